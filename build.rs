@@ -1,0 +1,2 @@
+//! Compiles proto/.
+fn main() {}

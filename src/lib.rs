@@ -1,0 +1,15 @@
+//! weir: a rate limit decision service for Envoy and for the owners of services.
+//!
+//! ARCHITECTURE.md says which module may use which; `tests/tidy.rs` holds it.
+
+pub mod app;
+pub mod cli;
+pub mod config;
+pub mod engine;
+pub mod grpc;
+pub mod http;
+pub mod lifecycle;
+pub mod limiter;
+pub mod rls;
+pub mod store;
+pub mod telemetry;

@@ -1,0 +1,2 @@
+//! The binary: arguments in, exit status out. The only place that ends the process.
+fn main() {}
