@@ -1,0 +1,4 @@
+//! The store on Redis.
+
+pub mod pipeline;
+pub mod pool;
