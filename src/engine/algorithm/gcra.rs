@@ -11,7 +11,7 @@ use crate::engine::limit::{DEBT_US_MAX, Limit};
 use crate::engine::{Hits, Micros};
 
 /// Debts above this many hits are taken as the largest debt when the limit changes. [pc-6]
-const CONVERTED_HITS_MAX: u64 = 1 << 49;
+const CONVERTED_HITS_MAX: u64 = (1 << 49) - 1;
 
 /// A debt as stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
