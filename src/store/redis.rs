@@ -49,11 +49,7 @@ impl Redis {
     /// Outside of a tokio runtime, and when one of the numbers in `options` is zero.
     #[must_use]
     pub fn start(options: Options, key_prefix: &str) -> Self {
-        Self {
-            pipeline: Pipeline::start(options),
-            key_prefix: key_prefix.into(),
-            now: None,
-        }
+        Self { pipeline: Pipeline::start(options), key_prefix: key_prefix.into(), now: None }
     }
 
     /// The same store at a time that the caller sets: for tests, with a time in the future, so that no key expires.
@@ -69,10 +65,7 @@ impl Redis {
     }
 
     async fn command(&self, command: Cmd, deadline: Instant) -> Result<Value, StoreError> {
-        self.pipeline
-            .call(Call::command(command), deadline)
-            .await
-            .map_err(store_error)
+        self.pipeline.call(Call::command(command), deadline).await.map_err(store_error)
     }
 }
 
@@ -81,21 +74,11 @@ impl Store for Redis {
         "redis"
     }
 
-    fn decide<'a>(
-        &'a self,
-        charges: &'a [Charge<'a>],
-        mode: Mode,
-        deadline: Instant,
-    ) -> Reply<'a, Decision> {
+    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision> {
         Reply::Pending(Box::pin(async move {
             let (slots, firsts) = decision::slots(charges);
-            let call =
-                wire::decide_call(&self.key_prefix, charges, &slots, &firsts, mode, self.now);
-            let reply = self
-                .pipeline
-                .call(call, deadline)
-                .await
-                .map_err(store_error)?;
+            let call = wire::decide_call(&self.key_prefix, charges, &slots, &firsts, mode, self.now);
+            let reply = self.pipeline.call(call, deadline).await.map_err(store_error)?;
             let (now, seen) = wire::read_decision(&reply, charges).ok_or_else(strange_reply)?;
             Ok(decision::settle(charges, &slots, &seen, mode, now))
         }))
@@ -107,10 +90,7 @@ impl Store for Redis {
         }
         Reply::Pending(Box::pin(async move {
             let call = wire::undo_call(&self.key_prefix, charges, self.now);
-            self.pipeline
-                .call(call, deadline)
-                .await
-                .map_err(store_error)?;
+            self.pipeline.call(call, deadline).await.map_err(store_error)?;
             Ok(())
         }))
     }
@@ -129,21 +109,14 @@ impl Store for Redis {
         }))
     }
 
-    fn peek<'a>(
-        &'a self,
-        keys: &'a [(&'a str, &'a Limit)],
-        deadline: Instant,
-    ) -> Reply<'a, Peeked> {
+    fn peek<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant) -> Reply<'a, Peeked> {
         Reply::Pending(Box::pin(async move {
             let now = match self.now {
                 Some(now) => now,
                 None => self.time(deadline).await?,
             };
             if keys.is_empty() {
-                return Ok(Peeked {
-                    now,
-                    states: Vec::new(),
-                });
+                return Ok(Peeked { now, states: Vec::new() });
             }
             let mut command = redis::cmd("MGET");
             for (key, _) in keys {
@@ -188,9 +161,7 @@ impl Redis {
         let [seconds, micros] = parts else {
             return Err(strange_reply());
         };
-        let (seconds, micros) = wire::integer(seconds)
-            .zip(wire::integer(micros))
-            .ok_or_else(strange_reply)?;
+        let (seconds, micros) = wire::integer(seconds).zip(wire::integer(micros)).ok_or_else(strange_reply)?;
         Ok(seconds * 1_000_000 + micros)
     }
 }
@@ -199,23 +170,12 @@ impl Redis {
 fn store_error(error: CallError) -> StoreError {
     let message = error.to_string();
     match error {
-        CallError::NotSent { reason } => StoreError::NotSent(Failure {
-            kind: kind_of(&reason),
-            message,
-        }),
-        CallError::Unknown { reason } => StoreError::Unknown(Failure {
-            kind: kind_of(&reason),
-            message,
-        }),
-        CallError::Refused(answer) => {
-            match NOTHING_RAN.iter().find(|(code, _)| *code == answer.code()) {
-                Some((_, kind)) => StoreError::NotSent(Failure { kind, message }),
-                None => StoreError::Unknown(Failure {
-                    kind: "refused",
-                    message,
-                }),
-            }
-        }
+        CallError::NotSent { reason } => StoreError::NotSent(Failure { kind: kind_of(&reason), message }),
+        CallError::Unknown { reason } => StoreError::Unknown(Failure { kind: kind_of(&reason), message }),
+        CallError::Refused(answer) => match NOTHING_RAN.iter().find(|(code, _)| *code == answer.code()) {
+            Some((_, kind)) => StoreError::NotSent(Failure { kind, message }),
+            None => StoreError::Unknown(Failure { kind: "refused", message }),
+        },
     }
 }
 
@@ -230,16 +190,10 @@ const fn kind_of(reason: &Reason) -> &'static str {
 
 fn strange_reply() -> StoreError {
     let message = "redis answered in a form that no script of ours has".into();
-    StoreError::Unknown(Failure {
-        kind: "reply",
-        message,
-    })
+    StoreError::Unknown(Failure { kind: "reply", message })
 }
 
 fn strange_state(key: &str) -> StoreError {
     let message = format!("the value of the key {key:?} in redis was not written by this version");
-    StoreError::NotSent(Failure {
-        kind: "state",
-        message,
-    })
+    StoreError::NotSent(Failure { kind: "state", message })
 }

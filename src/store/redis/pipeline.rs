@@ -108,12 +108,7 @@ impl Pipeline {
         assert!(options.queue_max > 0, "a queue holds at least one call");
         assert!(options.batch_max > 0, "a batch has at least one call");
         let queue = Arc::new(Queue::new(options.queue_max));
-        let pool = Pool::new(
-            options.endpoint,
-            options.connections,
-            options.connect_timeout,
-            options.observer.clone(),
-        );
+        let pool = Pool::new(options.endpoint, options.connections, options.connect_timeout, options.observer.clone());
         let mut tasks = JoinSet::new();
         for _ in 0..options.connections {
             let worker = Worker {
@@ -127,10 +122,7 @@ impl Pipeline {
             tasks.spawn(worker.run(pool.clone()));
         }
         tasks.spawn(expire(queue.clone()));
-        Pipeline {
-            queue,
-            _tasks: tasks,
-        }
+        Pipeline { queue, _tasks: tasks }
     }
 
     /// Sends `call` and returns what Redis answers, by `deadline`. Dropping the future takes the call
@@ -141,23 +133,12 @@ impl Pipeline {
     /// [`CallError`]: certainly not sent, perhaps run, or refused by Redis.
     pub async fn call(&self, call: Call, deadline: Instant) -> Result<Value, CallError> {
         let (reply, answer) = oneshot::channel();
-        let ticket = self.queue.push(Waiting {
-            call,
-            deadline,
-            reply: Some(reply),
-        })?;
-        let mut place = Place {
-            queue: &self.queue,
-            ticket: Some(ticket),
-        };
+        let ticket = self.queue.push(Waiting { call, deadline, reply: Some(reply) })?;
+        let mut place = Place { queue: &self.queue, ticket: Some(ticket) };
         let answer = answer.await;
         place.ticket = None;
         // A reply is lost only with the task that owed it.
-        answer.unwrap_or_else(|_| {
-            Err(CallError::Unknown {
-                reason: Reason::Broken("the worker ended".into()),
-            })
-        })
+        answer.unwrap_or_else(|_| Err(CallError::Unknown { reason: Reason::Broken("the worker ended".into()) }))
     }
 
     /// Calls that wait to be sent: for a gauge, and out of date at once.
@@ -180,10 +161,7 @@ impl Script {
     /// Computes the name of the script, once.
     #[must_use]
     pub fn new(code: &'static str) -> Script {
-        Script {
-            code,
-            sha1: redis::Script::new(code).get_hash().to_owned(),
-        }
+        Script { code, sha1: redis::Script::new(code).get_hash().to_owned() }
     }
 
     /// The SHA-1 of the code, in 40 lower case hexadecimal digits.
@@ -224,10 +202,7 @@ impl Call {
         for arg in args {
             command.arg(arg.as_ref());
         }
-        Call {
-            command,
-            script: Some(script),
-        }
+        Call { command, script: Some(script) }
     }
 
     /// Any other command.
@@ -238,10 +213,7 @@ impl Call {
     #[must_use]
     pub fn command(command: Cmd) -> Call {
         assert!(command.args_iter().len() > 0, "a command has a name");
-        Call {
-            command,
-            script: None,
-        }
+        Call { command, script: None }
     }
 }
 
@@ -375,9 +347,7 @@ impl Queue {
         let deadline = waiting.deadline;
         let mut state = self.state.lock();
         if state.entries.len() >= self.max {
-            return Err(CallError::NotSent {
-                reason: Reason::QueueFull { max: self.max },
-            });
+            return Err(CallError::NotSent { reason: Reason::QueueFull { max: self.max } });
         }
         let ticket = state.first + state.entries.len() as u64;
         state.entries.push_back(Some(waiting));
@@ -422,9 +392,7 @@ impl Queue {
             state.first += 1;
             let Some(mut waiting) = entry else { continue };
             if waiting.deadline <= now {
-                waiting.answer(Err(CallError::NotSent {
-                    reason: Reason::Deadline,
-                }));
+                waiting.answer(Err(CallError::NotSent { reason: Reason::Deadline }));
             } else {
                 batch.push(waiting);
             }
@@ -441,10 +409,7 @@ impl Queue {
         let Some(index) = ticket.checked_sub(state.first) else {
             return;
         };
-        if let Some(entry) = usize::try_from(index)
-            .ok()
-            .and_then(|index| state.entries.get_mut(index))
-        {
+        if let Some(entry) = usize::try_from(index).ok().and_then(|index| state.entries.get_mut(index)) {
             *entry = None;
             state.trim();
         }
@@ -461,9 +426,7 @@ impl Queue {
         for entry in &mut state.entries {
             let Some(waiting) = entry else { continue };
             if waiting.deadline <= now {
-                waiting.answer(Err(CallError::NotSent {
-                    reason: reason.clone(),
-                }));
+                waiting.answer(Err(CallError::NotSent { reason: reason.clone() }));
                 *entry = None;
             } else {
                 next = Some(next.map_or(waiting.deadline, |next| next.min(waiting.deadline)));
@@ -563,16 +526,10 @@ impl Worker {
 
     /// Sends one batch and answers its calls; those whose script Redis does not know, after a second
     /// round.
-    async fn send(
-        &mut self,
-        connection: &mut Connection,
-        batch: &mut [Waiting],
-        now: Instant,
-    ) -> Health {
+    async fn send(&mut self, connection: &mut Connection, batch: &mut [Waiting], now: Instant) -> Health {
         self.request.clear();
         for waiting in &mut *batch {
-            self.request
-                .add_command(std::mem::take(&mut waiting.call.command));
+            self.request.add_command(std::mem::take(&mut waiting.call.command));
         }
         let Some(answers) = self.exchange(connection, batch).await else {
             return Health::Bad;
@@ -583,14 +540,9 @@ impl Worker {
         let commands = self.request.cmd_iter();
         for ((waiting, answer), command) in batch.iter_mut().zip(answers).zip(commands) {
             match answer {
-                Value::ServerError(error)
-                    if waiting.call.script.is_some() && is_no_script(&error) =>
-                {
+                Value::ServerError(error) if waiting.call.script.is_some() && is_no_script(&error) => {
                     again.push(Waiting {
-                        call: Call {
-                            command: command.clone(),
-                            script: waiting.call.script,
-                        },
+                        call: Call { command: command.clone(), script: waiting.call.script },
                         deadline: waiting.deadline,
                         reply: waiting.reply.take(),
                     });
@@ -599,9 +551,7 @@ impl Worker {
                 value => waiting.answer(Ok(value)),
             }
         }
-        if !again.is_empty()
-            && self.send_again(connection, again, &mut farewell).await == Health::Bad
-        {
+        if !again.is_empty() && self.send_again(connection, again, &mut farewell).await == Health::Bad {
             return Health::Bad;
         }
         match farewell {
@@ -624,9 +574,7 @@ impl Worker {
         let now = Instant::now();
         batch.retain_mut(|waiting| {
             if waiting.deadline <= now {
-                waiting.answer(Err(CallError::NotSent {
-                    reason: Reason::Deadline,
-                }));
+                waiting.answer(Err(CallError::NotSent { reason: Reason::Deadline }));
             }
             waiting.wanted()
         });
@@ -644,8 +592,7 @@ impl Worker {
             self.request.cmd("SCRIPT").arg("LOAD").arg(script.code);
         }
         for waiting in &mut batch {
-            self.request
-                .add_command(std::mem::take(&mut waiting.call.command));
+            self.request.add_command(std::mem::take(&mut waiting.call.command));
         }
         let Some(answers) = self.exchange(connection, &mut batch).await else {
             return Health::Bad;
@@ -673,11 +620,7 @@ impl Worker {
 
     /// Sends `self.request`, which asks for the calls of `batch`. Calls that pass their deadline are
     /// answered meanwhile. `None` when there are no answers, after the whole batch was told so.
-    async fn exchange(
-        &mut self,
-        connection: &mut Connection,
-        batch: &mut [Waiting],
-    ) -> Option<Vec<Value>> {
+    async fn exchange(&mut self, connection: &mut Connection, batch: &mut [Waiting]) -> Option<Vec<Value>> {
         let written = connection.bytes_written();
         let alarm = &mut self.alarm;
         let reason = {
@@ -713,11 +656,7 @@ impl Worker {
         });
         for waiting in batch {
             let reason = reason.clone();
-            waiting.answer(Err(if unwritten {
-                CallError::NotSent { reason }
-            } else {
-                CallError::Unknown { reason }
-            }));
+            waiting.answer(Err(if unwritten { CallError::NotSent { reason } } else { CallError::Unknown { reason } }));
         }
         None
     }
@@ -739,9 +678,7 @@ fn earliest(batch: &[Waiting], now: Option<Instant>) -> Option<Instant> {
 fn answer_late(batch: &mut [Waiting], now: Instant) {
     for waiting in batch {
         if waiting.deadline <= now {
-            waiting.answer(Err(CallError::Unknown {
-                reason: Reason::Deadline,
-            }));
+            waiting.answer(Err(CallError::Unknown { reason: Reason::Deadline }));
         }
     }
 }
@@ -762,12 +699,8 @@ fn is_no_script(error: &ServerError) -> bool {
 /// that is. Before Redis 7 a script's own error hides the code inside its text.
 fn sends_away(error: &ServerError) -> bool {
     match error.kind() {
-        Some(
-            ServerErrorKind::ReadOnly | ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown,
-        ) => true,
-        Some(ServerErrorKind::ResponseError) => error
-            .details()
-            .is_some_and(|text| text.contains("-READONLY ")),
+        Some(ServerErrorKind::ReadOnly | ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown) => true,
+        Some(ServerErrorKind::ResponseError) => error.details().is_some_and(|text| text.contains("-READONLY ")),
         _ => false,
     }
 }
@@ -789,11 +722,7 @@ mod tests {
 
     fn waiting(deadline: Instant) -> (Waiting, oneshot::Receiver<Answer>) {
         let (reply, answer) = oneshot::channel();
-        let waiting = Waiting {
-            call: Call::command(redis::cmd("PING")),
-            deadline,
-            reply: Some(reply),
-        };
+        let waiting = Waiting { call: Call::command(redis::cmd("PING")), deadline, reply: Some(reply) };
         (waiting, answer)
     }
 
@@ -811,12 +740,7 @@ mod tests {
         let (four, _four) = waiting(now + seconds(1));
         let first = queue.push(one).unwrap();
         queue.push(two).unwrap();
-        assert!(matches!(
-            queue.push(three),
-            Err(CallError::NotSent {
-                reason: Reason::QueueFull { max: 2 }
-            })
-        ));
+        assert!(matches!(queue.push(three), Err(CallError::NotSent { reason: Reason::QueueFull { max: 2 } })));
         queue.withdraw(first);
         queue.push(four).unwrap();
     }
@@ -828,11 +752,7 @@ mod tests {
         let (one, _one) = waiting(now + seconds(1));
         let (two, _two) = waiting(now + seconds(2));
         let first = queue.push(one).unwrap();
-        assert_eq!(
-            queue.expire(now + seconds(1)),
-            None,
-            "nobody waits any more"
-        );
+        assert_eq!(queue.expire(now + seconds(1)), None, "nobody waits any more");
         queue.push(two).unwrap();
         queue.withdraw(first);
         let mut batch = Vec::new();
@@ -851,12 +771,7 @@ mod tests {
         queue.push(late).unwrap();
         queue.push(timely).unwrap();
         assert_eq!(queue.expire(now), Some(now + seconds(1)));
-        assert!(matches!(
-            late_answer.try_recv().unwrap(),
-            Err(CallError::NotSent {
-                reason: Reason::Deadline
-            })
-        ));
+        assert!(matches!(late_answer.try_recv().unwrap(), Err(CallError::NotSent { reason: Reason::Deadline })));
         let mut batch = Vec::new();
         queue.take(&mut batch, 9, now + seconds(1));
         assert_eq!(batch.len(), 1, "at its deadline a call is late");

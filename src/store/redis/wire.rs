@@ -13,12 +13,9 @@ use crate::engine::algorithm::{self, fixed_window, gcra};
 use crate::engine::{Algorithm, Charge, Limit, Micros, Mode, Role, State, Take};
 use crate::store::Undo;
 
-static FIXED_WINDOW: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../../../lua/fixed_window.lua")));
-static GCRA: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../../../lua/gcra.lua")));
-static DECIDE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../../../lua/decide.lua")));
+static FIXED_WINDOW: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lua/fixed_window.lua")));
+static GCRA: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lua/gcra.lua")));
+static DECIDE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lua/decide.lua")));
 
 /// Room for the numbers of a decision of a few charges, in bytes.
 const BLOB_BYTES: usize = 256;
@@ -47,9 +44,7 @@ impl Op {
             (Take::Look, Mode::Independent) => Self::LookPast,
             (Take::Give(_), _) => Self::Give,
             (Take::Force(_), _) => Self::Add,
-            (Take::Take(_), Mode::Independent) if algorithm::counts_denied(charge.limit) => {
-                Self::TakeCounted
-            }
+            (Take::Take(_), Mode::Independent) if algorithm::counts_denied(charge.limit) => Self::TakeCounted,
             (Take::Take(_), _) if charge.limit.drain => Self::TakeOrDrain,
             (Take::Take(_), _) => Self::Take,
         }
@@ -96,10 +91,7 @@ pub(super) fn decide_call(
         blob.push(&[op, hits]);
         let script = match charge.limit.algorithm() {
             Algorithm::FixedWindow => {
-                blob.push(&[
-                    charge.limit.window().us(),
-                    u64::from(charge.limit.requests()),
-                ]);
+                blob.push(&[charge.limit.window().us(), u64::from(charge.limit.requests())]);
                 &*FIXED_WINDOW
             }
             Algorithm::Gcra { .. } => {
@@ -108,9 +100,7 @@ pub(super) fn decide_call(
             }
         };
         blob.push(&[now]);
-        return with_prefix(prefix, charge.key, |key| {
-            Call::script(script, &[key], &[&blob.0])
-        });
+        return with_prefix(prefix, charge.key, |key| Call::script(script, &[key], &[&blob.0]));
     }
 
     let atomic = u64::from(mode == Mode::Atomic);
@@ -122,20 +112,10 @@ pub(super) fn decide_call(
             Role::Quota => 2,
         };
         let op = Op::of(charge, mode) as u64;
-        push_charge(
-            &mut blob,
-            charge.limit,
-            slot,
-            role,
-            op,
-            hits_of(charge.take),
-            0,
-        );
+        push_charge(&mut blob, charge.limit, usize::from(slot), role, op, hits_of(charge.take), 0);
     }
-    let keys: SmallVec<[String; 4]> = firsts
-        .iter()
-        .map(|&first| format!("{prefix}{}", charges[usize::from(first)].key))
-        .collect();
+    let keys: SmallVec<[String; 4]> =
+        firsts.iter().map(|&first| format!("{prefix}{}", charges[usize::from(first)].key)).collect();
     Call::script(&DECIDE, &keys, &[&blob.0])
 }
 
@@ -146,42 +126,22 @@ pub(super) fn undo_call(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) -
     let mut keys: Vec<String> = Vec::new();
     for undo in undos {
         let key = format!("{prefix}{}", undo.key);
-        let slot = keys
-            .iter()
-            .position(|known| *known == key)
-            .unwrap_or_else(|| {
-                keys.push(key);
-                keys.len() - 1
-            });
+        let slot = keys.iter().position(|known| *known == key).unwrap_or_else(|| {
+            keys.push(key);
+            keys.len() - 1
+        });
         let proof = match undo.limit.algorithm() {
             Algorithm::FixedWindow => undo.receipt.mark,
             Algorithm::Gcra { .. } => undo.receipt.at,
         };
-        // At most 512 charges, so that the number fits.
-        push_charge(
-            &mut blob,
-            undo.limit,
-            slot as u16,
-            1,
-            Op::Undo as u64,
-            u64::from(undo.receipt.hits),
-            proof,
-        );
+        push_charge(&mut blob, undo.limit, slot, 1, Op::Undo as u64, u64::from(undo.receipt.hits), proof);
     }
     Call::script(&DECIDE, &keys, &[&blob.0])
 }
 
 /// One charge of lua/decide.lua. `proof` is a receipt's mark or time, where the charge is undone.
-fn push_charge(
-    blob: &mut Blob,
-    limit: &Limit,
-    slot: u16,
-    role: u64,
-    op: u64,
-    hits: u64,
-    proof: u64,
-) {
-    let key = u64::from(slot) + 1;
+fn push_charge(blob: &mut Blob, limit: &Limit, slot: usize, role: u64, op: u64, hits: u64, proof: u64) {
+    let key = slot as u64 + 1;
     match limit.algorithm() {
         Algorithm::FixedWindow => {
             blob.push(&[ALGORITHM_FIXED_WINDOW, key, role, op, hits]);
@@ -221,18 +181,11 @@ fn pacing(limit: &Limit, hits: u64) -> [u64; 8] {
 
 /// Keys of any length with the prefix in front, without an allocation where there is none.
 fn with_prefix<T>(prefix: &str, key: &str, then: impl FnOnce(&str) -> T) -> T {
-    if prefix.is_empty() {
-        then(key)
-    } else {
-        then(&format!("{prefix}{key}"))
-    }
+    if prefix.is_empty() { then(key) } else { then(&format!("{prefix}{key}")) }
 }
 
 /// The clock and the state that each charge found, out of a decision's reply. None where it is no such reply.
-pub(super) fn read_decision(
-    reply: &Value,
-    charges: &[Charge<'_>],
-) -> Option<(Micros, SmallVec<[State; 2]>)> {
+pub(super) fn read_decision(reply: &Value, charges: &[Charge<'_>]) -> Option<(Micros, SmallVec<[State; 2]>)> {
     let Value::Array(numbers) = reply else {
         return None;
     };
@@ -241,9 +194,7 @@ pub(super) fn read_decision(
     let mut seen = SmallVec::new();
     for charge in charges {
         let state = match charge.limit.algorithm() {
-            Algorithm::FixedWindow => {
-                State::FixedWindow(fixed_window::Counter::unpacked(numbers.next()??))
-            }
+            Algorithm::FixedWindow => State::FixedWindow(fixed_window::Counter::unpacked(numbers.next()??)),
             Algorithm::Gcra { .. } => {
                 let (us, fraction) = (numbers.next()??, numbers.next()??);
                 State::Pacing(gcra::Debt {
@@ -276,23 +227,25 @@ pub(super) fn read_stored(limit: &Limit, stored: &[u8]) -> Option<State> {
     }
 }
 
+/// Whole numbers out of little-endian doubles. None where one is no whole number that a script can have written.
 fn doubles<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
-    let mut numbers = [0; N];
     let (chunks, []) = bytes.as_chunks::<8>() else {
         return None;
     };
+    let mut numbers = [0; N];
     if chunks.len() != N {
         return None;
     }
     for (number, chunk) in numbers.iter_mut().zip(chunks) {
-        let double = f64::from_le_bytes(*chunk);
-        // A cast saturates; only integers that come back unchanged were written by a script.
-        *number = double as u64;
-        if *number as f64 != double {
-            return None;
-        }
+        *number = whole(f64::from_le_bytes(*chunk))?;
     }
     Some(numbers)
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked by the way back")]
+fn whole(double: f64) -> Option<u64> {
+    let number = double as u64;
+    (number as f64 == double && number < 1 << 53).then_some(number)
 }
 
 pub(super) fn integer(value: &Value) -> Option<u64> {
