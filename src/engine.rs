@@ -13,11 +13,11 @@ pub mod limit;
 pub mod observer;
 pub mod policy;
 
-pub use algorithm::State;
+pub use algorithm::{Seen, State};
 pub use charge::{Bounds, Charge, Mode, Receipt, Role, Take};
 pub use decision::{Decision, Outcome, Verdict};
 pub use descriptor::{Entry, Hits};
-pub use limit::{Algorithm, Limit, LimitError, Unit, Window};
+pub use limit::{Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Refill, Unit, Window};
 pub use observer::Observer;
 pub use policy::{Domain, PolicySet, Rule};
 

@@ -11,7 +11,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use crate::engine::{Charge, Decision, Limit, Micros, Mode, Receipt, State};
+use crate::engine::{Bounds, Charge, Decision, Limit, Micros, Mode, Receipt, State};
 
 /// A place for states that decides atomically. [st]
 ///
@@ -56,6 +56,8 @@ pub struct Undo<'a> {
     pub limit: &'a Limit,
     /// The proof of the charge.
     pub receipt: Receipt,
+    /// The boundaries of a calendar window around now; none for every other limit.
+    pub bounds: Option<Bounds>,
 }
 
 /// What [`Store::peek`] saw.

@@ -1,137 +1,404 @@
 //! One file per algorithm, and the one place that tells them apart.
 //!
-//! Each algorithm answers the same questions about a state: how it looks now (`seen`), what adding or giving hits
-//! makes of it, and what follows from it (remaining, waits, resets). The Lua scripts hold `seen`, `added` and `given`
-//! only; whatever follows from a state is derived here, for every store.
+//! A [`State`] is what a store keeps. A [`Seen`] is that state as one charge finds it: windows rolled, debts drained,
+//! clock steps taken into account, and small enough to copy. Everything that a decision says follows from what was
+//! seen, and is derived here for every store; the Lua scripts hold [`seen`] and [`apply`] only.
 
+pub mod anchored_window;
 pub mod fixed_window;
 pub mod gcra;
+pub mod sliding_window;
+pub mod sliding_window_counter;
+pub mod sliding_window_log;
+pub mod token_bucket;
 
-use super::charge::Receipt;
-use super::limit::{Algorithm, Limit};
+use super::charge::{Bounds, Receipt};
+use super::limit::{Algorithm, Anchor, Limit, Refill};
 use super::{Hits, Micros};
 
-/// What a key stores. Which kind it is follows from the limit's algorithm, which is part of the key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How far a windowed state may lie ahead of a clock that stepped back and still be believed, in microseconds, if its
+/// window is shorter. [tm-2]
+pub const AHEAD_US_MIN: u64 = 60_000_000;
+
+/// What a key stores. Which kind it is follows from the limit's shape, which is part of the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// Hits counted in one window of the clock.
     FixedWindow(fixed_window::Counter),
+    /// Hits counted in a window that begins with its first hit, or with a calendar's.
+    AnchoredWindow(anchored_window::Window),
+    /// Hits counted in this window and in the one before.
+    SlidingWindowCounter(sliding_window_counter::Counts),
+    /// Hits counted in the sub-buckets of a window.
+    SlidingWindow(Box<sliding_window::Buckets>),
+    /// Every charge of a window.
+    SlidingWindowLog(Box<sliding_window_log::Log>),
     /// A debt that drains at a steady rate.
     Pacing(gcra::Debt),
+    /// Hits used of a bucket that is refilled in steps.
+    TokenBucket(token_bucket::Bucket),
 }
 
-/// A state that belongs to another algorithm than the limit: keys hold the algorithm, so only a bug can do this.
-fn mismatch(limit: &Limit, state: &State) -> ! {
-    unreachable!("{} limit met the state {state:?}", limit.algorithm().name())
+/// A state as one charge finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// See [`State::FixedWindow`].
+    FixedWindow(fixed_window::Counter),
+    /// See [`State::AnchoredWindow`].
+    AnchoredWindow(anchored_window::SeenWindow),
+    /// See [`State::SlidingWindowCounter`].
+    SlidingWindowCounter(sliding_window_counter::Counts),
+    /// What matters of [`State::SlidingWindow`] and [`State::SlidingWindowLog`], which can be long.
+    Summary(Summary),
+    /// See [`State::Pacing`].
+    Pacing(gcra::Debt),
+    /// See [`State::TokenBucket`].
+    TokenBucket(token_bucket::Bucket),
 }
 
-/// The state as it is at `now`: windows rolled, debts drained, and clock steps taken into account.
-#[must_use]
-pub fn seen(limit: &Limit, state: Option<&State>, now: Micros) -> State {
-    match (limit.algorithm(), state) {
-        (Algorithm::FixedWindow, None) => State::FixedWindow(fixed_window::seen(limit, None, now)),
-        (Algorithm::FixedWindow, Some(State::FixedWindow(counter))) => {
-            State::FixedWindow(fixed_window::seen(limit, Some(*counter), now))
+/// What matters of a state that keeps hits apart by their time, for a charge of so many hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// The hits that still count, at most 2^32 - 1.
+    pub used: Hits,
+    /// When the charge's hits would fit, all else equal: 0 where they do, or never will.
+    pub fits_at: Micros,
+    /// When the last of the hits stops counting; 0 where none counts.
+    pub empty_at: Micros,
+    /// What a receipt would name: the newest bucket, or the sum of the newest entry.
+    pub mark: u64,
+}
+
+/// What a charge does to the state that it finds. [dc-4]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing.
+    Nothing,
+    /// Adds hits, whether or not they fit.
+    Add(Hits),
+    /// Gives hits back, never below empty.
+    Give(Hits),
+    /// Adds whatever is left.
+    Drain,
+}
+
+/// What follows from a state as seen. One implementation for each kind of [`Seen`].
+trait View {
+    /// The largest number of hits that a take would be admitted for.
+    fn remaining(&self, limit: &Limit, now: Micros) -> Hits;
+    /// The wait until `hits` that do not fit would, in microseconds; `hits` is at most the capacity.
+    fn retry_after(&self, limit: &Limit, hits: Hits, now: Micros) -> Micros;
+    /// The time until a state that nobody touches equals an empty one, in microseconds.
+    fn reset_after(&self, limit: &Limit, now: Micros) -> Micros;
+    /// Whether it is worth nothing, so that its key can go.
+    fn is_empty(&self, now: Micros) -> bool;
+    /// Whether more has been taken than the limit holds.
+    fn is_past(&self, limit: &Limit, now: Micros) -> bool;
+    /// Which part of the state a charge goes to.
+    fn mark(&self) -> u64;
+}
+
+impl View for Summary {
+    fn remaining(&self, limit: &Limit, _now: Micros) -> Hits {
+        limit.requests().saturating_sub(self.used)
+    }
+
+    fn retry_after(&self, _limit: &Limit, _hits: Hits, now: Micros) -> Micros {
+        self.fits_at.saturating_sub(now)
+    }
+
+    fn reset_after(&self, _limit: &Limit, now: Micros) -> Micros {
+        self.empty_at.saturating_sub(now)
+    }
+
+    fn is_empty(&self, _now: Micros) -> bool {
+        self.used == 0
+    }
+
+    fn is_past(&self, limit: &Limit, _now: Micros) -> bool {
+        self.used > limit.requests()
+    }
+
+    fn mark(&self) -> u64 {
+        self.mark
+    }
+}
+
+impl Seen {
+    fn view(&self) -> &dyn View {
+        match self {
+            Self::FixedWindow(seen) => seen,
+            Self::AnchoredWindow(seen) => seen,
+            Self::SlidingWindowCounter(seen) => seen,
+            Self::Summary(seen) => seen,
+            Self::Pacing(seen) => seen,
+            Self::TokenBucket(seen) => seen,
         }
-        (Algorithm::Gcra { .. }, None) => State::Pacing(gcra::seen(limit, None, now)),
-        (Algorithm::Gcra { .. }, Some(State::Pacing(debt))) => State::Pacing(gcra::seen(limit, Some(*debt), now)),
-        (_, Some(state)) => mismatch(limit, state),
+    }
+
+    /// The largest number of hits that a take would be admitted for at `now`.
+    #[must_use]
+    pub fn remaining(&self, limit: &Limit, now: Micros) -> Hits {
+        if limit.requests() == 0 { 0 } else { self.view().remaining(limit, now) }
+    }
+
+    /// The wait in microseconds, rounded up, until `hits` that do not fit now would, all else equal.
+    ///
+    /// `hits` is at most the limit's capacity, since more would wait for ever; a summary knows only the hits that it
+    /// was made for.
+    #[must_use]
+    pub fn retry_after(&self, limit: &Limit, hits: Hits, now: Micros) -> Micros {
+        self.view().retry_after(limit, hits, now)
+    }
+
+    /// The time in microseconds, rounded up, until a state that nobody touches equals an empty one.
+    #[must_use]
+    pub fn reset_after(&self, limit: &Limit, now: Micros) -> Micros {
+        self.view().reset_after(limit, now)
+    }
+
+    /// Whether the state is worth nothing, so that its key can go.
+    #[must_use]
+    pub fn is_empty(&self, now: Micros) -> bool {
+        self.view().is_empty(now)
+    }
+
+    /// Whether more has been taken than the limit holds: what a look of independent charging goes by. [dc-6]
+    #[must_use]
+    pub fn is_past(&self, limit: &Limit, now: Micros) -> bool {
+        self.view().is_past(limit, now)
+    }
+
+    /// Which part of the state a charge went to, for its receipt. [un-1]
+    #[must_use]
+    pub fn mark(&self) -> u64 {
+        self.view().mark()
     }
 }
 
-/// The largest number of hits that a take would be admitted for, of a state as seen at `now`.
-#[must_use]
-pub fn remaining(limit: &Limit, seen: &State, now: Micros) -> Hits {
-    match (limit.algorithm(), seen) {
-        (Algorithm::FixedWindow, State::FixedWindow(counter)) => fixed_window::remaining(limit, *counter),
-        (Algorithm::Gcra { .. }, State::Pacing(debt)) => gcra::remaining(limit, *debt, now),
-        _ => mismatch(limit, seen),
-    }
+/// A state that belongs to another shape than the limit: keys hold the shape, so only a bug can do this.
+fn mismatch(limit: &Limit, state: Option<&State>) -> ! {
+    unreachable!("a {} limit met the state {state:?}", limit.algorithm().name())
 }
 
-/// The wait in microseconds, rounded up, until `hits` that do not fit now would, all else equal.
+/// The state as a charge of `hits` finds it at `now`.
 ///
-/// `hits` is at most the limit's capacity: more would wait for ever.
+/// `bounds` are those of a calendar window, and hold `now`; none for every other limit.
 #[must_use]
-pub fn retry_after(limit: &Limit, seen: &State, hits: Hits, now: Micros) -> Micros {
-    match (limit.algorithm(), seen) {
-        (Algorithm::FixedWindow, State::FixedWindow(counter)) => fixed_window::reset_after(limit, *counter, now),
-        (Algorithm::Gcra { .. }, State::Pacing(debt)) => gcra::retry_after(limit, *debt, hits, now),
-        _ => mismatch(limit, seen),
-    }
-}
-
-/// The time in microseconds, rounded up, until a state that nobody touches equals an empty one.
-#[must_use]
-pub fn reset_after(limit: &Limit, seen: &State, now: Micros) -> Micros {
-    match (limit.algorithm(), seen) {
-        (Algorithm::FixedWindow, State::FixedWindow(counter)) => fixed_window::reset_after(limit, *counter, now),
-        (Algorithm::Gcra { .. }, State::Pacing(debt)) => gcra::reset_after(*debt, now),
-        _ => mismatch(limit, seen),
-    }
-}
-
-/// The state with `hits` added, whether or not they fit. Counts and debts stop at their bounds.
-#[must_use]
-pub fn added(limit: &Limit, seen: &State, hits: Hits, now: Micros) -> State {
-    match (limit.algorithm(), seen) {
-        (Algorithm::FixedWindow, State::FixedWindow(counter)) => {
-            State::FixedWindow(fixed_window::added(*counter, hits))
+pub fn seen(limit: &Limit, state: Option<&State>, hits: Hits, bounds: Option<Bounds>, now: Micros) -> Seen {
+    use State as S;
+    match (limit.algorithm(), state) {
+        (Algorithm::FixedWindow { anchor: Anchor::Clock }, None) => {
+            Seen::FixedWindow(fixed_window::seen(limit, None, now))
         }
-        (Algorithm::Gcra { .. }, State::Pacing(debt)) => State::Pacing(gcra::added(limit, *debt, hits, now)),
-        _ => mismatch(limit, seen),
-    }
-}
-
-/// The state with `hits` given back, never below empty.
-#[must_use]
-pub fn given(limit: &Limit, seen: &State, hits: Hits, now: Micros) -> State {
-    match (limit.algorithm(), seen) {
-        (Algorithm::FixedWindow, State::FixedWindow(counter)) => {
-            State::FixedWindow(fixed_window::given(*counter, hits))
+        (Algorithm::FixedWindow { anchor: Anchor::Clock }, Some(S::FixedWindow(stored))) => {
+            Seen::FixedWindow(fixed_window::seen(limit, Some(*stored), now))
         }
-        (Algorithm::Gcra { .. }, State::Pacing(debt)) => State::Pacing(gcra::given(limit, *debt, hits, now)),
-        _ => mismatch(limit, seen),
-    }
-}
-
-/// The state without the one charge that the receipt proves. [un]
-#[must_use]
-pub fn undone(limit: &Limit, seen: &State, receipt: Receipt, now: Micros) -> State {
-    match (limit.algorithm(), seen) {
-        (Algorithm::FixedWindow, State::FixedWindow(counter)) => {
-            State::FixedWindow(fixed_window::undone(*counter, receipt))
+        (Algorithm::FixedWindow { .. }, None) => Seen::AnchoredWindow(anchored_window::seen(limit, None, bounds, now)),
+        (Algorithm::FixedWindow { .. }, Some(S::AnchoredWindow(stored))) => {
+            Seen::AnchoredWindow(anchored_window::seen(limit, Some(*stored), bounds, now))
         }
-        (Algorithm::Gcra { .. }, State::Pacing(debt)) => State::Pacing(gcra::undone(limit, *debt, receipt, now)),
-        _ => mismatch(limit, seen),
+        (Algorithm::SlidingWindowCounter, None) => {
+            Seen::SlidingWindowCounter(sliding_window_counter::seen(limit, None, now))
+        }
+        (Algorithm::SlidingWindowCounter, Some(S::SlidingWindowCounter(stored))) => {
+            Seen::SlidingWindowCounter(sliding_window_counter::seen(limit, Some(*stored), now))
+        }
+        (Algorithm::SlidingWindow { .. }, None) => {
+            Seen::Summary(sliding_window::summary(limit, None, hits, Effect::Nothing, now))
+        }
+        (Algorithm::SlidingWindow { .. }, Some(S::SlidingWindow(stored))) => {
+            Seen::Summary(sliding_window::summary(limit, Some(stored), hits, Effect::Nothing, now))
+        }
+        (Algorithm::SlidingWindowLog, None) => {
+            Seen::Summary(sliding_window_log::summary(limit, None, hits, Effect::Nothing, now))
+        }
+        (Algorithm::SlidingWindowLog, Some(S::SlidingWindowLog(stored))) => {
+            Seen::Summary(sliding_window_log::summary(limit, Some(stored), hits, Effect::Nothing, now))
+        }
+        (Algorithm::TokenBucket { refill: Refill::Interval, .. }, None) => {
+            Seen::TokenBucket(token_bucket::seen(limit, None, now))
+        }
+        (Algorithm::TokenBucket { refill: Refill::Interval, .. }, Some(S::TokenBucket(stored))) => {
+            Seen::TokenBucket(token_bucket::seen(limit, Some(*stored), now))
+        }
+        (Algorithm::Gcra { .. } | Algorithm::LeakyBucket { .. } | Algorithm::TokenBucket { .. }, None) => {
+            Seen::Pacing(gcra::seen(limit, None, now))
+        }
+        (
+            Algorithm::Gcra { .. } | Algorithm::LeakyBucket { .. } | Algorithm::TokenBucket { .. },
+            Some(S::Pacing(stored)),
+        ) => Seen::Pacing(gcra::seen(limit, Some(*stored), now)),
+        (_, state) => mismatch(limit, state),
     }
 }
 
-/// Whether a state as seen at `now` is worth nothing, so that its key can go.
+/// What a charge of `hits` leaves behind, as the same charge would find it.
 #[must_use]
-pub fn is_empty(seen: &State, now: Micros) -> bool {
-    match seen {
-        State::FixedWindow(counter) => counter.count == 0,
-        State::Pacing(debt) => gcra::is_empty(*debt, now),
+pub fn after(limit: &Limit, state: Option<&State>, before: &Seen, hits: Hits, effect: Effect, now: Micros) -> Seen {
+    let effect = match effect {
+        Effect::Drain => Effect::Add(before.remaining(limit, now)),
+        effect => effect,
+    };
+    match (before, state) {
+        (Seen::Summary(_), None) if matches!(limit.algorithm(), Algorithm::SlidingWindowLog) => {
+            Seen::Summary(sliding_window_log::summary(limit, None, hits, effect, now))
+        }
+        (Seen::Summary(_), None) => Seen::Summary(sliding_window::summary(limit, None, hits, effect, now)),
+        (Seen::Summary(_), Some(State::SlidingWindow(stored))) => {
+            Seen::Summary(sliding_window::summary(limit, Some(stored), hits, effect, now))
+        }
+        (Seen::Summary(_), Some(State::SlidingWindowLog(stored))) => {
+            Seen::Summary(sliding_window_log::summary(limit, Some(stored), hits, effect, now))
+        }
+        (Seen::Summary(_), state) => mismatch(limit, state),
+        _ => changed(limit, before, effect, now),
     }
 }
 
-/// Whether more has been taken than the limit holds: what a look of independent charging goes by. [dc-6]
+/// What an effect makes of a state that is small enough to be seen whole.
+///
+/// # Panics
+/// On a summary: what becomes of it depends on what it leaves out.
 #[must_use]
-pub fn is_past(limit: &Limit, seen: &State, now: Micros) -> bool {
-    match (limit.algorithm(), seen) {
-        (Algorithm::FixedWindow, State::FixedWindow(counter)) => counter.count > limit.requests(),
-        (Algorithm::Gcra { .. }, State::Pacing(debt)) => gcra::is_past(limit, *debt, now),
-        _ => mismatch(limit, seen),
+pub fn changed(limit: &Limit, before: &Seen, effect: Effect, now: Micros) -> Seen {
+    match effect {
+        Effect::Nothing => *before,
+        Effect::Drain => changed(limit, before, Effect::Add(before.remaining(limit, now)), now),
+        Effect::Add(hits) => match before {
+            Seen::FixedWindow(seen) => Seen::FixedWindow(fixed_window::added(*seen, hits)),
+            Seen::AnchoredWindow(seen) => Seen::AnchoredWindow(anchored_window::added(limit, *seen, hits, now)),
+            Seen::SlidingWindowCounter(seen) => Seen::SlidingWindowCounter(sliding_window_counter::added(*seen, hits)),
+            Seen::Pacing(seen) => Seen::Pacing(gcra::added(limit, *seen, hits, now)),
+            Seen::TokenBucket(seen) => Seen::TokenBucket(token_bucket::added(*seen, hits)),
+            Seen::Summary(_) => unreachable!("a summary does not hold what adding to it needs"),
+        },
+        Effect::Give(hits) => match before {
+            Seen::FixedWindow(seen) => Seen::FixedWindow(fixed_window::given(*seen, hits)),
+            Seen::AnchoredWindow(seen) => Seen::AnchoredWindow(anchored_window::given(*seen, hits)),
+            Seen::SlidingWindowCounter(seen) => Seen::SlidingWindowCounter(sliding_window_counter::given(*seen, hits)),
+            Seen::Pacing(seen) => Seen::Pacing(gcra::given(limit, *seen, hits, now)),
+            Seen::TokenBucket(seen) => Seen::TokenBucket(token_bucket::given(*seen, hits)),
+            Seen::Summary(_) => unreachable!("a summary does not hold what giving back needs"),
+        },
     }
 }
 
-/// Which part of the state a charge goes to, for its receipt. [un]
+/// The next state of a key; none where it is empty, so that its key can go.
+///
+/// A charge that changes nothing leaves the state as it was, rolled or not.
 #[must_use]
-pub fn mark(seen: &State) -> u64 {
-    match seen {
-        State::FixedWindow(counter) => u64::from(counter.window),
-        State::Pacing(_) => 0,
+pub fn apply(
+    limit: &Limit,
+    state: Option<State>,
+    effect: Effect,
+    bounds: Option<Bounds>,
+    now: Micros,
+) -> Option<State> {
+    if is_stateless(limit) {
+        return state;
+    }
+    let before = seen(limit, state.as_ref(), 0, bounds, now);
+    let effect = match effect {
+        Effect::Drain => Effect::Add(before.remaining(limit, now)),
+        effect => effect,
+    };
+    match effect {
+        Effect::Nothing | Effect::Add(0) | Effect::Give(0) => return state,
+        Effect::Give(_) if before.is_empty(now) => return state,
+        _ => {}
+    }
+    match (limit.algorithm(), state) {
+        (Algorithm::SlidingWindow { .. }, state) => {
+            let buckets = match state {
+                None => Box::default(),
+                Some(State::SlidingWindow(buckets)) => buckets,
+                state => mismatch(limit, state.as_ref()),
+            };
+            sliding_window::apply(limit, buckets, effect, now).map(State::SlidingWindow)
+        }
+        (Algorithm::SlidingWindowLog, state) => {
+            let log = match state {
+                None => Box::default(),
+                Some(State::SlidingWindowLog(log)) => log,
+                state => mismatch(limit, state.as_ref()),
+            };
+            sliding_window_log::apply(limit, log, effect, now).map(State::SlidingWindowLog)
+        }
+        _ => stored(&changed(limit, &before, effect, now), now),
+    }
+}
+
+/// The state without the one charge that the receipt proves, as far as it still stands. [un-1]
+#[must_use]
+pub fn undone(
+    limit: &Limit,
+    state: Option<State>,
+    receipt: Receipt,
+    bounds: Option<Bounds>,
+    now: Micros,
+) -> Option<State> {
+    if is_stateless(limit) {
+        return state;
+    }
+    let before = seen(limit, state.as_ref(), 0, bounds, now);
+    if before.is_empty(now) {
+        return state;
+    }
+    let left = match (&before, state) {
+        (Seen::Summary(_), Some(State::SlidingWindow(buckets))) => {
+            return sliding_window::undone(limit, buckets, receipt, now).map(State::SlidingWindow);
+        }
+        (Seen::Summary(_), Some(State::SlidingWindowLog(log))) => {
+            return sliding_window_log::undone(limit, log, receipt, now).map(State::SlidingWindowLog);
+        }
+        (Seen::FixedWindow(seen), _) => Seen::FixedWindow(fixed_window::undone(*seen, receipt)),
+        (Seen::AnchoredWindow(seen), _) => Seen::AnchoredWindow(anchored_window::undone(*seen, receipt)),
+        (Seen::SlidingWindowCounter(seen), _) => {
+            Seen::SlidingWindowCounter(sliding_window_counter::undone(limit, *seen, receipt))
+        }
+        (Seen::Pacing(seen), _) => Seen::Pacing(gcra::undone(limit, *seen, receipt, now)),
+        (Seen::TokenBucket(seen), _) => Seen::TokenBucket(token_bucket::undone(limit, *seen, receipt)),
+        (Seen::Summary(_), state) => mismatch(limit, state.as_ref()),
+    };
+    stored(&left, now)
+}
+
+/// What a store keeps of a state that was seen whole; nothing where it is empty.
+fn stored(seen: &Seen, now: Micros) -> Option<State> {
+    if seen.is_empty(now) {
+        return None;
+    }
+    Some(match seen {
+        Seen::FixedWindow(seen) => State::FixedWindow(*seen),
+        Seen::AnchoredWindow(seen) => {
+            State::AnchoredWindow(anchored_window::Window { start: seen.start, count: seen.count })
+        }
+        Seen::SlidingWindowCounter(seen) => State::SlidingWindowCounter(*seen),
+        Seen::Pacing(seen) => State::Pacing(*seen),
+        Seen::TokenBucket(seen) => State::TokenBucket(*seen),
+        Seen::Summary(_) => unreachable!("a summary is not stored"),
+    })
+}
+
+/// The wait of an admitted request until its turn, in microseconds: the debt before it, rounded up. [lb-2]
+#[must_use]
+pub fn wait(limit: &Limit, before: &Seen, now: Micros) -> Micros {
+    match limit.algorithm() {
+        Algorithm::LeakyBucket { .. } => before.reset_after(limit, now),
+        _ => 0,
+    }
+}
+
+/// When hits would fit again, after a charge left this behind: 0 where they do, nothing where they never will.
+#[must_use]
+pub fn fits_after(limit: &Limit, left: &Seen, hits: Hits, now: Micros) -> Option<Micros> {
+    if hits > limit.capacity() {
+        None
+    } else if hits <= left.remaining(limit, now) {
+        Some(0)
+    } else {
+        Some(left.retry_after(limit, hits, now))
     }
 }
 
@@ -139,11 +406,17 @@ pub fn mark(seen: &State) -> u64 {
 /// would starve for ever, and a log would grow without bound. [dc-4]
 #[must_use]
 pub const fn counts_denied(limit: &Limit) -> bool {
-    matches!(limit.algorithm(), Algorithm::FixedWindow)
+    matches!(limit.algorithm(), Algorithm::FixedWindow { .. })
 }
 
-/// Whether the limit keeps no state at all: a pacing limit of 0 has no rate to count a debt by. [pc-7]
+/// Whether the limit keeps no state at all: a limit of 0 has nothing to count, but for a fixed window, whose denied
+/// hits count. [dc-9]
 #[must_use]
 pub const fn is_stateless(limit: &Limit) -> bool {
-    limit.requests() == 0 && !matches!(limit.algorithm(), Algorithm::FixedWindow)
+    limit.requests() == 0 && !counts_denied(limit)
+}
+
+/// Whether a state that lies `ahead_us` ahead of the clock is believed: the clock has stepped back a little. [tm-2]
+fn is_believed(ahead_us: u128, window_us: u64) -> bool {
+    ahead_us <= u128::from(window_us.max(AHEAD_US_MIN))
 }

@@ -20,6 +20,18 @@ pub enum Take {
     Force(Hits),
 }
 
+impl Take {
+    /// The hits that it asks about: what a wait is told for. A look asks about one, and giving back about none.
+    #[must_use]
+    pub const fn asked(self) -> Hits {
+        match self {
+            Self::Take(hits) | Self::Force(hits) => hits,
+            Self::Look => 1,
+            Self::Give(_) => 0,
+        }
+    }
+}
+
 /// What a limit that is over does to the decision. [dc-3]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {

@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 
-use super::algorithm::{self, State};
+use super::algorithm::{self, Effect, Seen, State, anchored_window};
 use super::charge::{Charge, Mode, Receipt, Role, Take};
 use super::{Hits, Micros};
 
@@ -46,7 +46,7 @@ pub struct Outcome {
     /// The time in microseconds until [`Outcome::state`] equals an empty one.
     pub reset_after: Micros,
     /// The state that the charge shows: after it; for a denied atomic decision, before the decision. [dc-7]
-    pub state: State,
+    pub state: Seen,
     /// Proof of what was added, if anything was.
     pub receipt: Option<Receipt>,
 }
@@ -62,26 +62,18 @@ pub struct Decision {
     pub outcomes: SmallVec<[Outcome; 2]>,
 }
 
-/// What a decision does to one key.
+/// What one charge found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// It stays as it is.
-    Keep,
-    /// It becomes this.
-    Put(State),
-    /// It goes.
-    Delete,
+pub struct Found {
+    /// The state just before the charge.
+    pub before: Seen,
+    /// The state just after it, where that does not follow from the state before: of a [`Seen::Summary`].
+    pub after: Option<Seen>,
 }
 
-/// What one charge does to the working copy of its state.
+/// A decision that was not made: a calendar charge whose bounds do not hold the store's clock. [cl-3]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Effect {
-    Nothing,
-    Add(Hits),
-    Give(Hits),
-    /// Adds whatever is left.
-    Drain,
-}
+pub struct Rewindow;
 
 /// Which distinct key each charge is on, numbered by first use: `slots[i]` for charge `i`.
 pub type Slots = SmallVec<[u16; 4]>;
@@ -103,128 +95,104 @@ pub fn slots(charges: &[Charge<'_>]) -> (Slots, Slots) {
     (slots, firsts)
 }
 
-/// Makes a decision over states as read, one for each slot, and says what becomes of each. [dc-2]
-#[must_use]
-pub fn decide(
+/// Makes a decision over states as read, one for each slot. Says what each charge does to its state, in order; the
+/// store applies that with [`algorithm::apply`]. [dc-2]
+///
+/// # Errors
+/// When the bounds of a calendar charge do not hold `now`; then nothing may be changed.
+pub fn decide<'s>(
     charges: &[Charge<'_>],
     slots: &[u16],
-    read: &[Option<State>],
+    read: impl Fn(u16) -> Option<&'s State>,
     mode: Mode,
     now: Micros,
-) -> (Decision, SmallVec<[Change; 2]>) {
-    let mut seen = SmallVec::<[State; 2]>::new();
+) -> Result<(Decision, SmallVec<[Effect; 2]>), Rewindow> {
+    let mut found = SmallVec::<[Found; 2]>::new();
+    let mut effects = SmallVec::<[Effect; 2]>::new();
     let mut verdicts = SmallVec::<[Verdict; 2]>::new();
-    let mut working = Working::new(read);
-    for (charge, &slot) in charges.iter().zip(slots) {
-        let state = algorithm::seen(charge.limit, working.state(slot), now);
-        let (verdict, _) = verdict(charge, &state, mode, now);
-        working.apply(charge, slot, &state, effect(charge, verdict, mode, false), now);
-        seen.push(state);
+    // Copies of the states that more than one charge is on; a single charge needs none.
+    let mut copies = SmallVec::<[(u16, Option<State>); 2]>::new();
+    for (i, (charge, &slot)) in charges.iter().zip(slots).enumerate() {
+        if charge.bounds.is_some_and(|bounds| anchored_window::window_at(&bounds, now).is_none()) {
+            return Err(Rewindow);
+        }
+        let (limit, hits) = (charge.limit, charge.take.asked());
+        let copy = copies.iter().position(|(other, _)| *other == slot);
+        let state = copy.map_or_else(|| read(slot), |copy| copies[copy].1.as_ref());
+        let before = algorithm::seen(limit, state, hits, charge.bounds, now);
+        let (verdict, _) = verdict(charge, &before, mode, now);
+        let effect = effect(charge, verdict, mode, false);
+        let after = match before {
+            Seen::Summary(_) => Some(algorithm::after(limit, state, &before, hits, effect, now)),
+            _ => None,
+        };
+        if slots[i + 1..].contains(&slot) {
+            let next = algorithm::apply(limit, state.cloned(), effect, charge.bounds, now);
+            match copy {
+                Some(copy) => copies[copy].1 = next,
+                None => copies.push((slot, next)),
+            }
+        }
+        found.push(Found { before, after });
+        effects.push(effect);
         verdicts.push(verdict);
     }
-    let denied = is_denied(charges, &verdicts);
-    if denied && mode == Mode::Atomic {
-        working = Working::new(read);
-        for ((charge, &slot), &verdict) in charges.iter().zip(slots).zip(&verdicts) {
-            let state = algorithm::seen(charge.limit, working.state(slot), now);
-            working.apply(charge, slot, &state, effect(charge, verdict, mode, true), now);
+    if mode == Mode::Atomic && is_denied(charges, &verdicts) {
+        for ((kept, charge), &verdict) in effects.iter_mut().zip(charges).zip(&verdicts) {
+            *kept = effect(charge, verdict, mode, true);
         }
     }
-    (settle(charges, slots, &seen, mode, now), working.changes)
+    Ok((settle(charges, slots, &found, mode, now), effects))
 }
 
-/// Derives a decision from the state that each charge found. [dc-3] [dc-7]
+/// Derives a decision from what each charge found. [dc-3] [dc-7]
 #[must_use]
-pub fn settle(charges: &[Charge<'_>], slots: &[u16], seen: &[State], mode: Mode, now: Micros) -> Decision {
+pub fn settle(charges: &[Charge<'_>], slots: &[u16], found: &[Found], mode: Mode, now: Micros) -> Decision {
     let judged: SmallVec<[(Verdict, Hits); 2]> =
-        charges.iter().zip(seen).map(|(charge, state)| verdict(charge, state, mode, now)).collect();
+        charges.iter().zip(found).map(|(charge, found)| verdict(charge, &found.before, mode, now)).collect();
     let verdicts: SmallVec<[Verdict; 2]> = judged.iter().map(|&(verdict, _)| verdict).collect();
     let denied = is_denied(charges, &verdicts);
-    let nothing_written = denied && mode == Mode::Atomic;
+    let nothing_taken = denied && mode == Mode::Atomic;
 
     let mut outcomes = SmallVec::new();
     for (i, charge) in charges.iter().enumerate() {
         let (limit, (verdict, remaining_before)) = (charge.limit, judged[i]);
+        let Found { before, after } = found[i];
         let effect = effect(charge, verdict, mode, denied);
-        let (state, taken) = if nothing_written {
+        let left = after.unwrap_or_else(|| algorithm::changed(limit, &before, effect, now));
+        let state = if nothing_taken {
             let first = slots.iter().position(|&slot| slot == slots[i]).unwrap_or(i);
-            let before = algorithm::seen(limit, Some(&seen[first]), now);
-            let forced = if let Effect::Add(hits) = effect { hits } else { 0 };
-            (before, forced)
+            found[first].before
         } else {
-            match effect {
-                Effect::Nothing => (seen[i], 0),
-                Effect::Give(hits) => (algorithm::given(limit, &seen[i], hits, now), 0),
-                Effect::Add(hits) => (algorithm::added(limit, &seen[i], hits, now), hits),
-                Effect::Drain => (algorithm::added(limit, &seen[i], remaining_before, now), remaining_before),
-            }
+            left
         };
-        let receipt = (taken > 0).then(|| Receipt { hits: taken, at: now, mark: algorithm::mark(&state) });
+        let taken = match effect {
+            Effect::Add(hits) => hits,
+            Effect::Drain if !nothing_taken => remaining_before,
+            Effect::Drain | Effect::Give(_) | Effect::Nothing => 0,
+        };
         outcomes.push(Outcome {
             verdict,
             remaining_before,
-            remaining: algorithm::remaining(limit, &state, now),
-            wait: 0,
-            reset_after: algorithm::reset_after(limit, &state, now),
+            remaining: state.remaining(limit, now),
+            wait: if verdict.is_over() { 0 } else { algorithm::wait(limit, &before, now) },
+            reset_after: state.reset_after(limit, now),
             state,
-            receipt,
+            receipt: (taken > 0).then(|| Receipt { hits: taken, at: now, mark: left.mark() }),
         });
     }
     Decision { denied, now, outcomes }
 }
 
-/// Working copies of the states of one decision, and what has become of each.
-struct Working<'a> {
-    read: &'a [Option<State>],
-    changes: SmallVec<[Change; 2]>,
-}
-
-impl<'a> Working<'a> {
-    fn new(read: &'a [Option<State>]) -> Self {
-        Self { read, changes: SmallVec::from_elem(Change::Keep, read.len()) }
-    }
-
-    fn state(&self, slot: u16) -> Option<&State> {
-        match &self.changes[usize::from(slot)] {
-            Change::Keep => self.read[usize::from(slot)].as_ref(),
-            Change::Put(state) => Some(state),
-            Change::Delete => None,
-        }
-    }
-
-    fn apply(&mut self, charge: &Charge<'_>, slot: u16, seen: &State, effect: Effect, now: Micros) {
-        let limit = charge.limit;
-        let hits = match effect {
-            Effect::Nothing => 0,
-            Effect::Add(hits) => hits,
-            Effect::Drain => algorithm::remaining(limit, seen, now),
-            Effect::Give(hits) => {
-                if !algorithm::is_empty(seen, now) {
-                    self.put(slot, algorithm::given(limit, seen, hits, now), now);
-                }
-                return;
-            }
-        };
-        if hits > 0 {
-            self.put(slot, algorithm::added(limit, seen, hits, now), now);
-        }
-    }
-
-    fn put(&mut self, slot: u16, state: State, now: Micros) {
-        self.changes[usize::from(slot)] =
-            if algorithm::is_empty(&state, now) { Change::Delete } else { Change::Put(state) };
-    }
-}
-
 /// What the limit says to a charge that finds this state, and how many hits would have fitted.
-fn verdict(charge: &Charge<'_>, seen: &State, mode: Mode, now: Micros) -> (Verdict, Hits) {
+fn verdict(charge: &Charge<'_>, seen: &Seen, mode: Mode, now: Micros) -> (Verdict, Hits) {
     let limit = charge.limit;
-    let remaining = algorithm::remaining(limit, seen, now);
+    let remaining = seen.remaining(limit, now);
     let over = |hits: Hits| {
         if hits > limit.capacity() {
             Verdict::Never
         } else {
-            Verdict::Over { retry_after: algorithm::retry_after(limit, seen, hits, now) }
+            Verdict::Over { retry_after: seen.retry_after(limit, hits, now) }
         }
     };
     let verdict = match charge.take {
@@ -234,7 +202,7 @@ fn verdict(charge: &Charge<'_>, seen: &State, mode: Mode, now: Micros) -> (Verdi
         Take::Look => {
             let fits = match mode {
                 Mode::Atomic => remaining >= 1,
-                Mode::Independent => !algorithm::is_past(limit, seen, now),
+                Mode::Independent => !seen.is_past(limit, now),
             };
             if fits { Verdict::Within } else { over(1) }
         }

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use sha2::{Digest as _, Sha256};
 
 use super::descriptor::Entry;
-use super::limit::{Algorithm, Limit};
+use super::limit::{Algorithm, Anchor, Duration, Limit, Refill};
 use super::policy::Pattern;
 
 /// What every key starts with; a change of the stored formats changes it.
@@ -70,11 +70,21 @@ pub fn write_tag<'a>(
 
 /// The id of a limit: a letter for the algorithm, then every parameter that shapes the state. [ky-4]
 pub(super) fn limit_id(limit: &Limit, name: Option<&str>) -> Box<str> {
-    let letter = match limit.algorithm() {
-        Algorithm::FixedWindow => 'f',
-        Algorithm::Gcra { .. } => 'g',
+    let window = limit.window();
+    let mut id = match limit.algorithm() {
+        Algorithm::FixedWindow { anchor: Anchor::Clock } => format!("f{window}"),
+        Algorithm::FixedWindow { anchor: Anchor::FirstHit } => format!("h{window}"),
+        Algorithm::FixedWindow { anchor: Anchor::Calendar(unit) } => {
+            format!("k{}@{}", unit.unit().name(), limit.zone())
+        }
+        Algorithm::SlidingWindowCounter => format!("c{window}"),
+        Algorithm::SlidingWindow { precision } => format!("s{window}/{}", Duration(precision.get())),
+        Algorithm::SlidingWindowLog => format!("l{window}"),
+        Algorithm::TokenBucket { refill: Refill::Continuous, .. } => format!("t{window}"),
+        Algorithm::TokenBucket { refill: Refill::Interval, .. } => format!("i{window}"),
+        Algorithm::LeakyBucket { .. } => format!("b{window}"),
+        Algorithm::Gcra { .. } => format!("g{window}"),
     };
-    let mut id = format!("{letter}{}", limit.window());
     if let Some(name) = name {
         id.push(':');
         escape(&mut id, name);

@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use super::algorithm::sliding_window::BUCKETS_MAX;
+use super::algorithm::sliding_window_log::REQUESTS_MAX as LOG_REQUESTS_MAX;
 use super::arith::mul_div;
 
 /// The shortest window or period: 1 ms, in microseconds. [lm-1]
@@ -105,7 +107,15 @@ impl Window {
 }
 
 impl fmt::Display for Window {
-    /// In the largest of `s`, `ms` and `us` that divides it: an hour is `3600s`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Duration(self.0).fmt(f)
+    }
+}
+
+/// Microseconds, shown in the largest of `s`, `ms` and `us` that divides them: an hour is `3600s`.
+pub(super) struct Duration(pub(super) u64);
+
+impl fmt::Display for Duration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_multiple_of(1_000_000) {
             write!(f, "{}s", self.0 / 1_000_000)
@@ -117,12 +127,85 @@ impl fmt::Display for Window {
     }
 }
 
+/// Where a fixed window begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Anchor {
+    /// At multiples of its length since the epoch.
+    Clock,
+    /// With the first hit.
+    FirstHit,
+    /// With a calendar's day, week, month or year; the time zone is the limit's.
+    Calendar(CalendarUnit),
+}
+
+/// What a calendar window is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CalendarUnit {
+    /// A local day, of 23 to 25 hours.
+    Day,
+    /// Seven local days from Monday.
+    Week,
+    /// A month of 28 to 31 local days.
+    Month,
+    /// A year of 365 or 366 local days.
+    Year,
+}
+
+impl CalendarUnit {
+    /// The unit whose name policies use.
+    #[must_use]
+    pub const fn unit(self) -> Unit {
+        match self {
+            Self::Day => Unit::Day,
+            Self::Week => Unit::Week,
+            Self::Month => Unit::Month,
+            Self::Year => Unit::Year,
+        }
+    }
+}
+
+/// How a token bucket is refilled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refill {
+    /// At a steady rate.
+    Continuous,
+    /// By all tokens of a period at its end.
+    Interval,
+}
+
+/// The length of a sub-bucket in microseconds; not 0.
+pub type Precision = std::num::NonZeroU64;
+
 /// How a limit counts. The parameters that are not here (hits, window) are the limit's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
-    /// Windows aligned to the clock; admits at most twice the limit over any span of one window.
-    FixedWindow,
-    /// The generic cell rate algorithm: a steady rate with a burst, in one number a key.
+    /// Counts in windows; admits at most twice the limit over any span of one window.
+    FixedWindow {
+        /// Where the windows begin.
+        anchor: Anchor,
+    },
+    /// Two windows, the earlier one weighted.
+    SlidingWindowCounter,
+    /// A window in sub-buckets; never admits more than the limit over any span of one window.
+    SlidingWindow {
+        /// The length of a sub-bucket: divides the window into at most 256.
+        precision: Precision,
+    },
+    /// Every charge remembered; at most 10,000 hits.
+    SlidingWindowLog,
+    /// A steady rate with a purse.
+    TokenBucket {
+        /// The most hits at one instant, at least 1.
+        burst: u32,
+        /// How it is refilled.
+        refill: Refill,
+    },
+    /// Pacing: admits what `gcra` does, and tells each request its turn.
+    LeakyBucket {
+        /// The most hits at one instant, at least 1.
+        burst: u32,
+    },
+    /// The generic cell rate algorithm: a steady rate with a burst.
     Gcra {
         /// The most hits at one instant, at least 1.
         burst: u32,
@@ -130,16 +213,58 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
+    /// A fixed window aligned to the clock: what a policy gives by default.
+    pub const FIXED_WINDOW: Self = Self::FixedWindow { anchor: Anchor::Clock };
+
     /// The names of all algorithms, as policies write them.
-    pub const NAMES: [&'static str; 2] = ["fixed_window", "gcra"];
+    pub const NAMES: [&'static str; 7] = [
+        "fixed_window",
+        "sliding_window_counter",
+        "sliding_window",
+        "sliding_window_log",
+        "token_bucket",
+        "leaky_bucket",
+        "gcra",
+    ];
 
     /// The name that policies use.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::FixedWindow => Self::NAMES[0],
-            Self::Gcra { .. } => Self::NAMES[1],
+            Self::FixedWindow { .. } => Self::NAMES[0],
+            Self::SlidingWindowCounter => Self::NAMES[1],
+            Self::SlidingWindow { .. } => Self::NAMES[2],
+            Self::SlidingWindowLog => Self::NAMES[3],
+            Self::TokenBucket { .. } => Self::NAMES[4],
+            Self::LeakyBucket { .. } => Self::NAMES[5],
+            Self::Gcra { .. } => Self::NAMES[6],
         }
+    }
+
+    /// The most hits at one instant, where that is a number of its own.
+    #[must_use]
+    pub const fn burst(self) -> Option<u32> {
+        match self {
+            Self::TokenBucket { burst, .. } | Self::LeakyBucket { burst } | Self::Gcra { burst } => Some(burst),
+            _ => None,
+        }
+    }
+
+    /// Where windows begin: at the clock's for all but some fixed ones.
+    #[must_use]
+    pub const fn anchor(self) -> Anchor {
+        match self {
+            Self::FixedWindow { anchor } => anchor,
+            _ => Anchor::Clock,
+        }
+    }
+
+    /// The sub-buckets that a sliding window has where a policy does not say: 60, or the most below that divide it.
+    #[must_use]
+    pub fn default_precision(window: Window) -> Precision {
+        const BUCKETS: u64 = 60;
+        let buckets = (1..=BUCKETS).rev().find(|count| window.us().is_multiple_of(*count)).unwrap_or(1);
+        Precision::new(window.us() / buckets).unwrap_or(Precision::MIN)
     }
 }
 
@@ -163,6 +288,18 @@ pub enum LimitError {
         /// How long it would take, in microseconds.
         us: u64,
     },
+    /// The sub-buckets do not divide the window, or are more than 256.
+    Precision {
+        /// The precision asked for, in microseconds.
+        us: u64,
+        /// The window, in microseconds.
+        window_us: u64,
+    },
+    /// A log keeps every charge, so that its limit is bounded.
+    LogTooLong {
+        /// The hits asked for.
+        requests: u32,
+    },
 }
 
 impl fmt::Display for LimitError {
@@ -178,6 +315,18 @@ impl fmt::Display for LimitError {
             Self::BurstTooLong { us } => {
                 write!(f, "a full burst would take {} days to drain: at most 8.9 years (2^48 us)", us / 86_400_000_000)
             }
+            Self::Precision { us, window_us } if !window_us.is_multiple_of(us) => {
+                write!(f, "a precision of {} does not divide the window of {}", Duration(us), Duration(window_us))
+            }
+            Self::Precision { us, window_us } => {
+                let count = window_us / us;
+                write!(f, "a precision of {} makes {count} sub-buckets: at most {BUCKETS_MAX}", Duration(us))
+            }
+            Self::LogTooLong { requests } => write!(
+                f,
+                "a log of {requests} hits is too long: at most {LOG_REQUESTS_MAX} \
+                 (sliding_window has the same bound in constant memory)"
+            ),
         }
     }
 }
@@ -198,6 +347,8 @@ pub struct Limit {
     pub post_paid: bool,
     /// The debt of a pacing limit that is full, as whole microseconds and a fraction over `requests`. [pc-2]
     full: (u64, u64),
+    /// The IANA name of a calendar's time zone; empty for UTC, and for every other limit.
+    zone: Box<str>,
     id: Box<str>,
 }
 
@@ -207,22 +358,42 @@ impl Limit {
     /// # Errors
     /// When a bound of the algorithm is broken; 0 requests skip those bounds, since nothing is ever admitted. [lm-2]
     pub fn new(requests: u32, window: Window, algorithm: Algorithm) -> Result<Self, LimitError> {
-        let full = match algorithm {
-            Algorithm::FixedWindow => (0, 0),
-            Algorithm::Gcra { .. } if requests == 0 => (0, 0),
-            Algorithm::Gcra { burst } => {
+        let mut full = (0, 0);
+        match algorithm {
+            _ if requests == 0 => {}
+            Algorithm::FixedWindow { .. } | Algorithm::SlidingWindowCounter => {}
+            Algorithm::SlidingWindow { precision } => {
+                let (us, window_us) = (precision.get(), window.us());
+                if !window_us.is_multiple_of(us) || window_us / us > BUCKETS_MAX {
+                    return Err(LimitError::Precision { us, window_us });
+                }
+            }
+            Algorithm::SlidingWindowLog => {
+                if requests > LOG_REQUESTS_MAX {
+                    return Err(LimitError::LogTooLong { requests });
+                }
+            }
+            Algorithm::TokenBucket { burst, .. } | Algorithm::LeakyBucket { burst } | Algorithm::Gcra { burst } => {
                 if burst == 0 {
                     return Err(LimitError::BurstZero);
                 }
-                let full = mul_div(u64::from(burst), window.us(), u64::from(requests));
-                if full.0 > DEBT_US_MAX || (full.0 == DEBT_US_MAX && full.1 > 0) {
+                full = mul_div(u64::from(burst), window.us(), u64::from(requests));
+                if full > (DEBT_US_MAX, 0) {
                     return Err(LimitError::BurstTooLong { us: full.0 });
                 }
-                full
             }
+        }
+        let mut limit = Self {
+            requests,
+            window,
+            algorithm,
+            name: None,
+            drain: false,
+            post_paid: false,
+            full,
+            zone: "".into(),
+            id: "".into(),
         };
-        let mut limit =
-            Self { requests, window, algorithm, name: None, drain: false, post_paid: false, full, id: "".into() };
         limit.id = super::key::limit_id(&limit, None);
         Ok(limit)
     }
@@ -230,10 +401,24 @@ impl Limit {
     /// A fixed window of one unit: what a limit in the request is, and what a policy gives by default.
     #[must_use]
     pub fn per_unit(requests: u32, unit: Unit) -> Self {
-        match Self::new(requests, unit.window(), Algorithm::FixedWindow) {
+        match Self::new(requests, unit.window(), Algorithm::FIXED_WINDOW) {
             Ok(limit) => limit,
             Err(error) => unreachable!("every unit is a window: {error}"),
         }
+    }
+
+    /// Gives a calendar's windows a time zone, by its IANA name. Without one they are UTC's.
+    #[must_use]
+    pub fn in_zone(mut self, zone: &str) -> Self {
+        self.zone = zone.into();
+        self.id = super::key::limit_id(&self, None);
+        self
+    }
+
+    /// The IANA name of a calendar's time zone; empty for UTC, and for every limit without a calendar.
+    #[must_use]
+    pub fn zone(&self) -> &str {
+        &self.zone
     }
 
     /// Makes the name part of the key: one list holds limits of equal shape, told apart by their names.
@@ -264,10 +449,9 @@ impl Limit {
     /// The most hits that this limit can hold at one instant: more than that is never admitted.
     #[must_use]
     pub const fn capacity(&self) -> u32 {
-        match self.algorithm {
-            Algorithm::FixedWindow => self.requests,
-            Algorithm::Gcra { .. } if self.requests == 0 => 0,
-            Algorithm::Gcra { burst } => burst,
+        match self.algorithm.burst() {
+            Some(burst) if self.requests > 0 => burst,
+            _ => self.requests,
         }
     }
 

@@ -8,14 +8,16 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Instant;
 
-use hashbrown::hash_table::Entry as Place;
+use hashbrown::hash_table::Entry as Slot;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use super::{Clock, Peeked, Reply, Store, Undo};
-use crate::engine::decision::{self, Change};
-use crate::engine::{Charge, Decision, Hits, Limit, Micros, Mode, Observer, State, algorithm};
+use super::{Clock, Peeked, Reply, Store, StoreError, Undo};
+use crate::engine::algorithm::fixed_window::Counter;
+use crate::engine::algorithm::{self, Effect};
+use crate::engine::decision;
+use crate::engine::{Bounds, Charge, Decision, Hits, Limit, Micros, Mode, Observer, State};
 
 /// The most shards. More than the cores of any pod, so that two decisions seldom meet in one.
 const SHARDS_MAX: usize = 64;
@@ -70,7 +72,7 @@ impl Memory {
         numbers.into_iter().map(|number| (number, self.shards[number].lock())).collect()
     }
 
-    fn decide_now(&self, charges: &[Charge<'_>], mode: Mode) -> Decision {
+    fn decide_now(&self, charges: &[Charge<'_>], mode: Mode) -> Result<Decision, StoreError> {
         let (slots, firsts) = decision::slots(charges);
         let hashes: SmallVec<[u32; 4]> =
             firsts.iter().map(|&first| self.hash(charges[usize::from(first)].key)).collect();
@@ -78,27 +80,26 @@ impl Memory {
         // Read under the locks, so that the decisions on one key see time in the order in which they are made.
         let now = self.clock.now();
 
-        let mut read = SmallVec::<[Option<State>; 2]>::new();
-        for (&first, &hash) in firsts.iter().zip(&hashes) {
-            let shard = shard(&mut locked, self.shard_of(hash));
-            read.push(shard.live(charges[usize::from(first)].key, hash, now));
-        }
-        let (decision, changes) = decision::decide(charges, &slots, &read, mode, now);
-        for ((&first, &hash), change) in firsts.iter().zip(&hashes).zip(changes) {
-            let charge = &charges[usize::from(first)];
-            let shard = shard(&mut locked, self.shard_of(hash));
-            match change {
-                Change::Keep => {}
-                Change::Delete => {
-                    shard.remove(charge.key, hash);
-                }
-                Change::Put(state) => {
-                    let (limit, share) = (charge.limit, charge.share);
-                    shard.put(&Write { key: charge.key, hash, share, limit, state }, now, &*self.observer);
-                }
+        let read = |slot: u16| {
+            let (hash, key) = (hashes[usize::from(slot)], charges[usize::from(firsts[usize::from(slot)])].key);
+            let number = self.shard_of(hash);
+            let (_, shard) = locked.iter().find(|(other, _)| *other == number)?;
+            shard.live(key, hash, now)
+        };
+        let decided = decision::decide(charges, &slots, read, mode, now);
+        let (decision, effects) = decided.map_err(|decision::Rewindow| StoreError::Rewindow { now })?;
+        for ((charge, &slot), effect) in charges.iter().zip(&slots).zip(effects) {
+            if effect == Effect::Nothing {
+                continue;
             }
+            let hash = hashes[usize::from(slot)];
+            let place =
+                Place { key: charge.key, hash, share: charge.share, limit: charge.limit, bounds: charge.bounds };
+            shard(&mut locked, self.shard_of(hash)).change(&place, now, &*self.observer, |state| {
+                algorithm::apply(charge.limit, state, effect, charge.bounds, now)
+            });
         }
-        decision
+        Ok(decision)
     }
 
     fn undo_now(&self, undo: &Undo<'_>) {
@@ -106,18 +107,14 @@ impl Memory {
         let mut locked = self.lock(&[hash]);
         let now = self.clock.now();
         let shard = shard(&mut locked, self.shard_of(hash));
-        let Some(stored) = shard.live(undo.key, hash, now) else {
+        if shard.live(undo.key, hash, now).is_none() {
             return;
-        };
-        let seen = algorithm::seen(undo.limit, Some(&stored), now);
-        let state = algorithm::undone(undo.limit, &seen, undo.receipt, now);
-        if algorithm::is_empty(&state, now) {
-            shard.remove(undo.key, hash);
-        } else if state != seen {
-            let share = shard.share(undo.key, hash);
-            let write = Write { key: undo.key, hash, share, limit: undo.limit, state };
-            shard.put(&write, now, &*self.observer);
         }
+        let share = shard.share(undo.key, hash);
+        let place = Place { key: undo.key, hash, share, limit: undo.limit, bounds: undo.bounds };
+        shard.change(&place, now, &*self.observer, |state| {
+            algorithm::undone(undo.limit, state, undo.receipt, undo.bounds, now)
+        });
     }
 }
 
@@ -127,7 +124,7 @@ impl Store for Memory {
     }
 
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, _deadline: Instant) -> Reply<'a, Decision> {
-        Reply::Ready(Ok(self.decide_now(charges, mode)))
+        Reply::Ready(self.decide_now(charges, mode))
     }
 
     fn undo<'a>(&'a self, charges: &'a [Undo<'a>], _deadline: Instant) -> Reply<'a, ()> {
@@ -157,7 +154,7 @@ impl Store for Memory {
         let states = keys
             .iter()
             .zip(&hashes)
-            .map(|((key, _), &hash)| shard(&mut locked, self.shard_of(hash)).live(key, hash, now))
+            .map(|((key, _), &hash)| shard(&mut locked, self.shard_of(hash)).live(key, hash, now).cloned())
             .collect();
         Reply::Ready(Ok(Peeked { now, states }))
     }
@@ -183,6 +180,9 @@ fn shard<'l>(locked: &'l mut Locked<'_>, number: usize) -> &'l mut Shard {
     let (_, shard) = found.unwrap_or_else(|| unreachable!("shard {number} was locked"));
     shard
 }
+
+/// Stands in an entry while its state is worked on.
+const MOVED_OUT: State = State::FixedWindow(Counter { window: 0, count: 0 });
 
 /// One stored state. Its limit is not kept: what eviction needs of it is.
 struct Entry {
@@ -211,13 +211,13 @@ impl Entry {
     }
 }
 
-/// A state to be stored.
-struct Write<'a> {
+/// Where a state is to be stored, and under which limit.
+struct Place<'a> {
     key: &'a str,
     hash: u32,
     share: u32,
     limit: &'a Limit,
-    state: State,
+    bounds: Option<Bounds>,
 }
 
 /// A list of entries and an index into it, so that a sample is a run of the list.
@@ -255,41 +255,67 @@ impl Shard {
     }
 
     /// The state of a key, unless it has expired.
-    fn live(&self, key: &str, hash: u32, now: Micros) -> Option<State> {
+    fn live(&self, key: &str, hash: u32, now: Micros) -> Option<&State> {
         let entry = &self.entries[self.find(key, hash)?];
-        (entry.expires_at > now).then_some(entry.state)
+        (entry.expires_at > now).then_some(&entry.state)
     }
 
     fn share(&self, key: &str, hash: u32) -> u32 {
         self.find(key, hash).map_or(0, |at| self.entries[at].share)
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "entries are numbered by u32, see Shard::new")]
-    fn put(&mut self, write: &Write<'_>, now: Micros, observer: &dyn Observer) {
-        let &Write { key, hash, share, limit, state } = write;
-        let expires_at = now + algorithm::reset_after(limit, &state, now);
-        let capacity = limit.capacity();
-        let used = capacity - algorithm::remaining(limit, &state, now).min(capacity);
-        if let Some(at) = self.find(key, hash) {
-            let before = self.entries[at].share;
-            if before != share {
-                self.leave(before);
-                *self.shares.entry(share).or_insert(0) += 1;
+    /// Replaces the state of a key by what `next` makes of it, in place: a state may be long.
+    fn change(
+        &mut self,
+        place: &Place<'_>,
+        now: Micros,
+        observer: &dyn Observer,
+        next: impl FnOnce(Option<State>) -> Option<State>,
+    ) {
+        let at = self.find(place.key, place.hash);
+        let state = at.filter(|&at| self.entries[at].expires_at > now);
+        let state = state.map(|at| std::mem::replace(&mut self.entries[at].state, MOVED_OUT));
+        match (at, next(state)) {
+            (None, None) => {}
+            (Some(at), None) => self.remove_at(at),
+            (Some(at), Some(state)) => self.write(at, place, state, now),
+            (None, Some(state)) => {
+                let at = self.insert(place, now, observer);
+                self.write(at, place, state, now);
             }
-            let entry = &mut self.entries[at];
-            (entry.state, entry.expires_at) = (state, expires_at);
-            (entry.used, entry.capacity, entry.share) = (used, capacity, share);
-            return;
         }
+    }
+
+    /// Makes an entry without a state yet.
+    #[expect(clippy::cast_possible_truncation, reason = "entries are numbered by u32, see Shard::new")]
+    fn insert(&mut self, place: &Place<'_>, now: Micros, observer: &dyn Observer) -> usize {
         self.sweep(now);
         if self.entries.len() >= self.keys_max {
-            self.evict(share, now, observer);
+            self.evict(place.share, now, observer);
         }
-        *self.shares.entry(share).or_insert(0) += 1;
-        let at = self.entries.len() as u32;
-        self.entries.push(Entry { key: key.into(), state, expires_at, used, capacity, share, hash });
+        *self.shares.entry(place.share).or_insert(0) += 1;
+        let at = self.entries.len();
+        let (key, hash, share) = (place.key.into(), place.hash, place.share);
+        self.entries.push(Entry { key, state: MOVED_OUT, expires_at: 0, used: 0, capacity: 0, share, hash });
         let entries = &self.entries;
-        self.index.insert_unique(spread(hash), at, |&at| spread(entries[at as usize].hash));
+        self.index.insert_unique(spread(hash), at as u32, |&at| spread(entries[at as usize].hash));
+        at
+    }
+
+    fn write(&mut self, at: usize, place: &Place<'_>, state: State, now: Micros) {
+        let before = self.entries[at].share;
+        if before != place.share {
+            self.leave(before);
+            *self.shares.entry(place.share).or_insert(0) += 1;
+        }
+        let seen = algorithm::seen(place.limit, Some(&state), 0, place.bounds, now);
+        let capacity = place.limit.capacity();
+        let entry = &mut self.entries[at];
+        entry.state = state;
+        entry.expires_at = now + seen.reset_after(place.limit, now);
+        entry.used = capacity - seen.remaining(place.limit, now).min(capacity);
+        entry.capacity = capacity;
+        entry.share = place.share;
     }
 
     fn remove(&mut self, key: &str, hash: u32) {
@@ -303,10 +329,10 @@ impl Shard {
     fn remove_at(&mut self, at: usize) {
         let last = self.entries.len() - 1;
         let hash = self.entries[at].hash;
-        if let Place::Occupied(place) =
+        if let Slot::Occupied(slot) =
             self.index.entry(spread(hash), |&n| n as usize == at, |_| unreachable!("nothing is inserted"))
         {
-            place.remove();
+            slot.remove();
         }
         if at != last {
             let moved = self.entries[last].hash;

@@ -1,8 +1,9 @@
-//! Fixed windows, aligned to the clock: quotas that people understand, and the cheapest algorithm. [fw]
+//! Fixed windows, aligned to the clock: quotas that people understand, and the cheapest algorithm. [fw-1]
 //!
 //! Known from INCR and EXPIRE counters. Admits at most the limit in each window, so at most twice the limit over a span
-//! as long as one window. Its Lua twin is lua/fixed_window.lua.
+//! as long as one window. Its Lua twin is lua/fixed_window.lua. Windows that begin elsewhere: anchored_window.rs.
 
+use super::{View, is_believed};
 use crate::engine::charge::Receipt;
 use crate::engine::limit::Limit;
 use crate::engine::{Hits, Micros};
@@ -11,8 +12,6 @@ use crate::engine::{Hits, Micros};
 pub const WINDOW_NUMBERS: u64 = 1 << 21;
 /// One more than the largest count. [fw-2]
 const COUNTS: u64 = 1 << 32;
-/// How far a state may lie ahead of a clock that stepped back and still be believed, if its window is shorter. [fw-5]
-pub const AHEAD_US_MIN: u64 = 60_000_000;
 
 /// The hits of one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +37,7 @@ impl Counter {
     }
 }
 
-/// The counter as it is at `now`. [fw-3] [fw-5]
+/// The counter as it is at `now`. [fw-3] [tm-2]
 #[must_use]
 pub fn seen(limit: &Limit, stored: Option<Counter>, now: Micros) -> Counter {
     let window_us = limit.window().us();
@@ -54,25 +53,7 @@ pub fn seen(limit: &Limit, stored: Option<Counter>, now: Micros) -> Counter {
         return Counter { window: here, count: 0 };
     }
     let ahead_us = u128::from(now / window_us + ahead) * u128::from(window_us) - u128::from(now);
-    if ahead_us <= u128::from(window_us.max(AHEAD_US_MIN)) {
-        stored
-    } else {
-        Counter { window: here, count: stored.count }
-    }
-}
-
-/// What is left of the limit. [fw-4]
-#[must_use]
-pub const fn remaining(limit: &Limit, seen: Counter) -> Hits {
-    limit.requests().saturating_sub(seen.count)
-}
-
-/// The time to the end of the window, from the clock's own now. [fw-4]
-#[must_use]
-pub fn reset_after(limit: &Limit, seen: Counter, now: Micros) -> Micros {
-    let window_us = limit.window().us();
-    let ahead = windows_ahead(seen.window, window_here(now, window_us));
-    (now / window_us + ahead + 1) * window_us - now
+    if is_believed(ahead_us, window_us) { stored } else { Counter { window: here, count: stored.count } }
 }
 
 /// The counter with hits added; it stops at 2^32 - 1. [fw-3]
@@ -81,7 +62,7 @@ pub const fn added(seen: Counter, hits: Hits) -> Counter {
     Counter { window: seen.window, count: seen.count.saturating_add(hits) }
 }
 
-/// The counter with hits given back. [fw-6]
+/// The counter with hits given back. [fw-5]
 #[must_use]
 pub const fn given(seen: Counter, hits: Hits) -> Counter {
     Counter { window: seen.window, count: seen.count.saturating_sub(hits) }
@@ -91,6 +72,35 @@ pub const fn given(seen: Counter, hits: Hits) -> Counter {
 #[must_use]
 pub fn undone(seen: Counter, receipt: Receipt) -> Counter {
     if u64::from(seen.window) == receipt.mark { given(seen, receipt.hits) } else { seen }
+}
+
+impl View for Counter {
+    fn remaining(&self, limit: &Limit, _now: Micros) -> Hits {
+        limit.requests().saturating_sub(self.count)
+    }
+
+    fn retry_after(&self, limit: &Limit, _hits: Hits, now: Micros) -> Micros {
+        self.reset_after(limit, now)
+    }
+
+    /// The time to the end of the window, from the clock's own now. [fw-4]
+    fn reset_after(&self, limit: &Limit, now: Micros) -> Micros {
+        let window_us = limit.window().us();
+        let ahead = windows_ahead(self.window, window_here(now, window_us));
+        (now / window_us + ahead + 1) * window_us - now
+    }
+
+    fn is_empty(&self, _now: Micros) -> bool {
+        self.count == 0
+    }
+
+    fn is_past(&self, limit: &Limit, _now: Micros) -> bool {
+        self.count > limit.requests()
+    }
+
+    fn mark(&self) -> u64 {
+        u64::from(self.window)
+    }
 }
 
 fn window_here(now: Micros, window_us: u64) -> u32 {

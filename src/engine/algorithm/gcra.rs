@@ -5,6 +5,7 @@
 //! and hits fit while the debt stays within that of a full burst. Debts are exact: whole microseconds and a fraction over
 //! `L`, so that a rate such as 7 per second loses nothing over time. Its Lua twin is lua/gcra.lua.
 
+use super::View;
 use crate::engine::arith::mul_div;
 use crate::engine::charge::Receipt;
 use crate::engine::limit::{DEBT_US_MAX, Limit};
@@ -43,34 +44,6 @@ pub fn seen(limit: &Limit, stored: Option<Debt>, now: Micros) -> Debt {
     made(limit, debt.min(ceiling(limit)), now)
 }
 
-/// How many hits fit now. [pc-4]
-#[must_use]
-pub fn remaining(limit: &Limit, seen: Debt, now: Micros) -> Hits {
-    let (full, debt) = (limit.full(), span(seen, now));
-    if limit.requests() == 0 || debt >= full {
-        return 0;
-    }
-    let (requests, period) = (u64::from(limit.requests()), limit.window().us());
-    let gap = minus(limit, full, debt);
-    let (hits, rest) = mul_div(gap.0, requests, period);
-    let hits = hits + (rest + gap.1) / period;
-    u32::try_from(hits).unwrap_or(u32::MAX)
-}
-
-/// The wait until hits that do not fit would: the debt they would make, less a full one, rounded up. [pc-4]
-#[must_use]
-pub fn retry_after(limit: &Limit, seen: Debt, hits: Hits, now: Micros) -> Micros {
-    let full = limit.full();
-    let would_be = plus(limit, span(seen, now), cost(limit, hits));
-    would_be.0.saturating_sub(full.0) + u64::from(would_be.1 > full.1)
-}
-
-/// The time until the debt is paid, rounded up. [pc-4]
-#[must_use]
-pub fn reset_after(seen: Debt, now: Micros) -> Micros {
-    seen.tat - now + u64::from(seen.fraction > 0)
-}
-
 /// The debt with the cost of hits on top; it stops at 2^48 us. [pc-3]
 #[must_use]
 pub fn added(limit: &Limit, seen: Debt, hits: Hits, now: Micros) -> Debt {
@@ -92,16 +65,43 @@ pub fn undone(limit: &Limit, seen: Debt, receipt: Receipt, now: Micros) -> Debt 
     made(limit, minus(limit, span(seen, now), left), now)
 }
 
-/// Whether nothing is owed.
-#[must_use]
-pub fn is_empty(seen: Debt, now: Micros) -> bool {
-    span(seen, now) == (0, 0)
-}
+impl View for Debt {
+    /// How many hits fit: what is missing to a full debt, in hits, rounded down. [pc-4]
+    fn remaining(&self, limit: &Limit, now: Micros) -> Hits {
+        let (full, debt) = (limit.full(), span(*self, now));
+        if debt >= full {
+            return 0;
+        }
+        let (requests, period) = (u64::from(limit.requests()), limit.window().us());
+        let gap = minus(limit, full, debt);
+        let (hits, rest) = mul_div(gap.0, requests, period);
+        let hits = hits + (rest + gap.1) / period;
+        u32::try_from(hits).unwrap_or(u32::MAX)
+    }
 
-/// Whether more is owed than a full burst.
-#[must_use]
-pub fn is_past(limit: &Limit, seen: Debt, now: Micros) -> bool {
-    span(seen, now) > limit.full()
+    /// The debt that the hits would make, less a full one, rounded up. [pc-4]
+    fn retry_after(&self, limit: &Limit, hits: Hits, now: Micros) -> Micros {
+        let full = limit.full();
+        let would_be = plus(limit, span(*self, now), cost(limit, hits));
+        would_be.0.saturating_sub(full.0) + u64::from(would_be.1 > full.1)
+    }
+
+    /// The time until the debt is paid, rounded up. [pc-4]
+    fn reset_after(&self, _limit: &Limit, now: Micros) -> Micros {
+        self.tat - now + u64::from(self.fraction > 0)
+    }
+
+    fn is_empty(&self, now: Micros) -> bool {
+        span(*self, now) == (0, 0)
+    }
+
+    fn is_past(&self, limit: &Limit, now: Micros) -> bool {
+        span(*self, now) > limit.full()
+    }
+
+    fn mark(&self) -> u64 {
+        0
+    }
 }
 
 /// What hits cost: at most 2^48 us. Nothing for a limit of 0, which keeps no state. [pc-1]

@@ -1,0 +1,56 @@
+-- One charge on a bucket that is refilled in steps; the twin of src/engine/algorithm/token_bucket.rs.
+--
+-- KEYS[1]  the state: two little-endian doubles: anchor in us, tokens used
+-- ARGV[1]  little-endian doubles: op, hits, period P in us, requests L, burst B, 1 if post-paid, now in us (0: this
+--          server's clock)
+-- reply    now in us, and the state as this charge found it: anchor, used
+--
+-- op: as in fixed_window.lua; 2 is not used.
+local op, hits, P, L, B, post_paid, now = struct.unpack('<ddddddd', ARGV[1])
+if now == 0 then
+  local t = redis.call('TIME')
+  now = t[1] * 1000000 + t[2]
+end
+
+-- The bucket as it is now [tb-2].
+local a, u = now, 0
+local stored = redis.call('GET', KEYS[1])
+if stored and L > 0 then
+  local anchor, used = struct.unpack('<dd', stored)
+  if post_paid == 0 then
+    used = math.min(used, B)
+  end
+  if anchor > now then
+    u = used
+    if anchor - now <= math.max(P, 60000000) then
+      a = anchor
+    end
+  else
+    local periods = math.floor((now - anchor) / P)
+    if periods < math.ceil(used / L) then
+      a, u = anchor + periods * P, used - periods * L
+    end
+  end
+end
+local reply = {now, a, u}
+
+-- What becomes of it [dc-4].
+local after = u
+if L > 0 then
+  if op == 5 then
+    after = math.max(0, u - hits)
+  elseif op == 4 or (op ~= 0 and u + hits <= B) then
+    after = math.min(u + hits, 4294967295)
+  elseif op == 3 then
+    after = math.max(u, B)
+  end
+end
+if after ~= u then
+  if after == 0 then
+    redis.call('DEL', KEYS[1])
+  else
+    local finish = a + math.ceil(after / L) * P
+    redis.call('SET', KEYS[1], struct.pack('<dd', a, after), 'PXAT', string.format('%d', math.ceil(finish / 1000)))
+  end
+end
+return reply

@@ -1,0 +1,128 @@
+//! Fixed windows that begin with their first hit, or where a calendar says. [aw-1]
+//!
+//! Known from express-rate-limit and GitHub's hourly quota (first hit), and from billing months (calendar). A window
+//! from the first hit admits at most 2L - 1 over any span of its length. Its Lua twin is lua/anchored_window.lua. The
+//! calendar itself is not here: its boundaries come with the charge.
+
+use super::{View, is_believed};
+use crate::engine::charge::{Bounds, Receipt};
+use crate::engine::limit::{Anchor, Limit};
+use crate::engine::{Hits, Micros};
+
+/// A window as stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// When it began.
+    pub start: Micros,
+    /// The hits counted in it, at most 2^32 - 1.
+    pub count: u32,
+}
+
+/// A window as seen: with its end, which is not stored. An empty window of the first hit has not begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeenWindow {
+    /// When it began.
+    pub start: Micros,
+    /// When it ends.
+    pub end: Micros,
+    /// The hits counted in it.
+    pub count: u32,
+}
+
+/// The first instant and the end of the window of a calendar that holds `now`, if the bounds hold it. [cl-2]
+#[must_use]
+pub fn window_at(bounds: &Bounds, now: Micros) -> Option<(Micros, Micros)> {
+    bounds.windows(2).find(|pair| pair[0] <= now && now < pair[1]).map(|pair| (pair[0], pair[1]))
+}
+
+/// The window as it is at `now`. [aw-2] [cl-2] [tm-2]
+#[must_use]
+pub fn seen(limit: &Limit, stored: Option<Window>, bounds: Option<Bounds>, now: Micros) -> SeenWindow {
+    match (limit.algorithm().anchor(), bounds) {
+        (Anchor::Calendar(_), Some(bounds)) => seen_by_calendar(stored, &bounds, now),
+        _ => seen_from_first_hit(limit, stored, now),
+    }
+}
+
+fn seen_from_first_hit(limit: &Limit, stored: Option<Window>, now: Micros) -> SeenWindow {
+    let window_us = limit.window().us();
+    match stored {
+        Some(Window { start, count }) if count > 0 && start > now => {
+            let believed = is_believed(u128::from(start - now), window_us);
+            let start = if believed { start } else { now };
+            SeenWindow { start, end: start + window_us, count }
+        }
+        Some(Window { start, count }) if count > 0 && now < start + window_us => {
+            SeenWindow { start, end: start + window_us, count }
+        }
+        _ => SeenWindow { start: now, end: now, count: 0 },
+    }
+}
+
+fn seen_by_calendar(stored: Option<Window>, bounds: &Bounds, now: Micros) -> SeenWindow {
+    let Some((start, end)) = window_at(bounds, now) else {
+        unreachable!("the bounds {bounds:?} were checked to hold {now}")
+    };
+    match stored {
+        Some(Window { start: theirs, count }) if theirs == start => SeenWindow { start, end, count },
+        Some(Window { start: theirs, count }) if theirs > start => {
+            // The window after theirs begins at the first boundary past it; one that we do not know lasts as ours.
+            let their_end = bounds.iter().copied().find(|&bound| bound > theirs).unwrap_or(theirs + (end - start));
+            if is_believed(u128::from(theirs.saturating_sub(now)), end - start) {
+                SeenWindow { start: theirs, end: their_end, count }
+            } else {
+                SeenWindow { start, end, count }
+            }
+        }
+        _ => SeenWindow { start, end, count: 0 },
+    }
+}
+
+/// The window with hits added; an empty one of the first hit begins now. [aw-2]
+#[must_use]
+pub fn added(limit: &Limit, seen: SeenWindow, hits: Hits, now: Micros) -> SeenWindow {
+    let count = seen.count.saturating_add(hits);
+    if seen.end == seen.start {
+        SeenWindow { start: now, end: now + limit.window().us(), count }
+    } else {
+        SeenWindow { count, ..seen }
+    }
+}
+
+/// The window with hits given back. [aw-3]
+#[must_use]
+pub const fn given(seen: SeenWindow, hits: Hits) -> SeenWindow {
+    SeenWindow { start: seen.start, end: seen.end, count: seen.count.saturating_sub(hits) }
+}
+
+/// The window without one charge, if it is still the receipt's. [un-2]
+#[must_use]
+pub const fn undone(seen: SeenWindow, receipt: Receipt) -> SeenWindow {
+    if seen.start == receipt.mark { given(seen, receipt.hits) } else { seen }
+}
+
+impl View for SeenWindow {
+    fn remaining(&self, limit: &Limit, _now: Micros) -> Hits {
+        limit.requests().saturating_sub(self.count)
+    }
+
+    fn retry_after(&self, limit: &Limit, _hits: Hits, now: Micros) -> Micros {
+        self.reset_after(limit, now)
+    }
+
+    fn reset_after(&self, _limit: &Limit, now: Micros) -> Micros {
+        self.end - now
+    }
+
+    fn is_empty(&self, _now: Micros) -> bool {
+        self.count == 0
+    }
+
+    fn is_past(&self, limit: &Limit, _now: Micros) -> bool {
+        self.count > limit.requests()
+    }
+
+    fn mark(&self) -> u64 {
+        self.start
+    }
+}

@@ -1,0 +1,160 @@
+//! A sliding window in sub-buckets of `precision`: a hard bound in any window, at bounded memory. [sw-1]
+//!
+//! Known from Josiah Carlson's sliding windows. A bucket counts until its last instant has left the window, so that no
+//! span as long as the window ever admits more than the limit; the price is that an even stream at the nominal rate
+//! passes n / (n + 1) of it, where n is the number of buckets. Its Lua twin is lua/sliding_window.lua.
+
+use super::{Effect, Summary, is_believed};
+use crate::engine::charge::Receipt;
+use crate::engine::limit::{Algorithm, Limit};
+use crate::engine::{Hits, Micros};
+
+/// The most sub-buckets of a window. [sw-1]
+pub const BUCKETS_MAX: u64 = 256;
+
+/// Hits by bucket number (`floor(t / precision)`), oldest first, none of them 0.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Buckets {
+    /// Number and hits, each at most 2^32 - 1.
+    pub buckets: Vec<(u64, u32)>,
+}
+
+/// The window over the buckets at one instant.
+struct Live<'a> {
+    /// The buckets that count.
+    buckets: &'a [(u64, u32)],
+    /// The bucket that new hits go to.
+    here: u64,
+    /// The hits of all buckets, moved here because the clock has stepped back too far to believe them. [tm-2]
+    rebased: Option<u32>,
+}
+
+impl<'a> Live<'a> {
+    fn of(limit: &Limit, stored: &'a [(u64, u32)], now: Micros) -> Self {
+        let (window_us, precision) = (limit.window().us(), precision(limit));
+        let newest = stored.last().map_or(0, |&(number, _)| number);
+        let here = now / precision;
+        let (here, believed) = if newest > here {
+            let ahead = u128::from(newest) * u128::from(precision) - u128::from(now);
+            (newest, is_believed(ahead, window_us))
+        } else {
+            (here, true)
+        };
+        // The clock's own now, or the start of the newest bucket where the clock has stepped back.
+        let at = now.max(here.saturating_mul(precision));
+        let oldest = (at + 1).saturating_sub(window_us) / precision;
+        let buckets = &stored[stored.partition_point(|&(number, _)| number < oldest)..];
+        if believed {
+            Self { buckets, here, rebased: None }
+        } else {
+            Self { buckets: &[], here: now / precision, rebased: Some(saturating_sum(buckets)) }
+        }
+    }
+
+    fn counts(&self) -> impl DoubleEndedIterator<Item = (u64, u32)> {
+        let rebased = self.rebased.map(|hits| (self.here, hits));
+        self.buckets.iter().copied().chain(rebased.filter(|&(_, hits)| hits > 0))
+    }
+}
+
+/// What a charge of `hits` finds, or leaves behind after its effect. [sw-2] [sw-3]
+#[must_use]
+pub fn summary(limit: &Limit, stored: Option<&Buckets>, hits: Hits, effect: Effect, now: Micros) -> Summary {
+    let (window_us, precision) = (limit.window().us(), precision(limit));
+    let live = Live::of(limit, stored.map_or(&[][..], |stored| &stored.buckets), now);
+    let leaves_at = |number: u64| (number + 1) * precision + window_us - 1;
+
+    let found: u64 = live.counts().map(|(_, hits)| u64::from(hits)).sum();
+    let (added, mut given) = match effect {
+        Effect::Add(hits) => (u64::from(hits), 0),
+        Effect::Give(hits) => (0, u64::from(hits)),
+        Effect::Nothing | Effect::Drain => (0, 0),
+    };
+    let used = (found + added).saturating_sub(given);
+    let newest = if added > 0 {
+        Some(live.here)
+    } else {
+        let left = live.counts().rev().find(|&(_, hits)| {
+            let gone = given.min(u64::from(hits));
+            given -= gone;
+            u64::from(hits) > gone
+        });
+        left.map(|(number, _)| number)
+    };
+
+    let excess = (used + u64::from(hits)).saturating_sub(u64::from(limit.requests()));
+    let mut fits_at = 0;
+    if excess > 0 && hits > 0 && hits <= limit.requests() && used > 0 {
+        let mut before = 0;
+        let last = live.counts().find(|&(_, hits)| {
+            before += u64::from(hits);
+            before >= excess
+        });
+        fits_at = leaves_at(last.map_or(live.here, |(number, _)| number));
+    }
+    Summary {
+        used: u32::try_from(used).unwrap_or(u32::MAX),
+        fits_at,
+        empty_at: if used > 0 { newest.map_or(0, leaves_at) } else { 0 },
+        mark: newest.unwrap_or(0),
+    }
+}
+
+/// The next state; none where nothing counts any more. [sw-2] [sw-4]
+#[must_use]
+pub fn apply(limit: &Limit, mut stored: Box<Buckets>, effect: Effect, now: Micros) -> Option<Box<Buckets>> {
+    let live = Live::of(limit, &stored.buckets, now);
+    let (here, rebased, dead) = (live.here, live.rebased, stored.buckets.len() - live.buckets.len());
+    let buckets = &mut stored.buckets;
+    buckets.drain(..dead);
+    if let Some(hits) = rebased.filter(|&hits| hits > 0) {
+        buckets.push((here, hits));
+    }
+    match effect {
+        Effect::Add(hits) => match buckets.last_mut() {
+            Some((number, count)) if *number == here => *count = count.saturating_add(hits),
+            _ => buckets.push((here, hits)),
+        },
+        Effect::Give(mut hits) => {
+            while let Some((_, count)) = buckets.last_mut() {
+                let gone = hits.min(*count);
+                *count -= gone;
+                hits -= gone;
+                if *count > 0 {
+                    break;
+                }
+                buckets.pop();
+            }
+        }
+        Effect::Nothing | Effect::Drain => {}
+    }
+    (!stored.buckets.is_empty()).then_some(stored)
+}
+
+/// The state without one charge, if its bucket still counts. [un-2]
+#[must_use]
+pub fn undone(limit: &Limit, mut stored: Box<Buckets>, receipt: Receipt, now: Micros) -> Option<Box<Buckets>> {
+    let live = Live::of(limit, &stored.buckets, now);
+    if live.rebased.is_some() || !live.buckets.iter().any(|&(number, _)| number == receipt.mark) {
+        return Some(stored);
+    }
+    if let Ok(at) = stored.buckets.binary_search_by_key(&receipt.mark, |&(number, _)| number) {
+        let count = &mut stored.buckets[at].1;
+        *count = count.saturating_sub(receipt.hits);
+        if *count == 0 {
+            stored.buckets.remove(at);
+        }
+    }
+    (!stored.buckets.is_empty()).then_some(stored)
+}
+
+fn precision(limit: &Limit) -> u64 {
+    match limit.algorithm() {
+        Algorithm::SlidingWindow { precision } => precision.get(),
+        other => unreachable!("{} has no sub-buckets", other.name()),
+    }
+}
+
+fn saturating_sum(buckets: &[(u64, u32)]) -> u32 {
+    buckets.iter().fold(0, |sum: u32, &(_, hits)| sum.saturating_add(hits))
+}

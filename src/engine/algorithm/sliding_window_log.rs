@@ -1,0 +1,172 @@
+//! A log of every admitted charge: the exact bound in any window, for small limits. [sl-1]
+//!
+//! Known from sorted-set limiters. Entries carry the sum of all hits up to them, so that a sum over the window is one
+//! subtraction and the wait for room is a bisection; entries at one instant stay apart. Its Lua twin is
+//! lua/sliding_window_log.lua.
+
+use std::collections::VecDeque;
+
+use super::{Effect, Summary, is_believed};
+use crate::engine::charge::Receipt;
+use crate::engine::limit::Limit;
+use crate::engine::{Hits, Micros};
+
+/// The largest limit of a log, and so the most entries of one: each is at least one hit. [sl-1]
+pub const REQUESTS_MAX: u32 = 10_000;
+
+/// One charge of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// When it was made.
+    pub at: Micros,
+    /// The hits of the log up to and with this entry.
+    pub sum: u64,
+}
+
+/// The charges of a window, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Log {
+    /// The sum before the oldest entry.
+    pub base: u64,
+    /// The entries.
+    pub entries: VecDeque<Entry>,
+}
+
+impl Log {
+    /// The hits of one entry.
+    #[must_use]
+    pub fn hits(&self, index: usize) -> u64 {
+        let before = if index == 0 { self.base } else { self.entries[index - 1].sum };
+        self.entries[index].sum - before
+    }
+
+    fn sum(&self) -> u64 {
+        self.entries.back().map_or(self.base, |entry| entry.sum)
+    }
+}
+
+/// The window over the log at one instant.
+struct Live {
+    /// The index of the oldest entry that counts.
+    first: usize,
+    /// The sum before it.
+    base: u64,
+    /// The hits that count.
+    used: u64,
+    /// The time of the next charge: now, or the newest entry's time where the clock has stepped back. [tm-2]
+    at: Micros,
+    /// The clock has stepped back too far: what counts moves to now, as one entry. [tm-2]
+    rebased: bool,
+}
+
+impl Live {
+    fn of(limit: &Limit, log: Option<&Log>, now: Micros) -> Self {
+        let window_us = limit.window().us();
+        let nothing = Self { first: 0, base: 0, used: 0, at: now, rebased: false };
+        let Some((log, newest)) = log.and_then(|log| Some((log, log.entries.back()?))) else {
+            return nothing;
+        };
+        let at = now.max(newest.at);
+        let first = log.entries.partition_point(|entry| entry.at + window_us <= at);
+        let base = if first == 0 { log.base } else { log.entries[first - 1].sum };
+        let used = log.sum() - base;
+        if is_believed(u128::from(at - now), window_us) {
+            Self { first, base, used, at, rebased: false }
+        } else {
+            Self { first, base, used, at: now, rebased: true }
+        }
+    }
+}
+
+/// What a charge of `hits` finds, or leaves behind after its effect. [sl-2] [sl-3]
+#[must_use]
+pub fn summary(limit: &Limit, log: Option<&Log>, hits: Hits, effect: Effect, now: Micros) -> Summary {
+    let window_us = limit.window().us();
+    let live = Live::of(limit, log, now);
+    let entries = log.map(|log| &log.entries);
+    // Where nothing counts, the log begins anew. [sl-2]
+    let sum = if live.used > 0 { live.base + live.used } else { 0 };
+    let (used, newest, mark) = match effect {
+        Effect::Add(hits) => (live.used + u64::from(hits), live.at, sum + u64::from(hits)),
+        Effect::Give(hits) => {
+            let left = live.used.saturating_sub(u64::from(hits));
+            let newest = entries
+                .filter(|_| left > 0 && !live.rebased)
+                .map_or(live.at, |entries| entries[entries.partition_point(|entry| entry.sum < live.base + left)].at);
+            (left, newest, sum - (live.used - left))
+        }
+        Effect::Nothing | Effect::Drain => (live.used, live.at, sum),
+    };
+    // Where nothing is added, the newest entry itself, which may be older than now.
+    let newest = match (effect, entries.and_then(VecDeque::back)) {
+        (Effect::Nothing | Effect::Drain, Some(entry)) if !live.rebased => entry.at,
+        _ => newest,
+    };
+
+    let excess = (used + u64::from(hits)).saturating_sub(u64::from(limit.requests()));
+    let mut fits_at = 0;
+    if excess > 0 && hits > 0 && hits <= limit.requests() {
+        let within = entries.filter(|_| !live.rebased && excess <= live.used);
+        let last = within
+            .map_or(live.at, |entries| entries[entries.partition_point(|entry| entry.sum < live.base + excess)].at);
+        fits_at = last + window_us;
+    }
+    Summary {
+        used: u32::try_from(used).unwrap_or(u32::MAX),
+        fits_at,
+        empty_at: if used > 0 { newest + window_us } else { 0 },
+        mark,
+    }
+}
+
+/// The next state; none where nothing counts any more. [sl-2] [sl-4]
+#[must_use]
+pub fn apply(limit: &Limit, mut log: Box<Log>, effect: Effect, now: Micros) -> Option<Box<Log>> {
+    let live = Live::of(limit, Some(&log), now);
+    if live.used == 0 {
+        *log = Log::default();
+    } else if live.rebased {
+        let sum = live.base + live.used;
+        *log = Log { base: live.base, entries: VecDeque::from([Entry { at: live.at, sum }]) };
+    } else {
+        log.entries.drain(..live.first);
+        log.base = live.base;
+    }
+    match effect {
+        Effect::Add(hits) => {
+            let sum = log.sum() + u64::from(hits);
+            log.entries.push_back(Entry { at: live.at, sum });
+        }
+        Effect::Give(hits) => {
+            // Newest first; the last one that is touched keeps the rest of its hits.
+            let left = log.sum().saturating_sub(u64::from(hits)).max(log.base);
+            let whole = log.entries.partition_point(|entry| entry.sum <= left);
+            let kept = whole.checked_sub(1).map_or(log.base, |last| log.entries[last].sum);
+            let split = log.entries.get(whole).map(|entry| Entry { at: entry.at, sum: left });
+            log.entries.truncate(whole);
+            log.entries.extend(split.filter(|_| kept < left));
+        }
+        Effect::Nothing | Effect::Drain => {}
+    }
+    (!log.entries.is_empty()).then_some(log)
+}
+
+/// The state without one charge: its entry goes, and the sums after it are lowered. [un-4]
+#[must_use]
+pub fn undone(limit: &Limit, mut log: Box<Log>, receipt: Receipt, now: Micros) -> Option<Box<Log>> {
+    let live = Live::of(limit, Some(&log), now);
+    let index = log.entries.partition_point(|entry| entry.sum < receipt.mark);
+    let hits = u64::from(receipt.hits);
+    let stands = !live.rebased
+        && index >= live.first
+        && log.entries.get(index).is_some_and(|entry| entry.sum == receipt.mark && entry.at == receipt.at)
+        && log.hits(index) == hits;
+    if !stands {
+        return Some(log);
+    }
+    log.entries.remove(index);
+    for entry in log.entries.range_mut(index..) {
+        entry.sum -= hits;
+    }
+    (!log.entries.is_empty()).then_some(log)
+}
