@@ -2,26 +2,34 @@
 --
 -- KEYS     the distinct keys
 -- ARGV[1]  little-endian doubles: now in us (0: this server's clock), 1 if atomic, the number of charges; then for each
---          charge: algorithm, key (1 ..), role (0 enforced, 1 shadow, 2 quota), op, hits, and
---          for algorithm 1 (fixed_window): window in us, limit, mark (of an undo)
---          for algorithm 2 (pacing): cost (us, fraction), P, L, B, T, F, 1 if post-paid, at (of an undo)
--- reply    now in us, then for each charge its state as the charge found it: one integer (fixed_window, packed) or two
---          (pacing: us, fraction)
+--          charge: algorithm, key (1 ..), role (0 enforced, 1 shadow, 2 quota), op, hits, proof (of an undo: the
+--          receipt's mark, or the time of the charge for a debt), and the numbers of its algorithm:
+--          1 fixed_window            window W in us, limit L
+--          2 pacing                  cost (us, fraction), period P, requests L, burst B, full debt T, F, 1 if post-paid
+--          3 anchored_window         W, L, four boundaries (zeros: the first hit begins the window)
+--          4 sliding_window_counter  W, L
+--          5 sliding_window          W, precision, L
+--          6 sliding_window_log      W, L
+--          7 token_bucket            P, L, B, 1 if post-paid
+-- reply    now in us, then for each charge what its own script would tell; now alone where no window of a calendar
+--          holds it, with nothing written
 --
 -- op: as in fixed_window.lua, and 6 look, over only when more has been taken than the limit holds; 7 undo what the
--- mark (a window) or the time of the charge proves. A look has 1 for hits.
+-- proof names (but for a log, which has undo_log.lua). A look has 1 for hits.
 --
 -- Strategy: all keys are read before the first write, since Redis does not undo a script that fails. Each charge works
--- on the copies that the charges before it left: a fixed window's are (w, c), a debt's (tat, fraction, requests). Where
--- an atomic decision denies, the copies are made anew and take only what is taken whatever the verdict.
--- Branches are inline: at this size closures cost more than they save.
+-- on the copies that the charges before it left, in x, y and z, whose meaning is the algorithm's: the fields of its
+-- state in their order. A copy is dirty once a charge has changed it; then x is nil where the state is empty. Where an
+-- atomic decision denies, the copies are made anew and take only what is taken whatever the verdict. Branches are
+-- inline: at this size closures cost more than they save; those that are rarely called are functions.
 local blob = ARGV[1]
 local now, atomic, count, start = struct.unpack('<ddd', blob)
 if now == 0 then
   local t = redis.call('TIME')
   now = t[1] * 1000000 + t[2]
 end
-local floor = math.floor
+local floor, max, min, call, format, unpack_struct =
+  math.floor, math.max, math.min, redis.call, string.format, struct.unpack
 
 -- floor(a * b / c) and the rest [ar-1]: for a < 2^49, b and c <= 2^45.
 local function mul_div(a, b, c)
@@ -35,43 +43,87 @@ local function mul_div(a, b, c)
     local limb = floor(a / unit)
     a = a - limb * unit
     unit = unit / 128
-    local x = 128 * r + limb * b
-    r = x % c
-    q = 128 * q + (x - r) / c
+    local y = 128 * r + limb * b
+    r = y % c
+    q = 128 * q + (y - r) / c
   end
   return q, r
 end
 
-local raw = redis.call('MGET', unpack(KEYS))
--- Working copies by key; x is nil where there is no state. kind tells how a changed one is written.
-local x, y, z, kind, ends = {}, {}, {}, {}, {}
+-- The buckets of a hash: their numbers in order, and the counts by number.
+local function read_buckets(key)
+  local raw = call('HGETALL', key)
+  local numbers, counts = {}, {}
+  for i = 1, #raw, 2 do
+    local number = tonumber(raw[i])
+    numbers[#numbers + 1] = number
+    counts[number] = tonumber(raw[i + 1])
+  end
+  table.sort(numbers)
+  return numbers, counts
+end
+
+local function parsed(member)
+  return tonumber(string.sub(member, 1, 16)), tonumber(string.sub(member, 18))
+end
+
+-- A log as stored: its newest charge and how many there are. What counts of it depends on the charge's window.
+local function read_log(key)
+  local newest = call('ZRANGE', key, -1, -1, 'WITHSCORES')
+  if not newest[1] then
+    return nil
+  end
+  return {key = key, at = tonumber(newest[2]), sum = (parsed(newest[1])), last = call('ZCARD', key) - 1}
+end
+
+-- The rank, time, sum and hits of the first stored charge from the rank `low` on whose sum is at least this.
+local function find(log, low, least)
+  local high = log.last
+  while low < high do
+    local middle = floor((low + high) / 2)
+    if parsed(call('ZRANGE', log.key, middle, middle)[1]) >= least then
+      high = middle
+    else
+      low = middle + 1
+    end
+  end
+  local found = call('ZRANGE', log.key, low, low, 'WITHSCORES')
+  local sum, hits = parsed(found[1])
+  return low, tonumber(found[2]), sum, hits
+end
+
+local raw = call('MGET', unpack(KEYS))
+local x, y, z, dirty, ends = {}, {}, {}, {}, {}
 local reply = {now}
 local over = {}
 local denied, quotas, quotas_over = false, 0, 0
 
 for pass = 1, 2 do
   for k = 1, #KEYS do
-    kind[k] = nil
-    x[k] = nil
+    x[k], y[k], z[k], dirty[k], ends[k] = nil, nil, nil, nil, nil
   end
   local at = start
   for i = 1, count do
-    local algorithm, k, role, op, hits
-    algorithm, k, role, op, hits, at = struct.unpack('<ddddd', blob, at)
-    local value = raw[k]
+    local algorithm, k, role, op, hits, proof
+    algorithm, k, role, op, hits, proof, at = unpack_struct('<dddddd', blob, at)
+    local value = not dirty[k] and raw[k]
+    -- What is done in this pass: in the second only what a denied decision does.
     local act = op
     if pass == 2 and op ~= 4 and not (op == 3 and over[i]) then
       act = 0
     end
+    local may_drain = act == 3 and (atomic == 0 or pass == 2)
+    local takes = act == 4 or act == 2
     local is_over = false
+
     if algorithm == 1 then
-      local W, L, mark
-      W, L, mark, at = struct.unpack('<ddd', blob, at)
+      local W, L
+      W, L, at = unpack_struct('<dd', blob, at)
       -- The state as it is now [fw-3].
       local n = floor(now / W)
       local here = n % 2097152
       local w, c = here, 0
-      if not kind[k] and value then
+      if value then
         local packed = tonumber(value)
         local low = packed % 4294967296
         x[k], y[k] = (packed - low) / 4294967296, low
@@ -82,7 +134,7 @@ for pass = 1, 2 do
           c = y[k]
         elseif ahead <= 1048576 then
           c = y[k]
-          if (n + ahead) * W - now <= math.max(W, 60000000) then
+          if (n + ahead) * W - now <= max(W, 60000000) then
             w, n = x[k], n + ahead
           end
         end
@@ -90,39 +142,36 @@ for pass = 1, 2 do
       if pass == 1 then
         reply[#reply + 1] = w * 4294967296 + c
       end
-      if op == 6 then
-        is_over = c > L
-      elseif op < 5 then
-        is_over = c + hits > L
-      end
+      is_over = (op == 6 and c > L) or (op < 5 and c + hits > L)
       -- What becomes of it [dc-4].
       local after = c
-      if act == 5 or (act == 7 and w == mark) then
-        after = math.max(0, c - hits)
-      elseif act == 4 or act == 2 or ((act == 1 or act == 3) and not is_over and pass == 1) then
-        after = math.min(c + hits, 4294967295)
-      elseif act == 3 and (atomic == 0 or pass == 2) then
-        after = math.max(c, L)
+      if act == 5 or (act == 7 and w == proof) then
+        after = max(0, c - hits)
+      elseif takes or ((act == 1 or act == 3) and not is_over and pass == 1) then
+        after = min(c + hits, 4294967295)
+      elseif may_drain then
+        after = max(c, L)
       end
       if after ~= c then
-        kind[k], x[k], y[k], ends[k] = 1, w, after, (n + 1) * W
+        dirty[k], x[k], y[k], ends[k] = 1, w, after, (n + 1) * W
         if after == 0 then
           x[k] = nil
         end
       end
-    else
-      local cost, cost_f, P, L, B, T, F, post_paid, taken_at
-      cost, cost_f, P, L, B, T, F, post_paid, taken_at, at = struct.unpack('<ddddddddd', blob, at)
+
+    elseif algorithm == 2 then
+      local cost, cost_f, P, L, B, T, F, post_paid
+      cost, cost_f, P, L, B, T, F, post_paid, at = unpack_struct('<dddddddd', blob, at)
       -- The debt as it is now [pc-3].
       local d, f = 0, 0
-      if not kind[k] and value then
-        x[k], y[k], z[k] = struct.unpack('<ddd', value)
+      if value then
+        x[k], y[k], z[k] = unpack_struct('<ddd', value)
       end
       if x[k] and x[k] >= now and L > 0 then
         d, f = x[k] - now, y[k]
-        local max, max_f = T, F
+        local d_max, f_max = T, F
         if post_paid == 1 then
-          max, max_f = 281474976710656, 0
+          d_max, f_max = 281474976710656, 0
         end
         if z[k] ~= L then
           if d >= 281474976710656 then
@@ -136,20 +185,20 @@ for pass = 1, 2 do
             u_max = 562949953421311
           end
           if u > u_max or (u == u_max and w > 0) then
-            d, f = max, max_f
+            d, f = d_max, f_max
           else
             local a, b = mul_div(u, P, L)
             b = b + w % L
             d, f = a + floor(w / L) + floor(b / L), b % L
           end
         end
-        if d > max or (d == max and f > max_f) then
-          d, f = max, max_f
+        if d > d_max or (d == d_max and f > f_max) then
+          d, f = d_max, f_max
         end
       end
       if pass == 1 then
-        reply[#reply + 1] = d
-        reply[#reply + 1] = f
+        local n = #reply
+        reply[n + 1], reply[n + 2] = d, f
       end
       local would_d, would_f = d + cost, f + cost_f
       if would_f >= L then
@@ -162,38 +211,38 @@ for pass = 1, 2 do
       end
       -- What becomes of it [dc-4].
       local changed = false
-      if L > 0 then
+      if L == 0 then
+        changed = false
+      elseif act == 5 or act == 7 then
         if act == 7 then
           -- The cost less what has drained since [un-3].
-          cost = cost - math.max(0, now - taken_at)
+          cost = cost - max(0, now - proof)
           if cost < 0 then
             cost, cost_f = 0, 0
           end
         end
-        if act == 5 or act == 7 then
-          changed = (d > 0 or f > 0) and (cost > 0 or cost_f > 0)
-          d, f = d - cost, f - cost_f
-          if f < 0 then
-            d, f = d - 1, f + L
-          end
-          if d < 0 then
-            d, f = 0, 0
-          end
-        elseif act == 4 or ((act == 1 or act == 3) and not is_over and pass == 1) then
-          d, f, changed = would_d, would_f, true
-        elseif act == 3 and (atomic == 0 or pass == 2) and (d < T or (d == T and f < F)) then
-          local gap, gap_f = T - d, F - f
-          if gap_f < 0 then
-            gap, gap_f = gap - 1, gap_f + L
-          end
-          local u, w = mul_div(gap, L, P)
-          u = u + floor((w + gap_f) / P)
-          if u > 0 then
-            local c, c_f = mul_div(u, P, L)
-            d, f, changed = d + c, f + c_f, true
-            if f >= L then
-              d, f = d + 1, f - L
-            end
+        changed = (d > 0 or f > 0) and (cost > 0 or cost_f > 0)
+        d, f = d - cost, f - cost_f
+        if f < 0 then
+          d, f = d - 1, f + L
+        end
+        if d < 0 then
+          d, f = 0, 0
+        end
+      elseif takes or ((act == 1 or act == 3) and not is_over and pass == 1) then
+        d, f, changed = would_d, would_f, true
+      elseif may_drain and (d < T or (d == T and f < F)) then
+        local gap, gap_f = T - d, F - f
+        if gap_f < 0 then
+          gap, gap_f = gap - 1, gap_f + L
+        end
+        local u, w = mul_div(gap, L, P)
+        u = u + floor((w + gap_f) / P)
+        if u > 0 then
+          local c, c_f = mul_div(u, P, L)
+          d, f, changed = d + c, f + c_f, true
+          if f >= L then
+            d, f = d + 1, f - L
           end
         end
       end
@@ -201,12 +250,418 @@ for pass = 1, 2 do
         if d >= 281474976710656 then
           d, f = 281474976710656, 0
         end
-        kind[k], x[k], y[k], z[k] = 2, now + d, f, L
+        dirty[k], x[k], y[k], z[k], ends[k] = 2, now + d, f, L, now + d
+        if f > 0 then
+          ends[k] = now + d + 1
+        end
         if d == 0 and f == 0 then
           x[k] = nil
         end
       end
+
+    elseif algorithm == 3 then
+      local W, L, b0, b1, b2, b3
+      W, L, b0, b1, b2, b3, at = unpack_struct('<dddddd', blob, at)
+      -- The window as it is now: [aw-2], and by the calendar [cl-2].
+      if value then
+        x[k], y[k] = unpack_struct('<dd', value)
+      end
+      local from, till, c = now, now, 0
+      if b3 == 0 then
+        if x[k] and y[k] > 0 and x[k] > now then
+          c = y[k]
+          if x[k] - now <= max(W, 60000000) then
+            from = x[k]
+          end
+          till = from + W
+        elseif x[k] and y[k] > 0 and now < x[k] + W then
+          from, till, c = x[k], x[k] + W, y[k]
+        end
+      else
+        if b0 <= now and now < b1 then
+          from, till = b0, b1
+        elseif b1 <= now and now < b2 then
+          from, till = b1, b2
+        elseif b2 <= now and now < b3 then
+          from, till = b2, b3
+        else
+          return {now}
+        end
+        if x[k] and x[k] == from then
+          c = y[k]
+        elseif x[k] and x[k] > from then
+          c = y[k]
+          if x[k] - now <= max(till - from, 60000000) then
+            local length = till - from
+            from, till = x[k], x[k] + length
+            if b1 > from then
+              till = b1
+            elseif b2 > from then
+              till = b2
+            elseif b3 > from then
+              till = b3
+            end
+          end
+        end
+      end
+      if pass == 1 then
+        local n = #reply
+        reply[n + 1], reply[n + 2], reply[n + 3] = from, till, c
+      end
+      is_over = (op == 6 and c > L) or (op < 5 and c + hits > L)
+      -- What becomes of it [dc-4].
+      local after = c
+      if act == 5 or (act == 7 and from == proof) then
+        after = max(0, c - hits)
+      elseif takes or ((act == 1 or act == 3) and not is_over and pass == 1) then
+        after = min(c + hits, 4294967295)
+      elseif may_drain then
+        after = max(c, L)
+      end
+      if after ~= c then
+        if from == till then
+          till = now + W
+        end
+        dirty[k], x[k], y[k], ends[k] = 3, from, after, till
+        if after == 0 then
+          x[k] = nil
+        end
+      end
+
+    elseif algorithm == 4 then
+      local W, L
+      W, L, at = unpack_struct('<dd', blob, at)
+      -- The counts as they are now [sc-2].
+      if value then
+        x[k], y[k], z[k] = unpack_struct('<ddd', value)
+      end
+      local from, p, c = now - now % W, 0, 0
+      if x[k] then
+        if x[k] == from then
+          p, c = y[k], z[k]
+        elseif x[k] > from then
+          p, c = y[k], z[k]
+          if x[k] - now <= max(W, 60000000) then
+            from = x[k]
+          end
+        elseif x[k] + W == from then
+          p = z[k]
+        end
+      end
+      if pass == 1 then
+        local n = #reply
+        reply[n + 1], reply[n + 2], reply[n + 3] = from, p, c
+      end
+      local used = c + mul_div(p, W - max(0, now - from), W)
+      is_over = (op == 6 and used > L) or (op < 5 and used + hits > L)
+      -- What becomes of it [dc-4].
+      local after_p, after_c = p, c
+      if act == 5 then
+        after_p, after_c = max(0, p - max(0, hits - c)), max(0, c - hits)
+      elseif act == 7 and L > 0 then
+        if from == proof then
+          after_c = max(0, c - hits)
+        elseif from == proof + W then
+          after_p = max(0, p - hits)
+        end
+      elseif L == 0 then
+        after_c = c
+      elseif takes or ((act == 1 or act == 3) and not is_over and pass == 1) then
+        after_c = min(c + hits, 4294967295)
+      elseif may_drain then
+        after_c = c + max(0, L - used)
+      end
+      if after_p ~= p or after_c ~= c then
+        dirty[k], x[k], y[k], z[k], ends[k] = 4, from, after_p, after_c, from + W
+        if after_c > 0 then
+          ends[k] = from + W + W
+        elseif after_p == 0 then
+          x[k] = nil
+        end
+      end
+
+    elseif algorithm == 5 then
+      local W, precision, L
+      W, precision, L, at = unpack_struct('<ddd', blob, at)
+      -- The buckets that count now [sw-2]: x holds their numbers in order, y the counts by number.
+      if not x[k] and not dirty[k] then
+        x[k], y[k] = read_buckets(KEYS[k])
+      end
+      local stored, counts = x[k] or {}, y[k] or {}
+      local here = floor(now / precision)
+      local instant, rebased = now, false
+      local newest = stored[#stored]
+      if newest and newest > here then
+        instant = newest * precision
+        if instant - now <= max(W, 60000000) then
+          here = newest
+        else
+          rebased = true
+        end
+      end
+      local oldest = floor(max(0, instant + 1 - W) / precision)
+      local numbers, live, used = {}, {}, 0
+      for _, number in ipairs(stored) do
+        if number >= oldest then
+          numbers[#numbers + 1] = number
+          live[number] = counts[number]
+          used = used + counts[number]
+        end
+      end
+      if rebased then
+        numbers, live = {}, {}
+        if used > 0 then
+          used = min(used, 4294967295)
+          numbers, live = {here}, {[here] = used}
+        end
+      end
+      is_over = (op == 6 and used > L) or (op < 5 and used + hits > L)
+      local asked = hits
+      if op >= 5 and op ~= 6 then
+        asked = 0
+      end
+      local added = 0
+      if L == 0 then
+        added = 0
+      elseif takes or ((act == 1 or act == 3) and not is_over and pass == 1) then
+        added = hits
+      elseif may_drain then
+        added = max(0, L - used)
+      end
+      -- What is told before and after the charge: used, fits_at, empty_at, mark [sw-3].
+      for told = 1, 2 do
+        if told == 2 then
+          -- What becomes of it [dc-4].
+          local changed = added > 0
+          if added > 0 then
+            if numbers[#numbers] ~= here then
+              numbers[#numbers + 1] = here
+              live[here] = 0
+            end
+            live[here] = min(live[here] + added, 4294967295)
+            used = used + added
+          elseif act == 5 and L > 0 and used > 0 then
+            changed = true
+            local rest = hits
+            while rest > 0 and #numbers > 0 do
+              local number = numbers[#numbers]
+              local part = min(rest, live[number])
+              live[number] = live[number] - part
+              rest, used = rest - part, used - part
+              if live[number] == 0 then
+                numbers[#numbers], live[number] = nil, nil
+              end
+            end
+          elseif act == 7 and L > 0 and not rebased and live[proof] then
+            -- The stored buckets stay, but for the receipt's [un-2].
+            changed = true
+            numbers, live = {}, counts
+            live[proof] = max(0, live[proof] - hits)
+            for _, number in ipairs(stored) do
+              if live[number] > 0 then
+                numbers[#numbers + 1] = number
+              end
+            end
+          end
+          if changed then
+            dirty[k], x[k], y[k] = 5, numbers, live
+            if #numbers == 0 then
+              x[k] = nil
+            else
+              ends[k] = (numbers[#numbers] + 1) * precision + W - 1
+            end
+          end
+        end
+        if pass == 1 then
+          local fits_at, empty_at, mark = 0, 0, 0
+          local excess = used + asked - L
+          if excess > 0 and asked > 0 and asked <= L and used > 0 then
+            local last, sum = here, 0
+            for _, number in ipairs(numbers) do
+              sum = sum + live[number]
+              if sum >= excess then
+                last = number
+                break
+              end
+            end
+            fits_at = (last + 1) * precision + W - 1
+          end
+          if used > 0 then
+            mark = numbers[#numbers] or 0
+            empty_at = (mark + 1) * precision + W - 1
+          end
+          local n = #reply
+          reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = min(used, 4294967295), fits_at, empty_at, mark
+        end
+      end
+
+    elseif algorithm == 6 then
+      local W, L
+      W, L, at = unpack_struct('<dd', blob, at)
+      -- The working copy of a log, in x: `log` what is stored, `first` the rank of its first live charge, `base` and
+      -- `sum` as in sliding_window_log.lua, `kept` the sum up to which stored charges stay, `extra` what was added.
+      local copy = x[k]
+      if not copy then
+        copy = {base = 0, sum = 0, at = now, newest = now, kept = 0, first = 0, extra = {}}
+        x[k] = copy
+        if not dirty[k] then
+          copy.log = read_log(KEYS[k])
+        end
+        local log = copy.log
+        if log then
+          copy.at, copy.newest = max(now, log.at), log.at
+          local oldest = call('ZRANGEBYSCORE', KEYS[k], format('(%d', copy.at - W), '+inf', 'LIMIT', 0, 1)[1]
+          if oldest then
+            local oldest_sum, oldest_hits = parsed(oldest)
+            copy.base, copy.sum, copy.kept = oldest_sum - oldest_hits, log.sum, log.sum
+            copy.first = call('ZRANK', KEYS[k], oldest)
+          end
+          if copy.at - now > max(W, 60000000) then
+            -- The clock has stepped back too far [tm-2]: what counts moves to now, as one charge.
+            copy.at, copy.newest, copy.anew = now, now, true
+            copy.kept = copy.base
+            if copy.sum > copy.base then
+              copy.extra[1] = {at = now, sum = copy.sum, hits = copy.sum - copy.base}
+            end
+          end
+        end
+      end
+      if copy.sum == copy.base then
+        -- Where nothing counts, the log begins anew.
+        copy.base, copy.sum, copy.kept, copy.anew = 0, 0, 0, true
+      end
+      local used = copy.sum - copy.base
+      is_over = (op == 6 and used > L) or (op < 5 and used + hits > L)
+      local asked = hits
+      if op >= 5 and op ~= 6 then
+        asked = 0
+      end
+      local added, given = 0, 0
+      if L == 0 then
+        added = 0
+      elseif act == 5 then
+        given = min(hits, used)
+      elseif takes or ((act == 1 or act == 3) and not is_over and pass == 1) then
+        added = hits
+      elseif may_drain then
+        added = max(0, L - used)
+      end
+      for told = 1, 2 do
+        if told == 2 then
+          -- What becomes of it [dc-4].
+          if added > 0 then
+            copy.sum = copy.sum + added
+            copy.extra[#copy.extra + 1] = {at = copy.at, sum = copy.sum, hits = added}
+            copy.newest = copy.at
+          elseif given > 0 then
+            copy.sum = copy.sum - given
+            while #copy.extra > 0 and copy.extra[#copy.extra].sum > copy.sum do
+              local last = copy.extra[#copy.extra]
+              if last.sum - last.hits < copy.sum then
+                copy.extra[#copy.extra] = {at = last.at, sum = copy.sum, hits = copy.sum - (last.sum - last.hits)}
+              else
+                copy.extra[#copy.extra] = nil
+              end
+            end
+            if copy.kept > copy.sum then
+              copy.kept = copy.sum
+              copy.cut, copy.cut_at, copy.cut_sum, copy.cut_hits = find(copy.log, copy.first, copy.kept + 1)
+            end
+            if #copy.extra > 0 then
+              copy.newest = copy.extra[#copy.extra].at
+            elseif copy.sum > copy.base then
+              local _
+              _, copy.newest = find(copy.log, copy.first, copy.sum)
+            end
+          end
+          if added > 0 or given > 0 then
+            dirty[k] = 6
+            ends[k] = copy.newest + W
+            copy.trim = copy.at - W
+          end
+        end
+        if pass == 1 then
+          local total = copy.sum - copy.base
+          local fits_at, empty_at = 0, 0
+          local excess = total + asked - L
+          if excess > 0 and asked > 0 and asked <= L then
+            local target = copy.base + excess
+            local leaves = copy.at
+            if target <= copy.kept and copy.kept > copy.base then
+              local _
+              _, leaves = find(copy.log, copy.first, target)
+            else
+              for _, entry in ipairs(copy.extra) do
+                if entry.sum >= target then
+                  leaves = entry.at
+                  break
+                end
+              end
+            end
+            fits_at = leaves + W
+          end
+          if total > 0 then
+            empty_at = copy.newest + W
+          end
+          local n = #reply
+          reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = min(total, 4294967295), fits_at, empty_at, copy.sum
+        end
+      end
+
+    else
+      local P, L, B, post_paid
+      P, L, B, post_paid, at = unpack_struct('<dddd', blob, at)
+      -- The bucket as it is now [tb-2].
+      if value then
+        x[k], y[k] = unpack_struct('<dd', value)
+      end
+      local a, u = now, 0
+      if x[k] and L > 0 then
+        local used = y[k]
+        if post_paid == 0 then
+          used = min(used, B)
+        end
+        if x[k] > now then
+          u = used
+          if x[k] - now <= max(P, 60000000) then
+            a = x[k]
+          end
+        else
+          local periods = floor((now - x[k]) / P)
+          if periods < math.ceil(used / L) then
+            a, u = x[k] + periods * P, used - periods * L
+          end
+        end
+      end
+      if pass == 1 then
+        local n = #reply
+        reply[n + 1], reply[n + 2] = a, u
+      end
+      is_over = (op == 6 and u > B) or (op < 5 and u + hits > B)
+      -- What becomes of it [dc-4].
+      local after = u
+      if L == 0 then
+        after = u
+      elseif act == 5 then
+        after = max(0, u - hits)
+      elseif act == 7 then
+        -- Less what has been refilled since [un-5].
+        after = max(0, u - max(0, hits - floor(max(0, a - proof) / P) * L))
+      elseif takes or ((act == 1 or act == 3) and not is_over and pass == 1) then
+        after = min(u + hits, 4294967295)
+      elseif may_drain then
+        after = max(u, B)
+      end
+      if after ~= u then
+        dirty[k], x[k], y[k] = 7, a, after
+        if after == 0 then
+          x[k] = nil
+        else
+          ends[k] = a + math.ceil(after / L) * P
+        end
+      end
     end
+
     if pass == 1 then
       over[i] = is_over
       if role == 0 then
@@ -225,23 +680,57 @@ for pass = 1, 2 do
 end
 
 for k = 1, #KEYS do
-  if kind[k] and not x[k] then
-    redis.call('DEL', KEYS[k])
-  elseif kind[k] == 1 then
+  local key, kind = KEYS[k], dirty[k]
+  if kind == 6 then
+    local copy = x[k]
+    if copy.sum == copy.base then
+      call('DEL', key)
+    else
+      if copy.anew then
+        call('DEL', key)
+      else
+        call('ZREMRANGEBYSCORE', key, '-inf', format('%d', copy.trim))
+        if copy.cut then
+          call('ZREMRANGEBYRANK', key, copy.cut - copy.first, -1)
+          local rest = copy.kept - (copy.cut_sum - copy.cut_hits)
+          if rest > 0 then
+            call('ZADD', key, format('%d', copy.cut_at), format('%016.0f:%d', copy.kept, rest))
+          end
+        end
+      end
+      for _, entry in ipairs(copy.extra) do
+        call('ZADD', key, format('%d', entry.at), format('%016.0f:%d', entry.sum, entry.hits))
+      end
+      call('PEXPIREAT', key, format('%d', math.ceil(ends[k] / 1000)))
+    end
+  elseif kind and not x[k] then
+    call('DEL', key)
+  elseif kind == 1 then
     local packed = x[k] * 4294967296 + y[k]
     local before = raw[k] and tonumber(raw[k])
     if before and floor(before / 4294967296) == x[k] then
-      redis.call('INCRBY', KEYS[k], string.format('%d', packed - before))
+      call('INCRBY', key, format('%d', packed - before))
     else
-      redis.call('SET', KEYS[k], string.format('%d', packed), 'PXAT', string.format('%d', math.ceil(ends[k] / 1000)))
+      call('SET', key, format('%d', packed), 'PXAT', format('%d', math.ceil(ends[k] / 1000)))
     end
-  elseif kind[k] == 2 then
-    local paid = x[k]
-    if y[k] > 0 then
-      paid = paid + 1
+  elseif kind == 5 then
+    -- A hash of at most 257 small fields: written whole.
+    local fields = {}
+    for _, number in ipairs(x[k]) do
+      fields[#fields + 1] = format('%d', number)
+      fields[#fields + 1] = format('%d', y[k][number])
     end
-    redis.call('SET', KEYS[k], struct.pack('<ddd', x[k], y[k], z[k]),
-      'PXAT', string.format('%d', math.ceil(paid / 1000)))
+    call('DEL', key)
+    call('HSET', key, unpack(fields))
+    call('PEXPIREAT', key, format('%d', math.ceil(ends[k] / 1000)))
+  elseif kind then
+    local state
+    if kind == 2 or kind == 4 then
+      state = struct.pack('<ddd', x[k], y[k], z[k])
+    else
+      state = struct.pack('<dd', x[k], y[k])
+    end
+    call('SET', key, state, 'PXAT', format('%d', math.ceil(ends[k] / 1000)))
   end
 end
 return reply

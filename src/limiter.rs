@@ -203,14 +203,14 @@ impl Limiter {
         let asked: Vec<(&str, &Limit)> = keyed.iter().map(|(key, limit)| (key.as_str(), *limit)).collect();
         let peeked = self.store.peek(&asked, self.deadline(Instant::now(), None)).get().await?;
         let peeks = keyed.iter().zip(peeked.states).map(|((key, limit), state)| {
-            let seen = algorithm::seen(limit, state.as_ref(), peeked.now);
+            let seen = algorithm::seen(limit, state.as_ref(), 0, None, peeked.now);
             Peek {
                 key: key.clone(),
                 algorithm: limit.algorithm().name(),
                 requests: limit.requests(),
                 window_us: limit.window().us(),
-                remaining: algorithm::remaining(limit, &seen, peeked.now),
-                reset_after_us: algorithm::reset_after(limit, &seen, peeked.now),
+                remaining: seen.remaining(limit, peeked.now),
+                reset_after_us: seen.reset_after(limit, peeked.now),
                 state,
             }
         });

@@ -79,8 +79,10 @@ impl Store for Redis {
             let (slots, firsts) = decision::slots(charges);
             let call = wire::decide_call(&self.key_prefix, charges, &slots, &firsts, mode, self.now);
             let reply = self.pipeline.call(call, deadline).await.map_err(store_error)?;
-            let (now, seen) = wire::read_decision(&reply, charges).ok_or_else(strange_reply)?;
-            Ok(decision::settle(charges, &slots, &seen, mode, now))
+            match wire::read_decision(&reply, charges).ok_or_else(strange_reply)? {
+                wire::Reply::Found(now, found) => Ok(decision::settle(charges, &slots, &found, mode, now)),
+                wire::Reply::Rewindow(now) => Err(StoreError::Rewindow { now }),
+            }
         }))
     }
 
@@ -89,8 +91,9 @@ impl Store for Redis {
             return Reply::Ready(Ok(()));
         }
         Reply::Pending(Box::pin(async move {
-            let call = wire::undo_call(&self.key_prefix, charges, self.now);
-            self.pipeline.call(call, deadline).await.map_err(store_error)?;
+            for call in wire::undo_calls(&self.key_prefix, charges, self.now) {
+                self.pipeline.call(call, deadline).await.map_err(store_error)?;
+            }
             Ok(())
         }))
     }
@@ -115,25 +118,11 @@ impl Store for Redis {
                 Some(now) => now,
                 None => self.time(deadline).await?,
             };
-            if keys.is_empty() {
-                return Ok(Peeked { now, states: Vec::new() });
-            }
-            let mut command = redis::cmd("MGET");
-            for (key, _) in keys {
-                command.arg(format!("{}{key}", self.key_prefix));
-            }
-            let Value::Array(stored) = self.command(command, deadline).await? else {
-                return Err(strange_reply());
-            };
             let mut states = Vec::with_capacity(keys.len());
-            for ((key, limit), value) in keys.iter().zip(stored) {
-                states.push(match value {
-                    Value::Nil => None,
-                    Value::BulkString(bytes) => {
-                        Some(wire::read_stored(limit, &bytes).ok_or_else(|| strange_state(key))?)
-                    }
-                    _ => return Err(strange_reply()),
-                });
+            for (key, limit) in keys {
+                let command = wire::peek_command(limit, &format!("{}{key}", self.key_prefix));
+                let value = self.command(command, deadline).await?;
+                states.push(wire::read_stored(limit, &value).map_err(|wire::NotOurs| strange_state(key))?);
             }
             Ok(Peeked { now, states })
         }))

@@ -26,15 +26,16 @@ pub struct Counts {
 pub fn seen(limit: &Limit, stored: Option<Counts>, now: Micros) -> Counts {
     let window_us = limit.window().us();
     let start = now - now % window_us;
-    match stored {
-        None => Counts { start, previous: 0, count: 0 },
-        Some(stored) if stored.start == start => stored,
-        Some(stored) if stored.start > start => {
-            let believed = is_believed(u128::from(stored.start - now), window_us);
-            if believed { stored } else { Counts { start, ..stored } }
-        }
-        Some(stored) if stored.start + window_us == start => Counts { start, previous: stored.count, count: 0 },
-        Some(_) => Counts { start, previous: 0, count: 0 },
+    let nothing = Counts { start, previous: 0, count: 0 };
+    let Some(stored) = stored else { return nothing };
+    if stored.start >= start {
+        // Of this window, or of one ahead of a clock that has stepped back.
+        let believed = is_believed(u128::from(stored.start.saturating_sub(now)), window_us);
+        if believed { stored } else { Counts { start, ..stored } }
+    } else if stored.start + window_us == start {
+        Counts { previous: stored.count, ..nothing }
+    } else {
+        nothing
     }
 }
 

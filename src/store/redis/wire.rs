@@ -1,28 +1,79 @@
-//! What goes to the scripts and comes back: charges as doubles, replies as states, stored bytes as states.
+//! What goes to the scripts and comes back: charges as doubles, replies as states, stored values as states.
 //!
 //! lua/README.md says the same for readers of the scripts. Every number sent is an integer below 2^53, which a double
 //! holds exactly. Not here: connections (pool.rs), batching (pipeline.rs) and what a decision is (engine).
 
 use std::sync::LazyLock;
 
-use redis::Value;
+use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use super::pipeline::{Call, Script};
-use crate::engine::algorithm::{self, fixed_window, gcra};
-use crate::engine::{Algorithm, Charge, Limit, Micros, Mode, Role, State, Take};
+use crate::engine::algorithm::{
+    self, Summary, anchored_window, fixed_window, gcra, sliding_window, sliding_window_counter, sliding_window_log,
+    token_bucket,
+};
+use crate::engine::decision::Found;
+use crate::engine::{Algorithm, Anchor, Bounds, Charge, Limit, Micros, Mode, Refill, Role, Seen, State, Take};
 use crate::store::Undo;
 
-static FIXED_WINDOW: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lua/fixed_window.lua")));
-static GCRA: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lua/gcra.lua")));
-static DECIDE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lua/decide.lua")));
+/// A script of lua/, known to Redis by its hash once it has been sent there.
+macro_rules! script {
+    ($name:ident, $file:literal) => {
+        static $name: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!(concat!("../../../lua/", $file))));
+    };
+}
+
+script!(FIXED_WINDOW, "fixed_window.lua");
+script!(ANCHORED_WINDOW, "anchored_window.lua");
+script!(SLIDING_WINDOW_COUNTER, "sliding_window_counter.lua");
+script!(SLIDING_WINDOW, "sliding_window.lua");
+script!(SLIDING_WINDOW_LOG, "sliding_window_log.lua");
+script!(GCRA, "gcra.lua");
+script!(TOKEN_BUCKET, "token_bucket.lua");
+script!(DECIDE, "decide.lua");
+script!(UNDO_LOG, "undo_log.lua");
 
 /// Room for the numbers of a decision of a few charges, in bytes.
 const BLOB_BYTES: usize = 256;
 
-/// The numbers of the algorithms in lua/decide.lua.
-const ALGORITHM_FIXED_WINDOW: u64 = 1;
-const ALGORITHM_PACING: u64 = 2;
+/// The kinds of state: what tells the scripts and the stored formats apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    FixedWindow = 1,
+    Pacing = 2,
+    AnchoredWindow = 3,
+    SlidingWindowCounter = 4,
+    SlidingWindow = 5,
+    SlidingWindowLog = 6,
+    TokenBucket = 7,
+}
+
+impl Kind {
+    const fn of(limit: &Limit) -> Self {
+        match limit.algorithm() {
+            Algorithm::FixedWindow { anchor: Anchor::Clock } => Self::FixedWindow,
+            Algorithm::FixedWindow { .. } => Self::AnchoredWindow,
+            Algorithm::SlidingWindowCounter => Self::SlidingWindowCounter,
+            Algorithm::SlidingWindow { .. } => Self::SlidingWindow,
+            Algorithm::SlidingWindowLog => Self::SlidingWindowLog,
+            Algorithm::TokenBucket { refill: Refill::Interval, .. } => Self::TokenBucket,
+            Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } | Algorithm::Gcra { .. } => Self::Pacing,
+        }
+    }
+
+    fn script(self) -> &'static Script {
+        match self {
+            Self::FixedWindow => &FIXED_WINDOW,
+            Self::Pacing => &GCRA,
+            Self::AnchoredWindow => &ANCHORED_WINDOW,
+            Self::SlidingWindowCounter => &SLIDING_WINDOW_COUNTER,
+            Self::SlidingWindow => &SLIDING_WINDOW,
+            Self::SlidingWindowLog => &SLIDING_WINDOW_LOG,
+            Self::TokenBucket => &TOKEN_BUCKET,
+        }
+    }
+}
 
 /// What a script does with a charge: the numbers that lua/fixed_window.lua and lua/decide.lua explain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +124,31 @@ impl Blob {
             self.0.extend_from_slice(&(number as f64).to_le_bytes());
         }
     }
+
+    /// The numbers of an algorithm, in the order in which its script and lua/decide.lua read them.
+    fn push_limit(&mut self, limit: &Limit, hits: u32, bounds: Option<Bounds>) {
+        let (window, requests) = (limit.window().us(), u64::from(limit.requests()));
+        let (burst, post_paid) = (u64::from(limit.capacity()), u64::from(limit.post_paid));
+        match Kind::of(limit) {
+            Kind::FixedWindow | Kind::SlidingWindowCounter | Kind::SlidingWindowLog => self.push(&[window, requests]),
+            Kind::AnchoredWindow => {
+                self.push(&[window, requests]);
+                self.push(&bounds.unwrap_or_default());
+            }
+            Kind::SlidingWindow => {
+                let precision = match limit.algorithm() {
+                    Algorithm::SlidingWindow { precision } => precision.get(),
+                    _ => unreachable!("only a sliding window has sub-buckets"),
+                };
+                self.push(&[window, precision, requests]);
+            }
+            Kind::Pacing => {
+                let (cost, full) = (gcra::cost(limit, hits), limit.full());
+                self.push(&[cost.0, cost.1, window, requests, burst, full.0, full.1, post_paid]);
+            }
+            Kind::TokenBucket => self.push(&[window, requests, burst, post_paid]),
+        }
+    }
 }
 
 /// The call that makes a decision. `now` stands for the server's clock where a test sets it.
@@ -87,144 +163,208 @@ pub(super) fn decide_call(
     let now = now.unwrap_or(0);
     let mut blob = Blob::new();
     if let [charge] = charges {
-        let (hits, op) = (hits_of(charge.take), Op::alone(charge, mode) as u64);
-        blob.push(&[op, hits]);
-        let script = match charge.limit.algorithm() {
-            Algorithm::FixedWindow => {
-                blob.push(&[charge.limit.window().us(), u64::from(charge.limit.requests())]);
-                &*FIXED_WINDOW
-            }
-            Algorithm::Gcra { .. } => {
-                blob.push(&pacing(charge.limit, hits));
-                &*GCRA
-            }
-        };
+        let hits = hits_of(charge.take);
+        blob.push(&[Op::alone(charge, mode) as u64, u64::from(hits)]);
+        blob.push_limit(charge.limit, hits, charge.bounds);
         blob.push(&[now]);
-        return with_prefix(prefix, charge.key, |key| Call::script(script, &[key], &[&blob.0]));
+        let script = Kind::of(charge.limit).script();
+        if prefix.is_empty() {
+            return Call::script(script, &[charge.key], &[&blob.0]);
+        }
+        return Call::script(script, &[format!("{prefix}{}", charge.key)], &[&blob.0]);
     }
 
-    let atomic = u64::from(mode == Mode::Atomic);
-    blob.push(&[now, atomic, charges.len() as u64]);
+    blob.push(&[now, u64::from(mode == Mode::Atomic), charges.len() as u64]);
     for (charge, &slot) in charges.iter().zip(slots) {
         let role = match charge.role {
             Role::Enforced => 0,
             Role::Shadow => 1,
             Role::Quota => 2,
         };
-        let op = Op::of(charge, mode) as u64;
-        push_charge(&mut blob, charge.limit, usize::from(slot), role, op, hits_of(charge.take), 0);
+        let (op, hits) = (Op::of(charge, mode), hits_of(charge.take));
+        blob.push(&[Kind::of(charge.limit) as u64, u64::from(slot) + 1, role, op as u64, u64::from(hits), 0]);
+        blob.push_limit(charge.limit, hits, charge.bounds);
     }
     let keys: SmallVec<[String; 4]> =
         firsts.iter().map(|&first| format!("{prefix}{}", charges[usize::from(first)].key)).collect();
     Call::script(&DECIDE, &keys, &[&blob.0])
 }
 
-/// The call that takes charges back: a decision in which each stands for itself.
-pub(super) fn undo_call(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) -> Call {
-    let mut blob = Blob::new();
-    blob.push(&[now.unwrap_or(0), 0, undos.len() as u64]);
+/// The calls that take charges back: one decision in which each stands for itself, and one call for each log.
+pub(super) fn undo_calls(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) -> Vec<Call> {
+    let now = now.unwrap_or(0);
+    let mut calls = Vec::new();
     let mut keys: Vec<String> = Vec::new();
+    let mut count = 0;
+    let mut together = Blob::new();
     for undo in undos {
-        let key = format!("{prefix}{}", undo.key);
+        let (key, receipt) = (format!("{prefix}{}", undo.key), undo.receipt);
+        let kind = Kind::of(undo.limit);
+        let hits = u64::from(receipt.hits);
+        if kind == Kind::SlidingWindowLog {
+            let mut blob = Blob::new();
+            blob.push(&[undo.limit.window().us(), receipt.mark, receipt.at, hits, now]);
+            calls.push(Call::script(&UNDO_LOG, &[key], &[&blob.0]));
+            continue;
+        }
         let slot = keys.iter().position(|known| *known == key).unwrap_or_else(|| {
             keys.push(key);
             keys.len() - 1
         });
-        let proof = match undo.limit.algorithm() {
-            Algorithm::FixedWindow => undo.receipt.mark,
-            Algorithm::Gcra { .. } => undo.receipt.at,
-        };
-        push_charge(&mut blob, undo.limit, slot, 1, Op::Undo as u64, u64::from(undo.receipt.hits), proof);
+        let proof = if kind == Kind::Pacing { receipt.at } else { receipt.mark };
+        together.push(&[kind as u64, slot as u64 + 1, 1, Op::Undo as u64, hits, proof]);
+        together.push_limit(undo.limit, receipt.hits, undo.bounds);
+        count += 1;
     }
-    Call::script(&DECIDE, &keys, &[&blob.0])
-}
-
-/// One charge of lua/decide.lua. `proof` is a receipt's mark or time, where the charge is undone.
-fn push_charge(blob: &mut Blob, limit: &Limit, slot: usize, role: u64, op: u64, hits: u64, proof: u64) {
-    let key = slot as u64 + 1;
-    match limit.algorithm() {
-        Algorithm::FixedWindow => {
-            blob.push(&[ALGORITHM_FIXED_WINDOW, key, role, op, hits]);
-            blob.push(&[limit.window().us(), u64::from(limit.requests()), proof]);
-        }
-        Algorithm::Gcra { .. } => {
-            blob.push(&[ALGORITHM_PACING, key, role, op, hits]);
-            blob.push(&pacing(limit, hits));
-            blob.push(&[proof]);
-        }
+    if count > 0 {
+        let mut blob = Blob::new();
+        blob.push(&[now, 0, count]);
+        blob.0.extend_from_slice(&together.0);
+        calls.push(Call::script(&DECIDE, &keys, &[&blob.0]));
     }
+    calls
 }
 
 /// The hits that a script works with: a look asks about one.
-fn hits_of(take: Take) -> u64 {
+fn hits_of(take: Take) -> u32 {
     match take {
-        Take::Take(hits) | Take::Give(hits) | Take::Force(hits) => u64::from(hits),
+        Take::Take(hits) | Take::Give(hits) | Take::Force(hits) => hits,
         Take::Look => 1,
     }
 }
 
-/// What a script needs of a pacing limit: cost, P, L, B, T, F, and whether it is post-paid.
-fn pacing(limit: &Limit, hits: u64) -> [u64; 8] {
-    let hits = u32::try_from(hits).unwrap_or(u32::MAX);
-    let (cost, full) = (gcra::cost(limit, hits), limit.full());
-    [
-        cost.0,
-        cost.1,
-        limit.window().us(),
-        u64::from(limit.requests()),
-        u64::from(limit.capacity()),
-        full.0,
-        full.1,
-        u64::from(limit.post_paid),
-    ]
+/// What a decision's reply says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Reply {
+    /// The clock, and what each charge found.
+    Found(Micros, SmallVec<[Found; 2]>),
+    /// No window of a calendar holds the clock.
+    Rewindow(Micros),
 }
 
-/// Keys of any length with the prefix in front, without an allocation where there is none.
-fn with_prefix<T>(prefix: &str, key: &str, then: impl FnOnce(&str) -> T) -> T {
-    if prefix.is_empty() { then(key) } else { then(&format!("{prefix}{key}")) }
-}
-
-/// The clock and the state that each charge found, out of a decision's reply. None where it is no such reply.
-pub(super) fn read_decision(reply: &Value, charges: &[Charge<'_>]) -> Option<(Micros, SmallVec<[State; 2]>)> {
+/// Reads a decision's reply. None where it is none.
+pub(super) fn read_decision(reply: &Value, charges: &[Charge<'_>]) -> Option<Reply> {
     let Value::Array(numbers) = reply else {
         return None;
     };
     let mut numbers = numbers.iter().map(integer);
-    let now = numbers.next()??;
-    let mut seen = SmallVec::new();
+    let mut next = || numbers.next().flatten();
+    let now = next()?;
+    let mut found = SmallVec::new();
     for charge in charges {
-        let state = match charge.limit.algorithm() {
-            Algorithm::FixedWindow => State::FixedWindow(fixed_window::Counter::unpacked(numbers.next()??)),
-            Algorithm::Gcra { .. } => {
-                let (us, fraction) = (numbers.next()??, numbers.next()??);
-                State::Pacing(gcra::Debt {
-                    tat: now.checked_add(us)?,
-                    fraction: u32::try_from(fraction).ok()?,
-                    requests: charge.limit.requests(),
-                })
+        let limit = charge.limit;
+        let before = match Kind::of(limit) {
+            Kind::FixedWindow => Seen::FixedWindow(fixed_window::Counter::unpacked(next()?)),
+            Kind::AnchoredWindow => {
+                let Some(start) = next() else {
+                    return charge.bounds.is_some().then_some(Reply::Rewindow(now));
+                };
+                let (end, count) = (next()?, small(next()?)?);
+                Seen::AnchoredWindow(anchored_window::SeenWindow { start, end, count })
             }
+            Kind::SlidingWindowCounter => {
+                let (start, previous, count) = (next()?, small(next()?)?, small(next()?)?);
+                Seen::SlidingWindowCounter(sliding_window_counter::Counts { start, previous, count })
+            }
+            Kind::SlidingWindow | Kind::SlidingWindowLog => {
+                let mut summary = || {
+                    let (used, fits_at, empty_at, mark) = (small(next()?)?, next()?, next()?, next()?);
+                    Some(Seen::Summary(Summary { used, fits_at, empty_at, mark }))
+                };
+                let (before, after) = (summary()?, summary()?);
+                found.push(Found { before, after: Some(after) });
+                continue;
+            }
+            Kind::Pacing => {
+                let (us, fraction) = (next()?, small(next()?)?);
+                Seen::Pacing(gcra::Debt { tat: now.checked_add(us)?, fraction, requests: limit.requests() })
+            }
+            Kind::TokenBucket => Seen::TokenBucket(token_bucket::Bucket { anchor: next()?, used: small(next()?)? }),
         };
-        seen.push(state);
+        found.push(Found { before, after: None });
     }
-    numbers.next().is_none().then_some((now, seen))
+    next().is_none().then_some(Reply::Found(now, found))
 }
 
-/// The stored bytes of a key as a state. None where they are not of the limit's format.
-pub(super) fn read_stored(limit: &Limit, stored: &[u8]) -> Option<State> {
-    match limit.algorithm() {
-        Algorithm::FixedWindow => {
-            let packed: u64 = std::str::from_utf8(stored).ok()?.parse().ok()?;
-            Some(State::FixedWindow(fixed_window::Counter::unpacked(packed)))
-        }
-        Algorithm::Gcra { .. } => {
-            let [tat, fraction, requests] = doubles(stored)?;
-            Some(State::Pacing(gcra::Debt {
-                tat,
-                fraction: u32::try_from(fraction).ok()?,
-                requests: u32::try_from(requests).ok()?,
-            }))
-        }
+/// The command that reads a stored state.
+pub(super) fn peek_command(limit: &Limit, key: &str) -> Cmd {
+    let mut command = match Kind::of(limit) {
+        Kind::SlidingWindow => redis::cmd("HGETALL"),
+        Kind::SlidingWindowLog => redis::cmd("ZRANGE"),
+        _ => redis::cmd("GET"),
+    };
+    command.arg(key);
+    if Kind::of(limit) == Kind::SlidingWindowLog {
+        command.arg(0).arg(-1).arg("WITHSCORES");
     }
+    command
+}
+
+/// A stored value as a state; nothing where there is none.
+///
+/// # Errors
+/// Where the value is not of the limit's format.
+pub(super) fn read_stored(limit: &Limit, value: &Value) -> Result<Option<State>, NotOurs> {
+    let stored = match (Kind::of(limit), value) {
+        (_, Value::Nil) => return Ok(None),
+        (_, Value::Array(list)) if list.is_empty() => return Ok(None),
+        (Kind::FixedWindow, _) => {
+            integer(value).map(|packed| State::FixedWindow(fixed_window::Counter::unpacked(packed)))
+        }
+        (Kind::AnchoredWindow, Value::BulkString(bytes)) => doubles(bytes).and_then(|[start, count]| {
+            Some(State::AnchoredWindow(anchored_window::Window { start, count: small(count)? }))
+        }),
+        (Kind::SlidingWindowCounter, Value::BulkString(bytes)) => {
+            doubles(bytes).and_then(|[start, previous, count]| {
+                let (previous, count) = (small(previous)?, small(count)?);
+                Some(State::SlidingWindowCounter(sliding_window_counter::Counts { start, previous, count }))
+            })
+        }
+        (Kind::Pacing, Value::BulkString(bytes)) => doubles(bytes).and_then(|[tat, fraction, requests]| {
+            let (fraction, requests) = (small(fraction)?, small(requests)?);
+            Some(State::Pacing(gcra::Debt { tat, fraction, requests }))
+        }),
+        (Kind::TokenBucket, Value::BulkString(bytes)) => doubles(bytes)
+            .and_then(|[anchor, used]| Some(State::TokenBucket(token_bucket::Bucket { anchor, used: small(used)? }))),
+        (Kind::SlidingWindow, Value::Array(fields)) => read_buckets(fields).map(State::SlidingWindow),
+        (Kind::SlidingWindowLog, Value::Array(members)) => read_log(members).map(State::SlidingWindowLog),
+        _ => None,
+    };
+    stored.map(Some).ok_or(NotOurs)
+}
+
+/// A value that no script of ours has written.
+pub(super) struct NotOurs;
+
+fn read_buckets(fields: &[Value]) -> Option<Box<sliding_window::Buckets>> {
+    let (pairs, []) = fields.as_chunks::<2>() else {
+        return None;
+    };
+    let mut buckets = Vec::with_capacity(pairs.len());
+    for [number, count] in pairs {
+        buckets.push((integer(number)?, small(integer(count)?)?));
+    }
+    buckets.sort_unstable();
+    Some(Box::new(sliding_window::Buckets { buckets }))
+}
+
+fn read_log(members: &[Value]) -> Option<Box<sliding_window_log::Log>> {
+    let (pairs, []) = members.as_chunks::<2>() else {
+        return None;
+    };
+    let mut log = sliding_window_log::Log::default();
+    for [member, score] in pairs {
+        let Value::BulkString(member) = member else {
+            return None;
+        };
+        let (sum, hits) = std::str::from_utf8(member).ok()?.split_once(':')?;
+        let (sum, hits): (u64, u64) = (sum.parse().ok()?, hits.parse().ok()?);
+        if log.entries.is_empty() {
+            log.base = sum.checked_sub(hits)?;
+        }
+        log.entries.push_back(sliding_window_log::Entry { at: integer(score)?, sum });
+    }
+    Some(Box::new(log))
 }
 
 /// Whole numbers out of little-endian doubles. None where one is no whole number that a script can have written.
@@ -232,10 +372,10 @@ fn doubles<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
     let (chunks, []) = bytes.as_chunks::<8>() else {
         return None;
     };
-    let mut numbers = [0; N];
     if chunks.len() != N {
         return None;
     }
+    let mut numbers = [0; N];
     for (number, chunk) in numbers.iter_mut().zip(chunks) {
         *number = whole(f64::from_le_bytes(*chunk))?;
     }
@@ -246,6 +386,10 @@ fn doubles<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
 fn whole(double: f64) -> Option<u64> {
     let number = double as u64;
     (number as f64 == double && number < 1 << 53).then_some(number)
+}
+
+fn small(number: u64) -> Option<u32> {
+    u32::try_from(number).ok()
 }
 
 pub(super) fn integer(value: &Value) -> Option<u64> {

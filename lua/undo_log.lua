@@ -1,0 +1,50 @@
+-- Takes one charge of a log back; the twin of `undone` in src/engine/algorithm/sliding_window_log.rs.
+--
+-- KEYS[1]  the state, as in sliding_window_log.lua
+-- ARGV[1]  little-endian doubles: window in us, the charge's mark (its sum), time in us and hits, now in us (0: this
+--          server's clock)
+-- reply    1 if the charge still stood, else 0
+--
+-- The charge goes, and the sums after it are lowered [un-4]; it is no refund, which would take the newest hits.
+local W, mark, made_at, hits, now = struct.unpack('<ddddd', ARGV[1])
+if now == 0 then
+  local t = redis.call('TIME')
+  now = t[1] * 1000000 + t[2]
+end
+local key = KEYS[1]
+
+local function parsed(member)
+  return tonumber(string.sub(member, 1, 16)), tonumber(string.sub(member, 18))
+end
+
+local newest = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')
+if not newest[1] then
+  return 0
+end
+local at = math.max(now, tonumber(newest[2]))
+if at - now > math.max(W, 60000000) or made_at <= at - W then
+  return 0
+end
+-- Charges of one instant lie together; the receipt's is the one with its sum and hits.
+local member = string.format('%016.0f:%d', mark, hits)
+local score = redis.call('ZSCORE', key, member)
+if not score or tonumber(score) ~= made_at then
+  return 0
+end
+local rank = redis.call('ZRANK', key, member)
+local later = redis.call('ZRANGE', key, rank + 1, -1, 'WITHSCORES')
+redis.call('ZREMRANGEBYRANK', key, rank, -1)
+local last
+for i = 1, #later, 2 do
+  local its_sum, its_hits = parsed(later[i])
+  last = tonumber(later[i + 1])
+  redis.call('ZADD', key, string.format('%d', last), string.format('%016.0f:%d', its_sum - hits, its_hits))
+end
+if not last then
+  local left = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')
+  last = left[2] and tonumber(left[2])
+end
+if last then
+  redis.call('PEXPIREAT', key, string.format('%d', math.ceil((last + W) / 1000)))
+end
+return 1
