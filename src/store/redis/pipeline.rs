@@ -522,6 +522,8 @@ enum Health {
 
 impl Worker {
     async fn run(mut self, pool: Pool) {
+        // Called before it looks for the first time: else the first call would have every worker dial.
+        self.queue.arrived.notified().await;
         loop {
             self.queue.nonempty().await;
             match pool.checkout().await {
