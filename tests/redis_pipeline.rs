@@ -5,10 +5,13 @@
 
 mod support;
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
+use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value, cmd};
 use support::proxy::Proxy;
 use support::redis::RedisServer;
@@ -621,6 +624,46 @@ async fn a_replica_is_left_for_the_next_dial() {
 }
 
 #[tokio::test]
+async fn a_redis_that_is_still_loading_is_found_before_anything_is_sent() {
+    // Ours is never loading for long enough, so this one only talks like it.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let server = tokio::task::spawn_blocking(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut greeting = [0; 256];
+        let _ = client.read(&mut greeting).unwrap();
+        let answers = "+OK\r\n-LOADING Redis is loading the dataset in memory\r\n";
+        client.write_all(answers.as_bytes()).unwrap();
+        let mut rest = Vec::new();
+        client.read_to_end(&mut rest).unwrap();
+        // The listener stays, so that later dials wait and the first one's reason is the last.
+        (rest, listener)
+    });
+    let setup = start(&url, |_| {});
+    let reason = not_sent(setup.call(incr("n"), SHORT).await).to_string();
+    let expected = "LOADING Redis is loading the dataset in memory";
+    assert!(reason.ends_with(expected), "{reason}");
+    let (rest, _listener) = server.await.unwrap();
+    assert_eq!(rest, b"", "the call was not sent");
+}
+
+#[tokio::test]
+async fn a_worker_that_dies_is_reported_and_leaves_no_caller_waiting() {
+    struct Faulty;
+    impl Observer for Faulty {
+        fn batch_answered(&self, _: usize, _: Duration) {
+            panic!("a fault in a test");
+        }
+    }
+    let server = RedisServer::start();
+    let setup = start(&server.url(), |options| options.observer = Arc::new(Faulty));
+    let reason = unknown(setup.call(incr("n"), PATIENCE).await);
+    assert_eq!(reason.to_string(), "the connection broke: its worker died");
+    let report = setup.pipeline.died().await;
+    assert!(report.contains("a fault in a test"), "{report}");
+}
+
+#[tokio::test]
 async fn an_answer_beyond_the_bound_ends_the_connection() {
     let server = RedisServer::start();
     let setup = start(&server.url(), |_| {});
@@ -645,92 +688,84 @@ async fn dropping_the_pipeline_ends_its_tasks_and_connections() {
     until("the connections to close", || !connected()).await;
 }
 
-/// Not a test: prints how many trivial EVALSHA calls a second 64 callers make through the pipeline, and
-/// through redis' own multiplexed connection, on one thread.
+/// Not a test: prints how many trivial EVALSHA calls a second some callers make on one thread, and what
+/// they cost this process, through the pipeline and through redis' own multiplexed connection.
 ///
 /// `cargo test --release --test redis_pipeline -- --ignored --nocapture throughput`
 #[test]
 #[ignore = "a measurement"]
 fn throughput() {
-    const CALLERS: usize = 64;
-    const CALLS: usize = 4_000;
     let server = RedisServer::start();
-    let url = format!("redis+unix://{}", server.socket().display());
-    let runtime = || {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap()
-    };
-    let report = |name: &str, took: Duration, cpu: Duration| {
-        let calls = (CALLERS * CALLS) as u128;
-        println!(
-            "{name:>28}: {:>7} calls/s, {:>5} ns of CPU a call",
-            calls * 1_000_000 / took.as_micros(),
-            cpu.as_nanos() / calls
-        );
-    };
-    for url in [server.url(), url] {
-        println!("{}", url.split(':').next().unwrap());
+    for callers in [1, 64, 256] {
         for connections in [1, 2, 4] {
-            runtime().block_on(async {
-                let setup = start(&url, |options| options.connections = connections);
-                setup.answer(cmd("PING")).await;
-                let (begun, cpu) = (Instant::now(), cpu_time());
-                let mut callers = tokio::task::JoinSet::new();
-                for caller in 0..CALLERS {
-                    let pipeline = setup.pipeline.clone();
-                    callers.spawn(async move {
-                        let key = format!("key:{caller}");
-                        for _ in 0..CALLS {
-                            let call = Call::script(&COUNT, &[&key], &["1"]);
-                            let deadline = Instant::now() + Duration::from_millis(500);
-                            pipeline.call(call, deadline).await.unwrap();
-                        }
-                    });
-                }
-                while let Some(caller) = callers.join_next().await {
-                    caller.unwrap();
-                }
-                report(
-                    &format!("pipeline, {connections} connections"),
-                    begun.elapsed(),
-                    cpu_time() - cpu,
-                );
-                let batches = setup.tally.batches();
-                println!(
-                    "{:>28}  {} calls a batch",
-                    "",
-                    CALLERS * CALLS / batches.len()
-                );
+            let setup = async || start(&server.url(), |options| options.connections = connections);
+            let name = format!("pipeline, {connections} connections");
+            measure(&name, callers, setup, async |setup: Arc<Setup>, key| {
+                let call = Call::script(&COUNT, &[key], &["1"]);
+                let deadline = Instant::now() + Duration::from_secs(1);
+                setup.pipeline.call(call, deadline).await.unwrap()
             });
         }
-        runtime().block_on(async {
-            let client = redis::Client::open(url.as_str()).unwrap();
-            let connection = client.get_multiplexed_async_connection().await.unwrap();
-            let (begun, cpu) = (Instant::now(), cpu_time());
-            let mut callers = tokio::task::JoinSet::new();
-            for caller in 0..CALLERS {
-                let mut connection = connection.clone();
-                callers.spawn(async move {
-                    let key = format!("key:{caller}");
-                    for _ in 0..CALLS {
-                        let mut command = cmd("EVALSHA");
-                        command.arg(COUNT.sha1()).arg(1).arg(&key).arg("1");
-                        let value = command.query_async::<Value>(&mut connection).await.unwrap();
-                        assert!(matches!(value, Value::Int(_)));
-                    }
-                });
-            }
-            while let Some(caller) = callers.join_next().await {
-                caller.unwrap();
-            }
-            report("multiplexed connection", begun.elapsed(), cpu_time() - cpu);
-        });
+        let connect = async || {
+            let client = redis::Client::open(server.url()).unwrap();
+            client.get_multiplexed_async_connection().await.unwrap()
+        };
+        measure(
+            "multiplexed connection",
+            callers,
+            connect,
+            async |connection: Arc<MultiplexedConnection>, key| {
+                let mut command = cmd("EVALSHA");
+                command.arg(COUNT.sha1()).arg(1).arg(key).arg("1");
+                let mut connection = MultiplexedConnection::clone(&connection);
+                connection.send_packed_command(&command).await.unwrap()
+            },
+        );
     }
 }
 
-/// The CPU time of this process so far, user and system, from Linux' schedstat of its main threads.
+/// Has `callers` make one call after the other on a runtime of one thread, and prints the rate.
+fn measure<T: 'static>(
+    name: &str,
+    callers: usize,
+    setup: impl AsyncFnOnce() -> T,
+    call: impl AsyncFn(Arc<T>, &str) -> Value + Copy + 'static,
+) {
+    const CALLS_OF_EACH: usize = 2_000;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        let shared = Arc::new(setup().await);
+        // The connection and the script are there before the clock runs.
+        call(shared.clone(), "warm").await;
+        let (begun, cpu) = (Instant::now(), cpu_time());
+        let mut tasks = Vec::new();
+        for caller in 0..callers {
+            let shared = shared.clone();
+            tasks.push(tokio::task::spawn_local(async move {
+                let key = format!("key:{caller}");
+                for _ in 0..CALLS_OF_EACH {
+                    let value = call(shared.clone(), &key).await;
+                    assert!(matches!(value, Value::Int(_)), "{value:?}");
+                }
+            }));
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let (took, cpu) = (begun.elapsed(), cpu_time() - cpu);
+        let calls = (callers * CALLS_OF_EACH) as u128;
+        println!(
+            "{callers:>4} callers, {name:<24} {:>7} calls/s, {:>6} ns of our CPU a call",
+            calls * 1_000_000 / took.as_micros(),
+            cpu.as_nanos() / calls
+        );
+    });
+}
+
+/// The CPU time that the living threads of this process have used, by Linux' schedstat.
 fn cpu_time() -> Duration {
     let mut nanos = 0;
     for thread in std::fs::read_dir("/proc/self/task").unwrap() {

@@ -61,8 +61,8 @@ const BACKOFF_DOUBLINGS_MAX: u32 = 8;
 #[derive(Debug)]
 pub struct Pipeline {
     queue: Arc<Queue>,
-    /// Aborts the tasks when dropped.
-    _tasks: JoinSet<()>,
+    /// Aborts the tasks when dropped. They end of themselves only by a panic.
+    tasks: tokio::sync::Mutex<JoinSet<()>>,
 }
 
 /// How a pipeline is built. Start from [`Options::new`].
@@ -129,7 +129,7 @@ impl Pipeline {
         tasks.spawn(expire(queue.clone()));
         Pipeline {
             queue,
-            _tasks: tasks,
+            tasks: tokio::sync::Mutex::new(tasks),
         }
     }
 
@@ -155,9 +155,18 @@ impl Pipeline {
         // A reply is lost only with the task that owed it.
         answer.unwrap_or_else(|_| {
             Err(CallError::Unknown {
-                reason: Reason::Broken("the worker ended".into()),
+                reason: Reason::Broken("its worker died".into()),
             })
         })
+    }
+
+    /// Returns, with its reason, when a task of the pipeline has died: for whoever supervises. Waits
+    /// for ever otherwise.
+    pub async fn died(&self) -> String {
+        match self.tasks.lock().await.join_next().await {
+            Some(Err(error)) => format!("a task of the redis pipeline died: {error}"),
+            Some(Ok(())) | None => "a task of the redis pipeline ended".to_owned(),
+        }
     }
 
     /// Calls that wait to be sent: for a gauge, and out of date at once.
@@ -892,6 +901,31 @@ mod tests {
         assert!(backoff(1) <= BACKOFF_MIN);
         assert!(backoff(39) >= BACKOFF_MAX / 2);
         assert!(backoff(u32::MAX) >= BACKOFF_MAX / 2);
+    }
+
+    #[test]
+    fn a_server_that_is_not_the_one_to_write_to_is_left() {
+        let check = |answer: &str, expected: bool| match redis::parse_redis_value(answer.as_bytes())
+            .unwrap()
+        {
+            Value::ServerError(error) => assert_eq!(sends_away(&error), expected, "{answer}"),
+            other => panic!("{other:?}"),
+        };
+        check(
+            "-READONLY You can't write against a read only replica.\r\n",
+            true,
+        );
+        check("-LOADING Redis is loading the dataset in memory\r\n", true);
+        check("-MASTERDOWN Link with MASTER is down\r\n", true);
+        // A script's error as Redis 6 words it.
+        check(
+            "-ERR Error running script (call to f_1): @user_script:1: @user_script: 1: \
+             -READONLY You can't write against a read only replica.\r\n",
+            true,
+        );
+        check("-ERR value is not an integer or out of range\r\n", false);
+        check("-NOSCRIPT No matching script. Please use EVAL.\r\n", false);
+        check("-BUSY Redis is busy running a script.\r\n", false);
     }
 
     #[test]
