@@ -542,7 +542,7 @@ async fn a_redis_that_is_down_is_dialled_with_pauses_and_fills_no_memory() {
     }
     // Pauses of 0, 5, 10, 20 ... ms, each cut by at most a half: about ten dials a worker and second.
     let dials = setup.tally.dials_failed.load(Ordering::SeqCst);
-    assert!((4..=60).contains(&dials), "{dials} dials");
+    assert!((4..=80).contains(&dials), "{dials} dials");
 }
 
 #[tokio::test]
@@ -562,9 +562,9 @@ async fn a_password_is_sent_and_never_shown() {
     let endpoint = Endpoint::parse(&bare).unwrap();
     check(endpoint.clone(), "NOAUTH").await;
     let wrong = endpoint.clone().with_login(None, Some("falsch"));
-    check(wrong, "authentication failed").await;
+    check(wrong, "does not accept the user or the password").await;
     let wrong = endpoint.clone().with_login(Some("wer"), Some("falsch"));
-    check(wrong, "authentication failed").await;
+    check(wrong, "does not accept the user or the password").await;
     let right = endpoint.with_login(Some("default"), Some("geheim"));
     let setup = start(&bare, |options| options.endpoint = right);
     assert_eq!(setup.answer(cmd("PING")).await, pong());

@@ -18,6 +18,7 @@
 //! 4. Its error is its own; the other calls of the batch get their answers.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -49,9 +50,9 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// is cut by up to half at random, so that workers and replicas do not dial in step.
 const BACKOFF_MIN: Duration = Duration::from_millis(5);
 
-/// The longest pause between two dials of a worker, and so about the time that a Redis which is back
-/// may stay unnoticed.
-const BACKOFF_MAX: Duration = Duration::from_millis(500);
+/// The longest pause between two dials of a worker, and so the time that a Redis which is back may stay
+/// unnoticed. A hundred workers that wait for one Redis dial it some 500 times a second.
+const BACKOFF_MAX: Duration = Duration::from_millis(250);
 
 /// How often [`BACKOFF_MIN`] is doubled at most.
 const BACKOFF_DOUBLINGS_MAX: u32 = 8;
@@ -202,11 +203,19 @@ impl Script {
     }
 }
 
-/// One command that has one answer: no subscriptions, no transactions, and none that blocks.
-#[derive(Debug)]
+/// One command that has one answer: no subscriptions, no transactions, and none that blocks. Shows
+/// itself without its keys and arguments, which may be personal data.
 pub struct Call {
     command: Cmd,
     script: Option<&'static Script>,
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call")
+            .field("script", &self.script.map(Script::sha1))
+            .finish_non_exhaustive()
+    }
 }
 
 impl Call {
