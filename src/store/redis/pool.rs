@@ -47,7 +47,8 @@ const CLIENT_NAME: &str = "weir";
 /// What the transport tells whoever counts. Every method is called on the runtime that serves
 /// requests: it must return at once.
 pub trait Observer: Send + Sync + 'static {
-    /// Redis answered a batch of `calls` (at least one), `took` after it was handed to the connection.
+    /// Redis answered a batch of `calls` (at least one), `took` after it left the queue. Calls that are
+    /// sent a second time, because Redis did not know their script, are a batch of their own.
     fn batch_answered(&self, calls: usize, took: Duration) {
         let _ = (calls, took);
     }
