@@ -1,1 +1,25 @@
-//! engine
+//! What a decision is: pure functions over limits, states, hits and a time that arrives as an argument.
+//!
+//! Deliberately absent: async, I/O, a clock, serde, floats, time zones and anything that can fail for a reason
+//! outside the arguments. Every rule cited as `[name]` is a numbered rule of docs/semantics.md.
+
+pub mod algorithm;
+pub mod arith;
+pub mod charge;
+pub mod decision;
+pub mod descriptor;
+pub mod key;
+pub mod limit;
+pub mod observer;
+pub mod policy;
+
+pub use algorithm::State;
+pub use charge::{Bounds, Charge, Mode, Receipt, Role, Take};
+pub use decision::{Decision, Outcome, Verdict};
+pub use descriptor::{Entry, Hits};
+pub use limit::{Algorithm, Limit, LimitError, Unit, Window};
+pub use observer::Observer;
+pub use policy::{Domain, PolicySet, Rule};
+
+/// Microseconds since the Unix epoch, at most 2^52 (the year 2112).
+pub type Micros = u64;

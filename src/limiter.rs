@@ -1,1 +1,463 @@
-//! limiter
+//! The use case: policies and a store make a decision about one request.
+//!
+//! Not here: the wire (rls) and what a decision is (engine).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use smallvec::SmallVec;
+
+pub use crate::engine::observer::{Charged, DecisionResult, Observer, Tally};
+use crate::engine::policy::{Domain, Match};
+use crate::engine::{
+    Charge, Decision, Entry, Hits, Limit, Micros, Mode, Outcome, PolicySet, Role, Rule, State, Take, Unit, Verdict,
+    algorithm, key,
+};
+use crate::store::{Reply, Store, StoreError};
+
+/// Keys are written into one text; room for a decision of a few charges, so that it seldom grows.
+const KEYS_BYTES: usize = 256;
+/// The portion of a bounded store that limits from requests share: no rule has this id.
+const OVERRIDE_SHARE: u32 = u32::MAX;
+
+/// One request, borrowed from whatever carried it; already within the bounds on input.
+#[derive(Clone, Debug)]
+pub struct Query<'a> {
+    /// The domain, not empty.
+    pub domain: &'a str,
+    /// What is asked, at least one.
+    pub descriptors: SmallVec<[Asked<'a>; 2]>,
+}
+
+/// One descriptor of a request.
+#[derive(Clone, Debug)]
+pub struct Asked<'a> {
+    /// Keys and values, in the request's order. May be empty, which matches nothing.
+    pub entries: SmallVec<[Entry<'a>; 4]>,
+    /// What to charge.
+    pub take: Take,
+    /// A limit in the request, in place of what the rules say.
+    pub limit: Option<(u32, Unit)>,
+}
+
+/// What the request is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Whether the request may not pass.
+    pub denied: bool,
+    /// One for each descriptor, in order.
+    pub statuses: SmallVec<[Status; 2]>,
+}
+
+/// What one descriptor is told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Whether this descriptor is over a limit that denies.
+    pub over: bool,
+    /// The limit that the rest speaks of; none where nothing matched.
+    pub limit: Option<Told>,
+    /// The most hits that would be admitted now.
+    pub remaining: Hits,
+    /// Over: the wait until this request would fit. Within: the time until the state is empty. In microseconds.
+    pub until_reset: Option<Micros>,
+}
+
+/// A limit as callers see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Hits per window.
+    pub requests: u32,
+    /// The window's unit, where it is exactly one.
+    pub unit: Option<Unit>,
+    /// The limit's name; the window's length where it has neither name nor unit.
+    pub name: Option<Box<str>>,
+}
+
+impl Told {
+    fn of(limit: &Limit) -> Self {
+        let unit = limit.window().unit();
+        let name = match &limit.name {
+            Some(name) => Some(name.clone()),
+            None if unit.is_none() => Some(limit.window().to_string().into()),
+            None => None,
+        };
+        Self { requests: limit.requests(), unit, name }
+    }
+}
+
+/// The policies in force, replaced whole and shared by all runtimes.
+pub struct Policies {
+    current: ArcSwap<InForce>,
+    observer: Arc<dyn Observer>,
+}
+
+struct InForce {
+    policies: Arc<PolicySet>,
+    tally: Arc<dyn Tally>,
+}
+
+impl Policies {
+    /// Puts the first policies in force.
+    #[must_use]
+    pub fn new(policies: PolicySet, observer: Arc<dyn Observer>) -> Self {
+        let current = ArcSwap::from_pointee(InForce::of(policies, &*observer));
+        Self { current, observer }
+    }
+
+    /// Puts other policies in force. Requests on their way finish under those they began with.
+    pub fn replace(&self, policies: PolicySet) {
+        self.current.store(Arc::new(InForce::of(policies, &*self.observer)));
+    }
+
+    /// The policies in force now.
+    #[must_use]
+    pub fn current(&self) -> Arc<PolicySet> {
+        self.current.load().policies.clone()
+    }
+}
+
+impl InForce {
+    fn of(policies: PolicySet, observer: &dyn Observer) -> Self {
+        let tally = observer.loaded(&policies);
+        Self { policies: Arc::new(policies), tally }
+    }
+}
+
+/// Makes decisions for the requests of one runtime.
+pub struct Limiter {
+    policies: Arc<Policies>,
+    store: Arc<dyn Store>,
+    mode: Mode,
+    /// The most time that a store gets for one decision.
+    budget: Duration,
+    observer: Arc<dyn Observer>,
+}
+
+impl Limiter {
+    /// A limiter that gives its store at most `budget` for one call.
+    #[must_use]
+    pub fn new(
+        policies: Arc<Policies>,
+        store: Arc<dyn Store>,
+        mode: Mode,
+        budget: Duration,
+        observer: Arc<dyn Observer>,
+    ) -> Self {
+        Self { policies, store, mode, budget, observer }
+    }
+
+    /// Decides one request, which began at `started` and has until `deadline` if its caller set one.
+    ///
+    /// # Errors
+    /// When the store gave no decision in time.
+    pub async fn decide(
+        &self,
+        query: &Query<'_>,
+        started: Instant,
+        deadline: Option<Instant>,
+    ) -> Result<Answer, StoreError> {
+        let in_force = self.policies.current.load_full();
+        let Some(domain) = in_force.policies.domain(query.domain) else {
+            self.observer.decided(DecisionResult::UnknownDomain, started.elapsed());
+            return Ok(unmatched(query));
+        };
+        let plan = Plan::of(&in_force.policies, domain, query);
+        let charges = plan.charges(query);
+        if charges.is_empty() {
+            self.observer.decided(DecisionResult::Ok, started.elapsed());
+            return Ok(plan.answer(query, None));
+        }
+        let decision = match self.store.decide(&charges, self.mode, self.deadline(started, deadline)) {
+            Reply::Ready(decision) => decision,
+            Reply::Pending(decision) => {
+                let decision = decision.await;
+                let error = decision.as_ref().err().map(StoreError::kind);
+                self.observer.store_called(error, started.elapsed());
+                decision
+            }
+        };
+        let decision = match decision {
+            Ok(decision) => decision,
+            Err(error) => {
+                self.observer.decided(DecisionResult::StoreFailed, started.elapsed());
+                return Err(error);
+            }
+        };
+        for ((charge, outcome), planned) in charges.iter().zip(&decision.outcomes).zip(&plan.charges) {
+            in_force.tally.charged(plan.charged(planned), charge, outcome);
+        }
+        let answer = plan.answer(query, Some((&charges, &decision)));
+        let result = if answer.denied { DecisionResult::OverLimit } else { DecisionResult::Ok };
+        self.observer.decided(result, started.elapsed());
+        Ok(answer)
+    }
+
+    /// The states of a descriptor's limits, without touching them; empty where no rule matches.
+    ///
+    /// # Errors
+    /// When the store did not answer.
+    pub async fn peek(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Vec<Peek>, StoreError> {
+        let policies = self.policies.current();
+        let keyed = keys_of(&policies, domain, entries);
+        let asked: Vec<(&str, &Limit)> = keyed.iter().map(|(key, limit)| (key.as_str(), *limit)).collect();
+        let peeked = self.store.peek(&asked, self.deadline(Instant::now(), None)).get().await?;
+        let peeks = keyed.iter().zip(peeked.states).map(|((key, limit), state)| {
+            let seen = algorithm::seen(limit, state.as_ref(), peeked.now);
+            Peek {
+                key: key.clone(),
+                algorithm: limit.algorithm().name(),
+                requests: limit.requests(),
+                window_us: limit.window().us(),
+                remaining: algorithm::remaining(limit, &seen, peeked.now),
+                reset_after_us: algorithm::reset_after(limit, &seen, peeked.now),
+                state,
+            }
+        });
+        Ok(peeks.collect())
+    }
+
+    /// Forgets what a descriptor has used of its limits. Answers the keys that belong to it, and how many were stored.
+    ///
+    /// # Errors
+    /// When the store did not answer; then they may or may not be forgotten.
+    pub async fn reset(&self, domain: &str, entries: &[Entry<'_>]) -> Result<(Vec<String>, u64), StoreError> {
+        let policies = self.policies.current();
+        let keys: Vec<String> = keys_of(&policies, domain, entries).into_iter().map(|(key, _)| key).collect();
+        let asked: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let stored = self.store.reset(&asked, self.deadline(Instant::now(), None)).get().await?;
+        Ok((keys, stored))
+    }
+
+    /// The store, for its health.
+    #[must_use]
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    fn deadline(&self, started: Instant, deadline: Option<Instant>) -> Instant {
+        let ours = started + self.budget;
+        deadline.map_or(ours, |theirs| ours.min(theirs))
+    }
+}
+
+/// What is stored for one limit of a descriptor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peek {
+    /// The key.
+    pub key: String,
+    /// The algorithm's name.
+    pub algorithm: &'static str,
+    /// Hits per window.
+    pub requests: u32,
+    /// The window in microseconds.
+    pub window_us: u64,
+    /// The most hits that would be admitted now.
+    pub remaining: Hits,
+    /// The time in microseconds until the state is empty.
+    pub reset_after_us: Micros,
+    /// The state as stored.
+    pub state: Option<State>,
+}
+
+/// The keys and limits of one descriptor.
+fn keys_of<'p>(policies: &'p PolicySet, domain: &str, entries: &[Entry<'_>]) -> Vec<(String, &'p Limit)> {
+    let Some(domain) = policies.domain(domain) else {
+        return Vec::new();
+    };
+    let met = policies.find(domain, entries);
+    let limits = met.rule.map_or(&[][..], |rule| &rule.limits);
+    let keyed = limits.iter().map(|limit| {
+        let mut key = String::new();
+        key::write_key(&mut key, &domain.name, entries.iter().copied(), &met.shared, limit);
+        (key, limit)
+    });
+    keyed.collect()
+}
+
+fn unmatched(query: &Query<'_>) -> Answer {
+    let statuses = query.descriptors.iter().map(|_| Status::default()).collect();
+    Answer { denied: false, statuses }
+}
+
+/// What is to be charged for a request, before the store is asked.
+struct Plan<'p> {
+    domain: &'p Domain,
+    /// What each descriptor met. No rule where the descriptor brings its own limit, or where nothing matches.
+    met: SmallVec<[Match<'p>; 2]>,
+    /// The limits that came with the request, by descriptor.
+    overrides: SmallVec<[Option<Limit>; 2]>,
+    charges: SmallVec<[Planned; 4]>,
+    /// The text of all keys, one after the other.
+    keys: String,
+}
+
+/// One charge, by what it refers to.
+struct Planned {
+    group: u16,
+    /// The limit's position in its rule.
+    limit: usize,
+    key: (usize, usize),
+}
+
+impl<'p> Plan<'p> {
+    fn of(policies: &'p PolicySet, domain: &'p Domain, query: &Query<'_>) -> Self {
+        let mut plan = Self {
+            domain,
+            met: SmallVec::new(),
+            overrides: SmallVec::new(),
+            charges: SmallVec::new(),
+            keys: String::with_capacity(KEYS_BYTES),
+        };
+        for asked in &query.descriptors {
+            let (met, limit) = match asked.limit {
+                Some((requests, unit)) => {
+                    let nothing = Match { rule: None, shared: SmallVec::new() };
+                    (nothing, Some(Limit::per_unit(requests, unit)))
+                }
+                None => (policies.find(domain, &asked.entries), None),
+            };
+            plan.met.push(met);
+            plan.overrides.push(limit);
+        }
+        let replaced = replaced_names(&plan.met);
+        for group in 0..query.descriptors.len() {
+            plan.add_group(group, query, &replaced);
+        }
+        plan
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "at most 64 descriptors")]
+    fn add_group(&mut self, group: usize, query: &Query<'_>, replaced: &[&str]) {
+        let met = &self.met[group];
+        let limits = match (&self.overrides[group], met.rule) {
+            (Some(limit), _) => std::slice::from_ref(limit),
+            (None, Some(rule)) => &rule.limits,
+            (None, None) => return,
+        };
+        let mut tag = None;
+        for (i, limit) in limits.iter().enumerate() {
+            if is_replaced(limit.name.as_deref(), replaced) {
+                continue;
+            }
+            let start = self.keys.len();
+            match tag.clone() {
+                None => {
+                    let entries = query.descriptors[group].entries.iter().copied();
+                    key::write_tag(&mut self.keys, &self.domain.name, entries, &met.shared);
+                    tag = Some(start..self.keys.len());
+                }
+                Some(tag) => self.keys.extend_from_within(tag),
+            }
+            self.keys.push_str(limit.id());
+            self.charges.push(Planned { group: group as u16, limit: i, key: (start, self.keys.len()) });
+        }
+    }
+
+    fn limit(&self, planned: &Planned) -> &Limit {
+        let group = usize::from(planned.group);
+        match (&self.overrides[group], self.met[group].rule) {
+            (Some(limit), _) => limit,
+            (None, Some(rule)) => &rule.limits[planned.limit],
+            (None, None) => unreachable!("a descriptor without limits is not charged"),
+        }
+    }
+
+    fn charges<'a>(&'a self, query: &Query<'_>) -> SmallVec<[Charge<'a>; 2]> {
+        let charge = |planned: &Planned| {
+            let group = usize::from(planned.group);
+            let limit = self.limit(planned);
+            let rule = self.met[group].rule;
+            Charge {
+                key: &self.keys[planned.key.0..planned.key.1],
+                limit,
+                take: match query.descriptors[group].take {
+                    Take::Take(hits) if limit.post_paid => Take::Force(hits),
+                    take => take,
+                },
+                group: planned.group,
+                role: rule.map_or(Role::Enforced, |rule| rule.role),
+                share: rule.map_or(OVERRIDE_SHARE, |rule| rule.id),
+                bounds: None,
+            }
+        };
+        self.charges.iter().map(charge).collect()
+    }
+
+    fn charged(&self, planned: &Planned) -> Charged<'_> {
+        match self.met[usize::from(planned.group)].rule {
+            Some(rule) => Charged::Rule(rule, planned.limit),
+            None => Charged::Override { domain: &self.domain.name },
+        }
+    }
+
+    fn answer(&self, query: &Query<'_>, decided: Option<(&[Charge<'_>], &Decision)>) -> Answer {
+        let replaced = replaced_names(&self.met);
+        let mut statuses = SmallVec::new();
+        let mut rest = decided.map_or(&[][..], |(charges, _)| charges);
+        let mut outcomes = decided.map_or(&[][..], |(_, decision)| &decision.outcomes);
+        for group in 0..query.descriptors.len() {
+            let count = rest.iter().take_while(|charge| usize::from(charge.group) == group).count();
+            let status = match (self.met[group].rule, count) {
+                (Some(rule), 0) if passes_everything(rule, &replaced) => {
+                    Status { remaining: Hits::MAX, ..Status::default() }
+                }
+                (_, 0) => Status::default(),
+                _ => status_of(&rest[..count], &outcomes[..count]),
+            };
+            statuses.push(status);
+            (rest, outcomes) = (&rest[count..], &outcomes[count..]);
+        }
+        Answer { denied: decided.is_some_and(|(_, decision)| decision.denied), statuses }
+    }
+}
+
+/// The names that the rules of one request replace.
+fn replaced_names<'p>(met: &[Match<'p>]) -> SmallVec<[&'p str; 4]> {
+    let rules = met.iter().filter_map(|met| met.rule);
+    rules.flat_map(|rule| rule.replaces.iter().map(|name| &**name)).collect()
+}
+
+fn is_replaced(name: Option<&str>, replaced: &[&str]) -> bool {
+    name.is_some_and(|name| replaced.contains(&name))
+}
+
+fn passes_everything(rule: &Rule, replaced: &[&str]) -> bool {
+    rule.unlimited && !is_replaced(rule.unlimited_name.as_deref(), replaced)
+}
+
+/// What a descriptor is told about its limits: over, the longest wait among those that deny; within, the least that is
+/// left, and of equals the one that resets last. [dc-8]
+fn status_of(charges: &[Charge<'_>], outcomes: &[Outcome]) -> Status {
+    let denies = |charge: &Charge<'_>, outcome: &Outcome| charge.role != Role::Shadow && outcome.verdict.is_over();
+    let wait = |outcome: &Outcome| match outcome.verdict {
+        Verdict::Never => Micros::MAX,
+        Verdict::Over { retry_after } => retry_after,
+        Verdict::Within => 0,
+    };
+    let mut told: Option<(&Charge<'_>, &Outcome)> = None;
+    for (charge, outcome) in charges.iter().zip(outcomes) {
+        let better =
+            told.is_none_or(|(best_charge, best)| match (denies(charge, outcome), denies(best_charge, best)) {
+                (true, false) => true,
+                (false, true) => false,
+                (true, true) => wait(outcome) > wait(best),
+                (false, false) => {
+                    (outcome.remaining, std::cmp::Reverse(outcome.reset_after))
+                        < (best.remaining, std::cmp::Reverse(best.reset_after))
+                }
+            });
+        if better {
+            told = Some((charge, outcome));
+        }
+    }
+    let Some((charge, outcome)) = told else {
+        return Status::default();
+    };
+    let over = denies(charge, outcome);
+    let until_reset = match outcome.verdict {
+        Verdict::Over { retry_after } if over => retry_after,
+        _ => outcome.reset_after,
+    };
+    Status { over, limit: Some(Told::of(charge.limit)), remaining: outcome.remaining, until_reset: Some(until_reset) }
+}

@@ -1,3 +1,154 @@
-//! store
+//! Where states live: the contract that every store keeps, whole.
+//!
+//! A third store is one more file below and one more arm where app.rs makes stores; nothing else changes.
+//! Not here: what a decision is (engine) and what to do when a store cannot answer (limiter).
 
+pub mod memory;
 pub mod redis;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use crate::engine::{Charge, Decision, Limit, Micros, Mode, Receipt, State};
+
+/// A place for states that decides atomically. [st]
+///
+/// Every call is answered by its deadline, or a little after, whatever state the store is in.
+pub trait Store: Send + Sync {
+    /// The store's name in settings, metrics and logs.
+    fn name(&self) -> &'static str;
+
+    /// Makes one decision over all charges, as SEMANTICS' order of steps says: one clock reading, all or nothing.
+    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision>;
+
+    /// Takes back the charges that the receipts prove, each only as far as it still stands.
+    fn undo<'a>(&'a self, charges: &'a [Undo<'a>], deadline: Instant) -> Reply<'a, ()>;
+
+    /// Forgets the states of these keys. Answers how many there were.
+    fn reset<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, u64>;
+
+    /// The states of these keys as stored, without touching them.
+    fn peek<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant) -> Reply<'a, Peeked>;
+
+    /// Whether the store answers at all.
+    fn ping(&self, deadline: Instant) -> Reply<'_, ()>;
+
+    /// Whether the store can hold this limit.
+    ///
+    /// # Errors
+    /// With the reason, when it cannot.
+    fn supports(&self, limit: &Limit) -> Result<(), String>;
+
+    /// How many keys are stored, where that is cheap to know.
+    fn keys(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// One charge to take back.
+#[derive(Clone, Copy, Debug)]
+pub struct Undo<'a> {
+    /// The key that was charged.
+    pub key: &'a str,
+    /// The limit that it was charged under.
+    pub limit: &'a Limit,
+    /// The proof of the charge.
+    pub receipt: Receipt,
+}
+
+/// What [`Store::peek`] saw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peeked {
+    /// The store's clock.
+    pub now: Micros,
+    /// One for each key asked for: its state as stored, if there is one.
+    pub states: Vec<Option<State>>,
+}
+
+/// Why a store gave no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreError {
+    /// Nothing was charged, for certain: the call was not sent, or it was refused before it ran.
+    NotSent(Failure),
+    /// The call was sent and not answered: whether it was charged cannot be known.
+    Unknown(Failure),
+    /// None of a calendar window's boundaries held the store's own clock; nothing was charged.
+    Rewindow {
+        /// The store's clock.
+        now: Micros,
+    },
+}
+
+/// The reason of a failure: one word for metrics, and a sentence for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// One lower-case word, out of a small fixed set.
+    pub kind: &'static str,
+    /// What happened, without secrets.
+    pub message: String,
+}
+
+impl StoreError {
+    /// The failure's word for metrics.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::NotSent(failure) | Self::Unknown(failure) => failure.kind,
+            Self::Rewindow { .. } => "rewindow",
+        }
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotSent(failure) => write!(f, "{} (nothing was charged)", failure.message),
+            Self::Unknown(failure) => write!(f, "{} (the charge may stand)", failure.message),
+            Self::Rewindow { now } => {
+                write!(f, "no calendar window held the store's clock, {now} us")
+            }
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+/// A store's answer: at hand, or still to come. A store that computes its answers need not allocate a future.
+pub enum Reply<'a, T> {
+    /// The answer.
+    Ready(Result<T, StoreError>),
+    /// The answer to come.
+    Pending(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>),
+}
+
+impl<T> Reply<'_, T> {
+    /// Waits for the answer, if it is not there yet.
+    ///
+    /// # Errors
+    /// When the store gave none.
+    pub async fn get(self) -> Result<T, StoreError> {
+        match self {
+            Self::Ready(answer) => answer,
+            Self::Pending(answer) => answer.await,
+        }
+    }
+}
+
+/// Where the time comes from.
+pub trait Clock: Send + Sync {
+    /// Microseconds since the Unix epoch. May step back; decisions cope with that.
+    fn now(&self) -> Micros;
+}
+
+/// The machine's clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Micros {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    }
+}

@@ -22,8 +22,7 @@ use weir::store::redis::pool::{DialError, Endpoint, Observer, REPLIES_BYTES_MAX}
 /// A deadline that a healthy Redis is never near, and that a sick one is to reach.
 const SHORT: Duration = Duration::from_millis(200);
 
-static COUNT: LazyLock<Script> =
-    LazyLock::new(|| Script::new("return redis.call('INCRBY', KEYS[1], ARGV[1])"));
+static COUNT: LazyLock<Script> = LazyLock::new(|| Script::new("return redis.call('INCRBY', KEYS[1], ARGV[1])"));
 static ECHO: LazyLock<Script> = LazyLock::new(|| Script::new("return {KEYS[1], ARGV[1]}"));
 
 /// What the pipeline told its observer.
@@ -70,10 +69,7 @@ fn start(url: &str, change: impl FnOnce(&mut Options)) -> Setup {
     options.connections = 1;
     options.observer = tally.clone();
     change(&mut options);
-    Setup {
-        pipeline: Arc::new(Pipeline::start(options)),
-        tally,
-    }
+    Setup { pipeline: Arc::new(Pipeline::start(options)), tally }
 }
 
 fn incr(key: &str) -> Cmd {
@@ -105,9 +101,7 @@ impl Setup {
         let mut tasks = Vec::new();
         for (call, within) in calls {
             let pipeline = self.pipeline.clone();
-            tasks.push(tokio::spawn(async move {
-                pipeline.call(call, now + within).await
-            }));
+            tasks.push(tokio::spawn(async move { pipeline.call(call, now + within).await }));
         }
         let mut answers = Vec::new();
         for task in tasks {
@@ -129,10 +123,7 @@ impl Setup {
 async fn until(what: &str, mut look: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !look() {
-        assert!(
-            Instant::now() < end,
-            "waited {PATIENCE:?} in vain for {what}"
-        );
+        assert!(Instant::now() < end, "waited {PATIENCE:?} in vain for {what}");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
@@ -208,12 +199,7 @@ async fn an_idle_pipeline_sends_a_call_alone_and_pings_only_when_it_dials() {
     assert_eq!(setup.tally.batches(), [1; 20]);
     assert_eq!(proxy.connections(), 1, "one at a time needs one connection");
     assert_eq!(server.runs("ping"), 1);
-    assert!(
-        server
-            .command(&["CLIENT", "LIST"])
-            .unwrap()
-            .contains("name=weir")
-    );
+    assert!(server.command(&["CLIENT", "LIST"]).unwrap().contains("name=weir"));
 }
 
 #[tokio::test]
@@ -226,9 +212,7 @@ async fn callers_on_other_threads_are_each_counted_once() {
     for _ in 0..THREADS {
         let pipeline = setup.pipeline.clone();
         threads.spawn_blocking(move || {
-            let caller = tokio::runtime::Builder::new_current_thread()
-                .build()
-                .unwrap();
+            let caller = tokio::runtime::Builder::new_current_thread().build().unwrap();
             let mut calls = tokio::task::JoinSet::new();
             for _ in 0..CALLS {
                 let pipeline = pipeline.clone();
@@ -266,12 +250,7 @@ async fn a_script_that_redis_forgot_is_loaded_and_only_its_calls_are_sent_again(
             (Call::script(&COUNT, &["n"], &["5"]), PATIENCE),
             (Call::command(incr("plain")), PATIENCE),
         ];
-        let answers: Vec<_> = setup
-            .together(calls)
-            .await
-            .into_iter()
-            .map(Result::unwrap)
-            .collect();
+        let answers: Vec<_> = setup.together(calls).await.into_iter().map(Result::unwrap).collect();
         assert_eq!(
             answers,
             [
@@ -297,10 +276,7 @@ async fn a_script_that_cannot_be_loaded_is_refused_with_the_reason() {
     let call = Call::script(&BROKEN, &["k"], &["1"]);
     let deadline = Instant::now() + PATIENCE;
     let error = setup.pipeline.call(call, deadline).await.unwrap_err();
-    assert!(
-        error.to_string().contains("Error compiling script"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("Error compiling script"), "{error}");
     assert_eq!(setup.answer(cmd("PING")).await, pong());
 }
 
@@ -359,8 +335,7 @@ async fn a_call_that_is_given_up_while_it_waits_is_not_sent() {
     let setup = start(&server.url(), |_| {});
     let pipeline = setup.pipeline.clone();
     let deadline = Instant::now() + PATIENCE;
-    let given_up =
-        tokio::spawn(async move { pipeline.call(Call::command(incr("a")), deadline).await });
+    let given_up = tokio::spawn(async move { pipeline.call(Call::command(incr("a")), deadline).await });
     until("the call to wait", || setup.pipeline.waiting() == 1).await;
     given_up.abort();
     assert!(given_up.await.unwrap_err().is_cancelled());
@@ -395,10 +370,7 @@ async fn a_redis_that_accepts_and_does_not_answer_is_found_before_anything_is_se
     server.freeze();
     let setup = start(&server.url(), |options| options.connect_timeout = SHORT / 4);
     let reason = not_sent(setup.call(incr("a"), SHORT).await);
-    let expected = format!(
-        "no connection to redis at 127.0.0.1:{}: no answer within 50ms",
-        server.port()
-    );
+    let expected = format!("no connection to redis at 127.0.0.1:{}: no answer within 50ms", server.port());
     assert_eq!(reason.to_string(), expected);
     server.thaw();
     setup.recovered().await;
@@ -498,11 +470,7 @@ async fn each_call_of_a_batch_has_its_own_deadline() {
     let (answer, took) = long.await.unwrap();
     unknown(answer);
     assert!(took >= SHORT * 10, "{took:?}");
-    assert_eq!(
-        setup.tally.dropped(),
-        ["2 calls were not answered in time"],
-        "one batch"
-    );
+    assert_eq!(setup.tally.dropped(), ["2 calls were not answered in time"], "one batch");
 }
 
 #[tokio::test]
@@ -516,10 +484,7 @@ async fn a_redis_that_dies_and_comes_back_is_found_again() {
     // is unknown.
     let begun = Instant::now();
     let reason = not_sent(setup.call(incr("n"), SHORT).await);
-    assert!(
-        reason.to_string().contains("Connection refused"),
-        "{reason}"
-    );
+    assert!(reason.to_string().contains("Connection refused"), "{reason}");
     assert!(begun.elapsed() >= SHORT, "it was tried until the deadline");
     assert_eq!(setup.tally.dropped(), ["redis closed it while it was idle"]);
     server.restart();
@@ -549,10 +514,7 @@ async fn a_redis_that_is_down_is_dialled_with_pauses_and_fills_no_memory() {
 async fn a_password_is_sent_and_never_shown() {
     let server = RedisServer::start_with(Some("geheim"), &[]);
     let bare = format!("redis://127.0.0.1:{}", server.port());
-    assert_eq!(
-        start(&server.url(), |_| {}).answer(cmd("PING")).await,
-        pong()
-    );
+    assert_eq!(start(&server.url(), |_| {}).answer(cmd("PING")).await, pong());
     let check = async |endpoint: Endpoint, expected: &str| {
         let setup = start(&bare, |options| options.endpoint = endpoint);
         let reason = not_sent(setup.call(cmd("PING"), SHORT).await).to_string();
@@ -573,9 +535,7 @@ async fn a_password_is_sent_and_never_shown() {
 #[tokio::test]
 async fn a_user_who_may_not_ping_may_still_call() {
     let server = RedisServer::start();
-    server
-        .command(&["ACL", "SETUSER", "weir", "on", ">pw", "~*", "+incr"])
-        .unwrap();
+    server.command(&["ACL", "SETUSER", "weir", "on", ">pw", "~*", "+incr"]).unwrap();
     let url = format!("redis://weir:pw@127.0.0.1:{}", server.port());
     let setup = start(&url, |_| {});
     assert_eq!(setup.answer(incr("n")).await, Value::Int(1));
@@ -595,10 +555,7 @@ async fn a_unix_socket_and_a_database_number_work() {
         let setup = start(&url, |_| {});
         setup.answer(incr("n")).await;
     }
-    assert_eq!(
-        server.command(&["-n", "3", "GET", "n"]).unwrap().trim(),
-        "3"
-    );
+    assert_eq!(server.command(&["-n", "3", "GET", "n"]).unwrap().trim(), "3");
     let missing = format!("{socket}.missing");
     let setup = start(&format!("redis+unix://{missing}"), |_| {});
     let reason = not_sent(setup.call(cmd("PING"), SHORT).await).to_string();
@@ -710,17 +667,12 @@ fn throughput() {
             let client = redis::Client::open(server.url()).unwrap();
             client.get_multiplexed_async_connection().await.unwrap()
         };
-        measure(
-            "multiplexed connection",
-            callers,
-            connect,
-            async |connection: Arc<MultiplexedConnection>, key| {
-                let mut command = cmd("EVALSHA");
-                command.arg(COUNT.sha1()).arg(1).arg(key).arg("1");
-                let mut connection = MultiplexedConnection::clone(&connection);
-                connection.send_packed_command(&command).await.unwrap()
-            },
-        );
+        measure("multiplexed connection", callers, connect, async |connection: Arc<MultiplexedConnection>, key| {
+            let mut command = cmd("EVALSHA");
+            command.arg(COUNT.sha1()).arg(1).arg(key).arg("1");
+            let mut connection = MultiplexedConnection::clone(&connection);
+            connection.send_packed_command(&command).await.unwrap()
+        });
     }
 }
 
@@ -732,10 +684,7 @@ fn measure<T: 'static>(
     call: impl AsyncFn(Arc<T>, &str) -> Value + Copy + 'static,
 ) {
     const CALLS_OF_EACH: usize = 2_000;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, async {
         let shared = Arc::new(setup().await);
         // The connection and the script are there before the clock runs.

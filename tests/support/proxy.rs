@@ -30,10 +30,7 @@ impl Proxy {
     pub fn start(target: u16) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("the port has a number").port();
-        let state = Arc::new(State {
-            cut_after: AtomicUsize::new(usize::MAX),
-            ..State::default()
-        });
+        let state = Arc::new(State { cut_after: AtomicUsize::new(usize::MAX), ..State::default() });
         let shared = state.clone();
         thread::spawn(move || {
             for client in listener.incoming() {

@@ -109,12 +109,7 @@ impl Pipeline {
         assert!(options.queue_max > 0, "a queue holds at least one call");
         assert!(options.batch_max > 0, "a batch has at least one call");
         let queue = Arc::new(Queue::new(options.queue_max));
-        let pool = Pool::new(
-            options.endpoint,
-            options.connections,
-            options.connect_timeout,
-            options.observer.clone(),
-        );
+        let pool = Pool::new(options.endpoint, options.connections, options.connect_timeout, options.observer.clone());
         let mut tasks = JoinSet::new();
         for _ in 0..options.connections {
             let worker = Worker {
@@ -128,10 +123,7 @@ impl Pipeline {
             tasks.spawn(worker.run(pool.clone()));
         }
         tasks.spawn(expire(queue.clone()));
-        Pipeline {
-            queue,
-            tasks: tokio::sync::Mutex::new(tasks),
-        }
+        Pipeline { queue, tasks: tokio::sync::Mutex::new(tasks) }
     }
 
     /// Sends `call` and returns what Redis answers, by `deadline`. Dropping the future takes the call
@@ -142,23 +134,12 @@ impl Pipeline {
     /// [`CallError`]: certainly not sent, perhaps run, or refused by Redis.
     pub async fn call(&self, call: Call, deadline: Instant) -> Result<Value, CallError> {
         let (reply, answer) = oneshot::channel();
-        let ticket = self.queue.push(Waiting {
-            call,
-            deadline,
-            reply: Some(reply),
-        })?;
-        let mut place = Place {
-            queue: &self.queue,
-            ticket: Some(ticket),
-        };
+        let ticket = self.queue.push(Waiting { call, deadline, reply: Some(reply) })?;
+        let mut place = Place { queue: &self.queue, ticket: Some(ticket) };
         let answer = answer.await;
         place.ticket = None;
         // A reply is lost only with the task that owed it.
-        answer.unwrap_or_else(|_| {
-            Err(CallError::Unknown {
-                reason: Reason::Broken("its worker died".into()),
-            })
-        })
+        answer.unwrap_or_else(|_| Err(CallError::Unknown { reason: Reason::Broken("its worker died".into()) }))
     }
 
     /// Returns, with its reason, when a task of the pipeline has died: for whoever supervises. Waits
@@ -190,10 +171,7 @@ impl Script {
     /// Computes the name of the script, once.
     #[must_use]
     pub fn new(code: &'static str) -> Script {
-        Script {
-            code,
-            sha1: redis::Script::new(code).get_hash().to_owned(),
-        }
+        Script { code, sha1: redis::Script::new(code).get_hash().to_owned() }
     }
 
     /// The SHA-1 of the code, in 40 lower case hexadecimal digits.
@@ -212,9 +190,7 @@ pub struct Call {
 
 impl fmt::Debug for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Call")
-            .field("script", &self.script.map(Script::sha1))
-            .finish_non_exhaustive()
+        f.debug_struct("Call").field("script", &self.script.map(Script::sha1)).finish_non_exhaustive()
     }
 }
 
@@ -242,10 +218,7 @@ impl Call {
         for arg in args {
             command.arg(arg.as_ref());
         }
-        Call {
-            command,
-            script: Some(script),
-        }
+        Call { command, script: Some(script) }
     }
 
     /// Any other command.
@@ -256,10 +229,7 @@ impl Call {
     #[must_use]
     pub fn command(command: Cmd) -> Call {
         assert!(command.args_iter().len() > 0, "a command has a name");
-        Call {
-            command,
-            script: None,
-        }
+        Call { command, script: None }
     }
 }
 
@@ -393,9 +363,7 @@ impl Queue {
         let deadline = waiting.deadline;
         let mut state = self.state.lock();
         if state.entries.len() >= self.max {
-            return Err(CallError::NotSent {
-                reason: Reason::QueueFull { max: self.max },
-            });
+            return Err(CallError::NotSent { reason: Reason::QueueFull { max: self.max } });
         }
         let ticket = state.first + state.entries.len() as u64;
         state.entries.push_back(Some(waiting));
@@ -440,9 +408,7 @@ impl Queue {
             state.first += 1;
             let Some(mut waiting) = entry else { continue };
             if waiting.deadline <= now {
-                waiting.answer(Err(CallError::NotSent {
-                    reason: Reason::Deadline,
-                }));
+                waiting.answer(Err(CallError::NotSent { reason: Reason::Deadline }));
             } else {
                 batch.push(waiting);
             }
@@ -459,10 +425,7 @@ impl Queue {
         let Some(index) = ticket.checked_sub(state.first) else {
             return;
         };
-        if let Some(entry) = usize::try_from(index)
-            .ok()
-            .and_then(|index| state.entries.get_mut(index))
-        {
+        if let Some(entry) = usize::try_from(index).ok().and_then(|index| state.entries.get_mut(index)) {
             *entry = None;
             state.trim();
         }
@@ -479,9 +442,7 @@ impl Queue {
         for entry in &mut state.entries {
             let Some(waiting) = entry else { continue };
             if waiting.deadline <= now {
-                waiting.answer(Err(CallError::NotSent {
-                    reason: reason.clone(),
-                }));
+                waiting.answer(Err(CallError::NotSent { reason: reason.clone() }));
                 *entry = None;
             } else {
                 next = Some(next.map_or(waiting.deadline, |next| next.min(waiting.deadline)));
@@ -583,16 +544,10 @@ impl Worker {
 
     /// Sends one batch and answers its calls; those whose script Redis does not know, after a second
     /// round.
-    async fn send(
-        &mut self,
-        connection: &mut Connection,
-        batch: &mut [Waiting],
-        now: Instant,
-    ) -> Health {
+    async fn send(&mut self, connection: &mut Connection, batch: &mut [Waiting], now: Instant) -> Health {
         self.request.clear();
         for waiting in &mut *batch {
-            self.request
-                .add_command(std::mem::take(&mut waiting.call.command));
+            self.request.add_command(std::mem::take(&mut waiting.call.command));
         }
         let Some(answers) = self.exchange(connection, batch).await else {
             return Health::Bad;
@@ -603,14 +558,9 @@ impl Worker {
         let commands = self.request.cmd_iter();
         for ((waiting, answer), command) in batch.iter_mut().zip(answers).zip(commands) {
             match answer {
-                Value::ServerError(error)
-                    if waiting.call.script.is_some() && is_no_script(&error) =>
-                {
+                Value::ServerError(error) if waiting.call.script.is_some() && is_no_script(&error) => {
                     again.push(Waiting {
-                        call: Call {
-                            command: command.clone(),
-                            script: waiting.call.script,
-                        },
+                        call: Call { command: command.clone(), script: waiting.call.script },
                         deadline: waiting.deadline,
                         reply: waiting.reply.take(),
                     });
@@ -619,9 +569,7 @@ impl Worker {
                 value => waiting.answer(Ok(value)),
             }
         }
-        if !again.is_empty()
-            && self.send_again(connection, again, &mut farewell).await == Health::Bad
-        {
+        if !again.is_empty() && self.send_again(connection, again, &mut farewell).await == Health::Bad {
             return Health::Bad;
         }
         match farewell {
@@ -644,9 +592,7 @@ impl Worker {
         let now = Instant::now();
         batch.retain_mut(|waiting| {
             if waiting.deadline <= now {
-                waiting.answer(Err(CallError::NotSent {
-                    reason: Reason::Deadline,
-                }));
+                waiting.answer(Err(CallError::NotSent { reason: Reason::Deadline }));
             }
             waiting.wanted()
         });
@@ -664,8 +610,7 @@ impl Worker {
             self.request.cmd("SCRIPT").arg("LOAD").arg(script.code);
         }
         for waiting in &mut batch {
-            self.request
-                .add_command(std::mem::take(&mut waiting.call.command));
+            self.request.add_command(std::mem::take(&mut waiting.call.command));
         }
         let Some(answers) = self.exchange(connection, &mut batch).await else {
             return Health::Bad;
@@ -693,11 +638,7 @@ impl Worker {
 
     /// Sends `self.request`, which asks for the calls of `batch`. Calls that pass their deadline are
     /// answered meanwhile. `None` when there are no answers, after the whole batch was told so.
-    async fn exchange(
-        &mut self,
-        connection: &mut Connection,
-        batch: &mut [Waiting],
-    ) -> Option<Vec<Value>> {
+    async fn exchange(&mut self, connection: &mut Connection, batch: &mut [Waiting]) -> Option<Vec<Value>> {
         let written = connection.bytes_written();
         let alarm = &mut self.alarm;
         let reason = {
@@ -733,11 +674,7 @@ impl Worker {
         });
         for waiting in batch {
             let reason = reason.clone();
-            waiting.answer(Err(if unwritten {
-                CallError::NotSent { reason }
-            } else {
-                CallError::Unknown { reason }
-            }));
+            waiting.answer(Err(if unwritten { CallError::NotSent { reason } } else { CallError::Unknown { reason } }));
         }
         None
     }
@@ -759,9 +696,7 @@ fn earliest(batch: &[Waiting], now: Option<Instant>) -> Option<Instant> {
 fn answer_late(batch: &mut [Waiting], now: Instant) {
     for waiting in batch {
         if waiting.deadline <= now {
-            waiting.answer(Err(CallError::Unknown {
-                reason: Reason::Deadline,
-            }));
+            waiting.answer(Err(CallError::Unknown { reason: Reason::Deadline }));
         }
     }
 }
@@ -782,12 +717,8 @@ fn is_no_script(error: &ServerError) -> bool {
 /// that is. Before Redis 7 a script's own error hides the code inside its text.
 fn sends_away(error: &ServerError) -> bool {
     match error.kind() {
-        Some(
-            ServerErrorKind::ReadOnly | ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown,
-        ) => true,
-        Some(ServerErrorKind::ResponseError) => error
-            .details()
-            .is_some_and(|text| text.contains("-READONLY ")),
+        Some(ServerErrorKind::ReadOnly | ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown) => true,
+        Some(ServerErrorKind::ResponseError) => error.details().is_some_and(|text| text.contains("-READONLY ")),
         _ => false,
     }
 }
@@ -809,11 +740,7 @@ mod tests {
 
     fn waiting(deadline: Instant) -> (Waiting, oneshot::Receiver<Answer>) {
         let (reply, answer) = oneshot::channel();
-        let waiting = Waiting {
-            call: Call::command(redis::cmd("PING")),
-            deadline,
-            reply: Some(reply),
-        };
+        let waiting = Waiting { call: Call::command(redis::cmd("PING")), deadline, reply: Some(reply) };
         (waiting, answer)
     }
 
@@ -831,12 +758,7 @@ mod tests {
         let (four, _four) = waiting(now + seconds(1));
         let first = queue.push(one).unwrap();
         queue.push(two).unwrap();
-        assert!(matches!(
-            queue.push(three),
-            Err(CallError::NotSent {
-                reason: Reason::QueueFull { max: 2 }
-            })
-        ));
+        assert!(matches!(queue.push(three), Err(CallError::NotSent { reason: Reason::QueueFull { max: 2 } })));
         queue.withdraw(first);
         queue.push(four).unwrap();
     }
@@ -848,11 +770,7 @@ mod tests {
         let (one, _one) = waiting(now + seconds(1));
         let (two, _two) = waiting(now + seconds(2));
         let first = queue.push(one).unwrap();
-        assert_eq!(
-            queue.expire(now + seconds(1)),
-            None,
-            "nobody waits any more"
-        );
+        assert_eq!(queue.expire(now + seconds(1)), None, "nobody waits any more");
         queue.push(two).unwrap();
         queue.withdraw(first);
         let mut batch = Vec::new();
@@ -871,12 +789,7 @@ mod tests {
         queue.push(late).unwrap();
         queue.push(timely).unwrap();
         assert_eq!(queue.expire(now), Some(now + seconds(1)));
-        assert!(matches!(
-            late_answer.try_recv().unwrap(),
-            Err(CallError::NotSent {
-                reason: Reason::Deadline
-            })
-        ));
+        assert!(matches!(late_answer.try_recv().unwrap(), Err(CallError::NotSent { reason: Reason::Deadline })));
         let mut batch = Vec::new();
         queue.take(&mut batch, 9, now + seconds(1));
         assert_eq!(batch.len(), 1, "at its deadline a call is late");
@@ -914,16 +827,11 @@ mod tests {
 
     #[test]
     fn a_server_that_is_not_the_one_to_write_to_is_left() {
-        let check = |answer: &str, expected: bool| match redis::parse_redis_value(answer.as_bytes())
-            .unwrap()
-        {
+        let check = |answer: &str, expected: bool| match redis::parse_redis_value(answer.as_bytes()).unwrap() {
             Value::ServerError(error) => assert_eq!(sends_away(&error), expected, "{answer}"),
             other => panic!("{other:?}"),
         };
-        check(
-            "-READONLY You can't write against a read only replica.\r\n",
-            true,
-        );
+        check("-READONLY You can't write against a read only replica.\r\n", true);
         check("-LOADING Redis is loading the dataset in memory\r\n", true);
         check("-MASTERDOWN Link with MASTER is down\r\n", true);
         // A script's error as Redis 6 words it.

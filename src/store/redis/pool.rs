@@ -22,8 +22,8 @@ use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{
-    AsyncConnectionConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, ProtocolVersion,
-    RedisConnectionInfo, RedisError, ServerError, ServerErrorKind, Value,
+    AsyncConnectionConfig, ConnectionAddr, ErrorKind, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo,
+    RedisError, ServerError, ServerErrorKind, Value,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
@@ -93,9 +93,7 @@ impl Endpoint {
         let login = info.redis_settings().clone();
         Ok(Endpoint {
             address: info.addr().clone(),
-            login: login
-                .set_protocol(ProtocolVersion::RESP2)
-                .set_skip_set_lib_name(),
+            login: login.set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name(),
         })
     }
 
@@ -126,9 +124,7 @@ impl fmt::Debug for Endpoint {
 
 /// A redis URL that cannot be used.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error(
-    "cannot use this redis url: {0} (known: redis://[user:password@]host[:port][/db], redis+unix:///path)"
-)]
+#[error("cannot use this redis url: {0} (known: redis://[user:password@]host[:port][/db], redis+unix:///path)")]
 pub struct EndpointError(Box<str>);
 
 /// Why there is no connection. Cheap to clone: every call that waited gets one.
@@ -159,26 +155,14 @@ impl Pool {
     ///
     /// When `connections` or `connect_timeout` is zero.
     #[must_use]
-    pub fn new(
-        endpoint: Endpoint,
-        connections: u32,
-        connect_timeout: Duration,
-        observer: Arc<dyn Observer>,
-    ) -> Pool {
+    pub fn new(endpoint: Endpoint, connections: u32, connect_timeout: Duration, observer: Arc<dyn Observer>) -> Pool {
         let address: Arc<str> = endpoint.to_string().into();
         let failures = Arc::new(Failures {
-            last: Mutex::new(DialError {
-                address: address.clone(),
-                reason: "none was free".into(),
-            }),
+            last: Mutex::new(DialError { address: address.clone(), reason: "none was free".into() }),
             happened: Notify::new(),
             observer,
         });
-        let manager = Manager {
-            endpoint,
-            address,
-            connect_timeout,
-        };
+        let manager = Manager { endpoint, address, connect_timeout };
         let inner = bb8::Pool::builder()
             .max_size(connections)
             .min_idle(None)
@@ -242,10 +226,7 @@ impl bb8::ErrorSink<Fault> for Sink {
                 *self.0.last.lock() = error;
                 self.0.happened.notify_waiters();
             }
-            Fault::Closed => self
-                .0
-                .observer
-                .connection_dropped("redis closed it while it was idle"),
+            Fault::Closed => self.0.observer.connection_dropped("redis closed it while it was idle"),
         }
     }
 
@@ -284,10 +265,7 @@ impl bb8::ManageConnection for Manager {
             Ok(Err(error)) => error.to_string().into(),
             Err(_) => format!("no answer within {:?}", self.connect_timeout).into(),
         };
-        Err(Fault::Dial(DialError {
-            address: self.address.clone(),
-            reason,
-        }))
+        Err(Fault::Dial(DialError { address: self.address.clone(), reason }))
     }
 
     async fn is_valid(&self, connection: &mut Connection) -> Result<(), Fault> {
@@ -296,11 +274,7 @@ impl bb8::ManageConnection for Manager {
             Poll::Ready(())
         })
         .await;
-        if connection.fit() {
-            Ok(())
-        } else {
-            Err(Fault::Closed)
-        }
+        if connection.fit() { Ok(()) } else { Err(Fault::Closed) }
     }
 
     fn has_broken(&self, connection: &mut Connection) -> bool {
@@ -314,9 +288,7 @@ impl Manager {
             ConnectionAddr::Tcp(host, port) => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 stream.set_nodelay(true)?;
-                let keepalive = TcpKeepalive::new()
-                    .with_time(KEEPALIVE_AFTER)
-                    .with_interval(KEEPALIVE_EVERY);
+                let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
                 SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
                 self.greet(stream).await
             }
@@ -333,32 +305,18 @@ impl Manager {
     {
         let meter = Arc::new(Meter::default());
         meter.allow(REPLIES_BYTES_MAX);
-        let stream = Metered {
-            stream,
-            meter: meter.clone(),
-        };
+        let stream = Metered { stream, meter: meter.clone() };
         // Both timeouts are ours: the dial's is around this function, and each call has a deadline.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None);
-        let (requests, driver) =
-            MultiplexedConnection::new_with_config(&self.endpoint.login, stream, config).await?;
-        let mut connection = Connection {
-            requests,
-            driver: Box::pin(driver),
-            closed: false,
-            unanswered: false,
-            meter,
-        };
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let (requests, driver) = MultiplexedConnection::new_with_config(&self.endpoint.login, stream, config).await?;
+        let mut connection = Connection { requests, driver: Box::pin(driver), closed: false, unanswered: false, meter };
         let mut greeting = redis::pipe();
         greeting.cmd("CLIENT").arg("SETNAME").arg(CLIENT_NAME);
         greeting.cmd("PING");
         let answers = connection.exchange(&greeting).await?;
         // A user may be denied both commands and still be the right one.
         match answers.into_iter().nth(1) {
-            Some(Value::ServerError(error)) if error.kind() != Some(ServerErrorKind::NoPerm) => {
-                Err(refusal(&error))
-            }
+            Some(Value::ServerError(error)) if error.kind() != Some(ServerErrorKind::NoPerm) => Err(refusal(&error)),
             _ => Ok(connection),
         }
     }
@@ -400,12 +358,7 @@ impl Connection {
     pub async fn exchange(&mut self, batch: &redis::Pipeline) -> Result<Vec<Value>, RedisError> {
         self.unanswered = true;
         self.meter.allow(REPLIES_BYTES_MAX);
-        let Connection {
-            requests,
-            driver,
-            closed,
-            ..
-        } = self;
+        let Connection { requests, driver, closed, .. } = self;
         let mut request = pin!(requests.send_packed_commands(batch, 0, batch.len()));
         let answers = poll_fn(|context| {
             // The request before the driver, so that the driver finds it; and again after, for the
@@ -425,11 +378,9 @@ impl Connection {
                 Ok(answers)
             }
             Ok(_) => Err((ErrorKind::Parse, "answers and calls differ in number").into()),
-            Err(_) if self.meter.overrun() => Err((
-                ErrorKind::Parse,
-                "the answers to one batch take too many bytes",
-            )
-                .into()),
+            Err(_) if self.meter.overrun() => {
+                Err((ErrorKind::Parse, "the answers to one batch take too many bytes").into())
+            }
             Err(error) => Err(error),
         }
     }
@@ -518,16 +469,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(context, bytes);
         if let Poll::Ready(Ok(written)) = result {
-            self.meter
-                .written
-                .fetch_add(written as u64, Ordering::Relaxed);
+            self.meter.written.fetch_add(written as u64, Ordering::Relaxed);
         }
         result
     }
@@ -566,10 +511,7 @@ mod tests {
         let endpoint = endpoint.with_login(None, Some("other"));
         assert_eq!(endpoint.login.username(), Some("weir"));
         assert_eq!(endpoint.login.password(), Some("other"));
-        assert_eq!(
-            endpoint.with_login(Some("ops"), None).login.username(),
-            Some("ops")
-        );
+        assert_eq!(endpoint.with_login(Some("ops"), None).login.username(), Some("ops"));
     }
 
     #[test]
@@ -583,14 +525,8 @@ mod tests {
         check("cache:6379", "url: redis url did not parse (");
         check("http://:secret@cache", "url: redis url did not parse (");
         check("redis://:secret@", "url: redis url did not parse (");
-        check(
-            "redis://:secret@cache/secret",
-            "url: invalid database number (",
-        );
-        check(
-            "redis://:secret@cache?protocol=secret",
-            "url: invalid protocol version (",
-        );
+        check("redis://:secret@cache/secret", "url: invalid database number (");
+        check("redis://:secret@cache?protocol=secret", "url: invalid protocol version (");
         check("rediss://:secret@cache", "url: tls is not supported (");
         check("redis+unix://secret", "url: missing path (");
     }

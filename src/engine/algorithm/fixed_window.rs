@@ -1,0 +1,103 @@
+//! Fixed windows, aligned to the clock: quotas that people understand, and the cheapest algorithm. [fw]
+//!
+//! Known from INCR and EXPIRE counters. Admits at most the limit in each window, so at most twice the limit over a span
+//! as long as one window. Its Lua twin is lua/fixed_window.lua.
+
+use crate::engine::charge::Receipt;
+use crate::engine::limit::Limit;
+use crate::engine::{Hits, Micros};
+
+/// Window numbers are stored modulo this, so that number and count fit 53 bits together. [fw-2]
+pub const WINDOW_NUMBERS: u64 = 1 << 21;
+/// One more than the largest count. [fw-2]
+const COUNTS: u64 = 1 << 32;
+/// How far a state may lie ahead of a clock that stepped back and still be believed, if its window is shorter. [fw-5]
+pub const AHEAD_US_MIN: u64 = 60_000_000;
+
+/// The hits of one window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counter {
+    /// `floor(now / W) mod 2^21`.
+    pub window: u32,
+    /// The hits counted in it, at most 2^32 - 1.
+    pub count: u32,
+}
+
+impl Counter {
+    /// The one integer that stores keep, below 2^53.
+    #[must_use]
+    pub const fn packed(self) -> u64 {
+        ((self.window as u64) << 32) | self.count as u64
+    }
+
+    /// The counter that a store kept.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "both are remainders that fit")]
+    pub const fn unpacked(packed: u64) -> Self {
+        Self { window: ((packed >> 32) % WINDOW_NUMBERS) as u32, count: (packed % COUNTS) as u32 }
+    }
+}
+
+/// The counter as it is at `now`. [fw-3] [fw-5]
+#[must_use]
+pub fn seen(limit: &Limit, stored: Option<Counter>, now: Micros) -> Counter {
+    let window_us = limit.window().us();
+    let here = window_here(now, window_us);
+    let Some(stored) = stored else {
+        return Counter { window: here, count: 0 };
+    };
+    let ahead = windows_ahead(stored.window, here);
+    if ahead == 0 {
+        return stored;
+    }
+    if ahead > WINDOW_NUMBERS / 2 {
+        return Counter { window: here, count: 0 };
+    }
+    let ahead_us = u128::from(now / window_us + ahead) * u128::from(window_us) - u128::from(now);
+    if ahead_us <= u128::from(window_us.max(AHEAD_US_MIN)) {
+        stored
+    } else {
+        Counter { window: here, count: stored.count }
+    }
+}
+
+/// What is left of the limit. [fw-4]
+#[must_use]
+pub const fn remaining(limit: &Limit, seen: Counter) -> Hits {
+    limit.requests().saturating_sub(seen.count)
+}
+
+/// The time to the end of the window, from the clock's own now. [fw-4]
+#[must_use]
+pub fn reset_after(limit: &Limit, seen: Counter, now: Micros) -> Micros {
+    let window_us = limit.window().us();
+    let ahead = windows_ahead(seen.window, window_here(now, window_us));
+    (now / window_us + ahead + 1) * window_us - now
+}
+
+/// The counter with hits added; it stops at 2^32 - 1. [fw-3]
+#[must_use]
+pub const fn added(seen: Counter, hits: Hits) -> Counter {
+    Counter { window: seen.window, count: seen.count.saturating_add(hits) }
+}
+
+/// The counter with hits given back. [fw-6]
+#[must_use]
+pub const fn given(seen: Counter, hits: Hits) -> Counter {
+    Counter { window: seen.window, count: seen.count.saturating_sub(hits) }
+}
+
+/// The counter without one charge, if its window is still the receipt's. [un-2]
+#[must_use]
+pub fn undone(seen: Counter, receipt: Receipt) -> Counter {
+    if u64::from(seen.window) == receipt.mark { given(seen, receipt.hits) } else { seen }
+}
+
+fn window_here(now: Micros, window_us: u64) -> u32 {
+    ((now / window_us) % WINDOW_NUMBERS) as u32
+}
+
+/// How many windows `window` lies after `here`, modulo 2^21; more than half of that means before.
+fn windows_ahead(window: u32, here: u32) -> u64 {
+    (u64::from(window) + WINDOW_NUMBERS - u64::from(here)) % WINDOW_NUMBERS
+}

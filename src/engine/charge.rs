@@ -1,0 +1,75 @@
+//! A charge: hits to take from (or give to) one limit's state, as part of one decision. [dc]
+
+use super::Micros;
+use super::descriptor::Hits;
+use super::limit::Limit;
+
+/// The most charges that one decision can hold: 64 descriptors of 8 limits. [dc-1]
+pub const CHARGES_MAX: usize = 512;
+
+/// What a charge does to the state. [dc-1]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Take {
+    /// Takes so many hits if they fit; 1 or more.
+    Take(Hits),
+    /// Only looks: 0 hits.
+    Look,
+    /// Gives so many hits back; never over.
+    Give(Hits),
+    /// Takes so many hits whatever the verdict: usage that has already happened.
+    Force(Hits),
+}
+
+/// What a limit that is over does to the decision. [dc-3]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// It denies.
+    Enforced,
+    /// It only tells.
+    Shadow,
+    /// It denies when every limit of this role is over.
+    Quota,
+}
+
+/// How the limits of one decision hang together. [dc-4]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// All or nothing: a denied decision charges nobody.
+    Atomic,
+    /// Each limit for itself, denied hits counted by fixed windows: as envoyproxy/ratelimit charges.
+    Independent,
+}
+
+/// The boundaries of a calendar's windows around now: starts of the previous, the current, the next and the one
+/// after, in microseconds. [cl]
+pub type Bounds = [Micros; 4];
+
+/// One limit's part of a decision.
+#[derive(Clone, Debug)]
+pub struct Charge<'a> {
+    /// Where the state is; see [`super::key`].
+    pub key: &'a str,
+    /// The limit.
+    pub limit: &'a Limit,
+    /// What to do.
+    pub take: Take,
+    /// Which descriptor of the request, by position.
+    pub group: u16,
+    /// What being over means.
+    pub role: Role,
+    /// Whose portion of a bounded store the state uses: its rule.
+    pub share: u32,
+    /// The boundaries of a calendar window; none for every other limit.
+    pub bounds: Option<Bounds>,
+}
+
+/// Proof of one charge, by which it can be taken back. Valid for the key and limit that it was given for. [un]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// What was added to the state, in hits.
+    pub hits: Hits,
+    /// The time at which it was added.
+    pub at: Micros,
+    /// Which part of the state it was added to: the window, where the state has windows.
+    pub mark: u64,
+}

@@ -1,0 +1,76 @@
+//! The one way in which engine, store and limiter tell what happened; telemetry implements it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::decision::Outcome;
+use super::policy::{PolicySet, Rule};
+use super::{Charge, Hits};
+
+/// Hears what happens. Every method but `loaded` is called on the request path: it must neither block nor allocate.
+pub trait Observer: Send + Sync {
+    /// New policies are about to be in force. What their rules do is told to the tally that this returns.
+    fn loaded(&self, policies: &PolicySet) -> Arc<dyn Tally>;
+
+    /// A decision was made, or could not be, after so long.
+    fn decided(&self, result: DecisionResult, took: Duration) {
+        let _ = (result, took);
+    }
+
+    /// A store answered from elsewhere, or failed to, after so long. `error` names the failure in one word.
+    fn store_called(&self, error: Option<&'static str>, took: Duration) {
+        let _ = (error, took);
+    }
+
+    /// The memory store dropped a state that still mattered, with so many hits in it.
+    fn evicted(&self, hits_lost: Hits) {
+        let _ = hits_lost;
+    }
+}
+
+/// Counts what happens to the rules of one policy set, so that an answer is never counted to another load's rules.
+pub trait Tally: Send + Sync {
+    /// A limit was charged: the `limit`-th of `rule`, or one that came with a request for `domain`.
+    fn charged(&self, limit: Charged<'_>, charge: &Charge<'_>, outcome: &Outcome) {
+        let _ = (limit, charge, outcome);
+    }
+}
+
+/// Whose limit was charged.
+#[derive(Clone, Copy, Debug)]
+pub enum Charged<'a> {
+    /// A rule's, by its position in the rule.
+    Rule(&'a Rule, usize),
+    /// One that came with the request.
+    Override {
+        /// The domain of the request, which is one of the policies'.
+        domain: &'a str,
+    },
+}
+
+/// How a decision ended, for counting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecisionResult {
+    /// The request may pass.
+    Ok,
+    /// The request is over a limit.
+    OverLimit,
+    /// The request was not one that can be decided.
+    Invalid,
+    /// The domain is not one of the policies'.
+    UnknownDomain,
+    /// The store did not answer in time or at all.
+    StoreFailed,
+}
+
+/// Hears nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Observer for Silent {
+    fn loaded(&self, _policies: &PolicySet) -> Arc<dyn Tally> {
+        Arc::new(Self)
+    }
+}
+
+impl Tally for Silent {}

@@ -1,0 +1,454 @@
+//! Policies: which rule a descriptor meets. [mt]
+//!
+//! Matching costs the depth of the descriptor (and the patterns written for the keys on its way), not the number of
+//! rules. Not here: reading YAML (config/policy_file.rs) and what a limit decides.
+
+use std::fmt;
+
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+
+use super::charge::Role;
+use super::descriptor::Entry;
+use super::limit::Limit;
+
+/// The most limits that one rule can hold.
+pub const LIMITS_PER_RULE_MAX: usize = 8;
+
+/// A whole domain as written: the input of [`PolicySet::compile`].
+#[derive(Clone, Debug)]
+pub struct DomainSpec {
+    /// The domain's name, not empty.
+    pub name: String,
+    /// The rules at the first level.
+    pub descriptors: Vec<NodeSpec>,
+}
+
+/// One descriptor of a policy as written: a key, perhaps a value, perhaps a rule, and what hangs below.
+#[derive(Clone, Debug)]
+pub struct NodeSpec {
+    /// The key, not empty.
+    pub key: String,
+    /// The value; with a `*` in it, a pattern. Absent or empty: the key alone.
+    pub value: Option<String>,
+    /// All values that match the pattern share one state.
+    pub share_threshold: bool,
+    /// What applies to a descriptor that ends here.
+    pub rule: Option<RuleSpec>,
+    /// The next level.
+    pub descriptors: Vec<NodeSpec>,
+}
+
+/// What a rule holds, as written.
+#[derive(Clone, Debug)]
+pub struct RuleSpec {
+    /// The limits, or none at all.
+    pub kind: RuleKind,
+    /// Whether its limits deny.
+    pub role: Role,
+    /// The names of limits that this one replaces, in one request.
+    pub replaces: Vec<String>,
+}
+
+/// The limits of a rule, or that there are none.
+#[derive(Clone, Debug)]
+pub enum RuleKind {
+    /// One to eight limits; all of them apply.
+    Limits(Vec<Limit>),
+    /// Passes everything and is never stored.
+    Unlimited {
+        /// A name by which another rule can replace it.
+        name: Option<Box<str>>,
+    },
+}
+
+/// Why policies do not fit together. The loader finds these first, with file and line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PolicyError {
+    /// Two domains have one name.
+    DuplicateDomain(String),
+    /// Two descriptors at one level have the same key and value; the path is `domain|key=value`.
+    DuplicateDescriptor(String),
+    /// Two limits of one rule have one shape and no names to tell them apart.
+    SameShape(String),
+    /// More limits than a rule can hold, or none.
+    LimitCount(String),
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DuplicateDomain(name) => write!(f, "domain {name:?} is defined twice"),
+            Self::DuplicateDescriptor(path) => write!(f, "descriptor {path:?} is defined twice"),
+            Self::SameShape(path) => {
+                write!(f, "two limits of {path:?} have the same algorithm and window: give each a name of its own")
+            }
+            Self::LimitCount(path) => {
+                write!(f, "{path:?} needs 1 to {LIMITS_PER_RULE_MAX} limits")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PolicyError {}
+
+/// A value with `*` in it; each `*` stands for any text, also for none. [mt-3]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    text: Box<str>,
+}
+
+impl Pattern {
+    /// The pattern, where the text has a `*` in it.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        text.contains('*').then(|| Self { text: text.into() })
+    }
+
+    /// The pattern as written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// What stands between the stars: at least two texts, which may be empty.
+    pub fn literals(&self) -> impl Iterator<Item = &str> {
+        self.text.split('*')
+    }
+
+    /// Whether the whole value matches.
+    #[must_use]
+    pub fn matches(&self, value: &str) -> bool {
+        let mut literals = self.text.split('*');
+        let first = literals.next().unwrap_or("");
+        let last = literals.next_back().unwrap_or("");
+        let Some(rest) = value.strip_prefix(first) else {
+            return false;
+        };
+        let Some(mut rest) = rest.strip_suffix(last) else {
+            return false;
+        };
+        // The leftmost place for each literal leaves the most room for the next, so that no step needs undoing.
+        for literal in literals {
+            let Some(at) = rest.find(literal) else {
+                return false;
+            };
+            rest = &rest[at + literal.len()..];
+        }
+        true
+    }
+}
+
+/// What applies to the descriptors that match one node of a policy.
+#[derive(Debug)]
+pub struct Rule {
+    /// The rule's position among all rules of its policy set: stable until the next load.
+    pub id: u32,
+    /// The domain that it belongs to.
+    pub domain: Box<str>,
+    /// Where it hangs: `key=value|key`. Made of the policy's words only, never of a caller's.
+    pub path: Box<str>,
+    /// The limits, all of which apply; empty where the rule is unlimited.
+    pub limits: Box<[Limit]>,
+    /// Whether it passes everything.
+    pub unlimited: bool,
+    /// The name of an unlimited rule, for `replaces`.
+    pub unlimited_name: Option<Box<str>>,
+    /// Whether its limits deny.
+    pub role: Role,
+    /// The names of limits that it replaces, in one request.
+    pub replaces: Box<[Box<str>]>,
+}
+
+/// Where one entry led, for `explain`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step<'p> {
+    /// Key and value are written so in the policy.
+    Exact,
+    /// The first pattern of the key, in file order, that the value matches.
+    Pattern(&'p Pattern),
+    /// The key alone.
+    KeyAlone,
+}
+
+/// What a descriptor met.
+#[derive(Debug)]
+pub struct Match<'p> {
+    /// The rule at exactly the descriptor's depth.
+    pub rule: Option<&'p Rule>,
+    /// The entries, by position, whose values share one state, with the pattern that stands for them.
+    pub shared: SmallVec<[(usize, &'p Pattern); 2]>,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    by_key: HashMap<Box<str>, Branch>,
+    rule: Option<u32>,
+    share_threshold: bool,
+}
+
+/// What a policy says about one key at one place.
+#[derive(Debug, Default)]
+struct Branch {
+    by_value: HashMap<Box<str>, Node>,
+    patterns: Vec<(Pattern, Node)>,
+    alone: Option<Box<Node>>,
+}
+
+impl Node {
+    fn child(&self, entry: Entry<'_>) -> Option<(Step<'_>, &Self)> {
+        let branch = self.by_key.get(entry.key)?;
+        if let Some(node) = branch.by_value.get(entry.value) {
+            return Some((Step::Exact, node));
+        }
+        for (pattern, node) in &branch.patterns {
+            if pattern.matches(entry.value) {
+                return Some((Step::Pattern(pattern), node));
+            }
+        }
+        branch.alone.as_deref().map(|node| (Step::KeyAlone, node))
+    }
+}
+
+/// The rules of one domain.
+#[derive(Debug)]
+pub struct Domain {
+    /// The domain's name.
+    pub name: Box<str>,
+    root: Node,
+}
+
+/// All policies as loaded: immutable, replaced whole.
+#[derive(Debug, Default)]
+pub struct PolicySet {
+    domains: HashMap<Box<str>, Domain>,
+    rules: Vec<Rule>,
+}
+
+impl PolicySet {
+    /// Makes a policy set of domains as written.
+    ///
+    /// # Errors
+    /// When two things that must differ are the same, or a list of limits is empty or too long.
+    pub fn compile(specs: Vec<DomainSpec>) -> Result<Self, PolicyError> {
+        let mut set = Self::default();
+        for spec in specs {
+            let mut root = Node::default();
+            for descriptor in spec.descriptors {
+                insert(&mut set.rules, &mut root, &spec.name, "", descriptor)?;
+            }
+            let name: Box<str> = spec.name.as_str().into();
+            let domain = Domain { name: name.clone(), root };
+            if set.domains.insert(name, domain).is_some() {
+                return Err(PolicyError::DuplicateDomain(spec.name));
+            }
+        }
+        Ok(set)
+    }
+
+    /// The domain of that name.
+    #[must_use]
+    pub fn domain(&self, name: &str) -> Option<&Domain> {
+        self.domains.get(name)
+    }
+
+    /// All domains, in no particular order.
+    pub fn domains(&self) -> impl ExactSizeIterator<Item = &Domain> {
+        self.domains.values()
+    }
+
+    /// All rules; a rule's place is its [`Rule::id`].
+    #[must_use]
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The rule that a descriptor meets in a domain of this set. [mt-1]
+    ///
+    /// At each level: key and value as written, else the first pattern in file order, else the key alone; once a
+    /// branch is taken there is no way back. A rule counts only at the depth at which the descriptor ends.
+    #[must_use]
+    pub fn find<'p>(&'p self, domain: &'p Domain, entries: &[Entry<'_>]) -> Match<'p> {
+        let mut node = &domain.root;
+        let mut shared = SmallVec::new();
+        for (position, &entry) in entries.iter().enumerate() {
+            let Some((step, child)) = node.child(entry) else {
+                return Match { rule: None, shared: SmallVec::new() };
+            };
+            if let (Step::Pattern(pattern), true) = (step, child.share_threshold) {
+                shared.push((position, pattern));
+            }
+            node = child;
+        }
+        let rule = node.rule.map(|id| &self.rules[id as usize]);
+        Match { rule, shared }
+    }
+
+    /// How each entry of a descriptor is met, up to the first that is not. For people, not for decisions.
+    #[must_use]
+    pub fn trace<'p>(&'p self, domain: &'p Domain, entries: &[Entry<'_>]) -> Vec<Step<'p>> {
+        let mut node = &domain.root;
+        let mut steps = Vec::new();
+        for &entry in entries {
+            let Some((step, child)) = node.child(entry) else {
+                break;
+            };
+            steps.push(step);
+            node = child;
+        }
+        steps
+    }
+}
+
+fn insert(
+    rules: &mut Vec<Rule>,
+    parent: &mut Node,
+    domain: &str,
+    parent_path: &str,
+    spec: NodeSpec,
+) -> Result<(), PolicyError> {
+    let value = spec.value.filter(|value| !value.is_empty());
+    let mut path = String::from(parent_path);
+    if !path.is_empty() {
+        path.push('|');
+    }
+    path.push_str(&spec.key);
+    if let Some(value) = &value {
+        path.push('=');
+        path.push_str(value);
+    }
+    let rule = match spec.rule {
+        Some(rule) => Some(add_rule(rules, domain, &path, rule)?),
+        None => None,
+    };
+    let mut node = Node { by_key: HashMap::new(), rule, share_threshold: spec.share_threshold };
+    for child in spec.descriptors {
+        insert(rules, &mut node, domain, &path, child)?;
+    }
+
+    let branch = parent.by_key.entry(spec.key.as_str().into()).or_default();
+    let twin = match value.as_deref() {
+        None => branch.alone.replace(Box::new(node)).is_some(),
+        Some(value) => match Pattern::new(value) {
+            None => branch.by_value.insert(value.into(), node).is_some(),
+            Some(pattern) => {
+                let twin = branch.patterns.iter().any(|(other, _)| *other == pattern);
+                branch.patterns.push((pattern, node));
+                twin
+            }
+        },
+    };
+    if twin {
+        return Err(PolicyError::DuplicateDescriptor(format!("{domain}|{path}")));
+    }
+    Ok(())
+}
+
+fn add_rule(rules: &mut Vec<Rule>, domain: &str, path: &str, spec: RuleSpec) -> Result<u32, PolicyError> {
+    let place = || format!("{domain}|{path}");
+    let id = u32::try_from(rules.len()).map_err(|_| PolicyError::LimitCount(place()))?;
+    let (limits, unlimited, unlimited_name) = match spec.kind {
+        RuleKind::Unlimited { name } => (Vec::new(), true, name),
+        RuleKind::Limits(limits) => (limits, false, None),
+    };
+    if !unlimited && !(1..=LIMITS_PER_RULE_MAX).contains(&limits.len()) {
+        return Err(PolicyError::LimitCount(place()));
+    }
+    for (i, limit) in limits.iter().enumerate() {
+        if limits[..i].iter().any(|other| other.id() == limit.id()) {
+            return Err(PolicyError::SameShape(place()));
+        }
+    }
+    rules.push(Rule {
+        id,
+        domain: domain.into(),
+        path: path.into(),
+        limits: limits.into_boxed_slice(),
+        unlimited,
+        unlimited_name,
+        role: spec.role,
+        replaces: spec.replaces.into_iter().map(String::into_boxed_str).collect(),
+    });
+    Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::limit::Unit;
+
+    #[test]
+    fn patterns_match_whole_values() {
+        for (pattern, value, expected) in [
+            ("*", "", true),
+            ("*", "anything", true),
+            ("/a/*", "/a/", true),
+            ("/a/*", "/b", false),
+            ("*.css", "/m.css", true),
+            ("*.css", "/m.css.map", false),
+            ("/x/*/y", "/x//y", true),
+            ("/x/*/y", "/x/y", false),
+            ("/x/*/y", "/x/1/y/z", false),
+            ("/q*r*s", "/qrs", true),
+            ("/q*r*s", "/qs", false),
+            ("/q*r*s", "/qrsr", false),
+            ("a*a", "a", false),
+            ("a**b", "ab", true),
+            ("ab*ba", "aba", false),
+            ("*aa*aa*", "aaa", false),
+            ("*ab*c*", "aabxc", true),
+        ] {
+            let compiled = Pattern::new(pattern).expect("has a star");
+            assert_eq!(compiled.matches(value), expected, "{pattern} on {value:?}");
+        }
+        assert_eq!(Pattern::new("plain"), None);
+    }
+
+    fn node(key: &str, value: &str, descriptors: Vec<NodeSpec>) -> NodeSpec {
+        let limit = Limit::per_unit(1, Unit::Hour);
+        NodeSpec {
+            key: key.into(),
+            value: Some(value.into()),
+            share_threshold: false,
+            rule: Some(RuleSpec { kind: RuleKind::Limits(vec![limit]), role: Role::Enforced, replaces: Vec::new() }),
+            descriptors,
+        }
+    }
+
+    fn compile(descriptors: Vec<NodeSpec>) -> Result<PolicySet, PolicyError> {
+        PolicySet::compile(vec![DomainSpec { name: "shop".into(), descriptors }])
+    }
+
+    fn met(set: &PolicySet, entries: &[(&str, &str)]) -> Option<String> {
+        let entries: Vec<_> = entries.iter().map(|&(key, value)| Entry { key, value }).collect();
+        let domain = set.domain("shop").expect("the domain is there");
+        set.find(domain, &entries).rule.map(|rule| rule.path.to_string())
+    }
+
+    #[test]
+    fn the_more_exact_branch_is_taken_and_kept() {
+        let set = compile(vec![
+            node("a", "", vec![node("b", "", vec![])]),
+            node("a", "1*", vec![node("b", "x", vec![])]),
+            node("a", "12*", vec![]),
+            node("a", "123", vec![]),
+        ])
+        .expect("compiles");
+        assert_eq!(met(&set, &[("a", "123")]).as_deref(), Some("a=123"));
+        assert_eq!(met(&set, &[("a", "124")]).as_deref(), Some("a=1*"));
+        assert_eq!(met(&set, &[("a", "9")]).as_deref(), Some("a"));
+        assert_eq!(met(&set, &[("a", "")]).as_deref(), Some("a"));
+        assert_eq!(met(&set, &[("a", "9"), ("b", "x")]).as_deref(), Some("a|b"));
+        assert_eq!(met(&set, &[("a", "1"), ("b", "y")]), None);
+        assert_eq!(met(&set, &[]), None);
+        assert_eq!(met(&set, &[("b", "x")]), None);
+    }
+
+    #[test]
+    fn twins_are_refused() {
+        let twice = compile(vec![node("a", "1", vec![]), node("a", "1", vec![])]);
+        assert_eq!(twice.unwrap_err(), PolicyError::DuplicateDescriptor("shop|a=1".into()));
+        let alone = compile(vec![node("a", "", vec![]), node("a", "", vec![])]);
+        assert_eq!(alone.unwrap_err(), PolicyError::DuplicateDescriptor("shop|a".into()));
+    }
+}
