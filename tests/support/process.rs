@@ -54,7 +54,11 @@ impl Weir {
         arguments: &[A],
         environment: &[(String, String)],
     ) -> Result<Weir, String> {
-        let mut process = Process::start(policies, arguments, environment);
+        Weir::from_process(Process::start(policies, arguments, environment))
+    }
+
+    /// Waits until a process that was started is ready.
+    pub fn from_process(mut process: Process) -> Result<Weir, String> {
         let weir = Weir {
             grpc: process.address_of("grpc")?,
             http: process.address_of("http")?,
@@ -129,11 +133,15 @@ impl Process {
         arguments: &[A],
         environment: &[(String, String)],
     ) -> Process {
-        let mut command = serve(policies);
-        command.args(arguments);
+        let mut command = serve(policies, arguments);
         for (name, value) in environment {
             command.env(name, value);
         }
+        Process::spawn(command)
+    }
+
+    /// Starts a command that `serve` made.
+    pub fn spawn(mut command: Command) -> Process {
         let mut child = command
             .spawn()
             .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
@@ -141,13 +149,6 @@ impl Process {
         output.follow(child.stdout.take().expect("stdout is piped"));
         output.follow(child.stderr.take().expect("stderr is piped"));
         Process { child, output }
-    }
-
-    /// Waits until the process has written this text.
-    pub fn wait_for_text(&self, text: &str) {
-        let has_text = |line: &LogLine| line.raw.contains(text);
-        let found = self.output.wait_for_count(1, PATIENCE, has_text);
-        assert!(found, "weir never wrote {text:?}");
     }
 
     /// Waits for the address that this listener bound.
@@ -219,6 +220,11 @@ pub struct LogLine {
 }
 
 impl LogLine {
+    /// The line as it was written.
+    pub fn raw(&self) -> &str {
+        &self.raw
+    }
+
     /// The message, where the line is an event.
     pub fn message(&self) -> Option<&str> {
         self.field("message")?.as_str()
@@ -333,8 +339,9 @@ pub fn binary() -> PathBuf {
     }
 }
 
-/// `weir serve` with free ports and logs in JSON. Settings of whoever runs the tests are kept out.
-fn serve(policies: &Path) -> Command {
+/// `weir serve` with logs in JSON, and with a free port for each listener that `arguments` do not
+/// name. Settings of whoever runs the tests are kept out.
+pub fn serve<A: AsRef<OsStr>>(policies: &Path, arguments: &[A]) -> Command {
     let mut command = Command::new(binary());
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -349,10 +356,13 @@ fn serve(policies: &Path) -> Command {
         .arg("serve")
         .arg("--policies")
         .arg(policies)
-        .args(["--grpc", "127.0.0.1:0"])
-        .args(["--http", "127.0.0.1:0"])
-        .args(["--admin", "127.0.0.1:0"])
         .args(["--set", "log.format=json"]);
+    for listener in ["--grpc", "--http", "--admin"] {
+        if !arguments.iter().any(|given| given.as_ref() == listener) {
+            command.args([listener, "127.0.0.1:0"]);
+        }
+    }
+    command.args(arguments);
     command
 }
 

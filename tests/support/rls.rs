@@ -22,8 +22,13 @@ use envoy_types::pb::google::protobuf::{self, UInt64Value, value::Kind};
 use serde_json::{Map, Value, json};
 use tonic::transport::{Channel, Endpoint};
 
+use super::wait::within;
+
 /// How long a call may take before the client gives up.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long a connection is kept alive between two looks.
+const A_MOMENT: Duration = Duration::from_millis(5);
 
 /// A client on one connection, for tests that are not asynchronous.
 #[derive(Debug)]
@@ -50,6 +55,17 @@ impl Client {
             .runtime
             .block_on(self.service.should_rate_limit(request));
         answer.map(tonic::Response::into_inner)
+    }
+
+    /// Keeps the connection alive without asking anything, until `done` or for `patience`; false if
+    /// it was not done by then.
+    pub fn drive_until(&mut self, patience: Duration, mut done: impl FnMut() -> bool) -> bool {
+        within(patience, || {
+            self.runtime
+                .block_on(async { tokio::time::sleep(A_MOMENT).await });
+            done().then_some(())
+        })
+        .is_some()
     }
 
     /// Asks once, about one descriptor of one entry, and says whether the request may pass.
@@ -95,6 +111,15 @@ pub fn request(domain: &str, entries: &[(&str, &str)]) -> RateLimitRequest {
         descriptors: vec![descriptor],
         hits_addend: 0,
     }
+}
+
+/// The same, which takes nothing: hits of 0 only look.
+pub fn look(domain: &str, entries: &[(&str, &str)]) -> RateLimitRequest {
+    let mut request = request(domain, entries);
+    for descriptor in &mut request.descriptors {
+        descriptor.hits_addend = Some(UInt64Value { value: 0 });
+    }
+    request
 }
 
 /// Whether this answer lets the request pass; panics when it says neither.
