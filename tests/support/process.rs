@@ -422,7 +422,8 @@ impl PolicyDirectory {
 
 /// Makes `link` a symlink to `target` by one rename, whether it was one before or did not exist.
 pub fn point(link: &Path, target: &Path) {
-    let next = link.with_extension("next");
+    let mut next = link.as_os_str().to_owned();
+    next.push("_next");
     std::os::unix::fs::symlink(target, &next).expect("a new symlink");
     std::fs::rename(&next, link).expect("the symlink is renamed");
 }
