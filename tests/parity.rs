@@ -138,15 +138,17 @@ struct HttpRequest {
 /// store which is empty for a run of that name.
 fn play_all(store: &(dyn Fn(&str) -> Vec<String> + Sync)) {
     let cases = load_cases();
-    let waiting = Mutex::new(cases.iter());
+    let waiting = Mutex::new(cases.iter().enumerate());
     let failures = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..PLAYERS {
             scope.spawn(|| {
                 loop {
                     let next = waiting.lock().expect("no player panics").next();
-                    let Some((title, case)) = next else { break };
-                    let problems = play(title, case, store);
+                    let Some((number, (title, case))) = next else {
+                        break;
+                    };
+                    let problems = play(number, case, store);
                     if !problems.is_empty() {
                         let text = format!("{title}: {}\n{problems}", case.about);
                         failures.lock().expect("no player panics").push(text);
@@ -166,7 +168,7 @@ fn play_all(store: &(dyn Fn(&str) -> Vec<String> + Sync)) {
     println!("{played} cases answer as recorded");
 }
 
-/// All cases to play, each with a title of its own.
+/// All cases to play, each with its title.
 fn load_cases() -> Vec<(String, Case)> {
     let mut cases = Vec::new();
     let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/parity");
@@ -203,7 +205,7 @@ fn load(file: &Path, cases: &mut Vec<(String, Case)>, left_out: &[(&str, &str)])
     for case in group.cases {
         names.push(case.name.clone());
         if !left_out.iter().any(|(name, _)| *name == case.name) {
-            let title = format!("{}-{}-{}", cases.len(), group.group, case.name);
+            let title = format!("{}/{}", group.group, case.name);
             cases.push((title, case));
         }
     }
@@ -212,11 +214,11 @@ fn load(file: &Path, cases: &mut Vec<(String, Case)>, left_out: &[(&str, &str)])
 }
 
 /// Plays one case, again from an empty store where a window turned meanwhile; returns what differed.
-fn play(title: &str, case: &Case, store: &dyn Fn(&str) -> Vec<String>) -> String {
+fn play(number: usize, case: &Case, store: &dyn Fn(&str) -> Vec<String>) -> String {
     let mut round = 1;
     loop {
         let started = unix_seconds();
-        let problems = play_once(case, &store(&format!("{title}-{round}")));
+        let problems = play_once(case, &store(&format!("case-{number}-{round}")));
         let unit = shortest_unit(case);
         let turned = started / unit != unix_seconds() / unit;
         if problems.is_empty() || !turned || round == ROUNDS_MAX {
