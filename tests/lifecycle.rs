@@ -33,7 +33,7 @@ const JSON_REQUEST: &str =
 #[test]
 fn sigterm_takes_weir_out_of_service_first() {
     let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
-    let mut weir = Weir::start(&policies.path(), &["--set", "shutdown.pause=2s"]);
+    let mut weir = Weir::start(&policies.path(), &["--set", "shutdown.pause=4s"]);
     let mut client = rls::Client::connect(weir.grpc);
     assert_eq!(health(weir.grpc, ""), ServingStatus::Serving);
     assert_eq!(health(weir.grpc, SERVICE), ServingStatus::Serving);
