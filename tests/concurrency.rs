@@ -47,8 +47,7 @@ fn gcra_admits_exactly_the_limit() {
 
 fn admits_exactly_the_limit(key: &str) {
     let redis = RedisServer::start();
-    let policies =
-        PolicyDirectory::with_file("shop.yaml", &POLICY.replace("steady", steady_unit()));
+    let policies = PolicyDirectory::with_file("shop.yaml", &POLICY.replace("steady", steady_unit()));
     let url = redis.url();
     let store = ["--store", "redis", "--redis-url", &url];
     let patience = ["--set", "redis.timeout=5s"];
@@ -59,10 +58,7 @@ fn admits_exactly_the_limit(key: &str) {
     }
     let addresses: Vec<_> = replicas.iter().map(|weir| weir.grpc).collect();
 
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let admitted = runtime.block_on(count_admitted(key, &addresses));
     assert_eq!(admitted, vec![LIMIT; REPETITIONS], "admitted of {key}");
 }

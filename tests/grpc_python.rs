@@ -76,14 +76,8 @@ fn a_client_that_knows_nothing_asks_by_reflection() {
     for service in [SERVICE, "grpc.health.v1.Health"] {
         assert!(services.contains(&service.into()), "{found}");
     }
-    assert_eq!(
-        found["request"],
-        "envoy.service.ratelimit.v3.RateLimitRequest"
-    );
-    assert_eq!(
-        found["response"],
-        "envoy.service.ratelimit.v3.RateLimitResponse"
-    );
+    assert_eq!(found["request"], "envoy.service.ratelimit.v3.RateLimitRequest");
+    assert_eq!(found["response"], "envoy.service.ratelimit.v3.RateLimitResponse");
 
     let mut answer = found["answer"].clone();
     let status = answer["statuses"][0].as_object_mut().expect("a status");

@@ -27,8 +27,7 @@ descriptors:
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
 /// A request for `/json` that the policy admits.
-const JSON_REQUEST: &str =
-    r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"ann"}]}]}"#;
+const JSON_REQUEST: &str = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"ann"}]}]}"#;
 
 #[test]
 fn sigterm_takes_weir_out_of_service_first() {
@@ -42,9 +41,7 @@ fn sigterm_takes_weir_out_of_service_first() {
     // Whoever watches health is told, and who does not see it yet is still served: by a connection
     // that was there, and by new ones (each look at the health is one).
     for service in ["", SERVICE] {
-        until("NOT_SERVING", PATIENCE, || {
-            (health(weir.grpc, service) == ServingStatus::NotServing).then_some(())
-        });
+        until("NOT_SERVING", PATIENCE, || (health(weir.grpc, service) == ServingStatus::NotServing).then_some(()));
     }
     let ready = http::get(weir.http, "/readyz").expect("an answer during the pause");
     assert_ne!(ready.status, 200, "{ready:?}");
@@ -62,22 +59,13 @@ fn a_grpc_request_in_flight_is_finished() {
     let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
     let url = redis.url();
     let store = ["--store", "redis", "--redis-url", &url];
-    let waits = [
-        "--set",
-        "redis.timeout=15s",
-        "--set",
-        "shutdown.pause=10ms",
-        "--set",
-        "shutdown.grace=15s",
-    ];
+    let waits = ["--set", "redis.timeout=15s", "--set", "shutdown.pause=10ms", "--set", "shutdown.grace=15s"];
     let mut weir = Weir::start(&policies.path(), &[&store[..], &waits[..]].concat());
     let grpc = weir.grpc;
 
     // Redis holds every write back until it is told to go on: the request stays in flight.
     redis.command(&["CLIENT", "PAUSE", "60000", "WRITE"]);
-    let asking = std::thread::spawn(move || {
-        rls::Client::connect(grpc).ask(rls::request("shop", &[("user", "ann")]))
-    });
+    let asking = std::thread::spawn(move || rls::Client::connect(grpc).ask(rls::request("shop", &[("user", "ann")])));
     until("a call that Redis holds back", PATIENCE, || {
         let clients = redis.command(&["INFO", "clients"])?;
         let held = clients.lines().any(|l| l.trim() == "blocked_clients:1");
@@ -97,21 +85,14 @@ fn a_grpc_request_in_flight_is_finished() {
 #[test]
 fn an_http_request_in_flight_is_finished() {
     let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
-    let waits = [
-        "--set",
-        "shutdown.pause=10ms",
-        "--set",
-        "shutdown.grace=15s",
-    ];
+    let waits = ["--set", "shutdown.pause=10ms", "--set", "shutdown.grace=15s"];
     let mut weir = Weir::start(&policies.path(), &waits);
     let mut stream = half_a_request(weir.http);
 
     weir.terminate();
     wait_until_refused(weir.http);
     let (_, rest) = JSON_REQUEST.split_at(JSON_REQUEST.len() / 2);
-    stream
-        .write_all(rest.as_bytes())
-        .expect("the connection stands");
+    stream.write_all(rest.as_bytes()).expect("the connection stands");
     let answer = http::read_answer(stream).expect("an answer");
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_eq!(weir.wait_for_exit().code(), Some(0));
@@ -121,12 +102,7 @@ fn an_http_request_in_flight_is_finished() {
 #[test]
 fn the_drain_ends_with_its_grace() {
     let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
-    let waits = [
-        "--set",
-        "shutdown.pause=10ms",
-        "--set",
-        "shutdown.grace=500ms",
-    ];
+    let waits = ["--set", "shutdown.pause=10ms", "--set", "shutdown.grace=500ms"];
     let mut weir = Weir::start(&policies.path(), &waits);
     let _held_open = half_a_request(weir.http);
     let told = Instant::now();
@@ -176,9 +152,7 @@ fn sigterm_during_the_start_ends_it() {
     let process = Process::start(&policies.path(), &arguments, &[]);
 
     silent.set_nonblocking(true).expect("a listener to poll");
-    let _connection = until("weir to connect to Redis", PATIENCE, || {
-        silent.accept().ok()
-    });
+    let _connection = until("weir to connect to Redis", PATIENCE, || silent.accept().ok());
     process.terminate();
     let (status, written) = process.finish();
     assert_eq!(status.code(), Some(0), "{written}");
@@ -207,18 +181,12 @@ fn a_closed_standard_input_does_not_matter() {
 
 /// What grpc.health.v1 says, asked on a new connection.
 fn health(address: SocketAddr, service: &str) -> ServingStatus {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let mut client = HealthClient::new(rls::channel(address).await);
         let service = service.to_owned();
         let answer = client.check(HealthCheckRequest { service }).await;
-        answer
-            .expect("an answer about health")
-            .into_inner()
-            .status()
+        answer.expect("an answer about health").into_inner().status()
     })
 }
 
@@ -226,10 +194,7 @@ fn health(address: SocketAddr, service: &str) -> ServingStatus {
 /// says so by `100 Continue`.
 fn half_a_request(address: SocketAddr) -> TcpStream {
     let mut stream = http::connect(address).expect("a connection");
-    let headers = [
-        ("content-type", "application/json"),
-        ("expect", "100-continue"),
-    ];
+    let headers = [("content-type", "application/json"), ("expect", "100-continue")];
     let head = http::head("POST", "/json", &headers, JSON_REQUEST.len());
     stream.write_all(head.as_bytes()).expect("the head is sent");
 
@@ -248,9 +213,7 @@ fn half_a_request(address: SocketAddr) -> TcpStream {
 }
 
 fn wait_until_refused(address: SocketAddr) {
-    until("new connections to be refused", PATIENCE, || {
-        is_refused(address).then_some(())
-    });
+    until("new connections to be refused", PATIENCE, || is_refused(address).then_some(()));
 }
 
 fn assert_refused(address: SocketAddr) {

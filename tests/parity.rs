@@ -24,13 +24,7 @@ use support::rls;
 /// The files to play, by name, and which of their cases are left out, with the reason.
 const GROUPS: [(&str, &[(&str, &str)]); 2] = [
     ("core.json", &[]),
-    (
-        "charging.json",
-        &[(
-            "stop_increment",
-            "the mode in which a denied request takes nothing has its own setting",
-        )],
-    ),
+    ("charging.json", &[("stop_increment", "the mode in which a denied request takes nothing has its own setting")]),
 ];
 
 /// Cases are played by this many threads, each with one weir at a time.
@@ -99,22 +93,10 @@ struct Case {
 #[derive(Clone, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 enum Step {
-    Answered {
-        request: Value,
-        response: Value,
-    },
-    Refused {
-        request: Value,
-        error: GrpcError,
-    },
-    Http {
-        http: HttpRequest,
-        status: u16,
-        body: Value,
-    },
-    Policies {
-        policies: BTreeMap<String, String>,
-    },
+    Answered { request: Value, response: Value },
+    Refused { request: Value, error: GrpcError },
+    Http { http: HttpRequest, status: u16, body: Value },
+    Policies { policies: BTreeMap<String, String> },
 }
 
 #[derive(Clone, Deserialize)]
@@ -160,11 +142,7 @@ fn play_all(store: &(dyn Fn(&str) -> Vec<String> + Sync)) {
     let mut failures = failures.into_inner().expect("no player panics");
     failures.sort();
     let (failed, played) = (failures.len(), cases.len());
-    assert!(
-        failures.is_empty(),
-        "{failed} of {played} cases differ\n\n{}",
-        failures.join("\n")
-    );
+    assert!(failures.is_empty(), "{failed} of {played} cases differ\n\n{}", failures.join("\n"));
     println!("{played} cases answer as recorded");
 }
 
@@ -199,8 +177,7 @@ fn load_cases() -> Vec<(String, Case)> {
 fn load(file: &Path, cases: &mut Vec<(String, Case)>, left_out: &[(&str, &str)]) -> Vec<String> {
     let text = std::fs::read_to_string(file);
     let text = text.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    let group: Group =
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let group: Group = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let mut names = Vec::new();
     for case in group.cases {
         names.push(case.name.clone());
@@ -267,12 +244,7 @@ fn play_once(case: &Case, store: &[String]) -> String {
     problems
 }
 
-fn play_answered(
-    client: &mut rls::Client,
-    request: &Value,
-    expected: &Value,
-    differences: &mut Differences,
-) {
+fn play_answered(client: &mut rls::Client, request: &Value, expected: &Value, differences: &mut Differences) {
     let message = match rls::request_from_json(request) {
         Ok(message) => message,
         Err(problem) => return differences.add(format!("cannot send {request}: {problem}")),
@@ -286,12 +258,7 @@ fn play_answered(
     }
 }
 
-fn play_refused(
-    client: &mut rls::Client,
-    request: &Value,
-    expected: &GrpcError,
-    differences: &mut Differences,
-) {
+fn play_refused(client: &mut rls::Client, request: &Value, expected: &GrpcError, differences: &mut Differences) {
     let message = match rls::request_from_json(request) {
         Ok(message) => message,
         Err(problem) => return differences.add(format!("cannot send {request}: {problem}")),
@@ -310,13 +277,7 @@ fn play_refused(
     }
 }
 
-fn play_http(
-    weir: &Weir,
-    request: &HttpRequest,
-    status: u16,
-    expected: &Value,
-    differences: &mut Differences,
-) {
+fn play_http(weir: &Weir, request: &HttpRequest, status: u16, expected: &Value, differences: &mut Differences) {
     let address = match request.port.as_str() {
         "http" => weir.http,
         "debug" => weir.admin,
@@ -365,8 +326,7 @@ fn play_policies(
     next: &BTreeMap<String, String>,
     differences: &mut Differences,
 ) {
-    let settled =
-        |line: &LogLine| matches!(line.message(), Some(POLICIES_LOADED | POLICIES_REFUSED));
+    let settled = |line: &LogLine| matches!(line.message(), Some(POLICIES_LOADED | POLICIES_REFUSED));
     let before = weir.count_in_log(settled);
     directory.replace(&files(next));
     if !weir.wait_for_log(before, RELOAD_PATIENCE, settled) {

@@ -84,10 +84,7 @@ fn files_come_and_go() {
 
     // Another domain comes: the state of the rules that did not change is kept.
     let bank = policy(7).replace("domain: shop", "domain: bank");
-    directory.replace(&[
-        (FILE.to_owned(), policy(10)),
-        ("bank.yaml".to_owned(), bank.clone()),
-    ]);
+    directory.replace(&[(FILE.to_owned(), policy(10)), ("bank.yaml".to_owned(), bank.clone())]);
     wait_for_limit(&mut client, "bank", Some(7));
     assert_eq!(remaining(&mut client, "shop"), 6);
 
@@ -109,25 +106,14 @@ fn a_mistake_keeps_the_last_good_policies_and_is_shown() {
 
     // Two mistakes in two files, and both are to be told.
     let misspelled = policy(3).replace("requests_per_unit", "request_per_unit");
-    let bad_unit = policy(3)
-        .replace("domain: shop", "domain: bank")
-        .replace("year", "fortnight");
-    directory.replace(&[
-        (FILE.to_owned(), misspelled),
-        ("bank.yaml".to_owned(), bad_unit),
-    ]);
-    let bad = until(
-        "the mistake to be shown by /readyz",
-        RELOAD_PATIENCE,
-        || {
-            let detail = ready_detail(&weir);
-            (detail != good).then_some(detail)
-        },
-    );
-    assert!(bad.contains("polic"), "{bad}");
-    until("the metric to rise", RELOAD_PATIENCE, || {
-        (metric(&weir, REFUSED_METRIC) == refused + 1).then_some(())
+    let bad_unit = policy(3).replace("domain: shop", "domain: bank").replace("year", "fortnight");
+    directory.replace(&[(FILE.to_owned(), misspelled), ("bank.yaml".to_owned(), bad_unit)]);
+    let bad = until("the mistake to be shown by /readyz", RELOAD_PATIENCE, || {
+        let detail = ready_detail(&weir);
+        (detail != good).then_some(detail)
     });
+    assert!(bad.contains("polic"), "{bad}");
+    until("the metric to rise", RELOAD_PATIENCE, || (metric(&weir, REFUSED_METRIC) == refused + 1).then_some(()));
     for told in ["shop.yaml", "request_per_unit", "bank.yaml", "fortnight"] {
         let seen = weir.wait_for_log(0, RELOAD_PATIENCE, |line| line.raw().contains(told));
         assert!(seen, "the log does not name {told}");
@@ -139,9 +125,7 @@ fn a_mistake_keeps_the_last_good_policies_and_is_shown() {
     directory.replace(&[(FILE.to_owned(), policy(12))]);
     wait_for_limit(&mut client, "shop", Some(12));
     assert_eq!(remaining(&mut client, "shop"), 8);
-    until("/readyz to be as before", RELOAD_PATIENCE, || {
-        (ready_detail(&weir) == good).then_some(())
-    });
+    until("/readyz to be as before", RELOAD_PATIENCE, || (ready_detail(&weir) == good).then_some(()));
     assert_eq!(metric(&weir, REFUSED_METRIC), refused + 1);
 }
 
@@ -195,9 +179,7 @@ fn config_map_generation(root: &Path, generation: u32, text: &str) -> PathBuf {
 /// Waits until this limit is in force, and prints how long it took.
 fn wait_for_limit(client: &mut Client, domain: &str, wanted: Option<u32>) {
     let start = Instant::now();
-    until("the new limit", RELOAD_PATIENCE, || {
-        (limit(client, domain) == wanted).then_some(())
-    });
+    until("the new limit", RELOAD_PATIENCE, || (limit(client, domain) == wanted).then_some(()));
     println!("{domain}: {wanted:?} in force after {:?}", start.elapsed());
 }
 

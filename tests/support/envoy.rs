@@ -49,14 +49,8 @@ impl Envoy {
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a second handle of the log"))
             .stderr(log);
-        let child = command
-            .spawn()
-            .unwrap_or_else(|error| panic!("cannot start {}: {error}", binary.display()));
-        let mut envoy = Envoy {
-            child,
-            directory,
-            ingress: SocketAddr::from(([127, 0, 0, 1], 0)),
-        };
+        let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {}: {error}", binary.display()));
+        let mut envoy = Envoy { child, directory, ingress: SocketAddr::from(([127, 0, 0, 1], 0)) };
         match within(PATIENCE, || ingress_address(&admin)) {
             Some(address) => envoy.ingress = address,
             None => panic!("envoy did not open its listener"),

@@ -86,19 +86,13 @@ pub fn read_answer(stream: TcpStream) -> io::Result<Answer> {
         .and_then(|code| code.parse().ok())
         .ok_or_else(|| invalid(format!("not a status line: {status_line:?}")))?;
 
-    let mut answer = Answer {
-        status,
-        headers: Vec::new(),
-        body: String::new(),
-    };
+    let mut answer = Answer { status, headers: Vec::new(), body: String::new() };
     loop {
         let line = read_line(&mut reader)?;
         if line.is_empty() {
             break;
         }
-        let (name, value) = line
-            .split_once(':')
-            .ok_or_else(|| invalid(format!("not a header: {line:?}")))?;
+        let (name, value) = line.split_once(':').ok_or_else(|| invalid(format!("not a header: {line:?}")))?;
         let header = (name.to_ascii_lowercase(), value.trim().to_owned());
         answer.headers.push(header);
     }
@@ -107,9 +101,7 @@ pub fn read_answer(stream: TcpStream) -> io::Result<Answer> {
     if answer.header("transfer-encoding") == Some("chunked") {
         read_chunks(&mut reader, &mut body)?;
     } else if let Some(length) = answer.header("content-length") {
-        let length = length
-            .parse()
-            .map_err(|_| invalid(format!("not a length: {length:?}")))?;
+        let length = length.parse().map_err(|_| invalid(format!("not a length: {length:?}")))?;
         body.resize(length, 0);
         reader.read_exact(&mut body)?;
     } else {

@@ -1,11 +1,7 @@
 //! What the tests share: other processes, clients and waiting. Not in here: what weir itself should
 //! answer.
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "a module of every test binary, each of which uses a part of it"
-)]
+#![allow(dead_code, unreachable_pub, reason = "a module of every test binary, each of which uses a part of it")]
 
 pub mod envoy;
 pub mod http;

@@ -67,9 +67,7 @@ impl Weir {
         };
         let ready = within(PATIENCE, || {
             let answer = http::get(weir.http, "/readyz");
-            answer
-                .is_ok_and(|answer| answer.status == 200)
-                .then_some(())
+            answer.is_ok_and(|answer| answer.status == 200).then_some(())
         });
         if ready.is_none() {
             let last = http::get(weir.http, "/readyz");
@@ -86,15 +84,8 @@ impl Weir {
 
     /// Waits until there are more than `before` lines of log that `wanted` accepts; false if there
     /// were not in time.
-    pub fn wait_for_log(
-        &self,
-        before: usize,
-        patience: Duration,
-        wanted: impl Fn(&LogLine) -> bool,
-    ) -> bool {
-        self.process
-            .output
-            .wait_for_count(before + 1, patience, wanted)
+    pub fn wait_for_log(&self, before: usize, patience: Duration, wanted: impl Fn(&LogLine) -> bool) -> bool {
+        self.process.output.wait_for_count(before + 1, patience, wanted)
     }
 
     /// All that it wrote so far.
@@ -128,11 +119,7 @@ pub struct Process {
 
 impl Process {
     /// Starts `weir serve` on `policies` with more arguments and environment variables.
-    pub fn start<A: AsRef<OsStr>>(
-        policies: &Path,
-        arguments: &[A],
-        environment: &[(String, String)],
-    ) -> Process {
+    pub fn start<A: AsRef<OsStr>>(policies: &Path, arguments: &[A], environment: &[(String, String)]) -> Process {
         let mut command = serve(policies, arguments);
         for (name, value) in environment {
             command.env(name, value);
@@ -142,9 +129,7 @@ impl Process {
 
     /// Starts a command that `serve` made.
     pub fn spawn(mut command: Command) -> Process {
-        let mut child = command
-            .spawn()
-            .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
         let output = Arc::new(Output::default());
         output.follow(child.stdout.take().expect("stdout is piped"));
         output.follow(child.stderr.take().expect("stderr is piped"));
@@ -154,35 +139,24 @@ impl Process {
     /// Waits for the address that this listener bound.
     fn address_of(&mut self, listener: &str) -> Result<SocketAddr, String> {
         let is_it = |line: &LogLine| {
-            line.message() == Some(LISTENING)
-                && line.field("listener").and_then(Value::as_str) == Some(listener)
+            line.message() == Some(LISTENING) && line.field("listener").and_then(Value::as_str) == Some(listener)
         };
         if !self.output.wait_for_count(1, PATIENCE, is_it) {
             let ended = self.ended();
             let written = self.output.text();
-            return Err(format!(
-                "no address of the listener {listener} in the log, ended {ended:?}\n{written}"
-            ));
+            return Err(format!("no address of the listener {listener} in the log, ended {ended:?}\n{written}"));
         }
         let written = self.output.lock();
         let line = written.lines.iter().find(|line| is_it(line));
-        let address = line
-            .and_then(|line| line.field("address"))
-            .and_then(Value::as_str)
-            .unwrap_or_default();
-        address
-            .parse()
-            .map_err(|_| format!("the address of the listener {listener} is {address:?}"))
+        let address = line.and_then(|line| line.field("address")).and_then(Value::as_str).unwrap_or_default();
+        address.parse().map_err(|_| format!("the address of the listener {listener} is {address:?}"))
     }
 
     /// Sends SIGTERM, by the shell's `kill`: it is everywhere, and the standard library has none.
     pub fn terminate(&self) {
         let kill = format!("kill -TERM {}", self.child.id());
         let status = Command::new("sh").args(["-c", &kill]).status();
-        assert!(
-            status.is_ok_and(|status| status.success()),
-            "failed: {kill}"
-        );
+        assert!(status.is_ok_and(|status| status.success()), "failed: {kill}");
     }
 
     /// Waits for the end of the process, and returns how it ended.
@@ -284,12 +258,7 @@ impl Output {
 
     /// Waits until at least `count` lines are wanted ones; false if it took too long, or if nothing
     /// more can come.
-    fn wait_for_count(
-        &self,
-        count: usize,
-        patience: Duration,
-        wanted: impl Fn(&LogLine) -> bool,
-    ) -> bool {
+    fn wait_for_count(&self, count: usize, patience: Duration, wanted: impl Fn(&LogLine) -> bool) -> bool {
         let end = Instant::now() + patience;
         let mut written = self.lock();
         loop {
@@ -309,9 +278,7 @@ impl Output {
     /// Waits until both streams are closed.
     fn wait_for_end(&self) {
         let written = self.lock();
-        let ended = self
-            .changed
-            .wait_timeout_while(written, PATIENCE, |written| written.open > 0);
+        let ended = self.changed.wait_timeout_while(written, PATIENCE, |written| written.open > 0);
         drop(ended.expect("no reader panics"));
     }
 
@@ -394,10 +361,7 @@ impl PolicyDirectory {
     /// A directory with these files (name, text).
     pub fn with_files(files: &[(String, String)]) -> PolicyDirectory {
         let root = TempDir::new().expect("a temporary directory");
-        let mut directory = PolicyDirectory {
-            root,
-            generation: 0,
-        };
+        let mut directory = PolicyDirectory { root, generation: 0 };
         directory.replace(files);
         directory
     }

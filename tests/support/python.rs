@@ -18,9 +18,7 @@ pub fn run(script: &str, arguments: &[&str]) -> Output {
     // -B: no compiled files in the source tree.
     command.arg("-B").arg(path).args(arguments);
     command.stdin(Stdio::null());
-    command
-        .output()
-        .unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"))
+    command.output().unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"))
 }
 
 /// The environment's directory; panics where it cannot be used.
@@ -30,14 +28,10 @@ pub fn venv() -> PathBuf {
         None => repository().join("target/test-venv"),
     };
     let wanted = repository().join("tests/python/requirements.txt");
-    let wanted = std::fs::read_to_string(&wanted)
-        .unwrap_or_else(|error| panic!("{}: {error}", wanted.display()));
+    let wanted = std::fs::read_to_string(&wanted).unwrap_or_else(|error| panic!("{}: {error}", wanted.display()));
     match std::fs::read_to_string(venv.join(STAMP)) {
         Ok(installed) if installed == wanted => venv,
-        Ok(_) => panic!(
-            "the Python environment {} is out of date: run scripts/test, which renews it",
-            venv.display()
-        ),
+        Ok(_) => panic!("the Python environment {} is out of date: run scripts/test, which renews it", venv.display()),
         Err(_) => panic!(
             "no Python environment in {}: run scripts/test, which makes it (or set {VENV_VARIABLE})",
             venv.display()

@@ -84,9 +84,7 @@ impl RedisServer {
     /// How often a command was run since the start, by `INFO commandstats`: `name` as Redis writes it
     /// there, such as `evalsha` or `script|load`.
     pub fn runs(&self, name: &str) -> u64 {
-        let stats = self
-            .command(&["INFO", "commandstats"])
-            .expect("redis answers INFO");
+        let stats = self.command(&["INFO", "commandstats"]).expect("redis answers INFO");
         let prefix = format!("cmdstat_{name}:calls=");
         for line in stats.lines() {
             if let Some(rest) = line.strip_prefix(&prefix) {
@@ -117,20 +115,13 @@ impl RedisServer {
     /// Starts it again, empty, at the same addresses.
     pub fn restart(&mut self) {
         self.kill();
-        self.child = spawn(
-            self.port,
-            &self.directory,
-            self.password.as_deref(),
-            &self.arguments,
-        );
+        self.child = spawn(self.port, &self.directory, self.password.as_deref(), &self.arguments);
         assert!(self.is_up(), "redis-server does not start again");
     }
 
     fn signal(&self, signal: &str) {
-        let status = Command::new("kill")
-            .args([signal, &self.child.id().to_string()])
-            .status()
-            .expect("kill can be run");
+        let status =
+            Command::new("kill").args([signal, &self.child.id().to_string()]).status().expect("kill can be run");
         assert!(status.success(), "kill {signal}: {status}");
     }
 

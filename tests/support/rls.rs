@@ -8,13 +8,9 @@ use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::HeaderValue;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
-    Entry, RateLimitOverride,
-};
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
-    Code, DescriptorStatus, RateLimit,
-};
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 pub use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
@@ -40,10 +36,7 @@ pub struct Client {
 impl Client {
     /// Connects.
     pub fn connect(address: SocketAddr) -> Client {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let channel = runtime.block_on(channel(address));
         let service = RateLimitServiceClient::new(channel);
         Client { runtime, service }
@@ -51,9 +44,7 @@ impl Client {
 
     /// Asks once.
     pub fn ask(&mut self, request: RateLimitRequest) -> Result<RateLimitResponse, tonic::Status> {
-        let answer = self
-            .runtime
-            .block_on(self.service.should_rate_limit(request));
+        let answer = self.runtime.block_on(self.service.should_rate_limit(request));
         answer.map(tonic::Response::into_inner)
     }
 
@@ -61,8 +52,7 @@ impl Client {
     /// it was not done by then.
     pub fn drive_until(&mut self, patience: Duration, mut done: impl FnMut() -> bool) -> bool {
         within(patience, || {
-            self.runtime
-                .block_on(async { tokio::time::sleep(A_MOMENT).await });
+            self.runtime.block_on(async { tokio::time::sleep(A_MOMENT).await });
             done().then_some(())
         })
         .is_some()
@@ -78,10 +68,7 @@ impl Client {
 }
 
 /// Asks once, on a connection that is there.
-pub async fn ask(
-    channel: Channel,
-    request: RateLimitRequest,
-) -> Result<RateLimitResponse, tonic::Status> {
+pub async fn ask(channel: Channel, request: RateLimitRequest) -> Result<RateLimitResponse, tonic::Status> {
     let mut service = RateLimitServiceClient::new(channel);
     let answer = service.should_rate_limit(request).await;
     answer.map(tonic::Response::into_inner)
@@ -101,16 +88,9 @@ pub async fn channel(address: SocketAddr) -> Channel {
 pub fn request(domain: &str, entries: &[(&str, &str)]) -> RateLimitRequest {
     let mut descriptor = RateLimitDescriptor::default();
     for (key, value) in entries {
-        descriptor.entries.push(Entry {
-            key: (*key).to_owned(),
-            value: (*value).to_owned(),
-        });
+        descriptor.entries.push(Entry { key: (*key).to_owned(), value: (*value).to_owned() });
     }
-    RateLimitRequest {
-        domain: domain.to_owned(),
-        descriptors: vec![descriptor],
-        hits_addend: 0,
-    }
+    RateLimitRequest { domain: domain.to_owned(), descriptors: vec![descriptor], hits_addend: 0 }
 }
 
 /// The same, which takes nothing: hits of 0 only look.
@@ -240,24 +220,16 @@ fn number<N: TryFrom<i64>>(value: &Value) -> Result<N, String> {
         Some(text) => text.parse().ok(),
         None => value.as_i64(),
     };
-    number
-        .and_then(|number| N::try_from(number).ok())
-        .ok_or(format!("not a number that fits: {value}"))
+    number.and_then(|number| N::try_from(number).ok()).ok_or(format!("not a number that fits: {value}"))
 }
 
 /// Writes an answer in proto3 JSON: fields at their default are left out.
 pub fn response_to_json(response: &RateLimitResponse) -> Value {
     let mut fields = Fields::default();
     fields.put_code("overallCode", response.overall_code);
-    fields.put_list(
-        "statuses",
-        response.statuses.iter().map(status_to_json).collect(),
-    );
+    fields.put_list("statuses", response.statuses.iter().map(status_to_json).collect());
     let headers = response.response_headers_to_add.iter();
-    fields.put_list(
-        "responseHeadersToAdd",
-        headers.map(header_to_json).collect(),
-    );
+    fields.put_list("responseHeadersToAdd", headers.map(header_to_json).collect());
     let headers = response.request_headers_to_add.iter();
     fields.put_list("requestHeadersToAdd", headers.map(header_to_json).collect());
     if !response.raw_body.is_empty() {
