@@ -59,7 +59,7 @@ pub enum Command {
 /// `Debug`, since `--set` may hold a password.
 #[derive(Args)]
 pub struct ServeArguments {
-    /// A YAML file of settings
+    /// a YAML file of settings
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     #[arg(long, value_name = "DIR", help = help("policies.directory"))]
@@ -76,7 +76,7 @@ pub struct ServeArguments {
     redis_url: Option<Secret>,
     #[arg(long, value_name = "atomic|independent", help = help("charging"))]
     charging: Option<String>,
-    /// Any setting, such as redis.timeout=10ms; may be repeated
+    /// any setting, such as redis.timeout=10ms; may be repeated
     #[arg(long = "set", value_name = "NAME=VALUE")]
     set: Vec<Secret>,
 }
@@ -220,10 +220,7 @@ static SERVE_HELP: LazyLock<String> = LazyLock::new(|| {
 
 /// The table's line for a flag.
 fn help(name: &str) -> String {
-    match Setting::find(name) {
-        Some(setting) => format!("{} [{}]", setting.about, setting.default_text()),
-        None => String::new(),
-    }
+    Setting::find(name).map(Setting::help).unwrap_or_default()
 }
 
 #[cfg(test)]

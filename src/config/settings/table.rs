@@ -382,6 +382,19 @@ impl Setting {
         }
     }
 
+    /// What it does and what it is by default, as the help of its flag says it.
+    #[must_use]
+    pub fn help(&self) -> String {
+        format!("{} [{}]", self.about, self.default_note())
+    }
+
+    fn default_note(&self) -> String {
+        match self.default {
+            Preset::Is(_) | Preset::Unset => format!("default: {}", self.default_text()),
+            Preset::Required => self.default_text(),
+        }
+    }
+
     /// The allowed values as the documentation writes them, with their unit.
     #[must_use]
     pub fn bounds(&self) -> String {
@@ -447,10 +460,10 @@ pub fn listing() -> String {
     let mut text = String::new();
     for setting in SETTINGS {
         text.push_str(&format!(
-            "  {}\n      {}\n      [default: {}; {}]\n",
+            "  {}\n      {}\n      [{}; {}]\n",
             setting.name,
             setting.about,
-            setting.default_text(),
+            setting.default_note(),
             setting.bounds()
         ));
     }
