@@ -241,19 +241,13 @@ fn a_bad_value_is_reported_even_where_a_later_layer_replaces_it() {
         policies(),
         flags(&["redis.timeout=10ms"]),
     ]);
-    insta::assert_snapshot!(text, @r#"
-    weir.yaml:1:9: redis.timeout = "soon": not a duration: write a number with its unit, such as 10ms
-    "#);
+    insta::assert_snapshot!(text, @r#"weir.yaml:1:9: redis.timeout = "soon": not a duration: write a number with its unit, such as 10ms"#);
 }
 
 #[test]
 fn what_a_file_of_settings_cannot_be() {
-    insta::assert_snapshot!(problems_of("- store"), @r#"
-    weir.yaml:1:1: settings are a mapping of names to values
-    "#);
-    insta::assert_snapshot!(problems_of("store"), @r#"
-    weir.yaml:1:1: settings are a mapping of names to values
-    "#);
+    insta::assert_snapshot!(problems_of("- store"), @"weir.yaml:1:1: settings are a mapping of names to values");
+    insta::assert_snapshot!(problems_of("store"), @"weir.yaml:1:1: settings are a mapping of names to values");
     insta::assert_snapshot!(problems_of("store: [memory, redis]\nx: [[1], {a: b}]\nlog: [a]"), @r#"
     weir.yaml:1:1: store: a list, where one value is expected
     weir.yaml:2:1: x: no such setting
@@ -264,31 +258,17 @@ fn what_a_file_of_settings_cannot_be() {
     weir.yaml:3:9: redis.url: has no value: give one, or leave the name out
     weir.yaml:3:17: redis.colour: no such setting
     "#);
-    insta::assert_snapshot!(problems_of("store: {kind: redis}"), @r#"
-    weir.yaml:1:9: store.kind: store takes one value, not a group
-    "#);
-    insta::assert_snapshot!(problems_of("store: memory\nstore: redis"), @r#"
-    weir.yaml:2:1: store: given twice, before by weir.yaml:1:1
-    "#);
-    insta::assert_snapshot!(problems_of("redis: {queue: 5}\nredis.queue: 5"), @r#"
-    weir.yaml:2:1: redis.queue: given twice, before by weir.yaml:1:9
-    "#);
+    insta::assert_snapshot!(problems_of("store: {kind: redis}"), @"weir.yaml:1:9: store.kind: store takes one value, not a group");
+    insta::assert_snapshot!(problems_of("store: memory\nstore: redis"), @"weir.yaml:2:1: store: given twice, before by weir.yaml:1:1");
+    insta::assert_snapshot!(problems_of("redis: {queue: 5}\nredis.queue: 5"), @"weir.yaml:2:1: redis.queue: given twice, before by weir.yaml:1:9");
     insta::assert_snapshot!(problems_of("a: &a 1ms\nb: *a"), @r#"
     weir.yaml:1:1: a: no such setting
     weir.yaml:2:4: aliases are not read: write the value
     "#);
-    insta::assert_snapshot!(problems_of("store: memory\n---\nstore: redis"), @r#"
-    weir.yaml:2:1: a second document: one is read
-    "#);
-    insta::assert_snapshot!(problems_of("store: 'memory"), @r#"
-    weir.yaml:1:8: not YAML: while scanning a quoted scalar, found unexpected end of stream
-    "#);
-    insta::assert_snapshot!(problems_of("{a: 1}: 2"), @r#"
-    weir.yaml:1:1: a name must be a text
-    "#);
-    insta::assert_snapshot!(problems_of("a: {b: {c: {d: {e: {f: {g: {h: {i: 1}}}}}}}}"), @r#"
-    weir.yaml:1:32: groups nest too deep
-    "#);
+    insta::assert_snapshot!(problems_of("store: memory\n---\nstore: redis"), @"weir.yaml:2:1: a second document: one is read");
+    insta::assert_snapshot!(problems_of("store: 'memory"), @"weir.yaml:1:8: not YAML: while scanning a quoted scalar, found unexpected end of stream");
+    insta::assert_snapshot!(problems_of("{a: 1}: 2"), @"weir.yaml:1:1: a name must be a text");
+    insta::assert_snapshot!(problems_of("a: {b: {c: {d: {e: {f: {g: {h: {i: 1}}}}}}}}"), @"weir.yaml:1:32: groups nest too deep");
 }
 
 #[test]
@@ -344,26 +324,16 @@ fn a_variable_that_is_not_utf8_is_named() {
 
 #[test]
 fn policies_are_required() {
-    insta::assert_snapshot!(problems(&[]), @r#"
-    settings: policies.directory: required: give --policies or WEIR__POLICIES__DIRECTORY
-    "#);
+    insta::assert_snapshot!(problems(&[]), @"settings: policies.directory: required: give --policies or WEIR__POLICIES__DIRECTORY");
 }
 
 #[test]
 fn settings_that_contradict_each_other_are_refused() {
     let together = |assignments: &[&str]| problems(&[policies(), flags(assignments)]);
-    insta::assert_snapshot!(together(&["listen.http=0.0.0.0:8081"]), @r#"
-    --set: listen.http = "0.0.0.0:8081": already taken by listen.grpc = 0.0.0.0:8081
-    "#);
-    insta::assert_snapshot!(together(&["listen.admin=127.0.0.1:8080"]), @r#"
-    --set: listen.admin = "127.0.0.1:8080": already taken by listen.http = 0.0.0.0:8080
-    "#);
-    insta::assert_snapshot!(together(&["listen.grpc=[::]:6070"]), @r#"
-    default: listen.admin = "127.0.0.1:6070": already taken by listen.grpc = [::]:6070
-    "#);
-    insta::assert_snapshot!(together(&["redis.username=me"]), @r#"
-    --set: redis.username: a user without a password: set redis.password too
-    "#);
+    insta::assert_snapshot!(together(&["listen.http=0.0.0.0:8081"]), @r#"--set: listen.http = "0.0.0.0:8081": already taken by listen.grpc = 0.0.0.0:8081"#);
+    insta::assert_snapshot!(together(&["listen.admin=127.0.0.1:8080"]), @r#"--set: listen.admin = "127.0.0.1:8080": already taken by listen.http = 0.0.0.0:8080"#);
+    insta::assert_snapshot!(together(&["listen.grpc=[::]:6070"]), @r#"default: listen.admin = "127.0.0.1:6070": already taken by listen.grpc = [::]:6070"#);
+    insta::assert_snapshot!(together(&["redis.username=me"]), @"--set: redis.username: a user without a password: set redis.password too");
     for fine in [
         vec!["listen.http=[::1]:8081"],
         vec![
