@@ -15,7 +15,7 @@ if now == 0 then
 end
 
 -- The window as it is now: [aw-2], and by the calendar [cl-2].
-local start, finish, c = now, now, 0
+local start, finish, c, moved = now, now, 0, false
 local theirs, count
 local stored = redis.call('GET', KEYS[1])
 if stored then
@@ -24,7 +24,8 @@ end
 if b3 == 0 then
   if stored and count > 0 and theirs > now then
     start, c = now, count
-    if theirs - now <= math.max(W, 60000000) then
+    moved = theirs - now > math.max(W, 60000000)
+    if not moved then
       start = theirs
     end
     finish = start + W
@@ -45,7 +46,8 @@ else
     c = count
   elseif stored and theirs > start then
     c = count
-    if theirs - now <= math.max(finish - start, 60000000) then
+    moved = theirs - now > math.max(finish - start, 60000000)
+    if not moved then
       local length = finish - start
       start, finish = theirs, theirs + length
       if b1 > theirs then
@@ -69,7 +71,7 @@ elseif op == 4 or op == 2 or (op ~= 0 and c + hits <= L) then
 elseif op == 3 then
   after = math.max(c, L)
 end
-if after ~= c then
+if after ~= c or moved then
   if after == 0 then
     redis.call('DEL', KEYS[1])
   else

@@ -19,7 +19,8 @@
 --
 -- Strategy: all keys are read before the first write, since Redis does not undo a script that fails. Each charge works
 -- on the copies that the charges before it left, in x, y and z, whose meaning is the algorithm's: the fields of its
--- state in their order. A copy is dirty once a charge has changed it; then x is nil where the state is empty. Where an
+-- state in their order. A copy is dirty once a charge has changed it, or found it in need of restating (moved, [tm-3]);
+-- then x is nil where the state is empty. Where an
 -- atomic decision denies, the copies are made anew and take only what is taken whatever the verdict. Branches are
 -- inline: at this size closures cost more than they save; those that are rarely called are functions.
 local blob = ARGV[1]
@@ -122,7 +123,7 @@ for pass = 1, 2 do
       -- The state as it is now [fw-3].
       local n = floor(now / W)
       local here = n % 2097152
-      local w, c = here, 0
+      local w, c, moved = here, 0, false
       if value then
         local packed = tonumber(value)
         local low = packed % 4294967296
@@ -136,6 +137,8 @@ for pass = 1, 2 do
           c = y[k]
           if (n + ahead) * W - now <= max(W, 60000000) then
             w, n = x[k], n + ahead
+          else
+            moved = true
           end
         end
       end
@@ -152,7 +155,7 @@ for pass = 1, 2 do
       elseif may_drain then
         after = max(c, L)
       end
-      if after ~= c then
+      if after ~= c or moved then
         dirty[k], x[k], y[k], ends[k] = 1, w, after, (n + 1) * W
         if after == 0 then
           x[k] = nil
@@ -163,7 +166,7 @@ for pass = 1, 2 do
       local cost, cost_f, P, L, B, T, F, post_paid
       cost, cost_f, P, L, B, T, F, post_paid, at = unpack_struct('<dddddddd', blob, at)
       -- The debt as it is now [pc-3].
-      local d, f = 0, 0
+      local d, f, moved = 0, 0, false
       if value then
         x[k], y[k], z[k] = unpack_struct('<ddd', value)
       end
@@ -173,6 +176,7 @@ for pass = 1, 2 do
         if post_paid == 1 then
           d_max, f_max = 281474976710656, 0
         end
+        moved = (d > 0 or f > 0) and (z[k] ~= L or d > d_max + 60000000)
         if z[k] ~= L then
           if d >= 281474976710656 then
             d, f = 281474976710656, 0
@@ -210,9 +214,9 @@ for pass = 1, 2 do
         is_over = hits > B or would_d > T or (would_d == T and would_f > F)
       end
       -- What becomes of it [dc-4].
-      local changed = false
+      local before, before_f = d, f
       if L == 0 then
-        changed = false
+        d = before
       elseif act == 5 or act == 7 then
         if act == 7 then
           -- The cost less what has drained since [un-3].
@@ -221,7 +225,6 @@ for pass = 1, 2 do
             cost, cost_f = 0, 0
           end
         end
-        changed = (d > 0 or f > 0) and (cost > 0 or cost_f > 0)
         d, f = d - cost, f - cost_f
         if f < 0 then
           d, f = d - 1, f + L
@@ -230,7 +233,7 @@ for pass = 1, 2 do
           d, f = 0, 0
         end
       elseif takes or ((act == 1 or act == 3) and not is_over and pass == 1) then
-        d, f, changed = would_d, would_f, true
+        d, f = would_d, would_f
       elseif may_drain and (d < T or (d == T and f < F)) then
         local gap, gap_f = T - d, F - f
         if gap_f < 0 then
@@ -240,16 +243,16 @@ for pass = 1, 2 do
         u = u + floor((w + gap_f) / P)
         if u > 0 then
           local c, c_f = mul_div(u, P, L)
-          d, f, changed = d + c, f + c_f, true
+          d, f = d + c, f + c_f
           if f >= L then
             d, f = d + 1, f - L
           end
         end
       end
-      if changed then
-        if d >= 281474976710656 then
-          d, f = 281474976710656, 0
-        end
+      if d >= 281474976710656 then
+        d, f = 281474976710656, 0
+      end
+      if d ~= before or f ~= before_f or moved then
         dirty[k], x[k], y[k], z[k], ends[k] = 2, now + d, f, L, now + d
         if f > 0 then
           ends[k] = now + d + 1
@@ -266,11 +269,12 @@ for pass = 1, 2 do
       if value then
         x[k], y[k] = unpack_struct('<dd', value)
       end
-      local from, till, c = now, now, 0
+      local from, till, c, moved = now, now, 0, false
       if b3 == 0 then
         if x[k] and y[k] > 0 and x[k] > now then
           c = y[k]
-          if x[k] - now <= max(W, 60000000) then
+          moved = x[k] - now > max(W, 60000000)
+          if not moved then
             from = x[k]
           end
           till = from + W
@@ -291,7 +295,8 @@ for pass = 1, 2 do
           c = y[k]
         elseif x[k] and x[k] > from then
           c = y[k]
-          if x[k] - now <= max(till - from, 60000000) then
+          moved = x[k] - now > max(till - from, 60000000)
+          if not moved then
             local length = till - from
             from, till = x[k], x[k] + length
             if b1 > from then
@@ -318,7 +323,7 @@ for pass = 1, 2 do
       elseif may_drain then
         after = max(c, L)
       end
-      if after ~= c then
+      if after ~= c or moved then
         if from == till then
           till = now + W
         end
@@ -335,13 +340,14 @@ for pass = 1, 2 do
       if value then
         x[k], y[k], z[k] = unpack_struct('<ddd', value)
       end
-      local from, p, c = now - now % W, 0, 0
+      local from, p, c, moved = now - now % W, 0, 0, false
       if x[k] then
         if x[k] == from then
           p, c = y[k], z[k]
         elseif x[k] > from then
           p, c = y[k], z[k]
-          if x[k] - now <= max(W, 60000000) then
+          moved = x[k] - now > max(W, 60000000)
+          if not moved then
             from = x[k]
           end
         elseif x[k] + W == from then
@@ -356,22 +362,22 @@ for pass = 1, 2 do
       is_over = (op == 6 and used > L) or (op < 5 and used + hits > L)
       -- What becomes of it [dc-4].
       local after_p, after_c = p, c
-      if act == 5 then
+      if L == 0 then
+        after_c = c
+      elseif act == 5 then
         after_p, after_c = max(0, p - max(0, hits - c)), max(0, c - hits)
-      elseif act == 7 and L > 0 then
+      elseif act == 7 then
         if from == proof then
           after_c = max(0, c - hits)
         elseif from == proof + W then
           after_p = max(0, p - hits)
         end
-      elseif L == 0 then
-        after_c = c
       elseif takes or ((act == 1 or act == 3) and not is_over and pass == 1) then
         after_c = min(c + hits, 4294967295)
       elseif may_drain then
         after_c = c + max(0, L - used)
       end
-      if after_p ~= p or after_c ~= c then
+      if after_p ~= p or after_c ~= c or (moved and L > 0) then
         dirty[k], x[k], y[k], z[k], ends[k] = 4, from, after_p, after_c, from + W
         if after_c > 0 then
           ends[k] = from + W + W
@@ -432,7 +438,7 @@ for pass = 1, 2 do
       for told = 1, 2 do
         if told == 2 then
           -- What becomes of it [dc-4].
-          local changed = added > 0
+          local changed = added > 0 or (rebased and used > 0 and act ~= 7 and L > 0)
           if added > 0 then
             if numbers[#numbers] ~= here then
               numbers[#numbers + 1] = here
@@ -518,7 +524,7 @@ for pass = 1, 2 do
           end
           if copy.at - now > max(W, 60000000) then
             -- The clock has stepped back too far [tm-2]: what counts moves to now, as one charge.
-            copy.at, copy.newest, copy.anew = now, now, true
+            copy.at, copy.newest, copy.anew, copy.moved = now, now, true, true
             copy.kept = copy.base
             if copy.sum > copy.base then
               copy.extra[1] = {at = now, sum = copy.sum, hits = copy.sum - copy.base}
@@ -528,7 +534,7 @@ for pass = 1, 2 do
       end
       if copy.sum == copy.base then
         -- Where nothing counts, the log begins anew.
-        copy.base, copy.sum, copy.kept, copy.anew = 0, 0, 0, true
+        copy.base, copy.sum, copy.kept, copy.at, copy.anew = 0, 0, 0, now, true
       end
       local used = copy.sum - copy.base
       is_over = (op == 6 and used > L) or (op < 5 and used + hits > L)
@@ -574,10 +580,12 @@ for pass = 1, 2 do
               _, copy.newest = find(copy.log, copy.first, copy.sum)
             end
           end
-          if added > 0 or given > 0 then
+          if added > 0 or given > 0 or (copy.moved and used > 0 and L > 0) then
+            copy.moved = false
             dirty[k] = 6
             ends[k] = copy.newest + W
-            copy.trim = copy.at - W
+            copy.trim = max(copy.trim or 0, copy.at - W)
+            copy.at = max(now, copy.newest)
           end
         end
         if pass == 1 then
@@ -615,7 +623,7 @@ for pass = 1, 2 do
       if value then
         x[k], y[k] = unpack_struct('<dd', value)
       end
-      local a, u = now, 0
+      local a, u, moved = now, 0, false
       if x[k] and L > 0 then
         local used = y[k]
         if post_paid == 0 then
@@ -623,7 +631,8 @@ for pass = 1, 2 do
         end
         if x[k] > now then
           u = used
-          if x[k] - now <= max(P, 60000000) then
+          moved = x[k] - now > max(P, 60000000)
+          if not moved then
             a = x[k]
           end
         else
@@ -652,7 +661,7 @@ for pass = 1, 2 do
       elseif may_drain then
         after = max(u, B)
       end
-      if after ~= u then
+      if after ~= u or moved then
         dirty[k], x[k], y[k] = 7, a, after
         if after == 0 then
           x[k] = nil

@@ -32,7 +32,7 @@ local function mul_div(a, b, c)
 end
 
 -- The debt as it is now [pc-3]: d us and f / L us.
-local d, f = 0, 0
+local d, f, moved = 0, 0, false
 local stored = redis.call('GET', KEYS[1])
 if stored and L > 0 then
   local tat, stored_f, stored_L = struct.unpack('<ddd', stored)
@@ -42,6 +42,8 @@ if stored and L > 0 then
     if post_paid == 1 then
       max, max_f = 281474976710656, 0
     end
+    -- Stored anew even if nothing is charged [tm-3].
+    moved = (d > 0 or f > 0) and (stored_L ~= L or d > max + 60000000)
     if stored_L ~= L then
       -- Another limit wrote it [pc-6]: u + w / P hits are owed.
       if d >= 281474976710656 then
@@ -68,12 +70,10 @@ if stored and L > 0 then
   end
 end
 local reply = {now, d, f}
+local before, before_f = d, f
 
 -- What becomes of it [dc-4].
-if op == 0 or L == 0 or (op == 5 and d == 0 and f == 0) then
-  return reply
-end
-if op == 5 then
+if L > 0 and op == 5 then
   d, f = d - cost, f - cost_f
   if f < 0 then
     d, f = d - 1, f + L
@@ -81,38 +81,32 @@ if op == 5 then
   if d < 0 then
     d, f = 0, 0
   end
-else
+elseif L > 0 and op ~= 0 then
   local would_d, would_f = d + cost, f + cost_f
   if would_f >= L then
     would_d, would_f = would_d + 1, would_f - L
   end
-  local over = hits > B or would_d > T or (would_d == T and would_f > F)
-  if over and op == 3 then
+  if op == 4 or not (hits > B or would_d > T or (would_d == T and would_f > F)) then
+    d, f = would_d, would_f
+  elseif op == 3 and (d < T or (d == T and f < F)) then
     -- Drain: as many whole hits as fit.
-    if d > T or (d == T and f >= F) then
-      return reply
-    end
     local gap, gap_f = T - d, F - f
     if gap_f < 0 then
       gap, gap_f = gap - 1, gap_f + L
     end
     local u, w = mul_div(gap, L, P)
-    u = u + math.floor((w + gap_f) / P)
-    if u == 0 then
-      return reply
+    cost, cost_f = mul_div(u + math.floor((w + gap_f) / P), P, L)
+    d, f = d + cost, f + cost_f
+    if f >= L then
+      d, f = d + 1, f - L
     end
-    cost, cost_f = mul_div(u, P, L)
-    would_d, would_f = d + cost, f + cost_f
-    if would_f >= L then
-      would_d, would_f = would_d + 1, would_f - L
-    end
-  elseif over and op ~= 4 then
-    return reply
   end
-  d, f = would_d, would_f
   if d >= 281474976710656 then
     d, f = 281474976710656, 0
   end
+end
+if d == before and f == before_f and not moved then
+  return reply
 end
 if d == 0 and f == 0 then
   redis.call('DEL', KEYS[1])

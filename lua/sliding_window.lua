@@ -88,7 +88,7 @@ elseif op == 4 or (op ~= 0 and op ~= 5 and used + hits <= L) then
 elseif op == 3 then
   added = math.max(0, L - used)
 end
-local changed = added > 0 or (op == 5 and used > 0 and L > 0)
+local changed = added > 0 or ((op == 5 or rebased) and used > 0 and L > 0)
 if added > 0 then
   if numbers[#numbers] ~= here then
     numbers[#numbers + 1] = here
@@ -96,7 +96,7 @@ if added > 0 then
   end
   counts[here] = math.min(counts[here] + added, 4294967295)
   used = used + added
-elseif changed then
+elseif op == 5 and changed then
   local rest = hits
   while rest > 0 and #numbers > 0 do
     local number = numbers[#numbers]

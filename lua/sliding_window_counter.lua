@@ -12,7 +12,7 @@ if now == 0 then
 end
 
 -- The counts as they are now [sc-2].
-local start, p, c = now - now % W, 0, 0
+local start, p, c, moved = now - now % W, 0, 0, false
 local stored = redis.call('GET', KEYS[1])
 if stored then
   local theirs, previous, count = struct.unpack('<ddd', stored)
@@ -20,6 +20,7 @@ if stored then
     p, c = previous, count
   elseif theirs > start then
     p, c = previous, count
+    moved = theirs - now > math.max(W, 60000000) and L > 0
     if theirs - now <= math.max(W, 60000000) then
       start = theirs
     end
@@ -49,7 +50,9 @@ end
 
 -- What becomes of it [dc-4].
 local after_p, after_c = p, c
-if op == 5 then
+if L == 0 then
+  after_c = c
+elseif op == 5 then
   after_p = math.max(0, p - math.max(0, hits - c))
   after_c = math.max(0, c - hits)
 elseif op == 4 or (op ~= 0 and c + x + hits <= L) then
@@ -57,7 +60,7 @@ elseif op == 4 or (op ~= 0 and c + x + hits <= L) then
 elseif op == 3 then
   after_c = c + math.max(0, L - c - x)
 end
-if after_p ~= p or after_c ~= c then
+if after_p ~= p or after_c ~= c or moved then
   if after_p == 0 and after_c == 0 then
     redis.call('DEL', KEYS[1])
   else

@@ -101,7 +101,7 @@ if left > 0 then
   reply[8] = newest_at + W
 end
 
-if added > 0 or given > 0 then
+if added > 0 or given > 0 or (rebased and used > 0 and L > 0) then
   if left == 0 or rebased or used == 0 then
     redis.call('DEL', key)
     if rebased and left > 0 and used > 0 then

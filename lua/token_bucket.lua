@@ -13,7 +13,7 @@ if now == 0 then
 end
 
 -- The bucket as it is now [tb-2].
-local a, u = now, 0
+local a, u, moved = now, 0, false
 local stored = redis.call('GET', KEYS[1])
 if stored and L > 0 then
   local anchor, used = struct.unpack('<dd', stored)
@@ -22,7 +22,8 @@ if stored and L > 0 then
   end
   if anchor > now then
     u = used
-    if anchor - now <= math.max(P, 60000000) then
+    moved = anchor - now > math.max(P, 60000000)
+    if not moved then
       a = anchor
     end
   else
@@ -45,7 +46,7 @@ if L > 0 then
     after = math.max(u, B)
   end
 end
-if after ~= u then
+if after ~= u or moved then
   if after == 0 then
     redis.call('DEL', KEYS[1])
   else

@@ -80,6 +80,47 @@ pub enum Effect {
     Give(Hits),
     /// Adds whatever is left.
     Drain,
+    /// Stores what was seen, though nothing is charged: see [`is_restated`].
+    Restate,
+}
+
+impl Effect {
+    /// The effect on a state in plain hits: never a drain, and nothing where nothing would change.
+    fn on(self, limit: &Limit, before: &Seen, now: Micros) -> Self {
+        match self {
+            Self::Drain => Self::Add(before.remaining(limit, now)).on(limit, before, now),
+            Self::Add(0) | Self::Give(0) => Self::Nothing,
+            Self::Give(_) if before.is_empty(now) => Self::Nothing,
+            effect => effect,
+        }
+    }
+}
+
+/// What becomes of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// It stays as it was, rolled or not; so does the time at which it expires.
+    Kept(Option<State>),
+    /// It is this from now on.
+    Put(State),
+    /// It is empty, so that it can go.
+    Gone,
+}
+
+impl Next {
+    fn of(state: Option<State>) -> Self {
+        state.map_or(Self::Gone, Self::Put)
+    }
+
+    /// The state that the key has then.
+    #[must_use]
+    pub fn into_state(self) -> Option<State> {
+        match self {
+            Self::Kept(state) => state,
+            Self::Put(state) => Some(state),
+            Self::Gone => None,
+        }
+    }
 }
 
 /// What follows from a state as seen. One implementation for each kind of [`Seen`].
@@ -233,13 +274,30 @@ pub fn seen(limit: &Limit, state: Option<&State>, hits: Hits, bounds: Option<Bou
     }
 }
 
+/// A state that a charge under another limit of the same shape found, as one under this limit would.
+#[must_use]
+pub fn seen_by(limit: &Limit, found: &Seen, now: Micros) -> Seen {
+    match found {
+        Seen::Pacing(debt) => Seen::Pacing(gcra::seen(limit, Some(*debt), now)),
+        Seen::TokenBucket(bucket) => Seen::TokenBucket(token_bucket::seen(limit, Some(*bucket), now)),
+        found => *found,
+    }
+}
+
+/// A state that was written at `now`, as it is: not yet clamped to what a limit believes at the next charge.
+#[must_use]
+pub fn as_written(limit: &Limit, state: &State, bounds: Option<Bounds>, now: Micros) -> Seen {
+    match state {
+        State::Pacing(debt) => Seen::Pacing(*debt),
+        State::TokenBucket(bucket) => Seen::TokenBucket(*bucket),
+        state => seen(limit, Some(state), 0, bounds, now),
+    }
+}
+
 /// What a charge of `hits` leaves behind, as the same charge would find it.
 #[must_use]
 pub fn after(limit: &Limit, state: Option<&State>, before: &Seen, hits: Hits, effect: Effect, now: Micros) -> Seen {
-    let effect = match effect {
-        Effect::Drain => Effect::Add(before.remaining(limit, now)),
-        effect => effect,
-    };
+    let effect = effect.on(limit, before, now);
     match (before, state) {
         (Seen::Summary(_), None) if matches!(limit.algorithm(), Algorithm::SlidingWindowLog) => {
             Seen::Summary(sliding_window_log::summary(limit, None, hits, effect, now))
@@ -262,9 +320,8 @@ pub fn after(limit: &Limit, state: Option<&State>, before: &Seen, hits: Hits, ef
 /// On a summary: what becomes of it depends on what it leaves out.
 #[must_use]
 pub fn changed(limit: &Limit, before: &Seen, effect: Effect, now: Micros) -> Seen {
-    match effect {
-        Effect::Nothing => *before,
-        Effect::Drain => changed(limit, before, Effect::Add(before.remaining(limit, now)), now),
+    match effect.on(limit, before, now) {
+        Effect::Nothing | Effect::Drain | Effect::Restate => *before,
         Effect::Add(hits) => match before {
             Seen::FixedWindow(seen) => Seen::FixedWindow(fixed_window::added(*seen, hits)),
             Seen::AnchoredWindow(seen) => Seen::AnchoredWindow(anchored_window::added(limit, *seen, hits, now)),
@@ -284,29 +341,17 @@ pub fn changed(limit: &Limit, before: &Seen, effect: Effect, now: Micros) -> See
     }
 }
 
-/// The next state of a key; none where it is empty, so that its key can go.
-///
-/// A charge that changes nothing leaves the state as it was, rolled or not.
+/// What an effect makes of a key.
 #[must_use]
-pub fn apply(
-    limit: &Limit,
-    state: Option<State>,
-    effect: Effect,
-    bounds: Option<Bounds>,
-    now: Micros,
-) -> Option<State> {
+pub fn apply(limit: &Limit, state: Option<State>, effect: Effect, bounds: Option<Bounds>, now: Micros) -> Next {
     if is_stateless(limit) {
-        return state;
+        return Next::Kept(state);
     }
     let before = seen(limit, state.as_ref(), 0, bounds, now);
-    let effect = match effect {
-        Effect::Drain => Effect::Add(before.remaining(limit, now)),
-        effect => effect,
-    };
-    match effect {
-        Effect::Nothing | Effect::Add(0) | Effect::Give(0) => return state,
-        Effect::Give(_) if before.is_empty(now) => return state,
-        _ => {}
+    let effect = effect.on(limit, &before, now);
+    let restated = state.as_ref().is_some_and(|state| is_restated(limit, state, bounds, now));
+    if matches!(effect, Effect::Nothing | Effect::Restate) && !restated {
+        return Next::Kept(state);
     }
     match (limit.algorithm(), state) {
         (Algorithm::SlidingWindow { .. }, state) => {
@@ -315,7 +360,7 @@ pub fn apply(
                 Some(State::SlidingWindow(buckets)) => buckets,
                 state => mismatch(limit, state.as_ref()),
             };
-            sliding_window::apply(limit, buckets, effect, now).map(State::SlidingWindow)
+            Next::of(sliding_window::apply(limit, buckets, effect, now).map(State::SlidingWindow))
         }
         (Algorithm::SlidingWindowLog, state) => {
             let log = match state {
@@ -323,45 +368,50 @@ pub fn apply(
                 Some(State::SlidingWindowLog(log)) => log,
                 state => mismatch(limit, state.as_ref()),
             };
-            sliding_window_log::apply(limit, log, effect, now).map(State::SlidingWindowLog)
+            Next::of(sliding_window_log::apply(limit, log, effect, now).map(State::SlidingWindowLog))
         }
-        _ => stored(&changed(limit, &before, effect, now), now),
+        (_, state) => match changed(limit, &before, effect, now) {
+            // At its bound already.
+            same if same == before && !restated => Next::Kept(state),
+            next => Next::of(stored(&next, now)),
+        },
     }
 }
 
 /// The state without the one charge that the receipt proves, as far as it still stands. [un-1]
 #[must_use]
-pub fn undone(
-    limit: &Limit,
-    state: Option<State>,
-    receipt: Receipt,
-    bounds: Option<Bounds>,
-    now: Micros,
-) -> Option<State> {
+pub fn undone(limit: &Limit, state: Option<State>, receipt: Receipt, bounds: Option<Bounds>, now: Micros) -> Next {
     if is_stateless(limit) {
-        return state;
+        return Next::Kept(state);
     }
     let before = seen(limit, state.as_ref(), 0, bounds, now);
-    if before.is_empty(now) {
-        return state;
-    }
     let left = match (&before, state) {
         (Seen::Summary(_), Some(State::SlidingWindow(buckets))) => {
-            return sliding_window::undone(limit, buckets, receipt, now).map(State::SlidingWindow);
+            return sliding_window::undone(limit, buckets, receipt, now);
         }
         (Seen::Summary(_), Some(State::SlidingWindowLog(log))) => {
-            return sliding_window_log::undone(limit, log, receipt, now).map(State::SlidingWindowLog);
+            return sliding_window_log::undone(limit, log, receipt, now);
         }
-        (Seen::FixedWindow(seen), _) => Seen::FixedWindow(fixed_window::undone(*seen, receipt)),
-        (Seen::AnchoredWindow(seen), _) => Seen::AnchoredWindow(anchored_window::undone(*seen, receipt)),
-        (Seen::SlidingWindowCounter(seen), _) => {
-            Seen::SlidingWindowCounter(sliding_window_counter::undone(limit, *seen, receipt))
+        (Seen::Summary(_), state) => return Next::Kept(state),
+        (seen, state) => {
+            let left = match seen {
+                Seen::FixedWindow(seen) => Seen::FixedWindow(fixed_window::undone(*seen, receipt)),
+                Seen::AnchoredWindow(seen) => Seen::AnchoredWindow(anchored_window::undone(*seen, receipt)),
+                Seen::SlidingWindowCounter(seen) => {
+                    Seen::SlidingWindowCounter(sliding_window_counter::undone(limit, *seen, receipt))
+                }
+                Seen::Pacing(seen) => Seen::Pacing(gcra::undone(limit, *seen, receipt, now)),
+                Seen::TokenBucket(seen) => Seen::TokenBucket(token_bucket::undone(limit, *seen, receipt)),
+                Seen::Summary(seen) => Seen::Summary(*seen),
+            };
+            // A charge that no longer stands leaves the state as it was, rolled or not.
+            if left == *seen && !state.as_ref().is_some_and(|state| is_restated(limit, state, bounds, now)) {
+                return Next::Kept(state);
+            }
+            left
         }
-        (Seen::Pacing(seen), _) => Seen::Pacing(gcra::undone(limit, *seen, receipt, now)),
-        (Seen::TokenBucket(seen), _) => Seen::TokenBucket(token_bucket::undone(limit, *seen, receipt)),
-        (Seen::Summary(_), state) => mismatch(limit, state.as_ref()),
     };
-    stored(&left, now)
+    Next::of(stored(&left, now))
 }
 
 /// What a store keeps of a state that was seen whole; nothing where it is empty.
@@ -414,6 +464,28 @@ pub const fn counts_denied(limit: &Limit) -> bool {
 #[must_use]
 pub const fn is_stateless(limit: &Limit) -> bool {
     limit.requests() == 0 && !counts_denied(limit)
+}
+
+/// Whether a state has to be stored as it was seen by whatever touches it, even where nothing is charged. [tm-3]
+///
+/// The clock stepped back by so much that the state is no longer believed: it would be met ahead again and again, and
+/// stay silent until the clock has caught up. Or another limit wrote a debt: it would go on draining at the old rate.
+#[must_use]
+pub fn is_restated(limit: &Limit, stored: &State, bounds: Option<Bounds>, now: Micros) -> bool {
+    if is_stateless(limit) {
+        return false;
+    }
+    match stored {
+        State::FixedWindow(counter) => fixed_window::is_far_ahead(limit, *counter, now),
+        State::AnchoredWindow(window) => anchored_window::is_far_ahead(limit, *window, bounds, now),
+        State::SlidingWindowCounter(counts) => {
+            !is_believed(u128::from(counts.start.saturating_sub(now)), limit.window().us())
+        }
+        State::SlidingWindow(buckets) => sliding_window::is_far_ahead(limit, buckets, now),
+        State::SlidingWindowLog(log) => sliding_window_log::is_far_ahead(limit, log, now),
+        State::Pacing(debt) => gcra::is_restated(limit, *debt, now),
+        State::TokenBucket(bucket) => !is_believed(u128::from(bucket.anchor.saturating_sub(now)), limit.window().us()),
+    }
 }
 
 /// Whether a state that lies `ahead_us` ahead of the clock is believed: the clock has stepped back a little. [tm-2]

@@ -110,6 +110,15 @@ pub fn decide<'s>(
     let mut found = SmallVec::<[Found; 2]>::new();
     let mut effects = SmallVec::<[Effect; 2]>::new();
     let mut verdicts = SmallVec::<[Verdict; 2]>::new();
+    // A charge that takes nothing may still have to restate what it finds; where several share a key, what one finds
+    // depends on the others, so that this is left to `algorithm::apply`.
+    let restate = |i: usize, state: Option<&State>, effect: Effect| match (effect, state) {
+        (Effect::Nothing, _) if slots.iter().filter(|&&slot| slot == slots[i]).count() > 1 => Effect::Restate,
+        (Effect::Nothing, Some(state)) if algorithm::is_restated(charges[i].limit, state, charges[i].bounds, now) => {
+            Effect::Restate
+        }
+        (effect, _) => effect,
+    };
     // Copies of the states that more than one charge is on; a single charge needs none.
     let mut copies = SmallVec::<[(u16, Option<State>); 2]>::new();
     for (i, (charge, &slot)) in charges.iter().zip(slots).enumerate() {
@@ -121,13 +130,13 @@ pub fn decide<'s>(
         let state = copy.map_or_else(|| read(slot), |copy| copies[copy].1.as_ref());
         let before = algorithm::seen(limit, state, hits, charge.bounds, now);
         let (verdict, _) = verdict(charge, &before, mode, now);
-        let effect = effect(charge, verdict, mode, false);
+        let effect = restate(i, state, effect(charge, verdict, mode, false));
         let after = match before {
             Seen::Summary(_) => Some(algorithm::after(limit, state, &before, hits, effect, now)),
             _ => None,
         };
         if slots[i + 1..].contains(&slot) {
-            let next = algorithm::apply(limit, state.cloned(), effect, charge.bounds, now);
+            let next = algorithm::apply(limit, state.cloned(), effect, charge.bounds, now).into_state();
             match copy {
                 Some(copy) => copies[copy].1 = next,
                 None => copies.push((slot, next)),
@@ -138,8 +147,8 @@ pub fn decide<'s>(
         verdicts.push(verdict);
     }
     if mode == Mode::Atomic && is_denied(charges, &verdicts) {
-        for ((kept, charge), &verdict) in effects.iter_mut().zip(charges).zip(&verdicts) {
-            *kept = effect(charge, verdict, mode, true);
+        for (i, charge) in charges.iter().enumerate() {
+            effects[i] = restate(i, read(slots[i]), effect(charge, verdicts[i], mode, true));
         }
     }
     Ok((settle(charges, slots, &found, mode, now), effects))
@@ -162,14 +171,14 @@ pub fn settle(charges: &[Charge<'_>], slots: &[u16], found: &[Found], mode: Mode
         let left = after.unwrap_or_else(|| algorithm::changed(limit, &before, effect, now));
         let state = if nothing_taken {
             let first = slots.iter().position(|&slot| slot == slots[i]).unwrap_or(i);
-            found[first].before
+            algorithm::seen_by(limit, &found[first].before, now)
         } else {
             left
         };
         let taken = match effect {
             Effect::Add(hits) => hits,
             Effect::Drain if !nothing_taken => remaining_before,
-            Effect::Drain | Effect::Give(_) | Effect::Nothing => 0,
+            Effect::Drain | Effect::Give(_) | Effect::Nothing | Effect::Restate => 0,
         };
         outcomes.push(Outcome {
             verdict,

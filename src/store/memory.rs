@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use super::{Clock, Peeked, Reply, Store, StoreError, Undo};
 use crate::engine::algorithm::fixed_window::Counter;
-use crate::engine::algorithm::{self, Effect};
+use crate::engine::algorithm::{self, Effect, Next};
 use crate::engine::decision;
 use crate::engine::{Bounds, Charge, Decision, Hits, Limit, Micros, Mode, Observer, State};
 
@@ -270,19 +270,20 @@ impl Shard {
         place: &Place<'_>,
         now: Micros,
         observer: &dyn Observer,
-        next: impl FnOnce(Option<State>) -> Option<State>,
+        next: impl FnOnce(Option<State>) -> Next,
     ) {
         let at = self.find(place.key, place.hash);
         let state = at.filter(|&at| self.entries[at].expires_at > now);
         let state = state.map(|at| std::mem::replace(&mut self.entries[at].state, MOVED_OUT));
         match (at, next(state)) {
-            (None, None) => {}
-            (Some(at), None) => self.remove_at(at),
-            (Some(at), Some(state)) => self.write(at, place, state, now),
-            (None, Some(state)) => {
+            (Some(at), Next::Kept(Some(state))) => self.entries[at].state = state,
+            (Some(at), Next::Put(state)) => self.write(at, place, state, now),
+            (None, Next::Put(state)) => {
                 let at = self.insert(place, now, observer);
                 self.write(at, place, state, now);
             }
+            (Some(at), Next::Gone) => self.remove_at(at),
+            (_, Next::Kept(_)) | (None, Next::Gone) => {}
         }
     }
 
@@ -308,7 +309,7 @@ impl Shard {
             self.leave(before);
             *self.shares.entry(place.share).or_insert(0) += 1;
         }
-        let seen = algorithm::seen(place.limit, Some(&state), 0, place.bounds, now);
+        let seen = algorithm::as_written(place.limit, &state, place.bounds, now);
         let capacity = place.limit.capacity();
         let entry = &mut self.entries[at];
         entry.state = state;

@@ -78,6 +78,16 @@ fn seen_by_calendar(stored: Option<Window>, bounds: &Bounds, now: Micros) -> See
     }
 }
 
+/// Whether the clock has stepped back by so much that the window is not believed any more. [tm-2]
+#[must_use]
+pub fn is_far_ahead(limit: &Limit, stored: Window, bounds: Option<Bounds>, now: Micros) -> bool {
+    let length = match bounds.and_then(|bounds| window_at(&bounds, now)) {
+        Some((start, end)) => end - start,
+        None => limit.window().us(),
+    };
+    stored.count > 0 && !is_believed(u128::from(stored.start.saturating_sub(now)), length)
+}
+
 /// The window with hits added; an empty one of the first hit begins now. [aw-2]
 #[must_use]
 pub fn added(limit: &Limit, seen: SeenWindow, hits: Hits, now: Micros) -> SeenWindow {

@@ -4,7 +4,7 @@
 //! span as long as the window ever admits more than the limit; the price is that an even stream at the nominal rate
 //! passes n / (n + 1) of it, where n is the number of buckets. Its Lua twin is lua/sliding_window.lua.
 
-use super::{Effect, Summary, is_believed};
+use super::{Effect, Next, State, Summary, is_believed};
 use crate::engine::charge::Receipt;
 use crate::engine::limit::{Algorithm, Limit};
 use crate::engine::{Hits, Micros};
@@ -68,7 +68,7 @@ pub fn summary(limit: &Limit, stored: Option<&Buckets>, hits: Hits, effect: Effe
     let (added, mut given) = match effect {
         Effect::Add(hits) => (u64::from(hits), 0),
         Effect::Give(hits) => (0, u64::from(hits)),
-        Effect::Nothing | Effect::Drain => (0, 0),
+        Effect::Nothing | Effect::Drain | Effect::Restate => (0, 0),
     };
     let used = (found + added).saturating_sub(given);
     let newest = if added > 0 {
@@ -100,6 +100,12 @@ pub fn summary(limit: &Limit, stored: Option<&Buckets>, hits: Hits, effect: Effe
     }
 }
 
+/// Whether the clock has stepped back by so much that what counts moves to now. [tm-2]
+#[must_use]
+pub fn is_far_ahead(limit: &Limit, stored: &Buckets, now: Micros) -> bool {
+    Live::of(limit, &stored.buckets, now).rebased.is_some_and(|hits| hits > 0)
+}
+
 /// The next state; none where nothing counts any more. [sw-2] [sw-4]
 #[must_use]
 pub fn apply(limit: &Limit, mut stored: Box<Buckets>, effect: Effect, now: Micros) -> Option<Box<Buckets>> {
@@ -126,26 +132,26 @@ pub fn apply(limit: &Limit, mut stored: Box<Buckets>, effect: Effect, now: Micro
                 buckets.pop();
             }
         }
-        Effect::Nothing | Effect::Drain => {}
+        Effect::Nothing | Effect::Drain | Effect::Restate => {}
     }
     (!stored.buckets.is_empty()).then_some(stored)
 }
 
 /// The state without one charge, if its bucket still counts. [un-2]
 #[must_use]
-pub fn undone(limit: &Limit, mut stored: Box<Buckets>, receipt: Receipt, now: Micros) -> Option<Box<Buckets>> {
+pub fn undone(limit: &Limit, mut stored: Box<Buckets>, receipt: Receipt, now: Micros) -> Next {
     let live = Live::of(limit, &stored.buckets, now);
-    if live.rebased.is_some() || !live.buckets.iter().any(|&(number, _)| number == receipt.mark) {
-        return Some(stored);
+    let counts = live.rebased.is_none() && live.buckets.iter().any(|&(number, _)| number == receipt.mark);
+    let at = stored.buckets.binary_search_by_key(&receipt.mark, |&(number, _)| number);
+    let (true, Ok(at)) = (counts, at) else {
+        return Next::Kept(Some(State::SlidingWindow(stored)));
+    };
+    let count = &mut stored.buckets[at].1;
+    *count = count.saturating_sub(receipt.hits);
+    if *count == 0 {
+        stored.buckets.remove(at);
     }
-    if let Ok(at) = stored.buckets.binary_search_by_key(&receipt.mark, |&(number, _)| number) {
-        let count = &mut stored.buckets[at].1;
-        *count = count.saturating_sub(receipt.hits);
-        if *count == 0 {
-            stored.buckets.remove(at);
-        }
-    }
-    (!stored.buckets.is_empty()).then_some(stored)
+    Next::of((!stored.buckets.is_empty()).then_some(State::SlidingWindow(stored)))
 }
 
 fn precision(limit: &Limit) -> u64 {

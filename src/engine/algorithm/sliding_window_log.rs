@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Effect, Summary, is_believed};
+use super::{Effect, Next, State, Summary, is_believed};
 use crate::engine::charge::Receipt;
 use crate::engine::limit::Limit;
 use crate::engine::{Hits, Micros};
@@ -95,11 +95,11 @@ pub fn summary(limit: &Limit, log: Option<&Log>, hits: Hits, effect: Effect, now
                 .map_or(live.at, |entries| entries[entries.partition_point(|entry| entry.sum < live.base + left)].at);
             (left, newest, sum - (live.used - left))
         }
-        Effect::Nothing | Effect::Drain => (live.used, live.at, sum),
+        Effect::Nothing | Effect::Drain | Effect::Restate => (live.used, live.at, sum),
     };
     // Where nothing is added, the newest entry itself, which may be older than now.
     let newest = match (effect, entries.and_then(VecDeque::back)) {
-        (Effect::Nothing | Effect::Drain, Some(entry)) if !live.rebased => entry.at,
+        (Effect::Nothing | Effect::Drain | Effect::Restate, Some(entry)) if !live.rebased => entry.at,
         _ => newest,
     };
 
@@ -117,6 +117,13 @@ pub fn summary(limit: &Limit, log: Option<&Log>, hits: Hits, effect: Effect, now
         empty_at: if used > 0 { newest + window_us } else { 0 },
         mark,
     }
+}
+
+/// Whether the clock has stepped back by so much that what counts moves to now. [tm-2]
+#[must_use]
+pub fn is_far_ahead(limit: &Limit, log: &Log, now: Micros) -> bool {
+    let live = Live::of(limit, Some(log), now);
+    live.rebased && live.used > 0
 }
 
 /// The next state; none where nothing counts any more. [sl-2] [sl-4]
@@ -146,14 +153,14 @@ pub fn apply(limit: &Limit, mut log: Box<Log>, effect: Effect, now: Micros) -> O
             log.entries.truncate(whole);
             log.entries.extend(split.filter(|_| kept < left));
         }
-        Effect::Nothing | Effect::Drain => {}
+        Effect::Nothing | Effect::Drain | Effect::Restate => {}
     }
     (!log.entries.is_empty()).then_some(log)
 }
 
 /// The state without one charge: its entry goes, and the sums after it are lowered. [un-4]
 #[must_use]
-pub fn undone(limit: &Limit, mut log: Box<Log>, receipt: Receipt, now: Micros) -> Option<Box<Log>> {
+pub fn undone(limit: &Limit, mut log: Box<Log>, receipt: Receipt, now: Micros) -> Next {
     let live = Live::of(limit, Some(&log), now);
     let index = log.entries.partition_point(|entry| entry.sum < receipt.mark);
     let hits = u64::from(receipt.hits);
@@ -162,11 +169,11 @@ pub fn undone(limit: &Limit, mut log: Box<Log>, receipt: Receipt, now: Micros) -
         && log.entries.get(index).is_some_and(|entry| entry.sum == receipt.mark && entry.at == receipt.at)
         && log.hits(index) == hits;
     if !stands {
-        return Some(log);
+        return Next::Kept(Some(State::SlidingWindowLog(log)));
     }
     log.entries.remove(index);
     for entry in log.entries.range_mut(index..) {
         entry.sum -= hits;
     }
-    (!log.entries.is_empty()).then_some(log)
+    Next::of((!log.entries.is_empty()).then_some(State::SlidingWindowLog(log)))
 }
