@@ -4,6 +4,8 @@
 //! tests/data/policies/bad holds one file for each kind of mistake, with the problems expected of it beside it; with
 //! UPDATE_EXPECTED=1 those are written anew, to be read before they are committed.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot read its own files should fail")]
+
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -152,7 +154,7 @@ fn limits_of_every_kind_are_as_written() {
     assert_eq!(limits("closed")[0].capacity(), 0);
     assert!(limits("tokens")[0].post_paid && limits("tokens")[0].drain);
     // Only those that have a twin are told apart by name.
-    let ids: Vec<_> = limits("several").iter().map(|limit| limit.id()).collect();
+    let ids: Vec<_> = limits("several").iter().map(weir::engine::Limit::id).collect();
     assert_eq!(ids, ["f3600s:soft", "f3600s:hard", "f86400s"]);
     let several = rule(&loaded, "shop", &[("several", "x")]).unwrap();
     assert_eq!(several.role, Role::Shadow);
@@ -320,19 +322,24 @@ fn too_many_descriptors_are_told_once() {
     assert_eq!(told.to_string(), format!("b.yaml:{line}:3: more than 1000000 descriptors in all files"));
 }
 
-/// A load that compared each rule with all others would take minutes here, not seconds.
+/// Ten times the rules may take ten times as long; comparing all to all would take a hundred times.
 #[test]
 fn a_hundred_thousand_rules_load_without_comparing_all_to_all() {
-    let mut text = String::from("domain: d\ndescriptors:\n");
-    for i in 0..50_000 {
-        writeln!(text, "- {{key: a, value: v{i}, rate_limit: {{unit: hour, requests_per_unit: 5}}}}").unwrap();
-        writeln!(text, "- {{key: a, value: p{i}*, rate_limit: {{unit: hour, requests_per_unit: 5}}}}").unwrap();
-    }
-    let started = std::time::Instant::now();
-    let loaded = parse(&[("p.yaml", &text)]).unwrap();
-    assert_eq!(loaded.policies.rules().len(), 100_000);
-    let took = started.elapsed();
-    assert!(took.as_secs() < 30, "took {took:?}");
+    let took = |rules: usize| {
+        let mut text = String::from("domain: d\ndescriptors:\n");
+        for i in 0..rules / 2 {
+            writeln!(text, "- {{key: a, value: v{i}, rate_limit: {{unit: hour, requests_per_unit: 5}}}}").unwrap();
+            writeln!(text, "- {{key: a, value: p{i}*, rate_limit: {{unit: hour, requests_per_unit: 5}}}}").unwrap();
+        }
+        let started = std::time::Instant::now();
+        let loaded = parse(&[("p.yaml", &text)]).unwrap();
+        assert_eq!(loaded.policies.rules().len(), rules);
+        started.elapsed()
+    };
+    // A busy machine can only make a run look slower, so the best of a few counts.
+    let few = (0..3).map(|_| took(10_000)).min().unwrap();
+    let many = (0..3).map(|_| took(100_000)).find(|&many| many < few * 40);
+    assert!(many.is_some(), "10,000 rules took {few:?}, ten times as many over 40 times that");
 }
 
 #[test]

@@ -462,5 +462,7 @@ mod tests {
         assert_eq!(twice.unwrap_err(), PolicyError::DuplicateDescriptor("shop|a=1".into()));
         let alone = compile(vec![node("a", "", vec![]), node("a", "", vec![])]);
         assert_eq!(alone.unwrap_err(), PolicyError::DuplicateDescriptor("shop|a".into()));
+        let patterns = compile(vec![node("a", "1*", vec![]), node("b", "1*", vec![]), node("a", "1*", vec![])]);
+        assert_eq!(patterns.unwrap_err(), PolicyError::DuplicateDescriptor("shop|a=1*".into()));
     }
 }

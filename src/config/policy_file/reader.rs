@@ -29,7 +29,7 @@ const FILE: Kind = Kind { name: "a policy file", keys: &["domain", "descriptors"
 const DESCRIPTOR: Kind = Kind {
     name: "a descriptor",
     keys: &["key", "value", "rate_limit", "rate_limits", "shadow_mode", "share_threshold", "descriptors"],
-    not_yet: &["quota_mode", "detailed_metric", "value_to_metric"],
+    not_yet: &["quota_mode", "detailed_metric", "value_to_metric", "metadata"],
 };
 const LIMIT: Kind = Kind {
     name: "a rate limit",
