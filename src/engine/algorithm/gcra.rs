@@ -123,14 +123,15 @@ pub const fn ceiling(limit: &Limit) -> Span {
 fn converted(limit: &Limit, debt: Span, stored_requests: u32) -> Span {
     let (period, requests) = (limit.window().us(), u64::from(limit.requests()));
     let (hits, rest) = mul_div(debt.0, u64::from(stored_requests), period);
-    let (hits, rest) = (hits + (rest + debt.1) / period, (rest + debt.1) % period);
+    // mul_div stops at the largest u64, and so do these sums: that is more than any bound below.
+    let (hits, rest) = (hits.saturating_add((rest + debt.1) / period), (rest + debt.1) % period);
     let (hits_max, rest_max) = if limit.post_paid { (CONVERTED_HITS_MAX, 0) } else { (u64::from(limit.capacity()), 0) };
     if (hits, rest) > (hits_max, rest_max) {
         return ceiling(limit);
     }
     let (us, part) = mul_div(hits, period, requests);
     let part = part + rest % requests;
-    (us + rest / requests + part / requests, part % requests)
+    (us.saturating_add(rest / requests + part / requests), part % requests)
 }
 
 fn span(debt: Debt, now: Micros) -> Span {
