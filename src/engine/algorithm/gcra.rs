@@ -5,6 +5,7 @@
 //! and hits fit while the debt stays within that of a full burst. Debts are exact: whole microseconds and a fraction over
 //! `L`, so that a rate such as 7 per second loses nothing over time. Its Lua twin is lua/gcra.lua.
 
+use super::fixed_window::AHEAD_US_MIN;
 use crate::engine::arith::mul_div;
 use crate::engine::charge::Receipt;
 use crate::engine::limit::{DEBT_US_MAX, Limit};
@@ -41,6 +42,15 @@ pub fn seen(limit: &Limit, stored: Option<Debt>, now: Micros) -> Debt {
         debt = converted(limit, debt.min((DEBT_US_MAX, 0)), stored.requests);
     }
     made(limit, debt.min(ceiling(limit)), now)
+}
+
+/// Whether the debt lies so far past the largest that is believed that the difference is no flicker of the clock: it
+/// stepped back, or the burst was lowered. Then what is believed replaces it, or the limit would stay silent until the
+/// old debt is paid. [pc-5]
+#[must_use]
+pub fn is_far_ahead(limit: &Limit, stored: Debt, now: Micros) -> bool {
+    let same = stored.requests == limit.requests() && stored.requests > 0;
+    same && stored.tat.saturating_sub(now) > ceiling(limit).0 + AHEAD_US_MIN
 }
 
 /// How many hits fit now. [pc-4]
