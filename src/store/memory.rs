@@ -269,7 +269,9 @@ impl Shard {
         let &Write { key, hash, share, limit, state } = write;
         let expires_at = now + algorithm::reset_after(limit, &state, now);
         let capacity = limit.capacity();
-        let used = capacity - algorithm::remaining(limit, &state, now).min(capacity);
+        // The last of several charges on the key may have written it under another limit than this one.
+        let seen = algorithm::seen(limit, Some(&state), now);
+        let used = capacity - algorithm::remaining(limit, &seen, now).min(capacity);
         if let Some(at) = self.find(key, hash) {
             let before = self.entries[at].share;
             if before != share {
