@@ -106,6 +106,9 @@ impl Store for Engine {
         for undo in charges {
             let Some((stored, _)) = states.get(undo.key) else { continue };
             let seen = algorithm::seen(undo.limit, Some(stored), now);
+            if algorithm::is_empty(&seen, now) {
+                continue;
+            }
             let state = algorithm::undone(undo.limit, &seen, undo.receipt, now);
             if algorithm::is_empty(&state, now) {
                 states.remove(undo.key);

@@ -300,7 +300,7 @@ impl Vector {
         for (name, limit) in &self.limits {
             limits.push(format!("{name} = \"{}\"", write_limit(limit)));
         }
-        format!("[[vector]]\nname = {name:?}\nrules = []\nlimits = {{ {} }}\nsteps = \"\"\"\n", limits.join(", "))
+        format!("[[vector]]\nname = {name:?}\nrules = []\nlimits = {{ {} }}\nsteps = '''\n", limits.join(", "))
     }
 }
 
