@@ -113,7 +113,7 @@ impl Memory {
         let state = algorithm::undone(undo.limit, &seen, undo.receipt, now);
         if algorithm::is_empty(&state, now) {
             shard.remove(undo.key, hash);
-        } else if state != seen {
+        } else if state != seen || algorithm::is_far_ahead(undo.limit, &stored, now) {
             let share = shard.share(undo.key, hash);
             let write = Write { key: undo.key, hash, share, limit: undo.limit, state };
             shard.put(&write, now, &*self.observer);
@@ -269,7 +269,9 @@ impl Shard {
         let &Write { key, hash, share, limit, state } = write;
         let expires_at = now + algorithm::reset_after(limit, &state, now);
         let capacity = limit.capacity();
-        let used = capacity - algorithm::remaining(limit, &state, now).min(capacity);
+        // The last of several charges on the key may have written it under another limit than this one.
+        let seen = algorithm::seen(limit, Some(&state), now);
+        let used = capacity - algorithm::remaining(limit, &seen, now).min(capacity);
         if let Some(at) = self.find(key, hash) {
             let before = self.entries[at].share;
             if before != share {
