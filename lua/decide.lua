@@ -70,7 +70,7 @@ for pass = 1, 2 do
       -- The state as it is now [fw-3] [fw-5].
       local n = floor(now / W)
       local here = n % 2097152
-      local w, c = here, 0
+      local w, c, moved = here, 0, false
       if not kind[k] and value then
         local packed = tonumber(value)
         local low = packed % 4294967296
@@ -84,6 +84,8 @@ for pass = 1, 2 do
           c = y[k]
           if (n + ahead) * W - now <= math.max(W, 60000000) then
             w, n = x[k], n + ahead
+          else
+            moved = true
           end
         end
       end
@@ -104,7 +106,7 @@ for pass = 1, 2 do
       elseif act == 3 and (atomic == 0 or pass == 2) then
         after = math.max(c, L)
       end
-      if after ~= c then
+      if after ~= c or moved then
         kind[k], x[k], y[k], ends[k] = 1, w, after, (n + 1) * W
         if after == 0 then
           x[k] = nil
@@ -113,8 +115,8 @@ for pass = 1, 2 do
     else
       local cost, cost_f, P, L, B, T, F, post_paid, taken_at
       cost, cost_f, P, L, B, T, F, post_paid, taken_at, at = struct.unpack('<ddddddddd', blob, at)
-      -- The debt as it is now [pc-3] [pc-5] [pc-6].
-      local d, f = 0, 0
+      -- The debt as it is now [pc-3] [pc-6]; far past what is believed it is stored anew even if nothing is charged [pc-5].
+      local d, f, changed = 0, 0, false
       if not kind[k] and value then
         x[k], y[k], z[k] = struct.unpack('<ddd', value)
       end
@@ -124,6 +126,7 @@ for pass = 1, 2 do
         if post_paid == 1 then
           max, max_f = 281474976710656, 0
         end
+        changed = z[k] == L and d > max + 60000000
         if z[k] ~= L then
           if d >= 281474976710656 then
             d, f = 281474976710656, 0
@@ -161,7 +164,6 @@ for pass = 1, 2 do
         is_over = hits > B or would_d > T or (would_d == T and would_f > F)
       end
       -- What becomes of it [dc-4].
-      local changed = false
       if L > 0 then
         if act == 7 then
           -- The cost less what has drained since [un-3].
@@ -171,7 +173,7 @@ for pass = 1, 2 do
           end
         end
         if act == 5 or act == 7 then
-          changed = (d > 0 or f > 0) and (cost > 0 or cost_f > 0)
+          changed = changed or ((d > 0 or f > 0) and (cost > 0 or cost_f > 0))
           d, f = d - cost, f - cost_f
           if f < 0 then
             d, f = d - 1, f + L

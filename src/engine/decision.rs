@@ -207,6 +207,8 @@ impl<'a> Working<'a> {
         };
         if hits > 0 {
             self.put(slot, algorithm::added(limit, seen, hits, now), now);
+        } else if self.state(slot).is_some_and(|stored| algorithm::is_far_ahead(limit, stored, now)) {
+            self.put(slot, *seen, now);
         }
     }
 

@@ -113,7 +113,7 @@ impl Memory {
         let state = algorithm::undone(undo.limit, &seen, undo.receipt, now);
         if algorithm::is_empty(&state, now) {
             shard.remove(undo.key, hash);
-        } else if state != seen {
+        } else if state != seen || algorithm::is_far_ahead(undo.limit, &stored, now) {
             let share = shard.share(undo.key, hash);
             let write = Write { key: undo.key, hash, share, limit: undo.limit, state };
             shard.put(&write, now, &*self.observer);

@@ -46,19 +46,23 @@ pub fn seen(limit: &Limit, stored: Option<Counter>, now: Micros) -> Counter {
     let Some(stored) = stored else {
         return Counter { window: here, count: 0 };
     };
-    let ahead = windows_ahead(stored.window, here);
-    if ahead == 0 {
-        return stored;
-    }
-    if ahead > WINDOW_NUMBERS / 2 {
+    if windows_ahead(stored.window, here) > WINDOW_NUMBERS / 2 {
         return Counter { window: here, count: 0 };
     }
-    let ahead_us = u128::from(now / window_us + ahead) * u128::from(window_us) - u128::from(now);
-    if ahead_us <= u128::from(window_us.max(AHEAD_US_MIN)) {
-        stored
-    } else {
-        Counter { window: here, count: stored.count }
+    if is_far_ahead(limit, stored, now) { Counter { window: here, count: stored.count } } else { stored }
+}
+
+/// Whether the clock stepped back by so much that the window is no longer believed, and the count moves to this one.
+/// [fw-5]
+#[must_use]
+pub fn is_far_ahead(limit: &Limit, stored: Counter, now: Micros) -> bool {
+    let window_us = limit.window().us();
+    let ahead = windows_ahead(stored.window, window_here(now, window_us));
+    if ahead == 0 || ahead > WINDOW_NUMBERS / 2 {
+        return false;
     }
+    let ahead_us = u128::from(now / window_us + ahead) * u128::from(window_us) - u128::from(now);
+    ahead_us > u128::from(window_us.max(AHEAD_US_MIN))
 }
 
 /// What is left of the limit, which may have been another when hits were counted. [fw-4] [fw-7]
