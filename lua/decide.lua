@@ -11,9 +11,9 @@
 -- op: as in fixed_window.lua, and 6 look, over only when more has been taken than the limit holds; 7 undo what the
 -- mark (a window) or the time of the charge proves. A look has 1 for hits.
 --
--- Strategy: all keys are read before the first write, since Redis does not undo a script that fails. Each charge works
--- on the copies that the charges before it left: a fixed window's are (w, c), a debt's (tat, fraction, requests). Where
--- an atomic decision denies, the copies are made anew and take only what is taken whatever the verdict.
+-- Strategy: all keys are read before the first write, since Redis does not undo a script that fails [rd-1]. Each
+-- charge works on the copies that the charges before it left: a fixed window's are (w, c), a debt's (tat, fraction,
+-- requests). Where an atomic decision denies, the copies are made anew and take only what is taken whatever the verdict.
 -- Branches are inline: at this size closures cost more than they save.
 local blob = ARGV[1]
 local now, atomic, count, start = struct.unpack('<ddd', blob)
@@ -67,7 +67,7 @@ for pass = 1, 2 do
     if algorithm == 1 then
       local W, L, mark
       W, L, mark, at = struct.unpack('<ddd', blob, at)
-      -- The state as it is now [fw-3].
+      -- The state as it is now [fw-3] [fw-5].
       local n = floor(now / W)
       local here = n % 2097152
       local w, c, moved = here, 0, false
@@ -115,7 +115,7 @@ for pass = 1, 2 do
     else
       local cost, cost_f, P, L, B, T, F, post_paid, taken_at
       cost, cost_f, P, L, B, T, F, post_paid, taken_at, at = struct.unpack('<ddddddddd', blob, at)
-      -- The debt as it is now [pc-3]; far past what is believed it is stored anew even if nothing is charged [pc-5].
+      -- The debt as it is now [pc-3] [pc-6]; far past what is believed it is stored anew even if nothing is charged [pc-5].
       local d, f, changed = 0, 0, false
       if not kind[k] and value then
         x[k], y[k], z[k] = struct.unpack('<ddd', value)
@@ -226,6 +226,7 @@ for pass = 1, 2 do
   end
 end
 
+-- Each state that changed is written, with the instant at which it equals an empty one [rd-2].
 for k = 1, #KEYS do
   if kind[k] and not x[k] then
     redis.call('DEL', KEYS[k])

@@ -106,7 +106,7 @@ pub fn given(limit: &Limit, seen: &State, hits: Hits, now: Micros) -> State {
     }
 }
 
-/// The state without the one charge that the receipt proves. [un]
+/// The state without the one charge that the receipt proves. [un-1]
 #[must_use]
 pub fn undone(limit: &Limit, seen: &State, receipt: Receipt, now: Micros) -> State {
     match (limit.algorithm(), seen) {
@@ -137,7 +137,7 @@ pub fn is_past(limit: &Limit, seen: &State, now: Micros) -> bool {
     }
 }
 
-/// Which part of the state a charge goes to, for its receipt. [un]
+/// Which part of the state a charge goes to, for its receipt. [un-1]
 #[must_use]
 pub fn mark(seen: &State) -> u64 {
     match seen {

@@ -1,4 +1,4 @@
-//! The embedded store: sharded, bounded, all-or-nothing across keys. [me]
+//! The embedded store: sharded, bounded, all-or-nothing across keys. [me-1]
 //!
 //! A key lives in one shard; a decision locks the shards of all its keys, always in ascending order, and calls the
 //! engine under those locks. A plain mutex is right: nothing is awaited while it is held. Expired states are not swept
@@ -30,7 +30,7 @@ const SWEEP: usize = 2;
 /// A shard's list gives memory back when it is larger than this and three quarters empty.
 const SHRINK_ABOVE: usize = 1_024;
 
-/// States in this process's memory: lost when it ends, not shared with other replicas.
+/// States in this process's memory: lost when it ends, not shared with other replicas. [ex-2]
 pub struct Memory {
     shards: Box<[Mutex<Shard>]>,
     hasher: DefaultHashBuilder,
@@ -254,7 +254,7 @@ impl Shard {
         Some(*at as usize)
     }
 
-    /// The state of a key, unless it has expired.
+    /// The state of a key, unless it has expired. [me-2]
     fn live(&self, key: &str, hash: u32, now: Micros) -> Option<State> {
         let entry = &self.entries[self.find(key, hash)?];
         (entry.expires_at > now).then_some(entry.state)
@@ -334,7 +334,7 @@ impl Shard {
         }
     }
 
-    /// Drops the next few entries that have expired, so that what nobody asks for again goes too.
+    /// Drops the next few entries that have expired, so that what nobody asks for again goes too. [me-2]
     fn sweep(&mut self, now: Micros) {
         for _ in 0..SWEEP {
             if self.sweep_at >= self.entries.len() {
@@ -348,7 +348,7 @@ impl Shard {
         }
     }
 
-    /// Makes room for one entry of `share`. [me-3]
+    /// Makes room for one entry of `share`. [me-3] [me-4]
     ///
     /// Only rules that hold at least their portion of the shard give entries up, so that a flood on one rule costs the
     /// others nothing; among the sample, the least valuable entry goes.

@@ -1,7 +1,7 @@
-//! Fixed windows, aligned to the clock: quotas that people understand, and the cheapest algorithm. [fw]
+//! Fixed windows, aligned to the clock: quotas that people understand, and the cheapest algorithm. [fw-1]
 //!
 //! Known from INCR and EXPIRE counters. Admits at most the limit in each window, so at most twice the limit over a span
-//! as long as one window. Its Lua twin is lua/fixed_window.lua.
+//! as long as one window [ex-1]. Its Lua twin is lua/fixed_window.lua.
 
 use crate::engine::charge::Receipt;
 use crate::engine::limit::Limit;
@@ -14,7 +14,7 @@ const COUNTS: u64 = 1 << 32;
 /// How far a state may lie ahead of a clock that stepped back and still be believed, if its window is shorter. [fw-5]
 pub const AHEAD_US_MIN: u64 = 60_000_000;
 
-/// The hits of one window.
+/// The hits of one window of the clock. [fw-1]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
     /// `floor(now / W) mod 2^21`.
@@ -65,7 +65,7 @@ pub fn is_far_ahead(limit: &Limit, stored: Counter, now: Micros) -> bool {
     ahead_us > u128::from(window_us.max(AHEAD_US_MIN))
 }
 
-/// What is left of the limit. [fw-4]
+/// What is left of the limit, which may have been another when hits were counted. [fw-4] [fw-7]
 #[must_use]
 pub const fn remaining(limit: &Limit, seen: Counter) -> Hits {
     limit.requests().saturating_sub(seen.count)
