@@ -144,7 +144,7 @@ fn there_are_enough_vectors_and_each_cites_rules_that_the_code_cites() {
     }
 }
 
-/// Collects what the files under `directory` cite as `[xx-1]`.
+/// Collects what the files under `directory` cite as `[fw-3]`.
 fn cite(directory: &Path, cited: &mut BTreeSet<String>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();

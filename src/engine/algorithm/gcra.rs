@@ -1,9 +1,9 @@
-//! The generic cell rate algorithm: a steady rate with a burst. [pc]
+//! The generic cell rate algorithm: a steady rate with a burst. [pc-3]
 //!
 //! Known from ATM networks (ITU-T I.371) and redis-cell. The state is a debt in time, kept as the instant at which it is
 //! paid (the theoretical arrival time): each hit costs `P / L` microseconds, the debt drains by one microsecond in each,
 //! and hits fit while the debt stays within that of a full burst. Debts are exact: whole microseconds and a fraction over
-//! `L`, so that a rate such as 7 per second loses nothing over time. Its Lua twin is lua/gcra.lua.
+//! `L`, so that a rate such as 7 per second loses nothing over time. [ex-1] Its Lua twin is lua/gcra.lua.
 
 use super::{AHEAD_US_MIN, View};
 use crate::engine::arith::mul_div;
@@ -14,7 +14,7 @@ use crate::engine::{Hits, Micros};
 /// Debts above this many hits are taken as the largest debt when the limit changes. [pc-6]
 const CONVERTED_HITS_MAX: u64 = (1 << 49) - 1;
 
-/// A debt as stored.
+/// A debt as stored. [pc-9]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Debt {
     /// The instant at which the whole microseconds of the debt are paid.
