@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::config::policy_file::{DomainOutline, Loaded, Outline, Problems, load_dir};
 use crate::config::settings::spell;
-use crate::engine::{Algorithm, Limit, PolicySet, Role, Rule};
+use crate::engine::{Limit, PolicySet, Role, Rule};
 
 /// How far the limits are moved to the right so that they stand below each other, in characters. Longer descriptors
 /// push theirs further.
@@ -132,9 +132,10 @@ fn amount(limit: &Limit) -> String {
 }
 
 fn details(limit: &Limit) -> Vec<String> {
-    let algorithm = match limit.algorithm() {
-        Algorithm::FixedWindow => limit.algorithm().name().to_owned(),
-        Algorithm::Gcra { burst } => format!("{} burst {burst}", limit.algorithm().name()),
+    let name = limit.algorithm().name();
+    let algorithm = match limit.algorithm().burst() {
+        Some(burst) => format!("{name} burst {burst}"),
+        None => name.to_owned(),
     };
     let mut details = vec![algorithm];
     if let Some(name) = &limit.name {

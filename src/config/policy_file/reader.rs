@@ -444,15 +444,15 @@ impl FileReader<'_> {
         let post_paid = self.flag(fields, "post_paid");
         let burst = self.number(fields, "burst");
         let algorithm = self.algorithm(fields);
-        if let (Ok(Algorithm::FixedWindow), Some((at, _))) = (&algorithm, fields.get("burst")) {
+        if let (Ok(Algorithm::FixedWindow { .. }), Some((at, _))) = (&algorithm, fields.get("burst")) {
             self.tell(at, "burst without algorithm: gcra: a fixed_window admits all of requests_per_unit at once");
             return Err(Told);
         }
         let (requests, window, algorithm, burst) = (requests?, window?, algorithm?, burst?);
         let algorithm = match algorithm {
-            Algorithm::FixedWindow => Algorithm::FixedWindow,
             // A limit of 0 admits nothing, whatever its burst.
             Algorithm::Gcra { .. } => Algorithm::Gcra { burst: burst.unwrap_or(requests.max(1)) },
+            other => other,
         };
         let mut limit = match Limit::new(requests, window, algorithm) {
             Ok(limit) => limit,
@@ -460,6 +460,8 @@ impl FileReader<'_> {
                 let key = match error {
                     LimitError::BurstZero | LimitError::BurstTooLong { .. } => "burst",
                     LimitError::WindowTooShort { .. } | LimitError::WindowTooLong { .. } => "window",
+                    LimitError::Precision { .. } => "precision",
+                    LimitError::LogTooLong { .. } => "requests_per_unit",
                 };
                 return Err(self.tell_value(fields, key, error.to_string()));
             }
@@ -512,9 +514,9 @@ impl FileReader<'_> {
     /// The algorithm, its burst not yet filled in.
     fn algorithm(&mut self, fields: &Fields) -> Result<Algorithm, Told> {
         let Some(name) = self.text(fields, "algorithm", NAME_BYTES_MAX)? else {
-            return Ok(Algorithm::FixedWindow);
+            return Ok(Algorithm::FIXED_WINDOW);
         };
-        let known = [Algorithm::FixedWindow, Algorithm::Gcra { burst: 1 }];
+        let known = [Algorithm::FIXED_WINDOW, Algorithm::Gcra { burst: 1 }];
         if let Some(algorithm) = known.into_iter().find(|algorithm| algorithm.name() == name) {
             return Ok(algorithm);
         }
