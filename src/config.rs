@@ -1,1 +1,7 @@
-//! config
+//! What the operator wrote, read strictly: settings and the watch over the policy directory.
+//!
+//! Nothing here binds, connects or keeps time. Knows the engine only; the rest of the program is
+//! built from what this module returns.
+
+pub mod settings;
+pub mod watch;

@@ -1,1 +1,3 @@
 //! telemetry
+
+pub mod logging;

@@ -1,0 +1,453 @@
+//! Settings: one tree from four layers, defaults < file < environment < command line.
+//!
+//! [`Settings::load`] merges the layers with the `config` crate and returns typed values, or every
+//! problem at once: a layer checks each value it is given, also one that a later layer replaces.
+//! The rows are in `table.rs`, reading a text in `value.rs`, sources in `layer.rs`. Nothing is bound,
+//! connected or created; logging and stores are built elsewhere from what stands here.
+//!
+//! The `config` crate's own deserialising is not used: it ends at the first error and knows no line.
+
+mod layer;
+mod table;
+mod value;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use config::Config;
+
+pub use layer::{FILE_BYTES_MAX, Layer};
+pub use table::{
+    Default, ENV_PREFIX, KEY_PREFIX_BYTES_MAX, Kind, SETTINGS, Setting, VALUE_BYTES_MAX, listing,
+    nearest,
+};
+pub use value::{HIDDEN, RedisUrl, Secret, duration, spell};
+
+/// Everything that can be set. `Debug` shows no secret.
+///
+/// Bounds and defaults are in [`SETTINGS`] and in docs/configuration.md.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Where weir listens.
+    pub listen: Listen,
+    /// Where the policies are.
+    pub policies: Policies,
+    /// Which store holds the state of limits.
+    pub store: StoreKind,
+    /// How a decision over several limits is charged.
+    pub charging: Charging,
+    /// The part of a limit above which hits count as near it, in percent.
+    pub near_limit_percent: u32,
+    /// The memory store.
+    pub memory: Memory,
+    /// The Redis store.
+    pub redis: Redis,
+    /// Threads.
+    pub runtime: Runtime,
+    /// How weir ends.
+    pub shutdown: Shutdown,
+    /// What is logged, and how.
+    pub log: Log,
+    /// Bounds on what a caller may send.
+    pub limits: Limits,
+}
+
+/// The addresses to listen on; port 0 lets the system choose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// gRPC: decisions, health, reflection.
+    pub grpc: SocketAddr,
+    /// HTTP: `/json`, health, `/metrics`.
+    pub http: SocketAddr,
+    /// The admin endpoints.
+    pub admin: SocketAddr,
+}
+
+/// Where the policies come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policies {
+    /// The directory of YAML files; not checked to exist.
+    pub directory: PathBuf,
+}
+
+/// The values of `store`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreKind {
+    /// In this process.
+    Memory,
+    /// In Redis.
+    Redis,
+}
+
+/// The values of `charging`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Charging {
+    /// All or nothing over the limits of a decision.
+    Atomic,
+    /// Each limit for itself, as envoyproxy/ratelimit does.
+    Independent,
+}
+
+/// The memory store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// How many states are kept at most.
+    pub max_keys: usize,
+}
+
+/// The Redis store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Redis {
+    /// The server; credentials in it are replaced by the two fields below where those are set.
+    pub url: RedisUrl,
+    /// The ACL user.
+    pub username: Option<Secret>,
+    /// The password.
+    pub password: Option<Secret>,
+    /// The budget of one decision, queueing included.
+    pub timeout: Duration,
+    /// The budget of opening one connection.
+    pub connect_timeout: Duration,
+    /// Connections per core.
+    pub pool_size: u32,
+    /// Decisions that may wait, per core.
+    pub queue: usize,
+    /// Decisions in one pipeline at most.
+    pub batch_max: usize,
+    /// What every key starts with.
+    pub key_prefix: String,
+}
+
+/// Threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runtime {
+    /// Cores that serve gRPC as it was set; 0 for as many as there are. See [`Runtime::cores`].
+    pub cores: usize,
+}
+
+impl Runtime {
+    /// The number of cores to serve gRPC on: as set, or what the cgroup's quota and the CPU affinity
+    /// of this process allow (a quota of 2.5 CPUs is 2), at least one.
+    #[must_use]
+    pub fn cores(&self) -> NonZeroUsize {
+        NonZeroUsize::new(self.cores)
+            .or_else(|| std::thread::available_parallelism().ok())
+            .unwrap_or(NonZeroUsize::MIN)
+    }
+}
+
+/// How weir ends after SIGTERM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shutdown {
+    /// How long connections are still accepted.
+    pub pause: Duration,
+    /// How long requests in flight may take after that.
+    pub grace: Duration,
+}
+
+/// What is logged, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// Directives of `EnvFilter`, already checked.
+    pub level: String,
+    /// Text or JSON.
+    pub format: LogFormat,
+}
+
+/// The values of `log.format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One object a line.
+    Json,
+}
+
+/// Bounds on what a caller may send, each the largest that is accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Descriptors in a request.
+    pub descriptors: usize,
+    /// Entries in a descriptor.
+    pub entries: usize,
+    /// Bytes of a domain.
+    pub domain_bytes: usize,
+    /// Bytes of an entry's key.
+    pub key_bytes: usize,
+    /// Bytes of an entry's value.
+    pub value_bytes: usize,
+    /// Bytes of a request as it arrives.
+    pub request_bytes: usize,
+    /// Hits that one descriptor asks for.
+    pub hits: u32,
+}
+
+impl Settings {
+    /// Merges the layers over the defaults; each wins over those before it.
+    ///
+    /// ```
+    /// use weir::config::settings::{Layer, Settings};
+    ///
+    /// let file = Layer::yaml("weir.yaml", "policies: {directory: policies}\nredis: {timeout: 5ms}");
+    /// let mut flags = Layer::default();
+    /// flags.set("redis.timeout=20ms");
+    /// let settings = Settings::load(&[file, flags]).unwrap();
+    /// assert_eq!(settings.redis.timeout.as_millis(), 20);
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Every problem of every layer, in the order of the layers, then those of the whole.
+    pub fn load(layers: &[Layer]) -> Result<Self, Problems> {
+        let defaults = Layer::defaults();
+        let mut problems: Vec<Problem> = Vec::new();
+        let mut builder = Config::builder();
+        for layer in std::iter::once(&defaults).chain(layers) {
+            problems.extend_from_slice(layer.problems());
+            builder = builder.add_source(layer.clone());
+        }
+        for setting in SETTINGS {
+            let given = layers
+                .iter()
+                .any(|layer| layer.origin(setting.name).is_some());
+            if setting.default == Default::Required && !given {
+                problems.push(Problem {
+                    origin: "settings".to_owned(),
+                    name: Some(setting.name.to_owned()),
+                    value: None,
+                    reason: how_to_give(setting),
+                });
+            }
+        }
+        if !problems.is_empty() {
+            return Err(Problems(problems));
+        }
+        let config = match builder.build() {
+            Ok(config) => config,
+            Err(error) => return Err(Problems(vec![Problem::internal("settings", &error)])),
+        };
+        let merged = Merged { config };
+        let settings = Self::read(&merged).map_err(|problem| Problems(vec![problem]))?;
+        let problems = settings.contradictions(layers);
+        if problems.is_empty() {
+            Ok(settings)
+        } else {
+            Err(Problems(problems))
+        }
+    }
+
+    /// Every text was checked by its layer: an error here is a row and a field that disagree, which
+    /// the first load with defaults shows.
+    fn read(from: &Merged) -> Result<Self, Problem> {
+        Ok(Self {
+            listen: Listen {
+                grpc: from.value("listen.grpc", value::address)?,
+                http: from.value("listen.http", value::address)?,
+                admin: from.value("listen.admin", value::address)?,
+            },
+            policies: Policies {
+                directory: from.value("policies.directory", |text| Ok(PathBuf::from(text)))?,
+            },
+            store: from.value("store", |text| match text {
+                "memory" => Ok(StoreKind::Memory),
+                "redis" => Ok(StoreKind::Redis),
+                _ => Err("no such store".to_owned()),
+            })?,
+            charging: from.value("charging", |text| match text {
+                "atomic" => Ok(Charging::Atomic),
+                "independent" => Ok(Charging::Independent),
+                _ => Err("no such charging".to_owned()),
+            })?,
+            near_limit_percent: from.value("near_limit_percent", value::integer)?,
+            memory: Memory {
+                max_keys: from.value("memory.max_keys", value::integer)?,
+            },
+            redis: Redis {
+                url: from.value("redis.url", str::parse)?,
+                username: from
+                    .optional("redis.username")?
+                    .as_deref()
+                    .map(Secret::from),
+                password: from
+                    .optional("redis.password")?
+                    .as_deref()
+                    .map(Secret::from),
+                timeout: from.value("redis.timeout", duration)?,
+                connect_timeout: from.value("redis.connect_timeout", duration)?,
+                pool_size: from.value("redis.pool_size", value::integer)?,
+                queue: from.value("redis.queue", value::integer)?,
+                batch_max: from.value("redis.batch_max", value::integer)?,
+                key_prefix: from.value("redis.key_prefix", |text| Ok(text.to_owned()))?,
+            },
+            runtime: Runtime {
+                cores: from.value("runtime.cores", value::integer)?,
+            },
+            shutdown: Shutdown {
+                pause: from.value("shutdown.pause", duration)?,
+                grace: from.value("shutdown.grace", duration)?,
+            },
+            log: Log {
+                level: from.value("log.level", |text| Ok(text.to_owned()))?,
+                format: from.value("log.format", |text| match text {
+                    "text" => Ok(LogFormat::Text),
+                    "json" => Ok(LogFormat::Json),
+                    _ => Err("no such format".to_owned()),
+                })?,
+            },
+            limits: Limits {
+                descriptors: from.value("limits.descriptors", value::integer)?,
+                entries: from.value("limits.entries", value::integer)?,
+                domain_bytes: from.value("limits.domain_bytes", value::integer)?,
+                key_bytes: from.value("limits.key_bytes", value::integer)?,
+                value_bytes: from.value("limits.value_bytes", value::integer)?,
+                request_bytes: from.value("limits.request_bytes", value::integer)?,
+                hits: from.value("limits.hits", value::integer)?,
+            },
+        })
+    }
+
+    /// What is legal alone and wrong together. The place named is that of the later setting.
+    fn contradictions(&self, layers: &[Layer]) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let origin = |name: &str| {
+            let given = layers.iter().rev().find_map(|layer| layer.origin(name));
+            given.unwrap_or("default").to_owned()
+        };
+        let listeners = [
+            ("listen.grpc", self.listen.grpc),
+            ("listen.http", self.listen.http),
+            ("listen.admin", self.listen.admin),
+        ];
+        for (index, (name, address)) in listeners.iter().enumerate() {
+            for (other, taken) in &listeners[..index] {
+                if overlap(address, taken) {
+                    problems.push(Problem {
+                        origin: origin(name),
+                        name: Some((*name).to_owned()),
+                        value: Some(address.to_string()),
+                        reason: format!("already taken by {other} = {taken}"),
+                    });
+                }
+            }
+        }
+        let password = self.redis.password.is_some() || self.redis.url.has_password();
+        if self.redis.username.is_some() && !password {
+            problems.push(Problem {
+                origin: origin("redis.username"),
+                name: Some("redis.username".to_owned()),
+                value: None,
+                reason: "a user without a password: set redis.password too".to_owned(),
+            });
+        }
+        problems
+    }
+}
+
+/// The merged tree, as text.
+struct Merged {
+    config: Config,
+}
+
+impl Merged {
+    fn value<T>(
+        &self,
+        name: &'static str,
+        read: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<T, Problem> {
+        let text = self
+            .config
+            .get_string(name)
+            .map_err(|error| Problem::internal(name, &error))?;
+        read(&text).map_err(|reason| Problem::internal(name, &reason))
+    }
+
+    fn optional(&self, name: &'static str) -> Result<Option<String>, Problem> {
+        match self.config.get_string(name) {
+            Ok(text) => Ok(Some(text)),
+            Err(config::ConfigError::NotFound(_)) => Ok(None),
+            Err(error) => Err(Problem::internal(name, &error)),
+        }
+    }
+}
+
+/// One thing that is wrong with the settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where it was given: `weir.yaml:3:5`, an environment variable, a flag.
+    pub origin: String,
+    /// The setting, as it was written.
+    pub name: Option<String>,
+    /// The value, where it may be shown.
+    pub value: Option<String>,
+    /// What is wrong.
+    pub reason: String,
+}
+
+impl Problem {
+    /// A row of the table and its typed field disagree.
+    fn internal(name: &str, reason: &dyn fmt::Display) -> Self {
+        Self {
+            origin: "settings".to_owned(),
+            name: Some(name.to_owned()),
+            value: None,
+            reason: format!("cannot be read: {reason}"),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.origin)?;
+        if let Some(name) = &self.name {
+            write!(f, "{}", name.escape_debug())?;
+            if let Some(value) = &self.value {
+                write!(f, " = {value:?}")?;
+            }
+            f.write_str(": ")?;
+        }
+        f.write_str(&self.reason)
+    }
+}
+
+/// Everything that is wrong with the settings; one line each when displayed. Never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problems(Vec<Problem>);
+
+impl Problems {
+    /// The problems, in the order of the layers.
+    pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
+        self.0.iter()
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}
+
+fn how_to_give(setting: &Setting) -> String {
+    match setting.flag {
+        Some(flag) => format!("required: give {flag} or {}", setting.env_name()),
+        None => format!("required: give {}", setting.env_name()),
+    }
+}
+
+/// Whether the second of two listeners could not bind because of the first. `[::]` takes IPv4 too.
+fn overlap(a: &SocketAddr, b: &SocketAddr) -> bool {
+    let takes = |all: &SocketAddr, one: &SocketAddr| {
+        all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4())
+    };
+    a.port() != 0 && a.port() == b.port() && (a.ip() == b.ip() || takes(a, b) || takes(b, a))
+}

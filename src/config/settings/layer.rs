@@ -1,0 +1,390 @@
+//! One layer of settings: what a file, the environment or the command line gives.
+//!
+//! A layer keeps each value as text with the place it stands at, and finds everything that can be
+//! wrong with it alone: unknown names, values given twice, values out of bounds. Merging the layers
+//! is not done here. No layer prints its values: some are secrets.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::Read;
+use std::path::Path;
+
+use config::{ConfigError, Map, Source, Value};
+use saphyr_parser::{Event, Parser, ScalarStyle, Span};
+
+use super::table::{self, ENV_PREFIX, Setting};
+use super::value::shorten;
+use super::{Problem, table::Default};
+
+/// The longest settings file that is read, in bytes.
+pub const FILE_BYTES_MAX: u64 = 1 << 20;
+/// How deep groups may nest in a settings file; no name has this many parts.
+const DEPTH_MAX: usize = 8;
+
+/// What one source of settings gives, and what is wrong with it.
+///
+/// A later layer wins over an earlier one; see [`Settings::load`](super::Settings::load).
+#[derive(Clone, Default)]
+pub struct Layer {
+    entries: Vec<Entry>,
+    problems: Vec<Problem>,
+}
+
+#[derive(Clone)]
+struct Entry {
+    name: &'static str,
+    text: String,
+    origin: String,
+}
+
+impl Layer {
+    /// The defaults of the table.
+    #[must_use]
+    pub fn defaults() -> Self {
+        let mut layer = Self::default();
+        for setting in table::SETTINGS {
+            if let Default::Is(text) = setting.default {
+                layer.put(setting.name, text, "default");
+            }
+        }
+        layer
+    }
+
+    /// A settings file. One that cannot be read becomes a problem of the layer.
+    #[must_use]
+    pub fn file(path: &Path) -> Self {
+        let shown = path.display().to_string();
+        match read_bounded(path) {
+            Ok(text) => Self::yaml(&shown, &text),
+            Err(reason) => {
+                let mut layer = Self::default();
+                layer.problems.push(Problem {
+                    origin: shown,
+                    name: None,
+                    value: None,
+                    reason,
+                });
+                layer
+            }
+        }
+    }
+
+    /// The text of a settings file; `file` is what errors call it.
+    ///
+    /// Groups are mappings, and a dotted name is the same as its mapping: `redis.timeout: 10ms`.
+    #[must_use]
+    pub fn yaml(file: &str, text: &str) -> Self {
+        let mut layer = Self::default();
+        if let Err(problem) = layer.read_yaml(file, text) {
+            layer.problems.push(problem);
+        }
+        layer
+    }
+
+    /// Every variable that starts with `WEIR__`; the others are not looked at.
+    #[must_use]
+    pub fn environment(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
+        let mut layer = Self::default();
+        let mut ours: Vec<(String, OsString)> = variables
+            .into_iter()
+            .map(|(name, value)| (name.to_string_lossy().into_owned(), value))
+            .filter(|(name, _)| name.starts_with(ENV_PREFIX))
+            .collect();
+        ours.sort();
+        for (variable, value) in ours {
+            let known = table::SETTINGS
+                .iter()
+                .find(|setting| setting.env_name() == variable);
+            let Some(setting) = known else {
+                layer.unknown_variable(&variable);
+                continue;
+            };
+            match value.to_str() {
+                Some(text) => layer.put(setting.name, text, &variable),
+                None => layer.problems.push(Problem {
+                    origin: variable,
+                    name: Some(setting.name.to_owned()),
+                    value: None,
+                    reason: "not UTF-8".to_owned(),
+                }),
+            }
+        }
+        layer
+    }
+
+    /// Adds one value of the command line; `origin` is the flag.
+    pub fn flag(&mut self, name: &str, text: &str, origin: &str) {
+        self.put(name, text, origin);
+    }
+
+    /// Adds one `NAME=VALUE` of `--set`.
+    pub fn set(&mut self, assignment: &str) {
+        match assignment.split_once('=') {
+            Some((name, text)) => self.put(name, text, "--set"),
+            // The text is not shown: it may be a secret with a colon before it.
+            None => self.problems.push(Problem {
+                origin: "--set".to_owned(),
+                name: None,
+                value: None,
+                reason: "an argument without \"=\": write NAME=VALUE".to_owned(),
+            }),
+        }
+    }
+
+    pub(super) fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    /// Where the layer gives this setting, if it does.
+    pub(super) fn origin(&self, name: &str) -> Option<&str> {
+        self.entries
+            .iter()
+            .find(|entry| entry.name == name)
+            .map(|entry| entry.origin.as_str())
+    }
+
+    fn put(&mut self, name: &str, text: &str, origin: &str) {
+        let Some(setting) = Setting::find(name) else {
+            self.unknown_name(name, origin);
+            return;
+        };
+        if let Some(earlier) = self.origin(name) {
+            let reason = format!("given twice, before by {earlier}");
+            self.problem(setting, None, origin, reason);
+            return;
+        }
+        if let Err(reason) = setting.kind.check(text) {
+            self.problem(setting, setting.kind.show(text), origin, reason);
+        }
+        self.entries.push(Entry {
+            name: setting.name,
+            text: text.to_owned(),
+            origin: origin.to_owned(),
+        });
+    }
+
+    fn problem(&mut self, setting: &Setting, value: Option<String>, origin: &str, reason: String) {
+        self.problems.push(Problem {
+            origin: origin.to_owned(),
+            name: Some(setting.name.to_owned()),
+            value,
+            reason,
+        });
+    }
+
+    fn unknown_name(&mut self, name: &str, origin: &str) {
+        let reason = if table::is_group(name) {
+            format!("a group of settings, not one: {}", members(name))
+        } else {
+            match table::nearest(name) {
+                Some(nearest) => format!("no such setting, the nearest is {nearest}"),
+                None => "no such setting".to_owned(),
+            }
+        };
+        self.problems.push(Problem {
+            origin: origin.to_owned(),
+            name: Some(shorten(name)),
+            value: None,
+            reason,
+        });
+    }
+
+    fn unknown_variable(&mut self, variable: &str) {
+        let name = variable
+            .strip_prefix(ENV_PREFIX)
+            .unwrap_or(variable)
+            .to_ascii_lowercase()
+            .replace("__", ".");
+        let reason = match table::nearest(&name) {
+            Some(nearest) => format!(
+                "no such setting, the nearest is {}",
+                table::env_name(nearest)
+            ),
+            None => "no such setting".to_owned(),
+        };
+        self.problems.push(Problem {
+            origin: "environment".to_owned(),
+            name: Some(shorten(variable)),
+            value: None,
+            reason,
+        });
+    }
+
+    /// Walks the events of the one document, with a frame for each open group. What the settings
+    /// cannot be written with (aliases, a second document) ends the reading.
+    fn read_yaml(&mut self, file: &str, text: &str) -> Result<(), Problem> {
+        let at = |span: Span| format!("{file}:{}:{}", span.start.line(), span.start.col() + 1);
+        let stop = |span: Span, reason: &str| Problem {
+            origin: at(span),
+            name: None,
+            value: None,
+            reason: reason.to_owned(),
+        };
+        let mut groups: Vec<Group> = Vec::new();
+        let mut documents = 0;
+        let mut list_depth = 0;
+        for event in Parser::new_from_str(text) {
+            let (event, span) = event.map_err(|error| Problem {
+                origin: format!(
+                    "{file}:{}:{}",
+                    error.marker().line(),
+                    error.marker().col() + 1
+                ),
+                name: None,
+                value: None,
+                reason: format!("not YAML: {}", error.info()),
+            })?;
+            // A list was reported where it began; what is in it has no name.
+            match event {
+                Event::SequenceEnd => list_depth -= 1,
+                Event::SequenceStart(..) if list_depth > 0 => list_depth += 1,
+                _ => {}
+            }
+            if list_depth > 0 {
+                continue;
+            }
+            match event {
+                Event::DocumentStart(_) => {
+                    documents += 1;
+                    if documents > 1 {
+                        return Err(stop(span, "a second document: one is read"));
+                    }
+                }
+                Event::Scalar(scalar, style, _, _) => {
+                    let nothing =
+                        style == ScalarStyle::Plain && matches!(scalar.as_ref(), "" | "~" | "null");
+                    match groups.last_mut() {
+                        None if nothing => {}
+                        None => {
+                            return Err(stop(span, "settings are a mapping of names to values"));
+                        }
+                        Some(group) => match group.key.take() {
+                            None => group.key = Some((scalar.into_owned(), at(span))),
+                            Some((key, origin)) => {
+                                let name = group.name(&key);
+                                if !nothing {
+                                    self.put(&name, &scalar, &origin);
+                                } else if !table::is_group(&name) {
+                                    self.no_value(&name, &origin);
+                                }
+                            }
+                        },
+                    }
+                }
+                Event::MappingStart(..) => {
+                    if groups.len() == DEPTH_MAX {
+                        return Err(stop(span, "groups nest too deep"));
+                    }
+                    let prefix = match groups.last_mut() {
+                        None => String::new(),
+                        Some(group) => match group.key.take() {
+                            None => return Err(stop(span, "a name must be a text")),
+                            Some((key, _)) => format!("{}.", group.name(&key)),
+                        },
+                    };
+                    groups.push(Group { prefix, key: None });
+                }
+                Event::MappingEnd => {
+                    groups.pop();
+                }
+                Event::SequenceStart(..) => {
+                    let Some((key, origin)) = groups.last_mut().and_then(|group| {
+                        let (key, origin) = group.key.take()?;
+                        Some((group.name(&key), origin))
+                    }) else {
+                        return Err(stop(span, "settings are a mapping of names to values"));
+                    };
+                    list_depth = 1;
+                    match Setting::find(&key) {
+                        Some(setting) => {
+                            let reason = "a list, where one value is expected".to_owned();
+                            self.problem(setting, None, &origin, reason);
+                        }
+                        None => self.unknown_name(&key, &origin),
+                    }
+                }
+                Event::Alias(_) => return Err(stop(span, "aliases are not read: write the value")),
+                Event::Nothing
+                | Event::StreamStart
+                | Event::StreamEnd
+                | Event::DocumentEnd
+                | Event::SequenceEnd => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn no_value(&mut self, name: &str, origin: &str) {
+        match Setting::find(name) {
+            Some(setting) => {
+                let reason = "has no value: write \"\" for an empty one".to_owned();
+                self.problem(setting, None, origin, reason);
+            }
+            None => self.unknown_name(name, origin),
+        }
+    }
+}
+
+/// One open mapping of a settings file.
+struct Group {
+    /// The names of the groups around it, each followed by a dot.
+    prefix: String,
+    /// The name that waits for its value, and where it stands.
+    key: Option<(String, String)>,
+}
+
+impl Group {
+    fn name(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
+    }
+}
+
+/// Lets the `config` crate merge layers. Only known names are in a layer, so none is read as a path
+/// expression by accident.
+impl Source for Layer {
+    fn clone_into_box(&self) -> Box<dyn Source + Send + Sync> {
+        Box::new(self.clone())
+    }
+
+    fn collect(&self) -> Result<Map<String, Value>, ConfigError> {
+        let mut values = Map::new();
+        for entry in &self.entries {
+            let value = Value::new(Some(&entry.origin), entry.text.clone());
+            values.insert(entry.name.to_owned(), value);
+        }
+        Ok(values)
+    }
+}
+
+/// Names and places only: a value may be a secret.
+impl fmt::Debug for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let places = self.entries.iter().map(|entry| (entry.name, &entry.origin));
+        f.debug_map().entries(places).finish()
+    }
+}
+
+fn members(group: &str) -> String {
+    let names: Vec<&str> = table::SETTINGS
+        .iter()
+        .map(|setting| setting.name)
+        .filter(|name| {
+            name.strip_prefix(group)
+                .is_some_and(|rest| rest.starts_with('.'))
+        })
+        .collect();
+    names.join(", ")
+}
+
+fn read_bounded(path: &Path) -> Result<String, String> {
+    let file = std::fs::File::open(path).map_err(|error| format!("cannot be opened: {error}"))?;
+    let mut text = String::new();
+    let size = file
+        .take(FILE_BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| format!("cannot be read: {error}"))?;
+    if size as u64 > FILE_BYTES_MAX {
+        return Err(format!("more than {FILE_BYTES_MAX} bytes"));
+    }
+    Ok(text)
+}

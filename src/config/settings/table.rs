@@ -1,0 +1,500 @@
+//! The one table of settings: name, kind with its bounds, default, flag, a line of explanation.
+//!
+//! Defaults, the search for unknown names, the listing in `weir serve --help` and the check of
+//! docs/configuration.md all come from it. A new setting is a row here and its typed field in
+//! [`Settings`](super::Settings). How a kind reads its text is in `value.rs`.
+
+use std::time::Duration;
+
+/// Every setting, grouped as in the documentation.
+pub const SETTINGS: &[Setting] = &[
+    Setting {
+        name: "listen.grpc",
+        kind: Kind::Address,
+        default: Default::Is("0.0.0.0:8081"),
+        flag: Some("--grpc"),
+        about: "where gRPC is served: decisions, health, reflection",
+    },
+    Setting {
+        name: "listen.http",
+        kind: Kind::Address,
+        default: Default::Is("0.0.0.0:8080"),
+        flag: Some("--http"),
+        about: "where HTTP is served: /json, health, /metrics",
+    },
+    Setting {
+        name: "listen.admin",
+        kind: Kind::Address,
+        default: Default::Is("127.0.0.1:6070"),
+        flag: Some("--admin"),
+        about: "where the admin endpoints are served: they can reset limits, so keep this private",
+    },
+    Setting {
+        name: "policies.directory",
+        kind: Kind::Directory,
+        default: Default::Required,
+        flag: Some("--policies"),
+        about: "the directory of YAML policy files, watched for changes",
+    },
+    Setting {
+        name: "store",
+        kind: Kind::Choice(STORES),
+        default: Default::Is("memory"),
+        flag: Some("--store"),
+        about: "where the state of limits lives: in this process, or in a Redis that replicas share",
+    },
+    Setting {
+        name: "charging",
+        kind: Kind::Choice(CHARGINGS),
+        default: Default::Is("atomic"),
+        flag: Some("--charging"),
+        about: "atomic: a denied request is charged nowhere; independent: each limit charges for itself",
+    },
+    Setting {
+        name: "near_limit_percent",
+        kind: Kind::Integer {
+            min: 1,
+            max: 100,
+            unit: "percent",
+        },
+        default: Default::Is("80"),
+        flag: None,
+        about: "the part of a limit above which hits are counted as near it",
+    },
+    Setting {
+        name: "memory.max_keys",
+        kind: Kind::Integer {
+            min: 64,
+            max: 1_000_000_000,
+            unit: "keys",
+        },
+        default: Default::Is("1000000"),
+        flag: None,
+        about: "how many states the memory store keeps before it evicts",
+    },
+    Setting {
+        name: "redis.url",
+        kind: Kind::RedisUrl,
+        default: Default::Is("redis://127.0.0.1:6379"),
+        flag: Some("--redis-url"),
+        about: "the Redis to use: redis://host:port/db, or redis+unix:///path?db=0",
+    },
+    Setting {
+        name: "redis.username",
+        kind: Kind::Secret,
+        default: Default::Unset,
+        flag: None,
+        about: "the ACL user, in place of one in the URL; needs a password",
+    },
+    Setting {
+        name: "redis.password",
+        kind: Kind::Secret,
+        default: Default::Unset,
+        flag: None,
+        about: "the password, in place of one in the URL",
+    },
+    Setting {
+        name: "redis.timeout",
+        kind: Kind::Duration {
+            min: Duration::from_millis(1),
+            max: Duration::from_secs(60),
+        },
+        default: Default::Is("10ms"),
+        flag: None,
+        about: "how long a decision may wait for Redis, queueing included; keep it below the caller's own timeout",
+    },
+    Setting {
+        name: "redis.connect_timeout",
+        kind: Kind::Duration {
+            min: Duration::from_millis(1),
+            max: Duration::from_secs(60),
+        },
+        default: Default::Is("1s"),
+        flag: None,
+        about: "how long opening one connection may take, authentication included",
+    },
+    Setting {
+        name: "redis.pool_size",
+        kind: Kind::Integer {
+            min: 1,
+            max: 64,
+            unit: "connections per core",
+        },
+        default: Default::Is("2"),
+        flag: None,
+        about: "each connection carries one pipeline at a time, so this is the pipelines in flight",
+    },
+    Setting {
+        name: "redis.queue",
+        kind: Kind::Integer {
+            min: 1,
+            max: 65_536,
+            unit: "decisions per core",
+        },
+        default: Default::Is("1024"),
+        flag: None,
+        about: "how many decisions may wait for a pipeline; one more is refused at once",
+    },
+    Setting {
+        name: "redis.batch_max",
+        kind: Kind::Integer {
+            min: 1,
+            max: 1024,
+            unit: "decisions per pipeline",
+        },
+        default: Default::Is("64"),
+        flag: None,
+        about: "how many waiting decisions share one round trip at most",
+    },
+    Setting {
+        name: "redis.key_prefix",
+        kind: Kind::KeyPrefix {
+            bytes_max: KEY_PREFIX_BYTES_MAX,
+        },
+        default: Default::Is(""),
+        flag: None,
+        about: "put before every key; replicas that share limits share the prefix",
+    },
+    Setting {
+        name: "runtime.cores",
+        kind: Kind::Integer {
+            min: 0,
+            max: 256,
+            unit: "cores",
+        },
+        default: Default::Is("0"),
+        flag: None,
+        about: "how many cores serve gRPC; 0 takes what the cgroup and the CPU affinity allow",
+    },
+    Setting {
+        name: "shutdown.pause",
+        kind: Kind::Duration {
+            min: Duration::ZERO,
+            max: Duration::from_secs(300),
+        },
+        default: Default::Is("2s"),
+        flag: None,
+        about: "how long weir still accepts connections after SIGTERM, while health says NOT_SERVING",
+    },
+    Setting {
+        name: "shutdown.grace",
+        kind: Kind::Duration {
+            min: Duration::ZERO,
+            max: Duration::from_secs(3600),
+        },
+        default: Default::Is("10s"),
+        flag: None,
+        about: "how long requests in flight may take to end after the pause",
+    },
+    Setting {
+        name: "log.level",
+        kind: Kind::LogLevel,
+        default: Default::Is("info"),
+        flag: None,
+        about: "off, error, warn, info, debug or trace; or target=level by commas: info,weir=debug",
+    },
+    Setting {
+        name: "log.format",
+        kind: Kind::Choice(LOG_FORMATS),
+        default: Default::Is("text"),
+        flag: None,
+        about: "text for people, json for machines: one object a line, on standard error",
+    },
+    Setting {
+        name: "limits.descriptors",
+        kind: Kind::Integer {
+            min: 1,
+            max: 64,
+            unit: "descriptors",
+        },
+        default: Default::Is("64"),
+        flag: None,
+        about: "the most descriptors in one request",
+    },
+    Setting {
+        name: "limits.entries",
+        kind: Kind::Integer {
+            min: 1,
+            max: 64,
+            unit: "entries",
+        },
+        default: Default::Is("16"),
+        flag: None,
+        about: "the most entries in one descriptor",
+    },
+    Setting {
+        name: "limits.domain_bytes",
+        kind: Kind::Integer {
+            min: 1,
+            max: 4096,
+            unit: "bytes",
+        },
+        default: Default::Is("256"),
+        flag: None,
+        about: "the longest domain",
+    },
+    Setting {
+        name: "limits.key_bytes",
+        kind: Kind::Integer {
+            min: 1,
+            max: 65_536,
+            unit: "bytes",
+        },
+        default: Default::Is("4096"),
+        flag: None,
+        about: "the longest key of an entry",
+    },
+    Setting {
+        name: "limits.value_bytes",
+        kind: Kind::Integer {
+            min: 1,
+            max: 65_536,
+            unit: "bytes",
+        },
+        default: Default::Is("4096"),
+        flag: None,
+        about: "the longest value of an entry",
+    },
+    Setting {
+        name: "limits.request_bytes",
+        kind: Kind::Integer {
+            min: 1024,
+            max: 4_194_304,
+            unit: "bytes",
+        },
+        default: Default::Is("262144"),
+        flag: None,
+        about: "the largest request as it arrives, by gRPC or as JSON",
+    },
+    Setting {
+        name: "limits.hits",
+        kind: Kind::Integer {
+            min: 1,
+            max: u32::MAX as u64,
+            unit: "hits",
+        },
+        default: Default::Is("4294967295"),
+        flag: None,
+        about: "the most hits that one descriptor may ask for",
+    },
+];
+
+/// The values of `store`.
+pub(super) const STORES: &[&str] = &["memory", "redis"];
+/// The values of `charging`.
+pub(super) const CHARGINGS: &[&str] = &["atomic", "independent"];
+/// The values of `log.format`.
+pub(super) const LOG_FORMATS: &[&str] = &["text", "json"];
+
+/// No value of any setting is longer, in bytes.
+pub const VALUE_BYTES_MAX: usize = 4096;
+/// The longest `redis.key_prefix`, in bytes: it is paid for with every key in Redis.
+pub const KEY_PREFIX_BYTES_MAX: usize = 64;
+
+/// What the environment's names of settings start with.
+pub const ENV_PREFIX: &str = "WEIR__";
+
+/// One row of the table.
+#[derive(Debug)]
+pub struct Setting {
+    /// The name, groups separated by dots: `redis.timeout`.
+    pub name: &'static str,
+    /// How its text is read and which values are allowed.
+    pub kind: Kind,
+    /// What holds where nobody sets it.
+    pub default: Default,
+    /// The flag of `weir serve` that sets it, besides `--set`.
+    pub flag: Option<&'static str>,
+    /// What it does, in a line.
+    pub about: &'static str,
+}
+
+/// What a setting is when no layer gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Default {
+    /// This text, read as if it had been written in the file.
+    Is(&'static str),
+    /// Nothing: the setting is optional.
+    Unset,
+    /// An error: there is no sensible value.
+    Required,
+}
+
+/// How the text of a setting is read. Bounds are inclusive.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// IP and port to listen on; port 0 lets the system choose.
+    Address,
+    /// A path, relative to the working directory; not looked at before it is used.
+    Directory,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// A whole number in `unit`.
+    Integer {
+        /// The smallest allowed value.
+        min: u64,
+        /// The largest allowed value.
+        max: u64,
+        /// What is counted.
+        unit: &'static str,
+    },
+    /// A number with its unit, such as `10ms` or `1m30s`.
+    Duration {
+        /// The shortest allowed value.
+        min: Duration,
+        /// The longest allowed value.
+        max: Duration,
+    },
+    /// Printable characters that may open a Redis key.
+    KeyPrefix {
+        /// The longest allowed value.
+        bytes_max: usize,
+    },
+    /// A text that is never printed.
+    Secret,
+    /// The address of a Redis, printed without its credentials.
+    RedisUrl,
+    /// Directives of tracing-subscriber's `EnvFilter`.
+    LogLevel,
+}
+
+impl Setting {
+    /// The row of a name, if there is one.
+    #[must_use]
+    pub fn find(name: &str) -> Option<&'static Self> {
+        SETTINGS.iter().find(|setting| setting.name == name)
+    }
+
+    /// The environment variable that sets it: `redis.timeout` is `WEIR__REDIS__TIMEOUT`.
+    #[must_use]
+    pub fn env_name(&self) -> String {
+        env_name(self.name)
+    }
+
+    /// The default as the documentation writes it.
+    #[must_use]
+    pub fn default_text(&self) -> String {
+        match self.default {
+            Default::Is("") => "empty".to_owned(),
+            Default::Is(text) => text.to_owned(),
+            Default::Unset => "none".to_owned(),
+            Default::Required => "required".to_owned(),
+        }
+    }
+
+    /// The allowed values as the documentation writes them, with their unit.
+    #[must_use]
+    pub fn bounds(&self) -> String {
+        match self.kind {
+            Kind::Address => "IP:PORT, port 0 for any".to_owned(),
+            Kind::Directory => "a path".to_owned(),
+            Kind::Choice(words) => words.join(" or "),
+            Kind::Integer { min, max, unit } => format!("{min} to {max} {unit}"),
+            Kind::Duration { min, max } => {
+                format!(
+                    "{} to {}",
+                    super::value::spell(min),
+                    super::value::spell(max)
+                )
+            }
+            Kind::KeyPrefix { bytes_max } => {
+                format!("at most {bytes_max} printable ASCII bytes, no braces or blanks")
+            }
+            Kind::Secret => "a text, never printed".to_owned(),
+            Kind::RedisUrl => "a URL, printed without credentials".to_owned(),
+            Kind::LogLevel => "levels by target".to_owned(),
+        }
+    }
+}
+
+/// Whether some settings stand below this name, as they do below `redis`.
+pub(super) fn is_group(name: &str) -> bool {
+    SETTINGS.iter().any(|setting| {
+        setting
+            .name
+            .strip_prefix(name)
+            .is_some_and(|rest| rest.starts_with('.'))
+    })
+}
+
+/// The name that a misspelled one most likely meant, if any is near.
+///
+/// A name without its group is recognised too: `key_prefix` is near `redis.key_prefix`.
+#[must_use]
+pub fn nearest(unknown: &str) -> Option<&'static str> {
+    // A third of the name may be wrong: more is a different word.
+    const WRONG_PARTS: usize = 3;
+    let mut best: Option<(usize, &'static str)> = None;
+    for setting in SETTINGS {
+        let mut distance = strsim::damerau_levenshtein(unknown, setting.name);
+        if let Some((_, last)) = setting.name.rsplit_once('.')
+            && !unknown.contains('.')
+        {
+            distance = distance.min(strsim::damerau_levenshtein(unknown, last));
+        }
+        if distance <= unknown.chars().count() / WRONG_PARTS
+            && best.is_none_or(|(least, _)| distance < least)
+        {
+            best = Some((distance, setting.name));
+        }
+    }
+    best.map(|(_, name)| name)
+}
+
+/// Every setting with its default and explanation, for `weir serve --help`.
+#[must_use]
+pub fn listing() -> String {
+    let mut text = String::new();
+    for setting in SETTINGS {
+        text.push_str(&format!(
+            "  {}\n      {}\n      [default: {}; {}]\n",
+            setting.name,
+            setting.about,
+            setting.default_text(),
+            setting.bounds()
+        ));
+    }
+    text
+}
+
+pub(super) fn env_name(name: &str) -> String {
+    format!(
+        "{ENV_PREFIX}{}",
+        name.replace('.', "__").to_ascii_uppercase()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_is_a_legal_value() {
+        for setting in SETTINGS {
+            if let Default::Is(text) = setting.default {
+                assert_eq!(setting.kind.check(text), Ok(()), "{}", setting.name);
+            }
+        }
+    }
+
+    #[test]
+    fn no_name_is_given_twice_or_is_a_group_itself() {
+        for (index, setting) in SETTINGS.iter().enumerate() {
+            for other in &SETTINGS[..index] {
+                assert_ne!(setting.name, other.name);
+                assert_ne!(setting.env_name(), other.env_name());
+            }
+            assert!(!is_group(setting.name), "{}", setting.name);
+        }
+    }
+
+    #[test]
+    fn nearest_knows_typos_and_missing_groups_and_does_not_guess() {
+        assert_eq!(nearest("redis.timout"), Some("redis.timeout"));
+        assert_eq!(nearest("redis.pool-size"), Some("redis.pool_size"));
+        assert_eq!(nearest("key_prefix"), Some("redis.key_prefix"));
+        assert_eq!(nearest("stroe"), Some("store"));
+        assert_eq!(nearest("colour"), None);
+        assert_eq!(nearest(""), None);
+    }
+}

@@ -1,0 +1,571 @@
+//! How the text of one setting becomes a value, and the two types that keep quiet.
+//!
+//! Each reader says what is wrong and what to write instead; where the text came from is added by
+//! the caller. Secrets never reach an error text. Nothing here touches the network.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use redis::IntoConnectionInfo;
+use serde::{Serialize, Serializer};
+use tracing_subscriber::EnvFilter;
+
+use super::table::{Kind, VALUE_BYTES_MAX};
+
+/// What stands in every output where a secret would.
+pub const HIDDEN: &str = "***";
+
+/// How much of a bad value an error shows, in characters.
+const SHOWN_CHARS_MAX: usize = 100;
+
+/// A text that no output shows: `Debug`, `Display` and `Serialize` all give `***`.
+///
+/// ```
+/// use weir::config::settings::Secret;
+///
+/// let password = Secret::from("hunter2");
+/// assert_eq!(format!("{password} {password:?}"), "*** ***");
+/// assert_eq!(password.expose(), "hunter2");
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// The text itself, for the one who needs it to log in.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Secret {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
+    }
+}
+
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(HIDDEN)
+    }
+}
+
+/// The address of a Redis. Every output leaves the credentials out.
+///
+/// ```
+/// use weir::config::settings::RedisUrl;
+///
+/// let url: RedisUrl = "redis://:hunter2@cache:6379/3".parse().unwrap();
+/// assert_eq!(url.to_string(), "redis://***@cache:6379/3");
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct RedisUrl(String);
+
+impl RedisUrl {
+    /// The URL with its credentials, as the `redis` crate reads it.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether the URL itself carries a password.
+    #[must_use]
+    pub fn has_password(&self) -> bool {
+        self.0
+            .as_str()
+            .into_connection_info()
+            .is_ok_and(|info| info.redis_settings().password().is_some())
+    }
+}
+
+impl FromStr for RedisUrl {
+    type Err = String;
+
+    /// Reads with the parser that will connect later, so that what passes here cannot fail there;
+    /// what that parser would silently drop is refused.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some(url) = redis::parse_redis_url(text) else {
+            return Err(
+                "not a Redis URL: write redis://HOST:PORT or redis+unix:///PATH".to_owned(),
+            );
+        };
+        let on_socket = url.scheme().ends_with("unix");
+        let parameters: &[&str] = if on_socket {
+            &["db", "user", "pass", "protocol"]
+        } else {
+            &["protocol"]
+        };
+        for (parameter, _) in url.query_pairs() {
+            if !parameters.contains(&parameter.as_ref()) {
+                // Not named: after a password with a question mark it would be the password's end.
+                return Err(format!(
+                    "an unknown parameter after the question mark: {} may stand there",
+                    parameters.join(", ")
+                ));
+            }
+        }
+        let info = match text.into_connection_info() {
+            Ok(info) => info,
+            Err(error) => {
+                // The category and the fixed text only: the detail may quote the URL.
+                let reason = error.to_string();
+                return Err(lower_first(reason.split(" - ").next().unwrap_or(&reason)));
+            }
+        };
+        if info.redis_settings().db() < 0 {
+            return Err("the database number is below 0".to_owned());
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Debug for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&redact(&self.0))
+    }
+}
+
+impl fmt::Display for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&redact(&self.0))
+    }
+}
+
+impl Serialize for RedisUrl {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&redact(&self.0))
+    }
+}
+
+impl Kind {
+    /// Whether the text is a legal value; if not, what is wrong with it.
+    ///
+    /// # Errors
+    ///
+    /// The reason, without the value and without where it came from.
+    pub fn check(&self, text: &str) -> Result<(), String> {
+        if text.len() > VALUE_BYTES_MAX {
+            return Err(format!("{} bytes: at most {VALUE_BYTES_MAX}", text.len()));
+        }
+        match *self {
+            Self::Address => address(text).map(drop),
+            Self::Directory if text.is_empty() => Err("empty: a directory is needed".to_owned()),
+            Self::Choice(words) if words.contains(&text) => Ok(()),
+            Self::Choice(words) => Err(format!("must be {}", words.join(" or "))),
+            Self::Integer { min, max, unit } => {
+                let number: u64 = integer(text)?;
+                if number < min || number > max {
+                    return Err(format!("must be from {min} to {max} {unit}"));
+                }
+                Ok(())
+            }
+            Self::Duration { min, max } => {
+                let length = duration(text)?;
+                if length < min || length > max {
+                    return Err(format!("must be from {} to {}", spell(min), spell(max)));
+                }
+                Ok(())
+            }
+            Self::KeyPrefix { bytes_max } => key_prefix(text, bytes_max),
+            Self::Secret if text.is_empty() => Err("empty: leave it out instead".to_owned()),
+            Self::Directory | Self::Secret => Ok(()),
+            Self::RedisUrl => text.parse::<RedisUrl>().map(drop),
+            Self::LogLevel => log_level(text),
+        }
+    }
+
+    /// The value as an error may show it; none where it must not be seen.
+    pub(super) fn show(&self, text: &str) -> Option<String> {
+        match self {
+            Self::Secret => None,
+            Self::RedisUrl => Some(shorten(&redact(text))),
+            _ => Some(shorten(text)),
+        }
+    }
+}
+
+/// Reads a length of time: whole numbers with the units d, h, m, s, ms, us, from the largest to the
+/// smallest, each at most once, without blanks. A number without a unit is refused.
+///
+/// ```
+/// use std::time::Duration;
+/// use weir::config::settings::duration;
+///
+/// assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
+/// assert!(duration("10").is_err());
+/// ```
+///
+/// # Errors
+///
+/// What is wrong and what to write instead.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    if text.is_empty() {
+        return Err("empty: write a number with its unit, such as 10ms".to_owned());
+    }
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!(
+            "has no unit: write {0}ms or {0}s",
+            text.get(..SHOWN_CHARS_MAX).unwrap_or(text)
+        ));
+    }
+    if text.contains(['.', ',']) {
+        return Err("fractions are not read: 1.5s is 1s500ms".to_owned());
+    }
+    let mut micros: u64 = 0;
+    let mut units_left = UNITS;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, tail) = rest.split_at(digits);
+        let letters = tail
+            .bytes()
+            .take_while(|byte| !byte.is_ascii_digit())
+            .count();
+        let (unit, next) = tail.split_at(letters);
+        if number.is_empty() {
+            return Err("not a duration: write a number with its unit, such as 10ms".to_owned());
+        }
+        if unit.is_empty() {
+            return Err(format!("the last number has no unit: {}", unit_names()));
+        }
+        let Some(position) = units_left.iter().position(|(name, _)| *name == unit) else {
+            if UNITS.iter().any(|(name, _)| *name == unit) {
+                return Err(
+                    "units go from the largest to the smallest, each once: 1m30s".to_owned(),
+                );
+            }
+            return Err(format!("{unit:?} is no unit: {}", unit_names()));
+        };
+        micros = number
+            .parse::<u64>()
+            .ok()
+            .and_then(|number| number.checked_mul(units_left[position].1))
+            .and_then(|part| part.checked_add(micros))
+            .ok_or_else(|| "is too long to count in microseconds".to_owned())?;
+        units_left = &units_left[position + 1..];
+        rest = next;
+    }
+    Ok(Duration::from_micros(micros))
+}
+
+/// Writes a length of time the way [`duration`] reads it; what is below a microsecond is cut off.
+#[must_use]
+pub fn spell(length: Duration) -> String {
+    let mut text = String::new();
+    let mut rest = length.as_micros();
+    for (name, micros) in UNITS {
+        let micros = u128::from(*micros);
+        if rest >= micros {
+            text.push_str(&format!("{}{name}", rest / micros));
+            rest %= micros;
+        }
+    }
+    if text.is_empty() {
+        text.push_str("0s");
+    }
+    text
+}
+
+/// Largest first, in microseconds. Months and years have no fixed length.
+const UNITS: &[(&str, u64)] = &[
+    ("d", 86_400_000_000),
+    ("h", 3_600_000_000),
+    ("m", 60_000_000),
+    ("s", 1_000_000),
+    ("ms", 1_000),
+    ("us", 1),
+];
+
+fn unit_names() -> String {
+    let names: Vec<&str> = UNITS.iter().map(|(name, _)| *name).collect();
+    format!("use {}", names.join(", "))
+}
+
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        let port = text.strip_prefix(':').unwrap_or("8081");
+        if port.parse::<u16>().is_ok() && text.starts_with(':') {
+            format!("has no IP: write 0.0.0.0:{port} for every interface")
+        } else {
+            "not IP:PORT, such as 0.0.0.0:8081 or [::1]:8081".to_owned()
+        }
+    })
+}
+
+/// Digits only: `FromStr` of the number types alone would let a plus sign pass.
+pub(super) fn integer<T: FromStr>(text: &str) -> Result<T, String> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err("not a whole number".to_owned());
+    }
+    text.parse().map_err(|_| "is too large".to_owned())
+}
+
+/// A brace would become Redis Cluster's hash tag and put every key on one node.
+fn key_prefix(text: &str, bytes_max: usize) -> Result<(), String> {
+    if text.len() > bytes_max {
+        return Err(format!("{} bytes: at most {bytes_max}", text.len()));
+    }
+    let bad = text
+        .chars()
+        .find(|c| !c.is_ascii_graphic() || matches!(c, '{' | '}'));
+    match bad {
+        Some(bad) => Err(format!("must not hold {bad:?}")),
+        None => Ok(()),
+    }
+}
+
+/// `EnvFilter` reads a bare word that is no level as a target with everything on, so that `inof`
+/// would log all of a target that does not exist and nothing else: such words are refused. So are
+/// targets that no crate can have, such as the `info weir` of `info weir=debug`.
+fn log_level(text: &str) -> Result<(), String> {
+    const LEVELS: &[&str] = &["off", "error", "warn", "info", "debug", "trace"];
+    if text.is_empty() {
+        return Err(format!("empty: write {}", LEVELS.join(", ")));
+    }
+    for directive in text.split(',') {
+        let level = LEVELS
+            .iter()
+            .any(|level| level.eq_ignore_ascii_case(directive));
+        let target = directive.split(['[', '=']).next().unwrap_or(directive);
+        let target_ok = target
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-' | '.'));
+        let legal = level
+            || (target_ok
+                && directive.contains('=')
+                && EnvFilter::builder().parse(directive).is_ok());
+        if !legal {
+            return Err(format!(
+                "{:?} is neither a level ({}) nor target=level",
+                shorten(directive),
+                LEVELS.join(", ")
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The URL without what could be a credential. Works on texts that are no URL too, since a
+/// misspelled one appears in an error; where the text is ambiguous everything goes.
+fn redact(url: &str) -> String {
+    let (scheme, rest) = match url.split_once("://") {
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        None => (String::new(), url),
+    };
+    let (place, query) = match rest.split_once('?') {
+        Some((place, query)) => (place, Some(query)),
+        None => (rest, None),
+    };
+    if scheme.contains('@') || query.is_some_and(|query| query.contains('@')) {
+        return HIDDEN.to_owned();
+    }
+    let authority = place.split('/').next().unwrap_or(place);
+    let port = match authority.rsplit_once(':') {
+        Some((_, port)) if !authority.ends_with(']') => port,
+        _ => "",
+    };
+    let looks_like_password =
+        authority.starts_with(':') || port.contains(|c: char| !c.is_ascii_digit());
+    if !place.contains('@') && looks_like_password {
+        return HIDDEN.to_owned();
+    }
+    let mut shown = scheme;
+    match place.rsplit_once('@') {
+        Some((_, host)) => {
+            shown.push_str(HIDDEN);
+            shown.push('@');
+            shown.push_str(host);
+        }
+        None => shown.push_str(place),
+    }
+    if let Some(query) = query {
+        // All or nothing: an unescaped & inside a password would begin a new parameter.
+        let harmless = query.split('&').all(|parameter| {
+            matches!(parameter.split_once('='), Some(("db" | "protocol", value))
+                if value.len() <= 5 && value.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+        });
+        shown.push('?');
+        shown.push_str(if harmless { query } else { HIDDEN });
+    }
+    shown
+}
+
+/// At most [`SHOWN_CHARS_MAX`] characters of a text that somebody else wrote.
+pub(super) fn shorten(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_CHARS_MAX) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+fn lower_first(text: &str) -> String {
+    let mut chars = text.chars();
+    match chars.next() {
+        Some(first) => first.to_lowercase().chain(chars).collect(),
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn durations_as_they_are_written() {
+        let cases = [
+            ("0s", 0),
+            ("1us", 1),
+            ("10ms", 10_000),
+            ("2s", 2_000_000),
+            ("1m30s", 90_000_000),
+            ("1h", 3_600_000_000),
+            ("1d1us", 86_400_000_001),
+            ("90s", 90_000_000),
+        ];
+        for (text, micros) in cases {
+            assert_eq!(duration(text), Ok(Duration::from_micros(micros)), "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_that_are_refused_and_why() {
+        let cases = [
+            ("", "empty"),
+            ("10", "has no unit: write 10ms or 10s"),
+            ("1.5s", "1s500ms"),
+            ("-1s", "not a duration"),
+            ("+1s", "not a duration"),
+            (" 1s", "not a duration"),
+            ("1 s", "\" s\" is no unit"),
+            ("1s ", "\"s \" is no unit"),
+            ("s", "not a duration"),
+            ("1m30", "the last number has no unit"),
+            ("30s1m", "largest to the smallest"),
+            ("1s1s", "largest to the smallest"),
+            ("10sec", "\"sec\" is no unit: use d, h, m, s, ms, us"),
+            ("1S", "\"S\" is no unit"),
+            ("1\u{b5}s", "is no unit"),
+            ("99999999999999999999s", "too long"),
+            ("300000000d", "too long"),
+        ];
+        for (text, why) in cases {
+            let error = duration(text).unwrap_err();
+            assert!(error.contains(why), "{text:?}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_spell_writes_duration_reads(micros in any::<u64>()) {
+            let length = Duration::from_micros(micros);
+            prop_assert_eq!(duration(&spell(length)), Ok(length));
+        }
+
+        #[test]
+        fn no_text_makes_a_reader_panic(text in "\\PC*") {
+            let _ = duration(&text);
+            let _ = text.parse::<RedisUrl>();
+            let _ = log_level(&text);
+            let _ = address(&text);
+        }
+
+        #[test]
+        fn a_password_is_never_shown(password in "[A-Za-z0-9/?#:@&=%]{6,20}") {
+            for url in [
+                format!("redis://user:{password}@cache:6379/3"),
+                format!("redis://:{password}@cache"),
+                format!("redis+unix:///s?db=1&pass={password}"),
+                format!(":{password}@cache"),
+            ] {
+                let shown = redact(&url);
+                prop_assert!(!shown.contains(&password), "{} shows {}", url, shown);
+            }
+        }
+    }
+
+    #[test]
+    fn urls_as_they_are_shown() {
+        let cases = [
+            ("redis://127.0.0.1:6379", "redis://127.0.0.1:6379"),
+            ("redis://me:pw@h:1/2", "redis://***@h:1/2"),
+            ("redis://h/1?protocol=resp3", "redis://h/1?protocol=resp3"),
+            (
+                "redis+unix:///run/r.sock?db=2&user=me&pass=pw",
+                "redis+unix:///run/r.sock?***",
+            ),
+            ("unix:///s?db=2", "unix:///s?db=2"),
+            ("unix:///s?pass=a&Bcdef=g", "unix:///s?***"),
+            ("unix:///s?pass=a@b", "***"),
+            ("redis://:p?w@h", "***"),
+            ("me:pw@h:6379", "***@h:6379"),
+            ("127.0.0.1:6379", "127.0.0.1:6379"),
+            ("redis://[::1]/1", "redis://[::1]/1"),
+            ("redis://:1234", "***"),
+            ("redis://me:pw", "***"),
+        ];
+        for (url, shown) in cases {
+            assert_eq!(redact(url), shown);
+        }
+    }
+
+    #[test]
+    fn urls_that_redis_would_misread_are_refused() {
+        let cases = [
+            ("127.0.0.1:6379", "not a Redis URL"),
+            ("http://h", "not a Redis URL"),
+            ("redis://h?db=3", "an unknown parameter"),
+            ("redis://h/x", "invalid database number"),
+            ("redis://h/-1", "below 0"),
+            ("redis+unix://tmp/s.sock", "missing path"),
+            ("rediss://h", "TLS"),
+        ];
+        for (url, why) in cases {
+            let error = url.parse::<RedisUrl>().unwrap_err();
+            assert!(error.contains(why), "{url}: {error}");
+        }
+        for url in ["redis://h", "unix:///s?db=1&pass=p", "redis://[::1]:1/0"] {
+            assert!(url.parse::<RedisUrl>().is_ok(), "{url}");
+        }
+    }
+
+    #[test]
+    fn log_levels_that_would_silence_the_log_are_refused() {
+        for good in [
+            "info",
+            "WARN",
+            "off",
+            "weir=debug,tonic=warn",
+            "info,weir::store=trace",
+        ] {
+            assert_eq!(log_level(good), Ok(()), "{good}");
+        }
+        for bad in ["inof", "", "info,", "weir", "weir=debg", "info weir=debug"] {
+            assert!(log_level(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn secrets_stay_secret_when_serialized() {
+        let text = serde_json::to_string(&Secret::from("hunter2")).unwrap();
+        assert_eq!(text, "\"***\"");
+        let url: RedisUrl = "redis://:hunter2@h".parse().unwrap();
+        assert_eq!(serde_json::to_string(&url).unwrap(), "\"redis://***@h\"");
+        assert_eq!(format!("{url:?}"), "redis://***@h");
+        assert!(url.has_password());
+    }
+}
