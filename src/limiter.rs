@@ -15,8 +15,8 @@ use crate::engine::{
 };
 // What the listeners need of the modules below, so that they need not know those.
 pub use crate::engine::{Entry, Limit, PolicySet, Rule};
-pub use crate::store::{Failure, StoreError};
 use crate::store::{Reply, Store};
+pub use crate::store::{Failure, StoreError};
 
 /// Keys are written into one text; room for a decision of a few charges, so that it seldom grows.
 const KEYS_BYTES: usize = 256;
@@ -84,11 +84,7 @@ impl Told {
             None if unit.is_none() => Some(limit.window().to_string().into()),
             None => None,
         };
-        Self {
-            requests: limit.requests(),
-            unit,
-            name,
-        }
+        Self { requests: limit.requests(), unit, name }
     }
 }
 
@@ -113,8 +109,7 @@ impl Policies {
 
     /// Puts other policies in force. Requests on their way finish under those they began with.
     pub fn replace(&self, policies: PolicySet) {
-        self.current
-            .store(Arc::new(InForce::of(policies, &*self.observer)));
+        self.current.store(Arc::new(InForce::of(policies, &*self.observer)));
     }
 
     /// The policies in force now.
@@ -127,10 +122,7 @@ impl Policies {
 impl InForce {
     fn of(policies: PolicySet, observer: &dyn Observer) -> Self {
         let tally = observer.loaded(&policies);
-        Self {
-            policies: Arc::new(policies),
-            tally,
-        }
+        Self { policies: Arc::new(policies), tally }
     }
 }
 
@@ -154,13 +146,7 @@ impl Limiter {
         budget: Duration,
         observer: Arc<dyn Observer>,
     ) -> Self {
-        Self {
-            policies,
-            store,
-            mode,
-            budget,
-            observer,
-        }
+        Self { policies, store, mode, budget, observer }
     }
 
     /// Decides one request, which began at `started` and has until `deadline` if its caller set one.
@@ -175,8 +161,7 @@ impl Limiter {
     ) -> Result<Answer, StoreError> {
         let in_force = self.policies.current.load_full();
         let Some(domain) = in_force.policies.domain(query.domain) else {
-            self.observer
-                .decided(DecisionResult::UnknownDomain, started.elapsed());
+            self.observer.decided(DecisionResult::UnknownDomain, started.elapsed());
             return Ok(unmatched(query));
         };
         let plan = Plan::of(&in_force.policies, domain, query);
@@ -185,48 +170,34 @@ impl Limiter {
             self.observer.decided(DecisionResult::Ok, started.elapsed());
             return Ok(plan.answer(query, None));
         }
-        let decision =
-            match self
-                .store
-                .decide(&charges, self.mode, self.deadline(started, deadline))
-            {
-                Reply::Ready(decision) => decision,
-                Reply::Pending(decision) => {
-                    let decision = decision.await;
-                    let error = decision.as_ref().err().map(StoreError::kind);
-                    self.observer.store_called(error, started.elapsed());
-                    decision
-                }
-            };
+        let decision = match self.store.decide(&charges, self.mode, self.deadline(started, deadline)) {
+            Reply::Ready(decision) => decision,
+            Reply::Pending(decision) => {
+                let decision = decision.await;
+                let error = decision.as_ref().err().map(StoreError::kind);
+                self.observer.store_called(error, started.elapsed());
+                decision
+            }
+        };
         let decision = match decision {
             Ok(decision) => decision,
             Err(error) => {
-                self.observer
-                    .decided(DecisionResult::StoreFailed, started.elapsed());
+                self.observer.decided(DecisionResult::StoreFailed, started.elapsed());
                 return Err(error);
             }
         };
-        for ((charge, outcome), planned) in
-            charges.iter().zip(&decision.outcomes).zip(&plan.charges)
-        {
-            in_force
-                .tally
-                .charged(plan.charged(planned), charge, outcome);
+        for ((charge, outcome), planned) in charges.iter().zip(&decision.outcomes).zip(&plan.charges) {
+            in_force.tally.charged(plan.charged(planned), charge, outcome);
         }
         let answer = plan.answer(query, Some((&charges, &decision)));
-        let result = if answer.denied {
-            DecisionResult::OverLimit
-        } else {
-            DecisionResult::Ok
-        };
+        let result = if answer.denied { DecisionResult::OverLimit } else { DecisionResult::Ok };
         self.observer.decided(result, started.elapsed());
         Ok(answer)
     }
 
     /// Counts a request, which began at `started`, that cannot be decided.
     pub fn refused(&self, started: Instant) {
-        self.observer
-            .decided(DecisionResult::Invalid, started.elapsed());
+        self.observer.decided(DecisionResult::Invalid, started.elapsed());
     }
 
     /// The states of a descriptor's limits, without touching them; empty where no rule matches.
@@ -236,30 +207,20 @@ impl Limiter {
     pub async fn peek(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Vec<Peek>, StoreError> {
         let policies = self.policies.current();
         let keyed = keys_of(&policies, domain, entries);
-        let asked: Vec<(&str, &Limit)> = keyed
-            .iter()
-            .map(|(key, limit)| (key.as_str(), *limit))
-            .collect();
-        let peeked = self
-            .store
-            .peek(&asked, self.deadline(Instant::now(), None))
-            .get()
-            .await?;
-        let peeks = keyed
-            .iter()
-            .zip(peeked.states)
-            .map(|((key, limit), state)| {
-                let seen = algorithm::seen(limit, state.as_ref(), peeked.now);
-                Peek {
-                    key: key.clone(),
-                    algorithm: limit.algorithm().name(),
-                    requests: limit.requests(),
-                    window_us: limit.window().us(),
-                    remaining: algorithm::remaining(limit, &seen, peeked.now),
-                    reset_after_us: algorithm::reset_after(limit, &seen, peeked.now),
-                    state,
-                }
-            });
+        let asked: Vec<(&str, &Limit)> = keyed.iter().map(|(key, limit)| (key.as_str(), *limit)).collect();
+        let peeked = self.store.peek(&asked, self.deadline(Instant::now(), None)).get().await?;
+        let peeks = keyed.iter().zip(peeked.states).map(|((key, limit), state)| {
+            let seen = algorithm::seen(limit, state.as_ref(), peeked.now);
+            Peek {
+                key: key.clone(),
+                algorithm: limit.algorithm().name(),
+                requests: limit.requests(),
+                window_us: limit.window().us(),
+                remaining: algorithm::remaining(limit, &seen, peeked.now),
+                reset_after_us: algorithm::reset_after(limit, &seen, peeked.now),
+                state,
+            }
+        });
         Ok(peeks.collect())
     }
 
@@ -267,22 +228,11 @@ impl Limiter {
     ///
     /// # Errors
     /// When the store did not answer; then they may or may not be forgotten.
-    pub async fn reset(
-        &self,
-        domain: &str,
-        entries: &[Entry<'_>],
-    ) -> Result<(Vec<String>, u64), StoreError> {
+    pub async fn reset(&self, domain: &str, entries: &[Entry<'_>]) -> Result<(Vec<String>, u64), StoreError> {
         let policies = self.policies.current();
-        let keys: Vec<String> = keys_of(&policies, domain, entries)
-            .into_iter()
-            .map(|(key, _)| key)
-            .collect();
+        let keys: Vec<String> = keys_of(&policies, domain, entries).into_iter().map(|(key, _)| key).collect();
         let asked: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let stored = self
-            .store
-            .reset(&asked, self.deadline(Instant::now(), None))
-            .get()
-            .await?;
+        let stored = self.store.reset(&asked, self.deadline(Instant::now(), None)).get().await?;
         Ok((keys, stored))
     }
 
@@ -318,11 +268,7 @@ pub struct Peek {
 }
 
 /// The keys and limits of one descriptor.
-fn keys_of<'p>(
-    policies: &'p PolicySet,
-    domain: &str,
-    entries: &[Entry<'_>],
-) -> Vec<(String, &'p Limit)> {
+fn keys_of<'p>(policies: &'p PolicySet, domain: &str, entries: &[Entry<'_>]) -> Vec<(String, &'p Limit)> {
     let Some(domain) = policies.domain(domain) else {
         return Vec::new();
     };
@@ -330,28 +276,15 @@ fn keys_of<'p>(
     let limits = met.rule.map_or(&[][..], |rule| &rule.limits);
     let keyed = limits.iter().map(|limit| {
         let mut key = String::new();
-        key::write_key(
-            &mut key,
-            &domain.name,
-            entries.iter().copied(),
-            &met.shared,
-            limit,
-        );
+        key::write_key(&mut key, &domain.name, entries.iter().copied(), &met.shared, limit);
         (key, limit)
     });
     keyed.collect()
 }
 
 fn unmatched(query: &Query<'_>) -> Answer {
-    let statuses = query
-        .descriptors
-        .iter()
-        .map(|_| Status::default())
-        .collect();
-    Answer {
-        denied: false,
-        statuses,
-    }
+    let statuses = query.descriptors.iter().map(|_| Status::default()).collect();
+    Answer { denied: false, statuses }
 }
 
 /// What is to be charged for a request, before the store is asked.
@@ -386,10 +319,7 @@ impl<'p> Plan<'p> {
         for asked in &query.descriptors {
             let (met, limit) = match asked.limit {
                 Some((requests, unit)) => {
-                    let nothing = Match {
-                        rule: None,
-                        shared: SmallVec::new(),
-                    };
+                    let nothing = Match { rule: None, shared: SmallVec::new() };
                     (nothing, Some(Limit::per_unit(requests, unit)))
                 }
                 None => (policies.find(domain, &asked.entries), None),
@@ -404,6 +334,7 @@ impl<'p> Plan<'p> {
         plan
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "at most 64 descriptors")]
     fn add_group(&mut self, group: usize, query: &Query<'_>, replaced: &[&str]) {
         let met = &self.met[group];
         let limits = match (&self.overrides[group], met.rule) {
@@ -426,12 +357,7 @@ impl<'p> Plan<'p> {
                 Some(tag) => self.keys.extend_from_within(tag),
             }
             self.keys.push_str(limit.id());
-            // At most 64 descriptors, so that the position fits.
-            self.charges.push(Planned {
-                group: group as u16,
-                limit: i,
-                key: (start, self.keys.len()),
-            });
+            self.charges.push(Planned { group: group as u16, limit: i, key: (start, self.keys.len()) });
         }
     }
 
@@ -468,9 +394,7 @@ impl<'p> Plan<'p> {
     fn charged(&self, planned: &Planned) -> Charged<'_> {
         match self.met[usize::from(planned.group)].rule {
             Some(rule) => Charged::Rule(rule, planned.limit),
-            None => Charged::Override {
-                domain: &self.domain.name,
-            },
+            None => Charged::Override { domain: &self.domain.name },
         }
     }
 
@@ -480,34 +404,25 @@ impl<'p> Plan<'p> {
         let mut rest = decided.map_or(&[][..], |(charges, _)| charges);
         let mut outcomes = decided.map_or(&[][..], |(_, decision)| &decision.outcomes);
         for group in 0..query.descriptors.len() {
-            let count = rest
-                .iter()
-                .take_while(|charge| usize::from(charge.group) == group)
-                .count();
+            let count = rest.iter().take_while(|charge| usize::from(charge.group) == group).count();
             let status = match (self.met[group].rule, count) {
-                (Some(rule), 0) if passes_everything(rule, &replaced) => Status {
-                    remaining: Hits::MAX,
-                    ..Status::default()
-                },
+                (Some(rule), 0) if passes_everything(rule, &replaced) => {
+                    Status { remaining: Hits::MAX, ..Status::default() }
+                }
                 (_, 0) => Status::default(),
                 _ => status_of(&rest[..count], &outcomes[..count]),
             };
             statuses.push(status);
             (rest, outcomes) = (&rest[count..], &outcomes[count..]);
         }
-        Answer {
-            denied: decided.is_some_and(|(_, decision)| decision.denied),
-            statuses,
-        }
+        Answer { denied: decided.is_some_and(|(_, decision)| decision.denied), statuses }
     }
 }
 
 /// The names that the rules of one request replace.
 fn replaced_names<'p>(met: &[Match<'p>]) -> SmallVec<[&'p str; 4]> {
     let rules = met.iter().filter_map(|met| met.rule);
-    rules
-        .flat_map(|rule| rule.replaces.iter().map(|name| &**name))
-        .collect()
+    rules.flat_map(|rule| rule.replaces.iter().map(|name| &**name)).collect()
 }
 
 fn is_replaced(name: Option<&str>, replaced: &[&str]) -> bool {
@@ -521,9 +436,7 @@ fn passes_everything(rule: &Rule, replaced: &[&str]) -> bool {
 /// What a descriptor is told about its limits: over, the longest wait among those that deny; within, the least that is
 /// left, and of equals the one that resets last. [dc-8]
 fn status_of(charges: &[Charge<'_>], outcomes: &[Outcome]) -> Status {
-    let denies = |charge: &Charge<'_>, outcome: &Outcome| {
-        charge.role != Role::Shadow && outcome.verdict.is_over()
-    };
+    let denies = |charge: &Charge<'_>, outcome: &Outcome| charge.role != Role::Shadow && outcome.verdict.is_over();
     let wait = |outcome: &Outcome| match outcome.verdict {
         Verdict::Never => Micros::MAX,
         Verdict::Over { retry_after } => retry_after,
@@ -531,8 +444,8 @@ fn status_of(charges: &[Charge<'_>], outcomes: &[Outcome]) -> Status {
     };
     let mut told: Option<(&Charge<'_>, &Outcome)> = None;
     for (charge, outcome) in charges.iter().zip(outcomes) {
-        let better = told.is_none_or(|(best_charge, best)| {
-            match (denies(charge, outcome), denies(best_charge, best)) {
+        let better =
+            told.is_none_or(|(best_charge, best)| match (denies(charge, outcome), denies(best_charge, best)) {
                 (true, false) => true,
                 (false, true) => false,
                 (true, true) => wait(outcome) > wait(best),
@@ -540,8 +453,7 @@ fn status_of(charges: &[Charge<'_>], outcomes: &[Outcome]) -> Status {
                     (outcome.remaining, std::cmp::Reverse(outcome.reset_after))
                         < (best.remaining, std::cmp::Reverse(best.reset_after))
                 }
-            }
-        });
+            });
         if better {
             told = Some((charge, outcome));
         }
@@ -554,10 +466,5 @@ fn status_of(charges: &[Charge<'_>], outcomes: &[Outcome]) -> Status {
         Verdict::Over { retry_after } if over => retry_after,
         _ => outcome.reset_after,
     };
-    Status {
-        over,
-        limit: Some(Told::of(charge.limit)),
-        remaining: outcome.remaining,
-        until_reset: Some(until_reset),
-    }
+    Status { over, limit: Some(Told::of(charge.limit)), remaining: outcome.remaining, until_reset: Some(until_reset) }
 }

@@ -21,12 +21,7 @@ pub trait Store: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Makes one decision over all charges, as SEMANTICS' order of steps says: one clock reading, all or nothing.
-    fn decide<'a>(
-        &'a self,
-        charges: &'a [Charge<'a>],
-        mode: Mode,
-        deadline: Instant,
-    ) -> Reply<'a, Decision>;
+    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision>;
 
     /// Takes back the charges that the receipts prove, each only as far as it still stands.
     fn undo<'a>(&'a self, charges: &'a [Undo<'a>], deadline: Instant) -> Reply<'a, ()>;
@@ -35,8 +30,7 @@ pub trait Store: Send + Sync {
     fn reset<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, u64>;
 
     /// The states of these keys as stored, without touching them.
-    fn peek<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant)
-    -> Reply<'a, Peeked>;
+    fn peek<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant) -> Reply<'a, Peeked>;
 
     /// Whether the store answers at all.
     fn ping(&self, deadline: Instant) -> Reply<'_, ()>;
@@ -154,9 +148,7 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> Micros {
-        let since = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
     }
 }

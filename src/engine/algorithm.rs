@@ -34,9 +34,7 @@ pub fn seen(limit: &Limit, state: Option<&State>, now: Micros) -> State {
             State::FixedWindow(fixed_window::seen(limit, Some(*counter), now))
         }
         (Algorithm::Gcra { .. }, None) => State::Pacing(gcra::seen(limit, None, now)),
-        (Algorithm::Gcra { .. }, Some(State::Pacing(debt))) => {
-            State::Pacing(gcra::seen(limit, Some(*debt), now))
-        }
+        (Algorithm::Gcra { .. }, Some(State::Pacing(debt))) => State::Pacing(gcra::seen(limit, Some(*debt), now)),
         (_, Some(state)) => mismatch(limit, state),
     }
 }
@@ -45,9 +43,7 @@ pub fn seen(limit: &Limit, state: Option<&State>, now: Micros) -> State {
 #[must_use]
 pub fn remaining(limit: &Limit, seen: &State, now: Micros) -> Hits {
     match (limit.algorithm(), seen) {
-        (Algorithm::FixedWindow, State::FixedWindow(counter)) => {
-            fixed_window::remaining(limit, *counter)
-        }
+        (Algorithm::FixedWindow, State::FixedWindow(counter)) => fixed_window::remaining(limit, *counter),
         (Algorithm::Gcra { .. }, State::Pacing(debt)) => gcra::remaining(limit, *debt, now),
         _ => mismatch(limit, seen),
     }
@@ -59,9 +55,7 @@ pub fn remaining(limit: &Limit, seen: &State, now: Micros) -> Hits {
 #[must_use]
 pub fn retry_after(limit: &Limit, seen: &State, hits: Hits, now: Micros) -> Micros {
     match (limit.algorithm(), seen) {
-        (Algorithm::FixedWindow, State::FixedWindow(counter)) => {
-            fixed_window::reset_after(limit, *counter, now)
-        }
+        (Algorithm::FixedWindow, State::FixedWindow(counter)) => fixed_window::reset_after(limit, *counter, now),
         (Algorithm::Gcra { .. }, State::Pacing(debt)) => gcra::retry_after(limit, *debt, hits, now),
         _ => mismatch(limit, seen),
     }
@@ -71,9 +65,7 @@ pub fn retry_after(limit: &Limit, seen: &State, hits: Hits, now: Micros) -> Micr
 #[must_use]
 pub fn reset_after(limit: &Limit, seen: &State, now: Micros) -> Micros {
     match (limit.algorithm(), seen) {
-        (Algorithm::FixedWindow, State::FixedWindow(counter)) => {
-            fixed_window::reset_after(limit, *counter, now)
-        }
+        (Algorithm::FixedWindow, State::FixedWindow(counter)) => fixed_window::reset_after(limit, *counter, now),
         (Algorithm::Gcra { .. }, State::Pacing(debt)) => gcra::reset_after(*debt, now),
         _ => mismatch(limit, seen),
     }
@@ -86,9 +78,7 @@ pub fn added(limit: &Limit, seen: &State, hits: Hits, now: Micros) -> State {
         (Algorithm::FixedWindow, State::FixedWindow(counter)) => {
             State::FixedWindow(fixed_window::added(*counter, hits))
         }
-        (Algorithm::Gcra { .. }, State::Pacing(debt)) => {
-            State::Pacing(gcra::added(limit, *debt, hits, now))
-        }
+        (Algorithm::Gcra { .. }, State::Pacing(debt)) => State::Pacing(gcra::added(limit, *debt, hits, now)),
         _ => mismatch(limit, seen),
     }
 }
@@ -100,9 +90,7 @@ pub fn given(limit: &Limit, seen: &State, hits: Hits, now: Micros) -> State {
         (Algorithm::FixedWindow, State::FixedWindow(counter)) => {
             State::FixedWindow(fixed_window::given(*counter, hits))
         }
-        (Algorithm::Gcra { .. }, State::Pacing(debt)) => {
-            State::Pacing(gcra::given(limit, *debt, hits, now))
-        }
+        (Algorithm::Gcra { .. }, State::Pacing(debt)) => State::Pacing(gcra::given(limit, *debt, hits, now)),
         _ => mismatch(limit, seen),
     }
 }
@@ -114,9 +102,7 @@ pub fn undone(limit: &Limit, seen: &State, receipt: Receipt, now: Micros) -> Sta
         (Algorithm::FixedWindow, State::FixedWindow(counter)) => {
             State::FixedWindow(fixed_window::undone(*counter, receipt))
         }
-        (Algorithm::Gcra { .. }, State::Pacing(debt)) => {
-            State::Pacing(gcra::undone(limit, *debt, receipt, now))
-        }
+        (Algorithm::Gcra { .. }, State::Pacing(debt)) => State::Pacing(gcra::undone(limit, *debt, receipt, now)),
         _ => mismatch(limit, seen),
     }
 }

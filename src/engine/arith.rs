@@ -12,6 +12,7 @@
 /// ```
 #[inline]
 #[must_use]
+#[expect(clippy::cast_possible_truncation, reason = "a remainder is below its divisor, which is a u64")]
 pub fn mul_div(a: u64, b: u64, c: u64) -> (u64, u64) {
     if let Some(product) = a.checked_mul(b) {
         return (product / c, product % c);

@@ -88,14 +88,12 @@ pub type Slots = SmallVec<[u16; 4]>;
 
 /// Numbers the distinct keys of a decision. Returns the slot of each charge, and the charge that first used each slot.
 #[must_use]
+#[expect(clippy::cast_possible_truncation, reason = "at most 512 charges")]
 pub fn slots(charges: &[Charge<'_>]) -> (Slots, Slots) {
     let mut slots = Slots::new();
     let mut firsts = Slots::new();
     for (i, charge) in charges.iter().enumerate() {
-        let known = firsts
-            .iter()
-            .position(|&first| charges[usize::from(first)].key == charge.key);
-        // At most 512 charges, so that numbers fit.
+        let known = firsts.iter().position(|&first| charges[usize::from(first)].key == charge.key);
         let slot = known.unwrap_or_else(|| {
             firsts.push(i as u16);
             firsts.len() - 1
@@ -120,13 +118,7 @@ pub fn decide(
     for (charge, &slot) in charges.iter().zip(slots) {
         let state = algorithm::seen(charge.limit, working.state(slot), now);
         let (verdict, _) = verdict(charge, &state, mode, now);
-        working.apply(
-            charge,
-            slot,
-            &state,
-            effect(charge, verdict, mode, false),
-            now,
-        );
+        working.apply(charge, slot, &state, effect(charge, verdict, mode, false), now);
         seen.push(state);
         verdicts.push(verdict);
     }
@@ -135,13 +127,7 @@ pub fn decide(
         working = Working::new(read);
         for ((charge, &slot), &verdict) in charges.iter().zip(slots).zip(&verdicts) {
             let state = algorithm::seen(charge.limit, working.state(slot), now);
-            working.apply(
-                charge,
-                slot,
-                &state,
-                effect(charge, verdict, mode, true),
-                now,
-            );
+            working.apply(charge, slot, &state, effect(charge, verdict, mode, true), now);
         }
     }
     (settle(charges, slots, &seen, mode, now), working.changes)
@@ -149,18 +135,9 @@ pub fn decide(
 
 /// Derives a decision from the state that each charge found. [dc-3] [dc-7]
 #[must_use]
-pub fn settle(
-    charges: &[Charge<'_>],
-    slots: &[u16],
-    seen: &[State],
-    mode: Mode,
-    now: Micros,
-) -> Decision {
-    let judged: SmallVec<[(Verdict, Hits); 2]> = charges
-        .iter()
-        .zip(seen)
-        .map(|(charge, state)| verdict(charge, state, mode, now))
-        .collect();
+pub fn settle(charges: &[Charge<'_>], slots: &[u16], seen: &[State], mode: Mode, now: Micros) -> Decision {
+    let judged: SmallVec<[(Verdict, Hits); 2]> =
+        charges.iter().zip(seen).map(|(charge, state)| verdict(charge, state, mode, now)).collect();
     let verdicts: SmallVec<[Verdict; 2]> = judged.iter().map(|&(verdict, _)| verdict).collect();
     let denied = is_denied(charges, &verdicts);
     let nothing_written = denied && mode == Mode::Atomic;
@@ -168,37 +145,21 @@ pub fn settle(
     let mut outcomes = SmallVec::new();
     for (i, charge) in charges.iter().enumerate() {
         let (limit, (verdict, remaining_before)) = (charge.limit, judged[i]);
-        let mut receipt = None;
-        let state = if nothing_written {
+        let effect = effect(charge, verdict, mode, denied);
+        let (state, taken) = if nothing_written {
             let first = slots.iter().position(|&slot| slot == slots[i]).unwrap_or(i);
-            let state = algorithm::seen(limit, Some(&seen[first]), now);
-            if let Effect::Add(hits) = effect(charge, verdict, mode, true) {
-                receipt = Some(Receipt {
-                    hits,
-                    at: now,
-                    mark: algorithm::mark(&state),
-                });
-            }
-            state
+            let before = algorithm::seen(limit, Some(&seen[first]), now);
+            let forced = if let Effect::Add(hits) = effect { hits } else { 0 };
+            (before, forced)
         } else {
-            let added = match effect(charge, verdict, mode, denied) {
-                Effect::Add(hits) => hits,
-                Effect::Drain => remaining_before,
-                Effect::Give(_) | Effect::Nothing => 0,
-            };
-            if added > 0 {
-                receipt = Some(Receipt {
-                    hits: added,
-                    at: now,
-                    mark: algorithm::mark(&seen[i]),
-                });
-            }
-            match effect(charge, verdict, mode, denied) {
-                Effect::Give(hits) => algorithm::given(limit, &seen[i], hits, now),
-                _ if added > 0 => algorithm::added(limit, &seen[i], added, now),
-                _ => seen[i],
+            match effect {
+                Effect::Nothing => (seen[i], 0),
+                Effect::Give(hits) => (algorithm::given(limit, &seen[i], hits, now), 0),
+                Effect::Add(hits) => (algorithm::added(limit, &seen[i], hits, now), hits),
+                Effect::Drain => (algorithm::added(limit, &seen[i], remaining_before, now), remaining_before),
             }
         };
+        let receipt = (taken > 0).then(|| Receipt { hits: taken, at: now, mark: algorithm::mark(&state) });
         outcomes.push(Outcome {
             verdict,
             remaining_before,
@@ -209,11 +170,7 @@ pub fn settle(
             receipt,
         });
     }
-    Decision {
-        denied,
-        now,
-        outcomes,
-    }
+    Decision { denied, now, outcomes }
 }
 
 /// Working copies of the states of one decision, and what has become of each.
@@ -224,10 +181,7 @@ struct Working<'a> {
 
 impl<'a> Working<'a> {
     fn new(read: &'a [Option<State>]) -> Self {
-        Self {
-            read,
-            changes: SmallVec::from_elem(Change::Keep, read.len()),
-        }
+        Self { read, changes: SmallVec::from_elem(Change::Keep, read.len()) }
     }
 
     fn state(&self, slot: u16) -> Option<&State> {
@@ -257,11 +211,8 @@ impl<'a> Working<'a> {
     }
 
     fn put(&mut self, slot: u16, state: State, now: Micros) {
-        self.changes[usize::from(slot)] = if algorithm::is_empty(&state, now) {
-            Change::Delete
-        } else {
-            Change::Put(state)
-        };
+        self.changes[usize::from(slot)] =
+            if algorithm::is_empty(&state, now) { Change::Delete } else { Change::Put(state) };
     }
 }
 
@@ -273,9 +224,7 @@ fn verdict(charge: &Charge<'_>, seen: &State, mode: Mode, now: Micros) -> (Verdi
         if hits > limit.capacity() {
             Verdict::Never
         } else {
-            Verdict::Over {
-                retry_after: algorithm::retry_after(limit, seen, hits, now),
-            }
+            Verdict::Over { retry_after: algorithm::retry_after(limit, seen, hits, now) }
         }
     };
     let verdict = match charge.take {
@@ -318,7 +267,6 @@ fn effect(charge: &Charge<'_>, verdict: Verdict, mode: Mode, denied: bool) -> Ef
     }
     let over = verdict.is_over();
     match (charge.take, mode) {
-        (Take::Look, _) => Effect::Nothing,
         (Take::Force(hits), _) => Effect::Add(hits),
         (Take::Give(_), Mode::Atomic) if denied => Effect::Nothing,
         (Take::Give(hits), _) => Effect::Give(hits),
@@ -330,7 +278,7 @@ fn effect(charge: &Charge<'_>, verdict: Verdict, mode: Mode, denied: bool) -> Ef
             }
         }
         (Take::Take(hits), _) if !over => Effect::Add(hits),
-        (Take::Take(_), Mode::Atomic) => Effect::Nothing,
+        (Take::Look, _) | (Take::Take(_), Mode::Atomic) => Effect::Nothing,
         (Take::Take(hits), Mode::Independent) => {
             if algorithm::counts_denied(limit) {
                 Effect::Add(hits)

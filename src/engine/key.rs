@@ -133,32 +133,20 @@ mod tests {
     fn key(domain: &str, entries: &[(&str, &str)]) -> String {
         let mut out = String::new();
         let entries = entries.iter().map(|&(key, value)| Entry { key, value });
-        write_key(
-            &mut out,
-            domain,
-            entries,
-            &[],
-            &Limit::per_unit(1, Unit::Hour),
-        );
+        write_key(&mut out, domain, entries, &[], &Limit::per_unit(1, Unit::Hour));
         out
     }
 
     #[test]
     fn a_key_names_domain_entries_and_shape() {
         assert_eq!(key("shop", &[("user", "ann")]), "w1:{shop|user=ann}f3600s");
-        assert_eq!(
-            key("shop", &[("a", ""), ("b", "2")]),
-            "w1:{shop|a=|b=2}f3600s"
-        );
+        assert_eq!(key("shop", &[("a", ""), ("b", "2")]), "w1:{shop|a=|b=2}f3600s");
     }
 
     #[test]
     fn no_two_descriptors_share_a_key_by_their_spelling() {
         assert_ne!(key("d", &[("a_b", "c")]), key("d", &[("a", "b_c")]));
-        assert_ne!(
-            key("d", &[("a", "b|c=d")]),
-            key("d", &[("a", "b"), ("c", "d")])
-        );
+        assert_ne!(key("d", &[("a", "b|c=d")]), key("d", &[("a", "b"), ("c", "d")]));
         assert_ne!(key("d", &[("a", "%7C")]), key("d", &[("a", "|")]));
         assert_eq!(
             key("d", &[("k", "a b|c/d:e{}*~%=\u{7f}\n")]),
@@ -170,10 +158,7 @@ mod tests {
     #[test]
     fn a_long_tag_is_cut_at_a_character_and_hashed_whole() {
         let fits = "x".repeat(TAG_BYTES_MAX - "d|k=".len());
-        assert_eq!(
-            key("d", &[("k", &fits)]),
-            format!("w1:{{d|k={fits}}}f3600s")
-        );
+        assert_eq!(key("d", &[("k", &fits)]), format!("w1:{{d|k={fits}}}f3600s"));
         let long = key("d", &[("k", &format!("{fits}x"))]);
         assert_eq!(long.len(), "w1:{".len() + 128 + 1 + 32 + "}f3600s".len());
         assert_ne!(long, key("d", &[("k", &format!("{fits}y"))]));

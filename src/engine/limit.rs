@@ -34,15 +34,7 @@ pub enum Unit {
 
 impl Unit {
     /// Every unit, shortest first.
-    pub const ALL: [Self; 7] = [
-        Self::Second,
-        Self::Minute,
-        Self::Hour,
-        Self::Day,
-        Self::Week,
-        Self::Month,
-        Self::Year,
-    ];
+    pub const ALL: [Self; 7] = [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
 
     /// The unit's lower-case name in policies.
     #[must_use]
@@ -61,9 +53,7 @@ impl Unit {
     /// The unit of that name, in any case.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|unit| unit.name().eq_ignore_ascii_case(name))
+        Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
     }
 
     /// The unit's length.
@@ -182,18 +172,12 @@ impl fmt::Display for LimitError {
                 write!(f, "a window of {us} us is too short: at least 1 ms")
             }
             Self::WindowTooLong { us } => {
-                write!(
-                    f,
-                    "a window of {} s is too long: at most 366 days",
-                    us / 1_000_000
-                )
+                write!(f, "a window of {} s is too long: at most 366 days", us / 1_000_000)
             }
             Self::BurstZero => f.write_str("a burst of 0 admits nothing: at least 1"),
-            Self::BurstTooLong { us } => write!(
-                f,
-                "a full burst would take {} days to drain: at most 8.9 years (2^48 us)",
-                us / 86_400_000_000
-            ),
+            Self::BurstTooLong { us } => {
+                write!(f, "a full burst would take {} days to drain: at most 8.9 years (2^48 us)", us / 86_400_000_000)
+            }
         }
     }
 }
@@ -237,16 +221,8 @@ impl Limit {
                 full
             }
         };
-        let mut limit = Self {
-            requests,
-            window,
-            algorithm,
-            name: None,
-            drain: false,
-            post_paid: false,
-            full,
-            id: "".into(),
-        };
+        let mut limit =
+            Self { requests, window, algorithm, name: None, drain: false, post_paid: false, full, id: "".into() };
         limit.id = super::key::limit_id(&limit, None);
         Ok(limit)
     }

@@ -80,10 +80,9 @@ impl fmt::Display for PolicyError {
         match self {
             Self::DuplicateDomain(name) => write!(f, "domain {name:?} is defined twice"),
             Self::DuplicateDescriptor(path) => write!(f, "descriptor {path:?} is defined twice"),
-            Self::SameShape(path) => write!(
-                f,
-                "two limits of {path:?} have the same algorithm and window: give each a name of its own"
-            ),
+            Self::SameShape(path) => {
+                write!(f, "two limits of {path:?} have the same algorithm and window: give each a name of its own")
+            }
             Self::LimitCount(path) => {
                 write!(f, "{path:?} needs 1 to {LIMITS_PER_RULE_MAX} limits")
             }
@@ -239,10 +238,7 @@ impl PolicySet {
                 insert(&mut set.rules, &mut root, &spec.name, "", descriptor)?;
             }
             let name: Box<str> = spec.name.as_str().into();
-            let domain = Domain {
-                name: name.clone(),
-                root,
-            };
+            let domain = Domain { name: name.clone(), root };
             if set.domains.insert(name, domain).is_some() {
                 return Err(PolicyError::DuplicateDomain(spec.name));
             }
@@ -277,10 +273,7 @@ impl PolicySet {
         let mut shared = SmallVec::new();
         for (position, &entry) in entries.iter().enumerate() {
             let Some((step, child)) = node.child(entry) else {
-                return Match {
-                    rule: None,
-                    shared: SmallVec::new(),
-                };
+                return Match { rule: None, shared: SmallVec::new() };
             };
             if let (Step::Pattern(pattern), true) = (step, child.share_threshold) {
                 shared.push((position, pattern));
@@ -328,11 +321,7 @@ fn insert(
         Some(rule) => Some(add_rule(rules, domain, &path, rule)?),
         None => None,
     };
-    let mut node = Node {
-        by_key: HashMap::new(),
-        rule,
-        share_threshold: spec.share_threshold,
-    };
+    let mut node = Node { by_key: HashMap::new(), rule, share_threshold: spec.share_threshold };
     for child in spec.descriptors {
         insert(rules, &mut node, domain, &path, child)?;
     }
@@ -355,12 +344,7 @@ fn insert(
     Ok(())
 }
 
-fn add_rule(
-    rules: &mut Vec<Rule>,
-    domain: &str,
-    path: &str,
-    spec: RuleSpec,
-) -> Result<u32, PolicyError> {
+fn add_rule(rules: &mut Vec<Rule>, domain: &str, path: &str, spec: RuleSpec) -> Result<u32, PolicyError> {
     let place = || format!("{domain}|{path}");
     let id = u32::try_from(rules.len()).map_err(|_| PolicyError::LimitCount(place()))?;
     let (limits, unlimited, unlimited_name) = match spec.kind {
@@ -383,11 +367,7 @@ fn add_rule(
         unlimited,
         unlimited_name,
         role: spec.role,
-        replaces: spec
-            .replaces
-            .into_iter()
-            .map(String::into_boxed_str)
-            .collect(),
+        replaces: spec.replaces.into_iter().map(String::into_boxed_str).collect(),
     });
     Ok(id)
 }
@@ -430,31 +410,19 @@ mod tests {
             key: key.into(),
             value: Some(value.into()),
             share_threshold: false,
-            rule: Some(RuleSpec {
-                kind: RuleKind::Limits(vec![limit]),
-                role: Role::Enforced,
-                replaces: Vec::new(),
-            }),
+            rule: Some(RuleSpec { kind: RuleKind::Limits(vec![limit]), role: Role::Enforced, replaces: Vec::new() }),
             descriptors,
         }
     }
 
     fn compile(descriptors: Vec<NodeSpec>) -> Result<PolicySet, PolicyError> {
-        PolicySet::compile(vec![DomainSpec {
-            name: "shop".into(),
-            descriptors,
-        }])
+        PolicySet::compile(vec![DomainSpec { name: "shop".into(), descriptors }])
     }
 
     fn met(set: &PolicySet, entries: &[(&str, &str)]) -> Option<String> {
-        let entries: Vec<_> = entries
-            .iter()
-            .map(|&(key, value)| Entry { key, value })
-            .collect();
+        let entries: Vec<_> = entries.iter().map(|&(key, value)| Entry { key, value }).collect();
         let domain = set.domain("shop").expect("the domain is there");
-        set.find(domain, &entries)
-            .rule
-            .map(|rule| rule.path.to_string())
+        set.find(domain, &entries).rule.map(|rule| rule.path.to_string())
     }
 
     #[test]
@@ -479,14 +447,8 @@ mod tests {
     #[test]
     fn twins_are_refused() {
         let twice = compile(vec![node("a", "1", vec![]), node("a", "1", vec![])]);
-        assert_eq!(
-            twice.unwrap_err(),
-            PolicyError::DuplicateDescriptor("shop|a=1".into())
-        );
+        assert_eq!(twice.unwrap_err(), PolicyError::DuplicateDescriptor("shop|a=1".into()));
         let alone = compile(vec![node("a", "", vec![]), node("a", "", vec![])]);
-        assert_eq!(
-            alone.unwrap_err(),
-            PolicyError::DuplicateDescriptor("shop|a".into())
-        );
+        assert_eq!(alone.unwrap_err(), PolicyError::DuplicateDescriptor("shop|a".into()));
     }
 }

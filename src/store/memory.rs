@@ -48,15 +48,9 @@ impl Memory {
             count *= 2;
         }
         let hasher = DefaultHashBuilder::default();
-        let shards = (0..count)
-            .map(|number| Mutex::new(Shard::new(keys_max / count, hasher.hash_one(number))))
-            .collect();
-        Self {
-            shards,
-            hasher,
-            clock,
-            observer,
-        }
+        let shards =
+            (0..count).map(|number| Mutex::new(Shard::new(keys_max / count, hasher.hash_one(number)))).collect();
+        Self { shards, hasher, clock, observer }
     }
 
     fn hash(&self, key: &str) -> u32 {
@@ -70,22 +64,16 @@ impl Memory {
 
     /// Locks the shards of these hashes, in ascending order.
     fn lock(&self, hashes: &[u32]) -> Locked<'_> {
-        let mut numbers: SmallVec<[usize; 4]> =
-            hashes.iter().map(|&hash| self.shard_of(hash)).collect();
+        let mut numbers: SmallVec<[usize; 4]> = hashes.iter().map(|&hash| self.shard_of(hash)).collect();
         numbers.sort_unstable();
         numbers.dedup();
-        numbers
-            .into_iter()
-            .map(|number| (number, self.shards[number].lock()))
-            .collect()
+        numbers.into_iter().map(|number| (number, self.shards[number].lock())).collect()
     }
 
     fn decide_now(&self, charges: &[Charge<'_>], mode: Mode) -> Decision {
         let (slots, firsts) = decision::slots(charges);
-        let hashes: SmallVec<[u32; 4]> = firsts
-            .iter()
-            .map(|&first| self.hash(charges[usize::from(first)].key))
-            .collect();
+        let hashes: SmallVec<[u32; 4]> =
+            firsts.iter().map(|&first| self.hash(charges[usize::from(first)].key)).collect();
         let mut locked = self.lock(&hashes);
         // Read under the locks, so that the decisions on one key see time in the order in which they are made.
         let now = self.clock.now();
@@ -106,17 +94,7 @@ impl Memory {
                 }
                 Change::Put(state) => {
                     let (limit, share) = (charge.limit, charge.share);
-                    shard.put(
-                        Write {
-                            key: charge.key,
-                            hash,
-                            share,
-                            limit,
-                            state,
-                        },
-                        now,
-                        &*self.observer,
-                    );
+                    shard.put(&Write { key: charge.key, hash, share, limit, state }, now, &*self.observer);
                 }
             }
         }
@@ -137,14 +115,8 @@ impl Memory {
             shard.remove(undo.key, hash);
         } else if state != seen {
             let share = shard.share(undo.key, hash);
-            let write = Write {
-                key: undo.key,
-                hash,
-                share,
-                limit: undo.limit,
-                state,
-            };
-            shard.put(write, now, &*self.observer);
+            let write = Write { key: undo.key, hash, share, limit: undo.limit, state };
+            shard.put(&write, now, &*self.observer);
         }
     }
 }
@@ -154,12 +126,7 @@ impl Store for Memory {
         "memory"
     }
 
-    fn decide<'a>(
-        &'a self,
-        charges: &'a [Charge<'a>],
-        mode: Mode,
-        _deadline: Instant,
-    ) -> Reply<'a, Decision> {
+    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, _deadline: Instant) -> Reply<'a, Decision> {
         Reply::Ready(Ok(self.decide_now(charges, mode)))
     }
 
@@ -183,11 +150,7 @@ impl Store for Memory {
         Reply::Ready(Ok(count))
     }
 
-    fn peek<'a>(
-        &'a self,
-        keys: &'a [(&'a str, &'a Limit)],
-        _deadline: Instant,
-    ) -> Reply<'a, Peeked> {
+    fn peek<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], _deadline: Instant) -> Reply<'a, Peeked> {
         let hashes: SmallVec<[u32; 4]> = keys.iter().map(|(key, _)| self.hash(key)).collect();
         let mut locked = self.lock(&hashes);
         let now = self.clock.now();
@@ -208,12 +171,7 @@ impl Store for Memory {
     }
 
     fn keys(&self) -> Option<u64> {
-        Some(
-            self.shards
-                .iter()
-                .map(|shard| shard.lock().entries.len() as u64)
-                .sum(),
-        )
+        Some(self.shards.iter().map(|shard| shard.lock().entries.len() as u64).sum())
     }
 }
 
@@ -306,14 +264,9 @@ impl Shard {
         self.find(key, hash).map_or(0, |at| self.entries[at].share)
     }
 
-    fn put(&mut self, write: Write<'_>, now: Micros, observer: &dyn Observer) {
-        let Write {
-            key,
-            hash,
-            share,
-            limit,
-            state,
-        } = write;
+    #[expect(clippy::cast_possible_truncation, reason = "entries are numbered by u32, see Shard::new")]
+    fn put(&mut self, write: &Write<'_>, now: Micros, observer: &dyn Observer) {
+        let &Write { key, hash, share, limit, state } = write;
         let expires_at = now + algorithm::reset_after(limit, &state, now);
         let capacity = limit.capacity();
         let used = capacity - algorithm::remaining(limit, &state, now).min(capacity);
@@ -334,18 +287,9 @@ impl Shard {
         }
         *self.shares.entry(share).or_insert(0) += 1;
         let at = self.entries.len() as u32;
-        self.entries.push(Entry {
-            key: key.into(),
-            state,
-            expires_at,
-            used,
-            capacity,
-            share,
-            hash,
-        });
+        self.entries.push(Entry { key: key.into(), state, expires_at, used, capacity, share, hash });
         let entries = &self.entries;
-        self.index
-            .insert_unique(spread(hash), at, |&at| spread(entries[at as usize].hash));
+        self.index.insert_unique(spread(hash), at, |&at| spread(entries[at as usize].hash));
     }
 
     fn remove(&mut self, key: &str, hash: u32) {
@@ -355,14 +299,13 @@ impl Shard {
     }
 
     /// Removes an entry; the last one takes its number.
+    #[expect(clippy::cast_possible_truncation, reason = "entries are numbered by u32, see Shard::new")]
     fn remove_at(&mut self, at: usize) {
         let last = self.entries.len() - 1;
         let hash = self.entries[at].hash;
-        if let Place::Occupied(place) = self.index.entry(
-            spread(hash),
-            |&n| n as usize == at,
-            |_| unreachable!("nothing is inserted"),
-        ) {
+        if let Place::Occupied(place) =
+            self.index.entry(spread(hash), |&n| n as usize == at, |_| unreachable!("nothing is inserted"))
+        {
             place.remove();
         }
         if at != last {
@@ -373,13 +316,10 @@ impl Shard {
         }
         let gone = self.entries.swap_remove(at);
         self.leave(gone.share);
-        if self.entries.capacity() > SHRINK_ABOVE
-            && self.entries.len() < self.entries.capacity() / 4
-        {
+        if self.entries.capacity() > SHRINK_ABOVE && self.entries.len() < self.entries.capacity() / 4 {
             self.entries.shrink_to(self.entries.len() * 2);
             let entries = &self.entries;
-            self.index
-                .shrink_to(entries.len() * 2, |&at| spread(entries[at as usize].hash));
+            self.index.shrink_to(entries.len() * 2, |&at| spread(entries[at as usize].hash));
         }
     }
 
@@ -413,7 +353,7 @@ impl Shard {
     fn evict(&mut self, share: u32, now: Micros, observer: &dyn Observer) {
         let newcomer = usize::from(!self.shares.contains_key(&share));
         let portion = self.keys_max / (self.shares.len() + newcomer);
-        let start = self.next_random() as usize % self.entries.len();
+        let start = self.next_random(self.entries.len());
         let mut chosen = start;
         let mut chosen_rank = None;
         let mut sampled = 0;
@@ -438,12 +378,14 @@ impl Shard {
         self.remove_at(chosen);
     }
 
-    fn next_random(&mut self) -> u64 {
+    /// A number below `bound`.
+    #[expect(clippy::cast_possible_truncation, reason = "a remainder of a usize")]
+    fn next_random(&mut self, bound: usize) -> usize {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.random;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        ((mixed ^ (mixed >> 31)) % bound as u64) as usize
     }
 }
 

@@ -1,1 +1,199 @@
-//! Redis.
+//! Redis: states that replicas share and that outlive a process. [rd]
+//!
+//! Each decision is one call of one script, so that it is atomic and costs one round trip, which it shares with the
+//! other decisions in flight. Not here: connections (redis/pool.rs), batching and deadlines (redis/pipeline.rs) and the
+//! format of calls and replies (redis/wire.rs).
+
+pub mod pipeline;
+pub mod pool;
+mod wire;
+
+use std::time::Instant;
+
+use redis::{Cmd, Value};
+
+use self::pipeline::{Call, CallError, Options, Pipeline, Reason};
+use super::{Failure, Peeked, Reply, Store, StoreError, Undo};
+use crate::engine::{Charge, Decision, Limit, Micros, Mode, decision};
+
+/// Answers of Redis that prove that nothing was charged: the call was refused before its first write.
+const NOTHING_RAN: [(&str, &str); 14] = [
+    ("READONLY", "readonly"),
+    ("LOADING", "loading"),
+    ("MASTERDOWN", "masterdown"),
+    ("CLUSTERDOWN", "clusterdown"),
+    ("MOVED", "moved"),
+    ("ASK", "ask"),
+    ("TRYAGAIN", "tryagain"),
+    ("CROSSSLOT", "crossslot"),
+    ("BUSY", "busy"),
+    ("NOSCRIPT", "noscript"),
+    ("OOM", "oom"),
+    ("NOAUTH", "noauth"),
+    ("NOPERM", "noperm"),
+    ("WRONGTYPE", "wrongtype"),
+];
+
+/// States in one Redis, by way of one pipeline: one of these for each runtime that decides.
+pub struct Redis {
+    pipeline: Pipeline,
+    key_prefix: Box<str>,
+    /// Stands for the server's clock in tests.
+    now: Option<Micros>,
+}
+
+impl Redis {
+    /// Starts the pipeline on the current runtime. Nothing is dialled before the first call.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime, and when one of the numbers in `options` is zero.
+    #[must_use]
+    pub fn start(options: Options, key_prefix: &str) -> Self {
+        Self { pipeline: Pipeline::start(options), key_prefix: key_prefix.into(), now: None }
+    }
+
+    /// The same store at a time that the caller sets: for tests, with a time in the future, so that no key expires.
+    #[must_use]
+    pub fn at(mut self, now: Micros) -> Self {
+        self.now = Some(now);
+        self
+    }
+
+    /// Moves the time that [`Redis::at`] set.
+    pub fn set_now(&mut self, now: Micros) {
+        self.now = Some(now);
+    }
+
+    async fn command(&self, command: Cmd, deadline: Instant) -> Result<Value, StoreError> {
+        self.pipeline.call(Call::command(command), deadline).await.map_err(store_error)
+    }
+}
+
+impl Store for Redis {
+    fn name(&self) -> &'static str {
+        "redis"
+    }
+
+    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision> {
+        Reply::Pending(Box::pin(async move {
+            let (slots, firsts) = decision::slots(charges);
+            let call = wire::decide_call(&self.key_prefix, charges, &slots, &firsts, mode, self.now);
+            let reply = self.pipeline.call(call, deadline).await.map_err(store_error)?;
+            let (now, seen) = wire::read_decision(&reply, charges).ok_or_else(strange_reply)?;
+            Ok(decision::settle(charges, &slots, &seen, mode, now))
+        }))
+    }
+
+    fn undo<'a>(&'a self, charges: &'a [Undo<'a>], deadline: Instant) -> Reply<'a, ()> {
+        if charges.is_empty() {
+            return Reply::Ready(Ok(()));
+        }
+        Reply::Pending(Box::pin(async move {
+            let call = wire::undo_call(&self.key_prefix, charges, self.now);
+            self.pipeline.call(call, deadline).await.map_err(store_error)?;
+            Ok(())
+        }))
+    }
+
+    fn reset<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, u64> {
+        if keys.is_empty() {
+            return Reply::Ready(Ok(0));
+        }
+        Reply::Pending(Box::pin(async move {
+            let mut command = redis::cmd("DEL");
+            for key in keys {
+                command.arg(format!("{}{key}", self.key_prefix));
+            }
+            let reply = self.command(command, deadline).await?;
+            wire::integer(&reply).ok_or_else(strange_reply)
+        }))
+    }
+
+    fn peek<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant) -> Reply<'a, Peeked> {
+        Reply::Pending(Box::pin(async move {
+            let now = match self.now {
+                Some(now) => now,
+                None => self.time(deadline).await?,
+            };
+            if keys.is_empty() {
+                return Ok(Peeked { now, states: Vec::new() });
+            }
+            let mut command = redis::cmd("MGET");
+            for (key, _) in keys {
+                command.arg(format!("{}{key}", self.key_prefix));
+            }
+            let Value::Array(stored) = self.command(command, deadline).await? else {
+                return Err(strange_reply());
+            };
+            let mut states = Vec::with_capacity(keys.len());
+            for ((key, limit), value) in keys.iter().zip(stored) {
+                states.push(match value {
+                    Value::Nil => None,
+                    Value::BulkString(bytes) => {
+                        Some(wire::read_stored(limit, &bytes).ok_or_else(|| strange_state(key))?)
+                    }
+                    _ => return Err(strange_reply()),
+                });
+            }
+            Ok(Peeked { now, states })
+        }))
+    }
+
+    fn ping(&self, deadline: Instant) -> Reply<'_, ()> {
+        Reply::Pending(Box::pin(async move {
+            self.command(redis::cmd("PING"), deadline).await?;
+            Ok(())
+        }))
+    }
+
+    fn supports(&self, _limit: &Limit) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+impl Redis {
+    async fn time(&self, deadline: Instant) -> Result<Micros, StoreError> {
+        let reply = self.command(redis::cmd("TIME"), deadline).await?;
+        let parts = match &reply {
+            Value::Array(parts) => &parts[..],
+            _ => &[],
+        };
+        let [seconds, micros] = parts else {
+            return Err(strange_reply());
+        };
+        let (seconds, micros) = wire::integer(seconds).zip(wire::integer(micros)).ok_or_else(strange_reply)?;
+        Ok(seconds * 1_000_000 + micros)
+    }
+}
+
+/// What a failed call means for a charge: whether it can have been made.
+fn store_error(error: CallError) -> StoreError {
+    let message = error.to_string();
+    match error {
+        CallError::NotSent { reason } => StoreError::NotSent(Failure { kind: kind_of(&reason), message }),
+        CallError::Unknown { reason } => StoreError::Unknown(Failure { kind: kind_of(&reason), message }),
+        CallError::Refused(answer) => match NOTHING_RAN.iter().find(|(code, _)| *code == answer.code()) {
+            Some((_, kind)) => StoreError::NotSent(Failure { kind, message }),
+            None => StoreError::Unknown(Failure { kind: "refused", message }),
+        },
+    }
+}
+
+const fn kind_of(reason: &Reason) -> &'static str {
+    match reason {
+        Reason::QueueFull { .. } => "queue_full",
+        Reason::Deadline => "deadline",
+        Reason::NoConnection(_) => "no_connection",
+        Reason::Broken(_) => "broken",
+    }
+}
+
+fn strange_reply() -> StoreError {
+    let message = "redis answered in a form that no script of ours has".into();
+    StoreError::Unknown(Failure { kind: "reply", message })
+}
+
+fn strange_state(key: &str) -> StoreError {
+    let message = format!("the value of the key {key:?} in redis was not written by this version");
+    StoreError::NotSent(Failure { kind: "state", message })
+}

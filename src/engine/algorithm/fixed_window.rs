@@ -32,11 +32,9 @@ impl Counter {
 
     /// The counter that a store kept.
     #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "both are remainders that fit")]
     pub const fn unpacked(packed: u64) -> Self {
-        Self {
-            window: ((packed >> 32) % WINDOW_NUMBERS) as u32,
-            count: (packed % COUNTS) as u32,
-        }
+        Self { window: ((packed >> 32) % WINDOW_NUMBERS) as u32, count: (packed % COUNTS) as u32 }
     }
 }
 
@@ -46,29 +44,20 @@ pub fn seen(limit: &Limit, stored: Option<Counter>, now: Micros) -> Counter {
     let window_us = limit.window().us();
     let here = window_here(now, window_us);
     let Some(stored) = stored else {
-        return Counter {
-            window: here,
-            count: 0,
-        };
+        return Counter { window: here, count: 0 };
     };
     let ahead = windows_ahead(stored.window, here);
     if ahead == 0 {
         return stored;
     }
     if ahead > WINDOW_NUMBERS / 2 {
-        return Counter {
-            window: here,
-            count: 0,
-        };
+        return Counter { window: here, count: 0 };
     }
     let ahead_us = u128::from(now / window_us + ahead) * u128::from(window_us) - u128::from(now);
     if ahead_us <= u128::from(window_us.max(AHEAD_US_MIN)) {
         stored
     } else {
-        Counter {
-            window: here,
-            count: stored.count,
-        }
+        Counter { window: here, count: stored.count }
     }
 }
 
@@ -89,29 +78,19 @@ pub fn reset_after(limit: &Limit, seen: Counter, now: Micros) -> Micros {
 /// The counter with hits added; it stops at 2^32 - 1. [fw-3]
 #[must_use]
 pub const fn added(seen: Counter, hits: Hits) -> Counter {
-    Counter {
-        window: seen.window,
-        count: seen.count.saturating_add(hits),
-    }
+    Counter { window: seen.window, count: seen.count.saturating_add(hits) }
 }
 
 /// The counter with hits given back. [fw-6]
 #[must_use]
 pub const fn given(seen: Counter, hits: Hits) -> Counter {
-    Counter {
-        window: seen.window,
-        count: seen.count.saturating_sub(hits),
-    }
+    Counter { window: seen.window, count: seen.count.saturating_sub(hits) }
 }
 
 /// The counter without one charge, if its window is still the receipt's. [un-2]
 #[must_use]
 pub fn undone(seen: Counter, receipt: Receipt) -> Counter {
-    if u64::from(seen.window) == receipt.mark {
-        given(seen, receipt.hits)
-    } else {
-        seen
-    }
+    if u64::from(seen.window) == receipt.mark { given(seen, receipt.hits) } else { seen }
 }
 
 fn window_here(now: Micros, window_us: u64) -> u32 {

@@ -11,7 +11,7 @@ use crate::engine::limit::{DEBT_US_MAX, Limit};
 use crate::engine::{Hits, Micros};
 
 /// Debts above this many hits are taken as the largest debt when the limit changes. [pc-6]
-const CONVERTED_HITS_MAX: u64 = 1 << 49;
+const CONVERTED_HITS_MAX: u64 = (1 << 49) - 1;
 
 /// A debt as stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,11 +31,7 @@ type Span = (u64, u64);
 #[must_use]
 pub fn seen(limit: &Limit, stored: Option<Debt>, now: Micros) -> Debt {
     let requests = limit.requests();
-    let nothing = Debt {
-        tat: now,
-        fraction: 0,
-        requests,
-    };
+    let nothing = Debt { tat: now, fraction: 0, requests };
     let Some(stored) = stored else { return nothing };
     if requests == 0 || stored.requests == 0 || stored.tat < now {
         return nothing;
@@ -114,22 +110,13 @@ pub fn cost(limit: &Limit, hits: Hits) -> Span {
     if limit.requests() == 0 {
         return (0, 0);
     }
-    mul_div(
-        u64::from(hits),
-        limit.window().us(),
-        u64::from(limit.requests()),
-    )
-    .min((DEBT_US_MAX, 0))
+    mul_div(u64::from(hits), limit.window().us(), u64::from(limit.requests())).min((DEBT_US_MAX, 0))
 }
 
 /// The largest debt that a state is believed to hold: full, or for post-paid limits whatever was forced. [pc-5]
 #[must_use]
 pub const fn ceiling(limit: &Limit) -> Span {
-    if limit.post_paid {
-        (DEBT_US_MAX, 0)
-    } else {
-        limit.full()
-    }
+    if limit.post_paid { (DEBT_US_MAX, 0) } else { limit.full() }
 }
 
 /// A debt over another limit's requests as the same hits' debt over this one's; exact. [pc-6]
@@ -137,11 +124,7 @@ fn converted(limit: &Limit, debt: Span, stored_requests: u32) -> Span {
     let (period, requests) = (limit.window().us(), u64::from(limit.requests()));
     let (hits, rest) = mul_div(debt.0, u64::from(stored_requests), period);
     let (hits, rest) = (hits + (rest + debt.1) / period, (rest + debt.1) % period);
-    let (hits_max, rest_max) = if limit.post_paid {
-        (CONVERTED_HITS_MAX, 0)
-    } else {
-        (u64::from(limit.capacity()), 0)
-    };
+    let (hits_max, rest_max) = if limit.post_paid { (CONVERTED_HITS_MAX, 0) } else { (u64::from(limit.capacity()), 0) };
     if (hits, rest) > (hits_max, rest_max) {
         return ceiling(limit);
     }
@@ -154,23 +137,15 @@ fn span(debt: Debt, now: Micros) -> Span {
     (debt.tat - now, u64::from(debt.fraction))
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "a fraction is below the requests that it is over")]
 fn made(limit: &Limit, debt: Span, now: Micros) -> Debt {
-    Debt {
-        tat: now + debt.0,
-        // A fraction is below the requests that it is over, so it fits.
-        fraction: debt.1 as u32,
-        requests: limit.requests(),
-    }
+    Debt { tat: now + debt.0, fraction: debt.1 as u32, requests: limit.requests() }
 }
 
 fn plus(limit: &Limit, a: Span, b: Span) -> Span {
     let requests = u64::from(limit.requests());
     let fraction = a.1 + b.1;
-    if fraction >= requests && requests > 0 {
-        (a.0 + b.0 + 1, fraction - requests)
-    } else {
-        (a.0 + b.0, fraction)
-    }
+    if fraction >= requests && requests > 0 { (a.0 + b.0 + 1, fraction - requests) } else { (a.0 + b.0, fraction) }
 }
 
 /// `a - b`, or nothing where b is more.
@@ -178,9 +153,5 @@ fn minus(limit: &Limit, a: Span, b: Span) -> Span {
     if a <= b {
         return (0, 0);
     }
-    if a.1 >= b.1 {
-        (a.0 - b.0, a.1 - b.1)
-    } else {
-        (a.0 - b.0 - 1, a.1 + u64::from(limit.requests()) - b.1)
-    }
+    if a.1 >= b.1 { (a.0 - b.0, a.1 - b.1) } else { (a.0 - b.0 - 1, a.1 + u64::from(limit.requests()) - b.1) }
 }

@@ -1,0 +1,816 @@
+//! Calls to Redis that share round trips: a bounded queue, and for each connection of the pool a
+//! worker that sends what waits there as one pipeline.
+//!
+//! Not in here: connections and how they are made (pool.rs), and what a call means (the store above).
+//!
+//! The strategy. An idle pipeline sends a call at once, alone. While an answer is awaited, calls pile
+//! up, and the next worker takes them all: batches grow with the load and nothing ever waits for a
+//! batch to fill. A worker has its connection before it takes calls, so a call that is still in the
+//! queue was certainly not sent.
+//!
+//! What is promised for each call:
+//!
+//! 1. It is sent at most once, unless Redis answers that it does not know the script, which proves that
+//!    nothing ran: then the script is loaded and the call sent once more.
+//! 2. It is answered at its deadline at the latest (to the millisecond of the runtime's timer), and the
+//!    answer says whether it can have run. No caller needs a timer of its own.
+//! 3. It is not sent once its deadline has passed or its caller has gone.
+//! 4. Its error is its own; the other calls of the batch get their answers.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use redis::{Cmd, ServerError, ServerErrorKind, Value};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::Sleep;
+
+use super::pool::{Connection, DialError, Endpoint, Observer, Pool};
+
+/// Calls that may wait in one pipeline by default. With answers in 10 ms this is 400,000 calls a second
+/// on one core: more cannot be served in time, so they are refused at once.
+pub const QUEUE_MAX: usize = 4096;
+
+/// Calls in one batch by default. Redis' cost per call hardly falls beyond 32, and the first call of a
+/// batch waits for the last.
+pub const BATCH_MAX: usize = 64;
+
+/// Connections of one pipeline by default.
+pub const CONNECTIONS: u32 = 4;
+
+/// How long a dial may take by default.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The pause of a worker before its second dial in a row. It doubles with each further one; each pause
+/// is cut by up to half at random, so that workers and replicas do not dial in step.
+const BACKOFF_MIN: Duration = Duration::from_millis(5);
+
+/// The longest pause between two dials of a worker, and so about the time that a Redis which is back
+/// may stay unnoticed.
+const BACKOFF_MAX: Duration = Duration::from_millis(500);
+
+/// How often [`BACKOFF_MIN`] is doubled at most.
+const BACKOFF_DOUBLINGS_MAX: u32 = 8;
+
+/// Sends calls to one Redis, in batches. One for each runtime: its tasks live on the runtime that
+/// started it and end when it is dropped.
+#[derive(Debug)]
+pub struct Pipeline {
+    queue: Arc<Queue>,
+    /// Aborts the tasks when dropped.
+    _tasks: JoinSet<()>,
+}
+
+/// How a pipeline is built. Start from [`Options::new`].
+#[derive(Clone)]
+pub struct Options {
+    /// Where Redis is.
+    pub endpoint: Endpoint,
+    /// Connections, each with a worker; at least 1. Fewer make larger batches.
+    pub connections: u32,
+    /// The bound for a dial, from the address to the answered handshake; more than zero.
+    pub connect_timeout: Duration,
+    /// Calls that may wait; at least 1.
+    pub queue_max: usize,
+    /// Calls in one batch; at least 1.
+    pub batch_max: usize,
+    /// Who hears of batches, failed dials and dropped connections.
+    pub observer: Arc<dyn Observer>,
+}
+
+impl Options {
+    /// The defaults, with nobody observing.
+    #[must_use]
+    pub fn new(endpoint: Endpoint) -> Options {
+        Options {
+            endpoint,
+            connections: CONNECTIONS,
+            connect_timeout: CONNECT_TIMEOUT,
+            queue_max: QUEUE_MAX,
+            batch_max: BATCH_MAX,
+            observer: Arc::new(()),
+        }
+    }
+}
+
+impl Pipeline {
+    /// Starts the tasks of a pipeline on the current runtime. Nothing is dialled before the first call.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime, and when one of the numbers in `options` is zero.
+    #[must_use]
+    pub fn start(options: Options) -> Pipeline {
+        assert!(options.queue_max > 0, "a queue holds at least one call");
+        assert!(options.batch_max > 0, "a batch has at least one call");
+        let queue = Arc::new(Queue::new(options.queue_max));
+        let pool = Pool::new(options.endpoint, options.connections, options.connect_timeout, options.observer.clone());
+        let mut tasks = JoinSet::new();
+        for _ in 0..options.connections {
+            let worker = Worker {
+                queue: queue.clone(),
+                observer: options.observer.clone(),
+                batch_max: options.batch_max,
+                request: redis::Pipeline::with_capacity(options.batch_max),
+                alarm: Box::pin(tokio::time::sleep(Duration::ZERO)),
+                setbacks: 0,
+            };
+            tasks.spawn(worker.run(pool.clone()));
+        }
+        tasks.spawn(expire(queue.clone()));
+        Pipeline { queue, _tasks: tasks }
+    }
+
+    /// Sends `call` and returns what Redis answers, by `deadline`. Dropping the future takes the call
+    /// out of the queue, if it still waits there.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]: certainly not sent, perhaps run, or refused by Redis.
+    pub async fn call(&self, call: Call, deadline: Instant) -> Result<Value, CallError> {
+        let (reply, answer) = oneshot::channel();
+        let ticket = self.queue.push(Waiting { call, deadline, reply: Some(reply) })?;
+        let mut place = Place { queue: &self.queue, ticket: Some(ticket) };
+        let answer = answer.await;
+        place.ticket = None;
+        // A reply is lost only with the task that owed it.
+        answer.unwrap_or_else(|_| Err(CallError::Unknown { reason: Reason::Broken("the worker ended".into()) }))
+    }
+
+    /// Calls that wait to be sent: for a gauge, and out of date at once.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.queue.state.lock().entries.len()
+    }
+}
+
+/// A Lua script, known to Redis by its SHA-1.
+///
+/// Meant for a `static`: `static DECIDE: LazyLock<Script> = LazyLock::new(|| Script::new(CODE));`
+#[derive(Debug)]
+pub struct Script {
+    code: &'static str,
+    sha1: String,
+}
+
+impl Script {
+    /// Computes the name of the script, once.
+    #[must_use]
+    pub fn new(code: &'static str) -> Script {
+        Script { code, sha1: redis::Script::new(code).get_hash().to_owned() }
+    }
+
+    /// The SHA-1 of the code, in 40 lower case hexadecimal digits.
+    #[must_use]
+    pub fn sha1(&self) -> &str {
+        &self.sha1
+    }
+}
+
+/// One command that has one answer: no subscriptions, no transactions, and none that blocks.
+#[derive(Debug)]
+pub struct Call {
+    command: Cmd,
+    script: Option<&'static Script>,
+}
+
+impl Call {
+    /// A run of `script`, by EVALSHA.
+    pub fn script<K, A>(script: &'static Script, keys: &[K], args: &[A]) -> Call
+    where
+        K: AsRef<[u8]>,
+        A: AsRef<[u8]>,
+    {
+        const NAME: &str = "EVALSHA";
+        const KEY_COUNT_DIGITS: usize = 4;
+        let mut bytes = NAME.len() + script.sha1.len() + KEY_COUNT_DIGITS;
+        for key in keys {
+            bytes += key.as_ref().len();
+        }
+        for arg in args {
+            bytes += arg.as_ref().len();
+        }
+        let mut command = Cmd::with_capacity(3 + keys.len() + args.len(), bytes);
+        command.arg(NAME).arg(&script.sha1).arg(keys.len());
+        for key in keys {
+            command.arg(key.as_ref());
+        }
+        for arg in args {
+            command.arg(arg.as_ref());
+        }
+        Call { command, script: Some(script) }
+    }
+
+    /// Any other command.
+    ///
+    /// # Panics
+    ///
+    /// When `command` has not even a name: Redis does not answer that.
+    #[must_use]
+    pub fn command(command: Cmd) -> Call {
+        assert!(command.args_iter().len() > 0, "a command has a name");
+        Call { command, script: None }
+    }
+}
+
+/// Why a call has no answer that can be used.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CallError {
+    /// It was not run: nothing was written, or Redis said that it did not run. May be tried again.
+    #[error("not sent to redis: {reason}")]
+    NotSent {
+        /// What stood in the way.
+        reason: Reason,
+    },
+    /// It may have been written and no answer was read: it ran once or not at all. Never to be tried
+    /// again.
+    #[error("sent to redis, outcome unknown: {reason}")]
+    Unknown {
+        /// Why no answer was read.
+        reason: Reason,
+    },
+    /// Redis answered with an error.
+    #[error("refused by redis: {} {}", .0.code(), .0.details().unwrap_or_default())]
+    Refused(ServerError),
+}
+
+/// What kept a call from its answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Reason {
+    /// As many calls wait as may wait.
+    #[error("the queue is full ({max} calls)")]
+    QueueFull {
+        /// The bound.
+        max: usize,
+    },
+    /// The deadline has passed.
+    #[error("the deadline has passed")]
+    Deadline,
+    /// The deadline has passed, and there was no connection to send it on.
+    #[error("{0}")]
+    NoConnection(DialError),
+    /// The connection broke.
+    #[error("the connection broke: {0}")]
+    Broken(Arc<str>),
+}
+
+type Answer = Result<Value, CallError>;
+
+/// A call and who waits for its answer.
+#[derive(Debug)]
+struct Waiting {
+    call: Call,
+    deadline: Instant,
+    /// Taken by the first answer.
+    reply: Option<oneshot::Sender<Answer>>,
+}
+
+impl Waiting {
+    fn answer(&mut self, answer: Answer) {
+        if let Some(reply) = self.reply.take() {
+            // Nobody listens where the caller has gone.
+            let _ = reply.send(answer);
+        }
+    }
+
+    /// Somebody still waits for the answer.
+    fn wanted(&self) -> bool {
+        self.reply.as_ref().is_some_and(|reply| !reply.is_closed())
+    }
+}
+
+/// A caller's place in the queue, given up when the caller goes.
+struct Place<'a> {
+    queue: &'a Queue,
+    ticket: Option<u64>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            self.queue.withdraw(ticket);
+        }
+    }
+}
+
+/// The calls that wait, oldest first.
+///
+/// A plain mutex is right: nothing is awaited while it is held, and on a runtime of one thread it is
+/// never contended.
+#[derive(Debug)]
+struct Queue {
+    max: usize,
+    state: Mutex<QueueState>,
+    /// Wakes one worker.
+    arrived: Notify,
+    /// Wakes the task that expires calls, when a deadline is earlier than what it sleeps for.
+    hurry: Notify,
+}
+
+#[derive(Debug)]
+struct QueueState {
+    /// A call that expired or was withdrawn leaves a hole, which counts until it is the oldest. The
+    /// first entry is never a hole.
+    entries: VecDeque<Option<Waiting>>,
+    /// The ticket of the first entry; the others follow in order. Tickets are never used again.
+    first: u64,
+    /// A worker was woken and has not looked yet: it will take everything, so no other is woken.
+    waking: bool,
+    /// When the expiring task looks next.
+    expiry: Option<Instant>,
+    /// Why there is no connection, where the last dial failed.
+    dial_error: Option<DialError>,
+}
+
+impl Queue {
+    fn new(max: usize) -> Queue {
+        Queue {
+            max,
+            state: Mutex::new(QueueState {
+                entries: VecDeque::new(),
+                first: 0,
+                waking: false,
+                expiry: None,
+                dial_error: None,
+            }),
+            arrived: Notify::new(),
+            hurry: Notify::new(),
+        }
+    }
+
+    /// Appends a call and returns its ticket.
+    fn push(&self, waiting: Waiting) -> Result<u64, CallError> {
+        let deadline = waiting.deadline;
+        let mut state = self.state.lock();
+        if state.entries.len() >= self.max {
+            return Err(CallError::NotSent { reason: Reason::QueueFull { max: self.max } });
+        }
+        let ticket = state.first + state.entries.len() as u64;
+        state.entries.push_back(Some(waiting));
+        let wake = !std::mem::replace(&mut state.waking, true);
+        let hurry = state.expiry.is_none_or(|expiry| deadline < expiry);
+        if hurry {
+            state.expiry = Some(deadline);
+        }
+        drop(state);
+        if wake {
+            self.arrived.notify_one();
+        }
+        if hurry {
+            self.hurry.notify_one();
+        }
+        Ok(ticket)
+    }
+
+    /// Returns when there are calls to send.
+    async fn nonempty(&self) {
+        loop {
+            {
+                let mut state = self.state.lock();
+                state.waking = false;
+                if !state.entries.is_empty() {
+                    return;
+                }
+            }
+            self.arrived.notified().await;
+        }
+    }
+
+    /// Moves up to `max` calls that can still be sent into `batch`, and has the next worker woken if
+    /// more are left.
+    fn take(&self, batch: &mut Vec<Waiting>, max: usize, now: Instant) {
+        let mut state = self.state.lock();
+        state.dial_error = None;
+        while batch.len() < max {
+            let Some(entry) = state.entries.pop_front() else {
+                break;
+            };
+            state.first += 1;
+            let Some(mut waiting) = entry else { continue };
+            if waiting.deadline <= now {
+                waiting.answer(Err(CallError::NotSent { reason: Reason::Deadline }));
+            } else {
+                batch.push(waiting);
+            }
+        }
+        state.trim();
+        if !state.entries.is_empty() && !std::mem::replace(&mut state.waking, true) {
+            self.arrived.notify_one();
+        }
+    }
+
+    /// Takes out the call with this ticket, if it still waits.
+    fn withdraw(&self, ticket: u64) {
+        let mut state = self.state.lock();
+        let Some(index) = ticket.checked_sub(state.first) else {
+            return;
+        };
+        if let Some(entry) = usize::try_from(index).ok().and_then(|index| state.entries.get_mut(index)) {
+            *entry = None;
+            state.trim();
+        }
+    }
+
+    /// Answers the calls whose deadline has passed, and returns when the next one does.
+    fn expire(&self, now: Instant) -> Option<Instant> {
+        let mut state = self.state.lock();
+        let reason = match &state.dial_error {
+            Some(error) => Reason::NoConnection(error.clone()),
+            None => Reason::Deadline,
+        };
+        let mut next: Option<Instant> = None;
+        for entry in &mut state.entries {
+            let Some(waiting) = entry else { continue };
+            if waiting.deadline <= now {
+                waiting.answer(Err(CallError::NotSent { reason: reason.clone() }));
+                *entry = None;
+            } else {
+                next = Some(next.map_or(waiting.deadline, |next| next.min(waiting.deadline)));
+            }
+        }
+        state.trim();
+        state.expiry = next;
+        next
+    }
+}
+
+impl QueueState {
+    fn trim(&mut self) {
+        while let Some(None) = self.entries.front() {
+            self.entries.pop_front();
+            self.first += 1;
+        }
+    }
+}
+
+/// The task that answers calls which wait in the queue past their deadline. It sleeps until the
+/// earliest one and seldom has anything to do: one timer for all calls, where a timer for each would
+/// cost more than the rest of the queue.
+async fn expire(queue: Arc<Queue>) {
+    loop {
+        match queue.expire(Instant::now()) {
+            Some(next) => tokio::select! {
+                () = tokio::time::sleep_until(next.into()) => {}
+                () = queue.hurry.notified() => {}
+            },
+            None => queue.hurry.notified().await,
+        }
+    }
+}
+
+/// Takes batches from the queue and sends them, over one connection at a time.
+struct Worker {
+    queue: Arc<Queue>,
+    observer: Arc<dyn Observer>,
+    batch_max: usize,
+    /// The batch as it is sent, kept for its room.
+    request: redis::Pipeline,
+    /// The timer for the batch in flight, reset for each batch: cheaper than a new one, because a later
+    /// deadline costs the runtime next to nothing.
+    alarm: Pin<Box<Sleep>>,
+    /// Dials that failed and connections that were given up, since a batch was last answered.
+    setbacks: u32,
+}
+
+/// Whether a connection can be used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Health {
+    Good,
+    Bad,
+}
+
+impl Worker {
+    async fn run(mut self, pool: Pool) {
+        loop {
+            self.queue.nonempty().await;
+            match pool.checkout().await {
+                Ok(mut connection) => {
+                    if self.serve(&mut connection).await == Health::Good {
+                        continue;
+                    }
+                }
+                Err(error) => self.queue.state.lock().dial_error = Some(error),
+            }
+            self.pause().await;
+        }
+    }
+
+    /// Waits before the next dial: not at all after the first setback, then longer each time.
+    async fn pause(&mut self) {
+        if self.setbacks > 0 {
+            tokio::time::sleep(backoff(self.setbacks)).await;
+        }
+        self.setbacks = self.setbacks.saturating_add(1);
+    }
+
+    /// Sends batch after batch until the queue is empty or the connection is to be given up.
+    async fn serve(&mut self, connection: &mut Connection) -> Health {
+        let mut batch = Vec::with_capacity(self.batch_max);
+        loop {
+            let now = Instant::now();
+            self.queue.take(&mut batch, self.batch_max, now);
+            if batch.is_empty() {
+                return Health::Good;
+            }
+            if self.send(connection, &mut batch, now).await == Health::Bad {
+                return Health::Bad;
+            }
+            self.setbacks = 0;
+            batch.clear();
+        }
+    }
+
+    /// Sends one batch and answers its calls; those whose script Redis does not know, after a second
+    /// round.
+    async fn send(&mut self, connection: &mut Connection, batch: &mut [Waiting], now: Instant) -> Health {
+        self.request.clear();
+        for waiting in &mut *batch {
+            self.request.add_command(std::mem::take(&mut waiting.call.command));
+        }
+        let Some(answers) = self.exchange(connection, batch).await else {
+            return Health::Bad;
+        };
+        self.observer.batch_answered(batch.len(), now.elapsed());
+        let mut farewell = None;
+        let mut again = Vec::new();
+        let commands = self.request.cmd_iter();
+        for ((waiting, answer), command) in batch.iter_mut().zip(answers).zip(commands) {
+            match answer {
+                Value::ServerError(error) if waiting.call.script.is_some() && is_no_script(&error) => {
+                    again.push(Waiting {
+                        call: Call { command: command.clone(), script: waiting.call.script },
+                        deadline: waiting.deadline,
+                        reply: waiting.reply.take(),
+                    });
+                }
+                Value::ServerError(error) => refuse(waiting, error, &mut farewell),
+                value => waiting.answer(Ok(value)),
+            }
+        }
+        if !again.is_empty() && self.send_again(connection, again, &mut farewell).await == Health::Bad {
+            return Health::Bad;
+        }
+        match farewell {
+            None => Health::Good,
+            Some(reason) => {
+                connection.condemn();
+                self.observer.connection_dropped(&reason);
+                Health::Bad
+            }
+        }
+    }
+
+    /// Loads the scripts that Redis did not know and sends their calls once more, in one round trip.
+    async fn send_again(
+        &mut self,
+        connection: &mut Connection,
+        mut batch: Vec<Waiting>,
+        farewell: &mut Option<String>,
+    ) -> Health {
+        let now = Instant::now();
+        batch.retain_mut(|waiting| {
+            if waiting.deadline <= now {
+                waiting.answer(Err(CallError::NotSent { reason: Reason::Deadline }));
+            }
+            waiting.wanted()
+        });
+        if batch.is_empty() {
+            return Health::Good;
+        }
+        let mut scripts: Vec<&'static Script> = Vec::new();
+        for script in batch.iter().filter_map(|waiting| waiting.call.script) {
+            if !scripts.iter().any(|known| known.sha1 == script.sha1) {
+                scripts.push(script);
+            }
+        }
+        self.request.clear();
+        for script in &scripts {
+            self.request.cmd("SCRIPT").arg("LOAD").arg(script.code);
+        }
+        for waiting in &mut batch {
+            self.request.add_command(std::mem::take(&mut waiting.call.command));
+        }
+        let Some(answers) = self.exchange(connection, &mut batch).await else {
+            return Health::Bad;
+        };
+        self.observer.batch_answered(batch.len(), now.elapsed());
+        let mut answers = answers.into_iter();
+        let mut load_error = None;
+        for loaded in answers.by_ref().take(scripts.len()) {
+            if let Value::ServerError(error) = loaded {
+                load_error = Some(error);
+            }
+        }
+        for (waiting, answer) in batch.iter_mut().zip(answers) {
+            match answer {
+                Value::ServerError(error) if is_no_script(&error) => {
+                    // Why it could not be loaded says more than that it is missing.
+                    refuse(waiting, load_error.clone().unwrap_or(error), farewell);
+                }
+                Value::ServerError(error) => refuse(waiting, error, farewell),
+                value => waiting.answer(Ok(value)),
+            }
+        }
+        Health::Good
+    }
+
+    /// Sends `self.request`, which asks for the calls of `batch`. Calls that pass their deadline are
+    /// answered meanwhile. `None` when there are no answers, after the whole batch was told so.
+    async fn exchange(&mut self, connection: &mut Connection, batch: &mut [Waiting]) -> Option<Vec<Value>> {
+        let written = connection.bytes_written();
+        let alarm = &mut self.alarm;
+        let reason = {
+            let mut exchange = pin!(connection.exchange(&self.request));
+            let mut next = earliest(batch, None);
+            loop {
+                // None is left whose time has not come.
+                let Some(at) = next else {
+                    break Reason::Deadline;
+                };
+                alarm.as_mut().reset(at.into());
+                tokio::select! {
+                    biased;
+                    answers = &mut exchange => match answers {
+                        Ok(answers) => return Some(answers),
+                        Err(error) => break Reason::Broken(error.to_string().into()),
+                    },
+                    () = alarm.as_mut() => {
+                        let now = Instant::now();
+                        next = earliest(batch, Some(now));
+                        if next.is_some() {
+                            answer_late(batch, now);
+                        }
+                    }
+                }
+            }
+        };
+        // The exchange is over, so the count is final.
+        let unwritten = connection.bytes_written() == written;
+        self.observer.connection_dropped(&match &reason {
+            Reason::Deadline => format!("{} calls were not answered in time", batch.len()),
+            reason => reason.to_string(),
+        });
+        for waiting in batch {
+            let reason = reason.clone();
+            waiting.answer(Err(if unwritten { CallError::NotSent { reason } } else { CallError::Unknown { reason } }));
+        }
+        None
+    }
+}
+
+/// The earliest deadline of a batch, of those after `now` where it is given.
+fn earliest(batch: &[Waiting], now: Option<Instant>) -> Option<Instant> {
+    let mut earliest: Option<Instant> = None;
+    for waiting in batch {
+        if now.is_some_and(|now| waiting.deadline <= now) {
+            continue;
+        }
+        earliest = Some(earliest.map_or(waiting.deadline, |at| at.min(waiting.deadline)));
+    }
+    earliest
+}
+
+/// Answers the calls of a batch in flight whose deadline has passed. They may have run.
+fn answer_late(batch: &mut [Waiting], now: Instant) {
+    for waiting in batch {
+        if waiting.deadline <= now {
+            waiting.answer(Err(CallError::Unknown { reason: Reason::Deadline }));
+        }
+    }
+}
+
+/// Passes an error of Redis on, and notes in `farewell` when it says that we talk to the wrong server.
+fn refuse(waiting: &mut Waiting, error: ServerError, farewell: &mut Option<String>) {
+    if farewell.is_none() && sends_away(&error) {
+        *farewell = Some(format!("redis answered {}", error.code()));
+    }
+    waiting.answer(Err(CallError::Refused(error)));
+}
+
+fn is_no_script(error: &ServerError) -> bool {
+    error.kind() == Some(ServerErrorKind::NoScript)
+}
+
+/// Errors of a server that is not, or not yet, the one to write to: a new connection may reach the one
+/// that is. Before Redis 7 a script's own error hides the code inside its text.
+fn sends_away(error: &ServerError) -> bool {
+    match error.kind() {
+        Some(ServerErrorKind::ReadOnly | ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown) => true,
+        Some(ServerErrorKind::ResponseError) => error.details().is_some_and(|text| text.contains("-READONLY ")),
+        _ => false,
+    }
+}
+
+/// The pause after `setbacks` (at least 1) in a row: doubled each time up to a bound, of which a random
+/// part of the second half is left out.
+fn backoff(setbacks: u32) -> Duration {
+    let doublings = setbacks.saturating_sub(1).min(BACKOFF_DOUBLINGS_MAX);
+    let whole = BACKOFF_MIN.saturating_mul(1 << doublings).min(BACKOFF_MAX);
+    let half = whole / 2;
+    let random = RandomState::new().hash_one(setbacks);
+    let micros = u64::try_from(half.as_micros()).unwrap_or(u64::MAX).max(1);
+    half + Duration::from_micros(random % micros)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting(deadline: Instant) -> (Waiting, oneshot::Receiver<Answer>) {
+        let (reply, answer) = oneshot::channel();
+        let waiting = Waiting { call: Call::command(redis::cmd("PING")), deadline, reply: Some(reply) };
+        (waiting, answer)
+    }
+
+    fn seconds(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    #[test]
+    fn a_full_queue_refuses_and_a_withdrawn_call_makes_room() {
+        let now = Instant::now();
+        let queue = Queue::new(2);
+        let (one, _one) = waiting(now + seconds(1));
+        let (two, _two) = waiting(now + seconds(1));
+        let (three, _three) = waiting(now + seconds(1));
+        let (four, _four) = waiting(now + seconds(1));
+        let first = queue.push(one).unwrap();
+        queue.push(two).unwrap();
+        assert!(matches!(queue.push(three), Err(CallError::NotSent { reason: Reason::QueueFull { max: 2 } })));
+        queue.withdraw(first);
+        queue.push(four).unwrap();
+    }
+
+    #[test]
+    fn a_stale_ticket_withdraws_nobody_else() {
+        let now = Instant::now();
+        let queue = Queue::new(2);
+        let (one, _one) = waiting(now + seconds(1));
+        let (two, _two) = waiting(now + seconds(2));
+        let first = queue.push(one).unwrap();
+        assert_eq!(queue.expire(now + seconds(1)), None, "nobody waits any more");
+        queue.push(two).unwrap();
+        queue.withdraw(first);
+        let mut batch = Vec::new();
+        queue.take(&mut batch, 9, now);
+        assert_eq!(batch.len(), 1);
+    }
+
+    #[test]
+    fn what_is_late_is_answered_and_not_taken() {
+        let now = Instant::now();
+        let queue = Queue::new(9);
+        let (late, mut late_answer) = waiting(now);
+        let (later, _later_answer) = waiting(now + seconds(2));
+        let (timely, _timely_answer) = waiting(now + seconds(1));
+        queue.push(later).unwrap();
+        queue.push(late).unwrap();
+        queue.push(timely).unwrap();
+        assert_eq!(queue.expire(now), Some(now + seconds(1)));
+        assert!(matches!(late_answer.try_recv().unwrap(), Err(CallError::NotSent { reason: Reason::Deadline })));
+        let mut batch = Vec::new();
+        queue.take(&mut batch, 9, now + seconds(1));
+        assert_eq!(batch.len(), 1, "at its deadline a call is late");
+        assert_eq!(batch[0].deadline, now + seconds(2));
+    }
+
+    #[test]
+    fn a_batch_is_bounded_and_oldest_first() {
+        let now = Instant::now();
+        let queue = Queue::new(9);
+        let mut answers = Vec::new();
+        for n in 1..=5 {
+            let (one, answer) = waiting(now + seconds(n));
+            queue.push(one).unwrap();
+            answers.push(answer);
+        }
+        let mut batch = Vec::new();
+        queue.take(&mut batch, 3, now);
+        let deadlines: Vec<_> = batch.iter().map(|waiting| waiting.deadline - now).collect();
+        assert_eq!(deadlines, [seconds(1), seconds(2), seconds(3)]);
+        assert!(queue.state.lock().waking, "another worker is called");
+    }
+
+    #[test]
+    fn pauses_grow_to_their_bound_and_never_vanish() {
+        for setbacks in 1..40 {
+            let pause = backoff(setbacks);
+            assert!(pause >= BACKOFF_MIN / 2, "{setbacks}: {pause:?}");
+            assert!(pause <= BACKOFF_MAX, "{setbacks}: {pause:?}");
+        }
+        assert!(backoff(1) <= BACKOFF_MIN);
+        assert!(backoff(39) >= BACKOFF_MAX / 2);
+        assert!(backoff(u32::MAX) >= BACKOFF_MAX / 2);
+    }
+
+    #[test]
+    fn a_script_is_named_as_redis_names_it() {
+        // `redis-cli script load "return 1"` answers this.
+        let script = Script::new("return 1");
+        assert_eq!(script.sha1(), "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
+    }
+}
