@@ -1,1 +1,3 @@
-//! cli
+//! The command line: what each command takes. What a command does is in a module of its own.
+
+pub mod args;

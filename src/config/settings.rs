@@ -21,7 +21,7 @@ use config::Config;
 
 pub use layer::{FILE_BYTES_MAX, Layer};
 pub use table::{
-    Default, ENV_PREFIX, KEY_PREFIX_BYTES_MAX, Kind, SETTINGS, Setting, VALUE_BYTES_MAX, listing,
+    ENV_PREFIX, KEY_PREFIX_BYTES_MAX, Kind, Preset, SETTINGS, Setting, VALUE_BYTES_MAX, listing,
     nearest,
 };
 pub use value::{HIDDEN, RedisUrl, Secret, duration, spell};
@@ -213,7 +213,7 @@ impl Settings {
             let given = layers
                 .iter()
                 .any(|layer| layer.origin(setting.name).is_some());
-            if setting.default == Default::Required && !given {
+            if setting.default == Preset::Required && !given {
                 problems.push(Problem {
                     origin: "settings".to_owned(),
                     name: Some(setting.name.to_owned()),

@@ -139,11 +139,7 @@ impl Fingerprint {
     /// leads nowhere, is part of the fingerprint instead.
     pub fn of(directory: &Path) -> io::Result<Self> {
         let root = fs::canonicalize(directory)?;
-        let mut files = Vec::new();
-        for path in policy_files(directory)? {
-            let mark = fs::metadata(&path).ok().map(|metadata| Mark::of(&metadata));
-            files.push((path, mark));
-        }
+        let files = walk(directory)?;
         Ok(Self { root, files })
     }
 }
@@ -172,15 +168,22 @@ impl Mark {
 /// A directory that cannot be listed, a bound that is passed, a symlink that leads back to a
 /// directory around it, or a policy name on something that is no file.
 pub fn policy_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let files = walk(directory)?;
+    Ok(files.into_iter().map(|(path, _)| path).collect())
+}
+
+/// The policy files by path, each with what tells it from its other states; none where the file
+/// cannot be described.
+fn walk(directory: &Path) -> io::Result<Vec<(PathBuf, Option<Mark>)>> {
     let mut walk = Walk::default();
     walk.enter(directory)?;
-    walk.files.sort();
+    walk.files.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(walk.files)
 }
 
 #[derive(Default)]
 struct Walk {
-    files: Vec<PathBuf>,
+    files: Vec<(PathBuf, Option<Mark>)>,
     names: usize,
     /// Device and inode of the directory being listed and of those around it.
     around: Vec<(u64, u64)>,
@@ -221,20 +224,21 @@ impl Walk {
         let named_policy = path
             .extension()
             .is_some_and(|extension| extension == "yaml" || extension == "yml");
-        match fs::metadata(&path) {
+        let mark = match fs::metadata(&path) {
             Ok(metadata) if metadata.is_dir() => return self.enter(&path),
             _ if !named_policy => return Ok(()),
             // Opening a pipe would wait for somebody to write to it.
             Ok(metadata) if !metadata.is_file() => return Err(refuse(&path, "not a file")),
-            Ok(_) | Err(_) => {}
-        }
+            Ok(metadata) => Some(Mark::of(&metadata)),
+            Err(_) => None,
+        };
         if self.files.len() == FILES_MAX {
             return Err(refuse(
                 &path,
                 &format!("more than {FILES_MAX} policy files"),
             ));
         }
-        self.files.push(path);
+        self.files.push((path, mark));
         Ok(())
     }
 }

@@ -14,7 +14,7 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
 use super::table::{self, ENV_PREFIX, Setting};
 use super::value::shorten;
-use super::{Problem, table::Default};
+use super::{Problem, table::Preset};
 
 /// The longest settings file that is read, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -43,7 +43,7 @@ impl Layer {
     pub fn defaults() -> Self {
         let mut layer = Self::default();
         for setting in table::SETTINGS {
-            if let Default::Is(text) = setting.default {
+            if let Preset::Is(text) = setting.default {
                 layer.put(setting.name, text, "default");
             }
         }
@@ -173,8 +173,14 @@ impl Layer {
     }
 
     fn unknown_name(&mut self, name: &str, origin: &str) {
+        let around = table::SETTINGS.iter().find(|setting| {
+            name.strip_prefix(setting.name)
+                .is_some_and(|rest| rest.starts_with('.'))
+        });
         let reason = if table::is_group(name) {
             format!("a group of settings, not one: {}", members(name))
+        } else if let Some(setting) = around {
+            format!("{} takes one value, not a group", setting.name)
         } else {
             match table::nearest(name) {
                 Some(nearest) => format!("no such setting, the nearest is {nearest}"),
@@ -317,7 +323,7 @@ impl Layer {
     fn no_value(&mut self, name: &str, origin: &str) {
         match Setting::find(name) {
             Some(setting) => {
-                let reason = "has no value: write \"\" for an empty one".to_owned();
+                let reason = "has no value: give one, or leave the name out".to_owned();
                 self.problem(setting, None, origin, reason);
             }
             None => self.unknown_name(name, origin),

@@ -11,42 +11,42 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "listen.grpc",
         kind: Kind::Address,
-        default: Default::Is("0.0.0.0:8081"),
+        default: Preset::Is("0.0.0.0:8081"),
         flag: Some("--grpc"),
         about: "where gRPC is served: decisions, health, reflection",
     },
     Setting {
         name: "listen.http",
         kind: Kind::Address,
-        default: Default::Is("0.0.0.0:8080"),
+        default: Preset::Is("0.0.0.0:8080"),
         flag: Some("--http"),
         about: "where HTTP is served: /json, health, /metrics",
     },
     Setting {
         name: "listen.admin",
         kind: Kind::Address,
-        default: Default::Is("127.0.0.1:6070"),
+        default: Preset::Is("127.0.0.1:6070"),
         flag: Some("--admin"),
         about: "where the admin endpoints are served: they can reset limits, so keep this private",
     },
     Setting {
         name: "policies.directory",
         kind: Kind::Directory,
-        default: Default::Required,
+        default: Preset::Required,
         flag: Some("--policies"),
         about: "the directory of YAML policy files, watched for changes",
     },
     Setting {
         name: "store",
         kind: Kind::Choice(STORES),
-        default: Default::Is("memory"),
+        default: Preset::Is("memory"),
         flag: Some("--store"),
         about: "where the state of limits lives: in this process, or in a Redis that replicas share",
     },
     Setting {
         name: "charging",
         kind: Kind::Choice(CHARGINGS),
-        default: Default::Is("atomic"),
+        default: Preset::Is("atomic"),
         flag: Some("--charging"),
         about: "atomic: a denied request is charged nowhere; independent: each limit charges for itself",
     },
@@ -57,7 +57,7 @@ pub const SETTINGS: &[Setting] = &[
             max: 100,
             unit: "percent",
         },
-        default: Default::Is("80"),
+        default: Preset::Is("80"),
         flag: None,
         about: "the part of a limit above which hits are counted as near it",
     },
@@ -68,28 +68,28 @@ pub const SETTINGS: &[Setting] = &[
             max: 1_000_000_000,
             unit: "keys",
         },
-        default: Default::Is("1000000"),
+        default: Preset::Is("1000000"),
         flag: None,
         about: "how many states the memory store keeps before it evicts",
     },
     Setting {
         name: "redis.url",
         kind: Kind::RedisUrl,
-        default: Default::Is("redis://127.0.0.1:6379"),
+        default: Preset::Is("redis://127.0.0.1:6379"),
         flag: Some("--redis-url"),
         about: "the Redis to use: redis://host:port/db, or redis+unix:///path?db=0",
     },
     Setting {
         name: "redis.username",
         kind: Kind::Secret,
-        default: Default::Unset,
+        default: Preset::Unset,
         flag: None,
         about: "the ACL user, in place of one in the URL; needs a password",
     },
     Setting {
         name: "redis.password",
         kind: Kind::Secret,
-        default: Default::Unset,
+        default: Preset::Unset,
         flag: None,
         about: "the password, in place of one in the URL",
     },
@@ -99,7 +99,7 @@ pub const SETTINGS: &[Setting] = &[
             min: Duration::from_millis(1),
             max: Duration::from_secs(60),
         },
-        default: Default::Is("10ms"),
+        default: Preset::Is("10ms"),
         flag: None,
         about: "how long a decision may wait for Redis, queueing included; keep it below the caller's own timeout",
     },
@@ -109,7 +109,7 @@ pub const SETTINGS: &[Setting] = &[
             min: Duration::from_millis(1),
             max: Duration::from_secs(60),
         },
-        default: Default::Is("1s"),
+        default: Preset::Is("1s"),
         flag: None,
         about: "how long opening one connection may take, authentication included",
     },
@@ -120,7 +120,7 @@ pub const SETTINGS: &[Setting] = &[
             max: 64,
             unit: "connections per core",
         },
-        default: Default::Is("2"),
+        default: Preset::Is("2"),
         flag: None,
         about: "each connection carries one pipeline at a time, so this is the pipelines in flight",
     },
@@ -131,7 +131,7 @@ pub const SETTINGS: &[Setting] = &[
             max: 65_536,
             unit: "decisions per core",
         },
-        default: Default::Is("1024"),
+        default: Preset::Is("1024"),
         flag: None,
         about: "how many decisions may wait for a pipeline; one more is refused at once",
     },
@@ -142,7 +142,7 @@ pub const SETTINGS: &[Setting] = &[
             max: 1024,
             unit: "decisions per pipeline",
         },
-        default: Default::Is("64"),
+        default: Preset::Is("64"),
         flag: None,
         about: "how many waiting decisions share one round trip at most",
     },
@@ -151,7 +151,7 @@ pub const SETTINGS: &[Setting] = &[
         kind: Kind::KeyPrefix {
             bytes_max: KEY_PREFIX_BYTES_MAX,
         },
-        default: Default::Is(""),
+        default: Preset::Is(""),
         flag: None,
         about: "put before every key; replicas that share limits share the prefix",
     },
@@ -162,7 +162,7 @@ pub const SETTINGS: &[Setting] = &[
             max: 256,
             unit: "cores",
         },
-        default: Default::Is("0"),
+        default: Preset::Is("0"),
         flag: None,
         about: "how many cores serve gRPC; 0 takes what the cgroup and the CPU affinity allow",
     },
@@ -172,7 +172,7 @@ pub const SETTINGS: &[Setting] = &[
             min: Duration::ZERO,
             max: Duration::from_secs(300),
         },
-        default: Default::Is("2s"),
+        default: Preset::Is("2s"),
         flag: None,
         about: "how long weir still accepts connections after SIGTERM, while health says NOT_SERVING",
     },
@@ -182,21 +182,21 @@ pub const SETTINGS: &[Setting] = &[
             min: Duration::ZERO,
             max: Duration::from_secs(3600),
         },
-        default: Default::Is("10s"),
+        default: Preset::Is("10s"),
         flag: None,
         about: "how long requests in flight may take to end after the pause",
     },
     Setting {
         name: "log.level",
         kind: Kind::LogLevel,
-        default: Default::Is("info"),
+        default: Preset::Is("info"),
         flag: None,
         about: "off, error, warn, info, debug or trace; or target=level by commas: info,weir=debug",
     },
     Setting {
         name: "log.format",
         kind: Kind::Choice(LOG_FORMATS),
-        default: Default::Is("text"),
+        default: Preset::Is("text"),
         flag: None,
         about: "text for people, json for machines: one object a line, on standard error",
     },
@@ -207,7 +207,7 @@ pub const SETTINGS: &[Setting] = &[
             max: 64,
             unit: "descriptors",
         },
-        default: Default::Is("64"),
+        default: Preset::Is("64"),
         flag: None,
         about: "the most descriptors in one request",
     },
@@ -218,7 +218,7 @@ pub const SETTINGS: &[Setting] = &[
             max: 64,
             unit: "entries",
         },
-        default: Default::Is("16"),
+        default: Preset::Is("16"),
         flag: None,
         about: "the most entries in one descriptor",
     },
@@ -229,7 +229,7 @@ pub const SETTINGS: &[Setting] = &[
             max: 4096,
             unit: "bytes",
         },
-        default: Default::Is("256"),
+        default: Preset::Is("256"),
         flag: None,
         about: "the longest domain",
     },
@@ -240,7 +240,7 @@ pub const SETTINGS: &[Setting] = &[
             max: 65_536,
             unit: "bytes",
         },
-        default: Default::Is("4096"),
+        default: Preset::Is("4096"),
         flag: None,
         about: "the longest key of an entry",
     },
@@ -251,7 +251,7 @@ pub const SETTINGS: &[Setting] = &[
             max: 65_536,
             unit: "bytes",
         },
-        default: Default::Is("4096"),
+        default: Preset::Is("4096"),
         flag: None,
         about: "the longest value of an entry",
     },
@@ -262,7 +262,7 @@ pub const SETTINGS: &[Setting] = &[
             max: 4_194_304,
             unit: "bytes",
         },
-        default: Default::Is("262144"),
+        default: Preset::Is("262144"),
         flag: None,
         about: "the largest request as it arrives, by gRPC or as JSON",
     },
@@ -273,7 +273,7 @@ pub const SETTINGS: &[Setting] = &[
             max: u32::MAX as u64,
             unit: "hits",
         },
-        default: Default::Is("4294967295"),
+        default: Preset::Is("4294967295"),
         flag: None,
         about: "the most hits that one descriptor may ask for",
     },
@@ -302,7 +302,7 @@ pub struct Setting {
     /// How its text is read and which values are allowed.
     pub kind: Kind,
     /// What holds where nobody sets it.
-    pub default: Default,
+    pub default: Preset,
     /// The flag of `weir serve` that sets it, besides `--set`.
     pub flag: Option<&'static str>,
     /// What it does, in a line.
@@ -311,7 +311,7 @@ pub struct Setting {
 
 /// What a setting is when no layer gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Default {
+pub enum Preset {
     /// This text, read as if it had been written in the file.
     Is(&'static str),
     /// Nothing: the setting is optional.
@@ -375,10 +375,23 @@ impl Setting {
     #[must_use]
     pub fn default_text(&self) -> String {
         match self.default {
-            Default::Is("") => "empty".to_owned(),
-            Default::Is(text) => text.to_owned(),
-            Default::Unset => "none".to_owned(),
-            Default::Required => "required".to_owned(),
+            Preset::Is("") => "empty".to_owned(),
+            Preset::Is(text) => text.to_owned(),
+            Preset::Unset => "none".to_owned(),
+            Preset::Required => "required".to_owned(),
+        }
+    }
+
+    /// What it does and what it is by default, as the help of its flag says it.
+    #[must_use]
+    pub fn help(&self) -> String {
+        format!("{} [{}]", self.about, self.default_note())
+    }
+
+    fn default_note(&self) -> String {
+        match self.default {
+            Preset::Is(_) | Preset::Unset => format!("default: {}", self.default_text()),
+            Preset::Required => self.default_text(),
         }
     }
 
@@ -447,10 +460,10 @@ pub fn listing() -> String {
     let mut text = String::new();
     for setting in SETTINGS {
         text.push_str(&format!(
-            "  {}\n      {}\n      [default: {}; {}]\n",
+            "  {}\n      {}\n      [{}; {}]\n",
             setting.name,
             setting.about,
-            setting.default_text(),
+            setting.default_note(),
             setting.bounds()
         ));
     }
@@ -471,7 +484,7 @@ mod tests {
     #[test]
     fn every_default_is_a_legal_value() {
         for setting in SETTINGS {
-            if let Default::Is(text) = setting.default {
+            if let Preset::Is(text) = setting.default {
                 assert_eq!(setting.kind.check(text), Ok(()), "{}", setting.name);
             }
         }
