@@ -191,10 +191,7 @@ impl Report {
             Err(panic) => Some(format!("panic: {}", panic_text(&*panic))),
         };
         if let Some(reason) = reason {
-            let _ = self.deaths.send(Death {
-                task: self.task,
-                reason,
-            });
+            let _ = self.deaths.send(Death { task: self.task, reason });
         }
         let _ = self.done.send(());
     }
@@ -216,40 +213,26 @@ impl Supervisor {
     #[must_use]
     pub fn new(life: Life) -> Self {
         let (deaths, heard) = mpsc::unbounded_channel();
-        Self {
-            life,
-            deaths,
-            heard,
-        }
+        Self { life, deaths, heard }
     }
 
     fn report(&self, task: &str) -> (Report, Done) {
         let (done, ended) = oneshot::channel();
-        let report = Report {
-            task: task.to_owned(),
-            life: self.life.clone(),
-            deaths: self.deaths.clone(),
-            done,
-        };
+        let report = Report { task: task.to_owned(), life: self.life.clone(), deaths: self.deaths.clone(), done };
         (report, Done(ended))
     }
 
     /// Runs a task on this runtime.
-    pub fn task(
-        &self,
-        name: &str,
-        task: impl Future<Output = Result<(), String>> + Send + 'static,
-    ) -> Done {
+    pub fn task(&self, name: &str, task: impl Future<Output = Result<(), String>> + Send + 'static) -> Done {
         let (report, done) = self.report(name);
         tokio::spawn(async move {
             let mut task = pin!(task);
-            let ended = std::future::poll_fn(|context| {
-                match catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(context))) {
+            let ended =
+                std::future::poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(context))) {
                     Ok(Poll::Pending) => Poll::Pending,
                     Ok(Poll::Ready(result)) => Poll::Ready(Ok(result)),
                     Err(panic) => Poll::Ready(Err(panic)),
-                }
-            });
+                });
             report.end(ended.await);
         });
         done
@@ -259,11 +242,7 @@ impl Supervisor {
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub fn thread(
-        &self,
-        name: &str,
-        body: impl FnOnce() -> Result<(), String> + Send + 'static,
-    ) -> io::Result<Done> {
+    pub fn thread(&self, name: &str, body: impl FnOnce() -> Result<(), String> + Send + 'static) -> io::Result<Done> {
         let (report, done) = self.report(name);
         std::thread::Builder::new()
             .name(name.to_owned())
@@ -321,10 +300,7 @@ mod tests {
         let mut supervisor = Supervisor::new(phases.watch());
         let thread = supervisor.thread("core 0", || panic!("boom"));
         thread.unwrap().wait().await;
-        assert_eq!(
-            supervisor.death().await.to_string(),
-            "core 0 ended: panic: boom"
-        );
+        assert_eq!(supervisor.death().await.to_string(), "core 0 ended: panic: boom");
     }
 
     #[tokio::test]

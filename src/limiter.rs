@@ -10,13 +10,12 @@ use smallvec::SmallVec;
 
 pub use crate::engine::observer::{Charged, DecisionResult, Observer, Tally};
 use crate::engine::policy::{Domain, Match};
-use crate::engine::{
-    Charge, Decision, Hits, Micros, Mode, Outcome, Role, State, Take, Unit, Verdict, algorithm, key,
-};
+use crate::engine::{Charge, Decision, Hits, Micros, Mode, Outcome, Role, State, Take, Unit, Verdict, algorithm, key};
 // What the listeners need of the modules below, so that they need not know those.
+pub use crate::engine::descriptor::parse_entries;
 pub use crate::engine::{Entry, Limit, PolicySet, Rule};
-use crate::store::{Reply, Store};
 pub use crate::store::{Failure, StoreError};
+use crate::store::{Reply, Store};
 
 /// Keys are written into one text; room for a decision of a few charges, so that it seldom grows.
 const KEYS_BYTES: usize = 256;

@@ -26,7 +26,7 @@ use crate::rls::proto::{RateLimitRequest, RateLimitResponse};
 /// The service's full name.
 pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 /// The path of its one method.
-const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+pub const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const HEALTH: &str = "/grpc.health.v1.Health/";
 const REFLECTION_V1: &str = "/grpc.reflection.v1.ServerReflection/";
 const REFLECTION_V1ALPHA: &str = "/grpc.reflection.v1alpha.ServerReflection/";
@@ -41,8 +41,7 @@ const YIELD_BYTES: usize = 32 * 1_024;
 const ANSWER_MARGIN: Duration = Duration::from_millis(1);
 
 /// Any other service, as a function of the whole request.
-pub(super) type Other =
-    Arc<dyn Fn(http::Request<Body>) -> BoxFuture<http::Response<Body>, Infallible> + Send + Sync>;
+pub(super) type Other = Arc<dyn Fn(http::Request<Body>) -> BoxFuture<http::Response<Body>, Infallible> + Send + Sync>;
 
 /// Everything that one runtime serves.
 #[derive(Clone)]
@@ -166,9 +165,7 @@ impl Encoder for Protobuf {
     type Error = Status;
 
     fn encode(&mut self, response: Self::Item, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        response
-            .encode(buffer)
-            .map_err(|error| Status::internal(error.to_string()))
+        response.encode(buffer).map_err(|error| Status::internal(error.to_string()))
     }
 
     fn buffer_settings(&self) -> BufferSettings {

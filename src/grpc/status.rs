@@ -47,26 +47,11 @@ mod tests {
 
     #[test]
     fn only_what_was_certainly_not_charged_is_unavailable() {
-        let failure = || Failure {
-            kind: "timeout",
-            message: "no answer within 10 ms".into(),
-        };
+        let failure = || Failure { kind: "timeout", message: "no answer within 10 ms".into() };
         for (error, code, text) in [
-            (
-                StoreError::NotSent(failure()),
-                Code::Unavailable,
-                "no answer within 10 ms (nothing was charged)",
-            ),
-            (
-                StoreError::Unknown(failure()),
-                Code::DeadlineExceeded,
-                "no answer within 10 ms (the charge may stand)",
-            ),
-            (
-                StoreError::Rewindow { now: 5 },
-                Code::Unavailable,
-                "no calendar window held the store's clock, 5 us",
-            ),
+            (StoreError::NotSent(failure()), Code::Unavailable, "no answer within 10 ms (nothing was charged)"),
+            (StoreError::Unknown(failure()), Code::DeadlineExceeded, "no answer within 10 ms (the charge may stand)"),
+            (StoreError::Rewindow { now: 5 }, Code::Unavailable, "no calendar window held the store's clock, 5 us"),
         ] {
             let status = status(&Refusal::Store(error));
             assert_eq!((status.code(), status.message()), (code, text));

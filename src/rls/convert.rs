@@ -74,11 +74,7 @@ impl fmt::Display for Invalid {
                 write!(f, "{}: {sent} {what}, at most {most}", self.field)
             }
             Problem::Unit(unit) => {
-                write!(
-                    f,
-                    "{}: unknown unit {unit}, expected 1 (SECOND) to 6 (YEAR)",
-                    self.field
-                )
+                write!(f, "{}: unknown unit {unit}, expected 1 (SECOND) to 6 (YEAR)", self.field)
             }
         }
     }
@@ -92,24 +88,14 @@ impl std::error::Error for Invalid {}
 /// When something is missing, beyond its bound, or means nothing.
 pub fn query<'a>(request: &'a RateLimitRequest, bounds: &Bounds) -> Result<Query<'a>, Invalid> {
     if request.domain.is_empty() {
-        return Err(Invalid {
-            field: "domain".to_owned(),
-            problem: Problem::NoDomain,
-        });
+        return Err(Invalid { field: "domain".to_owned(), problem: Problem::NoDomain });
     }
-    within(request.domain.len(), bounds.domain_bytes, "bytes", || {
-        "domain".to_owned()
-    })?;
+    within(request.domain.len(), bounds.domain_bytes, "bytes", || "domain".to_owned())?;
     if request.descriptors.is_empty() {
-        return Err(Invalid {
-            field: "descriptors".to_owned(),
-            problem: Problem::NoDescriptors,
-        });
+        return Err(Invalid { field: "descriptors".to_owned(), problem: Problem::NoDescriptors });
     }
     let count = request.descriptors.len();
-    within(count, bounds.descriptors, "descriptors", || {
-        "descriptors".to_owned()
-    })?;
+    within(count, bounds.descriptors, "descriptors", || "descriptors".to_owned())?;
     let mut descriptors = SmallVec::with_capacity(count);
     for (i, descriptor) in request.descriptors.iter().enumerate() {
         descriptors.push(Asked {
@@ -118,10 +104,7 @@ pub fn query<'a>(request: &'a RateLimitRequest, bounds: &Bounds) -> Result<Query
             limit: limit(descriptor, i)?,
         });
     }
-    Ok(Query {
-        domain: &request.domain,
-        descriptors,
-    })
+    Ok(Query { domain: &request.domain, descriptors })
 }
 
 fn entries<'a>(
@@ -130,21 +113,12 @@ fn entries<'a>(
     bounds: &Bounds,
 ) -> Result<SmallVec<[Entry<'a>; 4]>, Invalid> {
     let count = descriptor.entries.len();
-    within(count, bounds.entries, "entries", || {
-        format!("descriptors[{i}].entries")
-    })?;
+    within(count, bounds.entries, "entries", || format!("descriptors[{i}].entries"))?;
     let mut entries = SmallVec::with_capacity(count);
     for (j, entry) in descriptor.entries.iter().enumerate() {
-        within(entry.key.len(), bounds.key_bytes, "bytes", || {
-            format!("descriptors[{i}].entries[{j}].key")
-        })?;
-        within(entry.value.len(), bounds.value_bytes, "bytes", || {
-            format!("descriptors[{i}].entries[{j}].value")
-        })?;
-        entries.push(Entry {
-            key: &entry.key,
-            value: &entry.value,
-        });
+        within(entry.key.len(), bounds.key_bytes, "bytes", || format!("descriptors[{i}].entries[{j}].key"))?;
+        within(entry.value.len(), bounds.value_bytes, "bytes", || format!("descriptors[{i}].entries[{j}].value"))?;
+        entries.push(Entry { key: &entry.key, value: &entry.value });
     }
     Ok(entries)
 }
@@ -169,10 +143,7 @@ fn take(
             };
             let most = u64::from(bounds.hits);
             let what = "hits";
-            return Err(Invalid {
-                field,
-                problem: Problem::TooMany { sent, most, what },
-            });
+            return Err(Invalid { field, problem: Problem::TooMany { sent, most, what } });
         }
     };
     Ok(match (hits, descriptor.is_negative_hits) {
@@ -194,29 +165,18 @@ fn limit(descriptor: &RateLimitDescriptor, i: usize) -> Result<Option<(u32, Unit
         Ok(RateLimitUnit::Month) => Unit::Month,
         Ok(RateLimitUnit::Year) => Unit::Year,
         Ok(RateLimitUnit::Unknown) | Err(_) => {
-            return Err(Invalid {
-                field: format!("descriptors[{i}].limit.unit"),
-                problem: Problem::Unit(limit.unit),
-            });
+            return Err(Invalid { field: format!("descriptors[{i}].limit.unit"), problem: Problem::Unit(limit.unit) });
         }
     };
     Ok(Some((limit.requests_per_unit, unit)))
 }
 
-fn within(
-    sent: usize,
-    most: usize,
-    what: &'static str,
-    field: impl FnOnce() -> String,
-) -> Result<(), Invalid> {
+fn within(sent: usize, most: usize, what: &'static str, field: impl FnOnce() -> String) -> Result<(), Invalid> {
     if sent <= most {
         return Ok(());
     }
     let (sent, most) = (sent as u64, most as u64);
-    Err(Invalid {
-        field: field(),
-        problem: Problem::TooMany { sent, most, what },
-    })
+    Err(Invalid { field: field(), problem: Problem::TooMany { sent, most, what } })
 }
 
 /// The answer, as it goes over the wire.
@@ -264,10 +224,7 @@ fn current_limit(told: Told) -> RateLimit {
 /// Rounded up: Envoy cuts fractions off, and a wait of 0.4 s must not become none.
 fn whole_seconds(us: Micros) -> Duration {
     let seconds = us.div_ceil(1_000_000);
-    Duration {
-        seconds: i64::try_from(seconds).unwrap_or(i64::MAX),
-        nanos: 0,
-    }
+    Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
 }
 
 #[cfg(test)]
@@ -276,45 +233,26 @@ mod tests {
     use crate::engine::Hits;
     use crate::rls::proto::rate_limit_descriptor::{Entry as WireEntry, RateLimitOverride};
 
-    const EDGE: Bounds = Bounds {
-        descriptors: 2,
-        entries: 1,
-        domain_bytes: 4,
-        key_bytes: 4,
-        value_bytes: 3,
-        hits: u32::MAX,
-    };
+    const EDGE: Bounds =
+        Bounds { descriptors: 2, entries: 1, domain_bytes: 4, key_bytes: 4, value_bytes: 3, hits: u32::MAX };
 
     fn entry(key: &str, value: &str) -> WireEntry {
-        WireEntry {
-            key: key.into(),
-            value: value.into(),
-        }
+        WireEntry { key: key.into(), value: value.into() }
     }
 
     fn request(descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
-        RateLimitRequest {
-            domain: "shop".into(),
-            descriptors,
-            hits_addend: 0,
-        }
+        RateLimitRequest { domain: "shop".into(), descriptors, hits_addend: 0 }
     }
 
     fn descriptor(entries: Vec<WireEntry>) -> RateLimitDescriptor {
-        RateLimitDescriptor {
-            entries,
-            ..RateLimitDescriptor::default()
-        }
+        RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }
     }
 
     /// What is said about a request that fits, with one thing changed.
     fn refusal(bounds: Bounds, change: fn(&mut RateLimitRequest)) -> String {
         let user = descriptor(vec![entry("user", "ann")]);
         let mut request = request(vec![user.clone(), user]);
-        assert!(
-            query(&request, &bounds).is_ok(),
-            "{request:?} fits {bounds:?}"
-        );
+        assert!(query(&request, &bounds).is_ok(), "{request:?} fits {bounds:?}");
         change(&mut request);
         match query(&request, &bounds) {
             Ok(query) => panic!("accepted {query:?}"),
@@ -326,39 +264,18 @@ mod tests {
     fn each_bound_admits_its_edge_and_names_what_is_past_it() {
         let cases: [(fn(&mut RateLimitRequest), &str); 10] = [
             (|r| r.domain.push('s'), "domain: 5 bytes, at most 4"),
-            (
-                |r| r.descriptors.push(descriptor(vec![])),
-                "descriptors: 3 descriptors, at most 2",
-            ),
-            (
-                |r| r.descriptors[1].entries.push(entry("a", "")),
-                "descriptors[1].entries: 2 entries, at most 1",
-            ),
-            (
-                |r| r.descriptors[1].entries[0].key.push('s'),
-                "descriptors[1].entries[0].key: 5 bytes, at most 4",
-            ),
-            (
-                |r| r.descriptors[0].entries[0].value.push('a'),
-                "descriptors[0].entries[0].value: 4 bytes, at most 3",
-            ),
+            (|r| r.descriptors.push(descriptor(vec![])), "descriptors: 3 descriptors, at most 2"),
+            (|r| r.descriptors[1].entries.push(entry("a", "")), "descriptors[1].entries: 2 entries, at most 1"),
+            (|r| r.descriptors[1].entries[0].key.push('s'), "descriptors[1].entries[0].key: 5 bytes, at most 4"),
+            (|r| r.descriptors[0].entries[0].value.push('a'), "descriptors[0].entries[0].value: 4 bytes, at most 3"),
             (|r| r.hits_addend = 2, "hits_addend: 2 hits, at most 1"),
-            (
-                |r| r.descriptors[1].hits_addend = Some(2.into()),
-                "descriptors[1].hits_addend: 2 hits, at most 1",
-            ),
+            (|r| r.descriptors[1].hits_addend = Some(2.into()), "descriptors[1].hits_addend: 2 hits, at most 1"),
             (
                 |r| r.descriptors[1].hits_addend = Some((1 << 32).into()),
                 "descriptors[1].hits_addend: 4294967296 hits, at most 1",
             ),
-            (
-                |r| r.domain.clear(),
-                "rate limit domain must not be empty",
-            ),
-            (
-                |r| r.descriptors.clear(),
-                "rate limit descriptor list must not be empty",
-            ),
+            (|r| r.domain.clear(), "rate limit domain must not be empty"),
+            (|r| r.descriptors.clear(), "rate limit descriptor list must not be empty"),
         ];
         for (change, expected) in cases {
             assert_eq!(refusal(Bounds { hits: 1, ..EDGE }, change), expected);
@@ -368,17 +285,13 @@ mod tests {
     #[test]
     fn more_hits_than_a_charge_can_hold_are_refused_whatever_the_bound() {
         let text = refusal(EDGE, |r| r.descriptors[0].hits_addend = Some((1 << 32).into()));
-        assert_eq!(
-            text,
-            "descriptors[0].hits_addend: 4294967296 hits, at most 4294967295"
-        );
+        assert_eq!(text, "descriptors[0].hits_addend: 4294967296 hits, at most 4294967295");
     }
 
     #[test]
     fn units_of_overrides_are_envoys() {
-        let unknown = |unit: i32| {
-            format!("descriptors[0].limit.unit: unknown unit {unit}, expected 1 (SECOND) to 6 (YEAR)")
-        };
+        let unknown =
+            |unit: i32| format!("descriptors[0].limit.unit: unknown unit {unit}, expected 1 (SECOND) to 6 (YEAR)");
         for (unit, expected) in [
             (1, Ok(Unit::Second)),
             (2, Ok(Unit::Minute)),
@@ -391,14 +304,10 @@ mod tests {
             (-1, Err(unknown(-1))),
         ] {
             let mut user = descriptor(vec![]);
-            user.limit = Some(RateLimitOverride {
-                requests_per_unit: 5,
-                unit,
-            });
+            user.limit = Some(RateLimitOverride { requests_per_unit: 5, unit });
             let request = request(vec![user]);
-            let read = query(&request, &EDGE)
-                .map(|query| query.descriptors[0].limit)
-                .map_err(|invalid| invalid.to_string());
+            let read =
+                query(&request, &EDGE).map(|query| query.descriptors[0].limit).map_err(|invalid| invalid.to_string());
             assert_eq!(read, expected.map(|unit| Some((5, unit))));
         }
     }
@@ -439,17 +348,10 @@ mod tests {
             denied: true,
             statuses: smallvec::smallvec![
                 Status::default(),
-                Status {
-                    remaining: Hits::MAX,
-                    ..Status::default()
-                },
+                Status { remaining: Hits::MAX, ..Status::default() },
                 Status {
                     over: true,
-                    limit: Some(Told {
-                        requests: 3,
-                        unit: Some(Unit::Week),
-                        name: Some("weekly".into()),
-                    }),
+                    limit: Some(Told { requests: 3, unit: Some(Unit::Week), name: Some("weekly".into()) }),
                     remaining: 0,
                     until_reset: Some(1),
                 },
@@ -457,26 +359,13 @@ mod tests {
         };
         let response = response(answer);
         assert_eq!(response.overall_code(), Code::OverLimit);
-        let bare = DescriptorStatus {
-            code: Code::Ok.into(),
-            ..DescriptorStatus::default()
-        };
-        let unlimited = DescriptorStatus {
-            limit_remaining: u32::MAX,
-            ..bare.clone()
-        };
+        let bare = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
+        let unlimited = DescriptorStatus { limit_remaining: u32::MAX, ..bare.clone() };
         let over = DescriptorStatus {
             code: Code::OverLimit.into(),
-            current_limit: Some(RateLimit {
-                requests_per_unit: 3,
-                unit: 7,
-                name: "weekly".into(),
-            }),
+            current_limit: Some(RateLimit { requests_per_unit: 3, unit: 7, name: "weekly".into() }),
             limit_remaining: 0,
-            duration_until_reset: Some(Duration {
-                seconds: 1,
-                nanos: 0,
-            }),
+            duration_until_reset: Some(Duration { seconds: 1, nanos: 0 }),
             quota: None,
         };
         assert_eq!(response.statuses, [bare, unlimited, over]);

@@ -18,9 +18,8 @@ use crate::engine::observer::{Charged, DecisionResult, Observer, Tally};
 use crate::engine::{Charge, Hits, Mode, Outcome, PolicySet, Role, Take};
 
 /// The upper bounds of the latency histograms, in microseconds. The last bucket has none.
-pub const BUCKETS_US: [u64; 15] = [
-    50, 100, 200, 400, 800, 1_500, 3_000, 5_000, 10_000, 20_000, 50_000, 100_000, 250_000, 1_000_000, 5_000_000,
-];
+pub const BUCKETS_US: [u64; 15] =
+    [50, 100, 200, 400, 800, 1_500, 3_000, 5_000, 10_000, 20_000, 50_000, 100_000, 250_000, 1_000_000, 5_000_000];
 
 /// What stands in the labels `rule` and `limit` for limits that came with a request.
 const OVERRIDE: &str = "(request)";
@@ -70,10 +69,7 @@ impl Metrics {
             "weir_evicted_hits_total",
             "Hits in the states that the memory store dropped: so many more may be admitted.",
         )?;
-        let loads = counter(
-            "weir_config_loads_total",
-            "Policy directories that were loaded and put in force.",
-        )?;
+        let loads = counter("weir_config_loads_total", "Policy directories that were loaded and put in force.")?;
         let load_errors = counter(
             "weir_config_load_errors_total",
             "Policy directories that were refused, the last good policies kept.",
@@ -84,10 +80,7 @@ impl Metrics {
         )?;
         registry.register(Box::new(last_load.clone()))?;
         let store_errors = IntCounterVec::new(
-            Opts::new(
-                "weir_store_errors_total",
-                "Calls to the store that gave no answer, by reason.",
-            ),
+            Opts::new("weir_store_errors_total", "Calls to the store that gave no answer, by reason."),
             &["kind"],
         )?;
         registry.register(Box::new(store_errors.clone()))?;
@@ -137,10 +130,7 @@ impl Metrics {
         for (name, value) in labels {
             opts = opts.const_label(*name, *value);
         }
-        let gauge = ReadGauge {
-            desc: prometheus::core::Describer::describe(&opts)?,
-            read: Box::new(read),
-        };
+        let gauge = ReadGauge { desc: prometheus::core::Describer::describe(&opts)?, read: Box::new(read) };
         self.registry.register(Box::new(gauge))
     }
 
@@ -301,10 +291,7 @@ impl Rules {
         for (name, help) in RULE_METRICS {
             descs.push(Desc::new(name.to_owned(), help.to_owned(), labels(), Default::default())?);
         }
-        Ok(Self {
-            counts: Mutex::default(),
-            descs,
-        })
+        Ok(Self { counts: Mutex::default(), descs })
     }
 
     /// Looks up the counts of all these rules, and forgets those of rules that are gone.
@@ -329,12 +316,7 @@ impl Rules {
             overrides.insert(domain.name.clone(), keep(labels));
         }
         *before = counts;
-        RuleTally {
-            rules,
-            overrides,
-            mode,
-            near_percent,
-        }
+        RuleTally { rules, overrides, mode, near_percent }
     }
 }
 
@@ -383,9 +365,7 @@ impl Source for Rules {
             }
         }
         let named = RULE_METRICS.iter().zip(metrics);
-        named
-            .map(|((name, help), metrics)| family(name, help, MetricType::COUNTER, metrics))
-            .collect()
+        named.map(|((name, help), metrics)| family(name, help, MetricType::COUNTER, metrics)).collect()
     }
 }
 
@@ -424,10 +404,7 @@ impl Latencies {
             let help = "Requests, by how their decision ended.";
             descs.push(desc(results, help, vec!["result".to_owned()])?);
         }
-        Ok(Self {
-            descs,
-            recorders: Mutex::default(),
-        })
+        Ok(Self { descs, recorders: Mutex::default() })
     }
 
     fn recorder(&self) -> Arc<Recorder> {
@@ -464,12 +441,7 @@ impl Source for Latencies {
         let mut metric = Metric::default();
         metric.set_histogram(histogram);
         let latency = &self.descs[0];
-        let mut families = vec![family(
-            &latency.fq_name,
-            &latency.help,
-            MetricType::HISTOGRAM,
-            vec![metric],
-        )];
+        let mut families = vec![family(&latency.fq_name, &latency.help, MetricType::HISTOGRAM, vec![metric])];
         if let Some(results) = self.descs.get(1) {
             let metrics = RESULTS.iter().map(|&(result, label)| {
                 let count = sum(&|recorder| &recorder.results[result as usize]);
