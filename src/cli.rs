@@ -1,3 +1,4 @@
 //! The command line: what each command takes. What a command does is in a module of its own.
 
 pub mod args;
+pub mod serve;

@@ -165,12 +165,15 @@ pub struct Supervisor {
 
 /// Ends when the task it belongs to has ended.
 #[derive(Debug)]
-pub struct Done(oneshot::Receiver<()>);
+pub struct Done(Option<oneshot::Receiver<()>>);
 
 impl Done {
-    /// Waits for the end of the task, however it ends.
+    /// Waits for the end of the task, however it ends. May be called again, also where the last call was dropped.
     pub async fn wait(&mut self) {
-        let _ = (&mut self.0).await;
+        if let Some(ended) = &mut self.0 {
+            let _ = ended.await;
+            self.0 = None;
+        }
     }
 }
 
@@ -219,7 +222,7 @@ impl Supervisor {
     fn report(&self, task: &str) -> (Report, Done) {
         let (done, ended) = oneshot::channel();
         let report = Report { task: task.to_owned(), life: self.life.clone(), deaths: self.deaths.clone(), done };
-        (report, Done(ended))
+        (report, Done(Some(ended)))
     }
 
     /// Runs a task on this runtime.
