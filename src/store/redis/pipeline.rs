@@ -18,6 +18,7 @@
 //! 4. Its error is its own; the other calls of the batch get their answers.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -49,9 +50,9 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// is cut by up to half at random, so that workers and replicas do not dial in step.
 const BACKOFF_MIN: Duration = Duration::from_millis(5);
 
-/// The longest pause between two dials of a worker, and so about the time that a Redis which is back
-/// may stay unnoticed.
-const BACKOFF_MAX: Duration = Duration::from_millis(500);
+/// The longest pause between two dials of a worker, and so the time that a Redis which is back may stay
+/// unnoticed. A hundred workers that wait for one Redis dial it some 500 times a second.
+const BACKOFF_MAX: Duration = Duration::from_millis(250);
 
 /// How often [`BACKOFF_MIN`] is doubled at most.
 const BACKOFF_DOUBLINGS_MAX: u32 = 8;
@@ -61,8 +62,8 @@ const BACKOFF_DOUBLINGS_MAX: u32 = 8;
 #[derive(Debug)]
 pub struct Pipeline {
     queue: Arc<Queue>,
-    /// Aborts the tasks when dropped.
-    _tasks: JoinSet<()>,
+    /// Aborts the tasks when dropped. They end of themselves only by a panic.
+    tasks: tokio::sync::Mutex<JoinSet<()>>,
 }
 
 /// How a pipeline is built. Start from [`Options::new`].
@@ -122,7 +123,7 @@ impl Pipeline {
             tasks.spawn(worker.run(pool.clone()));
         }
         tasks.spawn(expire(queue.clone()));
-        Pipeline { queue, _tasks: tasks }
+        Pipeline { queue, tasks: tokio::sync::Mutex::new(tasks) }
     }
 
     /// Sends `call` and returns what Redis answers, by `deadline`. Dropping the future takes the call
@@ -138,7 +139,16 @@ impl Pipeline {
         let answer = answer.await;
         place.ticket = None;
         // A reply is lost only with the task that owed it.
-        answer.unwrap_or_else(|_| Err(CallError::Unknown { reason: Reason::Broken("the worker ended".into()) }))
+        answer.unwrap_or_else(|_| Err(CallError::Unknown { reason: Reason::Broken("its worker died".into()) }))
+    }
+
+    /// Returns, with its reason, when a task of the pipeline has died: for whoever supervises. Waits
+    /// for ever otherwise.
+    pub async fn died(&self) -> String {
+        match self.tasks.lock().await.join_next().await {
+            Some(Err(error)) => format!("a task of the redis pipeline died: {error}"),
+            Some(Ok(())) | None => "a task of the redis pipeline ended".to_owned(),
+        }
     }
 
     /// Calls that wait to be sent: for a gauge, and out of date at once.
@@ -171,11 +181,17 @@ impl Script {
     }
 }
 
-/// One command that has one answer: no subscriptions, no transactions, and none that blocks.
-#[derive(Debug)]
+/// One command that has one answer: no subscriptions, no transactions, and none that blocks. Shows
+/// itself without its keys and arguments, which may be personal data.
 pub struct Call {
     command: Cmd,
     script: Option<&'static Script>,
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call").field("script", &self.script.map(Script::sha1)).finish_non_exhaustive()
+    }
 }
 
 impl Call {
@@ -485,6 +501,8 @@ enum Health {
 
 impl Worker {
     async fn run(mut self, pool: Pool) {
+        // Called before it looks for the first time: else the first call would have every worker dial.
+        self.queue.arrived.notified().await;
         loop {
             self.queue.nonempty().await;
             match pool.checkout().await {
@@ -805,6 +823,26 @@ mod tests {
         assert!(backoff(1) <= BACKOFF_MIN);
         assert!(backoff(39) >= BACKOFF_MAX / 2);
         assert!(backoff(u32::MAX) >= BACKOFF_MAX / 2);
+    }
+
+    #[test]
+    fn a_server_that_is_not_the_one_to_write_to_is_left() {
+        let check = |answer: &str, expected: bool| match redis::parse_redis_value(answer.as_bytes()).unwrap() {
+            Value::ServerError(error) => assert_eq!(sends_away(&error), expected, "{answer}"),
+            other => panic!("{other:?}"),
+        };
+        check("-READONLY You can't write against a read only replica.\r\n", true);
+        check("-LOADING Redis is loading the dataset in memory\r\n", true);
+        check("-MASTERDOWN Link with MASTER is down\r\n", true);
+        // A script's error as Redis 6 words it.
+        check(
+            "-ERR Error running script (call to f_1): @user_script:1: @user_script: 1: \
+             -READONLY You can't write against a read only replica.\r\n",
+            true,
+        );
+        check("-ERR value is not an integer or out of range\r\n", false);
+        check("-NOSCRIPT No matching script. Please use EVAL.\r\n", false);
+        check("-BUSY Redis is busy running a script.\r\n", false);
     }
 
     #[test]

@@ -47,7 +47,8 @@ const CLIENT_NAME: &str = "weir";
 /// What the transport tells whoever counts. Every method is called on the runtime that serves
 /// requests: it must return at once.
 pub trait Observer: Send + Sync + 'static {
-    /// Redis answered a batch of `calls` (at least one), `took` after it was handed to the connection.
+    /// Redis answered a batch of `calls` (at least one), `took` after it left the queue. Calls that are
+    /// sent a second time, because Redis did not know their script, are a batch of their own.
     fn batch_answered(&self, calls: usize, took: Duration) {
         let _ = (calls, took);
     }
@@ -84,12 +85,10 @@ impl Endpoint {
         if url.starts_with("rediss:") || url.starts_with("valkeys:") {
             return Err(EndpointError("tls is not supported".into()));
         }
-        // Only the fixed part of redis' error is shown: its detail may quote the URL.
+        // Only the fixed part of redis' error is shown: what follows it may quote the URL.
         let info = url.into_connection_info().map_err(|error| {
-            EndpointError(match error.detail() {
-                Some(_) => "it has an invalid parameter".into(),
-                None => error.to_string().into(),
-            })
+            let text = error.to_string().to_ascii_lowercase();
+            EndpointError(text.split(" - ").next().unwrap_or_default().into())
         })?;
         let login = info.redis_settings().clone();
         Ok(Endpoint {
@@ -260,6 +259,9 @@ impl bb8::ManageConnection for Manager {
     async fn connect(&self) -> Result<Connection, Fault> {
         let reason: Arc<str> = match tokio::time::timeout(self.connect_timeout, self.dial()).await {
             Ok(Ok(connection)) => return Ok(connection),
+            Ok(Err(error)) if error.kind() == ErrorKind::AuthenticationFailed => {
+                "it does not accept the user or the password".into()
+            }
             Ok(Err(error)) => error.to_string().into(),
             Err(_) => format!("no answer within {:?}", self.connect_timeout).into(),
         };
@@ -514,18 +516,18 @@ mod tests {
 
     #[test]
     fn what_is_no_redis_url_is_refused_without_showing_it() {
-        for url in [
-            "",
-            "cache:6379",
-            "http://:secret@cache",
-            "redis://:secret@",
-            "redis://:secret@cache/secret",
-            "redis://:secret@cache?protocol=secret",
-            "rediss://:secret@cache",
-            "redis+unix://secret",
-        ] {
+        let check = |url: &str, expected: &str| {
             let error = Endpoint::parse(url).map(drop).unwrap_err().to_string();
+            assert!(error.contains(expected), "{url}: {error}");
             assert!(!error.contains("secret"), "{url}: {error}");
-        }
+        };
+        check("", "url: redis url did not parse (");
+        check("cache:6379", "url: redis url did not parse (");
+        check("http://:secret@cache", "url: redis url did not parse (");
+        check("redis://:secret@", "url: redis url did not parse (");
+        check("redis://:secret@cache/secret", "url: invalid database number (");
+        check("redis://:secret@cache?protocol=secret", "url: invalid protocol version (");
+        check("rediss://:secret@cache", "url: tls is not supported (");
+        check("redis+unix://secret", "url: missing path (");
     }
 }

@@ -1,0 +1,697 @@
+//! The service's request and response in proto3 JSON, as `POST /json` takes and gives them.
+//!
+//! Responses are written by the generated code. Requests are read by what is below, because a person types
+//! them: whatever is wrong with one is named, with its place. Whether a well-formed request makes sense
+//! (a domain that is empty, too many descriptors) is not asked here, nor is the size of the body bounded;
+//! the depth is, by the message itself, as nothing in a request nests freely.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer, MapAccess, Unexpected, Visitor};
+
+use super::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use super::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
+use super::proto::{RateLimitRequest, RateLimitResponse, RateLimitUnit};
+
+/// The longest text of a [`JsonError`] in bytes, without its place. What is cut out is the middle.
+pub const ERROR_BYTES_MAX: usize = 320;
+
+/// The largest whole number that JSON may write with a fraction or an exponent (`2.0`, `1e3`): past
+/// 2^53 such a number is no longer the one that was typed.
+const WHOLE_FLOAT_MAX: f64 = 9_007_199_254_740_992.0;
+
+/// Reads a request.
+///
+/// Takes what proto3 JSON allows: fields by their JSON name or by their name in the proto file, numbers
+/// as such or as strings, enum values by name or number, and `null` for a field that is not set.
+///
+/// ```
+/// let request = weir::rls::json::parse_request(
+///     br#"{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}"#,
+/// )?;
+/// assert_eq!(request.descriptors[0].entries[0].value, "ann");
+///
+/// let error = weir::rls::json::parse_request(br#"{"domain": "shop", "hits": 2}"#).unwrap_err();
+/// assert_eq!(
+///     error.to_string(),
+///     "unknown field `hits`, expected one of `domain`, `descriptors`, `hitsAddend`, `hits_addend` \
+///      at line 1 column 25",
+/// );
+/// # Ok::<(), weir::rls::json::JsonError>(())
+/// ```
+///
+/// # Errors
+///
+/// If the body is no JSON, more than one value, or not a request: an unknown field, one that is there
+/// twice, or a value of the wrong type or out of its range.
+pub fn parse_request(body: &[u8]) -> Result<RateLimitRequest, JsonError> {
+    if body.is_empty() {
+        return Err(JsonError::empty_body());
+    }
+    match serde_json::from_slice::<Object<RequestFields>>(body) {
+        Ok(Object(fields)) => Ok(fields.into()),
+        Err(error) => Err(JsonError::new(&error)),
+    }
+}
+
+/// Writes a response: JSON names, enum values by name, fields at their default left out.
+///
+/// # Errors
+///
+/// If the response holds what JSON cannot say: an enum value without a name, a number that is not finite
+/// in the metadata, a duration or an instant outside of its range. No decision makes one of these.
+pub fn render_response(response: &RateLimitResponse) -> Result<Vec<u8>, serde_json::Error> {
+    serde_json::to_vec(response)
+}
+
+/// What is wrong with a body, and where.
+///
+/// Its text may quote the body, and is meant for whoever sent it: control characters are escaped and the
+/// length is bounded by [`ERROR_BYTES_MAX`]. Descriptor values may be personal data, so it belongs in no log
+/// above debug.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message} at line {line} column {column}")]
+pub struct JsonError {
+    message: String,
+    line: usize,
+    column: usize,
+}
+
+impl JsonError {
+    /// The line of the body where reading stopped, from 1.
+    #[must_use]
+    pub fn line(&self) -> usize {
+        self.line
+    }
+
+    /// The byte of that line where reading stopped, from 1; 0 before the first.
+    #[must_use]
+    pub fn column(&self) -> usize {
+        self.column
+    }
+
+    fn empty_body() -> Self {
+        Self { message: "empty body, expected a JSON object".to_owned(), line: 1, column: 0 }
+    }
+
+    fn new(error: &serde_json::Error) -> Self {
+        let (line, column) = (error.line(), error.column());
+        let text = error.to_string();
+        let place = format!(" at line {line} column {column}");
+        let text = text.strip_suffix(place.as_str()).unwrap_or(&text);
+        let message = match text.strip_prefix("EOF while parsing") {
+            Some(what) => format!("body ends inside{what}"),
+            None => printable(text),
+        };
+        Self { message, line, column }
+    }
+}
+
+/// The text with control characters escaped and, past the bound, its middle left out: the beginning holds
+/// what was found, the end what was expected.
+fn printable(text: &str) -> String {
+    const GAP: &str = " ... ";
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_control() {
+            escaped.extend(character.escape_default());
+        } else {
+            escaped.push(character);
+        }
+    }
+    if escaped.len() <= ERROR_BYTES_MAX {
+        return escaped;
+    }
+    let half = (ERROR_BYTES_MAX - GAP.len()) / 2;
+    let (mut head, mut tail) = (half, escaped.len() - half);
+    while !escaped.is_char_boundary(head) {
+        head -= 1;
+    }
+    while !escaped.is_char_boundary(tail) {
+        tail += 1;
+    }
+    format!("{}{GAP}{}", &escaped[..head], &escaped[tail..])
+}
+
+/// A message: a JSON object and nothing else. What serde derives would also take a list of the fields'
+/// values, in order.
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ObjectVisitor<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                T::deserialize(de::value::MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+
+        deserializer.deserialize_map(ObjectVisitor(PhantomData))
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+struct RequestFields {
+    domain: Option<String>,
+    descriptors: Option<Vec<Object<DescriptorFields>>>,
+    #[serde(alias = "hits_addend")]
+    hits_addend: Option<Whole<u32>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+struct DescriptorFields {
+    entries: Option<Vec<Object<EntryFields>>>,
+    limit: Option<Object<OverrideFields>>,
+    #[serde(alias = "hits_addend")]
+    hits_addend: Option<Whole<u64>>,
+    #[serde(alias = "is_negative_hits")]
+    is_negative_hits: Option<bool>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct EntryFields {
+    key: Option<String>,
+    value: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+struct OverrideFields {
+    #[serde(alias = "requests_per_unit")]
+    requests_per_unit: Option<Whole<u32>>,
+    unit: Option<Unit>,
+}
+
+impl From<RequestFields> for RateLimitRequest {
+    fn from(fields: RequestFields) -> Self {
+        Self {
+            domain: fields.domain.unwrap_or_default(),
+            descriptors: messages(fields.descriptors),
+            hits_addend: fields.hits_addend.map_or(0, |hits| hits.0),
+        }
+    }
+}
+
+impl From<DescriptorFields> for RateLimitDescriptor {
+    fn from(fields: DescriptorFields) -> Self {
+        Self {
+            entries: messages(fields.entries),
+            limit: fields.limit.map(|Object(limit)| limit.into()),
+            hits_addend: fields.hits_addend.map(|hits| hits.0.into()),
+            is_negative_hits: fields.is_negative_hits.unwrap_or_default(),
+        }
+    }
+}
+
+impl From<EntryFields> for Entry {
+    fn from(fields: EntryFields) -> Self {
+        Self { key: fields.key.unwrap_or_default(), value: fields.value.unwrap_or_default() }
+    }
+}
+
+impl From<OverrideFields> for RateLimitOverride {
+    fn from(fields: OverrideFields) -> Self {
+        Self {
+            requests_per_unit: fields.requests_per_unit.map_or(0, |requests| requests.0),
+            unit: fields.unit.map_or(0, |unit| unit.0),
+        }
+    }
+}
+
+fn messages<F, M: From<F>>(fields: Option<Vec<Object<F>>>) -> Vec<M> {
+    fields.unwrap_or_default().into_iter().map(|Object(fields)| fields.into()).collect()
+}
+
+/// A whole number, as a JSON number or as a string of digits.
+struct Whole<T>(T);
+
+/// The types that [`Whole`] reads.
+trait Unsigned: TryFrom<u64> {
+    const EXPECTED: &str;
+}
+
+impl Unsigned for u32 {
+    const EXPECTED: &str = "a whole number from 0 to 4294967295";
+}
+
+impl Unsigned for u64 {
+    const EXPECTED: &str = "a whole number from 0 to 18446744073709551615";
+}
+
+impl<'de, T: Unsigned> Deserialize<'de> for Whole<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct WholeVisitor<T>(PhantomData<T>);
+
+        impl<T: Unsigned> Visitor<'_> for WholeVisitor<T> {
+            type Value = Whole<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(T::EXPECTED)
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Self::Value, E> {
+                match T::try_from(number) {
+                    Ok(number) => Ok(Whole(number)),
+                    Err(_) => Err(E::invalid_value(Unexpected::Unsigned(number), &self)),
+                }
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Self::Value, E> {
+                match u64::try_from(number) {
+                    Ok(number) => self.visit_u64(number),
+                    Err(_) => Err(E::invalid_value(Unexpected::Signed(number), &self)),
+                }
+            }
+
+            fn visit_f64<E: de::Error>(self, number: f64) -> Result<Self::Value, E> {
+                if number.fract() != 0.0 || !(0.0..=WHOLE_FLOAT_MAX).contains(&number) {
+                    return Err(E::invalid_value(Unexpected::Float(number), &self));
+                }
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "whole, not negative and at most 2^53, as was just checked"
+                )]
+                self.visit_u64(number as u64)
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                // The standard library's parser takes a leading plus, which JSON does not.
+                let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+                let number = text.parse::<u64>().ok().filter(|_| digits);
+                match number.map(T::try_from) {
+                    Some(Ok(number)) => Ok(Whole(number)),
+                    _ => Err(E::invalid_value(Unexpected::Str(text), &self)),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(WholeVisitor(PhantomData))
+    }
+}
+
+/// The unit of an override. A number need not be one that has a name: proto3 enums are open, and such a
+/// request is refused where a request over gRPC would be.
+struct Unit(i32);
+
+impl<'de> Deserialize<'de> for Unit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct UnitVisitor;
+
+        impl Visitor<'_> for UnitVisitor {
+            type Value = Unit;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("SECOND, MINUTE, HOUR, DAY, MONTH, YEAR or the number of one")
+            }
+
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<Self::Value, E> {
+                match RateLimitUnit::from_str_name(name) {
+                    Some(unit) => Ok(Unit(unit.into())),
+                    None => Err(E::invalid_value(Unexpected::Str(name), &self)),
+                }
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Self::Value, E> {
+                match i32::try_from(number) {
+                    Ok(number) => Ok(Unit(number)),
+                    Err(_) => Err(E::invalid_value(Unexpected::Signed(number), &self)),
+                }
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Self::Value, E> {
+                match i32::try_from(number) {
+                    Ok(number) => Ok(Unit(number)),
+                    Err(_) => Err(E::invalid_value(Unexpected::Unsigned(number), &self)),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(UnitVisitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use pbjson_types::{Duration, Struct, Timestamp, Value};
+    use serde_json::json;
+
+    use super::*;
+    use crate::rls::proto::HeaderValue;
+    use crate::rls::proto::rate_limit_response::quota::ExpirationSpecifier;
+    use crate::rls::proto::rate_limit_response::rate_limit::Unit as LimitUnit;
+    use crate::rls::proto::rate_limit_response::{Code, DescriptorStatus, Quota, RateLimit};
+
+    #[track_caller]
+    fn parsed(body: &str) -> RateLimitRequest {
+        parse_request(body.as_bytes()).unwrap()
+    }
+
+    #[track_caller]
+    fn refused(body: impl AsRef<[u8]>, expected: &str) {
+        let error = parse_request(body.as_ref()).unwrap_err();
+        assert_eq!(error.to_string(), expected);
+    }
+
+    /// The body of a request whose one descriptor has this field.
+    fn with_descriptor_field(field: &str) -> String {
+        format!(r#"{{"domain":"shop","descriptors":[{{{field}}}]}}"#)
+    }
+
+    fn full_request() -> RateLimitRequest {
+        RateLimitRequest {
+            domain: "shop".to_owned(),
+            descriptors: vec![RateLimitDescriptor {
+                entries: vec![
+                    Entry { key: "user".to_owned(), value: "ann".to_owned() },
+                    Entry { key: "path".to_owned(), value: String::new() },
+                ],
+                limit: Some(RateLimitOverride { requests_per_unit: u32::MAX, unit: RateLimitUnit::Month.into() }),
+                hits_addend: Some(u64::MAX.into()),
+                is_negative_hits: true,
+            }],
+            hits_addend: 3,
+        }
+    }
+
+    #[test]
+    fn every_field_is_read_by_either_name() {
+        let json_names = r#"{"domain":"shop","descriptors":[{
+            "entries":[{"key":"user","value":"ann"},{"key":"path"}],
+            "limit":{"requestsPerUnit":4294967295,"unit":"MONTH"},
+            "hitsAddend":"18446744073709551615","isNegativeHits":true}],"hitsAddend":3}"#;
+        let proto_names = r#"{"hits_addend":"3","descriptors":[{
+            "is_negative_hits":true,"hits_addend":18446744073709551615,
+            "limit":{"unit":5,"requests_per_unit":"4294967295"},
+            "entries":[{"value":"ann","key":"user"},{"key":"path","value":""}]}],"domain":"shop"}"#;
+        assert_eq!(parsed(json_names), full_request());
+        assert_eq!(parsed(proto_names), full_request());
+    }
+
+    #[test]
+    fn what_is_absent_or_null_is_not_set() {
+        let bare = RateLimitRequest::default();
+        assert_eq!(parsed("{}"), bare);
+        assert_eq!(parsed(" {} \n"), bare);
+        assert_eq!(parsed(r#"{"domain":null,"descriptors":null,"hitsAddend":null}"#), bare);
+
+        let bare = RateLimitDescriptor::default();
+        let nulls = r#""entries":null,"limit":null,"hitsAddend":null,"isNegativeHits":null"#;
+        assert_eq!(parsed(&with_descriptor_field(nulls)).descriptors, [bare]);
+        // An addend of 0 is a look, and none is not.
+        let zero = parsed(&with_descriptor_field(r#""hitsAddend":0"#));
+        assert_eq!(zero.descriptors[0].hits_addend, Some(0.into()));
+        // A limit without numbers is still a limit.
+        let limit = parsed(&with_descriptor_field(r#""limit":{"unit":null}"#));
+        assert_eq!(limit.descriptors[0].limit, Some(RateLimitOverride::default()));
+    }
+
+    #[test]
+    fn a_null_in_a_list_is_refused() {
+        refused(r#"{"descriptors":[null]}"#, "invalid type: null, expected a JSON object at line 1 column 20");
+    }
+
+    #[test]
+    fn numbers_may_be_written_in_all_ways_of_json() {
+        for three in ["3", "3.0", "3e0", "0.3e1", r#""3""#, r#""03""#] {
+            let body = format!(r#"{{"hitsAddend":{three}}}"#);
+            assert_eq!(parsed(&body).hits_addend, 3, "{three}");
+        }
+        assert_eq!(parsed(r#"{"hitsAddend":-0}"#).hits_addend, 0);
+        assert_eq!(parsed(r#"{"hitsAddend":4294967295}"#).hits_addend, u32::MAX);
+        let exponent = parsed(&with_descriptor_field(r#""hitsAddend":9007199254740992.0"#));
+        assert_eq!(exponent.descriptors[0].hits_addend, Some((1 << 53).into()));
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_named() {
+        const U32: &str = "a whole number from 0 to 4294967295 at line 1 column";
+        const U64: &str = "a whole number from 0 to 18446744073709551615 at line 1 column";
+        for (number, found, column) in [
+            ("4294967296", "value: integer `4294967296`", 24),
+            ("-1", "value: integer `-1`", 16),
+            ("1.5", "value: floating point `1.5`", 17),
+            ("1e10", "value: integer `10000000000`", 18),
+            ("1e300", "value: floating point `1e+300`", 19),
+            (r#""4294967296""#, r#"value: string "4294967296""#, 26),
+            (r#""""#, r#"value: string """#, 16),
+            (r#""+1""#, r#"value: string "+1""#, 18),
+            (r#""-1""#, r#"value: string "-1""#, 18),
+            (r#"" 1""#, r#"value: string " 1""#, 18),
+            ("true", "type: boolean `true`", 18),
+            ("[1]", "type: sequence", 15),
+            (r#"{"value":1}"#, "type: map", 15),
+        ] {
+            let body = format!(r#"{{"hitsAddend":{number}}}"#);
+            refused(body, &format!("invalid {found}, expected {U32} {column}"));
+        }
+        refused(
+            with_descriptor_field(r#""hitsAddend":"18446744073709551616""#),
+            &format!(r#"invalid value: string "18446744073709551616", expected {U64} 68"#),
+        );
+        refused(
+            with_descriptor_field(r#""hitsAddend":18446744073709551616"#),
+            &format!("invalid value: floating point `1.8446744073709552e+19`, expected {U64} 66"),
+        );
+        // Past 2^53 a fraction or exponent no longer says which whole number was meant.
+        let error = parse_request(with_descriptor_field(r#""hitsAddend":9007199254740994.0"#).as_bytes());
+        assert!(error.is_err());
+    }
+
+    #[test]
+    fn units_are_names_or_numbers() {
+        for (unit, number) in [("\"UNKNOWN\"", 0), ("\"YEAR\"", 6), ("1", 1), ("7", 7), ("-1", -1)] {
+            let body = with_descriptor_field(&format!(r#""limit":{{"unit":{unit}}}"#));
+            assert_eq!(parsed(&body).descriptors[0].limit.unwrap().unit, number, "{unit}");
+        }
+        const EXPECTED: &str = "expected SECOND, MINUTE, HOUR, DAY, MONTH, YEAR or the number of one at line 1 column";
+        for (unit, found, column) in [
+            ("\"hour\"", "value: string \"hour\"", 55),
+            ("\"WEEK\"", "value: string \"WEEK\"", 55),
+            ("2147483648", "value: integer `2147483648`", 59),
+            ("-2147483649", "value: integer `-2147483649`", 60),
+            ("1.5", "type: floating point `1.5`", 52),
+        ] {
+            let body = with_descriptor_field(&format!(r#""limit":{{"unit":{unit}}}"#));
+            refused(body, &format!("invalid {found}, {EXPECTED} {column}"));
+        }
+    }
+
+    #[test]
+    fn every_message_refuses_unknown_fields() {
+        let tail = "`hitsAddend`, `hits_addend`";
+        refused(
+            r#"{"domain":"shop","surprise":1}"#,
+            &format!(
+                "unknown field `surprise`, expected one of `domain`, `descriptors`, {tail} \
+                 at line 1 column 27"
+            ),
+        );
+        refused(
+            with_descriptor_field(r#""hits":1"#),
+            &format!(
+                "unknown field `hits`, expected one of `entries`, `limit`, {tail}, \
+                 `isNegativeHits`, `is_negative_hits` at line 1 column 39"
+            ),
+        );
+        refused(
+            with_descriptor_field(r#""entries":[{"k":"user"}]"#),
+            "unknown field `k`, expected `key` or `value` at line 1 column 48",
+        );
+        refused(
+            with_descriptor_field(r#""limit":{"requests":1}"#),
+            "unknown field `requests`, expected one of `requestsPerUnit`, `requests_per_unit`, `unit` \
+             at line 1 column 52",
+        );
+    }
+
+    #[test]
+    fn a_field_that_is_there_twice_is_refused() {
+        refused(r#"{"domain":"a","domain":"b"}"#, "duplicate field `domain` at line 1 column 22");
+        refused(r#"{"hitsAddend":1,"hits_addend":2}"#, "duplicate field `hitsAddend` at line 1 column 29");
+    }
+
+    #[test]
+    fn a_message_is_an_object_and_not_a_list_of_its_values() {
+        refused(r#"["shop"]"#, "invalid type: sequence, expected a JSON object at line 1 column 0");
+        refused("null", "invalid type: null, expected a JSON object at line 1 column 4");
+        refused(
+            with_descriptor_field(r#""entries":[["user","ann"]]"#),
+            "invalid type: sequence, expected a JSON object at line 1 column 44",
+        );
+        refused(r#"{"descriptors":{"entries":[]}}"#, "invalid type: map, expected a sequence at line 1 column 15");
+        refused(r#"{"domain":7}"#, "invalid type: integer `7`, expected a string at line 1 column 11");
+        refused(
+            with_descriptor_field(r#""isNegativeHits":"true""#),
+            "invalid type: string \"true\", expected a boolean at line 1 column 56",
+        );
+    }
+
+    #[test]
+    fn a_body_that_is_no_json_is_refused_with_the_place() {
+        refused("", "empty body, expected a JSON object at line 1 column 0");
+        refused(" \n ", "body ends inside a value at line 2 column 1");
+        refused(r#"{"domain":"shop""#, "body ends inside an object at line 1 column 16");
+        refused("{\"domain\":\n\"sh", "body ends inside a string at line 2 column 3");
+        refused("{} {}", "trailing characters at line 1 column 4");
+        refused("{},", "trailing characters at line 1 column 3");
+        refused(r#"{"domain":"a",}"#, "trailing comma at line 1 column 15");
+        refused(r#"{domain:"a"}"#, "key must be a string at line 1 column 2");
+        refused("\u{feff}{}", "expected value at line 1 column 1");
+        refused(b"{\"domain\":\"\xff\"}", "invalid unicode code point at line 1 column 12");
+        refused(r#"{"domain":"\ud800"}"#, "unexpected end of hex escape at line 1 column 18");
+        let error = parse_request(b"{\n  \"domian\": 1}").unwrap_err();
+        assert_eq!((error.line(), error.column()), (2, 10));
+    }
+
+    #[test]
+    fn depth_costs_nothing() {
+        let bomb = "[".repeat(200_000);
+        refused(&bomb, "invalid type: sequence, expected a JSON object at line 1 column 0");
+        refused(format!(r#"{{"domain":{bomb}"#), "invalid type: sequence, expected a string at line 1 column 10");
+        refused(
+            format!(r#"{{"descriptors":{bomb}"#),
+            "invalid type: sequence, expected a JSON object at line 1 column 16",
+        );
+        let objects = r#"{"descriptors":[{"limit":"#.repeat(50_000);
+        let error = parse_request(objects.as_bytes()).unwrap_err();
+        assert!(error.to_string().starts_with("unknown field `descriptors`"), "{error}");
+    }
+
+    #[test]
+    fn errors_are_bounded_and_printable() {
+        let name = "\\u001b[31m\\n".repeat(10_000);
+        let error = parse_request(format!(r#"{{"{name}":1}}"#).as_bytes()).unwrap_err();
+        assert!(error.message.len() <= ERROR_BYTES_MAX, "{}", error.message.len());
+        assert!(!error.to_string().contains(char::is_control));
+        assert!(error.message.starts_with(r"unknown field `\u{1b}[31m\n"), "{error}");
+        assert!(error.message.ends_with("`hitsAddend`, `hits_addend`"), "{error}");
+
+        // Cuts between characters, wherever the halves fall.
+        for pad in 0..4 {
+            let body = format!(r#"{{"{}{}":1}}"#, "x".repeat(pad), "\u{1f980}".repeat(1_000));
+            let error = parse_request(body.as_bytes()).unwrap_err();
+            assert!(error.message.len() <= ERROR_BYTES_MAX, "{}", error.message.len());
+        }
+    }
+
+    #[track_caller]
+    fn rendered(response: &RateLimitResponse) -> serde_json::Value {
+        serde_json::from_slice(&render_response(response).unwrap()).unwrap()
+    }
+
+    /// An answer of one status, with hours as the unit.
+    fn answer(code: Code, remaining: u32, seconds: i64) -> RateLimitResponse {
+        RateLimitResponse {
+            overall_code: code.into(),
+            statuses: vec![DescriptorStatus {
+                code: code.into(),
+                current_limit: Some(RateLimit {
+                    requests_per_unit: 3,
+                    unit: LimitUnit::Hour.into(),
+                    name: String::new(),
+                }),
+                limit_remaining: remaining,
+                duration_until_reset: Some(Duration { seconds, nanos: 0 }),
+                quota: None,
+            }],
+            ..RateLimitResponse::default()
+        }
+    }
+
+    #[test]
+    fn answers_are_written_as_envoyproxy_ratelimit_writes_them() {
+        assert_eq!(
+            rendered(&answer(Code::Ok, 2, 3600)),
+            json!({"overallCode": "OK", "statuses": [{
+                "code": "OK",
+                "currentLimit": {"requestsPerUnit": 3, "unit": "HOUR"},
+                "limitRemaining": 2,
+                "durationUntilReset": "3600s",
+            }]}),
+        );
+        // A remainder of 0 is left out; a duration of 0 is a message, which is there.
+        assert_eq!(
+            rendered(&answer(Code::OverLimit, 0, 0)),
+            json!({"overallCode": "OVER_LIMIT", "statuses": [{
+                "code": "OVER_LIMIT",
+                "currentLimit": {"requestsPerUnit": 3, "unit": "HOUR"},
+                "durationUntilReset": "0s",
+            }]}),
+        );
+        assert_eq!(rendered(&answer(Code::Ok, u32::MAX, 1))["statuses"][0]["limitRemaining"], u32::MAX);
+        assert_eq!(render_response(&RateLimitResponse::default()).unwrap(), b"{}");
+        let bare = RateLimitResponse { statuses: vec![DescriptorStatus::default()], ..RateLimitResponse::default() };
+        assert_eq!(rendered(&bare), json!({"statuses": [{}]}));
+    }
+
+    #[test]
+    fn every_field_of_an_answer_is_written() {
+        let quota = Quota {
+            requests: 10,
+            id: "q".to_owned(),
+            expiration_specifier: Some(ExpirationSpecifier::ValidUntil(Timestamp { seconds: 2_240_611_200, nanos: 0 })),
+        };
+        let header = |key: &str, value: &str, raw_value: &[u8]| HeaderValue {
+            key: key.to_owned(),
+            value: value.to_owned(),
+            raw_value: raw_value.to_vec(),
+        };
+        let mut full = answer(Code::Ok, 1, 1);
+        full.response_headers_to_add = vec![header("x-a", "1", b"")];
+        full.request_headers_to_add = vec![header("x-b", "", b"\xff\x00")];
+        full.raw_body = b"slow down".to_vec();
+        full.dynamic_metadata = Some(Struct::from(HashMap::from([("domain".to_owned(), Value::from("shop"))])));
+        full.quota = Some(quota.clone());
+        full.statuses[0].quota = Some(quota);
+        full.statuses[0].current_limit =
+            Some(RateLimit { requests_per_unit: 3, unit: LimitUnit::Week.into(), name: "weekly".to_owned() });
+
+        let quota = json!({"requests": 10, "validUntil": "2041-01-01T00:00:00+00:00", "id": "q"});
+        assert_eq!(
+            rendered(&full),
+            json!({
+                "overallCode": "OK",
+                "statuses": [{
+                    "code": "OK",
+                    "currentLimit": {"requestsPerUnit": 3, "unit": "WEEK", "name": "weekly"},
+                    "limitRemaining": 1,
+                    "durationUntilReset": "1s",
+                    "quota": quota,
+                }],
+                "responseHeadersToAdd": [{"key": "x-a", "value": "1"}],
+                "requestHeadersToAdd": [{"key": "x-b", "rawValue": "/wA="}],
+                "rawBody": "c2xvdyBkb3du",
+                "dynamicMetadata": {"domain": "shop"},
+                "quota": quota,
+            }),
+        );
+        // What is written can be read back by the same rules, and loses nothing.
+        let read: RateLimitResponse = serde_json::from_slice(&render_response(&full).unwrap()).unwrap();
+        assert_eq!(read, full);
+    }
+
+    #[test]
+    fn what_json_cannot_say_is_an_error_and_no_panic() {
+        let unnamed = RateLimitResponse { overall_code: 99, ..RateLimitResponse::default() };
+        assert!(render_response(&unnamed).is_err());
+        let metadata = HashMap::from([("nan".to_owned(), Value::from(f64::NAN))]);
+        let not_finite =
+            RateLimitResponse { dynamic_metadata: Some(Struct::from(metadata)), ..RateLimitResponse::default() };
+        assert!(render_response(&not_finite).is_err());
+    }
+}

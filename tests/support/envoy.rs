@@ -1,0 +1,101 @@
+//! A real Envoy on loopback that asks weir before every request. Its configuration is
+//! tests/data/envoy/envoy.yaml; its ports are free ones that it takes itself.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::http;
+use super::process::end;
+use super::python;
+use super::wait::{PATIENCE, within};
+
+/// The listener that clients use, as the configuration names it.
+const INGRESS: &str = "ingress";
+
+/// A running Envoy.
+#[derive(Debug)]
+pub struct Envoy {
+    child: Child,
+    directory: TempDir,
+    /// Where clients send their requests.
+    pub ingress: SocketAddr,
+}
+
+impl Envoy {
+    /// Starts one that asks the weir at this address.
+    pub fn start(weir: SocketAddr) -> Envoy {
+        let directory = TempDir::new().expect("a temporary directory");
+        let config = directory.path().join("envoy.yaml");
+        let socket = directory.path().join("upstream.sock");
+        std::fs::write(&config, configuration(weir, &socket)).expect("the configuration");
+        let log = File::create(directory.path().join("log")).expect("a file for the log");
+        let admin = directory.path().join("admin");
+
+        let binary = python::venv().join("bin/envoy");
+        let mut command = Command::new(&binary);
+        command
+            .arg("--config-path")
+            .arg(&config)
+            .arg("--admin-address-path")
+            .arg(&admin)
+            .args(["--concurrency", "1", "--log-level", "warning"])
+            // Several may run at once: they share nothing.
+            .arg("--disable-hot-restart")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a second handle of the log"))
+            .stderr(log);
+        let child = command.spawn().unwrap_or_else(|error| panic!("cannot start {}: {error}", binary.display()));
+        let mut envoy = Envoy { child, directory, ingress: SocketAddr::from(([127, 0, 0, 1], 0)) };
+        match within(PATIENCE, || ingress_address(&admin)) {
+            Some(address) => envoy.ingress = address,
+            None => panic!("envoy did not open its listener"),
+        }
+        envoy
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Envoy {
+    fn drop(&mut self) {
+        end(&mut self.child);
+        if std::thread::panicking() {
+            eprintln!("envoy wrote:\n{}", self.log());
+        }
+    }
+}
+
+fn configuration(weir: SocketAddr, upstream_socket: &Path) -> String {
+    let template = include_str!("../data/envoy/envoy.yaml");
+    template
+        .replace("{{weir_host}}", &weir.ip().to_string())
+        .replace("{{weir_port}}", &weir.port().to_string())
+        .replace("{{upstream_socket}}", &upstream_socket.to_string_lossy())
+}
+
+/// Asks Envoy's admin, once that has written its own address, where the listener is.
+fn ingress_address(admin_file: &Path) -> Option<SocketAddr> {
+    let admin = std::fs::read_to_string(admin_file).ok()?.parse().ok()?;
+    let ready = http::get(admin, "/ready").ok()?;
+    if ready.status != 200 {
+        return None;
+    }
+    let answer = http::get(admin, "/listeners?format=json").ok()?;
+    let listeners: Value = serde_json::from_str(&answer.body).ok()?;
+    for listener in listeners["listener_statuses"].as_array()? {
+        if listener["name"] == INGRESS {
+            let address = &listener["local_address"]["socket_address"];
+            let host = address["address"].as_str()?;
+            let port = address["port_value"].as_u64()?;
+            return format!("{host}:{port}").parse().ok();
+        }
+    }
+    None
+}

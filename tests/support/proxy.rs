@@ -1,0 +1,138 @@
+//! A TCP proxy in front of a server that can swallow what the server answers: the client has sent, the
+//! server has acted, and nobody tells the client.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+
+/// The most bytes that are passed on at once.
+const CHUNK_BYTES: usize = 16 << 10;
+
+/// A running proxy. It ends with the test process; its threads wait on sockets and do nothing else.
+#[derive(Debug)]
+pub struct Proxy {
+    port: u16,
+    state: Arc<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    swallow: AtomicBool,
+    cut_after: AtomicUsize,
+    connections: AtomicU64,
+    reads: AtomicU64,
+}
+
+impl Proxy {
+    /// Listens on a free port of loopback and passes everything to `target` there.
+    pub fn start(target: u16) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("the port has a number").port();
+        let state = Arc::new(State { cut_after: AtomicUsize::new(usize::MAX), ..State::default() });
+        let shared = state.clone();
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                let Ok(client) = client else { return };
+                // Where the server is down, the client sees a connection that closes at once.
+                let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else {
+                    continue;
+                };
+                shared.connections.fetch_add(1, Ordering::SeqCst);
+                pass(client, server, &shared);
+            }
+        });
+        Proxy { port, state }
+    }
+
+    /// The URL of Redis behind this proxy.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// From now on the server's answers are thrown away (or passed on again). The connections stay.
+    pub fn swallow(&self, swallow: bool) {
+        self.state.swallow.store(swallow, Ordering::SeqCst);
+    }
+
+    /// Passes on that many further bytes of answers, and then closes the connection that the next one
+    /// belongs to. Once.
+    pub fn cut_after(&self, bytes: usize) {
+        self.state.cut_after.store(bytes, Ordering::SeqCst);
+    }
+
+    /// Connections made through it so far.
+    pub fn connections(&self) -> u64 {
+        self.state.connections.load(Ordering::SeqCst)
+    }
+
+    /// How often something was read from a client so far: about one for each batch.
+    pub fn reads(&self) -> u64 {
+        self.state.reads.load(Ordering::SeqCst)
+    }
+}
+
+/// Copies both ways, each in a thread of its own, until one side closes.
+fn pass(client: TcpStream, server: TcpStream, state: &Arc<State>) {
+    // Small answers must not wait for more of them.
+    client.set_nodelay(true).expect("the socket is open");
+    server.set_nodelay(true).expect("the socket is open");
+    let (from_client, to_server) = (clone(&client), clone(&server));
+    let shared = state.clone();
+    thread::spawn(move || {
+        copy(&from_client, &to_server, |_| {
+            shared.reads.fetch_add(1, Ordering::SeqCst);
+            Fate::Pass
+        });
+    });
+    let shared = state.clone();
+    thread::spawn(move || {
+        copy(&server, &client, |bytes| {
+            if shared.swallow.load(Ordering::SeqCst) {
+                return Fate::Swallow;
+            }
+            let left = shared.cut_after.load(Ordering::SeqCst);
+            if left == usize::MAX {
+                return Fate::Pass;
+            }
+            if bytes <= left {
+                shared.cut_after.store(left - bytes, Ordering::SeqCst);
+                return Fate::Pass;
+            }
+            shared.cut_after.store(usize::MAX, Ordering::SeqCst);
+            Fate::Cut(left)
+        });
+    });
+}
+
+enum Fate {
+    Pass,
+    Swallow,
+    /// Pass so many bytes and close.
+    Cut(usize),
+}
+
+fn copy(mut from: &TcpStream, mut to: &TcpStream, mut judge: impl FnMut(usize) -> Fate) {
+    let mut chunk = vec![0; CHUNK_BYTES];
+    while let Ok(bytes @ 1..) = from.read(&mut chunk) {
+        let sent = match judge(bytes) {
+            Fate::Pass => to.write_all(&chunk[..bytes]),
+            Fate::Swallow => Ok(()),
+            Fate::Cut(bytes) => {
+                let _ = to.write_all(&chunk[..bytes]);
+                break;
+            }
+        };
+        if sent.is_err() {
+            break;
+        }
+    }
+    // A side that has already closed needs no more.
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+fn clone(stream: &TcpStream) -> TcpStream {
+    stream.try_clone().expect("a second handle on the socket")
+}

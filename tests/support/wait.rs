@@ -1,0 +1,42 @@
+//! Waiting for what another process does: asked again and again until a deadline, never slept
+//! through.
+
+use std::time::{Duration, Instant};
+
+/// How long a step may take that is normally done in milliseconds. Generous, because the machine
+/// may be busy with other tests; a test that waits this long has failed.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The pause between two looks.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
+
+/// Returns what `look` finds, as soon as it finds something; panics with `what` once `patience` is
+/// over.
+pub fn until<T>(what: &str, patience: Duration, look: impl FnMut() -> Option<T>) -> T {
+    match within(patience, look) {
+        Some(found) => found,
+        None => panic!("waited {patience:?} in vain for {what}"),
+    }
+}
+
+/// Returns what `look` finds, as soon as it finds something, or `None` once `patience` is over. It
+/// looks at least once, and once more at the very end.
+pub fn within<T>(patience: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let end = Instant::now() + patience;
+    loop {
+        let last = Instant::now() >= end;
+        let found = look();
+        if found.is_some() || last {
+            return found;
+        }
+        pause();
+    }
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "this is the one place that paces a wait which has a condition and a deadline"
+)]
+fn pause() {
+    std::thread::sleep(BETWEEN_LOOKS);
+}
