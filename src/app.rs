@@ -80,15 +80,23 @@ pub fn log_to_stderr(log: &settings::Log) -> Result<(), InitError> {
     logging::init(&log.level, format)
 }
 
+/// Binds the listeners and serves; see [`serve`].
+///
+/// # Errors
+/// When an address is taken, and those of [`serve`].
+pub async fn run(settings: Settings, shutdown: Shutdown) -> Result<(), AppError> {
+    let listeners = Listeners::bind(&settings.listen).await?;
+    serve(listeners, settings, shutdown).await
+}
+
 /// Serves until it is told to stop and everything is finished, or until a part of it dies.
 ///
 /// Runs on the caller's runtime, which then is the control runtime: HTTP, reloading and supervision. gRPC has threads
 /// of its own.
 ///
 /// # Errors
-/// When an address is taken, the policies are wrong, or a part dies. Nothing is served then.
-pub async fn run(settings: Settings, shutdown: Shutdown) -> Result<(), AppError> {
-    let bound = Bound::bind(&settings.listen).await?;
+/// When the policies are wrong at the start, or when a part dies.
+pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown) -> Result<(), AppError> {
     let mode = match settings.charging {
         Charging::Atomic => Mode::Atomic,
         Charging::Independent => Mode::Independent,
@@ -102,6 +110,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> Result<(), AppError>
     let loaded = loaded.map_err(AppError::Policies)?;
     loaded.log();
     let policies = Arc::new(Policies::new(loaded.policies, metrics.observer()));
+    report.loaded(policies.current(), loaded.places);
     metrics.policies_loaded();
 
     let phases = Phases::starting();
@@ -115,7 +124,6 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> Result<(), AppError>
     let request_bytes = settings.limits.request_bytes;
     let site = Arc::new(Site {
         limiter: limiter(store.clone()),
-        policies: policies.clone(),
         metrics: metrics.clone(),
         life: life.clone(),
         report: report.clone(),
@@ -123,15 +131,15 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> Result<(), AppError>
         request_bytes,
     });
 
-    let screen = screen::Screen::new(&settings, &bound, &policies.current());
+    let screen = screen::Screen::new(&settings, listeners.addresses, &policies.current());
     let health = Health::starting().await;
     let options = grpc::Options { cores: settings.runtime.cores(), request_bytes, bounds };
     let of_core = move |_| limiter(stores.open());
-    let grpc = grpc::start(&supervisor, &life, bound.grpc, options, &health, of_core)?;
-    gauges(&metrics, &grpc.loads, site.clone())?;
+    let grpc = grpc::start(&supervisor, &life, listeners.grpc, options, &health, of_core)?;
+    gauges(&metrics, &grpc.loads, &site)?;
     let http = [
-        supervisor.task("http", http::serve_public(bound.http, site.clone())),
-        supervisor.task("admin", http::serve_admin(bound.admin, site)),
+        supervisor.task("http", http::serve_public(listeners.http, &site)),
+        supervisor.task("admin", http::serve_admin(listeners.admin, &site)),
     ];
     supervisor.task("health", health.follow(life.clone()));
     supervisor.task("reload", reload.follow(policies, metrics, report.clone(), life.clone()));
@@ -159,25 +167,51 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> Result<(), AppError>
     }
 }
 
-/// The listeners, each on the address that it really has.
-struct Bound {
+/// Bound listeners. Callers may connect from now on; they are answered when something serves them.
+#[derive(Debug)]
+pub struct Listeners {
     grpc: TcpListener,
     http: TcpListener,
     admin: TcpListener,
+    addresses: Addresses,
 }
 
-impl Bound {
-    async fn bind(listen: &settings::Listen) -> Result<Self, AppError> {
-        Ok(Self {
-            grpc: listener("grpc", listen.grpc).await?,
-            http: listener("http", listen.http).await?,
-            admin: listener("admin", listen.admin).await?,
-        })
+/// The addresses that listeners really have, where settings may have left the port to the system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// gRPC: decisions, health, reflection.
+    pub grpc: SocketAddr,
+    /// HTTP: `/json`, health, `/metrics`.
+    pub http: SocketAddr,
+    /// The operator's paths.
+    pub admin: SocketAddr,
+}
+
+impl Listeners {
+    /// Binds all of them.
+    ///
+    /// # Errors
+    /// With the first address that is not to be had.
+    pub async fn bind(listen: &settings::Listen) -> Result<Self, AppError> {
+        let (grpc, grpc_address) = bind("grpc", listen.grpc).await?;
+        let (http, http_address) = bind("http", listen.http).await?;
+        let (admin, admin_address) = bind("admin", listen.admin).await?;
+        let addresses = Addresses { grpc: grpc_address, http: http_address, admin: admin_address };
+        Ok(Self { grpc, http, admin, addresses })
+    }
+
+    /// Where they are.
+    #[must_use]
+    pub const fn addresses(&self) -> Addresses {
+        self.addresses
     }
 }
 
-async fn listener(listener: &'static str, address: SocketAddr) -> Result<TcpListener, AppError> {
-    TcpListener::bind(address).await.map_err(|reason| AppError::Bind { listener, address, reason })
+async fn bind(listener: &'static str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), AppError> {
+    let refused = |reason| AppError::Bind { listener, address, reason };
+    let bound = TcpListener::bind(address).await.map_err(refused)?;
+    let address = bound.local_addr().map_err(refused)?;
+    Ok((bound, address))
 }
 
 fn bounds(limits: &settings::Limits) -> Bounds {
@@ -192,18 +226,19 @@ fn bounds(limits: &settings::Limits) -> Bounds {
 }
 
 /// What is read only when somebody looks at the metrics.
-fn gauges(metrics: &Metrics, loads: &[grpc::Load], site: Arc<Site>) -> Result<(), prometheus::Error> {
+fn gauges(metrics: &Metrics, loads: &[grpc::Load], site: &Arc<Site>) -> Result<(), prometheus::Error> {
     let build = [("version", screen::VERSION), ("commit", screen::COMMIT)];
     metrics.gauge("weir_build_info", "Always 1; which build this is.", &build, || 1)?;
     for (core, load) in loads.iter().enumerate() {
         let help = "gRPC connections that are open, by runtime.";
         let load = load.clone();
-        metrics.gauge("weir_connections", help, &[("runtime", &core.to_string())], move || load.connections() as u64)?;
+        metrics
+            .gauge("weir_connections", help, &[("runtime", &core.to_string())], move || load.connections() as u64)?;
     }
     if site.limiter.store().keys().is_some() {
         let help = "States in the memory store, those that expired and were not dropped yet included.";
         // Weak: the site holds the metrics that would hold it.
-        let site = Arc::downgrade(&site);
+        let site = Arc::downgrade(site);
         let keys = move || site.upgrade().and_then(|site| site.limiter.store().keys()).unwrap_or_default();
         metrics.gauge("weir_keys", help, &[], keys)?;
     }

@@ -23,8 +23,8 @@ use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
 use tonic::transport::Server;
 
-pub use self::connection::Load;
 use self::connection::Accepted;
+pub use self::connection::Load;
 use self::health::Health;
 use self::service::{Other, RateLimits, Services};
 pub use self::service::{SERVICE_NAME, SHOULD_RATE_LIMIT};

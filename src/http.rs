@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 
 pub use self::listener::CONNECTIONS_MAX;
 use crate::lifecycle::{Life, Phase};
-use crate::limiter::{Limiter, Policies};
+use crate::limiter::{Limiter, PolicySet};
 use crate::rls::convert::Bounds;
 use crate::telemetry::metrics::Metrics;
 
@@ -29,13 +29,11 @@ use crate::telemetry::metrics::Metrics;
 pub struct Site {
     /// Decides what comes by `/json`, and shows states.
     pub limiter: Arc<Limiter>,
-    /// The policies in force.
-    pub policies: Arc<Policies>,
     /// What is shown at `/metrics`.
     pub metrics: Arc<Metrics>,
     /// Which phase it is.
     pub life: Life,
-    /// What else `/readyz` tells.
+    /// What is told about policies and store.
     pub report: Arc<Report>,
     /// What a request may hold.
     pub bounds: Bounds,
@@ -43,11 +41,21 @@ pub struct Site {
     pub request_bytes: usize,
 }
 
-/// What `/readyz` tells about the parts of weir.
+/// What the listeners tell about the parts of weir.
 #[derive(Debug, Default)]
 pub struct Report {
     store_answered: AtomicBool,
-    problems: Mutex<Vec<String>>,
+    policies: Mutex<Shown>,
+}
+
+/// The policies as they are shown.
+#[derive(Debug, Default)]
+struct Shown {
+    policies: Arc<PolicySet>,
+    /// Where each rule is written, by its id.
+    places: Vec<String>,
+    /// What is wrong with what was seen since; nothing, where these are the last that were seen.
+    problems: Vec<String>,
 }
 
 impl Report {
@@ -56,9 +64,14 @@ impl Report {
         self.store_answered.store(true, Relaxed);
     }
 
-    /// What is wrong with the policies that were last seen; nothing, where they are in force.
-    pub fn set_problems(&self, problems: Vec<String>) {
-        *self.problems.lock() = problems;
+    /// These policies are in force. `places` says where each rule is written, by its id.
+    pub fn loaded(&self, policies: Arc<PolicySet>, places: Vec<String>) {
+        *self.policies.lock() = Shown { policies, places, problems: Vec::new() };
+    }
+
+    /// The policies have changed, and these problems keep the change from being in force.
+    pub fn refused(&self, problems: Vec<String>) {
+        self.policies.lock().problems = problems;
     }
 }
 
@@ -66,16 +79,16 @@ impl Report {
 ///
 /// # Errors
 /// When serving ends by itself.
-pub fn serve_public(listener: TcpListener, site: Arc<Site>) -> impl Future<Output = Result<(), String>> + use<> {
-    serve(listener, public::router(&site), site.life.clone())
+pub fn serve_public(listener: TcpListener, site: &Arc<Site>) -> impl Future<Output = Result<(), String>> + use<> {
+    serve(listener, public::router(site), site.life.clone())
 }
 
 /// Serves the operator's paths in the same way.
 ///
 /// # Errors
 /// When serving ends by itself.
-pub fn serve_admin(listener: TcpListener, site: Arc<Site>) -> impl Future<Output = Result<(), String>> + use<> {
-    serve(listener, admin::router(&site), site.life.clone())
+pub fn serve_admin(listener: TcpListener, site: &Arc<Site>) -> impl Future<Output = Result<(), String>> + use<> {
+    serve(listener, admin::router(site), site.life.clone())
 }
 
 async fn serve(listener: TcpListener, router: Router, life: Life) -> Result<(), String> {
@@ -100,7 +113,7 @@ async fn readyz(State(site): State<Arc<Site>>) -> Response {
     let phase = site.life.phase();
     let ready = phase == Phase::Serving;
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let policies = site.policies.current();
+    let shown = site.report.policies.lock();
     let detail = json!({
         "ready": ready,
         "phase": phase_name(phase),
@@ -109,9 +122,9 @@ async fn readyz(State(site): State<Arc<Site>>) -> Response {
             "answered": site.report.store_answered.load(Relaxed),
         },
         "policies": {
-            "domains": policies.domains().len(),
-            "rules": policies.rules().len(),
-            "problems": *site.report.problems.lock(),
+            "domains": shown.policies.domains().len(),
+            "rules": shown.policies.rules().len(),
+            "problems": shown.problems,
         },
     });
     (status, Json(detail)).into_response()

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::MissedTickBehavior;
 
-use crate::config::policy_file;
+use crate::config::policy_file::{self, Problems};
 use crate::config::watch::{Change, POLL_EVERY, Watch};
 use crate::engine::PolicySet;
 use crate::http::Report;
@@ -18,32 +18,46 @@ use crate::telemetry::metrics::Metrics;
 /// Policies that may be put in force.
 pub(super) struct Loaded {
     pub(super) policies: PolicySet,
+    /// Where each rule is written, by its id.
+    pub(super) places: Vec<String>,
+    files: usize,
     took: Duration,
 }
 
 impl Loaded {
     pub(super) fn log(&self) {
         let (domains, rules) = (self.policies.domains().len(), self.policies.rules().len());
-        tracing::info!(domains, rules, took = ?self.took, "policies loaded");
+        tracing::info!(files = self.files, domains, rules, took = ?self.took, "policies loaded");
     }
 }
 
 /// Reads the directory whole. Every problem is a text of its own.
 fn load(directory: &Path, store: &dyn Store) -> Result<Loaded, Vec<String>> {
     let started = Instant::now();
-    let policies = match policy_file::load(directory) {
-        Ok(policies) => policies,
-        Err(problems) => return Err(problems.iter().map(ToString::to_string).collect()),
-    };
+    let loaded = policy_file::load_dir(directory).map_err(|problems| texts(&problems))?;
+    let places: Vec<String> = loaded.places.iter().map(ToString::to_string).collect();
     let mut problems = Vec::new();
-    for rule in policies.rules() {
+    for (rule, place) in loaded.policies.rules().iter().zip(&places) {
         for limit in &rule.limits {
             if let Err(reason) = store.supports(limit) {
-                problems.push(format!("{}|{}: the store {} {reason}", rule.domain, rule.path, store.name()));
+                problems.push(format!("{place}: the store {} cannot hold this limit: {reason}", store.name()));
             }
         }
     }
-    if problems.is_empty() { Ok(Loaded { policies, took: started.elapsed() }) } else { Err(problems) }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    Ok(Loaded { policies: loaded.policies, places, files: loaded.files, took: started.elapsed() })
+}
+
+/// One text for each problem, and one more where there were too many to keep.
+fn texts(problems: &Problems) -> Vec<String> {
+    let mut texts: Vec<String> = problems.list().iter().map(ToString::to_string).collect();
+    let more = problems.count() - texts.len();
+    if more > 0 {
+        texts.push(format!("and {more} more problems"));
+    }
+    texts
 }
 
 /// Watches the directory.
@@ -97,14 +111,14 @@ impl Reload {
                     loaded.log();
                     policies.replace(loaded.policies);
                     metrics.policies_loaded();
-                    report.set_problems(Vec::new());
+                    report.loaded(policies.current(), loaded.places);
                 }
                 Some(Err(problems)) => {
                     for problem in &problems {
                         tracing::error!(problem, "policies refused");
                     }
                     metrics.policies_refused();
-                    report.set_problems(problems);
+                    report.refused(problems);
                 }
             }
         }

@@ -2,10 +2,9 @@
 
 use std::fmt;
 use std::io::Write as _;
+use std::net::SocketAddr;
 
-use tokio::net::TcpListener;
-
-use super::Bound;
+use super::Addresses;
 use crate::config::settings::{Charging, LogFormat, Settings, StoreKind};
 use crate::engine::PolicySet;
 
@@ -19,7 +18,7 @@ pub(super) const COMMIT: &str = match option_env!("WEIR_COMMIT") {
 
 /// One readable screen.
 pub(super) struct Screen {
-    listeners: [(&'static str, String); 3],
+    listeners: [(&'static str, SocketAddr); 3],
     store: String,
     charging: &'static str,
     cores: usize,
@@ -29,22 +28,15 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    pub(super) fn new(settings: &Settings, bound: &Bound, policies: &PolicySet) -> Self {
-        // The address that the system chose, where the settings left it to choose.
-        let address = |listener: &TcpListener| match listener.local_addr() {
-            Ok(address) => address.to_string(),
-            Err(error) => format!("unknown: {error}"),
-        };
+    pub(super) fn new(settings: &Settings, addresses: Addresses, policies: &PolicySet) -> Self {
         let store = match settings.store {
             StoreKind::Memory => format!("memory (at most {} keys, lost at the end)", settings.memory.max_keys),
-            StoreKind::Redis => format!("redis ({}, at most {:?} a decision)", settings.redis.url, settings.redis.timeout),
+            StoreKind::Redis => {
+                format!("redis ({}, at most {:?} a decision)", settings.redis.url, settings.redis.timeout)
+            }
         };
         Self {
-            listeners: [
-                ("grpc", address(&bound.grpc)),
-                ("http", address(&bound.http)),
-                ("admin", address(&bound.admin)),
-            ],
+            listeners: [("grpc", addresses.grpc), ("http", addresses.http), ("admin", addresses.admin)],
             store,
             charging: match settings.charging {
                 Charging::Atomic => "atomic",
@@ -75,7 +67,7 @@ impl Screen {
             ),
         }
         for (listener, address) in &self.listeners {
-            tracing::info!(listener, address, "listening");
+            tracing::info!(listener, %address, "listening");
         }
     }
 }

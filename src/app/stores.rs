@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::config::settings::{Settings, StoreKind};
+use crate::config::settings::{Secret, Settings, StoreKind};
 use crate::store::memory::Memory;
 use crate::store::redis::Redis;
 use crate::store::redis::pipeline::Options;
@@ -34,8 +34,8 @@ impl Stores {
             }
             StoreKind::Redis => {
                 let redis = &settings.redis;
-                let username = redis.username.as_ref().map(|name| name.expose());
-                let password = redis.password.as_ref().map(|password| password.expose());
+                let username = redis.username.as_ref().map(Secret::expose);
+                let password = redis.password.as_ref().map(Secret::expose);
                 let endpoint = Endpoint::parse(redis.url.expose())?.with_login(username, password);
                 let mut options = Options::new(endpoint);
                 options.connections = redis.pool_size;

@@ -39,23 +39,25 @@ pub(super) fn router(site: &Arc<Site>) -> Router {
 
 /// The policies in force, rules in the order of their files.
 async fn policies(State(site): State<Arc<Site>>) -> Json<Value> {
-    let policies = site.policies.current();
+    let shown = site.report.policies.lock();
+    let policies = &shown.policies;
     let mut domains: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for domain in policies.domains() {
         domains.insert(&domain.name, Vec::new());
     }
-    for rule in policies.rules() {
-        domains.entry(&rule.domain).or_default().push(rule_as_json(rule));
+    for (rule, place) in policies.rules().iter().zip(&shown.places) {
+        domains.entry(&rule.domain).or_default().push(rule_as_json(rule, place));
     }
     let domains: Vec<Value> =
         domains.into_iter().map(|(name, rules)| json!({ "domain": name, "rules": rules })).collect();
     Json(json!({ "domains": domains }))
 }
 
-fn rule_as_json(rule: &Rule) -> Value {
+fn rule_as_json(rule: &Rule, place: &str) -> Value {
     let limits: Vec<Value> = rule.limits.iter().map(limit_as_json).collect();
     json!({
         "descriptor": rule.path,
+        "place": place,
         "unlimited": rule.unlimited,
         "role": format!("{:?}", rule.role).to_ascii_lowercase(),
         "replaces": rule.replaces,
@@ -83,24 +85,32 @@ struct Which {
     descriptor: String,
 }
 
-/// What stands before a state can be looked at: the query, and its descriptor's entries.
-fn read(query: Result<Query<Which>, QueryRejection>) -> Result<(String, Vec<(String, String)>), Box<Response>> {
-    let refused = |reason: String| Box::new(json_error(StatusCode::BAD_REQUEST, reason));
-    let Query(which) = query.map_err(|rejection| refused(rejection.body_text()))?;
-    let entries = parse_entries(&which.descriptor).map_err(|reason| refused(format!("descriptor: {reason}")))?;
-    Ok((which.domain, entries))
+/// Whose state is asked for.
+struct Whose {
+    domain: String,
+    entries: Vec<(String, String)>,
 }
 
-fn borrowed(entries: &[(String, String)]) -> Vec<Entry<'_>> {
-    entries.iter().map(|(key, value)| Entry { key, value }).collect()
+impl Whose {
+    /// # Errors
+    /// With the text of a 400.
+    fn read(query: Result<Query<Which>, QueryRejection>) -> Result<Self, String> {
+        let Query(which) = query.map_err(|rejection| rejection.body_text())?;
+        let entries = parse_entries(&which.descriptor).map_err(|reason| format!("descriptor: {reason}"))?;
+        Ok(Self { domain: which.domain, entries })
+    }
+
+    fn entries(&self) -> Vec<Entry<'_>> {
+        self.entries.iter().map(|(key, value)| Entry { key, value }).collect()
+    }
 }
 
 async fn peek(State(site): State<Arc<Site>>, query: Result<Query<Which>, QueryRejection>) -> Response {
-    let (domain, entries) = match read(query) {
-        Ok(which) => which,
-        Err(response) => return *response,
+    let whose = match Whose::read(query) {
+        Ok(whose) => whose,
+        Err(reason) => return json_error(StatusCode::BAD_REQUEST, reason),
     };
-    let peeks = match site.limiter.peek(&domain, &borrowed(&entries)).await {
+    let peeks = match site.limiter.peek(&whose.domain, &whose.entries()).await {
         Ok(peeks) => peeks,
         Err(error) => return json_error(StatusCode::SERVICE_UNAVAILABLE, error),
     };
@@ -122,11 +132,11 @@ async fn peek(State(site): State<Arc<Site>>, query: Result<Query<Which>, QueryRe
 }
 
 async fn reset(State(site): State<Arc<Site>>, query: Result<Query<Which>, QueryRejection>) -> Response {
-    let (domain, entries) = match read(query) {
-        Ok(which) => which,
-        Err(response) => return *response,
+    let whose = match Whose::read(query) {
+        Ok(whose) => whose,
+        Err(reason) => return json_error(StatusCode::BAD_REQUEST, reason),
     };
-    match site.limiter.reset(&domain, &borrowed(&entries)).await {
+    match site.limiter.reset(&whose.domain, &whose.entries()).await {
         Ok((keys, _)) if keys.is_empty() => no_limit(),
         Ok((keys, stored)) => {
             tracing::info!(stored, "state reset by the admin listener");

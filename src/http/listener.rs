@@ -34,9 +34,8 @@ impl Listener for Bounded {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
-        let place = match self.places.clone().acquire_owned().await {
-            Ok(place) => place,
-            Err(_) => unreachable!("nobody closes the semaphore"),
+        let Ok(place) = self.places.clone().acquire_owned().await else {
+            unreachable!("nobody closes the semaphore");
         };
         // Waits and tries again where the system has no connection to give.
         let (stream, address) = Listener::accept(&mut self.listener).await;

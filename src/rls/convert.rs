@@ -262,7 +262,8 @@ mod tests {
 
     #[test]
     fn each_bound_admits_its_edge_and_names_what_is_past_it() {
-        let cases: [(fn(&mut RateLimitRequest), &str); 10] = [
+        type Case = (fn(&mut RateLimitRequest), &'static str);
+        let cases: [Case; 10] = [
             (|r| r.domain.push('s'), "domain: 5 bytes, at most 4"),
             (|r| r.descriptors.push(descriptor(vec![])), "descriptors: 3 descriptors, at most 2"),
             (|r| r.descriptors[1].entries.push(entry("a", "")), "descriptors[1].entries: 2 entries, at most 1"),

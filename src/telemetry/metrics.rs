@@ -516,3 +516,178 @@ fn counter(labels: &[(&str, &str)], value: u64) -> Metric {
     metric.set_counter(counter);
     metric
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::decision;
+    use crate::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
+    use crate::engine::{Algorithm, Limit, State, Unit};
+
+    const NOW: u64 = 2_000_000_000_000_000;
+
+    /// Charges one key with one take after the other, and adds up what is counted.
+    fn counted(limit: &Limit, mode: Mode, near_percent: u32, takes: &[Take]) -> Part {
+        let mut state: Option<State> = None;
+        let mut sum = Part::default();
+        for &take in takes {
+            let charge = Charge { key: "k", limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None };
+            let charges = [charge];
+            let (decision, changes) = decision::decide(&charges, &[0], &[state], mode, NOW);
+            match changes[0] {
+                decision::Change::Keep => {}
+                decision::Change::Put(put) => state = Some(put),
+                decision::Change::Delete => state = None,
+            }
+            let part = split(&charges[0], &decision.outcomes[0], mode, near_percent);
+            sum.hits += part.hits;
+            sum.over += part.over;
+            sum.near += part.near;
+            sum.within += part.within;
+        }
+        sum
+    }
+
+    fn per_hour(requests: u32) -> Limit {
+        Limit::per_unit(requests, Unit::Hour)
+    }
+
+    /// Counts that envoyproxy/ratelimit has been recorded to make.
+    #[test]
+    fn hits_are_split_as_the_reference_splits_them() {
+        let one_by_one = [Take::Take(1); 13];
+        let plain = counted(&per_hour(10), Mode::Independent, 80, &one_by_one);
+        assert_eq!(plain, Part { hits: 13, over: 3, near: 2, within: 10 });
+        let crossing = counted(&per_hour(10), Mode::Independent, 80, &[Take::Take(9), Take::Take(4)]);
+        assert_eq!(crossing, Part { hits: 13, over: 3, near: 2, within: 9 });
+        let all_at_once = counted(&per_hour(10), Mode::Independent, 80, &[Take::Take(15)]);
+        assert_eq!(all_at_once, Part { hits: 15, over: 5, near: 2, within: 0 });
+        let half = counted(&per_hour(7), Mode::Independent, 50, &[Take::Take(5), Take::Take(3)]);
+        assert_eq!(half, Part { hits: 8, over: 1, near: 4, within: 5 });
+        let to_the_brim = counted(&per_hour(7), Mode::Independent, 50, &[Take::Take(7), Take::Look]);
+        assert_eq!(to_the_brim, Part { hits: 7, over: 0, near: 4, within: 7 });
+    }
+
+    #[test]
+    fn where_a_denied_take_takes_nothing_all_its_hits_are_over() {
+        let takes = [Take::Take(9), Take::Take(4), Take::Take(1)];
+        let atomic = counted(&per_hour(10), Mode::Atomic, 80, &takes);
+        assert_eq!(atomic, Part { hits: 14, over: 4, near: 2, within: 10 });
+        let gcra = Limit::new(10, Unit::Day.window(), Algorithm::Gcra { burst: 10 }).unwrap();
+        assert_eq!(counted(&gcra, Mode::Independent, 80, &takes), atomic);
+    }
+
+    #[test]
+    fn forced_hits_are_split_and_refunds_are_not_counted() {
+        let takes = [Take::Force(9), Take::Force(4), Take::Force(2), Take::Give(5)];
+        let forced = counted(&per_hour(10), Mode::Atomic, 80, &takes);
+        assert_eq!(forced, Part { hits: 15, over: 5, near: 2, within: 9 });
+    }
+
+    fn policies(keys: &[&str]) -> PolicySet {
+        let descriptors = keys.iter().map(|key| NodeSpec {
+            key: (*key).to_owned(),
+            value: None,
+            share_threshold: false,
+            rule: Some(RuleSpec {
+                kind: RuleKind::Limits(vec![per_hour(10)]),
+                role: Role::Shadow,
+                replaces: Vec::new(),
+            }),
+            descriptors: Vec::new(),
+        });
+        let domain = DomainSpec { name: "shop".into(), descriptors: descriptors.collect() };
+        PolicySet::compile(vec![domain]).unwrap()
+    }
+
+    fn charge_first_rule(policies: &PolicySet, tally: &dyn Tally, hits: Hits) {
+        let rule = &policies.rules()[0];
+        let limit = &rule.limits[0];
+        let take = Take::Take(hits);
+        let charges = [Charge { key: "k", limit, take, group: 0, role: rule.role, share: 0, bounds: None }];
+        let (decision, _) = decision::decide(&charges, &[0], &[None], Mode::Atomic, NOW);
+        tally.charged(Charged::Rule(rule, 0), &charges[0], &decision.outcomes[0]);
+    }
+
+    fn lines(metrics: &Metrics, start: &str) -> Vec<String> {
+        let text = metrics.text().unwrap();
+        text.lines().filter(|line| line.starts_with(start)).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_reload_keeps_the_counts_of_rules_that_stay_and_drops_the_others() {
+        let metrics = Arc::new(Metrics::new(Mode::Atomic, 80).unwrap());
+        let observer = metrics.observer();
+        let before = policies(&["user", "tenant"]);
+        let old = observer.loaded(&before);
+        charge_first_rule(&before, &*old, 3);
+        let hits = "weir_hits_total{domain=\"shop\",limit=\"f3600s\",rule=";
+        assert_eq!(
+            lines(&metrics, "weir_hits_total"),
+            [format!("{hits}\"tenant\"}} 0"), format!("{hits}\"user\"}} 3")]
+        );
+        let after = policies(&["user"]);
+        let new = observer.loaded(&after);
+        charge_first_rule(&after, &*new, 11);
+        // A request that began under the old policies.
+        charge_first_rule(&before, &*old, 1);
+        assert_eq!(lines(&metrics, "weir_hits_total"), [format!("{hits}\"user\"}} 15")]);
+        let shadow = "weir_shadow_hits_total{domain=\"shop\",limit=\"f3600s\",rule=\"user\"} 11";
+        assert_eq!(lines(&metrics, "weir_shadow_hits_total"), [shadow]);
+    }
+
+    #[test]
+    fn an_override_is_counted_by_its_domain() {
+        let metrics = Arc::new(Metrics::new(Mode::Atomic, 80).unwrap());
+        let policies = policies(&["user"]);
+        let tally = metrics.observer().loaded(&policies);
+        let limit = per_hour(5);
+        let take = Take::Take(2);
+        let charges =
+            [Charge { key: "k", limit: &limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None }];
+        let (decision, _) = decision::decide(&charges, &[0], &[None], Mode::Atomic, NOW);
+        tally.charged(Charged::Override { domain: "shop" }, &charges[0], &decision.outcomes[0]);
+        let line = "weir_hits_total{domain=\"shop\",limit=\"(request)\",rule=\"(request)\"} 2";
+        assert!(lines(&metrics, "weir_hits_total").contains(&line.to_owned()));
+    }
+
+    #[test]
+    fn runtimes_add_up_and_buckets_hold_their_bound() {
+        let metrics = Arc::new(Metrics::new(Mode::Atomic, 80).unwrap());
+        let (one, other) = (metrics.observer(), metrics.observer());
+        one.decided(DecisionResult::Ok, Duration::from_micros(50));
+        other.decided(DecisionResult::Ok, Duration::from_nanos(50_001));
+        other.decided(DecisionResult::OverLimit, Duration::from_secs(6));
+        one.store_called(Some("deadline"), Duration::from_millis(10));
+        let name = "weir_decision_duration_seconds";
+        assert_eq!(
+            lines(&metrics, &format!("{name}_bucket{{le=\"0.00005\"}}")),
+            [format!("{name}_bucket{{le=\"0.00005\"}} 1")]
+        );
+        assert_eq!(
+            lines(&metrics, &format!("{name}_bucket{{le=\"0.0001\"}}")),
+            [format!("{name}_bucket{{le=\"0.0001\"}} 2")]
+        );
+        assert_eq!(lines(&metrics, &format!("{name}_bucket{{le=\"5\"}}")), [format!("{name}_bucket{{le=\"5\"}} 2")]);
+        assert_eq!(lines(&metrics, &format!("{name}_count")), [format!("{name}_count 3")]);
+        assert_eq!(lines(&metrics, &format!("{name}_sum")), [format!("{name}_sum 6.000100001")]);
+        assert_eq!(
+            lines(&metrics, "weir_requests_total"),
+            [
+                "weir_requests_total{result=\"invalid\"} 0",
+                "weir_requests_total{result=\"ok\"} 2",
+                "weir_requests_total{result=\"over_limit\"} 1",
+                "weir_requests_total{result=\"store_failed\"} 0",
+                "weir_requests_total{result=\"unknown_domain\"} 0",
+            ]
+        );
+        assert_eq!(lines(&metrics, "weir_store_errors_total"), ["weir_store_errors_total{kind=\"deadline\"} 1"]);
+    }
+
+    #[test]
+    fn each_result_is_counted_under_its_own_name() {
+        for (i, (result, _)) in RESULTS.into_iter().enumerate() {
+            assert_eq!(result as usize, i, "{result:?}");
+        }
+    }
+}
