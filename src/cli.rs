@@ -1,4 +1,6 @@
 //! The command line: what each command takes. What a command does is in a module of its own.
 
 pub mod args;
+pub mod check;
+pub mod explain;
 pub mod serve;

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use smallvec::SmallVec;
 
 use super::charge::Role;
@@ -234,9 +234,7 @@ impl PolicySet {
         let mut set = Self::default();
         for spec in specs {
             let mut root = Node::default();
-            for descriptor in spec.descriptors {
-                insert(&mut set.rules, &mut root, &spec.name, "", descriptor)?;
-            }
+            insert_all(&mut set.rules, &mut root, &spec.name, "", spec.descriptors)?;
             let name: Box<str> = spec.name.as_str().into();
             let domain = Domain { name: name.clone(), root };
             if set.domains.insert(name, domain).is_some() {
@@ -300,9 +298,26 @@ impl PolicySet {
     }
 }
 
+/// Hangs a level of descriptors below its parent.
+fn insert_all(
+    rules: &mut Vec<Rule>,
+    parent: &mut Node,
+    domain: &str,
+    parent_path: &str,
+    specs: Vec<NodeSpec>,
+) -> Result<(), PolicyError> {
+    // Patterns are kept in a list; the set finds twins without comparing each to all.
+    let mut patterns = HashSet::new();
+    for spec in specs {
+        insert(rules, parent, &mut patterns, domain, parent_path, spec)?;
+    }
+    Ok(())
+}
+
 fn insert(
     rules: &mut Vec<Rule>,
     parent: &mut Node,
+    patterns: &mut HashSet<(String, String)>,
     domain: &str,
     parent_path: &str,
     spec: NodeSpec,
@@ -322,9 +337,7 @@ fn insert(
         None => None,
     };
     let mut node = Node { by_key: HashMap::new(), rule, share_threshold: spec.share_threshold };
-    for child in spec.descriptors {
-        insert(rules, &mut node, domain, &path, child)?;
-    }
+    insert_all(rules, &mut node, domain, &path, spec.descriptors)?;
 
     let branch = parent.by_key.entry(spec.key.as_str().into()).or_default();
     let twin = match value.as_deref() {
@@ -332,9 +345,8 @@ fn insert(
         Some(value) => match Pattern::new(value) {
             None => branch.by_value.insert(value.into(), node).is_some(),
             Some(pattern) => {
-                let twin = branch.patterns.iter().any(|(other, _)| *other == pattern);
                 branch.patterns.push((pattern, node));
-                twin
+                !patterns.insert((spec.key, value.to_owned()))
             }
         },
     };

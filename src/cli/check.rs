@@ -1,0 +1,176 @@
+//! `weir check`: is a policy directory valid, and what does it hold.
+//!
+//! Not here: parsing of arguments (args.rs) and what is valid (config/policy_file.rs).
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use crate::config::policy_file::{DomainOutline, Loaded, Outline, Problems, load_dir};
+use crate::config::settings::spell;
+use crate::engine::{Algorithm, Limit, PolicySet, Role, Rule};
+
+/// How far the limits are moved to the right so that they stand below each other, in characters. Longer descriptors
+/// push theirs further.
+const LABEL_CHARS_MAX: usize = 60;
+/// What one level of descriptors is indented by.
+const INDENT: &str = "  ";
+
+/// Why a command that reads policies has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed {
+    /// The policies are wrong; one line for each problem.
+    #[error("{0}")]
+    Policies(Problems),
+    /// The answer cannot be written out.
+    #[error("cannot write: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// Validates a policy directory and writes what it holds: a tree of domains, descriptors and limits, then totals.
+///
+/// # Errors
+/// Every problem of the policies, in which case nothing is written; or that of the writer.
+pub fn run(directory: &Path, out: &mut dyn Write) -> Result<(), Failed> {
+    let loaded = load_dir(directory).map_err(Failed::Policies)?;
+    for domain in &loaded.domains {
+        write_domain(&loaded.policies, domain, out)?;
+        writeln!(out)?;
+    }
+    writeln!(out, "{}", totals(&loaded))?;
+    Ok(())
+}
+
+fn write_domain(policies: &PolicySet, domain: &DomainOutline, out: &mut dyn Write) -> io::Result<()> {
+    let mut rows = Vec::new();
+    for outline in &domain.descriptors {
+        add_rows(policies, outline, 1, &mut rows);
+    }
+    writeln!(out, "domain {}   {}", printable(&domain.name), domain.place)?;
+    if rows.is_empty() {
+        writeln!(out, "{INDENT}no descriptors: everything passes")?;
+    }
+    // One width for each column, taken from what fits.
+    let mut widths = [0; 2];
+    for row in &rows {
+        for (width, text) in widths.iter_mut().zip([&row.label, &row.limit]) {
+            let chars = text.chars().count();
+            if chars <= LABEL_CHARS_MAX {
+                *width = chars.max(*width);
+            }
+        }
+    }
+    for Row { label, limit, details } in &rows {
+        let line = format!("{label:0$}   {limit:1$}   {details}", widths[0], widths[1]);
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
+}
+
+/// One line of the tree: a descriptor and a limit of it, or a further limit.
+struct Row {
+    label: String,
+    limit: String,
+    details: String,
+}
+
+fn add_rows(policies: &PolicySet, outline: &Outline, level: usize, rows: &mut Vec<Row>) {
+    let shared = if outline.share_threshold { " (all as one)" } else { "" };
+    let label = format!("{}{}{shared}", INDENT.repeat(level), label(outline));
+    let rule = outline.rule.and_then(|id| policies.rules().get(id as usize));
+    let limits = match rule {
+        Some(rule) => describe(rule),
+        None if outline.descriptors.is_empty() => vec![("no limit".to_owned(), String::new())],
+        // A level between the others needs no remark.
+        None => vec![(String::new(), String::new())],
+    };
+    for (i, (limit, details)) in limits.into_iter().enumerate() {
+        let label = if i == 0 { label.clone() } else { String::new() };
+        rows.push(Row { label, limit, details });
+    }
+    for below in &outline.descriptors {
+        add_rows(policies, below, level + 1, rows);
+    }
+}
+
+/// The descriptor as it is written: `key=value`, or the key alone.
+pub(super) fn label(outline: &Outline) -> String {
+    match &outline.value {
+        Some(value) => format!("{}={}", printable(&outline.key), printable(value)),
+        None => printable(&outline.key),
+    }
+}
+
+/// The limits of a rule, each as what it allows and how; one line for a rule that is unlimited.
+pub(super) fn describe(rule: &Rule) -> Vec<(String, String)> {
+    let mut of_rule = Vec::new();
+    if rule.role == Role::Shadow {
+        of_rule.push("shadow: never denies".to_owned());
+    }
+    if !rule.replaces.is_empty() {
+        let names: Vec<_> = rule.replaces.iter().map(|name| printable(name)).collect();
+        of_rule.push(format!("replaces {}", names.join(" ")));
+    }
+    if rule.unlimited {
+        let name = rule.unlimited_name.as_deref().map(|name| format!("name {}", printable(name)));
+        return vec![("unlimited".to_owned(), name.into_iter().chain(of_rule).collect::<Vec<_>>().join(", "))];
+    }
+    let mut lines = Vec::new();
+    for limit in &rule.limits {
+        let details: Vec<_> = details(limit).into_iter().chain(of_rule.iter().cloned()).collect();
+        lines.push((amount(limit), details.join(", ")));
+    }
+    lines
+}
+
+/// How many per how long: `3 per hour`, `3 per 1m30s`.
+fn amount(limit: &Limit) -> String {
+    let window = match limit.window().unit() {
+        Some(unit) => unit.name().to_owned(),
+        None => spell(std::time::Duration::from_micros(limit.window().us())),
+    };
+    format!("{} per {window}", limit.requests())
+}
+
+fn details(limit: &Limit) -> Vec<String> {
+    let algorithm = match limit.algorithm() {
+        Algorithm::FixedWindow => limit.algorithm().name().to_owned(),
+        Algorithm::Gcra { burst } => format!("{} burst {burst}", limit.algorithm().name()),
+    };
+    let mut details = vec![algorithm];
+    if let Some(name) = &limit.name {
+        details.push(format!("name {}", printable(name)));
+    }
+    if limit.requests() == 0 {
+        details.push("denies everything".to_owned());
+    }
+    if limit.drain {
+        details.push("drain".to_owned());
+    }
+    if limit.post_paid {
+        details.push("post_paid".to_owned());
+    }
+    details
+}
+
+fn totals(loaded: &Loaded) -> String {
+    let rules = loaded.policies.rules();
+    let limits = rules.iter().map(|rule| rule.limits.len()).sum();
+    format!(
+        "{}, {}, {} in {}",
+        counted(loaded.domains.len(), "domain"),
+        counted(rules.len(), "rule"),
+        counted(limits, "limit"),
+        counted(loaded.files, "file")
+    )
+}
+
+fn counted(number: usize, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
+/// A text of a policy or a request, with what would disturb a terminal or a line escaped.
+pub(super) fn printable(text: &str) -> String {
+    let is_plain = |c: char| !c.is_control() && c.escape_debug().len() == 1 || matches!(c, '"' | '\'');
+    text.chars().map(|c| if is_plain(c) { c.to_string() } else { c.escape_debug().to_string() }).collect()
+}

@@ -1,0 +1,208 @@
+//! `weir explain`: which rule each descriptor of a request meets, why, and under which key its state is.
+//!
+//! How entries are matched is asked of the engine; the outline of the files is only followed, to say where things
+//! stand and what would have been there. Not here: parsing of arguments (args.rs), what has been used of a limit.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use super::check::{Failed, describe, label, printable};
+use crate::config::policy_file::{DomainOutline, Loaded, Outline, Place, Position, load_dir, nearest};
+use crate::engine::key::write_key;
+use crate::engine::policy::{Match, Step};
+use crate::engine::{Domain, Entry, Rule};
+
+/// How many descriptors are named where one could have gone.
+const NAMED_MAX: usize = 8;
+
+/// Writes what a request with these descriptors would meet. A request that meets nothing is an answer, not an error.
+///
+/// A descriptor is its entries, keys and values, in order.
+///
+/// # Errors
+/// Every problem of the policies, in which case nothing is written; or that of the writer.
+pub fn run(
+    directory: &Path,
+    domain: &str,
+    descriptors: &[Vec<(String, String)>],
+    out: &mut dyn Write,
+) -> Result<(), Failed> {
+    let loaded = load_dir(directory).map_err(Failed::Policies)?;
+    let outline = loaded.domains.iter().find(|outline| outline.name == domain);
+    let (Some(outline), Some(found)) = (outline, loaded.policies.domain(domain)) else {
+        unknown_domain(&loaded, domain, out)?;
+        return Ok(());
+    };
+    writeln!(out, "domain {}   {}", printable(domain), outline.place)?;
+    let request = Request { loaded: &loaded, outline, domain: found, descriptors: &entries_of(descriptors) };
+    for i in 0..request.descriptors.len() {
+        writeln!(out)?;
+        request.explain(i, out)?;
+    }
+    Ok(())
+}
+
+fn entries_of(descriptors: &[Vec<(String, String)>]) -> Vec<Vec<Entry<'_>>> {
+    let entry = |(key, value)| Entry { key, value };
+    descriptors
+        .iter()
+        .map(|pairs| pairs.iter().map(|(key, value)| entry((key.as_str(), value.as_str()))).collect())
+        .collect()
+}
+
+fn unknown_domain(loaded: &Loaded, domain: &str, out: &mut dyn Write) -> io::Result<()> {
+    let names = || loaded.domains.iter().map(|outline| outline.name.as_str());
+    let hint = match nearest(domain, names()) {
+        Some(near) => format!("did you mean {near:?}?"),
+        None => format!("there is {}", some_of(names().map(printable))),
+    };
+    writeln!(out, "no domain {domain:?}, {hint}")?;
+    writeln!(out, "a request of an unknown domain passes")
+}
+
+struct Request<'r> {
+    loaded: &'r Loaded,
+    outline: &'r DomainOutline,
+    domain: &'r Domain,
+    descriptors: &'r [Vec<Entry<'r>>],
+}
+
+impl<'r> Request<'r> {
+    fn explain(&self, number: usize, out: &mut dyn Write) -> io::Result<()> {
+        let entries = &self.descriptors[number];
+        writeln!(out, "descriptor {}   {}", number + 1, joined(entries))?;
+        let mut level = Level { above: None, below: &self.outline.descriptors };
+        let steps = self.loaded.policies.trace(self.domain, entries);
+        let width = entries.iter().map(|entry| spelled(*entry).chars().count()).max().unwrap_or(0);
+        for (entry, step) in entries.iter().zip(&steps) {
+            let Some(met) = level.below.iter().find(|outline| is_met(outline, *entry, step)) else {
+                break;
+            };
+            let how = match step {
+                Step::Exact => "key and value".to_owned(),
+                Step::Pattern(pattern) => format!("pattern {}", printable(pattern.as_str())),
+                Step::KeyAlone => "key alone".to_owned(),
+            };
+            let shared = if met.share_threshold { ", all as one" } else { "" };
+            writeln!(out, "  {:width$}   {how}{shared}   {}", spelled(*entry), self.place(met.position))?;
+            level = Level { above: Some(met), below: &met.descriptors };
+        }
+        if let Some(entry) = entries.get(steps.len()) {
+            writeln!(out, "  {:width$}   {}", spelled(*entry), level.why_not(*entry))?;
+        }
+
+        let met = self.loaded.policies.find(self.domain, entries);
+        match met.rule {
+            Some(rule) => self.rule(number, rule, &met, out),
+            None => writeln!(out, "  no rule, so it passes{}", self.nearby(entries, steps.len(), &level)),
+        }
+    }
+
+    fn rule(&self, number: usize, rule: &Rule, met: &Match<'_>, out: &mut dyn Write) -> io::Result<()> {
+        let entries = &self.descriptors[number];
+        if let Some(place) = self.loaded.places.get(rule.id as usize) {
+            writeln!(out, "  rule {}   {place}", printable(&rule.path))?;
+        }
+        for (i, (amount, details)) in describe(rule).into_iter().enumerate() {
+            writeln!(out, "    {}", format!("{amount}   {details}").trim_end())?;
+            let limit = rule.limits.get(i);
+            let name = limit.map_or(rule.unlimited_name.as_deref(), |limit| limit.name.as_deref());
+            if let Some(by) = name.and_then(|name| self.replaced_by(name)) {
+                writeln!(out, "      left out: descriptor {} replaces it by name", by + 1)?;
+            } else if let Some(limit) = limit {
+                let mut key = String::new();
+                write_key(&mut key, &self.domain.name, entries.iter().copied(), &met.shared, limit);
+                writeln!(out, "      key {key}")?;
+            } else {
+                writeln!(out, "      passes, and no state is kept")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Which descriptor of the request has a rule that replaces limits of that name.
+    fn replaced_by(&self, name: &str) -> Option<usize> {
+        self.descriptors.iter().position(|entries| {
+            let rule = self.loaded.policies.find(self.domain, entries).rule;
+            rule.is_some_and(|rule| rule.replaces.iter().any(|replaced| &**replaced == name))
+        })
+    }
+
+    /// Where the nearest rule is, if the descriptor is too short or too long for it.
+    fn nearby(&self, entries: &[Entry<'_>], matched: usize, level: &Level<'_>) -> String {
+        if entries.is_empty() {
+            return ": a descriptor without entries matches nothing".to_owned();
+        }
+        if matched == entries.len() {
+            if level.below.is_empty() {
+                return ": this descriptor of the policy has no limit".to_owned();
+            }
+            return format!(": rules stand deeper, below {}", some_of(level.below.iter().map(label)));
+        }
+        match level.above {
+            Some(above) if above.rule.is_some() => format!(
+                ": the rule at {} counts only for a descriptor that ends with {}",
+                self.place(above.position),
+                label(above)
+            ),
+            _ => String::new(),
+        }
+    }
+
+    fn place(&self, position: Position) -> Place {
+        Place { file: self.outline.place.file.clone(), position }
+    }
+}
+
+/// A place in the outline: the descriptor that was reached, and the next level.
+struct Level<'o> {
+    above: Option<&'o Outline>,
+    below: &'o [Outline],
+}
+
+impl Level<'_> {
+    /// Why an entry matches nothing at this level, and what would be there.
+    fn why_not(&self, entry: Entry<'_>) -> String {
+        if self.below.is_empty() {
+            return "nothing stands deeper here".to_owned();
+        }
+        let mut of_key = self.below.iter().filter(|outline| &*outline.key == entry.key).peekable();
+        if of_key.peek().is_some() {
+            return format!("no such value, there is {}", some_of(of_key.map(label)));
+        }
+        match nearest(entry.key, self.below.iter().map(|outline| &*outline.key)) {
+            Some(near) => format!("no such key, did you mean {near:?}?"),
+            None => format!("no such key, there is {}", some_of(self.below.iter().map(label))),
+        }
+    }
+}
+
+/// Whether the engine's step for an entry led to this descriptor.
+fn is_met(outline: &Outline, entry: Entry<'_>, step: &Step<'_>) -> bool {
+    let value = match step {
+        Step::Exact => Some(entry.value),
+        Step::Pattern(pattern) => Some(pattern.as_str()),
+        Step::KeyAlone => None,
+    };
+    &*outline.key == entry.key && outline.value.as_deref() == value
+}
+
+fn spelled(entry: Entry<'_>) -> String {
+    format!("{}={}", printable(entry.key), printable(entry.value))
+}
+
+fn joined(entries: &[Entry<'_>]) -> String {
+    entries.iter().map(|entry| spelled(*entry)).collect::<Vec<_>>().join(", ")
+}
+
+/// A few names, and how many more there are.
+fn some_of(names: impl Iterator<Item = String>) -> String {
+    let mut names: Vec<String> = names.collect();
+    let more = names.len().saturating_sub(NAMED_MAX);
+    names.truncate(NAMED_MAX);
+    let mut text = names.join(", ");
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text
+}

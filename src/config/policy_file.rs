@@ -1,0 +1,304 @@
+//! Policies from YAML: envoyproxy/ratelimit's format and weir's extensions of it, read strictly.
+//!
+//! A load gives either a whole policy set, with the place of every rule, or every problem of every file, each with
+//! file, line and column. The format is described in docs/configuration.md. Not here: what a policy decides
+//! (engine/policy.rs) and when files are read again (watch.rs).
+
+mod reader;
+mod yaml;
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::watch::policy_files;
+use crate::engine::PolicySet;
+use reader::Reader;
+
+pub use yaml::{DEPTH_MAX, NODES_MAX};
+
+/// The largest policy file, in bytes.
+pub const FILE_BYTES_MAX: usize = 32 << 20;
+/// The most descriptors in all files together.
+pub const DESCRIPTORS_MAX: usize = 1_000_000;
+/// The most levels of descriptors: as many as a request's descriptor may have entries unless a setting says otherwise.
+pub const LEVELS_MAX: usize = 16;
+/// The longest domain, in bytes: a longer one could not be asked about.
+pub const DOMAIN_BYTES_MAX: usize = 256;
+/// The longest key of a descriptor, in bytes.
+pub const KEY_BYTES_MAX: usize = 4096;
+/// The longest value of a descriptor, in bytes.
+pub const VALUE_BYTES_MAX: usize = 4096;
+/// The longest name of a limit, in bytes.
+pub const NAME_BYTES_MAX: usize = 256;
+/// The most names that one limit replaces.
+pub const REPLACES_MAX: usize = 64;
+/// The most problems that are kept; those past it are counted.
+pub const PROBLEMS_MAX: usize = 1_000;
+/// How much of a text that somebody wrote is shown in a message, in characters.
+const SHOWN_CHARS_MAX: usize = 60;
+/// A longer word is not compared to those that it could have been, in bytes: the comparison costs the square.
+const COMPARED_BYTES_MAX: usize = 64;
+
+/// Reads every policy file of a directory; see [`policy_files`] for which those are.
+///
+/// ```no_run
+/// # use std::path::Path;
+/// match weir::config::policy_file::load_dir(Path::new("examples/quickstart")) {
+///     Ok(loaded) => println!("{} rules", loaded.policies.rules().len()),
+///     Err(problems) => eprintln!("{problems}"),
+/// }
+/// ```
+///
+/// # Errors
+/// All problems of all files, in file order; also a directory that cannot be listed or holds no policy file.
+pub fn load_dir(directory: &Path) -> Result<Loaded, Problems> {
+    let name = directory.display().to_string();
+    let alone = |message: String| {
+        let mut problems = Problems::default();
+        problems.push(Problem { file: name.as_str().into(), position: None, message });
+        problems
+    };
+    let paths = policy_files(directory).map_err(|error| {
+        // The error names the path, which the problem does too.
+        let text = error.to_string();
+        let message = text.strip_prefix(&format!("{name}: ")).unwrap_or(&text);
+        alone(message.to_owned())
+    })?;
+    if paths.is_empty() {
+        return Err(alone("no policy files: none here is named *.yaml or *.yml".to_owned()));
+    }
+    let mut reader = Reader::default();
+    for path in &paths {
+        let file: Arc<str> = path.display().to_string().into();
+        match read(path).map_err(|error| (None, error.to_string())).and_then(decode) {
+            Ok(text) => reader.file(file, &text),
+            Err((position, message)) => reader.refused(Problem { file, position, message }),
+        }
+    }
+    reader.finish()
+}
+
+/// Reads policy files that are at hand: names for messages, and texts.
+///
+/// ```
+/// use weir::config::policy_file::parse;
+///
+/// let good = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 3}}]";
+/// assert_eq!(parse(&[("shop.yaml", good)]).unwrap().policies.rules().len(), 1);
+///
+/// let typo = good.replace("requests", "request");
+/// assert_eq!(
+///     parse(&[("shop.yaml", &typo)]).unwrap_err().to_string(),
+///     "shop.yaml:2:53: unknown key \"request_per_unit\" in a rate limit, did you mean \"requests_per_unit\"?"
+/// );
+/// ```
+///
+/// # Errors
+/// All problems of all files, in file order.
+pub fn parse(files: &[(&str, &str)]) -> Result<Loaded, Problems> {
+    let mut reader = Reader::default();
+    for &(name, text) in files {
+        reader.file(name.into(), text);
+    }
+    reader.finish()
+}
+
+/// What a load gives.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The policies, ready to match.
+    pub policies: PolicySet,
+    /// Where each rule is written, by [`Rule::id`](crate::engine::Rule::id).
+    pub places: Vec<Place>,
+    /// The domains as written, in file order. For people; matching does not use them.
+    pub domains: Vec<DomainOutline>,
+    /// How many files were read.
+    pub files: usize,
+}
+
+/// A domain as written.
+#[derive(Debug)]
+pub struct DomainOutline {
+    /// Its name.
+    pub name: String,
+    /// Where its name stands.
+    pub place: Place,
+    /// The first level.
+    pub descriptors: Vec<Outline>,
+}
+
+/// A descriptor as written.
+#[derive(Debug)]
+pub struct Outline {
+    /// The key.
+    pub key: Box<str>,
+    /// The value, which may be a pattern; none for the key alone.
+    pub value: Option<Box<str>>,
+    /// Whether all values of the pattern share one state.
+    pub share_threshold: bool,
+    /// Where it stands in the file of its domain.
+    pub position: Position,
+    /// The [`Rule::id`](crate::engine::Rule::id) of its rule, where it has one.
+    pub rule: Option<u32>,
+    /// The next level, in file order.
+    pub descriptors: Vec<Outline>,
+}
+
+/// A line and a column, both counted from 1; columns in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// The line.
+    pub line: u32,
+    /// The column.
+    pub column: u32,
+}
+
+/// A place in a policy file; displayed as `file:line:column`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The file as it was named to the loader.
+    pub file: Arc<str>,
+    /// Where in it.
+    pub position: Position,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.file, self.position.line, self.position.column)
+    }
+}
+
+/// One thing that is wrong; displayed as `file:line:column: message`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The file as it was named to the loader, or the directory.
+    pub file: Arc<str>,
+    /// Where in it; none where all of it is meant, such as a file that cannot be read.
+    pub position: Option<Position>,
+    /// What is wrong, and where possible what to write instead.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if let Some(Position { line, column }) = self.position {
+            write!(f, ":{line}:{column}")?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+/// Everything that is wrong with a policy directory, in file order, at least one; displayed one per line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Problems {
+    list: Vec<Problem>,
+    /// How many more there were than are kept.
+    more: usize,
+}
+
+impl Problems {
+    /// The problems, at most [`PROBLEMS_MAX`].
+    #[must_use]
+    pub fn list(&self) -> &[Problem] {
+        &self.list
+    }
+
+    /// How many problems there are, those past [`PROBLEMS_MAX`] included.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.list.len() + self.more
+    }
+
+    fn push(&mut self, problem: Problem) {
+        if self.list.len() < PROBLEMS_MAX {
+            self.list.push(problem);
+        } else {
+            self.more += 1;
+        }
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, problem) in self.list.iter().enumerate() {
+            let end = if i > 0 { "\n" } else { "" };
+            write!(f, "{end}{problem}")?;
+        }
+        if self.more > 0 {
+            write!(f, "\nand {} more problems", self.more)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}
+
+/// The bytes of a file, up to one more than is allowed.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The text of a file, or what is wrong with it and where.
+fn decode(bytes: Vec<u8>) -> Result<String, (Option<Position>, String)> {
+    if bytes.len() > FILE_BYTES_MAX {
+        return Err((None, too_large()));
+    }
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        return Err((None, "UTF-16 by its byte order mark: save it as UTF-8".to_owned()));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let good = error.utf8_error().valid_up_to();
+        let bad = error.as_bytes()[good];
+        let before = String::from_utf8_lossy(&error.as_bytes()[..good]);
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let line = small(before.matches('\n').count() + 1);
+        let column = small(before[line_start..].chars().count() + 1);
+        (Some(Position { line, column }), format!("not UTF-8: the byte 0x{bad:02x}"))
+    })
+}
+
+fn too_large() -> String {
+    format!("larger than {} MiB: split it by domain", FILE_BYTES_MAX >> 20)
+}
+
+/// A text that somebody wrote, quoted for a message and cut to a bounded length.
+fn shown(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_CHARS_MAX) {
+        Some((end, _)) => format!("{:?}...", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
+
+/// Which of the known words a misspelled one was probably meant to be.
+///
+/// That is one which the word begins (`min`), or one of which at most a third of the letters are wrong.
+#[must_use]
+pub fn nearest<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
+    const PREFIX_BYTES_MIN: usize = 3;
+    if word.len() > COMPARED_BYTES_MAX {
+        return None;
+    }
+    let word = word.to_lowercase();
+    let mut best: Option<(usize, &str)> = None;
+    for candidate in known {
+        if candidate.len() > COMPARED_BYTES_MAX {
+            continue;
+        }
+        let lower = candidate.to_lowercase();
+        let is_start = word.len() >= PREFIX_BYTES_MIN && lower.starts_with(&word);
+        let distance = if is_start { 1 } else { strsim::damerau_levenshtein(&word, &lower) };
+        let letters = lower.chars().count();
+        let close = distance < letters && distance <= (letters / 3).max(1);
+        if close && best.is_none_or(|(least, _)| distance < least) {
+            best = Some((distance, candidate));
+        }
+    }
+    best.map(|(_, candidate)| candidate)
+}

@@ -1,0 +1,294 @@
+//! YAML as a small tree that knows where everything stands.
+//!
+//! Aliases and merge keys (`<<`) are followed, as envoyproxy/ratelimit follows them; what they expand to counts
+//! against the same bounds as text written out. Tags other than `!!str`, and a second document, are refused. Not
+//! here: what the keys mean (reader.rs).
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Tag};
+
+use super::{Position, shown};
+
+/// The most values in one file, keys and what aliases expand to included: some 300,000 rules.
+pub const NODES_MAX: u32 = 4_000_000;
+/// How deep lists and mappings may nest: room for the deepest policy, and then some.
+pub const DEPTH_MAX: usize = 64;
+
+/// Why a text is no tree; the reading ends there.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) position: Position,
+    pub(super) message: String,
+}
+
+/// Where a node is kept. Aliases make several places of the tree share one node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NodeId(u32);
+
+/// A value and where it was written: with an alias, where its anchor stands.
+#[derive(Debug)]
+pub(super) struct Node<'a> {
+    pub(super) position: Position,
+    pub(super) value: Value<'a>,
+}
+
+#[derive(Debug)]
+pub(super) enum Value<'a> {
+    /// `plain` tells `5` from `"5"`.
+    Scalar {
+        text: Cow<'a, str>,
+        plain: bool,
+    },
+    List(Vec<NodeId>),
+    /// Keys are scalars; whether one is there twice is not checked.
+    Mapping(Vec<(NodeId, NodeId)>),
+}
+
+impl Node<'_> {
+    /// Whether it is nothing: absent, `~` or `null`.
+    pub(super) fn is_null(&self) -> bool {
+        match &self.value {
+            Value::Scalar { text, plain: true } => matches!(&**text, "" | "~" | "null" | "Null" | "NULL"),
+            _ => false,
+        }
+    }
+
+    /// What it is, for messages.
+    pub(super) fn describe(&self) -> String {
+        match &self.value {
+            _ if self.is_null() => "nothing".to_owned(),
+            Value::Scalar { text, plain: true } => shown(text),
+            Value::Scalar { text, plain: false } => format!("the text {}", shown(text)),
+            Value::List(_) => "a list".to_owned(),
+            Value::Mapping(_) => "a mapping".to_owned(),
+        }
+    }
+}
+
+/// One YAML document.
+#[derive(Debug)]
+pub(super) struct Document<'a> {
+    nodes: Vec<Node<'a>>,
+    /// None where the text is empty but for comments.
+    pub(super) root: Option<NodeId>,
+}
+
+impl<'a> Document<'a> {
+    /// Reads a text, which may start with a byte order mark.
+    pub(super) fn parse(text: &'a str) -> Result<Self, Fault> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let mut builder = Builder::default();
+        let mut parser = Parser::new_from_str(text);
+        while let Some(event) = parser.next_event() {
+            let (event, span) = event.map_err(|error| Fault {
+                position: position(error.marker()),
+                message: format!("not valid YAML: {}", error.info()),
+            })?;
+            builder.event(event, position(&span.start))?;
+        }
+        Ok(Self { nodes: builder.nodes, root: builder.root })
+    }
+
+    pub(super) fn node(&self, id: NodeId) -> &Node<'a> {
+        &self.nodes[id.0 as usize]
+    }
+}
+
+/// Lines count from 1 in the parser and here, columns from 0 there and from 1 here.
+fn position(marker: &Marker) -> Position {
+    let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    Position { line: small(marker.line()), column: small(marker.col().saturating_add(1)) }
+}
+
+/// A node with all that hangs below it.
+#[derive(Clone, Copy)]
+struct Subtree {
+    node: NodeId,
+    /// How many nodes it is when aliases are written out.
+    size: u32,
+    /// How many collections deep it is.
+    height: usize,
+}
+
+/// A list or mapping that is still open.
+struct Open {
+    position: Position,
+    is_mapping: bool,
+    anchor: usize,
+    /// In a mapping: key, value, key, value.
+    items: Vec<NodeId>,
+    size: u32,
+    height: usize,
+}
+
+#[derive(Default)]
+struct Builder<'a> {
+    nodes: Vec<Node<'a>>,
+    root: Option<NodeId>,
+    documents: u32,
+    open: Vec<Open>,
+    anchors: HashMap<usize, Subtree>,
+    /// Nodes so far, with aliases written out.
+    size: u32,
+}
+
+impl<'a> Builder<'a> {
+    fn event(&mut self, event: Event<'a>, at: Position) -> Result<(), Fault> {
+        match event {
+            Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => Ok(()),
+            Event::DocumentStart(_) => {
+                self.documents += 1;
+                if self.documents > 1 {
+                    return Err(fault(at, "a second document: a file holds one domain, give it a file of its own"));
+                }
+                Ok(())
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                let plain = style == ScalarStyle::Plain && !is_text(tag.as_deref(), at)?;
+                let subtree = self.add(Node { position: at, value: Value::Scalar { text, plain } }, 1, 0)?;
+                self.anchor(anchor, subtree);
+                self.place(subtree, at)
+            }
+            Event::SequenceStart(anchor, tag) => self.start(false, anchor, tag.as_deref(), at),
+            Event::MappingStart(anchor, tag) => self.start(true, anchor, tag.as_deref(), at),
+            Event::SequenceEnd | Event::MappingEnd => self.end(),
+            Event::Alias(anchor) => {
+                let Some(&subtree) = self.anchors.get(&anchor) else {
+                    return Err(fault(at, "an alias inside of what it stands for"));
+                };
+                self.count(subtree.size, at)?;
+                self.place(subtree, at)
+            }
+        }
+    }
+
+    fn start(&mut self, is_mapping: bool, anchor: usize, tag: Option<&Tag>, at: Position) -> Result<(), Fault> {
+        if tag.is_some() {
+            return Err(tagged(at));
+        }
+        check_depth(self.open.len() + 1, at)?;
+        self.open.push(Open { position: at, is_mapping, anchor, items: Vec::new(), size: 1, height: 1 });
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Fault> {
+        let Some(closed) = self.open.pop() else {
+            return Ok(());
+        };
+        let at = closed.position;
+        let value = if closed.is_mapping {
+            let entries = closed.items.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+            Value::Mapping(self.merged(entries)?)
+        } else {
+            Value::List(closed.items)
+        };
+        // The collection counts once more here; what is in it was counted as it came.
+        let mut subtree = self.add(Node { position: at, value }, 1, closed.height)?;
+        subtree.size = closed.size;
+        self.anchor(closed.anchor, subtree);
+        self.place(subtree, at)
+    }
+
+    /// The entries with those of every `<<` put in, where the mapping has no such key of its own.
+    fn merged(&self, entries: Vec<(NodeId, NodeId)>) -> Result<Vec<(NodeId, NodeId)>, Fault> {
+        let is_merge = |key: NodeId| matches!(self.scalar(key), Some(("<<", true)));
+        if !entries.iter().any(|&(key, _)| is_merge(key)) {
+            return Ok(entries);
+        }
+        let (merges, mut entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(|&(key, _)| is_merge(key));
+        let mut known: HashSet<String> = HashSet::new();
+        for &(key, _) in &entries {
+            known.extend(self.scalar(key).map(|(text, _)| text.to_owned()));
+        }
+        for (key, value) in merges {
+            let sources = match &self.nodes[value.0 as usize].value {
+                Value::List(sources) => sources.clone(),
+                _ => vec![value],
+            };
+            for source in sources {
+                let Value::Mapping(more) = &self.nodes[source.0 as usize].value else {
+                    return Err(fault(self.nodes[key.0 as usize].position, "\"<<\" takes a mapping or a list of them"));
+                };
+                for &(key, value) in more {
+                    if self.scalar(key).is_some_and(|(text, _)| known.insert(text.to_owned())) {
+                        entries.push((key, value));
+                    }
+                }
+            }
+        }
+        Ok(entries)
+    }
+
+    fn scalar(&self, id: NodeId) -> Option<(&str, bool)> {
+        match &self.nodes[id.0 as usize].value {
+            Value::Scalar { text, plain } => Some((text, *plain)),
+            _ => None,
+        }
+    }
+
+    fn add(&mut self, node: Node<'a>, size: u32, height: usize) -> Result<Subtree, Fault> {
+        self.count(size, node.position)?;
+        // Never more nodes than are counted, so the number fits.
+        let id = NodeId(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX));
+        self.nodes.push(node);
+        Ok(Subtree { node: id, size, height })
+    }
+
+    fn count(&mut self, size: u32, at: Position) -> Result<(), Fault> {
+        self.size = self.size.saturating_add(size);
+        if self.size > NODES_MAX {
+            return Err(fault(at, format!("more than {NODES_MAX} values in one file, aliases written out")));
+        }
+        Ok(())
+    }
+
+    fn anchor(&mut self, anchor: usize, subtree: Subtree) {
+        // 0 is no anchor.
+        if anchor > 0 {
+            self.anchors.insert(anchor, subtree);
+        }
+    }
+
+    /// Puts a complete node where the text has it.
+    fn place(&mut self, subtree: Subtree, at: Position) -> Result<(), Fault> {
+        check_depth(self.open.len() + subtree.height, at)?;
+        let Some(parent) = self.open.last_mut() else {
+            self.root = Some(subtree.node);
+            return Ok(());
+        };
+        let is_key = parent.is_mapping && parent.items.len() % 2 == 0;
+        if is_key && subtree.height > 0 {
+            return Err(fault(at, "a key must be text, not a list or a mapping"));
+        }
+        parent.items.push(subtree.node);
+        parent.size = parent.size.saturating_add(subtree.size);
+        parent.height = parent.height.max(subtree.height + 1);
+        Ok(())
+    }
+}
+
+fn check_depth(depth: usize, at: Position) -> Result<(), Fault> {
+    if depth > DEPTH_MAX {
+        return Err(fault(at, format!("nested deeper than {DEPTH_MAX} lists and mappings")));
+    }
+    Ok(())
+}
+
+/// Whether a scalar is tagged as text.
+fn is_text(tag: Option<&Tag>, at: Position) -> Result<bool, Fault> {
+    match tag {
+        None => Ok(false),
+        Some(tag) if tag.is_yaml_core_schema() && tag.suffix == "str" => Ok(true),
+        Some(_) => Err(tagged(at)),
+    }
+}
+
+fn tagged(at: Position) -> Fault {
+    fault(at, "a tag: of tags only !!str is read")
+}
+
+fn fault(position: Position, message: impl Into<String>) -> Fault {
+    Fault { position, message: message.into() }
+}
