@@ -1,1 +1,327 @@
-//! app
+//! The composition root: everything is bound, wired and started here, runs until told to stop, and leaves in order.
+//!
+//! Not here: what any part does by itself, and the end of the process (main).
+
+mod policies;
+mod screen;
+mod stores;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+
+pub use crate::lifecycle::{Death, Shutdown, Stop, shutdown};
+
+use self::policies::Reload;
+use self::stores::Stores;
+use crate::config::settings::{self, Charging, LogFormat, Settings};
+use crate::engine::Mode;
+use crate::grpc::health::Health;
+use crate::http::{Report, Site};
+use crate::lifecycle::{Done, Life, Phase, Phases, Supervisor};
+use crate::limiter::{Limiter, Policies};
+use crate::rls::convert::Bounds;
+use crate::telemetry::logging::{self, Format, InitError};
+use crate::telemetry::metrics::Metrics;
+use crate::{grpc, http};
+
+/// How long a store may take to answer for the first time; then weir is ready without it.
+pub const STORE_PATIENCE: Duration = Duration::from_secs(5);
+/// How often a store that has not answered yet is asked again: before we are ready, and after.
+const PING_EVERY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+/// What HTTP gets to finish what is on its way, where gRPC has used up the grace.
+const HTTP_GRACE_MIN: Duration = Duration::from_millis(250);
+/// How long the threads may take to end once everything they serve is dropped.
+const THREADS_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Why weir does not run, or not any more.
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    /// A listener has no address to listen on.
+    #[error("cannot listen on {address} for {listener}: {reason}")]
+    Bind {
+        /// Which one.
+        listener: &'static str,
+        /// The address from the settings.
+        address: SocketAddr,
+        /// What the system says.
+        reason: io::Error,
+    },
+    /// The policies cannot be put in force. Each problem is a text of its own.
+    #[error("{}", .0.join("\n"))]
+    Policies(Vec<String>),
+    /// The address of Redis cannot be used.
+    #[error("{0}")]
+    Redis(#[from] crate::store::redis::pool::EndpointError),
+    /// The system gives no thread or no runtime.
+    #[error("cannot start: {0}")]
+    Start(#[from] io::Error),
+    /// The metrics contradict each other.
+    #[error("metrics: {0}")]
+    Metrics(#[from] prometheus::Error),
+    /// A part of weir ended without being told to.
+    #[error("{0}")]
+    Died(Death),
+}
+
+/// Sets up the log of the process.
+///
+/// # Errors
+/// When the level cannot be read, or there is a log already.
+pub fn log_to_stderr(log: &settings::Log) -> Result<(), InitError> {
+    let format = match log.format {
+        LogFormat::Text => Format::Text,
+        LogFormat::Json => Format::Json,
+    };
+    logging::init(&log.level, format)
+}
+
+/// Binds the listeners and serves; see [`serve`].
+///
+/// # Errors
+/// When an address is taken, and those of [`serve`].
+pub async fn run(settings: Settings, shutdown: Shutdown) -> Result<(), AppError> {
+    let listeners = Listeners::bind(&settings.listen).await?;
+    serve(listeners, settings, shutdown).await
+}
+
+/// Serves until it is told to stop and everything is finished, or until a part of it dies.
+///
+/// Runs on the caller's runtime, which then is the control runtime: HTTP, reloading and supervision. gRPC has threads
+/// of its own.
+///
+/// # Errors
+/// When the policies are wrong at the start, or when a part dies.
+pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown) -> Result<(), AppError> {
+    let mode = match settings.charging {
+        Charging::Atomic => Mode::Atomic,
+        Charging::Independent => Mode::Independent,
+    };
+    let metrics = Arc::new(Metrics::new(mode, settings.near_limit_percent)?);
+    let stores = Stores::new(&settings, &metrics)?;
+    let store = stores.open();
+    let report = Arc::new(Report::default());
+
+    let (reload, loaded) = Reload::start(&settings.policies.directory, store.clone());
+    let loaded = loaded.map_err(AppError::Policies)?;
+    loaded.log();
+    let policies = Arc::new(Policies::new(loaded.policies, metrics.observer()));
+    report.loaded(policies.current(), loaded.places);
+    metrics.policies_loaded();
+
+    let phases = Phases::starting();
+    let life = phases.watch();
+    let mut supervisor = Supervisor::new(life.clone());
+    let limiter = {
+        let (metrics, policies, budget) = (metrics.clone(), policies.clone(), settings.redis.timeout);
+        move |store| Arc::new(Limiter::new(policies.clone(), store, mode, budget, metrics.observer()))
+    };
+    let bounds = bounds(&settings.limits);
+    let request_bytes = settings.limits.request_bytes;
+    let site = Arc::new(Site {
+        limiter: limiter(store.clone()),
+        metrics: metrics.clone(),
+        life: life.clone(),
+        report: report.clone(),
+        bounds,
+        request_bytes,
+    });
+
+    let screen = screen::Screen::new(&settings, listeners.addresses, &policies.current());
+    let health = Health::starting().await;
+    let options = grpc::Options { cores: settings.runtime.cores(), request_bytes, bounds };
+    let of_core = move |_| limiter(stores.open());
+    let grpc = grpc::start(&supervisor, &life, listeners.grpc, options, &health, of_core)?;
+    gauges(&metrics, &grpc.loads, &site)?;
+    let http = [
+        supervisor.task("http", http::serve_public(listeners.http, &site)),
+        supervisor.task("admin", http::serve_admin(listeners.admin, &site)),
+    ];
+    supervisor.task("health", health.follow(life.clone()));
+    supervisor.task("reload", reload.follow(policies, metrics, report.clone(), life.clone()));
+    screen.show(settings.log.format);
+
+    let phases = Arc::new(phases);
+    let ready = {
+        let (phases, life) = (phases.clone(), life.clone());
+        async move {
+            become_ready(&*store, &phases, &report, &life).await;
+            life.reached(Phase::Draining).await;
+            Ok(())
+        }
+    };
+    supervisor.task("readiness", ready);
+
+    tokio::select! {
+        death = supervisor.death() => return Err(AppError::Died(death)),
+        () = shutdown.told() => {}
+    }
+    let leaving = leave(&settings.shutdown, &shutdown, &phases, grpc.done, http);
+    tokio::select! {
+        death = supervisor.death() => Err(AppError::Died(death)),
+        () = leaving => Ok(()),
+    }
+}
+
+/// Bound listeners. Callers may connect from now on; they are answered when something serves them.
+#[derive(Debug)]
+pub struct Listeners {
+    grpc: TcpListener,
+    http: TcpListener,
+    admin: TcpListener,
+    addresses: Addresses,
+}
+
+/// The addresses that listeners really have, where settings may have left the port to the system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// gRPC: decisions, health, reflection.
+    pub grpc: SocketAddr,
+    /// HTTP: `/json`, health, `/metrics`.
+    pub http: SocketAddr,
+    /// The operator's paths.
+    pub admin: SocketAddr,
+}
+
+impl Listeners {
+    /// Binds all of them.
+    ///
+    /// # Errors
+    /// With the first address that is not to be had.
+    pub async fn bind(listen: &settings::Listen) -> Result<Self, AppError> {
+        let (grpc, grpc_address) = bind("grpc", listen.grpc).await?;
+        let (http, http_address) = bind("http", listen.http).await?;
+        let (admin, admin_address) = bind("admin", listen.admin).await?;
+        let addresses = Addresses { grpc: grpc_address, http: http_address, admin: admin_address };
+        Ok(Self { grpc, http, admin, addresses })
+    }
+
+    /// Where they are.
+    #[must_use]
+    pub const fn addresses(&self) -> Addresses {
+        self.addresses
+    }
+}
+
+async fn bind(listener: &'static str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), AppError> {
+    let refused = |reason| AppError::Bind { listener, address, reason };
+    let bound = TcpListener::bind(address).await.map_err(refused)?;
+    let address = bound.local_addr().map_err(refused)?;
+    Ok((bound, address))
+}
+
+fn bounds(limits: &settings::Limits) -> Bounds {
+    Bounds {
+        descriptors: limits.descriptors,
+        entries: limits.entries,
+        domain_bytes: limits.domain_bytes,
+        key_bytes: limits.key_bytes,
+        value_bytes: limits.value_bytes,
+        hits: limits.hits,
+    }
+}
+
+/// What is read only when somebody looks at the metrics.
+fn gauges(metrics: &Metrics, loads: &[grpc::Load], site: &Arc<Site>) -> Result<(), prometheus::Error> {
+    let build = [("version", screen::VERSION), ("commit", screen::COMMIT)];
+    metrics.gauge("weir_build_info", "Always 1; which build this is.", &build, || 1)?;
+    for (core, load) in loads.iter().enumerate() {
+        let help = "gRPC connections that are open, by runtime.";
+        let load = load.clone();
+        metrics
+            .gauge("weir_connections", help, &[("runtime", &core.to_string())], move || load.connections() as u64)?;
+    }
+    if site.limiter.store().keys().is_some() {
+        let help = "States in the memory store, those that expired and were not dropped yet included.";
+        // Weak: the site holds the metrics that would hold it.
+        let site = Arc::downgrade(site);
+        let keys = move || site.upgrade().and_then(|site| site.limiter.store().keys()).unwrap_or_default();
+        metrics.gauge("weir_keys", help, &[], keys)?;
+    }
+    Ok(())
+}
+
+/// Ready when the store has answered, or when it has had its time: a store that is down is no reason to stay away.
+async fn become_ready(store: &dyn crate::store::Store, phases: &Phases, report: &Report, life: &Life) {
+    let end = Instant::now() + STORE_PATIENCE;
+    let mut warned = false;
+    loop {
+        let next = Instant::now() + if warned { PING_EVERY.1 } else { PING_EVERY.0 };
+        let asked = std::time::Instant::now() + STORE_PATIENCE;
+        let answer = tokio::select! {
+            () = life.reached(Phase::Draining) => return,
+            () = tokio::time::sleep_until(end), if !warned => None,
+            answer = store.ping(asked).get() => Some(answer),
+        };
+        match answer {
+            Some(Ok(())) => {
+                report.store_answered();
+                phases.begin(Phase::Serving);
+                tracing::info!(store = store.name(), "ready");
+                return;
+            }
+            Some(Err(error)) if Instant::now() < end || warned => {
+                tracing::debug!(store = store.name(), %error, "the store has not answered yet");
+            }
+            Some(Err(_)) | None => {
+                warned = true;
+                phases.begin(Phase::Serving);
+                tracing::warn!(store = store.name(), "ready, although the store has not answered yet");
+            }
+        }
+        tokio::select! {
+            () = life.reached(Phase::Draining) => return,
+            () = tokio::time::sleep_until(next) => {}
+        }
+    }
+}
+
+/// Says that weir leaves, waits until that is known, and then finishes what is on its way: gRPC, then HTTP. Being told
+/// to stop once more ends the wait at hand.
+async fn leave(
+    times: &settings::Shutdown,
+    shutdown: &Shutdown,
+    phases: &Phases,
+    mut grpc: Vec<Done>,
+    mut http: [Done; 2],
+) {
+    phases.begin(Phase::Leaving);
+    tracing::info!(pause = ?times.pause, "leaving");
+    tokio::select! {
+        () = tokio::time::sleep(times.pause) => {}
+        () = shutdown.told_again() => {}
+    }
+    phases.begin(Phase::Draining);
+    tracing::info!(grace = ?times.grace, "draining");
+    let started = Instant::now();
+    let end = started + times.grace;
+    let drained = wait_for(&mut grpc, end, shutdown).await;
+    phases.begin(Phase::Ending);
+    let end = if drained { end } else { Instant::now() + HTTP_GRACE_MIN };
+    let drained = wait_for(&mut http, end, shutdown).await && drained;
+    // Dropping what is left takes no time to speak of; a thread that is still there is stuck.
+    wait_for(&mut grpc, Instant::now() + THREADS_PATIENCE, shutdown).await;
+    if drained {
+        tracing::info!(took = ?started.elapsed(), "stopped");
+    } else {
+        tracing::warn!(took = ?started.elapsed(), "stopped with requests or connections cut off");
+    }
+}
+
+/// Whether all of them ended in time.
+async fn wait_for(tasks: &mut [Done], end: Instant, shutdown: &Shutdown) -> bool {
+    let all = async {
+        for task in tasks {
+            task.wait().await;
+        }
+    };
+    tokio::select! {
+        () = all => true,
+        () = tokio::time::sleep_until(end) => false,
+        () = shutdown.told_again() => false,
+    }
+}

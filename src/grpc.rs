@@ -1,1 +1,240 @@
-//! grpc
+//! The gRPC listener: one single-threaded runtime per core, each with a server of its own.
+//!
+//! One acceptor hands every connection to the runtime with the fewest: Envoy opens few connections and keeps them, so
+//! that the kernel's hash alone would leave cores idle. Not here: which service does what (service.rs), what an error
+//! is called (status.rs), and when to start and to stop (app).
+
+mod connection;
+pub mod health;
+mod service;
+pub mod status;
+
+use std::convert::Infallible;
+use std::io;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt as _;
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
+use tonic::server::NamedService;
+use tonic::transport::Server;
+
+use self::connection::Accepted;
+pub use self::connection::Load;
+use self::health::Health;
+use self::service::{Other, RateLimits, Services};
+pub use self::service::{SERVICE_NAME, SHOULD_RATE_LIMIT};
+use crate::lifecycle::{Done, Life, Phase, Supervisor};
+use crate::limiter::Limiter;
+use crate::rls::convert::Bounds;
+use crate::rls::proto::FILE_DESCRIPTOR_SET;
+
+/// The most connections at a time, over all runtimes; more are closed as they come.
+pub const CONNECTIONS_MAX: usize = 16_384;
+/// The most requests in flight on one connection; a client holds more back.
+pub const STREAMS_MAX: u32 = 1_024;
+/// The most bytes of headers in one request.
+const HEADER_BYTES_MAX: u32 = 16 * 1_024;
+/// How long a connection may be silent before it is asked for a sign of life.
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(30);
+/// How long that sign may take; then the connection is closed.
+const KEEPALIVE_PATIENCE: Duration = Duration::from_secs(10);
+/// Connections that may wait for their runtime to take them over.
+const HANDOVER_MAX: usize = 1_024;
+/// How long to wait after the system had no connection to give, such as for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How often, at most, a reason for not taking connections is logged.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
+
+/// How gRPC is served.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How many runtimes.
+    pub cores: NonZeroUsize,
+    /// The largest request in bytes.
+    pub request_bytes: usize,
+    /// What a request may hold.
+    pub bounds: Bounds,
+}
+
+/// What is running.
+pub struct Serving {
+    /// Ends of all threads and of the acceptor.
+    pub done: Vec<Done>,
+    /// How many connections each runtime has.
+    pub loads: Vec<Load>,
+}
+
+/// Starts the runtimes and the acceptor. `limiter` is called on each runtime, with its number.
+///
+/// The threads stop accepting at [`Phase::Draining`] and end when their connections have, or at [`Phase::Ending`].
+///
+/// # Errors
+/// When the system gives no thread, or no runtime.
+pub fn start<F>(
+    supervisor: &Supervisor,
+    life: &Life,
+    listener: TcpListener,
+    options: Options,
+    health: &Health,
+    limiter: F,
+) -> io::Result<Serving>
+where
+    F: Fn(usize) -> Arc<Limiter> + Clone + Send + 'static,
+{
+    let mut serving = Serving { done: Vec::new(), loads: Vec::new() };
+    let mut runtimes = Vec::new();
+    for core in 0..options.cores.get() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (sender, accepted) = mpsc::channel(HANDOVER_MAX);
+        let (life, health, limiter) = (life.clone(), health.clone(), limiter.clone());
+        let done = supervisor.thread(&format!("grpc-{core}"), move || {
+            runtime.block_on(async {
+                let limits =
+                    RateLimits { limiter: limiter(core), bounds: options.bounds, request_bytes: options.request_bytes };
+                serve(limits, &health, accepted, life).await
+            })
+        })?;
+        let load = Load::default();
+        serving.done.push(done);
+        serving.loads.push(load.clone());
+        runtimes.push((load, sender));
+    }
+    let acceptor = Acceptor { listener, runtimes, turn: 0, complained: None };
+    serving.done.push(supervisor.task("grpc acceptor", acceptor.run(life.clone())));
+    Ok(serving)
+}
+
+/// Serves the connections of one runtime.
+async fn serve(
+    limits: RateLimits,
+    health: &Health,
+    accepted: mpsc::Receiver<Accepted>,
+    life: Life,
+) -> Result<(), String> {
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let refused = |error: tonic_reflection::server::Error| format!("server reflection: {error}");
+    let services = Services {
+        limits: Arc::new(limits),
+        health: health.service(),
+        reflection_v1: other(reflection().build_v1().map_err(refused)?),
+        reflection_v1alpha: other(reflection().build_v1alpha().map_err(refused)?),
+    };
+    let server = Server::builder()
+        .max_concurrent_streams(STREAMS_MAX)
+        .http2_max_header_list_size(HEADER_BYTES_MAX)
+        .http2_keepalive_interval(Some(KEEPALIVE_EVERY))
+        .http2_keepalive_timeout(Some(KEEPALIVE_PATIENCE));
+    let connections = Handover(accepted).map(Accepted::connect);
+    let serving = server.serve_with_incoming_shutdown(services, connections, life.reached(Phase::Draining));
+    tokio::select! {
+        served = serving => served.map_err(|error| error.to_string()),
+        // The grace is over: what is still on its way is dropped with this runtime.
+        () = life.reached(Phase::Ending) => Ok(()),
+    }
+}
+
+/// A generated service, as a function.
+fn other<S>(service: S) -> Other
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>
+        + NamedService
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Future: Send + 'static,
+{
+    Arc::new(move |request| Box::pin(service.clone().call(request)))
+}
+
+/// Connections as they are handed over.
+struct Handover(mpsc::Receiver<Accepted>);
+
+impl tokio_stream::Stream for Handover {
+    type Item = Accepted;
+
+    fn poll_next(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Accepted>> {
+        self.0.poll_recv(context)
+    }
+}
+
+/// Takes connections and hands each to a runtime.
+struct Acceptor {
+    listener: TcpListener,
+    runtimes: Vec<(Load, mpsc::Sender<Accepted>)>,
+    /// Which runtime comes first where several have as few connections.
+    turn: usize,
+    /// When something was last logged.
+    complained: Option<Instant>,
+}
+
+impl Acceptor {
+    /// Until draining begins; then the listener is closed.
+    async fn run(mut self, life: Life) -> Result<(), String> {
+        let mut draining = std::pin::pin!(life.reached(Phase::Draining));
+        loop {
+            let accepted = tokio::select! {
+                () = &mut draining => return Ok(()),
+                accepted = self.listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, _)) => self.hand_over(stream),
+                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) => {
+                    self.complain(&format!("cannot accept: {error}"));
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn hand_over(&mut self, stream: TcpStream) {
+        let open: usize = self.runtimes.iter().map(|(load, _)| load.connections()).sum();
+        if open >= CONNECTIONS_MAX {
+            self.complain(&format!("closed a connection: {open} are open, at most {CONNECTIONS_MAX}"));
+            return;
+        }
+        let count = self.runtimes.len();
+        let first = self.turn;
+        self.turn = (first + 1) % count;
+        let in_turn = (0..count).map(|i| (first + i) % count);
+        let Some(least) = in_turn.min_by_key(|&i| self.runtimes[i].0.connections()) else {
+            unreachable!("there is at least one runtime");
+        };
+        let (load, runtime) = &self.runtimes[least];
+        match Accepted::new(stream, load) {
+            // A runtime that takes nothing over is stuck, or gone, which its supervisor tells.
+            Ok(accepted) => {
+                if runtime.try_send(accepted).is_err() {
+                    self.complain("closed a connection: its runtime took none over");
+                }
+            }
+            Err(error) => self.complain(&format!("cannot set up a connection: {error}")),
+        }
+    }
+
+    fn complain(&mut self, what: &str) {
+        if self.complained.is_none_or(|last| last.elapsed() >= COMPLAIN_EVERY) {
+            self.complained = Some(Instant::now());
+            tracing::warn!(listener = "grpc", "{what}");
+        }
+    }
+}
+
+/// Whether accept failed for a reason that lies in the one connection that was to be accepted.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}

@@ -1,1 +1,159 @@
-//! http
+//! The HTTP listeners: `/json`, health and metrics for everybody; states and policies for the operator.
+//!
+//! Both are served by the control runtime, not by one that serves gRPC. Not here: what is asked and answered (rls),
+//! deciding, and when to start and to stop (app).
+
+mod admin;
+mod listener;
+mod public;
+
+use std::future::{Future, IntoFuture as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+pub use self::listener::CONNECTIONS_MAX;
+use crate::lifecycle::{Life, Phase};
+use crate::limiter::{Limiter, PolicySet};
+use crate::rls::convert::Bounds;
+use crate::telemetry::metrics::Metrics;
+
+/// What the handlers of both listeners answer from.
+pub struct Site {
+    /// Decides what comes by `/json`, and shows states.
+    pub limiter: Arc<Limiter>,
+    /// What is shown at `/metrics`.
+    pub metrics: Arc<Metrics>,
+    /// Which phase it is.
+    pub life: Life,
+    /// What is told about policies and store.
+    pub report: Arc<Report>,
+    /// What a request may hold.
+    pub bounds: Bounds,
+    /// The largest body in bytes.
+    pub request_bytes: usize,
+}
+
+/// What the listeners tell about the parts of weir.
+#[derive(Debug, Default)]
+pub struct Report {
+    store_answered: AtomicBool,
+    policies: Mutex<Shown>,
+}
+
+/// The policies as they are shown.
+#[derive(Debug, Default)]
+struct Shown {
+    policies: Arc<PolicySet>,
+    /// Where each rule is written, by its id.
+    places: Vec<String>,
+    /// What is wrong with what was seen since; nothing, where these are the last that were seen.
+    problems: Vec<String>,
+}
+
+impl Report {
+    /// The store has answered for the first time.
+    pub fn store_answered(&self) {
+        self.store_answered.store(true, Relaxed);
+    }
+
+    /// These policies are in force. `places` says where each rule is written, by its id.
+    pub fn loaded(&self, policies: Arc<PolicySet>, places: Vec<String>) {
+        *self.policies.lock() = Shown { policies, places, problems: Vec::new() };
+    }
+
+    /// The policies have changed, and these problems keep the change from being in force.
+    pub fn refused(&self, problems: Vec<String>) {
+        self.policies.lock().problems = problems;
+    }
+}
+
+/// Serves `/json`, health and metrics until [`Phase::Ending`], and then finishes what is on its way.
+///
+/// # Errors
+/// When serving ends by itself.
+pub fn serve_public(listener: TcpListener, site: &Arc<Site>) -> impl Future<Output = Result<(), String>> + use<> {
+    serve(listener, public::router(site), site.life.clone())
+}
+
+/// Serves the operator's paths in the same way.
+///
+/// # Errors
+/// When serving ends by itself.
+pub fn serve_admin(listener: TcpListener, site: &Arc<Site>) -> impl Future<Output = Result<(), String>> + use<> {
+    serve(listener, admin::router(site), site.life.clone())
+}
+
+async fn serve(listener: TcpListener, router: Router, life: Life) -> Result<(), String> {
+    let listener = listener::Bounded::new(listener);
+    let ending = async move { life.reached(Phase::Ending).await };
+    let serving = axum::serve(listener, router).with_graceful_shutdown(ending);
+    serving.into_future().await.map_err(|error| error.to_string())
+}
+
+async fn metrics(State(site): State<Arc<Site>>) -> Response {
+    match site.metrics.text() {
+        Ok(text) => {
+            let format = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+            ([(header::CONTENT_TYPE, format)], text).into_response()
+        }
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}
+
+/// Whether to send requests here. A store that is down is told and no reason to leave: all replicas would at once.
+async fn readyz(State(site): State<Arc<Site>>) -> Response {
+    let phase = site.life.phase();
+    let ready = phase == Phase::Serving;
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let shown = site.report.policies.lock();
+    let detail = json!({
+        "ready": ready,
+        "phase": phase_name(phase),
+        "store": {
+            "name": site.limiter.store().name(),
+            "answered": site.report.store_answered.load(Relaxed),
+        },
+        "policies": {
+            "domains": shown.policies.domains().len(),
+            "rules": shown.policies.rules().len(),
+            "problems": shown.problems,
+        },
+    });
+    (status, Json(detail)).into_response()
+}
+
+const fn phase_name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Starting => "starting",
+        Phase::Serving => "serving",
+        Phase::Leaving => "leaving",
+        Phase::Draining => "draining",
+        Phase::Ending => "ending",
+    }
+}
+
+/// A path that is not there, with those that are.
+fn not_found(uri: &Uri, paths: &[&str]) -> Response {
+    let text = format!("no {}, only {}\n", uri.path(), paths.join(", "));
+    (StatusCode::NOT_FOUND, text).into_response()
+}
+
+/// A method that a path has not.
+async fn wrong_method(method: axum::http::Method, uri: Uri) -> Response {
+    let text = format!("no {method} on {}\n", uri.path());
+    (StatusCode::METHOD_NOT_ALLOWED, text).into_response()
+}
+
+/// An error as the admin paths tell it.
+fn json_error(status: StatusCode, error: impl std::fmt::Display) -> Response {
+    let body: Value = json!({ "error": error.to_string() });
+    (status, Json(body)).into_response()
+}

@@ -1,1 +1,352 @@
-//! lifecycle
+//! How the process lives and ends: being told to stop, the phases of a drain, and tasks whose death ends everything.
+//!
+//! Not here: what each listener does in a phase (grpc, http) and in which order they follow (app).
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::Poll;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// What weir does for its callers. Phases follow each other in this order and never go back; some may be skipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Serves, and says that it is not ready.
+    Starting,
+    /// Serves.
+    Serving,
+    /// Serves, and says that it is about to leave.
+    Leaving,
+    /// Takes no more gRPC connections and finishes what is on its way.
+    Draining,
+    /// gRPC is over; HTTP, which told of the drain until now, finishes too.
+    Ending,
+}
+
+/// Announces phases.
+#[derive(Debug)]
+pub struct Phases(watch::Sender<Phase>);
+
+impl Phases {
+    /// The beginning of a life.
+    #[must_use]
+    pub fn starting() -> Self {
+        Self(watch::Sender::new(Phase::Starting))
+    }
+
+    /// Announces a phase, unless a later one has begun.
+    pub fn begin(&self, phase: Phase) {
+        self.0.send_if_modified(|current| {
+            let later = phase > *current;
+            if later {
+                *current = phase;
+            }
+            later
+        });
+    }
+
+    /// A view of the phase.
+    #[must_use]
+    pub fn watch(&self) -> Life {
+        Life(self.0.subscribe())
+    }
+}
+
+/// Sees which phase it is.
+#[derive(Clone, Debug)]
+pub struct Life(watch::Receiver<Phase>);
+
+impl Life {
+    /// The phase now.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        *self.0.borrow()
+    }
+
+    /// Waits until this phase, or a later one, has begun. Also ends when nobody is left to announce it.
+    pub async fn reached(&self, phase: Phase) {
+        let mut receiver = self.0.clone();
+        let _ = receiver.wait_for(|current| *current >= phase).await;
+    }
+}
+
+/// Tells a server to stop. Dropping it tells the same.
+#[derive(Debug)]
+pub struct Stop(watch::Sender<u32>);
+
+/// Hears that the server is to stop.
+#[derive(Clone, Debug)]
+pub struct Shutdown(watch::Receiver<u32>);
+
+/// A pair of those.
+#[must_use]
+pub fn shutdown() -> (Stop, Shutdown) {
+    let (sender, receiver) = watch::channel(0);
+    (Stop(sender), Shutdown(receiver))
+}
+
+impl Stop {
+    /// Tells it to stop; each further time ends the wait that the drain is in.
+    pub fn tell(&self) {
+        self.0.send_modify(|times| *times = times.saturating_add(1));
+    }
+}
+
+impl Shutdown {
+    /// A server that SIGTERM and SIGINT stop. Must be called within a runtime, which does the listening.
+    ///
+    /// # Errors
+    /// When the system refuses to deliver signals.
+    pub fn on_signals() -> io::Result<Self> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let (stop, shutdown) = shutdown();
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => tracing::info!(signal = "SIGTERM", "told to stop"),
+                    _ = interrupt.recv() => tracing::info!(signal = "SIGINT", "told to stop"),
+                }
+                stop.tell();
+            }
+        });
+        Ok(shutdown)
+    }
+
+    /// Waits to be told to stop.
+    pub async fn told(&self) {
+        self.told_more_than(0).await;
+    }
+
+    /// Waits to be told once more than it has been by now.
+    pub async fn told_again(&self) {
+        let times = *self.0.borrow();
+        if self.0.has_changed().is_err() {
+            // Whoever could tell is gone: there is no second time.
+            std::future::pending::<()>().await;
+        }
+        self.told_more_than(times).await;
+    }
+
+    async fn told_more_than(&self, times: u32) {
+        let mut receiver = self.0.clone();
+        let _ = receiver.wait_for(|told| *told > times).await;
+    }
+}
+
+/// A task that ended although nobody had told it to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Death {
+    /// The task.
+    pub task: String,
+    /// Why it ended.
+    pub reason: String,
+}
+
+impl fmt::Display for Death {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ended: {}", self.task, self.reason)
+    }
+}
+
+/// Watches over tasks and threads that live as long as the server.
+#[derive(Debug)]
+pub struct Supervisor {
+    life: Life,
+    deaths: mpsc::UnboundedSender<Death>,
+    // Unbounded, and yet never longer than the number of tasks: each dies once.
+    heard: mpsc::UnboundedReceiver<Death>,
+}
+
+/// Ends when the task it belongs to has ended.
+#[derive(Debug)]
+pub struct Done(Option<oneshot::Receiver<()>>);
+
+impl Done {
+    /// Waits for the end of the task, however it ends. May be called again, also where the last call was dropped.
+    pub async fn wait(&mut self) {
+        if let Some(ended) = &mut self.0 {
+            let _ = ended.await;
+            self.0 = None;
+        }
+    }
+}
+
+/// Reports the end of one task.
+struct Report {
+    task: String,
+    life: Life,
+    deaths: mpsc::UnboundedSender<Death>,
+    done: oneshot::Sender<()>,
+}
+
+impl Report {
+    fn end(self, result: Result<Result<(), String>, Box<dyn Any + Send>>) {
+        let reason = match result {
+            Ok(Ok(())) if self.life.phase() >= Phase::Draining => None,
+            Ok(Ok(())) => Some("it was not told to".to_owned()),
+            Ok(Err(reason)) => Some(reason),
+            Err(panic) => Some(format!("panic: {}", panic_text(&*panic))),
+        };
+        if let Some(reason) = reason {
+            let _ = self.deaths.send(Death { task: self.task, reason });
+        }
+        let _ = self.done.send(());
+    }
+}
+
+/// What a panic said.
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    if let Some(text) = panic.downcast_ref::<String>() {
+        text
+    } else if let Some(text) = panic.downcast_ref::<&str>() {
+        text
+    } else {
+        "no message"
+    }
+}
+
+impl Supervisor {
+    /// A supervisor of tasks that may end from [`Phase::Draining`] on, and not before.
+    #[must_use]
+    pub fn new(life: Life) -> Self {
+        let (deaths, heard) = mpsc::unbounded_channel();
+        Self { life, deaths, heard }
+    }
+
+    fn report(&self, task: &str) -> (Report, Done) {
+        let (done, ended) = oneshot::channel();
+        let report = Report { task: task.to_owned(), life: self.life.clone(), deaths: self.deaths.clone(), done };
+        (report, Done(Some(ended)))
+    }
+
+    /// Runs a task on this runtime.
+    pub fn task(&self, name: &str, task: impl Future<Output = Result<(), String>> + Send + 'static) -> Done {
+        let (report, done) = self.report(name);
+        tokio::spawn(async move {
+            let mut task = pin!(task);
+            let ended =
+                std::future::poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(context))) {
+                    Ok(Poll::Pending) => Poll::Pending,
+                    Ok(Poll::Ready(result)) => Poll::Ready(Ok(result)),
+                    Err(panic) => Poll::Ready(Err(panic)),
+                });
+            report.end(ended.await);
+        });
+        done
+    }
+
+    /// Runs something on a thread of its own.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn thread(&self, name: &str, body: impl FnOnce() -> Result<(), String> + Send + 'static) -> io::Result<Done> {
+        let (report, done) = self.report(name);
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || report.end(catch_unwind(AssertUnwindSafe(body))))?;
+        Ok(done)
+    }
+
+    /// Waits for the first task that dies.
+    pub async fn death(&mut self) -> Death {
+        match self.heard.recv().await {
+            Some(death) => death,
+            None => unreachable!("the supervisor holds a sender itself"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn death_of(task: impl Future<Output = Result<(), String>> + Send + 'static) -> Death {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let phases = Phases::starting();
+            let mut supervisor = Supervisor::new(phases.watch());
+            let mut done = supervisor.task("work", task);
+            let death = supervisor.death().await;
+            done.wait().await;
+            death
+        })
+    }
+
+    #[test]
+    fn a_task_that_ends_is_named_with_its_reason() {
+        let texts = [
+            death_of(async { Err("disk on fire".to_owned()) }).to_string(),
+            death_of(async { Ok(()) }).to_string(),
+            death_of(async { panic!("index {} of 3", 7) }).to_string(),
+            death_of(async { panic!("plain") }).to_string(),
+        ];
+        assert_eq!(
+            texts,
+            [
+                "work ended: disk on fire",
+                "work ended: it was not told to",
+                "work ended: panic: index 7 of 3",
+                "work ended: panic: plain",
+            ]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_thread_that_panics_is_named() {
+        let phases = Phases::starting();
+        let mut supervisor = Supervisor::new(phases.watch());
+        let thread = supervisor.thread("core 0", || panic!("boom"));
+        thread.unwrap().wait().await;
+        assert_eq!(supervisor.death().await.to_string(), "core 0 ended: panic: boom");
+    }
+
+    #[tokio::test]
+    async fn a_task_that_ends_when_told_is_no_death() {
+        let phases = Phases::starting();
+        let mut supervisor = Supervisor::new(phases.watch());
+        let life = phases.watch();
+        let mut done = supervisor.task("work", async move {
+            life.reached(Phase::Draining).await;
+            Ok(())
+        });
+        phases.begin(Phase::Draining);
+        done.wait().await;
+        assert!(supervisor.heard.try_recv().is_err());
+    }
+
+    #[test]
+    fn phases_never_go_back() {
+        let phases = Phases::starting();
+        phases.begin(Phase::Leaving);
+        phases.begin(Phase::Serving);
+        assert_eq!(phases.watch().phase(), Phase::Leaving);
+    }
+
+    #[tokio::test]
+    async fn being_told_again_is_another_time() {
+        let (stop, shutdown) = shutdown();
+        stop.tell();
+        shutdown.told().await;
+        let mut again = pin!(shutdown.told_again());
+        tokio::select! {
+            biased;
+            () = &mut again => panic!("it was told once"),
+            () = std::future::ready(()) => {}
+        }
+        stop.tell();
+        again.await;
+    }
+
+    #[tokio::test]
+    async fn who_drops_the_handle_stops_the_server() {
+        let (stop, shutdown) = shutdown();
+        drop(stop);
+        shutdown.told().await;
+    }
+}

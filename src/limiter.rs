@@ -10,11 +10,12 @@ use smallvec::SmallVec;
 
 pub use crate::engine::observer::{Charged, DecisionResult, Observer, Tally};
 use crate::engine::policy::{Domain, Match};
-use crate::engine::{
-    Charge, Decision, Entry, Hits, Limit, Micros, Mode, Outcome, PolicySet, Role, Rule, State, Take, Unit, Verdict,
-    algorithm, key,
-};
-use crate::store::{Reply, Store, StoreError};
+use crate::engine::{Charge, Decision, Hits, Micros, Mode, Outcome, Role, State, Take, Unit, Verdict, algorithm, key};
+// What the listeners need of the modules below, so that they need not know those.
+pub use crate::engine::descriptor::parse_entries;
+pub use crate::engine::{Entry, Limit, PolicySet, Rule};
+pub use crate::store::{Failure, StoreError};
+use crate::store::{Reply, Store};
 
 /// Keys are written into one text; room for a decision of a few charges, so that it seldom grows.
 const KEYS_BYTES: usize = 256;
@@ -191,6 +192,11 @@ impl Limiter {
         let result = if answer.denied { DecisionResult::OverLimit } else { DecisionResult::Ok };
         self.observer.decided(result, started.elapsed());
         Ok(answer)
+    }
+
+    /// Counts a request, which began at `started`, that cannot be decided.
+    pub fn refused(&self, started: Instant) {
+        self.observer.decided(DecisionResult::Invalid, started.elapsed());
     }
 
     /// The states of a descriptor's limits, without touching them; empty where no rule matches.

@@ -1,2 +1,51 @@
-//! The binary: arguments in, exit status out. The only place that ends the process.
-fn main() {}
+//! `weir`: arguments to a command, and the end of the process.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use weir::cli::args::{Arguments, Command};
+use weir::cli::check::{self, Failed};
+use weir::cli::explain;
+use weir::cli::serve::{self, ServeError};
+
+/// The exit code where something failed.
+const FAILED: u8 = 1;
+/// The exit code where the arguments or settings are wrong.
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    // Wrong arguments end here, with clap's own message and code, which is 2.
+    let result = match Arguments::parse().command {
+        Command::Serve(arguments) => match serve::serve(&arguments) {
+            Err(ServeError::Settings(problems)) => return told(&problems, USAGE),
+            result => result.map_err(|error| error.to_string()),
+        },
+        Command::Check(arguments) => printed(check::run(&arguments.directory, &mut io::stdout().lock())),
+        Command::Explain(arguments) => {
+            let descriptors: Vec<_> = arguments.descriptors.into_iter().map(|descriptor| descriptor.entries).collect();
+            printed(explain::run(&arguments.directory, &arguments.domain, &descriptors, &mut io::stdout().lock()))
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => told(&reason, FAILED),
+    }
+}
+
+/// Whoever reads only the beginning (`weir check policies | head`) has got what they wanted.
+fn printed(result: Result<(), Failed>) -> Result<(), String> {
+    match result {
+        Err(Failed::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.map_err(|error| error.to_string()),
+    }
+}
+
+/// Says why on standard error, each line as ours.
+fn told(reason: &dyn fmt::Display, code: u8) -> ExitCode {
+    for line in reason.to_string().lines() {
+        eprintln!("weir: {line}");
+    }
+    ExitCode::from(code)
+}

@@ -4,6 +4,7 @@
 //! weir reads or writes; tests/wire.rs holds them against an independent definition of the same API.
 //! Nothing here decides anything, opens a connection or knows about HTTP.
 
+pub mod convert;
 pub mod json;
 
 /// The generated types, in modules named as the packages of proto/ are, and the service's own

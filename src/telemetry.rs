@@ -1,3 +1,4 @@
-//! telemetry
+//! What weir tells about itself: the log and the metrics.
 
 pub mod logging;
+pub mod metrics;

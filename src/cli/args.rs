@@ -12,6 +12,7 @@ use std::sync::LazyLock;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::settings::{self, Layer, Problems, Secret, Setting, Settings};
+use crate::engine::descriptor::parse_entries;
 
 /// `weir` and its arguments.
 #[derive(Parser)]
@@ -116,37 +117,9 @@ impl FromStr for Descriptor {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut entries = Vec::new();
-        for entry in split_at_commas(text)? {
-            match entry.split_once('=') {
-                Some(("", _)) => return Err(format!("{entry:?} has no key before the \"=\"")),
-                Some((key, value)) => entries.push((key.to_owned(), value.to_owned())),
-                None => return Err(format!("{entry:?} has no \"=\": write KEY=VALUE")),
-            }
-        }
+        let entries = parse_entries(text)?;
         Ok(Self { entries })
     }
-}
-
-fn split_at_commas(text: &str) -> Result<Vec<String>, String> {
-    let mut parts = vec![];
-    let mut part = String::new();
-    let mut chars = text.chars();
-    while let Some(c) = chars.next() {
-        match c {
-            ',' => parts.push(std::mem::take(&mut part)),
-            '\\' => match chars.next() {
-                Some(escaped @ (',' | '\\')) => part.push(escaped),
-                Some(other) => {
-                    return Err(format!("\\{other} means nothing: \\, is a comma and \\\\ a backslash"));
-                }
-                None => return Err("a backslash at the end: write \\\\ for one".to_owned()),
-            },
-            _ => part.push(c),
-        }
-    }
-    parts.push(part);
-    Ok(parts)
 }
 
 impl ServeArguments {

@@ -11,3 +11,43 @@ pub struct Entry<'a> {
     /// The value; empty where the caller sent none.
     pub value: &'a str,
 }
+
+/// Reads a descriptor as people type it: `path=/login,client=10.0.0.1`, keys and values in order.
+///
+/// The key ends at the first `=`, so a value may hold more of them; a value may be empty, a key may not. `\,` is a
+/// comma and `\\` a backslash.
+///
+/// # Errors
+/// With the reason, when it is not of that form.
+pub fn parse_entries(text: &str) -> Result<Vec<(String, String)>, String> {
+    let mut entries = Vec::new();
+    for entry in split_at_commas(text)? {
+        match entry.split_once('=') {
+            Some(("", _)) => return Err(format!("{entry:?} has no key before the \"=\"")),
+            Some((key, value)) => entries.push((key.to_owned(), value.to_owned())),
+            None => return Err(format!("{entry:?} has no \"=\": write KEY=VALUE")),
+        }
+    }
+    Ok(entries)
+}
+
+fn split_at_commas(text: &str) -> Result<Vec<String>, String> {
+    let mut parts = vec![];
+    let mut part = String::new();
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            ',' => parts.push(std::mem::take(&mut part)),
+            '\\' => match chars.next() {
+                Some(escaped @ (',' | '\\')) => part.push(escaped),
+                Some(other) => {
+                    return Err(format!("\\{other} means nothing: \\, is a comma and \\\\ a backslash"));
+                }
+                None => return Err("a backslash at the end: write \\\\ for one".to_owned()),
+            },
+            _ => part.push(c),
+        }
+    }
+    parts.push(part);
+    Ok(parts)
+}

@@ -10,4 +10,5 @@ pub mod proxy;
 pub mod python;
 pub mod redis;
 pub mod rls;
+pub mod served;
 pub mod wait;

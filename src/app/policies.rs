@@ -1,0 +1,126 @@
+//! The policies: loaded at the start, and again whenever their directory changes.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::time::MissedTickBehavior;
+
+use crate::config::policy_file::{self, Problems};
+use crate::config::watch::{Change, POLL_EVERY, Watch};
+use crate::engine::PolicySet;
+use crate::http::Report;
+use crate::lifecycle::{Life, Phase};
+use crate::limiter::Policies;
+use crate::store::Store;
+use crate::telemetry::metrics::Metrics;
+
+/// Policies that may be put in force.
+pub(super) struct Loaded {
+    pub(super) policies: PolicySet,
+    /// Where each rule is written, by its id.
+    pub(super) places: Vec<String>,
+    files: usize,
+    took: Duration,
+}
+
+impl Loaded {
+    pub(super) fn log(&self) {
+        let (domains, rules) = (self.policies.domains().len(), self.policies.rules().len());
+        tracing::info!(files = self.files, domains, rules, took = ?self.took, "policies loaded");
+    }
+}
+
+/// Reads the directory whole. Every problem is a text of its own.
+fn load(directory: &Path, store: &dyn Store) -> Result<Loaded, Vec<String>> {
+    let started = Instant::now();
+    let loaded = policy_file::load_dir(directory).map_err(|problems| texts(&problems))?;
+    let places: Vec<String> = loaded.places.iter().map(ToString::to_string).collect();
+    let mut problems = Vec::new();
+    for (rule, place) in loaded.policies.rules().iter().zip(&places) {
+        for limit in &rule.limits {
+            if let Err(reason) = store.supports(limit) {
+                problems.push(format!("{place}: the store {} cannot hold this limit: {reason}", store.name()));
+            }
+        }
+    }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    Ok(Loaded { policies: loaded.policies, places, files: loaded.files, took: started.elapsed() })
+}
+
+/// One text for each problem, and one more where there were too many to keep.
+fn texts(problems: &Problems) -> Vec<String> {
+    let mut texts: Vec<String> = problems.list().iter().map(ToString::to_string).collect();
+    let more = problems.count() - texts.len();
+    if more > 0 {
+        texts.push(format!("and {more} more problems"));
+    }
+    texts
+}
+
+/// Watches the directory.
+pub(super) struct Reload {
+    watch: Watch,
+    directory: PathBuf,
+    store: Arc<dyn Store>,
+}
+
+impl Reload {
+    /// Loads for the first time. The watch begins before, so that no change is missed.
+    pub(super) fn start(directory: &Path, store: Arc<dyn Store>) -> (Self, Result<Loaded, Vec<String>>) {
+        let watch = Watch::new(directory);
+        let loaded = load(directory, &*store);
+        (Self { watch, directory: directory.to_owned(), store }, loaded)
+    }
+
+    /// Puts every change in force, or tells what is wrong with it and keeps what was good.
+    pub(super) async fn follow(
+        mut self,
+        policies: Arc<Policies>,
+        metrics: Arc<Metrics>,
+        report: Arc<Report>,
+        life: Life,
+    ) -> Result<(), String> {
+        let mut ticks = tokio::time::interval(POLL_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = life.reached(Phase::Draining) => return Ok(()),
+                _ = ticks.tick() => {}
+            }
+            // The file system may block; the control runtime must not.
+            let polled = tokio::task::spawn_blocking(move || {
+                let loaded = match self.watch.poll() {
+                    None => None,
+                    Some(Change::Settled) => Some(load(&self.directory, &*self.store)),
+                    Some(Change::Restless) => {
+                        let directory = self.directory.display();
+                        tracing::warn!(%directory, "the policies keep changing and are not loaded");
+                        None
+                    }
+                };
+                (self, loaded)
+            });
+            let (reload, loaded) = polled.await.map_err(|error| error.to_string())?;
+            self = reload;
+            match loaded {
+                None => {}
+                Some(Ok(loaded)) => {
+                    loaded.log();
+                    policies.replace(loaded.policies);
+                    metrics.policies_loaded();
+                    report.loaded(policies.current(), loaded.places);
+                }
+                Some(Err(problems)) => {
+                    for problem in &problems {
+                        tracing::error!(problem, "policies refused");
+                    }
+                    metrics.policies_refused();
+                    report.refused(problems);
+                }
+            }
+        }
+    }
+}

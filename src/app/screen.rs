@@ -1,0 +1,86 @@
+//! What weir says about itself when it starts.
+
+use std::fmt;
+use std::io::Write as _;
+use std::net::SocketAddr;
+
+use super::Addresses;
+use crate::config::settings::{Charging, LogFormat, Settings, StoreKind};
+use crate::engine::PolicySet;
+
+/// The version of this build.
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The commit of this build.
+pub(super) const COMMIT: &str = match option_env!("WEIR_COMMIT") {
+    Some(commit) => commit,
+    None => "unknown",
+};
+
+/// One readable screen.
+pub(super) struct Screen {
+    listeners: [(&'static str, SocketAddr); 3],
+    store: String,
+    charging: &'static str,
+    cores: usize,
+    policies: String,
+    domains: usize,
+    rules: usize,
+}
+
+impl Screen {
+    pub(super) fn new(settings: &Settings, addresses: Addresses, policies: &PolicySet) -> Self {
+        let store = match settings.store {
+            StoreKind::Memory => format!("memory (at most {} keys, lost at the end)", settings.memory.max_keys),
+            StoreKind::Redis => {
+                format!("redis ({}, at most {:?} a decision)", settings.redis.url, settings.redis.timeout)
+            }
+        };
+        Self {
+            listeners: [("grpc", addresses.grpc), ("http", addresses.http), ("admin", addresses.admin)],
+            store,
+            charging: match settings.charging {
+                Charging::Atomic => "atomic",
+                Charging::Independent => "independent",
+            },
+            cores: settings.runtime.cores().get(),
+            policies: settings.policies.directory.display().to_string(),
+            domains: policies.domains().len(),
+            rules: policies.rules().len(),
+        }
+    }
+
+    /// Shows it: as a screen where people read the log, as one event where machines do; then an event per listener.
+    pub(super) fn show(&self, format: LogFormat) {
+        match format {
+            // Nothing can be done about a standard error that is closed, and nothing depends on it.
+            LogFormat::Text => drop(write!(std::io::stderr().lock(), "{self}")),
+            LogFormat::Json => tracing::info!(
+                version = VERSION,
+                commit = COMMIT,
+                store = self.store,
+                charging = self.charging,
+                cores = self.cores,
+                policies = self.policies,
+                domains = self.domains,
+                rules = self.rules,
+                "starting"
+            ),
+        }
+        for (listener, address) in &self.listeners {
+            tracing::info!(listener, %address, "listening");
+        }
+    }
+}
+
+impl fmt::Display for Screen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "weir {VERSION} (commit {COMMIT})")?;
+        for (listener, address) in &self.listeners {
+            writeln!(f, "  {listener:<9} {address}")?;
+        }
+        writeln!(f, "  store     {}", self.store)?;
+        writeln!(f, "  charging  {}", self.charging)?;
+        writeln!(f, "  cores     {}", self.cores)?;
+        writeln!(f, "  policies  {} ({} domains, {} rules)", self.policies, self.domains, self.rules)
+    }
+}

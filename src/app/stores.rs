@@ -1,0 +1,78 @@
+//! Which store, and one for each runtime that needs its own.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::config::settings::{Secret, Settings, StoreKind};
+use crate::store::memory::Memory;
+use crate::store::redis::Redis;
+use crate::store::redis::pipeline::Options;
+use crate::store::redis::pool::{self, DialError, Endpoint, EndpointError};
+use crate::store::{Store, SystemClock};
+use crate::telemetry::metrics::Metrics;
+
+/// How often, at most, it is logged that Redis cannot be reached.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
+
+/// Makes stores.
+#[derive(Clone)]
+pub(super) enum Stores {
+    /// One that all runtimes share.
+    Shared(Arc<dyn Store>),
+    /// One for each runtime, which has connections of its own.
+    Redis { options: Box<Options>, key_prefix: Arc<str> },
+}
+
+impl Stores {
+    pub(super) fn new(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Self, EndpointError> {
+        match settings.store {
+            StoreKind::Memory => {
+                let memory = Memory::new(settings.memory.max_keys, Arc::new(SystemClock), metrics.observer());
+                Ok(Self::Shared(Arc::new(memory)))
+            }
+            StoreKind::Redis => {
+                let redis = &settings.redis;
+                let username = redis.username.as_ref().map(Secret::expose);
+                let password = redis.password.as_ref().map(Secret::expose);
+                let endpoint = Endpoint::parse(redis.url.expose())?.with_login(username, password);
+                let mut options = Options::new(endpoint);
+                options.connections = redis.pool_size;
+                options.connect_timeout = redis.connect_timeout;
+                options.queue_max = redis.queue;
+                options.batch_max = redis.batch_max;
+                options.observer = Arc::new(Complaints::default());
+                Ok(Self::Redis { options: Box::new(options), key_prefix: redis.key_prefix.as_str().into() })
+            }
+        }
+    }
+
+    /// A store for the runtime that this is called on.
+    pub(super) fn open(&self) -> Arc<dyn Store> {
+        match self {
+            Self::Shared(store) => store.clone(),
+            Self::Redis { options, key_prefix } => Arc::new(Redis::start((**options).clone(), key_prefix)),
+        }
+    }
+}
+
+/// Logs what keeps weir from Redis, seldom: the metrics tell how often.
+#[derive(Default)]
+struct Complaints {
+    last: Mutex<Option<Instant>>,
+}
+
+impl pool::Observer for Complaints {
+    fn dial_failed(&self, error: &DialError) {
+        let mut last = self.last.lock();
+        if last.is_none_or(|last| last.elapsed() >= COMPLAIN_EVERY) {
+            *last = Some(Instant::now());
+            tracing::warn!(store = "redis", "{error}");
+        }
+    }
+
+    fn connection_dropped(&self, reason: &str) {
+        tracing::debug!(store = "redis", reason, "connection dropped");
+    }
+}

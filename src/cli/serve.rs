@@ -1,0 +1,67 @@
+//! `weir serve`: settings, log and signals around [`app::run`].
+
+use std::fmt;
+use std::time::Duration;
+
+use super::args::ServeArguments;
+use crate::app::{self, AppError, Shutdown};
+use crate::config::settings::Problems;
+
+/// How long what still runs on the control runtime may take when everything else has ended.
+const REST_PATIENCE: Duration = Duration::from_millis(100);
+
+/// Why serving failed.
+#[derive(Debug)]
+pub enum ServeError {
+    /// The settings are wrong: nothing was tried.
+    Settings(Problems),
+    /// It could not start, or did not go on.
+    Failed(String),
+}
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Settings(problems) => problems.fmt(f),
+            Self::Failed(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl std::error::Error for ServeError {}
+
+impl From<AppError> for ServeError {
+    fn from(error: AppError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+/// Serves until a signal says to stop.
+///
+/// # Errors
+/// When the settings are wrong, when it cannot start, or when a part of it dies.
+pub fn serve(arguments: &ServeArguments) -> Result<(), ServeError> {
+    let settings = arguments.settings(std::env::vars_os()).map_err(ServeError::Settings)?;
+    app::log_to_stderr(&settings.log).map_err(|error| ServeError::Failed(error.to_string()))?;
+    log_panics();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| ServeError::Failed(format!("cannot start: {error}")))?;
+    let result = runtime.block_on(async {
+        let shutdown =
+            Shutdown::on_signals().map_err(|error| ServeError::Failed(format!("cannot listen to signals: {error}")))?;
+        Ok(app::run(settings, shutdown).await?)
+    });
+    runtime.shutdown_timeout(REST_PATIENCE);
+    result
+}
+
+/// A panic is an event of the log like any other, in the log's format.
+fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let thread = thread.name().unwrap_or("unnamed");
+        tracing::error!(thread, "{panic}");
+    }));
+}

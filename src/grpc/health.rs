@@ -1,0 +1,59 @@
+//! grpc.health.v1: what load balancers and kubelets ask before they send requests.
+//!
+//! It follows the phases of the process. Not here: what makes weir ready (app).
+
+use tonic_health::ServingStatus;
+use tonic_health::pb::health_server::HealthServer;
+use tonic_health::server::{HealthReporter, HealthService};
+
+use super::service::SERVICE_NAME;
+use crate::lifecycle::{Life, Phase};
+
+/// What can be asked about: the server as a whole, and its one service.
+const NAMES: [&str; 2] = ["", SERVICE_NAME];
+
+/// The states that all runtimes' health services answer from.
+#[derive(Clone, Debug)]
+pub struct Health(HealthReporter);
+
+impl Health {
+    /// Not serving yet.
+    pub async fn starting() -> Self {
+        let health = Self(HealthReporter::new());
+        health.set(ServingStatus::NotServing).await;
+        health
+    }
+
+    /// A service for one runtime.
+    #[must_use]
+    pub fn service(&self) -> HealthServer<HealthService> {
+        HealthServer::new(HealthService::from_health_reporter(self.0.clone()))
+    }
+
+    /// Tells the phases as they come, and returns when draining has begun.
+    ///
+    /// # Errors
+    /// None; the type is that of a supervised task.
+    pub async fn follow(mut self, life: Life) -> Result<(), String> {
+        life.reached(Phase::Serving).await;
+        if life.phase() == Phase::Serving {
+            self.set(ServingStatus::Serving).await;
+            life.reached(Phase::Leaving).await;
+        }
+        self.set(ServingStatus::NotServing).await;
+        life.reached(Phase::Draining).await;
+        // Whoever watches holds a stream open, which would keep the drain waiting until its grace is over. Forgetting
+        // a name ends its streams; then it is there again for who asks.
+        for name in NAMES {
+            self.0.clear_service_status(name).await;
+        }
+        self.set(ServingStatus::NotServing).await;
+        Ok(())
+    }
+
+    async fn set(&self, status: ServingStatus) {
+        for name in NAMES {
+            self.0.set_service_status(name, status).await;
+        }
+    }
+}

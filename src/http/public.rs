@@ -1,0 +1,90 @@
+//! What callers and load balancers use.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, FromRequest as _, Request, State};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+
+use super::{Site, metrics, not_found, readyz, wrong_method};
+use crate::lifecycle::Phase;
+use crate::rls::proto::RateLimitRequest;
+use crate::rls::{convert, json};
+
+/// Every path, for whoever asks for another.
+const PATHS: [&str; 5] = ["POST /json", "GET /healthcheck", "GET /healthz", "GET /metrics", "GET /readyz"];
+
+/// How long the body of a request may take to arrive.
+const BODY_PATIENCE: Duration = Duration::from_secs(10);
+
+pub(super) fn router(site: &Arc<Site>) -> Router {
+    let json = post(decide).layer(DefaultBodyLimit::max(site.request_bytes));
+    Router::new()
+        .route("/json", json)
+        .route("/healthcheck", get(healthcheck))
+        .route("/healthz", get(async || "ok\n"))
+        .route("/metrics", get(metrics))
+        .route("/readyz", get(readyz))
+        .fallback(async |uri: Uri| not_found(&uri, &PATHS))
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(site.clone())
+}
+
+/// envoyproxy/ratelimit's own health endpoint.
+async fn healthcheck(State(site): State<Arc<Site>>) -> Response {
+    if site.life.phase() == Phase::Serving {
+        "OK".into_response()
+    } else {
+        (StatusCode::INTERNAL_SERVER_ERROR, "not serving\n").into_response()
+    }
+}
+
+/// Decides a request in JSON. The content type does not matter, as it does not to envoyproxy/ratelimit.
+async fn decide(State(site): State<Arc<Site>>, request: Request) -> Response {
+    let body = match tokio::time::timeout(BODY_PATIENCE, Bytes::from_request(request, &())).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(rejection)) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
+            site.limiter.refused(Instant::now());
+            let text = format!("body: more than {} bytes", site.request_bytes);
+            return refusal(StatusCode::PAYLOAD_TOO_LARGE, &text);
+        }
+        Ok(Err(rejection)) => return refusal(rejection.status(), &rejection.body_text()),
+        Err(_) => {
+            let text = format!("body: not complete within {BODY_PATIENCE:?}");
+            return refusal(StatusCode::REQUEST_TIMEOUT, &text);
+        }
+    };
+    let started = Instant::now();
+    let refused = |reason: &dyn std::fmt::Display| {
+        site.limiter.refused(started);
+        refusal(StatusCode::BAD_REQUEST, &reason.to_string())
+    };
+    let request: RateLimitRequest = match json::parse_request(&body) {
+        Ok(request) => request,
+        Err(error) => return refused(&error),
+    };
+    let query = match convert::query(&request, &site.bounds) {
+        Ok(query) => query,
+        Err(invalid) => return refused(&invalid),
+    };
+    let answer = match site.limiter.decide(&query, started, None).await {
+        Ok(answer) => answer,
+        Err(error) => return refusal(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
+    };
+    let status = if answer.denied { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
+    match json::render_response(&convert::response(answer)) {
+        Ok(body) => {
+            let kind = HeaderValue::from_static("application/json");
+            (status, [(header::CONTENT_TYPE, kind)], body).into_response()
+        }
+        Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
+}
+
+fn refusal(status: StatusCode, reason: &str) -> Response {
+    (status, format!("{reason}\n")).into_response()
+}

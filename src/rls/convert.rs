@@ -1,0 +1,374 @@
+//! Between the wire and the use case: a request becomes a view of it, an answer becomes a response.
+//!
+//! The view borrows every text from the request. Whatever a caller may send too much of is bounded here, before it
+//! costs anything; what comes out of [`query`] need not be checked again. Not here: deciding, and what an error is
+//! called on gRPC or HTTP.
+
+use std::fmt;
+
+use pbjson_types::Duration;
+use smallvec::SmallVec;
+
+use super::proto::rate_limit_response::rate_limit::Unit as WireUnit;
+use super::proto::rate_limit_response::{Code, DescriptorStatus, RateLimit};
+use super::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit};
+use crate::engine::{Entry, Micros, Take, Unit};
+use crate::limiter::{Answer, Asked, Query, Status, Told};
+
+/// The most that one request may hold. Each is the largest that is accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Descriptors of a request, at most 64.
+    pub descriptors: usize,
+    /// Entries of a descriptor.
+    pub entries: usize,
+    /// Bytes of the domain.
+    pub domain_bytes: usize,
+    /// Bytes of an entry's key.
+    pub key_bytes: usize,
+    /// Bytes of an entry's value.
+    pub value_bytes: usize,
+    /// Hits that one descriptor asks for.
+    pub hits: u32,
+}
+
+/// What is wrong with a request. Shown, it names the field, what was sent and the bound; never a caller's text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invalid {
+    /// The field, such as `descriptors[2].entries[0].value`.
+    pub field: String,
+    /// What is wrong with it.
+    pub problem: Problem,
+}
+
+/// What can be wrong with a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// There is no domain.
+    NoDomain,
+    /// There are no descriptors.
+    NoDescriptors,
+    /// There is more of it than its bound.
+    TooMany {
+        /// How much there is.
+        sent: u64,
+        /// How much there may be.
+        most: u64,
+        /// Of what.
+        what: &'static str,
+    },
+    /// A limit whose unit is not set, or not one of Envoy's.
+    Unit(
+        /// The number sent.
+        i32,
+    ),
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.problem {
+            // These two are worded as envoyproxy/ratelimit does: clients may look for it.
+            Problem::NoDomain => f.write_str("rate limit domain must not be empty"),
+            Problem::NoDescriptors => f.write_str("rate limit descriptor list must not be empty"),
+            Problem::TooMany { sent, most, what } => {
+                write!(f, "{}: {sent} {what}, at most {most}", self.field)
+            }
+            Problem::Unit(unit) => {
+                write!(f, "{}: unknown unit {unit}, expected 1 (SECOND) to 6 (YEAR)", self.field)
+            }
+        }
+    }
+}
+
+impl std::error::Error for Invalid {}
+
+/// The request, seen as a query.
+///
+/// # Errors
+/// When something is missing, beyond its bound, or means nothing.
+pub fn query<'a>(request: &'a RateLimitRequest, bounds: &Bounds) -> Result<Query<'a>, Invalid> {
+    if request.domain.is_empty() {
+        return Err(Invalid { field: "domain".to_owned(), problem: Problem::NoDomain });
+    }
+    within(request.domain.len(), bounds.domain_bytes, "bytes", || "domain".to_owned())?;
+    if request.descriptors.is_empty() {
+        return Err(Invalid { field: "descriptors".to_owned(), problem: Problem::NoDescriptors });
+    }
+    let count = request.descriptors.len();
+    within(count, bounds.descriptors, "descriptors", || "descriptors".to_owned())?;
+    let mut descriptors = SmallVec::with_capacity(count);
+    for (i, descriptor) in request.descriptors.iter().enumerate() {
+        descriptors.push(Asked {
+            entries: entries(descriptor, i, bounds)?,
+            take: take(request, descriptor, i, bounds)?,
+            limit: limit(descriptor, i)?,
+        });
+    }
+    Ok(Query { domain: &request.domain, descriptors })
+}
+
+fn entries<'a>(
+    descriptor: &'a RateLimitDescriptor,
+    i: usize,
+    bounds: &Bounds,
+) -> Result<SmallVec<[Entry<'a>; 4]>, Invalid> {
+    let count = descriptor.entries.len();
+    within(count, bounds.entries, "entries", || format!("descriptors[{i}].entries"))?;
+    let mut entries = SmallVec::with_capacity(count);
+    for (j, entry) in descriptor.entries.iter().enumerate() {
+        within(entry.key.len(), bounds.key_bytes, "bytes", || format!("descriptors[{i}].entries[{j}].key"))?;
+        within(entry.value.len(), bounds.value_bytes, "bytes", || format!("descriptors[{i}].entries[{j}].value"))?;
+        entries.push(Entry { key: &entry.key, value: &entry.value });
+    }
+    Ok(entries)
+}
+
+/// What the descriptor asks for: its own hits, where 0 looks; else the request's, where 0 or nothing is 1.
+fn take(
+    request: &RateLimitRequest,
+    descriptor: &RateLimitDescriptor,
+    i: usize,
+    bounds: &Bounds,
+) -> Result<Take, Invalid> {
+    let sent = match &descriptor.hits_addend {
+        Some(hits) => hits.value,
+        None => u64::from(request.hits_addend.max(1)),
+    };
+    let hits = match u32::try_from(sent) {
+        Ok(hits) if hits <= bounds.hits => hits,
+        _ => {
+            let field = match descriptor.hits_addend {
+                Some(_) => format!("descriptors[{i}].hits_addend"),
+                None => "hits_addend".to_owned(),
+            };
+            let most = u64::from(bounds.hits);
+            let what = "hits";
+            return Err(Invalid { field, problem: Problem::TooMany { sent, most, what } });
+        }
+    };
+    Ok(match (hits, descriptor.is_negative_hits) {
+        (0, _) => Take::Look,
+        (hits, false) => Take::Take(hits),
+        (hits, true) => Take::Give(hits),
+    })
+}
+
+fn limit(descriptor: &RateLimitDescriptor, i: usize) -> Result<Option<(u32, Unit)>, Invalid> {
+    let Some(limit) = &descriptor.limit else {
+        return Ok(None);
+    };
+    let unit = match RateLimitUnit::try_from(limit.unit) {
+        Ok(RateLimitUnit::Second) => Unit::Second,
+        Ok(RateLimitUnit::Minute) => Unit::Minute,
+        Ok(RateLimitUnit::Hour) => Unit::Hour,
+        Ok(RateLimitUnit::Day) => Unit::Day,
+        Ok(RateLimitUnit::Month) => Unit::Month,
+        Ok(RateLimitUnit::Year) => Unit::Year,
+        Ok(RateLimitUnit::Unknown) | Err(_) => {
+            return Err(Invalid { field: format!("descriptors[{i}].limit.unit"), problem: Problem::Unit(limit.unit) });
+        }
+    };
+    Ok(Some((limit.requests_per_unit, unit)))
+}
+
+fn within(sent: usize, most: usize, what: &'static str, field: impl FnOnce() -> String) -> Result<(), Invalid> {
+    if sent <= most {
+        return Ok(());
+    }
+    let (sent, most) = (sent as u64, most as u64);
+    Err(Invalid { field: field(), problem: Problem::TooMany { sent, most, what } })
+}
+
+/// The answer, as it goes over the wire.
+#[must_use]
+pub fn response(answer: Answer) -> RateLimitResponse {
+    RateLimitResponse {
+        overall_code: code(answer.denied).into(),
+        statuses: answer.statuses.into_iter().map(status).collect(),
+        ..RateLimitResponse::default()
+    }
+}
+
+const fn code(over: bool) -> Code {
+    if over { Code::OverLimit } else { Code::Ok }
+}
+
+fn status(status: Status) -> DescriptorStatus {
+    DescriptorStatus {
+        code: code(status.over).into(),
+        current_limit: status.limit.map(current_limit),
+        limit_remaining: status.remaining,
+        duration_until_reset: status.until_reset.map(whole_seconds),
+        quota: None,
+    }
+}
+
+fn current_limit(told: Told) -> RateLimit {
+    let unit = match told.unit {
+        None => WireUnit::Unknown,
+        Some(Unit::Second) => WireUnit::Second,
+        Some(Unit::Minute) => WireUnit::Minute,
+        Some(Unit::Hour) => WireUnit::Hour,
+        Some(Unit::Day) => WireUnit::Day,
+        Some(Unit::Week) => WireUnit::Week,
+        Some(Unit::Month) => WireUnit::Month,
+        Some(Unit::Year) => WireUnit::Year,
+    };
+    RateLimit {
+        requests_per_unit: told.requests,
+        unit: unit.into(),
+        name: told.name.map(String::from).unwrap_or_default(),
+    }
+}
+
+/// Rounded up: Envoy cuts fractions off, and a wait of 0.4 s must not become none.
+fn whole_seconds(us: Micros) -> Duration {
+    let seconds = us.div_ceil(1_000_000);
+    Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Hits;
+    use crate::rls::proto::rate_limit_descriptor::{Entry as WireEntry, RateLimitOverride};
+
+    const EDGE: Bounds =
+        Bounds { descriptors: 2, entries: 1, domain_bytes: 4, key_bytes: 4, value_bytes: 3, hits: u32::MAX };
+
+    fn entry(key: &str, value: &str) -> WireEntry {
+        WireEntry { key: key.into(), value: value.into() }
+    }
+
+    fn request(descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
+        RateLimitRequest { domain: "shop".into(), descriptors, hits_addend: 0 }
+    }
+
+    fn descriptor(entries: Vec<WireEntry>) -> RateLimitDescriptor {
+        RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }
+    }
+
+    /// What is said about a request that fits, with one thing changed.
+    fn refusal(bounds: Bounds, change: fn(&mut RateLimitRequest)) -> String {
+        let user = descriptor(vec![entry("user", "ann")]);
+        let mut request = request(vec![user.clone(), user]);
+        assert!(query(&request, &bounds).is_ok(), "{request:?} fits {bounds:?}");
+        change(&mut request);
+        match query(&request, &bounds) {
+            Ok(query) => panic!("accepted {query:?}"),
+            Err(invalid) => invalid.to_string(),
+        }
+    }
+
+    #[test]
+    fn each_bound_admits_its_edge_and_names_what_is_past_it() {
+        type Case = (fn(&mut RateLimitRequest), &'static str);
+        let cases: [Case; 10] = [
+            (|r| r.domain.push('s'), "domain: 5 bytes, at most 4"),
+            (|r| r.descriptors.push(descriptor(vec![])), "descriptors: 3 descriptors, at most 2"),
+            (|r| r.descriptors[1].entries.push(entry("a", "")), "descriptors[1].entries: 2 entries, at most 1"),
+            (|r| r.descriptors[1].entries[0].key.push('s'), "descriptors[1].entries[0].key: 5 bytes, at most 4"),
+            (|r| r.descriptors[0].entries[0].value.push('a'), "descriptors[0].entries[0].value: 4 bytes, at most 3"),
+            (|r| r.hits_addend = 2, "hits_addend: 2 hits, at most 1"),
+            (|r| r.descriptors[1].hits_addend = Some(2.into()), "descriptors[1].hits_addend: 2 hits, at most 1"),
+            (
+                |r| r.descriptors[1].hits_addend = Some((1 << 32).into()),
+                "descriptors[1].hits_addend: 4294967296 hits, at most 1",
+            ),
+            (|r| r.domain.clear(), "rate limit domain must not be empty"),
+            (|r| r.descriptors.clear(), "rate limit descriptor list must not be empty"),
+        ];
+        for (change, expected) in cases {
+            assert_eq!(refusal(Bounds { hits: 1, ..EDGE }, change), expected);
+        }
+    }
+
+    #[test]
+    fn more_hits_than_a_charge_can_hold_are_refused_whatever_the_bound() {
+        let text = refusal(EDGE, |r| r.descriptors[0].hits_addend = Some((1 << 32).into()));
+        assert_eq!(text, "descriptors[0].hits_addend: 4294967296 hits, at most 4294967295");
+    }
+
+    #[test]
+    fn units_of_overrides_are_envoys() {
+        let unknown =
+            |unit: i32| format!("descriptors[0].limit.unit: unknown unit {unit}, expected 1 (SECOND) to 6 (YEAR)");
+        for (unit, expected) in [
+            (1, Ok(Unit::Second)),
+            (2, Ok(Unit::Minute)),
+            (3, Ok(Unit::Hour)),
+            (4, Ok(Unit::Day)),
+            (5, Ok(Unit::Month)),
+            (6, Ok(Unit::Year)),
+            (0, Err(unknown(0))),
+            (7, Err(unknown(7))),
+            (-1, Err(unknown(-1))),
+        ] {
+            let mut user = descriptor(vec![]);
+            user.limit = Some(RateLimitOverride { requests_per_unit: 5, unit });
+            let request = request(vec![user]);
+            let read =
+                query(&request, &EDGE).map(|query| query.descriptors[0].limit).map_err(|invalid| invalid.to_string());
+            assert_eq!(read, expected.map(|unit| Some((5, unit))));
+        }
+    }
+
+    #[test]
+    fn hits_come_from_the_descriptor_first() {
+        for (of_request, of_descriptor, negative, expected) in [
+            (0, None, false, Take::Take(1)),
+            (7, None, false, Take::Take(7)),
+            (7, Some(3), false, Take::Take(3)),
+            (7, Some(0), false, Take::Look),
+            (0, Some(u64::from(Hits::MAX)), false, Take::Take(Hits::MAX)),
+            (0, None, true, Take::Give(1)),
+            (7, None, true, Take::Give(7)),
+            (7, Some(3), true, Take::Give(3)),
+            (7, Some(0), true, Take::Look),
+        ] {
+            let mut user = descriptor(vec![]);
+            user.hits_addend = of_descriptor.map(Into::into);
+            user.is_negative_hits = negative;
+            let mut request = request(vec![user]);
+            request.hits_addend = of_request;
+            let query = query(&request, &EDGE).unwrap();
+            assert_eq!(query.descriptors[0].take, expected, "{request:?}");
+        }
+    }
+
+    #[test]
+    fn waits_round_up_to_whole_seconds() {
+        for (us, seconds) in [(0, 0), (1, 1), (400_000, 1), (1_000_000, 1), (1_000_001, 2)] {
+            assert_eq!(whole_seconds(us), Duration { seconds, nanos: 0 }, "{us} us");
+        }
+    }
+
+    #[test]
+    fn a_status_without_a_limit_is_only_a_code() {
+        let answer = Answer {
+            denied: true,
+            statuses: smallvec::smallvec![
+                Status::default(),
+                Status { remaining: Hits::MAX, ..Status::default() },
+                Status {
+                    over: true,
+                    limit: Some(Told { requests: 3, unit: Some(Unit::Week), name: Some("weekly".into()) }),
+                    remaining: 0,
+                    until_reset: Some(1),
+                },
+            ],
+        };
+        let response = response(answer);
+        assert_eq!(response.overall_code(), Code::OverLimit);
+        let bare = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
+        let unlimited = DescriptorStatus { limit_remaining: u32::MAX, ..bare.clone() };
+        let over = DescriptorStatus {
+            code: Code::OverLimit.into(),
+            current_limit: Some(RateLimit { requests_per_unit: 3, unit: 7, name: "weekly".into() }),
+            limit_remaining: 0,
+            duration_until_reset: Some(Duration { seconds: 1, nanos: 0 }),
+            quota: None,
+        };
+        assert_eq!(response.statuses, [bare, unlimited, over]);
+    }
+}

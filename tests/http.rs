@@ -1,0 +1,276 @@
+//! The HTTP listeners as callers and operators see them: every path, and every status that it answers.
+
+mod support;
+
+use std::net::{SocketAddr, TcpListener};
+
+use serde_json::{Value, json};
+use support::http::{self, Answer};
+use support::served::Served;
+use support::wait::{PATIENCE, until};
+
+const POLICY: &str = "\
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: year, requests_per_unit: 2, name: per-user}
+  - key: tenant
+    value: acme
+    descriptors:
+      - key: path
+        shadow_mode: true
+        rate_limit: {unit: day, requests_per_unit: 5, algorithm: gcra, burst: 3}
+  - key: staff
+    rate_limit: {unlimited: true}
+";
+
+const ANN: &str = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"ann"}]}]}"#;
+
+fn get(address: SocketAddr, path: &str) -> Answer {
+    http::get(address, path).expect("an answer")
+}
+
+fn json_of(answer: &Answer) -> Value {
+    serde_json::from_str(&answer.body).unwrap_or_else(|error| panic!("{error}: {answer:?}"))
+}
+
+#[test]
+fn json_answers_200_and_then_429() {
+    let served = Served::start(POLICY, &[]);
+    let post = |body: &str| http::post_json(served.at.http, "/json", body).expect("an answer");
+    for (status, code, remaining) in [(200, "OK", Some(1)), (200, "OK", None), (429, "OVER_LIMIT", None)] {
+        let answer = post(ANN);
+        assert_eq!(answer.status, status, "{answer:?}");
+        assert_eq!(answer.header("content-type"), Some("application/json"));
+        let mut body = json_of(&answer);
+        let told = body["statuses"][0].as_object_mut().expect("a status");
+        let reset = told.remove("durationUntilReset").expect("a time");
+        assert!(reset.as_str().is_some_and(|text| text.ends_with('s')), "{reset}");
+        let limit = json!({"name": "per-user", "requestsPerUnit": 2, "unit": "YEAR"});
+        let mut expected = json!({"code": code, "currentLimit": limit});
+        if let Some(remaining) = remaining {
+            expected["limitRemaining"] = json!(remaining);
+        }
+        assert_eq!(body, json!({"overallCode": code, "statuses": [expected]}));
+    }
+    let plain = http::request(served.at.http, "POST", "/json", &[("content-type", "text/plain")], ANN);
+    assert_eq!(plain.expect("an answer").status, 429, "the content type does not matter");
+}
+
+#[test]
+fn json_says_what_is_wrong_with_a_request() {
+    let served = Served::start(POLICY, &[]);
+    for (body, text) in [
+        ("", "empty body"),
+        ("{", "line 1 column 1"),
+        (r#"{"domain":"shop","surprise":1}"#, "surprise"),
+        (r#"{"domain":"shop"}"#, "rate limit descriptor list must not be empty"),
+        (r#"{"descriptors":[{}]}"#, "rate limit domain must not be empty"),
+        (
+            r#"{"domain":"shop","descriptors":[{"limit":{"requestsPerUnit":1}}]}"#,
+            "descriptors[0].limit.unit: unknown unit 0",
+        ),
+    ] {
+        let answer = http::post_json(served.at.http, "/json", body).expect("an answer");
+        assert_eq!(answer.status, 400, "{body}: {answer:?}");
+        assert!(answer.body.contains(text), "{body}: {answer:?}");
+    }
+    assert_eq!(served.metric("weir_requests_total{result=\"invalid\"}"), Some(6));
+}
+
+#[test]
+fn a_store_that_is_not_there_is_503_and_told() {
+    let nobody = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
+    let url = format!("redis.url=redis://{nobody}");
+    let served = Served::starting(POLICY, &["store=redis", &url]);
+    let answer = http::post_json(served.at.http, "/json", ANN).expect("an answer");
+    assert_eq!(answer.status, 503, "{answer:?}");
+    assert!(answer.body.contains("nothing was charged"), "{answer:?}");
+    let state = get(served.at.admin, "/state?domain=shop&descriptor=user=ann");
+    assert_eq!(state.status, 503, "{state:?}");
+
+    // Not ready before the store has had its time to answer, and alive all the same.
+    let ready = get(served.at.http, "/readyz");
+    assert_eq!(ready.status, 503, "{ready:?}");
+    let detail = json_of(&ready);
+    assert_eq!((&detail["ready"], &detail["phase"]), (&json!(false), &json!("starting")));
+    assert_eq!(detail["store"], json!({"name": "redis", "answered": false}));
+    assert_eq!(get(served.at.http, "/healthcheck").status, 500);
+    assert_eq!(get(served.at.http, "/healthz").status, 200);
+}
+
+#[test]
+fn health_is_told_on_every_path_that_somebody_asks() {
+    let served = Served::start(POLICY, &[]);
+    let live = get(served.at.http, "/healthz");
+    assert_eq!((live.status, live.body.as_str()), (200, "ok\n"));
+    let reference = get(served.at.http, "/healthcheck");
+    assert_eq!((reference.status, reference.body.as_str()), (200, "OK"));
+    for address in [served.at.http, served.at.admin] {
+        let ready = get(address, "/readyz");
+        assert_eq!(ready.status, 200, "{ready:?}");
+        let expected = json!({
+            "ready": true,
+            "phase": "serving",
+            "store": {"name": "memory", "answered": true},
+            "policies": {"domains": 1, "rules": 3, "problems": []},
+        });
+        assert_eq!(json_of(&ready), expected);
+    }
+}
+
+#[test]
+fn who_leaves_says_so_and_still_answers() {
+    let mut served = Served::start(POLICY, &["shutdown.pause=5m"]);
+    let stop = served.stop.take().expect("it is running");
+    stop.tell();
+    until("/readyz to say 503", PATIENCE, || (get(served.at.http, "/readyz").status == 503).then_some(()));
+    assert_eq!(json_of(&get(served.at.http, "/readyz"))["phase"], "leaving");
+    assert_eq!(get(served.at.http, "/healthcheck").status, 500);
+    assert_eq!(get(served.at.http, "/healthz").status, 200);
+    assert_eq!(http::post_json(served.at.http, "/json", ANN).expect("an answer").status, 200);
+    // Told once more, it waits no longer.
+    stop.tell();
+    served.stop().expect("it ends well");
+}
+
+#[test]
+fn other_paths_and_methods_are_told_what_there_is() {
+    let served = Served::start(POLICY, &[]);
+    let public = get(served.at.http, "/policies");
+    assert_eq!(public.status, 404);
+    assert_eq!(
+        public.body,
+        "no /policies, only POST /json, GET /healthcheck, GET /healthz, GET /metrics, GET /readyz\n"
+    );
+    let admin = get(served.at.admin, "/json");
+    assert_eq!(admin.status, 404);
+    assert!(admin.body.contains("DELETE /state?domain=D&descriptor=K=V,K=V"), "{admin:?}");
+    for (address, method, path) in [
+        (served.at.http, "GET", "/json"),
+        (served.at.http, "POST", "/metrics"),
+        (served.at.admin, "POST", "/state"),
+        (served.at.admin, "DELETE", "/policies"),
+    ] {
+        let answer = http::request(address, method, path, &[], "").expect("an answer");
+        assert_eq!((answer.status, answer.body), (405, format!("no {method} on {path}\n")));
+    }
+}
+
+#[test]
+fn metrics_count_by_domain_rule_and_limit() {
+    let served = Served::start(POLICY, &[]);
+    for _ in 0..3 {
+        http::post_json(served.at.http, "/json", ANN).expect("an answer");
+    }
+    let labels = "{domain=\"shop\",limit=\"per-user\",rule=\"user\"}";
+    let count = |name: &str| served.metric(&format!("{name}{labels}"));
+    assert_eq!(count("weir_hits_total"), Some(3));
+    assert_eq!(count("weir_within_limit_hits_total"), Some(2));
+    assert_eq!(count("weir_near_limit_hits_total"), Some(1));
+    assert_eq!(count("weir_over_limit_hits_total"), Some(1));
+    assert_eq!(count("weir_shadow_hits_total"), Some(0));
+    assert_eq!(served.metric("weir_requests_total{result=\"ok\"}"), Some(2));
+    assert_eq!(served.metric("weir_requests_total{result=\"over_limit\"}"), Some(1));
+    assert_eq!(served.metric("weir_decision_duration_seconds_count"), Some(3));
+    assert_eq!(served.metric("weir_keys"), Some(1));
+    assert_eq!(served.metric("weir_config_loads_total"), Some(1));
+    assert_eq!(served.metric("weir_config_load_errors_total"), Some(0));
+    let answer = get(served.at.admin, "/metrics");
+    assert_eq!(answer.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    assert!(answer.body.contains("weir_build_info{commit="), "{}", answer.body);
+}
+
+/// Every sample has a type, a help and a label set of its own: what Prometheus refuses a scrape for.
+#[test]
+fn metrics_are_well_formed() {
+    let served = Served::start(POLICY, &[]);
+    http::post_json(served.at.http, "/json", ANN).expect("an answer");
+    let text = get(served.at.http, "/metrics").body;
+    let mut typed = Vec::new();
+    let mut seen = std::collections::BTreeSet::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let name = rest.split(' ').next().expect("a name");
+            assert!(!typed.contains(&name.to_owned()), "{name} has two types");
+            typed.push(name.to_owned());
+        } else if !line.starts_with('#') {
+            let (series, value) = line.rsplit_once(' ').expect("a value");
+            assert!(value.parse::<f64>().is_ok(), "{line}");
+            assert!(seen.insert(series.to_owned()), "{series} twice");
+            let name = series.split('{').next().expect("a name");
+            let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+            let last = typed.last().expect("a type before");
+            assert!(last == base || last == name, "{series} under the type of {last}");
+        }
+    }
+    assert!(typed.len() > 15, "{typed:?}");
+}
+
+#[test]
+fn the_operator_sees_the_policies_with_their_places() {
+    let served = Served::start(POLICY, &[]);
+    let answer = get(served.at.admin, "/policies");
+    assert_eq!(answer.status, 200);
+    let policies = json_of(&answer);
+    let rules = policies["domains"][0]["rules"].as_array().expect("a list");
+    assert_eq!(policies["domains"][0]["domain"], "shop");
+    let descriptors: Vec<_> = rules.iter().map(|rule| &rule["descriptor"]).collect();
+    assert_eq!(descriptors, ["user", "tenant=acme|path", "staff"]);
+    assert!(rules[0]["place"].as_str().is_some_and(|place| place.ends_with("policy.yaml:3:5")), "{}", rules[0]);
+    assert_eq!(rules[1]["role"], "shadow");
+    let limit = json!({
+        "name": null, "algorithm": "gcra", "requests": 5, "window_us": 86_400_000_000_u64, "capacity": 3, "id": "g86400s",
+    });
+    assert_eq!(rules[1]["limits"], json!([limit]));
+    assert_eq!((&rules[2]["unlimited"], &rules[2]["limits"]), (&json!(true), &json!([])));
+}
+
+#[test]
+fn the_operator_sees_and_resets_the_state_of_a_descriptor() {
+    let served = Served::start(POLICY, &[]);
+    let path = "/state?domain=shop&descriptor=user=ann";
+    let limit = || json_of(&get(served.at.admin, path))["limits"][0].clone();
+    let fresh = limit();
+    assert_eq!((&fresh["stored"], &fresh["remaining"]), (&json!(false), &json!(2)));
+    for _ in 0..2 {
+        http::post_json(served.at.http, "/json", ANN).expect("an answer");
+    }
+    let used = limit();
+    assert_eq!(used["key"], "w1:{shop|user=ann}f31536000s");
+    assert_eq!(
+        (&used["algorithm"], &used["stored"], &used["remaining"]),
+        (&json!("fixed_window"), &json!(true), &json!(0))
+    );
+    let year_us = 31_536_000_000_000_u64;
+    assert!(used["reset_after_us"].as_u64().is_some_and(|us| (1..=year_us).contains(&us)), "{used}");
+
+    let reset = http::request(served.at.admin, "DELETE", path, &[], "").expect("an answer");
+    assert_eq!(reset.status, 200, "{reset:?}");
+    assert_eq!(json_of(&reset), json!({"keys": ["w1:{shop|user=ann}f31536000s"], "stored": 1}));
+    assert_eq!(limit()["remaining"], 2);
+    let again = http::request(served.at.admin, "DELETE", path, &[], "").expect("an answer");
+    assert_eq!(json_of(&again)["stored"], 0);
+}
+
+#[test]
+fn the_operator_is_told_what_is_wrong_with_a_question() {
+    let served = Served::start(POLICY, &[]);
+    for (query, status, text) in [
+        ("", 400, "domain"),
+        ("?domain=shop", 400, "descriptor"),
+        ("?domain=shop&descriptor=user", 400, "\"user\" has no \"=\""),
+        ("?domain=shop&descriptor==x", 400, "has no key"),
+        ("?domain=shop&descriptor=user=ann&descripter=x", 400, "descripter"),
+        ("?domain=nowhere&descriptor=user=ann", 404, "no limit"),
+        ("?domain=shop&descriptor=nobody=x", 404, "no limit"),
+        ("?domain=shop&descriptor=staff=1", 404, "no limit"),
+    ] {
+        for method in ["GET", "DELETE"] {
+            let answer = http::request(served.at.admin, method, &format!("/state{query}"), &[], "").expect("an answer");
+            assert_eq!(answer.status, status, "{method} {query}: {answer:?}");
+            let error = json_of(&answer)["error"].as_str().expect("an error").to_owned();
+            assert!(error.contains(text), "{method} {query}: {error}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The real server inside of the test's own process, on free ports: for what need not start a binary.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use tempfile::TempDir;
+use weir::app::{self, Addresses, AppError, Listeners, Stop};
+use weir::config::settings::{Layer, Settings};
+
+use super::http;
+use super::wait::{PATIENCE, until};
+
+/// A running server, told to stop when dropped.
+pub struct Served {
+    /// Where it listens.
+    pub at: Addresses,
+    /// Tells it to stop.
+    pub stop: Option<Stop>,
+    thread: Option<JoinHandle<Result<(), AppError>>>,
+    _policies: TempDir,
+}
+
+impl Served {
+    /// Serves one policy file with these settings (`NAME=VALUE`), and waits until it is ready.
+    pub fn start(policy: &str, settings: &[&str]) -> Served {
+        let served = Served::starting(policy, settings);
+        until("the server to be ready", PATIENCE, || {
+            http::get(served.at.http, "/readyz").is_ok_and(|answer| answer.status == 200).then_some(())
+        });
+        served
+    }
+
+    /// The same without the wait.
+    pub fn starting(policy: &str, settings: &[&str]) -> Served {
+        let policies = TempDir::new().expect("a temporary directory");
+        fs::write(policies.path().join("policy.yaml"), policy).expect("the policy is written");
+        let mut layer = Layer::default();
+        for listener in ["grpc", "http", "admin"] {
+            layer.set(&format!("listen.{listener}=127.0.0.1:0"));
+        }
+        layer.set(&format!("policies.directory={}", policies.path().display()));
+        layer.set("shutdown.pause=0s");
+        // The screen of the text format is for people.
+        layer.set("log.format=json");
+        let mut asked = Layer::default();
+        for assignment in settings {
+            asked.set(assignment);
+        }
+        let settings = Settings::load(&[layer, asked]).unwrap_or_else(|problems| panic!("{problems}"));
+
+        let (stop, shutdown) = app::shutdown();
+        let (sender, bound) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async {
+                let listeners = Listeners::bind(&settings.listen).await?;
+                sender.send(listeners.addresses()).expect("the test waits");
+                app::serve(listeners, settings, shutdown).await
+            })
+        });
+        let at = bound.recv_timeout(PATIENCE).expect("the listeners are bound");
+        Served { at, stop: Some(stop), thread: Some(thread), _policies: policies }
+    }
+
+    /// Tells it to stop and waits for the end.
+    pub fn stop(mut self) -> Result<(), AppError> {
+        drop(self.stop.take());
+        let thread = self.thread.take().expect("it is stopped once");
+        thread.join().expect("the server does not panic")
+    }
+
+    /// The value of one line of `/metrics`, named with its labels.
+    pub fn metric(&self, series: &str) -> Option<u64> {
+        metric(self.at.http, series)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(std::thread::panicking() || matches!(ended, Ok(Ok(()))), "the server failed: {ended:?}");
+        }
+    }
+}
+
+/// The value of one line of `/metrics`, named with its labels.
+pub fn metric(address: SocketAddr, series: &str) -> Option<u64> {
+    let answer = http::get(address, "/metrics").expect("an answer");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let line = answer.body.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    line.map(|value| value.parse().expect("a whole number"))
+}
