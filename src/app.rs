@@ -24,7 +24,7 @@ use crate::grpc::health::Health;
 use crate::http::{Report, Site};
 use crate::lifecycle::{Done, Life, Phase, Phases, Supervisor};
 use crate::limiter::{Limiter, Policies};
-use crate::rls::convert::Bounds;
+use crate::rls::convert::{Bounds, Extras};
 use crate::telemetry::logging::{self, Format, InitError};
 use crate::telemetry::metrics::Metrics;
 use crate::{grpc, http};
@@ -121,6 +121,8 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         move |store| Arc::new(Limiter::new(policies.clone(), store, mode, budget, metrics.observer()))
     };
     let bounds = bounds(&settings.limits);
+    let extras =
+        Extras { dynamic_metadata: settings.response.dynamic_metadata, delay_header: settings.response.delay_header };
     let request_bytes = settings.limits.request_bytes;
     let site = Arc::new(Site {
         limiter: limiter(store.clone()),
@@ -128,12 +130,13 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         life: life.clone(),
         report: report.clone(),
         bounds,
+        extras,
         request_bytes,
     });
 
     let screen = screen::Screen::new(&settings, listeners.addresses, &policies.current());
     let health = Health::starting().await;
-    let options = grpc::Options { cores: settings.runtime.cores(), request_bytes, bounds };
+    let options = grpc::Options { cores: settings.runtime.cores(), request_bytes, bounds, extras };
     let of_core = move |_| limiter(stores.open());
     let grpc = grpc::start(&supervisor, &life, listeners.grpc, options, &health, of_core)?;
     gauges(&metrics, &grpc.loads, &site)?;

@@ -30,7 +30,7 @@ use self::service::{Other, RateLimits, Services};
 pub use self::service::{SERVICE_NAME, SHOULD_RATE_LIMIT};
 use crate::lifecycle::{Done, Life, Phase, Supervisor};
 use crate::limiter::Limiter;
-use crate::rls::convert::Bounds;
+use crate::rls::convert::{Bounds, Extras};
 use crate::rls::proto::FILE_DESCRIPTOR_SET;
 
 /// The most connections at a time, over all runtimes; more are closed as they come.
@@ -59,6 +59,8 @@ pub struct Options {
     pub request_bytes: usize,
     /// What a request may hold.
     pub bounds: Bounds,
+    /// What responses have beyond the statuses.
+    pub extras: Extras,
 }
 
 /// What is running.
@@ -94,8 +96,12 @@ where
         let (life, health, limiter) = (life.clone(), health.clone(), limiter.clone());
         let done = supervisor.thread(&format!("grpc-{core}"), move || {
             runtime.block_on(async {
-                let limits =
-                    RateLimits { limiter: limiter(core), bounds: options.bounds, request_bytes: options.request_bytes };
+                let limits = RateLimits {
+                    limiter: limiter(core),
+                    bounds: options.bounds,
+                    extras: options.extras,
+                    request_bytes: options.request_bytes,
+                };
                 serve(limits, &health, accepted, life).await
             })
         })?;

@@ -22,7 +22,7 @@ use tokio::net::TcpListener;
 pub use self::listener::CONNECTIONS_MAX;
 use crate::lifecycle::{Life, Phase};
 use crate::limiter::{Limiter, PolicySet};
-use crate::rls::convert::Bounds;
+use crate::rls::convert::{Bounds, Extras};
 use crate::telemetry::metrics::Metrics;
 
 /// What the handlers of both listeners answer from.
@@ -37,6 +37,8 @@ pub struct Site {
     pub report: Arc<Report>,
     /// What a request may hold.
     pub bounds: Bounds,
+    /// What responses have beyond the statuses.
+    pub extras: Extras,
     /// The largest body in bytes.
     pub request_bytes: usize,
 }

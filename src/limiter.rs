@@ -1,6 +1,8 @@
 //! The use case: policies and a store make a decision about one request.
 //!
-//! Not here: the wire (rls) and what a decision is (engine).
+//! Not here: the wire (rls), what a decision is (engine) and where a calendar's windows begin (limiter/calendar.rs).
+
+mod calendar;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,12 +12,16 @@ use smallvec::SmallVec;
 
 pub use crate::engine::observer::{Charged, DecisionResult, Observer, Tally};
 use crate::engine::policy::{Domain, Match};
-use crate::engine::{Charge, Decision, Hits, Micros, Mode, Outcome, Role, State, Take, Unit, Verdict, algorithm, key};
+use crate::engine::{
+    Anchor, Charge, Decision, Hits, Micros, Mode, Outcome, Role, State, Take, Unit, Verdict, algorithm, key,
+};
 // What the listeners need of the modules below, so that they need not know those.
 pub use crate::engine::descriptor::parse_entries;
 pub use crate::engine::{Entry, Limit, PolicySet, Rule};
+use crate::store::{Clock, Reply, Store, SystemClock};
 pub use crate::store::{Failure, StoreError};
-use crate::store::{Reply, Store};
+
+use self::calendar::Calendar;
 
 /// Keys are written into one text; room for a decision of a few charges, so that it seldom grows.
 const KEYS_BYTES: usize = 256;
@@ -62,6 +68,21 @@ pub struct Status {
     pub remaining: Hits,
     /// Over: the wait until this request would fit. Within: the time until the state is empty. In microseconds.
     pub until_reset: Option<Micros>,
+    /// What the wire has no field for; none where nothing matched.
+    pub detail: Option<Detail>,
+}
+
+/// What is known of the limit that a status speaks of, to the microsecond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Detail {
+    /// The algorithm's name.
+    pub algorithm: &'static str,
+    /// When the same request would fit again, all else equal: 0 where it would at once, nothing where it never will.
+    pub fits_after: Option<Micros>,
+    /// The time until the state equals an empty one.
+    pub reset_after: Micros,
+    /// How long an admitted request waits for its turn; 0 for all but `leaky_bucket`.
+    pub wait: Micros,
 }
 
 /// A limit as callers see it.
@@ -132,6 +153,7 @@ pub struct Limiter {
     mode: Mode,
     /// The most time that a store gets for one decision.
     budget: Duration,
+    calendar: Calendar,
     observer: Arc<dyn Observer>,
 }
 
@@ -145,7 +167,7 @@ impl Limiter {
         budget: Duration,
         observer: Arc<dyn Observer>,
     ) -> Self {
-        Self { policies, store, mode, budget, observer }
+        Self { policies, store, mode, budget, calendar: Calendar::default(), observer }
     }
 
     /// Decides one request, which began at `started` and has until `deadline` if its caller set one.
@@ -164,20 +186,20 @@ impl Limiter {
             return Ok(unmatched(query));
         };
         let plan = Plan::of(&in_force.policies, domain, query);
-        let charges = plan.charges(query);
+        let mut charges = plan.charges(query);
         if charges.is_empty() {
             self.observer.decided(DecisionResult::Ok, started.elapsed());
             return Ok(plan.answer(query, None));
         }
-        let decision = match self.store.decide(&charges, self.mode, self.deadline(started, deadline)) {
-            Reply::Ready(decision) => decision,
-            Reply::Pending(decision) => {
-                let decision = decision.await;
-                let error = decision.as_ref().err().map(StoreError::kind);
-                self.observer.store_called(error, started.elapsed());
-                decision
-            }
-        };
+        let deadline = self.deadline(started, deadline);
+        self.set_bounds(&mut charges, None);
+        let mut decision = self.ask(&charges, started, deadline).await;
+        if let Err(StoreError::Rewindow { now }) = decision {
+            // Nothing was charged: the store's clock and ours are on two sides of a boundary. Once is enough, unless
+            // its clock jumps meanwhile.
+            self.set_bounds(&mut charges, Some(now));
+            decision = self.ask(&charges, started, deadline).await;
+        }
         let decision = match decision {
             Ok(decision) => decision,
             Err(error) => {
@@ -199,6 +221,27 @@ impl Limiter {
         self.observer.decided(DecisionResult::Invalid, started.elapsed());
     }
 
+    async fn ask(&self, charges: &[Charge<'_>], started: Instant, deadline: Instant) -> Result<Decision, StoreError> {
+        match self.store.decide(charges, self.mode, deadline) {
+            Reply::Ready(decision) => decision,
+            Reply::Pending(decision) => {
+                let decision = decision.await;
+                let error = decision.as_ref().err().map(StoreError::kind);
+                self.observer.store_called(error, started.elapsed());
+                decision
+            }
+        }
+    }
+
+    /// Gives calendar charges the boundaries around `now`, by our own clock where the store has not told its. [cl-3]
+    fn set_bounds(&self, charges: &mut [Charge<'_>], now: Option<Micros>) {
+        for charge in charges {
+            if let Anchor::Calendar(_) = charge.limit.algorithm().anchor() {
+                charge.bounds = self.calendar.bounds(charge.limit, now.unwrap_or_else(|| SystemClock.now()));
+            }
+        }
+    }
+
     /// The states of a descriptor's limits, without touching them; empty where no rule matches.
     ///
     /// # Errors
@@ -209,7 +252,8 @@ impl Limiter {
         let asked: Vec<(&str, &Limit)> = keyed.iter().map(|(key, limit)| (key.as_str(), *limit)).collect();
         let peeked = self.store.peek(&asked, self.deadline(Instant::now(), None)).get().await?;
         let peeks = keyed.iter().zip(peeked.states).map(|((key, limit), state)| {
-            let seen = algorithm::seen(limit, state.as_ref(), 0, None, peeked.now);
+            let bounds = self.calendar.bounds(limit, peeked.now);
+            let seen = algorithm::seen(limit, state.as_ref(), 0, bounds, peeked.now);
             Peek {
                 key: key.clone(),
                 algorithm: limit.algorithm().name(),
@@ -401,6 +445,7 @@ impl<'p> Plan<'p> {
 
     fn answer(&self, query: &Query<'_>, decided: Option<(&[Charge<'_>], &Decision)>) -> Answer {
         let replaced = replaced_names(&self.met);
+        let now = decided.map_or(0, |(_, decision)| decision.now);
         let mut statuses = SmallVec::new();
         let mut rest = decided.map_or(&[][..], |(charges, _)| charges);
         let mut outcomes = decided.map_or(&[][..], |(_, decision)| &decision.outcomes);
@@ -411,7 +456,7 @@ impl<'p> Plan<'p> {
                     Status { remaining: Hits::MAX, ..Status::default() }
                 }
                 (_, 0) => Status::default(),
-                _ => status_of(&rest[..count], &outcomes[..count]),
+                _ => status_of(&rest[..count], &outcomes[..count], now),
             };
             statuses.push(status);
             (rest, outcomes) = (&rest[count..], &outcomes[count..]);
@@ -436,7 +481,7 @@ fn passes_everything(rule: &Rule, replaced: &[&str]) -> bool {
 
 /// What a descriptor is told about its limits: over, the longest wait among those that deny; within, the least that is
 /// left, and of equals the one that resets last. [dc-8]
-fn status_of(charges: &[Charge<'_>], outcomes: &[Outcome]) -> Status {
+fn status_of(charges: &[Charge<'_>], outcomes: &[Outcome], now: Micros) -> Status {
     let denies = |charge: &Charge<'_>, outcome: &Outcome| charge.role != Role::Shadow && outcome.verdict.is_over();
     let wait = |outcome: &Outcome| match outcome.verdict {
         Verdict::Never => Micros::MAX,
@@ -467,5 +512,22 @@ fn status_of(charges: &[Charge<'_>], outcomes: &[Outcome]) -> Status {
         Verdict::Over { retry_after } if over => retry_after,
         _ => outcome.reset_after,
     };
-    Status { over, limit: Some(Told::of(charge.limit)), remaining: outcome.remaining, until_reset: Some(until_reset) }
+    let fits_after = match outcome.verdict {
+        Verdict::Over { retry_after } => Some(retry_after),
+        Verdict::Never => None,
+        Verdict::Within => algorithm::fits_after(charge.limit, &outcome.state, charge.take.asked(), now),
+    };
+    let detail = Detail {
+        algorithm: charge.limit.algorithm().name(),
+        fits_after,
+        reset_after: outcome.reset_after,
+        wait: outcome.wait,
+    };
+    Status {
+        over,
+        limit: Some(Told::of(charge.limit)),
+        remaining: outcome.remaining,
+        until_reset: Some(until_reset),
+        detail: Some(detail),
+    }
 }

@@ -5,6 +5,7 @@
 //! Nothing here decides anything, opens a connection or knows about HTTP.
 
 pub mod convert;
+pub mod detail;
 pub mod json;
 
 /// The generated types, in modules named as the packages of proto/ are, and the service's own

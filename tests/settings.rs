@@ -57,6 +57,7 @@ fn the_defaults_are_those_of_the_design() {
         store: Memory,
         charging: Atomic,
         near_limit_percent: 80,
+        response: Response { dynamic_metadata: false, delay_header: false },
         memory: Memory {
             max_keys: 1000000,
         },

@@ -38,6 +38,8 @@ pub struct Settings {
     pub charging: Charging,
     /// The part of a limit above which hits count as near it, in percent.
     pub near_limit_percent: u32,
+    /// What responses have beyond the statuses.
+    pub response: Response,
     /// The memory store.
     pub memory: Memory,
     /// The Redis store.
@@ -86,6 +88,15 @@ pub enum Charging {
     Atomic,
     /// Each limit for itself, as envoyproxy/ratelimit does.
     Independent,
+}
+
+/// What responses have beyond the statuses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// Exact waits in the dynamic metadata.
+    pub dynamic_metadata: bool,
+    /// `leaky_bucket`'s wait as a request header for Envoy's fault filter.
+    pub delay_header: bool,
 }
 
 /// The memory store.
@@ -249,6 +260,10 @@ impl Settings {
                 _ => Err("no such charging".to_owned()),
             })?,
             near_limit_percent: from.value("near_limit_percent", value::integer)?,
+            response: Response {
+                dynamic_metadata: from.value("response.dynamic_metadata", value::switch)?,
+                delay_header: from.value("response.delay_header", value::switch)?,
+            },
             memory: Memory { max_keys: from.value("memory.max_keys", value::integer)? },
             redis: Redis {
                 url: from.value("redis.url", str::parse)?,

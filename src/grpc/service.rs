@@ -20,7 +20,7 @@ use tonic_health::server::HealthService;
 
 use super::status::{Refusal, status};
 use crate::limiter::Limiter;
-use crate::rls::convert::{self, Bounds};
+use crate::rls::convert::{self, Bounds, Extras};
 use crate::rls::proto::{RateLimitRequest, RateLimitResponse};
 
 /// The service's full name.
@@ -56,6 +56,7 @@ pub(super) struct Services {
 pub(super) struct RateLimits {
     pub(super) limiter: Arc<Limiter>,
     pub(super) bounds: Bounds,
+    pub(super) extras: Extras,
     /// The largest request, in bytes.
     pub(super) request_bytes: usize,
 }
@@ -109,7 +110,7 @@ impl UnaryService<RateLimitRequest> for ShouldRateLimit {
                 status(&Refusal::Invalid(invalid))
             })?;
             match limits.limiter.decide(&query, started, deadline).await {
-                Ok(answer) => Ok(Response::new(convert::response(answer))),
+                Ok(answer) => Ok(Response::new(convert::response(answer, limits.extras))),
                 Err(error) => Err(status(&Refusal::Store(error))),
             }
         })

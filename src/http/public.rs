@@ -5,15 +5,18 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, FromRequest as _, Request, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{DefaultBodyLimit, FromRequest as _, Query, Request, State};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use serde::Deserialize;
 
 use super::{Site, metrics, not_found, readyz, wrong_method};
 use crate::lifecycle::Phase;
+use crate::limiter::Detail;
 use crate::rls::proto::RateLimitRequest;
-use crate::rls::{convert, json};
+use crate::rls::{convert, detail, json};
 
 /// Every path, for whoever asks for another.
 const PATHS: [&str; 5] = ["POST /json", "GET /healthcheck", "GET /healthz", "GET /metrics", "GET /readyz"];
@@ -43,8 +46,25 @@ async fn healthcheck(State(site): State<Arc<Site>>) -> Response {
     }
 }
 
+/// What `/json` can be asked for beside the body.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked {
+    /// Adds to each status what Envoy's format has no field for.
+    #[serde(default)]
+    detail: bool,
+}
+
 /// Decides a request in JSON. The content type does not matter, as it does not to envoyproxy/ratelimit.
-async fn decide(State(site): State<Arc<Site>>, request: Request) -> Response {
+async fn decide(
+    State(site): State<Arc<Site>>,
+    asked: Result<Query<Asked>, QueryRejection>,
+    request: Request,
+) -> Response {
+    let wants_detail = match asked {
+        Ok(Query(Asked { detail })) => detail,
+        Err(rejection) => return refusal(StatusCode::BAD_REQUEST, &rejection.body_text()),
+    };
     let body = match tokio::time::timeout(BODY_PATIENCE, Bytes::from_request(request, &())).await {
         Ok(Ok(body)) => body,
         Ok(Err(rejection)) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
@@ -76,7 +96,10 @@ async fn decide(State(site): State<Arc<Site>>, request: Request) -> Response {
         Err(error) => return refusal(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
     };
     let status = if answer.denied { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
-    match json::render_response(&convert::response(answer)) {
+    let details: Vec<Option<Detail>> = answer.statuses.iter().map(|status| status.detail).collect();
+    let body = json::render_response(&convert::response(answer, site.extras));
+    let body = if wants_detail { body.and_then(|body| detail::add_to_json(&body, &details)) } else { body };
+    match body {
         Ok(body) => {
             let kind = HeaderValue::from_static("application/json");
             (status, [(header::CONTENT_TYPE, kind)], body).into_response()

@@ -9,9 +9,10 @@ use std::fmt;
 use pbjson_types::Duration;
 use smallvec::SmallVec;
 
+use super::detail;
 use super::proto::rate_limit_response::rate_limit::Unit as WireUnit;
 use super::proto::rate_limit_response::{Code, DescriptorStatus, RateLimit};
-use super::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit};
+use super::proto::{HeaderValue, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit};
 use crate::engine::{Entry, Micros, Take, Unit};
 use crate::limiter::{Answer, Asked, Query, Status, Told};
 
@@ -179,14 +180,38 @@ fn within(sent: usize, most: usize, what: &'static str, field: impl FnOnce() -> 
     Err(Invalid { field: field(), problem: Problem::TooMany { sent, most, what } })
 }
 
+/// What a response has beyond what Envoy's own service tells; each off unless a setting asks for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extras {
+    /// The detail of each status, as dynamic metadata under the key `weir`.
+    pub dynamic_metadata: bool,
+    /// The wait until an admitted request's turn, as the header by which Envoy's fault filter delays it.
+    pub delay_header: bool,
+}
+
+/// The header by which Envoy's fault filter, set to `header_delay`, delays a request: milliseconds.
+pub const DELAY_HEADER: &str = "x-envoy-fault-delay-request";
+
 /// The answer, as it goes over the wire.
 #[must_use]
-pub fn response(answer: Answer) -> RateLimitResponse {
-    RateLimitResponse {
-        overall_code: code(answer.denied).into(),
-        statuses: answer.statuses.into_iter().map(status).collect(),
-        ..RateLimitResponse::default()
+pub fn response(answer: Answer, extras: Extras) -> RateLimitResponse {
+    let mut response = RateLimitResponse { overall_code: code(answer.denied).into(), ..RateLimitResponse::default() };
+    if extras.dynamic_metadata {
+        response.dynamic_metadata = Some(detail::metadata(&answer));
     }
+    if extras.delay_header && !answer.denied {
+        let wait = answer.statuses.iter().filter_map(|status| Some(status.detail?.wait)).max().unwrap_or(0);
+        if wait > 0 {
+            let value = wait.div_ceil(1_000).to_string();
+            response.request_headers_to_add.push(HeaderValue {
+                key: DELAY_HEADER.to_owned(),
+                value,
+                ..HeaderValue::default()
+            });
+        }
+    }
+    response.statuses = answer.statuses.into_iter().map(status).collect();
+    response
 }
 
 const fn code(over: bool) -> Code {
@@ -355,10 +380,11 @@ mod tests {
                     limit: Some(Told { requests: 3, unit: Some(Unit::Week), name: Some("weekly".into()) }),
                     remaining: 0,
                     until_reset: Some(1),
+                    detail: None,
                 },
             ],
         };
-        let response = response(answer);
+        let response = response(answer, Extras::default());
         assert_eq!(response.overall_code(), Code::OverLimit);
         let bare = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
         let unlimited = DescriptorStatus { limit_remaining: u32::MAX, ..bare.clone() };

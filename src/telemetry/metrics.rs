@@ -522,7 +522,7 @@ mod tests {
     use super::*;
     use crate::engine::decision;
     use crate::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-    use crate::engine::{Algorithm, Limit, State, Unit};
+    use crate::engine::{Algorithm, Limit, State, Unit, algorithm};
 
     const NOW: u64 = 2_000_000_000_000_000;
 
@@ -533,12 +533,9 @@ mod tests {
         for &take in takes {
             let charge = Charge { key: "k", limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None };
             let charges = [charge];
-            let (decision, changes) = decision::decide(&charges, &[0], &[state], mode, NOW);
-            match changes[0] {
-                decision::Change::Keep => {}
-                decision::Change::Put(put) => state = Some(put),
-                decision::Change::Delete => state = None,
-            }
+            let decided = decision::decide(&charges, &[0], |_| state.as_ref(), mode, NOW);
+            let (decision, effects) = decided.expect("no calendar");
+            state = algorithm::apply(limit, state.take(), effects[0], None, NOW).into_state();
             let part = split(&charges[0], &decision.outcomes[0], mode, near_percent);
             sum.hits += part.hits;
             sum.over += part.over;
@@ -605,7 +602,7 @@ mod tests {
         let limit = &rule.limits[0];
         let take = Take::Take(hits);
         let charges = [Charge { key: "k", limit, take, group: 0, role: rule.role, share: 0, bounds: None }];
-        let (decision, _) = decision::decide(&charges, &[0], &[None], Mode::Atomic, NOW);
+        let (decision, _) = decision::decide(&charges, &[0], |_| None, Mode::Atomic, NOW).expect("no calendar");
         tally.charged(Charged::Rule(rule, 0), &charges[0], &decision.outcomes[0]);
     }
 
@@ -645,7 +642,7 @@ mod tests {
         let take = Take::Take(2);
         let charges =
             [Charge { key: "k", limit: &limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None }];
-        let (decision, _) = decision::decide(&charges, &[0], &[None], Mode::Atomic, NOW);
+        let (decision, _) = decision::decide(&charges, &[0], |_| None, Mode::Atomic, NOW).expect("no calendar");
         tally.charged(Charged::Override { domain: "shop" }, &charges[0], &decision.outcomes[0]);
         let line = "weir_hits_total{domain=\"shop\",limit=\"(request)\",rule=\"(request)\"} 2";
         assert!(lines(&metrics, "weir_hits_total").contains(&line.to_owned()));

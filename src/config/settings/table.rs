@@ -51,6 +51,20 @@ pub const SETTINGS: &[Setting] = &[
         about: "atomic: a denied request is charged nowhere; independent: each limit charges for itself",
     },
     Setting {
+        name: "response.dynamic_metadata",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "exact waits of each status in the response's dynamic metadata, under the key weir",
+    },
+    Setting {
+        name: "response.delay_header",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "leaky_bucket's wait as the request header by which Envoy's fault filter delays",
+    },
+    Setting {
         name: "near_limit_percent",
         kind: Kind::Integer { min: 1, max: 100, unit: "percent" },
         default: Preset::Is("80"),
@@ -213,6 +227,8 @@ pub const SETTINGS: &[Setting] = &[
     },
 ];
 
+/// What can be on or off.
+pub(super) const SWITCH: &[&str] = &["off", "on"];
 /// The values of `store`.
 pub(super) const STORES: &[&str] = &["memory", "redis"];
 /// The values of `charging`.

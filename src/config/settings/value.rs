@@ -283,6 +283,15 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
+/// `on` or `off`.
+pub(super) fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("neither on nor off".to_owned()),
+    }
+}
+
 /// Digits only: `FromStr` of the number types alone would let a plus sign pass.
 pub(super) fn integer<T: FromStr>(text: &str) -> Result<T, String> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -1,0 +1,188 @@
+//! The calendar: where local days, weeks, months and years begin. [cl-1]
+//!
+//! Stores know no time zones, so that the boundaries around now go along with a charge. They change once a day at most
+//! and are kept until now has left them. Not here: which window a charge counts in; the store's own clock decides that.
+
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use jiff::{Span, Timestamp};
+use parking_lot::Mutex;
+
+use crate::engine::{Anchor, Bounds, CalendarUnit, Limit, Micros};
+
+/// How many kinds of boundaries are kept: one for each unit and zone in use. Past that all are computed anew.
+const KEPT_MAX: usize = 256;
+/// How many windows before and after the date of now are looked at: clocks that go back over midnight, and days that a
+/// zone has skipped, shift a window by one.
+const WINDOWS_AROUND: i64 = 4;
+
+/// Boundaries, computed when they are first needed.
+#[derive(Default)]
+pub(super) struct Calendar {
+    kept: Mutex<Vec<(CalendarUnit, Box<str>, Bounds)>>,
+}
+
+impl Calendar {
+    /// The boundaries around `now` for a limit of a calendar; none for every other limit.
+    pub(super) fn bounds(&self, limit: &Limit, now: Micros) -> Option<Bounds> {
+        let Anchor::Calendar(unit) = limit.algorithm().anchor() else {
+            return None;
+        };
+        // Nothing is awaited while it is held, and what is done under it is short.
+        let mut kept = self.kept.lock();
+        let known = kept.iter().position(|(other, zone, _)| *other == unit && **zone == *limit.zone());
+        if let Some(at) = known {
+            let bounds = kept[at].2;
+            if bounds[1] <= now && now < bounds[2] {
+                return Some(bounds);
+            }
+            kept.swap_remove(at);
+        }
+        if kept.len() == KEPT_MAX {
+            kept.clear();
+        }
+        let bounds = bounds(unit, limit.zone(), now);
+        kept.push((unit, limit.zone().into(), bounds));
+        Some(bounds)
+    }
+}
+
+/// The starts of the previous, the current, the next window and the one after. [cl-1]
+fn bounds(unit: CalendarUnit, zone: &str, now: Micros) -> Bounds {
+    // The zone was looked up when the policy was loaded; an empty name is UTC.
+    let zone = TimeZone::get(zone).unwrap_or(TimeZone::UTC);
+    let micros = i64::try_from(now).unwrap_or(i64::MAX);
+    let today = Timestamp::from_microsecond(micros).unwrap_or(Timestamp::MAX).to_zoned(zone.clone()).date();
+    let mut starts: Vec<Micros> = (-WINDOWS_AROUND..=WINDOWS_AROUND)
+        .filter_map(|windows| start_of(first_date(unit, today, windows)?, &zone))
+        .collect();
+    starts.sort_unstable();
+    // A day that the zone has skipped has no window of its own.
+    starts.dedup();
+    let current = starts.partition_point(|&start| start <= now).max(2) - 1;
+    std::array::from_fn(|i| starts.get(current - 1 + i).copied().unwrap_or(Micros::MAX))
+}
+
+/// The first date of the window that lies so many windows after the one of `today`.
+fn first_date(unit: CalendarUnit, today: Date, windows: i64) -> Option<Date> {
+    let (first, step) = match unit {
+        CalendarUnit::Day => (today, Span::new().try_days(windows)),
+        CalendarUnit::Week => {
+            let since_monday = i64::from(today.weekday().to_monday_zero_offset());
+            let monday = today.checked_sub(Span::new().try_days(since_monday).ok()?).ok()?;
+            (monday, Span::new().try_weeks(windows))
+        }
+        CalendarUnit::Month => (today.first_of_month(), Span::new().try_months(windows)),
+        CalendarUnit::Year => (today.first_of_year(), Span::new().try_years(windows)),
+    };
+    first.checked_add(step.ok()?).ok()
+}
+
+/// The first instant that has this local date, or a later one where the zone skipped it. [cl-1]
+fn start_of(date: Date, zone: &TimeZone) -> Option<Micros> {
+    // Midnight, the first of two, or the end of the gap that swallowed it.
+    let midnight = zone.to_ambiguous_zoned(date.at(0, 0, 0, 0)).compatible().ok()?;
+    u64::try_from(midnight.timestamp().as_microsecond()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Micros {
+        let timestamp: Timestamp = text.parse().expect("a timestamp");
+        u64::try_from(timestamp.as_microsecond()).expect("after the epoch")
+    }
+
+    /// The four boundaries around an instant, as timestamps.
+    fn around(unit: CalendarUnit, zone: &str, now: &str) -> Vec<String> {
+        let text = |us: Micros| Timestamp::from_microsecond(us as i64).expect("in range").to_string();
+        bounds(unit, zone, at(now)).map(text).to_vec()
+    }
+
+    #[test]
+    fn utc_days_weeks_months_and_years() {
+        assert_eq!(
+            around(CalendarUnit::Day, "", "2024-02-29T12:00:00Z"),
+            ["2024-02-28T00:00:00Z", "2024-02-29T00:00:00Z", "2024-03-01T00:00:00Z", "2024-03-02T00:00:00Z"]
+        );
+        // 2024-02-29 is a Thursday; weeks begin on Monday.
+        assert_eq!(
+            around(CalendarUnit::Week, "", "2024-02-29T12:00:00Z"),
+            ["2024-02-19T00:00:00Z", "2024-02-26T00:00:00Z", "2024-03-04T00:00:00Z", "2024-03-11T00:00:00Z"]
+        );
+        assert_eq!(
+            around(CalendarUnit::Month, "", "2024-02-29T23:59:59.999999Z"),
+            ["2024-01-01T00:00:00Z", "2024-02-01T00:00:00Z", "2024-03-01T00:00:00Z", "2024-04-01T00:00:00Z"]
+        );
+        assert_eq!(
+            around(CalendarUnit::Month, "", "2024-03-01T00:00:00Z"),
+            ["2024-02-01T00:00:00Z", "2024-03-01T00:00:00Z", "2024-04-01T00:00:00Z", "2024-05-01T00:00:00Z"]
+        );
+        assert_eq!(
+            around(CalendarUnit::Year, "", "2025-01-01T00:00:00Z"),
+            ["2024-01-01T00:00:00Z", "2025-01-01T00:00:00Z", "2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z"]
+        );
+    }
+
+    #[test]
+    fn a_month_from_its_31st_does_not_skip_february() {
+        assert_eq!(
+            around(CalendarUnit::Month, "", "2025-01-31T00:00:00Z")[1..3],
+            ["2025-01-01T00:00:00Z", "2025-02-01T00:00:00Z"]
+        );
+    }
+
+    #[test]
+    fn days_of_23_and_of_25_hours() {
+        assert_eq!(
+            around(CalendarUnit::Day, "Europe/Berlin", "2025-03-30T12:00:00Z")[1..3],
+            ["2025-03-29T23:00:00Z", "2025-03-30T22:00:00Z"]
+        );
+        assert_eq!(
+            around(CalendarUnit::Day, "Europe/Berlin", "2025-10-26T12:00:00Z")[1..3],
+            ["2025-10-25T22:00:00Z", "2025-10-26T23:00:00Z"]
+        );
+        // Santiago goes back at midnight: the hour before it comes twice, and belongs to the day before.
+        let day = around(CalendarUnit::Day, "America/Santiago", "2025-04-05T12:00:00Z");
+        assert_eq!(day[1..3], ["2025-04-05T03:00:00Z", "2025-04-06T04:00:00Z"]);
+        // Santiago goes forward at midnight: the day begins at one o'clock.
+        let day = around(CalendarUnit::Day, "America/Santiago", "2025-09-07T12:00:00Z");
+        assert_eq!(day[1..3], ["2025-09-07T04:00:00Z", "2025-09-08T03:00:00Z"]);
+    }
+
+    #[test]
+    fn a_day_that_a_zone_has_skipped_has_no_window() {
+        // Samoa went from the 29th to the 31st of December 2011.
+        assert_eq!(
+            around(CalendarUnit::Day, "Pacific/Apia", "2011-12-30T09:00:00Z"),
+            ["2011-12-28T10:00:00Z", "2011-12-29T10:00:00Z", "2011-12-30T10:00:00Z", "2011-12-31T10:00:00Z"]
+        );
+    }
+
+    #[test]
+    fn every_instant_of_two_years_lies_in_its_window() {
+        for zone in ["", "Europe/Berlin", "America/Santiago", "Africa/Cairo", "Australia/Lord_Howe", "Asia/Kathmandu"] {
+            for unit in [CalendarUnit::Day, CalendarUnit::Week, CalendarUnit::Month, CalendarUnit::Year] {
+                let mut now = at("2024-01-01T00:00:00Z");
+                while now < at("2026-01-01T00:00:00Z") {
+                    let bounds = bounds(unit, zone, now);
+                    assert!(bounds[1] <= now && now < bounds[2], "{unit:?} {zone} {now}: {bounds:?}");
+                    assert!(bounds.is_sorted_by(|a, b| a < b), "{unit:?} {zone} {now}: {bounds:?}");
+                    now += 7 * 3_600_000_000 + 1;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn boundaries_are_kept_while_now_is_between_them() {
+        let calendar = Calendar::default();
+        let algorithm = crate::engine::Algorithm::FixedWindow { anchor: Anchor::Calendar(CalendarUnit::Day) };
+        let limit = Limit::new(1, crate::engine::Unit::Day.window(), algorithm).expect("a limit").in_zone("Asia/Tokyo");
+        let morning = calendar.bounds(&limit, at("2025-05-05T00:00:00Z"));
+        assert_eq!(calendar.bounds(&limit, at("2025-05-05T14:59:59Z")), morning);
+        assert_ne!(calendar.bounds(&limit, at("2025-05-05T15:00:00Z")), morning);
+        assert_eq!(calendar.bounds(&Limit::per_unit(1, crate::engine::Unit::Day), 0), None);
+    }
+}
