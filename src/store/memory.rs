@@ -8,7 +8,6 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Instant;
 
-use hashbrown::hash_table::Entry as Place;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
@@ -305,9 +304,7 @@ impl Shard {
     fn remove_at(&mut self, at: usize) {
         let last = self.entries.len() - 1;
         let hash = self.entries[at].hash;
-        if let Place::Occupied(place) =
-            self.index.entry(spread(hash), |&n| n as usize == at, |_| unreachable!("nothing is inserted"))
-        {
+        if let Ok(place) = self.index.find_entry(spread(hash), |&n| n as usize == at) {
             place.remove();
         }
         if at != last {
