@@ -57,7 +57,10 @@ fn the_defaults_are_those_of_the_design() {
         store: Memory,
         charging: Atomic,
         near_limit_percent: 80,
-        response: Response { dynamic_metadata: false, delay_header: false },
+        response: Response {
+            dynamic_metadata: false,
+            delay_header: false,
+        },
         memory: Memory {
             max_keys: 1000000,
         },
@@ -144,6 +147,7 @@ fn example(name: &str) -> &'static str {
         "policies.directory" => "elsewhere",
         "store" => "redis",
         "charging" => "independent",
+        "response.dynamic_metadata" | "response.delay_header" => "on",
         "redis.url" => "redis+unix:///run/redis.sock?db=2",
         "redis.username" | "redis.password" => "me",
         "redis.key_prefix" => "eu:",

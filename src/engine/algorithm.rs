@@ -227,40 +227,39 @@ fn mismatch(limit: &Limit, state: Option<&State>) -> ! {
 /// `bounds` are those of a calendar window, and hold `now`; none for every other limit.
 #[must_use]
 pub fn seen(limit: &Limit, state: Option<&State>, hits: Hits, bounds: Option<Bounds>, now: Micros) -> Seen {
-    use State as S;
     match (limit.algorithm(), state) {
         (Algorithm::FixedWindow { anchor: Anchor::Clock }, None) => {
             Seen::FixedWindow(fixed_window::seen(limit, None, now))
         }
-        (Algorithm::FixedWindow { anchor: Anchor::Clock }, Some(S::FixedWindow(stored))) => {
+        (Algorithm::FixedWindow { anchor: Anchor::Clock }, Some(State::FixedWindow(stored))) => {
             Seen::FixedWindow(fixed_window::seen(limit, Some(*stored), now))
         }
         (Algorithm::FixedWindow { .. }, None) => Seen::AnchoredWindow(anchored_window::seen(limit, None, bounds, now)),
-        (Algorithm::FixedWindow { .. }, Some(S::AnchoredWindow(stored))) => {
+        (Algorithm::FixedWindow { .. }, Some(State::AnchoredWindow(stored))) => {
             Seen::AnchoredWindow(anchored_window::seen(limit, Some(*stored), bounds, now))
         }
         (Algorithm::SlidingWindowCounter, None) => {
             Seen::SlidingWindowCounter(sliding_window_counter::seen(limit, None, now))
         }
-        (Algorithm::SlidingWindowCounter, Some(S::SlidingWindowCounter(stored))) => {
+        (Algorithm::SlidingWindowCounter, Some(State::SlidingWindowCounter(stored))) => {
             Seen::SlidingWindowCounter(sliding_window_counter::seen(limit, Some(*stored), now))
         }
         (Algorithm::SlidingWindow { .. }, None) => {
             Seen::Summary(sliding_window::summary(limit, None, hits, Effect::Nothing, now))
         }
-        (Algorithm::SlidingWindow { .. }, Some(S::SlidingWindow(stored))) => {
+        (Algorithm::SlidingWindow { .. }, Some(State::SlidingWindow(stored))) => {
             Seen::Summary(sliding_window::summary(limit, Some(stored), hits, Effect::Nothing, now))
         }
         (Algorithm::SlidingWindowLog, None) => {
             Seen::Summary(sliding_window_log::summary(limit, None, hits, Effect::Nothing, now))
         }
-        (Algorithm::SlidingWindowLog, Some(S::SlidingWindowLog(stored))) => {
+        (Algorithm::SlidingWindowLog, Some(State::SlidingWindowLog(stored))) => {
             Seen::Summary(sliding_window_log::summary(limit, Some(stored), hits, Effect::Nothing, now))
         }
         (Algorithm::TokenBucket { refill: Refill::Interval, .. }, None) => {
             Seen::TokenBucket(token_bucket::seen(limit, None, now))
         }
-        (Algorithm::TokenBucket { refill: Refill::Interval, .. }, Some(S::TokenBucket(stored))) => {
+        (Algorithm::TokenBucket { refill: Refill::Interval, .. }, Some(State::TokenBucket(stored))) => {
             Seen::TokenBucket(token_bucket::seen(limit, Some(*stored), now))
         }
         (Algorithm::Gcra { .. } | Algorithm::LeakyBucket { .. } | Algorithm::TokenBucket { .. }, None) => {
@@ -268,7 +267,7 @@ pub fn seen(limit: &Limit, state: Option<&State>, hits: Hits, bounds: Option<Bou
         }
         (
             Algorithm::Gcra { .. } | Algorithm::LeakyBucket { .. } | Algorithm::TokenBucket { .. },
-            Some(S::Pacing(stored)),
+            Some(State::Pacing(stored)),
         ) => Seen::Pacing(gcra::seen(limit, Some(*stored), now)),
         (_, state) => mismatch(limit, state),
     }
