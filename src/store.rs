@@ -41,6 +41,11 @@ pub trait Store: Send + Sync {
     /// With the reason, when it cannot.
     fn supports(&self, limit: &Limit) -> Result<(), String>;
 
+    /// Whether decisions are always [`Reply::Ready`], so that callers need not be able to wait for one.
+    fn is_immediate(&self) -> bool {
+        false
+    }
+
     /// How many keys are stored, where that is cheap to know.
     fn keys(&self) -> Option<u64> {
         None

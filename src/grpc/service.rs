@@ -4,6 +4,8 @@
 //! is looked up or boxed twice on the way to the limiter. Not here: what is asked and answered (rls), and deciding.
 
 use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -19,7 +21,7 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
 
 use super::status::{Refusal, status};
-use crate::limiter::Limiter;
+use crate::limiter::{Answer, Limiter, Query, StoreError};
 use crate::rls::convert::{self, Bounds};
 use crate::rls::proto::{RateLimitRequest, RateLimitResponse};
 
@@ -32,7 +34,7 @@ const REFLECTION_V1: &str = "/grpc.reflection.v1.ServerReflection/";
 const REFLECTION_V1ALPHA: &str = "/grpc.reflection.v1alpha.ServerReflection/";
 
 /// Space for a request or response to start with, in bytes; they are small, and buffers grow.
-const BUFFER_BYTES: usize = 1_024;
+const BUFFER_BYTES: usize = 512;
 /// Responses are sent when so many bytes wait; more than any response, which is one message.
 const YIELD_BYTES: usize = 32 * 1_024;
 
@@ -96,23 +98,64 @@ struct ShouldRateLimit(Arc<RateLimits>);
 
 impl UnaryService<RateLimitRequest> for ShouldRateLimit {
     type Response = RateLimitResponse;
-    type Future = BoxFuture<Response<RateLimitResponse>, Status>;
+    type Future = Answering;
 
-    fn call(&mut self, request: Request<RateLimitRequest>) -> Self::Future {
+    fn call(&mut self, request: Request<RateLimitRequest>) -> Answering {
+        let started = Instant::now();
+        if self.0.limiter.is_immediate() {
+            return Answering::AtOnce(Some(self.0.answer_now(request.get_ref(), started)));
+        }
         let limits = self.0.clone();
-        Box::pin(async move {
-            let started = Instant::now();
-            let deadline = deadline(request.metadata(), started);
-            let request = request.get_ref();
-            let query = convert::query(request, &limits.bounds).map_err(|invalid| {
-                limits.limiter.refused(started);
-                status(&Refusal::Invalid(invalid))
-            })?;
-            match limits.limiter.decide(&query, started, deadline).await {
-                Ok(answer) => Ok(Response::new(convert::response(answer))),
-                Err(error) => Err(status(&Refusal::Store(error))),
-            }
+        Answering::Later(Box::pin(async move { limits.answer(&request, started).await }))
+    }
+}
+
+type Answered = Result<Response<RateLimitResponse>, Status>;
+
+/// An answer that is there, or one that a store still has to make.
+enum Answering {
+    AtOnce(Option<Answered>),
+    Later(BoxFuture<Response<RateLimitResponse>, Status>),
+}
+
+impl Future for Answering {
+    type Output = Answered;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered> {
+        match &mut *self {
+            Self::AtOnce(answer) => match answer.take() {
+                Some(answer) => Poll::Ready(answer),
+                None => unreachable!("nobody polls a future that has ended"),
+            },
+            Self::Later(answer) => answer.as_mut().poll(context),
+        }
+    }
+}
+
+impl RateLimits {
+    fn query<'r>(&self, request: &'r RateLimitRequest, started: Instant) -> Result<Query<'r>, Status> {
+        convert::query(request, &self.bounds).map_err(|invalid| {
+            self.limiter.refused(started);
+            status(&Refusal::Invalid(invalid))
         })
+    }
+
+    fn answer_now(&self, request: &RateLimitRequest, started: Instant) -> Answered {
+        let query = self.query(request, started)?;
+        answered(self.limiter.decide_now(&query, started))
+    }
+
+    async fn answer(&self, request: &Request<RateLimitRequest>, started: Instant) -> Answered {
+        let deadline = deadline(request.metadata(), started);
+        let query = self.query(request.get_ref(), started)?;
+        answered(self.limiter.decide(&query, started, deadline).await)
+    }
+}
+
+fn answered(decided: Result<Answer, StoreError>) -> Answered {
+    match decided {
+        Ok(answer) => Ok(Response::new(convert::response(answer))),
+        Err(error) => Err(status(&Refusal::Store(error))),
     }
 }
 
