@@ -131,12 +131,9 @@ async fn serve(
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let refused = |error: tonic_reflection::server::Error| format!("server reflection: {error}");
-    let services = Services {
-        limits: Arc::new(limits),
-        health: health.service(),
-        reflection_v1: other(reflection().build_v1().map_err(refused)?),
-        reflection_v1alpha: other(reflection().build_v1alpha().map_err(refused)?),
-    };
+    let v1 = other(reflection().build_v1().map_err(refused)?);
+    let v1alpha = other(reflection().build_v1alpha().map_err(refused)?);
+    let services = Services::new(limits, health.service(), v1, v1alpha);
     let server = Server::builder().max_concurrent_streams(STREAMS_MAX).http2_max_header_list_size(HEADER_BYTES_MAX);
     let connections = Handover(accepted).map(Accepted::connect);
     let serving = server.serve_with_incoming_shutdown(services, connections, life.reached(Phase::Draining));

@@ -45,13 +45,26 @@ const ANSWER_MARGIN: Duration = Duration::from_millis(1);
 /// Any other service, as a function of the whole request.
 pub(super) type Other = Arc<dyn Fn(http::Request<Body>) -> BoxFuture<http::Response<Body>, Infallible> + Send + Sync>;
 
-/// Everything that one runtime serves.
+/// Everything that one runtime serves. Cloned for every request, hence behind one count.
 #[derive(Clone)]
-pub(super) struct Services {
-    pub(super) limits: Arc<RateLimits>,
-    pub(super) health: HealthServer<HealthService>,
-    pub(super) reflection_v1: Other,
-    pub(super) reflection_v1alpha: Other,
+pub(super) struct Services(Arc<Inner>);
+
+struct Inner {
+    limits: Arc<RateLimits>,
+    health: HealthServer<HealthService>,
+    reflection_v1: Other,
+    reflection_v1alpha: Other,
+}
+
+impl Services {
+    pub(super) fn new(
+        limits: RateLimits,
+        health: HealthServer<HealthService>,
+        reflection_v1: Other,
+        reflection_v1alpha: Other,
+    ) -> Self {
+        Self(Arc::new(Inner { limits: Arc::new(limits), health, reflection_v1, reflection_v1alpha }))
+    }
 }
 
 /// What ShouldRateLimit needs.
@@ -74,20 +87,20 @@ impl Service<http::Request<Body>> for Services {
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let path = request.uri().path();
         if path == SHOULD_RATE_LIMIT {
-            let limits = self.limits.clone();
+            let limits = self.0.limits.clone();
             return Box::pin(async move {
                 let mut grpc = tonic::server::Grpc::new(Protobuf).max_decoding_message_size(limits.request_bytes);
                 Ok(grpc.unary(ShouldRateLimit(limits), request).await)
             });
         }
         if path.starts_with(HEALTH) {
-            return self.health.call(request);
+            return self.0.health.clone().call(request);
         }
         if path.starts_with(REFLECTION_V1) {
-            return (self.reflection_v1)(request);
+            return (self.0.reflection_v1)(request);
         }
         if path.starts_with(REFLECTION_V1ALPHA) {
-            return (self.reflection_v1alpha)(request);
+            return (self.0.reflection_v1alpha)(request);
         }
         let status = Status::unimplemented(format!("no method {path}; this server has {SHOULD_RATE_LIMIT}"));
         Box::pin(std::future::ready(Ok(status.into_http())))
@@ -113,6 +126,7 @@ impl UnaryService<RateLimitRequest> for ShouldRateLimit {
 type Answered = Result<Response<RateLimitResponse>, Status>;
 
 /// An answer that is there, or one that a store still has to make.
+#[expect(clippy::large_enum_variant, reason = "a box is what an answer that is there does without")]
 enum Answering {
     AtOnce(Option<Answered>),
     Later(BoxFuture<Response<RateLimitResponse>, Status>),
@@ -235,6 +249,17 @@ impl Decoder for Protobuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_deadline_leaves_time_for_the_answer() {
+        let started = Instant::now();
+        let mut metadata = MetadataMap::new();
+        assert_eq!(deadline(&metadata, started), None);
+        for (timeout, expected) in [("20m", Duration::from_millis(19)), ("500u", Duration::ZERO)] {
+            metadata.insert("grpc-timeout", timeout.parse().unwrap());
+            assert_eq!(deadline(&metadata, started), Some(started + expected), "{timeout}");
+        }
+    }
 
     #[test]
     fn timeouts_are_read_as_grpc_writes_them() {
