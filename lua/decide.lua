@@ -11,9 +11,9 @@
 -- op: as in fixed_window.lua, and 6 look, over only when more has been taken than the limit holds; 7 undo what the
 -- mark (a window) or the time of the charge proves. A look has 1 for hits.
 --
--- Strategy: all keys are read before the first write, since Redis does not undo a script that fails. Each charge works
--- on the copies that the charges before it left: a fixed window's are (w, c), a debt's (tat, fraction, requests). Where
--- an atomic decision denies, the copies are made anew and take only what is taken whatever the verdict.
+-- Strategy: all keys are read before the first write, since Redis does not undo a script that fails [rd-1]. Each
+-- charge works on the copies that the charges before it left: a fixed window's are (w, c), a debt's (tat, fraction,
+-- requests). Where an atomic decision denies, the copies are made anew and take only what is taken whatever the verdict.
 -- Branches are inline: at this size closures cost more than they save.
 local blob = ARGV[1]
 local now, atomic, count, start = struct.unpack('<ddd', blob)
@@ -67,10 +67,10 @@ for pass = 1, 2 do
     if algorithm == 1 then
       local W, L, mark
       W, L, mark, at = struct.unpack('<ddd', blob, at)
-      -- The state as it is now [fw-3].
+      -- The state as it is now [fw-3] [fw-5].
       local n = floor(now / W)
       local here = n % 2097152
-      local w, c = here, 0
+      local w, c, moved = here, 0, false
       if not kind[k] and value then
         local packed = tonumber(value)
         local low = packed % 4294967296
@@ -84,6 +84,8 @@ for pass = 1, 2 do
           c = y[k]
           if (n + ahead) * W - now <= math.max(W, 60000000) then
             w, n = x[k], n + ahead
+          else
+            moved = true
           end
         end
       end
@@ -104,7 +106,7 @@ for pass = 1, 2 do
       elseif act == 3 and (atomic == 0 or pass == 2) then
         after = math.max(c, L)
       end
-      if after ~= c then
+      if after ~= c or moved then
         kind[k], x[k], y[k], ends[k] = 1, w, after, (n + 1) * W
         if after == 0 then
           x[k] = nil
@@ -113,8 +115,8 @@ for pass = 1, 2 do
     else
       local cost, cost_f, P, L, B, T, F, post_paid, taken_at
       cost, cost_f, P, L, B, T, F, post_paid, taken_at, at = struct.unpack('<ddddddddd', blob, at)
-      -- The debt as it is now [pc-3].
-      local d, f = 0, 0
+      -- The debt as it is now [pc-3] [pc-6]; far past what is believed it is stored anew even if nothing is charged [pc-5].
+      local d, f, changed = 0, 0, false
       if not kind[k] and value then
         x[k], y[k], z[k] = struct.unpack('<ddd', value)
       end
@@ -124,6 +126,7 @@ for pass = 1, 2 do
         if post_paid == 1 then
           max, max_f = 281474976710656, 0
         end
+        changed = z[k] == L and d > max + 60000000
         if z[k] ~= L then
           if d >= 281474976710656 then
             d, f = 281474976710656, 0
@@ -161,7 +164,6 @@ for pass = 1, 2 do
         is_over = hits > B or would_d > T or (would_d == T and would_f > F)
       end
       -- What becomes of it [dc-4].
-      local changed = false
       if L > 0 then
         if act == 7 then
           -- The cost less what has drained since [un-3].
@@ -171,7 +173,7 @@ for pass = 1, 2 do
           end
         end
         if act == 5 or act == 7 then
-          changed = (d > 0 or f > 0) and (cost > 0 or cost_f > 0)
+          changed = changed or ((d > 0 or f > 0) and (cost > 0 or cost_f > 0))
           d, f = d - cost, f - cost_f
           if f < 0 then
             d, f = d - 1, f + L
@@ -224,6 +226,7 @@ for pass = 1, 2 do
   end
 end
 
+-- Each state that changed is written, with the instant at which it equals an empty one [rd-2].
 for k = 1, #KEYS do
   if kind[k] and not x[k] then
     redis.call('DEL', KEYS[k])

@@ -21,6 +21,7 @@ local here = n % 2097152
 local w, c = here, 0
 local stored = redis.call('GET', KEYS[1])
 local stored_w, stored_c
+local moved = false
 if stored then
   stored = tonumber(stored)
   stored_c = stored % 4294967296
@@ -29,10 +30,13 @@ if stored then
   if ahead == 0 then
     c = stored_c
   elseif ahead <= 1048576 then
-    -- The clock stepped back [fw-5]: a little, the state's window goes on; by more, its count moves to this window.
+    -- The clock stepped back [fw-5]: a little, the state's window goes on; by more, its count moves to this window, and
+    -- is stored there even if nothing is charged.
     c = stored_c
     if (n + ahead) * W - now <= math.max(W, 60000000) then
       w, n = stored_w, n + ahead
+    else
+      moved = true
     end
   end
 end
@@ -47,7 +51,7 @@ elseif op == 4 or op == 2 or (op ~= 0 and c + hits <= L) then
 elseif op == 3 then
   after = math.max(c, L)
 end
-if after ~= c then
+if after ~= c or moved then
   if after == 0 then
     redis.call('DEL', KEYS[1])
   elseif stored_w == w then

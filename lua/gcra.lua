@@ -31,8 +31,9 @@ local function mul_div(a, b, c)
   return q, r
 end
 
--- The debt as it is now [pc-3]: d us and f / L us.
-local d, f = 0, 0
+-- The debt as it is now [pc-3]: d us and f / L us. Far past what is believed it is stored anew even if nothing is
+-- charged [pc-5].
+local d, f, changed = 0, 0, false
 local stored = redis.call('GET', KEYS[1])
 if stored and L > 0 then
   local tat, stored_f, stored_L = struct.unpack('<ddd', stored)
@@ -42,6 +43,7 @@ if stored and L > 0 then
     if post_paid == 1 then
       max, max_f = 281474976710656, 0
     end
+    changed = stored_L == L and d > max + 60000000
     if stored_L ~= L then
       -- Another limit wrote it [pc-6]: u + w / P hits are owed.
       if d >= 281474976710656 then
@@ -70,49 +72,44 @@ end
 local reply = {now, d, f}
 
 -- What becomes of it [dc-4].
-if op == 0 or L == 0 or (op == 5 and d == 0 and f == 0) then
-  return reply
-end
-if op == 5 then
-  d, f = d - cost, f - cost_f
+if op == 5 and (d > 0 or f > 0) then
+  d, f, changed = d - cost, f - cost_f, true
   if f < 0 then
     d, f = d - 1, f + L
   end
   if d < 0 then
     d, f = 0, 0
   end
-else
+elseif op ~= 0 and op ~= 5 and L > 0 then
   local would_d, would_f = d + cost, f + cost_f
   if would_f >= L then
     would_d, would_f = would_d + 1, would_f - L
   end
-  local over = hits > B or would_d > T or (would_d == T and would_f > F)
-  if over and op == 3 then
+  local takes = op == 4 or not (hits > B or would_d > T or (would_d == T and would_f > F))
+  if not takes and op == 3 and (d < T or (d == T and f < F)) then
     -- Drain: as many whole hits as fit.
-    if d > T or (d == T and f >= F) then
-      return reply
-    end
     local gap, gap_f = T - d, F - f
     if gap_f < 0 then
       gap, gap_f = gap - 1, gap_f + L
     end
     local u, w = mul_div(gap, L, P)
     u = u + math.floor((w + gap_f) / P)
-    if u == 0 then
-      return reply
-    end
     cost, cost_f = mul_div(u, P, L)
     would_d, would_f = d + cost, f + cost_f
     if would_f >= L then
       would_d, would_f = would_d + 1, would_f - L
     end
-  elseif over and op ~= 4 then
-    return reply
+    takes = u > 0
   end
-  d, f = would_d, would_f
-  if d >= 281474976710656 then
-    d, f = 281474976710656, 0
+  if takes then
+    d, f, changed = would_d, would_f, true
+    if d >= 281474976710656 then
+      d, f = 281474976710656, 0
+    end
   end
+end
+if not changed then
+  return reply
 end
 if d == 0 and f == 0 then
   redis.call('DEL', KEYS[1])

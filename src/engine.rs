@@ -1,7 +1,7 @@
 //! What a decision is: pure functions over limits, states, hits and a time that arrives as an argument.
 //!
 //! Deliberately absent: async, I/O, a clock, serde, floats, time zones and anything that can fail for a reason
-//! outside the arguments. Every rule cited as `[name]` is a numbered rule of docs/semantics.md.
+//! outside the arguments. A rule cited as `[fw-3]` is one of the numbered rules of docs/semantics.md.
 
 pub mod algorithm;
 pub mod arith;
@@ -21,5 +21,5 @@ pub use limit::{Algorithm, Limit, LimitError, Unit, Window};
 pub use observer::Observer;
 pub use policy::{Domain, PolicySet, Rule};
 
-/// Microseconds since the Unix epoch, at most 2^52 (the year 2112).
+/// Microseconds since the Unix epoch, at most 2^52 (the year 2112). [tm-1]
 pub type Micros = u64;

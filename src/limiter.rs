@@ -38,7 +38,7 @@ pub struct Asked<'a> {
     pub entries: SmallVec<[Entry<'a>; 4]>,
     /// What to charge.
     pub take: Take,
-    /// A limit in the request, in place of what the rules say.
+    /// A limit in the request, in place of what the rules say. [mt-6]
     pub limit: Option<(u32, Unit)>,
 }
 
@@ -333,6 +333,7 @@ fn keys_of<'p>(policies: &'p PolicySet, domain: &str, entries: &[Entry<'_>]) -> 
     keyed.collect()
 }
 
+/// The answer where nothing can match. [mt-7]
 fn unmatched(query: &Query<'_>) -> Answer {
     let statuses = query.descriptors.iter().map(|_| Status::default()).collect();
     Answer { denied: false, statuses }
@@ -430,6 +431,7 @@ impl<'p> Plan<'p> {
                 key: &self.keys[planned.key.0..planned.key.1],
                 limit,
                 take: match query.descriptors[group].take {
+                    // [dc-5]
                     Take::Take(hits) if limit.post_paid => Take::Force(hits),
                     take => take,
                 },
@@ -470,7 +472,7 @@ impl<'p> Plan<'p> {
     }
 }
 
-/// The names that the rules of one request replace.
+/// The names that the rules of one request replace. [mt-5]
 fn replaced_names<'p>(met: &[Match<'p>]) -> SmallVec<[&'p str; 4]> {
     let rules = met.iter().filter_map(|met| met.rule);
     rules.flat_map(|rule| rule.replaces.iter().map(|name| &**name)).collect()

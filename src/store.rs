@@ -13,14 +13,14 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::engine::{Charge, Decision, Limit, Micros, Mode, Receipt, State};
 
-/// A place for states that decides atomically. [st]
+/// A place for states that decides atomically. [st-1]
 ///
 /// Every call is answered by its deadline, or a little after, whatever state the store is in.
 pub trait Store: Send + Sync {
     /// The store's name in settings, metrics and logs.
     fn name(&self) -> &'static str;
 
-    /// Makes one decision over all charges, as SEMANTICS' order of steps says: one clock reading, all or nothing.
+    /// Makes one decision over all charges, in the order of [dc-2], by one reading of the store's clock. [tm-2]
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision>;
 
     /// Takes back the charges that the receipts prove, each only as far as it still stands.
@@ -72,14 +72,14 @@ pub struct Peeked {
     pub states: Vec<Option<State>>,
 }
 
-/// Why a store gave no answer.
+/// Why a store gave no answer. [st-2]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreError {
     /// Nothing was charged, for certain: the call was not sent, or it was refused before it ran.
     NotSent(Failure),
     /// The call was sent and not answered: whether it was charged cannot be known.
     Unknown(Failure),
-    /// None of a calendar window's boundaries held the store's own clock; nothing was charged.
+    /// None of a calendar window's boundaries held the store's own clock; nothing was charged. [cl-2]
     Rewindow {
         /// The store's clock.
         now: Micros,
@@ -143,7 +143,7 @@ impl<T> Reply<'_, T> {
 
 /// Where the time comes from.
 pub trait Clock: Send + Sync {
-    /// Microseconds since the Unix epoch. May step back; decisions cope with that.
+    /// Microseconds since the Unix epoch. May step back; decisions cope with that. [tm-3]
     fn now(&self) -> Micros;
 }
 

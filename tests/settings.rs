@@ -6,16 +6,10 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::time::Duration;
 
-use weir::config::settings::{
-    Charging, FILE_BYTES_MAX, Layer, LogFormat, SETTINGS, Setting, Settings, StoreKind,
-};
+use weir::config::settings::{Charging, FILE_BYTES_MAX, Layer, LogFormat, SETTINGS, Setting, Settings, StoreKind};
 
 fn environment(variables: &[(&str, &str)]) -> Layer {
-    Layer::environment(
-        variables
-            .iter()
-            .map(|(name, value)| (OsString::from(name), OsString::from(value))),
-    )
+    Layer::environment(variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))))
 }
 
 fn flags(assignments: &[&str]) -> Layer {
@@ -236,11 +230,7 @@ fn all_problems_of_all_layers_come_at_once_each_with_its_place() {
 
 #[test]
 fn a_bad_value_is_reported_even_where_a_later_layer_replaces_it() {
-    let text = problems(&[
-        file("redis: {timeout: soon}"),
-        policies(),
-        flags(&["redis.timeout=10ms"]),
-    ]);
+    let text = problems(&[file("redis: {timeout: soon}"), policies(), flags(&["redis.timeout=10ms"])]);
     insta::assert_snapshot!(text, @r#"weir.yaml:1:9: redis.timeout = "soon": not a duration: write a number with its unit, such as 10ms"#);
 }
 
@@ -273,17 +263,8 @@ fn what_a_file_of_settings_cannot_be() {
 
 #[test]
 fn an_empty_file_and_empty_groups_are_legal() {
-    for text in [
-        "",
-        "# nothing\n",
-        "---\n",
-        "redis:\n  # timeout: 5ms\n",
-        "~",
-    ] {
-        assert!(
-            Settings::load(&[file(text), policies()]).is_ok(),
-            "{text:?}"
-        );
+    for text in ["", "# nothing\n", "---\n", "redis:\n  # timeout: 5ms\n", "~"] {
+        assert!(Settings::load(&[file(text), policies()]).is_ok(), "{text:?}");
     }
 }
 
@@ -292,22 +273,13 @@ fn a_file_that_is_missing_or_too_large_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("weir.yaml");
     let text = problems(&[Layer::file(&path), policies()]);
-    assert_eq!(
-        text,
-        format!(
-            "{}: cannot be opened: No such file or directory (os error 2)",
-            path.display()
-        )
-    );
+    assert_eq!(text, format!("{}: cannot be opened: No such file or directory (os error 2)", path.display()));
     let size = usize::try_from(FILE_BYTES_MAX).unwrap();
     std::fs::write(&path, " ".repeat(size)).unwrap();
     assert!(Settings::load(&[Layer::file(&path), policies()]).is_ok());
     std::fs::write(&path, " ".repeat(size + 1)).unwrap();
     let text = problems(&[Layer::file(&path), policies()]);
-    assert!(
-        text.ends_with("weir.yaml: more than 1048576 bytes"),
-        "{text}"
-    );
+    assert!(text.ends_with("weir.yaml: more than 1048576 bytes"), "{text}");
     let text = problems(&[Layer::file(dir.path()), policies()]);
     assert!(text.contains("cannot be read"), "{text}");
 }
@@ -316,10 +288,7 @@ fn a_file_that_is_missing_or_too_large_is_named() {
 fn a_variable_that_is_not_utf8_is_named() {
     let value = OsString::from_vec(vec![0xff]);
     let layer = Layer::environment([(OsString::from("WEIR__LOG__LEVEL"), value)]);
-    assert_eq!(
-        problems(&[layer, policies()]),
-        "WEIR__LOG__LEVEL: log.level: not UTF-8"
-    );
+    assert_eq!(problems(&[layer, policies()]), "WEIR__LOG__LEVEL: log.level: not UTF-8");
 }
 
 #[test]
@@ -336,18 +305,11 @@ fn settings_that_contradict_each_other_are_refused() {
     insta::assert_snapshot!(together(&["redis.username=me"]), @"--set: redis.username: a user without a password: set redis.password too");
     for fine in [
         vec!["listen.http=[::1]:8081"],
-        vec![
-            "listen.http=0.0.0.0:0",
-            "listen.grpc=0.0.0.0:0",
-            "listen.admin=0.0.0.0:0",
-        ],
+        vec!["listen.http=0.0.0.0:0", "listen.grpc=0.0.0.0:0", "listen.admin=0.0.0.0:0"],
         vec!["redis.username=me", "redis.url=redis://:pw@cache"],
         vec!["redis.username=me", "redis.password=pw"],
     ] {
-        assert!(
-            Settings::load(&[policies(), flags(&fine)]).is_ok(),
-            "{fine:?}"
-        );
+        assert!(Settings::load(&[policies(), flags(&fine)]).is_ok(), "{fine:?}");
     }
 }
 
@@ -360,12 +322,9 @@ fn no_output_shows_a_secret() {
         &format!("redis.url=redis://me:{SECRET}@cache:6379/1"),
     ]);
     let settings = Settings::load(&[policies(), layer.clone()]).unwrap();
-    for output in [
-        format!("{settings:?}"),
-        format!("{settings:#?}"),
-        format!("{layer:?}"),
-        settings.redis.url.to_string(),
-    ] {
+    for output in
+        [format!("{settings:?}"), format!("{settings:#?}"), format!("{layer:?}"), settings.redis.url.to_string()]
+    {
         assert!(!output.contains(SECRET), "{output}");
         assert!(!output.is_empty());
     }
@@ -374,15 +333,9 @@ fn no_output_shows_a_secret() {
 
     // Wrong in every way a secret can be: in a bad URL, under a misspelled name, given twice.
     let text = problems(&[
-        flags(&[
-            &format!("redis.url=redis://me:{SECRET}@cache:port"),
-            &format!("redis.pasword={SECRET}"),
-            SECRET,
-        ]),
+        flags(&[&format!("redis.url=redis://me:{SECRET}@cache:port"), &format!("redis.pasword={SECRET}"), SECRET]),
         environment(&[("WEIR__REDIS__PASWORD", SECRET)]),
-        file(&format!(
-            "redis: {{password: {SECRET}, pass: {SECRET}}}\nredis.password: {SECRET}"
-        )),
+        file(&format!("redis: {{password: {SECRET}, pass: {SECRET}}}\nredis.password: {SECRET}")),
         flags(&[&format!("redis.password={}", SECRET.repeat(1000))]),
         policies(),
     ]);
@@ -444,12 +397,7 @@ fn rows(page: &str) -> Vec<Row> {
                 assert_eq!(cells.len(), 7, "cells of {line}");
                 assert!(cells[5].len() > 10, "no explanation: {line}");
                 let plain = |cell: usize| cells[cell].replace('`', "");
-                rows.push(Row {
-                    name: plain(1),
-                    default: plain(2),
-                    bounds: plain(3),
-                    env: plain(4),
-                });
+                rows.push(Row { name: plain(1), default: plain(2), bounds: plain(3), env: plain(4) });
             }
             Some(_) => {}
             None => in_table = false,
@@ -482,10 +430,7 @@ fn the_page_lists_every_setting_with_its_default_bounds_and_variable() {
 #[test]
 fn every_name_and_variable_the_page_mentions_exists() {
     let page = page();
-    let groups: Vec<&str> = SETTINGS
-        .iter()
-        .filter_map(|setting| Some(setting.name.split_once('.')?.0))
-        .collect();
+    let groups: Vec<&str> = SETTINGS.iter().filter_map(|setting| Some(setting.name.split_once('.')?.0)).collect();
     let mut names = 0;
     // The output of a mistake names what does not exist.
     let (before, mistakes) = page.split_once("```text\n").unwrap();
@@ -493,9 +438,7 @@ fn every_name_and_variable_the_page_mentions_exists() {
     let page = format!("{before}{after}");
     for word in page.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.'))) {
         let word = word.trim_matches('.');
-        let of_a_group = word
-            .split_once('.')
-            .is_some_and(|(group, _)| groups.contains(&group));
+        let of_a_group = word.split_once('.').is_some_and(|(group, _)| groups.contains(&group));
         if of_a_group {
             names += 1;
             assert!(Setting::find(word).is_some(), "{word} is no setting");

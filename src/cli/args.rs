@@ -50,9 +50,7 @@ pub enum Command {
     /// Say which rule each descriptor of a request matches, and why
     ///
     /// Nothing is charged and no server is needed.
-    #[command(
-        after_help = "Example:\n  weir explain examples/quickstart shop path=/login,client=10.0.0.1 tenant=acme"
-    )]
+    #[command(after_help = "Example:\n  weir explain examples/quickstart shop path=/login,client=10.0.0.1 tenant=acme")]
     Explain(ExplainArguments),
 }
 
@@ -132,10 +130,7 @@ impl ServeArguments {
     /// # Errors
     ///
     /// Every problem of the file, the environment and the flags together.
-    pub fn settings(
-        &self,
-        environment: impl IntoIterator<Item = (OsString, OsString)>,
-    ) -> Result<Settings, Problems> {
+    pub fn settings(&self, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Settings, Problems> {
         let mut layers = Vec::new();
         if let Some(path) = &self.config {
             layers.push(Layer::file(path));
@@ -178,8 +173,7 @@ pub const COMMIT: &str = match option_env!("WEIR_COMMIT") {
     None => "unknown",
 };
 
-static VERSION: LazyLock<String> =
-    LazyLock::new(|| format!("{} (commit {COMMIT})", env!("CARGO_PKG_VERSION")));
+static VERSION: LazyLock<String> = LazyLock::new(|| format!("{} (commit {COMMIT})", env!("CARGO_PKG_VERSION")));
 
 static SERVE_HELP: LazyLock<String> = LazyLock::new(|| {
     format!(
@@ -294,11 +288,7 @@ mod tests {
         assert_eq!(entries("k=v"), Ok(vec![pair("k", "v")]));
         assert_eq!(
             entries("path=/a?b=c,client=,x=1\\,2\\\\"),
-            Ok(vec![
-                pair("path", "/a?b=c"),
-                pair("client", ""),
-                pair("x", "1,2\\")
-            ])
+            Ok(vec![pair("path", "/a?b=c"), pair("client", ""), pair("x", "1,2\\")])
         );
         for (text, why) in [
             ("", "\"\" has no \"=\""),
@@ -316,9 +306,7 @@ mod tests {
     #[test]
     fn explain_takes_several_descriptors_and_needs_one() {
         let typed = ["weir", "explain", "dir", "shop", "a=1,b=2", "c=3"];
-        let Ok(Command::Explain(explain)) =
-            Arguments::try_parse_from(typed).map(|arguments| arguments.command)
-        else {
+        let Ok(Command::Explain(explain)) = Arguments::try_parse_from(typed).map(|arguments| arguments.command) else {
             panic!("explain is not parsed");
         };
         assert_eq!(explain.domain, "shop");
@@ -332,16 +320,9 @@ mod tests {
         let mut command = Arguments::command();
         let mut examples = 0;
         let mut helps = vec![command.render_long_help().to_string()];
-        for sub in command
-            .get_subcommands_mut()
-            .filter(|sub| sub.get_name() != "help")
-        {
+        for sub in command.get_subcommands_mut().filter(|sub| sub.get_name() != "help") {
             let help = sub.render_long_help().to_string();
-            assert!(
-                help.contains("Example:"),
-                "{} has no example",
-                sub.get_name()
-            );
+            assert!(help.contains("Example:"), "{} has no example", sub.get_name());
             helps.push(help);
         }
         for help in helps {
@@ -360,11 +341,7 @@ mod tests {
         let serve = command.find_subcommand_mut("serve").unwrap();
         let help = serve.render_long_help().to_string();
         for setting in SETTINGS {
-            assert!(
-                help.contains(&format!("\n  {}\n", setting.name)),
-                "{}",
-                setting.name
-            );
+            assert!(help.contains(&format!("\n  {}\n", setting.name)), "{}", setting.name);
         }
     }
 

@@ -70,7 +70,7 @@ struct Request<'r> {
 impl<'r> Request<'r> {
     fn explain(&self, number: usize, out: &mut dyn Write) -> io::Result<()> {
         let entries = &self.descriptors[number];
-        writeln!(out, "descriptor {}   {}", number + 1, joined(entries))?;
+        writeln!(out, "{}", format!("descriptor {}   {}", number + 1, joined(entries)).trim_end())?;
         let mut level = Level { above: None, below: &self.outline.descriptors };
         let steps = self.loaded.policies.trace(self.domain, entries);
         let width = entries.iter().map(|entry| spelled(*entry).chars().count()).max().unwrap_or(0);

@@ -1,8 +1,28 @@
 //! Policies from YAML: envoyproxy/ratelimit's format and weir's extensions of it, read strictly.
 //!
+//! ```yaml
+//! domain: shop                    # one file, one domain
+//! descriptors:
+//!   - key: path
+//!     value: /pay/*               # optional; a star stands for any text
+//!     share_threshold: true       # all values that match the star share one state
+//!     shadow_mode: true           # counts and reports, never denies
+//!     rate_limit:                 # or rate_limits: a list of 1 to 8, all of which apply
+//!       unit: hour                # second, minute, hour, day, week, month or year
+//!       requests_per_unit: 100    # 0 denies everything
+//!       name: pay                 # needed where a list has the same algorithm and window twice
+//!       replaces: [{name: basic}] # in one request, limits of these names are left out
+//!     descriptors: []             # the next level
+//! ```
+//!
+//! `unlimited: true` stands alone in a rate limit, but for `name` and `replaces`. Extensions: `window: 1m30s` in place
+//! of `unit`, `algorithm: gcra` with `burst`, `drain`, `post_paid`, `rate_limits`. Numbers and booleans are values as
+//! written; nothing (`~`, `null`) is the same as leaving a key out, except for a rate limit, which would silently
+//! limit nothing. Anchors, aliases and merge keys are read as envoyproxy/ratelimit reads them, under a bound on what
+//! they expand to.
+//!
 //! A load gives either a whole policy set, with the place of every rule, or every problem of every file, each with
-//! file, line and column. The format is described in docs/configuration.md. Not here: what a policy decides
-//! (engine/policy.rs) and when files are read again (watch.rs).
+//! file, line and column. Not here: what a policy decides (engine/policy.rs) and when files are read again (watch.rs).
 
 mod reader;
 mod yaml;
@@ -92,7 +112,7 @@ pub fn load_dir(directory: &Path) -> Result<Loaded, Problems> {
 /// let typo = good.replace("requests", "request");
 /// assert_eq!(
 ///     parse(&[("shop.yaml", &typo)]).unwrap_err().to_string(),
-///     "shop.yaml:2:53: unknown key \"request_per_unit\" in a rate limit, did you mean \"requests_per_unit\"?"
+///     "shop.yaml:2:52: unknown key \"request_per_unit\" in a rate limit, did you mean \"requests_per_unit\"?"
 /// );
 /// ```
 ///

@@ -20,10 +20,7 @@ use std::time::Duration;
 use config::Config;
 
 pub use layer::{FILE_BYTES_MAX, Layer};
-pub use table::{
-    ENV_PREFIX, KEY_PREFIX_BYTES_MAX, Kind, Preset, SETTINGS, Setting, VALUE_BYTES_MAX, listing,
-    nearest,
-};
+pub use table::{ENV_PREFIX, KEY_PREFIX_BYTES_MAX, Kind, Preset, SETTINGS, Setting, VALUE_BYTES_MAX, listing, nearest};
 pub use value::{HIDDEN, RedisUrl, Secret, duration, spell};
 
 /// Everything that can be set. `Debug` shows no secret.
@@ -133,9 +130,7 @@ impl Runtime {
     /// of this process allow (a quota of 2.5 CPUs is 2), at least one.
     #[must_use]
     pub fn cores(&self) -> NonZeroUsize {
-        NonZeroUsize::new(self.cores)
-            .or_else(|| std::thread::available_parallelism().ok())
-            .unwrap_or(NonZeroUsize::MIN)
+        NonZeroUsize::new(self.cores).or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
     }
 }
 
@@ -210,9 +205,7 @@ impl Settings {
             builder = builder.add_source(layer.clone());
         }
         for setting in SETTINGS {
-            let given = layers
-                .iter()
-                .any(|layer| layer.origin(setting.name).is_some());
+            let given = layers.iter().any(|layer| layer.origin(setting.name).is_some());
             if setting.default == Preset::Required && !given {
                 problems.push(Problem {
                     origin: "settings".to_owned(),
@@ -232,11 +225,7 @@ impl Settings {
         let merged = Merged { config };
         let settings = Self::read(&merged).map_err(|problem| Problems(vec![problem]))?;
         let problems = settings.contradictions(layers);
-        if problems.is_empty() {
-            Ok(settings)
-        } else {
-            Err(Problems(problems))
-        }
+        if problems.is_empty() { Ok(settings) } else { Err(Problems(problems)) }
     }
 
     /// Every text was checked by its layer: an error here is a row and a field that disagree, which
@@ -248,9 +237,7 @@ impl Settings {
                 http: from.value("listen.http", value::address)?,
                 admin: from.value("listen.admin", value::address)?,
             },
-            policies: Policies {
-                directory: from.value("policies.directory", |text| Ok(PathBuf::from(text)))?,
-            },
+            policies: Policies { directory: from.value("policies.directory", |text| Ok(PathBuf::from(text)))? },
             store: from.value("store", |text| match text {
                 "memory" => Ok(StoreKind::Memory),
                 "redis" => Ok(StoreKind::Redis),
@@ -262,19 +249,11 @@ impl Settings {
                 _ => Err("no such charging".to_owned()),
             })?,
             near_limit_percent: from.value("near_limit_percent", value::integer)?,
-            memory: Memory {
-                max_keys: from.value("memory.max_keys", value::integer)?,
-            },
+            memory: Memory { max_keys: from.value("memory.max_keys", value::integer)? },
             redis: Redis {
                 url: from.value("redis.url", str::parse)?,
-                username: from
-                    .optional("redis.username")?
-                    .as_deref()
-                    .map(Secret::from),
-                password: from
-                    .optional("redis.password")?
-                    .as_deref()
-                    .map(Secret::from),
+                username: from.optional("redis.username")?.as_deref().map(Secret::from),
+                password: from.optional("redis.password")?.as_deref().map(Secret::from),
                 timeout: from.value("redis.timeout", duration)?,
                 connect_timeout: from.value("redis.connect_timeout", duration)?,
                 pool_size: from.value("redis.pool_size", value::integer)?,
@@ -282,9 +261,7 @@ impl Settings {
                 batch_max: from.value("redis.batch_max", value::integer)?,
                 key_prefix: from.value("redis.key_prefix", |text| Ok(text.to_owned()))?,
             },
-            runtime: Runtime {
-                cores: from.value("runtime.cores", value::integer)?,
-            },
+            runtime: Runtime { cores: from.value("runtime.cores", value::integer)? },
             shutdown: Shutdown {
                 pause: from.value("shutdown.pause", duration)?,
                 grace: from.value("shutdown.grace", duration)?,
@@ -316,11 +293,8 @@ impl Settings {
             let given = layers.iter().rev().find_map(|layer| layer.origin(name));
             given.unwrap_or("default").to_owned()
         };
-        let listeners = [
-            ("listen.grpc", self.listen.grpc),
-            ("listen.http", self.listen.http),
-            ("listen.admin", self.listen.admin),
-        ];
+        let listeners =
+            [("listen.grpc", self.listen.grpc), ("listen.http", self.listen.http), ("listen.admin", self.listen.admin)];
         for (index, (name, address)) in listeners.iter().enumerate() {
             for (other, taken) in &listeners[..index] {
                 if overlap(address, taken) {
@@ -352,15 +326,8 @@ struct Merged {
 }
 
 impl Merged {
-    fn value<T>(
-        &self,
-        name: &'static str,
-        read: impl Fn(&str) -> Result<T, String>,
-    ) -> Result<T, Problem> {
-        let text = self
-            .config
-            .get_string(name)
-            .map_err(|error| Problem::internal(name, &error))?;
+    fn value<T>(&self, name: &'static str, read: impl Fn(&str) -> Result<T, String>) -> Result<T, Problem> {
+        let text = self.config.get_string(name).map_err(|error| Problem::internal(name, &error))?;
         read(&text).map_err(|reason| Problem::internal(name, &reason))
     }
 
@@ -446,8 +413,6 @@ fn how_to_give(setting: &Setting) -> String {
 
 /// Whether the second of two listeners could not bind because of the first. `[::]` takes IPv4 too.
 fn overlap(a: &SocketAddr, b: &SocketAddr) -> bool {
-    let takes = |all: &SocketAddr, one: &SocketAddr| {
-        all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4())
-    };
+    let takes = |all: &SocketAddr, one: &SocketAddr| all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4());
     a.port() != 0 && a.port() == b.port() && (a.ip() == b.ip() || takes(a, b) || takes(b, a))
 }

@@ -72,12 +72,7 @@ impl Watch {
     /// Watches a directory from now on; it need not exist yet.
     #[must_use]
     pub fn new(directory: &Path) -> Self {
-        Self {
-            directory: directory.to_owned(),
-            told: Seen::at(directory),
-            last: Seen::at(directory),
-            restless: 0,
-        }
+        Self { directory: directory.to_owned(), told: Seen::at(directory), last: Seen::at(directory), restless: 0 }
     }
 
     /// Looks once. Blocks for as long as the file system takes to describe each policy file.
@@ -194,16 +189,10 @@ impl Walk {
         let metadata = fs::metadata(directory).map_err(|error| at(directory, &error))?;
         let identity = (metadata.dev(), metadata.ino());
         if self.around.contains(&identity) {
-            return Err(refuse(
-                directory,
-                "a symlink leads back to a directory around it",
-            ));
+            return Err(refuse(directory, "a symlink leads back to a directory around it"));
         }
         if self.around.len() > DEPTH_MAX {
-            return Err(refuse(
-                directory,
-                &format!("nested deeper than {DEPTH_MAX} directories"),
-            ));
+            return Err(refuse(directory, &format!("nested deeper than {DEPTH_MAX} directories")));
         }
         self.around.push(identity);
         for entry in fs::read_dir(directory).map_err(|error| at(directory, &error))? {
@@ -221,9 +210,7 @@ impl Walk {
     }
 
     fn visit(&mut self, path: PathBuf) -> io::Result<()> {
-        let named_policy = path
-            .extension()
-            .is_some_and(|extension| extension == "yaml" || extension == "yml");
+        let named_policy = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
         let mark = match fs::metadata(&path) {
             Ok(metadata) if metadata.is_dir() => return self.enter(&path),
             _ if !named_policy => return Ok(()),
@@ -233,10 +220,7 @@ impl Walk {
             Err(_) => None,
         };
         if self.files.len() == FILES_MAX {
-            return Err(refuse(
-                &path,
-                &format!("more than {FILES_MAX} policy files"),
-            ));
+            return Err(refuse(&path, &format!("more than {FILES_MAX} policy files")));
         }
         self.files.push((path, mark));
         Ok(())
@@ -248,10 +232,7 @@ fn at(path: &Path, error: &io::Error) -> io::Error {
 }
 
 fn refuse(path: &Path, reason: &str) -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidInput,
-        format!("{}: {reason}", path.display()),
-    )
+    io::Error::new(io::ErrorKind::InvalidInput, format!("{}: {reason}", path.display()))
 }
 
 #[cfg(test)]
@@ -318,10 +299,7 @@ mod tests {
     fn an_edit_that_keeps_the_size_is_told() {
         let dir = directory(&[("a.yaml", "1")]);
         let mut watch = Watch::new(dir.path());
-        let file = File::options()
-            .write(true)
-            .open(dir.path().join("a.yaml"))
-            .unwrap();
+        let file = File::options().write(true).open(dir.path().join("a.yaml")).unwrap();
         file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
         assert_told_once(&mut watch);
     }
@@ -446,13 +424,7 @@ mod tests {
     fn what_is_no_policy_is_neither_listed_nor_told() {
         let dir = directory(&[("b.yml", ""), ("a.yaml", ""), ("team/c.yaml", "")]);
         let mut watch = Watch::new(dir.path());
-        for name in [
-            "readme.md",
-            ".hidden.yaml",
-            "a.yaml~",
-            ".git/d.yaml",
-            "yaml",
-        ] {
+        for name in ["readme.md", ".hidden.yaml", "a.yaml~", ".git/d.yaml", "yaml"] {
             write(dir.path(), name, "x");
         }
         symlink("nowhere", dir.path().join("dangling.txt")).unwrap();
@@ -472,9 +444,7 @@ mod tests {
 
         let dir = directory(&[("a/b.yaml", "")]);
         symlink("..", dir.path().join("a/again")).unwrap();
-        assert!(
-            reason(dir.path()).ends_with("a/again: a symlink leads back to a directory around it")
-        );
+        assert!(reason(dir.path()).ends_with("a/again: a symlink leads back to a directory around it"));
 
         let deepest = "d/".repeat(DEPTH_MAX);
         let dir = directory(&[(&format!("{deepest}a.yaml"), "")]);

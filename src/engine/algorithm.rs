@@ -39,6 +39,17 @@ pub fn seen(limit: &Limit, state: Option<&State>, now: Micros) -> State {
     }
 }
 
+/// Whether the state lies so far ahead of a clock that stepped back that it has to be stored as [`seen`], even where
+/// nothing is charged: it would be met ahead again and again until the clock has caught up. [fw-5] [pc-5]
+#[must_use]
+pub fn is_far_ahead(limit: &Limit, stored: &State, now: Micros) -> bool {
+    match (limit.algorithm(), stored) {
+        (Algorithm::FixedWindow, State::FixedWindow(counter)) => fixed_window::is_far_ahead(limit, *counter, now),
+        (Algorithm::Gcra { .. }, State::Pacing(debt)) => gcra::is_far_ahead(limit, *debt, now),
+        _ => mismatch(limit, stored),
+    }
+}
+
 /// The largest number of hits that a take would be admitted for, of a state as seen at `now`.
 #[must_use]
 pub fn remaining(limit: &Limit, seen: &State, now: Micros) -> Hits {
@@ -95,7 +106,7 @@ pub fn given(limit: &Limit, seen: &State, hits: Hits, now: Micros) -> State {
     }
 }
 
-/// The state without the one charge that the receipt proves. [un]
+/// The state without the one charge that the receipt proves. [un-1]
 #[must_use]
 pub fn undone(limit: &Limit, seen: &State, receipt: Receipt, now: Micros) -> State {
     match (limit.algorithm(), seen) {
@@ -126,7 +137,7 @@ pub fn is_past(limit: &Limit, seen: &State, now: Micros) -> bool {
     }
 }
 
-/// Which part of the state a charge goes to, for its receipt. [un]
+/// Which part of the state a charge goes to, for its receipt. [un-1]
 #[must_use]
 pub fn mark(seen: &State) -> u64 {
     match seen {

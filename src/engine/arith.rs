@@ -1,4 +1,4 @@
-//! Exact integer arithmetic for decisions. [ar]
+//! Exact integer arithmetic for decisions. [ar-1]
 
 /// `(floor(a * b / c), a * b mod c)`, exact for every input whose quotient fits 64 bits. [ar-1]
 ///

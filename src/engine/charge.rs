@@ -1,4 +1,4 @@
-//! A charge: hits to take from (or give to) one limit's state, as part of one decision. [dc]
+//! A charge: hits to take from (or give to) one limit's state, as part of one decision. [dc-1]
 
 use super::Micros;
 use super::descriptor::Hits;
@@ -41,7 +41,7 @@ pub enum Mode {
 }
 
 /// The boundaries of a calendar's windows around now: starts of the previous, the current, the next and the one
-/// after, in microseconds. [cl]
+/// after, in microseconds. [cl-1]
 pub type Bounds = [Micros; 4];
 
 /// One limit's part of a decision.
@@ -63,7 +63,7 @@ pub struct Charge<'a> {
     pub bounds: Option<Bounds>,
 }
 
-/// Proof of one charge, by which it can be taken back. Valid for the key and limit that it was given for. [un]
+/// Proof of one charge, by which it can be taken back. Valid for the key and limit that it was given for. [un-1]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receipt {
     /// What was added to the state, in hits.

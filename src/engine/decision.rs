@@ -1,4 +1,4 @@
-//! A decision over several charges: the order of its steps, and what each charge learns. [dc]
+//! A decision over several charges: the order of its steps, and what each charge learns. [dc-2]
 //!
 //! [`decide`] is the whole of it for a store that can call the engine under its own lock. A store that runs the
 //! transition elsewhere (the scripts in lua/) sends back each charge's state as that charge found it, and
@@ -10,7 +10,7 @@ use super::algorithm::{self, State};
 use super::charge::{Charge, Mode, Receipt, Role, Take};
 use super::{Hits, Micros};
 
-/// What a limit says to a charge.
+/// What a limit says to a charge. [dc-9]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It fits.
@@ -133,7 +133,7 @@ pub fn decide(
     (settle(charges, slots, &seen, mode, now), working.changes)
 }
 
-/// Derives a decision from the state that each charge found. [dc-3] [dc-7]
+/// Derives a decision from the state that each charge found. [dc-7] [dc-10]
 #[must_use]
 pub fn settle(charges: &[Charge<'_>], slots: &[u16], seen: &[State], mode: Mode, now: Micros) -> Decision {
     let judged: SmallVec<[(Verdict, Hits); 2]> =
@@ -207,6 +207,8 @@ impl<'a> Working<'a> {
         };
         if hits > 0 {
             self.put(slot, algorithm::added(limit, seen, hits, now), now);
+        } else if self.state(slot).is_some_and(|stored| algorithm::is_far_ahead(limit, stored, now)) {
+            self.put(slot, *seen, now);
         }
     }
 
@@ -216,7 +218,7 @@ impl<'a> Working<'a> {
     }
 }
 
-/// What the limit says to a charge that finds this state, and how many hits would have fitted.
+/// What the limit says to a charge that finds this state, and how many hits would have fitted. [dc-6] [dc-9]
 fn verdict(charge: &Charge<'_>, seen: &State, mode: Mode, now: Micros) -> (Verdict, Hits) {
     let limit = charge.limit;
     let remaining = algorithm::remaining(limit, seen, now);

@@ -1,4 +1,4 @@
-//! The key under which a state is stored: `w1:{<tag>}<limit id>`. [ky]
+//! The key under which a state is stored: `w1:{<tag>}<limit id>`. [ky-1]
 //!
 //! A state belongs to a domain, a descriptor and the shape of a limit; not to a rule, and not to a limit's numbers.
 
@@ -10,7 +10,7 @@ use super::descriptor::Entry;
 use super::limit::{Algorithm, Limit};
 use super::policy::Pattern;
 
-/// What every key starts with; a change of the stored formats changes it.
+/// What every key starts with; a change of the stored formats changes it. [ky-5]
 pub const VERSION: &str = "w1:";
 /// A tag longer than this, in bytes, is cut and hashed. [ky-3]
 pub const TAG_BYTES_MAX: usize = 256;

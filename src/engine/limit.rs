@@ -243,7 +243,7 @@ impl Limit {
         self
     }
 
-    /// Hits per window. 0 denies everything; it never means unlimited.
+    /// Hits per window. 0 denies everything; it never means unlimited. [lm-5]
     #[must_use]
     pub const fn requests(&self) -> u32 {
         self.requests
@@ -261,7 +261,7 @@ impl Limit {
         self.algorithm
     }
 
-    /// The most hits that this limit can hold at one instant: more than that is never admitted.
+    /// The most hits that this limit can hold at one instant: more than that is never admitted. [lm-4]
     #[must_use]
     pub const fn capacity(&self) -> u32 {
         match self.algorithm {

@@ -1,4 +1,4 @@
-//! Policies: which rule a descriptor meets. [mt]
+//! Policies: which rule a descriptor meets. [mt-1]
 //!
 //! Matching costs the depth of the descriptor (and the patterns written for the keys on its way), not the number of
 //! rules. Not here: reading YAML (config/policy_file.rs) and what a limit decides.
@@ -55,7 +55,7 @@ pub struct RuleSpec {
 pub enum RuleKind {
     /// One to eight limits; all of them apply.
     Limits(Vec<Limit>),
-    /// Passes everything and is never stored.
+    /// Passes everything and is never stored. [mt-4]
     Unlimited {
         /// A name by which another rule can replace it.
         name: Option<Box<str>>,
@@ -196,6 +196,7 @@ struct Branch {
 }
 
 impl Node {
+    /// The branch that an entry takes: the most exact there is. [mt-2]
     fn child(&self, entry: Entry<'_>) -> Option<(Step<'_>, &Self)> {
         let branch = self.by_key.get(entry.key)?;
         if let Some(node) = branch.by_value.get(entry.value) {
@@ -462,5 +463,7 @@ mod tests {
         assert_eq!(twice.unwrap_err(), PolicyError::DuplicateDescriptor("shop|a=1".into()));
         let alone = compile(vec![node("a", "", vec![]), node("a", "", vec![])]);
         assert_eq!(alone.unwrap_err(), PolicyError::DuplicateDescriptor("shop|a".into()));
+        let patterns = compile(vec![node("a", "1*", vec![]), node("b", "1*", vec![]), node("a", "1*", vec![])]);
+        assert_eq!(patterns.unwrap_err(), PolicyError::DuplicateDescriptor("shop|a=1*".into()));
     }
 }

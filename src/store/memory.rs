@@ -1,4 +1,4 @@
-//! The embedded store: sharded, bounded, all-or-nothing across keys. [me]
+//! The embedded store: sharded, bounded, all-or-nothing across keys. [me-1]
 //!
 //! A key lives in one shard; a decision locks the shards of all its keys, always in ascending order, and calls the
 //! engine under those locks. A plain mutex is right: nothing is awaited while it is held. Expired states are not swept
@@ -30,7 +30,7 @@ const SWEEP: usize = 2;
 /// A shard's list gives memory back when it is larger than this and three quarters empty.
 const SHRINK_ABOVE: usize = 1_024;
 
-/// States in this process's memory: lost when it ends, not shared with other replicas.
+/// States in this process's memory: lost when it ends, not shared with other replicas. [ex-2]
 pub struct Memory {
     shards: Box<[Mutex<Shard>]>,
     hasher: DefaultHashBuilder,
@@ -113,7 +113,7 @@ impl Memory {
         let state = algorithm::undone(undo.limit, &seen, undo.receipt, now);
         if algorithm::is_empty(&state, now) {
             shard.remove(undo.key, hash);
-        } else if state != seen {
+        } else if state != seen || algorithm::is_far_ahead(undo.limit, &stored, now) {
             let share = shard.share(undo.key, hash);
             let write = Write { key: undo.key, hash, share, limit: undo.limit, state };
             shard.put(&write, now, &*self.observer);
@@ -258,7 +258,7 @@ impl Shard {
         Some(*at as usize)
     }
 
-    /// The state of a key, unless it has expired.
+    /// The state of a key, unless it has expired. [me-2]
     fn live(&self, key: &str, hash: u32, now: Micros) -> Option<State> {
         let entry = &self.entries[self.find(key, hash)?];
         (entry.expires_at > now).then_some(entry.state)
@@ -273,7 +273,9 @@ impl Shard {
         let &Write { key, hash, share, limit, state } = write;
         let expires_at = now + algorithm::reset_after(limit, &state, now);
         let capacity = limit.capacity();
-        let used = capacity - algorithm::remaining(limit, &state, now).min(capacity);
+        // The last of several charges on the key may have written it under another limit than this one.
+        let seen = algorithm::seen(limit, Some(&state), now);
+        let used = capacity - algorithm::remaining(limit, &seen, now).min(capacity);
         if let Some(at) = self.find(key, hash) {
             let before = self.entries[at].share;
             if before != share {
@@ -336,7 +338,7 @@ impl Shard {
         }
     }
 
-    /// Drops the next few entries that have expired, so that what nobody asks for again goes too.
+    /// Drops the next few entries that have expired, so that what nobody asks for again goes too. [me-2]
     fn sweep(&mut self, now: Micros) {
         for _ in 0..SWEEP {
             if self.sweep_at >= self.entries.len() {
@@ -350,7 +352,7 @@ impl Shard {
         }
     }
 
-    /// Makes room for one entry of `share`. [me-3]
+    /// Makes room for one entry of `share`. [me-3] [me-4]
     ///
     /// Only rules that hold at least their portion of the shard give entries up, so that a flood on one rule costs the
     /// others nothing; among the sample, the least valuable entry goes.

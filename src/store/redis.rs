@@ -1,4 +1,4 @@
-//! Redis: states that replicas share and that outlive a process. [rd]
+//! Redis: states that replicas share and that outlive a process. [rd-1]
 //!
 //! Each decision is one call of one script, so that it is atomic and costs one round trip, which it shares with the
 //! other decisions in flight. Not here: connections (redis/pool.rs), batching and deadlines (redis/pipeline.rs) and the
@@ -16,7 +16,7 @@ use self::pipeline::{Call, CallError, Options, Pipeline, Reason};
 use super::{Failure, Peeked, Reply, Store, StoreError, Undo};
 use crate::engine::{Charge, Decision, Limit, Micros, Mode, decision};
 
-/// Answers of Redis that prove that nothing was charged: the call was refused before its first write.
+/// Answers of Redis that prove that nothing was charged: the call was refused before its first write. [rd-4]
 const NOTHING_RAN: [(&str, &str); 14] = [
     ("READONLY", "readonly"),
     ("LOADING", "loading"),

@@ -46,11 +46,7 @@ pub enum InitError {
 /// A level that the filter cannot read, and a second call.
 pub fn init(level: &str, format: Format) -> Result<(), InitError> {
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let colour = if io::stderr().is_terminal() && !no_color {
-        Colour::Ansi
-    } else {
-        Colour::None
-    };
+    let colour = if io::stderr().is_terminal() && !no_color { Colour::Ansi } else { Colour::None };
     subscriber(filter(level)?, format, colour, io::stderr)
         .try_init()
         .map_err(|error| InitError::Twice(error.to_string()))
@@ -65,25 +61,14 @@ enum Colour {
 fn filter(level: &str) -> Result<EnvFilter, InitError> {
     EnvFilter::builder()
         .parse(level)
-        .map_err(|error| InitError::Level {
-            level: level.to_owned(),
-            reason: error.to_string(),
-        })
+        .map_err(|error| InitError::Level { level: level.to_owned(), reason: error.to_string() })
 }
 
-fn subscriber<W>(
-    filter: EnvFilter,
-    format: Format,
-    colour: Colour,
-    writer: W,
-) -> Box<dyn Subscriber + Send + Sync>
+fn subscriber<W>(filter: EnvFilter, format: Format, colour: Colour, writer: W) -> Box<dyn Subscriber + Send + Sync>
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(colour == Colour::Ansi)
-        .with_writer(writer);
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colour == Colour::Ansi).with_writer(writer);
     match format {
         Format::Text => Box::new(lines.finish()),
         Format::Json => Box::new(lines.json().flatten_event(true).finish()),

@@ -29,7 +29,7 @@ const FILE: Kind = Kind { name: "a policy file", keys: &["domain", "descriptors"
 const DESCRIPTOR: Kind = Kind {
     name: "a descriptor",
     keys: &["key", "value", "rate_limit", "rate_limits", "shadow_mode", "share_threshold", "descriptors"],
-    not_yet: &["quota_mode", "detailed_metric", "value_to_metric"],
+    not_yet: &["quota_mode", "detailed_metric", "value_to_metric", "metadata"],
 };
 const LIMIT: Kind = Kind {
     name: "a rate limit",
@@ -392,7 +392,7 @@ impl FileReader<'_> {
         let mut result = Ok(());
         for (at, name) in replaces {
             if own.contains(&Some(name)) {
-                result = Err(self.tell(*at, format!("replaces {}, which is its own name", shown(name))));
+                result = Err(self.tell(*at, format!("replaces {}, which is a name of its own", shown(name))));
             }
         }
         result
@@ -634,7 +634,13 @@ impl FileReader<'_> {
                 return Ok(Some(number));
             }
         }
-        let message = format!("{key} must be a whole number from 0 to {}, not {}", u32::MAX, node.describe());
+        let mut message = format!("{key} must be a whole number from 0 to {}, not {}", u32::MAX, node.describe());
+        if let Value::Scalar { text, plain: true } = &node.value
+            && text.starts_with('0')
+            && text.parse::<u32>().is_ok()
+        {
+            message.push_str(": a leading 0 would mean octal to others");
+        }
         Err(self.tell(self.value_position(at, id), message))
     }
 

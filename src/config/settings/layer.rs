@@ -58,12 +58,7 @@ impl Layer {
             Ok(text) => Self::yaml(&shown, &text),
             Err(reason) => {
                 let mut layer = Self::default();
-                layer.problems.push(Problem {
-                    origin: shown,
-                    name: None,
-                    value: None,
-                    reason,
-                });
+                layer.problems.push(Problem { origin: shown, name: None, value: None, reason });
                 layer
             }
         }
@@ -92,9 +87,7 @@ impl Layer {
             .collect();
         ours.sort();
         for (variable, value) in ours {
-            let known = table::SETTINGS
-                .iter()
-                .find(|setting| setting.env_name() == variable);
+            let known = table::SETTINGS.iter().find(|setting| setting.env_name() == variable);
             let Some(setting) = known else {
                 layer.unknown_variable(&variable);
                 continue;
@@ -137,10 +130,7 @@ impl Layer {
 
     /// Where the layer gives this setting, if it does.
     pub(super) fn origin(&self, name: &str) -> Option<&str> {
-        self.entries
-            .iter()
-            .find(|entry| entry.name == name)
-            .map(|entry| entry.origin.as_str())
+        self.entries.iter().find(|entry| entry.name == name).map(|entry| entry.origin.as_str())
     }
 
     fn put(&mut self, name: &str, text: &str, origin: &str) {
@@ -156,27 +146,17 @@ impl Layer {
         if let Err(reason) = setting.kind.check(text) {
             self.problem(setting, setting.kind.show(text), origin, reason);
         }
-        self.entries.push(Entry {
-            name: setting.name,
-            text: text.to_owned(),
-            origin: origin.to_owned(),
-        });
+        self.entries.push(Entry { name: setting.name, text: text.to_owned(), origin: origin.to_owned() });
     }
 
     fn problem(&mut self, setting: &Setting, value: Option<String>, origin: &str, reason: String) {
-        self.problems.push(Problem {
-            origin: origin.to_owned(),
-            name: Some(setting.name.to_owned()),
-            value,
-            reason,
-        });
+        self.problems.push(Problem { origin: origin.to_owned(), name: Some(setting.name.to_owned()), value, reason });
     }
 
     fn unknown_name(&mut self, name: &str, origin: &str) {
-        let around = table::SETTINGS.iter().find(|setting| {
-            name.strip_prefix(setting.name)
-                .is_some_and(|rest| rest.starts_with('.'))
-        });
+        let around = table::SETTINGS
+            .iter()
+            .find(|setting| name.strip_prefix(setting.name).is_some_and(|rest| rest.starts_with('.')));
         let reason = if table::is_group(name) {
             format!("a group of settings, not one: {}", members(name))
         } else if let Some(setting) = around {
@@ -187,25 +167,13 @@ impl Layer {
                 None => "no such setting".to_owned(),
             }
         };
-        self.problems.push(Problem {
-            origin: origin.to_owned(),
-            name: Some(shorten(name)),
-            value: None,
-            reason,
-        });
+        self.problems.push(Problem { origin: origin.to_owned(), name: Some(shorten(name)), value: None, reason });
     }
 
     fn unknown_variable(&mut self, variable: &str) {
-        let name = variable
-            .strip_prefix(ENV_PREFIX)
-            .unwrap_or(variable)
-            .to_ascii_lowercase()
-            .replace("__", ".");
+        let name = variable.strip_prefix(ENV_PREFIX).unwrap_or(variable).to_ascii_lowercase().replace("__", ".");
         let reason = match table::nearest(&name) {
-            Some(nearest) => format!(
-                "no such setting, the nearest is {}",
-                table::env_name(nearest)
-            ),
+            Some(nearest) => format!("no such setting, the nearest is {}", table::env_name(nearest)),
             None => "no such setting".to_owned(),
         };
         self.problems.push(Problem {
@@ -220,22 +188,14 @@ impl Layer {
     /// cannot be written with (aliases, a second document) ends the reading.
     fn read_yaml(&mut self, file: &str, text: &str) -> Result<(), Problem> {
         let at = |span: Span| format!("{file}:{}:{}", span.start.line(), span.start.col() + 1);
-        let stop = |span: Span, reason: &str| Problem {
-            origin: at(span),
-            name: None,
-            value: None,
-            reason: reason.to_owned(),
-        };
+        let stop =
+            |span: Span, reason: &str| Problem { origin: at(span), name: None, value: None, reason: reason.to_owned() };
         let mut groups: Vec<Group> = Vec::new();
         let mut documents = 0;
         let mut list_depth = 0;
         for event in Parser::new_from_str(text) {
             let (event, span) = event.map_err(|error| Problem {
-                origin: format!(
-                    "{file}:{}:{}",
-                    error.marker().line(),
-                    error.marker().col() + 1
-                ),
+                origin: format!("{file}:{}:{}", error.marker().line(), error.marker().col() + 1),
                 name: None,
                 value: None,
                 reason: format!("not YAML: {}", error.info()),
@@ -257,8 +217,7 @@ impl Layer {
                     }
                 }
                 Event::Scalar(scalar, style, _, _) => {
-                    let nothing =
-                        style == ScalarStyle::Plain && matches!(scalar.as_ref(), "" | "~" | "null");
+                    let nothing = style == ScalarStyle::Plain && matches!(scalar.as_ref(), "" | "~" | "null");
                     match groups.last_mut() {
                         None if nothing => {}
                         None => {
@@ -310,11 +269,7 @@ impl Layer {
                     }
                 }
                 Event::Alias(_) => return Err(stop(span, "aliases are not read: write the value")),
-                Event::Nothing
-                | Event::StreamStart
-                | Event::StreamEnd
-                | Event::DocumentEnd
-                | Event::SequenceEnd => {}
+                Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd | Event::SequenceEnd => {}
             }
         }
         Ok(())
@@ -374,10 +329,7 @@ fn members(group: &str) -> String {
     let names: Vec<&str> = table::SETTINGS
         .iter()
         .map(|setting| setting.name)
-        .filter(|name| {
-            name.strip_prefix(group)
-                .is_some_and(|rest| rest.starts_with('.'))
-        })
+        .filter(|name| name.strip_prefix(group).is_some_and(|rest| rest.starts_with('.')))
         .collect();
     names.join(", ")
 }
@@ -385,10 +337,8 @@ fn members(group: &str) -> String {
 fn read_bounded(path: &Path) -> Result<String, String> {
     let file = std::fs::File::open(path).map_err(|error| format!("cannot be opened: {error}"))?;
     let mut text = String::new();
-    let size = file
-        .take(FILE_BYTES_MAX + 1)
-        .read_to_string(&mut text)
-        .map_err(|error| format!("cannot be read: {error}"))?;
+    let size =
+        file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| format!("cannot be read: {error}"))?;
     if size as u64 > FILE_BYTES_MAX {
         return Err(format!("more than {FILE_BYTES_MAX} bytes"));
     }

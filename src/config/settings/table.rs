@@ -52,22 +52,14 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "near_limit_percent",
-        kind: Kind::Integer {
-            min: 1,
-            max: 100,
-            unit: "percent",
-        },
+        kind: Kind::Integer { min: 1, max: 100, unit: "percent" },
         default: Preset::Is("80"),
         flag: None,
         about: "the part of a limit above which hits are counted as near it",
     },
     Setting {
         name: "memory.max_keys",
-        kind: Kind::Integer {
-            min: 64,
-            max: 1_000_000_000,
-            unit: "keys",
-        },
+        kind: Kind::Integer { min: 64, max: 1_000_000_000, unit: "keys" },
         default: Preset::Is("1000000"),
         flag: None,
         about: "how many states the memory store keeps before it evicts",
@@ -95,93 +87,63 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "redis.timeout",
-        kind: Kind::Duration {
-            min: Duration::from_millis(1),
-            max: Duration::from_secs(60),
-        },
+        kind: Kind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(60) },
         default: Preset::Is("10ms"),
         flag: None,
         about: "how long a decision may wait for Redis, queueing included; keep it below the caller's own timeout",
     },
     Setting {
         name: "redis.connect_timeout",
-        kind: Kind::Duration {
-            min: Duration::from_millis(1),
-            max: Duration::from_secs(60),
-        },
+        kind: Kind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(60) },
         default: Preset::Is("1s"),
         flag: None,
         about: "how long opening one connection may take, authentication included",
     },
     Setting {
         name: "redis.pool_size",
-        kind: Kind::Integer {
-            min: 1,
-            max: 64,
-            unit: "connections per core",
-        },
+        kind: Kind::Integer { min: 1, max: 64, unit: "connections per core" },
         default: Preset::Is("2"),
         flag: None,
         about: "each connection carries one pipeline at a time, so this is the pipelines in flight",
     },
     Setting {
         name: "redis.queue",
-        kind: Kind::Integer {
-            min: 1,
-            max: 65_536,
-            unit: "decisions per core",
-        },
+        kind: Kind::Integer { min: 1, max: 65_536, unit: "decisions per core" },
         default: Preset::Is("1024"),
         flag: None,
         about: "how many decisions may wait for a pipeline; one more is refused at once",
     },
     Setting {
         name: "redis.batch_max",
-        kind: Kind::Integer {
-            min: 1,
-            max: 1024,
-            unit: "decisions per pipeline",
-        },
+        kind: Kind::Integer { min: 1, max: 1024, unit: "decisions per pipeline" },
         default: Preset::Is("64"),
         flag: None,
         about: "how many waiting decisions share one round trip at most",
     },
     Setting {
         name: "redis.key_prefix",
-        kind: Kind::KeyPrefix {
-            bytes_max: KEY_PREFIX_BYTES_MAX,
-        },
+        kind: Kind::KeyPrefix { bytes_max: KEY_PREFIX_BYTES_MAX },
         default: Preset::Is(""),
         flag: None,
         about: "put before every key; replicas that share limits share the prefix",
     },
     Setting {
         name: "runtime.cores",
-        kind: Kind::Integer {
-            min: 0,
-            max: 256,
-            unit: "cores",
-        },
+        kind: Kind::Integer { min: 0, max: 256, unit: "cores" },
         default: Preset::Is("0"),
         flag: None,
         about: "how many cores serve gRPC; 0 takes what the cgroup and the CPU affinity allow",
     },
     Setting {
         name: "shutdown.pause",
-        kind: Kind::Duration {
-            min: Duration::ZERO,
-            max: Duration::from_secs(300),
-        },
+        kind: Kind::Duration { min: Duration::ZERO, max: Duration::from_secs(300) },
         default: Preset::Is("2s"),
         flag: None,
         about: "how long weir still accepts connections after SIGTERM, while health says NOT_SERVING",
     },
     Setting {
         name: "shutdown.grace",
-        kind: Kind::Duration {
-            min: Duration::ZERO,
-            max: Duration::from_secs(3600),
-        },
+        kind: Kind::Duration { min: Duration::ZERO, max: Duration::from_secs(3600) },
         default: Preset::Is("10s"),
         flag: None,
         about: "how long requests in flight may take to end after the pause",
@@ -202,77 +164,49 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "limits.descriptors",
-        kind: Kind::Integer {
-            min: 1,
-            max: 64,
-            unit: "descriptors",
-        },
+        kind: Kind::Integer { min: 1, max: 64, unit: "descriptors" },
         default: Preset::Is("64"),
         flag: None,
         about: "the most descriptors in one request",
     },
     Setting {
         name: "limits.entries",
-        kind: Kind::Integer {
-            min: 1,
-            max: 64,
-            unit: "entries",
-        },
+        kind: Kind::Integer { min: 1, max: 64, unit: "entries" },
         default: Preset::Is("16"),
         flag: None,
         about: "the most entries in one descriptor",
     },
     Setting {
         name: "limits.domain_bytes",
-        kind: Kind::Integer {
-            min: 1,
-            max: 4096,
-            unit: "bytes",
-        },
+        kind: Kind::Integer { min: 1, max: 4096, unit: "bytes" },
         default: Preset::Is("256"),
         flag: None,
         about: "the longest domain",
     },
     Setting {
         name: "limits.key_bytes",
-        kind: Kind::Integer {
-            min: 1,
-            max: 65_536,
-            unit: "bytes",
-        },
+        kind: Kind::Integer { min: 1, max: 65_536, unit: "bytes" },
         default: Preset::Is("4096"),
         flag: None,
         about: "the longest key of an entry",
     },
     Setting {
         name: "limits.value_bytes",
-        kind: Kind::Integer {
-            min: 1,
-            max: 65_536,
-            unit: "bytes",
-        },
+        kind: Kind::Integer { min: 1, max: 65_536, unit: "bytes" },
         default: Preset::Is("4096"),
         flag: None,
         about: "the longest value of an entry",
     },
     Setting {
         name: "limits.request_bytes",
-        kind: Kind::Integer {
-            min: 1024,
-            max: 4_194_304,
-            unit: "bytes",
-        },
+        kind: Kind::Integer { min: 1024, max: 4_194_304, unit: "bytes" },
         default: Preset::Is("262144"),
         flag: None,
         about: "the largest request as it arrives, by gRPC or as JSON",
     },
     Setting {
         name: "limits.hits",
-        kind: Kind::Integer {
-            min: 1,
-            max: u32::MAX as u64,
-            unit: "hits",
-        },
+        kind: Kind::Integer { min: 1, max: u32::MAX as u64, unit: "hits" },
         default: Preset::Is("4294967295"),
         flag: None,
         about: "the most hits that one descriptor may ask for",
@@ -404,11 +338,7 @@ impl Setting {
             Kind::Choice(words) => words.join(" or "),
             Kind::Integer { min, max, unit } => format!("{min} to {max} {unit}"),
             Kind::Duration { min, max } => {
-                format!(
-                    "{} to {}",
-                    super::value::spell(min),
-                    super::value::spell(max)
-                )
+                format!("{} to {}", super::value::spell(min), super::value::spell(max))
             }
             Kind::KeyPrefix { bytes_max } => {
                 format!("at most {bytes_max} printable ASCII bytes, no braces or blanks")
@@ -422,12 +352,7 @@ impl Setting {
 
 /// Whether some settings stand below this name, as they do below `redis`.
 pub(super) fn is_group(name: &str) -> bool {
-    SETTINGS.iter().any(|setting| {
-        setting
-            .name
-            .strip_prefix(name)
-            .is_some_and(|rest| rest.starts_with('.'))
-    })
+    SETTINGS.iter().any(|setting| setting.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
 }
 
 /// The name that a misspelled one most likely meant, if any is near.
@@ -445,9 +370,7 @@ pub fn nearest(unknown: &str) -> Option<&'static str> {
         {
             distance = distance.min(strsim::damerau_levenshtein(unknown, last));
         }
-        if distance <= unknown.chars().count() / WRONG_PARTS
-            && best.is_none_or(|(least, _)| distance < least)
-        {
+        if distance <= unknown.chars().count() / WRONG_PARTS && best.is_none_or(|(least, _)| distance < least) {
             best = Some((distance, setting.name));
         }
     }
@@ -471,10 +394,7 @@ pub fn listing() -> String {
 }
 
 pub(super) fn env_name(name: &str) -> String {
-    format!(
-        "{ENV_PREFIX}{}",
-        name.replace('.', "__").to_ascii_uppercase()
-    )
+    format!("{ENV_PREFIX}{}", name.replace('.', "__").to_ascii_uppercase())
 }
 
 #[cfg(test)]

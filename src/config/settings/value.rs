@@ -85,10 +85,7 @@ impl RedisUrl {
     /// Whether the URL itself carries a password.
     #[must_use]
     pub fn has_password(&self) -> bool {
-        self.0
-            .as_str()
-            .into_connection_info()
-            .is_ok_and(|info| info.redis_settings().password().is_some())
+        self.0.as_str().into_connection_info().is_ok_and(|info| info.redis_settings().password().is_some())
     }
 }
 
@@ -99,16 +96,10 @@ impl FromStr for RedisUrl {
     /// what that parser would silently drop is refused.
     fn from_str(text: &str) -> Result<Self, String> {
         let Some(url) = redis::parse_redis_url(text) else {
-            return Err(
-                "not a Redis URL: write redis://HOST:PORT or redis+unix:///PATH".to_owned(),
-            );
+            return Err("not a Redis URL: write redis://HOST:PORT or redis+unix:///PATH".to_owned());
         };
         let on_socket = url.scheme().ends_with("unix");
-        let parameters: &[&str] = if on_socket {
-            &["db", "user", "pass", "protocol"]
-        } else {
-            &["protocol"]
-        };
+        let parameters: &[&str] = if on_socket { &["db", "user", "pass", "protocol"] } else { &["protocol"] };
         for (parameter, _) in url.query_pairs() {
             if !parameters.contains(&parameter.as_ref()) {
                 // Not named: after a password with a question mark it would be the password's end.
@@ -217,10 +208,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         return Err("empty: write a number with its unit, such as 10ms".to_owned());
     }
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(format!(
-            "has no unit: write {0}ms or {0}s",
-            text.get(..SHOWN_CHARS_MAX).unwrap_or(text)
-        ));
+        return Err(format!("has no unit: write {0}ms or {0}s", text.get(..SHOWN_CHARS_MAX).unwrap_or(text)));
     }
     if text.contains(['.', ',']) {
         return Err("fractions are not read: 1.5s is 1s500ms".to_owned());
@@ -231,10 +219,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     while !rest.is_empty() {
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
         let (number, tail) = rest.split_at(digits);
-        let letters = tail
-            .bytes()
-            .take_while(|byte| !byte.is_ascii_digit())
-            .count();
+        let letters = tail.bytes().take_while(|byte| !byte.is_ascii_digit()).count();
         let (unit, next) = tail.split_at(letters);
         if number.is_empty() {
             return Err("not a duration: write a number with its unit, such as 10ms".to_owned());
@@ -244,9 +229,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         }
         let Some(position) = units_left.iter().position(|(name, _)| *name == unit) else {
             if UNITS.iter().any(|(name, _)| *name == unit) {
-                return Err(
-                    "units go from the largest to the smallest, each once: 1m30s".to_owned(),
-                );
+                return Err("units go from the largest to the smallest, each once: 1m30s".to_owned());
             }
             return Err(format!("{unit:?} is no unit: {}", unit_names()));
         };
@@ -281,14 +264,8 @@ pub fn spell(length: Duration) -> String {
 }
 
 /// Largest first, in microseconds. Months and years have no fixed length.
-const UNITS: &[(&str, u64)] = &[
-    ("d", 86_400_000_000),
-    ("h", 3_600_000_000),
-    ("m", 60_000_000),
-    ("s", 1_000_000),
-    ("ms", 1_000),
-    ("us", 1),
-];
+const UNITS: &[(&str, u64)] =
+    &[("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000), ("us", 1)];
 
 fn unit_names() -> String {
     let names: Vec<&str> = UNITS.iter().map(|(name, _)| *name).collect();
@@ -319,9 +296,7 @@ fn key_prefix(text: &str, bytes_max: usize) -> Result<(), String> {
     if text.len() > bytes_max {
         return Err(format!("{} bytes: at most {bytes_max}", text.len()));
     }
-    let bad = text
-        .chars()
-        .find(|c| !c.is_ascii_graphic() || matches!(c, '{' | '}'));
+    let bad = text.chars().find(|c| !c.is_ascii_graphic() || matches!(c, '{' | '}'));
     match bad {
         Some(bad) => Err(format!("must not hold {bad:?}")),
         None => Ok(()),
@@ -337,17 +312,10 @@ fn log_level(text: &str) -> Result<(), String> {
         return Err(format!("empty: write {}", LEVELS.join(", ")));
     }
     for directive in text.split(',') {
-        let level = LEVELS
-            .iter()
-            .any(|level| level.eq_ignore_ascii_case(directive));
+        let level = LEVELS.iter().any(|level| level.eq_ignore_ascii_case(directive));
         let target = directive.split(['[', '=']).next().unwrap_or(directive);
-        let target_ok = target
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-' | '.'));
-        let legal = level
-            || (target_ok
-                && directive.contains('=')
-                && EnvFilter::builder().parse(directive).is_ok());
+        let target_ok = target.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-' | '.'));
+        let legal = level || (target_ok && directive.contains('=') && EnvFilter::builder().parse(directive).is_ok());
         if !legal {
             return Err(format!(
                 "{:?} is neither a level ({}) nor target=level",
@@ -378,8 +346,7 @@ fn redact(url: &str) -> String {
         Some((_, port)) if !authority.ends_with(']') => port,
         _ => "",
     };
-    let looks_like_password =
-        authority.starts_with(':') || port.contains(|c: char| !c.is_ascii_digit());
+    let looks_like_password = authority.starts_with(':') || port.contains(|c: char| !c.is_ascii_digit());
     if !place.contains('@') && looks_like_password {
         return HIDDEN.to_owned();
     }
@@ -504,10 +471,7 @@ mod tests {
             ("redis://127.0.0.1:6379", "redis://127.0.0.1:6379"),
             ("redis://me:pw@h:1/2", "redis://***@h:1/2"),
             ("redis://h/1?protocol=resp3", "redis://h/1?protocol=resp3"),
-            (
-                "redis+unix:///run/r.sock?db=2&user=me&pass=pw",
-                "redis+unix:///run/r.sock?***",
-            ),
+            ("redis+unix:///run/r.sock?db=2&user=me&pass=pw", "redis+unix:///run/r.sock?***"),
             ("unix:///s?db=2", "unix:///s?db=2"),
             ("unix:///s?pass=a&Bcdef=g", "unix:///s?***"),
             ("unix:///s?pass=a@b", "***"),
@@ -545,13 +509,7 @@ mod tests {
 
     #[test]
     fn log_levels_that_would_silence_the_log_are_refused() {
-        for good in [
-            "info",
-            "WARN",
-            "off",
-            "weir=debug,tonic=warn",
-            "info,weir::store=trace",
-        ] {
+        for good in ["info", "WARN", "off", "weir=debug,tonic=warn", "info,weir::store=trace"] {
             assert_eq!(log_level(good), Ok(()), "{good}");
         }
         for bad in ["inof", "", "info,", "weir", "weir=debg", "info weir=debug"] {

@@ -1,7 +1,7 @@
-//! Fixed windows, aligned to the clock: quotas that people understand, and the cheapest algorithm. [fw]
+//! Fixed windows, aligned to the clock: quotas that people understand, and the cheapest algorithm. [fw-1]
 //!
 //! Known from INCR and EXPIRE counters. Admits at most the limit in each window, so at most twice the limit over a span
-//! as long as one window. Its Lua twin is lua/fixed_window.lua.
+//! as long as one window [ex-1]. Its Lua twin is lua/fixed_window.lua.
 
 use crate::engine::charge::Receipt;
 use crate::engine::limit::Limit;
@@ -14,7 +14,7 @@ const COUNTS: u64 = 1 << 32;
 /// How far a state may lie ahead of a clock that stepped back and still be believed, if its window is shorter. [fw-5]
 pub const AHEAD_US_MIN: u64 = 60_000_000;
 
-/// The hits of one window.
+/// The hits of one window of the clock. [fw-1]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
     /// `floor(now / W) mod 2^21`.
@@ -46,22 +46,26 @@ pub fn seen(limit: &Limit, stored: Option<Counter>, now: Micros) -> Counter {
     let Some(stored) = stored else {
         return Counter { window: here, count: 0 };
     };
-    let ahead = windows_ahead(stored.window, here);
-    if ahead == 0 {
-        return stored;
-    }
-    if ahead > WINDOW_NUMBERS / 2 {
+    if windows_ahead(stored.window, here) > WINDOW_NUMBERS / 2 {
         return Counter { window: here, count: 0 };
     }
-    let ahead_us = u128::from(now / window_us + ahead) * u128::from(window_us) - u128::from(now);
-    if ahead_us <= u128::from(window_us.max(AHEAD_US_MIN)) {
-        stored
-    } else {
-        Counter { window: here, count: stored.count }
-    }
+    if is_far_ahead(limit, stored, now) { Counter { window: here, count: stored.count } } else { stored }
 }
 
-/// What is left of the limit. [fw-4]
+/// Whether the clock stepped back by so much that the window is no longer believed, and the count moves to this one.
+/// [fw-5]
+#[must_use]
+pub fn is_far_ahead(limit: &Limit, stored: Counter, now: Micros) -> bool {
+    let window_us = limit.window().us();
+    let ahead = windows_ahead(stored.window, window_here(now, window_us));
+    if ahead == 0 || ahead > WINDOW_NUMBERS / 2 {
+        return false;
+    }
+    let ahead_us = u128::from(now / window_us + ahead) * u128::from(window_us) - u128::from(now);
+    ahead_us > u128::from(window_us.max(AHEAD_US_MIN))
+}
+
+/// What is left of the limit, which may have been another when hits were counted. [fw-4] [fw-7]
 #[must_use]
 pub const fn remaining(limit: &Limit, seen: Counter) -> Hits {
     limit.requests().saturating_sub(seen.count)

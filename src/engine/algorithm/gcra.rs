@@ -1,10 +1,11 @@
-//! The generic cell rate algorithm: a steady rate with a burst. [pc]
+//! The generic cell rate algorithm: a steady rate with a burst. [pc-3]
 //!
 //! Known from ATM networks (ITU-T I.371) and redis-cell. The state is a debt in time, kept as the instant at which it is
 //! paid (the theoretical arrival time): each hit costs `P / L` microseconds, the debt drains by one microsecond in each,
 //! and hits fit while the debt stays within that of a full burst. Debts are exact: whole microseconds and a fraction over
-//! `L`, so that a rate such as 7 per second loses nothing over time. Its Lua twin is lua/gcra.lua.
+//! `L`, so that a rate such as 7 per second loses nothing over time. [ex-1] Its Lua twin is lua/gcra.lua.
 
+use super::fixed_window::AHEAD_US_MIN;
 use crate::engine::arith::mul_div;
 use crate::engine::charge::Receipt;
 use crate::engine::limit::{DEBT_US_MAX, Limit};
@@ -13,7 +14,7 @@ use crate::engine::{Hits, Micros};
 /// Debts above this many hits are taken as the largest debt when the limit changes. [pc-6]
 const CONVERTED_HITS_MAX: u64 = (1 << 49) - 1;
 
-/// A debt as stored.
+/// A debt as stored. [pc-9]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Debt {
     /// The instant at which the whole microseconds of the debt are paid.
@@ -41,6 +42,15 @@ pub fn seen(limit: &Limit, stored: Option<Debt>, now: Micros) -> Debt {
         debt = converted(limit, debt.min((DEBT_US_MAX, 0)), stored.requests);
     }
     made(limit, debt.min(ceiling(limit)), now)
+}
+
+/// Whether the debt lies so far past the largest that is believed that the difference is no flicker of the clock: it
+/// stepped back, or the burst was lowered. Then what is believed replaces it, or the limit would stay silent until the
+/// old debt is paid. [pc-5]
+#[must_use]
+pub fn is_far_ahead(limit: &Limit, stored: Debt, now: Micros) -> bool {
+    let same = stored.requests == limit.requests() && stored.requests > 0;
+    same && stored.tat.saturating_sub(now) > ceiling(limit).0 + AHEAD_US_MIN
 }
 
 /// How many hits fit now. [pc-4]
@@ -123,14 +133,15 @@ pub const fn ceiling(limit: &Limit) -> Span {
 fn converted(limit: &Limit, debt: Span, stored_requests: u32) -> Span {
     let (period, requests) = (limit.window().us(), u64::from(limit.requests()));
     let (hits, rest) = mul_div(debt.0, u64::from(stored_requests), period);
-    let (hits, rest) = (hits + (rest + debt.1) / period, (rest + debt.1) % period);
+    // mul_div stops at the largest u64, and so do these sums: that is more than any bound below.
+    let (hits, rest) = (hits.saturating_add((rest + debt.1) / period), (rest + debt.1) % period);
     let (hits_max, rest_max) = if limit.post_paid { (CONVERTED_HITS_MAX, 0) } else { (u64::from(limit.capacity()), 0) };
     if (hits, rest) > (hits_max, rest_max) {
         return ceiling(limit);
     }
     let (us, part) = mul_div(hits, period, requests);
     let part = part + rest % requests;
-    (us + rest / requests + part / requests, part % requests)
+    (us.saturating_add(rest / requests + part / requests), part % requests)
 }
 
 fn span(debt: Debt, now: Micros) -> Span {

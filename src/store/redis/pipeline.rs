@@ -11,7 +11,7 @@
 //! What is promised for each call:
 //!
 //! 1. It is sent at most once, unless Redis answers that it does not know the script, which proves that
-//!    nothing ran: then the script is loaded and the call sent once more.
+//!    nothing ran: then the script is loaded and the call sent once more [rd-3].
 //! 2. It is answered at its deadline at the latest (to the millisecond of the runtime's timer), and the
 //!    answer says whether it can have run. No caller needs a timer of its own.
 //! 3. It is not sent once its deadline has passed or its caller has gone.

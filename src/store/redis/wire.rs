@@ -1,7 +1,7 @@
 //! What goes to the scripts and comes back: charges as doubles, replies as states, stored bytes as states.
 //!
 //! lua/README.md says the same for readers of the scripts. Every number sent is an integer below 2^53, which a double
-//! holds exactly. Not here: connections (pool.rs), batching (pipeline.rs) and what a decision is (engine).
+//! holds exactly [ar-2]. Not here: connections (pool.rs), batching (pipeline.rs) and what a decision is (engine).
 
 use std::sync::LazyLock;
 

@@ -1,0 +1,111 @@
+//! Limits, hits, clocks and charges made at random, with the awkward ones made often. Not in here: what is done with them.
+
+use proptest::prelude::{Just, Strategy, any};
+use proptest::prop_oneof;
+use proptest::test_runner::Config;
+use weir::engine::{Algorithm, Limit, Micros, Mode, Role, Take, Window};
+
+/// The cases of one property where `WEIR_PROPTEST_CASES` does not say.
+const CASES: u32 = 400;
+/// 2041-01-03T00:00:00Z, the base that vectors have by default: far enough from the epoch for steps back.
+pub const START_US: Micros = 2_240_784_000 * 1_000_000;
+
+/// How many cases each property runs: `1/share` of `WEIR_PROPTEST_CASES`.
+pub fn config(share: u32) -> Config {
+    let cases = std::env::var("WEIR_PROPTEST_CASES").map_or(CASES, |cases| cases.parse().expect("a number of cases"));
+    // What a failure shrinks to becomes a vector, not a seed in a file.
+    Config { cases: (cases / share).max(1), failure_persistence: None, ..Config::default() }
+}
+
+/// A number of hits per window, from none to the largest.
+fn requests() -> impl Strategy<Value = u32> {
+    prop_oneof![1 => Just(0), 6 => 1..12_u32, 2 => 12..5_000_u32, 1 => Just(u32::MAX), 1 => any::<u32>()]
+}
+
+/// A window: short ones, odd ones, units.
+pub fn window() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        1 => Just(100_000),
+        4 => Just(1_000_000),
+        2 => Just(60_000_000),
+        1 => Just(3_600_000_000),
+        1 => Just(365 * 86_400_000_000),
+        2 => 1_000_000..90_000_000_u64,
+    ]
+}
+
+/// A limit of that window. Its burst is its number of hits half of the time.
+pub fn limit_of(window_us: u64, paces: bool) -> impl Strategy<Value = Limit> {
+    let burst = prop_oneof![3 => Just(None), 3 => (1..12_u32).prop_map(Some), 1 => any::<u32>().prop_map(Some)];
+    (requests(), burst, any::<bool>(), 0..5_u8).prop_map(move |(requests, burst, drain, post_paid)| {
+        let window = Window::from_micros(window_us).expect("within bounds");
+        let own = requests.max(1);
+        let with = |burst| if paces { Algorithm::Gcra { burst } } else { Algorithm::FixedWindow };
+        let limit = Limit::new(requests, window, with(burst.unwrap_or(own).max(1)));
+        let mut limit = limit.unwrap_or_else(|_| Limit::new(requests, window, with(own)).expect("burst <= limit"));
+        (limit.drain, limit.post_paid) = (drain, post_paid == 0);
+        limit
+    })
+}
+
+/// Any limit.
+pub fn limit() -> impl Strategy<Value = Limit> {
+    (window(), any::<bool>()).prop_flat_map(|(window_us, paces)| limit_of(window_us, paces))
+}
+
+/// Two limits that share a state.
+pub fn limits() -> impl Strategy<Value = [Limit; 2]> {
+    (window(), any::<bool>())
+        .prop_flat_map(|(window_us, paces)| [limit_of(window_us, paces), limit_of(window_us, paces)])
+}
+
+/// A number of hits, at least 1.
+pub fn hits() -> impl Strategy<Value = u32> {
+    prop_oneof![8 => 1..4_u32, 4 => 1..20_u32, 2 => 1..5_000_u32, 1 => 1..=u32::MAX]
+}
+
+/// What a charge does.
+pub fn take() -> impl Strategy<Value = Take> {
+    prop_oneof![
+        8 => hits().prop_map(Take::Take),
+        2 => Just(Take::Look),
+        2 => hits().prop_map(Take::Give),
+        2 => hits().prop_map(Take::Force),
+    ]
+}
+
+/// What being over means.
+pub fn role() -> impl Strategy<Value = Role> {
+    prop_oneof![4 => Just(Role::Enforced), 1 => Just(Role::Shadow), 2 => Just(Role::Quota)]
+}
+
+/// How limits hang together.
+pub fn mode() -> impl Strategy<Value = Mode> {
+    prop_oneof![3 => Just(Mode::Atomic), 2 => Just(Mode::Independent)]
+}
+
+/// A step of a clock that never steps back, in microseconds.
+pub fn step_on() -> impl Strategy<Value = i64> {
+    prop_oneof![
+        6 => Just(0),
+        2 => Just(1),
+        3 => 1..1_000_i64,
+        4 => 1_000..1_000_000_i64,
+        4 => 1_000_000..120_000_000_i64,
+        1 => 1..4_000_i64.pow(3),
+        1 => 1..400 * 86_400_000_000_i64,
+    ]
+}
+
+/// A step of a clock that may step back by up to an hour.
+pub fn step() -> impl Strategy<Value = i64> {
+    let back = prop_oneof![
+        Just(1),
+        Just(1_000_000),
+        Just(60_000_000),
+        Just(3_600_000_000),
+        1..2_000_000_i64,
+        1..3_600_000_000_i64,
+    ];
+    prop_oneof![6 => step_on(), 1 => back.prop_map(|us: i64| -us)]
+}

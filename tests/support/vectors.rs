@@ -1,0 +1,628 @@
+//! The vectors of tests/vectors: their format, read and written. Not in here: running them.
+//!
+//! A file is a list of `[[vector]]`: a name, the rules of docs/semantics.md that it is about, limits by name, and steps, one
+//! a line:
+//!
+//! ```text
+//! <time> [independent] <charge>[, <charge>]  ->  ok|denied <outcome>[, <outcome>] ; <key>=<state> ...
+//! <time> undo <step>[.<charge>] ...          ->  done ; <key>=<state> ...
+//! <time> reset <key> ...                     ->  <how many there were> ; <key>=<state> ...
+//! <time> peek <key> ...                      ->  done ; <key>=<state> ...
+//! ```
+//!
+//! - time: since the vector's base, such as `0`, `1s-1us` or `-1h`. The base is the first multiple of `align` (7d, where
+//!   the vector says nothing) that lies in 2041: windows start there, and no key expires by Redis' own clock.
+//! - charge: `take N`, `force N`, `give N` or `look`; the limit's name, with `@key` where the key is not `k`; then `shadow`
+//!   or `quota`, and `group N`.
+//! - outcome: `within`, `over <retry_after>` or `never`; `<remaining_before>><remaining>`; `reset <reset_after>`; then
+//!   `wait <wait>` where there is one, `took N` where there is a receipt, and `shows <state>` where the state shown is not
+//!   the one that is stored after the step (or an empty one, where none is stored).
+//! - state: of a fixed window `#<window>:<count>`, its windows numbered from the base; of a debt
+//!   `@<tat>~<fraction>/<requests>`; `-` where nothing is stored that still matters.
+//!
+//! Every key that a step touches is listed with its state after the step.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use weir::engine::algorithm::fixed_window::{Counter, WINDOW_NUMBERS};
+use weir::engine::algorithm::gcra::Debt;
+use weir::engine::{Algorithm, Decision, Limit, Micros, Mode, Outcome, Receipt, Role, State, Take, Verdict, Window};
+
+/// 2041-01-01T00:00:00Z.
+const IN_2041_US: Micros = 2_240_611_200 * 1_000_000;
+/// What a base is a multiple of, where a vector says nothing: windows of up to a week start there.
+const ALIGN_US: Micros = 7 * 86_400 * 1_000_000;
+/// The key of a charge that names none.
+const KEY: &str = "k";
+
+/// One story about limits, and what each of its steps must answer.
+#[derive(Clone, Debug)]
+pub struct Vector {
+    /// The file and the name, for messages.
+    pub title: String,
+    /// The numbered rules that it is about.
+    pub rules: Vec<String>,
+    /// The time that its steps count from.
+    pub base: Micros,
+    /// The limits by name.
+    pub limits: BTreeMap<String, Limit>,
+    /// What is done, in order.
+    pub steps: Vec<Step>,
+}
+
+/// One line of a vector.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The line as written.
+    pub text: String,
+    /// The clock.
+    pub now: Micros,
+    /// What is done.
+    pub action: Action,
+    /// What it must answer.
+    pub answer: Answer,
+    /// The state of each key after it.
+    pub states: BTreeMap<String, Option<State>>,
+}
+
+/// What a step does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Makes a decision.
+    Decide(Mode, Vec<Asked>),
+    /// Takes charges back: of which step, and which of its charges, both from 0.
+    Undo(Vec<(usize, usize)>),
+    /// Forgets keys.
+    Reset(Vec<String>),
+    /// Looks at keys without touching them.
+    Peek(Vec<String>),
+}
+
+/// One charge of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The name of its limit.
+    pub limit: String,
+    /// Its key.
+    pub key: String,
+    /// What to do.
+    pub take: Take,
+    /// What being over means.
+    pub role: Role,
+    /// Which descriptor.
+    pub group: u16,
+}
+
+/// What a step must answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// A decision.
+    Decision {
+        /// Whether it denies.
+        denied: bool,
+        /// One for each charge.
+        outcomes: Vec<Outcome>,
+    },
+    /// How many states were forgotten.
+    Count(u64),
+    /// Nothing but an end.
+    Done,
+}
+
+/// Every vector of one file.
+///
+/// # Panics
+/// When the file is not there or cannot be read as vectors, with the file, the vector and the step.
+pub fn read(file: &Path) -> Vec<Vector> {
+    let name = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+    let text = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{name}: {error}"));
+    parse(&name, &text).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The files of tests/vectors, by name.
+pub fn files() -> Vec<PathBuf> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors");
+    let entries = std::fs::read_dir(&directory).expect("tests/vectors is there");
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("its entries can be read").path()).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "toml"));
+    files.sort();
+    files
+}
+
+/// Reads the text of a file. The error names the file, the vector and the step.
+///
+/// # Errors
+/// When it is not TOML, or not vectors.
+pub fn parse(file: &str, text: &str) -> Result<Vec<Vector>, String> {
+    let mut table: toml::Table = text.parse().map_err(|error| format!("{file}: {error}"))?;
+    let list = table.remove("vector").ok_or_else(|| format!("{file}: it has no [[vector]]"))?;
+    if let Some(key) = table.keys().next() {
+        return Err(format!("{file}: unknown key {key:?}"));
+    }
+    let toml::Value::Array(list) = list else {
+        return Err(format!("{file}: vector is not a list"));
+    };
+    let mut vectors: Vec<Vector> = Vec::new();
+    for (i, value) in list.iter().enumerate() {
+        let name = value.get("name").and_then(toml::Value::as_str);
+        let title = name.map_or_else(|| format!("{file}: vector {}", i + 1), |name| format!("{file}: {name:?}"));
+        let vector = vector(&title, value).map_err(|error| format!("{title}: {error}"))?;
+        if vectors.iter().any(|other| other.title == title) {
+            return Err(format!("{title}: the name is used twice"));
+        }
+        vectors.push(vector);
+    }
+    Ok(vectors)
+}
+
+fn vector(title: &str, value: &toml::Value) -> Result<Vector, String> {
+    let table = value.as_table().ok_or("it is not a table")?;
+    for key in table.keys() {
+        if !["name", "rules", "align", "limits", "steps"].contains(&key.as_str()) {
+            return Err(format!("unknown key {key:?}"));
+        }
+    }
+    table.get("name").and_then(toml::Value::as_str).ok_or("it has no name")?;
+    let mut rules = Vec::new();
+    for rule in table.get("rules").and_then(toml::Value::as_array).ok_or("it cites no rules")? {
+        rules.push(rule.as_str().ok_or("a rule is not a string")?.to_owned());
+    }
+    let align = match table.get("align") {
+        Some(align) => micros(align.as_str().ok_or("align is not a string")?)?,
+        None => ALIGN_US,
+    };
+    let mut limits = BTreeMap::new();
+    for (name, text) in table.get("limits").and_then(toml::Value::as_table).ok_or("it has no limits")? {
+        let text = text.as_str().ok_or_else(|| format!("limit {name:?} is not a string"))?;
+        limits.insert(name.clone(), limit(text).map_err(|error| format!("limit {name:?}: {error}"))?);
+    }
+    let base = IN_2041_US.div_ceil(align) * align;
+    let mut vector = Vector { title: title.to_owned(), rules, base, limits, steps: Vec::new() };
+    let text = table.get("steps").and_then(toml::Value::as_str).ok_or("it has no steps")?;
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let number = vector.steps.len() + 1;
+        let step = step(&vector, line).map_err(|error| format!("step {number}, {line:?}: {error}"))?;
+        vector.steps.push(step);
+    }
+    Ok(vector)
+}
+
+impl Vector {
+    /// The limit of that name.
+    ///
+    /// # Panics
+    /// When there is none: reading the vector checks it.
+    pub fn limit(&self, name: &str) -> &Limit {
+        &self.limits[name]
+    }
+
+    /// A limit that a key is used with: all of them store the same kind of state.
+    fn limit_of(&self, key: &str, asked: &[Asked]) -> Option<&Limit> {
+        let here = asked.iter().find(|asked| asked.key == key);
+        let before = || {
+            self.steps.iter().find_map(|step| match &step.action {
+                Action::Decide(_, asked) => asked.iter().find(|asked| asked.key == key),
+                _ => None,
+            })
+        };
+        here.or_else(before).map(|asked| &self.limits[&asked.limit])
+    }
+
+    /// Every key with a limit that it is used with.
+    pub fn keys(&self) -> BTreeMap<&str, &Limit> {
+        let mut keys = BTreeMap::new();
+        for step in &self.steps {
+            if let Action::Decide(_, asked) = &step.action {
+                for asked in asked {
+                    keys.entry(asked.key.as_str()).or_insert(&self.limits[&asked.limit]);
+                }
+            }
+        }
+        keys
+    }
+
+    /// The line of a decision, ready to paste.
+    pub fn write_decision(&self, asked: &[Asked], mode: Mode, decision: &Decision, states: &States<'_>) -> String {
+        let mut line = self.time(decision.now);
+        if mode == Mode::Independent {
+            line.push_str(" independent");
+        }
+        let charges: Vec<String> = asked.iter().map(write_asked).collect();
+        let denied = if decision.denied { "denied" } else { "ok" };
+        let mut outcomes = Vec::new();
+        for (asked, outcome) in asked.iter().zip(&decision.outcomes) {
+            let stored = states.iter().find(|(key, _)| *key == asked.key).and_then(|(_, state)| *state);
+            outcomes.push(self.write_outcome(self.limit(&asked.limit), outcome, stored, decision.now));
+        }
+        let _ = write!(line, " {} -> {denied} {}", charges.join(", "), outcomes.join(", "));
+        line + &self.write_states(states)
+    }
+
+    fn write_outcome(&self, limit: &Limit, outcome: &Outcome, stored: Option<State>, now: Micros) -> String {
+        let mut text = match outcome.verdict {
+            Verdict::Within => "within".to_owned(),
+            Verdict::Over { retry_after } => format!("over {}", write_us(i128::from(retry_after))),
+            Verdict::Never => "never".to_owned(),
+        };
+        let _ = write!(text, " {}>{}", outcome.remaining_before, outcome.remaining);
+        let _ = write!(text, " reset {}", write_us(i128::from(outcome.reset_after)));
+        if outcome.wait > 0 {
+            let _ = write!(text, " wait {}", write_us(i128::from(outcome.wait)));
+        }
+        if let Some(receipt) = outcome.receipt {
+            let _ = write!(text, " took {}", receipt.hits);
+        }
+        if outcome.state != stored.unwrap_or_else(|| empty(limit, now)) {
+            let _ = write!(text, " shows {}", self.write_state(limit, Some(outcome.state)));
+        }
+        text
+    }
+
+    /// The end of a line: the states after it.
+    pub fn write_states(&self, states: &States<'_>) -> String {
+        let mut text = " ;".to_owned();
+        for (key, state) in states {
+            let keys = self.keys();
+            let _ = write!(text, " {key}={}", self.write_state(keys[key], *state));
+        }
+        text
+    }
+
+    fn write_state(&self, limit: &Limit, state: Option<State>) -> String {
+        match state {
+            None => "-".to_owned(),
+            Some(State::FixedWindow(counter)) => {
+                let base = (self.base / limit.window().us()) % WINDOW_NUMBERS;
+                let ahead = (u64::from(counter.window) + WINDOW_NUMBERS - base) % WINDOW_NUMBERS;
+                let signed = if ahead > WINDOW_NUMBERS / 2 {
+                    i128::from(ahead) - i128::from(WINDOW_NUMBERS)
+                } else {
+                    i128::from(ahead)
+                };
+                format!("#{signed}:{}", counter.count)
+            }
+            Some(State::Pacing(debt)) => {
+                format!("@{}~{}/{}", self.time(debt.tat), debt.fraction, debt.requests)
+            }
+        }
+    }
+
+    /// A time since the base.
+    pub fn time(&self, now: Micros) -> String {
+        write_us(i128::from(now) - i128::from(self.base))
+    }
+
+    /// The whole vector but for its steps' answers, ready to paste above lines of [`Vector::write_decision`].
+    pub fn write_head(&self, name: &str) -> String {
+        let mut limits = Vec::new();
+        for (name, limit) in &self.limits {
+            limits.push(format!("{name} = \"{}\"", write_limit(limit)));
+        }
+        format!("[[vector]]\nname = {name:?}\nrules = []\nlimits = {{ {} }}\nsteps = '''\n", limits.join(", "))
+    }
+}
+
+/// Keys and what is stored for them.
+pub type States<'a> = [(&'a str, Option<State>)];
+
+/// The state that a limit has before anything was taken.
+fn empty(limit: &Limit, now: Micros) -> State {
+    match limit.algorithm() {
+        Algorithm::FixedWindow => State::FixedWindow(Counter { window: window_number(limit, now, 0), count: 0 }),
+        Algorithm::Gcra { .. } => State::Pacing(Debt { tat: now, fraction: 0, requests: limit.requests() }),
+    }
+}
+
+/// The number, as stored, of the window that lies `after` windows after `now`'s.
+fn window_number(limit: &Limit, now: Micros, after: i128) -> u32 {
+    let number = i128::from(now / limit.window().us()) + after;
+    u32::try_from(number.rem_euclid(i128::from(WINDOW_NUMBERS))).expect("2^21 fits")
+}
+
+/// What a receipt for hits taken at `now` proves, of a state that shows as `state`.
+fn receipt(hits: u32, state: State, now: Micros) -> Receipt {
+    let mark = match state {
+        State::FixedWindow(counter) => u64::from(counter.window),
+        State::Pacing(_) => 0,
+    };
+    Receipt { hits, at: now, mark }
+}
+
+fn step(vector: &Vector, line: &str) -> Result<Step, String> {
+    let (before, after) = line.split_once("->").ok_or("there is no ->")?;
+    let (answer, states) = after.split_once(';').ok_or("there is no ; before the states")?;
+    let (time, action) = before.trim().split_once(' ').ok_or("there is no time")?;
+    let now = i128::from(vector.base) + signed_us(time)?;
+    let now = Micros::try_from(now).map_err(|_| format!("the time {time} lies before the epoch"))?;
+    let action = action_of(vector, action.trim())?;
+    let asked = match &action {
+        Action::Decide(_, asked) => asked.as_slice(),
+        _ => &[],
+    };
+
+    let mut stored = BTreeMap::new();
+    for word in states.split_whitespace() {
+        let (key, text) = word.split_once('=').ok_or_else(|| format!("{word:?} is no key=state"))?;
+        let limit = vector.limit_of(key, asked).ok_or_else(|| format!("no charge used the key {key:?}"))?;
+        let state = if text == "-" { None } else { Some(state(vector, limit, text)?) };
+        if stored.insert(key.to_owned(), state).is_some() {
+            return Err(format!("the key {key:?} is listed twice"));
+        }
+    }
+    for key in keys_of(vector, &action) {
+        if !stored.contains_key(&key) {
+            return Err(format!("the state of {key:?} is not listed"));
+        }
+    }
+    let answer = answer_of(vector, &action, answer.trim(), &stored, now)?;
+    Ok(Step { text: line.to_owned(), now, action, answer, states: stored })
+}
+
+fn keys_of(vector: &Vector, action: &Action) -> Vec<String> {
+    match action {
+        Action::Decide(_, asked) => asked.iter().map(|asked| asked.key.clone()).collect(),
+        Action::Reset(keys) | Action::Peek(keys) => keys.clone(),
+        Action::Undo(proofs) => {
+            let asked = |&(step, charge): &(usize, usize)| match &vector.steps[step].action {
+                Action::Decide(_, asked) => asked[charge].key.clone(),
+                _ => unreachable!("an undo names a decision, see action_of"),
+            };
+            proofs.iter().map(asked).collect()
+        }
+    }
+}
+
+fn action_of(vector: &Vector, text: &str) -> Result<Action, String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let rest = || words[1..].iter().map(|&word| word.to_owned()).collect();
+    match words[0] {
+        "reset" => return Ok(Action::Reset(rest())),
+        "peek" => return Ok(Action::Peek(rest())),
+        "undo" => {}
+        "independent" => {
+            let charges = text.trim_start_matches("independent");
+            return Ok(Action::Decide(Mode::Independent, asked_of(vector, charges)?));
+        }
+        _ => return Ok(Action::Decide(Mode::Atomic, asked_of(vector, text)?)),
+    }
+    let mut proofs = Vec::new();
+    for word in &words[1..] {
+        let (step, charge) = word.split_once('.').unwrap_or((word, "1"));
+        let (step, charge): (usize, usize) = (number(step)?, number(charge)?);
+        let found = step.checked_sub(1).zip(charge.checked_sub(1));
+        let Some((step, charge)) = found else { return Err(format!("{word}: steps and charges count from 1")) };
+        let outcomes = match vector.steps.get(step).map(|step| &step.answer) {
+            Some(Answer::Decision { outcomes, .. }) => outcomes,
+            _ => return Err(format!("{word} is no earlier decision")),
+        };
+        let took = outcomes.get(charge).and_then(|outcome| outcome.receipt);
+        took.ok_or_else(|| format!("{word} took nothing that could be undone"))?;
+        proofs.push((step, charge));
+    }
+    Ok(Action::Undo(proofs))
+}
+
+fn asked_of(vector: &Vector, text: &str) -> Result<Vec<Asked>, String> {
+    let mut list = Vec::new();
+    for part in text.split(',') {
+        let mut words = part.split_whitespace();
+        let mut next = |what: &str| words.next().ok_or_else(|| format!("{part:?} lacks {what}"));
+        let take = match next("what to do")? {
+            "take" => Take::Take(number(next("hits")?)?),
+            "force" => Take::Force(number(next("hits")?)?),
+            "give" => Take::Give(number(next("hits")?)?),
+            "look" => Take::Look,
+            other => return Err(format!("unknown action {other:?}")),
+        };
+        let target = next("a limit")?;
+        let (limit, key) = target.split_once('@').unwrap_or((target, KEY));
+        if !vector.limits.contains_key(limit) {
+            return Err(format!("unknown limit {limit:?}"));
+        }
+        let (mut role, mut group) = (Role::Enforced, 0);
+        while let Some(word) = words.next() {
+            match word {
+                "shadow" => role = Role::Shadow,
+                "quota" => role = Role::Quota,
+                "group" => group = number(words.next().ok_or("a group has a number")?)?,
+                other => return Err(format!("unknown word {other:?}")),
+            }
+        }
+        list.push(Asked { limit: limit.to_owned(), key: key.to_owned(), take, role, group });
+    }
+    Ok(list)
+}
+
+fn answer_of(
+    vector: &Vector,
+    action: &Action,
+    text: &str,
+    stored: &BTreeMap<String, Option<State>>,
+    now: Micros,
+) -> Result<Answer, String> {
+    let asked = match action {
+        Action::Decide(_, asked) => asked,
+        Action::Reset(_) => return Ok(Answer::Count(number(text)?)),
+        Action::Undo(_) | Action::Peek(_) if text == "done" => return Ok(Answer::Done),
+        Action::Undo(_) | Action::Peek(_) => return Err(format!("{text:?} is not done")),
+    };
+    let (word, rest) = text.split_once(' ').ok_or("there is no outcome")?;
+    let denied = match word {
+        "ok" => false,
+        "denied" => true,
+        other => return Err(format!("{other:?} is neither ok nor denied")),
+    };
+    let mut outcomes = Vec::new();
+    for (i, part) in rest.split(',').enumerate() {
+        let asked = asked.get(i).ok_or("there are more outcomes than charges")?;
+        let limit = vector.limit(&asked.limit);
+        let state = stored[&asked.key].unwrap_or_else(|| empty(limit, now));
+        outcomes.push(outcome(vector, limit, state, part, now)?);
+    }
+    if outcomes.len() < asked.len() {
+        return Err("there are fewer outcomes than charges".to_owned());
+    }
+    Ok(Answer::Decision { denied, outcomes })
+}
+
+fn outcome(vector: &Vector, limit: &Limit, stored: State, text: &str, now: Micros) -> Result<Outcome, String> {
+    let mut words = text.split_whitespace();
+    let mut next = || words.next().ok_or_else(|| format!("the outcome {text:?} is cut off"));
+    let verdict = match next()? {
+        "within" => Verdict::Within,
+        "over" => Verdict::Over { retry_after: micros(next()?)? },
+        "never" => Verdict::Never,
+        other => return Err(format!("unknown verdict {other:?}")),
+    };
+    let (before, after) = next()?.split_once('>').ok_or_else(|| format!("{text:?} has no before>after"))?;
+    if next()? != "reset" {
+        return Err(format!("{text:?} has no reset"));
+    }
+    let reset_after = micros(next()?)?;
+    let (remaining_before, remaining) = (number(before)?, number(after)?);
+    let mut outcome =
+        Outcome { verdict, remaining_before, remaining, wait: 0, reset_after, state: stored, receipt: None };
+    let mut took = None;
+    while let Some(word) = words.next() {
+        let value = words.next().ok_or_else(|| format!("{word:?} has no value"))?;
+        match word {
+            "wait" => outcome.wait = micros(value)?,
+            "took" => took = Some(number(value)?),
+            "shows" => outcome.state = state(vector, limit, value)?,
+            other => return Err(format!("unknown word {other:?}")),
+        }
+    }
+    outcome.receipt = took.map(|hits| receipt(hits, outcome.state, now));
+    Ok(outcome)
+}
+
+fn state(vector: &Vector, limit: &Limit, text: &str) -> Result<State, String> {
+    let wrong = || format!("{text:?} is no state of {}", limit.algorithm().name());
+    match limit.algorithm() {
+        Algorithm::FixedWindow => {
+            let (window, count) = text.strip_prefix('#').and_then(|text| text.split_once(':')).ok_or_else(wrong)?;
+            let window = window_number(limit, vector.base, number(window)?);
+            Ok(State::FixedWindow(Counter { window, count: number(count)? }))
+        }
+        Algorithm::Gcra { .. } => {
+            let (tat, part) = text.strip_prefix('@').and_then(|text| text.split_once('~')).ok_or_else(wrong)?;
+            let (fraction, requests) = part.split_once('/').ok_or_else(wrong)?;
+            let tat = Micros::try_from(i128::from(vector.base) + signed_us(tat)?).map_err(|_| wrong())?;
+            Ok(State::Pacing(Debt { tat, fraction: number(fraction)?, requests: number(requests)? }))
+        }
+    }
+}
+
+fn limit(text: &str) -> Result<Limit, String> {
+    let mut words = text.split_whitespace();
+    let mut next = || words.next().ok_or_else(|| format!("{text:?} is cut off"));
+    let name = next()?;
+    let requests: u32 = number(next()?)?;
+    if next()? != "per" {
+        return Err(format!("{text:?} has no per"));
+    }
+    let window = Window::from_micros(micros(next()?)?).map_err(|error| error.to_string())?;
+    let (mut burst, mut drain, mut post_paid) = (requests.max(1), false, false);
+    while let Some(word) = words.next() {
+        match word {
+            "burst" => burst = number(words.next().ok_or("a burst has a number")?)?,
+            "drain" => drain = true,
+            "post_paid" => post_paid = true,
+            other => return Err(format!("unknown word {other:?}")),
+        }
+    }
+    let algorithm = match name {
+        "fixed_window" => Algorithm::FixedWindow,
+        "gcra" => Algorithm::Gcra { burst },
+        other => return Err(format!("unknown algorithm {other:?}")),
+    };
+    let mut limit = Limit::new(requests, window, algorithm).map_err(|error| error.to_string())?;
+    (limit.drain, limit.post_paid) = (drain, post_paid);
+    Ok(limit)
+}
+
+/// A limit as vectors write it.
+pub fn write_limit(limit: &Limit) -> String {
+    let window = write_us(i128::from(limit.window().us()));
+    let mut text = format!("{} {} per {window}", limit.algorithm().name(), limit.requests());
+    if let Algorithm::Gcra { burst } = limit.algorithm() {
+        let _ = write!(text, " burst {burst}");
+    }
+    for (on, word) in [(limit.drain, " drain"), (limit.post_paid, " post_paid")] {
+        if on {
+            text.push_str(word);
+        }
+    }
+    text
+}
+
+fn write_asked(asked: &Asked) -> String {
+    let mut text = match asked.take {
+        Take::Take(hits) => format!("take {hits} "),
+        Take::Force(hits) => format!("force {hits} "),
+        Take::Give(hits) => format!("give {hits} "),
+        Take::Look => "look ".to_owned(),
+    };
+    text.push_str(&asked.limit);
+    if asked.key != KEY {
+        let _ = write!(text, "@{}", asked.key);
+    }
+    match asked.role {
+        Role::Enforced => {}
+        Role::Shadow => text.push_str(" shadow"),
+        Role::Quota => text.push_str(" quota"),
+    }
+    if asked.group > 0 {
+        let _ = write!(text, " group {}", asked.group);
+    }
+    text
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("{text:?} is no number that fits here"))
+}
+
+fn micros(text: &str) -> Result<Micros, String> {
+    Micros::try_from(signed_us(text)?).map_err(|_| format!("{text:?} is negative"))
+}
+
+/// Units of time, the longest first.
+const UNITS: [(&str, i128); 6] =
+    [("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000), ("us", 1)];
+
+/// A sum such as `1h-1us`, in microseconds. `0` needs no unit.
+fn signed_us(text: &str) -> Result<i128, String> {
+    let wrong = || format!("{text:?} is no time");
+    let mut sum = 0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (sign, term) = match rest.as_bytes()[0] {
+            b'-' => (-1, &rest[1..]),
+            b'+' => (1, &rest[1..]),
+            _ => (1, rest),
+        };
+        let end = term.find(['+', '-']).unwrap_or(term.len());
+        let digits = term[..end].trim_end_matches(char::is_alphabetic);
+        let unit = &term[digits.len()..end];
+        let unit_us = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, us)| *us);
+        let count: i128 = digits.parse().map_err(|_| wrong())?;
+        sum += sign * count * if unit.is_empty() && count == 0 { 0 } else { unit_us.ok_or_else(wrong)? };
+        rest = &term[end..];
+    }
+    if text.is_empty() { Err(wrong()) } else { Ok(sum) }
+}
+
+/// A time in the longest unit that measures it, or in seconds and the rest.
+pub fn write_us(us: i128) -> String {
+    if us == 0 {
+        return "0".to_owned();
+    }
+    for (unit, unit_us) in UNITS {
+        if us % unit_us == 0 && (unit != "us" || us.abs() < 1_000_000) {
+            return format!("{}{unit}", us / unit_us);
+        }
+    }
+    format!("{}s{:+}us", us / 1_000_000, us % 1_000_000)
+}
