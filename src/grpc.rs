@@ -133,12 +133,14 @@ async fn serve(
     let refused = |error: tonic_reflection::server::Error| format!("server reflection: {error}");
     let v1 = other(reflection().build_v1().map_err(refused)?);
     let v1alpha = other(reflection().build_v1alpha().map_err(refused)?);
+    let limiter = limits.limiter.clone();
     let services = Services::new(limits, health.service(), v1, v1alpha);
     let server = Server::builder().max_concurrent_streams(STREAMS_MAX).http2_max_header_list_size(HEADER_BYTES_MAX);
     let connections = Handover(accepted).map(Accepted::connect);
     let serving = server.serve_with_incoming_shutdown(services, connections, life.reached(Phase::Draining));
     tokio::select! {
         served = serving => served.map_err(|error| error.to_string()),
+        reason = limiter.store().died() => Err(reason),
         // The grace is over: what is still on its way is dropped with this runtime.
         () = life.reached(Phase::Ending) => Ok(()),
     }

@@ -287,7 +287,7 @@ impl Limiter {
         Ok((keys, stored))
     }
 
-    /// The store, for its health.
+    /// The store, for its health; decisions go through [`Limiter::decide`].
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         &*self.store
