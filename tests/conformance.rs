@@ -5,6 +5,7 @@
 
 #[allow(dead_code, unreachable_pub, reason = "each test binary uses a part of these")]
 mod support {
+    pub mod manual;
     pub mod redis;
     pub mod stores;
     pub mod vectors;

@@ -7,6 +7,7 @@
 #[allow(dead_code, unreachable_pub, reason = "each test binary uses a part of these")]
 mod support {
     pub mod arbitrary;
+    pub mod manual;
     pub mod redis;
     pub mod stores;
     pub mod vectors;
@@ -21,7 +22,8 @@ use proptest::prelude::{Just, Strategy, any};
 use proptest::prop_oneof;
 use proptest::sample::Index;
 use proptest::test_runner::{TestCaseError, TestError, TestRunner};
-use support::arbitrary::{START_US, config, limits, mode, role, step, take};
+use support::arbitrary::{config, limits, mode, role, step, take};
+use support::manual::START_US;
 use support::redis::RedisServer;
 use support::stores::{NAMES, Stores};
 use support::vectors::{Action, Answer, Asked, Step, Vector};

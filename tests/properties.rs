@@ -6,6 +6,7 @@
 #[allow(dead_code, unreachable_pub, reason = "each test binary uses a part of these")]
 mod support {
     pub mod arbitrary;
+    pub mod manual;
     pub mod oracle;
 }
 
@@ -13,7 +14,8 @@ use proptest::collection::vec;
 use proptest::prelude::{Strategy, any};
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq, proptest};
-use support::arbitrary::{START_US, config, hits, limit, limits, mode, role, step, step_on, take};
+use support::arbitrary::{config, hits, limit, limits, mode, role, step, step_on, take};
+use support::manual::START_US;
 use support::oracle::{Oracle, Told};
 use weir::engine::decision::{self, Change};
 use weir::engine::{

@@ -8,7 +8,6 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Instant;
 
-use hashbrown::hash_table::Entry as Place;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
@@ -309,9 +308,7 @@ impl Shard {
     fn remove_at(&mut self, at: usize) {
         let last = self.entries.len() - 1;
         let hash = self.entries[at].hash;
-        if let Place::Occupied(place) =
-            self.index.entry(spread(hash), |&n| n as usize == at, |_| unreachable!("nothing is inserted"))
-        {
+        if let Ok(place) = self.index.find_entry(spread(hash), |&n| n as usize == at) {
             place.remove();
         }
         if at != last {
@@ -359,12 +356,15 @@ impl Shard {
     fn evict(&mut self, share: u32, now: Micros, observer: &dyn Observer) {
         let newcomer = usize::from(!self.shares.contains_key(&share));
         let portion = self.keys_max / (self.shares.len() + newcomer);
+        // Spread over the whole shard, one look somewhere in each stretch of it: the keys of a rule that came together lie
+        // side by side, and may all be within their portion.
+        let stretch = (self.entries.len() / EVICTION_SCAN).max(1);
         let start = self.next_random(self.entries.len());
         let mut chosen = start;
         let mut chosen_rank = None;
         let mut sampled = 0;
         for step in 0..self.entries.len().min(EVICTION_SCAN) {
-            let at = (start + step) % self.entries.len();
+            let at = (start + step * stretch + self.next_random(stretch)) % self.entries.len();
             let entry = &self.entries[at];
             let held = self.shares.get(&entry.share).copied().unwrap_or(0);
             let within_portion = held + usize::from(entry.share == share) <= portion;

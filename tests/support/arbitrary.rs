@@ -3,12 +3,10 @@
 use proptest::prelude::{Just, Strategy, any};
 use proptest::prop_oneof;
 use proptest::test_runner::Config;
-use weir::engine::{Algorithm, Limit, Micros, Mode, Role, Take, Window};
+use weir::engine::{Algorithm, Limit, Mode, Role, Take, Window};
 
 /// The cases of one property where `WEIR_PROPTEST_CASES` does not say.
 const CASES: u32 = 400;
-/// 2041-01-03T00:00:00Z, the base that vectors have by default: far enough from the epoch for steps back.
-pub const START_US: Micros = 2_240_784_000 * 1_000_000;
 
 /// How many cases each property runs: `1/share` of `WEIR_PROPTEST_CASES`.
 pub fn config(share: u32) -> Config {

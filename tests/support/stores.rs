@@ -2,7 +2,6 @@
 //! store and Redis. Not in here: what they should answer.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -14,8 +13,9 @@ use weir::store::memory::Memory;
 use weir::store::redis::Redis;
 use weir::store::redis::pipeline::Options;
 use weir::store::redis::pool::Endpoint;
-use weir::store::{Clock, Peeked, Reply, Store, Undo};
+use weir::store::{Clock as _, Peeked, Reply, Store, Undo};
 
+use super::manual::ManualClock;
 use super::redis::RedisServer;
 
 /// Their names, in the order of every answer.
@@ -29,23 +29,6 @@ const TTL_SLACK_US: Micros = 1_000_000;
 /// A clock that goes on by more than this lets expired keys go first. It is less than the 2^20 windows of 1 ms after which
 /// a window's stored number would mean another window: states rely on their expiry for that.
 const LEAP_US: Micros = 600 * 1_000_000;
-
-/// A clock that stands where the test put it.
-#[derive(Debug, Default)]
-pub struct ManualClock(AtomicU64);
-
-impl ManualClock {
-    /// Puts it there.
-    pub fn set(&self, now: Micros) {
-        self.0.store(now, Ordering::SeqCst);
-    }
-}
-
-impl Clock for ManualClock {
-    fn now(&self) -> Micros {
-        self.0.load(Ordering::SeqCst)
-    }
-}
 
 /// The engine with a map for its states: the least that makes it a store.
 #[derive(Debug)]

@@ -393,9 +393,8 @@ fn action_of(vector: &Vector, text: &str) -> Result<Action, String> {
         let (step, charge): (usize, usize) = (number(step)?, number(charge)?);
         let found = step.checked_sub(1).zip(charge.checked_sub(1));
         let Some((step, charge)) = found else { return Err(format!("{word}: steps and charges count from 1")) };
-        let outcomes = match vector.steps.get(step).map(|step| &step.answer) {
-            Some(Answer::Decision { outcomes, .. }) => outcomes,
-            _ => return Err(format!("{word} is no earlier decision")),
+        let Some(Answer::Decision { outcomes, .. }) = vector.steps.get(step).map(|step| &step.answer) else {
+            return Err(format!("{word} is no earlier decision"));
         };
         let took = outcomes.get(charge).and_then(|outcome| outcome.receipt);
         took.ok_or_else(|| format!("{word} took nothing that could be undone"))?;

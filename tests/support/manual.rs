@@ -1,0 +1,50 @@
+//! What tests of the memory store need: a clock that they set, answers at hand, and charges in a line.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use weir::engine::{Charge, Limit, Micros, Role, Take};
+use weir::store::{Clock, Reply};
+
+/// 2041-01-03T00:00:00Z, where windows of every unit up to a week start.
+pub const START_US: Micros = 2_240_784_000 * 1_000_000;
+
+/// A clock that stands where the test put it.
+#[derive(Debug, Default)]
+pub struct ManualClock(AtomicU64);
+
+impl ManualClock {
+    /// One that stands at [`START_US`].
+    pub fn in_2041() -> Self {
+        Self(AtomicU64::new(START_US))
+    }
+
+    /// Puts it there.
+    pub fn set(&self, now: Micros) {
+        self.0.store(now, Ordering::SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Micros {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// The answer of a store that computes it at once.
+pub fn answer<T>(reply: Reply<'_, T>) -> T {
+    match reply {
+        Reply::Ready(answer) => answer.expect("the memory store always answers"),
+        Reply::Pending(_) => panic!("the memory store answers at once"),
+    }
+}
+
+/// A deadline that nobody is near.
+pub fn far() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+/// An enforced charge for a rule of that number.
+pub fn charge<'a>(key: &'a str, limit: &'a Limit, take: Take, share: u32) -> Charge<'a> {
+    Charge { key, limit, take, group: 0, role: Role::Enforced, share, bounds: None }
+}
