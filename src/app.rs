@@ -149,15 +149,17 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
     screen.show(settings.log.format);
 
     let phases = Arc::new(phases);
-    let ready = {
+    let store_lives = {
         let (phases, life) = (phases.clone(), life.clone());
         async move {
             become_ready(&*store, &phases, &report, &life).await;
-            life.reached(Phase::Draining).await;
-            Ok(())
+            tokio::select! {
+                () = life.reached(Phase::Draining) => Ok(()),
+                reason = store.died() => Err(reason),
+            }
         }
     };
-    supervisor.task("readiness", ready);
+    supervisor.task("store", store_lives);
 
     tokio::select! {
         death = supervisor.death() => return Err(AppError::Died(death)),
