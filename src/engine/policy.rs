@@ -8,7 +8,7 @@ use std::fmt;
 use hashbrown::{HashMap, HashSet};
 use smallvec::SmallVec;
 
-use super::charge::Role;
+use super::charge::{Mode, Role};
 use super::descriptor::Entry;
 use super::limit::Limit;
 
@@ -20,6 +20,8 @@ pub const LIMITS_PER_RULE_MAX: usize = 8;
 pub struct DomainSpec {
     /// The domain's name, not empty.
     pub name: String,
+    /// How its requests are charged; none where that is left to the setting `charging`.
+    pub mode: Option<Mode>,
     /// The rules at the first level.
     pub descriptors: Vec<NodeSpec>,
 }
@@ -216,6 +218,8 @@ impl Node {
 pub struct Domain {
     /// The domain's name.
     pub name: Box<str>,
+    /// How its requests are charged; none where that is left to the setting `charging`. [dc-4]
+    pub mode: Option<Mode>,
     root: Node,
 }
 
@@ -237,7 +241,7 @@ impl PolicySet {
             let mut root = Node::default();
             insert_all(&mut set.rules, &mut root, &spec.name, "", spec.descriptors)?;
             let name: Box<str> = spec.name.as_str().into();
-            let domain = Domain { name: name.clone(), root };
+            let domain = Domain { name: name.clone(), mode: spec.mode, root };
             if set.domains.insert(name, domain).is_some() {
                 return Err(PolicyError::DuplicateDomain(spec.name));
             }
@@ -429,7 +433,7 @@ mod tests {
     }
 
     fn compile(descriptors: Vec<NodeSpec>) -> Result<PolicySet, PolicyError> {
-        PolicySet::compile(vec![DomainSpec { name: "shop".into(), descriptors }])
+        PolicySet::compile(vec![DomainSpec { name: "shop".into(), mode: None, descriptors }])
     }
 
     fn met(set: &PolicySet, entries: &[(&str, &str)]) -> Option<String> {
