@@ -101,7 +101,7 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         Charging::Atomic => Mode::Atomic,
         Charging::Independent => Mode::Independent,
     };
-    let metrics = Arc::new(Metrics::new(mode, settings.near_limit_percent)?);
+    let metrics = Arc::new(Metrics::new(settings.near_limit_percent)?);
     let stores = Stores::new(&settings, &metrics)?;
     let store = stores.open();
     let report = Arc::new(Report::default());

@@ -185,17 +185,18 @@ impl Limiter {
             return Ok(self.unknown_domain(query, started));
         };
         let plan = Plan::of(&in_force.policies, domain, query);
+        let mode = self.mode(domain);
         let mut charges = plan.charges(query);
         let mut decision = None;
         if !charges.is_empty() {
             let deadline = self.deadline(started, deadline);
             self.set_bounds(&mut charges, None);
-            let mut answer = self.ask(&charges, started, deadline).await;
+            let mut answer = self.ask(&charges, mode, started, deadline).await;
             if let Err(StoreError::Rewindow { now }) = answer {
                 // Nothing was charged: the store's clock and ours are on two sides of a boundary. Once is enough,
                 // unless its clock jumps meanwhile.
                 self.set_bounds(&mut charges, Some(now));
-                answer = self.ask(&charges, started, deadline).await;
+                answer = self.ask(&charges, mode, started, deadline).await;
             }
             decision = Some(answer);
         }
@@ -222,25 +223,31 @@ impl Limiter {
             return Ok(self.unknown_domain(query, started));
         };
         let plan = Plan::of(&in_force.policies, domain, query);
+        let mode = self.mode(domain);
         let mut charges = plan.charges(query);
         let mut decision = None;
         if !charges.is_empty() {
             self.set_bounds(&mut charges, None);
-            let mut answer = self.ask_now(&charges, started);
+            let mut answer = self.ask_now(&charges, mode, started);
             if let Err(StoreError::Rewindow { now }) = answer {
                 self.set_bounds(&mut charges, Some(now));
-                answer = self.ask_now(&charges, started);
+                answer = self.ask_now(&charges, mode, started);
             }
             decision = Some(answer);
         }
         self.finish(query, &in_force, &plan, &charges, decision, started)
     }
 
-    fn ask_now(&self, charges: &[Charge<'_>], started: Instant) -> Result<Decision, StoreError> {
-        match self.store.decide(charges, self.mode, self.deadline(started, None)) {
+    fn ask_now(&self, charges: &[Charge<'_>], mode: Mode, started: Instant) -> Result<Decision, StoreError> {
+        match self.store.decide(charges, mode, self.deadline(started, None)) {
             Reply::Ready(decision) => decision,
             Reply::Pending(_) => unreachable!("the store {} is not immediate", self.store.name()),
         }
+    }
+
+    /// How a domain charges: as its policy says, else as the server does.
+    fn mode(&self, domain: &Domain) -> Mode {
+        domain.mode.unwrap_or(self.mode)
     }
 
     fn unknown_domain(&self, query: &Query<'_>, started: Instant) -> Answer {
@@ -268,7 +275,7 @@ impl Limiter {
         };
         if let Some(decision) = &decision {
             for ((charge, outcome), planned) in charges.iter().zip(&decision.outcomes).zip(&plan.charges) {
-                in_force.tally.charged(plan.charged(planned), charge, outcome);
+                in_force.tally.charged(plan.charged(planned), self.mode(plan.domain), charge, outcome);
             }
         }
         let answer = plan.answer(query, decision.as_ref().map(|decision| (charges, decision)));
@@ -282,8 +289,14 @@ impl Limiter {
         self.observer.decided(DecisionResult::Invalid, started.elapsed());
     }
 
-    async fn ask(&self, charges: &[Charge<'_>], started: Instant, deadline: Instant) -> Result<Decision, StoreError> {
-        match self.store.decide(charges, self.mode, deadline) {
+    async fn ask(
+        &self,
+        charges: &[Charge<'_>],
+        mode: Mode,
+        started: Instant,
+        deadline: Instant,
+    ) -> Result<Decision, StoreError> {
+        match self.store.decide(charges, mode, deadline) {
             Reply::Ready(decision) => decision,
             Reply::Pending(decision) => {
                 let decision = decision.await;
