@@ -590,7 +590,7 @@ mod tests {
             }),
             descriptors: Vec::new(),
         });
-        let domain = DomainSpec { name: "shop".into(), descriptors: descriptors.collect() };
+        let domain = DomainSpec { name: "shop".into(), mode: None, descriptors: descriptors.collect() };
         PolicySet::compile(vec![domain]).unwrap()
     }
 
