@@ -186,35 +186,103 @@ impl Limiter {
     ) -> Result<Answer, StoreError> {
         let in_force = self.policies.current.load_full();
         let Some(domain) = in_force.policies.domain(query.domain) else {
-            self.observer.decided(DecisionResult::UnknownDomain, started.elapsed());
-            return Ok(unmatched(query));
+            return Ok(self.unknown_domain(query, started));
         };
         let plan = Plan::of(&in_force.policies, domain, query);
+        let mode = self.mode(domain);
         let mut charges = plan.charges(query);
-        if charges.is_empty() {
-            self.observer.decided(DecisionResult::Ok, started.elapsed());
-            return Ok(plan.answer(query, None));
+        let mut decision = None;
+        if !charges.is_empty() {
+            let deadline = self.deadline(started, deadline);
+            self.set_bounds(&mut charges, None);
+            let mut answer = self.ask(&charges, mode, started, deadline).await;
+            if let Err(StoreError::Rewindow { now }) = answer {
+                // Nothing was charged: the store's clock and ours are on two sides of a boundary. Once is enough,
+                // unless its clock jumps meanwhile.
+                self.set_bounds(&mut charges, Some(now));
+                answer = self.ask(&charges, mode, started, deadline).await;
+            }
+            decision = Some(answer);
         }
-        let deadline = self.deadline(started, deadline);
-        self.set_bounds(&mut charges, None);
-        let mut decision = self.ask(&charges, started, deadline).await;
-        if let Err(StoreError::Rewindow { now }) = decision {
-            // Nothing was charged: the store's clock and ours are on two sides of a boundary. Once is enough, unless
-            // its clock jumps meanwhile.
-            self.set_bounds(&mut charges, Some(now));
-            decision = self.ask(&charges, started, deadline).await;
+        self.finish(query, &in_force, &plan, &charges, decision, started)
+    }
+
+    /// Whether [`Limiter::decide_now`] may be called.
+    #[must_use]
+    pub fn is_immediate(&self) -> bool {
+        self.store.is_immediate()
+    }
+
+    /// The same without waiting, and without a future to hold all of it.
+    ///
+    /// # Errors
+    /// When the store gave no decision.
+    ///
+    /// # Panics
+    /// When the store is not immediate.
+    pub fn decide_now(&self, query: &Query<'_>, started: Instant) -> Result<Answer, StoreError> {
+        // A guard and not a count that all cores would share: it does not outlive this call.
+        let in_force = self.policies.current.load();
+        let Some(domain) = in_force.policies.domain(query.domain) else {
+            return Ok(self.unknown_domain(query, started));
+        };
+        let plan = Plan::of(&in_force.policies, domain, query);
+        let mode = self.mode(domain);
+        let mut charges = plan.charges(query);
+        let mut decision = None;
+        if !charges.is_empty() {
+            self.set_bounds(&mut charges, None);
+            let mut answer = self.ask_now(&charges, mode, started);
+            if let Err(StoreError::Rewindow { now }) = answer {
+                self.set_bounds(&mut charges, Some(now));
+                answer = self.ask_now(&charges, mode, started);
+            }
+            decision = Some(answer);
         }
+        self.finish(query, &in_force, &plan, &charges, decision, started)
+    }
+
+    fn ask_now(&self, charges: &[Charge<'_>], mode: Mode, started: Instant) -> Result<Decision, StoreError> {
+        match self.store.decide(charges, mode, self.deadline(started, None)) {
+            Reply::Ready(decision) => decision,
+            Reply::Pending(_) => unreachable!("the store {} is not immediate", self.store.name()),
+        }
+    }
+
+    /// How a domain charges: as its policy says, else as the server does.
+    fn mode(&self, domain: &Domain) -> Mode {
+        domain.mode.unwrap_or(self.mode)
+    }
+
+    fn unknown_domain(&self, query: &Query<'_>, started: Instant) -> Answer {
+        self.observer.decided(DecisionResult::UnknownDomain, started.elapsed());
+        unmatched(query)
+    }
+
+    /// Counts what was decided, if anything had to be, and makes the answer of it.
+    fn finish(
+        &self,
+        query: &Query<'_>,
+        in_force: &InForce,
+        plan: &Plan<'_>,
+        charges: &[Charge<'_>],
+        decision: Option<Result<Decision, StoreError>>,
+        started: Instant,
+    ) -> Result<Answer, StoreError> {
         let decision = match decision {
-            Ok(decision) => decision,
-            Err(error) => {
+            None => None,
+            Some(Ok(decision)) => Some(decision),
+            Some(Err(error)) => {
                 self.observer.decided(DecisionResult::StoreFailed, started.elapsed());
                 return Err(error);
             }
         };
-        for ((charge, outcome), planned) in charges.iter().zip(&decision.outcomes).zip(&plan.charges) {
-            in_force.tally.charged(plan.charged(planned), charge, outcome);
+        if let Some(decision) = &decision {
+            for ((charge, outcome), planned) in charges.iter().zip(&decision.outcomes).zip(&plan.charges) {
+                in_force.tally.charged(plan.charged(planned), self.mode(plan.domain), charge, outcome);
+            }
         }
-        let answer = plan.answer(query, Some((&charges, &decision)));
+        let answer = plan.answer(query, decision.as_ref().map(|decision| (charges, decision)));
         let result = if answer.denied { DecisionResult::OverLimit } else { DecisionResult::Ok };
         self.observer.decided(result, started.elapsed());
         Ok(answer)
@@ -225,8 +293,14 @@ impl Limiter {
         self.observer.decided(DecisionResult::Invalid, started.elapsed());
     }
 
-    async fn ask(&self, charges: &[Charge<'_>], started: Instant, deadline: Instant) -> Result<Decision, StoreError> {
-        match self.store.decide(charges, self.mode, deadline) {
+    async fn ask(
+        &self,
+        charges: &[Charge<'_>],
+        mode: Mode,
+        started: Instant,
+        deadline: Instant,
+    ) -> Result<Decision, StoreError> {
+        match self.store.decide(charges, mode, deadline) {
             Reply::Ready(decision) => decision,
             Reply::Pending(decision) => {
                 let decision = decision.await;
@@ -283,7 +357,7 @@ impl Limiter {
         Ok((keys, stored))
     }
 
-    /// The store, for its health.
+    /// The store, for its health; decisions go through [`Limiter::decide`].
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         &*self.store

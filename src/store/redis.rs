@@ -8,6 +8,8 @@ pub mod pipeline;
 pub mod pool;
 mod wire;
 
+use std::future::Future;
+use std::pin::Pin;
 use std::time::Instant;
 
 use redis::{Cmd, Value};
@@ -137,6 +139,10 @@ impl Store for Redis {
 
     fn supports(&self, _limit: &Limit) -> Result<(), String> {
         Ok(())
+    }
+
+    fn died(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
+        Box::pin(self.pipeline.died())
     }
 }
 
