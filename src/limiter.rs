@@ -53,6 +53,9 @@ pub struct Asked<'a> {
 pub struct Answer {
     /// Whether the request may not pass.
     pub denied: bool,
+    /// How long the request has to be held until its turn, in microseconds: the longest wait of all limits in which it
+    /// took a place. 0 where it may not pass, and where no limit is a `leaky_bucket`.
+    pub wait: Micros,
     /// One for each descriptor, in order.
     pub statuses: SmallVec<[Status; 2]>,
 }
@@ -72,16 +75,17 @@ pub struct Status {
     pub detail: Option<Detail>,
 }
 
-/// What is known of the limit that a status speaks of, to the microsecond.
+/// What is known beyond a status, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detail {
-    /// The algorithm's name.
+    /// The name of the algorithm of the limit that the status speaks of.
     pub algorithm: &'static str,
-    /// When the same request would fit again, all else equal: 0 where it would at once, nothing where it never will.
+    /// When the same hits would fit all limits of the descriptor again, all else equal: 0 where they would at once,
+    /// nothing where they never will.
     pub fits_after: Option<Micros>,
-    /// The time until the state equals an empty one.
+    /// The time until the state of the limit that the status speaks of equals an empty one.
     pub reset_after: Micros,
-    /// How long an admitted request waits for its turn; 0 for all but `leaky_bucket`.
+    /// The longest wait until an admitted request's turn, of all limits of the descriptor; 0 for all but `leaky_bucket`.
     pub wait: Micros,
 }
 
@@ -402,7 +406,7 @@ fn keys_of<'p>(policies: &'p PolicySet, domain: &str, entries: &[Entry<'_>]) -> 
 /// The answer where nothing can match. [mt-7]
 fn unmatched(query: &Query<'_>) -> Answer {
     let statuses = query.descriptors.iter().map(|_| Status::default()).collect();
-    Answer { denied: false, statuses }
+    Answer { denied: false, wait: 0, statuses }
 }
 
 /// What is to be charged for a request, before the store is asked.
@@ -519,7 +523,8 @@ impl<'p> Plan<'p> {
 
     fn answer(&self, query: &Query<'_>, decided: Option<(&[Charge<'_>], &Decision)>) -> Answer {
         let replaced = replaced_names(&self.met);
-        let now = decided.map_or(0, |(_, decision)| decision.now);
+        let (denied, now) = decided.map_or((false, 0), |(_, decision)| (decision.denied, decision.now));
+        let wait = decided.map_or(0, |(charges, decision)| turn(charges, decision));
         let mut statuses = SmallVec::new();
         let mut rest = decided.map_or(&[][..], |(charges, _)| charges);
         let mut outcomes = decided.map_or(&[][..], |(_, decision)| &decision.outcomes);
@@ -530,12 +535,12 @@ impl<'p> Plan<'p> {
                     Status { remaining: Hits::MAX, ..Status::default() }
                 }
                 (_, 0) => Status::default(),
-                _ => status_of(&rest[..count], &outcomes[..count], now),
+                _ => status_of(&rest[..count], &outcomes[..count], denied, now),
             };
             statuses.push(status);
             (rest, outcomes) = (&rest[count..], &outcomes[count..]);
         }
-        Answer { denied: decided.is_some_and(|(_, decision)| decision.denied), statuses }
+        Answer { denied, wait, statuses }
     }
 }
 
@@ -555,7 +560,7 @@ fn passes_everything(rule: &Rule, replaced: &[&str]) -> bool {
 
 /// What a descriptor is told about its limits: over, the longest wait among those that deny; within, the least that is
 /// left, and of equals the one that resets last. [dc-8]
-fn status_of(charges: &[Charge<'_>], outcomes: &[Outcome], now: Micros) -> Status {
+fn status_of(charges: &[Charge<'_>], outcomes: &[Outcome], denied: bool, now: Micros) -> Status {
     let denies = |charge: &Charge<'_>, outcome: &Outcome| charge.role != Role::Shadow && outcome.verdict.is_over();
     let wait = |outcome: &Outcome| match outcome.verdict {
         Verdict::Never => Micros::MAX,
@@ -586,16 +591,11 @@ fn status_of(charges: &[Charge<'_>], outcomes: &[Outcome], now: Micros) -> Statu
         Verdict::Over { retry_after } if over => retry_after,
         _ => outcome.reset_after,
     };
-    let fits_after = match outcome.verdict {
-        Verdict::Over { retry_after } => Some(retry_after),
-        Verdict::Never => None,
-        Verdict::Within => algorithm::fits_after(charge.limit, &outcome.state, charge.take.asked(), now),
-    };
     let detail = Detail {
         algorithm: charge.limit.algorithm().name(),
-        fits_after,
+        fits_after: fits_after(charges, outcomes, now),
         reset_after: outcome.reset_after,
-        wait: outcome.wait,
+        wait: if denied { 0 } else { outcomes.iter().map(|outcome| outcome.wait).max().unwrap_or(0) },
     };
     Status {
         over,
@@ -604,4 +604,34 @@ fn status_of(charges: &[Charge<'_>], outcomes: &[Outcome], now: Micros) -> Statu
         until_reset: Some(until_reset),
         detail: Some(detail),
     }
+}
+
+/// When the same hits would fit all of these limits again; nothing where one of them never holds so many.
+fn fits_after(charges: &[Charge<'_>], outcomes: &[Outcome], now: Micros) -> Option<Micros> {
+    let mut longest = 0;
+    for (charge, outcome) in charges.iter().zip(outcomes) {
+        let wait = match outcome.verdict {
+            Verdict::Over { retry_after } => retry_after,
+            Verdict::Never => return None,
+            Verdict::Within => algorithm::fits_after(charge.limit, &outcome.state, charge.take.asked(), now)?,
+        };
+        longest = longest.max(wait);
+    }
+    Some(longest)
+}
+
+/// How long an admitted request has to be held until its turn. [lb-2] A look takes no place in a bucket, nor does what is
+/// given back, and a rule that only watches holds nobody.
+fn turn(charges: &[Charge<'_>], decision: &Decision) -> Micros {
+    let mut longest = 0;
+    if decision.denied {
+        return longest;
+    }
+    for (charge, outcome) in charges.iter().zip(&decision.outcomes) {
+        let takes_a_place = matches!(charge.take, Take::Take(_) | Take::Force(_));
+        if takes_a_place && charge.role != Role::Shadow {
+            longest = longest.max(outcome.wait);
+        }
+    }
+    longest
 }

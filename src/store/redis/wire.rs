@@ -261,19 +261,21 @@ pub(super) fn read_decision(reply: &Value, charges: &[Charge<'_>]) -> Option<Rep
     let Value::Array(numbers) = reply else {
         return None;
     };
+    let clock_alone = numbers.len() == 1;
     let mut numbers = numbers.iter().map(integer);
     let mut next = || numbers.next().flatten();
     let now = next()?;
+    // Every charge answers something, so that the clock alone is no decision. [cl-2]
+    if clock_alone && charges.iter().any(|charge| charge.bounds.is_some()) {
+        return Some(Reply::Rewindow(now));
+    }
     let mut found = SmallVec::new();
     for charge in charges {
         let limit = charge.limit;
         let before = match Kind::of(limit) {
             Kind::FixedWindow => Seen::FixedWindow(fixed_window::Counter::unpacked(next()?)),
             Kind::AnchoredWindow => {
-                let Some(start) = next() else {
-                    return charge.bounds.is_some().then_some(Reply::Rewindow(now));
-                };
-                let (end, count) = (next()?, small(next()?)?);
+                let (start, end, count) = (next()?, next()?, small(next()?)?);
                 Seen::AnchoredWindow(anchored_window::SeenWindow { start, end, count })
             }
             Kind::SlidingWindowCounter => {
