@@ -17,7 +17,8 @@ pub struct Bucket {
     pub used: u32,
 }
 
-/// The bucket as it is at `now`: refilled by each period that has ended. An empty one begins its period now. [tb-2] [tb-6] [tb-7]
+/// The bucket as it is at `now`: refilled by each period that has ended. An empty one begins its period now. [tb-2]
+/// [tb-6] [tb-7]
 #[must_use]
 pub fn seen(limit: &Limit, stored: Option<Bucket>, now: Micros) -> Bucket {
     let (period, requests) = (limit.window().us(), u64::from(limit.requests()));
