@@ -79,6 +79,18 @@ fn json_says_what_is_wrong_with_a_request() {
 }
 
 #[test]
+fn a_redis_that_refuses_to_write_has_charged_nothing() {
+    let redis = support::redis::RedisServer::start();
+    let url = format!("redis.url={}", redis.url());
+    let served = Served::start(POLICY, &["store=redis", &url, "redis.timeout=5s"]);
+    redis.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).expect("set");
+    let answer = http::post_json(served.at.http, "/json", ANN).expect("an answer");
+    assert_eq!(answer.status, 503, "{answer:?}");
+    assert!(answer.body.contains("NOREPLICAS") && answer.body.contains("nothing was charged"), "{answer:?}");
+    assert_eq!(served.metric("weir_store_errors_total{kind=\"noreplicas\"}"), Some(1));
+}
+
+#[test]
 fn a_store_that_is_not_there_is_503_and_told() {
     let nobody = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
     let url = format!("redis.url=redis://{nobody}");
