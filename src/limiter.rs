@@ -452,16 +452,13 @@ impl<'p> Plan<'p> {
     }
 
     fn answer(&self, query: &Query<'_>, decided: Option<(&[Charge<'_>], &Decision)>) -> Answer {
-        let replaced = replaced_names(&self.met);
         let mut statuses = SmallVec::new();
         let mut rest = decided.map_or(&[][..], |(charges, _)| charges);
         let mut outcomes = decided.map_or(&[][..], |(_, decision)| &decision.outcomes);
         for group in 0..query.descriptors.len() {
             let count = rest.iter().take_while(|charge| usize::from(charge.group) == group).count();
             let status = match (self.met[group].rule, count) {
-                (Some(rule), 0) if passes_everything(rule, &replaced) => {
-                    Status { remaining: Hits::MAX, ..Status::default() }
-                }
+                (Some(rule), 0) if rule.unlimited => Status { remaining: Hits::MAX, ..Status::default() },
                 (_, 0) => Status::default(),
                 _ => status_of(&rest[..count], &outcomes[..count]),
             };
@@ -480,10 +477,6 @@ fn replaced_names<'p>(met: &[Match<'p>]) -> SmallVec<[&'p str; 4]> {
 
 fn is_replaced(name: Option<&str>, replaced: &[&str]) -> bool {
     name.is_some_and(|name| replaced.contains(&name))
-}
-
-fn passes_everything(rule: &Rule, replaced: &[&str]) -> bool {
-    rule.unlimited && !is_replaced(rule.unlimited_name.as_deref(), replaced)
 }
 
 /// What a descriptor is told about its limits: over, the longest wait among those that deny; within, the least that is

@@ -91,6 +91,28 @@ fn a_redis_that_refuses_to_write_has_charged_nothing() {
 }
 
 #[test]
+fn an_unlimited_rule_passes_whatever_replaces_its_name() {
+    let policy = "\
+domain: shop
+descriptors:
+  - key: staff
+    rate_limit: {unlimited: true, name: basic}
+  - key: user
+    rate_limit: {unit: year, requests_per_unit: 2, name: basic}
+  - key: plan
+    rate_limit: {unit: year, requests_per_unit: 9, replaces: [{name: basic}]}
+";
+    let served = Served::start(policy, &[]);
+    let asked = ["staff", "user", "plan"].map(|key| json!({"entries": [{"key": key, "value": "ann"}]}));
+    let body = json!({"domain": "shop", "descriptors": asked}).to_string();
+    let answer = http::post_json(served.at.http, "/json", &body).expect("an answer");
+    let statuses = &json_of(&answer)["statuses"];
+    assert_eq!(statuses[0], json!({"code": "OK", "limitRemaining": u32::MAX}), "{answer:?}");
+    assert_eq!(statuses[1], json!({"code": "OK"}), "{answer:?}");
+    assert_eq!(statuses[2]["limitRemaining"], json!(8), "{answer:?}");
+}
+
+#[test]
 fn a_store_that_is_not_there_is_503_and_told() {
     let nobody = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
     let url = format!("redis.url=redis://{nobody}");

@@ -57,7 +57,7 @@ pub enum RuleKind {
     Limits(Vec<Limit>),
     /// Passes everything and is never stored. [mt-4]
     Unlimited {
-        /// A name by which another rule can replace it.
+        /// A name for people: nothing is left out by it. [mt-5]
         name: Option<Box<str>>,
     },
 }
@@ -152,7 +152,7 @@ pub struct Rule {
     pub limits: Box<[Limit]>,
     /// Whether it passes everything.
     pub unlimited: bool,
-    /// The name of an unlimited rule, for `replaces`.
+    /// The name of an unlimited rule, for people: nothing is left out by it. [mt-5]
     pub unlimited_name: Option<Box<str>>,
     /// Whether its limits deny.
     pub role: Role,
