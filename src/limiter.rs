@@ -522,7 +522,6 @@ impl<'p> Plan<'p> {
     }
 
     fn answer(&self, query: &Query<'_>, decided: Option<(&[Charge<'_>], &Decision)>) -> Answer {
-        let replaced = replaced_names(&self.met);
         let (denied, now) = decided.map_or((false, 0), |(_, decision)| (decision.denied, decision.now));
         let wait = decided.map_or(0, |(charges, decision)| turn(charges, decision));
         let mut statuses = SmallVec::new();
@@ -531,9 +530,7 @@ impl<'p> Plan<'p> {
         for group in 0..query.descriptors.len() {
             let count = rest.iter().take_while(|charge| usize::from(charge.group) == group).count();
             let status = match (self.met[group].rule, count) {
-                (Some(rule), 0) if passes_everything(rule, &replaced) => {
-                    Status { remaining: Hits::MAX, ..Status::default() }
-                }
+                (Some(rule), 0) if rule.unlimited => Status { remaining: Hits::MAX, ..Status::default() },
                 (_, 0) => Status::default(),
                 _ => status_of(&rest[..count], &outcomes[..count], denied, now),
             };
@@ -552,10 +549,6 @@ fn replaced_names<'p>(met: &[Match<'p>]) -> SmallVec<[&'p str; 4]> {
 
 fn is_replaced(name: Option<&str>, replaced: &[&str]) -> bool {
     name.is_some_and(|name| replaced.contains(&name))
-}
-
-fn passes_everything(rule: &Rule, replaced: &[&str]) -> bool {
-    rule.unlimited && !is_replaced(rule.unlimited_name.as_deref(), replaced)
 }
 
 /// What a descriptor is told about its limits: over, the longest wait among those that deny; within, the least that is

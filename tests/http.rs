@@ -233,6 +233,63 @@ fn a_question_that_json_does_not_know_is_told_so_and_counted() {
 }
 
 #[test]
+fn an_unlimited_rule_passes_whatever_replaces_its_name() {
+    let policy = "\
+domain: shop
+descriptors:
+  - key: staff
+    rate_limit: {unlimited: true, name: basic}
+  - key: user
+    rate_limit: {unit: year, requests_per_unit: 2, name: basic}
+  - key: plan
+    rate_limit: {unit: year, requests_per_unit: 9, replaces: [{name: basic}]}
+";
+    let served = Served::start(policy, &[]);
+    let asked = ["staff", "user", "plan"].map(|key| json!({"entries": [{"key": key, "value": "ann"}]}));
+    let body = json!({"domain": "shop", "descriptors": asked}).to_string();
+    let answer = http::post_json(served.at.http, "/json", &body).expect("an answer");
+    let statuses = &json_of(&answer)["statuses"];
+    assert_eq!(statuses[0], json!({"code": "OK", "limitRemaining": u32::MAX}), "{answer:?}");
+    assert_eq!(statuses[1], json!({"code": "OK"}), "{answer:?}");
+    assert_eq!(statuses[2]["limitRemaining"], json!(8), "{answer:?}");
+}
+
+#[test]
+fn a_value_that_is_the_text_of_a_pattern_meets_that_pattern_and_its_count() {
+    let policy = "\
+domain: shop
+descriptors:
+  - {key: path, value: \"*\", rate_limit: {unit: year, requests_per_unit: 9}}
+  - {key: path, value: /pay/*, share_threshold: true, rate_limit: {unit: year, requests_per_unit: 2}}
+  - {key: path, value: /p*, rate_limit: {unit: year, requests_per_unit: 5}}
+";
+    let served = Served::start(policy, &[]);
+    let remaining = |value: &str| {
+        let asked = json!([{"entries": [{"key": "path", "value": value}]}]);
+        let body = json!({"domain": "shop", "descriptors": asked}).to_string();
+        let answer = http::post_json(served.at.http, "/json", &body).expect("an answer");
+        json_of(&answer)["statuses"][0]["limitRemaining"].as_u64()
+    };
+    assert_eq!(remaining("/pay/1"), Some(8), "the first in file order");
+    assert_eq!(remaining("/pay/*"), Some(1), "as written");
+    assert_eq!(remaining("/p*"), Some(4), "as written");
+    assert_eq!(remaining("/pay/**"), Some(8), "matched only");
+    assert_eq!(remaining("*"), Some(8), "as written");
+}
+
+#[test]
+fn a_redis_that_refuses_to_write_has_charged_nothing() {
+    let redis = support::redis::RedisServer::start();
+    let url = format!("redis.url={}", redis.url());
+    let served = Served::start(POLICY, &["store=redis", &url, "redis.timeout=5s"]);
+    redis.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).expect("set");
+    let answer = http::post_json(served.at.http, "/json", ANN).expect("an answer");
+    assert_eq!(answer.status, 503, "{answer:?}");
+    assert!(answer.body.contains("NOREPLICAS") && answer.body.contains("nothing was charged"), "{answer:?}");
+    assert_eq!(served.metric("weir_store_errors_total{kind=\"noreplicas\"}"), Some(1));
+}
+
+#[test]
 fn a_store_that_is_not_there_is_503_and_told() {
     let nobody = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
     let url = format!("redis.url=redis://{nobody}");

@@ -106,7 +106,7 @@ impl<'r> Request<'r> {
         for (i, (amount, details)) in describe(rule).into_iter().enumerate() {
             writeln!(out, "    {}", format!("{amount}   {details}").trim_end())?;
             let limit = rule.limits.get(i);
-            let name = limit.map_or(rule.unlimited_name.as_deref(), |limit| limit.name.as_deref());
+            let name = limit.and_then(|limit| limit.name.as_deref());
             if let Some(by) = name.and_then(|name| self.replaced_by(name)) {
                 writeln!(out, "      left out: descriptor {} replaces it by name", by + 1)?;
             } else if let Some(limit) = limit {
