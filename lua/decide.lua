@@ -1,10 +1,11 @@
 -- One decision over several charges, all or nothing; the twin of src/engine/decision.rs.
 --
 -- KEYS     the distinct keys
--- ARGV[1]  little-endian doubles: now in us (0: this server's clock), 1 if atomic, the number of charges, 1 if a state is a hash or
---          a sorted set; then for each
---          charge: key (1 ..), role (0 enforced, 1 shadow, 2 quota), op, hits, proof (of an undo: the
---          receipt's mark, or the time of the charge for a debt), and the numbers of its algorithm:
+-- ARGV[1]  for each charge the digit of its algorithm, in the order of the charges
+-- ARGV[2]  little-endian doubles: now in us (0: this server's clock), 1 if atomic, the number of charges, 1 if a state
+--          is a hash or a sorted set; then for each charge: key (1 ..), role (0 enforced, 1 shadow, 2 quota), op, hits,
+--          proof (of an undo: the receipt's mark, or the time of the charge for a debt), and the numbers of its
+--          algorithm:
 --          1 fixed_window            window W in us, limit L
 --          2 pacing                  cost (us, fraction), period P, requests L, burst B, full debt T, F, 1 if post-paid
 --          3 anchored_window         W, L, four boundaries (zeros: the first hit begins the window)
@@ -12,7 +13,6 @@
 --          5 sliding_window          W, precision, L
 --          6 sliding_window_log      W, L
 --          7 token_bucket            P, L, B, 1 if post-paid
--- ARGV[2]  for each charge its algorithm: one digit, as numbered above
 -- reply    now in us, then for each charge what its own script would tell; now alone where no window of a calendar
 --          holds it, with nothing written
 --
@@ -25,13 +25,12 @@
 -- then x is nil where the state is empty. Where an
 -- atomic decision denies, the copies are made anew and take only what is taken whatever the verdict. Branches are
 -- inline: at this size closures cost more than they save; those that are rarely called are functions.
-local blob = ARGV[1]
+local algorithms, blob = ARGV[1], ARGV[2]
 local now, atomic, count, has_lists, start = struct.unpack('<dddd', blob)
 if now == 0 then
   local t = redis.call('TIME')
   now = t[1] * 1000000 + t[2]
 end
-local algorithms = ARGV[2]
 local floor, max, min, call, format, byte, unpack_struct =
   math.floor, math.max, math.min, redis.call, string.format, string.byte, struct.unpack
 
@@ -651,7 +650,7 @@ for pass = 1, 2 do
         end
       end
 
-    else
+    elseif algorithm == 55 then
       local P, L, B, post_paid
       k, role, op, hits, proof, P, L, B, post_paid, at = unpack_struct('<ddddddddd', blob, at)
       local value = not dirty[k] and raw[k]
@@ -710,6 +709,9 @@ for pass = 1, 2 do
           ends[k] = a + math.ceil(after / L) * P
         end
       end
+
+    else
+      error('no algorithm ' .. string.char(algorithm))
     end
 
     if pass == 1 then

@@ -11,13 +11,12 @@ use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 
 pub use crate::engine::observer::{Charged, DecisionResult, Observer, Tally};
-use crate::engine::policy::{Domain, Match};
-use crate::engine::{
-    Anchor, Charge, Decision, Hits, Micros, Mode, Outcome, Role, State, Take, Unit, Verdict, algorithm, key,
-};
+pub use crate::engine::policy::Domain;
+use crate::engine::policy::Match;
+use crate::engine::{Charge, Decision, Hits, Micros, Outcome, Role, State, Take, Unit, Verdict, algorithm, key};
 // What the listeners need of the modules below, so that they need not know those.
 pub use crate::engine::descriptor::parse_entries;
-pub use crate::engine::{Entry, Limit, PolicySet, Rule};
+pub use crate::engine::{Algorithm, Anchor, Entry, Limit, Mode, PolicySet, Refill, Rule};
 use crate::store::{Clock, Reply, Store, SystemClock};
 pub use crate::store::{Failure, StoreError};
 
@@ -304,7 +303,9 @@ impl Limiter {
             Reply::Ready(decision) => decision,
             Reply::Pending(decision) => {
                 let decision = decision.await;
-                let error = decision.as_ref().err().map(StoreError::kind);
+                // A store that asks for other boundaries has answered.
+                let failed = |error: &&StoreError| !matches!(error, StoreError::Rewindow { .. });
+                let error = decision.as_ref().err().filter(failed).map(StoreError::kind);
                 self.observer.store_called(error, started.elapsed());
                 decision
             }

@@ -40,7 +40,8 @@ pub fn window_at(bounds: &Bounds, now: Micros) -> Option<(Micros, Micros)> {
 pub fn seen(limit: &Limit, stored: Option<Window>, bounds: Option<Bounds>, now: Micros) -> SeenWindow {
     match (limit.algorithm().anchor(), bounds) {
         (Anchor::Calendar(_), Some(bounds)) => seen_by_calendar(stored, &bounds, now),
-        _ => seen_from_first_hit(limit, stored, now),
+        (Anchor::Calendar(_), None) => unreachable!("a calendar's charge comes with its bounds"),
+        (Anchor::FirstHit | Anchor::Clock, _) => seen_from_first_hit(limit, stored, now),
     }
 }
 

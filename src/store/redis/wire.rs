@@ -200,7 +200,7 @@ pub(super) fn decide_call(
     }
     let keys: SmallVec<[String; 4]> =
         firsts.iter().map(|&first| format!("{prefix}{}", charges[usize::from(first)].key)).collect();
-    Call::script(&DECIDE, &keys, &[&blob.0[..], &kinds])
+    Call::script(&DECIDE, &keys, &[&kinds[..], &blob.0])
 }
 
 /// The calls that take charges back: one decision in which each stands for itself, and one call for each log.
@@ -234,7 +234,7 @@ pub(super) fn undo_calls(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) 
         let has_lists = u64::from(undos.iter().any(|undo| Kind::of(undo.limit).is_list()));
         blob.push(&[now, 0, kinds.len() as u64, has_lists]);
         blob.0.extend_from_slice(&together.0);
-        calls.push(Call::script(&DECIDE, &keys, &[&blob.0[..], &kinds]));
+        calls.push(Call::script(&DECIDE, &keys, &[&kinds[..], &blob.0]));
     }
     calls
 }
