@@ -10,7 +10,7 @@
 --          4 sliding_window_counter  W, L
 --          5 sliding_window          W, precision, L
 --          6 sliding_window_log      W, L
---          7 token_bucket            P, L, B, 1 if post-paid
+--          7 token_bucket            P, L, B, the most used that is believed, the most that can be used
 -- reply    now in us, then for each charge what its own script would tell; now alone where no window of a calendar
 --          holds it, with nothing written
 --
@@ -617,18 +617,15 @@ for pass = 1, 2 do
       end
 
     else
-      local P, L, B, post_paid
-      P, L, B, post_paid, at = unpack_struct('<dddd', blob, at)
+      local P, L, B, ceiling, most
+      P, L, B, ceiling, most, at = unpack_struct('<ddddd', blob, at)
       -- The bucket as it is now [tb-2].
       if value then
         x[k], y[k] = unpack_struct('<dd', value)
       end
       local a, u, moved = now, 0, false
       if x[k] and L > 0 then
-        local used = y[k]
-        if post_paid == 0 then
-          used = min(used, B)
-        end
+        local used = min(y[k], ceiling)
         if x[k] > now then
           u = used
           moved = x[k] - now > max(P, 60000000)
@@ -657,7 +654,7 @@ for pass = 1, 2 do
         -- Less what has been refilled since [un-5].
         after = max(0, u - max(0, hits - floor(max(0, a - proof) / P) * L))
       elseif takes or ((act == 1 or act == 3) and not is_over and pass == 1) then
-        after = min(u + hits, 4294967295)
+        after = min(u + hits, most)
       elseif may_drain then
         after = max(u, B)
       end

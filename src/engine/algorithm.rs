@@ -326,7 +326,7 @@ pub fn changed(limit: &Limit, before: &Seen, effect: Effect, now: Micros) -> See
             Seen::AnchoredWindow(seen) => Seen::AnchoredWindow(anchored_window::added(limit, *seen, hits, now)),
             Seen::SlidingWindowCounter(seen) => Seen::SlidingWindowCounter(sliding_window_counter::added(*seen, hits)),
             Seen::Pacing(seen) => Seen::Pacing(gcra::added(limit, *seen, hits, now)),
-            Seen::TokenBucket(seen) => Seen::TokenBucket(token_bucket::added(*seen, hits)),
+            Seen::TokenBucket(seen) => Seen::TokenBucket(token_bucket::added(limit, *seen, hits)),
             Seen::Summary(_) => unreachable!("a summary does not hold what adding to it needs"),
         },
         Effect::Give(hits) => match before {
@@ -459,7 +459,7 @@ pub const fn counts_denied(limit: &Limit) -> bool {
 }
 
 /// Whether the limit keeps no state at all: a limit of 0 has nothing to count, but for a fixed window, whose denied
-/// hits count. [dc-9]
+/// hits count. [pc-7]
 #[must_use]
 pub const fn is_stateless(limit: &Limit) -> bool {
     limit.requests() == 0 && !counts_denied(limit)

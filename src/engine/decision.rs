@@ -154,7 +154,7 @@ pub fn decide<'s>(
     Ok((settle(charges, slots, &found, mode, now), effects))
 }
 
-/// Derives a decision from what each charge found. [dc-3] [dc-7]
+/// Derives a decision from what each charge found. [dc-3] [dc-7] [dc-10]
 #[must_use]
 pub fn settle(charges: &[Charge<'_>], slots: &[u16], found: &[Found], mode: Mode, now: Micros) -> Decision {
     let judged: SmallVec<[(Verdict, Hits); 2]> =

@@ -69,7 +69,7 @@ pub const fn added(seen: Counter, hits: Hits) -> Counter {
     Counter { window: seen.window, count: seen.count.saturating_add(hits) }
 }
 
-/// The counter with hits given back. [fw-5]
+/// The counter with hits given back. [fw-6]
 #[must_use]
 pub const fn given(seen: Counter, hits: Hits) -> Counter {
     Counter { window: seen.window, count: seen.count.saturating_sub(hits) }
@@ -82,6 +82,7 @@ pub fn undone(seen: Counter, receipt: Receipt) -> Counter {
 }
 
 impl View for Counter {
+    /// What is left of the limit, which may have been another when hits were counted. [fw-4] [fw-7]
     fn remaining(&self, limit: &Limit, _now: Micros) -> Hits {
         limit.requests().saturating_sub(self.count)
     }

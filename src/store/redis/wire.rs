@@ -146,7 +146,10 @@ impl Blob {
                 let (cost, full) = (gcra::cost(limit, hits), limit.full());
                 self.push(&[cost.0, cost.1, window, requests, burst, full.0, full.1, post_paid]);
             }
-            Kind::TokenBucket => self.push(&[window, requests, burst, post_paid]),
+            Kind::TokenBucket => {
+                let (ceiling, most) = (token_bucket::ceiling(limit), token_bucket::most(limit));
+                self.push(&[window, requests, burst, u64::from(ceiling), u64::from(most)]);
+            }
         }
     }
 }
@@ -247,6 +250,10 @@ pub(super) fn read_decision(reply: &Value, charges: &[Charge<'_>]) -> Option<Rep
     let Value::Array(numbers) = reply else {
         return None;
     };
+    // The clock alone, whatever the other charges are on.
+    if let ([now], true) = (&numbers[..], charges.iter().any(|charge| charge.bounds.is_some())) {
+        return integer(now).map(Reply::Rewindow);
+    }
     let mut numbers = numbers.iter().map(integer);
     let mut next = || numbers.next().flatten();
     let now = next()?;
@@ -256,10 +263,7 @@ pub(super) fn read_decision(reply: &Value, charges: &[Charge<'_>]) -> Option<Rep
         let before = match Kind::of(limit) {
             Kind::FixedWindow => Seen::FixedWindow(fixed_window::Counter::unpacked(next()?)),
             Kind::AnchoredWindow => {
-                let Some(start) = next() else {
-                    return charge.bounds.is_some().then_some(Reply::Rewindow(now));
-                };
-                let (end, count) = (next()?, small(next()?)?);
+                let (start, end, count) = (next()?, next()?, small(next()?)?);
                 Seen::AnchoredWindow(anchored_window::SeenWindow { start, end, count })
             }
             Kind::SlidingWindowCounter => {
