@@ -459,15 +459,16 @@ for pass = 1, 2 do
               end
             end
           elseif act == 7 and L > 0 and not rebased and live[proof] then
-            -- The stored buckets stay, but for the receipt's [un-2].
+            -- The buckets that count stay, but for the receipt's [un-2].
             changed = true
-            numbers, live = {}, counts
             live[proof] = max(0, live[proof] - hits)
-            for _, number in ipairs(stored) do
+            local left = {}
+            for _, number in ipairs(numbers) do
               if live[number] > 0 then
-                numbers[#numbers + 1] = number
+                left[#left + 1] = number
               end
             end
+            numbers = left
           end
           if changed then
             dirty[k], x[k], y[k] = 5, numbers, live

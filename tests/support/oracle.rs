@@ -38,8 +38,8 @@ pub struct Told {
 pub enum Oracle {
     /// The hits of one fixed window: when it began, and each hit's size.
     Window(Option<(i128, Vec<i128>)>),
-    /// Hits by their place: a window's start, a bucket's number, a time.
-    Hits(Vec<Hit>),
+    /// Hits by their place: a window's start, a bucket's number, a time; and where new hits went when it was written.
+    Hits(i128, Vec<Hit>),
     /// `owed` hit-microseconds at `at`, paid back by `rate` of them in each microsecond.
     Debt(Option<Debt>),
     /// The start of a period, and the tokens that were used then.
@@ -80,7 +80,7 @@ impl Oracle {
         match limit.algorithm() {
             Algorithm::FixedWindow { .. } => Self::Window(None),
             Algorithm::SlidingWindowCounter | Algorithm::SlidingWindow { .. } | Algorithm::SlidingWindowLog => {
-                Self::Hits(Vec::new())
+                Self::Hits(0, Vec::new())
             }
             Algorithm::TokenBucket { refill: Refill::Interval, .. } => Self::Bucket(None),
             Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } | Algorithm::Gcra { .. } => Self::Debt(None),
@@ -227,12 +227,16 @@ impl Oracle {
                     (Now::Window(start, end, Vec::new()), false)
                 }
             }
-            Self::Hits(list) => {
+            Self::Hits(written, list) => {
                 let length = place_length(limit);
                 let here = now.div_euclid(length) * length;
                 // Places in time: where they begin.
                 let of = |hit: &Hit| hit.place * place_unit(limit);
-                let newest = list.iter().map(of).max().unwrap_or(0);
+                let newest = match limit.algorithm() {
+                    // Its two windows are those of the clock that it was written by.
+                    Algorithm::SlidingWindowCounter if !list.is_empty() => *written,
+                    _ => list.iter().map(of).max().unwrap_or(0),
+                };
                 let at = if newest > here { newest.max(now) } else { now };
                 let live = list.iter().filter(|hit| counts(limit, of(hit), at));
                 let live: Vec<Hit> = live.copied().collect();
@@ -279,7 +283,7 @@ impl Oracle {
     fn keep(&mut self, limit: &Limit, state: Now, when: When) {
         *self = match state {
             Now::Window(start, _, hits) => Self::Window((!hits.is_empty()).then_some((start, hits))),
-            Now::Hits(_, list) => Self::Hits(list),
+            Now::Hits(here, list) => Self::Hits(here, list),
             Now::Debt(owed) => Self::Debt((owed > 0).then_some(Debt { owed, at: when.now, rate: rate(limit) })),
             Now::Bucket(start, used) => Self::Bucket((used > 0).then_some((start, used))),
         };
