@@ -12,7 +12,7 @@
 --          4 sliding_window_counter  W, L
 --          5 sliding_window          W, precision, L
 --          6 sliding_window_log      W, L
---          7 token_bucket            P, L, B, 1 if post-paid
+--          7 token_bucket            P, L, B, the most used that is believed, the most that can be used
 -- reply    now in us, then for each charge what its own script would tell; now alone where no window of a calendar
 --          holds it, with nothing written
 --
@@ -488,15 +488,16 @@ for pass = 1, 2 do
               end
             end
           elseif act == 7 and L > 0 and not rebased and live[proof] then
-            -- The stored buckets stay, but for the receipt's [un-2].
+            -- The buckets that count stay, but for the receipt's [un-2].
             changed = true
-            numbers, live = {}, counts
             live[proof] = max(0, live[proof] - hits)
-            for _, number in ipairs(stored) do
+            local left = {}
+            for _, number in ipairs(numbers) do
               if live[number] > 0 then
-                numbers[#numbers + 1] = number
+                left[#left + 1] = number
               end
             end
+            numbers = left
           end
           if changed then
             dirty[k], x[k], y[k] = 5, numbers, live
@@ -651,8 +652,8 @@ for pass = 1, 2 do
       end
 
     elseif algorithm == 55 then
-      local P, L, B, post_paid
-      k, role, op, hits, proof, P, L, B, post_paid, at = unpack_struct('<ddddddddd', blob, at)
+      local P, L, B, ceiling, most
+      k, role, op, hits, proof, P, L, B, ceiling, most, at = unpack_struct('<dddddddddd', blob, at)
       local value = not dirty[k] and raw[k]
       local act = op
       if pass == 2 and op ~= 4 and not (op == 3 and over[i]) then
@@ -665,10 +666,7 @@ for pass = 1, 2 do
       end
       local a, u, moved = now, 0, false
       if x[k] and L > 0 then
-        local used = y[k]
-        if post_paid == 0 then
-          used = min(used, B)
-        end
+        local used = min(y[k], ceiling)
         if x[k] > now then
           u = used
           moved = x[k] - now > max(P, 60000000)
@@ -697,7 +695,7 @@ for pass = 1, 2 do
         -- Less what has been refilled since [un-5].
         after = max(0, u - max(0, hits - floor(max(0, a - proof) / P) * L))
       elseif act == 4 or act == 2 or ((act == 1 or act == 3) and not is_over and pass == 1) then
-        after = min(u + hits, 4294967295)
+        after = min(u + hits, most)
       elseif may_drain then
         after = max(u, B)
       end

@@ -1,12 +1,12 @@
 -- One charge on a bucket that is refilled in steps; the twin of src/engine/algorithm/token_bucket.rs.
 --
 -- KEYS[1]  the state: two little-endian doubles: anchor in us, tokens used
--- ARGV[1]  little-endian doubles: op, hits, period P in us, requests L, burst B, 1 if post-paid, now in us (0: this
---          server's clock)
+-- ARGV[1]  little-endian doubles: op, hits, period P in us, requests L, burst B, the most used tokens that are believed,
+--          the most that can be used, now in us (0: this server's clock)
 -- reply    now in us, and the state as this charge found it: anchor, used
 --
 -- op: as in fixed_window.lua; 2 is not used.
-local op, hits, P, L, B, post_paid, now = struct.unpack('<ddddddd', ARGV[1])
+local op, hits, P, L, B, ceiling, most, now = struct.unpack('<dddddddd', ARGV[1])
 if now == 0 then
   local t = redis.call('TIME')
   now = t[1] * 1000000 + t[2]
@@ -17,9 +17,7 @@ local a, u, moved = now, 0, false
 local stored = redis.call('GET', KEYS[1])
 if stored and L > 0 then
   local anchor, used = struct.unpack('<dd', stored)
-  if post_paid == 0 then
-    used = math.min(used, B)
-  end
+  used = math.min(used, ceiling)
   if anchor > now then
     u = used
     moved = anchor - now > math.max(P, 60000000)
@@ -41,7 +39,7 @@ if L > 0 then
   if op == 5 then
     after = math.max(0, u - hits)
   elseif op == 4 or (op ~= 0 and u + hits <= B) then
-    after = math.min(u + hits, 4294967295)
+    after = math.min(u + hits, most)
   elseif op == 3 then
     after = math.max(u, B)
   end

@@ -31,6 +31,7 @@ local score = redis.call('ZSCORE', key, member)
 if not score or tonumber(score) ~= made_at then
   return 0
 end
+redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%d', at - W))
 local rank = redis.call('ZRANK', key, member)
 local later = redis.call('ZRANGE', key, rank + 1, -1, 'WITHSCORES')
 redis.call('ZREMRANGEBYRANK', key, rank, -1)

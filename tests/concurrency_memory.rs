@@ -73,7 +73,7 @@ fn counts(store: &Memory, keys: &[(&str, &Limit)]) -> Vec<u32> {
     let peeked = answer(store.peek(keys, far()));
     let count = |state: &Option<State>| match state {
         Some(State::FixedWindow(counter)) => counter.count,
-        Some(State::Pacing(debt)) => panic!("{debt:?} is no window"),
+        Some(other) => panic!("{other:?} is no window of the clock"),
         None => 0,
     };
     peeked.states.iter().map(count).collect()
@@ -175,7 +175,7 @@ fn what_is_taken_back_meanwhile_adds_up() {
             }
             let mut undos = Vec::new();
             for ((key, limit), outcome) in keys.iter().zip(&decision.outcomes) {
-                undos.push(Undo { key, limit, receipt: outcome.receipt.unwrap() });
+                undos.push(Undo { key, limit, receipt: outcome.receipt.unwrap(), bounds: None });
             }
             answer(shared.undo(&undos, far()));
         }

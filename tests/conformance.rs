@@ -19,7 +19,8 @@ use std::path::Path;
 use support::redis::RedisServer;
 use support::stores::{NAMES, Stores};
 use support::vectors::{self, Action, Answer, Vector};
-use weir::engine::{Charge, Decision, Limit};
+use weir::engine::decision::Rewindow;
+use weir::engine::{Charge, Decision, Limit, Micros};
 use weir::store::Undo;
 
 /// How many vectors each file must have at least.
@@ -45,18 +46,18 @@ fn every_vector_holds_on_engine_memory_and_redis() {
 /// Runs one vector up to its first wrong step.
 fn run(vector: &Vector, stores: &mut Stores) -> Result<(), String> {
     let all_keys = vector.keys();
-    let mut decisions: Vec<Option<[Decision; 3]>> = Vec::new();
+    let mut decisions: Vec<Option<Made>> = Vec::new();
     for (number, step) in vector.steps.iter().enumerate() {
         let at = format!("{}, step {}\n  want  {}", vector.title, number + 1, step.text);
         stores.set_now(step.now);
         let mut made = None;
         match &step.action {
             Action::Decide(mode, asked) => {
-                let charges = charges(vector, asked);
+                let charges = charges(vector, asked, step.now);
                 made = Some(stores.decide(&charges, *mode));
             }
             Action::Undo(proofs) => {
-                let undos = [0, 1, 2].map(|i| undos(vector, proofs, &decisions, i));
+                let undos = [0, 1, 2].map(|i| undos(vector, proofs, &decisions, i, step.now));
                 stores.undo(&undos);
             }
             Action::Reset(keys) => {
@@ -75,14 +76,24 @@ fn run(vector: &Vector, stores: &mut Stores) -> Result<(), String> {
         let states = stores.states(&keys);
         for (i, (name, states)) in NAMES.iter().zip(states).enumerate() {
             let states: Vec<_> = keys.iter().map(|(key, _)| *key).zip(states).collect();
-            if let (Some(made), Action::Decide(mode, asked)) = (&made, &step.action) {
-                let Decision { denied, outcomes, .. } = made[i].clone();
-                let answer = Answer::Decision { denied, outcomes: outcomes.to_vec() };
-                if answer != step.answer {
-                    let line = vector.write_decision(asked, *mode, &made[i], &states);
-                    return Err(format!("{at}\n  {name:6}{line}\n  {answer:?}"));
+            match (&made, &step.action) {
+                (Some(made), Action::Decide(mode, asked)) => {
+                    let answer = match made[i].clone() {
+                        Err(Rewindow) => Answer::Rewindow,
+                        Ok(Decision { denied, outcomes, .. }) => {
+                            Answer::Decision { denied, outcomes: vectors::without_idle_marks(outcomes) }
+                        }
+                    };
+                    if answer != step.answer {
+                        let line = made[i].as_ref().map(|made| vector.write_decision(asked, *mode, made, &states));
+                        let line = line.unwrap_or_else(|Rewindow| "rewindow".to_owned());
+                        return Err(format!("{at}\n  {name:6}{line}\n  {answer:?}"));
+                    }
+                    if let Ok(made) = &made[i] {
+                        assert_eq!(made.now, step.now, "{at}\n  {name}");
+                    }
                 }
-                assert_eq!(made[i].now, step.now, "{at}\n  {name}");
+                _ => {}
             }
             for (key, state) in &states {
                 if *state != step.states[*key] {
@@ -90,21 +101,20 @@ fn run(vector: &Vector, stores: &mut Stores) -> Result<(), String> {
                 }
             }
         }
-        stores.check_expiries(&all_keys);
+        stores.check_expiries();
         decisions.push(made);
     }
     Ok(())
 }
 
-fn charges<'a>(vector: &'a Vector, asked: &'a [vectors::Asked]) -> Vec<Charge<'a>> {
-    let charge = |asked: &'a vectors::Asked| Charge {
-        key: &asked.key,
-        limit: vector.limit(&asked.limit),
-        take: asked.take,
-        group: asked.group,
-        role: asked.role,
-        share: 0,
-        bounds: None,
+/// What the three made of one decision.
+type Made = [Result<Decision, Rewindow>; 3];
+
+fn charges<'a>(vector: &'a Vector, asked: &'a [vectors::Asked], now: Micros) -> Vec<Charge<'a>> {
+    let charge = |asked: &'a vectors::Asked| {
+        let limit = vector.limit(&asked.limit);
+        let bounds = vector.bounds(limit, asked.by.unwrap_or(now));
+        Charge { key: &asked.key, limit, take: asked.take, group: asked.group, role: asked.role, share: 0, bounds }
     };
     asked.iter().map(charge).collect()
 }
@@ -113,16 +123,19 @@ fn charges<'a>(vector: &'a Vector, asked: &'a [vectors::Asked]) -> Vec<Charge<'a
 fn undos<'a>(
     vector: &'a Vector,
     proofs: &[(usize, usize)],
-    decisions: &[Option<[Decision; 3]>],
+    decisions: &[Option<Made>],
     i: usize,
+    now: Micros,
 ) -> Vec<Undo<'a>> {
     let mut undos = Vec::new();
     for &(step, charge) in proofs {
         let (Action::Decide(_, asked), Some(made)) = (&vector.steps[step].action, &decisions[step]) else {
             panic!("{}: step {} is no decision", vector.title, step + 1);
         };
-        let (asked, receipt) = (&asked[charge], made[i].outcomes[charge].receipt.expect("checked against the vector"));
-        undos.push(Undo { key: &asked.key, limit: vector.limit(&asked.limit), receipt });
+        let (asked, made) = (&asked[charge], made[i].as_ref().expect("checked against the vector"));
+        let receipt = made.outcomes[charge].receipt.expect("checked against the vector");
+        let limit = vector.limit(&asked.limit);
+        undos.push(Undo { key: &asked.key, limit, receipt, bounds: vector.bounds(limit, now) });
     }
     undos
 }

@@ -22,12 +22,13 @@ use proptest::prelude::{Just, Strategy, any};
 use proptest::prop_oneof;
 use proptest::sample::Index;
 use proptest::test_runner::{TestCaseError, TestError, TestRunner};
-use support::arbitrary::{config, limits, mode, role, step, take};
+use support::arbitrary::{DAY_US, bounds, config, fitting, limits, mode, role, step, take};
 use support::manual::START_US;
 use support::redis::RedisServer;
 use support::stores::{NAMES, Stores};
 use support::vectors::{Action, Answer, Asked, Step, Vector};
-use weir::engine::{Charge, Decision, Limit, Mode, Receipt, Role, Take};
+use weir::engine::decision::Rewindow;
+use weir::engine::{Anchor, Charge, Decision, Limit, Micros, Mode, Receipt, Role, Take};
 use weir::store::Undo;
 
 /// The keys of a sequence. Each is charged under two limits that share its state, `<key>0` and `<key>1`.
@@ -51,16 +52,19 @@ struct Part {
     second_limit: bool,
     take: Take,
     role: Role,
+    /// Whether the caller's clock is so far behind that its boundaries of days do not hold the store's.
+    behind: bool,
 }
 
 fn part() -> impl Strategy<Value = Part> {
     // A key's second limit is rare, so that states live on under the first; then it is met by every kind of charge.
     let second = prop_oneof![6 => Just(false), 1 => Just(true)];
-    (0..KEYS.len(), second, take(), role()).prop_map(|(key, second_limit, take, role)| Part {
+    (0..KEYS.len(), second, take(), role(), 0..40_u8).prop_map(|(key, second_limit, take, role, behind)| Part {
         key,
         second_limit,
         take,
         role,
+        behind: behind == 0,
     })
 }
 
@@ -102,10 +106,15 @@ fn play(stores: &mut Stores, limits: &[[Limit; 2]], story: Vec<(i64, Doing)>) ->
             named.insert(format!("{key}{i}"), limit.clone());
         }
     }
-    let keys: BTreeMap<&str, &Limit> = KEYS.iter().copied().zip(limits.iter().map(|pair| &pair[0])).collect();
-    let asked_keys: Vec<(&str, &Limit)> = keys.iter().map(|(key, limit)| (*key, *limit)).collect();
-    let mut vector =
-        Vector { title: String::new(), rules: Vec::new(), base: START_US, limits: named.clone(), steps: Vec::new() };
+    let asked_keys: Vec<(&str, &Limit)> = KEYS.iter().copied().zip(limits.iter().map(|pair| &pair[0])).collect();
+    let mut vector = Vector {
+        title: String::new(),
+        rules: Vec::new(),
+        base: START_US,
+        limits: named.clone(),
+        boundaries: Vec::new(),
+        steps: Vec::new(),
+    };
     let mut lines = Vec::new();
     // Each receipt as the three gave it, with its key and limit, and where the vector's line has it.
     let mut receipts: Vec<(String, String, [Receipt; 3], String)> = Vec::new();
@@ -114,16 +123,18 @@ fn play(stores: &mut Stores, limits: &[[Limit; 2]], story: Vec<(i64, Doing)>) ->
         stores.set_now(stores.now().checked_add_signed(us).unwrap());
         let mut differences = Vec::new();
         let mut line = format!("{} ", vector.time(stores.now()));
-        let mut made: Option<[Decision; 3]> = None;
+        let mut made: Option<[Result<Decision, Rewindow>; 3]> = None;
         let mut action = Action::Peek(Vec::new());
         match doing {
             Doing::Decide(mode, parts) => {
-                let asked: Vec<Asked> = parts.iter().map(asked).collect();
+                let now = stores.now();
+                let asked: Vec<Asked> = parts.iter().map(|part| asked(part, limits, now)).collect();
                 let mut charges = Vec::new();
                 for asked in &asked {
                     let (key, limit) = (asked.key.as_str(), &named[&asked.limit]);
                     let (take, role) = (asked.take, asked.role);
-                    charges.push(Charge { key, limit, take, group: 0, role, share: 0, bounds: None });
+                    let bounds = bounds(limit, asked.by.unwrap_or(now));
+                    charges.push(Charge { key, limit, take, group: 0, role, share: 0, bounds });
                 }
                 let decisions = stores.decide(&charges, mode);
                 for (name, decision) in NAMES.iter().zip(&decisions).skip(1) {
@@ -132,7 +143,7 @@ fn play(stores: &mut Stores, limits: &[[Limit; 2]], story: Vec<(i64, Doing)>) ->
                     }
                 }
                 for (i, asked) in asked.iter().enumerate() {
-                    let given = decisions.each_ref().map(|decision| decision.outcomes[i].receipt);
+                    let given = decisions.each_ref().map(|decision| decision.as_ref().ok()?.outcomes[i].receipt);
                     if let [Some(a), Some(b), Some(c)] = given {
                         let place = format!("{}.{}", lines.len() + 1, i + 1);
                         receipts.push((asked.key.clone(), asked.limit.clone(), [a, b, c], place));
@@ -148,7 +159,8 @@ fn play(stores: &mut Stores, limits: &[[Limit; 2]], story: Vec<(i64, Doing)>) ->
                 for index in which {
                     let (key, limit, given, place) = index.get(&receipts);
                     for (undos, receipt) in undos.iter_mut().zip(given) {
-                        undos.push(Undo { key, limit: &named[limit], receipt: *receipt });
+                        let limit = &named[limit];
+                        undos.push(Undo { key, limit, receipt: *receipt, bounds: bounds(limit, stores.now()) });
                     }
                     line = format!("{line} {place}");
                 }
@@ -167,7 +179,7 @@ fn play(stores: &mut Stores, limits: &[[Limit; 2]], story: Vec<(i64, Doing)>) ->
                 differences.push(format!("{name} stores {other:?} and not {:?}", states[0]));
             }
         }
-        let listed: Vec<_> = KEYS.iter().copied().zip(states[0].iter().copied()).collect();
+        let listed: Vec<_> = KEYS.iter().copied().zip(states[0].iter().cloned()).collect();
         vector.steps.push(Step {
             text: String::new(),
             now: stores.now(),
@@ -179,7 +191,10 @@ fn play(stores: &mut Stores, limits: &[[Limit; 2]], story: Vec<(i64, Doing)>) ->
         let used = vector.keys();
         let listed: Vec<_> = listed.into_iter().filter(|(key, _)| used.contains_key(key)).collect();
         lines.push(match (&made, &vector.steps.last().unwrap().action) {
-            (Some(made), Action::Decide(mode, asked)) => vector.write_decision(asked, *mode, &made[0], &listed),
+            (Some([Ok(made), ..]), Action::Decide(mode, asked)) => vector.write_decision(asked, *mode, made, &listed),
+            (Some([Err(Rewindow), ..]), Action::Decide(mode, asked)) => {
+                vector.write_rewindow(asked, *mode, stores.now(), &listed)
+            }
             _ => line + &vector.write_states(&listed),
         });
         if !differences.is_empty() {
@@ -188,12 +203,15 @@ fn play(stores: &mut Stores, limits: &[[Limit; 2]], story: Vec<(i64, Doing)>) ->
             return Err(TestCaseError::fail(format!("\n{all}\n\n# with the engine's answers\n{head}{lines}\n'''\n")));
         }
     }
-    stores.check_expiries(&keys);
+    stores.check_expiries();
     Ok(())
 }
 
-fn asked(part: &Part) -> Asked {
+fn asked(part: &Part, limits: &[[Limit; 2]], now: Micros) -> Asked {
     let key = KEYS[part.key].to_owned();
+    let of = &limits[part.key][usize::from(part.second_limit)];
     let limit = format!("{key}{}", u8::from(part.second_limit));
-    Asked { limit, key, take: part.take, role: part.role, group: 0 }
+    let behind = part.behind && matches!(of.algorithm().anchor(), Anchor::Calendar(_));
+    let by = behind.then_some(now - 3 * DAY_US);
+    Asked { limit, key, take: fitting(of, part.take), role: part.role, group: 0, by }
 }

@@ -14,12 +14,13 @@ use proptest::collection::vec;
 use proptest::prelude::{Strategy, any};
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq, proptest};
-use support::arbitrary::{config, hits, limit, limits, mode, role, step, step_on, take};
+use support::arbitrary::{bounds, config, fitting, hits, leaky, limit, limits, mode, role, step, step_on, take};
 use support::manual::START_US;
 use support::oracle::{Oracle, Told};
-use weir::engine::decision::{self, Change};
+use weir::engine::algorithm::{Effect, Next};
 use weir::engine::{
-    Algorithm, Charge, Decision, Limit, Micros, Mode, Outcome, Receipt, Role, State, Take, Verdict, algorithm,
+    Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Outcome, Receipt, Refill, Role, Seen, State, Take,
+    Verdict, algorithm, decision,
 };
 
 /// A clock that goes on by more than this lets what has expired go, as every store does: after 2^20 windows a window's
@@ -40,27 +41,40 @@ impl Key {
         Self { now: START_US, state: None, ends: 0 }
     }
 
+    /// Moves the clock. When a bucket that is refilled in steps ends depends on the limit that wrote it, so that it goes
+    /// in time, as in every store.
     fn step(&mut self, us: i64) {
         self.now = self.now.checked_add_signed(us).unwrap();
-        if us > LEAP_US && self.ends <= self.now {
+        let early = us > LEAP_US || matches!(self.state, Some(State::TokenBucket(_)));
+        if early && self.ends <= self.now {
             self.state = None;
         }
     }
 
+    /// The same key so long after, if nobody comes.
+    fn after(&self, us: Micros) -> Self {
+        let mut key = self.clone();
+        key.step(i64::try_from(us).unwrap());
+        key
+    }
+
     fn decide(&mut self, limit: &Limit, take: Take, mode: Mode) -> Decision {
-        let charges = [charge("k", limit, take, Role::Enforced)];
-        let (decision, changes) = decision::decide(&charges, &[0], &[self.state], mode, self.now);
-        match changes[0] {
-            Change::Keep => {}
-            Change::Put(state) => self.put(limit, state),
-            Change::Delete => self.state = None,
+        let charges = [charge("k", limit, take, Role::Enforced, self.now)];
+        let decided = decision::decide(&charges, &[0], |_| self.state.as_ref(), mode, self.now);
+        let (decision, effects) = decided.unwrap();
+        if effects[0] != Effect::Nothing {
+            let next = algorithm::apply(limit, self.state.clone(), effects[0], bounds(limit, self.now), self.now);
+            self.change(limit, next);
         }
         decision
     }
 
-    fn put(&mut self, limit: &Limit, state: State) {
-        self.state = Some(state);
-        self.ends = self.now + algorithm::reset_after(limit, &state, self.now);
+    fn change(&mut self, limit: &Limit, next: Next) {
+        if let Next::Put(state) = &next {
+            let seen = algorithm::as_written(limit, state, bounds(limit, self.now), self.now);
+            self.ends = self.now + seen.reset_after(limit, self.now);
+        }
+        self.state = next.into_state();
     }
 
     fn take(&mut self, limit: &Limit, take: Take) -> Outcome {
@@ -68,24 +82,43 @@ impl Key {
     }
 
     fn undo(&mut self, limit: &Limit, receipt: Receipt) {
-        let Some(stored) = self.state else { return };
-        let seen = algorithm::seen(limit, Some(&stored), self.now);
-        let undone = algorithm::undone(limit, &seen, receipt, self.now);
-        if algorithm::is_empty(&undone, self.now) {
-            self.state = None;
-        } else if undone != seen || algorithm::is_far_ahead(limit, &stored, self.now) {
-            self.put(limit, undone);
-        }
+        let bounds = bounds(limit, self.now);
+        let next = algorithm::undone(limit, self.state.clone(), receipt, bounds, self.now);
+        self.change(limit, next);
     }
 
-    /// The same key with the state that an outcome showed, so long after it.
-    fn after(&self, outcome: &Outcome, us: Micros) -> Self {
-        Self { now: self.now + us, state: Some(outcome.state), ends: self.now + outcome.reset_after }
+    /// The same key with a debt as its limit believes it. One that a clock set back by less than a minute has left past
+    /// full is shown as full, but not stored so: the clock may just flicker [tm-3].
+    fn believed(mut self, limit: &Limit) -> Self {
+        if let Seen::Pacing(debt) = self.seen(limit, 0) {
+            self.state = (!self.seen(limit, 0).is_empty(self.now)).then_some(State::Pacing(debt));
+        }
+        self
+    }
+
+    /// The state as a charge of so many hits finds it.
+    fn seen(&self, limit: &Limit, hits: u32) -> Seen {
+        algorithm::seen(limit, self.state.as_ref(), hits, bounds(limit, self.now), self.now)
     }
 }
 
-fn charge<'a>(key: &'a str, limit: &'a Limit, take: Take, role: Role) -> Charge<'a> {
-    Charge { key, limit, take, group: 0, role, share: 0, bounds: None }
+fn charge<'a>(key: &'a str, limit: &'a Limit, take: Take, role: Role, now: Micros) -> Charge<'a> {
+    Charge { key, limit, take: fitting(limit, take), group: 0, role, share: 0, bounds: bounds(limit, now) }
+}
+
+/// A charge that keeps to what pacing limits believe: more than a full burst is forced only where usage is post-paid.
+fn believable(limit: &Limit, take: Take) -> Take {
+    match take {
+        Take::Force(hits) if limit.algorithm().burst().is_some() && !limit.post_paid => Take::Take(hits),
+        take => take,
+    }
+}
+
+/// The limit without its drain, so that asking changes nothing.
+fn undrained(limit: &Limit) -> Limit {
+    let mut limit = limit.clone();
+    limit.drain = false;
+    limit
 }
 
 /// Hits that were admitted, and when.
@@ -99,19 +132,24 @@ fn check_bound(limit: &Limit, admitted: &Admitted) -> Result<(), TestCaseError> 
         for &(at, hits) in &admitted[i..] {
             sum += i128::from(hits);
             let span = i128::from(at - start);
-            match limit.algorithm() {
-                Algorithm::FixedWindow if at / limit.window().us() == start / limit.window().us() => {
-                    prop_assert!(sum <= requests, "{sum} hits in one window of {requests}");
+            let most = match limit.algorithm() {
+                Algorithm::FixedWindow { anchor: Anchor::Clock }
+                    if at / limit.window().us() == start / limit.window().us() =>
+                {
+                    requests
                 }
-                Algorithm::FixedWindow if span < window_us => {
-                    prop_assert!(sum <= 2 * requests, "{sum} hits within a window's length of {requests}");
+                Algorithm::FixedWindow { anchor: Anchor::FirstHit } if span < window_us => 2 * requests - 1,
+                Algorithm::FixedWindow { .. } | Algorithm::SlidingWindowCounter if span < window_us => 2 * requests,
+                Algorithm::SlidingWindow { .. } | Algorithm::SlidingWindowLog if span < window_us => requests,
+                Algorithm::TokenBucket { burst, refill: Refill::Interval } => {
+                    i128::from(burst) + requests * (span / window_us + 1)
                 }
-                Algorithm::FixedWindow => break,
-                Algorithm::Gcra { burst } => {
-                    let most = i128::from(burst) * window_us + requests * span;
-                    prop_assert!(sum * window_us <= most, "{sum} hits in {span} us with a burst of {burst}");
+                Algorithm::TokenBucket { burst, .. } | Algorithm::LeakyBucket { burst } | Algorithm::Gcra { burst } => {
+                    i128::from(burst) + requests * span / window_us
                 }
-            }
+                _ => break,
+            };
+            prop_assert!(sum <= most, "{sum} hits in {span} us, and not {most}, of {limit:?}");
         }
     }
     Ok(())
@@ -145,18 +183,38 @@ proptest! {
     /// A caller that asks again exactly when told is admitted then, and not a microsecond before, all else equal.
     #[test]
     fn retry_after_is_exact(limit in limit(), story in story(step(), take()), asked in hits()) {
+        let (mut key, asking) = (Key::new(), undrained(&limit));
+        for (us, take) in story {
+            key.step(us);
+            key.take(&limit, believable(&limit, take));
+            let mut asker = key.clone().believed(&limit);
+            let outcome = asker.take(&asking, Take::Take(asked));
+            if let Verdict::Over { retry_after } = outcome.verdict {
+                prop_assert!(retry_after >= 1);
+                let early = asker.after(retry_after - 1).take(&asking, Take::Take(asked));
+                let left = Verdict::Over { retry_after: 1 };
+                prop_assert_eq!(early.verdict, left, "one microsecond before {} of {:?}", retry_after, asker);
+                let then = asker.after(retry_after).take(&asking, Take::Take(asked));
+                prop_assert_eq!(then.verdict, Verdict::Within, "after {} of {:?}", retry_after, asker);
+            }
+        }
+    }
+
+    /// When the same request would fit again is exact too, for requests that were admitted.
+    #[test]
+    fn fits_after_is_exact(limit in limit(), story in story(step(), take())) {
         let mut key = Key::new();
         for (us, take) in story {
             key.step(us);
-            key.take(&limit, take);
-            let outcome = key.clone().take(&limit, Take::Take(asked));
-            if let Verdict::Over { retry_after } = outcome.verdict {
-                prop_assert!(retry_after >= 1);
-                let early = key.after(&outcome, retry_after - 1).take(&limit, Take::Take(asked));
-                let left = Verdict::Over { retry_after: 1 };
-                prop_assert_eq!(early.verdict, left, "one microsecond early");
-                let then = key.after(&outcome, retry_after).take(&limit, Take::Take(asked));
-                prop_assert_eq!(then.verdict, Verdict::Within, "in time");
+            let take = believable(&limit, take);
+            let outcome = key.take(&limit, take);
+            let (Take::Take(hits), Verdict::Within) = (take, outcome.verdict) else { continue };
+            let wait = algorithm::fits_after(&limit, &outcome.state, hits, key.now);
+            let wait = wait.unwrap();
+            prop_assert_eq!(key.after(wait).take(&limit, take).verdict, Verdict::Within, "after {} of {:?}", wait, key);
+            if wait > 0 {
+                let early = key.after(wait - 1).take(&limit, take).verdict;
+                prop_assert_eq!(early, Verdict::Over { retry_after: 1 }, "before {} of {:?}", wait, key);
             }
         }
     }
@@ -187,16 +245,18 @@ proptest! {
         let mut key = Key::new();
         for (us, take) in story {
             key.step(us);
-            let outcome = key.take(&limit, take);
-            if algorithm::is_empty(&outcome.state, key.now) {
+            key.take(&limit, believable(&limit, take));
+            let key = key.clone().believed(&limit);
+            let seen = key.seen(&limit, 0);
+            if seen.is_empty(key.now) {
                 continue;
             }
-            prop_assert!(outcome.reset_after >= 1);
-            for (us, empty) in [(outcome.reset_after - 1, false), (outcome.reset_after, true)] {
-                let at = key.now + us;
-                let seen = algorithm::seen(&limit, Some(&outcome.state), at);
-                let equal = seen == algorithm::seen(&limit, None, at);
-                prop_assert_eq!(equal, empty, "{} us after {:?}", us, outcome);
+            let reset_after = seen.reset_after(&limit, key.now);
+            prop_assert!(reset_after >= 1);
+            for (us, empty) in [(reset_after - 1, false), (reset_after, true)] {
+                let then = Key { now: key.now + us, ..key.clone() };
+                let equal = then.seen(&limit, 0) == Key { state: None, ..then.clone() }.seen(&limit, 0);
+                prop_assert_eq!(equal, empty, "{} us after {:?}", us, key);
             }
         }
     }
@@ -207,9 +267,31 @@ proptest! {
         let mut key = Key::new();
         for (us, take) in story {
             key.step(us);
+            key.take(&limit, take);
+            let remaining = key.seen(&limit, 0).remaining(&limit, key.now);
+            let then = key.after(later.unsigned_abs());
+            let left = then.seen(&limit, 0).remaining(&limit, then.now);
+            prop_assert!(left >= remaining, "{then:?} after {key:?}");
+        }
+    }
+
+    /// Requests that a leaky bucket admits are told turns that keep its rate: each is later than the one before by what
+    /// the hits between them cost, to the microsecond that each is rounded up by.
+    #[test]
+    fn turns_of_a_leaky_bucket_keep_its_rate(limit in leaky(), story in story(step_on(), hits().prop_map(Take::Take))) {
+        let mut key = Key::new();
+        let mut last: Option<(Micros, u32)> = None;
+        for (us, take) in story {
+            key.step(us);
             let outcome = key.take(&limit, take);
-            let then = key.after(&outcome, later.unsigned_abs()).take(&limit, Take::Look);
-            prop_assert!(then.remaining >= outcome.remaining, "{then:?} after {outcome:?}");
+            let (Take::Take(hits), Verdict::Within) = (take, outcome.verdict) else { continue };
+            let turn = key.now + outcome.wait;
+            if let Some((turn_before, hits)) = last {
+                let apart = u128::from(turn - turn_before) + 1;
+                let cost = u128::from(hits) * u128::from(limit.window().us());
+                prop_assert!(apart * u128::from(limit.requests()) >= cost, "{apart} us apart after {hits} hits");
+            }
+            last = Some((turn, hits));
         }
     }
 
@@ -241,40 +323,37 @@ proptest! {
         story in vec((step_on(), vec((0..3_usize, take(), role()), 1..6)), 1..30),
     ) {
         let names = ["a", "b", "c"];
-        let mut states = [None; 3];
+        let mut states = [const { None }; 3];
         let mut now = START_US;
         for (us, asked) in story {
             now = now.checked_add_signed(us).unwrap();
             let mut charges = Vec::new();
             for &(i, take, role) in &asked {
-                charges.push(charge(names[i], &limits[i], take, role));
+                charges.push(charge(names[i], &limits[i], take, role, now));
             }
             let (slots, firsts) = decision::slots(&charges);
-            let read: Vec<_> = firsts.iter().map(|&first| states[asked[usize::from(first)].0]).collect();
-            let (decision, changes) = decision::decide(&charges, &slots, &read, Mode::Atomic, now);
-            for (slot, change) in changes.iter().enumerate() {
-                let mut may_change = false;
-                for (i, charge) in charges.iter().enumerate().filter(|(i, _)| usize::from(slots[*i]) == slot) {
-                    let over = decision.outcomes[i].verdict.is_over();
-                    may_change |= match charge.take {
-                        Take::Force(_) => true,
-                        Take::Take(_) if decision.denied => over && charge.limit.drain,
-                        Take::Take(_) => !over,
-                        Take::Give(_) => !decision.denied,
-                        Take::Look => false,
-                    };
+            let read = |slot: u16| states[asked[usize::from(firsts[usize::from(slot)])].0].as_ref();
+            let decided = decision::decide(&charges, &slots, read, Mode::Atomic, now);
+            let (decision, effects) = decided.unwrap();
+            for (i, (charge, effect)) in charges.iter().zip(effects).enumerate() {
+                let over = decision.outcomes[i].verdict.is_over();
+                let may_change = match charge.take {
+                    Take::Force(_) => true,
+                    Take::Take(_) if decision.denied => over && charge.limit.drain,
+                    Take::Take(_) => !over,
+                    Take::Give(_) => !decision.denied,
+                    Take::Look => false,
+                };
+                let state = &mut states[asked[i].0];
+                let bounds = bounds(charge.limit, now);
+                // What is far ahead of the clock is stored as it was seen, and shows the same.
+                let shown = algorithm::seen(charge.limit, state.as_ref(), 0, bounds, now);
+                if effect == Effect::Nothing {
+                    continue;
                 }
-                // A force under a limit that was forced before may be far past what that limit believes.
-                let far = read[slot].is_some_and(|state| {
-                    algorithm::is_far_ahead(&limits[asked[usize::from(firsts[slot])].0], &state, now)
-                });
-                prop_assert!(may_change || far || *change == Change::Keep, "{change:?} in {decision:?}");
-                let i = asked[usize::from(firsts[slot])].0;
-                match change {
-                    Change::Keep => {}
-                    Change::Put(state) => states[i] = Some(*state),
-                    Change::Delete => states[i] = None,
-                }
+                *state = algorithm::apply(charge.limit, state.take(), effect, bounds, now).into_state();
+                let shows = algorithm::seen(charge.limit, state.as_ref(), 0, bounds, now);
+                prop_assert!(may_change || shows == shown, "{effect:?} of {charge:?} in {decision:?}");
             }
         }
     }
@@ -297,9 +376,10 @@ proptest! {
             let i = usize::from(which == 0);
             if undoes == 0 && let Some((i, receipt)) = receipts.pop() {
                 key.undo(&limits[i], receipt);
-                oracle.undo(&limits[i], receipt, key.now);
+                oracle.undo(&limits[i], receipt, bounds(&limits[i], key.now), key.now);
                 continue;
             }
+            let take = fitting(&limits[i], take);
             let decision = key.decide(&limits[i], take, mode);
             let outcome = &decision.outcomes[0];
             prop_assert_eq!(decision.denied, outcome.verdict.is_over());
@@ -307,10 +387,12 @@ proptest! {
                 verdict: outcome.verdict,
                 remaining_before: outcome.remaining_before,
                 remaining: outcome.remaining,
+                wait: outcome.wait,
+                fits_after: algorithm::fits_after(&limits[i], &outcome.state, take.asked(), key.now),
                 reset_after: outcome.reset_after,
                 took: outcome.receipt.map_or(0, |receipt| receipt.hits),
             };
-            prop_assert_eq!(told, oracle.decide(&limits[i], take, mode, key.now));
+            prop_assert_eq!(told, oracle.decide(&limits[i], take, mode, bounds(&limits[i], key.now), key.now));
             receipts.extend(outcome.receipt.map(|receipt| (i, receipt)));
         }
     }

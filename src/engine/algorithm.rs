@@ -326,7 +326,7 @@ pub fn changed(limit: &Limit, before: &Seen, effect: Effect, now: Micros) -> See
             Seen::AnchoredWindow(seen) => Seen::AnchoredWindow(anchored_window::added(limit, *seen, hits, now)),
             Seen::SlidingWindowCounter(seen) => Seen::SlidingWindowCounter(sliding_window_counter::added(*seen, hits)),
             Seen::Pacing(seen) => Seen::Pacing(gcra::added(limit, *seen, hits, now)),
-            Seen::TokenBucket(seen) => Seen::TokenBucket(token_bucket::added(*seen, hits)),
+            Seen::TokenBucket(seen) => Seen::TokenBucket(token_bucket::added(limit, *seen, hits)),
             Seen::Summary(_) => unreachable!("a summary does not hold what adding to it needs"),
         },
         Effect::Give(hits) => match before {

@@ -3,10 +3,15 @@
 use proptest::prelude::{Just, Strategy, any};
 use proptest::prop_oneof;
 use proptest::test_runner::Config;
-use weir::engine::{Algorithm, Limit, Mode, Role, Take, Window};
+use weir::engine::algorithm::sliding_window_log::REQUESTS_MAX;
+use weir::engine::{
+    Algorithm, Anchor, Bounds, CalendarUnit, Limit, Micros, Mode, Precision, Refill, Role, Take, Window,
+};
 
 /// The cases of one property where `WEIR_PROPTEST_CASES` does not say.
 const CASES: u32 = 400;
+/// A calendar's day, here always of 24 hours.
+pub const DAY_US: Micros = 86_400 * 1_000_000;
 
 /// How many cases each property runs: `1/share` of `WEIR_PROPTEST_CASES`.
 pub fn config(share: u32) -> Config {
@@ -32,29 +37,110 @@ pub fn window() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// A limit of that window. Its burst is its number of hits half of the time.
-pub fn limit_of(window_us: u64, paces: bool) -> impl Strategy<Value = Limit> {
+/// What tells the shapes of limits apart, but for their windows: limits of one shape share their states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// A fixed window of the clock.
+    Clock,
+    /// A fixed window from the first hit.
+    FirstHit,
+    /// Days of the calendar.
+    Calendar,
+    /// Two windows, the earlier one weighted.
+    Counter,
+    /// A window in so many sub-buckets.
+    Buckets(u64),
+    /// A log.
+    Log,
+    /// A token bucket that is refilled continuously.
+    Continuous,
+    /// A token bucket that is refilled in steps.
+    Interval,
+    /// A leaky bucket.
+    Leaky,
+    /// The generic cell rate algorithm.
+    Gcra,
+}
+
+/// Any shape.
+pub fn shape() -> impl Strategy<Value = Shape> {
+    prop_oneof![
+        2 => Just(Shape::Clock),
+        2 => Just(Shape::FirstHit),
+        2 => Just(Shape::Calendar),
+        2 => Just(Shape::Counter),
+        2 => prop_oneof![Just(1), Just(60), Just(256), 2..12_u64].prop_map(Shape::Buckets),
+        2 => Just(Shape::Log),
+        1 => Just(Shape::Continuous),
+        2 => Just(Shape::Interval),
+        1 => Just(Shape::Leaky),
+        2 => Just(Shape::Gcra),
+    ]
+}
+
+/// A limit of that shape and about that window. Its burst is its number of hits half of the time.
+pub fn limit_of(shape: Shape, window_us: u64) -> impl Strategy<Value = Limit> {
     let burst = prop_oneof![3 => Just(None), 3 => (1..12_u32).prop_map(Some), 1 => any::<u32>().prop_map(Some)];
     (requests(), burst, any::<bool>(), 0..5_u8).prop_map(move |(requests, burst, drain, post_paid)| {
+        let window_us = match shape {
+            Shape::Calendar => DAY_US,
+            Shape::Buckets(count) => window_us / count * count,
+            _ => window_us,
+        };
         let window = Window::from_micros(window_us).expect("within bounds");
+        let requests = if shape == Shape::Log { requests.min(REQUESTS_MAX) } else { requests };
         let own = requests.max(1);
-        let with = |burst| if paces { Algorithm::Gcra { burst } } else { Algorithm::FixedWindow };
+        let with = |burst| match shape {
+            Shape::Clock => Algorithm::FixedWindow { anchor: Anchor::Clock },
+            Shape::FirstHit => Algorithm::FixedWindow { anchor: Anchor::FirstHit },
+            Shape::Calendar => Algorithm::FixedWindow { anchor: Anchor::Calendar(CalendarUnit::Day) },
+            Shape::Counter => Algorithm::SlidingWindowCounter,
+            Shape::Buckets(count) => {
+                Algorithm::SlidingWindow { precision: Precision::new(window_us / count).expect("a long window") }
+            }
+            Shape::Log => Algorithm::SlidingWindowLog,
+            Shape::Continuous => Algorithm::TokenBucket { burst, refill: Refill::Continuous },
+            Shape::Interval => Algorithm::TokenBucket { burst, refill: Refill::Interval },
+            Shape::Leaky => Algorithm::LeakyBucket { burst },
+            Shape::Gcra => Algorithm::Gcra { burst },
+        };
         let limit = Limit::new(requests, window, with(burst.unwrap_or(own).max(1)));
         let mut limit = limit.unwrap_or_else(|_| Limit::new(requests, window, with(own)).expect("burst <= limit"));
-        (limit.drain, limit.post_paid) = (drain, post_paid == 0);
+        // A log that hits are forced into would have no bound: policies refuse it.
+        (limit.drain, limit.post_paid) = (drain, post_paid == 0 && shape != Shape::Log);
         limit
     })
 }
 
 /// Any limit.
 pub fn limit() -> impl Strategy<Value = Limit> {
-    (window(), any::<bool>()).prop_flat_map(|(window_us, paces)| limit_of(window_us, paces))
+    (window(), shape()).prop_flat_map(|(window_us, shape)| limit_of(shape, window_us))
+}
+
+/// A leaky bucket that admits something.
+pub fn leaky() -> impl Strategy<Value = Limit> {
+    let limit = window().prop_flat_map(|window_us| limit_of(Shape::Leaky, window_us));
+    limit.prop_filter("a limit of 0 has no turns", |limit| limit.requests() > 0)
 }
 
 /// Two limits that share a state.
 pub fn limits() -> impl Strategy<Value = [Limit; 2]> {
-    (window(), any::<bool>())
-        .prop_flat_map(|(window_us, paces)| [limit_of(window_us, paces), limit_of(window_us, paces)])
+    (window(), shape()).prop_flat_map(|(window_us, shape)| [limit_of(shape, window_us), limit_of(shape, window_us)])
+}
+
+/// The charge of a limit: nothing is ever forced into a log.
+pub fn fitting(limit: &Limit, take: Take) -> Take {
+    match take {
+        Take::Force(hits) if limit.algorithm() == Algorithm::SlidingWindowLog => Take::Take(hits),
+        take => take,
+    }
+}
+
+/// The boundaries of a calendar's day around a time, for a limit that has some.
+pub fn bounds(limit: &Limit, now: Micros) -> Option<Bounds> {
+    let here = now / DAY_US * DAY_US;
+    matches!(limit.algorithm().anchor(), Anchor::Calendar(_))
+        .then(|| [here - DAY_US, here, here + DAY_US, here + 2 * DAY_US])
 }
 
 /// A number of hits, at least 1.

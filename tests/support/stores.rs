@@ -1,19 +1,20 @@
 //! The three that must agree, side by side under one clock that the test sets: the engine over a plain map, the memory
 //! store and Redis. Not in here: what they should answer.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use weir::engine::algorithm::fixed_window::{Counter, WINDOW_NUMBERS};
-use weir::engine::decision::{self, Change};
+use weir::engine::algorithm::{Effect, Next};
+use weir::engine::decision::{self, Rewindow};
 use weir::engine::observer::Silent;
-use weir::engine::{Algorithm, Charge, Decision, Limit, Micros, Mode, State, algorithm};
+use weir::engine::{Algorithm, Anchor, Bounds, Charge, Decision, Limit, Micros, Mode, Refill, State, algorithm};
 use weir::store::memory::Memory;
 use weir::store::redis::Redis;
 use weir::store::redis::pipeline::Options;
 use weir::store::redis::pool::Endpoint;
-use weir::store::{Clock as _, Peeked, Reply, Store, Undo};
+use weir::store::{Clock as _, Peeked, Reply, Store, StoreError, Undo};
 
 use super::manual::ManualClock;
 use super::redis::RedisServer;
@@ -34,8 +35,23 @@ const LEAP_US: Micros = 600 * 1_000_000;
 #[derive(Debug)]
 pub struct Engine {
     clock: Arc<ManualClock>,
-    /// By key: the state, and when it equals an empty one.
-    states: Mutex<HashMap<String, (State, Micros)>>,
+    states: Mutex<HashMap<String, Kept>>,
+}
+
+/// A state, and what it was written under.
+#[derive(Clone, Debug)]
+struct Kept {
+    state: State,
+    limit: Limit,
+    bounds: Option<Bounds>,
+    /// The clock when it was written.
+    at: Micros,
+}
+
+impl Kept {
+    fn ends(&self) -> Micros {
+        ends(&self.limit, &self.state, self.bounds, self.at)
+    }
 }
 
 impl Engine {
@@ -44,15 +60,36 @@ impl Engine {
         Self { clock, states: Mutex::new(HashMap::new()) }
     }
 
-    fn put(states: &mut HashMap<String, (State, Micros)>, key: &str, limit: &Limit, state: State, now: Micros) {
-        let ends = now + algorithm::reset_after(limit, &state, now);
-        states.insert(key.to_owned(), (state, ends));
-    }
-
-    fn expired(&self) -> Vec<String> {
+    /// Keys whose states have ended; where `only` says so, of those kinds.
+    fn expired(&self, only: impl Fn(&State) -> bool) -> Vec<String> {
         let now = self.clock.now();
         let states = self.states.lock().unwrap();
-        states.iter().filter(|(_, (_, ends))| *ends <= now).map(|(key, _)| key.clone()).collect()
+        let expired = states.iter().filter(|(_, kept)| kept.ends() <= now && only(&kept.state));
+        expired.map(|(key, _)| key.clone()).collect()
+    }
+
+    fn kept(&self, key: &str) -> Option<Kept> {
+        self.states.lock().unwrap().get(key).cloned()
+    }
+}
+
+fn change(
+    states: &mut HashMap<String, Kept>,
+    key: &str,
+    (limit, bounds, at): (&Limit, Option<Bounds>, Micros),
+    next: impl FnOnce(Option<State>) -> Next,
+) {
+    match next(states.get(key).map(|kept| kept.state.clone())) {
+        Next::Kept(_) => {}
+        Next::Put(state) => {
+            let kept = Kept { state, limit: limit.clone(), bounds, at };
+            let seen = algorithm::as_written(limit, &kept.state, bounds, at);
+            assert_eq!(at + seen.reset_after(limit, at), kept.ends(), "when {kept:?} ends");
+            states.insert(key.to_owned(), kept);
+        }
+        Next::Gone => {
+            states.remove(key);
+        }
     }
 }
 
@@ -65,19 +102,15 @@ impl Store for Engine {
         let mut states = self.states.lock().unwrap();
         let now = self.clock.now();
         let (slots, firsts) = decision::slots(charges);
-        let mut read = Vec::new();
-        for &first in &firsts {
-            read.push(states.get(charges[usize::from(first)].key).map(|(state, _)| *state));
-        }
-        let (decision, changes) = decision::decide(charges, &slots, &read, mode, now);
-        for (&first, change) in firsts.iter().zip(changes) {
-            let Charge { key, limit, .. } = charges[usize::from(first)];
-            match change {
-                Change::Keep => {}
-                Change::Put(state) => Self::put(&mut states, key, limit, state, now),
-                Change::Delete => {
-                    states.remove(key);
-                }
+        let read = |slot: u16| states.get(charges[usize::from(firsts[usize::from(slot)])].key).map(|kept| &kept.state);
+        let decided = decision::decide(charges, &slots, read, mode, now);
+        let Ok((decision, effects)) = decided else { return Reply::Ready(Err(StoreError::Rewindow { now })) };
+        for (charge, effect) in charges.iter().zip(effects) {
+            if effect != Effect::Nothing {
+                let Charge { key, limit, bounds, .. } = *charge;
+                change(&mut states, key, (limit, bounds, now), |state| {
+                    algorithm::apply(limit, state, effect, bounds, now)
+                });
             }
         }
         Reply::Ready(Ok(decision))
@@ -87,17 +120,10 @@ impl Store for Engine {
         let mut states = self.states.lock().unwrap();
         let now = self.clock.now();
         for undo in charges {
-            let Some((stored, _)) = states.get(undo.key) else { continue };
-            let seen = algorithm::seen(undo.limit, Some(stored), now);
-            if algorithm::is_empty(&seen, now) {
-                continue;
-            }
-            let state = algorithm::undone(undo.limit, &seen, undo.receipt, now);
-            if algorithm::is_empty(&state, now) {
-                states.remove(undo.key);
-            } else if state != seen || algorithm::is_far_ahead(undo.limit, stored, now) {
-                Self::put(&mut states, undo.key, undo.limit, state, now);
-            }
+            let Undo { key, limit, receipt, bounds } = *undo;
+            change(&mut states, key, (limit, bounds, now), |state| {
+                algorithm::undone(limit, state, receipt, bounds, now)
+            });
         }
         Reply::Ready(Ok(()))
     }
@@ -110,7 +136,7 @@ impl Store for Engine {
 
     fn peek<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], _: Instant) -> Reply<'a, Peeked> {
         let states = self.states.lock().unwrap();
-        let states = keys.iter().map(|(key, _)| states.get(*key).map(|(state, _)| *state)).collect();
+        let states = keys.iter().map(|(key, _)| states.get(*key).map(|kept| kept.state.clone())).collect();
         Reply::Ready(Ok(Peeked { now: self.clock.now(), states }))
     }
 
@@ -161,21 +187,20 @@ impl Stores {
     /// Moves the clock of all three.
     ///
     /// Where it steps back, or leaps ahead, keys that have expired go first. Stores drop those at a time of their own
-    /// choosing, and a step back would bring what is left of them to life again, in the one and not in the other.
+    /// choosing, and a step back would bring what is left of them to life again, in the one and not in the other. When
+    /// a bucket that is refilled in steps ends depends on the limit that wrote it, so that such a key goes in time.
     pub fn set_now(&mut self, now: Micros) {
         if now < self.now() {
-            self.drop_expired();
+            self.drop_expired(|_| true);
         }
         let leaps = now > self.now() + LEAP_US;
         self.clock.set(now);
         self.redis.set_now(now);
-        if leaps {
-            self.drop_expired();
-        }
+        self.drop_expired(|state| leaps || matches!(state, State::TokenBucket(_)));
     }
 
-    fn drop_expired(&self) {
-        let expired = self.engine.expired();
+    fn drop_expired(&self, only: impl Fn(&State) -> bool) {
+        let expired = self.engine.expired(only);
         if !expired.is_empty() {
             let keys: Vec<&str> = expired.iter().map(String::as_str).collect();
             self.reset(&keys);
@@ -187,9 +212,13 @@ impl Stores {
         self.clock.now()
     }
 
-    /// One decision by each.
-    pub fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode) -> [Decision; 3] {
-        self.each(|_, store, deadline| store.decide(charges, mode, deadline))
+    /// One decision by each, or that no window of a calendar holds the clock.
+    pub fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode) -> [Result<Decision, Rewindow>; 3] {
+        self.ask(|_, store, deadline| store.decide(charges, mode, deadline)).map(|answer| match answer {
+            Ok(decision) => Ok(decision),
+            Err(StoreError::Rewindow { now }) if now == self.now() => Err(Rewindow),
+            Err(error) => panic!("{error}"),
+        })
     }
 
     /// Takes charges back from each, by its own receipts.
@@ -207,40 +236,50 @@ impl Stores {
         self.each(|_, store, deadline| store.peek(keys, deadline)).map(|peeked| {
             assert_eq!(peeked.now, self.now(), "the clock of a peek");
             let mut states = peeked.states;
-            for (state, (_, limit)) in states.iter_mut().zip(keys) {
-                *state = state.filter(|state| ends(limit, state, peeked.now) > peeked.now);
+            for (state, (key, _)) in states.iter_mut().zip(keys) {
+                if self.engine.kept(key).is_some_and(|kept| kept.ends() <= peeked.now) {
+                    *state = None;
+                }
             }
             states
         })
     }
 
     fn each<'a, T>(&'a self, call: impl Fn(usize, &'a dyn Store, Instant) -> Reply<'a, T>) -> [T; 3] {
+        let mut names = NAMES.iter();
+        self.ask(call).map(|answer| {
+            let name = names.next().expect("one for each");
+            answer.unwrap_or_else(|error| panic!("{name}: {error}"))
+        })
+    }
+
+    fn ask<'a, T>(
+        &'a self,
+        call: impl Fn(usize, &'a dyn Store, Instant) -> Reply<'a, T>,
+    ) -> [Result<T, StoreError>; 3] {
         let deadline = Instant::now() + PATIENCE;
         let stores: [&dyn Store; 3] = [&self.engine, &self.memory, &self.redis];
         let mut i = 0;
         stores.map(|store| {
-            let reply = self.runtime.block_on(call(i, store, deadline).get());
+            let answer = self.runtime.block_on(call(i, store, deadline).get());
             i += 1;
-            reply.unwrap_or_else(|error| panic!("{}: {error}", store.name()))
+            answer
         })
     }
 
-    /// Checks that Redis will drop each of these keys when its state has ceased to matter, not before, and at most a
-    /// second later. Counted on the clock that the test set.
-    pub fn check_expiries(&mut self, keys: &BTreeMap<&str, &Limit>) {
-        let deadline = Instant::now() + PATIENCE;
-        let asked: Vec<(&str, &Limit)> = keys.iter().map(|(key, limit)| (*key, *limit)).collect();
-        let peeked = self.runtime.block_on(self.redis.peek(&asked, deadline).get()).expect("redis answers");
-        for ((key, limit), state) in asked.iter().zip(peeked.states) {
-            let Some(state) = state else { continue };
+    /// Checks that Redis will drop each key when its state has ceased to matter, not before, and at most a second later.
+    /// Counted on the clock that the test set.
+    pub fn check_expiries(&mut self) {
+        let kept = self.engine.states.lock().unwrap().clone();
+        for (key, kept) in kept {
             let stored = format!("{}{key}", self.prefix);
             let expires_ms: i64 =
                 redis::cmd("PEXPIRETIME").arg(&stored).query(&mut self.raw).expect("redis answers PEXPIRETIME");
             let expires = Micros::try_from(expires_ms).map(|ms| ms * 1_000);
-            let expires = expires.unwrap_or_else(|_| panic!("{stored} never expires"));
-            let ends = ends(limit, &state, self.now());
-            assert!(expires >= ends, "{stored} expires {} us before {state:?} ends", ends - expires);
-            assert!(expires <= ends + TTL_SLACK_US, "{stored} expires {} us after {state:?} ends", expires - ends);
+            let expires = expires.unwrap_or_else(|_| panic!("{stored} never expires, or is not there: {expires_ms}"));
+            let ends = kept.ends();
+            assert!(expires >= ends, "{stored} expires {} us before {kept:?} ends", ends - expires);
+            assert!(expires <= ends + TTL_SLACK_US, "{stored} expires {} us after {kept:?} ends", expires - ends);
         }
     }
 
@@ -268,11 +307,12 @@ impl Stores {
     }
 }
 
-/// When a stored state ceases to matter, for the limit that wrote it: worked out apart from the engine.
-fn ends(limit: &Limit, state: &State, now: Micros) -> Micros {
+/// When a stored state ceases to matter, for the limit that wrote it at `now`: worked out apart from the engine.
+fn ends(limit: &Limit, state: &State, bounds: Option<Bounds>, now: Micros) -> Micros {
+    let window_us = limit.window().us();
     match (limit.algorithm(), state) {
-        (Algorithm::FixedWindow, State::FixedWindow(Counter { window, .. })) => {
-            let (window_us, numbers) = (i128::from(limit.window().us()), i128::from(WINDOW_NUMBERS));
+        (Algorithm::FixedWindow { anchor: Anchor::Clock }, State::FixedWindow(Counter { window, .. })) => {
+            let (window_us, numbers) = (i128::from(window_us), i128::from(WINDOW_NUMBERS));
             let here = i128::from(now) / window_us;
             // The number nearest to here's; half the numbers away counts as after it [fw-2].
             let mut away = (i128::from(*window) - here).rem_euclid(numbers);
@@ -281,7 +321,32 @@ fn ends(limit: &Limit, state: &State, now: Micros) -> Micros {
             }
             Micros::try_from((here + away + 1) * window_us).expect("after the epoch")
         }
-        (Algorithm::Gcra { .. }, State::Pacing(debt)) => debt.tat + u64::from(debt.fraction > 0),
+        (Algorithm::FixedWindow { anchor: Anchor::FirstHit }, State::AnchoredWindow(window)) => {
+            window.start + window_us
+        }
+        (Algorithm::FixedWindow { anchor: Anchor::Calendar(_) }, State::AnchoredWindow(window)) => {
+            let bounds = bounds.expect("a calendar's charge has bounds");
+            let after = bounds.iter().copied().filter(|bound| *bound > window.start).min();
+            // A window past all of them is taken to be as long as the one of now.
+            let here = bounds.iter().rposition(|bound| *bound <= now).expect("the bounds hold the clock");
+            after.unwrap_or_else(|| window.start + bounds[here + 1] - bounds[here])
+        }
+        (Algorithm::SlidingWindowCounter, State::SlidingWindowCounter(counts)) => {
+            counts.start + if counts.count > 0 { 2 * window_us } else { window_us }
+        }
+        (Algorithm::SlidingWindow { precision }, State::SlidingWindow(state)) => {
+            // Its last instant leaves the window a window later.
+            let (newest, _) = state.buckets.last().expect("an empty one is not stored");
+            newest * precision.get() + precision.get() - 1 + window_us
+        }
+        (Algorithm::SlidingWindowLog, State::SlidingWindowLog(log)) => {
+            log.entries.back().expect("an empty one is not stored").at + window_us
+        }
+        (Algorithm::TokenBucket { refill: Refill::Interval, .. }, State::TokenBucket(bucket)) => {
+            let refills = u64::from(bucket.used).div_ceil(u64::from(limit.requests()));
+            bucket.anchor + refills * window_us
+        }
+        (_, State::Pacing(debt)) => debt.tat + u64::from(debt.fraction > 0),
         (algorithm, state) => panic!("{state:?} is stored for {}", algorithm.name()),
     }
 }

@@ -10,15 +10,29 @@
 //! <time> peek <key> ...                      ->  done ; <key>=<state> ...
 //! ```
 //!
+//! - limit: the algorithm, `N per <time>`, then what it takes of `burst N`, `interval` (a token bucket's refill),
+//!   `precision <time>`, `first_hit`, `calendar`, `drain` and `post_paid`.
+//!
 //! - time: since the vector's base, such as `0`, `1s-1us` or `-1h`. The base is the first multiple of `align` (7d, where
 //!   the vector says nothing) that lies in 2041: windows start there, and no key expires by Redis' own clock.
 //! - charge: `take N`, `force N`, `give N` or `look`; the limit's name, with `@key` where the key is not `k`; then `shadow`
-//!   or `quota`, and `group N`.
+//!   or `quota`, and `group N`; then `by <time>`: the clock of the caller who chose the boundaries of a calendar, where it
+//!   is not the store's. Calendar windows start at the vector's `boundaries`, or every 24 hours from its base. A decision
+//!   whose boundaries do not hold the clock answers `rewindow`.
 //! - outcome: `within`, `over <retry_after>` or `never`; `<remaining_before>><remaining>`; `reset <reset_after>`; then
-//!   `wait <wait>` where there is one, `took N` where there is a receipt, and `shows <state>` where the state shown is not
-//!   the one that is stored after the step (or an empty one, where none is stored).
-//! - state: of a fixed window `#<window>:<count>`, its windows numbered from the base; of a debt
-//!   `@<tat>~<fraction>/<requests>`; `-` where nothing is stored that still matters.
+//!   `wait <wait>` where there is one, `took N` where there is a receipt (and `mark <mark>`, where the receipt is for
+//!   another part of the state than the newest one shown), and `shows <state>` where the state shown is not the one that
+//!   is stored after the step (or an empty one, where none is stored).
+//! - state, with times since the base, and windows and buckets numbered from it; `-` where nothing is stored that still
+//!   matters:
+//!   - of a fixed window `#<window>:<count>`; where it has an anchor `<count>@<start>`, and as shown with its end,
+//!     `<count>@<start>..<end>`
+//!   - of a sliding window counter `#<window>:<previous>+<count>`
+//!   - of a sliding window `<count>@#<bucket>/<count>@#<bucket>`, oldest first
+//!   - of a log `<hits>@<time>/<hits>@<time>`, oldest first, after `<sum>|` where hits before them are in their sums
+//!   - of these two as shown `<used>~<empty at>~<fits at>~<mark>`: the newest bucket, or the sum of all hits
+//!   - of a debt `@<tat>~<fraction>/<requests>`
+//!   - of a bucket that is refilled in steps `<used>@<start of its period>`
 //!
 //! Every key that a step touches is listed with its state after the step.
 
@@ -26,9 +40,18 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use weir::engine::algorithm::Summary;
+use weir::engine::algorithm::anchored_window::{self, SeenWindow};
 use weir::engine::algorithm::fixed_window::{Counter, WINDOW_NUMBERS};
 use weir::engine::algorithm::gcra::Debt;
-use weir::engine::{Algorithm, Decision, Limit, Micros, Mode, Outcome, Receipt, Role, State, Take, Verdict, Window};
+use weir::engine::algorithm::sliding_window::Buckets;
+use weir::engine::algorithm::sliding_window_counter::Counts;
+use weir::engine::algorithm::sliding_window_log::{Entry, Log};
+use weir::engine::algorithm::token_bucket::Bucket;
+use weir::engine::{
+    Algorithm, Anchor, Bounds, CalendarUnit, Decision, Limit, Micros, Mode, Outcome, Precision, Receipt, Refill, Role,
+    Seen, State, Take, Verdict, Window,
+};
 
 /// 2041-01-01T00:00:00Z.
 const IN_2041_US: Micros = 2_240_611_200 * 1_000_000;
@@ -36,6 +59,8 @@ const IN_2041_US: Micros = 2_240_611_200 * 1_000_000;
 const ALIGN_US: Micros = 7 * 86_400 * 1_000_000;
 /// The key of a charge that names none.
 const KEY: &str = "k";
+/// Where calendar windows start if a vector does not say: every 24 hours.
+const DAY_US: Micros = 86_400 * 1_000_000;
 
 /// One story about limits, and what each of its steps must answer.
 #[derive(Clone, Debug)]
@@ -48,6 +73,8 @@ pub struct Vector {
     pub base: Micros,
     /// The limits by name.
     pub limits: BTreeMap<String, Limit>,
+    /// Where calendar windows start, in order; every 24 hours where there are none.
+    pub boundaries: Vec<Micros>,
     /// What is done, in order.
     pub steps: Vec<Step>,
 }
@@ -93,6 +120,8 @@ pub struct Asked {
     pub role: Role,
     /// Which descriptor.
     pub group: u16,
+    /// The clock of the caller who chose the boundaries, where it is not the store's.
+    pub by: Option<Micros>,
 }
 
 /// What a step must answer.
@@ -105,6 +134,8 @@ pub enum Answer {
         /// One for each charge.
         outcomes: Vec<Outcome>,
     },
+    /// That no boundaries hold the clock.
+    Rewindow,
     /// How many states were forgotten.
     Count(u64),
     /// Nothing but an end.
@@ -160,7 +191,7 @@ pub fn parse(file: &str, text: &str) -> Result<Vec<Vector>, String> {
 fn vector(title: &str, value: &toml::Value) -> Result<Vector, String> {
     let table = value.as_table().ok_or("it is not a table")?;
     for key in table.keys() {
-        if !["name", "rules", "align", "limits", "steps"].contains(&key.as_str()) {
+        if !["name", "rules", "align", "boundaries", "limits", "steps"].contains(&key.as_str()) {
             return Err(format!("unknown key {key:?}"));
         }
     }
@@ -179,7 +210,16 @@ fn vector(title: &str, value: &toml::Value) -> Result<Vector, String> {
         limits.insert(name.clone(), limit(text).map_err(|error| format!("limit {name:?}: {error}"))?);
     }
     let base = IN_2041_US.div_ceil(align) * align;
-    let mut vector = Vector { title: title.to_owned(), rules, base, limits, steps: Vec::new() };
+    let mut vector = Vector { title: title.to_owned(), rules, base, limits, boundaries: Vec::new(), steps: Vec::new() };
+    if let Some(boundaries) = table.get("boundaries") {
+        let text = boundaries.as_str().ok_or("boundaries is not a string")?;
+        for time in text.split_whitespace() {
+            vector.boundaries.push(vector.at(time)?);
+        }
+        if !vector.boundaries.is_sorted_by(|a, b| a < b) {
+            return Err("boundaries is not in order".to_owned());
+        }
+    }
     let text = table.get("steps").and_then(toml::Value::as_str).ok_or("it has no steps")?;
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let number = vector.steps.len() + 1;
@@ -210,6 +250,87 @@ impl Vector {
         here.or_else(before).map(|asked| &self.limits[&asked.limit])
     }
 
+    /// The instant of a time since the base.
+    fn at(&self, text: &str) -> Result<Micros, String> {
+        let at = i128::from(self.base) + signed_us(text)?;
+        Micros::try_from(at).map_err(|_| format!("the time {text} lies before the epoch"))
+    }
+
+    /// The boundaries of a calendar's windows around a time, for a limit that has some.
+    ///
+    /// # Panics
+    /// When the vector's boundaries do not go so far.
+    pub fn bounds(&self, limit: &Limit, now: Micros) -> Option<Bounds> {
+        if !matches!(limit.algorithm().anchor(), Anchor::Calendar(_)) {
+            return None;
+        }
+        if self.boundaries.is_empty() {
+            let here = now / DAY_US * DAY_US;
+            return Some([here - DAY_US, here, here + DAY_US, here + 2 * DAY_US]);
+        }
+        let next = self.boundaries.partition_point(|boundary| *boundary <= now);
+        let around = next.checked_sub(2).and_then(|first| self.boundaries.get(first..first + 4));
+        let around = around.and_then(|around| around.try_into().ok());
+        Some(around.unwrap_or_else(|| panic!("{}: the boundaries do not go as far as {now}", self.title)))
+    }
+
+    /// What a state shows, to a charge of so many hits.
+    fn shown(&self, limit: &Limit, state: Option<&State>, hits: u32, now: Micros) -> Seen {
+        let window_us = limit.window().us();
+        match (limit.algorithm(), state) {
+            (_, Some(State::FixedWindow(counter))) => Seen::FixedWindow(*counter),
+            (_, Some(State::SlidingWindowCounter(counts))) => Seen::SlidingWindowCounter(*counts),
+            (_, Some(State::Pacing(debt))) => Seen::Pacing(*debt),
+            (_, Some(State::TokenBucket(bucket))) => Seen::TokenBucket(*bucket),
+            (_, Some(State::AnchoredWindow(anchored_window::Window { start, count }))) => {
+                let (start, count) = (*start, *count);
+                let end = self.bounds(limit, start).map_or(start + window_us, |bounds| bounds[2]);
+                Seen::AnchoredWindow(SeenWindow { start, end, count })
+            }
+            (Algorithm::SlidingWindow { precision }, Some(State::SlidingWindow(state))) => {
+                let precision = precision.get();
+                let last = state.buckets.last().map_or(0, |(number, _)| number * precision);
+                let at = now.max(last);
+                // A bucket counts as long as its last instant lies in the window that ends with now.
+                let live =
+                    state.buckets.iter().filter(|(number, _)| number * precision + precision - 1 > at - window_us);
+                let hits_of = live.map(|(number, count)| (*number, number * precision + precision - 1, *count));
+                Seen::Summary(summary(limit, hits_of, hits))
+            }
+            (_, Some(State::SlidingWindowLog(log))) => {
+                let at = now.max(log.entries.back().map_or(0, |entry| entry.at));
+                let mut before = log.base;
+                let mut live = Vec::new();
+                for entry in &log.entries {
+                    if entry.at > at - window_us {
+                        live.push((entry.sum, entry.at, u32::try_from(entry.sum - before).expect("hits of one entry")));
+                    }
+                    before = entry.sum;
+                }
+                Seen::Summary(summary(limit, live.into_iter(), hits))
+            }
+            (Algorithm::FixedWindow { anchor: Anchor::Clock }, _) => {
+                Seen::FixedWindow(Counter { window: window_number(limit, now, 0), count: 0 })
+            }
+            (Algorithm::FixedWindow { .. }, _) => {
+                let (start, end) = self.bounds(limit, now).map_or((now, now), |bounds| (bounds[1], bounds[2]));
+                Seen::AnchoredWindow(SeenWindow { start, end, count: 0 })
+            }
+            (Algorithm::SlidingWindowCounter, _) => {
+                Seen::SlidingWindowCounter(Counts { start: now / window_us * window_us, previous: 0, count: 0 })
+            }
+            (Algorithm::SlidingWindow { .. } | Algorithm::SlidingWindowLog, _) => {
+                Seen::Summary(Summary { used: 0, fits_at: 0, empty_at: 0, mark: 0 })
+            }
+            (Algorithm::TokenBucket { refill: Refill::Interval, .. }, _) => {
+                Seen::TokenBucket(Bucket { anchor: now, used: 0 })
+            }
+            (Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } | Algorithm::Gcra { .. }, _) => {
+                Seen::Pacing(Debt { tat: now, fraction: 0, requests: limit.requests() })
+            }
+        }
+    }
+
     /// Every key with a limit that it is used with.
     pub fn keys(&self) -> BTreeMap<&str, &Limit> {
         let mut keys = BTreeMap::new();
@@ -225,22 +346,29 @@ impl Vector {
 
     /// The line of a decision, ready to paste.
     pub fn write_decision(&self, asked: &[Asked], mode: Mode, decision: &Decision, states: &States<'_>) -> String {
-        let mut line = self.time(decision.now);
-        if mode == Mode::Independent {
-            line.push_str(" independent");
-        }
-        let charges: Vec<String> = asked.iter().map(write_asked).collect();
         let denied = if decision.denied { "denied" } else { "ok" };
         let mut outcomes = Vec::new();
         for (asked, outcome) in asked.iter().zip(&decision.outcomes) {
-            let stored = states.iter().find(|(key, _)| *key == asked.key).and_then(|(_, state)| *state);
-            outcomes.push(self.write_outcome(self.limit(&asked.limit), outcome, stored, decision.now));
+            let stored = states.iter().find(|(key, _)| *key == asked.key).and_then(|(_, state)| state.as_ref());
+            outcomes.push(self.write_outcome(asked, outcome, stored, decision.now));
         }
-        let _ = write!(line, " {} -> {denied} {}", charges.join(", "), outcomes.join(", "));
-        line + &self.write_states(states)
+        let question = self.write_question(asked, mode, decision.now);
+        format!("{question} -> {denied} {}{}", outcomes.join(", "), self.write_states(states))
     }
 
-    fn write_outcome(&self, limit: &Limit, outcome: &Outcome, stored: Option<State>, now: Micros) -> String {
+    /// The line of a decision that was not made, for want of a window, ready to paste.
+    pub fn write_rewindow(&self, asked: &[Asked], mode: Mode, now: Micros, states: &States<'_>) -> String {
+        format!("{} -> rewindow{}", self.write_question(asked, mode, now), self.write_states(states))
+    }
+
+    fn write_question(&self, asked: &[Asked], mode: Mode, now: Micros) -> String {
+        let charges: Vec<String> = asked.iter().map(|asked| self.write_asked(asked)).collect();
+        let independent = if mode == Mode::Independent { " independent" } else { "" };
+        format!("{}{independent} {}", self.time(now), charges.join(", "))
+    }
+
+    fn write_outcome(&self, asked: &Asked, outcome: &Outcome, stored: Option<&State>, now: Micros) -> String {
+        let limit = self.limit(&asked.limit);
         let mut text = match outcome.verdict {
             Verdict::Within => "within".to_owned(),
             Verdict::Over { retry_after } => format!("over {}", write_us(i128::from(retry_after))),
@@ -253,9 +381,12 @@ impl Vector {
         }
         if let Some(receipt) = outcome.receipt {
             let _ = write!(text, " took {}", receipt.hits);
+            if receipt.mark != mark(&outcome.state) {
+                let _ = write!(text, " mark {}", self.write_mark(limit, receipt.mark));
+            }
         }
-        if outcome.state != stored.unwrap_or_else(|| empty(limit, now)) {
-            let _ = write!(text, " shows {}", self.write_state(limit, Some(outcome.state)));
+        if outcome.state != self.shown(limit, stored, asked.take.asked(), now) {
+            let _ = write!(text, " shows {}", self.write_seen(limit, &outcome.state));
         }
         text
     }
@@ -263,30 +394,83 @@ impl Vector {
     /// The end of a line: the states after it.
     pub fn write_states(&self, states: &States<'_>) -> String {
         let mut text = " ;".to_owned();
+        let keys = self.keys();
         for (key, state) in states {
-            let keys = self.keys();
-            let _ = write!(text, " {key}={}", self.write_state(keys[key], *state));
+            let state = state.as_ref().map_or_else(|| "-".to_owned(), |state| self.write_state(keys[key], state));
+            let _ = write!(text, " {key}={state}");
         }
         text
     }
 
-    fn write_state(&self, limit: &Limit, state: Option<State>) -> String {
-        match state {
-            None => "-".to_owned(),
-            Some(State::FixedWindow(counter)) => {
-                let base = (self.base / limit.window().us()) % WINDOW_NUMBERS;
-                let ahead = (u64::from(counter.window) + WINDOW_NUMBERS - base) % WINDOW_NUMBERS;
-                let signed = if ahead > WINDOW_NUMBERS / 2 {
-                    i128::from(ahead) - i128::from(WINDOW_NUMBERS)
-                } else {
-                    i128::from(ahead)
-                };
-                format!("#{signed}:{}", counter.count)
-            }
-            Some(State::Pacing(debt)) => {
-                format!("@{}~{}/{}", self.time(debt.tat), debt.fraction, debt.requests)
-            }
+    /// A window's or a bucket's number, counted from the base.
+    fn number(&self, length_us: Micros, number: u64) -> i128 {
+        i128::from(number) - i128::from(self.base / length_us)
+    }
+
+    fn write_mark(&self, limit: &Limit, mark: u64) -> String {
+        match limit.algorithm() {
+            Algorithm::FixedWindow { anchor: Anchor::Clock } => format!("#{}", self.near(limit, mark)),
+            Algorithm::SlidingWindow { precision } => format!("#{}", self.number(precision.get(), mark)),
+            Algorithm::SlidingWindowLog => mark.to_string(),
+            _ => self.time(mark),
         }
+    }
+
+    /// The number from the base of the fixed window that is stored by this one.
+    fn near(&self, limit: &Limit, window: u64) -> i128 {
+        let base = (self.base / limit.window().us()) % WINDOW_NUMBERS;
+        let ahead = (window + WINDOW_NUMBERS - base) % WINDOW_NUMBERS;
+        if ahead > WINDOW_NUMBERS / 2 { i128::from(ahead) - i128::from(WINDOW_NUMBERS) } else { i128::from(ahead) }
+    }
+
+    fn write_state(&self, limit: &Limit, state: &State) -> String {
+        match state {
+            State::FixedWindow(counter) => self.write_seen(limit, &Seen::FixedWindow(*counter)),
+            State::AnchoredWindow(window) => format!("{}@{}", window.count, self.time(window.start)),
+            State::SlidingWindowCounter(counts) => self.write_seen(limit, &Seen::SlidingWindowCounter(*counts)),
+            State::SlidingWindow(state) => {
+                let Algorithm::SlidingWindow { precision } = limit.algorithm() else { unreachable!("{limit:?}") };
+                let text = |(number, count): &(u64, u32)| format!("{count}@#{}", self.number(precision.get(), *number));
+                state.buckets.iter().map(text).collect::<Vec<_>>().join("/")
+            }
+            State::SlidingWindowLog(log) => {
+                let text = |i| format!("{}@{}", log.hits(i), self.time(log.entries[i].at));
+                let entries = (0..log.entries.len()).map(text).collect::<Vec<_>>().join("/");
+                if log.base > 0 { format!("{}|{entries}", log.base) } else { entries }
+            }
+            State::Pacing(debt) => self.write_seen(limit, &Seen::Pacing(*debt)),
+            State::TokenBucket(bucket) => self.write_seen(limit, &Seen::TokenBucket(*bucket)),
+        }
+    }
+
+    fn write_seen(&self, limit: &Limit, seen: &Seen) -> String {
+        match seen {
+            Seen::FixedWindow(counter) => {
+                format!("#{}:{}", self.near(limit, u64::from(counter.window)), counter.count)
+            }
+            Seen::AnchoredWindow(SeenWindow { start, end, count }) => {
+                format!("{count}@{}..{}", self.time(*start), self.time(*end))
+            }
+            Seen::SlidingWindowCounter(Counts { start, previous, count }) => {
+                let window_us = limit.window().us();
+                format!("#{}:{previous}+{count}", self.number(window_us, start / window_us))
+            }
+            Seen::Summary(Summary { used, fits_at, empty_at, mark }) => {
+                let time = |at: Micros| if at == 0 { "-".to_owned() } else { self.time(at) };
+                let mark = if *used == 0 { "-".to_owned() } else { self.write_mark(limit, *mark) };
+                format!("{used}~{}~{}~{mark}", time(*empty_at), time(*fits_at))
+            }
+            Seen::Pacing(debt) => format!("@{}~{}/{}", self.time(debt.tat), debt.fraction, debt.requests),
+            Seen::TokenBucket(bucket) => format!("{}@{}", bucket.used, self.time(bucket.anchor)),
+        }
+    }
+
+    fn write_asked(&self, asked: &Asked) -> String {
+        let mut text = write_asked(asked);
+        if let Some(by) = asked.by {
+            let _ = write!(text, " by {}", self.time(by));
+        }
+        text
     }
 
     /// A time since the base.
@@ -307,12 +491,49 @@ impl Vector {
 /// Keys and what is stored for them.
 pub type States<'a> = [(&'a str, Option<State>)];
 
-/// The state that a limit has before anything was taken.
-fn empty(limit: &Limit, now: Micros) -> State {
-    match limit.algorithm() {
-        Algorithm::FixedWindow => State::FixedWindow(Counter { window: window_number(limit, now, 0), count: 0 }),
-        Algorithm::Gcra { .. } => State::Pacing(Debt { tat: now, fraction: 0, requests: limit.requests() }),
+/// What a limit shows of hits that count: each with its part of the state, its last instant and its number.
+fn summary(limit: &Limit, live: impl Iterator<Item = (u64, Micros, u32)>, asked: u32) -> Summary {
+    let live: Vec<_> = live.collect();
+    let used: u64 = live.iter().map(|(_, _, hits)| u64::from(*hits)).sum();
+    let Some(&(mark, newest, _)) = live.last() else {
+        return Summary { used: 0, fits_at: 0, empty_at: 0, mark: 0 };
+    };
+    let mut fits_at = 0;
+    if asked > 0 && asked <= limit.requests() {
+        // Hits leave one part after the other, until there is room.
+        let mut left = used;
+        for (_, at, hits) in &live {
+            if left + u64::from(asked) > u64::from(limit.requests()) {
+                left -= u64::from(*hits);
+                fits_at = at + limit.window().us();
+            }
+        }
     }
+    let used = u32::try_from(used).unwrap_or(u32::MAX);
+    Summary { used, fits_at, empty_at: newest + limit.window().us(), mark }
+}
+
+/// The newest part of a state as shown, which a receipt is for.
+fn mark(seen: &Seen) -> u64 {
+    match seen {
+        Seen::FixedWindow(counter) => u64::from(counter.window),
+        Seen::AnchoredWindow(window) => window.start,
+        Seen::SlidingWindowCounter(counts) => counts.start,
+        Seen::Summary(summary) => summary.mark,
+        Seen::Pacing(_) => 0,
+        Seen::TokenBucket(bucket) => bucket.anchor,
+    }
+}
+
+/// A state in which nothing counts has no newest part.
+pub fn without_idle_marks(outcomes: impl IntoIterator<Item = Outcome>) -> Vec<Outcome> {
+    let mut outcomes: Vec<Outcome> = outcomes.into_iter().collect();
+    for outcome in &mut outcomes {
+        if let Seen::Summary(Summary { used: 0, mark, .. }) = &mut outcome.state {
+            *mark = 0;
+        }
+    }
+    outcomes
 }
 
 /// The number, as stored, of the window that lies `after` windows after `now`'s.
@@ -321,21 +542,11 @@ fn window_number(limit: &Limit, now: Micros, after: i128) -> u32 {
     u32::try_from(number.rem_euclid(i128::from(WINDOW_NUMBERS))).expect("2^21 fits")
 }
 
-/// What a receipt for hits taken at `now` proves, of a state that shows as `state`.
-fn receipt(hits: u32, state: State, now: Micros) -> Receipt {
-    let mark = match state {
-        State::FixedWindow(counter) => u64::from(counter.window),
-        State::Pacing(_) => 0,
-    };
-    Receipt { hits, at: now, mark }
-}
-
 fn step(vector: &Vector, line: &str) -> Result<Step, String> {
     let (before, after) = line.split_once("->").ok_or("there is no ->")?;
     let (answer, states) = after.split_once(';').ok_or("there is no ; before the states")?;
     let (time, action) = before.trim().split_once(' ').ok_or("there is no time")?;
-    let now = i128::from(vector.base) + signed_us(time)?;
-    let now = Micros::try_from(now).map_err(|_| format!("the time {time} lies before the epoch"))?;
+    let now = vector.at(time)?;
     let action = action_of(vector, action.trim())?;
     let asked = match &action {
         Action::Decide(_, asked) => asked.as_slice(),
@@ -420,16 +631,17 @@ fn asked_of(vector: &Vector, text: &str) -> Result<Vec<Asked>, String> {
         if !vector.limits.contains_key(limit) {
             return Err(format!("unknown limit {limit:?}"));
         }
-        let (mut role, mut group) = (Role::Enforced, 0);
+        let (mut role, mut group, mut by) = (Role::Enforced, 0, None);
         while let Some(word) = words.next() {
             match word {
                 "shadow" => role = Role::Shadow,
                 "quota" => role = Role::Quota,
                 "group" => group = number(words.next().ok_or("a group has a number")?)?,
+                "by" => by = Some(vector.at(words.next().ok_or("a clock has a time")?)?),
                 other => return Err(format!("unknown word {other:?}")),
             }
         }
-        list.push(Asked { limit: limit.to_owned(), key: key.to_owned(), take, role, group });
+        list.push(Asked { limit: limit.to_owned(), key: key.to_owned(), take, role, group, by });
     }
     Ok(list)
 }
@@ -447,6 +659,9 @@ fn answer_of(
         Action::Undo(_) | Action::Peek(_) if text == "done" => return Ok(Answer::Done),
         Action::Undo(_) | Action::Peek(_) => return Err(format!("{text:?} is not done")),
     };
+    if text == "rewindow" {
+        return Ok(Answer::Rewindow);
+    }
     let (word, rest) = text.split_once(' ').ok_or("there is no outcome")?;
     let denied = match word {
         "ok" => false,
@@ -457,7 +672,7 @@ fn answer_of(
     for (i, part) in rest.split(',').enumerate() {
         let asked = asked.get(i).ok_or("there are more outcomes than charges")?;
         let limit = vector.limit(&asked.limit);
-        let state = stored[&asked.key].unwrap_or_else(|| empty(limit, now));
+        let state = vector.shown(limit, stored[&asked.key].as_ref(), asked.take.asked(), now);
         outcomes.push(outcome(vector, limit, state, part, now)?);
     }
     if outcomes.len() < asked.len() {
@@ -466,7 +681,7 @@ fn answer_of(
     Ok(Answer::Decision { denied, outcomes })
 }
 
-fn outcome(vector: &Vector, limit: &Limit, stored: State, text: &str, now: Micros) -> Result<Outcome, String> {
+fn outcome(vector: &Vector, limit: &Limit, stored: Seen, text: &str, now: Micros) -> Result<Outcome, String> {
     let mut words = text.split_whitespace();
     let mut next = || words.next().ok_or_else(|| format!("the outcome {text:?} is cut off"));
     let verdict = match next()? {
@@ -483,35 +698,123 @@ fn outcome(vector: &Vector, limit: &Limit, stored: State, text: &str, now: Micro
     let (remaining_before, remaining) = (number(before)?, number(after)?);
     let mut outcome =
         Outcome { verdict, remaining_before, remaining, wait: 0, reset_after, state: stored, receipt: None };
-    let mut took = None;
+    let (mut took, mut marked) = (None, None);
     while let Some(word) = words.next() {
         let value = words.next().ok_or_else(|| format!("{word:?} has no value"))?;
         match word {
             "wait" => outcome.wait = micros(value)?,
             "took" => took = Some(number(value)?),
-            "shows" => outcome.state = state(vector, limit, value)?,
+            "mark" => marked = Some(mark_of(vector, limit, value)?),
+            "shows" => outcome.state = seen(vector, limit, value)?,
             other => return Err(format!("unknown word {other:?}")),
         }
     }
-    outcome.receipt = took.map(|hits| receipt(hits, outcome.state, now));
+    let mark = marked.unwrap_or_else(|| mark(&outcome.state));
+    outcome.receipt = took.map(|hits| Receipt { hits, at: now, mark });
     Ok(outcome)
 }
 
-fn state(vector: &Vector, limit: &Limit, text: &str) -> Result<State, String> {
-    let wrong = || format!("{text:?} is no state of {}", limit.algorithm().name());
+/// A number counted from the base, written `#<number>`.
+fn numbered(vector: &Vector, length_us: Micros, text: &str) -> Result<u64, String> {
+    let from_base: i128 = number(text.strip_prefix('#').ok_or_else(|| format!("{text:?} is no #number"))?)?;
+    let number = i128::from(vector.base / length_us) + from_base;
+    u64::try_from(number).map_err(|_| format!("{text:?} lies before the epoch"))
+}
+
+fn mark_of(vector: &Vector, limit: &Limit, text: &str) -> Result<u64, String> {
+    let window_us = limit.window().us();
     match limit.algorithm() {
-        Algorithm::FixedWindow => {
-            let (window, count) = text.strip_prefix('#').and_then(|text| text.split_once(':')).ok_or_else(wrong)?;
-            let window = window_number(limit, vector.base, number(window)?);
-            Ok(State::FixedWindow(Counter { window, count: number(count)? }))
-        }
-        Algorithm::Gcra { .. } => {
-            let (tat, part) = text.strip_prefix('@').and_then(|text| text.split_once('~')).ok_or_else(wrong)?;
-            let (fraction, requests) = part.split_once('/').ok_or_else(wrong)?;
-            let tat = Micros::try_from(i128::from(vector.base) + signed_us(tat)?).map_err(|_| wrong())?;
-            Ok(State::Pacing(Debt { tat, fraction: number(fraction)?, requests: number(requests)? }))
-        }
+        Algorithm::FixedWindow { anchor: Anchor::Clock } => Ok(numbered(vector, window_us, text)? % WINDOW_NUMBERS),
+        Algorithm::SlidingWindow { precision } => numbered(vector, precision.get(), text),
+        Algorithm::SlidingWindowLog => number(text),
+        _ => vector.at(text),
     }
+}
+
+/// `<hits>@<where>`
+fn placed(text: &str) -> Result<(u32, &str), String> {
+    let (hits, place) = text.split_once('@').ok_or_else(|| format!("{text:?} has no @"))?;
+    Ok((number(hits)?, place))
+}
+
+fn state(vector: &Vector, limit: &Limit, text: &str) -> Result<State, String> {
+    let wrong = |why: String| format!("{text:?} is no state of {}: {why}", limit.algorithm().name());
+    let read = || -> Result<State, String> {
+        Ok(match limit.algorithm() {
+            Algorithm::FixedWindow { anchor: Anchor::FirstHit | Anchor::Calendar(_) } => {
+                let (count, start) = placed(text)?;
+                State::AnchoredWindow(anchored_window::Window { start: vector.at(start)?, count })
+            }
+            Algorithm::SlidingWindow { precision } => {
+                let mut buckets = Vec::new();
+                for part in text.split('/') {
+                    let (count, bucket) = placed(part)?;
+                    buckets.push((numbered(vector, precision.get(), bucket)?, count));
+                }
+                State::SlidingWindow(Box::new(Buckets { buckets }))
+            }
+            Algorithm::SlidingWindowLog => {
+                let (base, entries) = text.split_once('|').unwrap_or(("0", text));
+                let mut log = Log { base: number(base)?, ..Log::default() };
+                let mut sum = log.base;
+                for part in entries.split('/') {
+                    let (hits, time) = placed(part)?;
+                    sum += u64::from(hits);
+                    log.entries.push_back(Entry { at: vector.at(time)?, sum });
+                }
+                State::SlidingWindowLog(Box::new(log))
+            }
+            _ => match seen(vector, limit, text)? {
+                Seen::FixedWindow(counter) => State::FixedWindow(counter),
+                Seen::SlidingWindowCounter(counts) => State::SlidingWindowCounter(counts),
+                Seen::Pacing(debt) => State::Pacing(debt),
+                Seen::TokenBucket(bucket) => State::TokenBucket(bucket),
+                other => return Err(format!("{other:?} is not stored")),
+            },
+        })
+    };
+    read().map_err(wrong)
+}
+
+fn seen(vector: &Vector, limit: &Limit, text: &str) -> Result<Seen, String> {
+    let window_us = limit.window().us();
+    let cut = |mark: char| text.split_once(mark).ok_or_else(|| format!("{text:?} has no {mark}"));
+    Ok(match limit.algorithm() {
+        Algorithm::FixedWindow { anchor: Anchor::Clock } => {
+            let (window, count) = cut(':')?;
+            let window = mark_of(vector, limit, window)?;
+            let window = u32::try_from(window).map_err(|error| error.to_string())?;
+            Seen::FixedWindow(Counter { window, count: number(count)? })
+        }
+        Algorithm::FixedWindow { .. } => {
+            let (count, place) = placed(text)?;
+            let (start, end) = place.split_once("..").ok_or_else(|| format!("{text:?} has no end"))?;
+            Seen::AnchoredWindow(SeenWindow { start: vector.at(start)?, end: vector.at(end)?, count })
+        }
+        Algorithm::SlidingWindowCounter => {
+            let (window, counts) = cut(':')?;
+            let (previous, count) = counts.split_once('+').ok_or_else(|| format!("{text:?} has no +"))?;
+            let start = numbered(vector, window_us, window)? * window_us;
+            Seen::SlidingWindowCounter(Counts { start, previous: number(previous)?, count: number(count)? })
+        }
+        Algorithm::SlidingWindow { .. } | Algorithm::SlidingWindowLog => {
+            let parts: Vec<&str> = text.split('~').collect();
+            let [used, empty_at, fits_at, mark] = parts[..] else { return Err(format!("{text:?} has not four parts")) };
+            let time = |text: &str| if text == "-" { Ok(0) } else { vector.at(text) };
+            let mark = if mark == "-" { 0 } else { mark_of(vector, limit, mark)? };
+            Seen::Summary(Summary { used: number(used)?, fits_at: time(fits_at)?, empty_at: time(empty_at)?, mark })
+        }
+        Algorithm::TokenBucket { refill: Refill::Interval, .. } => {
+            let (used, anchor) = placed(text)?;
+            Seen::TokenBucket(Bucket { anchor: vector.at(anchor)?, used })
+        }
+        Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } | Algorithm::Gcra { .. } => {
+            let (tat, part) = cut('~')?;
+            let (fraction, requests) = part.split_once('/').ok_or_else(|| format!("{text:?} has no /"))?;
+            let tat = vector.at(tat.strip_prefix('@').ok_or_else(|| format!("{text:?} has no @"))?)?;
+            Seen::Pacing(Debt { tat, fraction: number(fraction)?, requests: number(requests)? })
+        }
+    })
 }
 
 fn limit(text: &str) -> Result<Limit, String> {
@@ -524,16 +827,29 @@ fn limit(text: &str) -> Result<Limit, String> {
     }
     let window = Window::from_micros(micros(next()?)?).map_err(|error| error.to_string())?;
     let (mut burst, mut drain, mut post_paid) = (requests.max(1), false, false);
+    let (mut refill, mut anchor, mut precision) = (Refill::Continuous, Anchor::Clock, None);
     while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word:?} has no value"));
         match word {
-            "burst" => burst = number(words.next().ok_or("a burst has a number")?)?,
+            "burst" => burst = number(value()?)?,
+            "interval" => refill = Refill::Interval,
+            "precision" => precision = Precision::new(micros(value()?)?),
+            "first_hit" => anchor = Anchor::FirstHit,
+            "calendar" => anchor = Anchor::Calendar(CalendarUnit::Day),
             "drain" => drain = true,
             "post_paid" => post_paid = true,
             other => return Err(format!("unknown word {other:?}")),
         }
     }
     let algorithm = match name {
-        "fixed_window" => Algorithm::FixedWindow,
+        "fixed_window" => Algorithm::FixedWindow { anchor },
+        "sliding_window_counter" => Algorithm::SlidingWindowCounter,
+        "sliding_window" => {
+            Algorithm::SlidingWindow { precision: precision.ok_or("a sliding_window has a precision")? }
+        }
+        "sliding_window_log" => Algorithm::SlidingWindowLog,
+        "token_bucket" => Algorithm::TokenBucket { burst, refill },
+        "leaky_bucket" => Algorithm::LeakyBucket { burst },
         "gcra" => Algorithm::Gcra { burst },
         other => return Err(format!("unknown algorithm {other:?}")),
     };
@@ -546,8 +862,17 @@ fn limit(text: &str) -> Result<Limit, String> {
 pub fn write_limit(limit: &Limit) -> String {
     let window = write_us(i128::from(limit.window().us()));
     let mut text = format!("{} {} per {window}", limit.algorithm().name(), limit.requests());
-    if let Algorithm::Gcra { burst } = limit.algorithm() {
+    if let Some(burst) = limit.algorithm().burst() {
         let _ = write!(text, " burst {burst}");
+    }
+    match limit.algorithm() {
+        Algorithm::FixedWindow { anchor: Anchor::FirstHit } => text.push_str(" first_hit"),
+        Algorithm::FixedWindow { anchor: Anchor::Calendar(_) } => text.push_str(" calendar"),
+        Algorithm::TokenBucket { refill: Refill::Interval, .. } => text.push_str(" interval"),
+        Algorithm::SlidingWindow { precision } => {
+            let _ = write!(text, " precision {}", write_us(i128::from(precision.get())));
+        }
+        _ => {}
     }
     for (on, word) in [(limit.drain, " drain"), (limit.post_paid, " post_paid")] {
         if on {

@@ -141,11 +141,12 @@ pub fn apply(limit: &Limit, mut stored: Box<Buckets>, effect: Effect, now: Micro
 #[must_use]
 pub fn undone(limit: &Limit, mut stored: Box<Buckets>, receipt: Receipt, now: Micros) -> Next {
     let live = Live::of(limit, &stored.buckets, now);
-    let counts = live.rebased.is_none() && live.buckets.iter().any(|&(number, _)| number == receipt.mark);
-    let at = stored.buckets.binary_search_by_key(&receipt.mark, |&(number, _)| number);
-    let (true, Ok(at)) = (counts, at) else {
+    let at = live.buckets.binary_search_by_key(&receipt.mark, |&(number, _)| number);
+    let (None, Ok(at)) = (live.rebased, at) else {
         return Next::Kept(Some(State::SlidingWindow(stored)));
     };
+    let dead = stored.buckets.len() - live.buckets.len();
+    stored.buckets.drain(..dead);
     let count = &mut stored.buckets[at].1;
     *count = count.saturating_sub(receipt.hits);
     if *count == 0 {

@@ -171,6 +171,9 @@ pub fn undone(limit: &Limit, mut log: Box<Log>, receipt: Receipt, now: Micros) -
     if !stands {
         return Next::Kept(Some(State::SlidingWindowLog(log)));
     }
+    log.entries.drain(..live.first);
+    log.base = live.base;
+    let index = index - live.first;
     log.entries.remove(index);
     for entry in log.entries.range_mut(index..) {
         entry.sum -= hits;

@@ -5,7 +5,7 @@
 
 use super::{View, is_believed};
 use crate::engine::charge::Receipt;
-use crate::engine::limit::Limit;
+use crate::engine::limit::{DEBT_US_MAX, Limit};
 use crate::engine::{Hits, Micros};
 
 /// What has been used of a bucket. [tb-5]
@@ -27,7 +27,7 @@ pub fn seen(limit: &Limit, stored: Option<Bucket>, now: Micros) -> Bucket {
     if requests == 0 {
         return full;
     }
-    let believed = if limit.post_paid { stored.used } else { stored.used.min(limit.capacity()) };
+    let believed = stored.used.min(ceiling(limit));
     if stored.anchor > now {
         let anchor = if is_believed(u128::from(stored.anchor - now), period) { stored.anchor } else { now };
         return Bucket { anchor, used: believed };
@@ -44,10 +44,10 @@ pub fn seen(limit: &Limit, stored: Option<Bucket>, now: Micros) -> Bucket {
     }
 }
 
-/// The bucket with tokens taken; it stops at 2^32 - 1. [tb-3]
+/// The bucket with tokens taken; it stops at what [`most`] says. [tb-3]
 #[must_use]
-pub const fn added(seen: Bucket, hits: Hits) -> Bucket {
-    Bucket { anchor: seen.anchor, used: seen.used.saturating_add(hits) }
+pub fn added(limit: &Limit, seen: Bucket, hits: Hits) -> Bucket {
+    Bucket { anchor: seen.anchor, used: seen.used.saturating_add(hits).min(most(limit)) }
 }
 
 /// The bucket with tokens put back. [tb-4]
@@ -63,6 +63,20 @@ pub fn undone(limit: &Limit, seen: Bucket, receipt: Receipt) -> Bucket {
     let refilled = periods.saturating_mul(u64::from(limit.requests()));
     let left = u64::from(receipt.hits).saturating_sub(refilled);
     given(seen, u32::try_from(left).unwrap_or(Hits::MAX))
+}
+
+/// The most tokens that can be used at all: those that are refilled within 2^48 us, and a burst in any case. [tb-3]
+#[must_use]
+pub fn most(limit: &Limit) -> Hits {
+    let periods = DEBT_US_MAX / limit.window().us();
+    let tokens = periods.saturating_mul(u64::from(limit.requests()));
+    u32::try_from(tokens).unwrap_or(Hits::MAX).max(limit.capacity())
+}
+
+/// The most used tokens that a state is believed to hold: a burst, or for post-paid limits whatever was forced. [tb-2]
+#[must_use]
+pub fn ceiling(limit: &Limit) -> Hits {
+    if limit.post_paid { most(limit) } else { limit.capacity() }
 }
 
 impl Bucket {

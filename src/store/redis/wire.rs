@@ -156,7 +156,10 @@ impl Blob {
                 let (cost, full) = (gcra::cost(limit, hits), limit.full());
                 self.push(&[cost.0, cost.1, window, requests, burst, full.0, full.1, post_paid]);
             }
-            Kind::TokenBucket => self.push(&[window, requests, burst, post_paid]),
+            Kind::TokenBucket => {
+                let (ceiling, most) = (token_bucket::ceiling(limit), token_bucket::most(limit));
+                self.push(&[window, requests, burst, u64::from(ceiling), u64::from(most)]);
+            }
         }
     }
 }
