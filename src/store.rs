@@ -41,6 +41,16 @@ pub trait Store: Send + Sync {
     /// With the reason, when it cannot.
     fn supports(&self, limit: &Limit) -> Result<(), String>;
 
+    /// Ends, with the reason, when a task of the store's own has died, without which it gives no more answers.
+    fn died(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
+        Box::pin(std::future::pending())
+    }
+
+    /// Whether decisions are always [`Reply::Ready`], so that callers need not be able to wait for one.
+    fn is_immediate(&self) -> bool {
+        false
+    }
+
     /// How many keys are stored, where that is cheap to know.
     fn keys(&self) -> Option<u64> {
         None

@@ -166,6 +166,10 @@ impl Store for Memory {
         Ok(())
     }
 
+    fn is_immediate(&self) -> bool {
+        true
+    }
+
     fn keys(&self) -> Option<u64> {
         Some(self.shards.iter().map(|shard| shard.lock().entries.len() as u64).sum())
     }
