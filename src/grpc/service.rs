@@ -16,7 +16,7 @@ use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder
 use tonic::codegen::{BoxFuture, Service, http};
 use tonic::metadata::MetadataMap;
 use tonic::server::UnaryService;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
 
@@ -91,7 +91,8 @@ impl Service<http::Request<Body>> for Services {
             let limits = self.0.limits.clone();
             return Box::pin(async move {
                 let mut grpc = tonic::server::Grpc::new(Protobuf).max_decoding_message_size(limits.request_bytes);
-                Ok(grpc.unary(ShouldRateLimit(limits), request).await)
+                let response = grpc.unary(ShouldRateLimit(limits.clone()), request).await;
+                Ok(limits.with_our_code(response))
             });
         }
         if path.starts_with(HEALTH) {
@@ -148,6 +149,21 @@ impl Future for Answering {
 }
 
 impl RateLimits {
+    /// A request that is too large is refused by tonic, whose code for it is not ours for bad input.
+    fn with_our_code(&self, response: http::Response<Body>) -> http::Response<Body> {
+        // Only a refusal has its code among the headers.
+        if !response.headers().contains_key("grpc-status") {
+            return response;
+        }
+        match Status::from_header_map(response.headers()) {
+            Some(status) if status.code() == Code::OutOfRange => {
+                self.limiter.refused(Instant::now());
+                Status::invalid_argument(format!("request: {}", status.message())).into_http()
+            }
+            _ => response,
+        }
+    }
+
     fn query<'r>(&self, request: &'r RateLimitRequest, started: Instant) -> Result<Query<'r>, Status> {
         convert::query(request, &self.bounds).map_err(|invalid| {
             self.limiter.refused(started);
