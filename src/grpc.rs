@@ -8,6 +8,7 @@ mod connection;
 pub mod health;
 mod service;
 pub mod status;
+mod unary;
 
 use std::convert::Infallible;
 use std::io;
@@ -15,13 +16,14 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio_stream::StreamExt as _;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
-use tonic::transport::Server;
 
 use self::connection::Accepted;
 pub use self::connection::Load;
@@ -113,7 +115,7 @@ where
 async fn serve(
     limits: RateLimits,
     health: &Health,
-    accepted: mpsc::Receiver<Accepted>,
+    mut accepted: mpsc::Receiver<Accepted>,
     life: Life,
 ) -> Result<(), String> {
     let reflection = || {
@@ -128,18 +130,41 @@ async fn serve(
         reflection_v1: other(reflection().build_v1().map_err(refused)?),
         reflection_v1alpha: other(reflection().build_v1alpha().map_err(refused)?),
     };
-    let server = Server::builder()
+    let services = Arc::new(services);
+    let mut server = http2::Builder::new(TokioExecutor::new());
+    server
+        .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
-        .http2_max_header_list_size(HEADER_BYTES_MAX)
-        .http2_keepalive_interval(Some(KEEPALIVE_EVERY))
-        .http2_keepalive_timeout(Some(KEEPALIVE_PATIENCE));
-    let connections = Handover(accepted).map(Accepted::connect);
-    let serving = server.serve_with_incoming_shutdown(services, connections, life.reached(Phase::Draining));
-    tokio::select! {
-        served = serving => served.map_err(|error| error.to_string()),
-        // The grace is over: what is still on its way is dropped with this runtime.
-        () = life.reached(Phase::Ending) => Ok(()),
+        .max_header_list_size(HEADER_BYTES_MAX)
+        .keep_alive_interval(KEEPALIVE_EVERY)
+        .keep_alive_timeout(KEEPALIVE_PATIENCE);
+    let open = GracefulShutdown::new();
+    loop {
+        let accepted = tokio::select! {
+            () = life.reached(Phase::Draining) => break,
+            accepted = accepted.recv() => accepted,
+        };
+        // The acceptor ends only to drain.
+        let Some(accepted) = accepted else { break };
+        match accepted.connect() {
+            Ok(connection) => {
+                let connection = server.serve_connection(TokioIo::new(connection), services.clone());
+                let watched = open.watch(connection);
+                tokio::spawn(async move {
+                    if let Err(error) = watched.await {
+                        tracing::debug!(listener = "grpc", %error, "a connection broke");
+                    }
+                });
+            }
+            Err(error) => tracing::debug!(listener = "grpc", %error, "a connection was not taken over"),
+        }
     }
+    tokio::select! {
+        () = open.shutdown() => {}
+        // The grace is over: what is still on its way is dropped with this runtime.
+        () = life.reached(Phase::Ending) => {}
+    }
+    Ok(())
 }
 
 /// A generated service, as a function.
@@ -154,20 +179,6 @@ where
     S::Future: Send + 'static,
 {
     Arc::new(move |request| Box::pin(service.clone().call(request)))
-}
-
-/// Connections as they are handed over.
-struct Handover(mpsc::Receiver<Accepted>);
-
-impl tokio_stream::Stream for Handover {
-    type Item = Accepted;
-
-    fn poll_next(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Accepted>> {
-        self.0.poll_recv(context)
-    }
 }
 
 /// Takes connections and hands each to a runtime.

@@ -8,7 +8,6 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tonic::transport::server::Connected;
 
 /// How many connections a runtime has.
 #[derive(Clone, Debug, Default)]
@@ -64,12 +63,6 @@ impl Accepted {
 pub(super) struct Connection {
     stream: TcpStream,
     _counted: Counted,
-}
-
-impl Connected for Connection {
-    type ConnectInfo = ();
-
-    fn connect_info(&self) {}
 }
 
 impl AsyncRead for Connection {

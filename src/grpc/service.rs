@@ -1,24 +1,23 @@
 //! ShouldRateLimit, and which service a request is for.
 //!
 //! Hand-written where tonic generates, so that a request that cannot be read is INVALID_ARGUMENT, and so that nothing
-//! is looked up or boxed twice on the way to the limiter. Not here: what is asked and answered (rls), and deciding.
+//! is looked up, cloned or boxed twice on the way to the limiter. Not here: framing (unary.rs), what is asked and
+//! answered (rls), and deciding.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use prost::Message;
+use hyper::body::Incoming;
+use tonic::Status;
 use tonic::body::Body;
-use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::{BoxFuture, Service, http};
-use tonic::metadata::MetadataMap;
-use tonic::server::UnaryService;
-use tonic::{Request, Response, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
 
 use super::status::{Refusal, status};
+use super::unary::{self, Sent};
 use crate::limiter::Limiter;
 use crate::rls::convert::{self, Bounds};
 use crate::rls::proto::{RateLimitRequest, RateLimitResponse};
@@ -31,11 +30,6 @@ const HEALTH: &str = "/grpc.health.v1.Health/";
 const REFLECTION_V1: &str = "/grpc.reflection.v1.ServerReflection/";
 const REFLECTION_V1ALPHA: &str = "/grpc.reflection.v1alpha.ServerReflection/";
 
-/// Space for a request or response to start with, in bytes; they are small, and buffers grow.
-const BUFFER_BYTES: usize = 1_024;
-/// Responses are sent when so many bytes wait; more than any response, which is one message.
-const YIELD_BYTES: usize = 32 * 1_024;
-
 /// The time that an answer needs to get to its caller: we give up that much before the caller does, so that the reason
 /// arrives.
 const ANSWER_MARGIN: Duration = Duration::from_millis(1);
@@ -44,7 +38,6 @@ const ANSWER_MARGIN: Duration = Duration::from_millis(1);
 pub(super) type Other = Arc<dyn Fn(http::Request<Body>) -> BoxFuture<http::Response<Body>, Infallible> + Send + Sync>;
 
 /// Everything that one runtime serves.
-#[derive(Clone)]
 pub(super) struct Services {
     pub(super) limits: Arc<RateLimits>,
     pub(super) health: HealthServer<HealthService>,
@@ -60,65 +53,54 @@ pub(super) struct RateLimits {
     pub(super) request_bytes: usize,
 }
 
-impl Service<http::Request<Body>> for Services {
-    type Response = http::Response<Body>;
+/// A response on its way.
+type Answering = Pin<Box<dyn Future<Output = Result<http::Response<Sent>, Infallible>> + Send>>;
+
+impl hyper::service::Service<http::Request<Incoming>> for Services {
+    type Response = http::Response<Sent>;
     type Error = Infallible;
-    type Future = BoxFuture<Self::Response, Self::Error>;
+    type Future = Answering;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+    fn call(&self, request: http::Request<Incoming>) -> Self::Future {
         let path = request.uri().path();
         if path == SHOULD_RATE_LIMIT {
             let limits = self.limits.clone();
-            return Box::pin(async move {
-                let mut grpc = tonic::server::Grpc::new(Protobuf).max_decoding_message_size(limits.request_bytes);
-                Ok(grpc.unary(ShouldRateLimit(limits), request).await)
-            });
+            return Box::pin(async move { Ok(unary::response(limits.should_rate_limit(request).await)) });
         }
-        if path.starts_with(HEALTH) {
-            return self.health.call(request);
-        }
-        if path.starts_with(REFLECTION_V1) {
-            return (self.reflection_v1)(request);
-        }
-        if path.starts_with(REFLECTION_V1ALPHA) {
-            return (self.reflection_v1alpha)(request);
-        }
-        let status = Status::unimplemented(format!("no method {path}; this server has {SHOULD_RATE_LIMIT}"));
-        Box::pin(std::future::ready(Ok(status.into_http())))
+        let response = if path.starts_with(HEALTH) {
+            self.health.clone().call(request.map(Body::new))
+        } else if path.starts_with(REFLECTION_V1) {
+            (self.reflection_v1)(request.map(Body::new))
+        } else if path.starts_with(REFLECTION_V1ALPHA) {
+            (self.reflection_v1alpha)(request.map(Body::new))
+        } else {
+            let status = Status::unimplemented(format!("no method {path}; this server has {SHOULD_RATE_LIMIT}"));
+            Box::pin(std::future::ready(Ok(status.into_http())))
+        };
+        Box::pin(async move { Ok(response.await?.map(Sent::Body)) })
     }
 }
 
-struct ShouldRateLimit(Arc<RateLimits>);
-
-impl UnaryService<RateLimitRequest> for ShouldRateLimit {
-    type Response = RateLimitResponse;
-    type Future = BoxFuture<Response<RateLimitResponse>, Status>;
-
-    fn call(&mut self, request: Request<RateLimitRequest>) -> Self::Future {
-        let limits = self.0.clone();
-        Box::pin(async move {
-            let started = Instant::now();
-            let deadline = deadline(request.metadata(), started);
-            let request = request.get_ref();
-            let query = convert::query(request, &limits.bounds).map_err(|invalid| {
-                limits.limiter.refused(started);
-                status(&Refusal::Invalid(invalid))
-            })?;
-            match limits.limiter.decide(&query, started, deadline).await {
-                Ok(answer) => Ok(Response::new(convert::response(answer))),
-                Err(error) => Err(status(&Refusal::Store(error))),
-            }
-        })
+impl RateLimits {
+    async fn should_rate_limit(&self, request: http::Request<Incoming>) -> Result<RateLimitResponse, Status> {
+        let (head, body) = request.into_parts();
+        let request: RateLimitRequest = unary::read(body, self.request_bytes).await?;
+        let started = Instant::now();
+        let deadline = deadline(&head.headers, started);
+        let query = convert::query(&request, &self.bounds).map_err(|invalid| {
+            self.limiter.refused(started);
+            status(&Refusal::Invalid(invalid))
+        })?;
+        match self.limiter.decide(&query, started, deadline).await {
+            Ok(answer) => Ok(convert::response(answer)),
+            Err(error) => Err(status(&Refusal::Store(error))),
+        }
     }
 }
 
 /// Until when the caller waits for the answer, less the time that it needs to get there.
-fn deadline(metadata: &MetadataMap, started: Instant) -> Option<Instant> {
-    let timeout = metadata.get("grpc-timeout")?.to_str().ok()?;
+fn deadline(headers: &http::HeaderMap, started: Instant) -> Option<Instant> {
+    let timeout = headers.get("grpc-timeout")?.to_str().ok()?;
     let patience = timeout_of(timeout)?.saturating_sub(ANSWER_MARGIN);
     started.checked_add(patience)
 }
@@ -138,54 +120,6 @@ fn timeout_of(text: &str) -> Option<Duration> {
         "u" => Some(Duration::from_micros(count)),
         "n" => Some(Duration::from_nanos(count)),
         _ => None,
-    }
-}
-
-/// Protobuf, with buffers of our size and a name for what cannot be read.
-#[derive(Clone, Copy)]
-struct Protobuf;
-
-impl Codec for Protobuf {
-    type Encode = RateLimitResponse;
-    type Decode = RateLimitRequest;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self::Encoder {
-        *self
-    }
-
-    fn decoder(&mut self) -> Self::Decoder {
-        *self
-    }
-}
-
-impl Encoder for Protobuf {
-    type Item = RateLimitResponse;
-    type Error = Status;
-
-    fn encode(&mut self, response: Self::Item, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        response.encode(buffer).map_err(|error| Status::internal(error.to_string()))
-    }
-
-    fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::new(BUFFER_BYTES, YIELD_BYTES)
-    }
-}
-
-impl Decoder for Protobuf {
-    type Item = RateLimitRequest;
-    type Error = Status;
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Self::Item>, Status> {
-        match RateLimitRequest::decode(buffer) {
-            Ok(request) => Ok(Some(request)),
-            Err(error) => Err(Status::invalid_argument(error.to_string())),
-        }
-    }
-
-    fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::new(BUFFER_BYTES, YIELD_BYTES)
     }
 }
 

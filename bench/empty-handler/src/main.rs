@@ -56,6 +56,10 @@ mod proto {
     }
 }
 
+/// As in weir.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// As many as weir allows.
 const STREAMS_MAX: u32 = 1_024;
 /// Connections that may wait for their runtime.
