@@ -8,6 +8,7 @@ mod connection;
 pub mod health;
 mod service;
 pub mod status;
+mod unary;
 
 use std::convert::Infallible;
 use std::io;
@@ -15,17 +16,19 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
-use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
-use self::connection::Accepted;
 pub use self::connection::Load;
+use self::connection::{Accepted, Connection};
 use self::health::Health;
 use self::service::{Other, RateLimits, Services};
 pub use self::service::{SERVICE_NAME, SHOULD_RATE_LIMIT};
@@ -47,6 +50,8 @@ const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 /// How often it asks; then the connection is closed.
 const KEEPALIVE_TIMES: u32 = 3;
+/// How long a peer that has connected may say nothing.
+const FIRST_BYTE_PATIENCE: Duration = Duration::from_secs(10);
 /// Connections that may wait for their runtime to take them over.
 const HANDOVER_MAX: usize = 1_024;
 /// How long to wait after the system had no connection to give, such as for want of file descriptors.
@@ -128,7 +133,7 @@ where
 async fn serve(
     limits: RateLimits,
     health: &Health,
-    accepted: mpsc::Receiver<Accepted>,
+    mut accepted: mpsc::Receiver<Accepted>,
     life: Life,
 ) -> Result<(), String> {
     let reflection = || {
@@ -137,18 +142,52 @@ async fn serve(
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let refused = |error: tonic_reflection::server::Error| format!("server reflection: {error}");
-    let v1 = other(reflection().build_v1().map_err(refused)?);
-    let v1alpha = other(reflection().build_v1alpha().map_err(refused)?);
     let limiter = limits.limiter.clone();
-    let services = Services::new(limits, health.service(), v1, v1alpha);
-    let server = Server::builder().max_concurrent_streams(STREAMS_MAX).http2_max_header_list_size(HEADER_BYTES_MAX);
-    let connections = Handover(accepted).map(Accepted::connect);
-    let serving = server.serve_with_incoming_shutdown(services, connections, life.reached(Phase::Draining));
+    let services = Arc::new(Services {
+        limits: Arc::new(limits),
+        health: health.service(),
+        reflection_v1: other(reflection().build_v1().map_err(refused)?),
+        reflection_v1alpha: other(reflection().build_v1alpha().map_err(refused)?),
+    });
+    let mut server = http2::Builder::new(TokioExecutor::new());
+    server.timer(TokioTimer::new()).max_concurrent_streams(STREAMS_MAX).max_header_list_size(HEADER_BYTES_MAX);
+    let open = GracefulShutdown::new();
+    loop {
+        let accepted = tokio::select! {
+            () = life.reached(Phase::Draining) => break,
+            reason = limiter.store().died() => return Err(reason),
+            accepted = accepted.recv() => accepted,
+        };
+        // The acceptor ends only to drain.
+        let Some(accepted) = accepted else { break };
+        match accepted.connect() {
+            Ok(connection) => {
+                tokio::spawn(serve_connection(connection, server.clone(), services.clone(), open.watcher()));
+            }
+            Err(error) => tracing::debug!(listener = "grpc", %error, "a connection was not taken over"),
+        }
+    }
     tokio::select! {
-        served = serving => served.map_err(|error| error.to_string()),
+        () = open.shutdown() => Ok(()),
         reason = limiter.store().died() => Err(reason),
         // The grace is over: what is still on its way is dropped with this runtime.
         () = life.reached(Phase::Ending) => Ok(()),
+    }
+}
+
+/// Serves one connection, once its peer has said something: until then it is nobody's that a drain would wait for.
+async fn serve_connection(
+    connection: Connection,
+    server: http2::Builder<TokioExecutor>,
+    services: Arc<Services>,
+    watcher: Watcher,
+) {
+    if tokio::time::timeout(FIRST_BYTE_PATIENCE, connection.readable()).await.is_err() {
+        return;
+    }
+    let connection = watcher.watch(server.serve_connection(TokioIo::new(connection), services));
+    if let Err(error) = connection.await {
+        tracing::debug!(listener = "grpc", %error, "a connection broke");
     }
 }
 
@@ -164,20 +203,6 @@ where
     S::Future: Send + 'static,
 {
     Arc::new(move |request| Box::pin(service.clone().call(request)))
-}
-
-/// Connections as they are handed over.
-struct Handover(mpsc::Receiver<Accepted>);
-
-impl tokio_stream::Stream for Handover {
-    type Item = Accepted;
-
-    fn poll_next(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Accepted>> {
-        self.0.poll_recv(context)
-    }
 }
 
 /// Takes connections and hands each to a runtime.

@@ -1,4 +1,4 @@
-//! A decision over several charges: the order of its steps, and what each charge learns. [dc]
+//! A decision over several charges: the order of its steps, and what each charge learns. [dc-2]
 //!
 //! [`decide`] is the whole of it for a store that can call the engine under its own lock. A store that runs the
 //! transition elsewhere (the scripts in lua/) sends back each charge's state as that charge found it, and

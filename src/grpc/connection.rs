@@ -8,7 +8,6 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tonic::transport::server::Connected;
 
 /// How many connections a runtime has.
 #[derive(Clone, Debug, Default)]
@@ -65,10 +64,11 @@ pub(super) struct Connection {
     _counted: Counted,
 }
 
-impl Connected for Connection {
-    type ConnectInfo = ();
-
-    fn connect_info(&self) {}
+impl Connection {
+    /// Waits until the peer has sent something, or has closed.
+    pub(super) async fn readable(&self) -> io::Result<()> {
+        self.stream.readable().await
+    }
 }
 
 impl AsyncRead for Connection {

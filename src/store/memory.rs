@@ -1,4 +1,4 @@
-//! The embedded store: sharded, bounded, all-or-nothing across keys. [me]
+//! The embedded store: sharded, bounded, all-or-nothing across keys. [me-1]
 //!
 //! A key lives in one shard; a decision locks the shards of all its keys, always in ascending order, and calls the
 //! engine under those locks. A plain mutex is right: nothing is awaited while it is held. Expired states are not swept

@@ -1,0 +1,149 @@
+//! What the pure part costs: matching, writing keys, deciding. `cargo bench --bench engine`.
+//!
+//! Matching is asked in policies of very different sizes, since its cost must grow with the depth of a descriptor and
+//! not with the number of rules.
+
+#![allow(missing_docs, reason = "criterion's macros make public items")]
+#![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use weir::engine::algorithm::{self, Effect};
+use weir::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
+use weir::engine::{
+    Algorithm, Charge, Entry, Limit, Micros, Mode, PolicySet, Refill, Role, State, Take, Unit, decision, key,
+};
+
+/// How many rules the policies have.
+const RULES: [usize; 3] = [10, 1_000, 100_000];
+/// How deep the descriptors are.
+const DEPTHS: [usize; 4] = [1, 2, 3, 4];
+/// Patterns that stand before the one that matches.
+const PATTERNS: usize = 8;
+/// A time in 2026, in microseconds.
+const NOW: Micros = 1_790_000_000_000_000;
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_millis(500));
+    targets = matching, keys, decisions
+}
+criterion_main!(benches);
+
+fn node(key: &str, value: Option<String>, descriptors: Vec<NodeSpec>) -> NodeSpec {
+    let limits = vec![Limit::per_unit(100, Unit::Hour)];
+    NodeSpec {
+        key: key.into(),
+        value,
+        share_threshold: false,
+        rule: Some(RuleSpec { kind: RuleKind::Limits(limits), role: Role::Enforced, replaces: Vec::new() }),
+        descriptors,
+    }
+}
+
+/// A domain of `rules` tenants, the last of which has a path of rules four levels deep, and a key with patterns.
+fn policies(rules: usize) -> PolicySet {
+    let mut below = Vec::new();
+    for key in ["action", "plan", "region"] {
+        below = vec![node(key, None, below)];
+    }
+    let mut descriptors: Vec<NodeSpec> =
+        (1..rules).map(|n| node("tenant", Some(format!("tenant-{n}")), Vec::new())).collect();
+    descriptors.push(node("tenant", Some("tenant-0".into()), below));
+    for n in 0..PATTERNS {
+        descriptors.push(node("path", Some(format!("/v{n}/*/items")), Vec::new()));
+    }
+    PolicySet::compile(vec![DomainSpec { name: "shop".into(), mode: None, descriptors }]).unwrap()
+}
+
+const ENTRIES: [Entry<'_>; 4] = [
+    Entry { key: "tenant", value: "tenant-0" },
+    Entry { key: "region", value: "eu-central-1" },
+    Entry { key: "plan", value: "free" },
+    Entry { key: "action", value: "search" },
+];
+
+fn matching(c: &mut Criterion) {
+    let mut group = c.benchmark_group("matching");
+    for rules in RULES {
+        let policies = policies(rules);
+        let domain = policies.domain("shop").unwrap();
+        let mut ask = |name: String, entries: &[Entry<'_>], expected: bool| {
+            assert_eq!(policies.find(domain, entries).rule.is_some(), expected, "{name}");
+            group.bench_function(BenchmarkId::new(name, rules), |b| {
+                b.iter(|| policies.find(domain, black_box(entries)));
+            });
+        };
+        for depth in DEPTHS {
+            ask(format!("depth {depth}"), &ENTRIES[..depth], true);
+        }
+        ask("last pattern".into(), &[Entry { key: "path", value: "/v7/17/items" }], true);
+        ask("no pattern".into(), &[Entry { key: "path", value: "/v9/17/items" }], false);
+        ask("no value".into(), &[Entry { key: "tenant", value: "nobody" }], false);
+        ask("no key".into(), &[Entry { key: "user", value: "ann" }], false);
+    }
+}
+
+fn keys(c: &mut Criterion) {
+    let limit = Limit::per_unit(100, Unit::Hour);
+    let long = "x".repeat(1_000);
+    let mut group = c.benchmark_group("key");
+    let mut write = |name: &str, entries: &[Entry<'_>]| {
+        let mut out = String::with_capacity(2_048);
+        group.bench_function(name, |b| {
+            b.iter(|| {
+                out.clear();
+                key::write_key(&mut out, "shop", black_box(entries).iter().copied(), &[], &limit);
+                out.len()
+            });
+        });
+    };
+    write("1 entry", &ENTRIES[..1]);
+    write("4 entries", &ENTRIES);
+    write("escaped", &[Entry { key: "path", value: "/a b|c=d/{e}" }]);
+    write("hashed, 1000 bytes", &[Entry { key: "path", value: &long }]);
+}
+
+fn decisions(c: &mut Criterion) {
+    let hour = Unit::Hour.window();
+    let limits = [
+        Algorithm::FIXED_WINDOW,
+        Algorithm::SlidingWindowCounter,
+        Algorithm::SlidingWindow { precision: Algorithm::default_precision(hour) },
+        Algorithm::SlidingWindowLog,
+        Algorithm::TokenBucket { burst: 100, refill: Refill::Interval },
+        Algorithm::Gcra { burst: 100 },
+    ]
+    .map(|algorithm| Limit::new(100, hour, algorithm).unwrap());
+    let mut group = c.benchmark_group("decide");
+    for limit in &limits {
+        let name = limit.algorithm().name();
+        let charge = |take, group| Charge {
+            key: "w1:{shop|user=ann}",
+            limit,
+            take,
+            group,
+            role: Role::Enforced,
+            share: 0,
+            bounds: None,
+        };
+        let decide = |charges: &[Charge<'_>], slots: &[u16], state: Option<&State>| {
+            let (decision, _) =
+                decision::decide(black_box(charges), slots, |_| black_box(state), Mode::Atomic, NOW).unwrap();
+            decision.denied
+        };
+        let with = |hits| algorithm::apply(limit, None, Effect::Add(hits), None, NOW).into_state();
+        let (one, used, full) = ([charge(Take::Take(1), 0)], with(1), with(100));
+        assert!(!decide(&one, &[0], used.as_ref()));
+        assert!(decide(&one, &[0], full.as_ref()));
+        group.bench_function(BenchmarkId::new(name, "new"), |b| b.iter(|| decide(&one, &[0], None)));
+        group.bench_function(BenchmarkId::new(name, "admitted"), |b| b.iter(|| decide(&one, &[0], used.as_ref())));
+        group.bench_function(BenchmarkId::new(name, "denied"), |b| b.iter(|| decide(&one, &[0], full.as_ref())));
+        let four = [0, 1, 2, 3].map(|group| charge(Take::Take(1), group));
+        group.bench_function(BenchmarkId::new(name, "4 charges"), |b| {
+            b.iter(|| decide(&four, &[0, 1, 2, 3], used.as_ref()));
+        });
+    }
+}
