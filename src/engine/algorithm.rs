@@ -331,7 +331,7 @@ pub fn changed(limit: &Limit, before: &Seen, effect: Effect, now: Micros) -> See
         },
         Effect::Give(hits) => match before {
             Seen::FixedWindow(seen) => Seen::FixedWindow(fixed_window::given(*seen, hits)),
-            Seen::AnchoredWindow(seen) => Seen::AnchoredWindow(anchored_window::given(*seen, hits)),
+            Seen::AnchoredWindow(seen) => Seen::AnchoredWindow(anchored_window::given(limit, *seen, hits, now)),
             Seen::SlidingWindowCounter(seen) => Seen::SlidingWindowCounter(sliding_window_counter::given(*seen, hits)),
             Seen::Pacing(seen) => Seen::Pacing(gcra::given(limit, *seen, hits, now)),
             Seen::TokenBucket(seen) => Seen::TokenBucket(token_bucket::given(*seen, hits)),
@@ -395,7 +395,7 @@ pub fn undone(limit: &Limit, state: Option<State>, receipt: Receipt, bounds: Opt
         (seen, state) => {
             let left = match seen {
                 Seen::FixedWindow(seen) => Seen::FixedWindow(fixed_window::undone(*seen, receipt)),
-                Seen::AnchoredWindow(seen) => Seen::AnchoredWindow(anchored_window::undone(*seen, receipt)),
+                Seen::AnchoredWindow(seen) => Seen::AnchoredWindow(anchored_window::undone(limit, *seen, receipt, now)),
                 Seen::SlidingWindowCounter(seen) => {
                     Seen::SlidingWindowCounter(sliding_window_counter::undone(limit, *seen, receipt))
                 }

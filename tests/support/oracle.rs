@@ -124,8 +124,13 @@ impl Oracle {
             && !stateless
         {
             give(limit, &mut after, i128::from(hits));
+            // A window that begins with its first hit has none of its own without one.
+            if is_empty(&after) && limit.algorithm().anchor() == Anchor::FirstHit && windowed {
+                after = Now::Window(when.now, when.now, Vec::new());
+            }
         }
-        let wrote = taken > 0 || (matches!(take, Take::Give(_)) && !is_empty(&before));
+        // A state at its bound already stays as it was stored, which may be more than is believed.
+        let wrote = before != after;
         if (wrote || stale) && !stateless {
             self.keep(limit, after.clone(), when);
         }

@@ -100,16 +100,21 @@ pub fn added(limit: &Limit, seen: SeenWindow, hits: Hits, now: Micros) -> SeenWi
     }
 }
 
-/// The window with hits given back. [aw-3]
+/// The window with hits given back; one of the first hit that has none left has not begun. [aw-3]
 #[must_use]
-pub const fn given(seen: SeenWindow, hits: Hits) -> SeenWindow {
-    SeenWindow { start: seen.start, end: seen.end, count: seen.count.saturating_sub(hits) }
+pub fn given(limit: &Limit, seen: SeenWindow, hits: Hits, now: Micros) -> SeenWindow {
+    let count = seen.count.saturating_sub(hits);
+    if count == 0 && limit.algorithm().anchor() == Anchor::FirstHit {
+        SeenWindow { start: now, end: now, count }
+    } else {
+        SeenWindow { count, ..seen }
+    }
 }
 
 /// The window without one charge, if it is still the receipt's. [un-2]
 #[must_use]
-pub const fn undone(seen: SeenWindow, receipt: Receipt) -> SeenWindow {
-    if seen.start == receipt.mark { given(seen, receipt.hits) } else { seen }
+pub fn undone(limit: &Limit, seen: SeenWindow, receipt: Receipt, now: Micros) -> SeenWindow {
+    if seen.start == receipt.mark { given(limit, seen, receipt.hits, now) } else { seen }
 }
 
 impl View for SeenWindow {
