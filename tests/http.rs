@@ -432,9 +432,35 @@ fn the_operator_sees_the_policies_with_their_places() {
     assert_eq!(rules[1]["role"], "shadow");
     let limit = json!({
         "name": null, "algorithm": "gcra", "requests": 5, "window_us": 86_400_000_000_u64, "capacity": 3, "id": "g86400s",
+        "drain": false, "post_paid": false,
     });
     assert_eq!(rules[1]["limits"], json!([limit]));
     assert_eq!((&rules[2]["unlimited"], &rules[2]["limits"]), (&json!(true), &json!([])));
+}
+
+#[test]
+fn the_operator_sees_every_parameter_of_a_limit() {
+    let policy = "\
+domain: shop
+charging: independent
+descriptors:
+  - {key: a, rate_limit: {rate: 5/h, anchor: first_hit}}
+  - {key: b, rate_limit: {unit: day, requests_per_unit: 5, calendar: true, timezone: Europe/Berlin}}
+  - {key: c, rate_limit: {rate: 5/h, algorithm: sliding_window, precision: 10m}}
+  - {key: d, rate_limit: {rate: 5/h, algorithm: token_bucket, refill: interval, drain: true, post_paid: true}}
+";
+    let served = Served::start(policy, &[]);
+    let policies = json_of(&get(served.at.admin, "/policies"));
+    let domain = &policies["domains"][0];
+    assert_eq!(domain["charging"], "independent");
+    let limit = |rule: usize| &domain["rules"][rule]["limits"][0];
+    assert_eq!(limit(0)["anchor"], "first_hit");
+    assert_eq!(limit(1)["calendar"], json!({"unit": "day", "timezone": "Europe/Berlin"}));
+    assert_eq!(limit(2)["precision_us"], 600_000_000);
+    assert_eq!(
+        (&limit(3)["refill"], &limit(3)["drain"], &limit(3)["post_paid"]),
+        (&json!("interval"), &json!(true), &json!(true))
+    );
 }
 
 #[test]
