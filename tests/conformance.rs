@@ -76,24 +76,21 @@ fn run(vector: &Vector, stores: &mut Stores) -> Result<(), String> {
         let states = stores.states(&keys);
         for (i, (name, states)) in NAMES.iter().zip(states).enumerate() {
             let states: Vec<_> = keys.iter().map(|(key, _)| *key).zip(states).collect();
-            match (&made, &step.action) {
-                (Some(made), Action::Decide(mode, asked)) => {
-                    let answer = match made[i].clone() {
-                        Err(Rewindow) => Answer::Rewindow,
-                        Ok(Decision { denied, outcomes, .. }) => {
-                            Answer::Decision { denied, outcomes: vectors::without_idle_marks(outcomes) }
-                        }
-                    };
-                    if answer != step.answer {
-                        let line = made[i].as_ref().map(|made| vector.write_decision(asked, *mode, made, &states));
-                        let line = line.unwrap_or_else(|Rewindow| "rewindow".to_owned());
-                        return Err(format!("{at}\n  {name:6}{line}\n  {answer:?}"));
+            if let (Some(made), Action::Decide(mode, asked)) = (&made, &step.action) {
+                let answer = match made[i].clone() {
+                    Err(Rewindow) => Answer::Rewindow,
+                    Ok(Decision { denied, outcomes, .. }) => {
+                        Answer::Decision { denied, outcomes: vectors::without_idle_marks(outcomes) }
                     }
-                    if let Ok(made) = &made[i] {
-                        assert_eq!(made.now, step.now, "{at}\n  {name}");
-                    }
+                };
+                if answer != step.answer {
+                    let line = made[i].as_ref().map(|made| vector.write_decision(asked, *mode, made, &states));
+                    let line = line.unwrap_or_else(|Rewindow| "rewindow".to_owned());
+                    return Err(format!("{at}\n  {name:6}{line}\n  {answer:?}"));
                 }
-                _ => {}
+                if let Ok(made) = &made[i] {
+                    assert_eq!(made.now, step.now, "{at}\n  {name}");
+                }
             }
             for (key, state) in &states {
                 if *state != step.states[*key] {

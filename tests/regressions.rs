@@ -60,7 +60,7 @@ fn take(stores: &Stores, limit: &Limit, hits: u32) -> Outcome {
 }
 
 /// Runs a story for every limit, each on stores of its own.
-fn for_each(limits: Vec<Limit>, story: impl Fn(&mut Stores, &Limit)) {
+fn for_each(limits: &[Limit], story: impl Fn(&mut Stores, &Limit)) {
     let server = RedisServer::start();
     for (i, limit) in limits.iter().enumerate() {
         story(&mut Stores::new(&server, &format!("{i}:"), START_US), limit);
@@ -71,7 +71,7 @@ fn for_each(limits: Vec<Limit>, story: impl Fn(&mut Stores, &Limit)) {
 /// same, so that callers used up limits by requests that never passed.
 #[test]
 fn envoyproxy_ratelimit_427_and_440_a_denied_request_charges_nobody() {
-    for_each(all(5, HOUR_US), |stores, open| {
+    for_each(&all(5, HOUR_US), |stores, open| {
         let full = limit(1, HOUR_US, Algorithm::FixedWindow { anchor: Anchor::Clock });
         let both = [charge("open", open, Take::Take(1)), charge("full", &full, Take::Take(1))];
         assert!(!decide(stores, &both, Mode::Atomic).denied);
@@ -90,7 +90,7 @@ fn envoyproxy_ratelimit_427_and_440_a_denied_request_charges_nobody() {
 /// redis 14826: GCRA let a cost above the burst through, after an idle while as much as two bursts.
 #[test]
 fn redis_14826_a_cost_above_the_burst_never_passes() {
-    for_each(all(5, SECOND_US), |stores, limit| {
+    for_each(&all(5, SECOND_US), |stores, limit| {
         for now in [START_US, START_US + HOUR_US, START_US + 48 * HOUR_US] {
             stores.set_now(now);
             for hits in [6, 7, 10, u32::MAX] {
@@ -108,7 +108,7 @@ fn redis_14826_a_cost_above_the_burst_never_passes() {
 /// admitted anything again.
 #[test]
 fn gubernator_77_a_bucket_leaks_while_it_is_being_hit() {
-    for_each(all(1, SECOND_US), |stores, limit| {
+    for_each(&all(1, SECOND_US), |stores, limit| {
         for mode in [Mode::Atomic, Mode::Independent] {
             // Windows of the clock count denied hits of independent charging, as envoyproxy/ratelimit does, but only
             // until they end.
@@ -128,7 +128,7 @@ fn gubernator_77_a_bucket_leaks_while_it_is_being_hit() {
 /// sockudo 251: a log whose members were timestamps kept one entry for all requests of one instant.
 #[test]
 fn sockudo_251_requests_at_one_timestamp_all_count() {
-    for_each(all(10, HOUR_US), |stores, limit| {
+    for_each(&all(10, HOUR_US), |stores, limit| {
         for used in 0..10 {
             assert_eq!(take(stores, limit, 1).remaining, 9 - used, "{limit:?}");
         }
@@ -140,7 +140,7 @@ fn sockudo_251_requests_at_one_timestamp_all_count() {
 /// admitted 18% too much.
 #[test]
 fn apisix_13574_the_weighted_window_has_no_gap_at_its_boundary() {
-    for_each(vec![limit(100, SECOND_US, Algorithm::SlidingWindowCounter)], |stores, limit| {
+    for_each(&[limit(100, SECOND_US, Algorithm::SlidingWindowCounter)], |stores, limit| {
         stores.set_now(START_US + SECOND_US - 1);
         assert_eq!(take(stores, limit, 100).verdict, Verdict::Within);
         // The whole of the window that has ended counts in the first instant of the next one.
@@ -155,7 +155,7 @@ fn apisix_13574_the_weighted_window_has_no_gap_at_its_boundary() {
 /// spring-cloud-gateway 2412: a clock that went back and forth by a second gave a full bucket away each time.
 #[test]
 fn spring_cloud_gateway_2412_a_clock_that_flickers_gives_nothing_away() {
-    for_each(all(10, HOUR_US), |stores, limit| {
+    for_each(&all(10, HOUR_US), |stores, limit| {
         stores.set_now(START_US + HOUR_US / 2);
         assert_eq!(take(stores, limit, 10).verdict, Verdict::Within);
         let mut admitted = 0;
