@@ -101,7 +101,7 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         Charging::Atomic => Mode::Atomic,
         Charging::Independent => Mode::Independent,
     };
-    let metrics = Arc::new(Metrics::new(mode, settings.near_limit_percent)?);
+    let metrics = Arc::new(Metrics::new(settings.near_limit_percent)?);
     let stores = Stores::new(&settings, &metrics)?;
     let store = stores.open();
     let report = Arc::new(Report::default());
@@ -149,15 +149,17 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
     screen.show(settings.log.format);
 
     let phases = Arc::new(phases);
-    let ready = {
+    let store_lives = {
         let (phases, life) = (phases.clone(), life.clone());
         async move {
             become_ready(&*store, &phases, &report, &life).await;
-            life.reached(Phase::Draining).await;
-            Ok(())
+            tokio::select! {
+                () = life.reached(Phase::Draining) => Ok(()),
+                reason = store.died() => Err(reason),
+            }
         }
     };
-    supervisor.task("readiness", ready);
+    supervisor.task("store", store_lives);
 
     tokio::select! {
         death = supervisor.death() => return Err(AppError::Died(death)),

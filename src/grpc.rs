@@ -22,6 +22,7 @@ use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
 use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
 
 use self::connection::Accepted;
 pub use self::connection::Load;
@@ -39,10 +40,13 @@ pub const CONNECTIONS_MAX: usize = 16_384;
 pub const STREAMS_MAX: u32 = 1_024;
 /// The most bytes of headers in one request.
 const HEADER_BYTES_MAX: u32 = 16 * 1_024;
-/// How long a connection may be silent before it is asked for a sign of life.
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(30);
-/// How long that sign may take; then the connection is closed.
-const KEEPALIVE_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a connection may be silent before the kernel asks for a sign of life, so that peers that vanished go. HTTP/2
+/// pings would find the same peers and read the clock for every frame.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
+/// How long the kernel waits for that sign before it asks again.
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
+/// How often it asks; then the connection is closed.
+const KEEPALIVE_TIMES: u32 = 3;
 /// Connections that may wait for their runtime to take them over.
 const HANDOVER_MAX: usize = 1_024;
 /// How long to wait after the system had no connection to give, such as for want of file descriptors.
@@ -110,7 +114,12 @@ where
         serving.loads.push(load.clone());
         runtimes.push((load, sender));
     }
-    let acceptor = Acceptor { listener, runtimes, turn: 0, complained: None };
+    let incoming = TcpIncoming::from(listener)
+        .with_nodelay(Some(true))
+        .with_keepalive(Some(KEEPALIVE_AFTER))
+        .with_keepalive_interval(Some(KEEPALIVE_EVERY))
+        .with_keepalive_retries(Some(KEEPALIVE_TIMES));
+    let acceptor = Acceptor { incoming, runtimes, turn: 0, complained: None };
     serving.done.push(supervisor.task("grpc acceptor", acceptor.run(life.clone())));
     Ok(serving)
 }
@@ -128,21 +137,16 @@ async fn serve(
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let refused = |error: tonic_reflection::server::Error| format!("server reflection: {error}");
-    let services = Services {
-        limits: Arc::new(limits),
-        health: health.service(),
-        reflection_v1: other(reflection().build_v1().map_err(refused)?),
-        reflection_v1alpha: other(reflection().build_v1alpha().map_err(refused)?),
-    };
-    let server = Server::builder()
-        .max_concurrent_streams(STREAMS_MAX)
-        .http2_max_header_list_size(HEADER_BYTES_MAX)
-        .http2_keepalive_interval(Some(KEEPALIVE_EVERY))
-        .http2_keepalive_timeout(Some(KEEPALIVE_PATIENCE));
+    let v1 = other(reflection().build_v1().map_err(refused)?);
+    let v1alpha = other(reflection().build_v1alpha().map_err(refused)?);
+    let limiter = limits.limiter.clone();
+    let services = Services::new(limits, health.service(), v1, v1alpha);
+    let server = Server::builder().max_concurrent_streams(STREAMS_MAX).http2_max_header_list_size(HEADER_BYTES_MAX);
     let connections = Handover(accepted).map(Accepted::connect);
     let serving = server.serve_with_incoming_shutdown(services, connections, life.reached(Phase::Draining));
     tokio::select! {
         served = serving => served.map_err(|error| error.to_string()),
+        reason = limiter.store().died() => Err(reason),
         // The grace is over: what is still on its way is dropped with this runtime.
         () = life.reached(Phase::Ending) => Ok(()),
     }
@@ -178,7 +182,7 @@ impl tokio_stream::Stream for Handover {
 
 /// Takes connections and hands each to a runtime.
 struct Acceptor {
-    listener: TcpListener,
+    incoming: TcpIncoming,
     runtimes: Vec<(Load, mpsc::Sender<Accepted>)>,
     /// Which runtime comes first where several have as few connections.
     turn: usize,
@@ -193,12 +197,13 @@ impl Acceptor {
         loop {
             let accepted = tokio::select! {
                 () = &mut draining => return Ok(()),
-                accepted = self.listener.accept() => accepted,
+                accepted = self.incoming.next() => accepted,
             };
             match accepted {
-                Ok((stream, _)) => self.hand_over(stream),
-                Err(error) if is_of_one_connection(&error) => {}
-                Err(error) => {
+                None => return Err("there are no more connections".to_owned()),
+                Some(Ok(stream)) => self.hand_over(stream),
+                Some(Err(error)) if is_of_one_connection(&error) => {}
+                Some(Err(error)) => {
                     self.complain(&format!("cannot accept: {error}"));
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }

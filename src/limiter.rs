@@ -11,13 +11,12 @@ use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 
 pub use crate::engine::observer::{Charged, DecisionResult, Observer, Tally};
-use crate::engine::policy::{Domain, Match};
-use crate::engine::{
-    Anchor, Charge, Decision, Hits, Micros, Mode, Outcome, Role, State, Take, Unit, Verdict, algorithm, key,
-};
+pub use crate::engine::policy::Domain;
+use crate::engine::policy::Match;
+use crate::engine::{Charge, Decision, Hits, Micros, Outcome, Role, State, Take, Unit, Verdict, algorithm, key};
 // What the listeners need of the modules below, so that they need not know those.
 pub use crate::engine::descriptor::parse_entries;
-pub use crate::engine::{Entry, Limit, PolicySet, Rule};
+pub use crate::engine::{Algorithm, Anchor, Entry, Limit, Mode, PolicySet, Refill, Rule};
 use crate::store::{Clock, Reply, Store, SystemClock};
 pub use crate::store::{Failure, StoreError};
 
@@ -53,6 +52,9 @@ pub struct Asked<'a> {
 pub struct Answer {
     /// Whether the request may not pass.
     pub denied: bool,
+    /// How long the request has to be held until its turn, in microseconds: the longest wait of all limits in which it
+    /// took a place. 0 where it may not pass, and where no limit is a `leaky_bucket`.
+    pub wait: Micros,
     /// One for each descriptor, in order.
     pub statuses: SmallVec<[Status; 2]>,
 }
@@ -72,16 +74,17 @@ pub struct Status {
     pub detail: Option<Detail>,
 }
 
-/// What is known of the limit that a status speaks of, to the microsecond.
+/// What is known beyond a status, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detail {
-    /// The algorithm's name.
+    /// The name of the algorithm of the limit that the status speaks of.
     pub algorithm: &'static str,
-    /// When the same request would fit again, all else equal: 0 where it would at once, nothing where it never will.
+    /// When the same hits would fit all limits of the descriptor again, all else equal: 0 where they would at once,
+    /// nothing where they never will.
     pub fits_after: Option<Micros>,
-    /// The time until the state equals an empty one.
+    /// The time until the state of the limit that the status speaks of equals an empty one.
     pub reset_after: Micros,
-    /// How long an admitted request waits for its turn; 0 for all but `leaky_bucket`.
+    /// The longest wait until an admitted request's turn, of all limits of the descriptor; 0 for all but `leaky_bucket`.
     pub wait: Micros,
 }
 
@@ -182,35 +185,103 @@ impl Limiter {
     ) -> Result<Answer, StoreError> {
         let in_force = self.policies.current.load_full();
         let Some(domain) = in_force.policies.domain(query.domain) else {
-            self.observer.decided(DecisionResult::UnknownDomain, started.elapsed());
-            return Ok(unmatched(query));
+            return Ok(self.unknown_domain(query, started));
         };
         let plan = Plan::of(&in_force.policies, domain, query);
+        let mode = self.mode(domain);
         let mut charges = plan.charges(query);
-        if charges.is_empty() {
-            self.observer.decided(DecisionResult::Ok, started.elapsed());
-            return Ok(plan.answer(query, None));
+        let mut decision = None;
+        if !charges.is_empty() {
+            let deadline = self.deadline(started, deadline);
+            self.set_bounds(&mut charges, None);
+            let mut answer = self.ask(&charges, mode, started, deadline).await;
+            if let Err(StoreError::Rewindow { now }) = answer {
+                // Nothing was charged: the store's clock and ours are on two sides of a boundary. Once is enough,
+                // unless its clock jumps meanwhile.
+                self.set_bounds(&mut charges, Some(now));
+                answer = self.ask(&charges, mode, started, deadline).await;
+            }
+            decision = Some(answer);
         }
-        let deadline = self.deadline(started, deadline);
-        self.set_bounds(&mut charges, None);
-        let mut decision = self.ask(&charges, started, deadline).await;
-        if let Err(StoreError::Rewindow { now }) = decision {
-            // Nothing was charged: the store's clock and ours are on two sides of a boundary. Once is enough, unless
-            // its clock jumps meanwhile.
-            self.set_bounds(&mut charges, Some(now));
-            decision = self.ask(&charges, started, deadline).await;
+        self.finish(query, &in_force, &plan, &charges, decision, started)
+    }
+
+    /// Whether [`Limiter::decide_now`] may be called.
+    #[must_use]
+    pub fn is_immediate(&self) -> bool {
+        self.store.is_immediate()
+    }
+
+    /// The same without waiting, and without a future to hold all of it.
+    ///
+    /// # Errors
+    /// When the store gave no decision.
+    ///
+    /// # Panics
+    /// When the store is not immediate.
+    pub fn decide_now(&self, query: &Query<'_>, started: Instant) -> Result<Answer, StoreError> {
+        // A guard and not a count that all cores would share: it does not outlive this call.
+        let in_force = self.policies.current.load();
+        let Some(domain) = in_force.policies.domain(query.domain) else {
+            return Ok(self.unknown_domain(query, started));
+        };
+        let plan = Plan::of(&in_force.policies, domain, query);
+        let mode = self.mode(domain);
+        let mut charges = plan.charges(query);
+        let mut decision = None;
+        if !charges.is_empty() {
+            self.set_bounds(&mut charges, None);
+            let mut answer = self.ask_now(&charges, mode, started);
+            if let Err(StoreError::Rewindow { now }) = answer {
+                self.set_bounds(&mut charges, Some(now));
+                answer = self.ask_now(&charges, mode, started);
+            }
+            decision = Some(answer);
         }
+        self.finish(query, &in_force, &plan, &charges, decision, started)
+    }
+
+    fn ask_now(&self, charges: &[Charge<'_>], mode: Mode, started: Instant) -> Result<Decision, StoreError> {
+        match self.store.decide(charges, mode, self.deadline(started, None)) {
+            Reply::Ready(decision) => decision,
+            Reply::Pending(_) => unreachable!("the store {} is not immediate", self.store.name()),
+        }
+    }
+
+    /// How a domain charges: as its policy says, else as the server does.
+    fn mode(&self, domain: &Domain) -> Mode {
+        domain.mode.unwrap_or(self.mode)
+    }
+
+    fn unknown_domain(&self, query: &Query<'_>, started: Instant) -> Answer {
+        self.observer.decided(DecisionResult::UnknownDomain, started.elapsed());
+        unmatched(query)
+    }
+
+    /// Counts what was decided, if anything had to be, and makes the answer of it.
+    fn finish(
+        &self,
+        query: &Query<'_>,
+        in_force: &InForce,
+        plan: &Plan<'_>,
+        charges: &[Charge<'_>],
+        decision: Option<Result<Decision, StoreError>>,
+        started: Instant,
+    ) -> Result<Answer, StoreError> {
         let decision = match decision {
-            Ok(decision) => decision,
-            Err(error) => {
+            None => None,
+            Some(Ok(decision)) => Some(decision),
+            Some(Err(error)) => {
                 self.observer.decided(DecisionResult::StoreFailed, started.elapsed());
                 return Err(error);
             }
         };
-        for ((charge, outcome), planned) in charges.iter().zip(&decision.outcomes).zip(&plan.charges) {
-            in_force.tally.charged(plan.charged(planned), charge, outcome);
+        if let Some(decision) = &decision {
+            for ((charge, outcome), planned) in charges.iter().zip(&decision.outcomes).zip(&plan.charges) {
+                in_force.tally.charged(plan.charged(planned), self.mode(plan.domain), charge, outcome);
+            }
         }
-        let answer = plan.answer(query, Some((&charges, &decision)));
+        let answer = plan.answer(query, decision.as_ref().map(|decision| (charges, decision)));
         let result = if answer.denied { DecisionResult::OverLimit } else { DecisionResult::Ok };
         self.observer.decided(result, started.elapsed());
         Ok(answer)
@@ -221,12 +292,20 @@ impl Limiter {
         self.observer.decided(DecisionResult::Invalid, started.elapsed());
     }
 
-    async fn ask(&self, charges: &[Charge<'_>], started: Instant, deadline: Instant) -> Result<Decision, StoreError> {
-        match self.store.decide(charges, self.mode, deadline) {
+    async fn ask(
+        &self,
+        charges: &[Charge<'_>],
+        mode: Mode,
+        started: Instant,
+        deadline: Instant,
+    ) -> Result<Decision, StoreError> {
+        match self.store.decide(charges, mode, deadline) {
             Reply::Ready(decision) => decision,
             Reply::Pending(decision) => {
                 let decision = decision.await;
-                let error = decision.as_ref().err().map(StoreError::kind);
+                // A store that asks for other boundaries has answered.
+                let failed = |error: &&StoreError| !matches!(error, StoreError::Rewindow { .. });
+                let error = decision.as_ref().err().filter(failed).map(StoreError::kind);
                 self.observer.store_called(error, started.elapsed());
                 decision
             }
@@ -279,7 +358,7 @@ impl Limiter {
         Ok((keys, stored))
     }
 
-    /// The store, for its health.
+    /// The store, for its health; decisions go through [`Limiter::decide`].
     #[must_use]
     pub fn store(&self) -> &dyn Store {
         &*self.store
@@ -328,7 +407,7 @@ fn keys_of<'p>(policies: &'p PolicySet, domain: &str, entries: &[Entry<'_>]) -> 
 /// The answer where nothing can match. [mt-7]
 fn unmatched(query: &Query<'_>) -> Answer {
     let statuses = query.descriptors.iter().map(|_| Status::default()).collect();
-    Answer { denied: false, statuses }
+    Answer { denied: false, wait: 0, statuses }
 }
 
 /// What is to be charged for a request, before the store is asked.
@@ -444,24 +523,22 @@ impl<'p> Plan<'p> {
     }
 
     fn answer(&self, query: &Query<'_>, decided: Option<(&[Charge<'_>], &Decision)>) -> Answer {
-        let replaced = replaced_names(&self.met);
-        let now = decided.map_or(0, |(_, decision)| decision.now);
+        let (denied, now) = decided.map_or((false, 0), |(_, decision)| (decision.denied, decision.now));
+        let wait = decided.map_or(0, |(charges, decision)| turn(charges, decision));
         let mut statuses = SmallVec::new();
         let mut rest = decided.map_or(&[][..], |(charges, _)| charges);
         let mut outcomes = decided.map_or(&[][..], |(_, decision)| &decision.outcomes);
         for group in 0..query.descriptors.len() {
             let count = rest.iter().take_while(|charge| usize::from(charge.group) == group).count();
             let status = match (self.met[group].rule, count) {
-                (Some(rule), 0) if passes_everything(rule, &replaced) => {
-                    Status { remaining: Hits::MAX, ..Status::default() }
-                }
+                (Some(rule), 0) if rule.unlimited => Status { remaining: Hits::MAX, ..Status::default() },
                 (_, 0) => Status::default(),
-                _ => status_of(&rest[..count], &outcomes[..count], now),
+                _ => status_of(&rest[..count], &outcomes[..count], denied, now),
             };
             statuses.push(status);
             (rest, outcomes) = (&rest[count..], &outcomes[count..]);
         }
-        Answer { denied: decided.is_some_and(|(_, decision)| decision.denied), statuses }
+        Answer { denied, wait, statuses }
     }
 }
 
@@ -475,13 +552,9 @@ fn is_replaced(name: Option<&str>, replaced: &[&str]) -> bool {
     name.is_some_and(|name| replaced.contains(&name))
 }
 
-fn passes_everything(rule: &Rule, replaced: &[&str]) -> bool {
-    rule.unlimited && !is_replaced(rule.unlimited_name.as_deref(), replaced)
-}
-
 /// What a descriptor is told about its limits: over, the longest wait among those that deny; within, the least that is
 /// left, and of equals the one that resets last. [dc-8]
-fn status_of(charges: &[Charge<'_>], outcomes: &[Outcome], now: Micros) -> Status {
+fn status_of(charges: &[Charge<'_>], outcomes: &[Outcome], denied: bool, now: Micros) -> Status {
     let denies = |charge: &Charge<'_>, outcome: &Outcome| charge.role != Role::Shadow && outcome.verdict.is_over();
     let wait = |outcome: &Outcome| match outcome.verdict {
         Verdict::Never => Micros::MAX,
@@ -512,16 +585,11 @@ fn status_of(charges: &[Charge<'_>], outcomes: &[Outcome], now: Micros) -> Statu
         Verdict::Over { retry_after } if over => retry_after,
         _ => outcome.reset_after,
     };
-    let fits_after = match outcome.verdict {
-        Verdict::Over { retry_after } => Some(retry_after),
-        Verdict::Never => None,
-        Verdict::Within => algorithm::fits_after(charge.limit, &outcome.state, charge.take.asked(), now),
-    };
     let detail = Detail {
         algorithm: charge.limit.algorithm().name(),
-        fits_after,
+        fits_after: fits_after(charges, outcomes, now),
         reset_after: outcome.reset_after,
-        wait: outcome.wait,
+        wait: if denied { 0 } else { outcomes.iter().map(|outcome| outcome.wait).max().unwrap_or(0) },
     };
     Status {
         over,
@@ -530,4 +598,34 @@ fn status_of(charges: &[Charge<'_>], outcomes: &[Outcome], now: Micros) -> Statu
         until_reset: Some(until_reset),
         detail: Some(detail),
     }
+}
+
+/// When the same hits would fit all of these limits again; nothing where one of them never holds so many.
+fn fits_after(charges: &[Charge<'_>], outcomes: &[Outcome], now: Micros) -> Option<Micros> {
+    let mut longest = 0;
+    for (charge, outcome) in charges.iter().zip(outcomes) {
+        let wait = match outcome.verdict {
+            Verdict::Over { retry_after } => retry_after,
+            Verdict::Never => return None,
+            Verdict::Within => algorithm::fits_after(charge.limit, &outcome.state, charge.take.asked(), now)?,
+        };
+        longest = longest.max(wait);
+    }
+    Some(longest)
+}
+
+/// How long an admitted request has to be held until its turn. [lb-2] A look takes no place in a bucket, nor does what is
+/// given back, and a rule that only watches holds nobody.
+fn turn(charges: &[Charge<'_>], decision: &Decision) -> Micros {
+    let mut longest = 0;
+    if decision.denied {
+        return longest;
+    }
+    for (charge, outcome) in charges.iter().zip(&decision.outcomes) {
+        let takes_a_place = matches!(charge.take, Take::Take(_) | Take::Force(_));
+        if takes_a_place && charge.role != Role::Shadow {
+            longest = longest.max(outcome.wait);
+        }
+    }
+    longest
 }

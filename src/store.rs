@@ -20,7 +20,7 @@ pub trait Store: Send + Sync {
     /// The store's name in settings, metrics and logs.
     fn name(&self) -> &'static str;
 
-    /// Makes one decision over all charges, in the order of [dc-2], by one reading of the store's clock. [tm-2]
+    /// Makes one decision over all charges, in the order of [dc-2], by one reading of the store's clock. [tm-1]
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision>;
 
     /// Takes back the charges that the receipts prove, each only as far as it still stands.
@@ -40,6 +40,16 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// With the reason, when it cannot.
     fn supports(&self, limit: &Limit) -> Result<(), String>;
+
+    /// Ends, with the reason, when a task of the store's own has died, without which it gives no more answers.
+    fn died(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
+        Box::pin(std::future::pending())
+    }
+
+    /// Whether decisions are always [`Reply::Ready`], so that callers need not be able to wait for one.
+    fn is_immediate(&self) -> bool {
+        false
+    }
 
     /// How many keys are stored, where that is cheap to know.
     fn keys(&self) -> Option<u64> {
@@ -76,7 +86,7 @@ pub enum StoreError {
     NotSent(Failure),
     /// The call was sent and not answered: whether it was charged cannot be known.
     Unknown(Failure),
-    /// None of a calendar window's boundaries held the store's own clock; nothing was charged. [cl-2]
+    /// None of a calendar window's boundaries held the store's own clock; nothing was charged. [cl-3]
     Rewindow {
         /// The store's clock.
         now: Micros,
@@ -140,7 +150,7 @@ impl<T> Reply<'_, T> {
 
 /// Where the time comes from.
 pub trait Clock: Send + Sync {
-    /// Microseconds since the Unix epoch. May step back; decisions cope with that. [tm-3]
+    /// Microseconds since the Unix epoch. May step back; decisions cope with that. [tm-2]
     fn now(&self) -> Micros;
 }
 

@@ -2,10 +2,14 @@
 
 mod support;
 
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
 use support::envoy::Envoy;
 use support::http::{self, Answer};
 use support::process::{PolicyDirectory, Weir};
 use support::redis::RedisServer;
+use support::wait::{PATIENCE, until};
 
 /// Three an hour for each user; the configuration of Envoy sends the header `x-user`.
 const POLICY: &str = "\
@@ -82,6 +86,135 @@ fn without_weir_nothing_passes() {
     weir.terminate();
     weir.wait_for_exit();
     assert_eq!(get(&envoy, &[("x-user", "ann")]).status, 500);
+}
+
+/// Five a second for each user, and each has its turn 200 ms after the one before it.
+const QUEUES: &str = "\
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {algorithm: leaky_bucket, unit: second, requests_per_unit: 5, burst: 5}
+";
+
+/// From one turn to the next.
+const TURN: Duration = Duration::from_millis(200);
+/// The hits that a queue holds.
+const BURST: usize = 5;
+/// As many requests at once pass a queue's end, unless deciding on them takes longer than this many turns past the burst.
+const AT_ONCE: usize = 12;
+/// Timers of Envoy count from when its event loop last woke up, a little before they are set.
+const TIMERS_EARLY: Duration = Duration::from_millis(10);
+
+/// One request that went through the queue: what its client saw, and what Envoy wrote about it.
+#[derive(Debug)]
+struct Queued {
+    status: u16,
+    /// From just before any of them was sent to the answer.
+    answered_after: Duration,
+    /// From just before it was sent to the answer.
+    took: Duration,
+    logged: Value,
+}
+
+impl Queued {
+    /// How long Envoy was told to hold it.
+    fn delay(&self) -> Duration {
+        let header = self.logged["delay_ms"].as_str().map_or(0, |text| text.parse().expect("whole milliseconds"));
+        Duration::from_millis(header)
+    }
+}
+
+/// Sends requests of one user at once, with more headers.
+fn queue(envoy: &Envoy, user: &str, headers: &[(&str, &str)]) -> Vec<Queued> {
+    let start = Instant::now();
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for i in 0..AT_ONCE {
+            threads.push(scope.spawn(move || {
+                let request = format!("{user}-{i}");
+                let own = [("x-user", user), ("x-request", &request)];
+                let sent = Instant::now();
+                let answer = get(envoy, &[&own[..], headers].concat());
+                (request, answer.status, start.elapsed(), sent.elapsed())
+            }));
+        }
+        threads.into_iter().map(|thread| thread.join().expect("an answer")).collect()
+    });
+    let mut queued = Vec::new();
+    for (request, status, answered_after, took) in answers {
+        let logged = until("the request in the access log", PATIENCE, || {
+            envoy.access_log(1).into_iter().find(|line| line["request"] == request)
+        });
+        queued.push(Queued { status, answered_after, took, logged });
+    }
+    queued.sort_by_key(|queued| queued.answered_after);
+    queued
+}
+
+/// Checks what holds of every queue, however slow the machine is. Answers how many were denied.
+fn check_queue(queued: &[Queued]) -> usize {
+    let (passed, denied): (Vec<_>, Vec<_>) = queued.iter().partition(|queued| queued.status == 200);
+    assert!(passed.len() >= BURST, "{queued:#?}");
+    for (i, passed) in passed.iter().enumerate() {
+        assert!(passed.took + TIMERS_EARLY >= passed.delay(), "not held: {passed:#?}");
+        let flags = if passed.delay().is_zero() { "-" } else { "DI" };
+        assert_eq!(passed.logged["flags"].as_str().unwrap_or("-"), flags, "{passed:#?}");
+        // No two turns are closer together, and the first is not before the first request was sent.
+        let turn = TURN * u32::try_from(i).expect("a few");
+        assert!(passed.answered_after + TIMERS_EARLY >= turn, "before turn {i}: {queued:#?}");
+    }
+    let waits = passed.iter().filter(|passed| !passed.delay().is_zero()).count();
+    assert!(waits > 0, "nothing had to wait: {queued:#?}");
+    for denied in &denied {
+        assert_eq!((denied.status, denied.delay()), (429, Duration::ZERO), "{denied:#?}");
+    }
+    denied.len()
+}
+
+#[test]
+fn envoy_holds_each_request_until_its_turn() {
+    let policies = PolicyDirectory::with_file("shop.yaml", QUEUES);
+    let arguments = ["--store", "memory", "--set", "response.delay_header=on", "--set", "response.dynamic_metadata=on"];
+    let weir = Weir::start(&policies.path(), &arguments);
+    let envoy = Envoy::start_holding(weir.grpc);
+
+    // A machine that stalls for seconds may decide on the last when the first have had their turns; then once more.
+    let users = ["ann", "bob", "cid"];
+    let queued = users.iter().map(|user| queue(&envoy, user, &[])).find(|queued| check_queue(queued) > 0);
+    let queued = queued.expect("a request past the end of the queue");
+    for queued in &queued {
+        // What the log says of the wait is what the header was made of.
+        let detail = &queued.logged["weir"]["detail"][0];
+        assert_eq!(detail["algorithm"], "leaky_bucket", "{queued:#?}");
+        let wait_us = detail["wait_us"].as_f64().expect("a wait");
+        assert_eq!((wait_us / 1_000.0).ceil(), queued.delay().as_millis() as f64, "{queued:#?}");
+        let fits_after_us = detail["fits_after_us"].as_f64().expect("it fits again");
+        assert!(queued.status == 200 || fits_after_us > 0.0, "{queued:#?}");
+        assert!(fits_after_us <= TURN.as_micros() as f64, "{queued:#?}");
+    }
+}
+
+/// Whoever sends the header that the fault filter obeys neither jumps the queue nor holds a request for a minute.
+#[test]
+fn a_header_of_the_clients_own_changes_no_turn() {
+    let policies = PolicyDirectory::with_file("shop.yaml", QUEUES);
+    let weir = Weir::start(&policies.path(), &["--store", "memory", "--set", "response.delay_header=on"]);
+    let envoy = Envoy::start_holding(weir.grpc);
+    for (user, delay) in [("ann", "0"), ("bob", "60000")] {
+        let own = [("x-envoy-fault-delay-request", delay), ("x-envoy-fault-delay-request-percentage", "0")];
+        check_queue(&queue(&envoy, user, &own));
+    }
+}
+
+/// Without the settings, nothing reaches Envoy that it did not ask for.
+#[test]
+fn nobody_waits_and_nothing_is_added_by_default() {
+    let policies = PolicyDirectory::with_file("shop.yaml", QUEUES);
+    let weir = Weir::start(&policies.path(), &["--store", "memory"]);
+    let envoy = Envoy::start_holding(weir.grpc);
+    for queued in queue(&envoy, "ann", &[]) {
+        assert_eq!((queued.delay(), &queued.logged["weir"]), (Duration::ZERO, &json!(null)), "{queued:#?}");
+    }
 }
 
 fn ask_five_times(envoy: &Envoy, user: &str) -> Vec<Answer> {

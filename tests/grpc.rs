@@ -248,6 +248,166 @@ fn reflection_lists_the_services_in_both_versions() {
     assert_eq!(v1alpha, [SERVICE, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"]);
 }
 
+const QUEUES: &str = "\
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {rate: 4/d, algorithm: leaky_bucket}}
+  - {key: tenant, rate_limit: {rate: 8/d, algorithm: leaky_bucket}}
+  - {key: path, rate_limits: [{rate: 2/d, algorithm: leaky_bucket, burst: 5}, 4/y]}
+  - {key: watched, shadow_mode: true, rate_limit: {rate: 1/d, algorithm: leaky_bucket, burst: 3}}
+  - {key: steady, rate_limit: {rate: 4/d, algorithm: gcra}}
+  - {key: staff, rate_limit: {unlimited: true}}
+";
+
+const DAY_MS: u64 = 86_400_000;
+
+/// The time that may pass between two requests of a test here, in milliseconds: so much less may a wait be.
+const SLACK_MS: u64 = 60_000;
+
+/// A request for one hit of each of these keys.
+fn each_of(keys: &[&str]) -> rls::RateLimitRequest {
+    let mut request = rls::request("shop", &[]);
+    request.descriptors = keys.iter().flat_map(|key| rls::request("shop", &[(key, "a")]).descriptors).collect();
+    request
+}
+
+/// The delay that an answer asks for, in milliseconds; it is all that the answer asks for.
+fn delay(answer: &rls::RateLimitResponse) -> Option<u64> {
+    assert!(answer.response_headers_to_add.is_empty(), "{answer:?}");
+    match &answer.request_headers_to_add[..] {
+        [] => None,
+        [header] => {
+            assert_eq!(header.key, "x-envoy-fault-delay-request");
+            Some(header.value.parse().expect("whole milliseconds"))
+        }
+        more => panic!("one header at most: {more:?}"),
+    }
+}
+
+fn assert_is_about(delay: Option<u64>, expected_ms: u64) {
+    let told = delay.expect("a delay");
+    assert!((expected_ms - SLACK_MS..=expected_ms).contains(&told), "{told} ms, expected {expected_ms}");
+}
+
+#[test]
+fn waits_are_told_only_where_a_setting_asks_for_it() {
+    for (settings, header, metadata) in [
+        (&[][..], false, false),
+        (&["response.delay_header=on"], true, false),
+        (&["response.dynamic_metadata=on"], false, true),
+    ] {
+        let served = Served::start(QUEUES, settings);
+        let mut client = Client::connect(served.at.grpc);
+        client.ask(each_of(&["user"])).expect("an answer");
+        let answer = client.ask(each_of(&["user"])).expect("an answer");
+        assert_eq!(delay(&answer).is_some(), header, "{settings:?}");
+        assert_eq!(answer.dynamic_metadata.is_some(), metadata, "{settings:?}");
+    }
+}
+
+#[test]
+fn the_longest_wait_of_all_descriptors_is_the_delay() {
+    let served = Served::start(QUEUES, &["response.delay_header=on"]);
+    let mut client = Client::connect(served.at.grpc);
+    let mut ask = |keys: &[&str]| client.ask(each_of(keys)).expect("an answer");
+    // The first of each has its turn at once.
+    assert_eq!(delay(&ask(&["user", "tenant", "staff", "nobody"])), None);
+    assert_is_about(delay(&ask(&["tenant", "user"])), DAY_MS / 4);
+    assert_is_about(delay(&ask(&["user", "tenant"])), DAY_MS / 2);
+    assert_is_about(delay(&ask(&["tenant"])), 3 * DAY_MS / 8);
+    // The second of two on one key comes after the first.
+    assert_is_about(delay(&ask(&["tenant", "tenant"])), 5 * DAY_MS / 8);
+    // gcra admits the same and holds nobody.
+    for _ in 0..4 {
+        let answer = ask(&["steady"]);
+        assert_eq!((answer.overall_code, delay(&answer)), (OK, None));
+    }
+}
+
+#[test]
+fn a_wait_counts_though_the_status_speaks_of_another_limit() {
+    let served = Served::start(QUEUES, &["response.delay_header=on", "response.dynamic_metadata=on"]);
+    let mut client = Client::connect(served.at.grpc);
+    client.ask(each_of(&["path"])).expect("an answer");
+    let answer = client.ask(each_of(&["path"])).expect("an answer");
+    let limit = answer.statuses[0].current_limit.as_ref().expect("a limit");
+    assert_eq!((limit.requests_per_unit, answer.statuses[0].limit_remaining), (4, 2));
+    assert_is_about(delay(&answer), DAY_MS / 2);
+}
+
+#[test]
+fn who_takes_no_place_in_a_queue_is_not_held() {
+    let served = Served::start(QUEUES, &["response.delay_header=on"]);
+    let mut client = Client::connect(served.at.grpc);
+    for _ in 0..2 {
+        // A rule that only watches.
+        let answer = client.ask(each_of(&["watched"])).expect("an answer");
+        assert_eq!((answer.overall_code, delay(&answer)), (OK, None));
+    }
+    client.ask(each_of(&["user", "user"])).expect("an answer");
+    let look = client.ask(rls::look("shop", &[("user", "a")])).expect("an answer");
+    assert_eq!((look.overall_code, delay(&look)), (OK, None));
+    let mut refund = each_of(&["user"]);
+    refund.descriptors[0].is_negative_hits = true;
+    let refund = client.ask(refund).expect("an answer");
+    assert_eq!((refund.overall_code, refund.statuses[0].limit_remaining, delay(&refund)), (OK, 3, None));
+}
+
+#[test]
+fn who_is_denied_is_not_held() {
+    for charging in ["charging=atomic", "charging=independent"] {
+        let settings = [charging, "response.delay_header=on", "response.dynamic_metadata=on"];
+        let served = Served::start(QUEUES, &settings);
+        let mut client = Client::connect(served.at.grpc);
+        let mut ask = |keys: &[&str]| client.ask(each_of(keys)).expect("an answer");
+        for _ in 0..4 {
+            assert_eq!(ask(&["user"]).overall_code, OK);
+        }
+        ask(&["tenant"]);
+        // The tenant has a turn to wait for, and the user none that would ever come.
+        let denied = ask(&["tenant", "user"]);
+        assert_eq!((denied.overall_code, delay(&denied)), (OVER_LIMIT, None), "{charging}");
+        let details = metadata(&denied);
+        assert_eq!([&details[0]["wait_us"], &details[1]["wait_us"]], [0.0, 0.0], "{charging}: {details}");
+    }
+}
+
+/// The list of details in an answer's metadata.
+fn metadata(answer: &rls::RateLimitResponse) -> serde_json::Value {
+    let json = rls::response_to_json(answer);
+    let metadata = &json["dynamicMetadata"];
+    assert_eq!(metadata.as_object().expect("metadata").len(), 1, "{json}");
+    metadata["weir"]["detail"].clone()
+}
+
+#[test]
+fn metadata_has_an_entry_for_each_status_in_order() {
+    let served = Served::start(QUEUES, &["response.dynamic_metadata=on"]);
+    let mut client = Client::connect(served.at.grpc);
+    client.ask(each_of(&["user"])).expect("an answer");
+    let mut request = each_of(&["staff", "user", "nobody", "steady"]);
+    request.hits_addend = 3;
+    let details = metadata(&client.ask(request).expect("an answer"));
+    let details = details.as_array().expect("a list");
+    assert_eq!(details.len(), 4);
+    assert!(details[0].is_null() && details[2].is_null(), "{details:?}");
+    let numbers = |detail: &serde_json::Value| {
+        ["fits_after_us", "reset_after_us", "wait_us"].map(|name| detail[name].as_f64().expect("a number"))
+    };
+    let (day_us, slack_us) = ((DAY_MS * 1_000) as f64, (SLACK_MS * 1_000) as f64);
+    assert_eq!(details[1]["algorithm"], "leaky_bucket");
+    // Full: three fit again when three are paid, and all four are paid after a day. One was before it.
+    for (told, expected) in numbers(&details[1]).into_iter().zip([0.75 * day_us, day_us, 0.25 * day_us]) {
+        assert!((expected - slack_us..=expected).contains(&told), "{details:?}");
+    }
+    assert_eq!(details[3]["algorithm"], "gcra");
+    assert_eq!(numbers(&details[3]), [0.5 * day_us, 0.75 * day_us, 0.0]);
+
+    // No unknown domain and no descriptor without a limit makes it empty: there is an entry for each status.
+    let nothing = client.ask(rls::request("nowhere", &[("user", "a")])).expect("an answer");
+    assert_eq!(metadata(&nothing), serde_json::json!([null]));
+}
+
 #[test]
 fn connections_are_spread_evenly_and_counted_while_they_last() {
     let served = Served::start(POLICY, &["runtime.cores=3"]);

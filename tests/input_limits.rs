@@ -125,7 +125,8 @@ fn a_request_may_have_its_bytes_and_no_more() {
     let at = raw.ask(&padded(REQUEST_BYTES)).expect("an answer");
     assert_eq!(at.statuses.len(), 1);
     let past = raw.ask(&padded(REQUEST_BYTES + 1)).expect_err("one more is refused");
-    assert_eq!(past.code(), Code::OutOfRange);
+    assert_eq!(past.code(), Code::InvalidArgument);
+    assert!(past.message().starts_with("request: "), "{past}");
     for number in ["262144", "262145"] {
         assert!(past.message().contains(number), "{past:?}");
     }

@@ -1,22 +1,27 @@
-//! Policy files as an operator writes them: what is refused and how it is told, what is accepted, and the texts of
-//! `weir check` and `weir explain`.
+//! Policy files as an operator writes them: what is refused and how it is told, and what is accepted; below it the
+//! texts of `weir check` and `weir explain` (shown.rs), and the page and
+//! the examples about them (page.rs).
 //!
 //! tests/data/policies/bad holds one file for each kind of mistake, with the problems expected of it beside it; with
 //! UPDATE_EXPECTED=1 those are written anew, to be read before they are committed.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot read its own files should fail")]
 
+#[path = "policies/page.rs"]
+mod page;
+#[path = "policies/shown.rs"]
+mod shown;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use weir::cli::{check, explain};
 use weir::config::policy_file::{
-    self, DESCRIPTORS_MAX, DOMAIN_BYTES_MAX, FILE_BYTES_MAX, KEY_BYTES_MAX, LEVELS_MAX, Loaded, PROBLEMS_MAX,
-    VALUE_BYTES_MAX, load_dir, nearest, parse,
+    DESCRIPTORS_MAX, DOMAIN_BYTES_MAX, FILE_BYTES_MAX, KEY_BYTES_MAX, KINDS, LEVELS_MAX, Loaded, PROBLEMS_MAX,
+    SHORT_UNITS, VALUE_BYTES_MAX, load_dir, nearest, parse,
 };
-use weir::engine::{Algorithm, Entry, Role, Rule};
+use weir::engine::{Algorithm, Anchor, CalendarUnit, Entry, Limit, Mode, Precision, Refill, Role, Rule, Unit};
 
 fn data(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/policies").join(folder)
@@ -161,6 +166,93 @@ fn limits_of_every_kind_are_as_written() {
     assert_eq!(several.replaces.len(), 1);
     let free = rule(&loaded, "shop", &[("free", "x")]).unwrap();
     assert!(free.unlimited && free.unlimited_name.as_deref() == Some("basic"));
+}
+
+#[test]
+fn each_algorithm_has_its_parameters_and_defaults() {
+    let loaded = good("all_algorithms.yaml");
+    let limit = |key: &str| &rule(&loaded, "shop", &[(key, "x")]).unwrap().limits[0];
+    let seconds = |seconds: u64| Precision::new(seconds * 1_000_000).unwrap();
+    let calendar = |unit| Algorithm::FixedWindow { anchor: Anchor::Calendar(unit) };
+    for (key, algorithm) in [
+        ("fixed_window", Algorithm::FIXED_WINDOW),
+        ("fixed_window of the clock", Algorithm::FIXED_WINDOW),
+        ("fixed_window of the first hit", Algorithm::FixedWindow { anchor: Anchor::FirstHit }),
+        ("fixed_window of the calendar", calendar(CalendarUnit::Month)),
+        ("fixed_window of a calendar", calendar(CalendarUnit::Week)),
+        ("sliding_window_counter", Algorithm::SlidingWindowCounter),
+        ("sliding_window", Algorithm::SlidingWindow { precision: seconds(60) }),
+        ("sliding_window of its own precision", Algorithm::SlidingWindow { precision: seconds(1) }),
+        ("sliding_window_log", Algorithm::SlidingWindowLog),
+        ("token_bucket", Algorithm::TokenBucket { burst: 10, refill: Refill::Continuous }),
+        ("token_bucket with a purse", Algorithm::TokenBucket { burst: 50, refill: Refill::Continuous }),
+        ("token_bucket by interval", Algorithm::TokenBucket { burst: 5, refill: Refill::Interval }),
+        ("leaky_bucket", Algorithm::LeakyBucket { burst: 10 }),
+        ("leaky_bucket with a queue", Algorithm::LeakyBucket { burst: 50 }),
+        ("gcra", Algorithm::Gcra { burst: 10 }),
+        ("gcra with a burst", Algorithm::Gcra { burst: 8 }),
+    ] {
+        assert_eq!(limit(key).algorithm(), algorithm, "{key}");
+    }
+    assert_eq!(limit("fixed_window of a calendar").zone(), "Europe/Berlin");
+    // UTC by name is no other calendar than UTC by default: they share their states.
+    let by_default = limit("fixed_window of the calendar");
+    assert_eq!(by_default.id(), limit("fixed_window of the calendar by name").id());
+    assert_eq!(by_default.zone(), "");
+    assert_eq!(loaded.policies.domain("shop").unwrap().mode, Some(Mode::Independent));
+}
+
+#[test]
+fn short_forms_stand_for_unit_and_number() {
+    let loaded = good("short_forms.yaml");
+    let limits = |key: &str| &*rule(&loaded, "shop", &[(key, "x")]).unwrap().limits;
+    let mut per_ten = Vec::new();
+    for unit in Unit::ALL {
+        per_ten.push((unit.name(), unit));
+    }
+    per_ten.extend(SHORT_UNITS);
+    for (word, unit) in per_ten {
+        assert_eq!(limits(word), [Limit::per_unit(10, unit)], "{word}");
+    }
+    let shape = |key: &str| (limits(key)[0].requests(), limits(key)[0].window().us());
+    assert_eq!(shape("length"), (5, 90_000_000));
+    assert_eq!(shape("none"), (0, 1_000_000));
+    assert_eq!(shape("most"), (u32::MAX, 1_000_000));
+    let ids = |key: &str| limits(key).iter().map(|limit| limit.id().to_owned()).collect::<Vec<_>>();
+    assert_eq!(ids("list"), ["f1s", "f60s", "g3600s"]);
+    assert_eq!(ids("twins"), ["f1s:soft", "f1s:hard"]);
+    assert_eq!(limits("bucket")[0].algorithm(), Algorithm::LeakyBucket { burst: 10 });
+    assert_eq!(loaded.policies.domain("shop").unwrap().mode, Some(Mode::Atomic));
+}
+
+/// What is refused and what is taken, for every key and algorithm, is what the table of keys says.
+#[test]
+fn a_parameter_is_taken_by_the_algorithms_of_its_table_and_by_no_other() {
+    let value = |key: &str| match key {
+        "burst" => "5",
+        "refill" => "interval",
+        "precision" => "12h",
+        "anchor" => "first_hit",
+        "calendar" | "post_paid" => "true",
+        "timezone" => "Europe/Berlin, calendar: true",
+        other => panic!("no value for {other}"),
+    };
+    let mut parameters = 0;
+    for key in KINDS.iter().flat_map(|kind| kind.keys) {
+        let Some(only) = &key.only else { continue };
+        parameters += 1;
+        for algorithm in Algorithm::NAMES {
+            let (name, value) = (key.name, value(key.name));
+            let text = format!(
+                "domain: d\ndescriptors: [{{key: a, rate_limit: {{rate: 9/day, algorithm: {algorithm}, {name}: {value}}}}}]"
+            );
+            let told = parse(&[("p.yaml", &text)]).err().map(|problems| problems.to_string());
+            let refused = told.as_ref().is_some_and(|told| told.contains(&format!("{name} on {algorithm}: ")));
+            assert_eq!(refused, !only.algorithms.contains(&algorithm), "{text}: {told:?}");
+            assert_eq!(told.is_some(), refused, "{text}: {told:?}");
+        }
+    }
+    assert_eq!(parameters, 7);
 }
 
 #[test]
@@ -370,6 +462,20 @@ fn policy_like() -> impl Strategy<Value = String> {
         "replaces",
         "algorithm",
         "gcra",
+        "sliding_window",
+        "token_bucket",
+        "precision",
+        "refill",
+        "interval",
+        "anchor",
+        "first_hit",
+        "calendar",
+        "timezone",
+        "Europe/Berlin",
+        "charging",
+        "rate",
+        "10/s",
+        "5/",
         "burst",
         "window",
         "90s",
@@ -450,284 +556,4 @@ proptest! {
             }
         }
     }
-}
-
-/// A request's descriptor, as `explain` takes it.
-fn descriptor(text: &str) -> Vec<(String, String)> {
-    let pairs = text.split(',').filter_map(|entry| entry.split_once('='));
-    pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
-}
-
-/// The texts, with the directory's name taken out of them.
-fn checked(dir: &Path) -> Result<String, String> {
-    let mut out = Vec::new();
-    let told = check::run(dir, &mut out).map_err(|failed| failed.to_string());
-    let clean = |text: String| text.replace(&format!("{}/", dir.display()), "");
-    match told {
-        Ok(()) => Ok(clean(String::from_utf8(out).unwrap())),
-        Err(problems) => {
-            assert!(out.is_empty(), "wrote a summary of a broken directory");
-            Err(clean(problems))
-        }
-    }
-}
-
-fn explained(dir: &Path, domain: &str, descriptors: &[&str]) -> String {
-    let descriptors: Vec<_> = descriptors.iter().map(|text| descriptor(text)).collect();
-    let mut out = Vec::new();
-    explain::run(dir, domain, &descriptors, &mut out).unwrap();
-    String::from_utf8(out).unwrap().replace(&format!("{}/", dir.display()), "")
-}
-
-fn quickstart() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/quickstart")
-}
-
-const SHOP: &str = "domain: shop
-descriptors:
-  - key: tenant
-    rate_limit: {unit: hour, requests_per_unit: 100, name: basic}
-    descriptors:
-      - key: path
-        value: /pay
-        rate_limit: {unit: minute, requests_per_unit: 2}
-      - key: path
-        descriptors:
-          - key: method
-            value: POST
-            rate_limit: {algorithm: gcra, window: 1m30s, requests_per_unit: 7, burst: 20}
-  - key: tenant
-    value: t9
-    descriptors:
-      - key: path
-        value: /files/*
-        share_threshold: true
-        rate_limit: {unit: hour, requests_per_unit: 9}
-  - key: plan
-    value: gold
-    shadow_mode: true
-    rate_limits:
-      - {unit: second, requests_per_unit: 50, replaces: [{name: basic}], drain: true}
-      - {unit: month, requests_per_unit: 0, name: monthly, post_paid: true}
-  - key: staff
-    rate_limit: {unlimited: true, name: staff}
-  - key: \"odd\\n\\e[1m\"
-";
-
-#[test]
-fn check_prints_the_quickstart() {
-    insta::assert_snapshot!(checked(&quickstart()).unwrap(), @"
-    domain quickstart   quickstart.yaml:4:9
-      user                            3 per hour      fixed_window
-      user=admin                      unlimited
-      user=banned                     0 per hour      fixed_window, denies everything
-      client                          10 per second   gcra burst 20
-      path=/download/* (all as one)   100 per 30s     fixed_window
-      login                           5 per minute    fixed_window
-                                      50 per day      fixed_window
-      plan=free
-        path=/search                  10 per minute   fixed_window
-        path                          60 per minute   fixed_window, shadow: never denies
-
-    1 domain, 8 rules, 8 limits in 1 file
-    ");
-}
-
-#[test]
-fn check_prints_a_tree() {
-    let dir = directory(&[("shop.yaml", SHOP), ("void.yml", "domain: void\n")]);
-    insta::assert_snapshot!(checked(dir.path()).unwrap(), @r#"
-    domain shop   shop.yaml:1:9
-      tenant                         100 per hour    fixed_window, name basic
-        path=/pay                    2 per minute    fixed_window
-        path
-          method=POST                7 per 1m30s     gcra burst 20
-      tenant=t9
-        path=/files/* (all as one)   9 per hour      fixed_window
-      plan=gold                      50 per second   fixed_window, drain, shadow: never denies, replaces basic
-                                     0 per month     fixed_window, name monthly, denies everything, post_paid, shadow: never denies, replaces basic
-      staff                          unlimited       name staff
-      odd\n\u{1b}[1m                 no limit
-
-    domain void   void.yml:1:9
-      no descriptors: everything passes
-
-    2 domains, 6 rules, 6 limits in 2 files
-    "#);
-}
-
-#[test]
-fn check_prints_problems_and_nothing_else() {
-    let dir = directory(&[("shop.yaml", &SHOP.replace("unit: minute", "unit: minutes")), ("void.yml", "")]);
-    insta::assert_snapshot!(checked(dir.path()).unwrap_err(), @r#"
-    shop.yaml:8:28: no unit "minutes", did you mean "minute"?
-    void.yml:1:1: empty: a policy file has a domain and descriptors
-    "#);
-}
-
-#[test]
-fn explain_tells_which_rule_and_where() {
-    let dir = directory(&[("shop.yaml", SHOP)]);
-    let text = explained(
-        dir.path(),
-        "shop",
-        &[
-            "tenant=t1",
-            "tenant=t1,path=/pay",
-            "tenant=t9,path=/files/a=b",
-            "tenant=t1,path=/x,method=POST",
-            "staff=ann",
-        ],
-    );
-    insta::assert_snapshot!(text, @"
-    domain shop   shop.yaml:1:9
-
-    descriptor 1   tenant=t1
-      tenant=t1   key alone   shop.yaml:3:5
-      rule tenant   shop.yaml:3:5
-        100 per hour   fixed_window, name basic
-          key w1:{shop|tenant=t1}f3600s
-
-    descriptor 2   tenant=t1, path=/pay
-      tenant=t1   key alone   shop.yaml:3:5
-      path=/pay   key and value   shop.yaml:6:9
-      rule tenant|path=/pay   shop.yaml:6:9
-        2 per minute   fixed_window
-          key w1:{shop|tenant=t1|path=/pay}f60s
-
-    descriptor 3   tenant=t9, path=/files/a=b
-      tenant=t9         key and value   shop.yaml:14:5
-      path=/files/a=b   pattern /files/*, all as one   shop.yaml:17:9
-      rule tenant=t9|path=/files/*   shop.yaml:17:9
-        9 per hour   fixed_window
-          key w1:{shop|tenant=t9|path=/files/*}f3600s
-
-    descriptor 4   tenant=t1, path=/x, method=POST
-      tenant=t1     key alone   shop.yaml:3:5
-      path=/x       key alone   shop.yaml:9:9
-      method=POST   key and value   shop.yaml:11:13
-      rule tenant|path|method=POST   shop.yaml:11:13
-        7 per 1m30s   gcra burst 20
-          key w1:{shop|tenant=t1|path=/x|method=POST}g90s
-
-    descriptor 5   staff=ann
-      staff=ann   key alone   shop.yaml:27:5
-      rule staff   shop.yaml:27:5
-        unlimited   name staff
-          passes, and no state is kept
-    ");
-}
-
-#[test]
-fn explain_tells_what_a_request_replaces() {
-    let dir = directory(&[("shop.yaml", SHOP)]);
-    insta::assert_snapshot!(explained(dir.path(), "shop", &["tenant=t1", "plan=gold"]), @"
-    domain shop   shop.yaml:1:9
-
-    descriptor 1   tenant=t1
-      tenant=t1   key alone   shop.yaml:3:5
-      rule tenant   shop.yaml:3:5
-        100 per hour   fixed_window, name basic
-          left out: descriptor 2 replaces it by name
-
-    descriptor 2   plan=gold
-      plan=gold   key and value   shop.yaml:21:5
-      rule plan=gold   shop.yaml:21:5
-        50 per second   fixed_window, drain, shadow: never denies, replaces basic
-          key w1:{shop|plan=gold}f1s
-        0 per month   fixed_window, name monthly, denies everything, post_paid, shadow: never denies, replaces basic
-          key w1:{shop|plan=gold}f2592000s
-    ");
-}
-
-#[test]
-fn explain_tells_why_nothing_matches() {
-    let dir = directory(&[("shop.yaml", SHOP)]);
-    let text = explained(
-        dir.path(),
-        "shop",
-        &[
-            "tenat=t1",
-            "plan=silver",
-            "colour=red",
-            "tenant=t9,path=/pay",
-            "tenant=t9",
-            "tenant=t1,path=/pay,x=1",
-            "odd\n\u{1b}[1m=1",
-            "",
-        ],
-    );
-    insta::assert_snapshot!(text, @r#"
-    domain shop   shop.yaml:1:9
-
-    descriptor 1   tenat=t1
-      tenat=t1   no such key, did you mean "tenant"?
-      no rule, so it passes
-
-    descriptor 2   plan=silver
-      plan=silver   no such value, there is plan=gold
-      no rule, so it passes
-
-    descriptor 3   colour=red
-      colour=red   no such key, there is tenant, tenant=t9, plan=gold, staff, odd\n\u{1b}[1m
-      no rule, so it passes
-
-    descriptor 4   tenant=t9, path=/pay
-      tenant=t9   key and value   shop.yaml:14:5
-      path=/pay   no such value, there is path=/files/*
-      no rule, so it passes
-
-    descriptor 5   tenant=t9
-      tenant=t9   key and value   shop.yaml:14:5
-      no rule, so it passes: rules stand deeper, below path=/files/*
-
-    descriptor 6   tenant=t1, path=/pay, x=1
-      tenant=t1   key alone   shop.yaml:3:5
-      path=/pay   key and value   shop.yaml:6:9
-      x=1         nothing stands deeper here
-      no rule, so it passes: the rule at shop.yaml:6:9 counts only for a descriptor that ends with path=/pay
-
-    descriptor 7   odd\n\u{1b}[1m=1
-      odd\n\u{1b}[1m=1   key alone   shop.yaml:29:5
-      no rule, so it passes: this descriptor of the policy has no limit
-
-    descriptor 8
-      no rule, so it passes: a descriptor without entries matches nothing
-    "#);
-}
-
-#[test]
-fn explain_tells_of_an_unknown_domain() {
-    let dir = directory(&[("shop.yaml", SHOP), ("other.yaml", "domain: other\n")]);
-    insta::assert_snapshot!(explained(dir.path(), "shpo", &["a=b"]), @r#"
-    no domain "shpo", did you mean "shop"?
-    a request of an unknown domain passes
-    "#);
-    insta::assert_snapshot!(explained(dir.path(), "nothing-like-it", &["a=b"]), @r#"
-    no domain "nothing-like-it", there is other, shop
-    a request of an unknown domain passes
-    "#);
-}
-
-#[test]
-fn the_quickstart_limits_a_user_to_three_an_hour() {
-    let loaded = policy_file::load_dir(&quickstart()).unwrap();
-    let limits = &rule(&loaded, "quickstart", &[("user", "ann")]).unwrap().limits;
-    assert_eq!((limits.len(), limits[0].requests(), limits[0].window().us()), (1, 3, 3_600_000_000));
-}
-
-#[test]
-fn a_writer_that_fails_is_told() {
-    struct Full;
-    impl std::io::Write for Full {
-        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
-            Err(std::io::Error::other("no space"))
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let failed = check::run(&quickstart(), &mut Full).unwrap_err();
-    assert!(matches!(failed, check::Failed::Output(_)), "{failed}");
-    assert_eq!(failed.to_string(), "cannot write: no space");
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::config::policy_file::{DomainOutline, Loaded, Outline, Problems, load_dir};
 use crate::config::settings::spell;
-use crate::engine::{Limit, PolicySet, Role, Rule};
+use crate::engine::{Algorithm, Anchor, Domain, Limit, Mode, PolicySet, Refill, Role, Rule};
 
 /// How far the limits are moved to the right so that they stand below each other, in characters. Longer descriptors
 /// push theirs further.
@@ -45,7 +45,8 @@ fn write_domain(policies: &PolicySet, domain: &DomainOutline, out: &mut dyn Writ
     for outline in &domain.descriptors {
         add_rows(policies, outline, 1, &mut rows);
     }
-    writeln!(out, "domain {}   {}", printable(&domain.name), domain.place)?;
+    let found = policies.domain(&domain.name);
+    writeln!(out, "domain {}   {}{}", printable(&domain.name), domain.place, found.map_or("", charging))?;
     if rows.is_empty() {
         writeln!(out, "{INDENT}no descriptors: everything passes")?;
     }
@@ -64,6 +65,15 @@ fn write_domain(policies: &PolicySet, domain: &DomainOutline, out: &mut dyn Writ
         writeln!(out, "{}", line.trim_end())?;
     }
     Ok(())
+}
+
+/// How a domain is charged, as the end of its line; empty where its policy leaves that to the setting.
+pub(super) fn charging(domain: &Domain) -> &'static str {
+    match domain.mode {
+        None => "",
+        Some(Mode::Atomic) => "   charging atomic",
+        Some(Mode::Independent) => "   charging independent",
+    }
 }
 
 /// One line of the tree: a descriptor and a limit of it, or a further limit.
@@ -126,18 +136,44 @@ pub(super) fn describe(rule: &Rule) -> Vec<(String, String)> {
 fn amount(limit: &Limit) -> String {
     let window = match limit.window().unit() {
         Some(unit) => unit.name().to_owned(),
-        None => spell(std::time::Duration::from_micros(limit.window().us())),
+        None => length(limit.window().us()),
     };
     format!("{} per {window}", limit.requests())
 }
 
+fn length(us: u64) -> String {
+    spell(std::time::Duration::from_micros(us))
+}
+
+/// The algorithm and whatever shapes it, written as in a policy: `token_bucket burst 20 refill interval`.
+fn algorithm(limit: &Limit) -> String {
+    let algorithm = limit.algorithm();
+    let mut text = algorithm.name().to_owned();
+    match algorithm {
+        Algorithm::FixedWindow { anchor: Anchor::Clock }
+        | Algorithm::SlidingWindowCounter
+        | Algorithm::SlidingWindowLog => {}
+        Algorithm::FixedWindow { anchor: Anchor::FirstHit } => text.push_str(" anchor first_hit"),
+        Algorithm::FixedWindow { anchor: Anchor::Calendar(_) } => {
+            text.push_str(" calendar ");
+            text.push_str(if limit.zone().is_empty() { "UTC" } else { limit.zone() });
+        }
+        Algorithm::SlidingWindow { precision } => {
+            text.push_str(" precision ");
+            text.push_str(&length(precision.get()));
+        }
+        Algorithm::TokenBucket { burst, .. } | Algorithm::LeakyBucket { burst } | Algorithm::Gcra { burst } => {
+            text.push_str(&format!(" burst {burst}"));
+        }
+    }
+    if let Algorithm::TokenBucket { refill: Refill::Interval, .. } = algorithm {
+        text.push_str(" refill interval");
+    }
+    text
+}
+
 fn details(limit: &Limit) -> Vec<String> {
-    let name = limit.algorithm().name();
-    let algorithm = match limit.algorithm().burst() {
-        Some(burst) => format!("{name} burst {burst}"),
-        None => name.to_owned(),
-    };
-    let mut details = vec![algorithm];
+    let mut details = vec![algorithm(limit)];
     if let Some(name) = &limit.name {
         details.push(format!("name {}", printable(name)));
     }

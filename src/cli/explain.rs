@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::check::{Failed, describe, label, printable};
+use super::check::{Failed, charging, describe, label, printable};
 use crate::config::policy_file::{DomainOutline, Loaded, Outline, Place, Position, load_dir, nearest};
 use crate::engine::key::write_key;
 use crate::engine::policy::{Match, Step};
@@ -33,7 +33,7 @@ pub fn run(
         unknown_domain(&loaded, domain, out)?;
         return Ok(());
     };
-    writeln!(out, "domain {}   {}", printable(domain), outline.place)?;
+    writeln!(out, "domain {}   {}{}", printable(domain), outline.place, charging(found))?;
     let request = Request { loaded: &loaded, outline, domain: found, descriptors: &entries_of(descriptors) };
     for i in 0..request.descriptors.len() {
         writeln!(out)?;
@@ -106,7 +106,7 @@ impl<'r> Request<'r> {
         for (i, (amount, details)) in describe(rule).into_iter().enumerate() {
             writeln!(out, "    {}", format!("{amount}   {details}").trim_end())?;
             let limit = rule.limits.get(i);
-            let name = limit.map_or(rule.unlimited_name.as_deref(), |limit| limit.name.as_deref());
+            let name = limit.and_then(|limit| limit.name.as_deref());
             if let Some(by) = name.and_then(|name| self.replaced_by(name)) {
                 writeln!(out, "      left out: descriptor {} replaces it by name", by + 1)?;
             } else if let Some(limit) = limit {

@@ -2,6 +2,7 @@
 //!
 //! ```yaml
 //! domain: shop                    # one file, one domain
+//! charging: atomic                # or independent; without it, the setting of that name
 //! descriptors:
 //!   - key: path
 //!     value: /pay/*               # optional; a star stands for any text
@@ -15,15 +16,17 @@
 //!     descriptors: []             # the next level
 //! ```
 //!
-//! `unlimited: true` stands alone in a rate limit, but for `name` and `replaces`. Extensions: `window: 1m30s` in place
-//! of `unit`, `algorithm: gcra` with `burst`, `drain`, `post_paid`, `rate_limits`. Numbers and booleans are values as
-//! written; nothing (`~`, `null`) is the same as leaving a key out, except for a rate limit, which would silently
-//! limit nothing. Anchors, aliases and merge keys are read as envoyproxy/ratelimit reads them, under a bound on what
-//! they expand to.
+//! docs/policies.md is the reference of all keys. Numbers and booleans are values as written; nothing (`~`, `null`) is
+//! the same as leaving a key out, except for a rate limit, which would silently limit nothing. Anchors, aliases and
+//! merge keys are read as envoyproxy/ratelimit reads them, under a bound on what they expand to.
 //!
 //! A load gives either a whole policy set, with the place of every rule, or every problem of every file, each with
 //! file, line and column. Not here: what a policy decides (engine/policy.rs) and when files are read again (watch.rs).
 
+mod fields;
+mod keys;
+mod limit;
+mod rate;
 mod reader;
 mod yaml;
 
@@ -37,6 +40,8 @@ use super::watch::policy_files;
 use crate::engine::PolicySet;
 use reader::Reader;
 
+pub use keys::{KINDS, Key, Kind, Only};
+pub use rate::SHORT_UNITS;
 pub use yaml::{DEPTH_MAX, NODES_MAX};
 
 /// The largest policy file, in bytes.

@@ -200,7 +200,7 @@ pub enum Algorithm {
         /// How it is refilled.
         refill: Refill,
     },
-    /// Pacing: admits what `gcra` does, and tells each request its turn.
+    /// Pacing: admits what `gcra` does, and tells each request its turn. [lb-1]
     LeakyBucket {
         /// The most hits at one instant, at least 1.
         burst: u32,
@@ -349,6 +349,7 @@ pub struct Limit {
     full: (u64, u64),
     /// The IANA name of a calendar's time zone; empty for UTC, and for every other limit.
     zone: Box<str>,
+    is_keyed_by_name: bool,
     id: Box<str>,
 }
 
@@ -383,7 +384,7 @@ impl Limit {
                 }
             }
         }
-        let mut limit = Self {
+        let limit = Self {
             requests,
             window,
             algorithm,
@@ -392,10 +393,10 @@ impl Limit {
             post_paid: false,
             full,
             zone: "".into(),
+            is_keyed_by_name: false,
             id: "".into(),
         };
-        limit.id = super::key::limit_id(&limit, None);
-        Ok(limit)
+        Ok(limit.with_id())
     }
 
     /// A fixed window of one unit: what a limit in the request is, and what a policy gives by default.
@@ -411,8 +412,7 @@ impl Limit {
     #[must_use]
     pub fn in_zone(mut self, zone: &str) -> Self {
         self.zone = zone.into();
-        self.id = super::key::limit_id(&self, None);
-        self
+        self.with_id()
     }
 
     /// The IANA name of a calendar's time zone; empty for UTC, and for every limit without a calendar.
@@ -424,7 +424,13 @@ impl Limit {
     /// Makes the name part of the key: one list holds limits of equal shape, told apart by their names.
     #[must_use]
     pub fn keyed_by_name(mut self) -> Self {
-        self.id = super::key::limit_id(&self, self.name.as_deref());
+        self.is_keyed_by_name = true;
+        self.with_id()
+    }
+
+    fn with_id(mut self) -> Self {
+        let name = self.name.as_deref().filter(|_| self.is_keyed_by_name);
+        self.id = super::key::limit_id(&self, name);
         self
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::decision::Outcome;
 use super::policy::{PolicySet, Rule};
-use super::{Charge, Hits};
+use super::{Charge, Hits, Mode};
 
 /// Hears what happens. Every method but `loaded` is called on the request path: it must neither block nor allocate.
 pub trait Observer: Send + Sync {
@@ -31,8 +31,8 @@ pub trait Observer: Send + Sync {
 /// Counts what happens to the rules of one policy set, so that an answer is never counted to another load's rules.
 pub trait Tally: Send + Sync {
     /// A limit was charged: the `limit`-th of `rule`, or one that came with a request for `domain`.
-    fn charged(&self, limit: Charged<'_>, charge: &Charge<'_>, outcome: &Outcome) {
-        let _ = (limit, charge, outcome);
+    fn charged(&self, limit: Charged<'_>, mode: Mode, charge: &Charge<'_>, outcome: &Outcome) {
+        let _ = (limit, mode, charge, outcome);
     }
 }
 

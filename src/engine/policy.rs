@@ -8,7 +8,7 @@ use std::fmt;
 use hashbrown::{HashMap, HashSet};
 use smallvec::SmallVec;
 
-use super::charge::Role;
+use super::charge::{Mode, Role};
 use super::descriptor::Entry;
 use super::limit::Limit;
 
@@ -20,6 +20,8 @@ pub const LIMITS_PER_RULE_MAX: usize = 8;
 pub struct DomainSpec {
     /// The domain's name, not empty.
     pub name: String,
+    /// How its requests are charged; none where that is left to the setting `charging`.
+    pub mode: Option<Mode>,
     /// The rules at the first level.
     pub descriptors: Vec<NodeSpec>,
 }
@@ -57,7 +59,7 @@ pub enum RuleKind {
     Limits(Vec<Limit>),
     /// Passes everything and is never stored. [mt-4]
     Unlimited {
-        /// A name by which another rule can replace it.
+        /// A name for people: nothing is left out by it. [mt-5]
         name: Option<Box<str>>,
     },
 }
@@ -152,7 +154,7 @@ pub struct Rule {
     pub limits: Box<[Limit]>,
     /// Whether it passes everything.
     pub unlimited: bool,
-    /// The name of an unlimited rule, for `replaces`.
+    /// The name of an unlimited rule, for people: nothing is left out by it. [mt-5]
     pub unlimited_name: Option<Box<str>>,
     /// Whether its limits deny.
     pub role: Role,
@@ -165,7 +167,7 @@ pub struct Rule {
 pub enum Step<'p> {
     /// Key and value are written so in the policy.
     Exact,
-    /// The first pattern of the key, in file order, that the value matches.
+    /// The pattern of the key that the value repeats as written, else the first in file order that it matches.
     Pattern(&'p Pattern),
     /// The key alone.
     KeyAlone,
@@ -202,10 +204,13 @@ impl Node {
         if let Some(node) = branch.by_value.get(entry.value) {
             return Some((Step::Exact, node));
         }
-        for (pattern, node) in &branch.patterns {
-            if pattern.matches(entry.value) {
-                return Some((Step::Pattern(pattern), node));
-            }
+        let is_text = |pattern: &Pattern| pattern.as_str() == entry.value;
+        let mut patterns = branch.patterns.iter();
+        // The very text of a pattern, which only a value with a star in it can be, is met before any that it matches.
+        let text =
+            if entry.value.contains('*') { patterns.clone().find(|(pattern, _)| is_text(pattern)) } else { None };
+        if let Some((pattern, node)) = text.or_else(|| patterns.find(|(pattern, _)| pattern.matches(entry.value))) {
+            return Some((Step::Pattern(pattern), node));
         }
         branch.alone.as_deref().map(|node| (Step::KeyAlone, node))
     }
@@ -216,6 +221,8 @@ impl Node {
 pub struct Domain {
     /// The domain's name.
     pub name: Box<str>,
+    /// How its requests are charged; none where that is left to the setting `charging`. [dc-4]
+    pub mode: Option<Mode>,
     root: Node,
 }
 
@@ -237,7 +244,7 @@ impl PolicySet {
             let mut root = Node::default();
             insert_all(&mut set.rules, &mut root, &spec.name, "", spec.descriptors)?;
             let name: Box<str> = spec.name.as_str().into();
-            let domain = Domain { name: name.clone(), root };
+            let domain = Domain { name: name.clone(), mode: spec.mode, root };
             if set.domains.insert(name, domain).is_some() {
                 return Err(PolicyError::DuplicateDomain(spec.name));
             }
@@ -264,7 +271,7 @@ impl PolicySet {
 
     /// The rule that a descriptor meets in a domain of this set. [mt-1]
     ///
-    /// At each level: key and value as written, else the first pattern in file order, else the key alone; once a
+    /// At each level: key and value as written (a pattern's text too), else the first pattern in file order, else the key alone; once a
     /// branch is taken there is no way back. A rule counts only at the depth at which the descriptor ends.
     #[must_use]
     pub fn find<'p>(&'p self, domain: &'p Domain, entries: &[Entry<'_>]) -> Match<'p> {
@@ -429,7 +436,7 @@ mod tests {
     }
 
     fn compile(descriptors: Vec<NodeSpec>) -> Result<PolicySet, PolicyError> {
-        PolicySet::compile(vec![DomainSpec { name: "shop".into(), descriptors }])
+        PolicySet::compile(vec![DomainSpec { name: "shop".into(), mode: None, descriptors }])
     }
 
     fn met(set: &PolicySet, entries: &[(&str, &str)]) -> Option<String> {
@@ -449,6 +456,8 @@ mod tests {
         .expect("compiles");
         assert_eq!(met(&set, &[("a", "123")]).as_deref(), Some("a=123"));
         assert_eq!(met(&set, &[("a", "124")]).as_deref(), Some("a=1*"));
+        assert_eq!(met(&set, &[("a", "12*")]).as_deref(), Some("a=12*"), "as written");
+        assert_eq!(met(&set, &[("a", "12**")]).as_deref(), Some("a=1*"));
         assert_eq!(met(&set, &[("a", "9")]).as_deref(), Some("a"));
         assert_eq!(met(&set, &[("a", "")]).as_deref(), Some("a"));
         assert_eq!(met(&set, &[("a", "9"), ("b", "x")]).as_deref(), Some("a|b"));

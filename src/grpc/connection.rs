@@ -47,9 +47,8 @@ pub(super) struct Accepted {
 }
 
 impl Accepted {
-    /// Takes a connection away from the acceptor's runtime. Small messages are sent at once.
+    /// Takes a connection away from the acceptor's runtime.
     pub(super) fn new(stream: TcpStream, load: &Load) -> io::Result<Self> {
-        stream.set_nodelay(true)?;
         Ok(Self { stream: stream.into_std()?, counted: Counted::new(load) })
     }
 

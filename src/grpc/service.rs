@@ -4,6 +4,8 @@
 //! is looked up or boxed twice on the way to the limiter. Not here: what is asked and answered (rls), and deciding.
 
 use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -14,12 +16,12 @@ use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder
 use tonic::codegen::{BoxFuture, Service, http};
 use tonic::metadata::MetadataMap;
 use tonic::server::UnaryService;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
 
 use super::status::{Refusal, status};
-use crate::limiter::Limiter;
+use crate::limiter::{Answer, Limiter, Query, StoreError};
 use crate::rls::convert::{self, Bounds, Extras};
 use crate::rls::proto::{RateLimitRequest, RateLimitResponse};
 
@@ -32,7 +34,7 @@ const REFLECTION_V1: &str = "/grpc.reflection.v1.ServerReflection/";
 const REFLECTION_V1ALPHA: &str = "/grpc.reflection.v1alpha.ServerReflection/";
 
 /// Space for a request or response to start with, in bytes; they are small, and buffers grow.
-const BUFFER_BYTES: usize = 1_024;
+const BUFFER_BYTES: usize = 512;
 /// Responses are sent when so many bytes wait; more than any response, which is one message.
 const YIELD_BYTES: usize = 32 * 1_024;
 
@@ -43,13 +45,26 @@ const ANSWER_MARGIN: Duration = Duration::from_millis(1);
 /// Any other service, as a function of the whole request.
 pub(super) type Other = Arc<dyn Fn(http::Request<Body>) -> BoxFuture<http::Response<Body>, Infallible> + Send + Sync>;
 
-/// Everything that one runtime serves.
+/// Everything that one runtime serves. Cloned for every request, hence behind one count.
 #[derive(Clone)]
-pub(super) struct Services {
-    pub(super) limits: Arc<RateLimits>,
-    pub(super) health: HealthServer<HealthService>,
-    pub(super) reflection_v1: Other,
-    pub(super) reflection_v1alpha: Other,
+pub(super) struct Services(Arc<Inner>);
+
+struct Inner {
+    limits: Arc<RateLimits>,
+    health: HealthServer<HealthService>,
+    reflection_v1: Other,
+    reflection_v1alpha: Other,
+}
+
+impl Services {
+    pub(super) fn new(
+        limits: RateLimits,
+        health: HealthServer<HealthService>,
+        reflection_v1: Other,
+        reflection_v1alpha: Other,
+    ) -> Self {
+        Self(Arc::new(Inner { limits: Arc::new(limits), health, reflection_v1, reflection_v1alpha }))
+    }
 }
 
 /// What ShouldRateLimit needs.
@@ -73,20 +88,21 @@ impl Service<http::Request<Body>> for Services {
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let path = request.uri().path();
         if path == SHOULD_RATE_LIMIT {
-            let limits = self.limits.clone();
+            let limits = self.0.limits.clone();
             return Box::pin(async move {
                 let mut grpc = tonic::server::Grpc::new(Protobuf).max_decoding_message_size(limits.request_bytes);
-                Ok(grpc.unary(ShouldRateLimit(limits), request).await)
+                let response = grpc.unary(ShouldRateLimit(limits.clone()), request).await;
+                Ok(limits.with_our_code(response))
             });
         }
         if path.starts_with(HEALTH) {
-            return self.health.call(request);
+            return self.0.health.clone().call(request);
         }
         if path.starts_with(REFLECTION_V1) {
-            return (self.reflection_v1)(request);
+            return (self.0.reflection_v1)(request);
         }
         if path.starts_with(REFLECTION_V1ALPHA) {
-            return (self.reflection_v1alpha)(request);
+            return (self.0.reflection_v1alpha)(request);
         }
         let status = Status::unimplemented(format!("no method {path}; this server has {SHOULD_RATE_LIMIT}"));
         Box::pin(std::future::ready(Ok(status.into_http())))
@@ -97,23 +113,80 @@ struct ShouldRateLimit(Arc<RateLimits>);
 
 impl UnaryService<RateLimitRequest> for ShouldRateLimit {
     type Response = RateLimitResponse;
-    type Future = BoxFuture<Response<RateLimitResponse>, Status>;
+    type Future = Answering;
 
-    fn call(&mut self, request: Request<RateLimitRequest>) -> Self::Future {
+    fn call(&mut self, request: Request<RateLimitRequest>) -> Answering {
+        let started = Instant::now();
+        if self.0.limiter.is_immediate() {
+            return Answering::AtOnce(Some(self.0.answer_now(request.get_ref(), started)));
+        }
         let limits = self.0.clone();
-        Box::pin(async move {
-            let started = Instant::now();
-            let deadline = deadline(request.metadata(), started);
-            let request = request.get_ref();
-            let query = convert::query(request, &limits.bounds).map_err(|invalid| {
-                limits.limiter.refused(started);
-                status(&Refusal::Invalid(invalid))
-            })?;
-            match limits.limiter.decide(&query, started, deadline).await {
-                Ok(answer) => Ok(Response::new(convert::response(answer, limits.extras))),
-                Err(error) => Err(status(&Refusal::Store(error))),
+        Answering::Later(Box::pin(async move { limits.answer(&request, started).await }))
+    }
+}
+
+type Answered = Result<Response<RateLimitResponse>, Status>;
+
+/// An answer that is there, or one that a store still has to make.
+#[expect(clippy::large_enum_variant, reason = "a box is what an answer that is there does without")]
+enum Answering {
+    AtOnce(Option<Answered>),
+    Later(BoxFuture<Response<RateLimitResponse>, Status>),
+}
+
+impl Future for Answering {
+    type Output = Answered;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered> {
+        match &mut *self {
+            Self::AtOnce(answer) => match answer.take() {
+                Some(answer) => Poll::Ready(answer),
+                None => unreachable!("nobody polls a future that has ended"),
+            },
+            Self::Later(answer) => answer.as_mut().poll(context),
+        }
+    }
+}
+
+impl RateLimits {
+    /// A request that is too large is refused by tonic, whose code for it is not ours for bad input.
+    fn with_our_code(&self, response: http::Response<Body>) -> http::Response<Body> {
+        // Only a refusal has its code among the headers.
+        if !response.headers().contains_key("grpc-status") {
+            return response;
+        }
+        match Status::from_header_map(response.headers()) {
+            Some(status) if status.code() == Code::OutOfRange => {
+                self.limiter.refused(Instant::now());
+                Status::invalid_argument(format!("request: {}", status.message())).into_http()
             }
+            _ => response,
+        }
+    }
+
+    fn query<'r>(&self, request: &'r RateLimitRequest, started: Instant) -> Result<Query<'r>, Status> {
+        convert::query(request, &self.bounds).map_err(|invalid| {
+            self.limiter.refused(started);
+            status(&Refusal::Invalid(invalid))
         })
+    }
+
+    fn answer_now(&self, request: &RateLimitRequest, started: Instant) -> Answered {
+        let query = self.query(request, started)?;
+        self.answered(self.limiter.decide_now(&query, started))
+    }
+
+    async fn answer(&self, request: &Request<RateLimitRequest>, started: Instant) -> Answered {
+        let deadline = deadline(request.metadata(), started);
+        let query = self.query(request.get_ref(), started)?;
+        self.answered(self.limiter.decide(&query, started, deadline).await)
+    }
+
+    fn answered(&self, decided: Result<Answer, StoreError>) -> Answered {
+        match decided {
+            Ok(answer) => Ok(Response::new(convert::response(answer, self.extras))),
+            Err(error) => Err(status(&Refusal::Store(error))),
+        }
     }
 }
 
@@ -193,6 +266,17 @@ impl Decoder for Protobuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_deadline_leaves_time_for_the_answer() {
+        let started = Instant::now();
+        let mut metadata = MetadataMap::new();
+        assert_eq!(deadline(&metadata, started), None);
+        for (timeout, expected) in [("20m", Duration::from_millis(19)), ("500u", Duration::ZERO)] {
+            metadata.insert("grpc-timeout", timeout.parse().unwrap());
+            assert_eq!(deadline(&metadata, started), Some(started + expected), "{timeout}");
+        }
+    }
 
     #[test]
     fn timeouts_are_read_as_grpc_writes_them() {

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Site, json_error, metrics, not_found, readyz, wrong_method};
-use crate::limiter::{Entry, Limit, Rule, parse_entries};
+use crate::limiter::{Algorithm, Anchor, Domain, Entry, Limit, Mode, Refill, Rule, parse_entries};
 
 /// Every path, for whoever asks for another.
 const PATHS: [&str; 5] = [
@@ -41,15 +41,24 @@ pub(super) fn router(site: &Arc<Site>) -> Router {
 async fn policies(State(site): State<Arc<Site>>) -> Json<Value> {
     let shown = site.report.policies.lock();
     let policies = &shown.policies;
-    let mut domains: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
-    for domain in policies.domains() {
-        domains.insert(&domain.name, Vec::new());
-    }
+    let mut rules: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for (rule, place) in policies.rules().iter().zip(&shown.places) {
-        domains.entry(&rule.domain).or_default().push(rule_as_json(rule, place));
+        rules.entry(&rule.domain).or_default().push(rule_as_json(rule, place));
     }
-    let domains: Vec<Value> =
-        domains.into_iter().map(|(name, rules)| json!({ "domain": name, "rules": rules })).collect();
+    let mut domains: Vec<&Domain> = policies.domains().collect();
+    domains.sort_by(|a, b| a.name.cmp(&b.name));
+    let domains: Vec<Value> = domains
+        .into_iter()
+        .map(|domain| {
+            let charging = domain.mode.map(|mode| match mode {
+                Mode::Atomic => "atomic",
+                Mode::Independent => "independent",
+            });
+            let rules = rules.remove(&*domain.name).unwrap_or_default();
+            // Without a charging of its own, a domain has the server's.
+            json!({ "domain": domain.name, "charging": charging, "rules": rules })
+        })
+        .collect();
     Json(json!({ "domains": domains }))
 }
 
@@ -65,15 +74,34 @@ fn rule_as_json(rule: &Rule, place: &str) -> Value {
     })
 }
 
+/// A limit with what a policy can say of it; parameters that its algorithm lacks are left out.
 fn limit_as_json(limit: &Limit) -> Value {
-    json!({
+    let mut shown = json!({
         "name": limit.name,
         "algorithm": limit.algorithm().name(),
         "requests": limit.requests(),
         "window_us": limit.window().us(),
         "capacity": limit.capacity(),
         "id": limit.id(),
-    })
+        "drain": limit.drain,
+        "post_paid": limit.post_paid,
+    });
+    match limit.algorithm() {
+        Algorithm::FixedWindow { anchor: Anchor::Clock } => shown["anchor"] = json!("clock"),
+        Algorithm::FixedWindow { anchor: Anchor::FirstHit } => shown["anchor"] = json!("first_hit"),
+        Algorithm::FixedWindow { anchor: Anchor::Calendar(unit) } => {
+            let zone = if limit.zone().is_empty() { "UTC" } else { limit.zone() };
+            shown["calendar"] = json!({ "unit": unit.unit().name(), "timezone": zone });
+        }
+        Algorithm::SlidingWindow { precision } => shown["precision_us"] = json!(precision.get()),
+        Algorithm::TokenBucket { refill: Refill::Continuous, .. } => shown["refill"] = json!("continuous"),
+        Algorithm::TokenBucket { refill: Refill::Interval, .. } => shown["refill"] = json!("interval"),
+        Algorithm::SlidingWindowCounter
+        | Algorithm::SlidingWindowLog
+        | Algorithm::LeakyBucket { .. }
+        | Algorithm::Gcra { .. } => {}
+    }
+    shown
 }
 
 /// Which state is asked for.

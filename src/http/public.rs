@@ -10,7 +10,6 @@ use axum::extract::{DefaultBodyLimit, FromRequest as _, Query, Request, State};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use serde::Deserialize;
 
 use super::{Site, metrics, not_found, readyz, wrong_method};
 use crate::lifecycle::Phase;
@@ -46,24 +45,37 @@ async fn healthcheck(State(site): State<Arc<Site>>) -> Response {
     }
 }
 
-/// What `/json` can be asked for beside the body.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Asked {
-    /// Adds to each status what Envoy's format has no field for.
-    #[serde(default)]
-    detail: bool,
+/// Whether `/json` is asked for the detail of each status, which Envoy's format has no field for.
+///
+/// # Errors
+/// What is wrong with the question.
+fn wants_detail(asked: Result<Query<Vec<(String, String)>>, QueryRejection>) -> Result<bool, String> {
+    let Query(asked) = asked.map_err(|rejection| rejection.body_text())?;
+    let mut detail = None;
+    for (name, value) in asked {
+        if name != "detail" {
+            return Err(format!("no question {name:?}, only detail"));
+        }
+        let wanted = value.parse().map_err(|_| format!("detail: {value:?} is not true or false"))?;
+        if detail.replace(wanted).is_some() {
+            return Err("detail: asked twice".to_owned());
+        }
+    }
+    Ok(detail.unwrap_or(false))
 }
 
 /// Decides a request in JSON. The content type does not matter, as it does not to envoyproxy/ratelimit.
 async fn decide(
     State(site): State<Arc<Site>>,
-    asked: Result<Query<Asked>, QueryRejection>,
+    asked: Result<Query<Vec<(String, String)>>, QueryRejection>,
     request: Request,
 ) -> Response {
-    let wants_detail = match asked {
-        Ok(Query(Asked { detail })) => detail,
-        Err(rejection) => return refusal(StatusCode::BAD_REQUEST, &rejection.body_text()),
+    let wants_detail = match wants_detail(asked) {
+        Ok(detail) => detail,
+        Err(reason) => {
+            site.limiter.refused(Instant::now());
+            return refusal(StatusCode::BAD_REQUEST, &reason);
+        }
     };
     let body = match tokio::time::timeout(BODY_PATIENCE, Bytes::from_request(request, &())).await {
         Ok(Ok(body)) => body,

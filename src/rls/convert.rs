@@ -189,7 +189,7 @@ pub struct Extras {
     pub delay_header: bool,
 }
 
-/// The header by which Envoy's fault filter, set to `header_delay`, delays a request: milliseconds.
+/// The header by which Envoy's fault filter, set to `header_delay`, delays a request: milliseconds. [lb-3]
 pub const DELAY_HEADER: &str = "x-envoy-fault-delay-request";
 
 /// The answer, as it goes over the wire.
@@ -199,16 +199,12 @@ pub fn response(answer: Answer, extras: Extras) -> RateLimitResponse {
     if extras.dynamic_metadata {
         response.dynamic_metadata = Some(detail::metadata(&answer));
     }
-    if extras.delay_header && !answer.denied {
-        let wait = answer.statuses.iter().filter_map(|status| Some(status.detail?.wait)).max().unwrap_or(0);
-        if wait > 0 {
-            let value = wait.div_ceil(1_000).to_string();
-            response.request_headers_to_add.push(HeaderValue {
-                key: DELAY_HEADER.to_owned(),
-                value,
-                ..HeaderValue::default()
-            });
-        }
+    if extras.delay_header && answer.wait > 0 {
+        response.request_headers_to_add.push(HeaderValue {
+            key: DELAY_HEADER.to_owned(),
+            value: answer.wait.div_ceil(1_000).to_string(),
+            ..HeaderValue::default()
+        });
     }
     response.statuses = answer.statuses.into_iter().map(status).collect();
     response
@@ -372,6 +368,7 @@ mod tests {
     fn a_status_without_a_limit_is_only_a_code() {
         let answer = Answer {
             denied: true,
+            wait: 0,
             statuses: smallvec::smallvec![
                 Status::default(),
                 Status { remaining: Hits::MAX, ..Status::default() },

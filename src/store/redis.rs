@@ -1,4 +1,4 @@
-//! Redis: states that replicas share and that outlive a process. [rd-1]
+//! Redis: states that replicas share and that outlive a process, until they expire. [rd-1] [rd-2]
 //!
 //! Each decision is one call of one script, so that it is atomic and costs one round trip, which it shares with the
 //! other decisions in flight. Not here: connections (redis/pool.rs), batching and deadlines (redis/pipeline.rs) and the
@@ -8,6 +8,8 @@ pub mod pipeline;
 pub mod pool;
 mod wire;
 
+use std::future::Future;
+use std::pin::Pin;
 use std::time::Instant;
 
 use redis::{Cmd, Value};
@@ -17,7 +19,7 @@ use super::{Failure, Peeked, Reply, Store, StoreError, Undo};
 use crate::engine::{Charge, Decision, Limit, Micros, Mode, decision};
 
 /// Answers of Redis that prove that nothing was charged: the call was refused before its first write. [rd-4]
-const NOTHING_RAN: [(&str, &str); 14] = [
+const NOTHING_RAN: [(&str, &str); 16] = [
     ("READONLY", "readonly"),
     ("LOADING", "loading"),
     ("MASTERDOWN", "masterdown"),
@@ -29,6 +31,8 @@ const NOTHING_RAN: [(&str, &str); 14] = [
     ("BUSY", "busy"),
     ("NOSCRIPT", "noscript"),
     ("OOM", "oom"),
+    ("MISCONF", "misconf"),
+    ("NOREPLICAS", "noreplicas"),
     ("NOAUTH", "noauth"),
     ("NOPERM", "noperm"),
     ("WRONGTYPE", "wrongtype"),
@@ -137,6 +141,10 @@ impl Store for Redis {
 
     fn supports(&self, _limit: &Limit) -> Result<(), String> {
         Ok(())
+    }
+
+    fn died(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
+        Box::pin(self.pipeline.died())
     }
 }
 

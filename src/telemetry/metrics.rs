@@ -45,7 +45,6 @@ pub struct Metrics {
     loads: IntCounter,
     load_errors: IntCounter,
     last_load: IntGauge,
-    mode: Mode,
     near_percent: u32,
 }
 
@@ -54,7 +53,7 @@ impl Metrics {
     ///
     /// # Errors
     /// Two metrics have one name, which only a mistake in this file can cause.
-    pub fn new(mode: Mode, near_percent: u32) -> Result<Self, prometheus::Error> {
+    pub fn new(near_percent: u32) -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
         let counter = |name: &str, help: &str| {
             let counter = IntCounter::new(name, help)?;
@@ -110,7 +109,6 @@ impl Metrics {
             loads,
             load_errors,
             last_load,
-            mode,
             near_percent,
         })
     }
@@ -175,7 +173,7 @@ struct PerRuntime {
 impl Observer for PerRuntime {
     fn loaded(&self, policies: &PolicySet) -> Arc<dyn Tally> {
         let metrics = &self.metrics;
-        Arc::new(metrics.rules.load(policies, metrics.mode, metrics.near_percent))
+        Arc::new(metrics.rules.load(policies, metrics.near_percent))
     }
 
     fn decided(&self, result: DecisionResult, took: Duration) {
@@ -295,7 +293,7 @@ impl Rules {
     }
 
     /// Looks up the counts of all these rules, and forgets those of rules that are gone.
-    fn load(&self, policies: &PolicySet, mode: Mode, near_percent: u32) -> RuleTally {
+    fn load(&self, policies: &PolicySet, near_percent: u32) -> RuleTally {
         let mut before = self.counts.lock();
         let mut counts = BTreeMap::new();
         let mut keep = |labels: Labels| -> Arc<Counts> {
@@ -316,7 +314,7 @@ impl Rules {
             overrides.insert(domain.name.clone(), keep(labels));
         }
         *before = counts;
-        RuleTally { rules, overrides, mode, near_percent }
+        RuleTally { rules, overrides, near_percent }
     }
 }
 
@@ -324,12 +322,11 @@ impl Rules {
 struct RuleTally {
     rules: Vec<Box<[Arc<Counts>]>>,
     overrides: BTreeMap<Box<str>, Arc<Counts>>,
-    mode: Mode,
     near_percent: u32,
 }
 
 impl Tally for RuleTally {
-    fn charged(&self, limit: Charged<'_>, charge: &Charge<'_>, outcome: &Outcome) {
+    fn charged(&self, limit: Charged<'_>, mode: Mode, charge: &Charge<'_>, outcome: &Outcome) {
         let counts = match limit {
             Charged::Rule(rule, limit) => self.rules.get(rule.id as usize).and_then(|limits| limits.get(limit)),
             Charged::Override { domain } => self.overrides.get(domain),
@@ -337,7 +334,7 @@ impl Tally for RuleTally {
         let Some(counts) = counts else {
             return;
         };
-        let part = split(charge, outcome, self.mode, self.near_percent);
+        let part = split(charge, outcome, mode, self.near_percent);
         if part.hits > 0 {
             let shadow = charge.role == Role::Shadow && outcome.verdict.is_over();
             counts.add(&part, shadow);
@@ -593,7 +590,7 @@ mod tests {
             }),
             descriptors: Vec::new(),
         });
-        let domain = DomainSpec { name: "shop".into(), descriptors: descriptors.collect() };
+        let domain = DomainSpec { name: "shop".into(), mode: None, descriptors: descriptors.collect() };
         PolicySet::compile(vec![domain]).unwrap()
     }
 
@@ -603,7 +600,7 @@ mod tests {
         let take = Take::Take(hits);
         let charges = [Charge { key: "k", limit, take, group: 0, role: rule.role, share: 0, bounds: None }];
         let (decision, _) = decision::decide(&charges, &[0], |_| None, Mode::Atomic, NOW).expect("no calendar");
-        tally.charged(Charged::Rule(rule, 0), &charges[0], &decision.outcomes[0]);
+        tally.charged(Charged::Rule(rule, 0), Mode::Atomic, &charges[0], &decision.outcomes[0]);
     }
 
     fn lines(metrics: &Metrics, start: &str) -> Vec<String> {
@@ -613,7 +610,7 @@ mod tests {
 
     #[test]
     fn a_reload_keeps_the_counts_of_rules_that_stay_and_drops_the_others() {
-        let metrics = Arc::new(Metrics::new(Mode::Atomic, 80).unwrap());
+        let metrics = Arc::new(Metrics::new(80).unwrap());
         let observer = metrics.observer();
         let before = policies(&["user", "tenant"]);
         let old = observer.loaded(&before);
@@ -635,7 +632,7 @@ mod tests {
 
     #[test]
     fn an_override_is_counted_by_its_domain() {
-        let metrics = Arc::new(Metrics::new(Mode::Atomic, 80).unwrap());
+        let metrics = Arc::new(Metrics::new(80).unwrap());
         let policies = policies(&["user"]);
         let tally = metrics.observer().loaded(&policies);
         let limit = per_hour(5);
@@ -643,14 +640,14 @@ mod tests {
         let charges =
             [Charge { key: "k", limit: &limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None }];
         let (decision, _) = decision::decide(&charges, &[0], |_| None, Mode::Atomic, NOW).expect("no calendar");
-        tally.charged(Charged::Override { domain: "shop" }, &charges[0], &decision.outcomes[0]);
+        tally.charged(Charged::Override { domain: "shop" }, Mode::Atomic, &charges[0], &decision.outcomes[0]);
         let line = "weir_hits_total{domain=\"shop\",limit=\"(request)\",rule=\"(request)\"} 2";
         assert!(lines(&metrics, "weir_hits_total").contains(&line.to_owned()));
     }
 
     #[test]
     fn runtimes_add_up_and_buckets_hold_their_bound() {
-        let metrics = Arc::new(Metrics::new(Mode::Atomic, 80).unwrap());
+        let metrics = Arc::new(Metrics::new(80).unwrap());
         let (one, other) = (metrics.observer(), metrics.observer());
         one.decided(DecisionResult::Ok, Duration::from_micros(50));
         other.decided(DecisionResult::Ok, Duration::from_nanos(50_001));

@@ -1,5 +1,5 @@
-//! A real Envoy on loopback that asks weir before every request. Its configuration is
-//! tests/data/envoy/envoy.yaml; its ports are free ones that it takes itself.
+//! A real Envoy on loopback that asks weir before every request. Its configuration is one of
+//! tests/data/envoy; its ports are free ones that it takes itself.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -12,10 +12,20 @@ use tempfile::TempDir;
 use super::http;
 use super::process::end;
 use super::python;
-use super::wait::{PATIENCE, within};
+use super::wait::{PATIENCE, until, within};
 
 /// The listener that clients use, as the configuration names it.
 const INGRESS: &str = "ingress";
+
+/// Asks weir before every request, and nothing more.
+const ASKING: &str = include_str!("../data/envoy/envoy.yaml");
+/// Holds each request until its turn, too, and logs each.
+const HOLDING: &str = include_str!("../data/envoy/holding.yaml");
+
+/// Where the access log is, in the directory.
+const ACCESS_LOG: &str = "access.log";
+/// How often Envoy writes its access log out, in milliseconds.
+const LOG_FLUSH_MS: &str = "20";
 
 /// A running Envoy.
 #[derive(Debug)]
@@ -29,10 +39,18 @@ pub struct Envoy {
 impl Envoy {
     /// Starts one that asks the weir at this address.
     pub fn start(weir: SocketAddr) -> Envoy {
+        Envoy::with(ASKING, weir)
+    }
+
+    /// Starts one that asks the weir at this address, and then holds each request until its turn.
+    pub fn start_holding(weir: SocketAddr) -> Envoy {
+        Envoy::with(HOLDING, weir)
+    }
+
+    fn with(template: &str, weir: SocketAddr) -> Envoy {
         let directory = TempDir::new().expect("a temporary directory");
         let config = directory.path().join("envoy.yaml");
-        let socket = directory.path().join("upstream.sock");
-        std::fs::write(&config, configuration(weir, &socket)).expect("the configuration");
+        std::fs::write(&config, configuration(template, weir, directory.path())).expect("the configuration");
         let log = File::create(directory.path().join("log")).expect("a file for the log");
         let admin = directory.path().join("admin");
 
@@ -43,7 +61,7 @@ impl Envoy {
             .arg(&config)
             .arg("--admin-address-path")
             .arg(&admin)
-            .args(["--concurrency", "1", "--log-level", "warning"])
+            .args(["--concurrency", "1", "--log-level", "warning", "--file-flush-interval-msec", LOG_FLUSH_MS])
             // Several may run at once: they share nothing.
             .arg("--disable-hot-restart")
             .stdin(Stdio::null())
@@ -56,6 +74,18 @@ impl Envoy {
             None => panic!("envoy did not open its listener"),
         }
         envoy
+    }
+
+    /// Waits for so many lines of the access log, and returns them.
+    pub fn access_log(&self, lines: usize) -> Vec<Value> {
+        let path = self.directory.path().join(ACCESS_LOG);
+        until("the access log", PATIENCE, || {
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            // A line that is not complete yet has no end.
+            let complete = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+            let read: Vec<Value> = complete.map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
+            (read.len() >= lines).then_some(read)
+        })
     }
 
     fn log(&self) -> String {
@@ -72,12 +102,12 @@ impl Drop for Envoy {
     }
 }
 
-fn configuration(weir: SocketAddr, upstream_socket: &Path) -> String {
-    let template = include_str!("../data/envoy/envoy.yaml");
+fn configuration(template: &str, weir: SocketAddr, directory: &Path) -> String {
     template
         .replace("{{weir_host}}", &weir.ip().to_string())
         .replace("{{weir_port}}", &weir.port().to_string())
-        .replace("{{upstream_socket}}", &upstream_socket.to_string_lossy())
+        .replace("{{upstream_socket}}", &directory.join("upstream.sock").to_string_lossy())
+        .replace("{{access_log}}", &directory.join(ACCESS_LOG).to_string_lossy())
 }
 
 /// Asks Envoy's admin, once that has written its own address, where the listener is.

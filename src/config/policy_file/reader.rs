@@ -1,4 +1,6 @@
-//! What the keys of a policy file mean: trees in, rules and problems out.
+//! What the keys of a policy file and of its descriptors mean: trees in, rules and problems out.
+//!
+//! Not here: what one limit says (limit.rs), and what keys there are (keys.rs).
 //!
 //! A problem never stops the reading, so that all are told at once; a value that is wrong is told where it stands and
 //! then counts as told, so that one mistake does not bring forth others.
@@ -6,89 +8,19 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::fields::{Fields, Read};
+use super::keys::{DESCRIPTOR, FILE};
+use super::limit::ReadLimit;
 use super::yaml::{Document, NodeId, Value};
 use super::{
-    DESCRIPTORS_MAX, DOMAIN_BYTES_MAX, DomainOutline, FILE_BYTES_MAX, KEY_BYTES_MAX, LEVELS_MAX, Loaded,
-    NAME_BYTES_MAX, Outline, PROBLEMS_MAX, Place, Position, Problem, Problems, REPLACES_MAX, VALUE_BYTES_MAX, nearest,
-    shown, too_large,
+    DESCRIPTORS_MAX, DOMAIN_BYTES_MAX, DomainOutline, FILE_BYTES_MAX, KEY_BYTES_MAX, LEVELS_MAX, Loaded, Outline,
+    PROBLEMS_MAX, Place, Position, Problem, Problems, VALUE_BYTES_MAX, shown, too_large,
 };
-use crate::config::settings::duration;
 use crate::engine::policy::{DomainSpec, LIMITS_PER_RULE_MAX, NodeSpec, RuleKind, RuleSpec};
-use crate::engine::{Algorithm, Limit, LimitError, PolicySet, Role, Unit, Window};
-
-/// A mapping that a policy is made of: the keys that it can have.
-struct Kind {
-    /// What it is called in messages.
-    name: &'static str,
-    keys: &'static [&'static str],
-    /// Keys that envoyproxy/ratelimit knows there and weir does not yet.
-    not_yet: &'static [&'static str],
-}
-
-const FILE: Kind = Kind { name: "a policy file", keys: &["domain", "descriptors"], not_yet: &[] };
-const DESCRIPTOR: Kind = Kind {
-    name: "a descriptor",
-    keys: &["key", "value", "rate_limit", "rate_limits", "shadow_mode", "share_threshold", "descriptors"],
-    not_yet: &["quota_mode", "detailed_metric", "value_to_metric", "metadata"],
-};
-const LIMIT: Kind = Kind {
-    name: "a rate limit",
-    keys: &[
-        "unit",
-        "requests_per_unit",
-        "window",
-        "algorithm",
-        "burst",
-        "unlimited",
-        "name",
-        "replaces",
-        "drain",
-        "post_paid",
-    ],
-    not_yet: &[],
-};
-const REPLACED: Kind = Kind { name: "an entry of replaces", keys: &["name"], not_yet: &[] };
-const KINDS: [&Kind; 4] = [&FILE, &DESCRIPTOR, &LIMIT, &REPLACED];
-/// What a rate limit without limits cannot have.
-const NOT_WITH_UNLIMITED: [&str; 7] =
-    ["unit", "requests_per_unit", "window", "algorithm", "burst", "drain", "post_paid"];
+use crate::engine::{Mode, PolicySet, Role};
 
 /// A problem of the value at hand is on the list already.
-struct Told;
-
-/// A value that may be absent, or wrong.
-type Read<T> = Result<Option<T>, Told>;
-
-/// The values of a mapping by the keys of its kind.
-struct Fields {
-    at: Position,
-    kind: &'static Kind,
-    /// Where the key stands and its value, in the order of the kind's keys.
-    found: Vec<Option<(Position, NodeId)>>,
-    /// Keys that a misspelled one was probably meant to be.
-    meant: Vec<&'static str>,
-}
-
-impl Fields {
-    fn get(&self, key: &str) -> Option<(Position, NodeId)> {
-        let index = self.kind.keys.iter().position(|&known| known == key)?;
-        self.found[index]
-    }
-
-    /// Whether the key is neither there nor there under a misspelled name.
-    fn lacks(&self, key: &str) -> bool {
-        self.get(key).is_none() && !self.meant.contains(&key)
-    }
-}
-
-/// One limit as read, with what it says about its rule.
-struct ReadLimit {
-    at: Position,
-    /// None where the rule is unlimited.
-    limit: Option<Limit>,
-    name: Option<Box<str>>,
-    replaces: Vec<(Position, String)>,
-}
+pub(super) struct Told;
 
 /// Reads files one after the other into one policy set.
 #[derive(Default)]
@@ -150,21 +82,28 @@ impl Reader {
     }
 }
 
-struct FileReader<'r> {
+/// Reads one file. What all files share is told to the reader of all.
+pub(super) struct FileReader<'r> {
     file: &'r Arc<str>,
-    document: &'r Document<'r>,
+    pub(super) document: &'r Document<'r>,
     all: &'r mut Reader,
     problems: Vec<(Position, String)>,
 }
 
 impl FileReader<'_> {
-    fn tell(&mut self, at: Position, message: impl Into<String>) -> Told {
+    /// Notes a problem.
+    pub(super) fn tell(&mut self, at: Position, message: impl Into<String>) -> Told {
         if self.problems.len() < PROBLEMS_MAX {
             self.problems.push((at, message.into()));
         } else {
             self.all.problems.more += 1;
         }
         Told
+    }
+
+    /// Whether further problems of this file are only counted.
+    pub(super) fn is_full(&self) -> bool {
+        self.problems.len() >= PROBLEMS_MAX
     }
 
     fn place(&self, position: Position) -> Place {
@@ -181,11 +120,16 @@ impl FileReader<'_> {
             return;
         };
         let domain = self.domain(&fields);
+        let mode = match self.choice(&fields, "charging", &["atomic", "independent"]) {
+            Ok(Some("atomic")) => Some(Mode::Atomic),
+            Ok(Some(_)) => Some(Mode::Independent),
+            Ok(None) | Err(Told) => None,
+        };
         let (specs, outlines) = self.descriptors(&fields, 1);
         if let Ok((at, name)) = domain {
             let place = self.place(at);
             self.all.domains.insert(name.clone(), self.all.outlines.len());
-            self.all.specs.push(DomainSpec { name: name.clone(), descriptors: specs });
+            self.all.specs.push(DomainSpec { name: name.clone(), mode, descriptors: specs });
             self.all.outlines.push(DomainOutline { name, place, descriptors: outlines });
         }
     }
@@ -264,7 +208,7 @@ impl FileReader<'_> {
         let shadow_mode = self.flag(&fields, "shadow_mode");
         if let (Ok(value), Ok(true)) = (&value, &share_threshold)
             && !value.as_deref().is_some_and(|value| value.contains('*'))
-            && !fields.meant.contains(&"value")
+            && (fields.get("value").is_some() || fields.lacks("value"))
         {
             let at = fields.get("share_threshold").map_or(fields.at, |(at, _)| at);
             self.tell(at, "share_threshold needs a value with * in it: values that match share one count");
@@ -396,308 +340,5 @@ impl FileReader<'_> {
             }
         }
         result
-    }
-
-    /// One limit, under `rate_limit` or in the list of `rate_limits`.
-    fn limit(&mut self, at: Position, id: NodeId) -> Result<ReadLimit, Told> {
-        if self.document.node(id).is_null() {
-            return Err(self.tell(at, "an empty rate limit: give it unit and requests_per_unit, or leave it out"));
-        }
-        let fields = self.fields(id, &LIMIT)?;
-        let name = self.text(&fields, "name", NAME_BYTES_MAX);
-        let replaces = self.replaces(&fields);
-        let unlimited = self.flag(&fields, "unlimited");
-        let limit = match unlimited {
-            Ok(true) => self.nothing_but_unlimited(&fields).map(|()| None),
-            Ok(false) => self.counted(&fields).map(Some),
-            Err(told) => Err(told),
-        };
-        let (mut limit, name, replaces) = (limit?, name?.map(String::into_boxed_str), replaces?);
-        if let Some(limit) = &mut limit {
-            limit.name.clone_from(&name);
-        }
-        Ok(ReadLimit { at, limit, name, replaces })
-    }
-
-    fn nothing_but_unlimited(&mut self, fields: &Fields) -> Result<(), Told> {
-        let mut result = Ok(());
-        for key in NOT_WITH_UNLIMITED {
-            if let Some((at, _)) = fields.get(key) {
-                result = Err(self.tell(at, format!("{key} with unlimited: true, which has no limit to speak of")));
-            }
-        }
-        result
-    }
-
-    /// A limit that counts.
-    fn counted(&mut self, fields: &Fields) -> Result<Limit, Told> {
-        let requests = match self.number(fields, "requests_per_unit") {
-            Ok(None) if fields.lacks("requests_per_unit") => {
-                Err(self.tell(fields.at, "a rate limit without requests_per_unit"))
-            }
-            Ok(None) => Err(Told),
-            Ok(Some(requests)) => Ok(requests),
-            Err(told) => Err(told),
-        };
-        let window = self.window(fields);
-        let drain = self.flag(fields, "drain");
-        let post_paid = self.flag(fields, "post_paid");
-        let burst = self.number(fields, "burst");
-        let algorithm = self.algorithm(fields);
-        if let (Ok(Algorithm::FixedWindow { .. }), Some((at, _))) = (&algorithm, fields.get("burst")) {
-            self.tell(at, "burst without algorithm: gcra: a fixed_window admits all of requests_per_unit at once");
-            return Err(Told);
-        }
-        let (requests, window, algorithm, burst) = (requests?, window?, algorithm?, burst?);
-        let algorithm = match algorithm {
-            // A limit of 0 admits nothing, whatever its burst.
-            Algorithm::Gcra { .. } => Algorithm::Gcra { burst: burst.unwrap_or(requests.max(1)) },
-            other => other,
-        };
-        let mut limit = match Limit::new(requests, window, algorithm) {
-            Ok(limit) => limit,
-            Err(error) => {
-                let key = match error {
-                    LimitError::BurstZero | LimitError::BurstTooLong { .. } => "burst",
-                    LimitError::WindowTooShort { .. } | LimitError::WindowTooLong { .. } => "window",
-                    LimitError::Precision { .. } => "precision",
-                    LimitError::LogTooLong { .. } => "requests_per_unit",
-                };
-                return Err(self.tell_value(fields, key, error.to_string()));
-            }
-        };
-        limit.drain = drain?;
-        limit.post_paid = post_paid?;
-        Ok(limit)
-    }
-
-    /// The window, of a unit or as a length.
-    fn window(&mut self, fields: &Fields) -> Result<Window, Told> {
-        match (fields.get("unit"), fields.get("window")) {
-            (Some((unit, _)), Some((window, _))) => {
-                Err(self.tell(unit.max(window), "unit and window together: window takes the place of unit"))
-            }
-            (None, None) if fields.lacks("unit") && fields.lacks("window") => {
-                Err(self.tell(fields.at, "a rate limit without unit: give one, or a window such as 90s"))
-            }
-            (None, None) => Err(Told),
-            (Some((at, _)), None) => {
-                let names = Unit::ALL.map(Unit::name);
-                let Some(name) = self.text(fields, "unit", NAME_BYTES_MAX)? else {
-                    return Err(self.tell(at, format!("unit is empty: {}", names.join(", "))));
-                };
-                match Unit::from_name(&name) {
-                    Some(unit) => Ok(unit.window()),
-                    None => {
-                        let message = format!("no unit {}{}", shown(&name), instead(&name, &names));
-                        Err(self.tell_value(fields, "unit", message))
-                    }
-                }
-            }
-            (None, Some((at, _))) => {
-                let Some(text) = self.text(fields, "window", NAME_BYTES_MAX)? else {
-                    return Err(self.tell(at, "window is empty: write a length such as 90s"));
-                };
-                let length = match duration(&text) {
-                    Ok(length) => u64::try_from(length.as_micros()).unwrap_or(u64::MAX),
-                    Err(reason) => {
-                        let message = format!("window {}: {reason}", shown(&text));
-                        return Err(self.tell_value(fields, "window", message));
-                    }
-                };
-                Window::from_micros(length)
-                    .map_err(|error| self.tell_value(fields, "window", format!("window {}: {error}", shown(&text))))
-            }
-        }
-    }
-
-    /// The algorithm, its burst not yet filled in.
-    fn algorithm(&mut self, fields: &Fields) -> Result<Algorithm, Told> {
-        let Some(name) = self.text(fields, "algorithm", NAME_BYTES_MAX)? else {
-            return Ok(Algorithm::FIXED_WINDOW);
-        };
-        let known = [Algorithm::FIXED_WINDOW, Algorithm::Gcra { burst: 1 }];
-        if let Some(algorithm) = known.into_iter().find(|algorithm| algorithm.name() == name) {
-            return Ok(algorithm);
-        }
-        let message = format!("no algorithm {}{}", shown(&name), instead(&name, &Algorithm::NAMES));
-        Err(self.tell_value(fields, "algorithm", message))
-    }
-
-    fn replaces(&mut self, fields: &Fields) -> Result<Vec<(Position, String)>, Told> {
-        let Some(items) = self.list(fields, "replaces")? else {
-            return Ok(Vec::new());
-        };
-        if items.len() > REPLACES_MAX {
-            let message = format!("replaces has {} names: at most {REPLACES_MAX}", items.len());
-            return Err(self.tell_value(fields, "replaces", message));
-        }
-        let mut names = Vec::new();
-        let mut result = Ok(());
-        for item in items {
-            let Ok(entry) = self.fields(item, &REPLACED) else {
-                result = Err(Told);
-                continue;
-            };
-            match self.text(&entry, "name", NAME_BYTES_MAX) {
-                Ok(Some(name)) => names.push((entry.at, name)),
-                Ok(None) if entry.lacks("name") || entry.get("name").is_some() => {
-                    result = Err(self.tell(entry.at, "replaces without a name: write the name of another rate limit"));
-                }
-                Ok(None) | Err(Told) => result = Err(Told),
-            }
-        }
-        result.map(|()| names)
-    }
-
-    /// The keys and values of a mapping; what it cannot have is told.
-    fn fields(&mut self, id: NodeId, kind: &'static Kind) -> Result<Fields, Told> {
-        let document = self.document;
-        let node = document.node(id);
-        let Value::Mapping(entries) = &node.value else {
-            let message = format!("{} must be a mapping of keys and values, not {}", kind.name, node.describe());
-            return Err(self.tell(node.position, message));
-        };
-        let found = vec![None; kind.keys.len()];
-        let mut fields = Fields { at: node.position, kind, found, meant: Vec::new() };
-        for &(key, value) in entries {
-            let at = document.node(key).position;
-            let Value::Scalar { text: key, .. } = &document.node(key).value else {
-                continue;
-            };
-            let Some(index) = kind.keys.iter().position(|known| known == key) else {
-                let message = unknown_key(key, kind, &mut fields.meant);
-                self.tell(at, message);
-                continue;
-            };
-            match fields.found[index] {
-                None => fields.found[index] = Some((at, value)),
-                Some((first, _)) => {
-                    self.tell(at, format!("{key} is here twice, first at line {}", first.line));
-                }
-            }
-        }
-        Ok(fields)
-    }
-
-    /// A text; nothing and an empty text are none. Numbers and booleans are texts as written.
-    fn text(&mut self, fields: &Fields, key: &str, bytes_max: usize) -> Read<String> {
-        let Some((at, id)) = fields.get(key) else {
-            return Ok(None);
-        };
-        let document = self.document;
-        let node = document.node(id);
-        if node.is_null() {
-            return Ok(None);
-        }
-        let Value::Scalar { text, .. } = &node.value else {
-            return Err(self.tell(self.value_position(at, id), format!("{key} must be text, not {}", node.describe())));
-        };
-        if text.len() > bytes_max {
-            let message = format!("{key} has {} bytes: at most {bytes_max}", text.len());
-            return Err(self.tell(self.value_position(at, id), message));
-        }
-        Ok(Some(text.to_string()).filter(|text| !text.is_empty()))
-    }
-
-    /// True or false, in any of the words that YAML 1.1 has for it; absent and nothing are false.
-    fn flag(&mut self, fields: &Fields, key: &str) -> Result<bool, Told> {
-        let Some((at, id)) = fields.get(key) else {
-            return Ok(false);
-        };
-        let document = self.document;
-        let node = document.node(id);
-        if let Value::Scalar { text, plain: true } = &node.value {
-            match text.to_ascii_lowercase().as_str() {
-                "true" | "yes" | "on" | "y" => return Ok(true),
-                "false" | "no" | "off" | "n" => return Ok(false),
-                _ if node.is_null() => return Ok(false),
-                _ => {}
-            }
-        }
-        let message = format!("{key} must be true or false, not {}", node.describe());
-        Err(self.tell(self.value_position(at, id), message))
-    }
-
-    /// A whole number of 32 bits in decimal digits, perhaps with `_` between them.
-    fn number(&mut self, fields: &Fields, key: &str) -> Read<u32> {
-        let Some((at, id)) = fields.get(key) else {
-            return Ok(None);
-        };
-        let document = self.document;
-        let node = document.node(id);
-        if let Value::Scalar { text, plain: true } = &node.value {
-            let digits: String = text.split('_').collect();
-            let is_decimal = digits.bytes().all(|byte| byte.is_ascii_digit());
-            // YAML 1.1 reads 010 as 8, YAML 1.2 as 10: nobody should have to know.
-            let is_clear = !digits.starts_with('0') || digits == "0";
-            let starts_and_ends = !text.starts_with('_') && !text.ends_with('_');
-            if let (true, true, true, Ok(number)) = (is_decimal, is_clear, starts_and_ends, digits.parse()) {
-                return Ok(Some(number));
-            }
-        }
-        let mut message = format!("{key} must be a whole number from 0 to {}, not {}", u32::MAX, node.describe());
-        if let Value::Scalar { text, plain: true } = &node.value
-            && text.starts_with('0')
-            && text.parse::<u32>().is_ok()
-        {
-            message.push_str(": a leading 0 would mean octal to others");
-        }
-        Err(self.tell(self.value_position(at, id), message))
-    }
-
-    /// The items of a list; nothing is none.
-    fn list(&mut self, fields: &Fields, key: &str) -> Read<Vec<NodeId>> {
-        let Some((at, id)) = fields.get(key) else {
-            return Ok(None);
-        };
-        let document = self.document;
-        let node = document.node(id);
-        if node.is_null() {
-            return Ok(None);
-        }
-        match &node.value {
-            Value::List(items) => Ok(Some(items.clone())),
-            _ => {
-                let message = format!("{key} must be a list, not {}", node.describe());
-                Err(self.tell(self.value_position(at, id), message))
-            }
-        }
-    }
-
-    /// Tells a problem of a key's value where the value stands.
-    fn tell_value(&mut self, fields: &Fields, key: &str, message: String) -> Told {
-        let at = fields.get(key).map_or(fields.at, |(key, node)| self.value_position(key, node));
-        self.tell(at, message)
-    }
-
-    /// Where a value stands; the place of an alias is that of its key.
-    fn value_position(&self, key: Position, id: NodeId) -> Position {
-        let value = self.document.node(id).position;
-        if value > key { value } else { key }
-    }
-}
-
-/// Says what is wrong with a key that a kind of mapping does not have, and notes what it was meant to be.
-fn unknown_key(key: &str, kind: &Kind, meant: &mut Vec<&'static str>) -> String {
-    if kind.not_yet.contains(&key) {
-        return format!("{key} is not supported yet");
-    }
-    let text = shown(key);
-    if let Some(home) = KINDS.iter().find(|other| other.keys.contains(&key) || other.not_yet.contains(&key)) {
-        return format!("{key} belongs in {}, not in {}", home.name, kind.name);
-    }
-    if let Some(near) = nearest(key, kind.keys.iter().copied()) {
-        meant.push(near);
-        return format!("unknown key {text} in {}, did you mean {near:?}?", kind.name);
-    }
-    format!("unknown key {text} in {}: it has {}", kind.name, kind.keys.join(", "))
-}
-
-/// The end of a message about a word that is none of the known ones.
-fn instead(word: &str, known: &[&'static str]) -> String {
-    match nearest(word, known.iter().copied()) {
-        Some(near) => format!(", did you mean {near:?}?"),
-        None => format!(": it is one of {}", known.join(", ")),
     }
 }

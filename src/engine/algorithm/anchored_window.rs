@@ -9,7 +9,7 @@ use crate::engine::charge::{Bounds, Receipt};
 use crate::engine::limit::{Anchor, Limit};
 use crate::engine::{Hits, Micros};
 
-/// A window as stored.
+/// A window as stored. [aw-5]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// When it began.
@@ -40,7 +40,8 @@ pub fn window_at(bounds: &Bounds, now: Micros) -> Option<(Micros, Micros)> {
 pub fn seen(limit: &Limit, stored: Option<Window>, bounds: Option<Bounds>, now: Micros) -> SeenWindow {
     match (limit.algorithm().anchor(), bounds) {
         (Anchor::Calendar(_), Some(bounds)) => seen_by_calendar(stored, &bounds, now),
-        _ => seen_from_first_hit(limit, stored, now),
+        (Anchor::Calendar(_), None) => unreachable!("a calendar's charge comes with its bounds"),
+        (Anchor::FirstHit | Anchor::Clock, _) => seen_from_first_hit(limit, stored, now),
     }
 }
 
@@ -78,7 +79,7 @@ fn seen_by_calendar(stored: Option<Window>, bounds: &Bounds, now: Micros) -> See
     }
 }
 
-/// Whether the clock has stepped back by so much that the window is not believed any more. [tm-2]
+/// Whether the clock has stepped back by so much that the window is not believed any more. [aw-6] [tm-2]
 #[must_use]
 pub fn is_far_ahead(limit: &Limit, stored: Window, bounds: Option<Bounds>, now: Micros) -> bool {
     let length = match bounds.and_then(|bounds| window_at(&bounds, now)) {
@@ -117,6 +118,7 @@ pub fn undone(limit: &Limit, seen: SeenWindow, receipt: Receipt, now: Micros) ->
 }
 
 impl View for SeenWindow {
+    /// What is left of the limit as it is now: the window holds what was used. [aw-4] [aw-7]
     fn remaining(&self, limit: &Limit, _now: Micros) -> Hits {
         limit.requests().saturating_sub(self.count)
     }

@@ -1,0 +1,214 @@
+//! The values of a mapping by its keys, each read as the type that it has to have.
+//!
+//! Not here: which keys there are (keys.rs) and what their values mean (reader.rs, limit.rs).
+
+use super::keys::{KINDS, Kind};
+use super::reader::{FileReader, Told};
+use super::yaml::{NodeId, Value};
+use super::{NAME_BYTES_MAX, Position, nearest, shown};
+
+/// A value that may be absent, or wrong.
+pub(super) type Read<T> = Result<Option<T>, Told>;
+
+/// The values of a mapping by the keys of its kind.
+pub(super) struct Fields {
+    pub(super) at: Position,
+    kind: &'static Kind,
+    /// Where the key stands and its value, in the order of the kind's keys.
+    found: Vec<Option<(Position, NodeId)>>,
+    /// Keys that a misspelled one was probably meant to be.
+    meant: Vec<&'static str>,
+}
+
+impl Fields {
+    pub(super) fn get(&self, key: &str) -> Option<(Position, NodeId)> {
+        self.found[self.kind.position(key)?]
+    }
+
+    /// Where the key stands, if it is there.
+    pub(super) fn key_at(&self, key: &str) -> Option<Position> {
+        self.get(key).map(|(at, _)| at)
+    }
+
+    /// Whether the key is neither there nor there under a misspelled name.
+    pub(super) fn lacks(&self, key: &str) -> bool {
+        self.get(key).is_none() && !self.meant.contains(&key)
+    }
+}
+
+impl FileReader<'_> {
+    /// The keys and values of a mapping; what it cannot have is told.
+    pub(super) fn fields(&mut self, id: NodeId, kind: &'static Kind) -> Result<Fields, Told> {
+        let document = self.document;
+        let node = document.node(id);
+        let Value::Mapping(entries) = &node.value else {
+            let message = format!("{} must be a mapping of keys and values, not {}", kind.name, node.describe());
+            return Err(self.tell(node.position, message));
+        };
+        let found = vec![None; kind.keys.len()];
+        let mut fields = Fields { at: node.position, kind, found, meant: Vec::new() };
+        for &(key, value) in entries {
+            let at = document.node(key).position;
+            let Value::Scalar { text: key, .. } = &document.node(key).value else {
+                continue;
+            };
+            let Some(index) = kind.position(key) else {
+                let message = unknown_key(key, kind, &mut fields.meant);
+                self.tell(at, message);
+                continue;
+            };
+            match fields.found[index] {
+                None => fields.found[index] = Some((at, value)),
+                Some((first, _)) => {
+                    self.tell(at, format!("{key} is here twice, first at line {}", first.line));
+                }
+            }
+        }
+        Ok(fields)
+    }
+
+    /// A text; nothing and an empty text are none. Numbers and booleans are texts as written.
+    pub(super) fn text(&mut self, fields: &Fields, key: &str, bytes_max: usize) -> Read<String> {
+        let Some((at, id)) = fields.get(key) else {
+            return Ok(None);
+        };
+        let document = self.document;
+        let node = document.node(id);
+        if node.is_null() {
+            return Ok(None);
+        }
+        let Value::Scalar { text, .. } = &node.value else {
+            return Err(self.tell(self.value_position(at, id), format!("{key} must be text, not {}", node.describe())));
+        };
+        if text.len() > bytes_max {
+            let message = format!("{key} has {} bytes: at most {bytes_max}", text.len());
+            return Err(self.tell(self.value_position(at, id), message));
+        }
+        Ok(Some(text.to_string()).filter(|text| !text.is_empty()))
+    }
+
+    /// One of a few words; absent and nothing are none.
+    pub(super) fn choice(&mut self, fields: &Fields, key: &str, words: &[&'static str]) -> Read<&'static str> {
+        let Some(word) = self.text(fields, key, NAME_BYTES_MAX)? else {
+            return Ok(None);
+        };
+        match words.iter().find(|known| **known == word) {
+            Some(word) => Ok(Some(word)),
+            None => Err(self.tell_value(fields, key, format!("no {key} {}{}", shown(&word), instead(&word, words)))),
+        }
+    }
+
+    /// True or false, in any of the words that YAML 1.1 has for it; absent and nothing are false.
+    pub(super) fn flag(&mut self, fields: &Fields, key: &str) -> Result<bool, Told> {
+        let Some((at, id)) = fields.get(key) else {
+            return Ok(false);
+        };
+        let document = self.document;
+        let node = document.node(id);
+        if let Value::Scalar { text, plain: true } = &node.value {
+            match text.to_ascii_lowercase().as_str() {
+                "true" | "yes" | "on" | "y" => return Ok(true),
+                "false" | "no" | "off" | "n" => return Ok(false),
+                _ if node.is_null() => return Ok(false),
+                _ => {}
+            }
+        }
+        let message = format!("{key} must be true or false, not {}", node.describe());
+        Err(self.tell(self.value_position(at, id), message))
+    }
+
+    /// A whole number of 32 bits in decimal digits, perhaps with `_` between them.
+    pub(super) fn number(&mut self, fields: &Fields, key: &str) -> Read<u32> {
+        let Some((at, id)) = fields.get(key) else {
+            return Ok(None);
+        };
+        let document = self.document;
+        let node = document.node(id);
+        let reason = match &node.value {
+            Value::Scalar { text, plain: true } => match whole_number(text) {
+                Ok(number) => return Ok(Some(number)),
+                Err(reason) => reason,
+            },
+            _ => "",
+        };
+        let message = format!("{key} must be a whole number from 0 to {}, not {}{reason}", u32::MAX, node.describe());
+        Err(self.tell(self.value_position(at, id), message))
+    }
+
+    /// The items of a list; nothing is none.
+    pub(super) fn list(&mut self, fields: &Fields, key: &str) -> Read<Vec<NodeId>> {
+        let Some((at, id)) = fields.get(key) else {
+            return Ok(None);
+        };
+        let document = self.document;
+        let node = document.node(id);
+        if node.is_null() {
+            return Ok(None);
+        }
+        match &node.value {
+            Value::List(items) => Ok(Some(items.clone())),
+            _ => {
+                let message = format!("{key} must be a list, not {}", node.describe());
+                Err(self.tell(self.value_position(at, id), message))
+            }
+        }
+    }
+
+    /// Where a key stands that has a value: nothing is the same as leaving it out.
+    pub(super) fn given(&self, fields: &Fields, key: &str) -> Option<Position> {
+        fields.get(key).filter(|(_, value)| !self.document.node(*value).is_null()).map(|(at, _)| at)
+    }
+
+    /// Tells a problem of a key's value where the value stands.
+    pub(super) fn tell_value(&mut self, fields: &Fields, key: &str, message: String) -> Told {
+        let at = fields.get(key).map_or(fields.at, |(key, node)| self.value_position(key, node));
+        self.tell(at, message)
+    }
+
+    /// Where a value stands; the place of an alias is that of its key.
+    pub(super) fn value_position(&self, key: Position, id: NodeId) -> Position {
+        let value = self.document.node(id).position;
+        if value > key { value } else { key }
+    }
+}
+
+/// Reads decimal digits, perhaps with `_` between them.
+///
+/// # Errors
+/// The end of a message, empty where there is nothing to add.
+pub(super) fn whole_number(text: &str) -> Result<u32, &'static str> {
+    let digits: String = text.split('_').collect();
+    let is_decimal = digits.bytes().all(|byte| byte.is_ascii_digit());
+    // YAML 1.1 reads 010 as 8, YAML 1.2 as 10: nobody should have to know.
+    let is_octal = digits.starts_with('0') && digits != "0";
+    let starts_or_ends = text.starts_with('_') || text.ends_with('_');
+    match digits.parse() {
+        Ok(_) if is_decimal && is_octal => Err(": a leading 0 would mean octal to others"),
+        Ok(number) if is_decimal && !starts_or_ends => Ok(number),
+        _ => Err(""),
+    }
+}
+
+/// Says what is wrong with a key that a kind of mapping does not have, and notes what it was meant to be.
+fn unknown_key(key: &str, kind: &Kind, meant: &mut Vec<&'static str>) -> String {
+    if kind.not_yet.contains(&key) {
+        return format!("{key} is not supported yet");
+    }
+    let text = shown(key);
+    if let Some(home) = KINDS.iter().find(|other| other.knows(key)) {
+        return format!("{key} belongs in {}, not in {}", home.name, kind.name);
+    }
+    if let Some(near) = nearest(key, kind.names()) {
+        meant.push(near);
+        return format!("unknown key {text} in {}, did you mean {near:?}?", kind.name);
+    }
+    format!("unknown key {text} in {}: it has {}", kind.name, kind.names().collect::<Vec<_>>().join(", "))
+}
+
+/// The end of a message about a word that is none of the known ones.
+pub(super) fn instead(word: &str, known: &[&'static str]) -> String {
+    match nearest(word, known.iter().copied()) {
+        Some(near) => format!(", did you mean {near:?}?"),
+        None => format!(": it is one of {}", known.join(", ")),
+    }
+}

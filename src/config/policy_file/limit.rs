@@ -1,0 +1,331 @@
+//! What one limit says: its numbers, its algorithm with its parameters, and what it replaces.
+//!
+//! A parameter that its algorithm does not have is refused, since whoever wrote it expects it to do something. Not
+//! here: where a limit hangs (reader.rs) and what it decides (the engine).
+
+use jiff::tz::TimeZoneDatabase;
+
+use super::fields::{Fields, Read, instead};
+use super::keys::{LIMIT, REPLACED};
+use super::rate::{self, Period};
+use super::reader::{FileReader, Told};
+use super::yaml::{NodeId, Value};
+use super::{NAME_BYTES_MAX, Position, REPLACES_MAX, nearest, shown};
+use crate::config::settings::duration;
+use crate::engine::{Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Refill, Unit};
+
+/// What a rate limit can have though it limits nothing.
+const WITH_UNLIMITED: [&str; 3] = ["unlimited", "name", "replaces"];
+/// A zone's name is not suggested for one that is longer or shorter by more than this, in bytes.
+const ZONE_BYTES_OFF_MAX: usize = 3;
+
+/// One limit as read, with what it says about its rule.
+pub(super) struct ReadLimit {
+    pub(super) at: Position,
+    /// None where the rule is unlimited.
+    pub(super) limit: Option<Limit>,
+    pub(super) name: Option<Box<str>>,
+    pub(super) replaces: Vec<(Position, String)>,
+}
+
+/// How many per how long, and which key says it, for messages.
+struct Amount {
+    requests: u32,
+    period: Period,
+    requests_key: &'static str,
+}
+
+impl FileReader<'_> {
+    /// One limit, under `rate_limit` or in the list of `rate_limits`: a mapping, or a text such as `10/s`.
+    pub(super) fn limit(&mut self, at: Position, id: NodeId) -> Result<ReadLimit, Told> {
+        let document = self.document;
+        let node = document.node(id);
+        if node.is_null() {
+            return Err(self.tell(at, "an empty rate limit: give it unit and requests_per_unit, or leave it out"));
+        }
+        if let Value::Scalar { text, .. } = &node.value {
+            let at = self.value_position(at, id);
+            let limit = rate::parse(text).and_then(|(requests, period)| {
+                Limit::new(requests, period.window, Algorithm::FIXED_WINDOW).map_err(|error| error.to_string())
+            });
+            return match limit {
+                Ok(limit) => Ok(ReadLimit { at, limit: Some(limit), name: None, replaces: Vec::new() }),
+                Err(message) => Err(self.tell(at, message)),
+            };
+        }
+        let fields = self.fields(id, &LIMIT)?;
+        let name = self.text(&fields, "name", NAME_BYTES_MAX);
+        let replaces = self.replaces(&fields);
+        let unlimited = self.flag(&fields, "unlimited");
+        let limit = match unlimited {
+            Ok(true) => self.nothing_but_unlimited(&fields).map(|()| None),
+            Ok(false) => self.counted(&fields).map(Some),
+            Err(told) => Err(told),
+        };
+        let (mut limit, name, replaces) = (limit?, name?.map(String::into_boxed_str), replaces?);
+        if let Some(limit) = &mut limit {
+            limit.name.clone_from(&name);
+        }
+        Ok(ReadLimit { at, limit, name, replaces })
+    }
+
+    fn nothing_but_unlimited(&mut self, fields: &Fields) -> Result<(), Told> {
+        let mut result = Ok(());
+        for key in LIMIT.names().filter(|key| !WITH_UNLIMITED.contains(key)) {
+            if let Some(at) = fields.key_at(key) {
+                result = Err(self.tell(at, format!("{key} with unlimited: true, which has no limit to speak of")));
+            }
+        }
+        result
+    }
+
+    /// A limit that counts.
+    fn counted(&mut self, fields: &Fields) -> Result<Limit, Told> {
+        let amount = self.amount(fields);
+        let drain = self.flag(fields, "drain");
+        let post_paid = self.flag(fields, "post_paid");
+        let burst = self.number(fields, "burst");
+        let precision = self.precision(fields);
+        let refill = self.choice(fields, "refill", &["continuous", "interval"]);
+        let calendar = self.flag(fields, "calendar");
+        let anchor = self.choice(fields, "anchor", &["clock", "first_hit"]);
+        let zone = self.zone(fields);
+        let algorithm = self.choice(fields, "algorithm", &Algorithm::NAMES)?.unwrap_or(Algorithm::FIXED_WINDOW.name());
+
+        // A flag that is off asks for nothing.
+        let off = [("calendar", &calendar), ("post_paid", &post_paid)].map(|(key, on)| (key, matches!(on, Ok(false))));
+        self.refuse_misfits(fields, algorithm, &off)?;
+        let (calendar, anchor) = (calendar?, anchor?);
+        let anchor = match &amount {
+            Ok(amount) => self.anchor(fields, calendar, anchor, &amount.period)?,
+            // What calendar goes with is not known, but what timezone does.
+            Err(Told) => self.anchor(fields, calendar, anchor, &Unit::Day.into())?,
+        };
+        let (amount, burst, precision, refill, zone) = (amount?, burst?, precision?, refill?, zone?);
+
+        let window = amount.period.window;
+        // A limit of 0 admits nothing, whatever its burst.
+        let burst = burst.unwrap_or(amount.requests.max(1));
+        let precision = precision.unwrap_or_else(|| Algorithm::default_precision(window));
+        let refill = if refill == Some("interval") { Refill::Interval } else { Refill::Continuous };
+        let all = [
+            Algorithm::FixedWindow { anchor },
+            Algorithm::SlidingWindowCounter,
+            Algorithm::SlidingWindow { precision },
+            Algorithm::SlidingWindowLog,
+            Algorithm::TokenBucket { burst, refill },
+            Algorithm::LeakyBucket { burst },
+            Algorithm::Gcra { burst },
+        ];
+        let Some(algorithm) = all.into_iter().find(|known| known.name() == algorithm) else {
+            unreachable!("{algorithm} is one of their names");
+        };
+        let mut limit = match Limit::new(amount.requests, window, algorithm) {
+            Ok(limit) => limit,
+            Err(error) => {
+                let key = match error {
+                    LimitError::BurstZero | LimitError::BurstTooLong { .. } => "burst",
+                    LimitError::WindowTooShort { .. } | LimitError::WindowTooLong { .. } => "window",
+                    LimitError::Precision { .. } => "precision",
+                    LimitError::LogTooLong { .. } => amount.requests_key,
+                };
+                return Err(self.tell_value(fields, key, error.to_string()));
+            }
+        };
+        if let Some(zone) = zone {
+            limit = limit.in_zone(&zone);
+        }
+        limit.drain = drain?;
+        limit.post_paid = post_paid?;
+        Ok(limit)
+    }
+
+    /// Refuses what the algorithm has no use for, with what has.
+    fn refuse_misfits(&mut self, fields: &Fields, algorithm: &str, off: &[(&str, bool)]) -> Result<(), Told> {
+        let mut result = Ok(());
+        for key in LIMIT.keys {
+            let Some(only) = key.only.as_ref().filter(|only| !only.algorithms.contains(&algorithm)) else {
+                continue;
+            };
+            let Some(at) = self.given(fields, key.name).filter(|_| !off.contains(&(key.name, true))) else {
+                continue;
+            };
+            let default = if fields.get("algorithm").is_none() { ", the default" } else { "" };
+            result = Err(self.tell(at, format!("{} on {algorithm}{default}: {}", key.name, only.reason)));
+        }
+        result
+    }
+
+    /// How many per how long, by `rate` or by the keys that it takes the place of.
+    fn amount(&mut self, fields: &Fields) -> Result<Amount, Told> {
+        if fields.get("rate").is_some() {
+            return self.rate(fields);
+        }
+        if !fields.lacks("rate") {
+            return Err(Told);
+        }
+        let requests = match self.number(fields, "requests_per_unit") {
+            Ok(None) if fields.lacks("requests_per_unit") => {
+                Err(self.tell(fields.at, "a rate limit without requests_per_unit"))
+            }
+            Ok(None) => Err(Told),
+            Ok(Some(requests)) => Ok(requests),
+            Err(told) => Err(told),
+        };
+        let period = self.period(fields);
+        Ok(Amount { requests: requests?, period: period?, requests_key: "requests_per_unit" })
+    }
+
+    fn rate(&mut self, fields: &Fields) -> Result<Amount, Told> {
+        let mut result = Ok(());
+        for key in ["unit", "window", "requests_per_unit"] {
+            if let Some(at) = fields.key_at(key) {
+                result = Err(self.tell(at, format!("{key} with rate, which says how many and per how long")));
+            }
+        }
+        let text = self.text(fields, "rate", NAME_BYTES_MAX)?.unwrap_or_default();
+        match rate::parse(&text) {
+            Ok((requests, period)) => result.map(|()| Amount { requests, period, requests_key: "rate" }),
+            Err(message) => Err(self.tell_value(fields, "rate", message)),
+        }
+    }
+
+    /// Per how long, of a unit or as a length.
+    fn period(&mut self, fields: &Fields) -> Result<Period, Told> {
+        match (fields.get("unit"), fields.get("window")) {
+            (Some((unit, _)), Some((window, _))) => {
+                Err(self.tell(unit.max(window), "unit and window together: window takes the place of unit"))
+            }
+            (None, None) if fields.lacks("unit") && fields.lacks("window") => {
+                Err(self.tell(fields.at, "a rate limit without unit: give one, or a window such as 90s"))
+            }
+            (None, None) => Err(Told),
+            (Some((at, _)), None) => {
+                let names = Unit::ALL.map(Unit::name);
+                let Some(name) = self.text(fields, "unit", NAME_BYTES_MAX)? else {
+                    return Err(self.tell(at, format!("unit is empty: {}", names.join(", "))));
+                };
+                match Unit::from_name(&name) {
+                    Some(unit) => Ok(unit.into()),
+                    None => {
+                        let message = format!("no unit {}{}", shown(&name), instead(&name, &names));
+                        Err(self.tell_value(fields, "unit", message))
+                    }
+                }
+            }
+            (None, Some((at, _))) => {
+                let Some(text) = self.text(fields, "window", NAME_BYTES_MAX)? else {
+                    return Err(self.tell(at, "window is empty: write a length such as 90s"));
+                };
+                Period::of_length(&text)
+                    .map_err(|reason| self.tell_value(fields, "window", format!("window {}: {reason}", shown(&text))))
+            }
+        }
+    }
+
+    /// The length of a sliding window's sub-buckets.
+    fn precision(&mut self, fields: &Fields) -> Read<Precision> {
+        let Some(text) = self.text(fields, "precision", NAME_BYTES_MAX)? else {
+            return Ok(None);
+        };
+        let length = duration(&text).map(|length| u64::try_from(length.as_micros()).unwrap_or(u64::MAX));
+        let message = match length.map(Precision::new) {
+            Ok(Some(precision)) => return Ok(Some(precision)),
+            Ok(None) => format!("precision {}: a sub-bucket of no length", shown(&text)),
+            Err(reason) => format!("precision {}: {reason}", shown(&text)),
+        };
+        Err(self.tell_value(fields, "precision", message))
+    }
+
+    /// Where the windows begin; what contradicts that is told.
+    fn anchor(
+        &mut self,
+        fields: &Fields,
+        calendar: bool,
+        anchor: Option<&str>,
+        period: &Period,
+    ) -> Result<Anchor, Told> {
+        let Some(at) = self.given(fields, "calendar").filter(|_| calendar) else {
+            if let Some(at) = self.given(fields, "timezone") {
+                return Err(self.tell(at, "timezone without calendar: true: other windows are the same everywhere"));
+            }
+            return Ok(if anchor == Some("first_hit") { Anchor::FirstHit } else { Anchor::Clock });
+        };
+        if anchor.is_some() {
+            let at = fields.key_at("anchor").unwrap_or(at);
+            return Err(self.tell(at, "anchor with calendar: true, whose windows begin when the calendar says"));
+        }
+        let unit = match period.unit {
+            Some(Unit::Day) => CalendarUnit::Day,
+            Some(Unit::Week) => CalendarUnit::Week,
+            Some(Unit::Month) => CalendarUnit::Month,
+            Some(Unit::Year) => CalendarUnit::Year,
+            Some(unit) => {
+                let name = unit.name();
+                let message = format!("calendar with unit {name}: only day, week, month and year follow a calendar");
+                return Err(self.tell(at, message));
+            }
+            None => {
+                let message = "calendar with a window: give it the unit day, week, month or year";
+                return Err(self.tell(at, message));
+            }
+        };
+        Ok(Anchor::Calendar(unit))
+    }
+
+    /// The time zone of a calendar as the database spells it; none for UTC, which is what a calendar has without one.
+    fn zone(&mut self, fields: &Fields) -> Read<String> {
+        let Some(name) = self.text(fields, "timezone", NAME_BYTES_MAX)? else {
+            return Ok(None);
+        };
+        let zones = TimeZoneDatabase::bundled();
+        let found = zones.get(&name).ok();
+        if let Some(known) = found.as_ref().and_then(|zone| zone.iana_name()) {
+            return Ok(Some(known.to_owned()).filter(|known| known != "UTC"));
+        }
+        // The comparison with all zones is not made for problems that nobody will read.
+        let near = if self.is_full() { None } else { nearest_zone(&zones, &name) };
+        let hint = match near {
+            Some(near) => format!(", did you mean {near:?}?"),
+            None => ": write an IANA name such as Europe/Berlin".to_owned(),
+        };
+        Err(self.tell_value(fields, "timezone", format!("no time zone {}{hint}", shown(&name))))
+    }
+
+    fn replaces(&mut self, fields: &Fields) -> Result<Vec<(Position, String)>, Told> {
+        let Some(items) = self.list(fields, "replaces")? else {
+            return Ok(Vec::new());
+        };
+        if items.len() > REPLACES_MAX {
+            let message = format!("replaces has {} names: at most {REPLACES_MAX}", items.len());
+            return Err(self.tell_value(fields, "replaces", message));
+        }
+        let mut names = Vec::new();
+        let mut result = Ok(());
+        for item in items {
+            let Ok(entry) = self.fields(item, &REPLACED) else {
+                result = Err(Told);
+                continue;
+            };
+            match self.text(&entry, "name", NAME_BYTES_MAX) {
+                Ok(Some(name)) => names.push((entry.at, name)),
+                Ok(None) if entry.lacks("name") || entry.get("name").is_some() => {
+                    result = Err(self.tell(entry.at, "replaces without a name: write the name of another rate limit"));
+                }
+                Ok(None) | Err(Told) => result = Err(Told),
+            }
+        }
+        result.map(|()| names)
+    }
+}
+
+/// The zone that was probably meant: one of that city, or one that is spelled nearly so.
+fn nearest_zone(zones: &TimeZoneDatabase, name: &str) -> Option<String> {
+    let known: Vec<String> = zones.available().map(|zone| zone.as_str().to_owned()).collect();
+    let is_of_city = |zone: &str| zone.rsplit('/').next().is_some_and(|city| city.eq_ignore_ascii_case(name));
+    if let Some(zone) = known.iter().find(|zone| is_of_city(zone)) {
+        return Some(zone.clone());
+    }
+    let of_length = known.iter().filter(|zone| zone.len().abs_diff(name.len()) <= ZONE_BYTES_OFF_MAX);
+    nearest(name, of_length.map(String::as_str)).map(str::to_owned)
+}
