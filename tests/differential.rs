@@ -28,13 +28,30 @@ use support::redis::RedisServer;
 use support::stores::{NAMES, Stores};
 use support::vectors::{Action, Answer, Asked, Step, Vector};
 use weir::engine::decision::Rewindow;
-use weir::engine::{Anchor, Charge, Decision, Limit, Micros, Mode, Receipt, Role, Take};
+use weir::engine::{Anchor, Charge, Decision, Limit, Micros, Mode, Receipt, Role, Take, Verdict};
 use weir::store::Undo;
 
 /// The keys of a sequence. Each is charged under two limits that share its state, `<key>0` and `<key>1`.
 const KEYS: [&str; 3] = ["x", "y", "z"];
+/// The clock is not moved beyond this, however long a wait is told: the year 2059, so that steps do not reach 2^52 us.
+const TOLD_US_MAX: Micros = (1 << 51) + (1 << 49);
 /// How many sequences one proptest case stands for: each is many decisions on three stores.
-const SHARE: u32 = 2;
+const SHARE: u32 = 1;
+
+/// How the clock moves before something is done.
+#[derive(Clone, Copy, Debug)]
+enum Move {
+    By(i64),
+    /// To so many microseconds from when the last decision said that hits would fit, or that a state would be empty.
+    ToTold(Index, i64),
+}
+
+fn moves() -> impl Strategy<Value = Move> {
+    prop_oneof![
+        4 => step().prop_map(Move::By),
+        1 => (any::<Index>(), -1..2_i64).prop_map(|(which, us)| Move::ToTold(which, us)),
+    ]
+}
 
 /// One thing that is done.
 #[derive(Clone, Debug)]
@@ -83,7 +100,7 @@ fn doing() -> impl Strategy<Value = Doing> {
 fn random_sequences_agree_on_engine_memory_and_redis() {
     let server = RedisServer::start();
     let sequences = Cell::new(0);
-    let sequence = (vec(limits(), KEYS.len()), vec((step(), doing()), 1..40));
+    let sequence = (vec(limits(), KEYS.len()), vec((moves(), doing()), 1..40));
     let result = TestRunner::new(config(SHARE)).run(&sequence, |(limits, story)| {
         sequences.set(sequences.get() + 1);
         let mut stores = Stores::new(&server, &format!("{}:", sequences.get()), START_US);
@@ -99,7 +116,7 @@ fn random_sequences_agree_on_engine_memory_and_redis() {
     assert!(keys > 0, "the sequences left no key in redis");
 }
 
-fn play(stores: &mut Stores, limits: &[[Limit; 2]], story: Vec<(i64, Doing)>) -> Result<(), TestCaseError> {
+fn play(stores: &mut Stores, limits: &[[Limit; 2]], story: Vec<(Move, Doing)>) -> Result<(), TestCaseError> {
     let mut named = BTreeMap::new();
     for (key, pair) in KEYS.iter().zip(limits) {
         for (i, limit) in pair.iter().enumerate() {
@@ -119,8 +136,16 @@ fn play(stores: &mut Stores, limits: &[[Limit; 2]], story: Vec<(i64, Doing)>) ->
     // Each receipt as the three gave it, with its key and limit, and where the vector's line has it.
     let mut receipts: Vec<(String, String, [Receipt; 3], String)> = Vec::new();
 
-    for (us, doing) in story {
-        stores.set_now(stores.now().checked_add_signed(us).unwrap());
+    // The instants that decisions told of last.
+    let mut told: Vec<Micros> = Vec::new();
+
+    for (step, doing) in story {
+        let now = stores.now();
+        stores.set_now(match step {
+            Move::By(us) => now.checked_add_signed(us).unwrap(),
+            Move::ToTold(_, _) if told.is_empty() => now,
+            Move::ToTold(which, us) => which.get(&told).checked_add_signed(us).unwrap().min(TOLD_US_MAX),
+        });
         let mut differences = Vec::new();
         let mut line = format!("{} ", vector.time(stores.now()));
         let mut made: Option<[Result<Decision, Rewindow>; 3]> = None;
@@ -147,6 +172,15 @@ fn play(stores: &mut Stores, limits: &[[Limit; 2]], story: Vec<(i64, Doing)>) ->
                     if let [Some(a), Some(b), Some(c)] = given {
                         let place = format!("{}.{}", lines.len() + 1, i + 1);
                         receipts.push((asked.key.clone(), asked.limit.clone(), [a, b, c], place));
+                    }
+                }
+                if let Ok(decision) = &decisions[0] {
+                    told.clear();
+                    for outcome in &decision.outcomes {
+                        told.push(decision.now + outcome.reset_after);
+                        if let Verdict::Over { retry_after } = outcome.verdict {
+                            told.push(decision.now + retry_after);
+                        }
                     }
                 }
                 made = Some(decisions);
