@@ -4,8 +4,8 @@
 #   docker build --build-arg WEIR_COMMIT=$(git rev-parse --short=12 HEAD) -t weir .
 #   docker run -p 8080:8080 -p 8081:8081 -v ./examples/quickstart:/etc/weir/policies:ro weir
 #
-# Built with glibc and run on distroless/cc, not on musl: the allocator of musl is slow under this load, and glibc needs
-# nothing but the three libraries that this base has. No protoc is needed; build.rs compiles proto/ itself.
+# Built with glibc and run on distroless/cc: glibc needs nothing but the three libraries that this base has. The C compiler
+# of the build image compiles the allocator (mimalloc). No protoc is needed; build.rs compiles proto/ itself.
 
 FROM rust:1.95.0-slim-bookworm AS build
 WORKDIR /src

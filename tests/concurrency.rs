@@ -17,16 +17,35 @@ const REPETITIONS: usize = 50;
 /// Calls that each client makes for one key: together more than three times the limit.
 const CALLS_EACH: usize = 2;
 
-/// `window` does not turn while the test runs: `steady_unit` sees to it. `rate` gives one hit back in
-/// 72 minutes.
+/// Windows of the clock do not turn while the test runs: `steady_unit` sees to it. What is paced or refilled gives no hit
+/// back for 72 minutes.
 const LIMIT: usize = 20;
 const POLICY: &str = "\
 domain: shop
 descriptors:
-  - key: window
+  - key: fixed_window
     rate_limit: {unit: steady, requests_per_unit: 20}
-  - key: rate
+  - key: first_hit
+    rate_limit: {unit: day, requests_per_unit: 20, anchor: first_hit}
+  - key: sliding_window_counter
+    rate_limit: {unit: steady, requests_per_unit: 20, algorithm: sliding_window_counter}
+  - key: sliding_window
+    rate_limit: {unit: day, requests_per_unit: 20, algorithm: sliding_window}
+  - key: sliding_window_log
+    rate_limit: {unit: day, requests_per_unit: 20, algorithm: sliding_window_log}
+  - key: token_bucket
+    rate_limit: {unit: day, requests_per_unit: 20, algorithm: token_bucket}
+  - key: refilled_at_once
+    rate_limit: {unit: day, requests_per_unit: 20, algorithm: token_bucket, refill: interval}
+  - key: leaky_bucket
+    rate_limit: {unit: day, requests_per_unit: 20, algorithm: leaky_bucket}
+  - key: gcra
     rate_limit: {unit: day, requests_per_unit: 20, algorithm: gcra, burst: 20}
+  - key: list
+    rate_limits:
+      - {unit: day, requests_per_unit: 20, algorithm: gcra}
+      - {unit: steady, requests_per_unit: 25}
+      - {unit: day, requests_per_unit: 30, algorithm: sliding_window_log}
 ";
 
 /// Long units with their seconds; they are counted from 1970.
@@ -37,12 +56,52 @@ const RUN_SECONDS_MAX: u64 = 600;
 
 #[test]
 fn fixed_window_admits_exactly_the_limit() {
-    admits_exactly_the_limit("window");
+    admits_exactly_the_limit("fixed_window");
+}
+
+#[test]
+fn first_hit_admits_exactly_the_limit() {
+    admits_exactly_the_limit("first_hit");
+}
+
+#[test]
+fn sliding_window_counter_admits_exactly_the_limit() {
+    admits_exactly_the_limit("sliding_window_counter");
+}
+
+#[test]
+fn sliding_window_admits_exactly_the_limit() {
+    admits_exactly_the_limit("sliding_window");
+}
+
+#[test]
+fn sliding_window_log_admits_exactly_the_limit() {
+    admits_exactly_the_limit("sliding_window_log");
+}
+
+#[test]
+fn token_bucket_admits_exactly_the_limit() {
+    admits_exactly_the_limit("token_bucket");
+}
+
+#[test]
+fn refilled_at_once_admits_exactly_the_limit() {
+    admits_exactly_the_limit("refilled_at_once");
+}
+
+#[test]
+fn leaky_bucket_admits_exactly_the_limit() {
+    admits_exactly_the_limit("leaky_bucket");
 }
 
 #[test]
 fn gcra_admits_exactly_the_limit() {
-    admits_exactly_the_limit("rate");
+    admits_exactly_the_limit("gcra");
+}
+
+#[test]
+fn list_admits_exactly_the_limit() {
+    admits_exactly_the_limit("list");
 }
 
 fn admits_exactly_the_limit(key: &str) {
