@@ -1,8 +1,9 @@
 -- One decision over several charges, all or nothing; the twin of src/engine/decision.rs.
 --
 -- KEYS     the distinct keys
--- ARGV[1]  little-endian doubles: now in us (0: this server's clock), 1 if atomic, the number of charges; then for each
---          charge: algorithm, key (1 ..), role (0 enforced, 1 shadow, 2 quota), op, hits, proof (of an undo: the
+-- ARGV[1]  little-endian doubles: now in us (0: this server's clock), 1 if atomic, the number of charges, 1 if a state is a hash or
+--          a sorted set; then for each
+--          charge: key (1 ..), role (0 enforced, 1 shadow, 2 quota), op, hits, proof (of an undo: the
 --          receipt's mark, or the time of the charge for a debt), and the numbers of its algorithm:
 --          1 fixed_window            window W in us, limit L
 --          2 pacing                  cost (us, fraction), period P, requests L, burst B, full debt T, F, 1 if post-paid
@@ -11,6 +12,7 @@
 --          5 sliding_window          W, precision, L
 --          6 sliding_window_log      W, L
 --          7 token_bucket            P, L, B, 1 if post-paid
+-- ARGV[2]  for each charge its algorithm: one digit, as numbered above
 -- reply    now in us, then for each charge what its own script would tell; now alone where no window of a calendar
 --          holds it, with nothing written
 --
@@ -24,13 +26,14 @@
 -- atomic decision denies, the copies are made anew and take only what is taken whatever the verdict. Branches are
 -- inline: at this size closures cost more than they save; those that are rarely called are functions.
 local blob = ARGV[1]
-local now, atomic, count, start = struct.unpack('<ddd', blob)
+local now, atomic, count, has_lists, start = struct.unpack('<dddd', blob)
 if now == 0 then
   local t = redis.call('TIME')
   now = t[1] * 1000000 + t[2]
 end
-local floor, max, min, call, format, unpack_struct =
-  math.floor, math.max, math.min, redis.call, string.format, struct.unpack
+local algorithms = ARGV[2]
+local floor, max, min, call, format, byte, unpack_struct =
+  math.floor, math.max, math.min, redis.call, string.format, string.byte, struct.unpack
 
 -- floor(a * b / c) and the rest [ar-1]: for a < 2^49, b and c <= 2^45.
 local function mul_div(a, b, c)
@@ -51,75 +54,75 @@ local function mul_div(a, b, c)
   return q, r
 end
 
--- The buckets of a hash: their numbers in order, and the counts by number.
-local function read_buckets(key)
-  local raw = call('HGETALL', key)
-  local numbers, counts = {}, {}
-  for i = 1, #raw, 2 do
-    local number = tonumber(raw[i])
-    numbers[#numbers + 1] = number
-    counts[number] = tonumber(raw[i + 1])
-  end
-  table.sort(numbers)
-  return numbers, counts
-end
-
-local function parsed(member)
-  return tonumber(string.sub(member, 1, 16)), tonumber(string.sub(member, 18))
-end
-
--- A log as stored: its newest charge and how many there are. What counts of it depends on the charge's window.
-local function read_log(key)
-  local newest = call('ZRANGE', key, -1, -1, 'WITHSCORES')
-  if not newest[1] then
-    return nil
-  end
-  return {key = key, at = tonumber(newest[2]), sum = (parsed(newest[1])), last = call('ZCARD', key) - 1}
-end
-
--- The rank, time, sum and hits of the first stored charge from the rank `low` on whose sum is at least this.
-local function find(log, low, least)
-  local high = log.last
-  while low < high do
-    local middle = floor((low + high) / 2)
-    if parsed(call('ZRANGE', log.key, middle, middle)[1]) >= least then
-      high = middle
-    else
-      low = middle + 1
+local read_buckets, parsed, read_log, find
+if has_lists == 1 then
+  -- The buckets of a hash: their numbers in order, and the counts by number.
+  function read_buckets(key)
+    local raw = call('HGETALL', key)
+    local numbers, counts = {}, {}
+    for i = 1, #raw, 2 do
+      local number = tonumber(raw[i])
+      numbers[#numbers + 1] = number
+      counts[number] = tonumber(raw[i + 1])
     end
+    table.sort(numbers)
+    return numbers, counts
   end
-  local found = call('ZRANGE', log.key, low, low, 'WITHSCORES')
-  local sum, hits = parsed(found[1])
-  return low, tonumber(found[2]), sum, hits
+
+  function parsed(member)
+    return tonumber(string.sub(member, 1, 16)), tonumber(string.sub(member, 18))
+  end
+
+  -- A log as stored: its newest charge and how many there are. What counts of it depends on the charge's window.
+  function read_log(key)
+    local newest = call('ZRANGE', key, -1, -1, 'WITHSCORES')
+    if not newest[1] then
+      return nil
+    end
+    return {key = key, at = tonumber(newest[2]), sum = (parsed(newest[1])), last = call('ZCARD', key) - 1}
+  end
+
+  -- The rank, time, sum and hits of the first stored charge from the rank `low` on whose sum is at least this.
+  function find(log, low, least)
+    local high = log.last
+    while low < high do
+      local middle = floor((low + high) / 2)
+      if parsed(call('ZRANGE', log.key, middle, middle)[1]) >= least then
+        high = middle
+      else
+        low = middle + 1
+      end
+    end
+    local found = call('ZRANGE', log.key, low, low, 'WITHSCORES')
+    local sum, hits = parsed(found[1])
+    return low, tonumber(found[2]), sum, hits
+  end
 end
 
 local raw = call('MGET', unpack(KEYS))
 local x, y, z, dirty, ends = {}, {}, {}, {}, {}
-local reply = {now}
+local reply, told = {now}, 1
 local over = {}
 local denied, quotas, quotas_over = false, 0, 0
 
 for pass = 1, 2 do
-  for k = 1, #KEYS do
-    x[k], y[k], z[k], dirty[k], ends[k] = nil, nil, nil, nil, nil
+  if pass == 2 then
+    x, y, z, dirty, ends = {}, {}, {}, {}, {}
   end
   local at = start
   for i = 1, count do
-    local algorithm, k, role, op, hits, proof
-    algorithm, k, role, op, hits, proof, at = unpack_struct('<dddddd', blob, at)
-    local value = not dirty[k] and raw[k]
-    -- What is done in this pass: in the second only what a denied decision does.
-    local act = op
-    if pass == 2 and op ~= 4 and not (op == 3 and over[i]) then
-      act = 0
-    end
-    local may_drain = act == 3 and (atomic == 0 or pass == 2)
-    local takes = act == 4 or act == 2
-    local is_over = false
+    local algorithm = byte(algorithms, i)
+    local k, role, op, hits, proof, is_over
 
-    if algorithm == 1 then
+    if algorithm == 49 then
       local W, L
-      W, L, at = unpack_struct('<dd', blob, at)
+      k, role, op, hits, proof, W, L, at = unpack_struct('<ddddddd', blob, at)
+      local value = not dirty[k] and raw[k]
+      -- What is done in this pass: in the second only what a denied decision does.
+      local act = op
+      if pass == 2 and op ~= 4 and not (op == 3 and over[i]) then
+        act = 0
+      end
       -- The state as it is now [fw-3].
       local n = floor(now / W)
       local here = n % 2097152
@@ -127,7 +130,7 @@ for pass = 1, 2 do
       if value then
         local packed = tonumber(value)
         local low = packed % 4294967296
-        x[k], y[k] = (packed - low) / 4294967296, low
+        x[k], y[k], z[k] = (packed - low) / 4294967296, low, packed
       end
       if x[k] then
         local ahead = (x[k] - here) % 2097152
@@ -143,16 +146,20 @@ for pass = 1, 2 do
         end
       end
       if pass == 1 then
-        reply[#reply + 1] = w * 4294967296 + c
+        told = told + 1
+        reply[told] = w * 4294967296 + c
       end
       is_over = (op == 6 and c > L) or (op < 5 and c + hits > L)
       -- What becomes of it [dc-4].
       local after = c
       if act == 5 or (act == 7 and w == proof) then
         after = max(0, c - hits)
-      elseif takes or ((act == 1 or act == 3) and not is_over and pass == 1) then
-        after = min(c + hits, 4294967295)
-      elseif may_drain then
+      elseif act == 4 or act == 2 or ((act == 1 or act == 3) and not is_over and pass == 1) then
+        after = c + hits
+        if after > 4294967295 then
+          after = 4294967295
+        end
+      elseif act == 3 and (atomic == 0 or pass == 2) then
         after = max(c, L)
       end
       if after ~= c or moved then
@@ -162,9 +169,15 @@ for pass = 1, 2 do
         end
       end
 
-    elseif algorithm == 2 then
+    elseif algorithm == 50 then
       local cost, cost_f, P, L, B, T, F, post_paid
-      cost, cost_f, P, L, B, T, F, post_paid, at = unpack_struct('<dddddddd', blob, at)
+      k, role, op, hits, proof, cost, cost_f, P, L, B, T, F, post_paid, at = unpack_struct('<ddddddddddddd', blob, at)
+      local value = not dirty[k] and raw[k]
+      local act = op
+      if pass == 2 and op ~= 4 and not (op == 3 and over[i]) then
+        act = 0
+      end
+      local may_drain = act == 3 and (atomic == 0 or pass == 2)
       -- The debt as it is now [pc-3].
       local d, f, moved = 0, 0, false
       if value then
@@ -201,8 +214,8 @@ for pass = 1, 2 do
         end
       end
       if pass == 1 then
-        local n = #reply
-        reply[n + 1], reply[n + 2] = d, f
+        reply[told + 1], reply[told + 2] = d, f
+        told = told + 2
       end
       local would_d, would_f = d + cost, f + cost_f
       if would_f >= L then
@@ -232,7 +245,7 @@ for pass = 1, 2 do
         if d < 0 then
           d, f = 0, 0
         end
-      elseif takes or ((act == 1 or act == 3) and not is_over and pass == 1) then
+      elseif act == 4 or act == 2 or ((act == 1 or act == 3) and not is_over and pass == 1) then
         d, f = would_d, would_f
       elseif may_drain and (d < T or (d == T and f < F)) then
         local gap, gap_f = T - d, F - f
@@ -262,9 +275,15 @@ for pass = 1, 2 do
         end
       end
 
-    elseif algorithm == 3 then
+    elseif algorithm == 51 then
       local W, L, b0, b1, b2, b3
-      W, L, b0, b1, b2, b3, at = unpack_struct('<dddddd', blob, at)
+      k, role, op, hits, proof, W, L, b0, b1, b2, b3, at = unpack_struct('<ddddddddddd', blob, at)
+      local value = not dirty[k] and raw[k]
+      local act = op
+      if pass == 2 and op ~= 4 and not (op == 3 and over[i]) then
+        act = 0
+      end
+      local may_drain = act == 3 and (atomic == 0 or pass == 2)
       -- The window as it is now: [aw-2], and by the calendar [cl-2].
       if value then
         x[k], y[k] = unpack_struct('<dd', value)
@@ -310,15 +329,15 @@ for pass = 1, 2 do
         end
       end
       if pass == 1 then
-        local n = #reply
-        reply[n + 1], reply[n + 2], reply[n + 3] = from, till, c
+        reply[told + 1], reply[told + 2], reply[told + 3] = from, till, c
+        told = told + 3
       end
       is_over = (op == 6 and c > L) or (op < 5 and c + hits > L)
       -- What becomes of it [dc-4].
       local after = c
       if act == 5 or (act == 7 and from == proof) then
         after = max(0, c - hits)
-      elseif takes or ((act == 1 or act == 3) and not is_over and pass == 1) then
+      elseif act == 4 or act == 2 or ((act == 1 or act == 3) and not is_over and pass == 1) then
         after = min(c + hits, 4294967295)
       elseif may_drain then
         after = max(c, L)
@@ -333,9 +352,15 @@ for pass = 1, 2 do
         end
       end
 
-    elseif algorithm == 4 then
+    elseif algorithm == 52 then
       local W, L
-      W, L, at = unpack_struct('<dd', blob, at)
+      k, role, op, hits, proof, W, L, at = unpack_struct('<ddddddd', blob, at)
+      local value = not dirty[k] and raw[k]
+      local act = op
+      if pass == 2 and op ~= 4 and not (op == 3 and over[i]) then
+        act = 0
+      end
+      local may_drain = act == 3 and (atomic == 0 or pass == 2)
       -- The counts as they are now [sc-2].
       if value then
         x[k], y[k], z[k] = unpack_struct('<ddd', value)
@@ -355,8 +380,8 @@ for pass = 1, 2 do
         end
       end
       if pass == 1 then
-        local n = #reply
-        reply[n + 1], reply[n + 2], reply[n + 3] = from, p, c
+        reply[told + 1], reply[told + 2], reply[told + 3] = from, p, c
+        told = told + 3
       end
       local used = c + mul_div(p, W - max(0, now - from), W)
       is_over = (op == 6 and used > L) or (op < 5 and used + hits > L)
@@ -372,7 +397,7 @@ for pass = 1, 2 do
         elseif from == proof + W then
           after_p = max(0, p - hits)
         end
-      elseif takes or ((act == 1 or act == 3) and not is_over and pass == 1) then
+      elseif act == 4 or act == 2 or ((act == 1 or act == 3) and not is_over and pass == 1) then
         after_c = min(c + hits, 4294967295)
       elseif may_drain then
         after_c = c + max(0, L - used)
@@ -386,9 +411,14 @@ for pass = 1, 2 do
         end
       end
 
-    elseif algorithm == 5 then
+    elseif algorithm == 53 then
       local W, precision, L
-      W, precision, L, at = unpack_struct('<ddd', blob, at)
+      k, role, op, hits, proof, W, precision, L, at = unpack_struct('<dddddddd', blob, at)
+      local act = op
+      if pass == 2 and op ~= 4 and not (op == 3 and over[i]) then
+        act = 0
+      end
+      local may_drain = act == 3 and (atomic == 0 or pass == 2)
       -- The buckets that count now [sw-2]: x holds their numbers in order, y the counts by number.
       if not x[k] and not dirty[k] then
         x[k], y[k] = read_buckets(KEYS[k])
@@ -429,14 +459,14 @@ for pass = 1, 2 do
       local added = 0
       if L == 0 then
         added = 0
-      elseif takes or ((act == 1 or act == 3) and not is_over and pass == 1) then
+      elseif act == 4 or act == 2 or ((act == 1 or act == 3) and not is_over and pass == 1) then
         added = hits
       elseif may_drain then
         added = max(0, L - used)
       end
       -- What is told before and after the charge: used, fits_at, empty_at, mark [sw-3].
-      for told = 1, 2 do
-        if told == 2 then
+      for side = 1, 2 do
+        if side == 2 then
           -- What becomes of it [dc-4].
           local changed = added > 0 or (rebased and used > 0 and act ~= 7 and L > 0)
           if added > 0 then
@@ -496,14 +526,19 @@ for pass = 1, 2 do
             mark = numbers[#numbers] or 0
             empty_at = (mark + 1) * precision + W - 1
           end
-          local n = #reply
-          reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = min(used, 4294967295), fits_at, empty_at, mark
+          reply[told + 1], reply[told + 2], reply[told + 3], reply[told + 4] = min(used, 4294967295), fits_at, empty_at, mark
+          told = told + 4
         end
       end
 
-    elseif algorithm == 6 then
+    elseif algorithm == 54 then
       local W, L
-      W, L, at = unpack_struct('<dd', blob, at)
+      k, role, op, hits, proof, W, L, at = unpack_struct('<ddddddd', blob, at)
+      local act = op
+      if pass == 2 and op ~= 4 and not (op == 3 and over[i]) then
+        act = 0
+      end
+      local may_drain = act == 3 and (atomic == 0 or pass == 2)
       -- The working copy of a log, in x: `log` what is stored, `first` the rank of its first live charge, `base` and
       -- `sum` as in sliding_window_log.lua, `kept` the sum up to which stored charges stay, `extra` what was added.
       local copy = x[k]
@@ -547,13 +582,13 @@ for pass = 1, 2 do
         added = 0
       elseif act == 5 then
         given = min(hits, used)
-      elseif takes or ((act == 1 or act == 3) and not is_over and pass == 1) then
+      elseif act == 4 or act == 2 or ((act == 1 or act == 3) and not is_over and pass == 1) then
         added = hits
       elseif may_drain then
         added = max(0, L - used)
       end
-      for told = 1, 2 do
-        if told == 2 then
+      for side = 1, 2 do
+        if side == 2 then
           -- What becomes of it [dc-4].
           if added > 0 then
             copy.sum = copy.sum + added
@@ -611,14 +646,20 @@ for pass = 1, 2 do
           if total > 0 then
             empty_at = copy.newest + W
           end
-          local n = #reply
-          reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = min(total, 4294967295), fits_at, empty_at, copy.sum
+          reply[told + 1], reply[told + 2], reply[told + 3], reply[told + 4] = min(total, 4294967295), fits_at, empty_at, copy.sum
+          told = told + 4
         end
       end
 
     else
       local P, L, B, post_paid
-      P, L, B, post_paid, at = unpack_struct('<dddd', blob, at)
+      k, role, op, hits, proof, P, L, B, post_paid, at = unpack_struct('<ddddddddd', blob, at)
+      local value = not dirty[k] and raw[k]
+      local act = op
+      if pass == 2 and op ~= 4 and not (op == 3 and over[i]) then
+        act = 0
+      end
+      local may_drain = act == 3 and (atomic == 0 or pass == 2)
       -- The bucket as it is now [tb-2].
       if value then
         x[k], y[k] = unpack_struct('<dd', value)
@@ -643,8 +684,8 @@ for pass = 1, 2 do
         end
       end
       if pass == 1 then
-        local n = #reply
-        reply[n + 1], reply[n + 2] = a, u
+        reply[told + 1], reply[told + 2] = a, u
+        told = told + 2
       end
       is_over = (op == 6 and u > B) or (op < 5 and u + hits > B)
       -- What becomes of it [dc-4].
@@ -656,7 +697,7 @@ for pass = 1, 2 do
       elseif act == 7 then
         -- Less what has been refilled since [un-5].
         after = max(0, u - max(0, hits - floor(max(0, a - proof) / P) * L))
-      elseif takes or ((act == 1 or act == 3) and not is_over and pass == 1) then
+      elseif act == 4 or act == 2 or ((act == 1 or act == 3) and not is_over and pass == 1) then
         after = min(u + hits, 4294967295)
       elseif may_drain then
         after = max(u, B)
@@ -715,8 +756,7 @@ for k = 1, #KEYS do
   elseif kind and not x[k] then
     call('DEL', key)
   elseif kind == 1 then
-    local packed = x[k] * 4294967296 + y[k]
-    local before = raw[k] and tonumber(raw[k])
+    local packed, before = x[k] * 4294967296 + y[k], z[k]
     if before and floor(before / 4294967296) == x[k] then
       call('INCRBY', key, format('%d', packed - before))
     else

@@ -30,8 +30,8 @@ if stored then
   if ahead == 0 then
     c = stored_c
   elseif ahead <= 1048576 then
-    -- The clock stepped back [fw-5]: a little, the state's window goes on; by more, its count moves to this window, and is stored
-    -- there even if nothing is charged [tm-3].
+    -- The clock stepped back [fw-5]: a little, the state's window goes on; by more, its count moves to this window, and
+    -- is stored there even if nothing is charged [tm-3].
     c = stored_c
     if (n + ahead) * W - now <= math.max(W, 60000000) then
       w, n = stored_w, n + ahead
@@ -42,7 +42,7 @@ if stored then
 end
 local reply = {now, w * 4294967296 + c}
 
--- What becomes of it [dc-4].
+-- What becomes of it [dc-4]; it expires when its window ends [rd-2].
 local after = c
 if op == 5 then
   after = math.max(0, c - hits)

@@ -20,7 +20,7 @@ pub trait Store: Send + Sync {
     /// The store's name in settings, metrics and logs.
     fn name(&self) -> &'static str;
 
-    /// Makes one decision over all charges, in the order of [dc-2], by one reading of the store's clock. [tm-2]
+    /// Makes one decision over all charges, in the order of [dc-2], by one reading of the store's clock. [tm-1]
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision>;
 
     /// Takes back the charges that the receipts prove, each only as far as it still stands.
@@ -86,7 +86,7 @@ pub enum StoreError {
     NotSent(Failure),
     /// The call was sent and not answered: whether it was charged cannot be known.
     Unknown(Failure),
-    /// None of a calendar window's boundaries held the store's own clock; nothing was charged. [cl-2]
+    /// None of a calendar window's boundaries held the store's own clock; nothing was charged. [cl-3]
     Rewindow {
         /// The store's clock.
         now: Micros,
@@ -150,7 +150,7 @@ impl<T> Reply<'_, T> {
 
 /// Where the time comes from.
 pub trait Clock: Send + Sync {
-    /// Microseconds since the Unix epoch. May step back; decisions cope with that. [tm-3]
+    /// Microseconds since the Unix epoch. May step back; decisions cope with that. [tm-2]
     fn now(&self) -> Micros;
 }
 

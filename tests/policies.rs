@@ -1,11 +1,14 @@
 //! Policy files as an operator writes them: what is refused and how it is told, and what is accepted; below it the
-//! texts of `weir check` and `weir explain` (shown.rs).
+//! texts of `weir check` and `weir explain` (shown.rs), and the page and
+//! the examples about them (page.rs).
 //!
 //! tests/data/policies/bad holds one file for each kind of mistake, with the problems expected of it beside it; with
 //! UPDATE_EXPECTED=1 those are written anew, to be read before they are committed.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot read its own files should fail")]
 
+#[path = "policies/page.rs"]
+mod page;
 #[path = "policies/shown.rs"]
 mod shown;
 

@@ -459,7 +459,7 @@ pub const fn counts_denied(limit: &Limit) -> bool {
 }
 
 /// Whether the limit keeps no state at all: a limit of 0 has nothing to count, but for a fixed window, whose denied
-/// hits count. [dc-9]
+/// hits count. [lm-5]
 #[must_use]
 pub const fn is_stateless(limit: &Limit) -> bool {
     limit.requests() == 0 && !counts_denied(limit)

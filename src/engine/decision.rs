@@ -154,7 +154,7 @@ pub fn decide<'s>(
     Ok((settle(charges, slots, &found, mode, now), effects))
 }
 
-/// Derives a decision from what each charge found. [dc-3] [dc-7]
+/// Derives a decision from what each charge found, for every store alike. [dc-3] [dc-7] [dc-10]
 #[must_use]
 pub fn settle(charges: &[Charge<'_>], slots: &[u16], found: &[Found], mode: Mode, now: Micros) -> Decision {
     let judged: SmallVec<[(Verdict, Hits); 2]> =
@@ -193,7 +193,7 @@ pub fn settle(charges: &[Charge<'_>], slots: &[u16], found: &[Found], mode: Mode
     Decision { denied, now, outcomes }
 }
 
-/// What the limit says to a charge that finds this state, and how many hits would have fitted.
+/// What the limit says to a charge that finds this state, and how many hits would have fitted. [dc-6] [dc-9]
 fn verdict(charge: &Charge<'_>, seen: &Seen, mode: Mode, now: Micros) -> (Verdict, Hits) {
     let limit = charge.limit;
     let remaining = seen.remaining(limit, now);

@@ -200,7 +200,7 @@ pub enum Algorithm {
         /// How it is refilled.
         refill: Refill,
     },
-    /// Pacing: admits what `gcra` does, and tells each request its turn.
+    /// Pacing: admits what `gcra` does, and tells each request its turn. [lb-1]
     LeakyBucket {
         /// The most hits at one instant, at least 1.
         burst: u32,

@@ -4,7 +4,7 @@
 //! and are kept until now has left them. Not here: which window a charge counts in; the store's own clock decides that.
 
 use jiff::civil::Date;
-use jiff::tz::TimeZone;
+use jiff::tz::{TimeZone, TimeZoneDatabase};
 use jiff::{Span, Timestamp};
 use parking_lot::Mutex;
 
@@ -50,7 +50,7 @@ impl Calendar {
 /// The starts of the previous, the current, the next window and the one after. [cl-1]
 fn bounds(unit: CalendarUnit, zone: &str, now: Micros) -> Bounds {
     // The zone was looked up when the policy was loaded; an empty name is UTC.
-    let zone = TimeZone::get(zone).unwrap_or(TimeZone::UTC);
+    let zone = TimeZoneDatabase::bundled().get(zone).unwrap_or(TimeZone::UTC);
     let micros = i64::try_from(now).unwrap_or(i64::MAX);
     let today = Timestamp::from_microsecond(micros).unwrap_or(Timestamp::MAX).to_zoned(zone.clone()).date();
     let mut starts: Vec<Micros> = (-WINDOWS_AROUND..=WINDOWS_AROUND)

@@ -189,7 +189,7 @@ pub struct Extras {
     pub delay_header: bool,
 }
 
-/// The header by which Envoy's fault filter, set to `header_delay`, delays a request: milliseconds.
+/// The header by which Envoy's fault filter, set to `header_delay`, delays a request: milliseconds. [lb-3]
 pub const DELAY_HEADER: &str = "x-envoy-fault-delay-request";
 
 /// The answer, as it goes over the wire.

@@ -31,7 +31,7 @@ const SWEEP: usize = 2;
 /// A shard's list gives memory back when it is larger than this and three quarters empty.
 const SHRINK_ABOVE: usize = 1_024;
 
-/// States in this process's memory: lost when it ends, not shared with other replicas.
+/// States in this process's memory: lost when it ends, not shared with other replicas. [ex-2]
 pub struct Memory {
     shards: Box<[Mutex<Shard>]>,
     hasher: DefaultHashBuilder,
@@ -63,7 +63,7 @@ impl Memory {
         hash as usize & (self.shards.len() - 1)
     }
 
-    /// Locks the shards of these hashes, in ascending order.
+    /// Locks the shards of these hashes, in ascending order. [me-1]
     fn lock(&self, hashes: &[u32]) -> Locked<'_> {
         let mut numbers: SmallVec<[usize; 4]> = hashes.iter().map(|&hash| self.shard_of(hash)).collect();
         numbers.sort_unstable();
@@ -257,7 +257,7 @@ impl Shard {
         Some(*at as usize)
     }
 
-    /// The state of a key, unless it has expired.
+    /// The state of a key, unless it has expired. [me-2]
     fn live(&self, key: &str, hash: u32, now: Micros) -> Option<&State> {
         let entry = &self.entries[self.find(key, hash)?];
         (entry.expires_at > now).then_some(&entry.state)
@@ -374,7 +374,7 @@ impl Shard {
         }
     }
 
-    /// Makes room for one entry of `share`. [me-3]
+    /// Makes room for one entry of `share`. [me-3] [me-4]
     ///
     /// Only rules that hold at least their portion of the shard give entries up, so that a flood on one rule costs the
     /// others nothing; among the sample, the least valuable entry goes.

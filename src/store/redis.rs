@@ -1,4 +1,4 @@
-//! Redis: states that replicas share and that outlive a process. [rd-1]
+//! Redis: states that replicas share and that outlive a process, until they expire. [rd-1] [rd-2]
 //!
 //! Each decision is one call of one script, so that it is atomic and costs one round trip, which it shares with the
 //! other decisions in flight. Not here: connections (redis/pool.rs), batching and deadlines (redis/pipeline.rs) and the

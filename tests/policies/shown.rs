@@ -15,7 +15,7 @@ fn descriptor(text: &str) -> Vec<(String, String)> {
 }
 
 /// The texts, with the directory's name taken out of them.
-fn checked(dir: &Path) -> Result<String, String> {
+pub(super) fn checked(dir: &Path) -> Result<String, String> {
     let mut out = Vec::new();
     let told = check::run(dir, &mut out).map_err(|failed| failed.to_string());
     let clean = |text: String| text.replace(&format!("{}/", dir.display()), "");

@@ -9,7 +9,7 @@ use crate::engine::charge::{Bounds, Receipt};
 use crate::engine::limit::{Anchor, Limit};
 use crate::engine::{Hits, Micros};
 
-/// A window as stored.
+/// A window as stored. [aw-5]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// When it began.
@@ -78,7 +78,7 @@ fn seen_by_calendar(stored: Option<Window>, bounds: &Bounds, now: Micros) -> See
     }
 }
 
-/// Whether the clock has stepped back by so much that the window is not believed any more. [tm-2]
+/// Whether the clock has stepped back by so much that the window is not believed any more. [aw-6] [tm-2]
 #[must_use]
 pub fn is_far_ahead(limit: &Limit, stored: Window, bounds: Option<Bounds>, now: Micros) -> bool {
     let length = match bounds.and_then(|bounds| window_at(&bounds, now)) {
@@ -112,6 +112,7 @@ pub const fn undone(seen: SeenWindow, receipt: Receipt) -> SeenWindow {
 }
 
 impl View for SeenWindow {
+    /// What is left of the limit as it is now: the window holds what was used. [aw-4] [aw-7]
     fn remaining(&self, limit: &Limit, _now: Micros) -> Hits {
         limit.requests().saturating_sub(self.count)
     }

@@ -51,7 +51,7 @@ pub fn seen(limit: &Limit, stored: Option<Counter>, now: Micros) -> Counter {
     if is_far_ahead(limit, stored, now) { Counter { window: here, count: stored.count } } else { stored }
 }
 
-/// Whether the clock has stepped back by so much that the window is not believed any more. [tm-2]
+/// Whether the clock has stepped back by so much that the window is not believed any more. [fw-5] [tm-2]
 #[must_use]
 pub fn is_far_ahead(limit: &Limit, stored: Counter, now: Micros) -> bool {
     let window_us = limit.window().us();
@@ -69,7 +69,7 @@ pub const fn added(seen: Counter, hits: Hits) -> Counter {
     Counter { window: seen.window, count: seen.count.saturating_add(hits) }
 }
 
-/// The counter with hits given back. [fw-5]
+/// The counter with hits given back. [fw-6]
 #[must_use]
 pub const fn given(seen: Counter, hits: Hits) -> Counter {
     Counter { window: seen.window, count: seen.count.saturating_sub(hits) }
@@ -82,6 +82,7 @@ pub fn undone(seen: Counter, receipt: Receipt) -> Counter {
 }
 
 impl View for Counter {
+    /// What is left of the limit as it is now: the counter holds what was used. [fw-4] [fw-7]
     fn remaining(&self, limit: &Limit, _now: Micros) -> Hits {
         limit.requests().saturating_sub(self.count)
     }

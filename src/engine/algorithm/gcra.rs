@@ -113,7 +113,7 @@ impl View for Debt {
     }
 }
 
-/// What hits cost: at most 2^48 us. Nothing for a limit of 0, which keeps no state. [pc-1]
+/// What hits cost: at most 2^48 us. Nothing for a limit of 0, which keeps no state. [pc-1] [pc-7]
 #[must_use]
 pub fn cost(limit: &Limit, hits: Hits) -> Span {
     if limit.requests() == 0 {

@@ -12,7 +12,7 @@ use crate::engine::{Hits, Micros};
 /// The most sub-buckets of a window. [sw-1]
 pub const BUCKETS_MAX: u64 = 256;
 
-/// Hits by bucket number (`floor(t / precision)`), oldest first, none of them 0.
+/// Hits by bucket number (`floor(t / precision)`), oldest first, none of them 0. [sw-5]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Buckets {
     /// Number and hits, each at most 2^32 - 1.
@@ -57,7 +57,7 @@ impl<'a> Live<'a> {
     }
 }
 
-/// What a charge of `hits` finds, or leaves behind after its effect. [sw-2] [sw-3]
+/// What a charge of `hits` finds, or leaves behind after its effect, by the limit as it is now. [sw-2] [sw-3] [sw-7]
 #[must_use]
 pub fn summary(limit: &Limit, stored: Option<&Buckets>, hits: Hits, effect: Effect, now: Micros) -> Summary {
     let (window_us, precision) = (limit.window().us(), precision(limit));
@@ -100,7 +100,7 @@ pub fn summary(limit: &Limit, stored: Option<&Buckets>, hits: Hits, effect: Effe
     }
 }
 
-/// Whether the clock has stepped back by so much that what counts moves to now. [tm-2]
+/// Whether the clock has stepped back by so much that what counts moves to now. [sw-6] [tm-2]
 #[must_use]
 pub fn is_far_ahead(limit: &Limit, stored: &Buckets, now: Micros) -> bool {
     Live::of(limit, &stored.buckets, now).rebased.is_some_and(|hits| hits > 0)

@@ -10,7 +10,7 @@ use crate::engine::charge::Receipt;
 use crate::engine::limit::Limit;
 use crate::engine::{Hits, Micros};
 
-/// The hits of the window that holds now, and of the one before.
+/// The hits of the window that holds now, and of the one before; stored as it is. [sc-6]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
     /// When the later window began: a multiple of its length.
@@ -21,7 +21,7 @@ pub struct Counts {
     pub count: u32,
 }
 
-/// The counts as they are at `now`. [sc-2] [tm-2]
+/// The counts as they are at `now`. [sc-2] [sc-7] [tm-2]
 #[must_use]
 pub fn seen(limit: &Limit, stored: Option<Counts>, now: Micros) -> Counts {
     let window_us = limit.window().us();
@@ -77,6 +77,7 @@ impl Counts {
 }
 
 impl View for Counts {
+    /// What is left of the limit as it is now: the counts hold what was used. [sc-4] [sc-8]
     fn remaining(&self, limit: &Limit, now: Micros) -> Hits {
         let used = u64::from(self.count) + self.weighted(limit.window().us(), now);
         limit.requests().saturating_sub(u32::try_from(used).unwrap_or(u32::MAX))

@@ -23,7 +23,7 @@ pub struct Entry {
     pub sum: u64,
 }
 
-/// The charges of a window, oldest first.
+/// The charges of a window, oldest first. [sl-5]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
     /// The sum before the oldest entry.
@@ -78,7 +78,7 @@ impl Live {
     }
 }
 
-/// What a charge of `hits` finds, or leaves behind after its effect. [sl-2] [sl-3]
+/// What a charge of `hits` finds, or leaves behind after its effect, by the limit as it is now. [sl-2] [sl-3] [sl-7]
 #[must_use]
 pub fn summary(limit: &Limit, log: Option<&Log>, hits: Hits, effect: Effect, now: Micros) -> Summary {
     let window_us = limit.window().us();
@@ -119,7 +119,7 @@ pub fn summary(limit: &Limit, log: Option<&Log>, hits: Hits, effect: Effect, now
     }
 }
 
-/// Whether the clock has stepped back by so much that what counts moves to now. [tm-2]
+/// Whether the clock has stepped back by so much that what counts moves to now. [sl-6] [tm-2]
 #[must_use]
 pub fn is_far_ahead(limit: &Limit, log: &Log, now: Micros) -> bool {
     let live = Live::of(limit, Some(log), now);

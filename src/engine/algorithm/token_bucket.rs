@@ -8,7 +8,7 @@ use crate::engine::charge::Receipt;
 use crate::engine::limit::Limit;
 use crate::engine::{Hits, Micros};
 
-/// What has been used of a bucket.
+/// What has been used of a bucket. [tb-5]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
     /// When the running period began.
@@ -17,7 +17,7 @@ pub struct Bucket {
     pub used: u32,
 }
 
-/// The bucket as it is at `now`: refilled by each period that has ended. An empty one begins its period now. [tb-2]
+/// The bucket as it is at `now`: refilled by each period that has ended. An empty one begins its period now. [tb-2] [tb-6] [tb-7]
 #[must_use]
 pub fn seen(limit: &Limit, stored: Option<Bucket>, now: Micros) -> Bucket {
     let (period, requests) = (limit.window().us(), u64::from(limit.requests()));

@@ -62,6 +62,16 @@ impl Kind {
         }
     }
 
+    /// The kind as lua/decide.lua reads it.
+    const fn digit(self) -> u8 {
+        b'0' + self as u8
+    }
+
+    /// Whether the state is a hash or a sorted set.
+    const fn is_list(self) -> bool {
+        matches!(self, Self::SlidingWindow | Self::SlidingWindowLog)
+    }
+
     fn script(self) -> &'static Script {
         match self {
             Self::FixedWindow => &FIXED_WINDOW,
@@ -174,7 +184,9 @@ pub(super) fn decide_call(
         return Call::script(script, &[format!("{prefix}{}", charge.key)], &[&blob.0]);
     }
 
-    blob.push(&[now, u64::from(mode == Mode::Atomic), charges.len() as u64]);
+    let mut kinds = SmallVec::<[u8; 16]>::new();
+    let has_lists = u64::from(charges.iter().any(|charge| Kind::of(charge.limit).is_list()));
+    blob.push(&[now, u64::from(mode == Mode::Atomic), charges.len() as u64, has_lists]);
     for (charge, &slot) in charges.iter().zip(slots) {
         let role = match charge.role {
             Role::Enforced => 0,
@@ -182,12 +194,13 @@ pub(super) fn decide_call(
             Role::Quota => 2,
         };
         let (op, hits) = (Op::of(charge, mode), hits_of(charge.take));
-        blob.push(&[Kind::of(charge.limit) as u64, u64::from(slot) + 1, role, op as u64, u64::from(hits), 0]);
+        kinds.push(Kind::of(charge.limit).digit());
+        blob.push(&[u64::from(slot) + 1, role, op as u64, u64::from(hits), 0]);
         blob.push_limit(charge.limit, hits, charge.bounds);
     }
     let keys: SmallVec<[String; 4]> =
         firsts.iter().map(|&first| format!("{prefix}{}", charges[usize::from(first)].key)).collect();
-    Call::script(&DECIDE, &keys, &[&blob.0])
+    Call::script(&DECIDE, &keys, &[&blob.0[..], &kinds])
 }
 
 /// The calls that take charges back: one decision in which each stands for itself, and one call for each log.
@@ -195,7 +208,7 @@ pub(super) fn undo_calls(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) 
     let now = now.unwrap_or(0);
     let mut calls = Vec::new();
     let mut keys: Vec<String> = Vec::new();
-    let mut count = 0;
+    let mut kinds = SmallVec::<[u8; 16]>::new();
     let mut together = Blob::new();
     for undo in undos {
         let (key, receipt) = (format!("{prefix}{}", undo.key), undo.receipt);
@@ -212,15 +225,16 @@ pub(super) fn undo_calls(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) 
             keys.len() - 1
         });
         let proof = if kind == Kind::Pacing { receipt.at } else { receipt.mark };
-        together.push(&[kind as u64, slot as u64 + 1, 1, Op::Undo as u64, hits, proof]);
+        kinds.push(kind.digit());
+        together.push(&[slot as u64 + 1, 1, Op::Undo as u64, hits, proof]);
         together.push_limit(undo.limit, receipt.hits, undo.bounds);
-        count += 1;
     }
-    if count > 0 {
+    if !kinds.is_empty() {
         let mut blob = Blob::new();
-        blob.push(&[now, 0, count]);
+        let has_lists = u64::from(undos.iter().any(|undo| Kind::of(undo.limit).is_list()));
+        blob.push(&[now, 0, kinds.len() as u64, has_lists]);
         blob.0.extend_from_slice(&together.0);
-        calls.push(Call::script(&DECIDE, &keys, &[&blob.0]));
+        calls.push(Call::script(&DECIDE, &keys, &[&blob.0[..], &kinds]));
     }
     calls
 }
