@@ -365,6 +365,20 @@ mod tests {
     }
 
     #[test]
+    fn delays_round_up_to_whole_milliseconds() {
+        let extras = Extras { delay_header: true, ..Extras::default() };
+        for (wait, expected) in [(0, None), (1, Some("1")), (1_000, Some("1")), (749_001, Some("750"))] {
+            let answer = Answer { denied: false, wait, statuses: smallvec::smallvec![] };
+            let header = response(answer.clone(), extras).request_headers_to_add.pop();
+            assert_eq!(
+                header.map(|header| (header.key, header.value)),
+                expected.map(|ms| (DELAY_HEADER.into(), ms.into()))
+            );
+            assert!(response(answer, Extras::default()).request_headers_to_add.is_empty(), "{wait} us");
+        }
+    }
+
+    #[test]
     fn a_status_without_a_limit_is_only_a_code() {
         let answer = Answer {
             denied: true,
