@@ -14,8 +14,8 @@ use super::{NAME_BYTES_MAX, Position, REPLACES_MAX, nearest, shown};
 use crate::config::settings::duration;
 use crate::engine::{Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Refill, Unit};
 
-/// What a rate limit can have though it limits nothing.
-const WITH_UNLIMITED: [&str; 3] = ["unlimited", "name", "replaces"];
+/// What a rate limit can have though it limits nothing: envoyproxy/ratelimit reads a number there and forgets it.
+const WITH_UNLIMITED: [&str; 4] = ["unlimited", "name", "replaces", "requests_per_unit"];
 /// A zone's name is not suggested for one that is longer or shorter by more than this, in bytes.
 const ZONE_BYTES_OFF_MAX: usize = 3;
 
