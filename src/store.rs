@@ -1,6 +1,6 @@
 //! Where states live: the contract that every store keeps, whole.
 //!
-//! A third store is one more file below and one more arm where app.rs makes stores; nothing else changes.
+//! A third store is one more file below, its settings, and one more arm in app/stores.rs.
 //! Not here: what a decision is (engine) and what to do when a store cannot answer (limiter).
 
 pub mod memory;

@@ -2,7 +2,8 @@
 //!
 //! A [`State`] is what a store keeps. A [`Seen`] is that state as one charge finds it: windows rolled, debts drained,
 //! clock steps taken into account, and small enough to copy. Everything that a decision says follows from what was
-//! seen, and is derived here for every store; the Lua scripts hold [`seen`] and [`apply`] only.
+//! seen, and is derived here for every store; the Lua scripts hold [`seen`] and [`apply`], and the [`Summary`] of a state
+//! that can be long.
 
 pub mod anchored_window;
 pub mod fixed_window;
