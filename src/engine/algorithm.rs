@@ -245,17 +245,8 @@ pub fn seen(limit: &Limit, state: Option<&State>, hits: Hits, bounds: Option<Bou
         (Algorithm::SlidingWindowCounter, Some(State::SlidingWindowCounter(stored))) => {
             Seen::SlidingWindowCounter(sliding_window_counter::seen(limit, Some(*stored), now))
         }
-        (Algorithm::SlidingWindow { .. }, None) => {
-            Seen::Summary(sliding_window::summary(limit, None, hits, Effect::Nothing, now))
-        }
-        (Algorithm::SlidingWindow { .. }, Some(State::SlidingWindow(stored))) => {
-            Seen::Summary(sliding_window::summary(limit, Some(stored), hits, Effect::Nothing, now))
-        }
-        (Algorithm::SlidingWindowLog, None) => {
-            Seen::Summary(sliding_window_log::summary(limit, None, hits, Effect::Nothing, now))
-        }
-        (Algorithm::SlidingWindowLog, Some(State::SlidingWindowLog(stored))) => {
-            Seen::Summary(sliding_window_log::summary(limit, Some(stored), hits, Effect::Nothing, now))
+        (Algorithm::SlidingWindow { .. } | Algorithm::SlidingWindowLog, state) => {
+            Seen::Summary(summary(limit, state, hits, Effect::Nothing, now))
         }
         (Algorithm::TokenBucket { refill: Refill::Interval, .. }, None) => {
             Seen::TokenBucket(token_bucket::seen(limit, None, now))
@@ -297,20 +288,24 @@ pub fn as_written(limit: &Limit, state: &State, bounds: Option<Bounds>, now: Mic
 /// What a charge of `hits` leaves behind, as the same charge would find it.
 #[must_use]
 pub fn after(limit: &Limit, state: Option<&State>, before: &Seen, hits: Hits, effect: Effect, now: Micros) -> Seen {
-    let effect = effect.on(limit, before, now);
-    match (before, state) {
-        (Seen::Summary(_), None) if matches!(limit.algorithm(), Algorithm::SlidingWindowLog) => {
-            Seen::Summary(sliding_window_log::summary(limit, None, hits, effect, now))
-        }
-        (Seen::Summary(_), None) => Seen::Summary(sliding_window::summary(limit, None, hits, effect, now)),
-        (Seen::Summary(_), Some(State::SlidingWindow(stored))) => {
-            Seen::Summary(sliding_window::summary(limit, Some(stored), hits, effect, now))
-        }
-        (Seen::Summary(_), Some(State::SlidingWindowLog(stored))) => {
-            Seen::Summary(sliding_window_log::summary(limit, Some(stored), hits, effect, now))
-        }
-        (Seen::Summary(_), state) => mismatch(limit, state),
+    match before {
+        Seen::Summary(_) => Seen::Summary(summary(limit, state, hits, effect.on(limit, before, now), now)),
         _ => changed(limit, before, effect, now),
+    }
+}
+
+/// What a charge of `hits` finds of a state that can be long, or leaves behind after its effect in plain hits.
+fn summary(limit: &Limit, state: Option<&State>, hits: Hits, effect: Effect, now: Micros) -> Summary {
+    match (limit.algorithm(), state) {
+        (Algorithm::SlidingWindow { .. }, None) => sliding_window::summary(limit, None, hits, effect, now),
+        (Algorithm::SlidingWindow { .. }, Some(State::SlidingWindow(stored))) => {
+            sliding_window::summary(limit, Some(stored), hits, effect, now)
+        }
+        (Algorithm::SlidingWindowLog, None) => sliding_window_log::summary(limit, None, hits, effect, now),
+        (Algorithm::SlidingWindowLog, Some(State::SlidingWindowLog(stored))) => {
+            sliding_window_log::summary(limit, Some(stored), hits, effect, now)
+        }
+        (_, state) => mismatch(limit, state),
     }
 }
 

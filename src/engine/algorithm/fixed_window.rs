@@ -23,13 +23,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// The one integer that stores keep, below 2^53.
-    #[must_use]
-    pub const fn packed(self) -> u64 {
-        ((self.window as u64) << 32) | self.count as u64
-    }
-
-    /// The counter that a store kept.
+    /// The counter out of the one integer, below 2^53, that scripts keep.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "both are remainders that fit")]
     pub const fn unpacked(packed: u64) -> Self {
