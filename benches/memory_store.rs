@@ -96,12 +96,14 @@ fn limiter(c: &mut Criterion) {
             kind: RuleKind::Limits(vec![Limit::per_unit(REQUESTS, Unit::Year)]),
             role: Role::Enforced,
             replaces: Vec::new(),
+            on_error: None,
         }),
         descriptors: Vec::new(),
     };
     let names = ["user", "tenant", "client", "path"];
     let descriptors = names.map(node).to_vec();
-    let policies = PolicySet::compile(vec![DomainSpec { name: "shop".into(), mode: None, descriptors }]).unwrap();
+    let policies =
+        PolicySet::compile(vec![DomainSpec { name: "shop".into(), mode: None, on_error: None, descriptors }]).unwrap();
     let policies = Arc::new(Policies::new(policies, Arc::new(Silent)));
     let limiter = Limiter::new(policies, Arc::new(memory()), Mode::Atomic, Duration::from_secs(1), Arc::new(Silent));
 

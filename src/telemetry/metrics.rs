@@ -587,10 +587,11 @@ mod tests {
                 kind: RuleKind::Limits(vec![per_hour(10)]),
                 role: Role::Shadow,
                 replaces: Vec::new(),
+                on_error: None,
             }),
             descriptors: Vec::new(),
         });
-        let domain = DomainSpec { name: "shop".into(), mode: None, descriptors: descriptors.collect() };
+        let domain = DomainSpec { name: "shop".into(), mode: None, on_error: None, descriptors: descriptors.collect() };
         PolicySet::compile(vec![domain]).unwrap()
     }
 
