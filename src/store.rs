@@ -23,13 +23,6 @@ pub trait Store: Send + Sync {
     /// Makes one decision over all charges, in the order of [dc-2], by one reading of the store's clock. [tm-1]
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision>;
 
-    /// The part of the store in which this key lies. Charges of different parts cannot be decided in one call; all other
-    /// calls take keys of any parts.
-    fn part_of(&self, key: &str) -> u16 {
-        let _ = key;
-        0
-    }
-
     /// Takes back the charges that the receipts prove, each only as far as it still stands.
     fn undo<'a>(&'a self, charges: &'a [Undo<'a>], deadline: Instant) -> Reply<'a, ()>;
 
@@ -41,6 +34,13 @@ pub trait Store: Send + Sync {
 
     /// Whether the store answers at all.
     fn ping(&self, deadline: Instant) -> Reply<'_, ()>;
+
+    /// The part of the store that this key is in. One decision can be made over the keys of one part only: whoever has
+    /// charges in several makes a decision of each, and takes back what must not stand. [st-3]
+    fn part_of(&self, key: &str) -> u16 {
+        let _ = key;
+        0
+    }
 
     /// Whether the store can hold this limit.
     ///

@@ -1,12 +1,16 @@
 //! Redis: states that replicas share and that outlive a process, until they expire. [rd-1] [rd-2]
 //!
 //! Each decision is one call of one script, so that it is atomic and costs one round trip, which it shares with the
-//! other decisions in flight. Not here: connections (redis/pool.rs), batching and deadlines (redis/pipeline.rs), which
-//! node of a cluster a call goes to (redis/cluster.rs) and the format of calls and replies (redis/wire.rs).
+//! other decisions in flight. Not here: connections (redis/pool.rs), batching and deadlines (redis/pipeline.rs), when a
+//! failing Redis is left alone (redis/node.rs), what its errors mean (redis/refusal.rs), which node of a cluster a call
+//! goes to (redis/cluster.rs), and the format of calls and replies (redis/wire.rs).
 
+pub mod breaker;
 mod cluster;
+pub mod node;
 pub mod pipeline;
 pub mod pool;
+pub mod refusal;
 mod together;
 mod wire;
 
@@ -17,31 +21,13 @@ use std::time::Instant;
 use redis::Value;
 
 use self::cluster::{Cluster, slot};
-use self::pipeline::{Call, CallError, Options, Pipeline, Reason};
+use self::node::Node;
+use self::pipeline::{Call, CallError, Options, Reason};
 use self::pool::Endpoint;
+use self::refusal::Refusal;
 use self::together::all;
 use super::{Failure, Peeked, Reply, Store, StoreError, Undo};
 use crate::engine::{Charge, Decision, Limit, Micros, Mode, State, decision};
-
-/// Answers of Redis that prove that nothing was charged: the call was refused before its first write. [rd-4]
-const NOTHING_RAN: [(&str, &str); 16] = [
-    ("READONLY", "readonly"),
-    ("LOADING", "loading"),
-    ("MASTERDOWN", "masterdown"),
-    ("CLUSTERDOWN", "clusterdown"),
-    ("MOVED", "moved"),
-    ("ASK", "ask"),
-    ("TRYAGAIN", "tryagain"),
-    ("CROSSSLOT", "crossslot"),
-    ("BUSY", "busy"),
-    ("NOSCRIPT", "noscript"),
-    ("OOM", "oom"),
-    ("MISCONF", "misconf"),
-    ("NOREPLICAS", "noreplicas"),
-    ("NOAUTH", "noauth"),
-    ("NOPERM", "noperm"),
-    ("WRONGTYPE", "wrongtype"),
-];
 
 /// States in one Redis, or in the nodes of one Redis Cluster: one of these for each runtime that decides.
 pub struct Redis {
@@ -53,18 +39,18 @@ pub struct Redis {
 
 /// What the calls go through.
 enum Link {
-    One(Pipeline),
+    One(Node),
     Cluster(Cluster),
 }
 
 impl Redis {
-    /// Starts the pipeline on the current runtime. Nothing is dialled before the first call.
+    /// Starts its tasks on the current runtime. Nothing is dialled before the first call.
     ///
     /// # Panics
-    /// Outside of a tokio runtime, and when one of the numbers in `options` is zero.
+    /// Outside of a tokio runtime, and when one of the numbers in `options` is out of its bounds.
     #[must_use]
     pub fn start(options: Options, key_prefix: &str) -> Self {
-        Self { link: Link::One(Pipeline::start(options)), key_prefix: key_prefix.into(), now: None }
+        Self { link: Link::One(Node::start(options)), key_prefix: key_prefix.into(), now: None }
     }
 
     /// The same for a Redis Cluster that is found by way of any of the `seeds`, which share their login. Each node that
@@ -92,7 +78,7 @@ impl Redis {
     /// Has the call run that `call` makes, where `key` lies. It may be made more than once, and runs at most once.
     async fn call(&self, key: &str, call: impl Fn() -> Call, deadline: Instant) -> Result<Value, StoreError> {
         let answer = match &self.link {
-            Link::One(pipeline) => pipeline.call(call(), deadline).await,
+            Link::One(node) => node.call(call(), deadline).await,
             Link::Cluster(cluster) => cluster.call(slot::of(&self.key_prefix, key), call, deadline).await,
         };
         answer.map_err(store_error)
@@ -155,9 +141,11 @@ impl Store for Redis {
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision> {
         Reply::Pending(Box::pin(async move {
             let first = charges.first().map_or("", |charge| charge.key);
-            let part = self.part_of(first);
-            if charges.iter().any(|charge| self.part_of(charge.key) != part) {
-                return Err(several_slots(charges.len()));
+            if charges.len() > 1 {
+                let part = self.part_of(first);
+                if charges.iter().any(|charge| self.part_of(charge.key) != part) {
+                    return Err(several_slots(charges.len()));
+                }
             }
             let (slots, firsts) = decision::slots(charges);
             let call = || wire::decide_call(&self.key_prefix, charges, &slots, &firsts, mode, self.now);
@@ -181,9 +169,9 @@ impl Store for Redis {
         }
         Reply::Pending(Box::pin(async move {
             match &self.link {
-                Link::One(pipeline) => {
+                Link::One(node) => {
                     for call in wire::undo_calls(&self.key_prefix, charges, self.now) {
-                        pipeline.call(call, deadline).await.map_err(store_error)?;
+                        node.call(call, deadline).await.map_err(store_error)?;
                     }
                 }
                 // By key and not by slot: while a slot is on the move, a call on several of its keys may be refused.
@@ -235,7 +223,7 @@ impl Store for Redis {
     fn ping(&self, deadline: Instant) -> Reply<'_, ()> {
         Reply::Pending(Box::pin(async move {
             match &self.link {
-                Link::One(pipeline) => pipeline.call(Call::command(redis::cmd("PING")), deadline).await.map(drop),
+                Link::One(node) => node.ping(deadline).await,
                 Link::Cluster(cluster) => cluster.ping(deadline).await,
             }
             .map_err(store_error)
@@ -248,7 +236,7 @@ impl Store for Redis {
 
     fn died(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
         match &self.link {
-            Link::One(pipeline) => Box::pin(pipeline.died()),
+            Link::One(node) => Box::pin(node.died()),
             Link::Cluster(cluster) => Box::pin(cluster.died()),
         }
     }
@@ -272,10 +260,15 @@ fn store_error(error: CallError) -> StoreError {
     match error {
         CallError::NotSent { reason } => StoreError::NotSent(Failure { kind: kind_of(&reason), message }),
         CallError::Unknown { reason } => StoreError::Unknown(Failure { kind: kind_of(&reason), message }),
-        CallError::Refused(answer) => match NOTHING_RAN.iter().find(|(code, _)| *code == answer.code()) {
-            Some((_, kind)) => StoreError::NotSent(Failure { kind, message }),
-            None => StoreError::Unknown(Failure { kind: "refused", message }),
-        },
+        CallError::Refused(answer) => {
+            let refusal = Refusal::of(&answer);
+            let failure = Failure { kind: refusal.kind, message };
+            if refusal.proves_nothing_ran(&answer) {
+                StoreError::NotSent(failure)
+            } else {
+                StoreError::Unknown(failure)
+            }
+        }
     }
 }
 
@@ -285,6 +278,7 @@ const fn kind_of(reason: &Reason) -> &'static str {
         Reason::Deadline => "deadline",
         Reason::NoConnection(_) => "no_connection",
         Reason::Broken(_) => "broken",
+        Reason::CircuitOpen => "circuit_open",
         Reason::NoNode { .. } => "no_node",
     }
 }

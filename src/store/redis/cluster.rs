@@ -1,13 +1,14 @@
 //! A Redis Cluster: each call goes to the node that holds its key's slot, by a map that is kept here.
 //!
-//! Not in here: connections (pool.rs), batches and deadlines (pipeline.rs), and what a call means (the store above).
+//! Not in here: connections (pool.rs), batches and deadlines (pipeline.rs), when a failing node is left alone (node.rs),
+//! and what a call means (the store above).
 //! docs/adr/0011 says why this is not left to a cluster client.
 //!
 //! What is promised beyond what a pipeline promises:
 //!
 //! 1. A call is sent again only after an answer that proves that it did not run (MOVED, ASK, TRYAGAIN), at most
 //!    [`RESENDS_MAX`] times, and never beyond its deadline. Every other end of a call is told as it is.
-//! 2. Each node has a pipeline of its own: one that is dead or slow costs only calls for its own slots.
+//! 2. Each node has a pipeline and a breaker of its own: one that is dead or slow costs only calls for its own slots.
 //! 3. No call waits for the map, but the first ones before there is any.
 //! 4. One task learns the map anew: when a call was redirected or a node gave no answer, with pauses that grow while
 //!    that goes on, and from time to time.
@@ -27,7 +28,8 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 
 use self::map::{Address, Map};
-use super::pipeline::{Call, CallError, Options, Pipeline, Reason};
+use super::node::Node;
+use super::pipeline::{Call, CallError, Options, Reason};
 use super::pool::Endpoint;
 use super::together::{all, first};
 
@@ -37,13 +39,6 @@ const RESENDS_MAX: u32 = 6;
 /// The pause before a call is sent again to a cluster that is between two states (TRYAGAIN, or sent to and fro). It
 /// doubles each time, and is cut by up to half at random.
 const RESEND_PAUSE_MIN: Duration = Duration::from_millis(1);
-
-/// The one type and the one function to change for what stands in front of a node's connections.
-type Node = Pipeline;
-
-fn start_node(options: Options) -> Node {
-    Pipeline::start(options)
-}
 
 /// Routes calls to the nodes of one cluster. One for each runtime, as a pipeline is.
 pub(super) struct Cluster {
@@ -77,7 +72,7 @@ impl Cluster {
     /// Makes a call on the node that holds `slot`, by `deadline`. `call` makes it, once for each time that it is sent.
     ///
     /// # Errors
-    /// As [`Pipeline::call`]; a redirection is the answer only where it led nowhere.
+    /// As [`Node::call`]; a redirection is the answer only where it led nowhere.
     pub(super) async fn call(&self, slot: u16, call: impl Fn() -> Call, deadline: Instant) -> Result<Value, CallError> {
         let mut member = self.shared.member(slot, deadline).await?;
         let mut next = call();
@@ -137,7 +132,7 @@ impl Cluster {
             self.shared.wanted.notify_one();
             return Err(no_node(slot, NOBODY_HOLDS_IT.into()));
         }
-        let pings = members.iter().map(|(_, member)| member.node.call(Call::command(redis::cmd("PING")), deadline));
+        let pings = members.iter().map(|(_, member)| member.node.ping(deadline));
         for answer in all(pings).await {
             if let Err(error) = answer {
                 if casts_doubt(&error) {
@@ -276,7 +271,7 @@ impl Shared {
         let _on = self.runtime.enter();
         // The seeds share login and TLS: any of them will do.
         let endpoint = self.seeds[0].at(&to.host, to.port);
-        Member { node: start_node(Options { endpoint, ..self.options.clone() }), host: to.host.clone() }
+        Member { node: Node::start(Options { endpoint, ..self.options.clone() }), host: to.host.clone() }
     }
 }
 

@@ -13,7 +13,8 @@ use redis::{Cmd, Value};
 use tokio::task::JoinSet;
 
 use super::map::{Address, View};
-use super::{Member, Shared, Trouble, jittered, random, start_node};
+use super::{Member, Shared, Trouble, jittered, random};
+use crate::store::redis::node::Node;
 use crate::store::redis::pipeline::{Call, CallError, Options};
 use crate::store::redis::pool::Endpoint;
 
@@ -162,12 +163,12 @@ impl Shared {
             Candidate::Other(endpoint) => {
                 let host = endpoint.host_and_port().map_or("localhost", |(host, _)| host).into();
                 let options = Options { endpoint, connections: 1, ..self.options.clone() };
-                Arc::new(Member { node: start_node(options), host })
+                Arc::new(Member { node: Node::start(options), host })
             }
         };
         let deadline = Instant::now() + TIMEOUT;
-        let slots = member.node.call(Call::command(cluster("SLOTS")), deadline).await.map_err(Trouble::of)?;
-        let info = member.node.call(Call::command(cluster("INFO")), deadline).await;
+        let slots = member.node.ask(Call::command(cluster("SLOTS")), deadline).await.map_err(Trouble::of)?;
+        let info = member.node.ask(Call::command(cluster("INFO")), deadline).await;
         let Some(view) = View::read(&slots, &member.host) else {
             return Err(Trouble::Said("the answer to CLUSTER SLOTS has an unknown form".into()));
         };
