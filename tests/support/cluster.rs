@@ -25,6 +25,7 @@ pub struct RedisCluster {
     pub proxies: Vec<Proxy>,
     masters: usize,
     ids: Vec<String>,
+    password: Option<String>,
 }
 
 /// What a cluster is to be like.
@@ -53,8 +54,8 @@ impl RedisCluster {
     /// Starts one and waits until all nodes say that it works.
     pub fn start(plan: &Plan<'_>) -> Self {
         let count = plan.masters * (1 + plan.replicas);
-        let mut cluster =
-            Self { nodes: Vec::new(), proxies: Vec::new(), masters: plan.masters, ids: Vec::new() };
+        let (masters, password) = (plan.masters, plan.password.map(str::to_owned));
+        let mut cluster = Self { nodes: Vec::new(), proxies: Vec::new(), masters, ids: Vec::new(), password };
         let mut bus_ports = Vec::new();
         for epoch in 1..=count {
             let bus_port = free_port().to_string();
@@ -179,6 +180,9 @@ impl RedisCluster {
     pub fn move_key(&self, key: &str, from: &mut Connection, to: usize) {
         let mut migrate: Cmd = cmd("MIGRATE");
         migrate.arg("127.0.0.1").arg(self.nodes[to].port()).arg(key).arg(0).arg(5_000);
+        if let Some(password) = &self.password {
+            migrate.arg("AUTH").arg(password);
+        }
         match migrate.query::<Value>(from) {
             Ok(Value::Okay | Value::SimpleString(_)) => {}
             other => panic!("MIGRATE: {other:?}"),
@@ -210,6 +214,19 @@ impl RedisCluster {
             }
         }
         self.end_move(slot, from, to);
+    }
+
+    /// Has all masters take it that these slots, which hold no keys, are one master's.
+    pub fn give_all(&self, slots: &[u16], to: usize) {
+        let mut nodes: Vec<usize> = (0..self.masters).filter(|node| *node != to).collect();
+        nodes.insert(0, to);
+        for node in nodes {
+            let mut tell = redis::pipe();
+            for slot in slots {
+                tell.cmd("CLUSTER").arg("SETSLOT").arg(slot).arg("NODE").arg(&self.ids[to]).ignore();
+            }
+            tell.query::<()>(&mut self.connect(node)).expect("the node answers");
+        }
     }
 
     /// Runs a command that answers OK.

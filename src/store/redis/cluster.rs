@@ -76,10 +76,15 @@ impl Cluster {
     pub(super) async fn call(&self, slot: u16, call: impl Fn() -> Call, deadline: Instant) -> Result<Value, CallError> {
         let mut member = self.shared.member(slot, deadline).await?;
         let mut next = call();
-        let mut resends = 0;
+        let (mut resends, mut asking) = (0, false);
+        let mut sent_back: Option<ServerError> = None;
         loop {
             let error = match member.node.call(next, deadline).await {
                 Err(CallError::Refused(error)) => error,
+                // What used up the time says more than that it is used up.
+                Err(CallError::NotSent { reason: Reason::Deadline }) if let Some(refused) = sent_back => {
+                    return Err(CallError::Refused(refused));
+                }
                 Err(error) => {
                     if casts_doubt(&error) {
                         self.shared.wanted.notify_one();
@@ -101,7 +106,8 @@ impl Cluster {
             let elsewhere = match &redirection {
                 Redirection::Moved(to) => self.shared.redirected(to, Some(slot)),
                 Redirection::Ask(to) => self.shared.redirected(to, None),
-                Redirection::TryAgain => self.shared.state.lock().map.node(slot),
+                // There, and as before: if the keys come together elsewhere, it will say so.
+                Redirection::TryAgain => Some(member),
                 Redirection::MapInDoubt | Redirection::None => None,
             };
             let Some(elsewhere) = elsewhere else {
@@ -111,8 +117,14 @@ impl Cluster {
                 return Err(CallError::Refused(error));
             }
             member = elsewhere;
+            sent_back = Some(error);
             next = call();
-            if matches!(redirection, Redirection::Ask(_)) {
+            match redirection {
+                Redirection::Ask(_) => asking = true,
+                Redirection::Moved(_) => asking = false,
+                _ => {}
+            }
+            if asking {
                 next = next.asking();
             }
         }
