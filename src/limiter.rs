@@ -3,6 +3,7 @@
 //! Not here: the wire (rls), what a decision is (engine) and where a calendar's windows begin (limiter/calendar.rs).
 
 mod calendar;
+pub mod deny_cache;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
