@@ -97,6 +97,9 @@ pub const OTHER: Refusal = row("ERR", "refused", Proof::Nothing, After::Keep, Bl
 /// How Redis before version 7 begins an error that was raised within a script. The error itself stands further on.
 const WRAPPED: &str = "Error running script";
 
+/// How Redis up to version 7.0 says NOPERM within a script.
+const LACKS_A_RIGHT: &str = "The user executing the script can't ";
+
 /// How Redis from version 7 on ends one: `script: <sha1>, on @user_script:<line>.`
 const IN_SCRIPT: &str = " script: ";
 
@@ -104,7 +107,29 @@ impl Refusal {
     /// The row of an error that Redis answered.
     #[must_use]
     pub fn of(error: &ServerError) -> &'static Refusal {
-        find(error.code(), error.details().unwrap_or_default())
+        Self::of_parts(error.code(), error.details().unwrap_or_default())
+    }
+
+    /// The same by its first word and what follows it.
+    #[must_use]
+    pub fn of_parts(code: &str, text: &str) -> &'static Refusal {
+        let script_lacks_a_right = code == OTHER.code && text.contains(LACKS_A_RIGHT);
+        let code = if script_lacks_a_right { "NOPERM" } else { code };
+        for row in &REFUSALS {
+            match row.code.split_once(' ') {
+                None if row.code == code && code != OTHER.code => return row,
+                Some((first, rest)) if first == code && text.starts_with(rest) => return row,
+                _ => {}
+            }
+        }
+        if code == OTHER.code && text.starts_with(WRAPPED) {
+            for row in &REFUSALS {
+                if !row.code.contains(' ') && row.code != OTHER.code && wraps(text, row.code) {
+                    return row;
+                }
+            }
+        }
+        &OTHER
     }
 
     /// Whether a call that got `error`, whose row this is, certainly wrote nothing.
@@ -119,25 +144,6 @@ impl Refusal {
             Proof::Nothing => false,
         }
     }
-}
-
-/// The row of an error by its first word and what follows.
-fn find(code: &str, text: &str) -> &'static Refusal {
-    for row in &REFUSALS {
-        match row.code.split_once(' ') {
-            None if row.code == code && code != OTHER.code => return row,
-            Some((first, rest)) if first == code && text.starts_with(rest) => return row,
-            _ => {}
-        }
-    }
-    if code == OTHER.code && text.starts_with(WRAPPED) {
-        for row in &REFUSALS {
-            if !row.code.contains(' ') && row.code != OTHER.code && wraps(text, row.code) {
-                return row;
-            }
-        }
-    }
-    &OTHER
 }
 
 /// Whether a wrapped error is one with this code: `...: @user_script: 7: -CODE text`, the dash not always.
@@ -203,8 +209,12 @@ mod tests {
         };
         check("NOPERM User weir has no permissions to run the 'evalsha' command", true);
         check("NOPERM No permissions to access a key", true);
-        check("NOPERM The user executing the script can't run this command script: 5a, on @user_script:9.", false);
-        check("ERR Error running script (call to f_5a): @user_script:9: -NOPERM The user executing", false);
+        check("NOPERM ACL failure in script: User weir has no permissions script: 5a, on @user_script:9.", false);
+        check("ERR The user executing the script can't run this command script: 5a, on @user_script:9.", false);
+        check(
+            "ERR Error running script (call to f_5a): @user_script:9: The user executing the script can't run",
+            false,
+        );
     }
 
     #[test]
