@@ -100,6 +100,9 @@ const WRAPPED: &str = "Error running script";
 /// How Redis up to version 7.0 says NOPERM within a script.
 const LACKS_A_RIGHT: &str = "The user executing the script can't ";
 
+/// What the scripts of lua/ raise.
+const NOT_OURS: &str = "STATE the value at the key was not written by weir";
+
 /// How Redis from version 7 on ends one: `script: <sha1>, on @user_script:<line>.`
 const IN_SCRIPT: &str = " script: ";
 
@@ -113,8 +116,11 @@ impl Refusal {
     /// The same by its first word and what follows it.
     #[must_use]
     pub fn of_parts(code: &str, text: &str) -> &'static Refusal {
-        let script_lacks_a_right = code == OTHER.code && text.contains(LACKS_A_RIGHT);
-        let code = if script_lacks_a_right { "NOPERM" } else { code };
+        let code = match code {
+            "ERR" if text.contains(LACKS_A_RIGHT) => "NOPERM",
+            "ERR" if text.contains(NOT_OURS) => "STATE",
+            code => code,
+        };
         for row in &REFUSALS {
             match row.code.split_once(' ') {
                 None if row.code == code && code != OTHER.code => return row,
@@ -180,6 +186,7 @@ mod tests {
         check("ERR value is not an integer or out of range", "refused");
         check("ERR", "refused");
         check("STATE the value at the key was not written by weir", "state");
+        check("ERR user_script:55: STATE the value at the key was not written by weir script: 5a", "state");
         check("NEWS nobody knows", "refused");
     }
 
@@ -196,6 +203,7 @@ mod tests {
         check("WRONGTYPE Operation against a key holding the wrong kind of value", "wrongtype");
         check("user_script:3: attempt to perform arithmetic on local 'stored' (a nil value)", "refused");
         check("ERR value is not an integer or out of range", "refused");
+        check("user_script:55: STATE the value at the key was not written by weir", "state");
         check("a sentence about READONLY and -OOM that is neither", "refused");
     }
 
