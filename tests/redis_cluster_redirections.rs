@@ -137,6 +137,28 @@ async fn a_call_that_is_to_be_tried_again_for_ever_ends() {
     assert_eq!(two.heard(), ["ASKING", "EVALSHA"].repeat(SENT_MAX - 1));
 }
 
+/// A node that takes a slot over and does not know the script: an operator sees the decision made there, after one round
+/// trip more. The call that is sent again has ASKING of its own right before it, or the node would send it away.
+#[tokio::test]
+async fn a_script_that_is_loaded_after_an_ask_is_asked_for_again() {
+    let (one, two) = (FakeNode::start(), FakeNode::start());
+    let there = format!("-ASK {SLOT} 127.0.0.1:{}\r\n", two.port());
+    one.says(member(all_slots(Some("127.0.0.1"), one.port()), "ok", move || there.clone()));
+    let is_loaded = AtomicBool::new(false);
+    two.says(move |command| match command[0].as_str() {
+        "ASKING" => "+OK\r\n".into(),
+        "SCRIPT" => {
+            is_loaded.store(true, Ordering::SeqCst);
+            bulk("the hash of the script")
+        }
+        _ if is_loaded.load(Ordering::SeqCst) => admitted(),
+        _ => "-NOSCRIPT No matching script. Please use EVAL.\r\n".into(),
+    });
+    hit(&store(&[&one]), PATIENCE).await.unwrap();
+    assert_eq!(decisions(&one), 1);
+    assert_eq!(two.heard(), ["ASKING", "EVALSHA", "SCRIPT", "ASKING", "EVALSHA"]);
+}
+
 /// A user without the right to ASKING: an operator sees `noperm`, and not the `moved` that follows from it.
 #[tokio::test]
 async fn a_refused_asking_is_the_reason_that_is_told() {
