@@ -16,7 +16,7 @@ use crate::engine::policy::Match;
 use crate::engine::{Charge, Decision, Hits, Micros, Outcome, Role, State, Take, Unit, Verdict, algorithm, key};
 // What the listeners need of the modules below, so that they need not know those.
 pub use crate::engine::descriptor::parse_entries;
-pub use crate::engine::{Algorithm, Anchor, Entry, Limit, Mode, PolicySet, Refill, Rule};
+pub use crate::engine::{Algorithm, Anchor, Entry, Limit, Mode, OnError, PolicySet, Refill, Rule};
 use crate::store::{Clock, Reply, Store, SystemClock};
 pub use crate::store::{Failure, StoreError};
 
