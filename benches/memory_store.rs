@@ -14,7 +14,7 @@ use smallvec::smallvec;
 use weir::engine::observer::Silent;
 use weir::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
 use weir::engine::{Charge, Decision, Entry, Limit, Mode, PolicySet, Role, Take, Unit};
-use weir::limiter::{Answer, Asked, Limiter, Policies, Query};
+use weir::limiter::{Answer, Asked, Limiter, Options, Policies, Query};
 use weir::store::memory::Memory;
 use weir::store::{Reply, Store, SystemClock};
 
@@ -105,7 +105,7 @@ fn limiter(c: &mut Criterion) {
     let policies =
         PolicySet::compile(vec![DomainSpec { name: "shop".into(), mode: None, on_error: None, descriptors }]).unwrap();
     let policies = Arc::new(Policies::new(policies, Arc::new(Silent)));
-    let limiter = Limiter::new(policies, Arc::new(memory()), Mode::Atomic, Duration::from_secs(1), Arc::new(Silent));
+    let limiter = Limiter::new(policies, Options::new(Arc::new(memory())), Arc::new(Silent));
 
     let asked = |key: &'static str| Asked {
         entries: smallvec![Entry { key, value: "0123456789" }],

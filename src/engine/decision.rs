@@ -68,7 +68,7 @@ impl Outcome {
 }
 
 /// What a decision says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Default, Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// Whether the request may not pass.
     pub denied: bool,

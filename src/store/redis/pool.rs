@@ -29,6 +29,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Notify;
 
+use super::breaker::Circuit;
+use super::refusal::Refusal;
+
 /// The most bytes that the answers to one batch may take. The largest honest answer (every call of a
 /// batch with the most charges) stays below it; a server that sends more is not one that we know.
 pub const REPLIES_BYTES_MAX: usize = 16 << 20;
@@ -61,6 +64,16 @@ pub trait Observer: Send + Sync + 'static {
     /// A connection was given up, with the reason as a sentence for people.
     fn connection_dropped(&self, reason: &str) {
         let _ = reason;
+    }
+
+    /// The server at `address` answered a call with an error, whose row of the table is `refusal`.
+    fn refused(&self, address: &str, refusal: &Refusal, error: &ServerError) {
+        let _ = (address, refusal, error);
+    }
+
+    /// One runtime's circuit breaker before the server at `address` has changed.
+    fn circuit_changed(&self, address: &str, from: Circuit, to: Circuit) {
+        let _ = (address, from, to);
     }
 }
 
