@@ -26,7 +26,7 @@ use weir::store::redis::Redis;
 use weir::store::redis::breaker::{Circuit, TRIALS};
 use weir::store::redis::pipeline::Options;
 use weir::store::redis::pool::{Endpoint, Observer};
-use weir::store::redis::refusal::{After, Blame, REFUSALS, Refusal};
+use weir::store::redis::refusal::{After, Blame, Proof, REFUSALS, Refusal};
 use weir::store::{Failure, Store, StoreError};
 
 /// A deadline that Redis' errors arrive well before, and that a dial which is refused again and again reaches.
@@ -572,6 +572,26 @@ fn every_error_of_the_table_has_a_test_here() {
     for row in &REFUSALS {
         assert!(tests.contains(&format!("\"{}\"", row.kind)) || row.kind == "noscript", "{}", row.kind);
     }
+}
+
+#[test]
+fn the_page_for_operators_has_the_same_table() {
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md")).unwrap();
+    let (_, table) = page.split_once("| kind | error | charged | breaker | connection |").expect("the table");
+    let mut rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    for row in &REFUSALS {
+        let charged = match row.proof {
+            Proof::NothingRan => "no",
+            Proof::UnlessInScript => "no; within a script perhaps",
+            Proof::Nothing => "perhaps",
+        };
+        let breaker = if row.blame == Blame::Server { "counts" } else { "ignores" };
+        let connection = if row.connection == After::Redial { "anew" } else { "kept" };
+        let expected = format!("| `{}` | `{}` | {charged} | {breaker} | {connection} | ", row.kind, row.code);
+        let found = rows.next().unwrap_or_default();
+        assert!(found.starts_with(&expected), "expected {expected:?}, found {found:?}");
+    }
+    assert_eq!(rows.next(), None, "a row too many");
 }
 
 fn cluster_node() -> RedisServer {
