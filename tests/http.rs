@@ -490,7 +490,6 @@ fn the_operator_sees_what_becomes_of_a_failed_charge_and_who_says_so() {
 #[test]
 fn without_redis_each_rule_answers_as_its_on_error_says() {
     let example = std::fs::read_to_string("examples/on_error/shop.yaml").expect("the example is there");
-    // Of this address only this test can know, and it accepts nothing.
     let nobody = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("an address");
     let url = format!("redis.url=redis://{nobody}");
     let served = Served::starting(&example, &["store=redis", &url, "redis.timeout=50ms"]);

@@ -168,7 +168,7 @@ const fn kind_of(reason: &Reason) -> &'static str {
     match reason {
         Reason::QueueFull { .. } => "queue_full",
         Reason::Deadline => "deadline",
-        Reason::NoConnection(_) => "no_connection",
+        Reason::NoConnection(error) => error.kind(),
         Reason::Broken(_) => "broken",
         Reason::CircuitOpen => "circuit_open",
     }
