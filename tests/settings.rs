@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use weir::config::settings::{Charging, FILE_BYTES_MAX, Layer, LogFormat, SETTINGS, Setting, Settings, StoreKind};
+use weir::engine::OnError;
 
 fn environment(variables: &[(&str, &str)]) -> Layer {
     Layer::environment(variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))))
@@ -56,6 +57,7 @@ fn the_defaults_are_those_of_the_design() {
         },
         store: Memory,
         charging: Atomic,
+        on_error: Error,
         near_limit_percent: 80,
         response: Response {
             dynamic_metadata: false,
@@ -63,6 +65,10 @@ fn the_defaults_are_those_of_the_design() {
         },
         memory: Memory {
             max_keys: 1000000,
+        },
+        deny_cache: DenyCache {
+            max_age: 1s,
+            max_keys: 65536,
         },
         redis: Redis {
             url: redis://127.0.0.1:6379,
@@ -74,6 +80,13 @@ fn the_defaults_are_those_of_the_design() {
             queue: 1024,
             batch_max: 64,
             key_prefix: "",
+            breaker: Breaker {
+                error_percent: 50,
+                calls: 20,
+                window: 1s,
+                probe: 250ms,
+            },
+            ready_after: 5s,
         },
         runtime: Runtime {
             cores: 0,
@@ -147,6 +160,8 @@ fn example(name: &str) -> &'static str {
         "policies.directory" => "elsewhere",
         "store" => "redis",
         "charging" => "independent",
+        "on_error" => "local",
+        "redis.breaker.window" | "redis.breaker.probe" => "70ms",
         "response.dynamic_metadata" | "response.delay_header" => "on",
         "redis.url" => "redis+unix:///run/redis.sock?db=2",
         "redis.username" | "redis.password" => "me",
@@ -184,6 +199,19 @@ fn every_bound_holds_at_and_past_its_edge() {
         ("shutdown.pause", "0s", "5m1ms"),
         ("redis.key_prefix", "a:b", "a{b"),
         ("memory.max_keys", "1000000000", "1000000001"),
+        ("on_error", "local", "Local"),
+        ("deny_cache.max_age", "0s", "1m1us"),
+        ("deny_cache.max_keys", "10000000", "10000001"),
+        ("deny_cache.max_keys", "1", "0"),
+        ("redis.breaker.error_percent", "0", "-1"),
+        ("redis.breaker.error_percent", "100", "101"),
+        ("redis.breaker.calls", "1", "0"),
+        ("redis.breaker.calls", "1000000", "1000001"),
+        ("redis.breaker.window", "10ms", "9ms"),
+        ("redis.breaker.window", "5m", "5m1us"),
+        ("redis.breaker.probe", "10ms", "9ms"),
+        ("redis.breaker.probe", "1m", "1m1us"),
+        ("redis.ready_after", "0s", "5m1us"),
     ];
     for (name, good, bad) in cases {
         let good = flags(&[&format!("{name}={good}")]);
@@ -227,7 +255,7 @@ fn all_problems_of_all_layers_come_at_once_each_with_its_place() {
     environment: WEIR__X: no such setting
     environment: WEIR__redis__queue: no such setting, the nearest is WEIR__REDIS__QUEUE
     --set: redis.queue = "-1": not a whole number
-    --set: redis: a group of settings, not one: redis.url, redis.username, redis.password, redis.timeout, redis.connect_timeout, redis.pool_size, redis.queue, redis.batch_max, redis.key_prefix
+    --set: redis: a group of settings, not one: redis.url, redis.username, redis.password, redis.timeout, redis.connect_timeout, redis.pool_size, redis.queue, redis.batch_max, redis.key_prefix, redis.breaker.error_percent, redis.breaker.calls, redis.breaker.window, redis.breaker.probe, redis.ready_after
     --set: shutdown.grace = "1.5s": fractions are not read: 1.5s is 1s500ms
     settings: policies.directory: required: give --policies or WEIR__POLICIES__DIRECTORY
     "#);
@@ -369,11 +397,18 @@ fn cores_are_what_is_set_or_what_there_is() {
 
 #[test]
 fn words_become_what_they_name() {
-    let layer = flags(&["store=redis", "charging=independent", "log.format=json"]);
+    let layer = flags(&["store=redis", "charging=independent", "log.format=json", "on_error=local"]);
     let settings = Settings::load(&[policies(), layer]).unwrap();
     assert_eq!(settings.store, StoreKind::Redis);
     assert_eq!(settings.charging, Charging::Independent);
     assert_eq!(settings.log.format, LogFormat::Json);
+    assert_eq!(settings.on_error, OnError::Local);
+    for on_error in OnError::ALL {
+        let layer = flags(&[&format!("on_error={}", on_error.name())]);
+        assert_eq!(Settings::load(&[policies(), layer]).unwrap().on_error, on_error);
+    }
+    let text = problems(&[policies(), flags(&["on_error=fail"])]);
+    assert_eq!(text, "--set: on_error = \"fail\": must be error, allow, deny or local");
 }
 
 /// A row of a table of settings in docs/configuration.md.

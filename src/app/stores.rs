@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::config::settings::{Secret, Settings, StoreKind};
+use crate::limiter::deny_cache::DenyCache;
 use crate::store::memory::Memory;
 use crate::store::redis::Redis;
 use crate::store::redis::pipeline::Options;
@@ -45,6 +46,27 @@ impl Stores {
                 options.observer = Arc::new(Complaints::default());
                 Ok(Self::Redis { options: Box::new(options), key_prefix: redis.key_prefix.as_str().into() })
             }
+        }
+    }
+
+    /// The store that carries on where the policies say so: an embedded one, and none where nothing else can fail.
+    pub(super) fn local(&self, settings: &Settings, metrics: &Arc<Metrics>) -> Option<Arc<dyn Store>> {
+        match self {
+            Self::Shared(_) => None,
+            Self::Redis { .. } => {
+                Some(Arc::new(Memory::new(settings.memory.max_keys, Arc::new(SystemClock), metrics.observer())))
+            }
+        }
+    }
+
+    /// What keeps denials at hand, where asking the store costs a round trip.
+    pub(super) fn deny_cache(&self, settings: &Settings) -> Option<Arc<DenyCache>> {
+        let settings = &settings.deny_cache;
+        match self {
+            Self::Redis { .. } if !settings.max_age.is_zero() => {
+                Some(Arc::new(DenyCache::new(settings.max_age, settings.max_keys)))
+            }
+            _ => None,
         }
     }
 

@@ -156,7 +156,7 @@ impl Kind {
             Self::Address => address(text).map(drop),
             Self::Directory if text.is_empty() => Err("empty: a directory is needed".to_owned()),
             Self::Choice(words) if words.contains(&text) => Ok(()),
-            Self::Choice(words) => Err(format!("must be {}", words.join(" or "))),
+            Self::Choice(words) => Err(format!("must be {}", super::table::alternatives(words))),
             Self::Integer { min, max, unit } => {
                 let number: u64 = integer(text)?;
                 if number < min || number > max {

@@ -29,6 +29,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Notify;
 
+use super::breaker::Circuit;
+use super::refusal::{self, Refusal};
+
 /// The most bytes that the answers to one batch may take. The largest honest answer (every call of a
 /// batch with the most charges) stays below it; a server that sends more is not one that we know.
 pub const REPLIES_BYTES_MAX: usize = 16 << 20;
@@ -61,6 +64,16 @@ pub trait Observer: Send + Sync + 'static {
     /// A connection was given up, with the reason as a sentence for people.
     fn connection_dropped(&self, reason: &str) {
         let _ = reason;
+    }
+
+    /// The server at `address` answered a call with an error, whose row of the table is `refusal`.
+    fn refused(&self, address: &str, refusal: &Refusal, error: &ServerError) {
+        let _ = (address, refusal, error);
+    }
+
+    /// One runtime's circuit breaker before the server at `address` has changed.
+    fn circuit_changed(&self, address: &str, from: Circuit, to: Circuit) {
+        let _ = (address, from, to);
     }
 }
 
@@ -132,8 +145,20 @@ pub struct EndpointError(Box<str>);
 #[error("no connection to redis at {address}: {reason}")]
 pub struct DialError {
     address: Arc<str>,
+    kind: &'static str,
     reason: Arc<str>,
 }
+
+impl DialError {
+    /// Its word in metrics: that of the error by which Redis refused us, or `no_connection`.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        self.kind
+    }
+}
+
+/// The word in metrics for what no server has answered.
+const NO_CONNECTION: &str = "no_connection";
 
 /// At most `connections` connections to one Redis, made when they are needed and kept until they
 /// break.
@@ -158,7 +183,11 @@ impl Pool {
     pub fn new(endpoint: Endpoint, connections: u32, connect_timeout: Duration, observer: Arc<dyn Observer>) -> Pool {
         let address: Arc<str> = endpoint.to_string().into();
         let failures = Arc::new(Failures {
-            last: Mutex::new(DialError { address: address.clone(), reason: "none was free".into() }),
+            last: Mutex::new(DialError {
+                address: address.clone(),
+                kind: NO_CONNECTION,
+                reason: "none was free".into(),
+            }),
             happened: Notify::new(),
             observer,
         });
@@ -257,15 +286,12 @@ impl bb8::ManageConnection for Manager {
     type Error = Fault;
 
     async fn connect(&self) -> Result<Connection, Fault> {
-        let reason: Arc<str> = match tokio::time::timeout(self.connect_timeout, self.dial()).await {
+        let (kind, reason) = match tokio::time::timeout(self.connect_timeout, self.dial()).await {
             Ok(Ok(connection)) => return Ok(connection),
-            Ok(Err(error)) if error.kind() == ErrorKind::AuthenticationFailed => {
-                "it does not accept the user or the password".into()
-            }
-            Ok(Err(error)) => error.to_string().into(),
-            Err(_) => format!("no answer within {:?}", self.connect_timeout).into(),
+            Ok(Err(error)) => told(&error),
+            Err(_) => (NO_CONNECTION, format!("no answer within {:?}", self.connect_timeout)),
         };
-        Err(Fault::Dial(DialError { address: self.address.clone(), reason }))
+        Err(Fault::Dial(DialError { address: self.address.clone(), kind, reason: reason.into() }))
     }
 
     async fn is_valid(&self, connection: &mut Connection) -> Result<(), Fault> {
@@ -304,8 +330,20 @@ impl Manager {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let meter = Arc::new(Meter::default());
+        let greeted = self.log_in(Metered { stream, meter: meter.clone() }, meter.clone()).await;
+        let last_words = meter.stop_listening();
+        match greeted {
+            // What Redis says first is why it closes: the rest is told in more words, or not at all.
+            Err(error) if error.code().is_none() => Err(last_words.map_or(error, RedisError::from)),
+            greeted => greeted,
+        }
+    }
+
+    async fn log_in<S>(&self, stream: Metered<S>, meter: Arc<Meter>) -> Result<Connection, RedisError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         meter.allow(REPLIES_BYTES_MAX);
-        let stream = Metered { stream, meter: meter.clone() };
         // Both timeouts are ours: the dial's is around this function, and each call has a deadline.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let (requests, driver) = MultiplexedConnection::new_with_config(&self.endpoint.login, stream, config).await?;
@@ -316,15 +354,23 @@ impl Manager {
         let answers = connection.exchange(&greeting).await?;
         // A user may be denied both commands and still be the right one.
         match answers.into_iter().nth(1) {
-            Some(Value::ServerError(error)) if error.kind() != Some(ServerErrorKind::NoPerm) => Err(refusal(&error)),
+            Some(Value::ServerError(error)) if error.kind() != Some(ServerErrorKind::NoPerm) => Err(error.into()),
             _ => Ok(connection),
         }
     }
 }
 
-fn refusal(error: &ServerError) -> RedisError {
-    let text = format!("{} {}", error.code(), error.details().unwrap_or_default());
-    io::Error::other(text.trim_end().to_owned()).into()
+/// The word and the sentence for a dial that failed. Redis' own errors hold no secrets.
+fn told(error: &RedisError) -> (&'static str, String) {
+    let Some(code) = error.code() else {
+        return (NO_CONNECTION, error.to_string());
+    };
+    let text = error.detail().unwrap_or_default();
+    match Refusal::of_parts(code, text).kind {
+        "wrongpass" => ("wrongpass", format!("it does not accept the user or the password ({code})")),
+        kind if kind == refusal::OTHER.kind => (NO_CONNECTION, format!("{code} {text}").trim_end().to_owned()),
+        kind => (kind, format!("{code} {text}").trim_end().to_owned()),
+    }
 }
 
 /// One connection, used by one batch at a time.
@@ -418,16 +464,46 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// What one connection has written, and what it may still read for this batch. Atomics only because
-/// the stream is owned by the driver; one task touches both.
+/// What one connection has written, what it may still read for this batch, and what it read first. Atomics
+/// and a mutex only because the stream is owned by the driver; one task touches both.
 #[derive(Debug, Default)]
 struct Meter {
     written: AtomicU64,
     readable: AtomicUsize,
     overrun: AtomicBool,
+    greeted: AtomicBool,
+    heard: Mutex<Vec<u8>>,
 }
 
+/// What is remembered of the answers to a greeting, in bytes: a few of Redis' errors.
+const HEARD_BYTES_MAX: usize = 1024;
+
 impl Meter {
+    /// Remembers what is read, until the connection is greeted.
+    fn listen(&self, bytes: &[u8]) {
+        if !self.greeted.load(Ordering::Relaxed) {
+            let mut heard = self.heard.lock();
+            let room = HEARD_BYTES_MAX - heard.len();
+            heard.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        }
+    }
+
+    /// Ends the greeting, and returns the last error that was read meanwhile.
+    fn stop_listening(&self) -> Option<ServerError> {
+        self.greeted.store(true, Ordering::Relaxed);
+        let heard = std::mem::take(&mut *self.heard.lock());
+        let mut last = None;
+        for line in heard.split_inclusive(|&byte| byte == b'\n') {
+            // A user may be denied what a greeting asks, and still be the right one.
+            if let Ok(Value::ServerError(error)) = redis::parse_redis_value(line)
+                && error.kind() != Some(ServerErrorKind::NoPerm)
+            {
+                last = Some(error);
+            }
+        }
+        last
+    }
+
     fn allow(&self, bytes: usize) {
         self.readable.store(bytes, Ordering::Relaxed);
     }
@@ -463,16 +539,25 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
         let result = Pin::new(&mut self.stream).poll_read(context, buffer);
         if let Poll::Ready(Ok(())) = result {
             self.meter.read(buffer.filled().len() - before)?;
+            self.meter.listen(&buffer.filled()[before..]);
         }
         result
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Metered<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(context, bytes);
         if let Poll::Ready(Ok(written)) = result {
             self.meter.written.fetch_add(written as u64, Ordering::Relaxed);
+        }
+        if let Poll::Ready(Err(_)) = result {
+            // A server that has closed may have said why, and nobody reads it any more.
+            let mut last_words = [0; HEARD_BYTES_MAX];
+            let mut buffer = ReadBuf::new(&mut last_words);
+            if Pin::new(&mut self.stream).poll_read(context, &mut buffer).is_ready() {
+                self.meter.listen(buffer.filled());
+            }
         }
         result
     }
