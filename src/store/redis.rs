@@ -4,8 +4,13 @@
 //! other decisions in flight. Not here: connections (redis/pool.rs), batching and deadlines (redis/pipeline.rs) and the
 //! format of calls and replies (redis/wire.rs).
 
+mod connection;
+mod endpoint;
+mod files;
 pub mod pipeline;
 pub mod pool;
+mod sentinel;
+mod tls;
 mod wire;
 
 use std::future::Future;
