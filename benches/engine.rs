@@ -38,7 +38,12 @@ fn node(key: &str, value: Option<String>, descriptors: Vec<NodeSpec>) -> NodeSpe
         key: key.into(),
         value,
         share_threshold: false,
-        rule: Some(RuleSpec { kind: RuleKind::Limits(limits), role: Role::Enforced, replaces: Vec::new() }),
+        rule: Some(RuleSpec {
+            kind: RuleKind::Limits(limits),
+            role: Role::Enforced,
+            replaces: Vec::new(),
+            on_error: None,
+        }),
         descriptors,
     }
 }
@@ -55,7 +60,7 @@ fn policies(rules: usize) -> PolicySet {
     for n in 0..PATTERNS {
         descriptors.push(node("path", Some(format!("/v{n}/*/items")), Vec::new()));
     }
-    PolicySet::compile(vec![DomainSpec { name: "shop".into(), mode: None, descriptors }]).unwrap()
+    PolicySet::compile(vec![DomainSpec { name: "shop".into(), mode: None, on_error: None, descriptors }]).unwrap()
 }
 
 const ENTRIES: [Entry<'_>; 4] = [

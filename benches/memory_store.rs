@@ -14,7 +14,7 @@ use smallvec::smallvec;
 use weir::engine::observer::Silent;
 use weir::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
 use weir::engine::{Charge, Decision, Entry, Limit, Mode, PolicySet, Role, Take, Unit};
-use weir::limiter::{Answer, Asked, Limiter, Policies, Query};
+use weir::limiter::{Answer, Asked, Limiter, Options, Policies, Query};
 use weir::store::memory::Memory;
 use weir::store::{Reply, Store, SystemClock};
 
@@ -96,14 +96,16 @@ fn limiter(c: &mut Criterion) {
             kind: RuleKind::Limits(vec![Limit::per_unit(REQUESTS, Unit::Year)]),
             role: Role::Enforced,
             replaces: Vec::new(),
+            on_error: None,
         }),
         descriptors: Vec::new(),
     };
     let names = ["user", "tenant", "client", "path"];
     let descriptors = names.map(node).to_vec();
-    let policies = PolicySet::compile(vec![DomainSpec { name: "shop".into(), mode: None, descriptors }]).unwrap();
+    let policies =
+        PolicySet::compile(vec![DomainSpec { name: "shop".into(), mode: None, on_error: None, descriptors }]).unwrap();
     let policies = Arc::new(Policies::new(policies, Arc::new(Silent)));
-    let limiter = Limiter::new(policies, Arc::new(memory()), Mode::Atomic, Duration::from_secs(1), Arc::new(Silent));
+    let limiter = Limiter::new(policies, Options::new(Arc::new(memory())), Arc::new(Silent));
 
     let asked = |key: &'static str| Asked {
         entries: smallvec![Entry { key, value: "0123456789" }],

@@ -3,6 +3,7 @@
 //! Not here: what any part does by itself, and the end of the process (main).
 
 mod policies;
+mod redis;
 mod screen;
 mod stores;
 
@@ -23,7 +24,7 @@ use crate::engine::Mode;
 use crate::grpc::health::Health;
 use crate::http::{Report, Site};
 use crate::lifecycle::{Done, Life, Phase, Phases, Supervisor};
-use crate::limiter::{Limiter, Policies};
+use crate::limiter::{Limiter, Options, Policies};
 use crate::rls::convert::{Bounds, Extras};
 use crate::telemetry::logging::{self, Format, InitError};
 use crate::telemetry::metrics::Metrics;
@@ -117,8 +118,19 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
     let life = phases.watch();
     let mut supervisor = Supervisor::new(life.clone());
     let limiter = {
-        let (metrics, policies, budget) = (metrics.clone(), policies.clone(), settings.redis.timeout);
-        move |store| Arc::new(Limiter::new(policies.clone(), store, mode, budget, metrics.observer()))
+        let (metrics, policies) = (metrics.clone(), policies.clone());
+        let options = Options {
+            mode,
+            on_error: settings.on_error,
+            budget: settings.redis.timeout,
+            local: stores.local(&settings, &metrics),
+            deny_cache: stores.deny_cache(&settings),
+            ..Options::new(store.clone())
+        };
+        move |store| {
+            let options = Options { store, ..options.clone() };
+            Arc::new(Limiter::new(policies.clone(), options, metrics.observer()))
+        }
     };
     let bounds = bounds(&settings.limits);
     let extras =
@@ -136,9 +148,9 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
 
     let screen = screen::Screen::new(&settings, listeners.addresses, &policies.current());
     let health = Health::starting().await;
-    let options = grpc::Options { cores: settings.runtime.cores(), request_bytes, bounds, extras };
+    let served = grpc::Options { cores: settings.runtime.cores(), request_bytes, bounds, extras };
     let of_core = move |_| limiter(stores.open());
-    let grpc = grpc::start(&supervisor, &life, listeners.grpc, options, &health, of_core)?;
+    let grpc = grpc::start(&supervisor, &life, listeners.grpc, served, &health, of_core)?;
     gauges(&metrics, &grpc.loads, &site)?;
     let http = [
         supervisor.task("http", http::serve_public(listeners.http, &site)),

@@ -19,7 +19,7 @@ pub use decision::{Decision, Outcome, Verdict};
 pub use descriptor::{Entry, Hits};
 pub use limit::{Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Refill, Unit, Window};
 pub use observer::Observer;
-pub use policy::{Domain, PolicySet, Rule};
+pub use policy::{Domain, OnError, PolicySet, Rule};
 
 /// Microseconds since the Unix epoch, at most 2^52 (the year 2112). [tm-1]
 pub type Micros = u64;

@@ -155,7 +155,7 @@ async fn serve(
     loop {
         let accepted = tokio::select! {
             () = life.reached(Phase::Draining) => break,
-            reason = limiter.store().died() => return Err(reason),
+            reason = limiter.died() => return Err(reason),
             accepted = accepted.recv() => accepted,
         };
         // The acceptor ends only to drain.
@@ -169,7 +169,7 @@ async fn serve(
     }
     tokio::select! {
         () = open.shutdown() => Ok(()),
-        reason = limiter.store().died() => Err(reason),
+        reason = limiter.died() => Err(reason),
         // The grace is over: what is still on its way is dropped with this runtime.
         () = life.reached(Phase::Ending) => Ok(()),
     }

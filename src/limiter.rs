@@ -1,8 +1,13 @@
 //! The use case: policies and a store make a decision about one request.
 //!
-//! Not here: the wire (rls), what a decision is (engine) and where a calendar's windows begin (limiter/calendar.rs).
+//! In limiter/: what is charged and told (plan.rs), requests that several calls decide, or none (apart.rs), denials that
+//! need no store (deny_cache.rs), and where a calendar's windows begin (calendar.rs).
+//! Not here: the wire (rls) and what a decision is (engine).
 
+mod apart;
 mod calendar;
+pub mod deny_cache;
+mod plan;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,18 +17,20 @@ use smallvec::SmallVec;
 
 pub use crate::engine::observer::{Charged, DecisionResult, Observer, Tally};
 pub use crate::engine::policy::Domain;
-use crate::engine::policy::Match;
-use crate::engine::{Charge, Decision, Hits, Micros, Outcome, Role, State, Take, Unit, Verdict, algorithm, key};
+use crate::engine::{Charge, Decision, Hits, Micros, State, Take, Unit, algorithm, key};
 // What the listeners need of the modules below, so that they need not know those.
 pub use crate::engine::descriptor::parse_entries;
-pub use crate::engine::{Algorithm, Anchor, Entry, Limit, Mode, PolicySet, Refill, Rule};
+pub use crate::engine::{Algorithm, Anchor, Entry, Limit, Mode, OnError, PolicySet, Refill, Rule};
 use crate::store::{Clock, Reply, Store, SystemClock};
 pub use crate::store::{Failure, StoreError};
 
+use self::apart::Resolved;
 use self::calendar::Calendar;
+use self::deny_cache::DenyCache;
+use self::plan::{Decided, Plan, Planned};
 
-/// Keys are written into one text; room for a decision of a few charges, so that it seldom grows.
-const KEYS_BYTES: usize = 256;
+/// The most time that a store gets for one decision, where nobody says.
+const BUDGET: Duration = Duration::from_millis(10);
 /// The portion of a bounded store that limits from requests share: no rule has this id.
 const OVERRIDE_SHARE: u32 = u32::MAX;
 
@@ -149,34 +156,68 @@ impl InForce {
     }
 }
 
+/// Where a limiter keeps states, and what else its decisions go by, besides the policies.
+#[derive(Clone)]
+pub struct Options {
+    /// Where states are.
+    pub store: Arc<dyn Store>,
+    /// Where those of single limits per second are, if elsewhere. [st-3]
+    pub per_second: Option<Arc<dyn Store>>,
+    /// What carries on where a store does not answer and the policies say so; a store that is immediate. [st-4]
+    pub local: Option<Arc<dyn Store>>,
+    /// Denials that need no store, shared by all limiters of the process.
+    pub deny_cache: Option<Arc<DenyCache>>,
+    /// How requests are charged whose domain does not say.
+    pub mode: Mode,
+    /// What becomes of a request whose store does not answer, where neither rule nor domain says.
+    pub on_error: OnError,
+    /// The most time that a store gets for one decision.
+    pub budget: Duration,
+}
+
+impl Options {
+    /// One store, and the defaults.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self {
+            store,
+            per_second: None,
+            local: None,
+            deny_cache: None,
+            mode: Mode::Atomic,
+            on_error: OnError::Error,
+            budget: BUDGET,
+        }
+    }
+}
+
 /// Makes decisions for the requests of one runtime.
 pub struct Limiter {
     policies: Arc<Policies>,
-    store: Arc<dyn Store>,
-    mode: Mode,
-    /// The most time that a store gets for one decision.
-    budget: Duration,
+    options: Options,
     calendar: Calendar,
     observer: Arc<dyn Observer>,
 }
 
+/// One request, as far as it does not change while stores are asked.
+struct Request<'a, 'p> {
+    plan: &'a Plan<'p>,
+    mode: Mode,
+    started: Instant,
+    deadline: Instant,
+}
+
 impl Limiter {
-    /// A limiter that gives its store at most `budget` for one call.
+    /// A limiter of these policies.
     #[must_use]
-    pub fn new(
-        policies: Arc<Policies>,
-        store: Arc<dyn Store>,
-        mode: Mode,
-        budget: Duration,
-        observer: Arc<dyn Observer>,
-    ) -> Self {
-        Self { policies, store, mode, budget, calendar: Calendar::default(), observer }
+    pub fn new(policies: Arc<Policies>, options: Options, observer: Arc<dyn Observer>) -> Self {
+        Self { policies, options, calendar: Calendar::default(), observer }
     }
 
     /// Decides one request, which began at `started` and has until `deadline` if its caller set one.
     ///
     /// # Errors
-    /// When the store gave no decision in time.
+    /// When a store gave no decision in time, and the policies say that this is an error.
     pub async fn decide(
         &self,
         query: &Query<'_>,
@@ -188,28 +229,36 @@ impl Limiter {
             return Ok(self.unknown_domain(query, started));
         };
         let plan = Plan::of(&in_force.policies, domain, query);
-        let mode = self.mode(domain);
         let mut charges = plan.charges(query);
-        let mut decision = None;
-        if !charges.is_empty() {
-            let deadline = self.deadline(started, deadline);
-            self.set_bounds(&mut charges, None);
-            let mut answer = self.ask(&charges, mode, started, deadline).await;
-            if let Err(StoreError::Rewindow { now }) = answer {
-                // Nothing was charged: the store's clock and ours are on two sides of a boundary. Once is enough,
-                // unless its clock jumps meanwhile.
-                self.set_bounds(&mut charges, Some(now));
-                answer = self.ask(&charges, mode, started, deadline).await;
-            }
-            decision = Some(answer);
+        if charges.is_empty() {
+            return Ok(self.finish(query, &in_force, &plan, None, started));
         }
-        self.finish(query, &in_force, &plan, &charges, decision, started)
+        let deadline = self.deadline(started, deadline);
+        let request = Request { plan: &plan, mode: self.mode(domain), started, deadline };
+        if let Some(known) = self.known_denial(&request, &charges) {
+            self.observer.denied_locally();
+            return Ok(self.finish(query, &in_force, &plan, Some(&known.decided()), started));
+        }
+        let failed = match self.only_store(&plan, &charges) {
+            Some(store) => match self.ask(store, &request, &mut charges).await {
+                Ok(decision) => {
+                    let decided = Decided::whole(&charges, &plan, &decision);
+                    return Ok(self.finish(query, &in_force, &plan, Some(&decided), started));
+                }
+                Err(error) => Some(error),
+            },
+            None => None,
+        };
+        match self.decide_apart(&request, &charges, failed).await {
+            Ok(resolved) => Ok(self.finish(query, &in_force, &plan, Some(&resolved.decided()), started)),
+            Err(error) => Err(self.failed(error, started)),
+        }
     }
 
     /// Whether [`Limiter::decide_now`] may be called.
     #[must_use]
     pub fn is_immediate(&self) -> bool {
-        self.store.is_immediate()
+        self.options.store.is_immediate() && self.options.per_second.is_none()
     }
 
     /// The same without waiting, and without a future to hold all of it.
@@ -218,7 +267,7 @@ impl Limiter {
     /// When the store gave no decision.
     ///
     /// # Panics
-    /// When the store is not immediate.
+    /// When the limiter is not immediate.
     pub fn decide_now(&self, query: &Query<'_>, started: Instant) -> Result<Answer, StoreError> {
         // A guard and not a count that all cores would share: it does not outlive this call.
         let in_force = self.policies.current.load();
@@ -226,36 +275,34 @@ impl Limiter {
             return Ok(self.unknown_domain(query, started));
         };
         let plan = Plan::of(&in_force.policies, domain, query);
-        let mode = self.mode(domain);
         let mut charges = plan.charges(query);
-        let mut decision = None;
-        if !charges.is_empty() {
-            self.set_bounds(&mut charges, None);
-            let mut answer = self.ask_now(&charges, mode, started);
-            if let Err(StoreError::Rewindow { now }) = answer {
-                self.set_bounds(&mut charges, Some(now));
-                answer = self.ask_now(&charges, mode, started);
-            }
-            decision = Some(answer);
+        if charges.is_empty() {
+            return Ok(self.finish(query, &in_force, &plan, None, started));
         }
-        self.finish(query, &in_force, &plan, &charges, decision, started)
-    }
-
-    fn ask_now(&self, charges: &[Charge<'_>], mode: Mode, started: Instant) -> Result<Decision, StoreError> {
-        match self.store.decide(charges, mode, self.deadline(started, None)) {
-            Reply::Ready(decision) => decision,
-            Reply::Pending(_) => unreachable!("the store {} is not immediate", self.store.name()),
+        let deadline = self.deadline(started, None);
+        let request = Request { plan: &plan, mode: self.mode(domain), started, deadline };
+        match self.ask_now(&self.options.store, &request, &mut charges) {
+            Ok(decision) => {
+                let decided = Decided::whole(&charges, &plan, &decision);
+                Ok(self.finish(query, &in_force, &plan, Some(&decided), started))
+            }
+            Err(error) => Err(self.failed(error, started)),
         }
     }
 
     /// How a domain charges: as its policy says, else as the server does.
     fn mode(&self, domain: &Domain) -> Mode {
-        domain.mode.unwrap_or(self.mode)
+        domain.mode.unwrap_or(self.options.mode)
     }
 
     fn unknown_domain(&self, query: &Query<'_>, started: Instant) -> Answer {
         self.observer.decided(DecisionResult::UnknownDomain, started.elapsed());
         unmatched(query)
+    }
+
+    fn failed(&self, error: StoreError, started: Instant) -> StoreError {
+        self.observer.decided(DecisionResult::StoreFailed, started.elapsed());
+        error
     }
 
     /// Counts what was decided, if anything had to be, and makes the answer of it.
@@ -264,27 +311,18 @@ impl Limiter {
         query: &Query<'_>,
         in_force: &InForce,
         plan: &Plan<'_>,
-        charges: &[Charge<'_>],
-        decision: Option<Result<Decision, StoreError>>,
+        decided: Option<&Decided<'_>>,
         started: Instant,
-    ) -> Result<Answer, StoreError> {
-        let decision = match decision {
-            None => None,
-            Some(Ok(decision)) => Some(decision),
-            Some(Err(error)) => {
-                self.observer.decided(DecisionResult::StoreFailed, started.elapsed());
-                return Err(error);
-            }
-        };
-        if let Some(decision) = &decision {
-            for ((charge, outcome), planned) in charges.iter().zip(&decision.outcomes).zip(&plan.charges) {
+    ) -> Answer {
+        if let Some(Decided { charges, planned, decision, .. }) = decided {
+            for ((charge, outcome), planned) in charges.iter().zip(&decision.outcomes).zip(*planned) {
                 in_force.tally.charged(plan.charged(planned), self.mode(plan.domain), charge, outcome);
             }
         }
-        let answer = plan.answer(query, decision.as_ref().map(|decision| (charges, decision)));
+        let answer = plan.answer(query, decided);
         let result = if answer.denied { DecisionResult::OverLimit } else { DecisionResult::Ok };
         self.observer.decided(result, started.elapsed());
-        Ok(answer)
+        answer
     }
 
     /// Counts a request, which began at `started`, that cannot be decided.
@@ -292,23 +330,88 @@ impl Limiter {
         self.observer.decided(DecisionResult::Invalid, started.elapsed());
     }
 
+    /// Where the state of a limit is. A list of limits stays together.
+    fn store_of(&self, limit: &Limit, is_single: bool) -> &Arc<dyn Store> {
+        match &self.options.per_second {
+            Some(store) if is_single && limit.window().unit() == Some(Unit::Second) => store,
+            _ => &self.options.store,
+        }
+    }
+
+    /// The store that can decide all of these charges in one call, if one can.
+    fn only_store(&self, plan: &Plan<'_>, charges: &[Charge<'_>]) -> Option<&Arc<dyn Store>> {
+        let place = |(charge, planned): (&Charge<'_>, &Planned)| {
+            let store = self.store_of(charge.limit, planned.is_single);
+            (store, if charges.len() == 1 { 0 } else { store.part_of(charge.key) })
+        };
+        let mut places = charges.iter().zip(&plan.planned).map(place);
+        let (first, part) = places.next()?;
+        places.all(|(store, other)| Arc::ptr_eq(store, first) && other == part).then_some(first)
+    }
+
+    /// Asks one store for a decision over charges that it can decide together.
     async fn ask(
         &self,
-        charges: &[Charge<'_>],
-        mode: Mode,
-        started: Instant,
-        deadline: Instant,
+        store: &Arc<dyn Store>,
+        request: &Request<'_, '_>,
+        charges: &mut [Charge<'_>],
     ) -> Result<Decision, StoreError> {
-        match self.store.decide(charges, mode, deadline) {
-            Reply::Ready(decision) => decision,
-            Reply::Pending(decision) => {
-                let decision = decision.await;
-                // A store that asks for other boundaries has answered.
-                let failed = |error: &&StoreError| !matches!(error, StoreError::Rewindow { .. });
-                let error = decision.as_ref().err().filter(failed).map(StoreError::kind);
-                self.observer.store_called(error, started.elapsed());
-                decision
+        if store.is_immediate() {
+            return self.ask_now(store, request, charges);
+        }
+        self.set_bounds(charges, None);
+        let decision = match self.ask_once(store, request, charges).await {
+            // Nothing was charged: the store's clock and ours are on two sides of a boundary. Once is enough, unless its
+            // clock jumps meanwhile.
+            Err(StoreError::Rewindow { now }) => {
+                self.set_bounds(charges, Some(now));
+                self.ask_once(store, request, charges).await
             }
+            decision => decision,
+        };
+        self.observer.store_called(decision.as_ref().err().map(StoreError::kind), request.started.elapsed());
+        decision
+    }
+
+    async fn ask_once(
+        &self,
+        store: &Arc<dyn Store>,
+        request: &Request<'_, '_>,
+        charges: &[Charge<'_>],
+    ) -> Result<Decision, StoreError> {
+        let Some(cache) = &self.options.deny_cache else {
+            return store.decide(charges, request.mode, request.deadline).get().await;
+        };
+        let _refunds = cache.forget_refunds(charges);
+        let (generation, sent) = (cache.generation(), Instant::now());
+        let decision = store.decide(charges, request.mode, request.deadline).get().await?;
+        if decision.outcomes.iter().any(|outcome| outcome.verdict.is_over()) {
+            let received = Instant::now();
+            for (charge, outcome) in charges.iter().zip(&decision.outcomes) {
+                cache.insert(charge, outcome, sent, received, generation);
+            }
+        }
+        Ok(decision)
+    }
+
+    /// The same of a store that need not be waited for.
+    fn ask_now(
+        &self,
+        store: &Arc<dyn Store>,
+        request: &Request<'_, '_>,
+        charges: &mut [Charge<'_>],
+    ) -> Result<Decision, StoreError> {
+        let ask = |charges: &[Charge<'_>]| match store.decide(charges, request.mode, request.deadline) {
+            Reply::Ready(decision) => decision,
+            Reply::Pending(_) => unreachable!("the store {} is not immediate", store.name()),
+        };
+        self.set_bounds(charges, None);
+        match ask(charges) {
+            Err(StoreError::Rewindow { now }) => {
+                self.set_bounds(charges, Some(now));
+                ask(charges)
+            }
+            decision => decision,
         }
     }
 
@@ -321,15 +424,32 @@ impl Limiter {
         }
     }
 
+    /// A denial that needs no store, where the cache knows one. [dn-1]
+    fn known_denial<'a>(&self, request: &Request<'_, '_>, charges: &[Charge<'a>]) -> Option<Resolved<'a>> {
+        let denials = self.options.deny_cache.as_ref()?.answers(charges, request.mode, Instant::now())?;
+        let mut known = Resolved::default();
+        known.decision.denied = true;
+        for ((charge, planned), denial) in charges.iter().zip(&request.plan.planned).zip(denials) {
+            if let Some(outcome) = denial {
+                known.push(charge.clone(), *planned, outcome);
+            }
+        }
+        Some(known)
+    }
+
     /// The states of a descriptor's limits, without touching them; empty where no rule matches.
     ///
     /// # Errors
-    /// When the store did not answer.
+    /// When a store did not answer.
     pub async fn peek(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Vec<Peek>, StoreError> {
         let policies = self.policies.current();
         let keyed = keys_of(&policies, domain, entries);
+        let Some((_, first)) = keyed.first() else {
+            return Ok(Vec::new());
+        };
         let asked: Vec<(&str, &Limit)> = keyed.iter().map(|(key, limit)| (key.as_str(), *limit)).collect();
-        let peeked = self.store.peek(&asked, self.deadline(Instant::now(), None)).get().await?;
+        let store = self.store_of(first, keyed.len() == 1);
+        let peeked = store.peek(&asked, self.deadline(Instant::now(), None)).get().await?;
         let peeks = keyed.iter().zip(peeked.states).map(|((key, limit), state)| {
             let bounds = self.calendar.bounds(limit, peeked.now);
             let seen = algorithm::seen(limit, state.as_ref(), 0, bounds, peeked.now);
@@ -346,26 +466,49 @@ impl Limiter {
         Ok(peeks.collect())
     }
 
-    /// Forgets what a descriptor has used of its limits. Answers the keys that belong to it, and how many were stored.
+    /// Forgets what a descriptor has used of its limits, in its store, in the local one and among known denials.
+    /// Answers the keys that belong to it, and how many its store had.
     ///
     /// # Errors
     /// When the store did not answer; then they may or may not be forgotten.
     pub async fn reset(&self, domain: &str, entries: &[Entry<'_>]) -> Result<(Vec<String>, u64), StoreError> {
         let policies = self.policies.current();
-        let keys: Vec<String> = keys_of(&policies, domain, entries).into_iter().map(|(key, _)| key).collect();
-        let asked: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let stored = self.store.reset(&asked, self.deadline(Instant::now(), None)).get().await?;
-        Ok((keys, stored))
+        let keyed = keys_of(&policies, domain, entries);
+        let Some((_, first)) = keyed.first() else {
+            return Ok((Vec::new(), 0));
+        };
+        let asked: Vec<&str> = keyed.iter().map(|(key, _)| key.as_str()).collect();
+        let deadline = self.deadline(Instant::now(), None);
+        let answer = self.store_of(first, keyed.len() == 1).reset(&asked, deadline).get().await;
+        if let Some(local) = &self.options.local {
+            local.reset(&asked, deadline).get().await?;
+        }
+        if let Some(cache) = &self.options.deny_cache {
+            asked.iter().for_each(|key| cache.forget(key));
+        }
+        let stored = answer?;
+        Ok((keyed.into_iter().map(|(key, _)| key).collect(), stored))
     }
 
     /// The store, for its health; decisions go through [`Limiter::decide`].
     #[must_use]
     pub fn store(&self) -> &dyn Store {
-        &*self.store
+        &*self.options.store
+    }
+
+    /// Ends, with the reason, when a store can give no more answers.
+    pub async fn died(&self) -> String {
+        match &self.options.per_second {
+            None => self.options.store.died().await,
+            Some(per_second) => tokio::select! {
+                reason = self.options.store.died() => reason,
+                reason = per_second.died() => reason,
+            },
+        }
     }
 
     fn deadline(&self, started: Instant, deadline: Option<Instant>) -> Instant {
-        let ours = started + self.budget;
+        let ours = started + self.options.budget;
         deadline.map_or(ours, |theirs| ours.min(theirs))
     }
 }
@@ -408,224 +551,4 @@ fn keys_of<'p>(policies: &'p PolicySet, domain: &str, entries: &[Entry<'_>]) -> 
 fn unmatched(query: &Query<'_>) -> Answer {
     let statuses = query.descriptors.iter().map(|_| Status::default()).collect();
     Answer { denied: false, wait: 0, statuses }
-}
-
-/// What is to be charged for a request, before the store is asked.
-struct Plan<'p> {
-    domain: &'p Domain,
-    /// What each descriptor met. No rule where the descriptor brings its own limit, or where nothing matches.
-    met: SmallVec<[Match<'p>; 2]>,
-    /// The limits that came with the request, by descriptor.
-    overrides: SmallVec<[Option<Limit>; 2]>,
-    charges: SmallVec<[Planned; 4]>,
-    /// The text of all keys, one after the other.
-    keys: String,
-}
-
-/// One charge, by what it refers to.
-struct Planned {
-    group: u16,
-    /// The limit's position in its rule.
-    limit: usize,
-    key: (usize, usize),
-}
-
-impl<'p> Plan<'p> {
-    fn of(policies: &'p PolicySet, domain: &'p Domain, query: &Query<'_>) -> Self {
-        let mut plan = Self {
-            domain,
-            met: SmallVec::new(),
-            overrides: SmallVec::new(),
-            charges: SmallVec::new(),
-            keys: String::with_capacity(KEYS_BYTES),
-        };
-        for asked in &query.descriptors {
-            let (met, limit) = match asked.limit {
-                Some((requests, unit)) => {
-                    let nothing = Match { rule: None, shared: SmallVec::new() };
-                    (nothing, Some(Limit::per_unit(requests, unit)))
-                }
-                None => (policies.find(domain, &asked.entries), None),
-            };
-            plan.met.push(met);
-            plan.overrides.push(limit);
-        }
-        let replaced = replaced_names(&plan.met);
-        for group in 0..query.descriptors.len() {
-            plan.add_group(group, query, &replaced);
-        }
-        plan
-    }
-
-    #[expect(clippy::cast_possible_truncation, reason = "at most 64 descriptors")]
-    fn add_group(&mut self, group: usize, query: &Query<'_>, replaced: &[&str]) {
-        let met = &self.met[group];
-        let limits = match (&self.overrides[group], met.rule) {
-            (Some(limit), _) => std::slice::from_ref(limit),
-            (None, Some(rule)) => &rule.limits,
-            (None, None) => return,
-        };
-        let mut tag = None;
-        for (i, limit) in limits.iter().enumerate() {
-            if is_replaced(limit.name.as_deref(), replaced) {
-                continue;
-            }
-            let start = self.keys.len();
-            match tag.clone() {
-                None => {
-                    let entries = query.descriptors[group].entries.iter().copied();
-                    key::write_tag(&mut self.keys, &self.domain.name, entries, &met.shared);
-                    tag = Some(start..self.keys.len());
-                }
-                Some(tag) => self.keys.extend_from_within(tag),
-            }
-            self.keys.push_str(limit.id());
-            self.charges.push(Planned { group: group as u16, limit: i, key: (start, self.keys.len()) });
-        }
-    }
-
-    fn limit(&self, planned: &Planned) -> &Limit {
-        let group = usize::from(planned.group);
-        match (&self.overrides[group], self.met[group].rule) {
-            (Some(limit), _) => limit,
-            (None, Some(rule)) => &rule.limits[planned.limit],
-            (None, None) => unreachable!("a descriptor without limits is not charged"),
-        }
-    }
-
-    fn charges<'a>(&'a self, query: &Query<'_>) -> SmallVec<[Charge<'a>; 2]> {
-        let charge = |planned: &Planned| {
-            let group = usize::from(planned.group);
-            let limit = self.limit(planned);
-            let rule = self.met[group].rule;
-            Charge {
-                key: &self.keys[planned.key.0..planned.key.1],
-                limit,
-                take: match query.descriptors[group].take {
-                    // [dc-5]
-                    Take::Take(hits) if limit.post_paid => Take::Force(hits),
-                    take => take,
-                },
-                group: planned.group,
-                role: rule.map_or(Role::Enforced, |rule| rule.role),
-                share: rule.map_or(OVERRIDE_SHARE, |rule| rule.id),
-                bounds: None,
-            }
-        };
-        self.charges.iter().map(charge).collect()
-    }
-
-    fn charged(&self, planned: &Planned) -> Charged<'_> {
-        match self.met[usize::from(planned.group)].rule {
-            Some(rule) => Charged::Rule(rule, planned.limit),
-            None => Charged::Override { domain: &self.domain.name },
-        }
-    }
-
-    fn answer(&self, query: &Query<'_>, decided: Option<(&[Charge<'_>], &Decision)>) -> Answer {
-        let (denied, now) = decided.map_or((false, 0), |(_, decision)| (decision.denied, decision.now));
-        let wait = decided.map_or(0, |(charges, decision)| turn(charges, decision));
-        let mut statuses = SmallVec::new();
-        let mut rest = decided.map_or(&[][..], |(charges, _)| charges);
-        let mut outcomes = decided.map_or(&[][..], |(_, decision)| &decision.outcomes);
-        for group in 0..query.descriptors.len() {
-            let count = rest.iter().take_while(|charge| usize::from(charge.group) == group).count();
-            let status = match (self.met[group].rule, count) {
-                (Some(rule), 0) if rule.unlimited => Status { remaining: Hits::MAX, ..Status::default() },
-                (_, 0) => Status::default(),
-                _ => status_of(&rest[..count], &outcomes[..count], denied, now),
-            };
-            statuses.push(status);
-            (rest, outcomes) = (&rest[count..], &outcomes[count..]);
-        }
-        Answer { denied, wait, statuses }
-    }
-}
-
-/// The names that the rules of one request replace. [mt-5]
-fn replaced_names<'p>(met: &[Match<'p>]) -> SmallVec<[&'p str; 4]> {
-    let rules = met.iter().filter_map(|met| met.rule);
-    rules.flat_map(|rule| rule.replaces.iter().map(|name| &**name)).collect()
-}
-
-fn is_replaced(name: Option<&str>, replaced: &[&str]) -> bool {
-    name.is_some_and(|name| replaced.contains(&name))
-}
-
-/// What a descriptor is told about its limits: over, the longest wait among those that deny; within, the least that is
-/// left, and of equals the one that resets last. [dc-8]
-fn status_of(charges: &[Charge<'_>], outcomes: &[Outcome], denied: bool, now: Micros) -> Status {
-    let denies = |charge: &Charge<'_>, outcome: &Outcome| charge.role != Role::Shadow && outcome.verdict.is_over();
-    let wait = |outcome: &Outcome| match outcome.verdict {
-        Verdict::Never => Micros::MAX,
-        Verdict::Over { retry_after } => retry_after,
-        Verdict::Within => 0,
-    };
-    let mut told: Option<(&Charge<'_>, &Outcome)> = None;
-    for (charge, outcome) in charges.iter().zip(outcomes) {
-        let better =
-            told.is_none_or(|(best_charge, best)| match (denies(charge, outcome), denies(best_charge, best)) {
-                (true, false) => true,
-                (false, true) => false,
-                (true, true) => wait(outcome) > wait(best),
-                (false, false) => {
-                    (outcome.remaining, std::cmp::Reverse(outcome.reset_after))
-                        < (best.remaining, std::cmp::Reverse(best.reset_after))
-                }
-            });
-        if better {
-            told = Some((charge, outcome));
-        }
-    }
-    let Some((charge, outcome)) = told else {
-        return Status::default();
-    };
-    let over = denies(charge, outcome);
-    let until_reset = match outcome.verdict {
-        Verdict::Over { retry_after } if over => retry_after,
-        _ => outcome.reset_after,
-    };
-    let detail = Detail {
-        algorithm: charge.limit.algorithm().name(),
-        fits_after: fits_after(charges, outcomes, now),
-        reset_after: outcome.reset_after,
-        wait: if denied { 0 } else { outcomes.iter().map(|outcome| outcome.wait).max().unwrap_or(0) },
-    };
-    Status {
-        over,
-        limit: Some(Told::of(charge.limit)),
-        remaining: outcome.remaining,
-        until_reset: Some(until_reset),
-        detail: Some(detail),
-    }
-}
-
-/// When the same hits would fit all of these limits again; nothing where one of them never holds so many.
-fn fits_after(charges: &[Charge<'_>], outcomes: &[Outcome], now: Micros) -> Option<Micros> {
-    let mut longest = 0;
-    for (charge, outcome) in charges.iter().zip(outcomes) {
-        let wait = match outcome.verdict {
-            Verdict::Over { retry_after } => retry_after,
-            Verdict::Never => return None,
-            Verdict::Within => algorithm::fits_after(charge.limit, &outcome.state, charge.take.asked(), now)?,
-        };
-        longest = longest.max(wait);
-    }
-    Some(longest)
-}
-
-/// How long an admitted request has to be held until its turn. [lb-2] A look takes no place in a bucket, nor does what is
-/// given back, and a rule that only watches holds nobody.
-fn turn(charges: &[Charge<'_>], decision: &Decision) -> Micros {
-    let mut longest = 0;
-    if decision.denied {
-        return longest;
-    }
-    for (charge, outcome) in charges.iter().zip(&decision.outcomes) {
-        let takes_a_place = matches!(charge.take, Take::Take(_) | Take::Force(_));
-        if takes_a_place && charge.role != Role::Shadow {
-            longest = longest.max(outcome.wait);
-        }
-    }
-    longest
 }

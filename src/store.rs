@@ -35,6 +35,13 @@ pub trait Store: Send + Sync {
     /// Whether the store answers at all.
     fn ping(&self, deadline: Instant) -> Reply<'_, ()>;
 
+    /// The part of the store that this key is in. One decision can be made over the keys of one part only: whoever has
+    /// charges in several makes a decision of each, and takes back what must not stand. [st-3]
+    fn part_of(&self, key: &str) -> u16 {
+        let _ = key;
+        0
+    }
+
     /// Whether the store can hold this limit.
     ///
     /// # Errors

@@ -15,10 +15,10 @@ use support::redis::RedisServer;
 use weir::config::policy_file;
 use weir::engine::observer::Silent;
 use weir::engine::{Algorithm, Anchor, Bounds, CalendarUnit, Charge, Decision, Entry, Limit, Micros, Mode, Take, Unit};
-use weir::limiter::{Answer, Asked, Limiter, Policies, Query};
+use weir::limiter::{Answer, Asked, Limiter, Options, Policies, Query};
 use weir::store::memory::Memory;
 use weir::store::redis::Redis;
-use weir::store::redis::pipeline::Options;
+use weir::store::redis::pipeline;
 use weir::store::redis::pool::Endpoint;
 use weir::store::{Peeked, Reply, Store, StoreError, Undo};
 
@@ -81,7 +81,7 @@ impl Machine {
             return self.memory.clone();
         };
         let _entered = self.runtime.enter();
-        let options = Options::new(Endpoint::parse(&server.url()).expect("its url"));
+        let options = pipeline::Options::new(Endpoint::parse(&server.url()).expect("its url"));
         Arc::new(Redis::start(options, "").at(now))
     }
 
@@ -110,7 +110,7 @@ impl Machine {
 fn limiter(store: Arc<dyn Store>) -> Limiter {
     let policies = policy_file::parse(&[("shop.yaml", POLICY)]).expect("good policies").policies;
     let policies = Arc::new(Policies::new(policies, Arc::new(Silent)));
-    Limiter::new(policies, store, Mode::Atomic, BUDGET, Arc::new(Silent))
+    Limiter::new(policies, Options { budget: BUDGET, ..Options::new(store) }, Arc::new(Silent))
 }
 
 /// One call: the boundaries of its last charge, and whether it was a decision or the store's clock.

@@ -76,7 +76,11 @@ fn place(server: &RedisServer, tls: &RedisTls) -> Result<Place, EndpointError> {
 fn tls_files(tls: &RedisTls) -> TlsFiles {
     TlsFiles {
         ca: tls.ca_file.clone(),
-        identity: tls.cert_file.clone().zip(tls.key_file.clone()).map(|(certificate, key)| Identity { certificate, key }),
+        identity: tls
+            .cert_file
+            .clone()
+            .zip(tls.key_file.clone())
+            .map(|(certificate, key)| Identity { certificate, key }),
         server_name: tls.server_name.clone(),
     }
 }

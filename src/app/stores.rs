@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::config::settings::{Secret, Settings, StoreKind};
+use super::redis::{self, Place};
+use crate::config::settings::{Settings, StoreKind};
+use crate::limiter::deny_cache::DenyCache;
 use crate::store::memory::Memory;
 use crate::store::redis::Redis;
 use crate::store::redis::pipeline::Options;
-use crate::store::redis::pool::{self, DialError, Endpoint, EndpointError};
+use crate::store::redis::pool::{self, DialError, EndpointError, FileError};
 use crate::store::{Store, SystemClock};
 use crate::telemetry::metrics::Metrics;
 
@@ -33,18 +35,34 @@ impl Stores {
                 Ok(Self::Shared(Arc::new(memory)))
             }
             StoreKind::Redis => {
-                let redis = &settings.redis;
-                let username = redis.username.as_ref().map(Secret::expose);
-                let password = redis.password.as_ref().map(Secret::expose);
-                let endpoint = Endpoint::parse(redis.url.expose())?.with_login(username, password);
-                let mut options = Options::new(endpoint);
-                options.connections = redis.pool_size;
-                options.connect_timeout = redis.connect_timeout;
-                options.queue_max = redis.queue;
-                options.batch_max = redis.batch_max;
-                options.observer = Arc::new(Complaints::default());
-                Ok(Self::Redis { options: Box::new(options), key_prefix: redis.key_prefix.as_str().into() })
+                let (place, _) = redis::places(&settings.redis)?;
+                let Place::Node(target) = place else {
+                    return Err(EndpointError::Url("a cluster is not reached by this version".into()));
+                };
+                let options = redis::options(&settings.redis, target, Arc::new(Complaints::default()));
+                Ok(Self::Redis { options: Box::new(options), key_prefix: settings.redis.key_prefix.as_str().into() })
             }
+        }
+    }
+
+    /// The store that carries on where the policies say so: an embedded one, and none where nothing else can fail.
+    pub(super) fn local(&self, settings: &Settings, metrics: &Arc<Metrics>) -> Option<Arc<dyn Store>> {
+        match self {
+            Self::Shared(_) => None,
+            Self::Redis { .. } => {
+                Some(Arc::new(Memory::new(settings.memory.max_keys, Arc::new(SystemClock), metrics.observer())))
+            }
+        }
+    }
+
+    /// What keeps denials at hand, where asking the store costs a round trip.
+    pub(super) fn deny_cache(&self, settings: &Settings) -> Option<Arc<DenyCache>> {
+        let settings = &settings.deny_cache;
+        match self {
+            Self::Redis { .. } if !settings.max_age.is_zero() => {
+                Some(Arc::new(DenyCache::new(settings.max_age, settings.max_keys)))
+            }
+            _ => None,
         }
     }
 
@@ -61,6 +79,7 @@ impl Stores {
 #[derive(Default)]
 struct Complaints {
     last: Mutex<Option<Instant>>,
+    last_file: Mutex<Option<Instant>>,
 }
 
 impl pool::Observer for Complaints {
@@ -69,6 +88,14 @@ impl pool::Observer for Complaints {
         if last.is_none_or(|last| last.elapsed() >= COMPLAIN_EVERY) {
             *last = Some(Instant::now());
             tracing::warn!(store = "redis", "{error}");
+        }
+    }
+
+    fn file_refused(&self, error: &FileError) {
+        let mut last = self.last_file.lock();
+        if last.is_none_or(|last| last.elapsed() >= COMPLAIN_EVERY) {
+            *last = Some(Instant::now());
+            tracing::warn!(store = "redis", "{error}; what it held before stays in force");
         }
     }
 

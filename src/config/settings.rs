@@ -20,6 +20,8 @@ use std::time::Duration;
 
 use config::Config;
 
+use crate::engine::OnError;
+
 pub use layer::{FILE_BYTES_MAX, Layer};
 pub use redis::{RedisServer, RedisTls, Sentinel, Topology};
 pub use table::{
@@ -41,12 +43,16 @@ pub struct Settings {
     pub store: StoreKind,
     /// How a decision over several limits is charged.
     pub charging: Charging,
+    /// What becomes of a request whose store does not answer, where neither its rule nor its domain says.
+    pub on_error: OnError,
     /// The part of a limit above which hits count as near it, in percent.
     pub near_limit_percent: u32,
     /// What responses have beyond the statuses.
     pub response: Response,
     /// The memory store.
     pub memory: Memory,
+    /// Denials that are repeated without asking Redis again.
+    pub deny_cache: DenyCache,
     /// The Redis store.
     pub redis: Redis,
     /// Threads.
@@ -111,6 +117,15 @@ pub struct Memory {
     pub max_keys: usize,
 }
 
+/// Denials that are repeated without asking Redis again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DenyCache {
+    /// How long after it was asked for a denial may be repeated; zero for not at all.
+    pub max_age: Duration,
+    /// How many keys have a denial kept at once.
+    pub max_keys: usize,
+}
+
 /// The Redis store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redis {
@@ -132,6 +147,23 @@ pub struct Redis {
     pub batch_max: usize,
     /// What every key starts with.
     pub key_prefix: String,
+    /// When a server is left alone.
+    pub breaker: Breaker,
+    /// How long to wait at the start for a first answer before being ready without.
+    pub ready_after: Duration,
+}
+
+/// When a Redis is left alone, and when it is tried again: for each core and server by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Breaker {
+    /// So many of the calls that ended within the window must have failed, in percent; 0 for never.
+    pub error_percent: u32,
+    /// So many calls must have ended within the window.
+    pub calls: u32,
+    /// How far back calls are counted.
+    pub window: Duration,
+    /// How long until the first probe.
+    pub probe: Duration,
 }
 
 /// Threads.
@@ -264,12 +296,18 @@ impl Settings {
                 "independent" => Ok(Charging::Independent),
                 _ => Err("no such charging".to_owned()),
             })?,
+            on_error: from
+                .value("on_error", |text| OnError::named(text).ok_or_else(|| "no such way to go on".to_owned()))?,
             near_limit_percent: from.value("near_limit_percent", value::integer)?,
             response: Response {
                 dynamic_metadata: from.value("response.dynamic_metadata", value::switch)?,
                 delay_header: from.value("response.delay_header", value::switch)?,
             },
             memory: Memory { max_keys: from.value("memory.max_keys", value::integer)? },
+            deny_cache: DenyCache {
+                max_age: from.value("deny_cache.max_age", duration)?,
+                max_keys: from.value("deny_cache.max_keys", value::integer)?,
+            },
             redis: Redis {
                 server: RedisServer::read(from)?,
                 per_second: RedisServer::read_per_second(from)?,
@@ -280,6 +318,13 @@ impl Settings {
                 queue: from.value("redis.queue", value::integer)?,
                 batch_max: from.value("redis.batch_max", value::integer)?,
                 key_prefix: from.value("redis.key_prefix", |text| Ok(text.to_owned()))?,
+                breaker: Breaker {
+                    error_percent: from.value("redis.breaker.error_percent", value::integer)?,
+                    calls: from.value("redis.breaker.calls", value::integer)?,
+                    window: from.value("redis.breaker.window", duration)?,
+                    probe: from.value("redis.breaker.probe", duration)?,
+                },
+                ready_after: from.value("redis.ready_after", duration)?,
             },
             runtime: Runtime { cores: from.value("runtime.cores", value::integer)? },
             shutdown: Shutdown {

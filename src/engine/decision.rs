@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::algorithm::{self, Effect, Seen, State, anchored_window};
 use super::charge::{Charge, Mode, Receipt, Role, Take};
+use super::limit::Limit;
 use super::{Hits, Micros};
 
 /// What a limit says to a charge.
@@ -41,6 +42,10 @@ pub struct Outcome {
     pub remaining_before: Hits,
     /// The most hits that a take would be admitted for in [`Outcome::state`].
     pub remaining: Hits,
+    /// The clock of the store that made the decision, which the times count from.
+    pub now: Micros,
+    /// The state at the key before the decision.
+    pub before: Seen,
     /// How long an admitted request waits for its turn, in microseconds; 0 for all but `leaky_bucket`.
     pub wait: Micros,
     /// The time in microseconds until [`Outcome::state`] equals an empty one.
@@ -51,8 +56,19 @@ pub struct Outcome {
     pub receipt: Option<Receipt>,
 }
 
+impl Outcome {
+    /// Shows the state before the decision, as a denied atomic decision does, where another part of the same request
+    /// was denied after this one had been made. [dc-7]
+    pub fn show_before(&mut self, limit: &Limit) {
+        let before = algorithm::seen_by(limit, &self.before, self.now);
+        self.remaining = before.remaining(limit, self.now);
+        self.reset_after = before.reset_after(limit, self.now);
+        self.state = before;
+    }
+}
+
 /// What a decision says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Default, Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// Whether the request may not pass.
     pub denied: bool,
@@ -169,12 +185,9 @@ pub fn settle(charges: &[Charge<'_>], slots: &[u16], found: &[Found], mode: Mode
         let Found { before, after } = found[i];
         let effect = effect(charge, verdict, mode, denied);
         let left = after.unwrap_or_else(|| algorithm::changed(limit, &before, effect, now));
-        let state = if nothing_taken {
-            let first = slots.iter().position(|&slot| slot == slots[i]).unwrap_or(i);
-            algorithm::seen_by(limit, &found[first].before, now)
-        } else {
-            left
-        };
+        let first = slots.iter().position(|&slot| slot == slots[i]).unwrap_or(i);
+        let at_first = found[first].before;
+        let state = if nothing_taken { algorithm::seen_by(limit, &at_first, now) } else { left };
         let taken = match effect {
             Effect::Add(hits) => hits,
             Effect::Drain if !nothing_taken => remaining_before,
@@ -184,6 +197,8 @@ pub fn settle(charges: &[Charge<'_>], slots: &[u16], found: &[Found], mode: Mode
             verdict,
             remaining_before,
             remaining: state.remaining(limit, now),
+            now,
+            before: at_first,
             wait: if verdict.is_over() { 0 } else { algorithm::wait(limit, &before, now) },
             reset_after: state.reset_after(limit, now),
             state,

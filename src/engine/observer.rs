@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::decision::Outcome;
-use super::policy::{PolicySet, Rule};
+use super::policy::{OnError, PolicySet, Rule};
 use super::{Charge, Hits, Mode};
 
 /// Hears what happens. Every method but `loaded` is called on the request path: it must neither block nor allocate.
@@ -21,6 +21,20 @@ pub trait Observer: Send + Sync {
     fn store_called(&self, error: Option<&'static str>, took: Duration) {
         let _ = (error, took);
     }
+
+    /// The store of a descriptor gave no answer, for the reason that `kind` names in one word, and the policies say what
+    /// becomes of it. [st-4]
+    fn fell_back(&self, action: OnError, kind: &'static str) {
+        let _ = (action, kind);
+    }
+
+    /// Charges of a request that was denied elsewhere were taken back, or that could not be confirmed in time. [st-3]
+    fn undone(&self, confirmed: bool) {
+        let _ = confirmed;
+    }
+
+    /// A request was denied without asking a store. [dn-1]
+    fn denied_locally(&self) {}
 
     /// The memory store dropped a state that still mattered, with so many hits in it.
     fn evicted(&self, hits_lost: Hits) {

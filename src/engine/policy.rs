@@ -15,6 +15,47 @@ use super::limit::Limit;
 /// The most limits that one rule can hold.
 pub const LIMITS_PER_RULE_MAX: usize = 8;
 
+/// What becomes of a charge that no store answers, because it is down, too slow or full.
+///
+/// Where the rules of one request differ: any `Error` fails the request and nothing else is evaluated; else any `Deny`
+/// denies it; else the limits of `Local` are decided together, and those of `Allow` pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OnError {
+    /// The request fails, and its caller decides what that means.
+    Error,
+    /// It passes, and nothing is counted.
+    Allow,
+    /// It is over the limit.
+    Deny,
+    /// The store embedded in this process carries on under the same rules, from what it knows.
+    Local,
+}
+
+impl OnError {
+    /// All of them, in the order of the documentation.
+    pub const ALL: [Self; 4] = [Self::Error, Self::Allow, Self::Deny, Self::Local];
+    /// Their names, in the same order.
+    pub const NAMES: [&'static str; 4] =
+        [Self::Error.name(), Self::Allow.name(), Self::Deny.name(), Self::Local.name()];
+
+    /// The word for it in policies, settings and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+            Self::Local => "local",
+        }
+    }
+
+    /// The one of that name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|on_error| on_error.name() == name)
+    }
+}
+
 /// A whole domain as written: the input of [`PolicySet::compile`].
 #[derive(Clone, Debug)]
 pub struct DomainSpec {
@@ -22,6 +63,8 @@ pub struct DomainSpec {
     pub name: String,
     /// How its requests are charged; none where that is left to the setting `charging`.
     pub mode: Option<Mode>,
+    /// What becomes of its requests when the store does not answer; none where that is left to the setting `on_error`.
+    pub on_error: Option<OnError>,
     /// The rules at the first level.
     pub descriptors: Vec<NodeSpec>,
 }
@@ -50,6 +93,8 @@ pub struct RuleSpec {
     pub role: Role,
     /// The names of limits that this one replaces, in one request.
     pub replaces: Vec<String>,
+    /// What becomes of its charges when the store does not answer; none where that is left to the domain.
+    pub on_error: Option<OnError>,
 }
 
 /// The limits of a rule, or that there are none.
@@ -160,6 +205,8 @@ pub struct Rule {
     pub role: Role,
     /// The names of limits that it replaces, in one request.
     pub replaces: Box<[Box<str>]>,
+    /// What becomes of its charges when the store does not answer; none where that is left to the domain.
+    pub on_error: Option<OnError>,
 }
 
 /// Where one entry led, for `explain`.
@@ -223,6 +270,8 @@ pub struct Domain {
     pub name: Box<str>,
     /// How its requests are charged; none where that is left to the setting `charging`. [dc-4]
     pub mode: Option<Mode>,
+    /// What becomes of its requests when the store does not answer; none where that is left to the setting `on_error`.
+    pub on_error: Option<OnError>,
     root: Node,
 }
 
@@ -244,7 +293,7 @@ impl PolicySet {
             let mut root = Node::default();
             insert_all(&mut set.rules, &mut root, &spec.name, "", spec.descriptors)?;
             let name: Box<str> = spec.name.as_str().into();
-            let domain = Domain { name: name.clone(), mode: spec.mode, root };
+            let domain = Domain { name: name.clone(), mode: spec.mode, on_error: spec.on_error, root };
             if set.domains.insert(name, domain).is_some() {
                 return Err(PolicyError::DuplicateDomain(spec.name));
             }
@@ -388,6 +437,7 @@ fn add_rule(rules: &mut Vec<Rule>, domain: &str, path: &str, spec: RuleSpec) -> 
         unlimited_name,
         role: spec.role,
         replaces: spec.replaces.into_iter().map(String::into_boxed_str).collect(),
+        on_error: spec.on_error,
     });
     Ok(id)
 }
@@ -430,13 +480,18 @@ mod tests {
             key: key.into(),
             value: Some(value.into()),
             share_threshold: false,
-            rule: Some(RuleSpec { kind: RuleKind::Limits(vec![limit]), role: Role::Enforced, replaces: Vec::new() }),
+            rule: Some(RuleSpec {
+                kind: RuleKind::Limits(vec![limit]),
+                role: Role::Enforced,
+                replaces: Vec::new(),
+                on_error: None,
+            }),
             descriptors,
         }
     }
 
     fn compile(descriptors: Vec<NodeSpec>) -> Result<PolicySet, PolicyError> {
-        PolicySet::compile(vec![DomainSpec { name: "shop".into(), mode: None, descriptors }])
+        PolicySet::compile(vec![DomainSpec { name: "shop".into(), mode: None, on_error: None, descriptors }])
     }
 
     fn met(set: &PolicySet, entries: &[(&str, &str)]) -> Option<String> {
@@ -464,6 +519,24 @@ mod tests {
         assert_eq!(met(&set, &[("a", "1"), ("b", "y")]), None);
         assert_eq!(met(&set, &[]), None);
         assert_eq!(met(&set, &[("b", "x")]), None);
+    }
+
+    #[test]
+    fn what_becomes_of_a_failed_charge_is_kept_where_it_is_written() {
+        let mut of_rule = node("a", "1", vec![]);
+        if let Some(rule) = &mut of_rule.rule {
+            rule.on_error = Some(OnError::Local);
+        }
+        let descriptors = vec![of_rule, node("b", "1", vec![])];
+        let spec = DomainSpec { name: "shop".into(), mode: None, on_error: Some(OnError::Deny), descriptors };
+        let set = PolicySet::compile(vec![spec]).expect("compiles");
+        assert_eq!(set.domain("shop").and_then(|domain| domain.on_error), Some(OnError::Deny));
+        assert_eq!(set.rules()[0].on_error, Some(OnError::Local));
+        assert_eq!(set.rules()[1].on_error, None);
+        for (on_error, name) in OnError::ALL.into_iter().zip(OnError::NAMES) {
+            assert_eq!(OnError::named(name), Some(on_error));
+        }
+        assert_eq!(OnError::named("Allow"), None);
     }
 
     #[test]

@@ -1,14 +1,18 @@
 //! Redis: states that replicas share and that outlive a process, until they expire. [rd-1] [rd-2]
 //!
 //! Each decision is one call of one script, so that it is atomic and costs one round trip, which it shares with the
-//! other decisions in flight. Not here: connections (redis/pool.rs), batching and deadlines (redis/pipeline.rs) and the
-//! format of calls and replies (redis/wire.rs).
+//! other decisions in flight. Not here: connections (redis/pool.rs), batching and deadlines (redis/pipeline.rs), when a
+//! failing Redis is left alone (redis/node.rs), what its errors mean (redis/refusal.rs), and the format of calls and
+//! replies (redis/wire.rs).
 
+pub mod breaker;
 mod connection;
 mod endpoint;
 mod files;
+pub mod node;
 pub mod pipeline;
 pub mod pool;
+pub mod refusal;
 mod sentinel;
 mod tls;
 mod wire;
@@ -19,46 +23,28 @@ use std::time::Instant;
 
 use redis::{Cmd, Value};
 
-use self::pipeline::{Call, CallError, Options, Pipeline, Reason};
+use self::node::Node;
+use self::pipeline::{Call, CallError, Options, Reason};
+use self::refusal::Refusal;
 use super::{Failure, Peeked, Reply, Store, StoreError, Undo};
 use crate::engine::{Charge, Decision, Limit, Micros, Mode, decision};
 
-/// Answers of Redis that prove that nothing was charged: the call was refused before its first write. [rd-4]
-const NOTHING_RAN: [(&str, &str); 16] = [
-    ("READONLY", "readonly"),
-    ("LOADING", "loading"),
-    ("MASTERDOWN", "masterdown"),
-    ("CLUSTERDOWN", "clusterdown"),
-    ("MOVED", "moved"),
-    ("ASK", "ask"),
-    ("TRYAGAIN", "tryagain"),
-    ("CROSSSLOT", "crossslot"),
-    ("BUSY", "busy"),
-    ("NOSCRIPT", "noscript"),
-    ("OOM", "oom"),
-    ("MISCONF", "misconf"),
-    ("NOREPLICAS", "noreplicas"),
-    ("NOAUTH", "noauth"),
-    ("NOPERM", "noperm"),
-    ("WRONGTYPE", "wrongtype"),
-];
-
-/// States in one Redis, by way of one pipeline: one of these for each runtime that decides.
+/// States in one Redis: one of these for each runtime that decides.
 pub struct Redis {
-    pipeline: Pipeline,
+    node: Node,
     key_prefix: Box<str>,
     /// Stands for the server's clock in tests.
     now: Option<Micros>,
 }
 
 impl Redis {
-    /// Starts the pipeline on the current runtime. Nothing is dialled before the first call.
+    /// Starts its tasks on the current runtime. Nothing is dialled before the first call.
     ///
     /// # Panics
-    /// Outside of a tokio runtime, and when one of the numbers in `options` is zero.
+    /// Outside of a tokio runtime, and when one of the numbers in `options` is out of its bounds.
     #[must_use]
     pub fn start(options: Options, key_prefix: &str) -> Self {
-        Self { pipeline: Pipeline::start(options), key_prefix: key_prefix.into(), now: None }
+        Self { node: Node::start(options), key_prefix: key_prefix.into(), now: None }
     }
 
     /// The same store at a time that the caller sets: for tests, with a time in the future, so that no key expires.
@@ -74,7 +60,7 @@ impl Redis {
     }
 
     async fn command(&self, command: Cmd, deadline: Instant) -> Result<Value, StoreError> {
-        self.pipeline.call(Call::command(command), deadline).await.map_err(store_error)
+        self.node.call(Call::command(command), deadline).await.map_err(store_error)
     }
 }
 
@@ -87,7 +73,7 @@ impl Store for Redis {
         Reply::Pending(Box::pin(async move {
             let (slots, firsts) = decision::slots(charges);
             let call = wire::decide_call(&self.key_prefix, charges, &slots, &firsts, mode, self.now);
-            let reply = self.pipeline.call(call, deadline).await.map_err(store_error)?;
+            let reply = self.node.call(call, deadline).await.map_err(store_error)?;
             match wire::read_decision(&reply, charges).ok_or_else(strange_reply)? {
                 wire::Reply::Found(now, found) => Ok(decision::settle(charges, &slots, &found, mode, now)),
                 wire::Reply::Rewindow(now) => Err(StoreError::Rewindow { now }),
@@ -101,7 +87,7 @@ impl Store for Redis {
         }
         Reply::Pending(Box::pin(async move {
             for call in wire::undo_calls(&self.key_prefix, charges, self.now) {
-                self.pipeline.call(call, deadline).await.map_err(store_error)?;
+                self.node.call(call, deadline).await.map_err(store_error)?;
             }
             Ok(())
         }))
@@ -138,10 +124,7 @@ impl Store for Redis {
     }
 
     fn ping(&self, deadline: Instant) -> Reply<'_, ()> {
-        Reply::Pending(Box::pin(async move {
-            self.command(redis::cmd("PING"), deadline).await?;
-            Ok(())
-        }))
+        Reply::Pending(Box::pin(async move { self.node.ping(deadline).await.map_err(store_error) }))
     }
 
     fn supports(&self, _limit: &Limit) -> Result<(), String> {
@@ -149,7 +132,7 @@ impl Store for Redis {
     }
 
     fn died(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
-        Box::pin(self.pipeline.died())
+        Box::pin(self.node.died())
     }
 }
 
@@ -174,10 +157,15 @@ fn store_error(error: CallError) -> StoreError {
     match error {
         CallError::NotSent { reason } => StoreError::NotSent(Failure { kind: kind_of(&reason), message }),
         CallError::Unknown { reason } => StoreError::Unknown(Failure { kind: kind_of(&reason), message }),
-        CallError::Refused(answer) => match NOTHING_RAN.iter().find(|(code, _)| *code == answer.code()) {
-            Some((_, kind)) => StoreError::NotSent(Failure { kind, message }),
-            None => StoreError::Unknown(Failure { kind: "refused", message }),
-        },
+        CallError::Refused(answer) => {
+            let refusal = Refusal::of(&answer);
+            let failure = Failure { kind: refusal.kind, message };
+            if refusal.proves_nothing_ran(&answer) {
+                StoreError::NotSent(failure)
+            } else {
+                StoreError::Unknown(failure)
+            }
+        }
     }
 }
 
@@ -187,6 +175,7 @@ const fn kind_of(reason: &Reason) -> &'static str {
         Reason::Deadline => "deadline",
         Reason::NoConnection(_) => "no_connection",
         Reason::Broken(_) => "broken",
+        Reason::CircuitOpen => "circuit_open",
     }
 }
 

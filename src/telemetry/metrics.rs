@@ -7,15 +7,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
 
+use super::trouble::Trouble;
 use crate::engine::observer::{Charged, DecisionResult, Observer, Tally};
-use crate::engine::{Charge, Hits, Mode, Outcome, PolicySet, Role, Take};
+use crate::engine::{Charge, Hits, Mode, OnError, Outcome, PolicySet, Role, Take};
 
 /// The upper bounds of the latency histograms, in microseconds. The last bucket has none.
 pub const BUCKETS_US: [u64; 15] =
@@ -40,6 +41,10 @@ pub struct Metrics {
     requests: Arc<Latencies>,
     stores: Arc<Latencies>,
     store_errors: IntCounterVec,
+    fallbacks: [IntCounter; OnError::ALL.len()],
+    undone: [IntCounter; 2],
+    denied_locally: IntCounter,
+    trouble: Trouble,
     evictions: IntCounter,
     evicted_hits: IntCounter,
     loads: IntCounter,
@@ -83,6 +88,21 @@ impl Metrics {
             &["kind"],
         )?;
         registry.register(Box::new(store_errors.clone()))?;
+        let fallbacks = IntCounterVec::new(
+            Opts::new("weir_on_error_total", "Descriptors whose store gave no answer, by what the policies then did."),
+            &["action"],
+        )?;
+        registry.register(Box::new(fallbacks.clone()))?;
+        let undone = IntCounterVec::new(
+            Opts::new(
+                "weir_undone_total",
+                "Requests over several stores or slots that took charges back, by whether that was confirmed in time.",
+            ),
+            &["result"],
+        )?;
+        registry.register(Box::new(undone.clone()))?;
+        let denied_locally =
+            counter("weir_deny_cache_hits_total", "Requests that were denied without asking a store.")?;
 
         let rules = Arc::new(Rules::new()?);
         registry.register(Box::new(Collected(rules.clone())))?;
@@ -104,6 +124,10 @@ impl Metrics {
             requests,
             stores,
             store_errors,
+            fallbacks: OnError::NAMES.map(|action| fallbacks.with_label_values(&[action])),
+            undone: ["unconfirmed", "confirmed"].map(|result| undone.with_label_values(&[result])),
+            denied_locally,
+            trouble: Trouble::default(),
             evictions,
             evicted_hits,
             loads,
@@ -182,9 +206,23 @@ impl Observer for PerRuntime {
 
     fn store_called(&self, error: Option<&'static str>, took: Duration) {
         self.stores.record(0, took);
-        if let Some(kind) = error {
-            self.metrics.store_errors.with_label_values(&[kind]).inc();
+        match error {
+            Some(kind) => self.metrics.store_errors.with_label_values(&[kind]).inc(),
+            None => self.metrics.trouble.answered(Instant::now),
         }
+    }
+
+    fn fell_back(&self, action: OnError, kind: &'static str) {
+        self.metrics.fallbacks[action as usize].inc();
+        self.metrics.trouble.fell_back(action, kind, Instant::now());
+    }
+
+    fn undone(&self, confirmed: bool) {
+        self.metrics.undone[usize::from(confirmed)].inc();
+    }
+
+    fn denied_locally(&self) {
+        self.metrics.denied_locally.inc();
     }
 
     fn evicted(&self, hits_lost: Hits) {
@@ -587,10 +625,11 @@ mod tests {
                 kind: RuleKind::Limits(vec![per_hour(10)]),
                 role: Role::Shadow,
                 replaces: Vec::new(),
+                on_error: None,
             }),
             descriptors: Vec::new(),
         });
-        let domain = DomainSpec { name: "shop".into(), mode: None, descriptors: descriptors.collect() };
+        let domain = DomainSpec { name: "shop".into(), mode: None, on_error: None, descriptors: descriptors.collect() };
         PolicySet::compile(vec![domain]).unwrap()
     }
 

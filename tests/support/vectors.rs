@@ -367,13 +367,14 @@ impl Vector {
 /// Keys and what is stored for them.
 pub type States<'a> = [(&'a str, Option<State>)];
 
-/// A state in which nothing counts has no newest part.
+/// A state in which nothing counts has no newest part, and vectors say what a charge shows and not what it found.
 pub fn without_idle_marks(outcomes: impl IntoIterator<Item = Outcome>) -> Vec<Outcome> {
     let mut outcomes: Vec<Outcome> = outcomes.into_iter().collect();
     for outcome in &mut outcomes {
         if let Seen::Summary(Summary { used: 0, mark, .. }) = &mut outcome.state {
             *mark = 0;
         }
+        outcome.before = outcome.state;
     }
     outcomes
 }
@@ -532,8 +533,9 @@ fn outcome(vector: &Vector, limit: &Limit, stored: Seen, text: &str, now: Micros
     }
     let reset_after = micros(next()?)?;
     let (remaining_before, remaining) = (number(before)?, number(after)?);
+    let (state, before) = (stored, stored);
     let mut outcome =
-        Outcome { verdict, remaining_before, remaining, wait: 0, reset_after, state: stored, receipt: None };
+        Outcome { verdict, remaining_before, remaining, now, before, wait: 0, reset_after, state, receipt: None };
     let (mut took, mut marked) = (None, None);
     while let Some(word) = words.next() {
         let value = words.next().ok_or_else(|| format!("{word:?} has no value"))?;
@@ -547,6 +549,7 @@ fn outcome(vector: &Vector, limit: &Limit, stored: Seen, text: &str, now: Micros
     }
     let mark = marked.unwrap_or_else(|| mark(&outcome.state));
     outcome.receipt = took.map(|hits| Receipt { hits, at: now, mark });
+    outcome.before = outcome.state;
     Ok(outcome)
 }
 

@@ -129,7 +129,7 @@ impl FileReader<'_> {
         if let Ok((at, name)) = domain {
             let place = self.place(at);
             self.all.domains.insert(name.clone(), self.all.outlines.len());
-            self.all.specs.push(DomainSpec { name: name.clone(), mode, descriptors: specs });
+            self.all.specs.push(DomainSpec { name: name.clone(), mode, on_error: None, descriptors: specs });
             self.all.outlines.push(DomainOutline { name, place, descriptors: outlines });
         }
     }
@@ -238,7 +238,7 @@ impl FileReader<'_> {
             rule: rule_id,
             descriptors: outlines,
         };
-        let rule = rule.map(|(kind, replaces)| RuleSpec { kind, role, replaces });
+        let rule = rule.map(|(kind, replaces)| RuleSpec { kind, role, replaces, on_error: None });
         Ok((NodeSpec { key, value, share_threshold, rule, descriptors: specs }, outline))
     }
 

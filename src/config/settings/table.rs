@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use crate::engine::OnError;
+
 /// Every setting, grouped as in the documentation.
 pub const SETTINGS: &[Setting] = &[
     Setting {
@@ -51,6 +53,13 @@ pub const SETTINGS: &[Setting] = &[
         about: "atomic: a denied request is charged nowhere; independent: each limit charges for itself",
     },
     Setting {
+        name: "on_error",
+        kind: Kind::Choice(ON_ERRORS),
+        default: Preset::Is("error"),
+        flag: None,
+        about: "what becomes of a request whose store does not answer, unless its rule or domain says",
+    },
+    Setting {
         name: "response.dynamic_metadata",
         kind: Kind::Choice(SWITCH),
         default: Preset::Is("off"),
@@ -77,6 +86,20 @@ pub const SETTINGS: &[Setting] = &[
         default: Preset::Is("1000000"),
         flag: None,
         about: "how many states the memory store keeps before it evicts",
+    },
+    Setting {
+        name: "deny_cache.max_age",
+        kind: Kind::Duration { min: Duration::ZERO, max: Duration::from_secs(60) },
+        default: Preset::Is("1s"),
+        flag: None,
+        about: "how long a denial by Redis may be repeated without asking it again; 0s turns that off",
+    },
+    Setting {
+        name: "deny_cache.max_keys",
+        kind: Kind::Integer { min: 1, max: 10_000_000, unit: "keys" },
+        default: Preset::Is("65536"),
+        flag: None,
+        about: "how many keys have a denial kept at once",
     },
     Setting {
         name: "redis.url",
@@ -275,6 +298,41 @@ pub const SETTINGS: &[Setting] = &[
         about: "put before every key; replicas that share limits share the prefix",
     },
     Setting {
+        name: "redis.breaker.error_percent",
+        kind: Kind::Integer { min: 0, max: 100, unit: "percent" },
+        default: Preset::Is("50"),
+        flag: None,
+        about: "when so many of its calls failed a Redis is left alone until it answers a probe; 0 turns that off",
+    },
+    Setting {
+        name: "redis.breaker.calls",
+        kind: Kind::Integer { min: 1, max: 1_000_000, unit: "calls" },
+        default: Preset::Is("20"),
+        flag: None,
+        about: "how many calls must have ended within the window before their errors count, per core and Redis",
+    },
+    Setting {
+        name: "redis.breaker.window",
+        kind: Kind::Duration { min: Duration::from_millis(10), max: Duration::from_secs(300) },
+        default: Preset::Is("1s"),
+        flag: None,
+        about: "how far back calls are counted",
+    },
+    Setting {
+        name: "redis.breaker.probe",
+        kind: Kind::Duration { min: Duration::from_millis(10), max: Duration::from_secs(60) },
+        default: Preset::Is("250ms"),
+        flag: None,
+        about: "how long until a Redis that is left alone is probed, at first; up to eight times as long later",
+    },
+    Setting {
+        name: "redis.ready_after",
+        kind: Kind::Duration { min: Duration::ZERO, max: Duration::from_secs(300) },
+        default: Preset::Is("5s"),
+        flag: None,
+        about: "how long weir waits at the start for a first answer of Redis before it is ready without",
+    },
+    Setting {
         name: "runtime.cores",
         kind: Kind::Integer { min: 0, max: 256, unit: "cores" },
         default: Preset::Is("0"),
@@ -368,6 +426,8 @@ pub(super) const STORES: &[&str] = &["memory", "redis"];
 pub(super) const TOPOLOGIES: &[&str] = &["single", "sentinel", "cluster"];
 /// The values of `charging`.
 pub(super) const CHARGINGS: &[&str] = &["atomic", "independent"];
+/// The values of `on_error`.
+pub(super) const ON_ERRORS: &[&str] = &OnError::NAMES;
 /// The values of `log.format`.
 pub(super) const LOG_FORMATS: &[&str] = &["text", "json"];
 
@@ -511,6 +571,15 @@ impl Setting {
             Kind::RedisUrl => "a URL, printed without credentials".to_owned(),
             Kind::LogLevel => "levels by target".to_owned(),
         }
+    }
+}
+
+/// Words to choose from, as a sentence has them: `error, allow, deny or local`.
+pub(super) fn alternatives(words: &[&str]) -> String {
+    match words.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
     }
 }
 

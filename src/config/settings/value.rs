@@ -619,7 +619,7 @@ mod tests {
             ("redis://h/x", "invalid database number"),
             ("redis://h/-1", "below 0"),
             ("redis+unix://tmp/s.sock", "missing path"),
-            ("redis://", "not a Redis URL"),
+            ("redis://", "missing hostname"),
             ("redis://a,,b", "missing hostname"),
             ("redis://a,b:x", "not a Redis URL"),
             ("redis://a,0.0.0.0", "wildcard"),

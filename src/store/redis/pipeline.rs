@@ -30,7 +30,9 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::Sleep;
 
+use super::breaker;
 use super::pool::{Connection, DialError, Observer, Pool, Target};
+use super::refusal::{After, Refusal};
 
 /// Calls that may wait in one pipeline by default. With answers in 10 ms this is 400,000 calls a second
 /// on one core: more cannot be served in time, so they are refused at once.
@@ -79,6 +81,8 @@ pub struct Options {
     pub queue_max: usize,
     /// Calls in one batch; at least 1.
     pub batch_max: usize,
+    /// When the breaker before a pipeline opens; for whoever puts one there (node.rs).
+    pub breaker: breaker::Settings,
     /// Who hears of batches, failed dials and dropped connections.
     pub observer: Arc<dyn Observer>,
 }
@@ -93,6 +97,7 @@ impl Options {
             connect_timeout: CONNECT_TIMEOUT,
             queue_max: QUEUE_MAX,
             batch_max: BATCH_MAX,
+            breaker: breaker::Settings::default(),
             observer: Arc::new(()),
         }
     }
@@ -272,6 +277,9 @@ pub enum Reason {
     /// The connection broke.
     #[error("the connection broke: {0}")]
     Broken(Arc<str>),
+    /// Redis has failed too often lately, and is left alone until it answers again.
+    #[error("the circuit breaker is open")]
+    CircuitOpen,
 }
 
 type Answer = Result<Value, CallError>;
@@ -701,9 +709,9 @@ fn answer_late(batch: &mut [Waiting], now: Instant) {
     }
 }
 
-/// Passes an error of Redis on, and notes in `farewell` when it says that we talk to the wrong server.
+/// Passes an error of Redis on, and notes in `farewell` when the connection is not to be used again.
 fn refuse(waiting: &mut Waiting, error: ServerError, farewell: &mut Option<String>) {
-    if farewell.is_none() && sends_away(&error) {
+    if farewell.is_none() && Refusal::of(&error).connection == After::Redial {
         *farewell = Some(format!("redis answered {}", error.code()));
     }
     waiting.answer(Err(CallError::Refused(error)));
@@ -711,16 +719,6 @@ fn refuse(waiting: &mut Waiting, error: ServerError, farewell: &mut Option<Strin
 
 fn is_no_script(error: &ServerError) -> bool {
     error.kind() == Some(ServerErrorKind::NoScript)
-}
-
-/// Errors of a server that is not, or not yet, the one to write to: a new connection may reach the one
-/// that is. Before Redis 7 a script's own error hides the code inside its text.
-fn sends_away(error: &ServerError) -> bool {
-    match error.kind() {
-        Some(ServerErrorKind::ReadOnly | ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown) => true,
-        Some(ServerErrorKind::ResponseError) => error.details().is_some_and(|text| text.contains("-READONLY ")),
-        _ => false,
-    }
 }
 
 /// The pause after `setbacks` (at least 1) in a row: doubled each time up to a bound, of which a random
@@ -823,26 +821,6 @@ mod tests {
         assert!(backoff(1) <= BACKOFF_MIN);
         assert!(backoff(39) >= BACKOFF_MAX / 2);
         assert!(backoff(u32::MAX) >= BACKOFF_MAX / 2);
-    }
-
-    #[test]
-    fn a_server_that_is_not_the_one_to_write_to_is_left() {
-        let check = |answer: &str, expected: bool| match redis::parse_redis_value(answer.as_bytes()).unwrap() {
-            Value::ServerError(error) => assert_eq!(sends_away(&error), expected, "{answer}"),
-            other => panic!("{other:?}"),
-        };
-        check("-READONLY You can't write against a read only replica.\r\n", true);
-        check("-LOADING Redis is loading the dataset in memory\r\n", true);
-        check("-MASTERDOWN Link with MASTER is down\r\n", true);
-        // A script's error as Redis 6 words it.
-        check(
-            "-ERR Error running script (call to f_1): @user_script:1: @user_script: 1: \
-             -READONLY You can't write against a read only replica.\r\n",
-            true,
-        );
-        check("-ERR value is not an integer or out of range\r\n", false);
-        check("-NOSCRIPT No matching script. Please use EVAL.\r\n", false);
-        check("-BUSY Redis is busy running a script.\r\n", false);
     }
 
     #[test]

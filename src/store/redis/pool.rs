@@ -17,11 +17,14 @@ use std::time::Duration;
 
 use bb8_redis::bb8;
 use parking_lot::Mutex;
+use redis::ServerError;
 use tokio::sync::Notify;
 
+use super::breaker::Circuit;
 pub use super::connection::{Connection, REPLIES_BYTES_MAX};
 pub use super::endpoint::{Endpoint, EndpointError, PASSWORD_FILE_BYTES_MAX, Target};
 pub use super::files::FileError;
+use super::refusal::Refusal;
 pub use super::sentinel::Sentinels;
 pub use super::tls::{Identity, TLS_FILE_BYTES_MAX, TlsFiles};
 
@@ -47,6 +50,16 @@ pub trait Observer: Send + Sync + 'static {
     /// A connection was given up, with the reason as a sentence for people.
     fn connection_dropped(&self, reason: &str) {
         let _ = reason;
+    }
+
+    /// The server at `address` answered a call with an error, whose row of the table is `refusal`.
+    fn refused(&self, address: &str, refusal: &Refusal, error: &ServerError) {
+        let _ = (address, refusal, error);
+    }
+
+    /// One runtime's circuit breaker before the server at `address` has changed.
+    fn circuit_changed(&self, address: &str, from: Circuit, to: Circuit) {
+        let _ = (address, from, to);
     }
 }
 

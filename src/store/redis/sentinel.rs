@@ -130,13 +130,13 @@ fn text(bytes: &[u8]) -> Option<&str> {
 
 impl fmt::Display for Sentinels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the master {} of the sentinels ", self.master)?;
+        write!(f, "{} (sentinels ", self.master)?;
         for (index, sentinel) in self.sentinels.iter().enumerate() {
             if index > 0 {
                 f.write_str(",")?;
             }
             sentinel.fmt(f)?;
         }
-        Ok(())
+        f.write_str(")")
     }
 }

@@ -1,0 +1,402 @@
+//! Requests that no single call decides: those over several stores or slots, and those whose store gives no answer.
+//!
+//! Each part is asked for a decision of its own, all at the same time; where one denies, the charges of the others are
+//! taken back by their receipts [st-3]. What becomes of a part that does not answer, policies say [st-4].
+//! Not here: the usual way of a request, by one call (limiter.rs).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use tokio::task::JoinHandle;
+
+use super::plan::{Decided, Plan, Planned};
+use super::{DenyCache, Limiter, Request};
+use crate::engine::{Bounds, Charge, Decision, Limit, Mode, OnError, Outcome, Receipt, Role, Take, Verdict};
+use crate::store::{Failure, Store, StoreError, Undo};
+
+/// A decision that was put together.
+#[derive(Default)]
+pub(super) struct Resolved<'a> {
+    pub(super) charges: Vec<Charge<'a>>,
+    planned: Vec<Planned>,
+    pub(super) decision: Decision,
+    denied_groups: u64,
+}
+
+impl<'a> Resolved<'a> {
+    pub(super) fn push(&mut self, charge: Charge<'a>, planned: Planned, outcome: Outcome) {
+        self.charges.push(charge);
+        self.planned.push(planned);
+        self.decision.outcomes.push(outcome);
+    }
+
+    pub(super) fn decided(&self) -> Decided<'_> {
+        let Self { charges, planned, decision, denied_groups } = self;
+        Decided { charges, planned, decision, denied_groups: *denied_groups }
+    }
+}
+
+/// Charges that one call can decide.
+struct Part<'a> {
+    store: &'a Arc<dyn Store>,
+    slot: u16,
+    /// Which of the request's charges they are.
+    at: Vec<usize>,
+    /// As they are asked for.
+    charges: Vec<Charge<'a>>,
+}
+
+/// What is known of a request's charges so far.
+struct Pieces {
+    /// One for each charge; nothing where its store gave no answer, or has not been asked.
+    outcomes: Vec<Option<Outcome>>,
+    denied: bool,
+    /// The charges that got no answer, by the call that failed.
+    failures: Vec<(Vec<usize>, StoreError)>,
+    /// What stands and would have to be taken back.
+    reserved: Reserved,
+}
+
+impl Limiter {
+    /// Decides what one call cannot, or has failed to.
+    ///
+    /// # Errors
+    /// When a part gave no answer and that is an error by policy. What the others charged has been taken back.
+    pub(super) async fn decide_apart<'a>(
+        &'a self,
+        request: &Request<'_, '_>,
+        charges: &[Charge<'a>],
+        failed: Option<StoreError>,
+    ) -> Result<Resolved<'a>, StoreError> {
+        let refunds = Refunds::of(request.mode, charges);
+        let mut pieces = match failed {
+            None => self.reserve(request, charges, refunds).await,
+            Some(error) => Pieces {
+                outcomes: vec![None; charges.len()],
+                denied: false,
+                failures: vec![((0..charges.len()).collect(), error)],
+                reserved: Reserved::default(),
+            },
+        };
+        let denied_groups = match self.fall_back(request, charges, &mut pieces) {
+            Ok(denied_groups) => denied_groups,
+            Err(error) => {
+                let is_undone = self.take_back(request, &mut pieces.reserved).await;
+                return Err(if is_undone { error } else { as_unknown(error) });
+            }
+        };
+        let is_denied = pieces.denied || quotas_are_over(charges, &pieces.outcomes);
+        if is_denied && request.mode == Mode::Atomic {
+            self.take_back(request, &mut pieces.reserved).await;
+            for (charge, outcome) in charges.iter().zip(&mut pieces.outcomes) {
+                if let Some(outcome) = outcome {
+                    outcome.show_before(charge.limit);
+                }
+            }
+        } else {
+            pieces.reserved.keep();
+            if refunds == Refunds::Last {
+                self.give_back(request, charges, &mut pieces.outcomes).await;
+            }
+        }
+        let mut resolved = Resolved { denied_groups, ..Resolved::default() };
+        resolved.decision.denied = is_denied;
+        for ((charge, planned), outcome) in charges.iter().zip(&request.plan.planned).zip(pieces.outcomes) {
+            if let Some(outcome) = outcome {
+                resolved.push(charge.clone(), *planned, outcome);
+            }
+        }
+        Ok(resolved)
+    }
+
+    /// Asks every part at once.
+    async fn reserve<'a>(&'a self, request: &Request<'_, '_>, charges: &[Charge<'a>], refunds: Refunds) -> Pieces {
+        let mut parts = self.parts(request.plan, charges);
+        let quotas_are_apart = parts.iter().filter(|part| part.charges.iter().any(is_quota)).count() > 1;
+        for part in &mut parts {
+            for charge in &mut part.charges {
+                match charge.take {
+                    // Nothing is given back before it is known that the request passes.
+                    Take::Give(_) if refunds == Refunds::Last => {
+                        (charge.take, charge.role) = (Take::Look, Role::Shadow);
+                    }
+                    // No part knows whether all of them are over.
+                    _ if quotas_are_apart && is_quota(charge) => charge.role = Role::Shadow,
+                    _ => {}
+                }
+            }
+        }
+        let mut pieces = Pieces {
+            outcomes: vec![None; charges.len()],
+            denied: false,
+            failures: Vec::new(),
+            reserved: Reserved::new(self.options.deny_cache.clone(), self.options.budget),
+        };
+        let ask = async |mut part: Part<'a>| {
+            let decision = self.ask(part.store, request, &mut part.charges).await;
+            (part, decision)
+        };
+        let mut asked: FuturesUnordered<_> = parts.into_iter().map(ask).collect();
+        while let Some((part, answer)) = asked.next().await {
+            let decision = match answer {
+                Ok(decision) => decision,
+                Err(error) => {
+                    pieces.failures.push((part.at, error));
+                    continue;
+                }
+            };
+            pieces.denied |= decision.denied;
+            let stands = request.mode == Mode::Atomic && !decision.denied;
+            for ((&at, charge), mut outcome) in part.at.iter().zip(&part.charges).zip(decision.outcomes) {
+                match (charges[at].take, outcome.receipt) {
+                    (Take::Take(_), Some(receipt)) if stands => pieces.reserved.add(part.store, charge, receipt),
+                    // It was only looked at so far.
+                    (Take::Give(_), _) => outcome.verdict = Verdict::Within,
+                    _ => {}
+                }
+                pieces.outcomes[at] = Some(outcome);
+            }
+        }
+        pieces
+    }
+
+    /// The charges by the calls that can decide them, in their order.
+    fn parts<'a>(&'a self, plan: &Plan<'_>, charges: &[Charge<'a>]) -> Vec<Part<'a>> {
+        let mut parts: Vec<Part<'a>> = Vec::new();
+        for (i, (charge, planned)) in charges.iter().zip(&plan.planned).enumerate() {
+            let store = self.store_of(charge.limit, planned.is_single);
+            let slot = store.part_of(charge.key);
+            match parts.iter_mut().find(|part| Arc::ptr_eq(part.store, store) && part.slot == slot) {
+                Some(part) => {
+                    part.at.push(i);
+                    part.charges.push(charge.clone());
+                }
+                None => parts.push(Part { store, slot, at: vec![i], charges: vec![charge.clone()] }),
+            }
+        }
+        parts
+    }
+
+    /// Does what the policies say with the charges that got no answer. Answers which descriptors are denied by that. [st-4]
+    ///
+    /// # Errors
+    /// When it is an error that there was none.
+    fn fall_back<'a>(
+        &'a self,
+        request: &Request<'_, '_>,
+        charges: &[Charge<'a>],
+        pieces: &mut Pieces,
+    ) -> Result<u64, StoreError> {
+        let action = |group| request.plan.on_error(group).unwrap_or(self.options.on_error);
+        let mut denied_groups = 0;
+        let mut local = Vec::new();
+        let mut is_error = false;
+        for (at, error) in &pieces.failures {
+            let mut last = None;
+            for &i in at {
+                let group = charges[i].group;
+                let action = action(group);
+                if last.replace(group) != Some(group) {
+                    self.observer.fell_back(action, error.kind());
+                }
+                match action {
+                    OnError::Error => is_error = true,
+                    // A rule that only watches denies nobody.
+                    OnError::Deny if charges[i].role != Role::Shadow => denied_groups |= 1 << group,
+                    OnError::Local => local.push(i),
+                    OnError::Deny | OnError::Allow => {}
+                }
+            }
+        }
+        if is_error {
+            return Err(worst(std::mem::take(&mut pieces.failures)));
+        }
+        pieces.denied |= denied_groups != 0;
+        if local.is_empty() || (pieces.denied && request.mode == Mode::Atomic) {
+            return Ok(denied_groups);
+        }
+        let Some(store) = &self.options.local else {
+            unreachable!("a limiter whose store can fail has a local one");
+        };
+        let mut alone: Vec<Charge<'a>> = local.iter().map(|&i| charges[i].clone()).collect();
+        let decision = self.ask_now(store, request, &mut alone)?;
+        pieces.denied |= decision.denied;
+        for (i, outcome) in local.into_iter().zip(decision.outcomes) {
+            pieces.outcomes[i] = Some(outcome);
+        }
+        Ok(denied_groups)
+    }
+
+    /// Makes the refunds of a request that passes. One that fails is lost, which can only admit less.
+    async fn give_back<'a>(
+        &'a self,
+        request: &Request<'_, '_>,
+        charges: &[Charge<'a>],
+        outcomes: &mut [Option<Outcome>],
+    ) {
+        let is_refund = |i: &usize| matches!(charges[*i].take, Take::Give(_)) && outcomes[*i].is_some();
+        let refunds: Vec<usize> = (0..charges.len()).filter(is_refund).collect();
+        let mut parts = self.parts(request.plan, charges);
+        for part in &mut parts {
+            part.at.retain(|at| refunds.contains(at));
+            part.charges = part.at.iter().map(|&at| charges[at].clone()).collect();
+        }
+        parts.retain(|part| !part.at.is_empty());
+        let ask = async |mut part: Part<'a>| {
+            let decision = self.ask(part.store, request, &mut part.charges).await;
+            (part.at, decision)
+        };
+        let mut asked: FuturesUnordered<_> = parts.into_iter().map(ask).collect();
+        while let Some((at, answer)) = asked.next().await {
+            for (at, outcome) in at.into_iter().zip(answer.into_iter().flat_map(|decision| decision.outcomes)) {
+                outcomes[at] = Some(outcome);
+            }
+        }
+    }
+
+    /// Takes back what stands, and waits for that as long as the request may. Answers whether nothing stands any more,
+    /// for certain.
+    async fn take_back(&self, request: &Request<'_, '_>, reserved: &mut Reserved) -> bool {
+        let Some(undoing) = reserved.undo() else {
+            return true;
+        };
+        let undone = match tokio::time::timeout_at(request.deadline.into(), undoing).await {
+            Ok(Ok(undone)) => undone,
+            // It goes on without us, or its runtime ends.
+            Ok(Err(_)) | Err(_) => false,
+        };
+        self.observer.undone(undone);
+        undone
+    }
+}
+
+/// When the refunds of a request are made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Refunds {
+    /// With all else: nothing can deny the request.
+    AtOnce,
+    /// When it is known that the request passes: a denied one gives nothing back. [dc-4]
+    Last,
+}
+
+impl Refunds {
+    fn of(mode: Mode, charges: &[Charge<'_>]) -> Self {
+        let can_deny = |charge: &Charge<'_>| charge.role != Role::Shadow && !matches!(charge.take, Take::Give(_));
+        if mode == Mode::Atomic && charges.iter().any(can_deny) { Self::Last } else { Self::AtOnce }
+    }
+}
+
+fn is_quota(charge: &Charge<'_>) -> bool {
+    charge.role == Role::Quota
+}
+
+/// Whether there are quota limits and all of those that answered are over. [dc-3]
+fn quotas_are_over(charges: &[Charge<'_>], outcomes: &[Option<Outcome>]) -> bool {
+    let quotas = charges.iter().zip(outcomes).filter(|(charge, _)| is_quota(charge));
+    let mut verdicts = quotas.filter_map(|(_, outcome)| outcome.as_ref()).map(|outcome| outcome.verdict).peekable();
+    verdicts.peek().is_some() && verdicts.all(Verdict::is_over)
+}
+
+/// Of several failures the one that says least about what was charged.
+fn worst(failures: Vec<(Vec<usize>, StoreError)>) -> StoreError {
+    let mut worst = None;
+    for (_, error) in failures {
+        if worst.is_none() || matches!(error, StoreError::Unknown(_)) {
+            worst = Some(error);
+        }
+    }
+    worst.unwrap_or_else(|| StoreError::NotSent(Failure { kind: "none", message: "no store was asked".into() }))
+}
+
+/// The same failure, where something else of the request may still be charged.
+fn as_unknown(error: StoreError) -> StoreError {
+    match error {
+        StoreError::NotSent(failure) => StoreError::Unknown(failure),
+        StoreError::Rewindow { .. } => StoreError::Unknown(Failure { kind: error.kind(), message: error.to_string() }),
+        StoreError::Unknown(_) => error,
+    }
+}
+
+/// Charges that stand until the whole request is known to pass. Dropped before that (its caller has gone, say), they are
+/// taken back all the same.
+#[derive(Default)]
+struct Reserved {
+    charges: Vec<Taken>,
+    deny_cache: Option<Arc<DenyCache>>,
+    /// How long taking back may take.
+    budget: Duration,
+}
+
+struct Taken {
+    store: Arc<dyn Store>,
+    key: String,
+    limit: Limit,
+    receipt: Receipt,
+    bounds: Option<Bounds>,
+}
+
+impl Reserved {
+    fn new(deny_cache: Option<Arc<DenyCache>>, budget: Duration) -> Self {
+        Self { charges: Vec::new(), deny_cache, budget }
+    }
+
+    fn add(&mut self, store: &Arc<dyn Store>, charge: &Charge<'_>, receipt: Receipt) {
+        self.charges.push(Taken {
+            store: store.clone(),
+            key: charge.key.to_owned(),
+            limit: charge.limit.clone(),
+            receipt,
+            bounds: charge.bounds,
+        });
+    }
+
+    /// Lets everything stand.
+    fn keep(&mut self) {
+        self.charges.clear();
+    }
+
+    /// Begins to take everything back, in a task that ends of itself, whoever waits for it. It tells whether nothing
+    /// stands any more. None where there is nothing to take back.
+    fn undo(&mut self) -> Option<JoinHandle<bool>> {
+        if self.charges.is_empty() {
+            return None;
+        }
+        let charges = std::mem::take(&mut self.charges);
+        let (deny_cache, deadline) = (self.deny_cache.clone(), Instant::now() + self.budget);
+        Some(tokio::spawn(async move {
+            let undone = undo_all(&charges, deadline).await;
+            // What was denied meanwhile may have been denied because of these charges.
+            if let Some(cache) = deny_cache {
+                charges.iter().for_each(|taken| cache.forget(&taken.key));
+            }
+            undone
+        }))
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        // Not awaited by anybody: what it answers is of no use any more.
+        drop(self.undo());
+    }
+}
+
+/// Takes charges back, each store's at once. Answers whether all stores have said that they did.
+async fn undo_all(charges: &[Taken], deadline: Instant) -> bool {
+    let mut stores: Vec<(&Arc<dyn Store>, Vec<Undo<'_>>)> = Vec::new();
+    for Taken { store, key, limit, receipt, bounds } in charges {
+        let undo = Undo { key, limit, receipt: *receipt, bounds: *bounds };
+        match stores.iter_mut().find(|(known, _)| Arc::ptr_eq(known, store)) {
+            Some((_, undos)) => undos.push(undo),
+            None => stores.push((store, vec![undo])),
+        }
+    }
+    let undo = async |(store, undos): &(&Arc<dyn Store>, Vec<Undo<'_>>)| store.undo(undos, deadline).get().await;
+    let mut undoing: FuturesUnordered<_> = stores.iter().map(undo).collect();
+    let mut undone = true;
+    while let Some(answer) = undoing.next().await {
+        undone &= answer.is_ok();
+    }
+    undone
+}

@@ -1,0 +1,267 @@
+//! What is to be charged for a request before a store is asked, and what the request is told afterwards.
+//!
+//! Not here: asking stores (limiter.rs), several of them, and stores that fail (apart.rs).
+
+use smallvec::SmallVec;
+
+use super::{Answer, Detail, OVERRIDE_SHARE, Query, Status, Told};
+use crate::engine::observer::Charged;
+use crate::engine::policy::{Domain, Match};
+use crate::engine::{
+    Charge, Decision, Hits, Limit, Micros, OnError, Outcome, PolicySet, Role, Take, Verdict, algorithm, key,
+};
+
+/// Keys are written into one text; room for a decision of a few charges, so that it seldom grows.
+const KEYS_BYTES: usize = 256;
+
+/// What is to be charged for a request, before the store is asked.
+pub(super) struct Plan<'p> {
+    pub(super) domain: &'p Domain,
+    /// What each descriptor met. No rule where the descriptor brings its own limit, or where nothing matches.
+    met: SmallVec<[Match<'p>; 2]>,
+    /// The limits that came with the request, with their descriptors; seldom any.
+    overrides: Vec<(usize, Limit)>,
+    pub(super) planned: SmallVec<[Planned; 4]>,
+    /// The text of all keys, one after the other.
+    keys: String,
+}
+
+/// One charge, by what it refers to.
+#[derive(Clone, Copy)]
+pub(super) struct Planned {
+    group: u16,
+    /// The limit's position in its rule.
+    limit: usize,
+    key: (usize, usize),
+    /// It is the only limit of its rule, or came with the request.
+    pub(super) is_single: bool,
+}
+
+/// What was decided of a plan: charges, where they come from, and what they were told, each in the same order. A
+/// descriptor whose store did not answer has none of them.
+pub(super) struct Decided<'a> {
+    pub(super) charges: &'a [Charge<'a>],
+    pub(super) planned: &'a [Planned],
+    pub(super) decision: &'a Decision,
+    /// The descriptors that are denied because their store did not answer: a bit for each.
+    pub(super) denied_groups: u64,
+}
+
+impl<'a> Decided<'a> {
+    /// All of it, by one decision.
+    pub(super) fn whole(charges: &'a [Charge<'a>], plan: &'a Plan<'_>, decision: &'a Decision) -> Self {
+        Self { charges, planned: &plan.planned, decision, denied_groups: 0 }
+    }
+}
+
+impl<'p> Plan<'p> {
+    pub(super) fn of(policies: &'p PolicySet, domain: &'p Domain, query: &Query<'_>) -> Self {
+        let mut plan = Self {
+            domain,
+            met: SmallVec::new(),
+            overrides: Vec::new(),
+            planned: SmallVec::new(),
+            keys: String::with_capacity(KEYS_BYTES),
+        };
+        for (group, asked) in query.descriptors.iter().enumerate() {
+            plan.met.push(match asked.limit {
+                Some((requests, unit)) => {
+                    plan.overrides.push((group, Limit::per_unit(requests, unit)));
+                    Match { rule: None, shared: SmallVec::new() }
+                }
+                None => policies.find(domain, &asked.entries),
+            });
+        }
+        let replaced = replaced_names(&plan.met);
+        for group in 0..query.descriptors.len() {
+            plan.add_group(group, query, &replaced);
+        }
+        plan
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "at most 64 descriptors")]
+    fn add_group(&mut self, group: usize, query: &Query<'_>, replaced: &[&str]) {
+        let met = &self.met[group];
+        let limits = match (met.rule, override_of(&self.overrides, group)) {
+            (Some(rule), _) => &rule.limits[..],
+            (None, Some(limit)) => std::slice::from_ref(limit),
+            (None, None) => return,
+        };
+        let is_single = limits.len() == 1;
+        let mut tag = None;
+        for (i, limit) in limits.iter().enumerate() {
+            if is_replaced(limit.name.as_deref(), replaced) {
+                continue;
+            }
+            let start = self.keys.len();
+            match tag.clone() {
+                None => {
+                    let entries = query.descriptors[group].entries.iter().copied();
+                    key::write_tag(&mut self.keys, &self.domain.name, entries, &met.shared);
+                    tag = Some(start..self.keys.len());
+                }
+                Some(tag) => self.keys.extend_from_within(tag),
+            }
+            self.keys.push_str(limit.id());
+            self.planned.push(Planned { group: group as u16, limit: i, key: (start, self.keys.len()), is_single });
+        }
+    }
+
+    fn limit(&self, planned: &Planned) -> &Limit {
+        let group = usize::from(planned.group);
+        match (self.met[group].rule, override_of(&self.overrides, group)) {
+            (Some(rule), _) => &rule.limits[planned.limit],
+            (None, Some(limit)) => limit,
+            (None, None) => unreachable!("a descriptor without limits is not charged"),
+        }
+    }
+
+    pub(super) fn charges<'a>(&'a self, query: &Query<'_>) -> SmallVec<[Charge<'a>; 2]> {
+        let charge = |planned: &Planned| {
+            let group = usize::from(planned.group);
+            let limit = self.limit(planned);
+            let rule = self.met[group].rule;
+            Charge {
+                key: &self.keys[planned.key.0..planned.key.1],
+                limit,
+                take: match query.descriptors[group].take {
+                    // [dc-5]
+                    Take::Take(hits) if limit.post_paid => Take::Force(hits),
+                    take => take,
+                },
+                group: planned.group,
+                role: rule.map_or(Role::Enforced, |rule| rule.role),
+                share: rule.map_or(OVERRIDE_SHARE, |rule| rule.id),
+                bounds: None,
+            }
+        };
+        self.planned.iter().map(charge).collect()
+    }
+
+    pub(super) fn charged(&self, planned: &Planned) -> Charged<'_> {
+        match self.met[usize::from(planned.group)].rule {
+            Some(rule) => Charged::Rule(rule, planned.limit),
+            None => Charged::Override { domain: &self.domain.name },
+        }
+    }
+
+    /// What becomes of a descriptor whose store does not answer, as far as policies say. [st-4]
+    pub(super) fn on_error(&self, group: u16) -> Option<OnError> {
+        let rule = self.met[usize::from(group)].rule;
+        rule.and_then(|rule| rule.on_error).or(self.domain.on_error)
+    }
+
+    /// What the request is told; nothing decided: it met no limit.
+    pub(super) fn answer(&self, query: &Query<'_>, decided: Option<&Decided<'_>>) -> Answer {
+        let denied = decided.is_some_and(|decided| decided.decision.denied);
+        let denied_groups = decided.map_or(0, |decided| decided.denied_groups);
+        let wait = decided.map_or(0, |decided| turn(decided.charges, decided.decision));
+        let mut statuses = SmallVec::new();
+        let mut rest = decided.map_or(&[][..], |decided| decided.charges);
+        let mut outcomes = decided.map_or(&[][..], |decided| &decided.decision.outcomes);
+        for group in 0..query.descriptors.len() {
+            let count = rest.iter().take_while(|charge| usize::from(charge.group) == group).count();
+            let status = match (self.met[group].rule, count) {
+                (Some(rule), 0) if rule.unlimited => Status { remaining: Hits::MAX, ..Status::default() },
+                (_, 0) => Status { over: denied_groups >> group & 1 == 1, ..Status::default() },
+                _ => status_of(&rest[..count], &outcomes[..count], denied),
+            };
+            statuses.push(status);
+            (rest, outcomes) = (&rest[count..], &outcomes[count..]);
+        }
+        Answer { denied, wait, statuses }
+    }
+}
+
+/// The limit that a descriptor brought along.
+fn override_of(overrides: &[(usize, Limit)], group: usize) -> Option<&Limit> {
+    overrides.iter().find(|(of, _)| *of == group).map(|(_, limit)| limit)
+}
+
+/// The names that the rules of one request replace. [mt-5]
+fn replaced_names<'p>(met: &[Match<'p>]) -> SmallVec<[&'p str; 4]> {
+    let rules = met.iter().filter_map(|met| met.rule);
+    rules.flat_map(|rule| rule.replaces.iter().map(|name| &**name)).collect()
+}
+
+fn is_replaced(name: Option<&str>, replaced: &[&str]) -> bool {
+    name.is_some_and(|name| replaced.contains(&name))
+}
+
+/// What a descriptor is told about its limits: over, the longest wait among those that deny; within, the least that is
+/// left, and of equals the one that resets last. [dc-8]
+fn status_of(charges: &[Charge<'_>], outcomes: &[Outcome], denied: bool) -> Status {
+    let denies = |charge: &Charge<'_>, outcome: &Outcome| charge.role != Role::Shadow && outcome.verdict.is_over();
+    let wait = |outcome: &Outcome| match outcome.verdict {
+        Verdict::Never => Micros::MAX,
+        Verdict::Over { retry_after } => retry_after,
+        Verdict::Within => 0,
+    };
+    let mut told: Option<(&Charge<'_>, &Outcome)> = None;
+    for (charge, outcome) in charges.iter().zip(outcomes) {
+        let better =
+            told.is_none_or(|(best_charge, best)| match (denies(charge, outcome), denies(best_charge, best)) {
+                (true, false) => true,
+                (false, true) => false,
+                (true, true) => wait(outcome) > wait(best),
+                (false, false) => {
+                    (outcome.remaining, std::cmp::Reverse(outcome.reset_after))
+                        < (best.remaining, std::cmp::Reverse(best.reset_after))
+                }
+            });
+        if better {
+            told = Some((charge, outcome));
+        }
+    }
+    let Some((charge, outcome)) = told else {
+        return Status::default();
+    };
+    let over = denies(charge, outcome);
+    let until_reset = match outcome.verdict {
+        Verdict::Over { retry_after } if over => retry_after,
+        _ => outcome.reset_after,
+    };
+    let detail = Detail {
+        algorithm: charge.limit.algorithm().name(),
+        fits_after: fits_after(charges, outcomes),
+        reset_after: outcome.reset_after,
+        wait: if denied { 0 } else { outcomes.iter().map(|outcome| outcome.wait).max().unwrap_or(0) },
+    };
+    Status {
+        over,
+        limit: Some(Told::of(charge.limit)),
+        remaining: outcome.remaining,
+        until_reset: Some(until_reset),
+        detail: Some(detail),
+    }
+}
+
+/// When the same hits would fit all of these limits again; nothing where one of them never holds so many.
+fn fits_after(charges: &[Charge<'_>], outcomes: &[Outcome]) -> Option<Micros> {
+    let mut longest = 0;
+    for (charge, outcome) in charges.iter().zip(outcomes) {
+        let wait = match outcome.verdict {
+            Verdict::Over { retry_after } => retry_after,
+            Verdict::Never => return None,
+            Verdict::Within => algorithm::fits_after(charge.limit, &outcome.state, charge.take.asked(), outcome.now)?,
+        };
+        longest = longest.max(wait);
+    }
+    Some(longest)
+}
+
+/// How long an admitted request has to be held until its turn. [lb-2] A look takes no place in a bucket, nor does what is
+/// given back, and a rule that only watches holds nobody.
+fn turn(charges: &[Charge<'_>], decision: &Decision) -> Micros {
+    let mut longest = 0;
+    if decision.denied {
+        return longest;
+    }
+    for (charge, outcome) in charges.iter().zip(&decision.outcomes) {
+        let takes_a_place = matches!(charge.take, Take::Take(_) | Take::Force(_));
+        if takes_a_place && charge.role != Role::Shadow {
+            longest = longest.max(outcome.wait);
+        }
+    }
+    longest
+}

@@ -1,0 +1,242 @@
+//! One Redis server as its callers see it: a pipeline behind a circuit breaker, and the probes that find out when a
+//! Redis that failed is back.
+//!
+//! Not here: batching and deadlines (pipeline.rs), when the breaker opens (breaker.rs) and which server a key lives on
+//! (the store above).
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use redis::Value;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use super::breaker::{Breaker, Change, Circuit, Outcome, Pass, Settings};
+use super::pipeline::{Call, CallError, Options, Pipeline, Reason};
+use super::pool::Observer;
+use super::refusal::{Blame, Refusal};
+
+/// A server and its breaker. One for each runtime and server: its tasks live on the runtime that started it and end
+/// when it is dropped.
+#[derive(Debug)]
+pub struct Node {
+    pipeline: Arc<Pipeline>,
+    gate: Arc<Gate>,
+    /// The one that probes. Aborted when dropped; it ends by itself only by a panic.
+    prober: tokio::sync::Mutex<JoinSet<()>>,
+}
+
+impl Node {
+    /// Starts the tasks on the current runtime. Nothing is dialled before the first call.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime, and when one of the numbers in `options` is out of its bounds.
+    #[must_use]
+    pub fn start(options: Options) -> Self {
+        let settings = options.breaker;
+        let connect_timeout = options.connect_timeout;
+        let gate = Arc::new(Gate {
+            address: options.target.to_string().into(),
+            timeout: settings.timeout,
+            calm: AtomicBool::new(true),
+            breaker: Mutex::new(Breaker::new(settings)),
+            opened: Notify::new(),
+            observer: options.observer.clone(),
+        });
+        let pipeline = Arc::new(Pipeline::start(options));
+        let mut prober = JoinSet::new();
+        prober.spawn(probe(gate.clone(), pipeline.clone(), settings, connect_timeout));
+        Self { pipeline, gate, prober: tokio::sync::Mutex::new(prober) }
+    }
+
+    /// Makes a call; see [`Pipeline::call`]. Where the breaker is open it is answered at once.
+    ///
+    /// # Errors
+    /// Those of the pipeline, and [`Reason::CircuitOpen`].
+    pub async fn call(&self, call: Call, deadline: Instant) -> Result<Value, CallError> {
+        let Some(mut passing) = self.gate.admit() else {
+            return Err(CallError::NotSent { reason: Reason::CircuitOpen });
+        };
+        let begun = Instant::now();
+        let answer = self.pipeline.call(call, deadline).await;
+        passing.end(&answer, deadline.saturating_duration_since(begun));
+        answer
+    }
+
+    /// Whether the server answers a PING, past the breaker. A user who may not ask has his answer too.
+    ///
+    /// # Errors
+    /// Those of the pipeline.
+    pub async fn ping(&self, deadline: Instant) -> Result<(), CallError> {
+        ping(&self.pipeline, deadline).await
+    }
+
+    /// Whether calls pass, now.
+    #[must_use]
+    pub fn circuit(&self) -> Circuit {
+        self.gate.breaker.lock().circuit()
+    }
+
+    /// Where the server is, without user and password.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.gate.address
+    }
+
+    /// Returns, with its reason, when a task of the node has died: for whoever supervises. Waits for ever otherwise.
+    pub async fn died(&self) -> String {
+        let prober_died = async {
+            match self.prober.lock().await.join_next().await {
+                Some(Err(error)) => format!("the task that probes redis died: {error}"),
+                Some(Ok(())) | None => "the task that probes redis ended".to_owned(),
+            }
+        };
+        tokio::select! {
+            reason = self.pipeline.died() => reason,
+            reason = prober_died => reason,
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Whoever counts open circuits counts those of nodes that are there.
+        let from = self.circuit();
+        if from != Circuit::Closed {
+            self.gate.observer.circuit_changed(&self.gate.address, from, Circuit::Closed);
+        }
+    }
+}
+
+/// The breaker, for all who share it on one runtime.
+///
+/// A plain mutex is right: nothing is awaited while it is held, it is contended by nobody on a runtime of one thread,
+/// and a calm breaker is not asked at all.
+struct Gate {
+    address: Box<str>,
+    timeout: Duration,
+    /// What [`Breaker::is_calm`] said last.
+    calm: AtomicBool,
+    breaker: Mutex<Breaker>,
+    /// Wakes the task that probes.
+    opened: Notify,
+    observer: Arc<dyn Observer>,
+}
+
+impl std::fmt::Debug for Gate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gate").field("address", &self.address).field("breaker", &self.breaker).finish_non_exhaustive()
+    }
+}
+
+impl Gate {
+    fn admit(&self) -> Option<Passing<'_>> {
+        if self.calm.load(Relaxed) {
+            return Some(Passing { gate: self, pass: Some(Pass::Ordinary) });
+        }
+        let pass = self.breaker.lock().admit()?;
+        Some(Passing { gate: self, pass: Some(pass) })
+    }
+
+    fn ended(&self, pass: Pass, outcome: Outcome) {
+        if outcome != Outcome::Failure && self.calm.load(Relaxed) {
+            return;
+        }
+        self.change(|breaker| breaker.ended(pass, outcome, Instant::now()));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Breaker) -> Option<Change>) {
+        let changed = {
+            let mut breaker = self.breaker.lock();
+            let changed = change(&mut breaker);
+            self.calm.store(breaker.is_calm(), Relaxed);
+            changed
+        };
+        if let Some(Change { from, to }) = changed {
+            if to == Circuit::Open {
+                self.opened.notify_one();
+            }
+            self.observer.circuit_changed(&self.address, from, to);
+        }
+    }
+}
+
+/// A call that was let pass. One that is dropped unanswered says nothing, and gives its place back.
+struct Passing<'a> {
+    gate: &'a Gate,
+    pass: Option<Pass>,
+}
+
+impl Passing<'_> {
+    /// The call ended with `answer`, after it had been given `patience`.
+    fn end(&mut self, answer: &Result<Value, CallError>, patience: Duration) {
+        let gate = self.gate;
+        if let Err(CallError::Refused(error)) = answer {
+            gate.observer.refused(&gate.address, Refusal::of(error), error);
+        }
+        if let Some(pass) = self.pass.take() {
+            gate.ended(pass, judge(answer, patience, gate.timeout));
+        }
+    }
+}
+
+impl Drop for Passing<'_> {
+    fn drop(&mut self) {
+        if let Some(pass) = self.pass.take() {
+            self.gate.ended(pass, Outcome::Neutral);
+        }
+    }
+}
+
+/// What an answer says about the server, to a call that had `patience` where calls usually have `timeout`.
+fn judge(answer: &Result<Value, CallError>, patience: Duration, timeout: Duration) -> Outcome {
+    match answer {
+        Ok(_) => Outcome::Success,
+        Err(CallError::NotSent { reason } | CallError::Unknown { reason }) => match reason {
+            Reason::NoConnection(_) | Reason::Broken(_) => Outcome::Failure,
+            Reason::Deadline if patience >= timeout / 2 => Outcome::Failure,
+            Reason::Deadline | Reason::QueueFull { .. } | Reason::CircuitOpen => Outcome::Neutral,
+        },
+        Err(CallError::Refused(error)) => match Refusal::of(error).blame {
+            Blame::Server => Outcome::Failure,
+            Blame::Call | Blame::Route => Outcome::Neutral,
+        },
+    }
+}
+
+/// Asks an open breaker's server, now and then, whether it is back.
+async fn probe(gate: Arc<Gate>, pipeline: Arc<Pipeline>, settings: Settings, connect_timeout: Duration) {
+    let random = RandomState::new();
+    for number in 0_u64.. {
+        let pause = loop {
+            let pause = gate.breaker.lock().next_probe(random.hash_one(number));
+            match pause {
+                Some(pause) => break pause,
+                // One that opened meanwhile has left its permit here.
+                None => gate.opened.notified().await,
+            }
+        };
+        tokio::time::sleep(pause).await;
+        let answered = is_back(&pipeline, settings.timeout, connect_timeout).await;
+        gate.change(|breaker| breaker.probed(answered));
+    }
+}
+
+/// Whether a server answers as fast as calls need it: first a PING that may take the time of a dial, since there may be
+/// no connection; then one that may not.
+async fn is_back(pipeline: &Pipeline, timeout: Duration, connect_timeout: Duration) -> bool {
+    let patient = ping(pipeline, Instant::now() + connect_timeout + timeout).await;
+    patient.is_ok() && ping(pipeline, Instant::now() + timeout).await.is_ok()
+}
+
+async fn ping(pipeline: &Pipeline, deadline: Instant) -> Result<(), CallError> {
+    match pipeline.call(Call::command(redis::cmd("PING")), deadline).await {
+        Ok(_) => Ok(()),
+        // A user may be denied PING and still be the right one.
+        Err(CallError::Refused(error)) if Refusal::of(&error).kind == "noperm" => Ok(()),
+        Err(error) => Err(error),
+    }
+}

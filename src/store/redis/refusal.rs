@@ -1,0 +1,220 @@
+//! Every error of Redis that weir knows, and what follows from it: one table, which docs/operations.md explains to
+//! operators.
+//!
+//! Not here: errors of the network, which are no answers of Redis (pipeline.rs), and what the breaker does with what it
+//! counts (breaker.rs).
+
+use redis::ServerError;
+
+/// An error of Redis, and what weir concludes from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The first word of the error, or its beginning where the first word is the `ERR` of many errors.
+    pub code: &'static str,
+    /// Its word in metrics.
+    pub kind: &'static str,
+    /// Whether the call that got it can have charged anything.
+    pub proof: Proof,
+    /// What becomes of the connection that it came on.
+    pub connection: After,
+    /// Whom it is about.
+    pub blame: Blame,
+}
+
+/// What an error proves about the call that got it. [rd-4]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// Nothing was written. Redis raises such errors before a call runs; or within a script, but then only while the
+    /// script has not written yet.
+    NothingRan,
+    /// The same where Redis refused the call itself. Raised within a script, it may have come after a write.
+    UnlessInScript,
+    /// The call may have written something before it failed.
+    Nothing,
+}
+
+/// What becomes of a connection after an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// It is used again.
+    Keep,
+    /// It is closed and dialled anew: where the name leads now, there may be the right server, and in the password
+    /// file the right password.
+    Redial,
+}
+
+/// Whom an error is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blame {
+    /// The server, for every key: the breaker counts it.
+    Server,
+    /// This call alone, or what is stored at its keys.
+    Call,
+    /// Where the key is: a cluster's client finds the right node by it.
+    Route,
+}
+
+const fn row(code: &'static str, kind: &'static str, proof: Proof, connection: After, blame: Blame) -> Refusal {
+    Refusal { code, kind, proof, connection, blame }
+}
+
+/// All of them. The last but one is weir's own, raised by its scripts.
+///
+/// Why the first ones prove that nothing ran: Redis checks them before it runs a command at all. READONLY, OOM, MISCONF
+/// and NOREPLICAS it checks at each command of a script, but no more once the script has written. WRONGTYPE and STATE
+/// come while a script reads, and ours read all keys before they write the first. NOPERM is different: a user may lack
+/// the right to a script's second write.
+pub const REFUSALS: [Refusal; 21] = {
+    use {After::*, Blame::*, Proof::*};
+    [
+        row("READONLY", "readonly", NothingRan, Redial, Server),
+        row("LOADING", "loading", NothingRan, Redial, Server),
+        row("MASTERDOWN", "masterdown", NothingRan, Redial, Server),
+        row("CLUSTERDOWN", "clusterdown", NothingRan, Keep, Server),
+        row("MOVED", "moved", NothingRan, Keep, Route),
+        row("ASK", "ask", NothingRan, Keep, Route),
+        row("TRYAGAIN", "tryagain", NothingRan, Keep, Route),
+        row("CROSSSLOT", "crossslot", NothingRan, Keep, Route),
+        row("BUSY", "busy", NothingRan, Keep, Server),
+        row("NOSCRIPT", "noscript", NothingRan, Keep, Call),
+        row("OOM", "oom", NothingRan, Keep, Server),
+        row("MISCONF", "misconf", NothingRan, Keep, Server),
+        row("NOREPLICAS", "noreplicas", NothingRan, Keep, Server),
+        row("NOAUTH", "noauth", NothingRan, Redial, Server),
+        row("WRONGPASS", "wrongpass", NothingRan, Redial, Server),
+        row("NOPERM", "noperm", UnlessInScript, Keep, Server),
+        row("ERR max number of clients reached", "max_clients", NothingRan, Redial, Server),
+        row("ERR unknown command", "unknown_command", NothingRan, Keep, Server),
+        row("WRONGTYPE", "wrongtype", NothingRan, Keep, Call),
+        row("STATE", "state", NothingRan, Keep, Call),
+        OTHER,
+    ]
+};
+
+/// What is said of every error that has no row of its own.
+pub const OTHER: Refusal = row("ERR", "refused", Proof::Nothing, After::Keep, Blame::Call);
+
+/// How Redis before version 7 begins an error that was raised within a script. The error itself stands further on.
+const WRAPPED: &str = "Error running script";
+
+/// How Redis from version 7 on ends one: `script: <sha1>, on @user_script:<line>.`
+const IN_SCRIPT: &str = " script: ";
+
+impl Refusal {
+    /// The row of an error that Redis answered.
+    #[must_use]
+    pub fn of(error: &ServerError) -> &'static Refusal {
+        find(error.code(), error.details().unwrap_or_default())
+    }
+
+    /// Whether a call that got `error`, whose row this is, certainly wrote nothing.
+    #[must_use]
+    pub fn proves_nothing_ran(&self, error: &ServerError) -> bool {
+        match self.proof {
+            Proof::NothingRan => true,
+            Proof::UnlessInScript => {
+                let text = error.details().unwrap_or_default();
+                !text.contains(IN_SCRIPT) && !text.starts_with(WRAPPED)
+            }
+            Proof::Nothing => false,
+        }
+    }
+}
+
+/// The row of an error by its first word and what follows.
+fn find(code: &str, text: &str) -> &'static Refusal {
+    for row in &REFUSALS {
+        match row.code.split_once(' ') {
+            None if row.code == code && code != OTHER.code => return row,
+            Some((first, rest)) if first == code && text.starts_with(rest) => return row,
+            _ => {}
+        }
+    }
+    if code == OTHER.code && text.starts_with(WRAPPED) {
+        for row in &REFUSALS {
+            if !row.code.contains(' ') && row.code != OTHER.code && wraps(text, row.code) {
+                return row;
+            }
+        }
+    }
+    &OTHER
+}
+
+/// Whether a wrapped error is one with this code: `...: @user_script: 7: -CODE text`, the dash not always.
+fn wraps(text: &str, code: &str) -> bool {
+    text.match_indices(code).any(|(at, _)| {
+        let before = text[..at].trim_end_matches('-');
+        before.ends_with(": ") && text[at + code.len()..].starts_with(' ')
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redis::Value;
+
+    fn error(answer: &str) -> ServerError {
+        match redis::parse_redis_value(format!("-{answer}\r\n").as_bytes()).unwrap() {
+            Value::ServerError(error) => error,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_error_is_known_by_its_beginning() {
+        let check = |answer: &str, kind: &str| assert_eq!(Refusal::of(&error(answer)).kind, kind, "{answer}");
+        check("READONLY You can't write against a read only replica.", "readonly");
+        check("LOADING Redis is loading the dataset in memory", "loading");
+        check("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", "masterdown");
+        check("MOVED 3999 127.0.0.1:6381", "moved");
+        check("ASK 3999 127.0.0.1:6381", "ask");
+        check("OOM command not allowed when used memory > 'maxmemory'. script: 5a, on @user_script:3.", "oom");
+        check("ERR max number of clients reached", "max_clients");
+        check("ERR unknown command 'EVALSHA', with args beginning with: ", "unknown_command");
+        check("ERR value is not an integer or out of range", "refused");
+        check("ERR", "refused");
+        check("STATE the value at the key was not written by weir", "state");
+        check("NEWS nobody knows", "refused");
+    }
+
+    /// As Redis 6.2 words them.
+    #[test]
+    fn an_error_within_a_script_is_known_inside_of_its_wrapping() {
+        let check = |text: &str, kind: &str| {
+            let sha1 = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
+            let answer = format!("ERR Error running script (call to f_{sha1}): @user_script:3: {text}");
+            assert_eq!(Refusal::of(&error(&answer)).kind, kind, "{answer}");
+        };
+        check("@user_script: 3: -READONLY You can't write against a read only replica. ", "readonly");
+        check("-OOM command not allowed when used memory > 'maxmemory'. ", "oom");
+        check("WRONGTYPE Operation against a key holding the wrong kind of value", "wrongtype");
+        check("user_script:3: attempt to perform arithmetic on local 'stored' (a nil value)", "refused");
+        check("ERR value is not an integer or out of range", "refused");
+        check("a sentence about READONLY and -OOM that is neither", "refused");
+    }
+
+    #[test]
+    fn a_right_that_a_script_lacks_may_have_been_missed_after_a_write() {
+        let check = |answer: &str, expected: bool| {
+            let error = error(answer);
+            let row = Refusal::of(&error);
+            assert_eq!(row.kind, "noperm", "{answer}");
+            assert_eq!(row.proves_nothing_ran(&error), expected, "{answer}");
+        };
+        check("NOPERM User weir has no permissions to run the 'evalsha' command", true);
+        check("NOPERM No permissions to access a key", true);
+        check("NOPERM The user executing the script can't run this command script: 5a, on @user_script:9.", false);
+        check("ERR Error running script (call to f_5a): @user_script:9: -NOPERM The user executing", false);
+    }
+
+    #[test]
+    fn kinds_and_codes_stand_for_one_thing_each() {
+        for (i, row) in REFUSALS.iter().enumerate() {
+            for other in &REFUSALS[..i] {
+                assert!(row.kind != other.kind && row.code != other.code, "{row:?}, {other:?}");
+            }
+            assert!(row.blame == Blame::Call || row.proof != Proof::Nothing, "{row:?}");
+        }
+        assert_eq!(REFUSALS[REFUSALS.len() - 1], OTHER);
+    }
+}
