@@ -25,10 +25,19 @@ local at = math.max(now, tonumber(newest[2]))
 if at - now > math.max(W, 60000000) or made_at <= at - W then
   return 0
 end
--- Charges of one instant lie together; the receipt's is the one with its sum and hits.
-local member = string.format('%016.0f:%d', mark, hits)
-local score = redis.call('ZSCORE', key, member)
-if not score or tonumber(score) ~= made_at then
+-- Charges of one instant lie together; the receipt's has its hits. Its sum is no more than it was: charges before it
+-- may have been undone meanwhile.
+local instant = string.format('%d', made_at)
+local of_instant = redis.call('ZRANGE', key, instant, instant, 'BYSCORE')
+local member
+for i = #of_instant, 1, -1 do
+  local its_sum, its_hits = parsed(of_instant[i])
+  if its_hits == hits and its_sum <= mark then
+    member = of_instant[i]
+    break
+  end
+end
+if not member then
   return 0
 end
 redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%d', at - W))

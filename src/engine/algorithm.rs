@@ -275,6 +275,26 @@ pub fn seen_by(limit: &Limit, found: &Seen, now: Micros) -> Seen {
     }
 }
 
+/// A state that was seen earlier, as it is at `now` if nobody came since. [dn-3]
+///
+/// What is used of a summary stays as it was until none of it counts, since a summary does not hold when each part
+/// goes. A calendar's window that has ended becomes one without hits and without length: where the next one ends is not
+/// known here.
+#[must_use]
+pub fn later(limit: &Limit, found: &Seen, now: Micros) -> Seen {
+    match found {
+        Seen::FixedWindow(counter) => Seen::FixedWindow(fixed_window::seen(limit, Some(*counter), now)),
+        Seen::AnchoredWindow(window) if now < window.end => *found,
+        Seen::AnchoredWindow(_) => Seen::AnchoredWindow(anchored_window::SeenWindow { start: now, end: now, count: 0 }),
+        Seen::SlidingWindowCounter(counts) => {
+            Seen::SlidingWindowCounter(sliding_window_counter::seen(limit, Some(*counts), now))
+        }
+        Seen::Summary(summary) if now < summary.empty_at => *found,
+        Seen::Summary(summary) => Seen::Summary(Summary { used: 0, fits_at: 0, empty_at: 0, mark: summary.mark }),
+        Seen::Pacing(_) | Seen::TokenBucket(_) => seen_by(limit, found, now),
+    }
+}
+
 /// A state that was written at `now`, as it is: not yet clamped to what a limit believes at the next charge.
 #[must_use]
 pub fn as_written(limit: &Limit, state: &State, bounds: Option<Bounds>, now: Micros) -> Seen {

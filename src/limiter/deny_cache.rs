@@ -1,21 +1,357 @@
-//! placeholder until merged
-#![allow(missing_docs)]
-use crate::engine::{Charge, Mode, Outcome};
-use std::time::Instant;
-pub struct DenyCache;
+//! A local cache of denials: what a store has just denied is denied again without asking it. [dn-1]
+//!
+//! What is kept is the state that the store showed, and not that it denied: five hits that do not fit say nothing about
+//! one. Nothing is denied that the store would have admitted, but for what another replica gave back meanwhile. [dn-5]
+//! One cache serves all runtimes of a process. Keys are spread over small sets with a mutex each, and a set is both the
+//! place of a key and the sample that eviction compares. A plain mutex is right: nothing is awaited while it is held.
+//!
+//! Not here: when a store is worth a cache, and what a request is told (limiter.rs).
+
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use hashbrown::DefaultHashBuilder;
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
+
+use crate::engine::algorithm;
+use crate::engine::{Algorithm, Charge, Hits, Limit, Micros, Mode, Outcome, Role, Seen, Take, Verdict, Window};
+
+/// How many keys a set holds at most. [dn-6]
+const SET_KEYS_MAX: usize = 8;
+
+/// What is known of the charges of one decision, in their order: what a limit that denies its charge says, nothing of
+/// a limit that was not asked.
+pub type Denials = SmallVec<[Option<Outcome>; 2]>;
+
+/// Denials of at most so many keys, each for a short while.
+pub struct DenyCache {
+    sets: Box<[Mutex<Set>]>,
+    set_keys_max: usize,
+    /// Keyed at random as in the memory store, so that no caller can aim at a set.
+    hasher: DefaultHashBuilder,
+    max_age: Duration,
+    /// How many keys are kept: what a lookup reads first, and all that it reads where there are none.
+    count: AtomicUsize,
+    /// How many times something was forgotten.
+    forgotten: AtomicU64,
+    hits: Apart<AtomicU64>,
+}
+
+/// Keeps what every hit writes out of the cache lines that every lookup reads.
+#[repr(align(128))]
+#[derive(Default)]
+struct Apart<T>(T);
+
 impl DenyCache {
-    pub fn new(_: std::time::Duration, _: usize) -> Self {
-        Self
+    /// A cache of at most `max_keys` keys (at least 1), that answers from none that is `max_age` old or older.
+    #[must_use]
+    pub fn new(max_age: Duration, max_keys: usize) -> Self {
+        let set_keys_max = max_keys.clamp(1, SET_KEYS_MAX);
+        let count = (max_keys / set_keys_max).max(1);
+        Self {
+            sets: (0..count).map(|_| Mutex::default()).collect(),
+            set_keys_max,
+            hasher: DefaultHashBuilder::default(),
+            max_age,
+            count: AtomicUsize::new(0),
+            forgotten: AtomicU64::new(0),
+            hits: Apart::default(),
+        }
     }
+
+    /// What a decision is told without its store: nothing where the store has to be asked. [dn-4]
+    ///
+    /// `now` is any instant between the arrival of the request and its answer.
+    pub fn answers(&self, charges: &[Charge<'_>], mode: Mode, now: Instant) -> Option<Denials> {
+        if self.is_empty() || charges.iter().any(writes_when_denied) {
+            return None;
+        }
+        let mut denials = Denials::new();
+        for charge in charges {
+            let denial = self.denies(charge, now);
+            if denial.is_none() && mode == Mode::Independent {
+                // This limit would be charged, whatever the others say.
+                return None;
+            }
+            denials.push(denial);
+        }
+        if denials.iter().all(Option::is_none) {
+            return None;
+        }
+        self.hits.0.fetch_add(1, Ordering::Relaxed);
+        Some(denials)
+    }
+
+    /// What the limit of this charge says, where what is known of its state denies the charge for certain. [dn-2]
+    pub fn denies(&self, charge: &Charge<'_>, now: Instant) -> Option<Outcome> {
+        let hits = hits_to_deny(charge)?;
+        if self.is_empty() {
+            return None;
+        }
+        let hash = self.hasher.hash_one(charge.key);
+        let sighting = {
+            let mut set = self.lock(hash);
+            self.expire(&mut set, now);
+            set.entries[set.find(charge.key, hash)?].sighting
+        };
+        sighting.denies(charge.limit, hits, now)
+    }
+
+    /// What [`DenyCache::insert`] wants to know: to be read before a decision is sent to the store.
     pub fn generation(&self) -> u64 {
-        0
+        // Whatever is forgotten after this is not in the number, and whatever is in it happened before the call is sent.
+        self.forgotten.load(Ordering::Acquire)
     }
-    pub fn answers(&self, _c: &[Charge<'_>], _m: Mode, _n: Instant) -> Option<Vec<Option<Outcome>>> {
-        None
+
+    /// Keeps what the store said to a charge, if it denied that; called with any charge and outcome of a decision.
+    ///
+    /// `sent` is an instant before the decision was sent, `received` one after it was answered, and `generation` was
+    /// read before it was sent: if the key was forgotten since, what the store said may be older than that.
+    pub fn insert(&self, charge: &Charge<'_>, outcome: &Outcome, sent: Instant, received: Instant, generation: u64) {
+        debug_assert!(sent <= received, "an answer comes after its question");
+        let Some(sighting) = Sighting::of(charge, outcome, sent, received) else { return };
+        let ends_at = sent + sighting.lasts(charge.limit).min(self.max_age);
+        if ends_at <= received {
+            return;
+        }
+        let hash = self.hasher.hash_one(charge.key);
+        let mut set = self.lock(hash);
+        if set.forgotten > generation {
+            return;
+        }
+        self.expire(&mut set, received);
+        if let Some(at) = set.find(charge.key, hash) {
+            let entry = &mut set.entries[at];
+            // Answers overtake each other; what was asked for last is the best that is known.
+            if entry.sighting.sent <= sent {
+                (entry.ends_at, entry.sighting) = (ends_at, sighting);
+            }
+            return;
+        }
+        if set.entries.len() == self.set_keys_max {
+            self.evict(&mut set);
+        }
+        set.entries.push(Entry { key: charge.key.into(), hash, ends_at, sighting });
+        self.count.fetch_add(1, Ordering::Relaxed);
     }
-    pub fn insert(&self, _c: &Charge<'_>, _o: &Outcome, _s: Instant, _r: Instant, _g: u64) {}
-    pub fn forget(&self, _k: &str) {}
-    pub fn forget_refunds(&self, _c: &[Charge<'_>]) -> u8 {
-        0
+
+    /// Forgets a key, and every denial of it that is on its way: called when hits were given back or taken back, or the
+    /// state was reset, once the store has answered or the wait for it has ended. [dn-5]
+    pub fn forget(&self, key: &str) {
+        let hash = self.hasher.hash_one(key);
+        let mut set = self.lock(hash);
+        set.forgotten = self.forgotten.fetch_add(1, Ordering::AcqRel) + 1;
+        if let Some(at) = set.find(key, hash) {
+            self.remove(&mut set, at);
+        }
     }
+
+    /// Forgets the keys that these charges give hits back to when what is returned is dropped: held while the store is
+    /// asked, so that a caller who goes away meanwhile leaves nothing behind that is out of date. [dn-5]
+    #[must_use = "the keys are forgotten when this is dropped"]
+    pub fn forget_refunds<'a>(&'a self, charges: &'a [Charge<'a>]) -> Refunds<'a> {
+        Refunds { cache: self, charges }
+    }
+
+    /// How many decisions were answered without their store.
+    pub fn hits(&self) -> u64 {
+        self.hits.0.load(Ordering::Relaxed)
+    }
+
+    /// How many keys are kept: some may have ended, which whoever comes by next drops.
+    pub fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Whether no key is kept.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a product of a hash and a length, less 64 bits: below the length"
+    )]
+    fn lock(&self, hash: u64) -> MutexGuard<'_, Set> {
+        let number = (u128::from(hash) * self.sets.len() as u128) >> u64::BITS;
+        self.sets[number as usize].lock()
+    }
+
+    /// Drops what has ended in a set. Whoever looks does it, so that the cache is empty again soon after the denials
+    /// end, though nobody may ask for the same keys.
+    fn expire(&self, set: &mut Set, now: Instant) {
+        let mut at = 0;
+        while at < set.entries.len() {
+            if set.entries[at].ends_at <= now {
+                self.remove(set, at);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Drops the key that ends soonest of a set, which is full. [dn-6]
+    fn evict(&self, set: &mut Set) {
+        let soonest = set.entries.iter().enumerate().min_by_key(|(_, entry)| entry.ends_at);
+        if let Some((at, _)) = soonest {
+            self.remove(set, at);
+        }
+    }
+
+    fn remove(&self, set: &mut Set, at: usize) {
+        set.entries.swap_remove(at);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        if set.entries.is_empty() {
+            set.entries = Vec::new();
+        }
+    }
+}
+
+/// Whether a charge writes something even where its decision is denied, or makes room for others in it. [dn-4]
+fn writes_when_denied(charge: &Charge<'_>) -> bool {
+    match charge.take {
+        Take::Force(_) | Take::Give(_) => true,
+        Take::Take(_) => charge.limit.drain,
+        Take::Look => false,
+    }
+}
+
+/// The hits of a charge that can be denied here: taken from an enforced limit that charges nothing when it denies. [dn-2]
+fn hits_to_deny(charge: &Charge<'_>) -> Option<Hits> {
+    match charge.take {
+        // Usage that has happened is never denied, and a state that holds some is seen with other bounds.
+        Take::Take(_) if charge.limit.drain || charge.limit.post_paid => None,
+        Take::Take(hits) if charge.role == Role::Enforced => Some(hits),
+        _ => None,
+    }
+}
+
+/// Forgets, when it is dropped, the keys that the charges of one decision give hits back to.
+pub struct Refunds<'a> {
+    cache: &'a DenyCache,
+    charges: &'a [Charge<'a>],
+}
+
+impl Drop for Refunds<'_> {
+    fn drop(&mut self) {
+        for charge in self.charges {
+            if let Take::Give(_) = charge.take {
+                self.cache.forget(charge.key);
+            }
+        }
+    }
+}
+
+/// The keys whose hashes fall together.
+#[derive(Default)]
+struct Set {
+    entries: Vec<Entry>,
+    /// What [`DenyCache::forgotten`] was when a key of this set was forgotten last.
+    forgotten: u64,
+}
+
+impl Set {
+    fn find(&self, key: &str, hash: u64) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.hash == hash && *entry.key == *key)
+    }
+}
+
+struct Entry {
+    key: Box<str>,
+    hash: u64,
+    /// From when on nothing is answered from it.
+    ends_at: Instant,
+    sighting: Sighting,
+}
+
+/// A state that a store has shown, and when that was.
+#[derive(Clone, Copy)]
+struct Sighting {
+    /// The limit's numbers, by which it was seen: only what is not in the key could differ, and all of it is compared.
+    requests: u32,
+    window: Window,
+    algorithm: Algorithm,
+    /// The hits that were asked for.
+    hits: Hits,
+    seen: Seen,
+    /// The store's clock when it was seen, somewhere between the two instants below.
+    at: Micros,
+    sent: Instant,
+    received: Instant,
+}
+
+impl Sighting {
+    /// What a denial shows; nothing where it was no denial, or one that the state alone does not explain. [dn-2]
+    fn of(charge: &Charge<'_>, outcome: &Outcome, sent: Instant, received: Instant) -> Option<Self> {
+        let hits = hits_to_deny(charge)?;
+        let (limit, seen, at) = (charge.limit, outcome.state, outcome.now);
+        let explained = match outcome.verdict {
+            Verdict::Within => false,
+            Verdict::Never => true,
+            // Where two charges of a decision are on one key, the second can be denied for what the first would have
+            // taken; and a summary is made for the hits of the first.
+            Verdict::Over { retry_after } => {
+                hits > seen.remaining(limit, at) && seen.retry_after(limit, hits, at) == retry_after
+            }
+        };
+        let (requests, window, algorithm) = (limit.requests(), limit.window(), limit.algorithm());
+        explained.then_some(Self { requests, window, algorithm, hits, seen, at, sent, received })
+    }
+
+    /// How long it denies anything, from when it was seen: no hits that could ever fit wait longer than the reset. A
+    /// state that is empty denies, for as long as that is so, what never fits.
+    fn lasts(&self, limit: &Limit) -> Duration {
+        match self.seen.reset_after(limit, self.at) {
+            0 => Duration::MAX,
+            reset_after => Duration::from_micros(reset_after),
+        }
+    }
+
+    /// What the limit says to a take of `hits`, if the state denies it even if it is as old as it can be. The times that
+    /// are told are those of a state as young as it can be, so that they are never too short. [dn-3]
+    fn denies(&self, limit: &Limit, hits: Hits, now: Instant) -> Option<Outcome> {
+        if (self.requests, self.window, self.algorithm) != (limit.requests(), limit.window(), limit.algorithm()) {
+            return None;
+        }
+        let oldest = micros_up(now.saturating_duration_since(self.sent));
+        let youngest = micros_down(now.saturating_duration_since(self.received));
+        let verdict = if hits > limit.capacity() {
+            Verdict::Never
+        } else {
+            // When other hits than those that were asked for would fit is not in a summary.
+            let is_known = hits == self.hits || !matches!(self.seen, Seen::Summary(_));
+            if !is_known || hits <= self.seen.remaining(limit, self.at) {
+                return None;
+            }
+            let retry_after = self.seen.retry_after(limit, hits, self.at);
+            if oldest >= retry_after {
+                return None;
+            }
+            Verdict::Over { retry_after: retry_after - youngest }
+        };
+        let at = self.at + youngest;
+        let state = algorithm::later(limit, &self.seen, at);
+        let remaining = state.remaining(limit, at);
+        Some(Outcome {
+            verdict,
+            remaining_before: remaining,
+            remaining,
+            now: at,
+            before: state,
+            wait: 0,
+            reset_after: state.reset_after(limit, at),
+            state,
+            receipt: None,
+        })
+    }
+}
+
+fn micros_down(time: Duration) -> Micros {
+    Micros::try_from(time.as_micros()).unwrap_or(Micros::MAX)
+}
+
+fn micros_up(time: Duration) -> Micros {
+    Micros::try_from(time.as_nanos().div_ceil(1_000)).unwrap_or(Micros::MAX)
 }

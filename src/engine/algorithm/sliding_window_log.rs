@@ -162,15 +162,14 @@ pub fn apply(limit: &Limit, mut log: Box<Log>, effect: Effect, now: Micros) -> O
 #[must_use]
 pub fn undone(limit: &Limit, mut log: Box<Log>, receipt: Receipt, now: Micros) -> Next {
     let live = Live::of(limit, Some(&log), now);
-    let index = log.entries.partition_point(|entry| entry.sum < receipt.mark);
     let hits = u64::from(receipt.hits);
-    let stands = !live.rebased
-        && index >= live.first
-        && log.entries.get(index).is_some_and(|entry| entry.sum == receipt.mark && entry.at == receipt.at)
-        && log.hits(index) == hits;
-    if !stands {
+    // The sum is no more than it was: charges before this one may have been undone meanwhile.
+    let end = log.entries.partition_point(|entry| (entry.at, entry.sum) <= (receipt.at, receipt.mark));
+    let of_instant = (live.first..end).rev().take_while(|&index| log.entries[index].at == receipt.at);
+    let made = of_instant.into_iter().find(|&index| log.hits(index) == hits);
+    let Some(index) = made.filter(|_| !live.rebased) else {
         return Next::Kept(Some(State::SlidingWindowLog(log)));
-    }
+    };
     log.entries.drain(..live.first);
     log.base = live.base;
     let index = index - live.first;

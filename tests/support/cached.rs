@@ -1,0 +1,157 @@
+//! A memory store with a cache of denials before it, on clocks that the test moves. Not in here: what is checked.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use weir::engine::algorithm::Effect;
+use weir::engine::observer::Silent;
+use weir::engine::{
+    Algorithm, Anchor, CalendarUnit, Charge, Decision, Limit, Micros, Mode, Outcome, Precision, Refill, Role, Take,
+    Unit, decision,
+};
+use weir::limiter::deny_cache::DenyCache;
+use weir::store::memory::Memory;
+use weir::store::{Clock as _, Store as _};
+
+use super::arbitrary::{bounds, fitting};
+use super::manual::{ManualClock, answer, far};
+
+/// A key like any other.
+pub const KEY: &str = "w1:{shop|user=ann}";
+/// One set, and many.
+pub const KEYS_MAX: [usize; 2] = [8, 1_024];
+pub const MS: u64 = 1_000;
+pub const SECOND: Duration = Duration::from_secs(1);
+/// Longer than any window.
+pub const AGES: Duration = Duration::from_secs(10 * 366 * 86_400);
+
+/// A store and a cache before it. Local time goes on as the store's does.
+pub struct Scene {
+    /// See [`Scene`].
+    pub store: Memory,
+    /// See [`Scene`].
+    pub clock: Arc<ManualClock>,
+    /// See [`Scene`].
+    pub cache: DenyCache,
+    /// The local instant at which it began.
+    began: Instant,
+    /// The local time since then, in microseconds.
+    passed: u64,
+}
+
+impl Scene {
+    pub fn new(max_age: Duration, keys_max: usize) -> Self {
+        let clock = Arc::new(ManualClock::in_2041());
+        let store = Memory::new(1_024, clock.clone(), Arc::new(Silent));
+        Self { store, clock, cache: DenyCache::new(max_age, keys_max), began: Instant::now(), passed: 0 }
+    }
+
+    /// Local time and the store's go on.
+    pub fn step(&mut self, us: u64) {
+        self.passed += us;
+        self.clock.set(self.clock.now() + us);
+    }
+
+    /// Only the store's clock is moved.
+    pub fn set_clock(&self, us: i64) {
+        self.clock.set(self.clock.now().checked_add_signed(us).unwrap());
+    }
+
+    pub fn now(&self) -> Instant {
+        self.began + Duration::from_micros(self.passed)
+    }
+
+    pub fn charge<'a>(&self, key: &'a str, limit: &'a Limit, take: Take, role: Role) -> Charge<'a> {
+        let bounds = bounds(limit, self.clock.now());
+        Charge { key, limit, take: fitting(limit, take), group: 0, role, share: 0, bounds }
+    }
+
+    pub fn decide(&self, charges: &[Charge<'_>], mode: Mode) -> Decision {
+        answer(self.store.decide(charges, mode, far()))
+    }
+
+    pub fn decide_one(&self, charge: &Charge<'_>, mode: Mode) -> Outcome {
+        self.decide(std::slice::from_ref(charge), mode).outcomes[0].clone()
+    }
+
+    /// What the store would decide now, and what it would write, without doing so.
+    pub fn would(&self, charges: &[Charge<'_>], mode: Mode) -> (Decision, Vec<Effect>) {
+        let (slots, firsts) = decision::slots(charges);
+        let asked: Vec<(&str, &Limit)> =
+            firsts.iter().map(|&first| (charges[usize::from(first)].key, charges[usize::from(first)].limit)).collect();
+        let peeked = answer(self.store.peek(&asked, far()));
+        let read = |slot: u16| peeked.states[usize::from(slot)].as_ref();
+        let (decision, effects) = decision::decide(charges, &slots, read, mode, peeked.now).unwrap();
+        (decision, effects.to_vec())
+    }
+
+    pub fn would_take(&self, limit: &Limit, hits: u32) -> Outcome {
+        let (decision, _) = self.would(&[self.charge(KEY, limit, Take::Take(hits), Role::Enforced)], Mode::Atomic);
+        decision.outcomes[0].clone()
+    }
+
+    /// What the store would say so long after, if nobody came meanwhile.
+    pub fn would_take_after(&self, us: Micros, limit: &Limit, hits: u32) -> Outcome {
+        let now = self.clock.now();
+        self.clock.set(now + us);
+        let outcome = self.would_take(limit, hits);
+        self.clock.set(now);
+        outcome
+    }
+
+    /// What the cache says to a take.
+    pub fn cached(&self, limit: &Limit, hits: u32) -> Option<Outcome> {
+        self.cache.denies(&self.charge(KEY, limit, Take::Take(hits), Role::Enforced), self.now())
+    }
+
+    /// Takes from the store, whose answer is learnt, by a way of so many microseconds there and back.
+    pub fn ask(&mut self, limit: &Limit, hits: u32, mode: Mode, there: u64, back: u64) -> Outcome {
+        let (sent, generation) = (self.now(), self.cache.generation());
+        self.step(there);
+        let charge = self.charge(KEY, limit, Take::Take(hits), Role::Enforced);
+        let outcome = self.decide_one(&charge, mode);
+        self.step(back);
+        self.cache.insert(&charge, &outcome, sent, self.now(), generation);
+        outcome
+    }
+
+    /// Uses a limit up, and lets the cache see that.
+    pub fn use_up(&mut self, limit: &Limit) {
+        let all = self.charge(KEY, limit, Take::Take(limit.capacity()), Role::Enforced);
+        self.decide(&[all], Mode::Atomic);
+        assert!(self.ask(limit, 1, Mode::Atomic, 0, 0).verdict.is_over());
+    }
+}
+
+pub fn per_hour(requests: u32) -> Limit {
+    Limit::per_unit(requests, Unit::Hour)
+}
+
+/// 10 per hour by every algorithm, and every variant of one.
+pub fn every_limit() -> Vec<Limit> {
+    let hour = Unit::Hour.window();
+    let algorithms = [
+        Algorithm::FIXED_WINDOW,
+        Algorithm::FixedWindow { anchor: Anchor::FirstHit },
+        Algorithm::FixedWindow { anchor: Anchor::Calendar(CalendarUnit::Day) },
+        Algorithm::SlidingWindowCounter,
+        Algorithm::SlidingWindow { precision: Precision::new(60_000_000).unwrap() },
+        Algorithm::SlidingWindowLog,
+        Algorithm::TokenBucket { burst: 10, refill: Refill::Continuous },
+        Algorithm::TokenBucket { burst: 10, refill: Refill::Interval },
+        Algorithm::LeakyBucket { burst: 10 },
+        Algorithm::Gcra { burst: 10 },
+    ];
+    algorithms.map(|algorithm| Limit::new(10, hour, algorithm).unwrap()).to_vec()
+}
+
+pub fn is_summed_up(limit: &Limit) -> bool {
+    matches!(limit.algorithm(), Algorithm::SlidingWindow { .. } | Algorithm::SlidingWindowLog)
+}
+
+/// The limit as one that can be answered from the cache.
+pub fn plain(limit: &Limit) -> Limit {
+    let mut limit = limit.clone();
+    (limit.drain, limit.post_paid) = (false, false);
+    limit
+}
