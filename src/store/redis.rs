@@ -6,10 +6,15 @@
 //! replies (redis/wire.rs).
 
 pub mod breaker;
+mod connection;
+mod endpoint;
+mod files;
 pub mod node;
 pub mod pipeline;
 pub mod pool;
 pub mod refusal;
+mod sentinel;
+mod tls;
 mod wire;
 
 use std::future::Future;
