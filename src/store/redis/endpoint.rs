@@ -163,6 +163,15 @@ impl Endpoint {
         Endpoint { place: Place::Tcp { host: host.into(), port }, access: self.access.clone() }
     }
 
+    /// The host and port of a place that is reached over TCP.
+    #[must_use]
+    pub fn host_and_port(&self) -> Option<(&str, u16)> {
+        match &self.place {
+            Place::Tcp { host, port } => Some((host, *port)),
+            Place::Unix(_) => None,
+        }
+    }
+
     /// The same place under another name: each part that is given replaces what the URL said.
     #[must_use]
     pub fn with_login(mut self, username: Option<&str>, password: Option<&str>) -> Endpoint {
