@@ -8,8 +8,8 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use redis::aio::MultiplexedConnection;
@@ -62,12 +62,13 @@ impl Connection {
         // Both timeouts are ours: the dial has a bound, and each call has a deadline.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let opened = MultiplexedConnection::new_with_config(login, stream, config).await;
-        let (requests, driver) = opened.map_err(|error| in_words(&error))?;
+        let (requests, driver) = opened.map_err(|error| meter.in_words(&error))?;
         let mut connection = Connection { requests, driver: Box::pin(driver), closed: false, unanswered: false, meter };
         let mut greeting = redis::pipe();
         greeting.cmd("CLIENT").arg("SETNAME").arg(CLIENT_NAME);
         greeting.cmd("PING");
-        let answers = connection.exchange(&greeting).await.map_err(|error| in_words(&error))?;
+        let answers = connection.exchange(&greeting).await;
+        let answers = answers.map_err(|error| connection.meter.in_words(&error))?;
         // A user may be denied both commands and still be the right one.
         match answers.into_iter().nth(1) {
             Some(Value::ServerError(error)) if error.kind() != Some(ServerErrorKind::NoPerm) => Err(refusal(&error)),
@@ -83,7 +84,7 @@ impl Connection {
     pub(super) async fn ask(&mut self, command: Cmd) -> Result<Value, String> {
         let mut batch = redis::pipe();
         batch.add_command(command);
-        let answers = self.exchange(&batch).await.map_err(|error| in_words(&error))?;
+        let answers = self.exchange(&batch).await.map_err(|error| self.meter.in_words(&error))?;
         match answers.into_iter().next() {
             Some(Value::ServerError(error)) => Err(refusal(&error)),
             Some(answer) => Ok(answer),
@@ -171,13 +172,6 @@ fn refusal(error: &ServerError) -> String {
     text.trim_end().to_owned()
 }
 
-fn in_words(error: &RedisError) -> String {
-    if error.kind() == ErrorKind::AuthenticationFailed {
-        return "it does not accept the user or the password".to_owned();
-    }
-    error.to_string()
-}
-
 /// What one connection has written, and what it may still read for this batch. Atomics only because
 /// the stream is owned by the driver; one task touches both.
 #[derive(Debug, Default)]
@@ -185,9 +179,27 @@ pub(super) struct Meter {
     written: AtomicU64,
     readable: AtomicUsize,
     overrun: AtomicBool,
+    /// What TLS said first when it failed: often before anybody waits for an answer who could be told.
+    trouble: OnceLock<String>,
 }
 
 impl Meter {
+    /// Keeps the first trouble.
+    pub(super) fn note(&self, trouble: String) {
+        // A later one follows from the first.
+        let _ = self.trouble.set(trouble);
+    }
+
+    fn in_words(&self, error: &RedisError) -> String {
+        match self.trouble.get() {
+            Some(trouble) => trouble.clone(),
+            None if error.kind() == ErrorKind::AuthenticationFailed => {
+                "it does not accept the user or the password".to_owned()
+            }
+            None => error.to_string(),
+        }
+    }
+
     fn allow(&self, bytes: usize) {
         self.readable.store(bytes, Ordering::Relaxed);
     }

@@ -239,7 +239,7 @@ impl Endpoint {
             return Connection::greet(Metered::new(stream, &meter), meter, &login).await;
         };
         // The meter is below TLS: what has not passed it has not left this process, in any form.
-        let stream = tls.clone().handshake(host, Metered::new(stream, &meter), observer).await?;
+        let stream = tls.clone().handshake(host, Metered::new(stream, &meter), &meter, observer).await?;
         Connection::greet(stream, meter, &login).await
     }
 

@@ -10,15 +10,18 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, RootCertStore, crypto};
 
+use super::connection::Meter;
 use super::files::{self, FileError, Gate, Reread};
 use super::pool::Observer;
 
@@ -84,7 +87,7 @@ impl Tls {
         Ok(made.config)
     }
 
-    /// Shakes hands on a stream to `host`.
+    /// Shakes hands on a stream to `host`. What TLS has to say later goes to `meter`.
     ///
     /// # Errors
     ///
@@ -93,8 +96,9 @@ impl Tls {
         self: Arc<Self>,
         host: &str,
         stream: S,
+        meter: &Arc<Meter>,
         observer: &Arc<dyn Observer>,
-    ) -> Result<TlsStream<S>, String>
+    ) -> Result<Secured<S>, String>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -104,7 +108,8 @@ impl Tls {
         };
         let (gate, observer) = (self.gate.clone(), observer.clone());
         let config = files::off_the_runtime(&gate, move || self.config(&*observer)).await?;
-        TlsConnector::from(config).connect(name, stream).await.map_err(|error| in_words(&error))
+        let stream = TlsConnector::from(config).connect(name, stream).await.map_err(|error| in_words(&error))?;
+        Ok(Secured { stream, meter: meter.clone() })
     }
 
     fn bytes(&self) -> Result<Bytes, FileError> {
@@ -155,6 +160,64 @@ impl fmt::Debug for Tls {
     }
 }
 
+/// A stream through TLS that keeps what went wrong in it.
+///
+/// A server judges our certificate after the handshake is over for us: what it says then comes in the place of the first
+/// answer, or of nothing that anybody reads.
+pub(super) struct Secured<S> {
+    stream: TlsStream<S>,
+    meter: Arc<Meter>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Secured<S> {
+    /// Notes why writing failed: what the peer said before it hung up tells more than that it did.
+    fn note_write(&mut self, context: &mut Context<'_>, error: &io::Error) {
+        let mut byte = [0; 1];
+        let mut buffer = ReadBuf::new(&mut byte);
+        let said = Pin::new(&mut self.stream).poll_read(context, &mut buffer);
+        self.meter.note(match &said {
+            Poll::Ready(Err(said)) => in_words(said),
+            _ => in_words(error),
+        });
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Secured<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let result = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if let Poll::Ready(Err(error)) = &result {
+            self.meter.note(in_words(error));
+        }
+        result
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Secured<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write(context, bytes);
+        if let Poll::Ready(Err(error)) = &result {
+            self.note_write(context, error);
+        }
+        result
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = Pin::new(&mut self.stream).poll_flush(context);
+        if let Poll::Ready(Err(error)) = &result {
+            self.note_write(context, error);
+        }
+        result
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
 fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, FileError> {
     let mut found = Vec::new();
     for certificate in CertificateDer::pem_slice_iter(pem) {
@@ -184,8 +247,15 @@ fn in_words(error: &io::Error) -> String {
             "its certificate is signed by no authority that is trusted here".to_owned()
         }
         Some(Error::InvalidCertificate(CertificateError::NotValidForNameContext { expected, presented })) => {
-            let names = if presented.is_empty() { "no name".to_owned() } else { presented.join(", ") };
-            format!("its certificate is for {names}, and not for {:?}", expected.to_str())
+            // Each comes as `DnsName("cache")` or `IpAddress(10.0.0.1)`, in no order of its own.
+            let mut names: Vec<&str> = Vec::with_capacity(presented.len());
+            for name in presented {
+                let inner = name.split_once('(').and_then(|(_, inner)| inner.strip_suffix(')'));
+                names.push(inner.unwrap_or(name).trim_matches('"'));
+            }
+            names.sort_unstable();
+            let names = if names.is_empty() { "no name".to_owned() } else { names.join(", ") };
+            format!("its certificate is for {names}, and not for {}", expected.to_str())
         }
         Some(Error::InvalidCertificate(reason)) => format!("its certificate is not accepted: {reason}"),
         Some(Error::InvalidMessage(_)) => "it does not speak tls".to_owned(),
@@ -193,5 +263,112 @@ fn in_words(error: &io::Error) -> String {
         Some(other) => format!("tls: {other}"),
         None if error.kind() == io::ErrorKind::UnexpectedEof => "it closed the connection instead of tls".to_owned(),
         None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use rcgen::{CertificateParams, CertifiedIssuer, KeyPair};
+    use redis::RedisConnectionInfo;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+    use tokio_rustls::TlsAcceptor;
+    use tokio_rustls::rustls::ServerConfig;
+    use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
+
+    use super::super::connection::{Connection, Metered};
+    use super::*;
+
+    /// A pipe whose writing end can be stopped up: what is written then waits for ever.
+    struct Stopped {
+        pipe: DuplexStream,
+        stopped: Arc<AtomicBool>,
+    }
+
+    impl AsyncRead for Stopped {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.pipe).poll_read(context, buffer)
+        }
+    }
+
+    impl AsyncWrite for Stopped {
+        fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            if self.stopped.load(Ordering::SeqCst) {
+                return Poll::Pending;
+            }
+            Pin::new(&mut self.pipe).poll_write(context, bytes)
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.pipe).poll_flush(context)
+        }
+
+        fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.pipe).poll_shutdown(context)
+        }
+    }
+
+    /// Serves TLS on one end of a pipe, answers the greeting, and then counts what it reads.
+    async fn serve(pipe: DuplexStream, config: ServerConfig) -> usize {
+        let mut stream = TlsAcceptor::from(Arc::new(config)).accept(pipe).await.unwrap();
+        let mut greeting = [0; 256];
+        assert!(stream.read(&mut greeting).await.unwrap() > 0);
+        stream.write_all(b"+OK\r\n+PONG\r\n").await.unwrap();
+        stream.flush().await.unwrap();
+        let mut rest = Vec::new();
+        // The other end hangs up without a word of TLS.
+        let _ = stream.read_to_end(&mut rest).await;
+        rest.len()
+    }
+
+    #[tokio::test]
+    async fn what_tls_keeps_back_does_not_count_as_written_and_goes_with_the_connection() {
+        let params = CertificateParams::new(vec!["redis.internal".to_owned()]).unwrap();
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let ca = directory.path().join("ca.pem");
+        std::fs::write(&ca, issuer.pem()).unwrap();
+        let provider = Arc::new(crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![issuer.der().clone()], PrivatePkcs8KeyDer::from(issuer.key().serialize_der()).into())
+            .unwrap();
+
+        let (ours, theirs) = tokio::io::duplex(64 << 10);
+        let server = tokio::spawn(serve(theirs, config));
+        let stopped = Arc::new(AtomicBool::new(false));
+        let meter = Arc::new(Meter::default());
+        let below = Metered::new(Stopped { pipe: ours, stopped: stopped.clone() }, &meter);
+        let observer: Arc<dyn Observer> = Arc::new(());
+        let tls = Arc::new(Tls::new(TlsFiles { ca: Some(ca), ..TlsFiles::default() }));
+        let stream = tls.handshake("redis.internal", below, &meter, &observer).await.unwrap();
+        let login = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let mut connection = Connection::greet(stream, meter, &login).await.unwrap();
+
+        let before = connection.bytes_written();
+        assert!(before > 0, "the greeting was written");
+        stopped.store(true, Ordering::SeqCst);
+        let mut batch = redis::pipe();
+        batch.cmd("INCR").arg("n");
+        {
+            let mut exchange = std::pin::pin!(connection.exchange(&batch));
+            // As often as a runtime would: the batch is with TLS now, and TLS cannot get rid of it.
+            for _ in 0..10 {
+                let polled = std::future::poll_fn(|context| Poll::Ready(exchange.as_mut().poll(context))).await;
+                assert!(polled.is_pending());
+            }
+        }
+        assert_eq!(connection.bytes_written(), before);
+        assert!(!connection.fit());
+        stopped.store(false, Ordering::SeqCst);
+        drop(connection);
+        assert_eq!(server.await.unwrap(), 0, "nothing of the batch has left");
     }
 }
