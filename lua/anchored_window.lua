@@ -19,6 +19,9 @@ local start, finish, c, moved = now, now, 0, false
 local theirs, count
 local stored = redis.call('GET', KEYS[1])
 if stored then
+  if #stored ~= 16 then
+    return redis.error_reply('STATE the value at the key was not written by weir')
+  end
   theirs, count = struct.unpack('<dd', stored)
 end
 if b3 == 0 then

@@ -53,11 +53,15 @@ local function mul_div(a, b, c)
   return q, r
 end
 
+local NOT_OURS = 'STATE the value at the key was not written by weir'
 local read_buckets, parsed, read_log, find
 if has_lists == 1 then
   -- The buckets of a hash: their numbers in order, and the counts by number.
   function read_buckets(key)
     local raw = call('HGETALL', key)
+    if raw[1] and not tonumber(raw[1]) then
+      error(NOT_OURS)
+    end
     local numbers, counts = {}, {}
     for i = 1, #raw, 2 do
       local number = tonumber(raw[i])
@@ -77,6 +81,9 @@ if has_lists == 1 then
     local newest = call('ZRANGE', key, -1, -1, 'WITHSCORES')
     if not newest[1] then
       return nil
+    end
+    if not parsed(newest[1]) then
+      error(NOT_OURS)
     end
     return {key = key, at = tonumber(newest[2]), sum = (parsed(newest[1])), last = call('ZCARD', key) - 1}
   end
@@ -128,6 +135,9 @@ for pass = 1, 2 do
       local w, c, moved = here, 0, false
       if value then
         local packed = tonumber(value)
+        if not packed then
+          return redis.error_reply(NOT_OURS)
+        end
         local low = packed % 4294967296
         x[k], y[k], z[k] = (packed - low) / 4294967296, low, packed
       end
@@ -180,6 +190,9 @@ for pass = 1, 2 do
       -- The debt as it is now [pc-3].
       local d, f, moved = 0, 0, false
       if value then
+        if #value ~= 24 then
+          return redis.error_reply(NOT_OURS)
+        end
         x[k], y[k], z[k] = unpack_struct('<ddd', value)
       end
       if x[k] and x[k] >= now and L > 0 then
@@ -285,6 +298,9 @@ for pass = 1, 2 do
       local may_drain = act == 3 and (atomic == 0 or pass == 2)
       -- The window as it is now: [aw-2], and by the calendar [cl-2].
       if value then
+        if #value ~= 16 then
+          return redis.error_reply(NOT_OURS)
+        end
         x[k], y[k] = unpack_struct('<dd', value)
       end
       local from, till, c, moved = now, now, 0, false
@@ -362,6 +378,9 @@ for pass = 1, 2 do
       local may_drain = act == 3 and (atomic == 0 or pass == 2)
       -- The counts as they are now [sc-2].
       if value then
+        if #value ~= 24 then
+          return redis.error_reply(NOT_OURS)
+        end
         x[k], y[k], z[k] = unpack_struct('<ddd', value)
       end
       local from, p, c, moved = now - now % W, 0, 0, false
@@ -662,6 +681,9 @@ for pass = 1, 2 do
       local may_drain = act == 3 and (atomic == 0 or pass == 2)
       -- The bucket as it is now [tb-2].
       if value then
+        if #value ~= 16 then
+          return redis.error_reply(NOT_OURS)
+        end
         x[k], y[k] = unpack_struct('<dd', value)
       end
       local a, u, moved = now, 0, false
@@ -729,6 +751,13 @@ for pass = 1, 2 do
   end
 end
 
+-- MGET takes a key of another type for none. Before such a key is overwritten a GET raises WRONGTYPE: only a key's
+-- first charge pays for it.
+for k = 1, #KEYS do
+  if dirty[k] and not raw[k] and dirty[k] ~= 5 and dirty[k] ~= 6 then
+    call('GET', KEYS[k])
+  end
+end
 for k = 1, #KEYS do
   local key, kind = KEYS[k], dirty[k]
   if kind == 6 then

@@ -24,6 +24,9 @@ local stored_w, stored_c
 local moved = false
 if stored then
   stored = tonumber(stored)
+  if not stored then
+    return redis.error_reply('STATE the value at the key was not written by weir')
+  end
   stored_c = stored % 4294967296
   stored_w = (stored - stored_c) / 4294967296
   local ahead = (stored_w - here) % 2097152

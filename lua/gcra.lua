@@ -35,6 +35,9 @@ end
 local d, f, moved = 0, 0, false
 local stored = redis.call('GET', KEYS[1])
 if stored and L > 0 then
+  if #stored ~= 24 then
+    return redis.error_reply('STATE the value at the key was not written by weir')
+  end
   local tat, stored_f, stored_L = struct.unpack('<ddd', stored)
   if tat >= now then
     d, f = tat - now, stored_f

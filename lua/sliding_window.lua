@@ -18,6 +18,9 @@ end
 
 -- The buckets, oldest first, and those of them that count now [sw-2].
 local raw = redis.call('HGETALL', KEYS[1])
+if raw[1] and not tonumber(raw[1]) then
+  return redis.error_reply('STATE the value at the key was not written by weir')
+end
 local stored, counts = {}, {}
 for i = 1, #raw, 2 do
   local number = tonumber(raw[i])

@@ -15,6 +15,9 @@ end
 local start, p, c, moved = now - now % W, 0, 0, false
 local stored = redis.call('GET', KEYS[1])
 if stored then
+  if #stored ~= 24 then
+    return redis.error_reply('STATE the value at the key was not written by weir')
+  end
   local theirs, previous, count = struct.unpack('<ddd', stored)
   if theirs == start then
     p, c = previous, count

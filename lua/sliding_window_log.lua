@@ -26,6 +26,9 @@ end
 local at, base, sum, used, rebased, first = now, 0, 0, 0, false, 0
 local newest = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')
 local newest_at = now
+if newest[1] and not parsed(newest[1]) then
+  return redis.error_reply('STATE the value at the key was not written by weir')
+end
 if newest[1] then
   newest_at = tonumber(newest[2])
   at = math.max(now, newest_at)

@@ -16,6 +16,9 @@ end
 local a, u, moved = now, 0, false
 local stored = redis.call('GET', KEYS[1])
 if stored and L > 0 then
+  if #stored ~= 16 then
+    return redis.error_reply('STATE the value at the key was not written by weir')
+  end
   local anchor, used = struct.unpack('<dd', stored)
   used = math.min(used, ceiling)
   if anchor > now then

@@ -435,6 +435,9 @@ fn the_operator_sees_the_policies_with_their_places() {
         "drain": false, "post_paid": false,
     });
     assert_eq!(rules[1]["limits"], json!([limit]));
+    let of_server = json!({"action": "error", "from": "server"});
+    assert_eq!((&policies["domains"][0]["on_error"], &rules[0]["on_error"]), (&of_server, &of_server));
+    assert_eq!(rules[2]["on_error"], json!(null), "no store is asked");
     assert_eq!((&rules[2]["unlimited"], &rules[2]["limits"]), (&json!(true), &json!([])));
 }
 
@@ -461,6 +464,60 @@ descriptors:
         (&limit(3)["refill"], &limit(3)["drain"], &limit(3)["post_paid"]),
         (&json!("interval"), &json!(true), &json!(true))
     );
+}
+
+#[test]
+fn the_operator_sees_what_becomes_of_a_failed_charge_and_who_says_so() {
+    let policy = |domain: &str| {
+        format!(
+            "domain: shop\n{domain}descriptors: [{{key: a, on_error: local, rate_limit: 5/h}}, {{key: b, rate_limit: 5/h}}]\n"
+        )
+    };
+    let check = |domain: &str, expected: [(&str, &str); 3]| {
+        let served = Served::start(&policy(domain), &["on_error=allow"]);
+        let policies = json_of(&get(served.at.admin, "/policies"));
+        let domain = &policies["domains"][0];
+        let shown = [&domain["on_error"], &domain["rules"][0]["on_error"], &domain["rules"][1]["on_error"]];
+        for (shown, (action, from)) in shown.into_iter().zip(expected) {
+            assert_eq!(shown, &json!({"action": action, "from": from}));
+        }
+    };
+    check("", [("allow", "server"), ("local", "rule"), ("allow", "server")]);
+    check("on_error: deny\n", [("deny", "domain"), ("local", "rule"), ("deny", "domain")]);
+}
+
+/// What docs/operations.md promises of each word, by the example that has them all. [st-4]
+#[test]
+fn without_redis_each_rule_answers_as_its_on_error_says() {
+    let example = std::fs::read_to_string("examples/on_error/shop.yaml").expect("the example is there");
+    let nobody = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("an address");
+    let url = format!("redis.url=redis://{nobody}");
+    let served = Served::starting(&example, &["store=redis", &url, "redis.timeout=50ms"]);
+    let ask = |entries: &[(&str, &str)]| {
+        let descriptors: Vec<_> =
+            entries.iter().map(|(key, value)| json!({"entries": [{"key": key, "value": value}]})).collect();
+        let body = json!({"domain": "shop", "descriptors": descriptors}).to_string();
+        http::post_json(served.at.http, "/json", &body).expect("an answer")
+    };
+    let passed = json!({"code": "OK"});
+    let denied = json!({"code": "OVER_LIMIT"});
+    let client = ("client", "10.0.0.1");
+
+    let answer = ask(&[("card", "4711"), client]);
+    assert_eq!((answer.status, &json_of(&answer)["statuses"]), (429, &json!([denied, passed])), "nothing is charged");
+    for _ in 0..2 {
+        let answer = ask(&[client, ("path", "/help/a")]);
+        let statuses = &json_of(&answer)["statuses"];
+        assert_eq!((answer.status, &statuses[1]), (200, &passed));
+        assert_eq!(statuses[0]["currentLimit"]["requestsPerUnit"], 20, "decided by the embedded store: {answer:?}");
+    }
+    let answer = ask(&[("job", "a"), ("card", "4711"), client]);
+    assert_eq!(answer.status, 503, "{answer:?}");
+    assert!(answer.body.contains("nothing was charged"), "{answer:?}");
+
+    let count = |action: &str| served.metric(&format!("weir_on_error_total{{action=\"{action}\"}}"));
+    assert_eq!(["error", "allow", "deny", "local"].map(count), [1, 2, 2, 4].map(Some));
+    assert_eq!(served.metric("weir_requests_total{result=\"store_failed\"}"), Some(1));
 }
 
 #[test]

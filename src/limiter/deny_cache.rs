@@ -96,6 +96,9 @@ impl DenyCache {
             self.expire(&mut set, now);
             set.entries[set.find(charge.key, hash)?].sighting
         };
+        if sighting.share != charge.share {
+            return None;
+        }
         sighting.denies(charge.limit, hits, now)
     }
 
@@ -273,6 +276,8 @@ struct Sighting {
     requests: u32,
     window: Window,
     algorithm: Algorithm,
+    /// The rule, which also says in which store the state is: a list of limits and a single one can differ in that.
+    share: u32,
     /// The hits that were asked for.
     hits: Hits,
     seen: Seen,
@@ -297,7 +302,8 @@ impl Sighting {
             }
         };
         let (requests, window, algorithm) = (limit.requests(), limit.window(), limit.algorithm());
-        explained.then_some(Self { requests, window, algorithm, hits, seen, at, sent, received })
+        let share = charge.share;
+        explained.then_some(Self { requests, window, algorithm, share, hits, seen, at, sent, received })
     }
 
     /// How long it denies anything, from when it was seen: no hits that could ever fit wait longer than the reset. A

@@ -46,6 +46,11 @@ impl Proxy {
         Proxy { port, state }
     }
 
+    /// The port that it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// The URL of Redis behind this proxy.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)

@@ -17,7 +17,7 @@ use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{ConnectionAddr, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
 use tokio::net::{TcpStream, UnixStream};
 
-use super::connection::{Connection, Meter, Metered};
+use super::connection::{Connection, Meter, Metered, Problem};
 use super::files::{self, FileError, Gate, Reread};
 use super::pool::Observer;
 use super::sentinel::Sentinels;
@@ -163,6 +163,15 @@ impl Endpoint {
         Endpoint { place: Place::Tcp { host: host.into(), port }, access: self.access.clone() }
     }
 
+    /// The host and port of a place that is reached over TCP.
+    #[must_use]
+    pub fn host_and_port(&self) -> Option<(&str, u16)> {
+        match &self.place {
+            Place::Tcp { host, port } => Some((host, *port)),
+            Place::Unix(_) => None,
+        }
+    }
+
     /// The same place under another name: each part that is given replaces what the URL said.
     #[must_use]
     pub fn with_login(mut self, username: Option<&str>, password: Option<&str>) -> Endpoint {
@@ -223,23 +232,24 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// Why there is none, for people. Never shows a password.
-    pub(super) async fn open(&self, observer: &Arc<dyn Observer>) -> Result<Connection, String> {
-        let login = self.login(observer).await?;
+    /// Why there is none. Never shows a password.
+    pub(super) async fn open(&self, observer: &Arc<dyn Observer>) -> Result<Connection, Problem> {
+        let login = self.login(observer).await.map_err(Problem::other)?;
         let meter = Arc::new(Meter::default());
         let (host, port) = match &self.place {
             Place::Tcp { host, port } => (host, *port),
             Place::Unix(path) => {
-                let stream = UnixStream::connect(path).await.map_err(|error| error.to_string())?;
+                let stream = UnixStream::connect(path).await.map_err(|error| Problem::other(error.to_string()))?;
                 return Connection::greet(Metered::new(stream, &meter), meter, &login).await;
             }
         };
-        let stream = connect(host, port).await.map_err(|error| error.to_string())?;
+        let stream = connect(host, port).await.map_err(|error| Problem::other(error.to_string()))?;
         let Some(tls) = &self.access.tls else {
             return Connection::greet(Metered::new(stream, &meter), meter, &login).await;
         };
         // The meter is below TLS: what has not passed it has not left this process, in any form.
-        let stream = tls.clone().handshake(host, Metered::new(stream, &meter), &meter, observer).await?;
+        let stream =
+            tls.clone().handshake(host, Metered::new(stream, &meter), observer).await.map_err(Problem::other)?;
         Connection::greet(stream, meter, &login).await
     }
 

@@ -22,6 +22,7 @@ use tokio::sync::Notify;
 
 use super::breaker::Circuit;
 pub use super::connection::{Connection, REPLIES_BYTES_MAX};
+use super::connection::{NO_CONNECTION, Problem};
 pub use super::endpoint::{Endpoint, EndpointError, PASSWORD_FILE_BYTES_MAX, Target};
 pub use super::files::FileError;
 use super::refusal::Refusal;
@@ -71,7 +72,16 @@ impl Observer for () {}
 #[error("no connection to redis at {address}: {reason}")]
 pub struct DialError {
     address: Arc<str>,
+    kind: &'static str,
     reason: Arc<str>,
+}
+
+impl DialError {
+    /// Its word in metrics: that of the error by which Redis refused us, or `no_connection`.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        self.kind
+    }
 }
 
 /// At most `connections` connections to one Redis, made when they are needed and kept until they
@@ -97,7 +107,11 @@ impl Pool {
     pub fn new(target: Target, connections: u32, connect_timeout: Duration, observer: Arc<dyn Observer>) -> Pool {
         let address: Arc<str> = target.to_string().into();
         let failures = Arc::new(Failures {
-            last: Mutex::new(DialError { address: address.clone(), reason: "none was free".into() }),
+            last: Mutex::new(DialError {
+                address: address.clone(),
+                kind: NO_CONNECTION,
+                reason: "none was free".into(),
+            }),
             happened: Notify::new(),
             observer: observer.clone(),
         });
@@ -196,12 +210,12 @@ impl bb8::ManageConnection for Manager {
     type Error = Fault;
 
     async fn connect(&self) -> Result<Connection, Fault> {
-        let reason: Arc<str> = match tokio::time::timeout(self.connect_timeout, self.dial()).await {
+        let Problem { kind, reason } = match tokio::time::timeout(self.connect_timeout, self.dial()).await {
             Ok(Ok(connection)) => return Ok(connection),
-            Ok(Err(reason)) => reason.into(),
-            Err(_) => format!("no answer within {:?}", self.connect_timeout).into(),
+            Ok(Err(problem)) => problem,
+            Err(_) => Problem::other(format!("no answer within {:?}", self.connect_timeout)),
         };
-        Err(Fault::Dial(DialError { address: self.address.clone(), reason }))
+        Err(Fault::Dial(DialError { address: self.address.clone(), kind, reason: reason.into() }))
     }
 
     async fn is_valid(&self, connection: &mut Connection) -> Result<(), Fault> {
@@ -219,7 +233,7 @@ impl bb8::ManageConnection for Manager {
 }
 
 impl Manager {
-    async fn dial(&self) -> Result<Connection, String> {
+    async fn dial(&self) -> Result<Connection, Problem> {
         match &self.target {
             Target::Fixed(endpoint) => endpoint.open(&self.observer).await,
             Target::Sentinel(sentinels) => sentinels.open(&self.observer, self.connect_timeout).await,

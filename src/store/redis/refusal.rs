@@ -97,6 +97,12 @@ pub const OTHER: Refusal = row("ERR", "refused", Proof::Nothing, After::Keep, Bl
 /// How Redis before version 7 begins an error that was raised within a script. The error itself stands further on.
 const WRAPPED: &str = "Error running script";
 
+/// How Redis up to version 7.0 says NOPERM within a script.
+const LACKS_A_RIGHT: &str = "The user executing the script can't ";
+
+/// What the scripts of lua/ raise.
+const NOT_OURS: &str = "STATE the value at the key was not written by weir";
+
 /// How Redis from version 7 on ends one: `script: <sha1>, on @user_script:<line>.`
 const IN_SCRIPT: &str = " script: ";
 
@@ -104,7 +110,32 @@ impl Refusal {
     /// The row of an error that Redis answered.
     #[must_use]
     pub fn of(error: &ServerError) -> &'static Refusal {
-        find(error.code(), error.details().unwrap_or_default())
+        Self::of_parts(error.code(), error.details().unwrap_or_default())
+    }
+
+    /// The same by its first word and what follows it.
+    #[must_use]
+    pub fn of_parts(code: &str, text: &str) -> &'static Refusal {
+        let code = match code {
+            "ERR" if text.contains(LACKS_A_RIGHT) => "NOPERM",
+            "ERR" if text.contains(NOT_OURS) => "STATE",
+            code => code,
+        };
+        for row in &REFUSALS {
+            match row.code.split_once(' ') {
+                None if row.code == code && code != OTHER.code => return row,
+                Some((first, rest)) if first == code && text.starts_with(rest) => return row,
+                _ => {}
+            }
+        }
+        if code == OTHER.code && text.starts_with(WRAPPED) {
+            for row in &REFUSALS {
+                if !row.code.contains(' ') && row.code != OTHER.code && wraps(text, row.code) {
+                    return row;
+                }
+            }
+        }
+        &OTHER
     }
 
     /// Whether a call that got `error`, whose row this is, certainly wrote nothing.
@@ -119,25 +150,6 @@ impl Refusal {
             Proof::Nothing => false,
         }
     }
-}
-
-/// The row of an error by its first word and what follows.
-fn find(code: &str, text: &str) -> &'static Refusal {
-    for row in &REFUSALS {
-        match row.code.split_once(' ') {
-            None if row.code == code && code != OTHER.code => return row,
-            Some((first, rest)) if first == code && text.starts_with(rest) => return row,
-            _ => {}
-        }
-    }
-    if code == OTHER.code && text.starts_with(WRAPPED) {
-        for row in &REFUSALS {
-            if !row.code.contains(' ') && row.code != OTHER.code && wraps(text, row.code) {
-                return row;
-            }
-        }
-    }
-    &OTHER
 }
 
 /// Whether a wrapped error is one with this code: `...: @user_script: 7: -CODE text`, the dash not always.
@@ -174,6 +186,7 @@ mod tests {
         check("ERR value is not an integer or out of range", "refused");
         check("ERR", "refused");
         check("STATE the value at the key was not written by weir", "state");
+        check("ERR user_script:55: STATE the value at the key was not written by weir script: 5a", "state");
         check("NEWS nobody knows", "refused");
     }
 
@@ -190,6 +203,7 @@ mod tests {
         check("WRONGTYPE Operation against a key holding the wrong kind of value", "wrongtype");
         check("user_script:3: attempt to perform arithmetic on local 'stored' (a nil value)", "refused");
         check("ERR value is not an integer or out of range", "refused");
+        check("user_script:55: STATE the value at the key was not written by weir", "state");
         check("a sentence about READONLY and -OOM that is neither", "refused");
     }
 
@@ -203,8 +217,12 @@ mod tests {
         };
         check("NOPERM User weir has no permissions to run the 'evalsha' command", true);
         check("NOPERM No permissions to access a key", true);
-        check("NOPERM The user executing the script can't run this command script: 5a, on @user_script:9.", false);
-        check("ERR Error running script (call to f_5a): @user_script:9: -NOPERM The user executing", false);
+        check("NOPERM ACL failure in script: User weir has no permissions script: 5a, on @user_script:9.", false);
+        check("ERR The user executing the script can't run this command script: 5a, on @user_script:9.", false);
+        check(
+            "ERR Error running script (call to f_5a): @user_script:9: The user executing the script can't run",
+            false,
+        );
     }
 
     #[test]

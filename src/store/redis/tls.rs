@@ -10,18 +10,15 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, RootCertStore, crypto};
 
-use super::connection::Meter;
 use super::files::{self, FileError, Gate, Reread};
 use super::pool::Observer;
 
@@ -87,7 +84,7 @@ impl Tls {
         Ok(made.config)
     }
 
-    /// Shakes hands on a stream to `host`. What TLS has to say later goes to `meter`.
+    /// Shakes hands on a stream to `host`.
     ///
     /// # Errors
     ///
@@ -96,9 +93,8 @@ impl Tls {
         self: Arc<Self>,
         host: &str,
         stream: S,
-        meter: &Arc<Meter>,
         observer: &Arc<dyn Observer>,
-    ) -> Result<Secured<S>, String>
+    ) -> Result<TlsStream<S>, String>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -108,8 +104,10 @@ impl Tls {
         };
         let (gate, observer) = (self.gate.clone(), observer.clone());
         let config = files::off_the_runtime(&gate, move || self.config(&*observer)).await?;
-        let stream = TlsConnector::from(config).connect(name, stream).await.map_err(|error| in_words(&error))?;
-        Ok(Secured { stream, meter: meter.clone() })
+        TlsConnector::from(config).connect(name, stream).await.map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => "it closed the connection in place of a tls handshake".to_owned(),
+            _ => in_words(&error),
+        })
     }
 
     fn bytes(&self) -> Result<Bytes, FileError> {
@@ -160,64 +158,6 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// A stream through TLS that keeps what went wrong in it.
-///
-/// A server judges our certificate after the handshake is over for us: what it says then comes in the place of the first
-/// answer, or of nothing that anybody reads.
-pub(super) struct Secured<S> {
-    stream: TlsStream<S>,
-    meter: Arc<Meter>,
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> Secured<S> {
-    /// Notes why writing failed: what the peer said before it hung up tells more than that it did.
-    fn note_write(&mut self, context: &mut Context<'_>, error: &io::Error) {
-        let mut byte = [0; 1];
-        let mut buffer = ReadBuf::new(&mut byte);
-        let said = Pin::new(&mut self.stream).poll_read(context, &mut buffer);
-        self.meter.note(match &said {
-            Poll::Ready(Err(said)) => in_words(said),
-            _ => in_words(error),
-        });
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Secured<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let result = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if let Poll::Ready(Err(error)) = &result {
-            self.meter.note(in_words(error));
-        }
-        result
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Secured<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.stream).poll_write(context, bytes);
-        if let Poll::Ready(Err(error)) = &result {
-            self.note_write(context, error);
-        }
-        result
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let result = Pin::new(&mut self.stream).poll_flush(context);
-        if let Poll::Ready(Err(error)) = &result {
-            self.note_write(context, error);
-        }
-        result
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
-
 fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, FileError> {
     let mut found = Vec::new();
     for certificate in CertificateDer::pem_slice_iter(pem) {
@@ -239,8 +179,8 @@ fn not_pem(error: &pem::Error) -> &'static str {
     }
 }
 
-/// What went wrong in a handshake, so that an operator knows which file or name to look at.
-fn in_words(error: &io::Error) -> String {
+/// What went wrong on a stream. If it was TLS, so that an operator knows which file or name to look at.
+pub(super) fn in_words(error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     match inner {
         Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
@@ -261,23 +201,24 @@ fn in_words(error: &io::Error) -> String {
         Some(Error::InvalidMessage(_)) => "it does not speak tls".to_owned(),
         Some(Error::AlertReceived(alert)) => format!("it refused tls: {alert:?}"),
         Some(other) => format!("tls: {other}"),
-        None if error.kind() == io::ErrorKind::UnexpectedEof => "it closed the connection instead of tls".to_owned(),
         None => error.to_string(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::{Context, Poll};
 
     use rcgen::{CertificateParams, CertifiedIssuer, KeyPair};
     use redis::RedisConnectionInfo;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf};
     use tokio_rustls::TlsAcceptor;
     use tokio_rustls::rustls::ServerConfig;
     use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
 
-    use super::super::connection::{Connection, Metered};
+    use super::super::connection::{Connection, Meter, Metered};
     use super::*;
 
     /// A pipe whose writing end can be stopped up: what is written then waits for ever.
@@ -348,7 +289,7 @@ mod tests {
         let below = Metered::new(Stopped { pipe: ours, stopped: stopped.clone() }, &meter);
         let observer: Arc<dyn Observer> = Arc::new(());
         let tls = Arc::new(Tls::new(TlsFiles { ca: Some(ca), ..TlsFiles::default() }));
-        let stream = tls.handshake("redis.internal", below, &meter, &observer).await.unwrap();
+        let stream = tls.handshake("redis.internal", below, &observer).await.unwrap();
         let login = RedisConnectionInfo::default().set_skip_set_lib_name();
         let mut connection = Connection::greet(stream, meter, &login).await.unwrap();
 
