@@ -47,28 +47,30 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Logs in on a stream whose bytes `meter` counts, and asks for a first answer: a server that accepts
+    /// Logs in on a stream that `meter` measures, and asks for a first answer: a server that accepts
     /// connections but is stopped, still loading, or wants a password is found here, before a call is sent
     /// to it.
     ///
     /// # Errors
     ///
-    /// Why the server is not one to use.
+    /// Why the server is not one to use, for people.
     pub(super) async fn greet<S>(
         stream: S,
         meter: Arc<Meter>,
         login: &RedisConnectionInfo,
-    ) -> Result<Connection, Problem>
+    ) -> Result<Connection, Unusable>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let stream = Attentive { stream, meter: meter.clone() };
-        let greeted = Connection::log_in(stream, meter.clone(), login).await;
-        let last_words = meter.stop_listening();
-        greeted.map_err(|error| match last_words {
-            // What Redis says first is why it closes: the rest is told in more words, or not at all.
-            Some(refusal) if error.code().is_none() => Problem::told(&refusal.into()),
-            _ => meter.problem(&error),
+        let heard = Arc::new(Heard::default());
+        let greeted = Connection::log_in(Attentive { stream, heard: heard.clone() }, meter, login).await;
+        let last_words = heard.stop();
+        greeted.map_err(|error| match (last_words, heard.trouble.get()) {
+            _ if error.code().is_some() => error.into(),
+            // What Redis says first is why it closes: the rest is told in other words, or not at all.
+            (Some(last_words), _) => RedisError::from(last_words).into(),
+            (None, Some(trouble)) => trouble.clone().into(),
+            (None, None) => error.into(),
         })
     }
 
@@ -100,15 +102,15 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// When there is none, or when it is an error of the server.
-    pub(super) async fn ask(&mut self, command: Cmd) -> Result<Value, Problem> {
+    /// When there is none, or when it is an error of the server; for people.
+    pub(super) async fn ask(&mut self, command: Cmd) -> Result<Value, Unusable> {
         let mut batch = redis::pipe();
         batch.add_command(command);
-        let answers = self.exchange(&batch).await.map_err(|error| self.meter.problem(&error))?;
+        let answers = self.exchange(&batch).await?;
         match answers.into_iter().next() {
-            Some(Value::ServerError(error)) => Err(Problem::told(&error.into())),
+            Some(Value::ServerError(error)) => Err(RedisError::from(error).into()),
             Some(answer) => Ok(answer),
-            None => Err(Problem::other("no answer")),
+            None => Err("no answer".to_owned().into()),
         }
     }
 
@@ -187,71 +189,78 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// Why there is no connection.
-#[derive(Debug)]
-pub(super) struct Problem {
-    /// Its word in metrics.
+/// Why a server is not one to use.
+#[derive(Clone, Debug)]
+pub(super) struct Unusable {
+    /// A word for metrics: that of the error by which Redis refused us, or [`NO_CONNECTION`].
     pub(super) kind: &'static str,
     /// A sentence for people, without secrets.
-    pub(super) reason: String,
+    pub(super) text: String,
 }
 
-/// The word in metrics for what no server has answered.
+/// The word where no Redis has answered.
 pub(super) const NO_CONNECTION: &str = "no_connection";
 
-impl Problem {
-    /// One that has no word of its own.
-    pub(super) fn other(reason: impl Into<String>) -> Problem {
-        Problem { kind: NO_CONNECTION, reason: reason.into() }
+impl From<String> for Unusable {
+    fn from(text: String) -> Unusable {
+        Unusable { kind: NO_CONNECTION, text }
     }
+}
 
-    /// The word and the sentence for an error. Redis' own errors hold no secrets.
-    fn told(error: &RedisError) -> Problem {
+impl From<RedisError> for Unusable {
+    fn from(error: RedisError) -> Unusable {
         let Some(code) = error.code() else {
-            return Problem::other(error.to_string());
+            return Unusable::from(error.to_string());
         };
-        let text = error.detail().unwrap_or_default();
-        let said = || format!("{code} {text}").trim_end().to_owned();
-        match Refusal::of_parts(code, text).kind {
+        let said = error.detail().unwrap_or_default();
+        let text = format!("{code} {said}").trim_end().to_owned();
+        match Refusal::of_parts(code, said).kind {
             kind @ "wrongpass" => {
-                Problem { kind, reason: format!("it does not accept the user or the password ({code})") }
+                Unusable { kind, text: format!("it does not accept the user or the password ({code})") }
             }
-            kind if kind == refusal::OTHER.kind => Problem::other(said()),
-            kind => Problem { kind, reason: said() },
+            kind if kind == refusal::OTHER.kind => Unusable::from(text),
+            kind => Unusable { kind, text },
         }
     }
 }
 
-/// What one connection has written, what it may still read for this batch, and what it heard first. Atomics
-/// and a mutex only because the stream is owned by the driver; one task touches both.
-#[derive(Debug, Default)]
-pub(super) struct Meter {
-    written: AtomicU64,
-    readable: AtomicUsize,
-    overrun: AtomicBool,
-    greeted: AtomicBool,
-    heard: Mutex<Vec<u8>>,
-    /// What the stream said first when it failed: often before anybody waits for an answer who could be told.
-    trouble: OnceLock<String>,
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
 }
 
 /// What is remembered of the answers to a greeting, in bytes: a few of Redis' errors.
 const HEARD_BYTES_MAX: usize = 1024;
 
-impl Meter {
-    /// Remembers what is read, until the connection is greeted.
+/// What a server said until it was greeted. Atomics and a mutex only because the stream is owned by the driver; one
+/// task touches both.
+#[derive(Debug, Default)]
+struct Heard {
+    greeted: AtomicBool,
+    bytes: Mutex<Vec<u8>>,
+    /// How the stream failed first.
+    trouble: OnceLock<String>,
+}
+
+impl Heard {
     fn listen(&self, bytes: &[u8]) {
         if !self.greeted.load(Ordering::Relaxed) {
-            let mut heard = self.heard.lock();
+            let mut heard = self.bytes.lock();
             let room = HEARD_BYTES_MAX - heard.len();
             heard.extend_from_slice(&bytes[..bytes.len().min(room)]);
         }
     }
 
-    /// Ends the greeting, and returns the last error that was read meanwhile.
-    fn stop_listening(&self) -> Option<ServerError> {
+    /// Keeps how the stream failed first: what comes later follows from that.
+    fn note(&self, error: &io::Error) {
+        self.trouble.get_or_init(|| tls::in_words(error));
+    }
+
+    /// Ends the greeting, and returns the last error that was heard.
+    fn stop(&self) -> Option<ServerError> {
         self.greeted.store(true, Ordering::Relaxed);
-        let heard = std::mem::take(&mut *self.heard.lock());
+        let heard = std::mem::take(&mut *self.bytes.lock());
         let mut last = None;
         for line in heard.split_inclusive(|&byte| byte == b'\n') {
             // A user may be denied what a greeting asks, and still be the right one.
@@ -263,19 +272,80 @@ impl Meter {
         }
         last
     }
+}
 
-    /// Keeps the first trouble: later ones follow from it.
-    fn note(&self, error: &io::Error) {
-        self.trouble.get_or_init(|| tls::in_words(error));
-    }
+/// The stream that the protocol is spoken on, through TLS or not, of which is remembered what it said first and how it
+/// failed. A server that has too many clients, say, tells so and closes before anything is asked; one that does not
+/// like our certificate tells so when the handshake is over for us. redis' own handshake then only knows that the pipe
+/// is broken.
+struct Attentive<S> {
+    stream: S,
+    heard: Arc<Heard>,
+}
 
-    fn problem(&self, error: &RedisError) -> Problem {
-        match self.trouble.get() {
-            Some(trouble) if error.code().is_none() => Problem::other(trouble),
-            _ => Problem::told(error),
+impl<S: AsyncRead + Unpin> Attentive<S> {
+    /// A server that has closed may have said why, and nobody reads it any more.
+    fn hear_last_words(&mut self, context: &mut Context<'_>, error: &io::Error) {
+        let mut last_words = [0; HEARD_BYTES_MAX];
+        let mut buffer = ReadBuf::new(&mut last_words);
+        match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
+            Poll::Ready(Ok(())) => self.heard.listen(buffer.filled()),
+            Poll::Ready(Err(said)) => self.heard.note(&said),
+            Poll::Pending => {}
         }
+        self.heard.note(error);
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Attentive<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let result = Pin::new(&mut self.stream).poll_read(context, buffer);
+        match &result {
+            Poll::Ready(Ok(())) => self.heard.listen(&buffer.filled()[before..]),
+            Poll::Ready(Err(error)) => self.heard.note(error),
+            Poll::Pending => {}
+        }
+        result
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Attentive<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write(context, bytes);
+        if let Poll::Ready(Err(error)) = &result {
+            self.hear_last_words(context, error);
+        }
+        result
     }
 
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = Pin::new(&mut self.stream).poll_flush(context);
+        if let Poll::Ready(Err(error)) = &result {
+            self.hear_last_words(context, error);
+        }
+        result
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// What one connection has written, and what it may still read for this batch. Atomics only because
+/// the stream is owned by the driver; one task touches both.
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    written: AtomicU64,
+    readable: AtomicUsize,
+    overrun: AtomicBool,
+}
+
+impl Meter {
     fn allow(&self, bytes: usize) {
         self.readable.store(bytes, Ordering::Relaxed);
     }
@@ -338,68 +408,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
-
-/// The stream that the protocol is spoken on, through TLS or not, which remembers why it failed.
-///
-/// A server often says why it closes, and then nobody reads it: one with too many clients says so before it was asked
-/// anything, and one that does not like our certificate when the handshake is over for us.
-struct Attentive<S> {
-    stream: S,
-    meter: Arc<Meter>,
-}
-
-impl<S: AsyncRead + Unpin> Attentive<S> {
-    /// Notes why writing failed, or what the server said before it closed.
-    fn note_write(&mut self, context: &mut Context<'_>, error: &io::Error) {
-        let mut last_words = [0; HEARD_BYTES_MAX];
-        let mut buffer = ReadBuf::new(&mut last_words);
-        match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
-            Poll::Ready(Err(said)) => self.meter.note(&said),
-            Poll::Ready(Ok(())) => self.meter.listen(buffer.filled()),
-            Poll::Pending => {}
-        }
-        self.meter.note(error);
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Attentive<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let result = Pin::new(&mut self.stream).poll_read(context, buffer);
-        match &result {
-            Poll::Ready(Ok(())) => self.meter.listen(&buffer.filled()[before..]),
-            Poll::Ready(Err(error)) => self.meter.note(error),
-            Poll::Pending => {}
-        }
-        result
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Attentive<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let result = Pin::new(&mut self.stream).poll_write(context, bytes);
-        if let Poll::Ready(Err(error)) = &result {
-            self.note_write(context, error);
-        }
-        result
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let result = Pin::new(&mut self.stream).poll_flush(context);
-        if let Poll::Ready(Err(error)) = &result {
-            self.note_write(context, error);
-        }
-        result
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -17,7 +17,7 @@ use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{ConnectionAddr, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
 use tokio::net::{TcpStream, UnixStream};
 
-use super::connection::{Connection, Meter, Metered, Problem};
+use super::connection::{Connection, Meter, Metered, Unusable};
 use super::files::{self, FileError, Gate, Reread};
 use super::pool::Observer;
 use super::sentinel::Sentinels;
@@ -232,24 +232,23 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// Why there is none. Never shows a password.
-    pub(super) async fn open(&self, observer: &Arc<dyn Observer>) -> Result<Connection, Problem> {
-        let login = self.login(observer).await.map_err(Problem::other)?;
+    /// Why there is none, for people. Never shows a password.
+    pub(super) async fn open(&self, observer: &Arc<dyn Observer>) -> Result<Connection, Unusable> {
+        let login = self.login(observer).await?;
         let meter = Arc::new(Meter::default());
         let (host, port) = match &self.place {
             Place::Tcp { host, port } => (host, *port),
             Place::Unix(path) => {
-                let stream = UnixStream::connect(path).await.map_err(|error| Problem::other(error.to_string()))?;
+                let stream = UnixStream::connect(path).await.map_err(|error| error.to_string())?;
                 return Connection::greet(Metered::new(stream, &meter), meter, &login).await;
             }
         };
-        let stream = connect(host, port).await.map_err(|error| Problem::other(error.to_string()))?;
+        let stream = connect(host, port).await.map_err(|error| error.to_string())?;
         let Some(tls) = &self.access.tls else {
             return Connection::greet(Metered::new(stream, &meter), meter, &login).await;
         };
         // The meter is below TLS: what has not passed it has not left this process, in any form.
-        let stream =
-            tls.clone().handshake(host, Metered::new(stream, &meter), observer).await.map_err(Problem::other)?;
+        let stream = tls.clone().handshake(host, Metered::new(stream, &meter), observer).await?;
         Connection::greet(stream, meter, &login).await
     }
 

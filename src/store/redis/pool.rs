@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 
 use super::breaker::Circuit;
 pub use super::connection::{Connection, REPLIES_BYTES_MAX};
-use super::connection::{NO_CONNECTION, Problem};
+use super::connection::{NO_CONNECTION, Unusable};
 pub use super::endpoint::{Endpoint, EndpointError, PASSWORD_FILE_BYTES_MAX, Target};
 pub use super::files::FileError;
 use super::refusal::Refusal;
@@ -210,12 +210,13 @@ impl bb8::ManageConnection for Manager {
     type Error = Fault;
 
     async fn connect(&self) -> Result<Connection, Fault> {
-        let Problem { kind, reason } = match tokio::time::timeout(self.connect_timeout, self.dial()).await {
+        let unusable = match tokio::time::timeout(self.connect_timeout, self.dial()).await {
             Ok(Ok(connection)) => return Ok(connection),
-            Ok(Err(problem)) => problem,
-            Err(_) => Problem::other(format!("no answer within {:?}", self.connect_timeout)),
+            Ok(Err(unusable)) => unusable,
+            Err(_) => Unusable::from(format!("no answer within {:?}", self.connect_timeout)),
         };
-        Err(Fault::Dial(DialError { address: self.address.clone(), kind, reason: reason.into() }))
+        let (address, reason) = (self.address.clone(), unusable.text.into());
+        Err(Fault::Dial(DialError { address, kind: unusable.kind, reason }))
     }
 
     async fn is_valid(&self, connection: &mut Connection) -> Result<(), Fault> {
@@ -233,7 +234,7 @@ impl bb8::ManageConnection for Manager {
 }
 
 impl Manager {
-    async fn dial(&self) -> Result<Connection, Problem> {
+    async fn dial(&self) -> Result<Connection, Unusable> {
         match &self.target {
             Target::Fixed(endpoint) => endpoint.open(&self.observer).await,
             Target::Sentinel(sentinels) => sentinels.open(&self.observer, self.connect_timeout).await,

@@ -16,7 +16,7 @@ use std::time::Duration;
 use redis::Value;
 use tokio::time::{Instant, timeout};
 
-use super::connection::{Connection, Problem};
+use super::connection::{Connection, Unusable};
 use super::endpoint::{Endpoint, EndpointError};
 use super::pool::Observer;
 
@@ -52,7 +52,7 @@ impl Sentinels {
 
     /// Finds the master and opens a connection to it, within about `within`: each sentinel gets an even
     /// part of the time that is left, and so does the master. The caller has the exact bound.
-    pub(super) async fn open(&self, observer: &Arc<dyn Observer>, within: Duration) -> Result<Connection, Problem> {
+    pub(super) async fn open(&self, observer: &Arc<dyn Observer>, within: Duration) -> Result<Connection, Unusable> {
         let end = Instant::now() + within;
         let count = self.sentinels.len();
         let first = self.first.load(Ordering::Relaxed);
@@ -71,29 +71,29 @@ impl Sentinels {
                     self.first.store(index, Ordering::Relaxed);
                     return Ok(connection);
                 }
-                Ok(Err(problem)) => problems.push(format!("{sentinel}: {}", problem.reason)),
+                Ok(Err(problem)) => problems.push(format!("{sentinel}: {problem}")),
                 Err(_) => problems.push(format!("{sentinel}: no answer within {part:?}")),
             }
         }
-        Err(Problem::other(format!("no sentinel names it: {}", problems.join("; "))))
+        Err(format!("no sentinel names it: {}", problems.join("; ")).into())
     }
 
-    async fn ask(&self, sentinel: &Endpoint, observer: &Arc<dyn Observer>) -> Result<Endpoint, Problem> {
+    async fn ask(&self, sentinel: &Endpoint, observer: &Arc<dyn Observer>) -> Result<Endpoint, Unusable> {
         let mut connection = sentinel.open(observer).await?;
         let mut question = redis::cmd("SENTINEL");
         question.arg("get-master-addr-by-name").arg(&*self.master);
         match connection.ask(question).await? {
-            Value::Nil => Err(Problem::other("it knows no master of this name")),
+            Value::Nil => Err("it knows no master of this name".to_owned().into()),
             Value::Array(parts) => {
                 let place = match &parts[..] {
                     [Value::BulkString(host), Value::BulkString(port)] => text(host).zip(text(port)),
                     _ => None,
                 };
                 let place = place.and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?)));
-                let (host, port) = place.ok_or_else(|| Problem::other(NOT_A_SENTINEL))?;
+                let (host, port) = place.ok_or_else(|| NOT_A_SENTINEL.to_owned())?;
                 Ok(self.redis.at(host, port))
             }
-            _ => Err(Problem::other(NOT_A_SENTINEL)),
+            _ => Err(NOT_A_SENTINEL.to_owned().into()),
         }
     }
 
@@ -102,10 +102,10 @@ impl Sentinels {
         master: &Endpoint,
         sentinel: &Endpoint,
         observer: &Arc<dyn Observer>,
-    ) -> Result<Connection, Problem> {
-        let named = |Problem { kind, reason }| Problem {
-            kind,
-            reason: format!("{master}, which the sentinel at {sentinel} names: {reason}"),
+    ) -> Result<Connection, Unusable> {
+        let named = |problem: Unusable| Unusable {
+            kind: problem.kind,
+            text: format!("{master}, which the sentinel at {sentinel} names: {problem}"),
         };
         let mut connection = master.open(observer).await.map_err(named)?;
         let answer = connection.ask(redis::cmd("ROLE")).await.map_err(named)?;
@@ -118,8 +118,8 @@ impl Sentinels {
         };
         match role {
             Some("master") => Ok(connection),
-            Some(role) => Err(named(Problem::other(format!("it is no master, but a {role}")))),
-            None => Err(named(Problem::other("it does not tell its role"))),
+            Some(role) => Err(named(format!("it is no master, but a {role}").into())),
+            None => Err(named("it does not tell its role".to_owned().into())),
         }
     }
 }
