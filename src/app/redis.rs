@@ -18,7 +18,7 @@ const SENTINEL_PORT: u16 = 26379;
 pub(super) enum Place {
     /// One server at a time.
     Node(Target),
-    /// A cluster, found by these nodes.
+    /// A cluster, found by these nodes (at least one).
     Cluster(Vec<Endpoint>),
 }
 
@@ -33,9 +33,12 @@ pub(super) fn places(redis: &settings::Redis) -> Result<(Place, Option<Place>), 
     Ok((first, second))
 }
 
-/// How `target` is dialled and used: the same for every Redis.
-pub(super) fn options(redis: &settings::Redis, target: Target, observer: Arc<dyn Observer>) -> Options {
-    let mut options = Options::new(target);
+/// How a place is dialled and used: the same for every Redis. Nodes of a cluster each get a target of their own.
+pub(super) fn options(redis: &settings::Redis, place: &Place, observer: Arc<dyn Observer>) -> Options {
+    let mut options = Options::new(match place {
+        Place::Node(target) => target.clone(),
+        Place::Cluster(seeds) => seeds[0].clone().into(),
+    });
     options.connections = redis.pool_size;
     options.connect_timeout = redis.connect_timeout;
     options.queue_max = redis.queue;

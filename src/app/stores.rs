@@ -24,7 +24,7 @@ pub(super) enum Stores {
     /// One that all runtimes share.
     Shared(Arc<dyn Store>),
     /// One for each runtime, which has connections of its own.
-    Redis { options: Box<Options>, key_prefix: Arc<str> },
+    Redis { place: Place, options: Box<Options>, key_prefix: Arc<str> },
 }
 
 impl Stores {
@@ -36,11 +36,9 @@ impl Stores {
             }
             StoreKind::Redis => {
                 let (place, _) = redis::places(&settings.redis)?;
-                let Place::Node(target) = place else {
-                    return Err(EndpointError::Url("a cluster is not reached by this version".into()));
-                };
-                let options = redis::options(&settings.redis, target, Arc::new(Complaints::default()));
-                Ok(Self::Redis { options: Box::new(options), key_prefix: settings.redis.key_prefix.as_str().into() })
+                let options = redis::options(&settings.redis, &place, Arc::new(Complaints::default()));
+                let key_prefix = settings.redis.key_prefix.as_str().into();
+                Ok(Self::Redis { place, options: Box::new(options), key_prefix })
             }
         }
     }
@@ -70,7 +68,12 @@ impl Stores {
     pub(super) fn open(&self) -> Arc<dyn Store> {
         match self {
             Self::Shared(store) => store.clone(),
-            Self::Redis { options, key_prefix } => Arc::new(Redis::start((**options).clone(), key_prefix)),
+            Self::Redis { place: Place::Node(_), options, key_prefix } => {
+                Arc::new(Redis::start((**options).clone(), key_prefix))
+            }
+            Self::Redis { place: Place::Cluster(seeds), options, key_prefix } => {
+                Arc::new(Redis::start_cluster(seeds.clone(), (**options).clone(), key_prefix))
+            }
         }
     }
 }
