@@ -5,10 +5,12 @@
 
 pub mod envoy;
 pub mod http;
+pub mod load;
 pub mod process;
 pub mod proxy;
 pub mod python;
 pub mod redis;
 pub mod rls;
+pub mod seen;
 pub mod served;
 pub mod wait;

@@ -107,6 +107,20 @@ impl Weir {
     pub fn wait_for_exit(&mut self) -> ExitStatus {
         self.process.wait_for_exit()
     }
+
+    /// The memory that the process has in use (its resident set), in KiB.
+    pub fn memory_kib(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.process.child.id());
+        let status = std::fs::read_to_string(path).expect("a process that runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line for the resident set");
+        line.trim().trim_end_matches(" kB").parse().expect("a number of KiB")
+    }
+
+    /// The files that the process has open, sockets among them.
+    pub fn open_files(&self) -> usize {
+        let path = format!("/proc/{}/fd", self.process.child.id());
+        std::fs::read_dir(path).expect("a process that runs").count()
+    }
 }
 
 /// A `weir serve` of which nothing is known yet but that it was started. It is killed when dropped,
