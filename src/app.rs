@@ -137,6 +137,7 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
     let request_bytes = settings.limits.request_bytes;
     let site = Arc::new(Site {
         limiter: limiter(store.clone()),
+        on_error: settings.on_error,
         metrics: metrics.clone(),
         life: life.clone(),
         report: report.clone(),

@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 
 pub use self::listener::CONNECTIONS_MAX;
 use crate::lifecycle::{Life, Phase};
-use crate::limiter::{Limiter, PolicySet};
+use crate::limiter::{Limiter, OnError, PolicySet};
 use crate::rls::convert::{Bounds, Extras};
 use crate::telemetry::metrics::Metrics;
 
@@ -29,6 +29,8 @@ use crate::telemetry::metrics::Metrics;
 pub struct Site {
     /// Decides what comes by `/json`, and shows states.
     pub limiter: Arc<Limiter>,
+    /// What becomes of a request whose store does not answer, where neither its rule nor its domain says.
+    pub on_error: OnError,
     /// What is shown at `/metrics`.
     pub metrics: Arc<Metrics>,
     /// Which phase it is.

@@ -435,6 +435,9 @@ fn the_operator_sees_the_policies_with_their_places() {
         "drain": false, "post_paid": false,
     });
     assert_eq!(rules[1]["limits"], json!([limit]));
+    let of_server = json!({"action": "error", "from": "server"});
+    assert_eq!((&policies["domains"][0]["on_error"], &rules[0]["on_error"]), (&of_server, &of_server));
+    assert_eq!(rules[2]["on_error"], json!(null), "no store is asked");
     assert_eq!((&rules[2]["unlimited"], &rules[2]["limits"]), (&json!(true), &json!([])));
 }
 
@@ -461,6 +464,26 @@ descriptors:
         (&limit(3)["refill"], &limit(3)["drain"], &limit(3)["post_paid"]),
         (&json!("interval"), &json!(true), &json!(true))
     );
+}
+
+#[test]
+fn the_operator_sees_what_becomes_of_a_failed_charge_and_who_says_so() {
+    let policy = |domain: &str| {
+        format!(
+            "domain: shop\n{domain}descriptors: [{{key: a, on_error: local, rate_limit: 5/h}}, {{key: b, rate_limit: 5/h}}]\n"
+        )
+    };
+    let check = |domain: &str, expected: [(&str, &str); 3]| {
+        let served = Served::start(&policy(domain), &["on_error=allow"]);
+        let policies = json_of(&get(served.at.admin, "/policies"));
+        let domain = &policies["domains"][0];
+        let shown = [&domain["on_error"], &domain["rules"][0]["on_error"], &domain["rules"][1]["on_error"]];
+        for (shown, (action, from)) in shown.into_iter().zip(expected) {
+            assert_eq!(shown, &json!({"action": action, "from": from}));
+        }
+    };
+    check("", [("allow", "server"), ("local", "rule"), ("allow", "server")]);
+    check("on_error: deny\n", [("deny", "domain"), ("local", "rule"), ("deny", "domain")]);
 }
 
 #[test]

@@ -21,7 +21,8 @@ use weir::config::policy_file::{
     DESCRIPTORS_MAX, DOMAIN_BYTES_MAX, FILE_BYTES_MAX, KEY_BYTES_MAX, KINDS, LEVELS_MAX, Loaded, PROBLEMS_MAX,
     SHORT_UNITS, VALUE_BYTES_MAX, load_dir, nearest, parse,
 };
-use weir::engine::{Algorithm, Anchor, CalendarUnit, Entry, Limit, Mode, Precision, Refill, Role, Rule, Unit};
+use weir::engine::policy::SaidBy;
+use weir::engine::{Algorithm, Anchor, CalendarUnit, Entry, Limit, Mode, OnError, Precision, Refill, Role, Rule, Unit};
 
 fn data(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/policies").join(folder)
@@ -203,6 +204,21 @@ fn each_algorithm_has_its_parameters_and_defaults() {
 }
 
 #[test]
+fn what_becomes_of_a_failed_charge_is_said_by_rule_or_domain() {
+    let loaded = good("on_error.yaml");
+    let domain = loaded.policies.domain("shop").unwrap();
+    let said = |entries: &[(&str, &str)]| domain.on_error_of(rule(&loaded, "shop", entries));
+    assert_eq!(said(&[("user", "ann")]), Some((OnError::Local, SaidBy::Rule)));
+    assert_eq!(said(&[("user", "ann"), ("path", "/")]), Some((OnError::Deny, SaidBy::Domain)), "not inherited");
+    assert_eq!(said(&[("client", "x")]), Some((OnError::Allow, SaidBy::Rule)));
+    assert_eq!(said(&[("partner", "x")]), Some((OnError::Error, SaidBy::Rule)));
+    assert_eq!(said(&[("nothing", "x")]), Some((OnError::Deny, SaidBy::Domain)));
+    let silent = good("short_forms.yaml");
+    let domain = silent.policies.domain("shop").unwrap();
+    assert_eq!(domain.on_error_of(rule(&silent, "shop", &[("list", "x")])), None);
+}
+
+#[test]
 fn short_forms_stand_for_unit_and_number() {
     let loaded = good("short_forms.yaml");
     let limits = |key: &str| &*rule(&loaded, "shop", &[(key, "x")]).unwrap().limits;
@@ -282,7 +298,7 @@ fn problems_of_all_files_come_at_once_in_file_order() {
     b.yaml:2:16: key is empty
     a.yaml:2:1: not valid YAML: while parsing a node, did not find expected node content
     c.yaml:1:9: domain "shop" is defined already, at b.yaml:1:9
-    c.yaml:2:24: unknown key "colour" in a descriptor: it has key, value, rate_limit, rate_limits, shadow_mode, share_threshold, descriptors
+    c.yaml:2:24: unknown key "colour" in a descriptor: it has key, value, rate_limit, rate_limits, shadow_mode, on_error, share_threshold, descriptors
     e.yaml:1:9: domain "fine" is defined already, at d.yaml:1:9
     "#);
     let dir = directory(&files);
@@ -473,6 +489,8 @@ fn policy_like() -> impl Strategy<Value = String> {
         "timezone",
         "Europe/Berlin",
         "charging",
+        "on_error",
+        "local",
         "rate",
         "10/s",
         "5/",

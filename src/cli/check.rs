@@ -7,11 +7,13 @@ use std::path::Path;
 
 use crate::config::policy_file::{DomainOutline, Loaded, Outline, Problems, load_dir};
 use crate::config::settings::spell;
-use crate::engine::{Algorithm, Anchor, Domain, Limit, Mode, PolicySet, Refill, Role, Rule};
+use crate::engine::{Algorithm, Anchor, Domain, Limit, Mode, OnError, PolicySet, Refill, Role, Rule};
 
 /// How far the limits are moved to the right so that they stand below each other, in characters. Longer descriptors
 /// push theirs further.
 const LABEL_CHARS_MAX: usize = 60;
+/// What stands for a word that only the settings have, which these commands do not load.
+pub(super) const THE_SERVERS: &str = "the server's";
 /// What one level of descriptors is indented by.
 const INDENT: &str = "  ";
 
@@ -46,7 +48,13 @@ fn write_domain(policies: &PolicySet, domain: &DomainOutline, out: &mut dyn Writ
         add_rows(policies, outline, 1, &mut rows);
     }
     let found = policies.domain(&domain.name);
-    writeln!(out, "domain {}   {}{}", printable(&domain.name), domain.place, found.map_or("", charging))?;
+    writeln!(
+        out,
+        "domain {}   {}{}",
+        printable(&domain.name),
+        domain.place,
+        found.map_or_else(String::new, domain_wide)
+    )?;
     if rows.is_empty() {
         writeln!(out, "{INDENT}no descriptors: everything passes")?;
     }
@@ -67,13 +75,15 @@ fn write_domain(policies: &PolicySet, domain: &DomainOutline, out: &mut dyn Writ
     Ok(())
 }
 
-/// How a domain is charged, as the end of its line; empty where its policy leaves that to the setting.
-pub(super) fn charging(domain: &Domain) -> &'static str {
-    match domain.mode {
+/// What holds for a whole domain, as the end of its line.
+pub(super) fn domain_wide(domain: &Domain) -> String {
+    let charging = match domain.mode {
         None => "",
         Some(Mode::Atomic) => "   charging atomic",
         Some(Mode::Independent) => "   charging independent",
-    }
+    };
+    let on_error = domain.on_error.map_or(THE_SERVERS, OnError::name);
+    format!("{charging}   on_error {on_error}")
 }
 
 /// One line of the tree: a descriptor and a limit of it, or a further limit.
@@ -93,8 +103,11 @@ fn add_rows(policies: &PolicySet, outline: &Outline, level: usize, rows: &mut Ve
         // A level between the others needs no remark.
         None => vec![(String::new(), String::new())],
     };
-    for (i, (limit, details)) in limits.into_iter().enumerate() {
+    for (i, (limit, mut details)) in limits.into_iter().enumerate() {
         let label = if i == 0 { label.clone() } else { String::new() };
+        if let Some(on_error) = rule.and_then(|rule| rule.on_error) {
+            details.push_str(&format!(", on_error {}", on_error.name()));
+        }
         rows.push(Row { label, limit, details });
     }
     for below in &outline.descriptors {
@@ -110,7 +123,7 @@ pub(super) fn label(outline: &Outline) -> String {
     }
 }
 
-/// The limits of a rule, each as what it allows and how; one line for a rule that is unlimited.
+/// The limits of a rule, each as what it allows and how; one line for a rule that is unlimited. Not in it: `on_error`.
 pub(super) fn describe(rule: &Rule) -> Vec<(String, String)> {
     let mut of_rule = Vec::new();
     if rule.role == Role::Shadow {

@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::check::{Failed, charging, describe, label, printable};
+use super::check::{Failed, THE_SERVERS, describe, domain_wide, label, printable};
 use crate::config::policy_file::{DomainOutline, Loaded, Outline, Place, Position, load_dir, nearest};
 use crate::engine::key::write_key;
 use crate::engine::policy::{Match, Step};
@@ -33,7 +33,7 @@ pub fn run(
         unknown_domain(&loaded, domain, out)?;
         return Ok(());
     };
-    writeln!(out, "domain {}   {}{}", printable(domain), outline.place, charging(found))?;
+    writeln!(out, "domain {}   {}{}", printable(domain), outline.place, domain_wide(found))?;
     let request = Request { loaded: &loaded, outline, domain: found, descriptors: &entries_of(descriptors) };
     for i in 0..request.descriptors.len() {
         writeln!(out)?;
@@ -116,6 +116,13 @@ impl<'r> Request<'r> {
             } else {
                 writeln!(out, "      passes, and no state is kept")?;
             }
+        }
+        if !rule.limits.is_empty() {
+            let on_error = match self.domain.on_error_of(Some(rule)) {
+                Some((on_error, said_by)) => format!("{}, from the {}", on_error.name(), said_by.name()),
+                None => THE_SERVERS.to_owned(),
+            };
+            writeln!(out, "    on_error {on_error}")?;
         }
         Ok(())
     }

@@ -3,11 +3,13 @@
 //! ```yaml
 //! domain: shop                    # one file, one domain
 //! charging: atomic                # or independent; without it, the setting of that name
+//! on_error: deny                  # error, allow, deny or local; without it, the setting of that name
 //! descriptors:
 //!   - key: path
 //!     value: /pay/*               # optional; a star stands for any text
 //!     share_threshold: true       # all values that match the star share one state
 //!     shadow_mode: true           # counts and reports, never denies
+//!     on_error: local             # of these limits; without it, what the domain says
 //!     rate_limit:                 # or rate_limits: a list of 1 to 8, all of which apply
 //!       unit: hour                # second, minute, hour, day, week, month or year
 //!       requests_per_unit: 100    # 0 denies everything

@@ -15,7 +15,7 @@ use super::limit::Limit;
 /// The most limits that one rule can hold.
 pub const LIMITS_PER_RULE_MAX: usize = 8;
 
-/// What becomes of a charge that no store answers, because it is down, too slow or full.
+/// What becomes of a charge that no store answers, because it is down, too slow or full. [st-4]
 ///
 /// Where the rules of one request differ: any `Error` fails the request and nothing else is evaluated; else any `Deny`
 /// denies it; else the limits of `Local` are decided together, and those of `Allow` pass.
@@ -53,6 +53,26 @@ impl OnError {
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|on_error| on_error.name() == name)
+    }
+}
+
+/// Which part of a policy says what becomes of a charge that no store answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SaidBy {
+    /// The rule of the limit.
+    Rule,
+    /// The domain, for all of its rules that do not say.
+    Domain,
+}
+
+impl SaidBy {
+    /// The word for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rule => "rule",
+            Self::Domain => "domain",
+        }
     }
 }
 
@@ -273,6 +293,16 @@ pub struct Domain {
     /// What becomes of its requests when the store does not answer; none where that is left to the setting `on_error`.
     pub on_error: Option<OnError>,
     root: Node,
+}
+
+impl Domain {
+    /// What the policies say becomes of a charge that no store answers, and which part of them says it; nothing where
+    /// that is left to the server. Without a rule, the charge is one of a limit that came with the request. [st-4]
+    #[must_use]
+    pub fn on_error_of(&self, rule: Option<&Rule>) -> Option<(OnError, SaidBy)> {
+        let of_rule = rule.and_then(|rule| rule.on_error).map(|on_error| (on_error, SaidBy::Rule));
+        of_rule.or(self.on_error.map(|on_error| (on_error, SaidBy::Domain)))
+    }
 }
 
 /// All policies as loaded: immutable, replaced whole.
@@ -533,6 +563,13 @@ mod tests {
         assert_eq!(set.domain("shop").and_then(|domain| domain.on_error), Some(OnError::Deny));
         assert_eq!(set.rules()[0].on_error, Some(OnError::Local));
         assert_eq!(set.rules()[1].on_error, None);
+        let domain = set.domain("shop").expect("the domain is there");
+        let said = |rule: usize| domain.on_error_of(Some(&set.rules()[rule]));
+        assert_eq!(said(0), Some((OnError::Local, SaidBy::Rule)));
+        assert_eq!(said(1), Some((OnError::Deny, SaidBy::Domain)));
+        assert_eq!(domain.on_error_of(None), Some((OnError::Deny, SaidBy::Domain)));
+        let silent = compile(vec![node("a", "1", vec![])]).expect("compiles");
+        assert_eq!(silent.domain("shop").and_then(|domain| domain.on_error_of(Some(&silent.rules()[0]))), None);
         for (on_error, name) in OnError::ALL.into_iter().zip(OnError::NAMES) {
             assert_eq!(OnError::named(name), Some(on_error));
         }

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Site, json_error, metrics, not_found, readyz, wrong_method};
-use crate::limiter::{Algorithm, Anchor, Domain, Entry, Limit, Mode, Refill, Rule, parse_entries};
+use crate::limiter::{Algorithm, Anchor, Domain, Entry, Limit, Mode, OnError, Refill, Rule, parse_entries};
 
 /// Every path, for whoever asks for another.
 const PATHS: [&str; 5] = [
@@ -41,9 +41,9 @@ pub(super) fn router(site: &Arc<Site>) -> Router {
 async fn policies(State(site): State<Arc<Site>>) -> Json<Value> {
     let shown = site.report.policies.lock();
     let policies = &shown.policies;
-    let mut rules: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    let mut rules: BTreeMap<&str, Vec<(&Rule, &String)>> = BTreeMap::new();
     for (rule, place) in policies.rules().iter().zip(&shown.places) {
-        rules.entry(&rule.domain).or_default().push(rule_as_json(rule, place));
+        rules.entry(&rule.domain).or_default().push((rule, place));
     }
     let mut domains: Vec<&Domain> = policies.domains().collect();
     domains.sort_by(|a, b| a.name.cmp(&b.name));
@@ -54,24 +54,37 @@ async fn policies(State(site): State<Arc<Site>>) -> Json<Value> {
                 Mode::Atomic => "atomic",
                 Mode::Independent => "independent",
             });
-            let rules = rules.remove(&*domain.name).unwrap_or_default();
+            let rules = rules.remove(&*domain.name).unwrap_or_default().into_iter();
+            let rules: Vec<_> = rules.map(|(rule, place)| rule_as_json(rule, domain, site.on_error, place)).collect();
+            let on_error = on_error_as_json(domain, None, site.on_error);
             // Without a charging of its own, a domain has the server's.
-            json!({ "domain": domain.name, "charging": charging, "rules": rules })
+            json!({ "domain": domain.name, "charging": charging, "on_error": on_error, "rules": rules })
         })
         .collect();
     Json(json!({ "domains": domains }))
 }
 
-fn rule_as_json(rule: &Rule, place: &str) -> Value {
+fn rule_as_json(rule: &Rule, domain: &Domain, servers: OnError, place: &str) -> Value {
     let limits: Vec<Value> = rule.limits.iter().map(limit_as_json).collect();
+    // No store is asked about a rule without limits.
+    let on_error = (!limits.is_empty()).then(|| on_error_as_json(domain, Some(rule), servers));
     json!({
         "descriptor": rule.path,
         "place": place,
         "unlimited": rule.unlimited,
         "role": format!("{:?}", rule.role).to_ascii_lowercase(),
         "replaces": rule.replaces,
+        "on_error": on_error,
         "limits": limits,
     })
+}
+
+/// What becomes of a request whose store does not answer, and who says so: the rule, the domain or the server.
+fn on_error_as_json(domain: &Domain, rule: Option<&Rule>, servers: OnError) -> Value {
+    match domain.on_error_of(rule) {
+        Some((on_error, said_by)) => json!({ "action": on_error.name(), "from": said_by.name() }),
+        None => json!({ "action": servers.name(), "from": "server" }),
+    }
 }
 
 /// A limit with what a policy can say of it; parameters that its algorithm lacks are left out.

@@ -1,4 +1,4 @@
-//! docs/policies.md and examples/algorithms, held to the code: keys both ways, defaults, bounds, every example, and
+//! docs/policies.md and the examples that it names, held to the code: keys both ways, defaults, bounds, every example, and
 //! what each algorithm admits of the same traffic.
 
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use weir::engine::algorithm::sliding_window_log::REQUESTS_MAX;
 use weir::engine::decision::decide;
 use weir::engine::limit::{DEBT_US_MAX, WINDOW_US_MAX, WINDOW_US_MIN};
 use weir::engine::policy::LIMITS_PER_RULE_MAX;
-use weir::engine::{Algorithm, Charge, Limit, Mode, Role, State, Take, Unit};
+use weir::engine::{Algorithm, Charge, Limit, Mode, OnError, Role, State, Take, Unit};
 
 use super::shown::checked;
 
@@ -207,38 +207,62 @@ fn there_is_an_example_of_each_algorithm() {
     assert_eq!(on_the_page, named);
 
     insta::assert_snapshot!(checked(&directory).unwrap(), @"
-    domain fixed_window   fixed_window.yaml:3:9
+    domain fixed_window   fixed_window.yaml:3:9   on_error the server's
       user       120 per minute     fixed_window
       address    20 per 5m          fixed_window anchor first_hit
       customer   100000 per month   fixed_window calendar Europe/Berlin
       trial      1000 per week      fixed_window calendar UTC
 
-    domain gcra   gcra.yaml:3:9
+    domain gcra   gcra.yaml:3:9   on_error the server's
       sensor   7 per second     gcra burst 1
       app      50 per second    gcra burst 100
                200000 per day   fixed_window
 
-    domain leaky_bucket   leaky_bucket.yaml:3:9
+    domain leaky_bucket   leaky_bucket.yaml:3:9   on_error the server's
       upstream   10 per second   leaky_bucket burst 20
       webhook    5 per second    leaky_bucket burst 5
 
-    domain sliding_window   sliding_window.yaml:3:9
+    domain sliding_window   sliding_window.yaml:3:9   on_error the server's
       tenant    10000 per hour   sliding_window precision 1m
       partner   600 per minute   sliding_window precision 500ms
 
-    domain sliding_window_counter   sliding_window_counter.yaml:4:9
+    domain sliding_window_counter   sliding_window_counter.yaml:4:9   on_error the server's
       api_key      50000 per hour      sliding_window_counter
       llm_tokens   200000 per minute   sliding_window_counter, post_paid
 
-    domain sliding_window_log   sliding_window_log.yaml:3:9
+    domain sliding_window_log   sliding_window_log.yaml:3:9   on_error the server's
       login            5 per 15m   sliding_window_log
       password_reset   3 per day   sliding_window_log
 
-    domain token_bucket   token_bucket.yaml:2:9
+    domain token_bucket   token_bucket.yaml:2:9   on_error the server's
       client   10 per second   token_bucket burst 50
       batch    100 per hour    token_bucket burst 300 refill interval
 
     7 domains, 16 rules, 17 limits in 7 files
+    ");
+}
+
+#[test]
+fn the_page_and_an_example_have_every_word_of_on_error() {
+    let rows = table("## When the store does not answer");
+    let told: Vec<_> = rows.iter().filter_map(|row| code(&row[0])).collect();
+    assert_eq!(told, OnError::NAMES);
+
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/on_error");
+    let loaded = load_dir(&directory).unwrap_or_else(|problems| panic!("{problems}"));
+    let domain = loaded.policies.domain("shop").unwrap();
+    let said = loaded.policies.rules().iter().filter_map(|rule| domain.on_error_of(Some(rule)));
+    let words: BTreeSet<_> = said.map(|(on_error, _)| on_error.name()).collect();
+    assert_eq!(words, OnError::NAMES.into_iter().collect());
+    insta::assert_snapshot!(checked(&directory).unwrap(), @"
+    domain shop   shop.yaml:5:9   on_error local
+      client         20 per second    gcra burst 40
+      card           5 per hour       fixed_window, on_error deny
+      path=/help/*   100 per second   fixed_window, on_error allow
+      job            10 per second    fixed_window, on_error error
+                     10000 per day    fixed_window, on_error error
+
+    1 domain, 4 rules, 5 limits in 1 file
     ");
 }
 

@@ -73,7 +73,7 @@ descriptors:
 #[test]
 fn check_prints_the_quickstart() {
     insta::assert_snapshot!(checked(&quickstart()).unwrap(), @"
-    domain quickstart   quickstart.yaml:4:9
+    domain quickstart   quickstart.yaml:4:9   on_error the server's
       user                            3 per hour      fixed_window
       user=admin                      unlimited
       user=banned                     0 per hour      fixed_window, denies everything
@@ -93,7 +93,7 @@ fn check_prints_the_quickstart() {
 fn check_prints_a_tree() {
     let dir = directory(&[("shop.yaml", SHOP), ("void.yml", "domain: void\n")]);
     insta::assert_snapshot!(checked(dir.path()).unwrap(), @r#"
-    domain shop   shop.yaml:1:9
+    domain shop   shop.yaml:1:9   on_error the server's
       tenant                         100 per hour    fixed_window, name basic
         path=/pay                    2 per minute    fixed_window
         path
@@ -105,7 +105,7 @@ fn check_prints_a_tree() {
       staff                          unlimited       name staff
       odd\n\u{1b}[1m                 no limit
 
-    domain void   void.yml:1:9
+    domain void   void.yml:1:9   on_error the server's
       no descriptors: everything passes
 
     2 domains, 6 rules, 6 limits in 2 files
@@ -117,7 +117,7 @@ fn check_and_explain_show_what_shapes_a_limit() {
     let text = fs::read_to_string(data("good/all_algorithms.yaml")).unwrap();
     let dir = directory(&[("shop.yaml", &text)]);
     insta::assert_snapshot!(checked(dir.path()).unwrap(), @"
-    domain shop   shop.yaml:2:9   charging independent
+    domain shop   shop.yaml:2:9   charging independent   on_error the server's
       fixed_window                           100 per hour     fixed_window
       fixed_window of the clock              100 per hour     fixed_window
       fixed_window of the first hit          100 per 1m30s    fixed_window anchor first_hit, drain
@@ -140,19 +140,67 @@ fn check_and_explain_show_what_shapes_a_limit() {
     ");
     let text = explained(dir.path(), "shop", &["fixed_window of a calendar=x", "sliding_window=x"]);
     insta::assert_snapshot!(text, @"
-    domain shop   shop.yaml:2:9   charging independent
+    domain shop   shop.yaml:2:9   charging independent   on_error the server's
 
     descriptor 1   fixed_window of a calendar=x
       fixed_window of a calendar=x   key alone   shop.yaml:13:5
       rule fixed_window of a calendar   shop.yaml:13:5
         1000 per week   fixed_window calendar Europe/Berlin
           key w1:{shop|fixed_window%20of%20a%20calendar=x}kweek@Europe/Berlin
+        on_error the server's
 
     descriptor 2   sliding_window=x
       sliding_window=x   key alone   shop.yaml:19:5
       rule sliding_window   shop.yaml:19:5
         100 per hour   sliding_window precision 1m
           key w1:{shop|sliding_window=x}s3600s/60s
+        on_error the server's
+    ");
+}
+
+#[test]
+fn check_and_explain_show_who_says_what_becomes_of_a_failed_charge() {
+    let text = fs::read_to_string(data("good/on_error.yaml")).unwrap();
+    let dir = directory(&[("shop.yaml", &text)]);
+    insta::assert_snapshot!(checked(dir.path()).unwrap(), @"
+    domain shop   shop.yaml:2:9   on_error deny
+      user      10 per second   fixed_window, on_error local
+                100 per hour    fixed_window, on_error local
+        path    5 per second    fixed_window
+      client    20 per second   fixed_window, on_error allow
+      partner   20 per second   fixed_window, on_error error
+      nothing   20 per second   fixed_window
+      level     no limit
+      staff     unlimited
+
+    1 domain, 6 rules, 6 limits in 1 file
+    ");
+    let text = explained(dir.path(), "shop", &["user=ann", "user=ann,path=/", "staff=x"]);
+    insta::assert_snapshot!(text, @"
+    domain shop   shop.yaml:2:9   on_error deny
+
+    descriptor 1   user=ann
+      user=ann   key alone   shop.yaml:5:5
+      rule user   shop.yaml:5:5
+        10 per second   fixed_window
+          key w1:{shop|user=ann}f1s
+        100 per hour   fixed_window
+          key w1:{shop|user=ann}f3600s
+        on_error local, from the rule
+
+    descriptor 2   user=ann, path=/
+      user=ann   key alone   shop.yaml:5:5
+      path=/     key alone   shop.yaml:9:9
+      rule user|path   shop.yaml:9:9
+        5 per second   fixed_window
+          key w1:{shop|user=ann|path=/}f1s
+        on_error deny, from the domain
+
+    descriptor 3   staff=x
+      staff=x   key alone   shop.yaml:23:5
+      rule staff   shop.yaml:23:5
+        unlimited
+          passes, and no state is kept
     ");
 }
 
@@ -180,13 +228,14 @@ fn explain_tells_which_rule_and_where() {
         ],
     );
     insta::assert_snapshot!(text, @"
-    domain shop   shop.yaml:1:9
+    domain shop   shop.yaml:1:9   on_error the server's
 
     descriptor 1   tenant=t1
       tenant=t1   key alone   shop.yaml:3:5
       rule tenant   shop.yaml:3:5
         100 per hour   fixed_window, name basic
           key w1:{shop|tenant=t1}f3600s
+        on_error the server's
 
     descriptor 2   tenant=t1, path=/pay
       tenant=t1   key alone   shop.yaml:3:5
@@ -194,6 +243,7 @@ fn explain_tells_which_rule_and_where() {
       rule tenant|path=/pay   shop.yaml:6:9
         2 per minute   fixed_window
           key w1:{shop|tenant=t1|path=/pay}f60s
+        on_error the server's
 
     descriptor 3   tenant=t9, path=/files/a=b
       tenant=t9         key and value   shop.yaml:14:5
@@ -201,6 +251,7 @@ fn explain_tells_which_rule_and_where() {
       rule tenant=t9|path=/files/*   shop.yaml:17:9
         9 per hour   fixed_window
           key w1:{shop|tenant=t9|path=/files/*}f3600s
+        on_error the server's
 
     descriptor 4   tenant=t1, path=/x, method=POST
       tenant=t1     key alone   shop.yaml:3:5
@@ -209,6 +260,7 @@ fn explain_tells_which_rule_and_where() {
       rule tenant|path|method=POST   shop.yaml:11:13
         7 per 1m30s   gcra burst 20
           key w1:{shop|tenant=t1|path=/x|method=POST}g90s
+        on_error the server's
 
     descriptor 5   staff=ann
       staff=ann   key alone   shop.yaml:27:5
@@ -222,13 +274,14 @@ fn explain_tells_which_rule_and_where() {
 fn explain_tells_what_a_request_replaces() {
     let dir = directory(&[("shop.yaml", SHOP)]);
     insta::assert_snapshot!(explained(dir.path(), "shop", &["tenant=t1", "plan=gold"]), @"
-    domain shop   shop.yaml:1:9
+    domain shop   shop.yaml:1:9   on_error the server's
 
     descriptor 1   tenant=t1
       tenant=t1   key alone   shop.yaml:3:5
       rule tenant   shop.yaml:3:5
         100 per hour   fixed_window, name basic
           left out: descriptor 2 replaces it by name
+        on_error the server's
 
     descriptor 2   plan=gold
       plan=gold   key and value   shop.yaml:21:5
@@ -237,6 +290,7 @@ fn explain_tells_what_a_request_replaces() {
           key w1:{shop|plan=gold}f1s
         0 per month   fixed_window, name monthly, denies everything, post_paid, shadow: never denies, replaces basic
           key w1:{shop|plan=gold}f2592000s
+        on_error the server's
     ");
 }
 
@@ -258,7 +312,7 @@ fn explain_tells_why_nothing_matches() {
         ],
     );
     insta::assert_snapshot!(text, @r#"
-    domain shop   shop.yaml:1:9
+    domain shop   shop.yaml:1:9   on_error the server's
 
     descriptor 1   tenat=t1
       tenat=t1   no such key, did you mean "tenant"?

@@ -195,8 +195,9 @@ fn unknown_key(key: &str, kind: &Kind, meant: &mut Vec<&'static str>) -> String 
         return format!("{key} is not supported yet");
     }
     let text = shown(key);
-    if let Some(home) = KINDS.iter().find(|other| other.knows(key)) {
-        return format!("{key} belongs in {}, not in {}", home.name, kind.name);
+    let homes: Vec<_> = KINDS.iter().filter(|other| other.knows(key)).map(|other| other.name).collect();
+    if !homes.is_empty() {
+        return format!("{key} belongs in {}, not in {}", homes.join(" or "), kind.name);
     }
     if let Some(near) = nearest(key, kind.names()) {
         meant.push(near);

@@ -59,8 +59,11 @@ const fn key_of(name: &'static str, algorithms: &'static [&'static str], reason:
 /// Every kind of mapping, from the outermost to the innermost.
 pub const KINDS: [&Kind; 4] = [&FILE, &DESCRIPTOR, &LIMIT, &REPLACED];
 
-pub(super) const FILE: Kind =
-    Kind { name: "a policy file", keys: &[key("domain"), key("charging"), key("descriptors")], not_yet: &[] };
+pub(super) const FILE: Kind = Kind {
+    name: "a policy file",
+    keys: &[key("domain"), key("charging"), key("on_error"), key("descriptors")],
+    not_yet: &[],
+};
 
 pub(super) const DESCRIPTOR: Kind = Kind {
     name: "a descriptor",
@@ -70,6 +73,7 @@ pub(super) const DESCRIPTOR: Kind = Kind {
         key("rate_limit"),
         key("rate_limits"),
         key("shadow_mode"),
+        key("on_error"),
         key("share_threshold"),
         key("descriptors"),
     ],

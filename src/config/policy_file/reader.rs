@@ -17,7 +17,7 @@ use super::{
     PROBLEMS_MAX, Place, Position, Problem, Problems, VALUE_BYTES_MAX, shown, too_large,
 };
 use crate::engine::policy::{DomainSpec, LIMITS_PER_RULE_MAX, NodeSpec, RuleKind, RuleSpec};
-use crate::engine::{Mode, PolicySet, Role};
+use crate::engine::{Mode, OnError, PolicySet, Role};
 
 /// A problem of the value at hand is on the list already.
 pub(super) struct Told;
@@ -125,11 +125,12 @@ impl FileReader<'_> {
             Ok(Some(_)) => Some(Mode::Independent),
             Ok(None) | Err(Told) => None,
         };
+        let on_error = self.on_error(&fields).unwrap_or_default();
         let (specs, outlines) = self.descriptors(&fields, 1);
         if let Ok((at, name)) = domain {
             let place = self.place(at);
             self.all.domains.insert(name.clone(), self.all.outlines.len());
-            self.all.specs.push(DomainSpec { name: name.clone(), mode, on_error: None, descriptors: specs });
+            self.all.specs.push(DomainSpec { name: name.clone(), mode, on_error, descriptors: specs });
             self.all.outlines.push(DomainOutline { name, place, descriptors: outlines });
         }
     }
@@ -206,6 +207,7 @@ impl FileReader<'_> {
         let value = self.text(&fields, "value", VALUE_BYTES_MAX);
         let share_threshold = self.flag(&fields, "share_threshold");
         let shadow_mode = self.flag(&fields, "shadow_mode");
+        let on_error = self.on_error(&fields);
         if let (Ok(value), Ok(true)) = (&value, &share_threshold)
             && !value.as_deref().is_some_and(|value| value.contains('*'))
             && (fields.get("value").is_some() || fields.lacks("value"))
@@ -215,6 +217,7 @@ impl FileReader<'_> {
         }
         let place = self.place(fields.at);
         let rule = self.rule(&fields);
+        self.check_on_error(&fields, &rule);
         let rule_id = match &rule {
             Ok(Some(_)) => {
                 // At most as many as descriptors, so the number fits.
@@ -238,8 +241,30 @@ impl FileReader<'_> {
             rule: rule_id,
             descriptors: outlines,
         };
-        let rule = rule.map(|(kind, replaces)| RuleSpec { kind, role, replaces, on_error: None });
+        let on_error = on_error.unwrap_or_default();
+        let rule = rule.map(|(kind, replaces)| RuleSpec { kind, role, replaces, on_error });
         Ok((NodeSpec { key, value, share_threshold, rule, descriptors: specs }, outline))
+    }
+
+    /// What becomes of a charge that no store answers; none where that is left to what stands further out.
+    fn on_error(&mut self, fields: &Fields) -> Read<OnError> {
+        Ok(self.choice(fields, "on_error", &OnError::NAMES)?.and_then(OnError::named))
+    }
+
+    /// Tells an `on_error` beside which nothing is charged: whoever wrote it expects it to do something.
+    fn check_on_error(&mut self, fields: &Fields, rule: &Read<(RuleKind, Vec<String>)>) {
+        let Some(at) = self.given(fields, "on_error") else {
+            return;
+        };
+        match rule {
+            Ok(None) if fields.lacks("rate_limit") && fields.lacks("rate_limits") => {
+                self.tell(at, "on_error without a rate limit beside it: descriptors further down do not inherit it");
+            }
+            Ok(Some((RuleKind::Unlimited { .. }, _))) => {
+                self.tell(at, "on_error with unlimited: true, which passes without asking a store");
+            }
+            _ => {}
+        }
     }
 
     /// What `rate_limit` or `rate_limits` says.
