@@ -13,4 +13,5 @@ pub mod redis;
 pub mod rls;
 pub mod seen;
 pub mod served;
+pub mod shop;
 pub mod wait;

@@ -57,14 +57,19 @@ impl Weir {
         Weir::from_process(Process::start(policies, arguments, environment))
     }
 
-    /// Waits until a process that was started is ready.
-    pub fn from_process(mut process: Process) -> Result<Weir, String> {
-        let weir = Weir {
+    /// Waits until a process that was started listens. It need not be ready.
+    pub fn listening(mut process: Process) -> Result<Weir, String> {
+        Ok(Weir {
             grpc: process.address_of("grpc")?,
             http: process.address_of("http")?,
             admin: process.address_of("admin")?,
             process,
-        };
+        })
+    }
+
+    /// Waits until a process that was started is ready.
+    pub fn from_process(process: Process) -> Result<Weir, String> {
+        let weir = Weir::listening(process)?;
         let ready = within(PATIENCE, || {
             let answer = http::get(weir.http, "/readyz");
             answer.is_ok_and(|answer| answer.status == 200).then_some(())
