@@ -129,6 +129,11 @@ impl Load {
         });
     }
 
+    /// What was answered so far.
+    pub fn samples(&self) -> Vec<Sample> {
+        self.shared.samples.lock().expect("no sender panics").clone()
+    }
+
     /// Sends nothing more, waits for what is on its way, and returns everything in the order of the answers.
     pub fn finish(mut self) -> Vec<Sample> {
         self.end();

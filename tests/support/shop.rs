@@ -2,7 +2,7 @@
 //! load that asks for all of them, and what each request may then be told. Not in here: the trouble.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tonic::Code;
 
@@ -50,6 +50,9 @@ pub const PER_SECOND: u32 = 200;
 /// A deadline that a healthy Redis is never near, however busy the machine.
 pub const PATIENT: &str = "redis.timeout=500ms";
 
+/// What a test does not say otherwise. None is to wait for the longest time between two probes.
+const USUAL_SETTINGS: [&str; 3] = ["runtime.cores=2", "redis.breaker.probe=50ms", "shutdown.pause=10ms"];
+
 /// A running weir with its policies.
 #[derive(Debug)]
 pub struct Shop {
@@ -90,10 +93,10 @@ impl Shop {
         KEYS.map(|key| Said::of(&client.ask(rls::request("shop", &[(key, value)]))))
     }
 
-    /// How many hits of a key its store has counted.
+    /// How many hits of a key Redis has counted, as soon as a breaker that is open lets a call pass.
     pub fn used(&self, key: &str, value: &str, limit: usize) -> usize {
         let mut client = rls::Client::connect(self.weir.grpc);
-        let answer = client.ask(rls::look("shop", &[(key, value)])).unwrap_or_else(|status| panic!("{status}"));
+        let answer = until("a look at a key", PATIENCE, || client.ask(rls::look("shop", &[(key, value)])).ok());
         limit - usize::try_from(answer.statuses[0].limit_remaining).expect("it fits")
     }
 
@@ -134,8 +137,11 @@ impl Shop {
 fn start(policy: &str, url: &str, settings: &[&str]) -> (Process, PolicyDirectory) {
     let policies = PolicyDirectory::with_file("shop.yaml", policy);
     let mut arguments = vec!["--store", "redis", "--redis-url", url];
-    // A test is not to wait for the longest time between two probes.
-    for setting in ["runtime.cores=2", "redis.breaker.probe=50ms", "shutdown.pause=10ms"].iter().chain(settings) {
+    let is_given = |usual: &&&str| {
+        let name = usual.split('=').next();
+        settings.iter().all(|setting| setting.split('=').next() != name)
+    };
+    for setting in USUAL_SETTINGS.iter().filter(is_given).chain(settings) {
         arguments.extend(["--set", setting]);
     }
     (Process::spawn(serve(&policies.path(), &arguments)), policies)
@@ -199,9 +205,4 @@ pub fn assert_charged_once(shop: &Shop, samples: &[Sample]) {
     let unknown = count(samples, "fails", |said| said == Said::Failed(Code::DeadlineExceeded));
     println!("charged {used}: {within} admitted, {unknown} with an unknown end");
     assert!((within..=within + unknown).contains(&used), "{used} charged, {within} admitted, {unknown} unknown");
-}
-
-/// How long, at most, a load takes for so many requests if nothing holds it up.
-pub fn time_for(requests: usize) -> Duration {
-    Duration::from_secs(1) / PER_SECOND * u32::try_from(requests).expect("a small number")
 }
