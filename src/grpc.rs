@@ -1,9 +1,10 @@
 //! The gRPC listener: one single-threaded runtime per core, each with a server of its own.
 //!
-//! One acceptor hands every connection to the runtime with the fewest: Envoy opens few connections and keeps them, so
-//! that the kernel's hash alone would leave cores idle. Not here: which service does what (service.rs), what an error
-//! is called (status.rs), and when to start and to stop (app).
+//! One acceptor hands every connection to the runtime with the least to do (balance.rs): Envoy opens few connections and
+//! keeps them, so that the kernel's hash alone would leave cores idle. Not here: which service does what (service.rs), what
+//! an error is called (status.rs), and when to start and to stop (app).
 
+mod balance;
 mod connection;
 pub mod health;
 mod service;
@@ -21,12 +22,14 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
 use tokio_stream::StreamExt as _;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
 use tonic::transport::server::TcpIncoming;
 
+use self::balance::{Balance, LOOK_EVERY};
 pub use self::connection::Load;
 use self::connection::{Accepted, Connection};
 use self::health::Health;
@@ -76,7 +79,7 @@ pub struct Options {
 pub struct Serving {
     /// Ends of all threads and of the acceptor.
     pub done: Vec<Done>,
-    /// How many connections each runtime has.
+    /// How many connections each runtime has, and what it had to do.
     pub loads: Vec<Load>,
 }
 
@@ -102,6 +105,9 @@ where
     for core in 0..options.cores.get() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (sender, accepted) = mpsc::channel(HANDOVER_MAX);
+        let load = Load::default();
+        serving.loads.push(load.clone());
+        runtimes.push((load.clone(), sender));
         let (life, health, limiter) = (life.clone(), health.clone(), limiter.clone());
         let done = supervisor.thread(&format!("grpc-{core}"), move || {
             runtime.block_on(async {
@@ -111,20 +117,18 @@ where
                     extras: options.extras,
                     request_bytes: options.request_bytes,
                 };
-                serve(limits, &health, accepted, life).await
+                serve(limits, load, &health, accepted, life).await
             })
         })?;
-        let load = Load::default();
         serving.done.push(done);
-        serving.loads.push(load.clone());
-        runtimes.push((load, sender));
     }
     let incoming = TcpIncoming::from(listener)
         .with_nodelay(Some(true))
         .with_keepalive(Some(KEEPALIVE_AFTER))
         .with_keepalive_interval(Some(KEEPALIVE_EVERY))
         .with_keepalive_retries(Some(KEEPALIVE_TIMES));
-    let acceptor = Acceptor { incoming, runtimes, turn: 0, complained: None };
+    let balance = Balance::new(serving.loads.clone());
+    let acceptor = Acceptor { incoming, runtimes, balance, complained: None };
     serving.done.push(supervisor.task("grpc acceptor", acceptor.run(life.clone())));
     Ok(serving)
 }
@@ -132,6 +136,7 @@ where
 /// Serves the connections of one runtime.
 async fn serve(
     limits: RateLimits,
+    load: Load,
     health: &Health,
     mut accepted: mpsc::Receiver<Accepted>,
     life: Life,
@@ -145,6 +150,7 @@ async fn serve(
     let limiter = limits.limiter.clone();
     let services = Arc::new(Services {
         limits: Arc::new(limits),
+        load,
         health: health.service(),
         reflection_v1: other(reflection().build_v1().map_err(refused)?),
         reflection_v1alpha: other(reflection().build_v1alpha().map_err(refused)?),
@@ -209,8 +215,7 @@ where
 struct Acceptor {
     incoming: TcpIncoming,
     runtimes: Vec<(Load, mpsc::Sender<Accepted>)>,
-    /// Which runtime comes first where several have as few connections.
-    turn: usize,
+    balance: Balance,
     /// When something was last logged.
     complained: Option<Instant>,
 }
@@ -219,9 +224,15 @@ impl Acceptor {
     /// Until draining begins; then the listener is closed.
     async fn run(mut self, life: Life) -> Result<(), String> {
         let mut draining = std::pin::pin!(life.reached(Phase::Draining));
+        let mut looks = tokio::time::interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let accepted = tokio::select! {
                 () = &mut draining => return Ok(()),
+                _ = looks.tick() => {
+                    self.balance.look();
+                    continue;
+                }
                 accepted = self.incoming.next() => accepted,
             };
             match accepted {
@@ -242,14 +253,7 @@ impl Acceptor {
             self.complain(&format!("closed a connection: {open} are open, at most {CONNECTIONS_MAX}"));
             return;
         }
-        let count = self.runtimes.len();
-        let first = self.turn;
-        self.turn = (first + 1) % count;
-        let in_turn = (0..count).map(|i| (first + i) % count);
-        let Some(least) = in_turn.min_by_key(|&i| self.runtimes[i].0.connections()) else {
-            unreachable!("there is at least one runtime");
-        };
-        let (load, runtime) = &self.runtimes[least];
+        let (load, runtime) = &self.runtimes[self.balance.choose()];
         match Accepted::new(stream, load) {
             // A runtime that takes nothing over is stuck, or gone, which its supervisor tells.
             Ok(accepted) => {

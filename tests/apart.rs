@@ -439,6 +439,30 @@ fn a_part_that_fails_fails_the_request_and_the_others_are_taken_back() {
     }
 }
 
+/// A client tries again on UNAVAILABLE, which is what NotSent becomes: what stands would be charged twice.
+#[test]
+fn a_request_of_which_something_stands_is_never_told_to_be_not_sent() {
+    let give = Take::Give(1);
+    for (mode, key, take) in
+        [(Mode::Independent, "gcra", ONE), (Mode::Independent, "gcra", give), (Mode::Atomic, "paid_later", ONE)]
+    {
+        let bench = Bench::with(POLICY, mode, OnError::Error, 1);
+        let (good, bad) = (bench.value_in(key, 0), bench.value_in(key, 1));
+        bench.ask(&[(key, &good, Take::Take(2))]).unwrap();
+        bench.store.fails(Call::Decide, &bench.key(key, &bad), Fault::NotSent);
+        let error = bench.ask(&[(key, &good, take), (key, &bad, take)]).unwrap_err();
+        assert!(matches!(error, StoreError::Unknown(_)), "{mode:?} {key} {take:?}: {error}");
+    }
+    // Two refunds that nothing can deny are made at once; looks charge nothing.
+    let bench = Bench::new();
+    let (good, bad) = (bench.value_in("gcra", 0), bench.value_in("gcra", 1));
+    bench.store.fails(Call::Decide, &bench.key("gcra", &bad), Fault::NotSent);
+    let error = bench.ask(&[("gcra", &good, give), ("gcra", &bad, give)]).unwrap_err();
+    assert!(matches!(error, StoreError::Unknown(_)), "{error}");
+    let error = bench.ask(&[("gcra", &good, Take::Look), ("gcra", &bad, ONE)]).unwrap_err();
+    assert!(matches!(error, StoreError::NotSent(_)), "{error}");
+}
+
 #[test]
 fn what_is_forced_stays_and_refunds_wait_for_the_others() {
     let bench = Bench::new();

@@ -4,10 +4,14 @@ mod support;
 
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 
 use support::rls::{self, Client};
 use support::served::Served;
 use support::wait::{PATIENCE, until};
+use tokio::task::JoinSet;
 use tokio_stream::StreamExt as _;
 use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
@@ -434,4 +438,65 @@ fn connections_are_spread_evenly_and_counted_while_they_last() {
         clients.push(client);
     }
     assert_eq!(connections(), [Some(1); 3]);
+}
+
+#[test]
+fn connections_go_where_the_least_is_to_do() {
+    let served = Served::start(POLICY, &["runtime.cores=2"]);
+    let connections = || {
+        let of = |runtime: u32| served.metric(&format!("weir_connections{{runtime=\"{runtime}\"}}"));
+        [of(0), of(1)]
+    };
+    let _busy = Busy::connect(served.at.grpc);
+    let busy = until("the busy connection", PATIENCE, || connections().iter().position(|&count| count == Some(1)));
+    let _idle = Client::connect(served.at.grpc);
+    assert_eq!(connections(), [Some(1); 2]);
+    // Two more would be one for each, did only their number count. That the one is busy is known after a while.
+    until("connections to go to the runtime that is not busy", PATIENCE, || {
+        let more = [Client::connect(served.at.grpc), Client::connect(served.at.grpc)];
+        let all_went_there = connections()[1 - busy] == Some(3);
+        drop(more);
+        until("the two to be gone", PATIENCE, || (connections() == [Some(1); 2]).then_some(()));
+        all_went_there.then_some(())
+    });
+}
+
+/// One connection on which requests are always in flight, until it is dropped.
+struct Busy {
+    done: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Busy {
+    const IN_FLIGHT: usize = 64;
+
+    fn connect(address: SocketAddr) -> Self {
+        let done = Arc::new(AtomicBool::new(false));
+        let until = done.clone();
+        let thread = std::thread::spawn(move || {
+            block_on(async {
+                let channel = rls::channel(address).await;
+                let mut asking = JoinSet::new();
+                for _ in 0..Self::IN_FLIGHT {
+                    let (channel, until) = (channel.clone(), until.clone());
+                    asking.spawn(async move {
+                        while !until.load(Ordering::Relaxed) {
+                            let request = rls::request("shop", &[("staff", "1")]);
+                            rls::ask(channel.clone(), request).await.expect("an answer");
+                        }
+                    });
+                }
+                asking.join_all().await;
+            });
+        });
+        Self { done, thread: Some(thread) }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(std::thread::panicking() || matches!(ended, Some(Ok(()))), "the load failed: {ended:?}");
+    }
 }

@@ -486,6 +486,40 @@ fn the_operator_sees_what_becomes_of_a_failed_charge_and_who_says_so() {
     check("on_error: deny\n", [("deny", "domain"), ("local", "rule"), ("deny", "domain")]);
 }
 
+/// What docs/operations.md promises of each word, by the example that has them all. [st-4]
+#[test]
+fn without_redis_each_rule_answers_as_its_on_error_says() {
+    let example = std::fs::read_to_string("examples/on_error/shop.yaml").expect("the example is there");
+    let nobody = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("an address");
+    let url = format!("redis.url=redis://{nobody}");
+    let served = Served::starting(&example, &["store=redis", &url, "redis.timeout=50ms"]);
+    let ask = |entries: &[(&str, &str)]| {
+        let descriptors: Vec<_> =
+            entries.iter().map(|(key, value)| json!({"entries": [{"key": key, "value": value}]})).collect();
+        let body = json!({"domain": "shop", "descriptors": descriptors}).to_string();
+        http::post_json(served.at.http, "/json", &body).expect("an answer")
+    };
+    let passed = json!({"code": "OK"});
+    let denied = json!({"code": "OVER_LIMIT"});
+    let client = ("client", "10.0.0.1");
+
+    let answer = ask(&[("card", "4711"), client]);
+    assert_eq!((answer.status, &json_of(&answer)["statuses"]), (429, &json!([denied, passed])), "nothing is charged");
+    for _ in 0..2 {
+        let answer = ask(&[client, ("path", "/help/a")]);
+        let statuses = &json_of(&answer)["statuses"];
+        assert_eq!((answer.status, &statuses[1]), (200, &passed));
+        assert_eq!(statuses[0]["currentLimit"]["requestsPerUnit"], 20, "decided by the embedded store: {answer:?}");
+    }
+    let answer = ask(&[("job", "a"), ("card", "4711"), client]);
+    assert_eq!(answer.status, 503, "{answer:?}");
+    assert!(answer.body.contains("nothing was charged"), "{answer:?}");
+
+    let count = |action: &str| served.metric(&format!("weir_on_error_total{{action=\"{action}\"}}"));
+    assert_eq!(["error", "allow", "deny", "local"].map(count), [1, 2, 2, 4].map(Some));
+    assert_eq!(served.metric("weir_requests_total{result=\"store_failed\"}"), Some(1));
+}
+
 #[test]
 fn the_operator_sees_and_resets_the_state_of_a_descriptor() {
     let served = Served::start(POLICY, &[]);

@@ -1,40 +1,60 @@
-//! One connection, counted for as long as it is open.
+//! One connection, counted for as long as it is open, and the requests that come on it.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// How many connections a runtime has.
+/// What a runtime has to do.
 #[derive(Clone, Debug, Default)]
-pub struct Load(Arc<AtomicUsize>);
+pub struct Load(Arc<Counts>);
+
+/// On cache lines of their own: each runtime writes its requests all the time.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Counts {
+    connections: AtomicUsize,
+    requests: AtomicU64,
+}
 
 impl Load {
     /// The connections that are open now, or handed over and not yet taken.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.0.load(Relaxed)
+        self.0.connections.load(Relaxed)
+    }
+
+    /// The requests that came so far.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.0.requests.load(Relaxed)
+    }
+
+    /// One more request. To be called on the runtime whose load this is and nowhere else: one writer needs no locked
+    /// addition.
+    pub(super) fn count_request(&self) {
+        self.0.requests.store(self.requests() + 1, Relaxed);
     }
 }
 
 /// One connection in the count.
 #[derive(Debug)]
-struct Counted(Load);
+pub(super) struct Counted(Load);
 
 impl Counted {
-    fn new(load: &Load) -> Self {
-        load.0.fetch_add(1, Relaxed);
+    pub(super) fn new(load: &Load) -> Self {
+        load.0.connections.fetch_add(1, Relaxed);
         Self(load.clone())
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Relaxed);
+        self.0.0.connections.fetch_sub(1, Relaxed);
     }
 }
 

@@ -16,6 +16,7 @@ use tonic::codegen::{BoxFuture, Service, http};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
 
+use super::connection::Load;
 use super::status::{Refusal, status};
 use super::unary::{self, Sent};
 use crate::limiter::Limiter;
@@ -40,6 +41,8 @@ pub(super) type Other = Arc<dyn Fn(http::Request<Body>) -> BoxFuture<http::Respo
 /// Everything that one runtime serves.
 pub(super) struct Services {
     pub(super) limits: Arc<RateLimits>,
+    /// Of this runtime.
+    pub(super) load: Load,
     pub(super) health: HealthServer<HealthService>,
     pub(super) reflection_v1: Other,
     pub(super) reflection_v1alpha: Other,
@@ -63,6 +66,7 @@ impl hyper::service::Service<http::Request<Incoming>> for Services {
     type Future = Answering;
 
     fn call(&self, request: http::Request<Incoming>) -> Self::Future {
+        self.load.count_request();
         let path = request.uri().path();
         if path == SHOULD_RATE_LIMIT {
             let limits = self.limits.clone();

@@ -56,6 +56,8 @@ struct Pieces {
     failures: Vec<(Vec<usize>, StoreError)>,
     /// What stands and would have to be taken back.
     reserved: Reserved,
+    /// Something was charged or given back that is not: it stands, whatever becomes of the request.
+    is_final: bool,
 }
 
 impl Limiter {
@@ -77,13 +79,14 @@ impl Limiter {
                 denied: false,
                 failures: vec![((0..charges.len()).collect(), error)],
                 reserved: Reserved::default(),
+                is_final: false,
             },
         };
         let denied_groups = match self.fall_back(request, charges, &mut pieces) {
             Ok(denied_groups) => denied_groups,
             Err(error) => {
                 let is_undone = self.take_back(request, &mut pieces.reserved).await;
-                return Err(if is_undone { error } else { as_unknown(error) });
+                return Err(if is_undone && !pieces.is_final { error } else { as_unknown(error) });
             }
         };
         let is_denied = pieces.denied || quotas_are_over(charges, &pieces.outcomes);
@@ -132,6 +135,7 @@ impl Limiter {
             denied: false,
             failures: Vec::new(),
             reserved: Reserved::new(self.options.deny_cache.clone(), self.options.budget),
+            is_final: false,
         };
         let ask = async |mut part: Part<'a>| {
             let decision = self.ask(part.store, request, &mut part.charges).await;
@@ -152,8 +156,9 @@ impl Limiter {
                 match (charges[at].take, outcome.receipt) {
                     (Take::Take(_), Some(receipt)) if stands => pieces.reserved.add(part.store, charge, receipt),
                     // It was only looked at so far.
-                    (Take::Give(_), _) => outcome.verdict = Verdict::Within,
-                    _ => {}
+                    (Take::Give(_), _) if refunds == Refunds::Last => outcome.verdict = Verdict::Within,
+                    (Take::Give(_), _) | (_, Some(_)) => pieces.is_final = true,
+                    (_, None) => {}
                 }
                 pieces.outcomes[at] = Some(outcome);
             }

@@ -147,8 +147,7 @@ impl<'p> Plan<'p> {
 
     /// What becomes of a descriptor whose store does not answer, as far as policies say. [st-4]
     pub(super) fn on_error(&self, group: u16) -> Option<OnError> {
-        let rule = self.met[usize::from(group)].rule;
-        rule.and_then(|rule| rule.on_error).or(self.domain.on_error)
+        self.domain.on_error_of(self.met[usize::from(group)].rule).map(|(on_error, _)| on_error)
     }
 
     /// What the request is told; nothing decided: it met no limit.

@@ -2,34 +2,45 @@
 //!
 //! Each decision is one call of one script, so that it is atomic and costs one round trip, which it shares with the
 //! other decisions in flight. Not here: connections (redis/pool.rs), batching and deadlines (redis/pipeline.rs), when a
-//! failing Redis is left alone (redis/node.rs), what its errors mean (redis/refusal.rs), and the format of calls and
-//! replies (redis/wire.rs).
+//! failing Redis is left alone (redis/node.rs), what its errors mean (redis/refusal.rs), which node of a cluster a call
+//! goes to (redis/cluster.rs), and the format of calls and replies (redis/wire.rs).
 
 pub mod breaker;
+mod cluster;
 pub mod node;
 pub mod pipeline;
 pub mod pool;
 pub mod refusal;
+mod together;
 mod wire;
 
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Instant;
 
-use redis::{Cmd, Value};
+use redis::Value;
 
+use self::cluster::{Cluster, slot};
 use self::node::Node;
 use self::pipeline::{Call, CallError, Options, Reason};
+use self::pool::Endpoint;
 use self::refusal::Refusal;
+use self::together::all;
 use super::{Failure, Peeked, Reply, Store, StoreError, Undo};
-use crate::engine::{Charge, Decision, Limit, Micros, Mode, decision};
+use crate::engine::{Charge, Decision, Limit, Micros, Mode, State, decision};
 
-/// States in one Redis: one of these for each runtime that decides.
+/// States in one Redis, or in the nodes of one Redis Cluster: one of these for each runtime that decides.
 pub struct Redis {
-    node: Node,
+    link: Link,
     key_prefix: Box<str>,
     /// Stands for the server's clock in tests.
     now: Option<Micros>,
+}
+
+/// What the calls go through.
+enum Link {
+    One(Node),
+    Cluster(Cluster),
 }
 
 impl Redis {
@@ -39,7 +50,17 @@ impl Redis {
     /// Outside of a tokio runtime, and when one of the numbers in `options` is out of its bounds.
     #[must_use]
     pub fn start(options: Options, key_prefix: &str) -> Self {
-        Self { node: Node::start(options), key_prefix: key_prefix.into(), now: None }
+        Self { link: Link::One(Node::start(options)), key_prefix: key_prefix.into(), now: None }
+    }
+
+    /// The same for a Redis Cluster that is found by way of any of the `seeds`, which share their login. Each node that
+    /// holds slots has a pipeline of these `options` (whose endpoint does not count), made when it is first heard of.
+    ///
+    /// # Panics
+    /// As [`Redis::start`], and without seeds.
+    #[must_use]
+    pub fn start_cluster(seeds: Vec<Endpoint>, options: Options, key_prefix: &str) -> Self {
+        Self { link: Link::Cluster(Cluster::start(seeds, options)), key_prefix: key_prefix.into(), now: None }
     }
 
     /// The same store at a time that the caller sets: for tests, with a time in the future, so that no key expires.
@@ -54,86 +75,52 @@ impl Redis {
         self.now = Some(now);
     }
 
-    async fn command(&self, command: Cmd, deadline: Instant) -> Result<Value, StoreError> {
-        self.node.call(Call::command(command), deadline).await.map_err(store_error)
-    }
-}
-
-impl Store for Redis {
-    fn name(&self) -> &'static str {
-        "redis"
-    }
-
-    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision> {
-        Reply::Pending(Box::pin(async move {
-            let (slots, firsts) = decision::slots(charges);
-            let call = wire::decide_call(&self.key_prefix, charges, &slots, &firsts, mode, self.now);
-            let reply = self.node.call(call, deadline).await.map_err(store_error)?;
-            match wire::read_decision(&reply, charges).ok_or_else(strange_reply)? {
-                wire::Reply::Found(now, found) => Ok(decision::settle(charges, &slots, &found, mode, now)),
-                wire::Reply::Rewindow(now) => Err(StoreError::Rewindow { now }),
-            }
-        }))
+    /// Has the call run that `call` makes, where `key` lies. It may be made more than once, and runs at most once.
+    async fn call(&self, key: &str, call: impl Fn() -> Call, deadline: Instant) -> Result<Value, StoreError> {
+        let answer = match &self.link {
+            Link::One(node) => node.call(call(), deadline).await,
+            Link::Cluster(cluster) => cluster.call(slot::of(&self.key_prefix, key), call, deadline).await,
+        };
+        answer.map_err(store_error)
     }
 
-    fn undo<'a>(&'a self, charges: &'a [Undo<'a>], deadline: Instant) -> Reply<'a, ()> {
-        if charges.is_empty() {
-            return Reply::Ready(Ok(()));
-        }
-        Reply::Pending(Box::pin(async move {
-            for call in wire::undo_calls(&self.key_prefix, charges, self.now) {
-                self.node.call(call, deadline).await.map_err(store_error)?;
-            }
-            Ok(())
-        }))
+    /// A key as it stands in Redis.
+    fn prefixed(&self, key: &str) -> String {
+        format!("{}{key}", self.key_prefix)
     }
 
-    fn reset<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, u64> {
-        if keys.is_empty() {
-            return Reply::Ready(Ok(0));
-        }
-        Reply::Pending(Box::pin(async move {
+    async fn delete(&self, keys: &[&str], deadline: Instant) -> Result<u64, StoreError> {
+        let delete = || {
             let mut command = redis::cmd("DEL");
             for key in keys {
-                command.arg(format!("{}{key}", self.key_prefix));
+                command.arg(self.prefixed(key));
             }
-            let reply = self.command(command, deadline).await?;
-            wire::integer(&reply).ok_or_else(strange_reply)
-        }))
+            Call::command(command)
+        };
+        let reply = self.call(keys.first().unwrap_or(&""), delete, deadline).await?;
+        wire::integer(&reply).ok_or_else(strange_reply)
     }
 
-    fn peek<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant) -> Reply<'a, Peeked> {
-        Reply::Pending(Box::pin(async move {
-            let now = match self.now {
-                Some(now) => now,
-                None => self.time(deadline).await?,
-            };
-            let mut states = Vec::with_capacity(keys.len());
-            for (key, limit) in keys {
-                let command = wire::peek_command(limit, &format!("{}{key}", self.key_prefix));
-                let value = self.command(command, deadline).await?;
-                states.push(wire::read_stored(limit, &value).map_err(|wire::NotOurs| strange_state(key))?);
-            }
-            Ok(Peeked { now, states })
-        }))
-    }
-
-    fn ping(&self, deadline: Instant) -> Reply<'_, ()> {
-        Reply::Pending(Box::pin(async move { self.node.ping(deadline).await.map_err(store_error) }))
-    }
-
-    fn supports(&self, _limit: &Limit) -> Result<(), String> {
+    /// Takes back the charges of one key, one after the other: a receipt may count on those before it.
+    async fn undo_of_key(&self, undos: &[Undo<'_>], deadline: Instant) -> Result<(), StoreError> {
+        for undo in undos {
+            let one = std::slice::from_ref(undo);
+            // One charge takes one call.
+            let call = || wire::undo_calls(&self.key_prefix, one, self.now).swap_remove(0);
+            self.call(undo.key, call, deadline).await?;
+        }
         Ok(())
     }
 
-    fn died(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
-        Box::pin(self.node.died())
+    async fn state(&self, key: &str, limit: &Limit, deadline: Instant) -> Result<Option<State>, StoreError> {
+        let read = || Call::command(wire::peek_command(limit, &self.prefixed(key)));
+        let value = self.call(key, read, deadline).await?;
+        wire::read_stored(limit, &value).map_err(|wire::NotOurs| strange_state(key))
     }
-}
 
-impl Redis {
-    async fn time(&self, deadline: Instant) -> Result<Micros, StoreError> {
-        let reply = self.command(redis::cmd("TIME"), deadline).await?;
+    /// The clock of the Redis where `key` lies.
+    async fn time(&self, key: &str, deadline: Instant) -> Result<Micros, StoreError> {
+        let reply = self.call(key, || Call::command(redis::cmd("TIME")), deadline).await?;
         let parts = match &reply {
             Value::Array(parts) => &parts[..],
             _ => &[],
@@ -144,6 +131,127 @@ impl Redis {
         let (seconds, micros) = wire::integer(seconds).zip(wire::integer(micros)).ok_or_else(strange_reply)?;
         Ok(seconds * 1_000_000 + micros)
     }
+}
+
+impl Store for Redis {
+    fn name(&self) -> &'static str {
+        "redis"
+    }
+
+    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision> {
+        Reply::Pending(Box::pin(async move {
+            let first = charges.first().map_or("", |charge| charge.key);
+            if charges.len() > 1 {
+                let part = self.part_of(first);
+                if charges.iter().any(|charge| self.part_of(charge.key) != part) {
+                    return Err(several_slots(charges.len()));
+                }
+            }
+            let (slots, firsts) = decision::slots(charges);
+            let call = || wire::decide_call(&self.key_prefix, charges, &slots, &firsts, mode, self.now);
+            let reply = self.call(first, call, deadline).await?;
+            match wire::read_decision(&reply, charges).ok_or_else(strange_reply)? {
+                wire::Reply::Found(now, found) => Ok(decision::settle(charges, &slots, &found, mode, now)),
+                wire::Reply::Rewindow(now) => Err(StoreError::Rewindow { now }),
+            }
+        }))
+    }
+    fn part_of(&self, key: &str) -> u16 {
+        match self.link {
+            Link::One(_) => 0,
+            Link::Cluster(_) => slot::of(&self.key_prefix, key),
+        }
+    }
+
+    fn undo<'a>(&'a self, charges: &'a [Undo<'a>], deadline: Instant) -> Reply<'a, ()> {
+        if charges.is_empty() {
+            return Reply::Ready(Ok(()));
+        }
+        Reply::Pending(Box::pin(async move {
+            match &self.link {
+                Link::One(node) => {
+                    for call in wire::undo_calls(&self.key_prefix, charges, self.now) {
+                        node.call(call, deadline).await.map_err(store_error)?;
+                    }
+                }
+                // By key and not by slot: while a slot is on the move, a call on several of its keys may be refused.
+                Link::Cluster(_) => {
+                    let keys = by_key(charges);
+                    for undone in all(keys.iter().map(|undos| self.undo_of_key(undos, deadline))).await {
+                        undone?;
+                    }
+                }
+            }
+            Ok(())
+        }))
+    }
+
+    fn reset<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, u64> {
+        if keys.is_empty() {
+            return Reply::Ready(Ok(0));
+        }
+        Reply::Pending(Box::pin(async move {
+            match &self.link {
+                Link::One(_) => self.delete(keys, deadline).await,
+                Link::Cluster(_) => {
+                    let mut gone = 0;
+                    for deleted in all(keys.chunks(1).map(|key| self.delete(key, deadline))).await {
+                        gone += deleted?;
+                    }
+                    Ok(gone)
+                }
+            }
+        }))
+    }
+
+    /// Of a cluster, the clock is that of the first key's node.
+    fn peek<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant) -> Reply<'a, Peeked> {
+        Reply::Pending(Box::pin(async move {
+            let now = match self.now {
+                Some(now) => now,
+                None => self.time(keys.first().map_or("", |(key, _)| key), deadline).await?,
+            };
+            let mut states = Vec::with_capacity(keys.len());
+            for state in all(keys.iter().map(|(key, limit)| self.state(key, limit, deadline))).await {
+                states.push(state?);
+            }
+            Ok(Peeked { now, states })
+        }))
+    }
+
+    /// A cluster answers when every slot has a master and every master answers.
+    fn ping(&self, deadline: Instant) -> Reply<'_, ()> {
+        Reply::Pending(Box::pin(async move {
+            match &self.link {
+                Link::One(node) => node.ping(deadline).await,
+                Link::Cluster(cluster) => cluster.ping(deadline).await,
+            }
+            .map_err(store_error)
+        }))
+    }
+
+    fn supports(&self, _limit: &Limit) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn died(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
+        match &self.link {
+            Link::One(node) => Box::pin(node.died()),
+            Link::Cluster(cluster) => Box::pin(cluster.died()),
+        }
+    }
+}
+
+/// The charges of each key, in their order.
+fn by_key<'a>(charges: &[Undo<'a>]) -> Vec<Vec<Undo<'a>>> {
+    let mut keys: Vec<Vec<Undo<'a>>> = Vec::new();
+    for charge in charges {
+        match keys.iter_mut().find(|undos| undos[0].key == charge.key) {
+            Some(undos) => undos.push(*charge),
+            None => keys.push(vec![*charge]),
+        }
+    }
+    keys
 }
 
 /// What a failed call means for a charge: whether it can have been made.
@@ -171,7 +279,14 @@ const fn kind_of(reason: &Reason) -> &'static str {
         Reason::NoConnection(error) => error.kind(),
         Reason::Broken(_) => "broken",
         Reason::CircuitOpen => "circuit_open",
+        Reason::NoNode { .. } => "no_node",
     }
+}
+
+/// Whoever decides splits the charges by [`Store::part_of`] first.
+fn several_slots(charges: usize) -> StoreError {
+    let message = format!("the {charges} charges of one call lie in several slots of the redis cluster");
+    StoreError::NotSent(Failure { kind: "crossslot", message })
 }
 
 fn strange_reply() -> StoreError {

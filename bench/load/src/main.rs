@@ -1,13 +1,23 @@
-//! Sends one unary gRPC call many times, a number in its body counted up: so each request can have a key of its own.
+//! Sends one unary gRPC call many times, a number in its body counted up: so each request can have a key of its own. Or
+//! one PING after the other, to a Redis.
 //!
-//! `load ADDRESS BODY CONNECTIONS STREAMS REQUESTS FIRST KEYS` keeps STREAMS calls in flight on each connection until
-//! REQUESTS were answered. BODY is a file that holds a gRPC message with its five bytes of framing. Ten zeros in it are the
-//! place of the number, which starts at FIRST and begins again at 0 after KEYS - 1. One line of JSON says what was answered.
-//! Only bench/run uses it.
+//! `load ADDRESS BODY CONNECTIONS STREAMS REQUESTS FIRST KEYS STRIDE RATE` sends REQUESTS calls and answers, in one line of
+//! JSON, what was answered and how late. BODY is a file that holds a gRPC message with its five bytes of framing. Ten zeros
+//! in it are the place of the number: request n has (FIRST + n) x STRIDE modulo KEYS, so that with a STRIDE of 1 keys come
+//! in order, and with a large prime in an order that no cache foresees. An ADDRESS that is a path is Redis' socket; then
+//! BODY, FIRST, KEYS and STRIDE mean nothing.
+//!
+//! - With a RATE of 0 the loop is closed: STREAMS calls are in flight on each connection, and an answer makes room for the
+//!   next call. That shows how much a server can do.
+//! - Else the loop is open: RATE calls a second are sent, in all, whatever the server does, at most STREAMS in flight on each
+//!   connection. A latency counts from when its call was written, or was due where it had to wait for room, so that a
+//!   server that falls behind cannot hide it. That shows how long a caller waits at that load.
 //!
 //! It speaks as much of HTTP/2 as that takes and no more, so that it needs no crates and leaves the processor to what is
-//! measured: each connection is one thread that writes what it can and reads what there is. Flow control is left out:
-//! all calls in flight together are far smaller than the smallest window.
+//! measured: each connection has a thread, or one to write and one to read where the loop is open. Flow control is left
+//! out: all calls in flight together are far smaller than the smallest window. Only the programs in bench/ use it.
+
+mod paced;
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -54,6 +64,16 @@ struct Job {
     streams: usize,
     first: u64,
     keys: u64,
+    stride: u64,
+    /// Calls a second over all connections; 0 where each answer makes room for the next call.
+    rate: u64,
+}
+
+impl Job {
+    /// The number in the body of the n-th request.
+    fn number(&self, n: u64) -> u64 {
+        (self.first + n) * self.stride % self.keys
+    }
 }
 
 /// What was answered.
@@ -66,10 +86,11 @@ struct Answers {
 
 fn main() -> Result<(), Failed> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [address, body, connections, streams, requests, first, keys] = arguments.as_slice() else {
-        return Err("usage: load ADDRESS BODY CONNECTIONS STREAMS REQUESTS FIRST KEYS".into());
+    let [address, body, connections, streams, requests, first, keys, stride, rate] = arguments.as_slice() else {
+        return Err("usage: load ADDRESS BODY CONNECTIONS STREAMS REQUESTS FIRST KEYS STRIDE RATE".into());
     };
-    let body = std::fs::read(body)?;
+    let is_redis = address.starts_with('/');
+    let body = if is_redis { PLACE.to_vec() } else { std::fs::read(body)? };
     let place = body.windows(PLACE.len()).position(|part| part == PLACE).ok_or("the body has no place for a number")?;
     let (connections, requests): (u64, u64) = (connections.parse()?, requests.parse()?);
     let job = Job {
@@ -79,9 +100,17 @@ fn main() -> Result<(), Failed> {
         streams: streams.parse()?,
         first: first.parse()?,
         keys: keys.parse()?,
+        stride: stride.parse()?,
+        rate: rate.parse()?,
     };
     if job.streams > STREAMS_MAX || job.body.len() > BODY_BYTES_MAX {
         return Err(format!("at most {STREAMS_MAX} streams and bodies of {BODY_BYTES_MAX} bytes").into());
+    }
+    if job.keys == 0 || job.first.saturating_add(requests).checked_mul(job.stride).is_none() {
+        return Err("the numbers of so many requests do not fit".into());
+    }
+    if is_redis && job.rate == 0 {
+        return Err("PINGs are sent at a rate".into());
     }
     let job = Arc::new(job);
     let started = Instant::now();
@@ -90,7 +119,13 @@ fn main() -> Result<(), Failed> {
         let job = job.clone();
         // Connection 1 of 8 sends the numbers 1, 9, 17, and so on.
         let count = requests / connections + u64::from(number < requests % connections);
-        threads.push(std::thread::spawn(move || Connection::open(&job)?.run(&job, count, number, connections)));
+        threads.push(std::thread::spawn(move || {
+            if job.rate > 0 {
+                paced::run(&job, count, number, connections, started)
+            } else {
+                Connection::open(&job)?.run(&job, count, number, connections)
+            }
+        }));
     }
     let mut all = Answers::default();
     for thread in threads {
@@ -123,26 +158,48 @@ struct Connection {
     write: Vec<u8>,
 }
 
+fn frame(write: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+    let length = u32::try_from(payload.len()).unwrap_or(u32::MAX).to_be_bytes();
+    write.extend(&length[1..]);
+    write.extend([kind, flags]);
+    write.extend(stream.to_be_bytes());
+    write.extend(payload);
+}
+
+/// What a client says first: windows that no run uses up.
+fn preface() -> Vec<u8> {
+    let mut write = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    let mut settings = SETTING_INITIAL_WINDOW.to_be_bytes().to_vec();
+    settings.extend(WINDOW.to_be_bytes());
+    frame(&mut write, SETTINGS, 0, 0, &settings);
+    frame(&mut write, WINDOW_UPDATE, 0, 0, &WINDOW.to_be_bytes());
+    write
+}
+
+fn connect(job: &Job) -> Result<TcpStream, Failed> {
+    let stream = TcpStream::connect(&job.address)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(SILENCE_MAX))?;
+    stream.set_write_timeout(Some(SILENCE_MAX))?;
+    Ok(stream)
+}
+
+/// One call: its headers and its body with a number.
+fn call(write: &mut Vec<u8>, job: &Job, stream: u32, number: u64) {
+    frame(write, HEADERS, END_HEADERS, stream, &headers(&job.address, stream == 1));
+    let body = write.len() + FRAME_HEAD;
+    frame(write, DATA, END_STREAM, stream, &job.body);
+    let place = body + job.place;
+    let mut rest = number;
+    for digit in write[place..place + PLACE.len()].iter_mut().rev() {
+        *digit = b'0' + u8::try_from(rest % 10).unwrap_or_default();
+        rest /= 10;
+    }
+}
+
 impl Connection {
     fn open(job: &Job) -> Result<Self, Failed> {
-        let stream = TcpStream::connect(&job.address)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(SILENCE_MAX))?;
-        stream.set_write_timeout(Some(SILENCE_MAX))?;
-        let mut connection = Self { stream, read: Vec::new(), write: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec() };
-        let mut settings = SETTING_INITIAL_WINDOW.to_be_bytes().to_vec();
-        settings.extend(WINDOW.to_be_bytes());
-        connection.frame(SETTINGS, 0, 0, &settings);
-        connection.frame(WINDOW_UPDATE, 0, 0, &WINDOW.to_be_bytes());
-        Ok(connection)
-    }
-
-    fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        let length = u32::try_from(payload.len()).unwrap_or(u32::MAX).to_be_bytes();
-        self.write.extend(&length[1..]);
-        self.write.extend([kind, flags]);
-        self.write.extend(stream.to_be_bytes());
-        self.write.extend(payload);
+        Ok(Self { stream: connect(job)?, read: Vec::new(), write: preface() })
     }
 
     /// Sends `count` calls, whose numbers start at `number` and grow by `step`.
@@ -152,8 +209,8 @@ impl Connection {
         let mut done = 0;
         while done < count {
             while (started.len() as u64) < count && started.len() as u64 - done < job.streams as u64 {
-                let number = (job.first + number + started.len() as u64 * step) % job.keys;
-                self.call(job, u32::try_from(started.len())? * 2 + 1, number);
+                let number = job.number(number + started.len() as u64 * step);
+                call(&mut self.write, job, u32::try_from(started.len())? * 2 + 1, number);
                 started.push(Instant::now());
             }
             self.stream.write_all(&self.write)?;
@@ -166,58 +223,68 @@ impl Connection {
         Ok(answers)
     }
 
-    fn call(&mut self, job: &Job, stream: u32, number: u64) {
-        self.frame(HEADERS, END_HEADERS, stream, &headers(&job.address, stream == 1));
-        let body = self.write.len() + FRAME_HEAD;
-        self.frame(DATA, END_STREAM, stream, &job.body);
-        let place = body + job.place;
-        let mut rest = number;
-        for digit in self.write[place..place + PLACE.len()].iter_mut().rev() {
-            *digit = b'0' + u8::try_from(rest % 10).unwrap_or_default();
-            rest /= 10;
-        }
-    }
-
     /// Reads once and takes what is complete. Answers how many calls ended.
     fn receive(&mut self, started: &[Instant], answers: &mut Answers) -> Result<u64, Failed> {
         let mut buffer = [0; 64 << 10];
         let bytes = self.stream.read(&mut buffer)?;
-        if bytes == 0 {
-            return Err("the server closed a connection".into());
-        }
         let now = Instant::now();
-        let mut read = std::mem::take(&mut self.read);
-        read.extend(&buffer[..bytes]);
-        let mut rest = read.as_slice();
+        self.read.extend(&buffer[..bytes]);
         let mut done = 0;
-        while let Some((head, after)) = rest.split_first_chunk::<FRAME_HEAD>() {
-            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
-            let Some((payload, after)) = after.split_at_checked(length) else {
-                break;
-            };
-            rest = after;
-            let (kind, flags) = (head[3], head[4]);
-            let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-            match kind {
-                DATA => match answer(payload, flags)? {
-                    Answer::Ok => answers.ok += 1,
-                    Answer::OverLimit => answers.over_limit += 1,
-                },
-                SETTINGS if flags & ACK == 0 => self.frame(SETTINGS, ACK, 0, &[]),
-                PING if flags & ACK == 0 => self.frame(PING, ACK, 0, payload),
-                RST_STREAM | GOAWAY => return Err(format!("the server sent a frame of type {kind}").into()),
-                _ => {}
-            }
-            if (kind == HEADERS || kind == DATA) && flags & END_STREAM != 0 {
-                let began = started.get(stream as usize / 2).ok_or("an answer that nobody asked for")?;
-                let latency = now.duration_since(*began).as_micros();
-                answers.latencies_us.push(u32::try_from(latency).unwrap_or(u32::MAX));
-                done += 1;
-            }
-        }
-        self.read = rest.to_vec();
+        let mut back = Vec::new();
+        take_frames(&mut self.read, bytes, &mut back, answers, |stream, answers| {
+            let began = started.get(stream as usize / 2).ok_or("an answer that nobody asked for")?;
+            answers.took(now.duration_since(*began));
+            done += 1;
+            Ok(())
+        })?;
+        self.write.extend(back);
         Ok(done)
     }
+}
+
+impl Answers {
+    fn took(&mut self, latency: Duration) {
+        self.latencies_us.push(u32::try_from(latency.as_micros()).unwrap_or(u32::MAX));
+    }
+}
+
+/// Takes the complete frames out of `read`, of which the last `bytes` are new. Puts what the server is owed into `back`,
+/// and calls `ended` with each stream that has ended.
+fn take_frames(
+    read: &mut Vec<u8>,
+    bytes: usize,
+    back: &mut Vec<u8>,
+    answers: &mut Answers,
+    mut ended: impl FnMut(u32, &mut Answers) -> Result<(), Failed>,
+) -> Result<(), Failed> {
+    if bytes == 0 {
+        return Err("the server closed a connection".into());
+    }
+    let mut rest = read.as_slice();
+    while let Some((head, after)) = rest.split_first_chunk::<FRAME_HEAD>() {
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        let Some((payload, after)) = after.split_at_checked(length) else {
+            break;
+        };
+        rest = after;
+        let (kind, flags) = (head[3], head[4]);
+        let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+        match kind {
+            DATA => match answer(payload, flags)? {
+                Answer::Ok => answers.ok += 1,
+                Answer::OverLimit => answers.over_limit += 1,
+            },
+            SETTINGS if flags & ACK == 0 => frame(back, SETTINGS, ACK, 0, &[]),
+            PING if flags & ACK == 0 => frame(back, PING, ACK, 0, payload),
+            RST_STREAM | GOAWAY => return Err(format!("the server sent a frame of type {kind}").into()),
+            _ => {}
+        }
+        if (kind == HEADERS || kind == DATA) && flags & END_STREAM != 0 {
+            ended(stream, answers)?;
+        }
+    }
+    *read = rest.to_vec();
+    Ok(())
 }
 
 /// The headers of a call: spelled out the first time, by their numbers in the connection's table from then on, as

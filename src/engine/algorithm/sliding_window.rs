@@ -119,7 +119,13 @@ pub fn apply(limit: &Limit, mut stored: Box<Buckets>, effect: Effect, now: Micro
     match effect {
         Effect::Add(hits) => match buckets.last_mut() {
             Some((number, count)) if *number == here => *count = count.saturating_add(hits),
-            _ => buckets.push((here, hits)),
+            _ => {
+                if buckets.is_empty() {
+                    // Many keys never have more than one, and room for four would double what they take.
+                    buckets.reserve_exact(1);
+                }
+                buckets.push((here, hits));
+            }
         },
         Effect::Give(mut hits) => {
             while let Some((_, count)) = buckets.last_mut() {

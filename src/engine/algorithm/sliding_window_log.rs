@@ -142,6 +142,10 @@ pub fn apply(limit: &Limit, mut log: Box<Log>, effect: Effect, now: Micros) -> O
     match effect {
         Effect::Add(hits) => {
             let sum = log.sum() + u64::from(hits);
+            if log.entries.is_empty() {
+                // Many keys never have more than one, and room for four would double what they take.
+                log.entries.reserve_exact(1);
+            }
             log.entries.push_back(Entry { at: live.at, sum });
         }
         Effect::Give(hits) => {

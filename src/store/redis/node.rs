@@ -66,6 +66,15 @@ impl Node {
         answer
     }
 
+    /// Makes a call past the breaker, which does not hear of it: a question about the server, and none that a caller of
+    /// weir waits for.
+    ///
+    /// # Errors
+    /// Those of the pipeline.
+    pub async fn ask(&self, question: Call, deadline: Instant) -> Result<Value, CallError> {
+        self.pipeline.call(question, deadline).await
+    }
+
     /// Whether the server answers a PING, past the breaker. A user who may not ask has his answer too.
     ///
     /// # Errors
@@ -198,7 +207,9 @@ fn judge(answer: &Result<Value, CallError>, patience: Duration, timeout: Duratio
         Err(CallError::NotSent { reason } | CallError::Unknown { reason }) => match reason {
             Reason::NoConnection(_) | Reason::Broken(_) => Outcome::Failure,
             Reason::Deadline if patience >= timeout / 2 => Outcome::Failure,
-            Reason::Deadline | Reason::QueueFull { .. } | Reason::CircuitOpen => Outcome::Neutral,
+            Reason::Deadline | Reason::QueueFull { .. } | Reason::CircuitOpen | Reason::NoNode { .. } => {
+                Outcome::Neutral
+            }
         },
         Err(CallError::Refused(error)) => match Refusal::of(error).blame {
             Blame::Server => Outcome::Failure,

@@ -11,7 +11,8 @@
 //! What is promised for each call:
 //!
 //! 1. It is sent at most once, unless Redis answers that it does not know the script, which proves that
-//!    nothing ran: then the script is loaded and the call sent once more [rd-3].
+//!    nothing ran: then the script is loaded and the call sent once more [rd-3]. Where a node of a cluster
+//!    sends a call elsewhere, the caller decides (cluster.rs).
 //! 2. It is answered at its deadline at the latest (to the millisecond of the runtime's timer), and the
 //!    answer says whether it can have run. No caller needs a timer of its own.
 //! 3. It is not sent once its deadline has passed or its caller has gone.
@@ -191,6 +192,8 @@ impl Script {
 pub struct Call {
     command: Cmd,
     script: Option<&'static Script>,
+    /// ASKING goes right before it.
+    asking: bool,
 }
 
 impl fmt::Debug for Call {
@@ -223,7 +226,7 @@ impl Call {
         for arg in args {
             command.arg(arg.as_ref());
         }
-        Call { command, script: Some(script) }
+        Call { command, script: Some(script), asking: false }
     }
 
     /// Any other command.
@@ -234,7 +237,41 @@ impl Call {
     #[must_use]
     pub fn command(command: Cmd) -> Call {
         assert!(command.args_iter().len() > 0, "a command has a name");
-        Call { command, script: None }
+        Call { command, script: None, asking: false }
+    }
+
+    /// The same call for a node of a cluster that is taking the call's slot over. The node serves it only if
+    /// ASKING was the command before it on the same connection, so that one travels with the call each time
+    /// that it is sent.
+    #[must_use]
+    pub fn asking(mut self) -> Call {
+        self.asking = true;
+        self
+    }
+
+    /// Appends the command to a request, ASKING before it where that is due.
+    fn add_to(&mut self, request: &mut redis::Pipeline) {
+        if self.asking {
+            request.cmd("ASKING");
+        }
+        request.add_command(std::mem::take(&mut self.command));
+    }
+
+    /// Takes what this call was answered, and the command, off what the whole request was answered and sent.
+    fn take_answer<'a>(
+        &self,
+        answers: &mut impl Iterator<Item = Value>,
+        commands: &mut impl Iterator<Item = &'a Cmd>,
+    ) -> Option<(Value, &'a Cmd)> {
+        if !self.asking {
+            return answers.next().zip(commands.next());
+        }
+        let (asking, _) = answers.next().zip(commands.next())?;
+        let (answer, command) = answers.next().zip(commands.next())?;
+        // Where ASKING itself was refused the call is sent back to where it came from: the reason says more.
+        let sent_back = matches!(&answer, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::Moved));
+        let refused = matches!(asking, Value::ServerError(_));
+        Some((if sent_back && refused { asking } else { answer }, command))
     }
 }
 
@@ -277,6 +314,14 @@ pub enum Reason {
     /// The connection broke.
     #[error("the connection broke: {0}")]
     Broken(Arc<str>),
+    /// No node of the cluster is known to hold the key's slot.
+    #[error("no node of the redis cluster is known to hold slot {slot}: {why}")]
+    NoNode {
+        /// The slot, below 16,384.
+        slot: u16,
+        /// What the cluster said last, or why it said nothing.
+        why: Arc<str>,
+    },
     /// Redis has failed too often lately, and is left alone until it answers again.
     #[error("the circuit breaker is open")]
     CircuitOpen,
@@ -555,7 +600,7 @@ impl Worker {
     async fn send(&mut self, connection: &mut Connection, batch: &mut [Waiting], now: Instant) -> Health {
         self.request.clear();
         for waiting in &mut *batch {
-            self.request.add_command(std::mem::take(&mut waiting.call.command));
+            waiting.call.add_to(&mut self.request);
         }
         let Some(answers) = self.exchange(connection, batch).await else {
             return Health::Bad;
@@ -563,12 +608,14 @@ impl Worker {
         self.observer.batch_answered(batch.len(), now.elapsed());
         let mut farewell = None;
         let mut again = Vec::new();
-        let commands = self.request.cmd_iter();
-        for ((waiting, answer), command) in batch.iter_mut().zip(answers).zip(commands) {
+        let (mut answers, mut commands) = (answers.into_iter(), self.request.cmd_iter());
+        for waiting in &mut *batch {
+            // There are as many answers as commands: the exchange saw to it.
+            let Some((answer, command)) = waiting.call.take_answer(&mut answers, &mut commands) else { break };
             match answer {
                 Value::ServerError(error) if waiting.call.script.is_some() && is_no_script(&error) => {
                     again.push(Waiting {
-                        call: Call { command: command.clone(), script: waiting.call.script },
+                        call: Call { command: command.clone(), ..waiting.call },
                         deadline: waiting.deadline,
                         reply: waiting.reply.take(),
                     });
@@ -577,6 +624,7 @@ impl Worker {
                 value => waiting.answer(Ok(value)),
             }
         }
+        drop(commands);
         if !again.is_empty() && self.send_again(connection, again, &mut farewell).await == Health::Bad {
             return Health::Bad;
         }
@@ -618,20 +666,21 @@ impl Worker {
             self.request.cmd("SCRIPT").arg("LOAD").arg(script.code);
         }
         for waiting in &mut batch {
-            self.request.add_command(std::mem::take(&mut waiting.call.command));
+            waiting.call.add_to(&mut self.request);
         }
         let Some(answers) = self.exchange(connection, &mut batch).await else {
             return Health::Bad;
         };
         self.observer.batch_answered(batch.len(), now.elapsed());
-        let mut answers = answers.into_iter();
+        let (mut answers, mut commands) = (answers.into_iter(), self.request.cmd_iter());
         let mut load_error = None;
-        for loaded in answers.by_ref().take(scripts.len()) {
+        for (loaded, _) in answers.by_ref().zip(commands.by_ref()).take(scripts.len()) {
             if let Value::ServerError(error) = loaded {
                 load_error = Some(error);
             }
         }
-        for (waiting, answer) in batch.iter_mut().zip(answers) {
+        for waiting in &mut batch {
+            let Some((answer, _)) = waiting.call.take_answer(&mut answers, &mut commands) else { break };
             match answer {
                 Value::ServerError(error) if is_no_script(&error) => {
                     // Why it could not be loaded says more than that it is missing.

@@ -110,6 +110,21 @@ impl Endpoint {
         })
     }
 
+    /// Another place, over TCP, with the same login.
+    #[must_use]
+    pub fn at(&self, host: &str, port: u16) -> Endpoint {
+        Endpoint { address: ConnectionAddr::Tcp(host.to_owned(), port), login: self.login.clone() }
+    }
+
+    /// The host and port of a place that is reached over TCP.
+    #[must_use]
+    pub fn host_and_port(&self) -> Option<(&str, u16)> {
+        match &self.address {
+            ConnectionAddr::Tcp(host, port) => Some((host, *port)),
+            _ => None,
+        }
+    }
+
     /// The same place under another name: each part that is given replaces what the URL said.
     #[must_use]
     pub fn with_login(mut self, username: Option<&str>, password: Option<&str>) -> Endpoint {

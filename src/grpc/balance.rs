@@ -1,0 +1,194 @@
+//! Which runtime the next connection goes to: the one with the least to do of late.
+//!
+//! Envoy opens few connections and keeps them, and probes open many and say little, so that counting connections says
+//! nothing about work. What counts is the requests of the last seconds. Not here: accepting (grpc.rs) and counting
+//! (connection.rs).
+
+use std::time::Duration;
+
+use super::connection::Load;
+
+/// How often the requests of all runtimes are looked at; with each look what was before counts half.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Loads that are alike when divided by this are equal. It is some hundred requests a second, a thousandth of what a core
+/// can do: below that, the connections that are there say more about what will come than the requests that came.
+const ALIKE: u64 = 256;
+/// One young connection; fractions of one are left after a look.
+const YOUNG: u64 = 256;
+
+/// Chooses runtimes for connections.
+///
+/// The load of a runtime is its requests, those of each look counting half at the next, and a share for connections that are
+/// so young that their requests are still to come: without it, all that come at once would go to the same runtime. Such a
+/// connection is taken to bring as much as the mean runtime has, and half of that after a look, when half of
+/// its own requests are in the count. Among equals the one with the fewest connections is chosen, and then they take turns.
+pub(super) struct Balance {
+    runtimes: Vec<Share>,
+    /// Which runtime comes first where several are equal.
+    turn: usize,
+}
+
+/// What one runtime has to do.
+struct Share {
+    load: Load,
+    /// Its count of requests at the last look.
+    counted: u64,
+    /// Requests of late: twice its requests in a second, where they are steady.
+    recent: u64,
+    /// Connections of late, in parts of [`YOUNG`].
+    young: u64,
+}
+
+impl Balance {
+    /// For these runtimes, at least one.
+    pub(super) fn new(loads: impl IntoIterator<Item = Load>) -> Self {
+        let share = |load| Share { load, counted: 0, recent: 0, young: 0 };
+        Self { runtimes: loads.into_iter().map(share).collect(), turn: 0 }
+    }
+
+    /// Takes the requests into account that came since the last look. To be called every [`LOOK_EVERY`].
+    pub(super) fn look(&mut self) {
+        for runtime in &mut self.runtimes {
+            let counted = runtime.load.requests();
+            runtime.recent = runtime.recent / 2 + counted.saturating_sub(runtime.counted);
+            runtime.counted = counted;
+            runtime.young /= 2;
+        }
+    }
+
+    /// The runtime for a connection that has just come.
+    pub(super) fn choose(&mut self) -> usize {
+        let count = self.runtimes.len();
+        let mean = self.runtimes.iter().map(|runtime| runtime.recent).sum::<u64>() / count as u64;
+        let expected = |i: usize| {
+            let Share { load, recent, young, .. } = &self.runtimes[i];
+            ((recent + young * mean / YOUNG) / ALIKE, load.connections())
+        };
+        let first = self.turn;
+        self.turn = (first + 1) % count;
+        let Some(chosen) = (0..count).map(|i| (first + i) % count).min_by_key(|&i| expected(i)) else {
+            unreachable!("there is at least one runtime");
+        };
+        self.runtimes[chosen].young += YOUNG;
+        chosen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::grpc::connection::Counted;
+
+    /// Runtimes with connections, and the requests that these make in a second.
+    struct Bench {
+        loads: Vec<Load>,
+        balance: Balance,
+        open: Vec<Counted>,
+        /// Of each runtime.
+        a_second: Vec<u64>,
+    }
+
+    impl Bench {
+        fn new(count: usize) -> Self {
+            let loads: Vec<Load> = (0..count).map(|_| Load::default()).collect();
+            let balance = Balance::new(loads.clone());
+            Self { loads, balance, open: Vec::new(), a_second: vec![0; count] }
+        }
+
+        /// Opens a connection that will make so many requests a second, and says where it went.
+        fn open(&mut self, a_second: u64) -> usize {
+            let at = self.balance.choose();
+            self.open.push(Counted::new(&self.loads[at]));
+            self.a_second[at] += a_second;
+            at
+        }
+
+        fn seconds(&mut self, seconds: u32) {
+            for _ in 0..seconds {
+                for (load, requests) in self.loads.iter().zip(&self.a_second) {
+                    for _ in 0..*requests {
+                        load.count_request();
+                    }
+                }
+                self.balance.look();
+            }
+        }
+
+        fn connections(&self) -> Vec<usize> {
+            self.loads.iter().map(Load::connections).collect()
+        }
+    }
+
+    #[test]
+    fn without_requests_connections_are_spread_evenly() {
+        let mut bench = Bench::new(3);
+        for _ in 0..9 {
+            bench.open(0);
+        }
+        assert_eq!(bench.connections(), [3, 3, 3]);
+    }
+
+    #[test]
+    fn a_busy_connection_goes_where_none_is_though_idle_ones_abound() {
+        let mut bench = Bench::new(2);
+        let busy = bench.open(5_000);
+        bench.seconds(3);
+        // Probes, all of which go to the other runtime for a while, and more of them.
+        for _ in 0..20 {
+            bench.open(0);
+            bench.seconds(1);
+        }
+        let idle = 1 - busy;
+        assert!(bench.connections()[idle] > bench.connections()[busy], "{:?}", bench.connections());
+        assert_eq!(bench.open(5_000), idle);
+        assert_eq!(bench.a_second, [5_000, 5_000]);
+    }
+
+    #[test]
+    fn connections_that_come_at_once_do_not_all_go_to_one() {
+        let mut bench = Bench::new(4);
+        for a_second in [9_000, 8_000, 7_000, 6_000] {
+            bench.open(a_second);
+        }
+        bench.seconds(5);
+        for _ in 0..8 {
+            bench.open(1_000);
+        }
+        assert_eq!(bench.connections(), [3, 3, 3, 3]);
+    }
+
+    #[test]
+    fn what_comes_at_once_makes_up_for_a_difference() {
+        let mut bench = Bench::new(2);
+        let busy = bench.open(10_000);
+        bench.seconds(5);
+        for _ in 0..4 {
+            bench.open(10_000);
+        }
+        let idle = 1 - busy;
+        assert_eq!((bench.a_second[busy], bench.a_second[idle]), (20_000, 30_000));
+    }
+
+    #[test]
+    fn what_was_long_ago_does_not_count() {
+        let mut bench = Bench::new(2);
+        let once = bench.open(50_000);
+        bench.seconds(5);
+        let other = 1 - once;
+        bench.a_second = vec![0, 0];
+        bench.a_second[other] = 1_000;
+        bench.seconds(10);
+        assert_eq!(bench.open(0), once);
+    }
+
+    #[test]
+    fn a_trickle_of_requests_does_not_outweigh_connections() {
+        let mut bench = Bench::new(2);
+        let first = bench.open(50);
+        bench.open(0);
+        bench.open(0);
+        bench.seconds(5);
+        let fewest = if bench.connections()[0] == 1 { 0 } else { 1 };
+        assert_eq!(bench.open(0), fewest, "the first went to {first}");
+    }
+}
