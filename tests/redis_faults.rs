@@ -55,7 +55,9 @@ fn a_redis_that_is_killed_and_comes_back() {
     load.wait_for("a decision by the new redis", is_by_redis);
     shop.wait_until_healthy(&load);
     shop.assert_exact("after");
-    until("the end of the trouble in the log", PATIENCE, || (seen::logged(&shop.weir, TROUBLE_ENDS) == 1).then_some(()));
+    until("the end of the trouble in the log", PATIENCE, || {
+        (seen::logged(&shop.weir, TROUBLE_ENDS) == 1).then_some(())
+    });
     load.pass(4 * 2 * LIMIT);
     let samples = load.finish();
     assert_as_configured(&samples, gone, back);

@@ -130,9 +130,8 @@ fn three_replicas_and_a_redis_that_restarts_from_its_log() {
     let settings = [PATIENT, "deny_cache.max_age=0s"];
     let shops = [(); REPLICAS].map(|()| Shop::open_with(KEPT_POLICY, &redis.url(), &settings));
     let servers: Vec<_> = shops.iter().map(|shop| shop.weir.grpc).collect();
-    let load = Load::start(&servers, PER_SECOND, |number| {
-        rls::request("shop", &[(LIMITED[number % LIMITED.len()], HOT)])
-    });
+    let load =
+        Load::start(&servers, PER_SECOND, |number| rls::request("shop", &[(LIMITED[number % LIMITED.len()], HOT)]));
     for _ in 0..KILLS {
         load.pass(40);
         redis.kill();
