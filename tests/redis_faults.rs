@@ -196,7 +196,7 @@ fn a_password_that_is_changed_under_a_running_weir() {
 fn a_redis_that_is_not_there_yet() {
     let mut redis = RedisServer::start();
     redis.kill();
-    let shop = Shop::opening(&redis.url(), &[PATIENT, "redis.ready_after=2s"]);
+    let shop = Shop::opening(&redis.url(), &[PATIENT, "redis.ready_after=3s"]);
     let ready = || http::get(shop.weir.http, "/readyz").unwrap().status == 200;
     assert!(!ready(), "the wait has just begun");
     let check = || {
