@@ -7,12 +7,13 @@
 
 mod support;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use envoy_types::pb::google::protobuf::UInt64Value;
 use support::http;
 use support::load::{Load, Said, Sample, between, summary};
 use support::process::POLICIES_LOADED;
+use support::proxy::Proxy;
 use support::redis::RedisServer;
 use support::rls::{self, RateLimitRequest};
 use support::seen;
@@ -162,6 +163,86 @@ fn three_replicas_and_a_redis_that_restarts_from_its_log() {
         assert_eq!(admitted + unknown + rest, before.len() + after.len(), "{key} was told something else");
         assert!(before.iter().all(|said| *said != Said::Over), "{key} was used up before the last restart");
         assert!((KEPT - unknown..=KEPT).contains(&admitted), "{key}");
+    }
+}
+
+/// Limits of two stores, in the windows of the test: a count for the day, and a bucket that gets a hit back each second.
+const DAILY: usize = 40;
+const BUCKET: usize = 60;
+
+const APART_POLICY: &str = "\
+domain: shop
+descriptors:
+  - key: daily
+    rate_limit: {unit: day, requests_per_unit: 40, anchor: first_hit}
+  - key: bucket
+    rate_limit: {unit: second, requests_per_unit: 1, algorithm: token_bucket, burst: 60}
+";
+
+/// How often the second Redis is killed: at least so often, and more often until it was in between.
+const KILLS_OF_THE_SECOND: usize = 3;
+const KILLS_OF_THE_SECOND_MAX: usize = 12;
+
+/// What the second Redis' answers take longer: so there is always a charge that stands and is about to be taken back.
+const SECOND_IS_SLOWER: Duration = Duration::from_millis(20);
+
+/// The values that a request asks for: a few of each key, in an order without a pattern.
+fn values_of(number: usize) -> [usize; 2] {
+    let mixed = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    [(mixed >> 33) as usize % 3, (mixed >> 50) as usize % 2]
+}
+
+/// An operator who keeps limits per second in a Redis of their own, and loses that Redis, sees requests over both fail,
+/// and in `weir_undone_total{result="unconfirmed"}` for how many of them it is not known whether their charge was taken
+/// back. Neither limit is exceeded by one request, and no more charges stand than that says.
+#[test]
+fn a_second_redis_that_is_killed_between_a_charge_and_its_return() {
+    let first = RedisServer::start();
+    let mut second = RedisServer::start_with(None, &["--appendonly", "yes", "--appendfsync", "always"]);
+    let proxy = Proxy::start(second.port());
+    proxy.delay(SECOND_IS_SLOWER);
+    let elsewhere = format!("redis.per_second.url={}", proxy.url());
+    let shop = Shop::open_with(APART_POLICY, &first.url(), &[PATIENT, "deny_cache.max_age=0s", &elsewhere]);
+    let undone = |result: &str| seen::metric(&shop.weir, &format!("weir_undone_total{{result=\"{result}\"}}"));
+    let begun = Instant::now();
+    let load = Load::start(&[shop.weir.grpc], PER_SECOND, |number| {
+        let [daily, bucket] = values_of(number).map(|value| value.to_string());
+        let mut request = rls::request("shop", &[("daily", &daily)]);
+        request.descriptors.extend(rls::request("shop", &[("bucket", &bucket)]).descriptors);
+        request
+    });
+    for kill in 0..KILLS_OF_THE_SECOND_MAX {
+        if kill >= KILLS_OF_THE_SECOND && undone("unconfirmed") > 0 {
+            break;
+        }
+        load.pass(40);
+        second.kill();
+        load.wait_for("a request that fails", |sample| !sample.said.is_counted());
+        second.restart();
+        load.wait_for("a request that does not", |sample| sample.said.is_counted());
+    }
+    load.wait_for("a denial", |sample| sample.said == Said::Over);
+    let samples = load.finish();
+    let seconds = usize::try_from(begun.elapsed().as_secs()).unwrap() + 1;
+    println!("{}, {} unconfirmed of {}", summary(&samples), undone("unconfirmed"), undone("confirmed"));
+    for sample in &samples {
+        let is_stated = matches!(sample.said, Said::Failed(Code::Unavailable | Code::DeadlineExceeded));
+        assert!(sample.said.is_counted() || is_stated, "{sample:?}");
+    }
+    assert!(undone("unconfirmed") > 0 && undone("confirmed") > 0);
+    let unknown = samples.iter().filter(|sample| sample.said == Said::Failed(Code::DeadlineExceeded)).count();
+    let may_stand = unknown + usize::try_from(undone("unconfirmed")).unwrap();
+    for (which, (key, limit, returned)) in [("daily", DAILY, 0), ("bucket", BUCKET, seconds)].into_iter().enumerate() {
+        let (mut admitted, mut used) = (0, 0);
+        for value in 0..3 {
+            let of_value = samples.iter().filter(|sample| values_of(sample.number)[which] == value);
+            let within = of_value.filter(|sample| sample.said == Said::Within).count();
+            assert!(within <= limit + returned, "{key} {value}: {within} admitted");
+            admitted += within;
+            used += shop.used(key, &value.to_string(), limit);
+        }
+        println!("{key}: {admitted} admitted, {used} charged");
+        assert!(used <= admitted + may_stand, "{key}: {used} charged, {admitted} admitted, {may_stand} may stand");
     }
 }
 

@@ -58,27 +58,27 @@ pub struct Sample {
 /// What a request was told, as far as a caller can tell who decided it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
-    /// OK, within a limit that the answer names: some store has counted it.
+    /// OK, with a limit for each descriptor: some store has counted them all.
     Within,
-    /// OVER_LIMIT of a limit that the answer names.
+    /// OVER_LIMIT, with a limit for each descriptor.
     Over,
-    /// OK and no limit: nobody has counted it.
+    /// OK, and no limit where nobody has counted.
     Passed,
-    /// OVER_LIMIT and no limit: nobody has counted it.
+    /// OVER_LIMIT, and no limit where nobody has counted.
     Refused,
     /// A gRPC status in place of an answer.
     Failed(Code),
 }
 
 impl Said {
-    /// What an answer to a request about one descriptor says.
+    /// What an answer says.
     pub fn of(answer: &Result<RateLimitResponse, tonic::Status>) -> Said {
         let answer = match answer {
             Ok(answer) => answer,
             Err(status) => return Said::Failed(status.code()),
         };
-        let [status] = &answer.statuses[..] else { panic!("one descriptor has one status: {answer:?}") };
-        match (rls::admits(answer), status.current_limit.is_some()) {
+        let is_counted = answer.statuses.iter().all(|status| status.current_limit.is_some());
+        match (rls::admits(answer), is_counted) {
             (true, true) => Said::Within,
             (false, true) => Said::Over,
             (true, false) => Said::Passed,
