@@ -3,6 +3,7 @@
 //! Not here: what any part does by itself, and the end of the process (main).
 
 mod policies;
+mod redis;
 mod screen;
 mod stores;
 

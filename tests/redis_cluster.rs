@@ -1,6 +1,6 @@
-//! A real Redis Cluster under the Redis store: which node a key lives on changes while it is used, nodes die, and still
-//! no limit admits more than it says and no call is sent again that may have run. Not in here: decisions themselves
-//! (differential.rs) and one Redis (redis_pipeline.rs, redis_errors.rs).
+//! A real Redis Cluster under the Redis store: keys lie where Redis says, decisions are those of any other store, and slots
+//! move while they are used without a hit lost or made twice. Not in here: nodes that fail (redis_cluster_faults.rs) and
+//! what real nodes seldom say (redis_cluster_redirections.rs).
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
@@ -8,6 +8,7 @@
 mod support {
     pub mod arbitrary;
     pub mod cluster;
+    pub mod clustered;
     pub mod manual;
     pub mod proxy;
     pub mod redis;
@@ -22,95 +23,19 @@ use std::time::{Duration, Instant};
 
 use proptest::collection::vec;
 use proptest::test_runner::TestRunner;
-use redis::cmd;
 use support::arbitrary::{bounds, config, fitting, limit, mode, role, take};
-use support::cluster::{FAILOVER, Plan, RedisCluster, SLOTS};
+use support::cluster::{Plan, RedisCluster, SLOTS};
+use support::clustered::{Load, SHORT, charge, daily, daily_log, hit, key_in, not_sent, open, store, until, used};
 use support::manual::{ManualClock, START_US};
 use support::wait::PATIENCE;
-use tokio::task::{JoinSet, LocalSet};
+use tokio::task::LocalSet;
 use weir::engine::observer::Silent;
-use weir::engine::{Algorithm, Anchor, Charge, Limit, Mode, Receipt, Role, Take, Verdict, Window};
+use weir::engine::{Charge, Limit, Mode, Receipt, Take};
 use weir::store::memory::Memory;
 use weir::store::redis::Redis;
 use weir::store::redis::pipeline::Options;
 use weir::store::redis::pool::Endpoint;
-use weir::store::{Store, StoreError, Undo};
-
-/// A deadline that a healthy node is never near, and that a sick one is to reach.
-const SHORT: Duration = Duration::from_millis(200);
-
-/// A paced limit gives no hit back for longer than any test runs: so many hits and no more.
-const DAY_US: u64 = 86_400 * 1_000_000;
-
-fn daily(requests: u32) -> Limit {
-    let window = Window::from_micros(DAY_US).unwrap();
-    Limit::new(requests, window, Algorithm::Gcra { burst: requests }).unwrap()
-}
-
-/// The same number of hits, under a key of another shape.
-fn daily_log(requests: u32) -> Limit {
-    Limit::new(requests, Window::from_micros(DAY_US).unwrap(), Algorithm::SlidingWindowLog).unwrap()
-}
-
-/// More hits than any test takes, all counted until the day is over: a paced limit of that size would give some back.
-fn plenty() -> Limit {
-    let algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstHit };
-    Limit::new(1_000_000, Window::from_micros(DAY_US).unwrap(), algorithm).unwrap()
-}
-
-fn charge<'a>(key: &'a str, limit: &'a Limit, take: Take) -> Charge<'a> {
-    Charge { key, limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None }
-}
-
-fn store(cluster: &RedisCluster) -> Redis {
-    open(cluster.seeds(), |_| {})
-}
-
-/// A store whose breaker stays closed: what it does is shown in its own test.
-fn open(seeds: Vec<Endpoint>, change: impl FnOnce(&mut Options)) -> Redis {
-    let mut options = Options::new(seeds[0].clone());
-    options.connections = 2;
-    options.breaker.error_percent = 0;
-    change(&mut options);
-    Redis::start_cluster(seeds, options, "weir:")
-}
-
-/// Whether one hit was admitted.
-async fn hit(store: &Redis, key: &str, limit: &Limit, within: Duration) -> Result<bool, StoreError> {
-    let charges = [charge(key, limit, Take::Take(1))];
-    let decision = store.decide(&charges, Mode::Atomic, Instant::now() + within).get().await?;
-    Ok(decision.outcomes[0].verdict == Verdict::Within)
-}
-
-/// What a key has used of its limit.
-async fn used(store: &Redis, key: &str, limit: &Limit) -> u32 {
-    let charges = [charge(key, limit, Take::Look)];
-    let decision = store.decide(&charges, Mode::Atomic, Instant::now() + PATIENCE).get().await.unwrap();
-    limit.capacity() - decision.outcomes[0].remaining
-}
-
-/// The kind of an error that says that nothing was charged.
-fn not_sent<T: std::fmt::Debug>(answer: Result<T, StoreError>) -> &'static str {
-    match answer {
-        Err(StoreError::NotSent(failure)) => failure.kind,
-        other => panic!("expected a call that was not sent: {other:?}"),
-    }
-}
-
-/// Waits, without blocking the runtime, until `look` says yes.
-async fn until(what: &str, patience: Duration, mut look: impl AsyncFnMut() -> bool) {
-    let end = Instant::now() + patience;
-    while !look().await {
-        assert!(Instant::now() < end, "waited {patience:?} in vain for {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-}
-
-/// A key in that slot, and others like it.
-fn key_in(store: &Redis, slots: impl Fn(u16) -> bool, number: u32) -> String {
-    let tag = (0_u32..).find(|tag| slots(store.part_of(&format!("w1:{{{tag}}}")))).unwrap();
-    format!("w1:{{{tag}}}{number}")
-}
+use weir::store::{Store, Undo};
 
 /// An operator sees every key on the node that `CLUSTER KEYSLOT` names.
 #[tokio::test]
@@ -253,59 +178,6 @@ async fn many_callers_of_two_stores_are_admitted_exactly_the_limit() {
     assert!(runs.iter().all(|runs| *runs > 0), "each node has its share: {runs:?}");
 }
 
-/// Load on some keys of one slot, until each of them is used up.
-struct Load {
-    answered: Cell<u32>,
-    admitted: RefCell<BTreeMap<String, u32>>,
-    failed: RefCell<BTreeMap<String, u32>>,
-    full: Cell<bool>,
-    limit: Limit,
-}
-
-impl Load {
-    fn new(limit: Limit) -> Rc<Self> {
-        Rc::new(Self {
-            answered: Cell::new(0),
-            admitted: RefCell::default(),
-            failed: RefCell::default(),
-            full: Cell::new(false),
-            limit,
-        })
-    }
-
-    /// Hits the keys in turn, on and on: at first only as long as less than half of each is used, and then until all
-    /// are denied.
-    async fn run(self: Rc<Self>, store: Rc<Redis>, keys: Vec<String>) {
-        loop {
-            let mut denied = 0;
-            for key in &keys {
-                let spent = self.admitted.borrow().get(key).copied().unwrap_or(0);
-                if !self.full.get() && spent >= self.limit.capacity() / 2 {
-                    // Its state is used all the same, by what takes nothing.
-                    used(&store, key, &self.limit).await;
-                    self.answered.set(self.answered.get() + 1);
-                    continue;
-                }
-                match hit(&store, key, &self.limit, PATIENCE).await {
-                    Ok(true) => *self.admitted.borrow_mut().entry(key.clone()).or_default() += 1,
-                    Ok(false) => denied += 1,
-                    Err(error) => *self.failed.borrow_mut().entry(error.to_string()).or_default() += 1,
-                }
-                self.answered.set(self.answered.get() + 1);
-            }
-            if denied == keys.len() {
-                return;
-            }
-        }
-    }
-
-    /// Waits until so many more decisions are made.
-    async fn more(&self, decisions: u32) {
-        let enough = self.answered.get() + decisions;
-        until("decisions to go on", PATIENCE, async || self.answered.get() >= enough).await;
-    }
-}
-
 /// An operator who moves a slot sees nothing of it: no decision fails, none is lost or made twice, and every key of the
 /// slot admits exactly its limit, before, during and after.
 #[tokio::test]
@@ -348,19 +220,14 @@ async fn a_slot_that_moves_under_load_loses_and_doubles_nothing() {
             }
             cluster.end_move(slot, from, to);
             load.more(200).await;
-            load.full.set(true);
-            for task in tasks {
-                task.await.unwrap();
-            }
+            load.finish(tasks).await;
         })
         .await;
-    assert_eq!(*load.failed.borrow(), BTreeMap::new(), "no caller is told of the move");
-    let expected: BTreeMap<String, u32> = keys.iter().map(|key| (key.clone(), LIMIT)).collect();
-    assert_eq!(*load.admitted.borrow(), expected);
+    load.check(&keys);
     // Whoever comes later, from whatever node, finds the same.
     let late = store(&cluster);
     for key in &keys {
-        assert_eq!(used(&late, key, &load.limit).await, LIMIT, "{key}");
+        assert_eq!(used(&late, key, &daily(LIMIT)).await, LIMIT, "{key}");
     }
     assert!(cluster.nodes[to].runs("asking") > 0, "some decisions were redirected in the middle of the move");
 }
@@ -469,159 +336,10 @@ async fn scripts_flushed_on_one_node_under_load_cost_nothing() {
                 load.more(100).await;
                 cluster.nodes[1].command(&["SCRIPT", "FLUSH"]).unwrap();
             }
-            load.full.set(true);
-            for task in tasks {
-                task.await.unwrap();
-            }
+            load.finish(tasks).await;
         })
         .await;
-    assert_eq!(*load.failed.borrow(), BTreeMap::new());
-    let expected: BTreeMap<String, u32> = keys.iter().map(|key| (key.clone(), LIMIT)).collect();
-    assert_eq!(*load.admitted.borrow(), expected);
-}
-
-/// A master dies and its replica takes over. With `cluster-require-full-coverage no` an operator sees that decisions on
-/// the dead master's keys fail, each by its deadline, until the replica is master; that all others go on as before; and
-/// that nobody has to restart anything.
-#[tokio::test]
-async fn a_dead_master_costs_only_its_own_slots_until_its_replica_takes_over() {
-    let mut cluster = RedisCluster::start(&Plan { replicas: 1, full_coverage: false, ..Plan::of(3) });
-    let store = Rc::new(store(&cluster));
-    let limit = plenty();
-    let lost = key_in(&store, |slot| cluster.master_of(slot) == 0, 0);
-    let kept: Vec<String> = [1, 2].map(|node| key_in(&store, |slot| cluster.master_of(slot) == node, 0)).into();
-    for key in kept.iter().chain([&lost]) {
-        assert!(hit(&store, key, &limit, PATIENCE).await.unwrap());
-    }
-    // What the replica has not heard of yet would be forgotten.
-    let (mut master, mut replica) = (cluster.connect(0), cluster.connect(3));
-    support::wait::until("the charge to be replicated", PATIENCE, || {
-        let told = |node: &mut redis::Connection| -> String { cmd("INFO").arg("replication").query(node).unwrap() };
-        let offset = |info: &str, name: &str| {
-            let line = info.lines().find(|line| line.starts_with(name)).unwrap();
-            line.split(':').nth(1).unwrap().trim().to_owned()
-        };
-        let sent = offset(&told(&mut master), "master_repl_offset:");
-        (offset(&told(&mut replica), "slave_repl_offset:") == sent).then_some(())
-    });
-
-    cluster.nodes[0].kill();
-    let died = Instant::now();
-    let (mut failed, mut slowest, mut slowest_failure) = (0, Duration::ZERO, Duration::ZERO);
-    loop {
-        for key in &kept {
-            let begun = Instant::now();
-            assert!(hit(&store, key, &limit, PATIENCE).await.unwrap(), "{key}");
-            slowest = slowest.max(begun.elapsed());
-        }
-        let begun = Instant::now();
-        match hit(&store, &lost, &limit, Duration::from_millis(20)).await {
-            Ok(true) => break,
-            Ok(false) => panic!("the limit is far"),
-            Err(_) => failed += 1,
-        }
-        slowest_failure = slowest_failure.max(begun.elapsed());
-        assert!(died.elapsed() < FAILOVER, "the replica never took over");
-    }
-    assert!(failed > 0);
-    assert!(slowest < SHORT, "keys of other nodes were decided within {slowest:?}");
-    assert!(slowest_failure < SHORT, "the dead node's were answered within {slowest_failure:?}");
-    assert!(cluster.is_master(3), "the dead master's replica");
-    assert!(used(&store, &lost, &limit).await >= 2, "what was charged before still counts");
-
-    // The old master comes back as a replica; it is not asked any more.
-    cluster.nodes[0].restart();
-    support::wait::until("the old master to follow", FAILOVER, || (!cluster.is_master(0)).then_some(()));
-    for key in kept.iter().chain([&lost]) {
-        assert!(hit(&store, key, &limit, PATIENCE).await.unwrap());
-    }
-    store.ping(Instant::now() + PATIENCE).get().await.unwrap();
-}
-
-/// A master without a replica dies, with Redis' default `cluster-require-full-coverage yes`: once the others have agreed
-/// on it, an operator sees every decision fail with `clusterdown`, certainly not charged, and `/readyz` of a weir that
-/// starts then says not ready. When the node is back decisions are, without a restart.
-#[tokio::test]
-async fn a_node_lost_without_a_replica_silences_the_cluster_until_it_is_back() {
-    let mut cluster = RedisCluster::start(&Plan::of(3));
-    let store = store(&cluster);
-    let limit = plenty();
-    let lost = key_in(&store, |slot| cluster.master_of(slot) == 2, 0);
-    let kept = key_in(&store, |slot| cluster.master_of(slot) == 1, 0);
-    assert!(hit(&store, &kept, &limit, PATIENCE).await.unwrap());
-    store.ping(Instant::now() + PATIENCE).get().await.unwrap();
-
-    cluster.nodes[2].kill();
-    let mut charged = 1;
-    let kind = loop {
-        match hit(&store, &kept, &limit, SHORT).await {
-            Ok(admitted) => charged += u32::from(admitted),
-            error => break not_sent(error),
-        }
-    };
-    assert_eq!(kind, "clusterdown");
-    let kind = not_sent(hit(&store, &lost, &limit, SHORT).await);
-    assert!(["no_connection", "no_node"].contains(&kind), "{kind}");
-    assert!(store.ping(Instant::now() + SHORT).get().await.is_err(), "not all slots are served");
-
-    cluster.nodes[2].restart();
-    until("the node to be used again", FAILOVER, async || hit(&store, &lost, &limit, SHORT).await.is_ok()).await;
-    until("the others too", FAILOVER, async || used_soon(&store, &kept, &limit).await.is_some()).await;
-    assert_eq!(used(&store, &kept, &limit).await, charged, "what was refused was not charged");
-    store.ping(Instant::now() + PATIENCE).get().await.unwrap();
-}
-
-async fn used_soon(store: &Redis, key: &str, limit: &Limit) -> Option<u32> {
-    let charges = [charge(key, limit, Take::Look)];
-    let decision = store.decide(&charges, Mode::Atomic, Instant::now() + SHORT).get().await.ok()?;
-    Some(limit.capacity() - decision.outcomes[0].remaining)
-}
-
-/// A network that swallows answers: an operator sees DEADLINE_EXCEEDED and never a charge made twice. What Redis ran is
-/// counted by Redis.
-#[tokio::test]
-async fn a_call_whose_answer_is_lost_is_sent_to_no_node_again() {
-    const CALLS: u32 = 20;
-    let cluster = RedisCluster::start(&Plan { proxied: true, ..Plan::of(3) });
-    let store = Rc::new(store(&cluster));
-    let limit = daily(1_000);
-    let key = key_in(&store, |slot| cluster.master_of(slot) == 1, 0);
-    let other = key_in(&store, |slot| cluster.master_of(slot) == 2, 0);
-    for key in [&key, &other] {
-        assert!(hit(&store, key, &limit, PATIENCE).await.unwrap());
-    }
-    let before = cluster.runs("evalsha");
-
-    cluster.proxies[1].swallow(true);
-    let mut sent = 0;
-    for _ in 0..CALLS {
-        match hit(&store, &key, &limit, Duration::from_millis(20)).await {
-            Err(StoreError::Unknown(failure)) => {
-                assert_eq!(failure.kind, "deadline");
-                sent += 1;
-            }
-            // The connections that owe answers are closed, and a new one is not made without an answer.
-            Err(StoreError::NotSent(_)) => {}
-            answer => panic!("{answer:?}"),
-        }
-        assert!(hit(&store, &other, &limit, SHORT).await.unwrap(), "other nodes answer");
-    }
-    assert!(sent > 0);
-    cluster.proxies[1].swallow(false);
-    until("the node to be used again", PATIENCE, async || used_soon(&store, &key, &limit).await.is_some()).await;
-    assert_eq!(used(&store, &key, &limit).await, 1 + sent, "each ran once");
-    // A look is a run too, and so is each one that was not answered in time while we waited.
-    assert!(cluster.runs("evalsha") >= before + u64::from(sent + CALLS));
-
-    // An answer that breaks off in the middle is no answer either.
-    let sure = used(&store, &key, &limit).await;
-    cluster.proxies[1].cut_after(5);
-    match hit(&store, &key, &limit, PATIENCE).await {
-        Err(StoreError::Unknown(failure)) => assert_eq!(failure.kind, "broken"),
-        answer => panic!("{answer:?}"),
-    }
-    until("the node to be used again", PATIENCE, async || used_soon(&store, &key, &limit).await.is_some()).await;
-    assert_eq!(used(&store, &key, &limit).await, sure + 1);
+    load.check(&keys);
 }
 
 /// An operator gives weir a user with the rights of docs/operations.md, and it does all it needs to; a password that is
@@ -756,38 +474,4 @@ async fn a_node_without_slots_is_left() {
     })
     .await;
     store.ping(Instant::now() + PATIENCE).get().await.unwrap();
-}
-
-/// The breaker of a dead node opens for its slots alone: an operator sees its keys answered at once by policy, and the
-/// other nodes' as always.
-#[tokio::test]
-async fn the_breaker_of_one_node_leaves_the_others_alone() {
-    let mut cluster = RedisCluster::start(&Plan { full_coverage: false, ..Plan::of(2) });
-    let store = Rc::new(open(cluster.seeds(), |options| options.breaker.error_percent = 50));
-    let limit = plenty();
-    let [kept, lost] = [0, 1].map(|node| key_in(&store, |slot| cluster.master_of(slot) == node, 0));
-    for key in [&kept, &lost] {
-        assert!(hit(&store, key, &limit, PATIENCE).await.unwrap());
-    }
-    cluster.nodes[1].kill();
-    let local = LocalSet::new();
-    let tripped = local.run_until(async {
-        until("the breaker to open", PATIENCE, async || {
-            let mut calls = JoinSet::new();
-            for _ in 0..30 {
-                let (store, lost, limit) = (store.clone(), lost.clone(), limit.clone());
-                calls.spawn_local(async move { hit(&store, &lost, &limit, Duration::from_millis(20)).await });
-            }
-            let mut open = false;
-            while let Some(answer) = calls.join_next().await {
-                open |= answer.unwrap().is_err_and(|error| error.kind() == "circuit_open");
-            }
-            open
-        })
-        .await;
-    });
-    tripped.await;
-    assert!(hit(&store, &kept, &limit, SHORT).await.unwrap());
-    cluster.nodes[1].restart();
-    until("the node to be used again", FAILOVER, async || hit(&store, &lost, &limit, SHORT).await.is_ok()).await;
 }

@@ -516,7 +516,7 @@ async fn a_password_is_sent_and_never_shown() {
     let bare = format!("redis://127.0.0.1:{}", server.port());
     assert_eq!(start(&server.url(), |_| {}).answer(cmd("PING")).await, pong());
     let check = async |endpoint: Endpoint, expected: &str| {
-        let setup = start(&bare, |options| options.endpoint = endpoint);
+        let setup = start(&bare, |options| options.target = endpoint.into());
         let reason = not_sent(setup.call(cmd("PING"), SHORT).await).to_string();
         assert!(reason.contains(expected), "{reason}");
         assert!(!reason.contains("falsch"), "{reason}");
@@ -528,7 +528,7 @@ async fn a_password_is_sent_and_never_shown() {
     let wrong = endpoint.clone().with_login(Some("wer"), Some("falsch"));
     check(wrong, "does not accept the user or the password").await;
     let right = endpoint.with_login(Some("default"), Some("geheim"));
-    let setup = start(&bare, |options| options.endpoint = right);
+    let setup = start(&bare, |options| options.target = right.into());
     assert_eq!(setup.answer(cmd("PING")).await, pong());
 }
 

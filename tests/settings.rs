@@ -71,9 +71,21 @@ fn the_defaults_are_those_of_the_design() {
             max_keys: 65536,
         },
         redis: Redis {
-            url: redis://127.0.0.1:6379,
-            username: None,
-            password: None,
+            server: RedisServer {
+                url: redis://127.0.0.1:6379,
+                topology: Single,
+                username: None,
+                password: None,
+                password_file: None,
+                sentinel: None,
+            },
+            per_second: None,
+            tls: RedisTls {
+                ca_file: None,
+                cert_file: None,
+                key_file: None,
+                server_name: None,
+            },
             timeout: 10ms,
             connect_timeout: 1s,
             pool_size: 2,
@@ -145,12 +157,38 @@ fn every_setting_can_be_given_in_every_layer() {
             environment(&[(&setting.env_name(), example)]),
             flags(&[&format!("{}={example}", setting.name)]),
         ] {
-            let base = flags(&["policies.directory=p", "redis.password=p"]);
+            let base = flags(&around(setting.name));
             let with = Settings::load(&[base.clone(), layer]).unwrap();
             let without = Settings::load(&[base]).unwrap();
             assert_ne!(with, without, "{} changes nothing", setting.name);
         }
     }
+}
+
+/// What a setting needs around it to be legal.
+fn around(name: &str) -> Vec<&'static str> {
+    let mut around = vec!["policies.directory=p"];
+    if name.starts_with("redis.tls.") {
+        around.push("redis.url=rediss://cache");
+        around.extend(["redis.tls.cert_file=cert", "redis.tls.key_file=key"]);
+    }
+    if name.starts_with("redis.sentinel.") {
+        around.extend(["redis.topology=sentinel", "redis.sentinel.master=m"]);
+    }
+    if name.starts_with("redis.per_second.") {
+        around.push("redis.per_second.url=redis://cache");
+    }
+    if name.starts_with("redis.per_second.sentinel.") {
+        around.extend(["redis.per_second.topology=sentinel", "redis.per_second.sentinel.master=m"]);
+    }
+    match name {
+        "redis.username" => around.push("redis.password=p"),
+        "redis.sentinel.username" => around.push("redis.sentinel.password=p"),
+        "redis.per_second.username" => around.push("redis.per_second.password=p"),
+        "redis.per_second.sentinel.username" => around.push("redis.per_second.sentinel.password=p"),
+        _ => {}
+    }
+    around
 }
 
 /// A legal value that is not the default.
@@ -163,9 +201,10 @@ fn example(name: &str) -> &'static str {
         "on_error" => "local",
         "redis.breaker.window" | "redis.breaker.probe" => "70ms",
         "response.dynamic_metadata" | "response.delay_header" => "on",
-        "redis.url" => "redis+unix:///run/redis.sock?db=2",
-        "redis.username" | "redis.password" => "me",
+        "redis.url" | "redis.per_second.url" => "redis+unix:///run/redis.sock?db=2",
+        "redis.topology" | "redis.per_second.topology" => "cluster",
         "redis.key_prefix" => "eu:",
+        "redis.tls.server_name" => "cache.internal",
         "log.level" => "weir=debug",
         "log.format" => "json",
         "limits.request_bytes" => "1024",
@@ -255,7 +294,7 @@ fn all_problems_of_all_layers_come_at_once_each_with_its_place() {
     environment: WEIR__X: no such setting
     environment: WEIR__redis__queue: no such setting, the nearest is WEIR__REDIS__QUEUE
     --set: redis.queue = "-1": not a whole number
-    --set: redis: a group of settings, not one: redis.url, redis.username, redis.password, redis.timeout, redis.connect_timeout, redis.pool_size, redis.queue, redis.batch_max, redis.key_prefix, redis.breaker.error_percent, redis.breaker.calls, redis.breaker.window, redis.breaker.probe, redis.ready_after
+    --set: redis: a group of settings, not one: redis.url, redis.topology, redis.username, redis.password, redis.password_file, redis.sentinel.*, redis.tls.*, redis.per_second.*, redis.timeout, redis.connect_timeout, redis.pool_size, redis.queue, redis.batch_max, redis.key_prefix, redis.breaker.*, redis.ready_after
     --set: shutdown.grace = "1.5s": fractions are not read: 1.5s is 1s500ms
     settings: policies.directory: required: give --policies or WEIR__POLICIES__DIRECTORY
     "#);
@@ -335,12 +374,67 @@ fn settings_that_contradict_each_other_are_refused() {
     insta::assert_snapshot!(together(&["listen.http=0.0.0.0:8081"]), @r#"--set: listen.http = "0.0.0.0:8081": already taken by listen.grpc = 0.0.0.0:8081"#);
     insta::assert_snapshot!(together(&["listen.admin=127.0.0.1:8080"]), @r#"--set: listen.admin = "127.0.0.1:8080": already taken by listen.http = 0.0.0.0:8080"#);
     insta::assert_snapshot!(together(&["listen.grpc=[::]:6070"]), @r#"default: listen.admin = "127.0.0.1:6070": already taken by listen.grpc = [::]:6070"#);
-    insta::assert_snapshot!(together(&["redis.username=me"]), @"--set: redis.username: a user without a password: set redis.password too");
+    insta::assert_snapshot!(together(&["redis.username=me"]), @"--set: redis.username: a user without a password: set redis.password or redis.password_file too");
     for fine in [
         vec!["listen.http=[::1]:8081"],
         vec!["listen.http=0.0.0.0:0", "listen.grpc=0.0.0.0:0", "listen.admin=0.0.0.0:0"],
         vec!["redis.username=me", "redis.url=redis://:pw@cache"],
         vec!["redis.username=me", "redis.password=pw"],
+        vec!["redis.username=me", "redis.password_file=/run/secrets/redis"],
+    ] {
+        assert!(Settings::load(&[policies(), flags(&fine)]).is_ok(), "{fine:?}");
+    }
+}
+
+#[test]
+fn settings_of_redis_that_contradict_each_other_are_refused() {
+    let together = |assignments: &[&str]| problems(&[policies(), flags(assignments)]);
+    insta::assert_snapshot!(together(&["redis.url=redis://:pw@one,two:7000"]), @r#"--set: redis.url = "redis://***@one,two:7000": several hosts: set redis.topology to sentinel or cluster"#);
+    insta::assert_snapshot!(together(&["redis.topology=sentinel"]), @r#"--set: redis.topology = "sentinel": needs the name of the master: set redis.sentinel.master too"#);
+    insta::assert_snapshot!(
+        together(&["redis.topology=sentinel", "redis.sentinel.master=m", "redis.url=unix:///run/redis.sock"]),
+        @r#"--set: redis.url = "unix:///run/redis.sock": a socket, but redis.topology = sentinel needs hosts"#
+    );
+    insta::assert_snapshot!(together(&["redis.topology=cluster", "redis.url=redis://one,two/1"]), @r#"--set: redis.url = "redis://one,two/1": a cluster has no database but 0"#);
+    insta::assert_snapshot!(
+        together(&["redis.topology=cluster", "redis.sentinel.master=m", "redis.sentinel.password=p"]),
+        @"
+    --set: redis.sentinel.master: only for redis.topology = sentinel, which is cluster
+    --set: redis.sentinel.password: only for redis.topology = sentinel, which is cluster
+    "
+    );
+    insta::assert_snapshot!(
+        together(&["redis.topology=sentinel", "redis.sentinel.master=m", "redis.sentinel.username=me"]),
+        @"--set: redis.sentinel.username: a user without a password: set redis.sentinel.password or redis.sentinel.password_file too"
+    );
+    insta::assert_snapshot!(together(&["redis.password=p", "redis.password_file=/p"]), @"--set: redis.password_file: redis.password is set too: one of them has to go");
+    insta::assert_snapshot!(together(&["redis.tls.ca_file=/ca", "redis.tls.server_name=cache"]), @"
+    --set: redis.tls.ca_file: means nothing without a URL that begins with rediss://
+    --set: redis.tls.server_name: means nothing without a URL that begins with rediss://
+    ");
+    insta::assert_snapshot!(together(&["redis.url=rediss://cache", "redis.tls.cert_file=/c"]), @"--set: redis.tls.cert_file: a certificate without its key: set redis.tls.key_file too");
+    insta::assert_snapshot!(together(&["redis.url=rediss://cache", "redis.tls.key_file=/k"]), @"--set: redis.tls.key_file: a key without its certificate: set redis.tls.cert_file too");
+    insta::assert_snapshot!(together(&["redis.url=rediss://cache", "redis.tls.server_name=not a name"]), @r#"--set: redis.tls.server_name = "not a name": neither a DNS name nor an IP"#);
+    insta::assert_snapshot!(together(&["redis.sentinel.master="]), @r#"--set: redis.sentinel.master = "": empty: leave it out instead"#);
+    insta::assert_snapshot!(
+        together(&["redis.per_second.password=p", "redis.per_second.topology=cluster", "redis.per_second.sentinel.master=m"]),
+        @"
+    --set: redis.per_second.topology: means nothing without redis.per_second.url
+    --set: redis.per_second.password: means nothing without redis.per_second.url
+    --set: redis.per_second.sentinel.master: means nothing without redis.per_second.url
+    "
+    );
+    insta::assert_snapshot!(
+        together(&["redis.per_second.url=redis://one,two/1", "redis.per_second.username=me"]),
+        @r#"
+    --set: redis.per_second.url = "redis://one,two/1": several hosts: set redis.per_second.topology to sentinel or cluster
+    --set: redis.per_second.username: a user without a password: set redis.per_second.password or redis.per_second.password_file too
+    "#
+    );
+    for fine in [
+        vec!["redis.url=redis://me:pw@one,two:7000/3", "redis.topology=sentinel", "redis.sentinel.master=m"],
+        vec!["redis.url=rediss://one,two:7000", "redis.topology=cluster", "redis.tls.ca_file=/ca"],
+        vec!["redis.per_second.url=rediss://one", "redis.tls.cert_file=/c", "redis.tls.key_file=/k"],
     ] {
         assert!(Settings::load(&[policies(), flags(&fine)]).is_ok(), "{fine:?}");
     }
@@ -356,13 +450,13 @@ fn no_output_shows_a_secret() {
     ]);
     let settings = Settings::load(&[policies(), layer.clone()]).unwrap();
     for output in
-        [format!("{settings:?}"), format!("{settings:#?}"), format!("{layer:?}"), settings.redis.url.to_string()]
+        [format!("{settings:?}"), format!("{settings:#?}"), format!("{layer:?}"), settings.redis.server.url.to_string()]
     {
         assert!(!output.contains(SECRET), "{output}");
         assert!(!output.is_empty());
     }
-    assert_eq!(settings.redis.url.to_string(), "redis://***@cache:6379/1");
-    assert_eq!(settings.redis.password.unwrap().expose(), SECRET);
+    assert_eq!(settings.redis.server.url.to_string(), "redis://***@cache:6379/1");
+    assert_eq!(settings.redis.server.password.unwrap().expose(), SECRET);
 
     // Wrong in every way a secret can be: in a bad URL, under a misspelled name, given twice.
     let text = problems(&[
@@ -374,7 +468,7 @@ fn no_output_shows_a_secret() {
     ]);
     assert!(!text.contains(SECRET), "{text}");
     insta::assert_snapshot!(text, @r#"
-    --set: redis.url = "redis://***@cache:port": not a Redis URL: write redis://HOST:PORT or redis+unix:///PATH
+    --set: redis.url = "redis://***@cache:port": not a Redis URL: write redis://HOST:PORT, rediss://HOST:PORT for TLS, or redis+unix:///PATH
     --set: redis.pasword: no such setting, the nearest is redis.password
     --set: an argument without "=": write NAME=VALUE
     environment: WEIR__REDIS__PASWORD: no such setting, the nearest is WEIR__REDIS__PASSWORD

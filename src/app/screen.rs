@@ -32,7 +32,7 @@ impl Screen {
         let store = match settings.store {
             StoreKind::Memory => format!("memory (at most {} keys, lost at the end)", settings.memory.max_keys),
             StoreKind::Redis => {
-                format!("redis ({}, at most {:?} a decision)", settings.redis.url, settings.redis.timeout)
+                format!("redis ({}, at most {:?} a decision)", settings.redis.server.url, settings.redis.timeout)
             }
         };
         Self {

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::config::settings::{Secret, Settings, StoreKind};
+use super::redis::{self, Place};
+use crate::config::settings::{Settings, StoreKind};
 use crate::limiter::deny_cache::DenyCache;
 use crate::store::memory::Memory;
 use crate::store::redis::Redis;
 use crate::store::redis::pipeline::Options;
-use crate::store::redis::pool::{self, DialError, Endpoint, EndpointError};
+use crate::store::redis::pool::{self, DialError, EndpointError, FileError};
 use crate::store::{Store, SystemClock};
 use crate::telemetry::metrics::Metrics;
 
@@ -34,17 +35,12 @@ impl Stores {
                 Ok(Self::Shared(Arc::new(memory)))
             }
             StoreKind::Redis => {
-                let redis = &settings.redis;
-                let username = redis.username.as_ref().map(Secret::expose);
-                let password = redis.password.as_ref().map(Secret::expose);
-                let endpoint = Endpoint::parse(redis.url.expose())?.with_login(username, password);
-                let mut options = Options::new(endpoint);
-                options.connections = redis.pool_size;
-                options.connect_timeout = redis.connect_timeout;
-                options.queue_max = redis.queue;
-                options.batch_max = redis.batch_max;
-                options.observer = Arc::new(Complaints::default());
-                Ok(Self::Redis { options: Box::new(options), key_prefix: redis.key_prefix.as_str().into() })
+                let (place, _) = redis::places(&settings.redis)?;
+                let Place::Node(target) = place else {
+                    return Err(EndpointError::Url("a cluster is not reached by this version".into()));
+                };
+                let options = redis::options(&settings.redis, target, Arc::new(Complaints::default()));
+                Ok(Self::Redis { options: Box::new(options), key_prefix: settings.redis.key_prefix.as_str().into() })
             }
         }
     }
@@ -83,6 +79,7 @@ impl Stores {
 #[derive(Default)]
 struct Complaints {
     last: Mutex<Option<Instant>>,
+    last_file: Mutex<Option<Instant>>,
 }
 
 impl pool::Observer for Complaints {
@@ -91,6 +88,14 @@ impl pool::Observer for Complaints {
         if last.is_none_or(|last| last.elapsed() >= COMPLAIN_EVERY) {
             *last = Some(Instant::now());
             tracing::warn!(store = "redis", "{error}");
+        }
+    }
+
+    fn file_refused(&self, error: &FileError) {
+        let mut last = self.last_file.lock();
+        if last.is_none_or(|last| last.elapsed() >= COMPLAIN_EVERY) {
+            *last = Some(Instant::now());
+            tracing::warn!(store = "redis", "{error}; what it held before stays in force");
         }
     }
 

@@ -235,10 +235,10 @@ mod tests {
         assert_eq!(settings.listen.http.port(), 2);
         assert_eq!(settings.listen.admin.port(), 3);
         assert_eq!(settings.store, StoreKind::Redis);
-        assert_eq!(settings.redis.url.expose(), "redis://cache");
+        assert_eq!(settings.redis.server.url.expose(), "redis://cache");
         assert_eq!(settings.charging, Charging::Independent);
         assert_eq!(settings.redis.timeout.as_secs(), 5);
-        assert_eq!(settings.redis.password.unwrap().expose(), "a=b");
+        assert_eq!(settings.redis.server.password.unwrap().expose(), "a=b");
     }
 
     #[test]
@@ -272,7 +272,7 @@ mod tests {
         insta::assert_snapshot!(problems, @r#"
         --grpc: listen.grpc = ":8081": has no IP: write 0.0.0.0:8081 for every interface
         --store: store = "rediss": must be memory or redis
-        --redis-url: redis.url = "redis://***@host:port": not a Redis URL: write redis://HOST:PORT or redis+unix:///PATH
+        --redis-url: redis.url = "redis://***@host:port": not a Redis URL: write redis://HOST:PORT, rediss://HOST:PORT for TLS, or redis+unix:///PATH
         --set: redis.timout: no such setting, the nearest is redis.timeout
         --set: an argument without "=": write NAME=VALUE
         --set: store: given twice, before by --store

@@ -8,6 +8,7 @@
 //! The `config` crate's own deserialising is not used: it ends at the first error and knows no line.
 
 mod layer;
+mod redis;
 mod table;
 mod value;
 
@@ -22,8 +23,12 @@ use config::Config;
 use crate::engine::OnError;
 
 pub use layer::{FILE_BYTES_MAX, Layer};
-pub use table::{ENV_PREFIX, KEY_PREFIX_BYTES_MAX, Kind, Preset, SETTINGS, Setting, VALUE_BYTES_MAX, listing, nearest};
-pub use value::{HIDDEN, RedisUrl, Secret, duration, spell};
+pub use redis::{RedisServer, RedisTls, Sentinel, Topology};
+pub use table::{
+    ENV_PREFIX, KEY_PREFIX_BYTES_MAX, Kind, NAME_BYTES_MAX, Preset, SETTINGS, Setting, VALUE_BYTES_MAX, listing,
+    nearest,
+};
+pub use value::{HIDDEN, HOSTS_MAX, RedisUrl, Secret, duration, spell};
 
 /// Everything that can be set. `Debug` shows no secret.
 ///
@@ -124,12 +129,12 @@ pub struct DenyCache {
 /// The Redis store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redis {
-    /// The server; credentials in it are replaced by the two fields below where those are set.
-    pub url: RedisUrl,
-    /// The ACL user.
-    pub username: Option<Secret>,
-    /// The password.
-    pub password: Option<Secret>,
+    /// Where it is.
+    pub server: RedisServer,
+    /// Where limits per second are, if they have a Redis of their own. What stands below is for both.
+    pub per_second: Option<RedisServer>,
+    /// TLS, where a URL asks for it.
+    pub tls: RedisTls,
     /// The budget of one decision, queueing included.
     pub timeout: Duration,
     /// The budget of opening one connection.
@@ -304,9 +309,9 @@ impl Settings {
                 max_keys: from.value("deny_cache.max_keys", value::integer)?,
             },
             redis: Redis {
-                url: from.value("redis.url", str::parse)?,
-                username: from.optional("redis.username")?.as_deref().map(Secret::from),
-                password: from.optional("redis.password")?.as_deref().map(Secret::from),
+                server: RedisServer::read(from)?,
+                per_second: RedisServer::read_per_second(from)?,
+                tls: RedisTls::read(from)?,
                 timeout: from.value("redis.timeout", duration)?,
                 connect_timeout: from.value("redis.connect_timeout", duration)?,
                 pool_size: from.value("redis.pool_size", value::integer)?,
@@ -367,15 +372,7 @@ impl Settings {
                 }
             }
         }
-        let password = self.redis.password.is_some() || self.redis.url.has_password();
-        if self.redis.username.is_some() && !password {
-            problems.push(Problem {
-                origin: origin("redis.username"),
-                name: Some("redis.username".to_owned()),
-                value: None,
-                reason: "a user without a password: set redis.password too".to_owned(),
-            });
-        }
+        self.redis.contradictions(layers, &mut problems);
         problems
     }
 }

@@ -7,10 +7,15 @@
 
 pub mod breaker;
 mod cluster;
+mod connection;
+mod endpoint;
+mod files;
 pub mod node;
 pub mod pipeline;
 pub mod pool;
 pub mod refusal;
+mod sentinel;
+mod tls;
 mod together;
 mod wire;
 
@@ -54,7 +59,7 @@ impl Redis {
     }
 
     /// The same for a Redis Cluster that is found by way of any of the `seeds`, which share their login. Each node that
-    /// holds slots has a pipeline of these `options` (whose endpoint does not count), made when it is first heard of.
+    /// holds slots has a pipeline of these `options` (whose target does not count), made when it is first heard of.
     ///
     /// # Panics
     /// As [`Redis::start`], and without seeds.

@@ -325,12 +325,21 @@ impl fmt::Debug for Layer {
     }
 }
 
+/// What stands right below a group; a group below it is written `redis.tls.*`.
 fn members(group: &str) -> String {
-    let names: Vec<&str> = table::SETTINGS
-        .iter()
-        .map(|setting| setting.name)
-        .filter(|name| name.strip_prefix(group).is_some_and(|rest| rest.starts_with('.')))
-        .collect();
+    let mut names: Vec<String> = Vec::new();
+    for setting in table::SETTINGS {
+        let Some(rest) = setting.name.strip_prefix(group).and_then(|rest| rest.strip_prefix('.')) else {
+            continue;
+        };
+        let name = match rest.split_once('.') {
+            Some((inner, _)) => format!("{group}.{inner}.*"),
+            None => setting.name.to_owned(),
+        };
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
     names.join(", ")
 }
 

@@ -106,7 +106,14 @@ pub const SETTINGS: &[Setting] = &[
         kind: Kind::RedisUrl,
         default: Preset::Is("redis://127.0.0.1:6379"),
         flag: Some("--redis-url"),
-        about: "the Redis to use: redis://host:port/db, or redis+unix:///path?db=0",
+        about: "the Redis to use: redis://host:port/db, rediss:// for TLS, redis+unix:///path; several hosts by commas",
+    },
+    Setting {
+        name: "redis.topology",
+        kind: Kind::Choice(TOPOLOGIES),
+        default: Preset::Is("single"),
+        flag: None,
+        about: "what the hosts of redis.url are: the server, its sentinels, or nodes of a cluster to begin with",
     },
     Setting {
         name: "redis.username",
@@ -121,6 +128,132 @@ pub const SETTINGS: &[Setting] = &[
         default: Preset::Unset,
         flag: None,
         about: "the password, in place of one in the URL",
+    },
+    Setting {
+        name: "redis.password_file",
+        kind: Kind::File,
+        default: Preset::Unset,
+        flag: None,
+        about: "a file that holds the password, read again for every new connection",
+    },
+    Setting {
+        name: "redis.sentinel.master",
+        kind: Kind::Name { bytes_max: NAME_BYTES_MAX },
+        default: Preset::Unset,
+        flag: None,
+        about: "the name by which the sentinels know the master",
+    },
+    Setting {
+        name: "redis.sentinel.username",
+        kind: Kind::Secret,
+        default: Preset::Unset,
+        flag: None,
+        about: "the ACL user at the sentinels; needs a password",
+    },
+    Setting {
+        name: "redis.sentinel.password",
+        kind: Kind::Secret,
+        default: Preset::Unset,
+        flag: None,
+        about: "the password at the sentinels, which do not get that of Redis",
+    },
+    Setting {
+        name: "redis.sentinel.password_file",
+        kind: Kind::File,
+        default: Preset::Unset,
+        flag: None,
+        about: "a file that holds it, read again for every new connection",
+    },
+    Setting {
+        name: "redis.tls.ca_file",
+        kind: Kind::File,
+        default: Preset::Unset,
+        flag: None,
+        about: "the authorities to trust, in PEM, in place of the public ones",
+    },
+    Setting {
+        name: "redis.tls.cert_file",
+        kind: Kind::File,
+        default: Preset::Unset,
+        flag: None,
+        about: "the certificate to show to Redis, in PEM, with its intermediates; needs the key",
+    },
+    Setting {
+        name: "redis.tls.key_file",
+        kind: Kind::File,
+        default: Preset::Unset,
+        flag: None,
+        about: "the key of that certificate, in PEM",
+    },
+    Setting {
+        name: "redis.tls.server_name",
+        kind: Kind::ServerName,
+        default: Preset::Unset,
+        flag: None,
+        about: "the name that the certificate of Redis must have, in place of the host",
+    },
+    Setting {
+        name: "redis.per_second.url",
+        kind: Kind::RedisUrl,
+        default: Preset::Unset,
+        flag: None,
+        about: "a second Redis, for limits per second; all of them stay on the first without it",
+    },
+    Setting {
+        name: "redis.per_second.topology",
+        kind: Kind::Choice(TOPOLOGIES),
+        default: Preset::Is("single"),
+        flag: None,
+        about: "what the hosts of its URL are",
+    },
+    Setting {
+        name: "redis.per_second.username",
+        kind: Kind::Secret,
+        default: Preset::Unset,
+        flag: None,
+        about: "the ACL user there",
+    },
+    Setting {
+        name: "redis.per_second.password",
+        kind: Kind::Secret,
+        default: Preset::Unset,
+        flag: None,
+        about: "the password there",
+    },
+    Setting {
+        name: "redis.per_second.password_file",
+        kind: Kind::File,
+        default: Preset::Unset,
+        flag: None,
+        about: "a file that holds it, read again for every new connection",
+    },
+    Setting {
+        name: "redis.per_second.sentinel.master",
+        kind: Kind::Name { bytes_max: NAME_BYTES_MAX },
+        default: Preset::Unset,
+        flag: None,
+        about: "the name by which its sentinels know the master",
+    },
+    Setting {
+        name: "redis.per_second.sentinel.username",
+        kind: Kind::Secret,
+        default: Preset::Unset,
+        flag: None,
+        about: "the ACL user at its sentinels",
+    },
+    Setting {
+        name: "redis.per_second.sentinel.password",
+        kind: Kind::Secret,
+        default: Preset::Unset,
+        flag: None,
+        about: "the password at its sentinels",
+    },
+    Setting {
+        name: "redis.per_second.sentinel.password_file",
+        kind: Kind::File,
+        default: Preset::Unset,
+        flag: None,
+        about: "a file that holds it, read again for every new connection",
     },
     Setting {
         name: "redis.timeout",
@@ -289,6 +422,8 @@ pub const SETTINGS: &[Setting] = &[
 pub(super) const SWITCH: &[&str] = &["off", "on"];
 /// The values of `store`.
 pub(super) const STORES: &[&str] = &["memory", "redis"];
+/// The values of `redis.topology`.
+pub(super) const TOPOLOGIES: &[&str] = &["single", "sentinel", "cluster"];
 /// The values of `charging`.
 pub(super) const CHARGINGS: &[&str] = &["atomic", "independent"];
 /// The values of `on_error`.
@@ -300,6 +435,8 @@ pub(super) const LOG_FORMATS: &[&str] = &["text", "json"];
 pub const VALUE_BYTES_MAX: usize = 4096;
 /// The longest `redis.key_prefix`, in bytes: it is paid for with every key in Redis.
 pub const KEY_PREFIX_BYTES_MAX: usize = 64;
+/// The longest name of a master at its sentinels, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
 
 /// What the environment's names of settings start with.
 pub const ENV_PREFIX: &str = "WEIR__";
@@ -337,6 +474,15 @@ pub enum Kind {
     Address,
     /// A path, relative to the working directory; not looked at before it is used.
     Directory,
+    /// The path of a file, relative to the working directory; not looked at before it is used.
+    File,
+    /// A DNS name, or an IP, that a certificate may have.
+    ServerName,
+    /// One word of printable characters.
+    Name {
+        /// The longest allowed value.
+        bytes_max: usize,
+    },
     /// One of these words.
     Choice(&'static [&'static str]),
     /// A whole number in `unit`.
@@ -410,7 +556,9 @@ impl Setting {
     pub fn bounds(&self) -> String {
         match self.kind {
             Kind::Address => "IP:PORT, port 0 for any".to_owned(),
-            Kind::Directory => "a path".to_owned(),
+            Kind::Directory | Kind::File => "a path".to_owned(),
+            Kind::ServerName => "a DNS name or an IP".to_owned(),
+            Kind::Name { bytes_max } => format!("at most {bytes_max} printable ASCII bytes, no blanks"),
             Kind::Choice(words) => alternatives(words),
             Kind::Integer { min, max, unit } => format!("{min} to {max} {unit}"),
             Kind::Duration { min, max } => {

@@ -8,11 +8,12 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use redis::IntoConnectionInfo;
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use serde::{Serialize, Serializer};
+use tokio_rustls::rustls::pki_types::ServerName;
 use tracing_subscriber::EnvFilter;
 
-use super::table::{Kind, VALUE_BYTES_MAX};
+use super::table::{Kind, VALUE_BYTES_MAX, alternatives};
 
 /// What stands in every output where a secret would.
 pub const HIDDEN: &str = "***";
@@ -64,81 +65,169 @@ impl Serialize for Secret {
     }
 }
 
-/// The address of a Redis. Every output leaves the credentials out.
+/// The address of a Redis: one or more hosts, or a Unix socket. Every output leaves the credentials out.
 ///
 /// ```
 /// use weir::config::settings::RedisUrl;
 ///
 /// let url: RedisUrl = "redis://:hunter2@cache:6379/3".parse().unwrap();
 /// assert_eq!(url.to_string(), "redis://***@cache:6379/3");
+/// let url: RedisUrl = "rediss://:hunter2@one:7000,two/3".parse().unwrap();
+/// assert_eq!(url.to_string(), "rediss://***@one:7000,two/3");
+/// assert_eq!(url.places(26379), [("one".to_owned(), 7000), ("two".to_owned(), 26379)]);
 /// ```
 #[derive(Clone, PartialEq, Eq)]
-pub struct RedisUrl(String);
+pub struct RedisUrl {
+    text: String,
+    /// The same with the first host alone.
+    first: String,
+    /// Host and the port that is written, at most [`HOSTS_MAX`]. None for a socket.
+    hosts: Vec<(String, Option<u16>)>,
+    tls: bool,
+    database: i64,
+    has_password: bool,
+}
+
+/// The most hosts in one [`RedisUrl`]: seeds and sentinels, of which a few are enough.
+pub const HOSTS_MAX: usize = 32;
+
+const NO_URL: &str = "not a Redis URL: write redis://HOST:PORT, rediss://HOST:PORT for TLS, or redis+unix:///PATH";
 
 impl RedisUrl {
-    /// The URL with its credentials, as the `redis` crate reads it.
+    /// The URL with its credentials and, of several hosts, the first.
     #[must_use]
     pub fn expose(&self) -> &str {
-        &self.0
+        &self.first
+    }
+
+    /// Every host with its port, `port` where none is written. Empty for a Unix socket.
+    #[must_use]
+    pub fn places(&self, port: u16) -> Vec<(String, u16)> {
+        self.hosts.iter().map(|(host, written)| (host.clone(), written.unwrap_or(port))).collect()
+    }
+
+    /// Whether connections go through TLS.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        self.tls
+    }
+
+    /// The number of the database.
+    #[must_use]
+    pub fn database(&self) -> i64 {
+        self.database
     }
 
     /// Whether the URL itself carries a password.
     #[must_use]
     pub fn has_password(&self) -> bool {
-        self.0.as_str().into_connection_info().is_ok_and(|info| info.redis_settings().password().is_some())
+        self.has_password
     }
 }
 
 impl FromStr for RedisUrl {
     type Err = String;
 
-    /// Reads with the parser that will connect later, so that what passes here cannot fail there;
-    /// what that parser would silently drop is refused.
+    /// Reads with the parser that will connect later, host by host, so that what passes here cannot fail
+    /// there; what that parser would silently drop is refused.
     fn from_str(text: &str) -> Result<Self, String> {
-        let Some(url) = redis::parse_redis_url(text) else {
-            return Err("not a Redis URL: write redis://HOST:PORT or redis+unix:///PATH".to_owned());
-        };
-        let on_socket = url.scheme().ends_with("unix");
-        let parameters: &[&str] = if on_socket { &["db", "user", "pass", "protocol"] } else { &["protocol"] };
-        for (parameter, _) in url.query_pairs() {
-            if !parameters.contains(&parameter.as_ref()) {
-                // Not named: after a password with a question mark it would be the password's end.
-                return Err(format!(
-                    "an unknown parameter after the question mark: {} may stand there",
-                    parameters.join(", ")
-                ));
-            }
+        let (scheme, rest) = text.split_once("://").ok_or(NO_URL)?;
+        if rest.contains('#') {
+            return Err("an unencoded # in it: write %23".to_owned());
         }
-        let info = match text.into_connection_info() {
-            Ok(info) => info,
-            Err(error) => {
-                // The category and the fixed text only: the detail may quote the URL.
-                let reason = error.to_string();
-                return Err(lower_first(reason.split(" - ").next().unwrap_or(&reason)));
-            }
+        let (tls, scheme) = match scheme {
+            "rediss" => (true, "redis"),
+            "valkeys" => (true, "valkey"),
+            scheme => (false, scheme),
         };
-        if info.redis_settings().db() < 0 {
-            return Err("the database number is below 0".to_owned());
+        if scheme.ends_with("unix") {
+            let info = read_one(text)?;
+            let settings = info.redis_settings();
+            return Ok(Self {
+                text: text.to_owned(),
+                first: text.to_owned(),
+                hosts: Vec::new(),
+                tls,
+                database: settings.db(),
+                has_password: settings.password().is_some(),
+            });
         }
-        Ok(Self(text.to_owned()))
+        let (authority, tail) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+        let (login, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
+        let mut info = None;
+        let mut found = Vec::new();
+        for host in hosts.split(',') {
+            let one = format!("{scheme}://{login}{host}{tail}");
+            let this = read_one(&one)?;
+            let ConnectionAddr::Tcp(name, port) = this.addr() else {
+                return Err(NO_URL.to_owned());
+            };
+            let written = redis::parse_redis_url(&one).is_some_and(|url| url.port().is_some());
+            found.push((name.clone(), written.then_some(*port)));
+            info.get_or_insert(this);
+        }
+        if found.len() > HOSTS_MAX {
+            return Err(format!("{} hosts: at most {HOSTS_MAX}", found.len()));
+        }
+        let info = info.ok_or(NO_URL)?;
+        let settings = info.redis_settings();
+        let host = hosts.split(',').next().unwrap_or(hosts);
+        Ok(Self {
+            text: text.to_owned(),
+            first: format!("{scheme}{}://{login}{host}{tail}", if tls { "s" } else { "" }),
+            hosts: found,
+            tls,
+            database: settings.db(),
+            has_password: settings.password().is_some(),
+        })
     }
+}
+
+/// Reads a URL of one host, or of a socket.
+fn read_one(text: &str) -> Result<ConnectionInfo, String> {
+    let Some(url) = redis::parse_redis_url(text) else {
+        return Err(NO_URL.to_owned());
+    };
+    let on_socket = url.scheme().ends_with("unix");
+    let parameters: &[&str] = if on_socket { &["db", "user", "pass", "protocol"] } else { &["protocol"] };
+    for (parameter, _) in url.query_pairs() {
+        if !parameters.contains(&parameter.as_ref()) {
+            // Not named: after a password with a question mark it would be the password's end.
+            return Err(format!(
+                "an unknown parameter after the question mark: {} may stand there",
+                parameters.join(", ")
+            ));
+        }
+    }
+    let info = match text.into_connection_info() {
+        Ok(info) => info,
+        Err(error) => {
+            // The category and the fixed text only: the detail may quote the URL.
+            let reason = error.to_string();
+            return Err(lower_first(reason.split(" - ").next().unwrap_or(&reason)));
+        }
+    };
+    if info.redis_settings().db() < 0 {
+        return Err("the database number is below 0".to_owned());
+    }
+    Ok(info)
 }
 
 impl fmt::Debug for RedisUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&redact(&self.0))
+        f.write_str(&redact(&self.text))
     }
 }
 
 impl fmt::Display for RedisUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&redact(&self.0))
+        f.write_str(&redact(&self.text))
     }
 }
 
 impl Serialize for RedisUrl {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&redact(&self.0))
+        serializer.serialize_str(&redact(&self.text))
     }
 }
 
@@ -156,7 +245,7 @@ impl Kind {
             Self::Address => address(text).map(drop),
             Self::Directory if text.is_empty() => Err("empty: a directory is needed".to_owned()),
             Self::Choice(words) if words.contains(&text) => Ok(()),
-            Self::Choice(words) => Err(format!("must be {}", super::table::alternatives(words))),
+            Self::Choice(words) => Err(format!("must be {}", alternatives(words))),
             Self::Integer { min, max, unit } => {
                 let number: u64 = integer(text)?;
                 if number < min || number > max {
@@ -173,7 +262,13 @@ impl Kind {
             }
             Self::KeyPrefix { bytes_max } => key_prefix(text, bytes_max),
             Self::Secret if text.is_empty() => Err("empty: leave it out instead".to_owned()),
-            Self::Directory | Self::Secret => Ok(()),
+            Self::File if text.is_empty() => Err("empty: leave it out instead".to_owned()),
+            Self::Directory | Self::File | Self::Secret => Ok(()),
+            Self::Name { bytes_max } => name(text, bytes_max),
+            Self::ServerName => match ServerName::try_from(text) {
+                Ok(_) => Ok(()),
+                Err(_) => Err("neither a DNS name nor an IP".to_owned()),
+            },
             Self::RedisUrl => text.parse::<RedisUrl>().map(drop),
             Self::LogLevel => log_level(text),
         }
@@ -300,6 +395,19 @@ pub(super) fn integer<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "is too large".to_owned())
 }
 
+fn name(text: &str, bytes_max: usize) -> Result<(), String> {
+    if text.is_empty() {
+        return Err("empty: leave it out instead".to_owned());
+    }
+    if text.len() > bytes_max {
+        return Err(format!("{} bytes: at most {bytes_max}", text.len()));
+    }
+    match text.chars().find(|c| !c.is_ascii_graphic()) {
+        Some(bad) => Err(format!("must not hold {bad:?}")),
+        None => Ok(()),
+    }
+}
+
 /// A brace would become Redis Cluster's hash tag and put every key on one node.
 fn key_prefix(text: &str, bytes_max: usize) -> Result<(), String> {
     if text.len() > bytes_max {
@@ -351,13 +459,15 @@ fn redact(url: &str) -> String {
         return HIDDEN.to_owned();
     }
     let authority = place.split('/').next().unwrap_or(place);
-    let port = match authority.rsplit_once(':') {
-        Some((_, port)) if !authority.ends_with(']') => port,
-        _ => "",
-    };
-    let looks_like_password = authority.starts_with(':') || port.contains(|c: char| !c.is_ascii_digit());
-    if !place.contains('@') && looks_like_password {
-        return HIDDEN.to_owned();
+    for host in authority.split(',') {
+        let port = match host.rsplit_once(':') {
+            Some((_, port)) if !host.ends_with(']') => port,
+            _ => "",
+        };
+        let looks_like_password = host.starts_with(':') || port.contains(|c: char| !c.is_ascii_digit());
+        if !place.contains('@') && looks_like_password {
+            return HIDDEN.to_owned();
+        }
     }
     let mut shown = scheme;
     match place.rsplit_once('@') {
@@ -489,6 +599,10 @@ mod tests {
             ("127.0.0.1:6379", "127.0.0.1:6379"),
             ("redis://[::1]/1", "redis://[::1]/1"),
             ("redis://:1234", "***"),
+            ("rediss://me:p,w@one:1,two,[::1]:2/3", "rediss://***@one:1,two,[::1]:2/3"),
+            ("redis://one:1,two,[::1]:2/3", "redis://one:1,two,[::1]:2/3"),
+            ("redis://me:pw,two:1", "***"),
+            ("redis://two:1,me:pw", "***"),
             ("redis://me:pw", "***"),
         ];
         for (url, shown) in cases {
@@ -505,15 +619,35 @@ mod tests {
             ("redis://h/x", "invalid database number"),
             ("redis://h/-1", "below 0"),
             ("redis+unix://tmp/s.sock", "missing path"),
-            ("rediss://h", "TLS"),
+            ("redis://", "missing hostname"),
+            ("redis://a,,b", "missing hostname"),
+            ("redis://a,b:x", "not a Redis URL"),
+            ("redis://a,0.0.0.0", "wildcard"),
+            ("rediss://h/#insecure", "an unencoded #"),
+            ("redis://a,b/x", "invalid database number"),
         ];
         for (url, why) in cases {
             let error = url.parse::<RedisUrl>().unwrap_err();
             assert!(error.contains(why), "{url}: {error}");
         }
-        for url in ["redis://h", "unix:///s?db=1&pass=p", "redis://[::1]:1/0"] {
+        for url in ["redis://h", "unix:///s?db=1&pass=p", "redis://[::1]:1/0", "rediss://h"] {
             assert!(url.parse::<RedisUrl>().is_ok(), "{url}");
         }
+        let many = |count: usize| format!("redis://{}", vec!["h"; count].join(","));
+        assert!(many(HOSTS_MAX).parse::<RedisUrl>().is_ok());
+        assert_eq!(many(HOSTS_MAX + 1).parse::<RedisUrl>().unwrap_err(), "33 hosts: at most 32");
+    }
+
+    #[test]
+    fn several_hosts_share_what_stands_around_them() {
+        let url: RedisUrl = "rediss://me:p%40,w@one:1,two,[::1]:2/3".parse().unwrap();
+        let expected = [("one".to_owned(), 1), ("two".to_owned(), 9), ("::1".to_owned(), 2)];
+        assert_eq!(url.places(9), expected);
+        assert_eq!(url.expose(), "rediss://me:p%40,w@one:1/3");
+        assert!(url.is_tls() && url.has_password());
+        assert_eq!(url.database(), 3);
+        let url: RedisUrl = "redis+unix:///run/r.sock?db=2".parse().unwrap();
+        assert_eq!((url.places(9), url.database(), url.is_tls()), (vec![], 2, false));
     }
 
     #[test]

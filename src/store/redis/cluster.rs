@@ -283,7 +283,8 @@ impl Shared {
         let _on = self.runtime.enter();
         // The seeds share login and TLS: any of them will do.
         let endpoint = self.seeds[0].at(&to.host, to.port);
-        Member { node: Node::start(Options { endpoint, ..self.options.clone() }), host: to.host.clone() }
+        let options = Options { target: endpoint.into(), ..self.options.clone() };
+        Member { node: Node::start(options), host: to.host.clone() }
     }
 }
 

@@ -39,7 +39,7 @@ impl Node {
         let settings = options.breaker;
         let connect_timeout = options.connect_timeout;
         let gate = Arc::new(Gate {
-            address: options.endpoint.to_string().into(),
+            address: options.target.to_string().into(),
             timeout: settings.timeout,
             calm: AtomicBool::new(true),
             breaker: Mutex::new(Breaker::new(settings)),

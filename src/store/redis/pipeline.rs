@@ -32,7 +32,7 @@ use tokio::task::JoinSet;
 use tokio::time::Sleep;
 
 use super::breaker;
-use super::pool::{Connection, DialError, Endpoint, Observer, Pool};
+use super::pool::{Connection, DialError, Observer, Pool, Target};
 use super::refusal::{After, Refusal};
 
 /// Calls that may wait in one pipeline by default. With answers in 10 ms this is 400,000 calls a second
@@ -73,7 +73,7 @@ pub struct Pipeline {
 #[derive(Clone)]
 pub struct Options {
     /// Where Redis is.
-    pub endpoint: Endpoint,
+    pub target: Target,
     /// Connections, each with a worker; at least 1. Fewer make larger batches.
     pub connections: u32,
     /// The bound for a dial, from the address to the answered handshake; more than zero.
@@ -91,9 +91,9 @@ pub struct Options {
 impl Options {
     /// The defaults, with nobody observing.
     #[must_use]
-    pub fn new(endpoint: Endpoint) -> Options {
+    pub fn new(target: impl Into<Target>) -> Options {
         Options {
-            endpoint,
+            target: target.into(),
             connections: CONNECTIONS,
             connect_timeout: CONNECT_TIMEOUT,
             queue_max: QUEUE_MAX,
@@ -115,7 +115,7 @@ impl Pipeline {
         assert!(options.queue_max > 0, "a queue holds at least one call");
         assert!(options.batch_max > 0, "a batch has at least one call");
         let queue = Arc::new(Queue::new(options.queue_max));
-        let pool = Pool::new(options.endpoint, options.connections, options.connect_timeout, options.observer.clone());
+        let pool = Pool::new(options.target, options.connections, options.connect_timeout, options.observer.clone());
         let mut tasks = JoinSet::new();
         for _ in 0..options.connections {
             let worker = Worker {

@@ -162,7 +162,7 @@ impl Shared {
             Candidate::InUse(member) => member,
             Candidate::Other(endpoint) => {
                 let host = endpoint.host_and_port().map_or("localhost", |(host, _)| host).into();
-                let options = Options { endpoint, connections: 1, ..self.options.clone() };
+                let options = Options { target: endpoint.into(), connections: 1, ..self.options.clone() };
                 Arc::new(Member { node: Node::start(options), host })
             }
         };

@@ -1,0 +1,86 @@
+//! From the settings of Redis to what the store is given: where each server is, and how it is dialled.
+//!
+//! Not in here: which limits go to which server, and the stores themselves (stores.rs).
+
+use std::sync::Arc;
+
+use crate::config::settings::{self, RedisServer, RedisTls, Secret, Topology};
+use crate::store::redis::pipeline::Options;
+use crate::store::redis::pool::{Endpoint, EndpointError, Identity, Observer, Sentinels, Target, TlsFiles};
+
+/// The port of a Redis where the URL has none.
+const REDIS_PORT: u16 = 6379;
+/// The port of a sentinel where the URL has none.
+const SENTINEL_PORT: u16 = 26379;
+
+/// What one Redis is made of.
+#[derive(Clone)]
+pub(super) enum Place {
+    /// One server at a time.
+    Node(Target),
+    /// A cluster, found by these nodes.
+    Cluster(Vec<Endpoint>),
+}
+
+/// The first Redis, and the one for limits per second where there is one. Every file that belongs to them was
+/// read once.
+///
+/// # Errors
+/// With the first address or file that cannot be used.
+pub(super) fn places(redis: &settings::Redis) -> Result<(Place, Option<Place>), EndpointError> {
+    let first = place(&redis.server, &redis.tls)?;
+    let second = redis.per_second.as_ref().map(|server| place(server, &redis.tls)).transpose()?;
+    Ok((first, second))
+}
+
+/// How `target` is dialled and used: the same for every Redis.
+pub(super) fn options(redis: &settings::Redis, target: Target, observer: Arc<dyn Observer>) -> Options {
+    let mut options = Options::new(target);
+    options.connections = redis.pool_size;
+    options.connect_timeout = redis.connect_timeout;
+    options.queue_max = redis.queue;
+    options.batch_max = redis.batch_max;
+    options.observer = observer;
+    options
+}
+
+fn place(server: &RedisServer, tls: &RedisTls) -> Result<Place, EndpointError> {
+    let username = server.username.as_ref().map(Secret::expose);
+    let password = server.password.as_ref().map(Secret::expose);
+    let mut endpoint = Endpoint::parse(server.url.expose())?.with_tls(tls_files(tls)).with_login(username, password);
+    if let Some(path) = &server.password_file {
+        endpoint = endpoint.with_password_file(path);
+    }
+    endpoint.check()?;
+    match (server.topology, &server.sentinel) {
+        (Topology::Cluster, _) => {
+            let places = server.url.places(REDIS_PORT);
+            Ok(Place::Cluster(places.iter().map(|(host, port)| endpoint.at(host, *port)).collect()))
+        }
+        (_, Some(sentinel)) => {
+            let username = sentinel.username.as_ref().map(Secret::expose);
+            let password = sentinel.password.as_ref().map(Secret::expose);
+            let mut asked = endpoint.clone().without_login().with_login(username, password);
+            if let Some(path) = &sentinel.password_file {
+                asked = asked.with_password_file(path);
+            }
+            asked.check()?;
+            let places = server.url.places(SENTINEL_PORT);
+            let sentinels = places.iter().map(|(host, port)| asked.at(host, *port)).collect();
+            Ok(Place::Node(Sentinels::new(&sentinel.master, sentinels, endpoint).into()))
+        }
+        (_, None) => Ok(Place::Node(endpoint.into())),
+    }
+}
+
+fn tls_files(tls: &RedisTls) -> TlsFiles {
+    TlsFiles {
+        ca: tls.ca_file.clone(),
+        identity: tls
+            .cert_file
+            .clone()
+            .zip(tls.key_file.clone())
+            .map(|(certificate, key)| Identity { certificate, key }),
+        server_name: tls.server_name.clone(),
+    }
+}

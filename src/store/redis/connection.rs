@@ -1,0 +1,388 @@
+//! One open connection to Redis: the greeting, a batch and its answers, and the meter that tells whether
+//! anything of a batch has left this process.
+//!
+//! Not in here: how the stream below was opened (endpoint.rs), and when a connection is used again
+//! (pool.rs).
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use parking_lot::Mutex;
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, Cmd, ErrorKind, RedisConnectionInfo, RedisError, ServerError, ServerErrorKind, Value,
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::refusal::{self, Refusal};
+
+/// The most bytes that the answers to one batch may take. The largest honest answer (every call of a
+/// batch with the most charges) stays below it; a server that sends more is not one that we know.
+pub const REPLIES_BYTES_MAX: usize = 16 << 20;
+
+/// The name that a connection shows in `CLIENT LIST`.
+const CLIENT_NAME: &str = "weir";
+
+/// One connection, used by one batch at a time.
+///
+/// redis' multiplexed connection is two halves: one takes requests, the other, the driver, does the
+/// reading and writing and is usually a task of its own. Here the driver is polled by whoever waits
+/// for the answer. That saves two switches of task for each batch, and nothing moves on the socket
+/// unless somebody waits: a batch that is given up writes nothing more, and dropping the connection
+/// closes it on the spot.
+pub struct Connection {
+    requests: MultiplexedConnection,
+    driver: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// The driver has ended: the socket is closed or of no use.
+    closed: bool,
+    /// Something was sent whose answer was not read. Never used again.
+    unanswered: bool,
+    meter: Arc<Meter>,
+}
+
+impl Connection {
+    /// Logs in on a stream that `meter` measures, and asks for a first answer: a server that accepts
+    /// connections but is stopped, still loading, or wants a password is found here, before a call is sent
+    /// to it.
+    ///
+    /// # Errors
+    ///
+    /// Why the server is not one to use, for people.
+    pub(super) async fn greet<S>(
+        stream: S,
+        meter: Arc<Meter>,
+        login: &RedisConnectionInfo,
+    ) -> Result<Connection, Unusable>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let heard = Arc::new(Heard::default());
+        let greeted = Connection::log_in(Attentive { stream, heard: heard.clone() }, meter, login).await;
+        let last_words = heard.stop();
+        match greeted {
+            // What Redis says first is why it closes: the rest is told in other words, or not at all.
+            Err(error) if error.code().is_none() => Err(last_words.map_or(error, RedisError::from).into()),
+            Err(error) => Err(error.into()),
+            Ok(connection) => Ok(connection),
+        }
+    }
+
+    async fn log_in<S>(
+        stream: Attentive<S>,
+        meter: Arc<Meter>,
+        login: &RedisConnectionInfo,
+    ) -> Result<Connection, RedisError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        meter.allow(REPLIES_BYTES_MAX);
+        // Both timeouts are ours: the dial has a bound, and each call has a deadline.
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let (requests, driver) = MultiplexedConnection::new_with_config(login, stream, config).await?;
+        let mut connection = Connection { requests, driver: Box::pin(driver), closed: false, unanswered: false, meter };
+        let mut greeting = redis::pipe();
+        greeting.cmd("CLIENT").arg("SETNAME").arg(CLIENT_NAME);
+        greeting.cmd("PING");
+        let answers = connection.exchange(&greeting).await?;
+        // A user may be denied both commands and still be the right one.
+        match answers.into_iter().nth(1) {
+            Some(Value::ServerError(error)) if error.kind() != Some(ServerErrorKind::NoPerm) => Err(error.into()),
+            _ => Ok(connection),
+        }
+    }
+
+    /// Sends one command and returns its answer.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, or when it is an error of the server; for people.
+    pub(super) async fn ask(&mut self, command: Cmd) -> Result<Value, Unusable> {
+        let mut batch = redis::pipe();
+        batch.add_command(command);
+        let answers = self.exchange(&batch).await?;
+        match answers.into_iter().next() {
+            Some(Value::ServerError(error)) => Err(RedisError::from(error).into()),
+            Some(answer) => Ok(answer),
+            None => Err("no answer".to_owned().into()),
+        }
+    }
+
+    /// Sends `batch` (not empty) as one pipeline and returns one answer for each command, an answer
+    /// that is an error of the server included. Nothing is sent twice.
+    ///
+    /// The connection is unfit from the first poll until all answers are in: so it is not used again
+    /// where this future fails or is dropped.
+    ///
+    /// # Errors
+    ///
+    /// When the connection breaks, answers what is no RESP, or answers more than
+    /// [`REPLIES_BYTES_MAX`].
+    pub async fn exchange(&mut self, batch: &redis::Pipeline) -> Result<Vec<Value>, RedisError> {
+        self.unanswered = true;
+        self.meter.allow(REPLIES_BYTES_MAX);
+        let Connection { requests, driver, closed, .. } = self;
+        let mut request = pin!(requests.send_packed_commands(batch, 0, batch.len()));
+        let answers = poll_fn(|context| {
+            // The request before the driver, so that the driver finds it; and again after, for the
+            // answer that the driver may have read.
+            if let Poll::Ready(answers) = request.as_mut().poll(context) {
+                return Poll::Ready(answers);
+            }
+            if !*closed {
+                *closed = driver.as_mut().poll(context).is_ready();
+            }
+            request.as_mut().poll(context)
+        })
+        .await;
+        match answers {
+            Ok(answers) if answers.len() == batch.len() => {
+                self.unanswered = false;
+                Ok(answers)
+            }
+            Ok(_) => Err((ErrorKind::Parse, "answers and calls differ in number").into()),
+            Err(_) if self.meter.overrun() => {
+                Err((ErrorKind::Parse, "the answers to one batch take too many bytes").into())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Bytes written to the socket so far. If it stands where it stood before a batch that failed,
+    /// nothing of that batch has left this process.
+    #[must_use]
+    pub fn bytes_written(&self) -> u64 {
+        self.meter.written.load(Ordering::Relaxed)
+    }
+
+    /// Closes the connection instead of giving it back: it works, but not for us (a replica, or a
+    /// server that is still loading).
+    pub fn condemn(&mut self) {
+        self.unanswered = true;
+    }
+
+    /// It can be used for another batch.
+    pub(super) fn fit(&self) -> bool {
+        !self.closed && !self.unanswered
+    }
+
+    /// Lets it notice that its peer has closed it.
+    pub(super) fn drive(&mut self, context: &mut Context<'_>) {
+        if !self.closed {
+            self.closed = self.driver.as_mut().poll(context).is_ready();
+        }
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("closed", &self.closed)
+            .field("unanswered", &self.unanswered)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a server is not one to use.
+#[derive(Clone, Debug)]
+pub(super) struct Unusable {
+    /// A word for metrics: that of the error by which Redis refused us, or [`NO_CONNECTION`].
+    pub(super) kind: &'static str,
+    /// A sentence for people, without secrets.
+    pub(super) text: String,
+}
+
+/// The word where no Redis has answered.
+pub(super) const NO_CONNECTION: &str = "no_connection";
+
+impl From<String> for Unusable {
+    fn from(text: String) -> Unusable {
+        Unusable { kind: NO_CONNECTION, text }
+    }
+}
+
+impl From<RedisError> for Unusable {
+    fn from(error: RedisError) -> Unusable {
+        let Some(code) = error.code() else {
+            return Unusable::from(error.to_string());
+        };
+        let said = error.detail().unwrap_or_default();
+        let text = format!("{code} {said}").trim_end().to_owned();
+        match Refusal::of_parts(code, said).kind {
+            kind @ "wrongpass" => {
+                Unusable { kind, text: format!("it does not accept the user or the password ({code})") }
+            }
+            kind if kind == refusal::OTHER.kind => Unusable::from(text),
+            kind => Unusable { kind, text },
+        }
+    }
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// What is remembered of the answers to a greeting, in bytes: a few of Redis' errors.
+const HEARD_BYTES_MAX: usize = 1024;
+
+/// What a server said until it was greeted. Atomics and a mutex only because the stream is owned by the driver; one
+/// task touches both.
+#[derive(Debug, Default)]
+struct Heard {
+    greeted: AtomicBool,
+    bytes: Mutex<Vec<u8>>,
+}
+
+impl Heard {
+    fn listen(&self, bytes: &[u8]) {
+        if !self.greeted.load(Ordering::Relaxed) {
+            let mut heard = self.bytes.lock();
+            let room = HEARD_BYTES_MAX - heard.len();
+            heard.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        }
+    }
+
+    /// Ends the greeting, and returns the last error that was heard.
+    fn stop(&self) -> Option<ServerError> {
+        self.greeted.store(true, Ordering::Relaxed);
+        let heard = std::mem::take(&mut *self.bytes.lock());
+        let mut last = None;
+        for line in heard.split_inclusive(|&byte| byte == b'\n') {
+            // A user may be denied what a greeting asks, and still be the right one.
+            if let Ok(Value::ServerError(error)) = redis::parse_redis_value(line)
+                && error.kind() != Some(ServerErrorKind::NoPerm)
+            {
+                last = Some(error);
+            }
+        }
+        last
+    }
+}
+
+/// A stream of which is remembered what it said first. A server that has too many clients, say, tells so and closes
+/// before anything is asked, and redis' handshake then only knows that the pipe is broken.
+struct Attentive<S> {
+    stream: S,
+    heard: Arc<Heard>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Attentive<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let result = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.heard.listen(&buffer.filled()[before..]);
+        result
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Attentive<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write(context, bytes);
+        if let Poll::Ready(Err(_)) = result {
+            // A server that has closed may have said why, and nobody reads it any more.
+            let mut last_words = [0; HEARD_BYTES_MAX];
+            let mut buffer = ReadBuf::new(&mut last_words);
+            if Pin::new(&mut self.stream).poll_read(context, &mut buffer).is_ready() {
+                self.heard.listen(buffer.filled());
+            }
+        }
+        result
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// What one connection has written, and what it may still read for this batch. Atomics only because
+/// the stream is owned by the driver; one task touches both.
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    written: AtomicU64,
+    readable: AtomicUsize,
+    overrun: AtomicBool,
+}
+
+impl Meter {
+    fn allow(&self, bytes: usize) {
+        self.readable.store(bytes, Ordering::Relaxed);
+    }
+
+    fn overrun(&self) -> bool {
+        self.overrun.load(Ordering::Relaxed)
+    }
+
+    fn read(&self, bytes: usize) -> io::Result<()> {
+        let readable = self.readable.load(Ordering::Relaxed);
+        if bytes > readable {
+            self.overrun.store(true, Ordering::Relaxed);
+            // Of the kinds that redis takes for the end of the connection.
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        self.readable.store(readable - bytes, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// A stream whose bytes are counted as they pass, in both directions.
+///
+/// Under TLS this is the stream below it: what TLS keeps back has not left the process, and records that
+/// carry no batch (a new key, an alert) can only make us believe that something was sent.
+pub(super) struct Metered<S> {
+    stream: S,
+    meter: Arc<Meter>,
+}
+
+impl<S> Metered<S> {
+    pub(super) fn new(stream: S, meter: &Arc<Meter>) -> Metered<S> {
+        meter.allow(REPLIES_BYTES_MAX);
+        Metered { stream, meter: meter.clone() }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let result = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if let Poll::Ready(Ok(())) = result {
+            self.meter.read(buffer.filled().len() - before)?;
+        }
+        result
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write(context, bytes);
+        if let Poll::Ready(Ok(written)) = result {
+            self.meter.written.fetch_add(written as u64, Ordering::Relaxed);
+        }
+        result
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

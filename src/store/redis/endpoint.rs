@@ -1,0 +1,438 @@
+//! Where a Redis is, who we are there, and how a connection to it is opened: by TCP, through TLS or a Unix
+//! socket.
+//!
+//! Not in here: what a connection does once it is open (connection.rs), which server is the master of
+//! several (sentinel.rs), and how certificates and keys are read (tls.rs).
+//!
+//! A password in a file is read again at every dial, and so are the files of TLS: whoever replaces them
+//! need not restart anything. Where the new one cannot be used the last good one stays in force, and the
+//! observer is told.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
+use redis::{ConnectionAddr, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
+use tokio::net::{TcpStream, UnixStream};
+
+use super::connection::{Connection, Meter, Metered, Unusable};
+use super::files::{self, FileError, Gate, Reread};
+use super::pool::Observer;
+use super::sentinel::Sentinels;
+use super::tls::{Tls, TlsFiles};
+
+/// How long a TCP connection may be silent before the kernel asks the peer whether it is still there.
+/// Finds peers that vanished without a word while a connection waits in the pool.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
+
+/// The time between two such questions, of which the system's default number (nine on Linux) may stay
+/// unanswered.
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
+
+/// The largest file of a password, in bytes, its line end included.
+pub const PASSWORD_FILE_BYTES_MAX: u64 = 4096;
+
+/// What a pool dials: a place, or whatever place the sentinels name at that moment.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// Always the same place.
+    Fixed(Endpoint),
+    /// The master that sentinels name, asked at every dial.
+    Sentinel(Arc<Sentinels>),
+}
+
+impl Target {
+    /// Reads every file that a dial would read, so that a mistake is known before the first one.
+    ///
+    /// # Errors
+    ///
+    /// With the first file that cannot be used.
+    pub fn check(&self) -> Result<(), EndpointError> {
+        match self {
+            Target::Fixed(endpoint) => endpoint.check(),
+            Target::Sentinel(sentinels) => sentinels.check(),
+        }
+    }
+}
+
+impl From<Endpoint> for Target {
+    fn from(endpoint: Endpoint) -> Target {
+        Target::Fixed(endpoint)
+    }
+}
+
+impl From<Sentinels> for Target {
+    fn from(sentinels: Sentinels) -> Target {
+        Target::Sentinel(Arc::new(sentinels))
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Fixed(endpoint) => endpoint.fmt(f),
+            Target::Sentinel(sentinels) => sentinels.fmt(f),
+        }
+    }
+}
+
+/// One place that can be dialled, and who we are there. Shows itself without user and password. Cheap to
+/// clone: clones share what they read from files.
+#[derive(Clone)]
+pub struct Endpoint {
+    place: Place,
+    access: Arc<Access>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+enum Place {
+    Tcp { host: Arc<str>, port: u16 },
+    Unix(Arc<Path>),
+}
+
+#[derive(Clone)]
+struct Access {
+    username: Option<Box<str>>,
+    password: Password,
+    database: i64,
+    tls: Option<Arc<Tls>>,
+}
+
+#[derive(Clone)]
+enum Password {
+    None,
+    Given(Arc<str>),
+    File(Arc<PasswordFile>),
+}
+
+struct PasswordFile {
+    path: PathBuf,
+    reread: Reread<Arc<str>>,
+    gate: Gate,
+}
+
+impl Endpoint {
+    /// Reads `redis://[user:password@]host[:port][/db]`, the same with `rediss://` for TLS, or
+    /// `redis+unix:///path` or `unix:///path` (with `?db=`, `?user=` and `?pass=`). User and password are
+    /// percent-encoded there. TLS trusts the usual public authorities, see [`Endpoint::with_tls`].
+    ///
+    /// # Errors
+    ///
+    /// When the URL is none of these. The error never shows the URL, since it may hold a password.
+    pub fn parse(url: &str) -> Result<Endpoint, EndpointError> {
+        let refused = |reason: &str| Err(EndpointError::Url(reason.into()));
+        // redis' own parser knows TLS only together with its own way to do it.
+        let (plain, tls) = match url.split_once("://") {
+            Some(("rediss", rest)) => (format!("redis://{rest}"), true),
+            Some(("valkeys", rest)) => (format!("valkey://{rest}"), true),
+            _ => (url.to_owned(), false),
+        };
+        if plain.contains('#') {
+            // It would begin what the parser drops in silence.
+            return refused("an unencoded # in it");
+        }
+        // Only the fixed part of redis' error is shown: what follows it may quote the URL.
+        let info = match plain.into_connection_info() {
+            Ok(info) => info,
+            Err(error) => {
+                let text = error.to_string().to_ascii_lowercase();
+                return refused(text.split(" - ").next().unwrap_or_default());
+            }
+        };
+        let place = match info.addr() {
+            ConnectionAddr::Tcp(host, _) if host.contains(',') => return refused("several hosts"),
+            ConnectionAddr::Tcp(host, port) => Place::Tcp { host: host.as_str().into(), port: *port },
+            ConnectionAddr::Unix(path) => Place::Unix(path.as_path().into()),
+            _ => return refused("an unknown kind of address"),
+        };
+        let login = info.redis_settings();
+        let access = Access {
+            username: login.username().map(Into::into),
+            password: login.password().map_or(Password::None, |password| Password::Given(password.into())),
+            database: login.db(),
+            tls: tls.then(|| Arc::new(Tls::new(TlsFiles::default()))),
+        };
+        Ok(Endpoint { place, access: Arc::new(access) })
+    }
+
+    /// Another place with the same login, database and TLS.
+    #[must_use]
+    pub fn at(&self, host: &str, port: u16) -> Endpoint {
+        Endpoint { place: Place::Tcp { host: host.into(), port }, access: self.access.clone() }
+    }
+
+    /// The host and port of a place that is reached over TCP.
+    #[must_use]
+    pub fn host_and_port(&self) -> Option<(&str, u16)> {
+        match &self.place {
+            Place::Tcp { host, port } => Some((host, *port)),
+            Place::Unix(_) => None,
+        }
+    }
+
+    /// The same place under another name: each part that is given replaces what the URL said.
+    #[must_use]
+    pub fn with_login(mut self, username: Option<&str>, password: Option<&str>) -> Endpoint {
+        let access = Arc::make_mut(&mut self.access);
+        if let Some(username) = username {
+            access.username = Some(username.into());
+        }
+        if let Some(password) = password {
+            access.password = Password::Given(password.into());
+        }
+        self
+    }
+
+    /// The same place, without a login and in database 0.
+    #[must_use]
+    pub fn without_login(mut self) -> Endpoint {
+        let access = Arc::make_mut(&mut self.access);
+        access.username = None;
+        access.password = Password::None;
+        access.database = 0;
+        self
+    }
+
+    /// The same place with the password that a file holds at the moment of each dial, without the line end
+    /// after it. At most [`PASSWORD_FILE_BYTES_MAX`] bytes.
+    #[must_use]
+    pub fn with_password_file(mut self, path: &Path) -> Endpoint {
+        let file = PasswordFile { path: path.to_owned(), reread: Reread::default(), gate: Gate::default() };
+        Arc::make_mut(&mut self.access).password = Password::File(Arc::new(file));
+        self
+    }
+
+    /// The same place with TLS of one's own. Nothing changes where the URL did not ask for TLS.
+    #[must_use]
+    pub fn with_tls(mut self, files: TlsFiles) -> Endpoint {
+        if self.access.tls.is_some() {
+            Arc::make_mut(&mut self.access).tls = Some(Arc::new(Tls::new(files)));
+        }
+        self
+    }
+
+    /// Reads every file that a dial would read.
+    ///
+    /// # Errors
+    ///
+    /// With the first file that cannot be used.
+    pub fn check(&self) -> Result<(), EndpointError> {
+        if let Password::File(file) = &self.access.password {
+            file.read(&())?;
+        }
+        if let Some(tls) = &self.access.tls {
+            tls.config(&())?;
+        }
+        Ok(())
+    }
+
+    /// Opens a connection, from the address to the answered greeting. Has no bound of its own.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, for people. Never shows a password.
+    pub(super) async fn open(&self, observer: &Arc<dyn Observer>) -> Result<Connection, Unusable> {
+        let login = self.login(observer).await?;
+        let meter = Arc::new(Meter::default());
+        let (host, port) = match &self.place {
+            Place::Tcp { host, port } => (host, *port),
+            Place::Unix(path) => {
+                let stream = UnixStream::connect(path).await.map_err(|error| error.to_string())?;
+                return Connection::greet(Metered::new(stream, &meter), meter, &login).await;
+            }
+        };
+        let stream = connect(host, port).await.map_err(|error| error.to_string())?;
+        let Some(tls) = &self.access.tls else {
+            return Connection::greet(Metered::new(stream, &meter), meter, &login).await;
+        };
+        // The meter is below TLS: what has not passed it has not left this process, in any form.
+        let stream = tls.clone().handshake(host, Metered::new(stream, &meter), observer).await?;
+        Connection::greet(stream, meter, &login).await
+    }
+
+    async fn login(&self, observer: &Arc<dyn Observer>) -> Result<RedisConnectionInfo, String> {
+        let mut login = RedisConnectionInfo::default()
+            .set_protocol(ProtocolVersion::RESP2)
+            .set_skip_set_lib_name()
+            .set_db(self.access.database);
+        if let Some(username) = &self.access.username {
+            login = login.set_username(username);
+        }
+        match &self.access.password {
+            Password::None => {}
+            Password::Given(password) => login = login.set_password(password),
+            Password::File(file) => {
+                let (reader, observer) = (file.clone(), observer.clone());
+                let password = files::off_the_runtime(&file.gate, move || reader.read(&*observer)).await?;
+                login = login.set_password(password);
+            }
+        }
+        Ok(login)
+    }
+}
+
+impl PasswordFile {
+    fn read(&self, observer: &dyn Observer) -> Result<Arc<str>, FileError> {
+        self.reread.read(observer, |_| {
+            let refused = |reason: &str| FileError::new(&self.path, reason);
+            let bytes = files::read_bounded(&self.path, PASSWORD_FILE_BYTES_MAX)?;
+            // What it holds is not shown, whatever is wrong with it.
+            let text = String::from_utf8(bytes).map_err(|_| refused("not UTF-8"))?;
+            let text = text.strip_suffix('\n').unwrap_or(&text);
+            let text = text.strip_suffix('\r').unwrap_or(text);
+            if text.is_empty() {
+                return Err(refused("holds no password"));
+            }
+            Ok(text.into())
+        })
+    }
+}
+
+async fn connect(host: &str, port: u16) -> std::io::Result<TcpStream> {
+    let stream = TcpStream::connect((host, port)).await?;
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
+    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+    Ok(stream)
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Place::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Place::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Place::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Endpoint({self})")
+    }
+}
+
+/// An address of Redis that cannot be used.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum EndpointError {
+    /// The URL is none that is known.
+    #[error(
+        "cannot use this redis url: {0} (known: redis://[user:password@]host[:port][/db], rediss:// for tls, \
+         redis+unix:///path)"
+    )]
+    Url(Box<str>),
+    /// A file that belongs to it cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_shows_where_and_never_who() {
+        let check = |url: &str, expected: &str| {
+            let endpoint = Endpoint::parse(url).unwrap();
+            assert_eq!(endpoint.to_string(), expected, "{url}");
+            assert_eq!(format!("{endpoint:?}"), format!("Endpoint({expected})"));
+        };
+        check("redis://cache", "cache:6379");
+        check("redis://:secret@127.0.0.1:7000/3", "127.0.0.1:7000");
+        check("redis://weir:secret@cache:7000", "cache:7000");
+        check("rediss://weir:secret@cache:7000", "cache:7000");
+        check("redis://:secret@[::1]:7000", "[::1]:7000");
+        check("redis+unix:///run/redis.sock", "/run/redis.sock");
+        check("unix:///run/redis.sock?pass=secret", "/run/redis.sock");
+    }
+
+    async fn login(endpoint: &Endpoint) -> (Option<String>, Option<String>, i64) {
+        let observer: Arc<dyn Observer> = Arc::new(());
+        let login = endpoint.login(&observer).await.unwrap();
+        (login.username().map(str::to_owned), login.password().map(str::to_owned), login.db())
+    }
+
+    fn is(username: &str, password: &str, database: i64) -> (Option<String>, Option<String>, i64) {
+        (Some(username.to_owned()), Some(password.to_owned()), database)
+    }
+
+    #[tokio::test]
+    async fn a_login_of_its_own_replaces_the_one_in_the_url() {
+        let endpoint = Endpoint::parse("redis://weir:secret@cache/3").unwrap();
+        assert_eq!(login(&endpoint).await, is("weir", "secret", 3));
+        let endpoint = endpoint.with_login(None, Some("other"));
+        assert_eq!(login(&endpoint).await, is("weir", "other", 3));
+        assert_eq!(login(&endpoint.clone().with_login(Some("ops"), None)).await, is("ops", "other", 3));
+        assert_eq!(login(&endpoint.without_login()).await, (None, None, 0));
+    }
+
+    #[tokio::test]
+    async fn another_place_keeps_login_database_and_tls() {
+        let endpoint = Endpoint::parse("rediss://weir:secret@cache/3").unwrap();
+        let other = endpoint.at("10.0.0.7", 7001);
+        assert_eq!(other.to_string(), "10.0.0.7:7001");
+        assert_eq!(login(&other).await, is("weir", "secret", 3));
+        assert!(other.access.tls.is_some());
+        assert!(Endpoint::parse("redis://cache").unwrap().with_tls(TlsFiles::default()).access.tls.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_password_file_is_read_again_each_time_and_the_last_good_one_is_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("password");
+        let endpoint = Endpoint::parse("redis://weir@cache").unwrap().with_password_file(&path);
+        let text = endpoint.check().unwrap_err().to_string();
+        assert_eq!(text, format!("{}: cannot be opened: No such file or directory (os error 2)", path.display()));
+        for (written, expected) in [
+            ("first", "first"),
+            ("second\n", "second"),
+            ("third\r\n", "third"),
+            (" with blanks \n\n", " with blanks \n"),
+            ("", " with blanks \n"),
+            ("\n", " with blanks \n"),
+        ] {
+            std::fs::write(&path, written).unwrap();
+            assert_eq!(login(&endpoint.at("cache", 1)).await, is("weir", expected, 0), "{written:?}");
+        }
+    }
+
+    #[test]
+    fn a_password_file_that_cannot_be_used_is_named_and_not_shown() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("password");
+        let max = usize::try_from(PASSWORD_FILE_BYTES_MAX).unwrap();
+        for (written, reason) in [
+            (b"".to_vec(), "holds no password"),
+            (b"\n".to_vec(), "holds no password"),
+            (b"secret\xff".to_vec(), "not UTF-8"),
+            (b"secret".repeat(max), "more than 4096 bytes"),
+        ] {
+            std::fs::write(&path, written).unwrap();
+            let endpoint = Endpoint::parse("redis://cache").unwrap().with_password_file(&path);
+            let text = endpoint.check().unwrap_err().to_string();
+            assert_eq!(text, format!("{}: {reason}", path.display()));
+        }
+        std::fs::write(&path, vec![b'x'; max]).unwrap();
+        Endpoint::parse("redis://cache").unwrap().with_password_file(&path).check().unwrap();
+    }
+
+    #[test]
+    fn what_is_no_redis_url_is_refused_without_showing_it() {
+        let check = |url: &str, expected: &str| {
+            let error = Endpoint::parse(url).map(drop).unwrap_err().to_string();
+            assert!(error.contains(expected), "{url}: {error}");
+            assert!(!error.contains("secret"), "{url}: {error}");
+        };
+        check("", "url: redis url did not parse (");
+        check("cache:6379", "url: redis url did not parse (");
+        check("http://:secret@cache", "url: redis url did not parse (");
+        check("redis://:secret@", "url: redis url did not parse (");
+        check("redis://:secret@cache/secret", "url: invalid database number (");
+        check("redis://:secret@cache?protocol=secret", "url: invalid protocol version (");
+        check("redis://:secret@cache,other", "url: several hosts (");
+        check("rediss://:secret@cache/#insecure", "url: an unencoded # in it (");
+        check("redis+unix://secret", "url: missing path (");
+    }
+}

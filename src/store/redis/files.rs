@@ -1,0 +1,95 @@
+//! Files that are read again at every dial: passwords, certificates and keys, which others replace while
+//! weir runs.
+//!
+//! Not in here: what a file holds (endpoint.rs, tls.rs).
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::pool::Observer;
+
+/// A file that cannot be used. Shows its path and what is wrong, and nothing of what it holds.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {problem}", .path.display())]
+pub struct FileError {
+    path: PathBuf,
+    problem: String,
+}
+
+impl FileError {
+    pub(super) fn new(path: &Path, problem: impl Into<String>) -> FileError {
+        FileError { path: path.to_owned(), problem: problem.into() }
+    }
+}
+
+/// What files held when they were last found good.
+pub(super) struct Reread<T> {
+    last: Mutex<Option<T>>,
+}
+
+impl<T> Default for Reread<T> {
+    fn default() -> Reread<T> {
+        Reread { last: Mutex::new(None) }
+    }
+}
+
+impl<T: Clone> Reread<T> {
+    /// Calls `read` with what was last found good. Where it fails and there is such a thing, that stays in
+    /// force and the observer hears why.
+    pub(super) fn read(
+        &self,
+        observer: &dyn Observer,
+        read: impl FnOnce(Option<&T>) -> Result<T, FileError>,
+    ) -> Result<T, FileError> {
+        let last = self.last.lock().clone();
+        match (read(last.as_ref()), last) {
+            (Ok(read), _) => {
+                *self.last.lock() = Some(read.clone());
+                Ok(read)
+            }
+            (Err(error), Some(last)) => {
+                observer.file_refused(&error);
+                Ok(last)
+            }
+            (Err(error), None) => Err(error),
+        }
+    }
+}
+
+/// Lets one at a time read files off the runtime.
+pub(super) type Gate = Arc<tokio::sync::Mutex<()>>;
+
+/// Reads a file of at most `bytes_max` bytes.
+pub(super) fn read_bounded(path: &Path, bytes_max: u64) -> Result<Vec<u8>, FileError> {
+    let file = File::open(path).map_err(|error| FileError::new(path, format!("cannot be opened: {error}")))?;
+    let mut bytes = Vec::new();
+    file.take(bytes_max + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| FileError::new(path, format!("cannot be read: {error}")))?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(FileError::new(path, format!("more than {bytes_max} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// Reads files on a thread for blocking work: a file system can be slow, and the runtime serves requests.
+/// Where it never answers it costs one thread, however often it is dialled: the others wait at the gate.
+pub(super) async fn off_the_runtime<T: Send + 'static>(
+    gate: &Gate,
+    read: impl FnOnce() -> Result<T, FileError> + Send + 'static,
+) -> Result<T, String> {
+    let guard = gate.clone().lock_owned().await;
+    let reading = tokio::task::spawn_blocking(move || {
+        let read = read();
+        drop(guard);
+        read
+    });
+    match reading.await {
+        Ok(read) => read.map_err(|error| error.to_string()),
+        Err(error) => Err(format!("reading its files failed: {error}")),
+    }
+}

@@ -1,0 +1,197 @@
+//! TLS to Redis: whom we trust, and who we are, from files that may be replaced at any time.
+//!
+//! Not in here: the socket below and the protocol above (endpoint.rs, connection.rs).
+//!
+//! The files are read at every dial, and the handshake's configuration is made anew only when a byte of
+//! them has changed: so sessions are resumed, and a certificate that was rotated is in force at the next
+//! connection. A file that cannot be used, or a certificate and a key that do not belong together because
+//! only one of them was replaced so far, leave the last good ones in force.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, RootCertStore, crypto};
+
+use super::files::{self, FileError, Gate, Reread};
+use super::pool::Observer;
+
+/// The largest file of certificates or a key, in bytes: a bundle of all public authorities has a quarter
+/// of it.
+pub const TLS_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What TLS is made from. The default trusts the public authorities of the Mozilla list that this version
+/// was built with, and has no certificate of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Certificates of the authorities to trust, in PEM, in place of the public ones.
+    pub ca: Option<PathBuf>,
+    /// The client's certificate, followed by its intermediates, and its key; both in PEM.
+    pub identity: Option<Identity>,
+    /// The name that the server's certificate must have, in place of the host that is dialled.
+    pub server_name: Option<String>,
+}
+
+/// Who we are for a server that wants to know it by a certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The certificate, followed by its intermediates.
+    pub certificate: PathBuf,
+    /// Its private key: PKCS#8, SEC1 or PKCS#1, not encrypted.
+    pub key: PathBuf,
+}
+
+/// TLS as it is at the moment.
+pub(super) struct Tls {
+    files: TlsFiles,
+    reread: Reread<Made>,
+    gate: Gate,
+}
+
+/// A configuration and the bytes that it was made from.
+#[derive(Clone)]
+struct Made {
+    from: Arc<Bytes>,
+    config: Arc<ClientConfig>,
+}
+
+#[derive(PartialEq, Eq)]
+struct Bytes {
+    ca: Option<Vec<u8>>,
+    identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Tls {
+    pub(super) fn new(files: TlsFiles) -> Tls {
+        Tls { files, reread: Reread::default(), gate: Gate::default() }
+    }
+
+    /// The configuration that the files say, or the last one that they could be used for.
+    pub(super) fn config(&self, observer: &dyn Observer) -> Result<Arc<ClientConfig>, FileError> {
+        let made = self.reread.read(observer, |last| {
+            let from = self.bytes()?;
+            match last {
+                Some(last) if *last.from == from => Ok(last.clone()),
+                _ => Ok(Made { config: Arc::new(self.make(&from)?), from: Arc::new(from) }),
+            }
+        })?;
+        Ok(made.config)
+    }
+
+    /// Shakes hands on a stream to `host`.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the files or with the peer, for people.
+    pub(super) async fn handshake<S>(
+        self: Arc<Self>,
+        host: &str,
+        stream: S,
+        observer: &Arc<dyn Observer>,
+    ) -> Result<TlsStream<S>, String>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let name = self.files.server_name.as_deref().unwrap_or(host).to_owned();
+        let Ok(name) = ServerName::try_from(name.clone()) else {
+            return Err(format!("no certificate can have the name {name:?}"));
+        };
+        let (gate, observer) = (self.gate.clone(), observer.clone());
+        let config = files::off_the_runtime(&gate, move || self.config(&*observer)).await?;
+        TlsConnector::from(config).connect(name, stream).await.map_err(|error| in_words(&error))
+    }
+
+    fn bytes(&self) -> Result<Bytes, FileError> {
+        let read = |path: &Path| files::read_bounded(path, TLS_FILE_BYTES_MAX);
+        let identity = match &self.files.identity {
+            Some(identity) => Some((read(&identity.certificate)?, read(&identity.key)?)),
+            None => None,
+        };
+        Ok(Bytes { ca: self.files.ca.as_deref().map(read).transpose()?, identity })
+    }
+
+    fn make(&self, bytes: &Bytes) -> Result<ClientConfig, FileError> {
+        let mut roots = RootCertStore::empty();
+        match self.files.ca.as_deref().zip(bytes.ca.as_deref()) {
+            Some((path, pem)) => {
+                for certificate in certificates(path, pem)? {
+                    roots.add(certificate).map_err(|error| FileError::new(path, error.to_string()))?;
+                }
+            }
+            None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
+        }
+        // Of our own choice, whatever else of this process may install as the default.
+        let provider = Arc::new(crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("the provider knows the protocol's versions")
+            .with_root_certificates(roots);
+        let Some((paths, (certificate, key))) = self.files.identity.as_ref().zip(bytes.identity.as_ref()) else {
+            return Ok(config.with_no_client_auth());
+        };
+        let chain = certificates(&paths.certificate, certificate)?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| match error {
+            pem::Error::NoItemsFound => FileError::new(&paths.key, "holds no private key that is not encrypted"),
+            error => FileError::new(&paths.key, not_pem(&error)),
+        })?;
+        config.with_client_auth_cert(chain, key).map_err(|error| match error {
+            Error::InconsistentKeys(_) => {
+                FileError::new(&paths.key, format!("is not the key of {}", paths.certificate.display()))
+            }
+            error => FileError::new(&paths.key, error.to_string()),
+        })
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.files.fmt(f)
+    }
+}
+
+fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, FileError> {
+    let mut found = Vec::new();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        found.push(certificate.map_err(|error| FileError::new(path, not_pem(&error)))?);
+    }
+    if found.is_empty() {
+        return Err(FileError::new(path, "holds no certificate in PEM"));
+    }
+    Ok(found)
+}
+
+/// Without what the error quotes: it may be a line of a key.
+fn not_pem(error: &pem::Error) -> &'static str {
+    match error {
+        pem::Error::MissingSectionEnd { .. } => "not PEM: a section has no end",
+        pem::Error::IllegalSectionStart { .. } => "not PEM: a section begins wrong",
+        pem::Error::Base64Decode(_) => "not PEM: a section is not base64",
+        _ => "not PEM",
+    }
+}
+
+/// What went wrong in a handshake, so that an operator knows which file or name to look at.
+fn in_words(error: &io::Error) -> String {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    match inner {
+        Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+            "its certificate is signed by no authority that is trusted here".to_owned()
+        }
+        Some(Error::InvalidCertificate(CertificateError::NotValidForNameContext { expected, presented })) => {
+            let names = if presented.is_empty() { "no name".to_owned() } else { presented.join(", ") };
+            format!("its certificate is for {names}, and not for {:?}", expected.to_str())
+        }
+        Some(Error::InvalidCertificate(reason)) => format!("its certificate is not accepted: {reason}"),
+        Some(Error::InvalidMessage(_)) => "it does not speak tls".to_owned(),
+        Some(Error::AlertReceived(alert)) => format!("it refused tls: {alert:?}"),
+        Some(other) => format!("tls: {other}"),
+        None if error.kind() == io::ErrorKind::UnexpectedEof => "it closed the connection instead of tls".to_owned(),
+        None => error.to_string(),
+    }
+}
