@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use crate::config::settings::{self, RedisServer, RedisTls, Secret, Topology};
+use crate::store::redis::breaker;
 use crate::store::redis::pipeline::Options;
 use crate::store::redis::pool::{Endpoint, EndpointError, Identity, Observer, Sentinels, Target, TlsFiles};
 
@@ -40,6 +41,13 @@ pub(super) fn options(redis: &settings::Redis, target: Target, observer: Arc<dyn
     options.connect_timeout = redis.connect_timeout;
     options.queue_max = redis.queue;
     options.batch_max = redis.batch_max;
+    options.breaker = breaker::Settings {
+        window: redis.breaker.window,
+        calls: redis.breaker.calls,
+        error_percent: redis.breaker.error_percent,
+        probe: redis.breaker.probe,
+        timeout: redis.timeout,
+    };
     options.observer = observer;
     options
 }

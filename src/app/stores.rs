@@ -1,46 +1,58 @@
-//! Which store, and one for each runtime that needs its own.
+//! Which stores, and those of each runtime that needs its own.
+//!
+//! Not here: how a Redis is dialled (redis.rs), and what is told about it (redis_health.rs).
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
+use super::AppError;
 use super::redis::{self, Place};
-use crate::config::settings::{Settings, StoreKind};
+use super::redis_health::RedisHealth;
+use crate::config::settings::{self, Settings, StoreKind};
 use crate::limiter::deny_cache::DenyCache;
 use crate::store::memory::Memory;
 use crate::store::redis::Redis;
-use crate::store::redis::pipeline::Options;
-use crate::store::redis::pool::{self, DialError, EndpointError, FileError};
+use crate::store::redis::breaker::Circuit;
 use crate::store::{Store, SystemClock};
 use crate::telemetry::metrics::Metrics;
-
-/// How often, at most, it is logged that Redis cannot be reached.
-const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// Makes stores.
 #[derive(Clone)]
 pub(super) enum Stores {
     /// One that all runtimes share.
     Shared(Arc<dyn Store>),
-    /// One for each runtime, which has connections of its own.
-    Redis { options: Box<Options>, key_prefix: Arc<str> },
+    /// Those of each runtime, which have connections of their own.
+    Redis(Box<Servers>),
+}
+
+/// Where the Redis are, and what is known of them.
+#[derive(Clone)]
+pub(super) struct Servers {
+    settings: settings::Redis,
+    first: Place,
+    per_second: Option<Place>,
+    health: Arc<RedisHealth>,
+}
+
+/// The stores of one runtime.
+pub(super) struct Opened {
+    /// Where states are.
+    pub(super) first: Arc<dyn Store>,
+    /// Where those of single limits per second are, if elsewhere.
+    pub(super) per_second: Option<Arc<dyn Store>>,
 }
 
 impl Stores {
-    pub(super) fn new(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Self, EndpointError> {
+    pub(super) fn new(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Self, AppError> {
         match settings.store {
             StoreKind::Memory => {
                 let memory = Memory::new(settings.memory.max_keys, Arc::new(SystemClock), metrics.observer());
                 Ok(Self::Shared(Arc::new(memory)))
             }
             StoreKind::Redis => {
-                let (place, _) = redis::places(&settings.redis)?;
-                let Place::Node(target) = place else {
-                    return Err(EndpointError::Url("a cluster is not reached by this version".into()));
-                };
-                let options = redis::options(&settings.redis, target, Arc::new(Complaints::default()));
-                Ok(Self::Redis { options: Box::new(options), key_prefix: settings.redis.key_prefix.as_str().into() })
+                let (first, per_second) = redis::places(&settings.redis)?;
+                let health = RedisHealth::new(metrics)?;
+                let settings = settings.redis.clone();
+                Ok(Self::Redis(Box::new(Servers { settings, first, per_second, health })))
             }
         }
     }
@@ -49,7 +61,7 @@ impl Stores {
     pub(super) fn local(&self, settings: &Settings, metrics: &Arc<Metrics>) -> Option<Arc<dyn Store>> {
         match self {
             Self::Shared(_) => None,
-            Self::Redis { .. } => {
+            Self::Redis(_) => {
                 Some(Arc::new(Memory::new(settings.memory.max_keys, Arc::new(SystemClock), metrics.observer())))
             }
         }
@@ -59,47 +71,44 @@ impl Stores {
     pub(super) fn deny_cache(&self, settings: &Settings) -> Option<Arc<DenyCache>> {
         let settings = &settings.deny_cache;
         match self {
-            Self::Redis { .. } if !settings.max_age.is_zero() => {
+            Self::Redis(_) if !settings.max_age.is_zero() => {
                 Some(Arc::new(DenyCache::new(settings.max_age, settings.max_keys)))
             }
             _ => None,
         }
     }
 
-    /// A store for the runtime that this is called on.
-    pub(super) fn open(&self) -> Arc<dyn Store> {
+    /// The stores for the runtime that this is called on.
+    pub(super) fn open(&self) -> Opened {
         match self {
-            Self::Shared(store) => store.clone(),
-            Self::Redis { options, key_prefix } => Arc::new(Redis::start((**options).clone(), key_prefix)),
+            Self::Shared(store) => Opened { first: store.clone(), per_second: None },
+            Self::Redis(servers) => Opened {
+                first: servers.open(&servers.first),
+                per_second: servers.per_second.as_ref().map(|place| servers.open(place)),
+            },
         }
+    }
+
+    /// The worst circuit breaker of all runtimes, whenever it is called.
+    pub(super) fn circuit(&self) -> impl Fn() -> &'static str + Send + Sync + 'static {
+        let health = match self {
+            Self::Shared(_) => None,
+            Self::Redis(servers) => Some(servers.health.clone()),
+        };
+        move || health.as_ref().map_or(Circuit::Closed, |health| health.circuit()).name()
     }
 }
 
-/// Logs what keeps weir from Redis, seldom: the metrics tell how often.
-#[derive(Default)]
-struct Complaints {
-    last: Mutex<Option<Instant>>,
-    last_file: Mutex<Option<Instant>>,
-}
-
-impl pool::Observer for Complaints {
-    fn dial_failed(&self, error: &DialError) {
-        let mut last = self.last.lock();
-        if last.is_none_or(|last| last.elapsed() >= COMPLAIN_EVERY) {
-            *last = Some(Instant::now());
-            tracing::warn!(store = "redis", "{error}");
+impl Servers {
+    fn open(&self, place: &Place) -> Arc<dyn Store> {
+        let prefix = &self.settings.key_prefix;
+        let options = |target, is_cluster| redis::options(&self.settings, target, self.health.listener(is_cluster));
+        match place {
+            Place::Node(target) => Arc::new(Redis::start(options(target.clone(), false), prefix)),
+            Place::Cluster(seeds) => {
+                let options = options(seeds[0].clone().into(), true);
+                Arc::new(Redis::start_cluster(seeds.clone(), options, prefix))
+            }
         }
-    }
-
-    fn file_refused(&self, error: &FileError) {
-        let mut last = self.last_file.lock();
-        if last.is_none_or(|last| last.elapsed() >= COMPLAIN_EVERY) {
-            *last = Some(Instant::now());
-            tracing::warn!(store = "redis", "{error}; what it held before stays in force");
-        }
-    }
-
-    fn connection_dropped(&self, reason: &str) {
-        tracing::debug!(store = "redis", reason, "connection dropped");
     }
 }
