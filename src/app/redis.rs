@@ -34,9 +34,12 @@ pub(super) fn places(redis: &settings::Redis) -> Result<(Place, Option<Place>), 
     Ok((first, second))
 }
 
-/// How `target` is dialled and used: the same for every Redis.
-pub(super) fn options(redis: &settings::Redis, target: Target, observer: Arc<dyn Observer>) -> Options {
-    let mut options = Options::new(target);
+/// How a Redis is dialled and used: the same for all of them, and for every node of a cluster.
+pub(super) fn options(redis: &settings::Redis, place: &Place, observer: Arc<dyn Observer>) -> Options {
+    let mut options = Options::new(match place {
+        Place::Node(target) => target.clone(),
+        Place::Cluster(seeds) => seeds[0].clone().into(),
+    });
     options.connections = redis.pool_size;
     options.connect_timeout = redis.connect_timeout;
     options.queue_max = redis.queue;

@@ -102,13 +102,11 @@ impl Stores {
 impl Servers {
     fn open(&self, place: &Place) -> Arc<dyn Store> {
         let prefix = &self.settings.key_prefix;
-        let options = |target, is_cluster| redis::options(&self.settings, target, self.health.listener(is_cluster));
-        match place {
-            Place::Node(target) => Arc::new(Redis::start(options(target.clone(), false), prefix)),
-            Place::Cluster(seeds) => {
-                let options = options(seeds[0].clone().into(), true);
-                Arc::new(Redis::start_cluster(seeds.clone(), options, prefix))
-            }
-        }
+        let listener = self.health.listener(matches!(place, Place::Cluster(_)));
+        let options = redis::options(&self.settings, place, listener);
+        Arc::new(match place {
+            Place::Node(_) => Redis::start(options, prefix),
+            Place::Cluster(seeds) => Redis::start_cluster(seeds.clone(), options, prefix),
+        })
     }
 }
