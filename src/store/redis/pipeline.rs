@@ -22,7 +22,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -116,6 +117,8 @@ impl Pipeline {
         assert!(options.batch_max > 0, "a batch has at least one call");
         let queue = Arc::new(Queue::new(options.queue_max));
         let pool = Pool::new(options.target, options.connections, options.connect_timeout, options.observer.clone());
+        let load = Load { queue: Arc::downgrade(&queue), open: Arc::downgrade(pool.open()) };
+        options.observer.started(pool.address(), load);
         let mut tasks = JoinSet::new();
         for _ in 0..options.connections {
             let worker = Worker {
@@ -161,6 +164,27 @@ impl Pipeline {
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.queue.state.lock().entries.len()
+    }
+}
+
+/// What a pipeline has at hand, for gauges: each number is out of date at once, and none once the pipeline is gone.
+#[derive(Clone, Debug)]
+pub struct Load {
+    queue: Weak<Queue>,
+    open: Weak<AtomicUsize>,
+}
+
+impl Load {
+    /// Calls that wait to be sent.
+    #[must_use]
+    pub fn waiting(&self) -> Option<usize> {
+        self.queue.upgrade().map(|queue| queue.state.lock().entries.len())
+    }
+
+    /// Connections that are open.
+    #[must_use]
+    pub fn connections(&self) -> Option<usize> {
+        self.open.upgrade().map(|open| open.load(Ordering::Relaxed))
     }
 }
 
