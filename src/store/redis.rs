@@ -317,7 +317,8 @@ fn several_slots(charges: usize) -> StoreError {
 }
 
 /// The kinds of failure that are no answers of Redis: with those of [`refusal::REFUSALS`] all that a decision can end with.
-pub const KINDS: [&str; 7] = ["no_connection", "broken", "deadline", "queue_full", "circuit_open", "reply", "rewindow"];
+pub const KINDS: [&str; 8] =
+    ["no_connection", "broken", "deadline", "queue_full", "circuit_open", "reply", "no_node", "rewindow"];
 
 fn strange_reply() -> StoreError {
     let message = "redis answered in a form that no script of ours has".into();
