@@ -7,6 +7,7 @@
 
 mod advice;
 pub mod breaker;
+mod call;
 mod cluster;
 mod connection;
 mod endpoint;
