@@ -20,6 +20,7 @@ use redis::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::refusal::{self, Refusal};
+use super::sentinel::Term;
 use super::tls;
 
 /// The most bytes that the answers to one batch may take. The largest honest answer (every call of a
@@ -44,6 +45,8 @@ pub struct Connection {
     /// Something was sent whose answer was not read. Never used again.
     unanswered: bool,
     meter: Arc<Meter>,
+    /// Of the master that it goes to, where sentinels named it.
+    term: Option<Term>,
 }
 
 impl Connection {
@@ -86,7 +89,8 @@ impl Connection {
         // Both timeouts are ours: the dial has a bound, and each call has a deadline.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let (requests, driver) = MultiplexedConnection::new_with_config(login, stream, config).await?;
-        let mut connection = Connection { requests, driver: Box::pin(driver), closed: false, unanswered: false, meter };
+        let mut connection =
+            Connection { requests, driver: Box::pin(driver), closed: false, unanswered: false, meter, term: None };
         let mut greeting = redis::pipe();
         greeting.cmd("CLIENT").arg("SETNAME").arg(CLIENT_NAME);
         greeting.cmd("PING");
@@ -167,9 +171,20 @@ impl Connection {
         self.unanswered = true;
     }
 
+    /// It goes to a master that is in office for this term.
+    pub(super) fn is_of(&mut self, term: Term) {
+        self.term = Some(term);
+    }
+
+    /// Sentinels name another master by now: this one is to be left, although it may work.
+    #[must_use]
+    pub fn is_superseded(&self) -> bool {
+        self.term.as_ref().is_some_and(Term::is_over)
+    }
+
     /// It can be used for another batch.
     pub(super) fn fit(&self) -> bool {
-        !self.closed && !self.unanswered
+        !self.closed && !self.unanswered && !self.is_superseded()
     }
 
     /// Lets it notice that its peer has closed it.
