@@ -104,7 +104,7 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
     };
     let metrics = Arc::new(Metrics::new(settings.near_limit_percent)?);
     let stores = Stores::new(&settings, &metrics)?;
-    let store = stores.open();
+    let (store, per_second) = stores.open();
     let report = Arc::new(Report::default());
 
     let (reload, loaded) = Reload::start(&settings.policies.directory, store.clone());
@@ -127,8 +127,8 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
             deny_cache: stores.deny_cache(&settings),
             ..Options::new(store.clone())
         };
-        move |store| {
-            let options = Options { store, ..options.clone() };
+        move |(store, per_second)| {
+            let options = Options { store, per_second, ..options.clone() };
             Arc::new(Limiter::new(policies.clone(), options, metrics.observer()))
         }
     };
@@ -137,7 +137,7 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         Extras { dynamic_metadata: settings.response.dynamic_metadata, delay_header: settings.response.delay_header };
     let request_bytes = settings.limits.request_bytes;
     let site = Arc::new(Site {
-        limiter: limiter(store.clone()),
+        limiter: limiter((store.clone(), per_second)),
         on_error: settings.on_error,
         metrics: metrics.clone(),
         life: life.clone(),

@@ -8,12 +8,13 @@ mod manual;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use manual::ManualClock;
+use parking_lot::Mutex;
 use weir::config::policy_file;
 use weir::engine::observer::{Silent, Tally};
 use weir::engine::{Charge, Decision, Limit, Mode, Observer, OnError, PolicySet, Take, Unit};
@@ -118,11 +119,11 @@ impl Slotted {
     }
 
     fn fails(&self, call: Call, key: &str, fault: Fault) {
-        self.faults.lock().unwrap().insert((call, slot_of(key)), fault);
+        self.faults.lock().insert((call, slot_of(key)), fault);
     }
 
     fn heal(&self) {
-        self.faults.lock().unwrap().clear();
+        self.faults.lock().clear();
     }
 
     fn random(&self, below: u64) -> u64 {
@@ -137,7 +138,7 @@ impl Slotted {
         call: impl FnOnce() -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         self.calls.fetch_add(1, SeqCst);
-        let fault = self.faults.lock().unwrap().get(&(kind, slot)).copied();
+        let fault = self.faults.lock().get(&(kind, slot)).copied();
         let failure = || Failure { kind: "test", message: format!("{fault:?}") };
         for _ in 0..self.random(5) {
             tokio::task::yield_now().await;
@@ -157,15 +158,15 @@ impl Slotted {
 fn next_random(state: &AtomicU64, below: u64) -> u64 {
     // Knuth's linear congruential generator; its upper bits are good enough for an order of events.
     let step = |state: u64| state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    let now = state.fetch_update(SeqCst, SeqCst, |state| Some(step(state))).unwrap();
+    let now = state.fetch_update(SeqCst, SeqCst, |state| Some(step(state))).expect("it always steps");
     (step(now) >> 33) % below
 }
 
 /// The slot of a key by its tag, so that the limits of one descriptor are together.
 fn slot_of(key: &str) -> u16 {
-    let tag = key.split('}').next().unwrap();
+    let tag = key.split('}').next().expect("a split has a first part");
     let sum = tag.bytes().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
-    u16::try_from(sum % u32::from(SLOTS)).unwrap()
+    u16::try_from(sum % u32::from(SLOTS)).expect("a slot is small")
 }
 
 impl Store for Slotted {
@@ -233,11 +234,11 @@ impl Observer for Heard {
     }
 
     fn fell_back(&self, action: OnError, _kind: &'static str) {
-        self.fell_back.lock().unwrap().push(action);
+        self.fell_back.lock().push(action);
     }
 
     fn undone(&self, confirmed: bool) {
-        self.undone.lock().unwrap().push(confirmed);
+        self.undone.lock().push(confirmed);
     }
 }
 
@@ -269,18 +270,18 @@ impl Bench {
 
     /// What is left for a descriptor, by its store.
     fn left(&self, key: &str, value: &str) -> u32 {
-        run(self.limiter.peek("shop", &[Entry { key, value }])).unwrap()[0].remaining
+        run(self.limiter.peek("shop", &[Entry { key, value }])).expect("it peeks")[0].remaining
     }
 
     /// The key of a descriptor's state.
     fn key(&self, key: &str, value: &str) -> String {
-        run(self.limiter.peek("shop", &[Entry { key, value }])).unwrap()[0].key.clone()
+        run(self.limiter.peek("shop", &[Entry { key, value }])).expect("it peeks")[0].key.clone()
     }
 
     /// A value that puts a descriptor of this key into this slot.
     fn value_in(&self, key: &str, slot: u16) -> String {
         let mut values = (0..).map(|i| format!("v{i}"));
-        values.find(|value| slot_of(&self.key(key, value)) == slot).unwrap()
+        values.find(|value| slot_of(&self.key(key, value)) == slot).expect("there is no end of values")
     }
 }
 
@@ -317,7 +318,7 @@ fn a_request_that_one_slot_denies_charges_none() {
         // A denied request shows what there was before it, and leaves it so.
         assert_eq!(answer.statuses[0].remaining, 2, "{key}");
         assert_eq!((bench.left(key, &full), bench.left(key, &other)), (0, 2), "{key}");
-        assert_eq!(*bench.heard.undone.lock().unwrap(), [true], "{key}");
+        assert_eq!(*bench.heard.undone.lock(), [true], "{key}");
     }
 }
 
@@ -343,7 +344,7 @@ fn however_requests_over_slots_interleave_exactly_what_was_admitted_is_charged()
                             values.dedup();
                             let asked: Vec<_> = values.iter().map(|value| (key, value.as_str(), ONE)).collect();
                             if !decide(&limiter, &asked).await.unwrap().denied {
-                                let mut admitted = admitted.lock().unwrap();
+                                let mut admitted = admitted.lock();
                                 values.into_iter().for_each(|value| *admitted.entry(value).or_default() += 1);
                             }
                         }
@@ -353,7 +354,7 @@ fn however_requests_over_slots_interleave_exactly_what_was_admitted_is_charged()
                     done.unwrap();
                 }
             });
-            for (value, &hits) in admitted.lock().unwrap().iter() {
+            for (value, &hits) in admitted.lock().iter() {
                 assert!(hits <= 3, "{key} {value}: {hits} of 3 admitted, seed {seed}");
                 assert_eq!(bench.left(key, value), 3 - hits, "{key} {value}, seed {seed}");
             }
@@ -370,7 +371,7 @@ fn a_member_killed_between_reserve_and_undo_leaves_a_charge_and_never_admits_mor
             assert!(!bench.ask(&[(key, &full, Take::Take(3))]).unwrap().denied);
             bench.store.fails(Call::Undo, &bench.key(key, &other), fault);
             assert!(bench.ask(&[(key, &other, ONE), (key, &full, ONE)]).unwrap().denied, "{key}");
-            assert_eq!(*bench.heard.undone.lock().unwrap(), [false], "{key}: it must be told that it is not confirmed");
+            assert_eq!(*bench.heard.undone.lock(), [false], "{key}: it must be told that it is not confirmed");
             let stands = u32::from(fault != Fault::AnswerLost);
             assert_eq!(bench.left(key, &other), 3 - stands, "{key} {fault:?}");
             bench.store.heal();
@@ -409,7 +410,7 @@ fn a_caller_who_goes_away_between_the_answers_of_two_slots_leaves_no_charge() {
                 let (limiter, value) = (bench.limiter.clone(), value.to_owned());
                 async move { limiter.peek("shop", &[Entry { key: "gcra", value: &value }]).await.unwrap()[0].remaining }
             };
-            let undone = bench.heard.undone.lock().unwrap().len();
+            let undone = bench.heard.undone.lock().len();
             let left = (peeked(&one).await, peeked(&other).await);
             // A call that was made and not answered yet stands: nobody can prove it.
             assert!(left.0 >= 2 && left.1 >= 2 && undone == 0, "{left:?} after {polls} polls");
@@ -435,7 +436,7 @@ fn a_part_that_fails_fails_the_request_and_the_others_are_taken_back() {
         let error = bench.ask(&[("gcra", &good, ONE), ("gcra", &bad, ONE)]).unwrap_err();
         assert_eq!(matches!(error, StoreError::Unknown(_)), is_sent, "{fault:?}: {error}");
         assert_eq!(bench.left("gcra", &good), if undo.is_some() { 2 } else { 3 }, "{fault:?}");
-        assert_eq!(*bench.heard.fell_back.lock().unwrap(), [OnError::Error]);
+        assert_eq!(*bench.heard.fell_back.lock(), [OnError::Error]);
     }
 }
 
@@ -497,7 +498,7 @@ fn independent_limits_of_several_slots_are_charged_each_for_itself() {
     let answer = bench.ask(&[("gcra", &full, ONE), ("gcra", &other, ONE)]).unwrap();
     assert!(answer.denied && answer.statuses[0].over && !answer.statuses[1].over);
     assert_eq!(bench.left("gcra", &other), 2);
-    assert!(bench.heard.undone.lock().unwrap().is_empty());
+    assert!(bench.heard.undone.lock().is_empty());
 }
 
 #[test]
@@ -605,7 +606,7 @@ fn without_a_store_the_local_one_carries_on_and_the_rest_passes() {
     }
     let answer = bench.ask(&asked).unwrap();
     assert!(answer.denied && answer.statuses[0].over);
-    let heard = bench.heard.fell_back.lock().unwrap();
+    let heard = bench.heard.fell_back.lock();
     let count = |action| heard.iter().filter(|&&other| other == action).count();
     assert_eq!((count(OnError::Local), count(OnError::Allow), count(OnError::Deny)), (4, 4, 4));
 }

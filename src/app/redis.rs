@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use crate::config::settings::{self, RedisServer, RedisTls, Secret, Topology};
+use crate::store::redis::breaker;
 use crate::store::redis::pipeline::Options;
 use crate::store::redis::pool::{Endpoint, EndpointError, Identity, Observer, Sentinels, Target, TlsFiles};
 
@@ -18,7 +19,7 @@ const SENTINEL_PORT: u16 = 26379;
 pub(super) enum Place {
     /// One server at a time.
     Node(Target),
-    /// A cluster, found by these nodes (at least one).
+    /// A cluster, found by these nodes.
     Cluster(Vec<Endpoint>),
 }
 
@@ -33,7 +34,7 @@ pub(super) fn places(redis: &settings::Redis) -> Result<(Place, Option<Place>), 
     Ok((first, second))
 }
 
-/// How a place is dialled and used: the same for every Redis. Nodes of a cluster each get a target of their own.
+/// How a Redis is dialled and used: the same for all of them, and for every node of a cluster.
 pub(super) fn options(redis: &settings::Redis, place: &Place, observer: Arc<dyn Observer>) -> Options {
     let mut options = Options::new(match place {
         Place::Node(target) => target.clone(),
@@ -43,6 +44,13 @@ pub(super) fn options(redis: &settings::Redis, place: &Place, observer: Arc<dyn 
     options.connect_timeout = redis.connect_timeout;
     options.queue_max = redis.queue;
     options.batch_max = redis.batch_max;
+    options.breaker = breaker::Settings {
+        window: redis.breaker.window,
+        calls: redis.breaker.calls,
+        error_percent: redis.breaker.error_percent,
+        probe: redis.breaker.probe,
+        timeout: redis.timeout,
+    };
     options.observer = observer;
     options
 }

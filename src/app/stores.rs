@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::redis::{self, Place};
-use crate::config::settings::{Settings, StoreKind};
+use crate::config::settings::{self, Settings, StoreKind};
 use crate::limiter::deny_cache::DenyCache;
 use crate::store::memory::Memory;
 use crate::store::redis::Redis;
@@ -23,8 +23,8 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 pub(super) enum Stores {
     /// One that all runtimes share.
     Shared(Arc<dyn Store>),
-    /// One for each runtime, which has connections of its own.
-    Redis { place: Place, options: Box<Options>, key_prefix: Arc<str> },
+    /// One for each runtime, which has connections of its own; and another for limits per second, if they have their own.
+    Redis { main: Box<Opener>, per_second: Option<Box<Opener>> },
 }
 
 impl Stores {
@@ -35,10 +35,10 @@ impl Stores {
                 Ok(Self::Shared(Arc::new(memory)))
             }
             StoreKind::Redis => {
-                let (place, _) = redis::places(&settings.redis)?;
-                let options = redis::options(&settings.redis, &place, Arc::new(Complaints::default()));
-                let key_prefix = settings.redis.key_prefix.as_str().into();
-                Ok(Self::Redis { place, options: Box::new(options), key_prefix })
+                let observer: Arc<dyn pool::Observer> = Arc::new(Complaints::default());
+                let (main, per_second) = redis::places(&settings.redis)?;
+                let opener = |place| Box::new(Opener::new(&settings.redis, place, observer.clone()));
+                Ok(Self::Redis { main: opener(main), per_second: per_second.map(opener) })
             }
         }
     }
@@ -64,17 +64,35 @@ impl Stores {
         }
     }
 
-    /// A store for the runtime that this is called on.
-    pub(super) fn open(&self) -> Arc<dyn Store> {
+    /// The store of the runtime that this is called on, and its store for limits per second.
+    pub(super) fn open(&self) -> (Arc<dyn Store>, Option<Arc<dyn Store>>) {
         match self {
-            Self::Shared(store) => store.clone(),
-            Self::Redis { place: Place::Node(_), options, key_prefix } => {
-                Arc::new(Redis::start((**options).clone(), key_prefix))
-            }
-            Self::Redis { place: Place::Cluster(seeds), options, key_prefix } => {
-                Arc::new(Redis::start_cluster(seeds.clone(), (**options).clone(), key_prefix))
-            }
+            Self::Shared(store) => (store.clone(), None),
+            Self::Redis { main, per_second } => (main.open(), per_second.as_ref().map(|per_second| per_second.open())),
         }
+    }
+}
+
+/// Makes stores over one Redis.
+#[derive(Clone)]
+pub(super) struct Opener {
+    place: Place,
+    options: Options,
+    key_prefix: Arc<str>,
+}
+
+impl Opener {
+    fn new(settings: &settings::Redis, place: Place, observer: Arc<dyn pool::Observer>) -> Self {
+        let options = redis::options(settings, &place, observer);
+        Self { place, options, key_prefix: settings.key_prefix.as_str().into() }
+    }
+
+    fn open(&self) -> Arc<dyn Store> {
+        let (options, key_prefix) = (self.options.clone(), &self.key_prefix);
+        Arc::new(match &self.place {
+            Place::Node(_) => Redis::start(options, key_prefix),
+            Place::Cluster(seeds) => Redis::start_cluster(seeds.clone(), options, key_prefix),
+        })
     }
 }
 
