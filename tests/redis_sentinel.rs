@@ -126,6 +126,20 @@ async fn a_server_that_is_no_master_is_refused_until_another_sentinel_knows_bett
 }
 
 #[tokio::test]
+async fn a_user_who_may_not_ask_for_the_role_is_told_so() {
+    let server = RedisServer::start();
+    server.command(&["ACL", "SETUSER", "weir", "on", ">pw", "~*", "+incr", "+ping", "+client|setname"]).unwrap();
+    let sentinel = FakeSentinel::naming(Some(server.port()));
+    let base = Endpoint::parse("redis://127.0.0.1").unwrap();
+    let redis = base.clone().with_login(Some("weir"), Some("pw"));
+    let pipeline = start(Sentinels::new(MASTER, vec![base.at("127.0.0.1", sentinel.port())], redis).into(), |_| {});
+    let reason = refused(&pipeline).await;
+    assert!(reason.contains("NOPERM") && reason.contains("'role'"), "{reason}");
+    server.command(&["ACL", "SETUSER", "weir", "+role"]).unwrap();
+    until_counted(&pipeline, 1).await;
+}
+
+#[tokio::test]
 async fn a_master_that_became_a_replica_is_left_and_the_sentinels_are_asked_again() {
     let (old, new) = (RedisServer::start(), RedisServer::start());
     let sentinel = FakeSentinel::naming(Some(old.port()));
@@ -206,7 +220,7 @@ impl Load {
             let (pipeline, load) = (pipeline.clone(), load.clone());
             callers.spawn(async move {
                 while !load.stop.load(Ordering::SeqCst) {
-                    load.count(count(&pipeline, SHORT).await);
+                    load.count(&count(&pipeline, SHORT).await);
                     // The runtime has one thread, and sockets to look at.
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
@@ -215,7 +229,7 @@ impl Load {
         (load, callers)
     }
 
-    fn count(&self, outcome: Result<Value, CallError>) {
+    fn count(&self, outcome: &Result<Value, CallError>) {
         let counter = match outcome {
             Ok(_) => {
                 self.in_a_row.fetch_add(1, Ordering::SeqCst);
@@ -352,11 +366,16 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 100000, anchor: first_hit}
 ";
     let mut group = Group::start();
+    // No more than docs/operations.md says that a user needs there.
+    let password = format!(">{SENTINEL_PASSWORD}");
+    let rights = ["-@all", "+sentinel|get-master-addr-by-name", "+client|setname", "+ping"];
+    group.sentinels.command(&[&["ACL", "SETUSER", "weir", "on", &password][..], &rights[..]].concat());
     let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
     let url = format!("redis://:{REDIS_PASSWORD}@{}/1", group.sentinels.hosts());
     let settings = [
         "redis.topology=sentinel".to_owned(),
         format!("redis.sentinel.master={MASTER}"),
+        "redis.sentinel.username=weir".to_owned(),
         format!("redis.sentinel.password={SENTINEL_PASSWORD}"),
         "shutdown.pause=0s".to_owned(),
     ];

@@ -172,7 +172,7 @@ impl Connection {
     }
 
     /// It goes to a master that is in office for this term.
-    pub(super) fn is_of(&mut self, term: Term) {
+    pub(super) fn set_term(&mut self, term: Term) {
         self.term = Some(term);
     }
 

@@ -166,7 +166,7 @@ impl Sentinels {
         };
         match role {
             Some("master") => {
-                connection.is_of(self.take_office(place));
+                connection.set_term(self.take_office(place));
                 Ok(connection)
             }
             Some(role) => Err(named(format!("it is no master, but a {role}").into())),
