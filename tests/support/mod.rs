@@ -6,11 +6,14 @@
 pub mod authority;
 pub mod envoy;
 pub mod http;
+pub mod load;
 pub mod process;
 pub mod proxy;
 pub mod python;
 pub mod redis;
 pub mod rls;
+pub mod seen;
 pub mod sentinel;
 pub mod served;
+pub mod shop;
 pub mod wait;
