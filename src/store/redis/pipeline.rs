@@ -33,7 +33,7 @@ use tokio::task::JoinSet;
 use tokio::time::Sleep;
 
 use super::breaker;
-use super::pool::{Connection, DialError, Observer, Pool, Target};
+use super::pool::{Connection, DialError, Observer, Pool, SUPERSEDED, Target};
 use super::refusal::{After, Refusal};
 
 /// Calls that may wait in one pipeline by default. With answers in 10 ms this is 400,000 calls a second
@@ -116,6 +116,7 @@ impl Pipeline {
         assert!(options.queue_max > 0, "a queue holds at least one call");
         assert!(options.batch_max > 0, "a batch has at least one call");
         let queue = Arc::new(Queue::new(options.queue_max));
+        let watch = options.target.watch(options.observer.clone(), options.connect_timeout);
         let pool = Pool::new(options.target, options.connections, options.connect_timeout, options.observer.clone());
         let load = Load { queue: Arc::downgrade(&queue), open: Arc::downgrade(pool.open()) };
         options.observer.started(pool.address(), load);
@@ -132,6 +133,9 @@ impl Pipeline {
             tasks.spawn(worker.run(pool.clone()));
         }
         tasks.spawn(expire(queue.clone()));
+        if let Some(watch) = watch {
+            tasks.spawn(watch);
+        }
         Pipeline { queue, tasks: tokio::sync::Mutex::new(tasks) }
     }
 
@@ -606,6 +610,10 @@ impl Worker {
     async fn serve(&mut self, connection: &mut Connection) -> Health {
         let mut batch = Vec::with_capacity(self.batch_max);
         loop {
+            if connection.is_superseded() {
+                self.observer.connection_dropped(SUPERSEDED);
+                return Health::Good;
+            }
             let now = Instant::now();
             self.queue.take(&mut batch, self.batch_max, now);
             if batch.is_empty() {
