@@ -3,6 +3,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "a module of every test binary, each of which uses a part of it")]
 
+pub mod authority;
 pub mod envoy;
 pub mod http;
 pub mod load;
@@ -12,6 +13,7 @@ pub mod python;
 pub mod redis;
 pub mod rls;
 pub mod seen;
+pub mod sentinel;
 pub mod served;
 pub mod shop;
 pub mod wait;
