@@ -8,8 +8,8 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use parking_lot::Mutex;
@@ -20,6 +20,7 @@ use redis::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::refusal::{self, Refusal};
+use super::tls;
 
 /// The most bytes that the answers to one batch may take. The largest honest answer (every call of a
 /// batch with the most charges) stays below it; a server that sends more is not one that we know.
@@ -64,12 +65,13 @@ impl Connection {
         let heard = Arc::new(Heard::default());
         let greeted = Connection::log_in(Attentive { stream, heard: heard.clone() }, meter, login).await;
         let last_words = heard.stop();
-        match greeted {
+        greeted.map_err(|error| match (last_words, heard.trouble.get()) {
+            _ if error.code().is_some() => error.into(),
             // What Redis says first is why it closes: the rest is told in other words, or not at all.
-            Err(error) if error.code().is_none() => Err(last_words.map_or(error, RedisError::from).into()),
-            Err(error) => Err(error.into()),
-            Ok(connection) => Ok(connection),
-        }
+            (Some(last_words), _) => RedisError::from(last_words).into(),
+            (None, Some(trouble)) => trouble.clone().into(),
+            (None, None) => error.into(),
+        })
     }
 
     async fn log_in<S>(
@@ -237,6 +239,8 @@ const HEARD_BYTES_MAX: usize = 1024;
 struct Heard {
     greeted: AtomicBool,
     bytes: Mutex<Vec<u8>>,
+    /// How the stream failed first.
+    trouble: OnceLock<String>,
 }
 
 impl Heard {
@@ -246,6 +250,11 @@ impl Heard {
             let room = HEARD_BYTES_MAX - heard.len();
             heard.extend_from_slice(&bytes[..bytes.len().min(room)]);
         }
+    }
+
+    /// Keeps how the stream failed first: what comes later follows from that.
+    fn note(&self, error: &io::Error) {
+        self.trouble.get_or_init(|| tls::in_words(error));
     }
 
     /// Ends the greeting, and returns the last error that was heard.
@@ -265,11 +274,27 @@ impl Heard {
     }
 }
 
-/// A stream of which is remembered what it said first. A server that has too many clients, say, tells so and closes
-/// before anything is asked, and redis' handshake then only knows that the pipe is broken.
+/// The stream that the protocol is spoken on, through TLS or not, of which is remembered what it said first and how it
+/// failed. A server that has too many clients, say, tells so and closes before anything is asked; one that does not
+/// like our certificate tells so when the handshake is over for us. redis' own handshake then only knows that the pipe
+/// is broken.
 struct Attentive<S> {
     stream: S,
     heard: Arc<Heard>,
+}
+
+impl<S: AsyncRead + Unpin> Attentive<S> {
+    /// A server that has closed may have said why, and nobody reads it any more.
+    fn hear_last_words(&mut self, context: &mut Context<'_>, error: &io::Error) {
+        let mut last_words = [0; HEARD_BYTES_MAX];
+        let mut buffer = ReadBuf::new(&mut last_words);
+        match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
+            Poll::Ready(Ok(())) => self.heard.listen(buffer.filled()),
+            Poll::Ready(Err(said)) => self.heard.note(&said),
+            Poll::Pending => {}
+        }
+        self.heard.note(error);
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Attentive<S> {
@@ -280,7 +305,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Attentive<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let result = Pin::new(&mut self.stream).poll_read(context, buffer);
-        self.heard.listen(&buffer.filled()[before..]);
+        match &result {
+            Poll::Ready(Ok(())) => self.heard.listen(&buffer.filled()[before..]),
+            Poll::Ready(Err(error)) => self.heard.note(error),
+            Poll::Pending => {}
+        }
         result
     }
 }
@@ -288,19 +317,18 @@ impl<S: AsyncRead + Unpin> AsyncRead for Attentive<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Attentive<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(context, bytes);
-        if let Poll::Ready(Err(_)) = result {
-            // A server that has closed may have said why, and nobody reads it any more.
-            let mut last_words = [0; HEARD_BYTES_MAX];
-            let mut buffer = ReadBuf::new(&mut last_words);
-            if Pin::new(&mut self.stream).poll_read(context, &mut buffer).is_ready() {
-                self.heard.listen(buffer.filled());
-            }
+        if let Poll::Ready(Err(error)) = &result {
+            self.hear_last_words(context, error);
         }
         result
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let result = Pin::new(&mut self.stream).poll_flush(context);
+        if let Poll::Ready(Err(error)) = &result {
+            self.hear_last_words(context, error);
+        }
+        result
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

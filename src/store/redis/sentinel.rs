@@ -108,8 +108,7 @@ impl Sentinels {
             text: format!("{master}, which the sentinel at {sentinel} names: {problem}"),
         };
         let mut connection = master.open(observer).await.map_err(named)?;
-        let answer = connection.ask(redis::cmd("ROLE")).await;
-        let answer = answer.map_err(|problem| named(format!("it does not tell its role: {problem}").into()))?;
+        let answer = connection.ask(redis::cmd("ROLE")).await.map_err(named)?;
         let role = match &answer {
             Value::Array(parts) => match parts.first() {
                 Some(Value::BulkString(role)) => text(role),
