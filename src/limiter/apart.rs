@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
@@ -19,8 +20,8 @@ use crate::store::{Failure, Store, StoreError, Undo};
 /// A decision that was put together.
 #[derive(Default)]
 pub(super) struct Resolved<'a> {
-    pub(super) charges: Vec<Charge<'a>>,
-    planned: Vec<Planned>,
+    pub(super) charges: SmallVec<[Charge<'a>; 2]>,
+    planned: SmallVec<[Planned; 4]>,
     pub(super) decision: Decision,
     denied_groups: u64,
 }

@@ -167,6 +167,14 @@ impl SentinelSet {
         assert_eq!(answer.trim(), "OK");
     }
 
+    /// Runs a command on each of them.
+    pub fn command(&self, arguments: &[&str]) {
+        for sentinel in &self.sentinels {
+            let answer = self.ask(sentinel.port, arguments);
+            assert_eq!(answer.as_deref().map(str::trim), Some("OK"), "{arguments:?}");
+        }
+    }
+
     fn ask(&self, port: u16, arguments: &[&str]) -> Option<String> {
         let output = Command::new("redis-cli")
             .args(["-h", "127.0.0.1", "-p", &port.to_string(), "--no-auth-warning", "-a", &self.password])

@@ -1,36 +1,11 @@
-//! One call of Redis, and how it can fail.
+//! One call to Redis: a command, and what of it has to be known to send it and to find its answer.
 //!
-//! Not in here: how calls are sent (pipeline.rs), and what an error of Redis means (refusal.rs).
+//! Not here: when it is sent and what becomes of its answer (pipeline.rs), and what its arguments mean (wire.rs).
 
 use std::fmt;
-use std::sync::Arc;
+use std::io::Write as _;
 
-use redis::{Cmd, ServerError, ServerErrorKind, Value};
-
-use super::pool::DialError;
-
-/// A Lua script, known to Redis by its SHA-1.
-///
-/// Meant for a `static`: `static DECIDE: LazyLock<Script> = LazyLock::new(|| Script::new(CODE));`
-#[derive(Debug)]
-pub struct Script {
-    pub(super) code: &'static str,
-    pub(super) sha1: String,
-}
-
-impl Script {
-    /// Computes the name of the script, once.
-    #[must_use]
-    pub fn new(code: &'static str) -> Script {
-        Script { code, sha1: redis::Script::new(code).get_hash().to_owned() }
-    }
-
-    /// The SHA-1 of the code, in 40 lower case hexadecimal digits.
-    #[must_use]
-    pub fn sha1(&self) -> &str {
-        &self.sha1
-    }
-}
+use redis::{Cmd, RedisWrite, ServerErrorKind, ToRedisArgs, Value};
 
 /// One command that has one answer: no subscriptions, no transactions, and none that blocks. Shows
 /// itself without its keys and arguments, which may be personal data.
@@ -51,14 +26,27 @@ impl Call {
     /// A run of `script`, by EVALSHA.
     pub fn script<K, A>(script: &'static Script, keys: &[K], args: &[A]) -> Call
     where
-        K: AsRef<[u8]>,
+        K: AsRef<str>,
+        A: AsRef<[u8]>,
+    {
+        Self::script_on(script, "", keys.iter().map(AsRef::as_ref), args)
+    }
+
+    /// The same on keys that `prefix` goes before: they are put together where they are sent from.
+    pub fn script_on<'k, A>(
+        script: &'static Script,
+        prefix: &str,
+        keys: impl ExactSizeIterator<Item = &'k str> + Clone,
+        args: &[A],
+    ) -> Call
+    where
         A: AsRef<[u8]>,
     {
         const NAME: &str = "EVALSHA";
         const KEY_COUNT_DIGITS: usize = 4;
         let mut bytes = NAME.len() + script.sha1.len() + KEY_COUNT_DIGITS;
-        for key in keys {
-            bytes += key.as_ref().len();
+        for key in keys.clone() {
+            bytes += prefix.len() + key.len();
         }
         for arg in args {
             bytes += arg.as_ref().len();
@@ -66,7 +54,7 @@ impl Call {
         let mut command = Cmd::with_capacity(3 + keys.len() + args.len(), bytes);
         command.arg(NAME).arg(&script.sha1).arg(keys.len());
         for key in keys {
-            command.arg(key.as_ref());
+            command.arg(Prefixed { prefix, key });
         }
         for arg in args {
             command.arg(arg.as_ref());
@@ -120,66 +108,41 @@ impl Call {
     }
 }
 
-/// Why a call has no answer that can be used.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum CallError {
-    /// It was not run: nothing was written, or Redis said that it did not run. May be tried again.
-    #[error("not sent to redis: {reason}")]
-    NotSent {
-        /// What stood in the way.
-        reason: Reason,
-    },
-    /// It may have been written and no answer was read: it ran once or not at all. Never to be tried
-    /// again.
-    #[error("sent to redis, outcome unknown: {reason}")]
-    Unknown {
-        /// Why no answer was read.
-        reason: Reason,
-    },
-    /// Redis answered with an error.
-    #[error("refused by redis: {} {}", .0.code(), .0.details().unwrap_or_default())]
-    Refused(ServerError),
+/// A Lua script, known to Redis by its SHA-1.
+///
+/// Meant for a `static`: `static DECIDE: LazyLock<Script> = LazyLock::new(|| Script::new(CODE));`
+#[derive(Debug)]
+pub struct Script {
+    pub(super) code: &'static str,
+    pub(super) sha1: String,
 }
 
-/// What kept a call from its answer.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum Reason {
-    /// As many calls wait as may wait.
-    #[error("the queue is full ({max} calls)")]
-    QueueFull {
-        /// The bound.
-        max: usize,
-    },
-    /// The deadline has passed.
-    #[error("the deadline has passed")]
-    Deadline,
-    /// The deadline has passed, and there was no connection to send it on.
-    #[error("{0}")]
-    NoConnection(DialError),
-    /// The connection broke.
-    #[error("the connection broke: {0}")]
-    Broken(Arc<str>),
-    /// No node of the cluster is known to hold the key's slot.
-    #[error("no node of the redis cluster is known to hold slot {slot}: {why}")]
-    NoNode {
-        /// The slot, below 16,384.
-        slot: u16,
-        /// What the cluster said last, or why it said nothing.
-        why: Arc<str>,
-    },
-    /// Redis has failed too often lately, and is left alone until it answers again.
-    #[error("the circuit breaker is open")]
-    CircuitOpen,
+impl Script {
+    /// Computes the name of the script, once.
+    #[must_use]
+    pub fn new(code: &'static str) -> Script {
+        Script { code, sha1: redis::Script::new(code).get_hash().to_owned() }
+    }
+
+    /// The SHA-1 of the code, in 40 lower case hexadecimal digits.
+    #[must_use]
+    pub fn sha1(&self) -> &str {
+        &self.sha1
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// A key as one argument.
+struct Prefixed<'a> {
+    prefix: &'a str,
+    key: &'a str,
+}
 
-    #[test]
-    fn a_script_is_named_as_redis_names_it() {
-        // `redis-cli script load "return 1"` answers this.
-        let script = Script::new("return 1");
-        assert_eq!(script.sha1(), "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
+impl ToRedisArgs for Prefixed<'_> {
+    fn write_redis_args<W: RedisWrite + ?Sized>(&self, out: &mut W) {
+        let mut argument = out.writer_for_next_arg();
+        for part in [self.prefix, self.key] {
+            // A command is built in memory, which does not fail.
+            let _ = argument.write_all(part.as_bytes());
+        }
     }
 }

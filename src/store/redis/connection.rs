@@ -20,6 +20,7 @@ use redis::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::refusal::{self, Refusal};
+use super::sentinel::Term;
 use super::tls;
 
 /// The most bytes that the answers to one batch may take. The largest honest answer (every call of a
@@ -46,6 +47,8 @@ pub struct Connection {
     meter: Arc<Meter>,
     /// Counts it among those that are open, where somebody wants to know.
     counted: Option<Counted>,
+    /// Of the master that it goes to, where sentinels named it.
+    term: Option<Term>,
 }
 
 /// One of the connections that a count holds, as long as it is there.
@@ -104,8 +107,15 @@ impl Connection {
         // Both timeouts are ours: the dial has a bound, and each call has a deadline.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let (requests, driver) = MultiplexedConnection::new_with_config(login, stream, config).await?;
-        let mut connection =
-            Connection { requests, driver: Box::pin(driver), closed: false, unanswered: false, meter, counted: None };
+        let mut connection = Connection {
+            requests,
+            driver: Box::pin(driver),
+            closed: false,
+            unanswered: false,
+            meter,
+            counted: None,
+            term: None,
+        };
         let mut greeting = redis::pipe();
         greeting.cmd("CLIENT").arg("SETNAME").arg(CLIENT_NAME);
         greeting.cmd("PING");
@@ -186,9 +196,20 @@ impl Connection {
         self.unanswered = true;
     }
 
+    /// It goes to a master that is in office for this term.
+    pub(super) fn set_term(&mut self, term: Term) {
+        self.term = Some(term);
+    }
+
+    /// Sentinels name another master by now: this one is to be left, although it may work.
+    #[must_use]
+    pub fn is_superseded(&self) -> bool {
+        self.term.as_ref().is_some_and(Term::is_over)
+    }
+
     /// It can be used for another batch.
     pub(super) fn fit(&self) -> bool {
-        !self.closed && !self.unanswered
+        !self.closed && !self.unanswered && !self.is_superseded()
     }
 
     /// Lets it notice that its peer has closed it.

@@ -1,8 +1,8 @@
 //! Calls to Redis that share round trips: a bounded queue, and for each connection of the pool a
 //! worker that sends what waits there as one pipeline.
 //!
-//! Not in here: connections and how they are made (pool.rs), what one call is (call.rs), and what it means (the store
-//! above).
+//! Not in here: connections and how they are made (pool.rs), what a call is (call.rs), and what it means (the
+//! store above).
 //!
 //! The strategy. An idle pipeline sends a call at once, alone. While an answer is awaited, calls pile
 //! up, and the next worker takes them all: batches grow with the load and nothing ever waits for a
@@ -33,8 +33,8 @@ use tokio::task::JoinSet;
 use tokio::time::Sleep;
 
 use super::breaker;
-pub use super::call::{Call, CallError, Reason, Script};
-use super::pool::{Connection, DialError, Observer, Pool, Target};
+pub use super::call::{Call, Script};
+use super::pool::{Connection, DialError, Observer, Pool, SUPERSEDED, Target};
 use super::refusal::{After, Refusal};
 
 /// Calls that may wait in one pipeline by default. With answers in 10 ms this is 400,000 calls a second
@@ -117,6 +117,7 @@ impl Pipeline {
         assert!(options.queue_max > 0, "a queue holds at least one call");
         assert!(options.batch_max > 0, "a batch has at least one call");
         let queue = Arc::new(Queue::new(options.queue_max));
+        let watch = options.target.watch(options.observer.clone(), options.connect_timeout);
         let pool = Pool::new(options.target, options.connections, options.connect_timeout, options.observer.clone());
         let load = Load { queue: Arc::downgrade(&queue), open: Arc::downgrade(pool.open()) };
         options.observer.started(pool.address(), load);
@@ -133,6 +134,9 @@ impl Pipeline {
             tasks.spawn(worker.run(pool.clone()));
         }
         tasks.spawn(expire(queue.clone()));
+        if let Some(watch) = watch {
+            tasks.spawn(watch);
+        }
         Pipeline { queue, tasks: tokio::sync::Mutex::new(tasks) }
     }
 
@@ -187,6 +191,58 @@ impl Load {
     pub fn connections(&self) -> Option<usize> {
         self.open.upgrade().map(|open| open.load(Ordering::Relaxed))
     }
+}
+
+/// Why a call has no answer that can be used.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CallError {
+    /// It was not run: nothing was written, or Redis said that it did not run. May be tried again.
+    #[error("not sent to redis: {reason}")]
+    NotSent {
+        /// What stood in the way.
+        reason: Reason,
+    },
+    /// It may have been written and no answer was read: it ran once or not at all. Never to be tried
+    /// again.
+    #[error("sent to redis, outcome unknown: {reason}")]
+    Unknown {
+        /// Why no answer was read.
+        reason: Reason,
+    },
+    /// Redis answered with an error.
+    #[error("refused by redis: {} {}", .0.code(), .0.details().unwrap_or_default())]
+    Refused(ServerError),
+}
+
+/// What kept a call from its answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Reason {
+    /// As many calls wait as may wait.
+    #[error("the queue is full ({max} calls)")]
+    QueueFull {
+        /// The bound.
+        max: usize,
+    },
+    /// The deadline has passed.
+    #[error("the deadline has passed")]
+    Deadline,
+    /// The deadline has passed, and there was no connection to send it on.
+    #[error("{0}")]
+    NoConnection(DialError),
+    /// The connection broke.
+    #[error("the connection broke: {0}")]
+    Broken(Arc<str>),
+    /// No node of the cluster is known to hold the key's slot.
+    #[error("no node of the redis cluster is known to hold slot {slot}: {why}")]
+    NoNode {
+        /// The slot, below 16,384.
+        slot: u16,
+        /// What the cluster said last, or why it said nothing.
+        why: Arc<str>,
+    },
+    /// Redis has failed too often lately, and is left alone until it answers again.
+    #[error("the circuit breaker is open")]
+    CircuitOpen,
 }
 
 type Answer = Result<Value, CallError>;
@@ -444,6 +500,10 @@ impl Worker {
     async fn serve(&mut self, connection: &mut Connection) -> Health {
         let mut batch = Vec::with_capacity(self.batch_max);
         loop {
+            if connection.is_superseded() {
+                self.observer.connection_dropped(SUPERSEDED);
+                return Health::Good;
+            }
             let now = Instant::now();
             self.queue.take(&mut batch, self.batch_max, now);
             if batch.is_empty() {
@@ -732,5 +792,12 @@ mod tests {
         assert!(backoff(1) <= BACKOFF_MIN);
         assert!(backoff(39) >= BACKOFF_MAX / 2);
         assert!(backoff(u32::MAX) >= BACKOFF_MAX / 2);
+    }
+
+    #[test]
+    fn a_script_is_named_as_redis_names_it() {
+        // `redis-cli script load "return 1"` answers this.
+        let script = Script::new("return 1");
+        assert_eq!(script.sha1(), "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
     }
 }

@@ -174,6 +174,9 @@ impl Pool {
     }
 }
 
+/// Why a connection is left that works.
+pub const SUPERSEDED: &str = "the sentinels name another master";
+
 /// What dials failed with; shared by the pool, which waits for it, and bb8's sink, which learns it.
 struct Failures {
     last: Mutex<DialError>,
@@ -200,6 +203,7 @@ impl bb8::ErrorSink<Fault> for Sink {
                 self.0.happened.notify_waiters();
             }
             Fault::Closed => self.0.observer.connection_dropped("redis closed it while it was idle"),
+            Fault::Superseded => self.0.observer.connection_dropped(SUPERSEDED),
         }
     }
 
@@ -215,6 +219,8 @@ pub enum Fault {
     Dial(DialError),
     /// An idle connection turned out to be closed; bb8 takes the next one, or dials.
     Closed,
+    /// An idle connection goes to a server that is not the master any more.
+    Superseded,
 }
 
 /// Makes connections for bb8 and tells which ones may stay.
@@ -249,7 +255,11 @@ impl bb8::ManageConnection for Manager {
             Poll::Ready(())
         })
         .await;
-        if connection.fit() { Ok(()) } else { Err(Fault::Closed) }
+        match connection {
+            connection if connection.fit() => Ok(()),
+            connection if connection.is_superseded() => Err(Fault::Superseded),
+            _ => Err(Fault::Closed),
+        }
     }
 
     fn has_broken(&self, connection: &mut Connection) -> bool {
