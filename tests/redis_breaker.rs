@@ -74,6 +74,14 @@ impl Rig {
         calls.join_all().await
     }
 
+    /// Has many calls fail, twice: whether the first ones were in a hurry is not known.
+    async fn opens(&self) {
+        for _ in 0..2 {
+            assert!(self.many(TIMEOUT).await.iter().all(Result::is_err));
+        }
+        assert_eq!(self.node.circuit(), Circuit::Open);
+    }
+
     /// Waits for this circuit, and calls meanwhile if asked to.
     async fn becomes(&self, circuit: Circuit, calling: bool) {
         let end = Instant::now() + PATIENCE;
@@ -97,8 +105,7 @@ async fn an_open_breaker_answers_at_once_and_sends_nothing() {
     let rig = start(&server.url(), |_| {});
     rig.call(PATIENCE).await.unwrap();
     server.freeze();
-    assert!(rig.many(TIMEOUT).await.iter().all(Result::is_err));
-    assert_eq!(rig.node.circuit(), Circuit::Open);
+    rig.opens().await;
     // Answered when first asked, with no wait at all.
     for _ in 0..1000 {
         let answer = tokio::time::timeout(Duration::ZERO, rig.call(PATIENCE)).await.expect("an answer at once");
@@ -107,7 +114,7 @@ async fn an_open_breaker_answers_at_once_and_sends_nothing() {
     server.thaw();
     rig.becomes(Circuit::HalfOpen, false).await;
     // One that was frozen ran what was in its sockets: of the calls since, it has seen none.
-    assert!(server.runs("incr") <= 1 + MANY as u64);
+    assert!(server.runs("incr") <= 1 + 2 * MANY as u64);
     rig.becomes(Circuit::Closed, true).await;
     assert!(rig.many(PATIENCE).await.iter().all(Result::is_ok));
     use Circuit::{Closed, HalfOpen, Open};
@@ -125,8 +132,7 @@ async fn callers_in_a_hurry_open_nothing() {
         assert!(rig.many(TIMEOUT / 3).await.iter().all(Result::is_err));
     }
     assert_eq!(rig.changes.all(), []);
-    assert!(rig.many(TIMEOUT).await.iter().all(Result::is_err));
-    assert_eq!(rig.node.circuit(), Circuit::Open);
+    rig.opens().await;
 }
 
 #[tokio::test]
@@ -146,7 +152,7 @@ async fn a_few_calls_try_redis_out_before_the_others_follow() {
     let rig = start(&server.url(), |_| {});
     rig.call(PATIENCE).await.unwrap();
     server.freeze();
-    rig.many(TIMEOUT).await;
+    rig.opens().await;
     server.thaw();
     rig.becomes(Circuit::HalfOpen, false).await;
     let answers = rig.many(PATIENCE).await;
@@ -161,7 +167,7 @@ async fn a_trial_whose_caller_has_gone_makes_room_for_another() {
     let rig = start(&server.url(), |_| {});
     rig.call(PATIENCE).await.unwrap();
     server.freeze();
-    rig.many(TIMEOUT).await;
+    rig.opens().await;
     server.thaw();
     rig.becomes(Circuit::HalfOpen, false).await;
     server.freeze();
@@ -188,13 +194,11 @@ async fn a_redis_that_dies_again_while_it_is_tried_out_is_left_alone_again() {
     let rig = start(&server.url(), |_| {});
     rig.call(PATIENCE).await.unwrap();
     server.kill();
-    rig.many(TIMEOUT).await;
-    assert_eq!(rig.node.circuit(), Circuit::Open);
+    rig.opens().await;
     server.restart();
     rig.becomes(Circuit::HalfOpen, false).await;
     server.kill();
-    rig.many(TIMEOUT).await;
-    assert_eq!(rig.node.circuit(), Circuit::Open);
+    rig.opens().await;
     server.restart();
     rig.becomes(Circuit::Closed, true).await;
 }
@@ -204,8 +208,7 @@ async fn a_node_that_goes_takes_its_open_circuit_with_it() {
     let mut server = RedisServer::start();
     let rig = start(&server.url(), |_| {});
     server.kill();
-    rig.many(TIMEOUT).await;
-    assert_eq!(rig.node.circuit(), Circuit::Open);
+    rig.opens().await;
     let changes = rig.changes.clone();
     drop(rig);
     assert_eq!(changes.all().last(), Some(&(Circuit::Open, Circuit::Closed)));
