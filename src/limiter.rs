@@ -163,7 +163,8 @@ pub struct Options {
     pub store: Arc<dyn Store>,
     /// Where those of single limits per second are, if elsewhere. [st-3]
     pub per_second: Option<Arc<dyn Store>>,
-    /// What carries on where a store does not answer and the policies say so; a store that is immediate. [st-4]
+    /// What carries on where a store does not answer and the policies say so: a store that is immediate. Without one it is
+    /// an error. [st-4]
     pub local: Option<Arc<dyn Store>>,
     /// Denials that need no store, shared by all limiters of the process.
     pub deny_cache: Option<Arc<DenyCache>>,
@@ -249,7 +250,8 @@ impl Limiter {
             },
             None => None,
         };
-        match self.decide_apart(&request, &charges, failed).await {
+        // A box, so that a request for which one call was enough does not carry the room for this.
+        match Box::pin(self.decide_apart(&request, &charges, failed)).await {
             Ok(resolved) => Ok(self.finish(query, &in_force, &plan, Some(&resolved.decided()), started)),
             Err(error) => Err(self.failed(error, started)),
         }
@@ -360,17 +362,18 @@ impl Limiter {
             return self.ask_now(store, request, charges);
         }
         self.set_bounds(charges, None);
-        let decision = match self.ask_once(store, request, charges).await {
-            // Nothing was charged: the store's clock and ours are on two sides of a boundary. Once is enough, unless its
-            // clock jumps meanwhile.
-            Err(StoreError::Rewindow { now }) => {
-                self.set_bounds(charges, Some(now));
-                self.ask_once(store, request, charges).await
-            }
-            decision => decision,
+        let called = |decision: Result<Decision, StoreError>| {
+            self.observer.store_called(decision.as_ref().err().map(StoreError::kind), request.started.elapsed());
+            decision
         };
-        self.observer.store_called(decision.as_ref().err().map(StoreError::kind), request.started.elapsed());
-        decision
+        // Nothing was charged where the store's clock and ours are on two sides of a boundary. Once more is enough, unless
+        // its clock jumps meanwhile.
+        let now = match self.ask_once(store, request, charges).await {
+            Err(StoreError::Rewindow { now }) => now,
+            decision => return called(decision),
+        };
+        self.set_bounds(charges, Some(now));
+        called(self.ask_once(store, request, charges).await)
     }
 
     async fn ask_once(

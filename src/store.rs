@@ -58,6 +58,11 @@ pub trait Store: Send + Sync {
         false
     }
 
+    /// What the operator should know about the store as it is set up: a sentence each. Asked once, at the start.
+    fn advice(&self, _deadline: Instant) -> Reply<'_, Vec<String>> {
+        Reply::Ready(Ok(Vec::new()))
+    }
+
     /// How many keys are stored, where that is cheap to know.
     fn keys(&self) -> Option<u64> {
         None
@@ -142,15 +147,17 @@ pub enum Reply<'a, T> {
     Pending(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>),
 }
 
-impl<T> Reply<'_, T> {
-    /// Waits for the answer, if it is not there yet.
+impl<'a, T: Send + 'a> Reply<'a, T> {
+    /// Waits for the answer, if it is not there yet: a future of two words, so that whoever waits holds no room for an
+    /// answer twice.
     ///
     /// # Errors
     /// When the store gave none.
-    pub async fn get(self) -> Result<T, StoreError> {
+    #[must_use = "nothing is waited for before it is polled"]
+    pub fn get(self) -> Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>> {
         match self {
-            Self::Ready(answer) => answer,
-            Self::Pending(answer) => answer.await,
+            Self::Ready(answer) => Box::pin(std::future::ready(answer)),
+            Self::Pending(answer) => answer,
         }
     }
 }

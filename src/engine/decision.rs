@@ -122,10 +122,10 @@ pub fn decide<'s>(
     read: impl Fn(u16) -> Option<&'s State>,
     mode: Mode,
     now: Micros,
-) -> Result<(Decision, SmallVec<[Effect; 2]>), Rewindow> {
-    let mut found = SmallVec::<[Found; 2]>::new();
-    let mut effects = SmallVec::<[Effect; 2]>::new();
-    let mut verdicts = SmallVec::<[Verdict; 2]>::new();
+) -> Result<(Decision, SmallVec<[Effect; 4]>), Rewindow> {
+    let mut found = SmallVec::<[Found; 4]>::new();
+    let mut effects = SmallVec::<[Effect; 4]>::new();
+    let mut verdicts = SmallVec::<[Verdict; 4]>::new();
     // A charge that takes nothing may still have to restate what it finds; where several share a key, what one finds
     // depends on the others, so that this is left to `algorithm::apply`.
     let restate = |i: usize, state: Option<&State>, effect: Effect| match (effect, state) {
@@ -162,7 +162,7 @@ pub fn decide<'s>(
         effects.push(effect);
         verdicts.push(verdict);
     }
-    if mode == Mode::Atomic && is_denied(charges, &verdicts) {
+    if mode == Mode::Atomic && is_denied(charges, verdicts.iter().copied()) {
         for (i, charge) in charges.iter().enumerate() {
             effects[i] = restate(i, read(slots[i]), effect(charge, verdicts[i], mode, true));
         }
@@ -173,10 +173,9 @@ pub fn decide<'s>(
 /// Derives a decision from what each charge found, for every store alike. [dc-3] [dc-7] [dc-10]
 #[must_use]
 pub fn settle(charges: &[Charge<'_>], slots: &[u16], found: &[Found], mode: Mode, now: Micros) -> Decision {
-    let judged: SmallVec<[(Verdict, Hits); 2]> =
+    let judged: SmallVec<[(Verdict, Hits); 4]> =
         charges.iter().zip(found).map(|(charge, found)| verdict(charge, &found.before, mode, now)).collect();
-    let verdicts: SmallVec<[Verdict; 2]> = judged.iter().map(|&(verdict, _)| verdict).collect();
-    let denied = is_denied(charges, &verdicts);
+    let denied = is_denied(charges, judged.iter().map(|&(verdict, _)| verdict));
     let nothing_taken = denied && mode == Mode::Atomic;
 
     let mut outcomes = SmallVec::new();
@@ -235,7 +234,7 @@ fn verdict(charge: &Charge<'_>, seen: &Seen, mode: Mode, now: Micros) -> (Verdic
 }
 
 /// Whether the verdicts of all limits together deny the request. [dc-3]
-fn is_denied(charges: &[Charge<'_>], verdicts: &[Verdict]) -> bool {
+fn is_denied(charges: &[Charge<'_>], verdicts: impl Iterator<Item = Verdict>) -> bool {
     let mut quotas = 0_usize;
     let mut quotas_over = 0_usize;
     for (charge, verdict) in charges.iter().zip(verdicts) {

@@ -19,7 +19,7 @@ use tonic_health::server::HealthService;
 use super::connection::Load;
 use super::status::{Refusal, status};
 use super::unary::{self, Sent};
-use crate::limiter::Limiter;
+use crate::limiter::{Answer, Limiter, Query, StoreError};
 use crate::rls::convert::{self, Bounds, Extras};
 use crate::rls::proto::{RateLimitRequest, RateLimitResponse};
 
@@ -69,8 +69,7 @@ impl hyper::service::Service<http::Request<Incoming>> for Services {
         self.load.count_request();
         let path = request.uri().path();
         if path == SHOULD_RATE_LIMIT {
-            let limits = self.limits.clone();
-            return Box::pin(async move { Ok(unary::response(limits.should_rate_limit(request).await)) });
+            return self.should_rate_limit(request);
         }
         let response = if path.starts_with(HEALTH) {
             self.health.clone().call(request.map(Body::new))
@@ -86,28 +85,54 @@ impl hyper::service::Service<http::Request<Incoming>> for Services {
     }
 }
 
-impl RateLimits {
-    async fn should_rate_limit(&self, request: http::Request<Incoming>) -> Result<RateLimitResponse, Status> {
+impl Services {
+    /// A request on its way lives in one box, which is copied when it is made. So it holds no headers, which have been
+    /// read, and no room for waiting on a store where no store is waited for.
+    fn should_rate_limit(&self, request: http::Request<Incoming>) -> Answering {
+        let limits = self.limits.clone();
+        if limits.limiter.is_immediate() {
+            let body = request.into_body();
+            return Box::pin(async move { Ok(unary::response(limits.decide_now(body).await)) });
+        }
         let (head, body) = request.into_parts();
+        let patience = patience(&head.headers);
+        Box::pin(async move { Ok(unary::response(limits.decide(body, patience).await)) })
+    }
+}
+
+impl RateLimits {
+    /// For a limiter that is immediate: it need not know how long its caller waits.
+    async fn decide_now(&self, body: Incoming) -> Result<RateLimitResponse, Status> {
         let read = unary::read(body, self.request_bytes).await;
         let started = Instant::now();
-        let request: RateLimitRequest = match read {
-            Ok(request) => request,
-            Err(status) => {
-                self.limiter.refused(started);
-                return Err(status);
-            }
-        };
-        let deadline = deadline(&head.headers, started);
-        let query = convert::query(&request, &self.bounds).map_err(|invalid| {
+        let request = self.read(read, started)?;
+        let decided = self.limiter.decide_now(&self.query(&request, started)?, started);
+        self.response(decided)
+    }
+
+    async fn decide(&self, body: Incoming, patience: Option<Duration>) -> Result<RateLimitResponse, Status> {
+        let read = unary::read(body, self.request_bytes).await;
+        let started = Instant::now();
+        let deadline = patience.and_then(|patience| started.checked_add(patience));
+        let request = self.read(read, started)?;
+        let query = self.query(&request, started)?;
+        let decided = self.limiter.decide(&query, started, deadline).await;
+        self.response(decided)
+    }
+
+    /// A request that could not be read counts too.
+    fn read(&self, read: Result<RateLimitRequest, Status>, started: Instant) -> Result<RateLimitRequest, Status> {
+        read.inspect_err(|_| self.limiter.refused(started))
+    }
+
+    fn query<'a>(&self, request: &'a RateLimitRequest, started: Instant) -> Result<Query<'a>, Status> {
+        convert::query(request, &self.bounds).map_err(|invalid| {
             self.limiter.refused(started);
             status(&Refusal::Invalid(invalid))
-        })?;
-        let decided = if self.limiter.is_immediate() {
-            self.limiter.decide_now(&query, started)
-        } else {
-            self.limiter.decide(&query, started, deadline).await
-        };
+        })
+    }
+
+    fn response(&self, decided: Result<Answer, StoreError>) -> Result<RateLimitResponse, Status> {
         match decided {
             Ok(answer) => Ok(convert::response(answer, self.extras)),
             Err(error) => Err(status(&Refusal::Store(error))),
@@ -115,11 +140,10 @@ impl RateLimits {
     }
 }
 
-/// Until when the caller waits for the answer, less the time that it needs to get there.
-fn deadline(headers: &http::HeaderMap, started: Instant) -> Option<Instant> {
+/// How long the caller waits for the answer, less the time that it needs to get there.
+fn patience(headers: &http::HeaderMap) -> Option<Duration> {
     let timeout = headers.get("grpc-timeout")?.to_str().ok()?;
-    let patience = timeout_of(timeout)?.saturating_sub(ANSWER_MARGIN);
-    started.checked_add(patience)
+    Some(timeout_of(timeout)?.saturating_sub(ANSWER_MARGIN))
 }
 
 /// Reads `grpc-timeout`: at most eight digits and a unit. What is not of that form is no timeout.

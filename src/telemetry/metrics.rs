@@ -4,6 +4,8 @@
 //! and floats come into it only when somebody reads /metrics. Labels come from policies, never from callers.
 //! Not here: when something is worth counting, which engine, store and limiter tell their observer.
 
+mod redis;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,6 +16,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
 
+pub use self::redis::RedisMetrics;
 use super::trouble::Trouble;
 use crate::engine::observer::{Charged, DecisionResult, Observer, Tally};
 use crate::engine::{Charge, Hits, Mode, OnError, Outcome, PolicySet, Role, Take};
@@ -152,8 +155,30 @@ impl Metrics {
         for (name, value) in labels {
             opts = opts.const_label(*name, *value);
         }
-        let gauge = ReadGauge { desc: prometheus::core::Describer::describe(&opts)?, read: Box::new(read) };
-        self.registry.register(Box::new(gauge))
+        self.read(&opts, MetricType::GAUGE, Box::new(read))
+    }
+
+    /// Adds a number that only grows and is read when /metrics is.
+    ///
+    /// # Errors
+    /// The name is taken, or is none.
+    pub fn counter(
+        &self,
+        name: &str,
+        help: &str,
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Result<(), prometheus::Error> {
+        self.read(&Opts::new(name, help), MetricType::COUNTER, Box::new(read))
+    }
+
+    fn read(
+        &self,
+        opts: &Opts,
+        kind: MetricType,
+        read: Box<dyn Fn() -> u64 + Send + Sync>,
+    ) -> Result<(), prometheus::Error> {
+        let desc = prometheus::core::Describer::describe(opts)?;
+        self.registry.register(Box::new(ReadNumber { desc, kind, read }))
     }
 
     /// An observer for one runtime, which shares what it writes most often with no other.
@@ -490,22 +515,30 @@ impl Source for Latencies {
 }
 
 /// A number that somebody else keeps.
-struct ReadGauge {
+struct ReadNumber {
     desc: Desc,
+    kind: MetricType,
     read: Box<dyn Fn() -> u64 + Send + Sync>,
 }
 
-impl Collector for ReadGauge {
+impl Collector for ReadNumber {
     fn desc(&self) -> Vec<&Desc> {
         vec![&self.desc]
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let mut gauge = Gauge::default();
-        gauge.set_value((self.read)() as f64);
+        let value = (self.read)() as f64;
         let mut metric = Metric::from_label(self.desc.const_label_pairs.clone());
-        metric.set_gauge(gauge);
-        vec![family(&self.desc.fq_name, &self.desc.help, MetricType::GAUGE, vec![metric])]
+        if self.kind == MetricType::COUNTER {
+            let mut counter = Counter::default();
+            counter.set_value(value);
+            metric.set_counter(counter);
+        } else {
+            let mut gauge = Gauge::default();
+            gauge.set_value(value);
+            metric.set_gauge(gauge);
+        }
+        vec![family(&self.desc.fq_name, &self.desc.help, self.kind, vec![metric])]
     }
 }
 

@@ -156,7 +156,7 @@ impl Process {
     }
 
     /// Waits for the address that this listener bound.
-    fn address_of(&mut self, listener: &str) -> Result<SocketAddr, String> {
+    pub fn address_of(&mut self, listener: &str) -> Result<SocketAddr, String> {
         let is_it = |line: &LogLine| {
             line.message() == Some(LISTENING) && line.field("listener").and_then(Value::as_str) == Some(listener)
         };

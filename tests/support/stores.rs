@@ -245,7 +245,7 @@ impl Stores {
         })
     }
 
-    fn each<'a, T>(&'a self, call: impl Fn(usize, &'a dyn Store, Instant) -> Reply<'a, T>) -> [T; 3] {
+    fn each<'a, T: Send>(&'a self, call: impl Fn(usize, &'a dyn Store, Instant) -> Reply<'a, T>) -> [T; 3] {
         let mut names = NAMES.iter();
         self.ask(call).map(|answer| {
             let name = names.next().expect("one for each");
@@ -253,7 +253,7 @@ impl Stores {
         })
     }
 
-    fn ask<'a, T>(
+    fn ask<'a, T: Send>(
         &'a self,
         call: impl Fn(usize, &'a dyn Store, Instant) -> Reply<'a, T>,
     ) -> [Result<T, StoreError>; 3] {

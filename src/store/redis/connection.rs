@@ -45,11 +45,29 @@ pub struct Connection {
     /// Something was sent whose answer was not read. Never used again.
     unanswered: bool,
     meter: Arc<Meter>,
+    /// Counts it among those that are open, where somebody wants to know.
+    counted: Option<Counted>,
     /// Of the master that it goes to, where sentinels named it.
     term: Option<Term>,
 }
 
+/// One of the connections that a count holds, as long as it is there.
+#[derive(Debug)]
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Connection {
+    /// Counts it in `open` until it is dropped.
+    pub(super) fn count_in(&mut self, open: &Arc<AtomicUsize>) {
+        open.fetch_add(1, Ordering::Relaxed);
+        self.counted = Some(Counted(open.clone()));
+    }
+
     /// Logs in on a stream that `meter` measures, and asks for a first answer: a server that accepts
     /// connections but is stopped, still loading, or wants a password is found here, before a call is sent
     /// to it.
@@ -89,8 +107,15 @@ impl Connection {
         // Both timeouts are ours: the dial has a bound, and each call has a deadline.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let (requests, driver) = MultiplexedConnection::new_with_config(login, stream, config).await?;
-        let mut connection =
-            Connection { requests, driver: Box::pin(driver), closed: false, unanswered: false, meter, term: None };
+        let mut connection = Connection {
+            requests,
+            driver: Box::pin(driver),
+            closed: false,
+            unanswered: false,
+            meter,
+            counted: None,
+            term: None,
+        };
         let mut greeting = redis::pipe();
         greeting.cmd("CLIENT").arg("SETNAME").arg(CLIENT_NAME);
         greeting.cmd("PING");

@@ -1,7 +1,8 @@
 //! Calls to Redis that share round trips: a bounded queue, and for each connection of the pool a
 //! worker that sends what waits there as one pipeline.
 //!
-//! Not in here: connections and how they are made (pool.rs), and what a call means (the store above).
+//! Not in here: connections and how they are made (pool.rs), what a call is (call.rs), and what it means (the
+//! store above).
 //!
 //! The strategy. An idle pipeline sends a call at once, alone. While an answer is awaited, calls pile
 //! up, and the next worker takes them all: batches grow with the load and nothing ever waits for a
@@ -19,19 +20,20 @@
 //! 4. Its error is its own; the other calls of the batch get their answers.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use redis::{Cmd, ServerError, ServerErrorKind, Value};
+use redis::{ServerError, ServerErrorKind, Value};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::Sleep;
 
 use super::breaker;
+pub use super::call::{Call, Script};
 use super::pool::{Connection, DialError, Observer, Pool, SUPERSEDED, Target};
 use super::refusal::{After, Refusal};
 
@@ -117,6 +119,8 @@ impl Pipeline {
         let queue = Arc::new(Queue::new(options.queue_max));
         let watch = options.target.watch(options.observer.clone(), options.connect_timeout);
         let pool = Pool::new(options.target, options.connections, options.connect_timeout, options.observer.clone());
+        let load = Load { queue: Arc::downgrade(&queue), open: Arc::downgrade(pool.open()) };
+        options.observer.started(pool.address(), load);
         let mut tasks = JoinSet::new();
         for _ in 0..options.connections {
             let worker = Worker {
@@ -168,114 +172,24 @@ impl Pipeline {
     }
 }
 
-/// A Lua script, known to Redis by its SHA-1.
-///
-/// Meant for a `static`: `static DECIDE: LazyLock<Script> = LazyLock::new(|| Script::new(CODE));`
-#[derive(Debug)]
-pub struct Script {
-    code: &'static str,
-    sha1: String,
+/// What a pipeline has at hand, for gauges: each number is out of date at once, and none once the pipeline is gone.
+#[derive(Clone, Debug)]
+pub struct Load {
+    queue: Weak<Queue>,
+    open: Weak<AtomicUsize>,
 }
 
-impl Script {
-    /// Computes the name of the script, once.
+impl Load {
+    /// Calls that wait to be sent.
     #[must_use]
-    pub fn new(code: &'static str) -> Script {
-        Script { code, sha1: redis::Script::new(code).get_hash().to_owned() }
+    pub fn waiting(&self) -> Option<usize> {
+        self.queue.upgrade().map(|queue| queue.state.lock().entries.len())
     }
 
-    /// The SHA-1 of the code, in 40 lower case hexadecimal digits.
+    /// Connections that are open.
     #[must_use]
-    pub fn sha1(&self) -> &str {
-        &self.sha1
-    }
-}
-
-/// One command that has one answer: no subscriptions, no transactions, and none that blocks. Shows
-/// itself without its keys and arguments, which may be personal data.
-pub struct Call {
-    command: Cmd,
-    script: Option<&'static Script>,
-    /// ASKING goes right before it.
-    asking: bool,
-}
-
-impl fmt::Debug for Call {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Call").field("script", &self.script.map(Script::sha1)).finish_non_exhaustive()
-    }
-}
-
-impl Call {
-    /// A run of `script`, by EVALSHA.
-    pub fn script<K, A>(script: &'static Script, keys: &[K], args: &[A]) -> Call
-    where
-        K: AsRef<[u8]>,
-        A: AsRef<[u8]>,
-    {
-        const NAME: &str = "EVALSHA";
-        const KEY_COUNT_DIGITS: usize = 4;
-        let mut bytes = NAME.len() + script.sha1.len() + KEY_COUNT_DIGITS;
-        for key in keys {
-            bytes += key.as_ref().len();
-        }
-        for arg in args {
-            bytes += arg.as_ref().len();
-        }
-        let mut command = Cmd::with_capacity(3 + keys.len() + args.len(), bytes);
-        command.arg(NAME).arg(&script.sha1).arg(keys.len());
-        for key in keys {
-            command.arg(key.as_ref());
-        }
-        for arg in args {
-            command.arg(arg.as_ref());
-        }
-        Call { command, script: Some(script), asking: false }
-    }
-
-    /// Any other command.
-    ///
-    /// # Panics
-    ///
-    /// When `command` has not even a name: Redis does not answer that.
-    #[must_use]
-    pub fn command(command: Cmd) -> Call {
-        assert!(command.args_iter().len() > 0, "a command has a name");
-        Call { command, script: None, asking: false }
-    }
-
-    /// The same call for a node of a cluster that is taking the call's slot over. The node serves it only if
-    /// ASKING was the command before it on the same connection, so that one travels with the call each time
-    /// that it is sent.
-    #[must_use]
-    pub fn asking(mut self) -> Call {
-        self.asking = true;
-        self
-    }
-
-    /// Appends the command to a request, ASKING before it where that is due.
-    fn add_to(&mut self, request: &mut redis::Pipeline) {
-        if self.asking {
-            request.cmd("ASKING");
-        }
-        request.add_command(std::mem::take(&mut self.command));
-    }
-
-    /// Takes what this call was answered, and the command, off what the whole request was answered and sent.
-    fn take_answer<'a>(
-        &self,
-        answers: &mut impl Iterator<Item = Value>,
-        commands: &mut impl Iterator<Item = &'a Cmd>,
-    ) -> Option<(Value, &'a Cmd)> {
-        if !self.asking {
-            return answers.next().zip(commands.next());
-        }
-        let (asking, _) = answers.next().zip(commands.next())?;
-        let (answer, command) = answers.next().zip(commands.next())?;
-        // Where ASKING itself was refused the call is sent back to where it came from: the reason says more.
-        let sent_back = matches!(&answer, Value::ServerError(error) if error.kind() == Some(ServerErrorKind::Moved));
-        let refused = matches!(asking, Value::ServerError(_));
-        Some((if sent_back && refused { asking } else { answer }, command))
+    pub fn connections(&self) -> Option<usize> {
+        self.open.upgrade().map(|open| open.load(Ordering::Relaxed))
     }
 }
 

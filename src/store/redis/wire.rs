@@ -34,7 +34,7 @@ script!(TOKEN_BUCKET, "token_bucket.lua");
 script!(DECIDE, "decide.lua");
 script!(UNDO_LOG, "undo_log.lua");
 
-/// Room for the numbers of a decision of a few charges, in bytes.
+/// Numbers that take more than this, in bytes, need an allocation: those of more than four charges.
 const BLOB_BYTES: usize = 256;
 
 /// The kinds of state: what tells the scripts and the stored formats apart.
@@ -122,11 +122,11 @@ impl Op {
 }
 
 /// Integers as the little-endian doubles that `struct.unpack` reads.
-struct Blob(Vec<u8>);
+struct Blob(SmallVec<[u8; BLOB_BYTES]>);
 
 impl Blob {
     fn new() -> Self {
-        Self(Vec::with_capacity(BLOB_BYTES))
+        Self(SmallVec::new())
     }
 
     fn push(&mut self, numbers: &[u64]) {
@@ -181,10 +181,7 @@ pub(super) fn decide_call(
         blob.push_limit(charge.limit, hits, charge.bounds);
         blob.push(&[now]);
         let script = Kind::of(charge.limit).script();
-        if prefix.is_empty() {
-            return Call::script(script, &[charge.key], &[&blob.0]);
-        }
-        return Call::script(script, &[format!("{prefix}{}", charge.key)], &[&blob.0]);
+        return Call::script_on(script, prefix, std::iter::once(charge.key), &[&blob.0]);
     }
 
     let mut kinds = SmallVec::<[u8; 16]>::new();
@@ -201,9 +198,8 @@ pub(super) fn decide_call(
         blob.push(&[u64::from(slot) + 1, role, op as u64, u64::from(hits), 0]);
         blob.push_limit(charge.limit, hits, charge.bounds);
     }
-    let keys: SmallVec<[String; 4]> =
-        firsts.iter().map(|&first| format!("{prefix}{}", charges[usize::from(first)].key)).collect();
-    Call::script(&DECIDE, &keys, &[&kinds[..], &blob.0])
+    let keys = firsts.iter().map(|&first| charges[usize::from(first)].key);
+    Call::script_on(&DECIDE, prefix, keys, &[&kinds[..], &blob.0])
 }
 
 /// The calls that take charges back: one decision in which each stands for itself, and one call for each log.
@@ -252,9 +248,10 @@ fn hits_of(take: Take) -> u32 {
 
 /// What a decision's reply says.
 #[derive(Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "the usual one is the large one, and is taken apart at once")]
 pub(super) enum Reply {
     /// The clock, and what each charge found.
-    Found(Micros, SmallVec<[Found; 2]>),
+    Found(Micros, SmallVec<[Found; 4]>),
     /// No window of a calendar holds the clock.
     Rewindow(Micros),
 }
