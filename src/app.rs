@@ -126,6 +126,13 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
             deny_cache: stores.deny_cache(&settings),
             ..Options::new(control.first.clone())
         };
+        if let Some(cache) = options.deny_cache.clone() {
+            let (hits, kept) = (cache.clone(), cache);
+            let help = "Requests that were denied without asking a store.";
+            metrics.counter("weir_deny_cache_hits_total", help, move || hits.hits())?;
+            let help = "Keys whose denial is known, those that have ended and were not dropped yet included.";
+            metrics.gauge("weir_deny_cache_entries", help, &[], move || kept.len() as u64)?;
+        }
         move |opened: &Opened| {
             let (store, per_second) = (opened.first.clone(), opened.per_second.clone());
             let options = Options { store, per_second, ..options.clone() };

@@ -237,7 +237,6 @@ impl Limiter {
         let deadline = self.deadline(started, deadline);
         let request = Request { plan: &plan, mode: self.mode(domain), started, deadline };
         if let Some(known) = self.known_denial(&request, &charges) {
-            self.observer.denied_locally();
             return Ok(self.finish(query, &in_force, &plan, Some(&known.decided()), started));
         }
         let failed = match self.only_store(&plan, &charges) {

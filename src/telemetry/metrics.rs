@@ -46,7 +46,6 @@ pub struct Metrics {
     store_errors: IntCounterVec,
     fallbacks: [IntCounter; OnError::ALL.len()],
     undone: [IntCounter; 2],
-    denied_locally: IntCounter,
     trouble: Trouble,
     evictions: IntCounter,
     evicted_hits: IntCounter,
@@ -104,8 +103,6 @@ impl Metrics {
             &["result"],
         )?;
         registry.register(Box::new(undone.clone()))?;
-        let denied_locally =
-            counter("weir_deny_cache_hits_total", "Requests that were denied without asking a store.")?;
 
         let rules = Arc::new(Rules::new()?);
         registry.register(Box::new(Collected(rules.clone())))?;
@@ -129,7 +126,6 @@ impl Metrics {
             store_errors,
             fallbacks: OnError::NAMES.map(|action| fallbacks.with_label_values(&[action])),
             undone: ["unconfirmed", "confirmed"].map(|result| undone.with_label_values(&[result])),
-            denied_locally,
             trouble: Trouble::default(),
             evictions,
             evicted_hits,
@@ -244,10 +240,6 @@ impl Observer for PerRuntime {
 
     fn undone(&self, confirmed: bool) {
         self.metrics.undone[usize::from(confirmed)].inc();
-    }
-
-    fn denied_locally(&self) {
-        self.metrics.denied_locally.inc();
     }
 
     fn evicted(&self, hits_lost: Hits) {
