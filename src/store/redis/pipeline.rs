@@ -12,12 +12,14 @@
 //! What is promised for each call:
 //!
 //! 1. It is sent at most once, unless Redis answers that it does not know the script, which proves that
-//!    nothing ran: then the script is loaded and the call sent once more [rd-3]. Where a node of a cluster
+//!    nothing ran: then the script is loaded and the call sent once more [rd-3]; so are calls that were made
+//!    together, where one of them made that fail before anything was written. Where a node of a cluster
 //!    sends a call elsewhere, the caller decides (cluster.rs).
 //! 2. It is answered at its deadline at the latest (to the millisecond of the runtime's timer), and the
 //!    answer says whether it can have run. No caller needs a timer of its own.
 //! 3. It is not sent once its deadline has passed or its caller has gone.
-//! 4. Its error is its own; the other calls of the batch get their answers.
+//! 4. Its error is its own; the other calls of the batch get their answers. Decisions that shared a script call
+//!    (merge.rs) share its error only where that is about the server, or does not prove that nothing ran.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
