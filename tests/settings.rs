@@ -91,6 +91,7 @@ fn the_defaults_are_those_of_the_design() {
             pool_size: 2,
             queue: 1024,
             batch_max: 64,
+            merge_max: 16,
             key_prefix: "",
             breaker: Breaker {
                 error_percent: 50,
@@ -294,7 +295,7 @@ fn all_problems_of_all_layers_come_at_once_each_with_its_place() {
     environment: WEIR__X: no such setting
     environment: WEIR__redis__queue: no such setting, the nearest is WEIR__REDIS__QUEUE
     --set: redis.queue = "-1": not a whole number
-    --set: redis: a group of settings, not one: redis.url, redis.topology, redis.username, redis.password, redis.password_file, redis.sentinel.*, redis.tls.*, redis.per_second.*, redis.timeout, redis.connect_timeout, redis.pool_size, redis.queue, redis.batch_max, redis.key_prefix, redis.breaker.*, redis.ready_after
+    --set: redis: a group of settings, not one: redis.url, redis.topology, redis.username, redis.password, redis.password_file, redis.sentinel.*, redis.tls.*, redis.per_second.*, redis.timeout, redis.connect_timeout, redis.pool_size, redis.queue, redis.batch_max, redis.merge_max, redis.key_prefix, redis.breaker.*, redis.ready_after
     --set: shutdown.grace = "1.5s": fractions are not read: 1.5s is 1s500ms
     settings: policies.directory: required: give --policies or WEIR__POLICIES__DIRECTORY
     "#);

@@ -44,6 +44,7 @@ pub(super) fn options(redis: &settings::Redis, place: &Place, observer: Arc<dyn 
     options.connect_timeout = redis.connect_timeout;
     options.queue_max = redis.queue;
     options.batch_max = redis.batch_max;
+    options.merge_max = redis.merge_max;
     options.breaker = breaker::Settings {
         window: redis.breaker.window,
         calls: redis.breaker.calls,

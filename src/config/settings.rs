@@ -145,6 +145,8 @@ pub struct Redis {
     pub queue: usize,
     /// Decisions in one pipeline at most.
     pub batch_max: usize,
+    /// Decisions in one script call at most; 0 and 1: each has its own.
+    pub merge_max: usize,
     /// What every key starts with.
     pub key_prefix: String,
     /// When a server is left alone.
@@ -317,6 +319,7 @@ impl Settings {
                 pool_size: from.value("redis.pool_size", value::integer)?,
                 queue: from.value("redis.queue", value::integer)?,
                 batch_max: from.value("redis.batch_max", value::integer)?,
+                merge_max: from.value("redis.merge_max", value::integer)?,
                 key_prefix: from.value("redis.key_prefix", |text| Ok(text.to_owned()))?,
                 breaker: Breaker {
                     error_percent: from.value("redis.breaker.error_percent", value::integer)?,

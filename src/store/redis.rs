@@ -13,6 +13,7 @@ mod cluster;
 mod connection;
 mod endpoint;
 mod files;
+pub mod merge;
 pub mod node;
 pub mod pipeline;
 pub mod pool;

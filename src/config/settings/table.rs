@@ -291,6 +291,13 @@ pub const SETTINGS: &[Setting] = &[
         about: "how many waiting decisions share one round trip at most",
     },
     Setting {
+        name: "redis.merge_max",
+        kind: Kind::Integer { min: 0, max: 64, unit: "decisions per script call" },
+        default: Preset::Is("16"),
+        flag: None,
+        about: "how many of them share one script call at most, which Redis serves nobody else during; 0 turns that off",
+    },
+    Setting {
         name: "redis.key_prefix",
         kind: Kind::KeyPrefix { bytes_max: KEY_PREFIX_BYTES_MAX },
         default: Preset::Is(""),

@@ -7,6 +7,8 @@ use std::io::Write as _;
 
 use redis::{Cmd, RedisWrite, ServerErrorKind, ToRedisArgs, Value};
 
+use super::merge::Mergeable;
+
 /// One command that has one answer: no subscriptions, no transactions, and none that blocks. Shows
 /// itself without its keys and arguments, which may be personal data.
 pub struct Call {
@@ -14,6 +16,8 @@ pub struct Call {
     pub(super) script: Option<&'static Script>,
     /// ASKING goes right before it.
     pub(super) asking: bool,
+    /// How it can be made together with others, if it can.
+    pub(super) mergeable: Option<Mergeable>,
 }
 
 impl fmt::Debug for Call {
@@ -59,7 +63,7 @@ impl Call {
         for arg in args {
             command.arg(arg.as_ref());
         }
-        Call { command, script: Some(script), asking: false }
+        Call { command, script: Some(script), asking: false, mergeable: None }
     }
 
     /// Any other command.
@@ -70,7 +74,13 @@ impl Call {
     #[must_use]
     pub fn command(command: Cmd) -> Call {
         assert!(command.args_iter().len() > 0, "a command has a name");
-        Call { command, script: None, asking: false }
+        Call { command, script: None, asking: false, mergeable: None }
+    }
+
+    /// The same call, which others of its kind may be made together with.
+    pub(super) fn mergeable(mut self, how: Option<Mergeable>) -> Call {
+        self.mergeable = how;
+        self
     }
 
     /// The same call for a node of a cluster that is taking the call's slot over. The node serves it only if

@@ -296,7 +296,8 @@ impl Shared {
         let _on = self.runtime.enter();
         // The seeds share login and TLS: any of them will do.
         let endpoint = self.seeds[0].at(&to.host, to.port);
-        let options = Options { target: endpoint.into(), ..self.options.clone() };
+        // The keys of one call lie in one slot, and those of calls that happen to wait together do not.
+        let options = Options { target: endpoint.into(), merge_max: 0, ..self.options.clone() };
         Member { node: Node::start(options), host: to.host.clone() }
     }
 }

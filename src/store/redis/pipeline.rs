@@ -12,12 +12,14 @@
 //! What is promised for each call:
 //!
 //! 1. It is sent at most once, unless Redis answers that it does not know the script, which proves that
-//!    nothing ran: then the script is loaded and the call sent once more [rd-3]. Where a node of a cluster
+//!    nothing ran: then the script is loaded and the call sent once more [rd-3]; so are calls that were made
+//!    together, where one of them made that fail before anything was written. Where a node of a cluster
 //!    sends a call elsewhere, the caller decides (cluster.rs).
 //! 2. It is answered at its deadline at the latest (to the millisecond of the runtime's timer), and the
 //!    answer says whether it can have run. No caller needs a timer of its own.
 //! 3. It is not sent once its deadline has passed or its caller has gone.
-//! 4. Its error is its own; the other calls of the batch get their answers.
+//! 4. Its error is its own; the other calls of the batch get their answers. Decisions that shared a script call
+//!    (merge.rs) share its error only where that is about the server, or does not prove that nothing ran.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -28,12 +30,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use redis::{ServerError, ServerErrorKind, Value};
+use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::Sleep;
 
 use super::breaker;
 pub use super::call::{Call, Script};
+use super::merge::{self, MERGE_MAX};
 use super::pool::{Connection, DialError, Observer, Pool, SUPERSEDED, Target};
 use super::refusal::{After, Refusal};
 
@@ -84,6 +88,8 @@ pub struct Options {
     pub queue_max: usize,
     /// Calls in one batch; at least 1.
     pub batch_max: usize,
+    /// Decisions of a batch that one script call makes at most; 0 and 1: each has its own. See merge.rs.
+    pub merge_max: usize,
     /// When the breaker before a pipeline opens; for whoever puts one there (node.rs).
     pub breaker: breaker::Settings,
     /// Who hears of batches, failed dials and dropped connections.
@@ -100,6 +106,7 @@ impl Options {
             connect_timeout: CONNECT_TIMEOUT,
             queue_max: QUEUE_MAX,
             batch_max: BATCH_MAX,
+            merge_max: MERGE_MAX,
             breaker: breaker::Settings::default(),
             observer: Arc::new(()),
         }
@@ -127,6 +134,7 @@ impl Pipeline {
                 queue: queue.clone(),
                 observer: options.observer.clone(),
                 batch_max: options.batch_max,
+                merge_max: options.merge_max,
                 request: redis::Pipeline::with_capacity(options.batch_max),
                 alarm: Box::pin(tokio::time::sleep(Duration::ZERO)),
                 setbacks: 0,
@@ -262,6 +270,12 @@ impl Waiting {
             // Nobody listens where the caller has gone.
             let _ = reply.send(answer);
         }
+    }
+
+    /// The same, to be sent again; what is left has no caller.
+    fn take(&mut self) -> Waiting {
+        let command = std::mem::take(&mut self.call.command);
+        Waiting { call: Call { command, ..self.call }, deadline: self.deadline, reply: self.reply.take() }
     }
 
     /// Somebody still waits for the answer.
@@ -454,6 +468,7 @@ struct Worker {
     queue: Arc<Queue>,
     observer: Arc<dyn Observer>,
     batch_max: usize,
+    merge_max: usize,
     /// The batch as it is sent, kept for its room.
     request: redis::Pipeline,
     /// The timer for the batch in flight, reset for each batch: cheaper than a new one, because a later
@@ -521,8 +536,19 @@ impl Worker {
     /// round.
     async fn send(&mut self, connection: &mut Connection, batch: &mut [Waiting], now: Instant) -> Health {
         self.request.clear();
-        for waiting in &mut *batch {
-            waiting.call.add_to(&mut self.request);
+        let mut groups = SmallVec::<[usize; BATCH_MAX]>::new();
+        let mut rest = &mut *batch;
+        while !rest.is_empty() {
+            let count = merge::count(rest.iter().map(|waiting| &waiting.call), self.merge_max);
+            let (group, others) = rest.split_at_mut(count);
+            match group {
+                [alone] => alone.call.add_to(&mut self.request),
+                group => {
+                    self.request.add_command(merge::command(group.iter().map(|waiting| &waiting.call)));
+                }
+            }
+            groups.push(count);
+            rest = others;
         }
         let Some(answers) = self.exchange(connection, batch).await else {
             return Health::Bad;
@@ -530,24 +556,30 @@ impl Worker {
         self.observer.batch_answered(batch.len(), now.elapsed());
         let mut farewell = None;
         let mut again = Vec::new();
+        let mut merged_again = false;
         let (mut answers, mut commands) = (answers.into_iter(), self.request.cmd_iter());
-        for waiting in &mut *batch {
+        let mut rest = &mut *batch;
+        for count in groups {
+            let (group, others) = rest.split_at_mut(count);
+            rest = others;
             // There are as many answers as commands: the exchange saw to it.
+            let [waiting] = group else {
+                let Some((answer, _)) = answers.next().zip(commands.next()) else { break };
+                merged_again |= answer_group(group, answer, &mut again, &mut farewell);
+                continue;
+            };
             let Some((answer, command)) = waiting.call.take_answer(&mut answers, &mut commands) else { break };
             match answer {
                 Value::ServerError(error) if waiting.call.script.is_some() && is_no_script(&error) => {
-                    again.push(Waiting {
-                        call: Call { command: command.clone(), ..waiting.call },
-                        deadline: waiting.deadline,
-                        reply: waiting.reply.take(),
-                    });
+                    waiting.call.command = command.clone();
+                    again.push(waiting.take());
                 }
                 Value::ServerError(error) => refuse(waiting, error, &mut farewell),
                 value => waiting.answer(Ok(value)),
             }
         }
         drop(commands);
-        if !again.is_empty() && self.send_again(connection, again, &mut farewell).await == Health::Bad {
+        if !again.is_empty() && self.send_again(connection, again, merged_again, &mut farewell).await == Health::Bad {
             return Health::Bad;
         }
         match farewell {
@@ -560,11 +592,13 @@ impl Worker {
         }
     }
 
-    /// Loads the scripts that Redis did not know and sends their calls once more, in one round trip.
+    /// Loads the scripts that Redis did not know and sends their calls once more, each alone, in one round trip. Those
+    /// that were `merged` could not be made together: what makes them together is loaded too.
     async fn send_again(
         &mut self,
         connection: &mut Connection,
         mut batch: Vec<Waiting>,
+        merged: bool,
         farewell: &mut Option<String>,
     ) -> Health {
         let now = Instant::now();
@@ -577,7 +611,7 @@ impl Worker {
         if batch.is_empty() {
             return Health::Good;
         }
-        let mut scripts: Vec<&'static Script> = Vec::new();
+        let mut scripts: Vec<&'static Script> = if merged { vec![merge::script()] } else { Vec::new() };
         for script in batch.iter().filter_map(|waiting| waiting.call.script) {
             if !scripts.iter().any(|known| known.sha1 == script.sha1) {
                 scripts.push(script);
@@ -686,6 +720,42 @@ fn refuse(waiting: &mut Waiting, error: ServerError, farewell: &mut Option<Strin
         *farewell = Some(format!("redis answered {}", error.code()));
     }
     waiting.answer(Err(CallError::Refused(error)));
+}
+
+/// Answers calls that one script call made. Where its error proves that nothing ran, and the connection stays, all of them go
+/// to `again`, where each gets its own answer: alone some would have been right, by another key, or because they write
+/// nothing. Whether they do.
+fn answer_group(group: &mut [Waiting], answer: Value, again: &mut Vec<Waiting>, farewell: &mut Option<String>) -> bool {
+    match answer {
+        Value::ServerError(error) => {
+            let refusal = Refusal::of(&error);
+            let is_undone = refusal.connection == After::Keep && refusal.proves_nothing_ran(&error);
+            for waiting in group {
+                if is_undone {
+                    again.push(waiting.take());
+                } else {
+                    refuse(waiting, error.clone(), farewell);
+                }
+            }
+            is_undone
+        }
+        Value::Array(numbers) => {
+            let mut numbers = numbers.into_iter();
+            let clock = numbers.next().unwrap_or(Value::Nil);
+            for waiting in group {
+                // Nothing where it has the wrong form, which whoever asked will notice.
+                let own = merge::take_answer(&waiting.call, &clock, &mut numbers).unwrap_or(Value::Nil);
+                waiting.answer(Ok(own));
+            }
+            false
+        }
+        strange => {
+            for waiting in group {
+                waiting.answer(Ok(strange.clone()));
+            }
+            false
+        }
+    }
 }
 
 fn is_no_script(error: &ServerError) -> bool {

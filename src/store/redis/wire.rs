@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
+use super::merge::Mergeable;
 use super::pipeline::{Call, Script};
 use crate::engine::algorithm::{
     self, Summary, anchored_window, fixed_window, gcra, sliding_window, sliding_window_counter, sliding_window_log,
@@ -20,7 +21,8 @@ use crate::store::Undo;
 /// A script of lua/, known to Redis by its hash once it has been sent there.
 macro_rules! script {
     ($name:ident, $file:literal) => {
-        static $name: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!(concat!("../../../lua/", $file))));
+        pub(super) static $name: LazyLock<Script> =
+            LazyLock::new(|| Script::new(include_str!(concat!("../../../lua/", $file))));
     };
 }
 
@@ -181,7 +183,7 @@ pub(super) fn decide_call(
         blob.push_limit(charge.limit, hits, charge.bounds);
         blob.push(&[now]);
         let script = Kind::of(charge.limit).script();
-        return Call::script_on(script, prefix, std::iter::once(charge.key), &[&blob.0]);
+        return Call::script_on(script, prefix, std::iter::once(charge.key), &[&blob.0]).mergeable(mergeable(charge));
     }
 
     let mut kinds = SmallVec::<[u8; 16]>::new();
@@ -200,6 +202,19 @@ pub(super) fn decide_call(
     }
     let keys = firsts.iter().map(|&first| charges[usize::from(first)].key);
     Call::script_on(&DECIDE, prefix, keys, &[&kinds[..], &blob.0])
+}
+
+/// How the decision of this one charge can be made together with others. Not on a calendar, whose windows may not hold
+/// the clock, which would be the answer to all; and not on a state that can be long.
+const fn mergeable(charge: &Charge<'_>) -> Option<Mergeable> {
+    let kind = Kind::of(charge.limit);
+    let replies = match kind {
+        Kind::FixedWindow => 1,
+        Kind::Pacing | Kind::TokenBucket => 2,
+        Kind::AnchoredWindow | Kind::SlidingWindowCounter => 3,
+        Kind::SlidingWindow | Kind::SlidingWindowLog => return None,
+    };
+    if charge.bounds.is_some() { None } else { Some(Mergeable { digit: kind.digit(), replies }) }
 }
 
 /// The calls that take charges back: one decision in which each stands for itself, and one call for each log.

@@ -1,0 +1,256 @@
+//! Decisions that wait together and are made by one script call: each is what it would be alone, and one that cannot be
+//! made harms none of the others. Not here: how calls share round trips (redis_pipeline.rs), and what a decision is
+//! (conformance.rs).
+
+#![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use support::redis::RedisServer;
+use tokio::runtime::Runtime;
+use weir::engine::{
+    Algorithm, Anchor, Charge, Decision, Limit, Mode, Precision, Refill, Role, State, Take, Unit, Verdict,
+};
+use weir::store::redis::Redis;
+use weir::store::redis::merge::{MERGE_MAX, MERGE_MAX_MAX};
+use weir::store::redis::pipeline::Options;
+use weir::store::redis::pool::Endpoint;
+use weir::store::{Store, StoreError};
+
+/// Longer than any answer takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// In the future, so that no key expires: 2096.
+const NOW: u64 = 4_000_000_000_000_000;
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// A store of one connection, so that whatever is asked for at once travels at once.
+fn store(server: &RedisServer, runtime: &Runtime, prefix: &str, merge_max: usize) -> Redis {
+    let _entered = runtime.enter();
+    let mut options = Options::new(Endpoint::parse(&server.url()).unwrap());
+    (options.connections, options.merge_max) = (1, merge_max);
+    Redis::start(options, prefix)
+}
+
+fn per_hour(requests: u32) -> Limit {
+    Limit::per_unit(requests, Unit::Hour)
+}
+
+fn charge<'a>(key: &'a str, limit: &'a Limit, take: Take) -> Charge<'a> {
+    Charge { key, limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None }
+}
+
+async fn decide(store: &Redis, charge: Charge<'_>, mode: Mode) -> Result<Decision, StoreError> {
+    let charges = [charge];
+    store.decide(&charges, mode, Instant::now() + PATIENCE).get().await
+}
+
+/// One hit on each of these keys, all at once.
+fn hit_all(runtime: &Runtime, store: &Redis, keys: &[String], limit: &Limit) -> Vec<Result<Decision, StoreError>> {
+    let hits = keys.iter().map(|key| decide(store, charge(key, limit, Take::Take(1)), Mode::Atomic));
+    runtime.block_on(join_all(hits))
+}
+
+fn keys(count: usize) -> Vec<String> {
+    (0..count).map(|i| format!("k{i}")).collect()
+}
+
+fn admitted(decisions: &[Result<Decision, StoreError>]) -> usize {
+    decisions.iter().filter(|decision| decision.as_ref().unwrap().outcomes[0].verdict == Verdict::Within).count()
+}
+
+/// Numbers without order, always the same: splitmix64.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+
+    fn pick<'a, T>(&mut self, among: &'a [T]) -> &'a T {
+        let at = self.below(among.len() as u64);
+        &among[usize::try_from(at).unwrap()]
+    }
+}
+
+/// 5 per minute by every algorithm, one that drains and one of zero; with a state of their own each.
+fn limits() -> Vec<Limit> {
+    let minute = Unit::Minute.window();
+    let algorithms = [
+        Algorithm::FIXED_WINDOW,
+        Algorithm::FixedWindow { anchor: Anchor::FirstHit },
+        Algorithm::SlidingWindowCounter,
+        Algorithm::SlidingWindow { precision: Precision::new(10_000_000).unwrap() },
+        Algorithm::SlidingWindowLog,
+        Algorithm::TokenBucket { burst: 7, refill: Refill::Continuous },
+        Algorithm::TokenBucket { burst: 7, refill: Refill::Interval },
+        Algorithm::LeakyBucket { burst: 7 },
+        Algorithm::Gcra { burst: 7 },
+    ];
+    let mut limits = algorithms.map(|algorithm| Limit::new(5, minute, algorithm).unwrap()).to_vec();
+    let mut drains = per_hour(5);
+    drains.drain = true;
+    limits.extend([drains, per_hour(0)]);
+    limits
+}
+
+#[test]
+fn decisions_made_together_are_what_they_would_be_alone() {
+    let (server, runtime) = (RedisServer::start(), runtime());
+    let mut together = store(&server, &runtime, "together:", MERGE_MAX);
+    let mut alone = store(&server, &runtime, "alone:", 0);
+    let (limits, takes) = (limits(), [Take::Take(1), Take::Take(3), Take::Look, Take::Give(2), Take::Force(4)]);
+    let mut numbers = Numbers(1);
+    let mut now = NOW;
+    for round in 0..200 {
+        now += numbers.below(30_000_000);
+        together.set_now(now);
+        alone.set_now(now);
+        let mode = *numbers.pick(&[Mode::Atomic, Mode::Independent]);
+        let mut asked = Vec::new();
+        for _ in 0..=numbers.below(40) {
+            let limit = usize::try_from(numbers.below(limits.len() as u64)).unwrap();
+            // Two keys for each limit, so that most calls have several charges on one.
+            asked.push((format!("l{limit}.{}", numbers.below(2)), &limits[limit], *numbers.pick(&takes)));
+        }
+        let at_once = asked.iter().map(|(key, limit, take)| decide(&together, charge(key, limit, *take), mode));
+        let at_once = runtime.block_on(join_all(at_once));
+        for ((key, limit, take), decided) in asked.iter().zip(at_once) {
+            let expected = runtime.block_on(decide(&alone, charge(key, limit, *take), mode)).unwrap();
+            assert_eq!(decided.unwrap(), expected, "round {round}: {take:?} of {key}, {:?}", limit.algorithm());
+        }
+        for (key, limit, _) in &asked {
+            let states = |store: &Redis| -> Option<State> {
+                let asked = [(key.as_str(), *limit)];
+                runtime.block_on(store.peek(&asked, Instant::now() + PATIENCE).get()).unwrap().states.remove(0)
+            };
+            assert_eq!(states(&together), states(&alone), "round {round}: {key}");
+        }
+    }
+}
+
+#[test]
+fn as_many_as_may_share_a_call_and_no_more() {
+    let runtime = runtime();
+    // What is asked for at once, and the calls it takes: fewer than four go alone.
+    for (merge_max, asked, calls) in [
+        (16, 3, 3),
+        (16, 4, 1),
+        (16, 16, 1),
+        (16, 17, 2),
+        (16, 40, 3),
+        (0, 20, 20),
+        (1, 20, 20),
+        (MERGE_MAX_MAX, 64, 1),
+    ] {
+        let server = RedisServer::start();
+        let store = store(&server, &runtime, "", merge_max);
+        let (keys, limit) = (keys(asked), per_hour(9));
+        // The first time the scripts have to be loaded.
+        hit_all(&runtime, &store, &keys, &limit);
+        let before = server.runs("evalsha");
+        assert_eq!(admitted(&hit_all(&runtime, &store, &keys, &limit)), asked);
+        assert_eq!(server.runs("evalsha") - before, calls, "{asked} of at most {merge_max}");
+    }
+}
+
+#[test]
+fn one_key_that_weir_did_not_write_fails_its_own_decision_only() {
+    let (server, runtime) = (RedisServer::start(), runtime());
+    let store = store(&server, &runtime, "", MERGE_MAX);
+    let (keys, limit) = (keys(8), per_hour(9));
+    server.command(&["SET", "k2", "no number"]).unwrap();
+    server.command(&["RPUSH", "k5", "a list"]).unwrap();
+    for hits in 1..=3 {
+        let decisions = hit_all(&runtime, &store, &keys, &limit);
+        for (key, decision) in keys.iter().zip(decisions) {
+            match (key.as_str(), decision) {
+                ("k2", Err(StoreError::NotSent(failure))) => assert_eq!(failure.kind, "state"),
+                ("k5", Err(StoreError::NotSent(failure))) => assert_eq!(failure.kind, "wrongtype"),
+                ("k2" | "k5", other) => panic!("{key}: {other:?}"),
+                (_, decision) => assert_eq!(decision.unwrap().outcomes[0].remaining, 9 - hits, "{key}"),
+            }
+        }
+    }
+    assert_eq!(server.command(&["GET", "k2"]).unwrap().trim(), "no number");
+}
+
+#[test]
+fn scripts_that_redis_has_forgotten_are_loaded_and_nothing_is_charged_twice() {
+    let (server, runtime) = (RedisServer::start(), runtime());
+    let store = store(&server, &runtime, "", MERGE_MAX);
+    let (keys, limit) = (keys(16), per_hour(9));
+    for hits in 1..=4 {
+        server.command(&["SCRIPT", "FLUSH"]).unwrap();
+        for decision in hit_all(&runtime, &store, &keys, &limit) {
+            assert_eq!(decision.unwrap().outcomes[0].remaining, 9 - hits);
+        }
+    }
+    let before = server.runs("evalsha");
+    hit_all(&runtime, &store, &keys, &limit);
+    assert_eq!(server.runs("evalsha") - before, 1, "what makes them together was loaded too");
+}
+
+#[test]
+fn however_many_ask_together_exactly_the_limit_is_admitted() {
+    let (server, runtime) = (RedisServer::start(), runtime());
+    let stores = [4, 16, 0].map(|merge_max| store(&server, &runtime, "", merge_max));
+    let limit = per_hour(250);
+    let hits = (0..600).map(|i| decide(&stores[i % 3], charge("hot", &limit, Take::Take(1)), Mode::Atomic));
+    assert_eq!(admitted(&runtime.block_on(join_all(hits))), 250);
+}
+
+#[test]
+fn each_decision_is_answered_by_its_own_deadline() {
+    let (server, runtime) = (RedisServer::start(), runtime());
+    let store = store(&server, &runtime, "", MERGE_MAX);
+    let (keys, limit) = (keys(16), per_hour(9));
+    hit_all(&runtime, &store, &keys, &limit);
+    server.freeze();
+    let hit = async |key: &String, patience: Duration| {
+        let charges = [charge(key, &limit, Take::Take(1))];
+        store.decide(&charges, Mode::Atomic, Instant::now() + patience).get().await
+    };
+    let hurried = async {
+        let decisions = join_all(keys[..8].iter().map(|key| hit(key, Duration::from_secs(1)))).await;
+        // Only now, so that nothing but their deadline has answered them.
+        server.thaw();
+        decisions
+    };
+    let patient = join_all(keys[8..].iter().map(|key| hit(key, PATIENCE)));
+    let (hurried, patient) = runtime.block_on(async { tokio::join!(hurried, patient) });
+    for decision in hurried {
+        // It was sent, and may have been charged.
+        let Err(StoreError::Unknown(failure)) = decision else { panic!("{decision:?}") };
+        assert_eq!(failure.kind, "deadline");
+    }
+    for decision in patient {
+        assert_eq!(decision.unwrap().outcomes[0].remaining, 7);
+    }
+}
+
+/// Redis refuses writes, and a denial writes nothing: one that shares its call with charges is told all the same.
+#[test]
+fn a_redis_out_of_memory_still_denies() {
+    let (server, runtime) = (RedisServer::start(), runtime());
+    let store = store(&server, &runtime, "", MERGE_MAX);
+    let (keys, limit) = (keys(8), per_hour(1));
+    hit_all(&runtime, &store, &keys[..4], &limit);
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
+    for (i, decision) in hit_all(&runtime, &store, &keys, &limit).into_iter().enumerate() {
+        match decision {
+            Ok(decision) if i < 4 => assert!(decision.denied),
+            Err(StoreError::NotSent(failure)) if i >= 4 => assert_eq!(failure.kind, "oom"),
+            other => panic!("{i}: {other:?}"),
+        }
+    }
+}
