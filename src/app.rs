@@ -3,7 +3,9 @@
 //! Not here: what any part does by itself, and the end of the process (main).
 
 mod policies;
+mod ready;
 mod redis;
+mod redis_health;
 mod screen;
 mod stores;
 
@@ -18,22 +20,18 @@ use tokio::time::Instant;
 pub use crate::lifecycle::{Death, Shutdown, Stop, shutdown};
 
 use self::policies::Reload;
-use self::stores::Stores;
+use self::stores::{Opened, Stores};
 use crate::config::settings::{self, Charging, LogFormat, Settings};
 use crate::engine::Mode;
 use crate::grpc::health::Health;
 use crate::http::{Report, Site};
-use crate::lifecycle::{Done, Life, Phase, Phases, Supervisor};
+use crate::lifecycle::{Done, Phase, Phases, Supervisor};
 use crate::limiter::{Limiter, Options, Policies};
 use crate::rls::convert::{Bounds, Extras};
 use crate::telemetry::logging::{self, Format, InitError};
 use crate::telemetry::metrics::Metrics;
 use crate::{grpc, http};
 
-/// How long a store may take to answer for the first time; then weir is ready without it.
-pub const STORE_PATIENCE: Duration = Duration::from_secs(5);
-/// How often a store that has not answered yet is asked again: before we are ready, and after.
-const PING_EVERY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// What HTTP gets to finish what is on its way, where gRPC has used up the grace.
 const HTTP_GRACE_MIN: Duration = Duration::from_millis(250);
 /// How long the threads may take to end once everything they serve is dropped.
@@ -104,10 +102,11 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
     };
     let metrics = Arc::new(Metrics::new(settings.near_limit_percent)?);
     let stores = Stores::new(&settings, &metrics)?;
-    let (store, per_second) = stores.open();
+    let control = stores.open();
     let report = Arc::new(Report::default());
+    report.circuit_is(stores.circuit());
 
-    let (reload, loaded) = Reload::start(&settings.policies.directory, store.clone());
+    let (reload, loaded) = Reload::start(&settings.policies.directory, control.first.clone());
     let loaded = loaded.map_err(AppError::Policies)?;
     loaded.log();
     let policies = Arc::new(Policies::new(loaded.policies, metrics.observer()));
@@ -125,9 +124,17 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
             budget: settings.redis.timeout,
             local: stores.local(&settings, &metrics),
             deny_cache: stores.deny_cache(&settings),
-            ..Options::new(store.clone())
+            ..Options::new(control.first.clone())
         };
-        move |(store, per_second)| {
+        if let Some(cache) = options.deny_cache.clone() {
+            let (hits, kept) = (cache.clone(), cache);
+            let help = "Requests that were denied without asking a store.";
+            metrics.counter("weir_deny_cache_hits_total", help, move || hits.hits())?;
+            let help = "Keys whose denial is known, those that have ended and were not dropped yet included.";
+            metrics.gauge("weir_deny_cache_entries", help, &[], move || kept.len() as u64)?;
+        }
+        move |opened: &Opened| {
+            let (store, per_second) = (opened.first.clone(), opened.per_second.clone());
             let options = Options { store, per_second, ..options.clone() };
             Arc::new(Limiter::new(policies.clone(), options, metrics.observer()))
         }
@@ -137,7 +144,7 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         Extras { dynamic_metadata: settings.response.dynamic_metadata, delay_header: settings.response.delay_header };
     let request_bytes = settings.limits.request_bytes;
     let site = Arc::new(Site {
-        limiter: limiter((store.clone(), per_second)),
+        limiter: limiter(&control),
         on_error: settings.on_error,
         metrics: metrics.clone(),
         life: life.clone(),
@@ -150,7 +157,7 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
     let screen = screen::Screen::new(&settings, listeners.addresses, &policies.current());
     let health = Health::starting().await;
     let served = grpc::Options { cores: settings.runtime.cores(), request_bytes, bounds, extras };
-    let of_core = move |_| limiter(stores.open());
+    let of_core = move |_| limiter(&stores.open());
     let grpc = grpc::start(&supervisor, &life, listeners.grpc, served, &health, of_core)?;
     gauges(&metrics, &grpc.loads, &site)?;
     let http = [
@@ -162,17 +169,9 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
     screen.show(settings.log.format);
 
     let phases = Arc::new(phases);
-    let store_lives = {
-        let (phases, life) = (phases.clone(), life.clone());
-        async move {
-            become_ready(&*store, &phases, &report, &life).await;
-            tokio::select! {
-                () = life.reached(Phase::Draining) => Ok(()),
-                reason = store.died() => Err(reason),
-            }
-        }
-    };
-    supervisor.task("store", store_lives);
+    let both = std::iter::once(control.first).chain(control.per_second).collect();
+    let patience = settings.redis.ready_after;
+    supervisor.task("store", ready::follow(both, patience, phases.clone(), report.clone(), life.clone()));
 
     tokio::select! {
         death = supervisor.death() => return Err(AppError::Died(death)),
@@ -261,41 +260,6 @@ fn gauges(metrics: &Metrics, loads: &[grpc::Load], site: &Arc<Site>) -> Result<(
         metrics.gauge("weir_keys", help, &[], keys)?;
     }
     Ok(())
-}
-
-/// Ready when the store has answered, or when it has had its time: a store that is down is no reason to stay away.
-async fn become_ready(store: &dyn crate::store::Store, phases: &Phases, report: &Report, life: &Life) {
-    let end = Instant::now() + STORE_PATIENCE;
-    let mut warned = false;
-    loop {
-        let next = Instant::now() + if warned { PING_EVERY.1 } else { PING_EVERY.0 };
-        let asked = std::time::Instant::now() + STORE_PATIENCE;
-        let answer = tokio::select! {
-            () = life.reached(Phase::Draining) => return,
-            () = tokio::time::sleep_until(end), if !warned => None,
-            answer = store.ping(asked).get() => Some(answer),
-        };
-        match answer {
-            Some(Ok(())) => {
-                report.store_answered();
-                phases.begin(Phase::Serving);
-                tracing::info!(store = store.name(), "ready");
-                return;
-            }
-            Some(Err(error)) if Instant::now() < end || warned => {
-                tracing::debug!(store = store.name(), %error, "the store has not answered yet");
-            }
-            Some(Err(_)) | None => {
-                warned = true;
-                phases.begin(Phase::Serving);
-                tracing::warn!(store = store.name(), "ready, although the store has not answered yet");
-            }
-        }
-        tokio::select! {
-            () = life.reached(Phase::Draining) => return,
-            () = tokio::time::sleep_until(next) => {}
-        }
-    }
 }
 
 /// Says that weir leaves, waits until that is known, and then finishes what is on its way: gRPC, then HTTP. Being told

@@ -8,8 +8,8 @@ mod listener;
 mod public;
 
 use std::future::{Future, IntoFuture as _};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
@@ -46,9 +46,10 @@ pub struct Site {
 }
 
 /// What the listeners tell about the parts of weir.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Report {
     store_answered: AtomicBool,
+    circuit: OnceLock<Box<dyn Fn() -> &'static str + Send + Sync>>,
     policies: Mutex<Shown>,
 }
 
@@ -63,9 +64,16 @@ struct Shown {
 }
 
 impl Report {
-    /// The store has answered for the first time.
-    pub fn store_answered(&self) {
-        self.store_answered.store(true, Relaxed);
+    /// The store has answered when it was asked last, or has not.
+    pub fn store_answered(&self, answered: bool) {
+        self.store_answered.store(answered, Relaxed);
+    }
+
+    /// How the circuit breakers are found out when somebody asks: the name of the worst. Said once; until then, and
+    /// where there are none, they count as closed.
+    pub fn circuit_is(&self, circuit: impl Fn() -> &'static str + Send + Sync + 'static) {
+        // The second one would be a mistake of app's, and no worse than the first.
+        let _ = self.circuit.set(Box::new(circuit));
     }
 
     /// These policies are in force. `places` says where each rule is written, by its id.
@@ -124,6 +132,7 @@ async fn readyz(State(site): State<Arc<Site>>) -> Response {
         "store": {
             "name": site.limiter.store().name(),
             "answered": site.report.store_answered.load(Relaxed),
+            "circuit": site.report.circuit.get().map_or("closed", |circuit| circuit()),
         },
         "policies": {
             "domains": shown.policies.domains().len(),

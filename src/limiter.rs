@@ -163,7 +163,8 @@ pub struct Options {
     pub store: Arc<dyn Store>,
     /// Where those of single limits per second are, if elsewhere. [st-3]
     pub per_second: Option<Arc<dyn Store>>,
-    /// What carries on where a store does not answer and the policies say so; a store that is immediate. [st-4]
+    /// What carries on where a store does not answer and the policies say so: a store that is immediate. Without one it is
+    /// an error. [st-4]
     pub local: Option<Arc<dyn Store>>,
     /// Denials that need no store, shared by all limiters of the process.
     pub deny_cache: Option<Arc<DenyCache>>,
@@ -236,7 +237,6 @@ impl Limiter {
         let deadline = self.deadline(started, deadline);
         let request = Request { plan: &plan, mode: self.mode(domain), started, deadline };
         if let Some(known) = self.known_denial(&request, &charges) {
-            self.observer.denied_locally();
             return Ok(self.finish(query, &in_force, &plan, Some(&known.decided()), started));
         }
         let failed = match self.only_store(&plan, &charges) {

@@ -58,6 +58,11 @@ pub trait Store: Send + Sync {
         false
     }
 
+    /// What the operator should know about the store as it is set up: a sentence each. Asked once, at the start.
+    fn advice(&self, _deadline: Instant) -> Reply<'_, Vec<String>> {
+        Reply::Ready(Ok(Vec::new()))
+    }
+
     /// How many keys are stored, where that is cheap to know.
     fn keys(&self) -> Option<u64> {
         None

@@ -632,6 +632,19 @@ fn without_one_slot_the_others_still_count() {
 }
 
 #[test]
+fn a_refund_without_a_store_is_made_once_by_the_local_one() {
+    let bench = Bench::with(MIXED, Mode::Atomic, OnError::Error, 1);
+    let (good, bad) = (bench.value_in("carries_on", 0), bench.value_in("carries_on", 1));
+    assert!(!bench.ask(&[("carries_on", &bad, Take::Take(3))]).unwrap().denied);
+    // The refund fails at the store, which has made it all the same: it may not be made a second time.
+    bench.store.fails(Call::Decide, &bench.key("carries_on", &bad), Fault::AnswerLost);
+    let calls = bench.store.calls.load(SeqCst);
+    let asked = [("carries_on", good.as_str(), ONE), ("carries_on", &bad, Take::Give(1))];
+    assert!(!bench.ask(&asked).unwrap().denied);
+    assert_eq!(bench.store.calls.load(SeqCst) - calls, 2, "each slot was asked once");
+}
+
+#[test]
 fn a_local_denial_takes_back_what_the_stores_charged() {
     let bench = Bench::with(MIXED, Mode::Atomic, OnError::Error, 1);
     let (good, bad) = (bench.value_in("carries_on", 0), bench.value_in("carries_on", 1));

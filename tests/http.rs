@@ -305,7 +305,7 @@ fn a_store_that_is_not_there_is_503_and_told() {
     assert_eq!(ready.status, 503, "{ready:?}");
     let detail = json_of(&ready);
     assert_eq!((&detail["ready"], &detail["phase"]), (&json!(false), &json!("starting")));
-    assert_eq!(detail["store"], json!({"name": "redis", "answered": false}));
+    assert_eq!(detail["store"], json!({"name": "redis", "answered": false, "circuit": "closed"}));
     assert_eq!(get(served.at.http, "/healthcheck").status, 500);
     assert_eq!(get(served.at.http, "/healthz").status, 200);
 }
@@ -323,7 +323,7 @@ fn health_is_told_on_every_path_that_somebody_asks() {
         let expected = json!({
             "ready": true,
             "phase": "serving",
-            "store": {"name": "memory", "answered": true},
+            "store": {"name": "memory", "answered": true, "circuit": "closed"},
             "policies": {"domains": 1, "rules": 3, "problems": []},
         });
         assert_eq!(json_of(&ready), expected);

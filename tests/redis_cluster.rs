@@ -350,7 +350,7 @@ async fn a_user_with_the_documented_rights_is_enough() {
     let rule = page.split("ACL SETUSER weir on >secret").nth(1).unwrap().split("```").next().unwrap();
     let rule = rule.replace("~w1:*", "~weir:w1:*");
     let cluster = RedisCluster::start(&Plan { password: Some("geheim"), ..Plan::of(2) });
-    let more = page.split("Nodes of a cluster also need").nth(1).unwrap();
+    let more = page.split("`+role` behind sentinels, and").nth(1).unwrap();
     let more: Vec<&str> = more.split('`').skip(1).step_by(2).take(3).collect();
     for node in 0..2 {
         let mut words = vec!["ACL", "SETUSER", "weir", "on", ">secret"];

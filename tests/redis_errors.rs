@@ -22,11 +22,11 @@ use redis::ServerError;
 use support::redis::RedisServer;
 use support::wait::{PATIENCE, until};
 use weir::engine::{Algorithm, Anchor, Charge, Limit, Mode, Refill, Role, Take, Window};
-use weir::store::redis::Redis;
 use weir::store::redis::breaker::{Circuit, TRIALS};
 use weir::store::redis::pipeline::Options;
 use weir::store::redis::pool::{Endpoint, Observer};
 use weir::store::redis::refusal::{After, Blame, Proof, REFUSALS, Refusal};
+use weir::store::redis::{KINDS, Redis};
 use weir::store::{Failure, Store, StoreError};
 
 /// A deadline that Redis' errors arrive well before, and that a dial which is refused again and again reaches.
@@ -592,6 +592,11 @@ fn the_page_for_operators_has_the_same_table() {
         assert!(found.starts_with(&expected), "expected {expected:?}, found {found:?}");
     }
     assert_eq!(rows.next(), None, "a row too many");
+
+    let (_, table) = page.split_once("| kind | charged | breaker |").expect("the other table");
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let kinds: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
+    assert_eq!(kinds, KINDS);
 }
 
 fn cluster_node() -> RedisServer {

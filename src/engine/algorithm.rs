@@ -279,7 +279,7 @@ pub fn seen_by(limit: &Limit, found: &Seen, now: Micros) -> Seen {
 ///
 /// What is used of a summary stays as it was until none of it counts, since a summary does not hold when each part
 /// goes. A calendar's window that has ended becomes one without hits and without length: where the next one ends is not
-/// known here.
+/// known here. Of fixed windows `now` may be up to 2^20 windows later, as everywhere.
 #[must_use]
 pub fn later(limit: &Limit, found: &Seen, now: Micros) -> Seen {
     match found {

@@ -33,9 +33,6 @@ pub trait Observer: Send + Sync {
         let _ = confirmed;
     }
 
-    /// A request was denied without asking a store. [dn-1]
-    fn denied_locally(&self) {}
-
     /// The memory store dropped a state that still mattered, with so many hits in it.
     fn evicted(&self, hits_lost: Hits) {
         let _ = hits_lost;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use smallvec::SmallVec;
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::plan::{Decided, Plan, Planned};
@@ -59,6 +60,8 @@ struct Pieces {
     reserved: Reserved,
     /// Something was charged or given back that is not: it stands, whatever becomes of the request.
     is_final: bool,
+    /// The refunds that wait until the request is known to pass.
+    held_back: Vec<usize>,
 }
 
 impl Limiter {
@@ -81,6 +84,7 @@ impl Limiter {
                 failures: vec![((0..charges.len()).collect(), error)],
                 reserved: Reserved::default(),
                 is_final: false,
+                held_back: Vec::new(),
             },
         };
         let denied_groups = match self.fall_back(request, charges, &mut pieces) {
@@ -100,8 +104,8 @@ impl Limiter {
             }
         } else {
             pieces.reserved.keep();
-            if refunds == Refunds::Last {
-                self.give_back(request, charges, &mut pieces.outcomes).await;
+            if !pieces.held_back.is_empty() {
+                self.give_back(request, charges, &mut pieces).await;
             }
         }
         let mut resolved = Resolved { denied_groups, ..Resolved::default() };
@@ -137,6 +141,7 @@ impl Limiter {
             failures: Vec::new(),
             reserved: Reserved::new(self.options.deny_cache.clone(), self.options.budget),
             is_final: false,
+            held_back: Vec::new(),
         };
         let ask = async |mut part: Part<'a>| {
             let decision = self.ask(part.store, request, &mut part.charges).await;
@@ -157,7 +162,10 @@ impl Limiter {
                 match (charges[at].take, outcome.receipt) {
                     (Take::Take(_), Some(receipt)) if stands => pieces.reserved.add(part.store, charge, receipt),
                     // It was only looked at so far.
-                    (Take::Give(_), _) if refunds == Refunds::Last => outcome.verdict = Verdict::Within,
+                    (Take::Give(_), _) if refunds == Refunds::Last => {
+                        outcome.verdict = Verdict::Within;
+                        pieces.held_back.push(at);
+                    }
                     (Take::Give(_), _) | (_, Some(_)) => pieces.is_final = true,
                     (_, None) => {}
                 }
@@ -215,16 +223,17 @@ impl Limiter {
                 }
             }
         }
-        if is_error {
+        let local_store = self.options.local.as_ref();
+        if is_error || (local_store.is_none() && !local.is_empty()) {
             return Err(worst(std::mem::take(&mut pieces.failures)));
         }
         pieces.denied |= denied_groups != 0;
-        if local.is_empty() || (pieces.denied && request.mode == Mode::Atomic) {
+        let Some(store) = local_store.filter(|_| !local.is_empty()) else {
+            return Ok(denied_groups);
+        };
+        if pieces.denied && request.mode == Mode::Atomic {
             return Ok(denied_groups);
         }
-        let Some(store) = &self.options.local else {
-            unreachable!("a limiter whose store can fail has a local one");
-        };
         let mut alone: Vec<Charge<'a>> = local.iter().map(|&i| charges[i].clone()).collect();
         let decision = self.ask_now(store, request, &mut alone)?;
         pieces.denied |= decision.denied;
@@ -235,17 +244,10 @@ impl Limiter {
     }
 
     /// Makes the refunds of a request that passes. One that fails is lost, which can only admit less.
-    async fn give_back<'a>(
-        &'a self,
-        request: &Request<'_, '_>,
-        charges: &[Charge<'a>],
-        outcomes: &mut [Option<Outcome>],
-    ) {
-        let is_refund = |i: &usize| matches!(charges[*i].take, Take::Give(_)) && outcomes[*i].is_some();
-        let refunds: Vec<usize> = (0..charges.len()).filter(is_refund).collect();
+    async fn give_back<'a>(&'a self, request: &Request<'_, '_>, charges: &[Charge<'a>], pieces: &mut Pieces) {
         let mut parts = self.parts(request.plan, charges);
         for part in &mut parts {
-            part.at.retain(|at| refunds.contains(at));
+            part.at.retain(|at| pieces.held_back.contains(at));
             part.charges = part.at.iter().map(|&at| charges[at].clone()).collect();
         }
         parts.retain(|part| !part.at.is_empty());
@@ -256,7 +258,7 @@ impl Limiter {
         let mut asked: FuturesUnordered<_> = parts.into_iter().map(ask).collect();
         while let Some((at, answer)) = asked.next().await {
             for (at, outcome) in at.into_iter().zip(answer.into_iter().flat_map(|decision| decision.outcomes)) {
-                outcomes[at] = Some(outcome);
+                pieces.outcomes[at] = Some(outcome);
             }
         }
     }
@@ -368,9 +370,11 @@ impl Reserved {
         if self.charges.is_empty() {
             return None;
         }
+        // Without a runtime nobody could ask a store either.
+        let runtime = Handle::try_current().ok()?;
         let charges = std::mem::take(&mut self.charges);
         let (deny_cache, deadline) = (self.deny_cache.clone(), Instant::now() + self.budget);
-        Some(tokio::spawn(async move {
+        Some(runtime.spawn(async move {
             let undone = undo_all(&charges, deadline).await;
             // What was denied meanwhile may have been denied because of these charges.
             if let Some(cache) = deny_cache {

@@ -6,6 +6,7 @@
 //! (redis/refusal.rs), which node of a cluster a call goes to (redis/cluster.rs), and the format of calls and replies
 //! (redis/wire.rs).
 
+mod advice;
 pub mod breaker;
 mod call;
 mod cluster;
@@ -238,6 +239,27 @@ impl Store for Redis {
         }))
     }
 
+    fn advice(&self, deadline: Instant) -> Reply<'_, Vec<String>> {
+        Reply::Pending(Box::pin(async move {
+            let told = match &self.link {
+                Link::One(node) => vec![(node.address().to_owned(), node.ask(advice::question(), deadline).await)],
+                Link::Cluster(cluster) => cluster.ask_all(advice::question, deadline).await,
+            };
+            let mut sentences = Vec::new();
+            for (address, answer) in told {
+                match answer {
+                    Ok(Value::BulkString(info)) => {
+                        sentences.extend(advice::warning(&address, &String::from_utf8_lossy(&info)));
+                    }
+                    // Whoever may not ask is told nothing, and that is no error.
+                    Ok(_) | Err(CallError::Refused(_)) => {}
+                    Err(error) => return Err(store_error(error)),
+                }
+            }
+            Ok(sentences)
+        }))
+    }
+
     fn supports(&self, _limit: &Limit) -> Result<(), String> {
         Ok(())
     }
@@ -296,6 +318,10 @@ fn several_slots(charges: usize) -> StoreError {
     let message = format!("the {charges} charges of one call lie in several slots of the redis cluster");
     StoreError::NotSent(Failure { kind: "crossslot", message })
 }
+
+/// The kinds of failure that are no answers of Redis: with those of [`refusal::REFUSALS`] all that a decision can end with.
+pub const KINDS: [&str; 8] =
+    ["no_connection", "broken", "deadline", "queue_full", "circuit_open", "reply", "no_node", "rewindow"];
 
 fn strange_reply() -> StoreError {
     let message = "redis answered in a form that no script of ours has".into();

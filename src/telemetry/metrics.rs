@@ -4,6 +4,8 @@
 //! and floats come into it only when somebody reads /metrics. Labels come from policies, never from callers.
 //! Not here: when something is worth counting, which engine, store and limiter tell their observer.
 
+mod redis;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,6 +16,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
 
+pub use self::redis::RedisMetrics;
 use super::trouble::Trouble;
 use crate::engine::observer::{Charged, DecisionResult, Observer, Tally};
 use crate::engine::{Charge, Hits, Mode, OnError, Outcome, PolicySet, Role, Take};
@@ -43,7 +46,6 @@ pub struct Metrics {
     store_errors: IntCounterVec,
     fallbacks: [IntCounter; OnError::ALL.len()],
     undone: [IntCounter; 2],
-    denied_locally: IntCounter,
     trouble: Trouble,
     evictions: IntCounter,
     evicted_hits: IntCounter,
@@ -101,8 +103,6 @@ impl Metrics {
             &["result"],
         )?;
         registry.register(Box::new(undone.clone()))?;
-        let denied_locally =
-            counter("weir_deny_cache_hits_total", "Requests that were denied without asking a store.")?;
 
         let rules = Arc::new(Rules::new()?);
         registry.register(Box::new(Collected(rules.clone())))?;
@@ -126,7 +126,6 @@ impl Metrics {
             store_errors,
             fallbacks: OnError::NAMES.map(|action| fallbacks.with_label_values(&[action])),
             undone: ["unconfirmed", "confirmed"].map(|result| undone.with_label_values(&[result])),
-            denied_locally,
             trouble: Trouble::default(),
             evictions,
             evicted_hits,
@@ -152,8 +151,30 @@ impl Metrics {
         for (name, value) in labels {
             opts = opts.const_label(*name, *value);
         }
-        let gauge = ReadGauge { desc: prometheus::core::Describer::describe(&opts)?, read: Box::new(read) };
-        self.registry.register(Box::new(gauge))
+        self.read(&opts, MetricType::GAUGE, Box::new(read))
+    }
+
+    /// Adds a number that only grows and is read when /metrics is.
+    ///
+    /// # Errors
+    /// The name is taken, or is none.
+    pub fn counter(
+        &self,
+        name: &str,
+        help: &str,
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Result<(), prometheus::Error> {
+        self.read(&Opts::new(name, help), MetricType::COUNTER, Box::new(read))
+    }
+
+    fn read(
+        &self,
+        opts: &Opts,
+        kind: MetricType,
+        read: Box<dyn Fn() -> u64 + Send + Sync>,
+    ) -> Result<(), prometheus::Error> {
+        let desc = prometheus::core::Describer::describe(opts)?;
+        self.registry.register(Box::new(ReadNumber { desc, kind, read }))
     }
 
     /// An observer for one runtime, which shares what it writes most often with no other.
@@ -219,10 +240,6 @@ impl Observer for PerRuntime {
 
     fn undone(&self, confirmed: bool) {
         self.metrics.undone[usize::from(confirmed)].inc();
-    }
-
-    fn denied_locally(&self) {
-        self.metrics.denied_locally.inc();
     }
 
     fn evicted(&self, hits_lost: Hits) {
@@ -490,22 +507,30 @@ impl Source for Latencies {
 }
 
 /// A number that somebody else keeps.
-struct ReadGauge {
+struct ReadNumber {
     desc: Desc,
+    kind: MetricType,
     read: Box<dyn Fn() -> u64 + Send + Sync>,
 }
 
-impl Collector for ReadGauge {
+impl Collector for ReadNumber {
     fn desc(&self) -> Vec<&Desc> {
         vec![&self.desc]
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let mut gauge = Gauge::default();
-        gauge.set_value((self.read)() as f64);
+        let value = (self.read)() as f64;
         let mut metric = Metric::from_label(self.desc.const_label_pairs.clone());
-        metric.set_gauge(gauge);
-        vec![family(&self.desc.fq_name, &self.desc.help, MetricType::GAUGE, vec![metric])]
+        if self.kind == MetricType::COUNTER {
+            let mut counter = Counter::default();
+            counter.set_value(value);
+            metric.set_counter(counter);
+        } else {
+            let mut gauge = Gauge::default();
+            gauge.set_value(value);
+            metric.set_gauge(gauge);
+        }
+        vec![family(&self.desc.fq_name, &self.desc.help, self.kind, vec![metric])]
     }
 }
 

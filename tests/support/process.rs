@@ -57,14 +57,19 @@ impl Weir {
         Weir::from_process(Process::start(policies, arguments, environment))
     }
 
-    /// Waits until a process that was started is ready.
-    pub fn from_process(mut process: Process) -> Result<Weir, String> {
-        let weir = Weir {
+    /// Waits until a process that was started listens. It need not be ready.
+    pub fn listening(mut process: Process) -> Result<Weir, String> {
+        Ok(Weir {
             grpc: process.address_of("grpc")?,
             http: process.address_of("http")?,
             admin: process.address_of("admin")?,
             process,
-        };
+        })
+    }
+
+    /// Waits until a process that was started is ready.
+    pub fn from_process(process: Process) -> Result<Weir, String> {
+        let weir = Weir::listening(process)?;
         let ready = within(PATIENCE, || {
             let answer = http::get(weir.http, "/readyz");
             answer.is_ok_and(|answer| answer.status == 200).then_some(())
@@ -107,6 +112,20 @@ impl Weir {
     pub fn wait_for_exit(&mut self) -> ExitStatus {
         self.process.wait_for_exit()
     }
+
+    /// The memory that the process has in use (its resident set), in KiB.
+    pub fn memory_kib(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.process.child.id());
+        let status = std::fs::read_to_string(path).expect("a process that runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line for the resident set");
+        line.trim().trim_end_matches(" kB").parse().expect("a number of KiB")
+    }
+
+    /// The files that the process has open, sockets among them.
+    pub fn open_files(&self) -> usize {
+        let path = format!("/proc/{}/fd", self.process.child.id());
+        std::fs::read_dir(path).expect("a process that runs").count()
+    }
 }
 
 /// A `weir serve` of which nothing is known yet but that it was started. It is killed when dropped,
@@ -137,7 +156,7 @@ impl Process {
     }
 
     /// Waits for the address that this listener bound.
-    fn address_of(&mut self, listener: &str) -> Result<SocketAddr, String> {
+    pub fn address_of(&mut self, listener: &str) -> Result<SocketAddr, String> {
         let is_it = |line: &LogLine| {
             line.message() == Some(LISTENING) && line.field("listener").and_then(Value::as_str) == Some(listener)
         };

@@ -1,11 +1,14 @@
-//! A TCP proxy in front of a server that can swallow what the server answers: the client has sent, the
-//! server has acted, and nobody tells the client.
+//! A TCP proxy in front of a server, and what a network does to those who talk over it: answers that are lost or cut, a
+//! line that goes dead without a word, and one that is slow.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
+
+use super::wait;
 
 /// The most bytes that are passed on at once.
 const CHUNK_BYTES: usize = 16 << 10;
@@ -20,6 +23,8 @@ pub struct Proxy {
 #[derive(Debug, Default)]
 struct State {
     swallow: AtomicBool,
+    silent: AtomicBool,
+    delay_us: AtomicU64,
     cut_after: AtomicUsize,
     connections: AtomicU64,
     reads: AtomicU64,
@@ -35,6 +40,10 @@ impl Proxy {
         thread::spawn(move || {
             for client in listener.incoming() {
                 let Ok(client) = client else { return };
+                if shared.silent.load(Ordering::SeqCst) {
+                    thread::spawn(move || hold(&client));
+                    continue;
+                }
                 // Where the server is down, the client sees a connection that closes at once.
                 let Ok(server) = TcpStream::connect(("127.0.0.1", target)) else {
                     continue;
@@ -61,6 +70,18 @@ impl Proxy {
         self.state.swallow.store(swallow, Ordering::SeqCst);
     }
 
+    /// From now on nothing passes, in no direction, and nobody is told: what is sent is lost, and new connections are
+    /// accepted and lead nowhere. A connection that has lost something stays dead when the others pass again.
+    pub fn silence(&self, silent: bool) {
+        self.state.silent.store(silent, Ordering::SeqCst);
+    }
+
+    /// From now on every answer takes so much longer. Those of one connection are delayed one after the other.
+    pub fn delay(&self, delay: Duration) {
+        let micros = u64::try_from(delay.as_micros()).expect("a delay that a test can wait for");
+        self.state.delay_us.store(micros, Ordering::SeqCst);
+    }
+
     /// Passes on that many further bytes of answers, and then closes the connection that the next one
     /// belongs to. Once.
     pub fn cut_after(&self, bytes: usize) {
@@ -84,18 +105,23 @@ fn pass(client: TcpStream, server: TcpStream, state: &Arc<State>) {
     client.set_nodelay(true).expect("the socket is open");
     server.set_nodelay(true).expect("the socket is open");
     let (from_client, to_server) = (clone(&client), clone(&server));
-    let shared = state.clone();
+    let dead = Arc::new(AtomicBool::new(false));
+    let (shared, is_dead) = (state.clone(), dead.clone());
     thread::spawn(move || {
         copy(&from_client, &to_server, |_| {
             shared.reads.fetch_add(1, Ordering::SeqCst);
-            Fate::Pass
+            if is_lost(&shared, &is_dead) { Fate::Swallow } else { Fate::Pass }
         });
     });
     let shared = state.clone();
     thread::spawn(move || {
         copy(&server, &client, |bytes| {
-            if shared.swallow.load(Ordering::SeqCst) {
+            if is_lost(&shared, &dead) || shared.swallow.load(Ordering::SeqCst) {
                 return Fate::Swallow;
+            }
+            let delay = Duration::from_micros(shared.delay_us.load(Ordering::SeqCst));
+            if !delay.is_zero() {
+                wait::delay(delay);
             }
             let left = shared.cut_after.load(Ordering::SeqCst);
             if left == usize::MAX {
@@ -109,6 +135,20 @@ fn pass(client: TcpStream, server: TcpStream, state: &Arc<State>) {
             Fate::Cut(left)
         });
     });
+}
+
+/// Whether what was just read goes nowhere: the line is silent, or was when something of this connection was lost.
+fn is_lost(state: &State, dead: &AtomicBool) -> bool {
+    if state.silent.load(Ordering::SeqCst) {
+        dead.store(true, Ordering::SeqCst);
+    }
+    dead.load(Ordering::SeqCst)
+}
+
+/// Reads what comes and answers nothing, until the client closes.
+fn hold(mut client: &TcpStream) {
+    let mut chunk = vec![0; CHUNK_BYTES];
+    while let Ok(1..) = client.read(&mut chunk) {}
 }
 
 enum Fate {

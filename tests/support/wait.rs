@@ -29,14 +29,15 @@ pub fn within<T>(patience: Duration, mut look: impl FnMut() -> Option<T>) -> Opt
         if found.is_some() || last {
             return found;
         }
-        pause();
+        delay(BETWEEN_LOOKS);
     }
 }
 
+/// Does nothing for a while: between two looks, and where slowness itself is what a test is about.
 #[allow(
     clippy::disallowed_methods,
     reason = "this is the one place that paces a wait which has a condition and a deadline"
 )]
-fn pause() {
-    std::thread::sleep(BETWEEN_LOOKS);
+pub(super) fn delay(time: Duration) {
+    std::thread::sleep(time);
 }

@@ -242,10 +242,10 @@ impl Redis {
         let [_, cert_file, key_file, _] = TLS;
         match (&self.tls.cert_file, &self.tls.key_file) {
             (Some(_), None) => {
-                report.problem(cert_file, None, format!("a certificate without its key: set {key_file} too"))
+                report.problem(cert_file, None, format!("a certificate without its key: set {key_file} too"));
             }
             (None, Some(_)) => {
-                report.problem(key_file, None, format!("a key without its certificate: set {cert_file} too"))
+                report.problem(key_file, None, format!("a key without its certificate: set {cert_file} too"));
             }
             (Some(_), Some(_)) | (None, None) => {}
         }

@@ -261,8 +261,7 @@ impl Kind {
                 Ok(())
             }
             Self::KeyPrefix { bytes_max } => key_prefix(text, bytes_max),
-            Self::Secret if text.is_empty() => Err("empty: leave it out instead".to_owned()),
-            Self::File if text.is_empty() => Err("empty: leave it out instead".to_owned()),
+            Self::Secret | Self::File if text.is_empty() => Err("empty: leave it out instead".to_owned()),
             Self::Directory | Self::File | Self::Secret => Ok(()),
             Self::Name { bytes_max } => name(text, bytes_max),
             Self::ServerName => match ServerName::try_from(text) {

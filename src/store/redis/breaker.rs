@@ -5,7 +5,8 @@
 //!
 //! The strategy. *Closed*, every call passes. The first failure opens a window of time; if many calls end within it and
 //! too many of them have failed, the breaker opens. Between windows it is *calm*, and then successes need not be told:
-//! a healthy Redis costs neither lock nor clock. *Open*, no call passes, and probes are sent now and then. After an
+//! a healthy Redis costs neither lock nor clock. So of a call that was late its start may be unknown, and with it
+//! whether it was in a hurry: it is a *suspicion*, which opens a window and is not counted. *Open*, no call passes, and probes are sent now and then. After an
 //! answered probe it is *half open*: a few calls try it out. If all of them succeed it closes, and the first that fails
 //! opens it again.
 
@@ -125,7 +126,7 @@ enum State {
     },
 }
 
-/// Calls that ended since a failure, that one included.
+/// Calls that ended since a failure, that one included, or since a suspicion.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     ends: Instant,
@@ -202,6 +203,16 @@ impl Breaker {
                 }
             }
             _ => None,
+        }
+    }
+
+    /// A call may have failed, at `now`: from here on calls are counted, this one not.
+    pub fn suspect(&mut self, now: Instant) {
+        if let State::Closed(window) = &mut self.state
+            && self.settings.error_percent > 0
+            && window.is_none_or(|window| now >= window.ends)
+        {
+            *window = Some(Window { ends: now + self.settings.window, calls: 0, failed: 0 });
         }
     }
 
@@ -379,9 +390,29 @@ mod tests {
     }
 
     #[test]
+    fn a_suspicion_counts_for_nothing_and_ends_the_calm() {
+        let mut rig = Rig::new();
+        rig.breaker.suspect(rig.now);
+        assert!(!rig.breaker.is_calm());
+        rig.breaker.suspect(rig.now);
+        assert_eq!(rig.run(&[Success, Failure, Success]), None);
+        rig.breaker.suspect(rig.now);
+        assert_eq!(rig.run(&[Failure]), Some((Circuit::Closed, Circuit::Open)), "what was counted stays counted");
+        rig.breaker.suspect(rig.now);
+        assert_eq!(rig.breaker.circuit(), Circuit::Open);
+
+        let mut rig = Rig::new();
+        rig.breaker.suspect(rig.now);
+        rig.now += 1000 * MS;
+        assert_eq!(rig.run(&[Success]), None);
+        assert!(rig.breaker.is_calm(), "nothing came of it");
+    }
+
+    #[test]
     fn no_share_turns_it_off() {
         let mut rig = Rig::with(|settings| settings.error_percent = 0);
         assert_eq!(rig.run(&[Failure; 1000]), None);
+        rig.breaker.suspect(rig.now);
         assert!(rig.breaker.is_calm());
     }
 

@@ -156,6 +156,19 @@ impl Cluster {
         Ok(())
     }
 
+    /// Asks every node that holds slots the same, past its breaker, and returns its address with its answer.
+    pub(super) async fn ask_all(
+        &self,
+        question: impl Fn() -> Call,
+        deadline: Instant,
+    ) -> Vec<(String, Result<Value, CallError>)> {
+        let members = self.shared.state.lock().map.nodes();
+        let asked = members.iter().map(|(_, member)| async {
+            (member.node.address().to_owned(), member.node.ask(question(), deadline).await)
+        });
+        all(asked).await
+    }
+
     /// Returns, with its reason, when a task of ours or of a node has died. Waits for ever otherwise.
     pub(super) async fn died(&self) -> String {
         let mut learner = self.learner.lock().await;

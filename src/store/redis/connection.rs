@@ -8,8 +8,8 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use parking_lot::Mutex;
@@ -20,6 +20,8 @@ use redis::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::refusal::{self, Refusal};
+use super::sentinel::Term;
+use super::tls;
 
 /// The most bytes that the answers to one batch may take. The largest honest answer (every call of a
 /// batch with the most charges) stays below it; a server that sends more is not one that we know.
@@ -43,9 +45,29 @@ pub struct Connection {
     /// Something was sent whose answer was not read. Never used again.
     unanswered: bool,
     meter: Arc<Meter>,
+    /// Counts it among those that are open, where somebody wants to know.
+    counted: Option<Counted>,
+    /// Of the master that it goes to, where sentinels named it.
+    term: Option<Term>,
+}
+
+/// One of the connections that a count holds, as long as it is there.
+#[derive(Debug)]
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Connection {
+    /// Counts it in `open` until it is dropped.
+    pub(super) fn count_in(&mut self, open: &Arc<AtomicUsize>) {
+        open.fetch_add(1, Ordering::Relaxed);
+        self.counted = Some(Counted(open.clone()));
+    }
+
     /// Logs in on a stream that `meter` measures, and asks for a first answer: a server that accepts
     /// connections but is stopped, still loading, or wants a password is found here, before a call is sent
     /// to it.
@@ -64,12 +86,13 @@ impl Connection {
         let heard = Arc::new(Heard::default());
         let greeted = Connection::log_in(Attentive { stream, heard: heard.clone() }, meter, login).await;
         let last_words = heard.stop();
-        match greeted {
+        greeted.map_err(|error| match (last_words, heard.trouble.get()) {
+            _ if error.code().is_some() => error.into(),
             // What Redis says first is why it closes: the rest is told in other words, or not at all.
-            Err(error) if error.code().is_none() => Err(last_words.map_or(error, RedisError::from).into()),
-            Err(error) => Err(error.into()),
-            Ok(connection) => Ok(connection),
-        }
+            (Some(last_words), _) => RedisError::from(last_words).into(),
+            (None, Some(trouble)) => trouble.clone().into(),
+            (None, None) => error.into(),
+        })
     }
 
     async fn log_in<S>(
@@ -84,7 +107,15 @@ impl Connection {
         // Both timeouts are ours: the dial has a bound, and each call has a deadline.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let (requests, driver) = MultiplexedConnection::new_with_config(login, stream, config).await?;
-        let mut connection = Connection { requests, driver: Box::pin(driver), closed: false, unanswered: false, meter };
+        let mut connection = Connection {
+            requests,
+            driver: Box::pin(driver),
+            closed: false,
+            unanswered: false,
+            meter,
+            counted: None,
+            term: None,
+        };
         let mut greeting = redis::pipe();
         greeting.cmd("CLIENT").arg("SETNAME").arg(CLIENT_NAME);
         greeting.cmd("PING");
@@ -165,9 +196,20 @@ impl Connection {
         self.unanswered = true;
     }
 
+    /// It goes to a master that is in office for this term.
+    pub(super) fn set_term(&mut self, term: Term) {
+        self.term = Some(term);
+    }
+
+    /// Sentinels name another master by now: this one is to be left, although it may work.
+    #[must_use]
+    pub fn is_superseded(&self) -> bool {
+        self.term.as_ref().is_some_and(Term::is_over)
+    }
+
     /// It can be used for another batch.
     pub(super) fn fit(&self) -> bool {
-        !self.closed && !self.unanswered
+        !self.closed && !self.unanswered && !self.is_superseded()
     }
 
     /// Lets it notice that its peer has closed it.
@@ -237,6 +279,8 @@ const HEARD_BYTES_MAX: usize = 1024;
 struct Heard {
     greeted: AtomicBool,
     bytes: Mutex<Vec<u8>>,
+    /// How the stream failed first.
+    trouble: OnceLock<String>,
 }
 
 impl Heard {
@@ -246,6 +290,11 @@ impl Heard {
             let room = HEARD_BYTES_MAX - heard.len();
             heard.extend_from_slice(&bytes[..bytes.len().min(room)]);
         }
+    }
+
+    /// Keeps how the stream failed first: what comes later follows from that.
+    fn note(&self, error: &io::Error) {
+        self.trouble.get_or_init(|| tls::in_words(error));
     }
 
     /// Ends the greeting, and returns the last error that was heard.
@@ -265,11 +314,27 @@ impl Heard {
     }
 }
 
-/// A stream of which is remembered what it said first. A server that has too many clients, say, tells so and closes
-/// before anything is asked, and redis' handshake then only knows that the pipe is broken.
+/// The stream that the protocol is spoken on, through TLS or not, of which is remembered what it said first and how it
+/// failed. A server that has too many clients, say, tells so and closes before anything is asked; one that does not
+/// like our certificate tells so when the handshake is over for us. redis' own handshake then only knows that the pipe
+/// is broken.
 struct Attentive<S> {
     stream: S,
     heard: Arc<Heard>,
+}
+
+impl<S: AsyncRead + Unpin> Attentive<S> {
+    /// A server that has closed may have said why, and nobody reads it any more.
+    fn hear_last_words(&mut self, context: &mut Context<'_>, error: &io::Error) {
+        let mut last_words = [0; HEARD_BYTES_MAX];
+        let mut buffer = ReadBuf::new(&mut last_words);
+        match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
+            Poll::Ready(Ok(())) => self.heard.listen(buffer.filled()),
+            Poll::Ready(Err(said)) => self.heard.note(&said),
+            Poll::Pending => {}
+        }
+        self.heard.note(error);
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Attentive<S> {
@@ -280,7 +345,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Attentive<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let result = Pin::new(&mut self.stream).poll_read(context, buffer);
-        self.heard.listen(&buffer.filled()[before..]);
+        match &result {
+            Poll::Ready(Ok(())) => self.heard.listen(&buffer.filled()[before..]),
+            Poll::Ready(Err(error)) => self.heard.note(error),
+            Poll::Pending => {}
+        }
         result
     }
 }
@@ -288,19 +357,18 @@ impl<S: AsyncRead + Unpin> AsyncRead for Attentive<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Attentive<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(context, bytes);
-        if let Poll::Ready(Err(_)) = result {
-            // A server that has closed may have said why, and nobody reads it any more.
-            let mut last_words = [0; HEARD_BYTES_MAX];
-            let mut buffer = ReadBuf::new(&mut last_words);
-            if Pin::new(&mut self.stream).poll_read(context, &mut buffer).is_ready() {
-                self.heard.listen(buffer.filled());
-            }
+        if let Poll::Ready(Err(error)) = &result {
+            self.hear_last_words(context, error);
         }
         result
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let result = Pin::new(&mut self.stream).poll_flush(context);
+        if let Poll::Ready(Err(error)) = &result {
+            self.hear_last_words(context, error);
+        }
+        result
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

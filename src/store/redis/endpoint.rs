@@ -55,6 +55,19 @@ impl Target {
             Target::Sentinel(sentinels) => sentinels.check(),
         }
     }
+
+    /// The task that finds out when another server has become master, where sentinels name it: for whoever
+    /// dials. It gives each look `within`, and never ends.
+    pub(super) fn watch(
+        &self,
+        observer: Arc<dyn Observer>,
+        within: Duration,
+    ) -> Option<impl Future<Output = ()> + Send + 'static> {
+        match self {
+            Target::Fixed(_) => None,
+            Target::Sentinel(sentinels) => Some(sentinels.clone().watch(observer, within)),
+        }
+    }
 }
 
 impl From<Endpoint> for Target {

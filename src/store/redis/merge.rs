@@ -1,5 +1,5 @@
 //! Decisions of one charge that wait together, made by one run of lua/decide.lua: Redis pays once for starting a script,
-//! reading the clock and reading the states. See docs/adr/0014-waiting-decisions-share-a-script-call.md.
+//! reading the clock and reading the states. See docs/adr/0015-waiting-decisions-share-a-script-call.md.
 //!
 //! Each decision remains its own: with `atomic` 0 the script lets each charge stand for itself, in the order of the
 //! calls, and a charge finds what those before it left. What one decision may cost the others is time, which

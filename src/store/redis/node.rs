@@ -60,9 +60,8 @@ impl Node {
         let Some(mut passing) = self.gate.admit() else {
             return Err(CallError::NotSent { reason: Reason::CircuitOpen });
         };
-        let begun = Instant::now();
         let answer = self.pipeline.call(call, deadline).await;
-        passing.end(&answer, deadline.saturating_duration_since(begun));
+        passing.end(&answer, deadline);
         answer
     }
 
@@ -144,10 +143,10 @@ impl std::fmt::Debug for Gate {
 impl Gate {
     fn admit(&self) -> Option<Passing<'_>> {
         if self.calm.load(Relaxed) {
-            return Some(Passing { gate: self, pass: Some(Pass::Ordinary) });
+            return Some(Passing { gate: self, pass: Some(Pass::Ordinary), begun: None });
         }
         let pass = self.breaker.lock().admit()?;
-        Some(Passing { gate: self, pass: Some(pass) })
+        Some(Passing { gate: self, pass: Some(pass), begun: Some(Instant::now()) })
     }
 
     fn ended(&self, pass: Pass, outcome: Outcome) {
@@ -177,17 +176,28 @@ impl Gate {
 struct Passing<'a> {
     gate: &'a Gate,
     pass: Option<Pass>,
+    /// When it was let pass. Not known of a call through a calm breaker: reading the clock costs more than all the rest
+    /// here.
+    begun: Option<Instant>,
 }
 
 impl Passing<'_> {
-    /// The call ended with `answer`, after it had been given `patience`.
-    fn end(&mut self, answer: &Result<Value, CallError>, patience: Duration) {
+    /// The call ended with `answer`; it had time until `deadline`.
+    fn end(&mut self, answer: &Result<Value, CallError>, deadline: Instant) {
         let gate = self.gate;
         if let Err(CallError::Refused(error)) = answer {
             gate.observer.refused(&gate.address, Refusal::of(error), error);
         }
-        if let Some(pass) = self.pass.take() {
-            gate.ended(pass, judge(answer, patience, gate.timeout));
+        let Some(pass) = self.pass.take() else {
+            return;
+        };
+        let patience = self.begun.map(|begun| deadline.saturating_duration_since(begun));
+        match judge(answer, patience, gate.timeout) {
+            Some(outcome) => gate.ended(pass, outcome),
+            None => gate.change(|breaker| {
+                breaker.suspect(Instant::now());
+                None
+            }),
         }
     }
 }
@@ -200,13 +210,14 @@ impl Drop for Passing<'_> {
     }
 }
 
-/// What an answer says about the server, to a call that had `patience` where calls usually have `timeout`.
-fn judge(answer: &Result<Value, CallError>, patience: Duration, timeout: Duration) -> Outcome {
-    match answer {
+/// What an answer says about the server, to a call that had `patience` where calls usually have `timeout`. None where it
+/// says something only if the patience were known.
+fn judge(answer: &Result<Value, CallError>, patience: Option<Duration>, timeout: Duration) -> Option<Outcome> {
+    Some(match answer {
         Ok(_) => Outcome::Success,
         Err(CallError::NotSent { reason } | CallError::Unknown { reason }) => match reason {
             Reason::NoConnection(_) | Reason::Broken(_) => Outcome::Failure,
-            Reason::Deadline if patience >= timeout / 2 => Outcome::Failure,
+            Reason::Deadline if patience? >= timeout / 2 => Outcome::Failure,
             Reason::Deadline | Reason::QueueFull { .. } | Reason::CircuitOpen | Reason::NoNode { .. } => {
                 Outcome::Neutral
             }
@@ -215,7 +226,7 @@ fn judge(answer: &Result<Value, CallError>, patience: Duration, timeout: Duratio
             Blame::Server => Outcome::Failure,
             Blame::Call | Blame::Route => Outcome::Neutral,
         },
-    }
+    })
 }
 
 /// Asks an open breaker's server, now and then, whether it is back.

@@ -24,7 +24,8 @@
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -37,7 +38,7 @@ use tokio::time::Sleep;
 use super::breaker;
 pub use super::call::{Call, Script};
 use super::merge::{self, MERGE_MAX};
-use super::pool::{Connection, DialError, Observer, Pool, Target};
+use super::pool::{Connection, DialError, Observer, Pool, SUPERSEDED, Target};
 use super::refusal::{After, Blame, Refusal};
 
 /// Calls that may wait in one pipeline by default. With answers in 10 ms this is 400,000 calls a second
@@ -123,7 +124,10 @@ impl Pipeline {
         assert!(options.queue_max > 0, "a queue holds at least one call");
         assert!(options.batch_max > 0, "a batch has at least one call");
         let queue = Arc::new(Queue::new(options.queue_max));
+        let watch = options.target.watch(options.observer.clone(), options.connect_timeout);
         let pool = Pool::new(options.target, options.connections, options.connect_timeout, options.observer.clone());
+        let load = Load { queue: Arc::downgrade(&queue), open: Arc::downgrade(pool.open()) };
+        options.observer.started(pool.address(), load);
         let mut tasks = JoinSet::new();
         for _ in 0..options.connections {
             let worker = Worker {
@@ -138,6 +142,9 @@ impl Pipeline {
             tasks.spawn(worker.run(pool.clone()));
         }
         tasks.spawn(expire(queue.clone()));
+        if let Some(watch) = watch {
+            tasks.spawn(watch);
+        }
         Pipeline { queue, tasks: tokio::sync::Mutex::new(tasks) }
     }
 
@@ -170,6 +177,27 @@ impl Pipeline {
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.queue.state.lock().entries.len()
+    }
+}
+
+/// What a pipeline has at hand, for gauges: each number is out of date at once, and none once the pipeline is gone.
+#[derive(Clone, Debug)]
+pub struct Load {
+    queue: Weak<Queue>,
+    open: Weak<AtomicUsize>,
+}
+
+impl Load {
+    /// Calls that wait to be sent.
+    #[must_use]
+    pub fn waiting(&self) -> Option<usize> {
+        self.queue.upgrade().map(|queue| queue.state.lock().entries.len())
+    }
+
+    /// Connections that are open.
+    #[must_use]
+    pub fn connections(&self) -> Option<usize> {
+        self.open.upgrade().map(|open| open.load(Ordering::Relaxed))
     }
 }
 
@@ -487,6 +515,10 @@ impl Worker {
     async fn serve(&mut self, connection: &mut Connection) -> Health {
         let mut batch = Vec::with_capacity(self.batch_max);
         loop {
+            if connection.is_superseded() {
+                self.observer.connection_dropped(SUPERSEDED);
+                return Health::Good;
+            }
             let now = Instant::now();
             self.queue.take(&mut batch, self.batch_max, now);
             if batch.is_empty() {

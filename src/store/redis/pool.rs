@@ -12,6 +12,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ pub use super::connection::{Connection, REPLIES_BYTES_MAX};
 use super::connection::{NO_CONNECTION, Unusable};
 pub use super::endpoint::{Endpoint, EndpointError, PASSWORD_FILE_BYTES_MAX, Target};
 pub use super::files::FileError;
+use super::pipeline::Load;
 use super::refusal::Refusal;
 pub use super::sentinel::Sentinels;
 pub use super::tls::{Identity, TLS_FILE_BYTES_MAX, TlsFiles};
@@ -51,6 +53,11 @@ pub trait Observer: Send + Sync + 'static {
     /// A connection was given up, with the reason as a sentence for people.
     fn connection_dropped(&self, reason: &str) {
         let _ = reason;
+    }
+
+    /// A pipeline to `address` begins; `load` can be read as long as it lasts.
+    fn started(&self, address: &str, load: Load) {
+        let _ = (address, load);
     }
 
     /// The server at `address` answered a call with an error, whose row of the table is `refusal`.
@@ -90,6 +97,8 @@ impl DialError {
 pub struct Pool {
     inner: bb8::Pool<Manager>,
     failures: Arc<Failures>,
+    open: Arc<AtomicUsize>,
+    address: Arc<str>,
 }
 
 /// A connection on loan. It goes back to the pool when dropped, or is closed where it is not fit for
@@ -115,7 +124,8 @@ impl Pool {
             happened: Notify::new(),
             observer: observer.clone(),
         });
-        let manager = Manager { target, address, connect_timeout, observer };
+        let open = Arc::new(AtomicUsize::new(0));
+        let manager = Manager { target, address: address.clone(), connect_timeout, observer, open: open.clone() };
         let inner = bb8::Pool::builder()
             .max_size(connections)
             .min_idle(None)
@@ -132,7 +142,17 @@ impl Pool {
             // Only for what should not happen: the dial's own bound comes first.
             .connection_timeout(connect_timeout.saturating_mul(2))
             .build_unchecked(manager);
-        Pool { inner, failures }
+        Pool { inner, failures, open, address }
+    }
+
+    /// Where it dials, for people.
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// How many connections are open, on loan or not.
+    pub(super) const fn open(&self) -> &Arc<AtomicUsize> {
+        &self.open
     }
 
     /// A connection that waits in the pool, or a new one. Dials at most once. Whoever drops the future
@@ -153,6 +173,9 @@ impl Pool {
         }
     }
 }
+
+/// Why a connection is left that works.
+pub const SUPERSEDED: &str = "the sentinels name another master";
 
 /// What dials failed with; shared by the pool, which waits for it, and bb8's sink, which learns it.
 struct Failures {
@@ -180,6 +203,7 @@ impl bb8::ErrorSink<Fault> for Sink {
                 self.0.happened.notify_waiters();
             }
             Fault::Closed => self.0.observer.connection_dropped("redis closed it while it was idle"),
+            Fault::Superseded => self.0.observer.connection_dropped(SUPERSEDED),
         }
     }
 
@@ -195,6 +219,8 @@ pub enum Fault {
     Dial(DialError),
     /// An idle connection turned out to be closed; bb8 takes the next one, or dials.
     Closed,
+    /// An idle connection goes to a server that is not the master any more.
+    Superseded,
 }
 
 /// Makes connections for bb8 and tells which ones may stay.
@@ -203,6 +229,7 @@ pub struct Manager {
     address: Arc<str>,
     connect_timeout: Duration,
     observer: Arc<dyn Observer>,
+    open: Arc<AtomicUsize>,
 }
 
 impl bb8::ManageConnection for Manager {
@@ -211,7 +238,10 @@ impl bb8::ManageConnection for Manager {
 
     async fn connect(&self) -> Result<Connection, Fault> {
         let unusable = match tokio::time::timeout(self.connect_timeout, self.dial()).await {
-            Ok(Ok(connection)) => return Ok(connection),
+            Ok(Ok(mut connection)) => {
+                connection.count_in(&self.open);
+                return Ok(connection);
+            }
             Ok(Err(unusable)) => unusable,
             Err(_) => Unusable::from(format!("no answer within {:?}", self.connect_timeout)),
         };
@@ -225,7 +255,11 @@ impl bb8::ManageConnection for Manager {
             Poll::Ready(())
         })
         .await;
-        if connection.fit() { Ok(()) } else { Err(Fault::Closed) }
+        match connection {
+            connection if connection.fit() => Ok(()),
+            connection if connection.is_superseded() => Err(Fault::Superseded),
+            _ => Err(Fault::Closed),
+        }
     }
 
     fn has_broken(&self, connection: &mut Connection) -> bool {

@@ -104,7 +104,10 @@ impl Tls {
         };
         let (gate, observer) = (self.gate.clone(), observer.clone());
         let config = files::off_the_runtime(&gate, move || self.config(&*observer)).await?;
-        TlsConnector::from(config).connect(name, stream).await.map_err(|error| in_words(&error))
+        TlsConnector::from(config).connect(name, stream).await.map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => "it closed the connection in place of a tls handshake".to_owned(),
+            _ => in_words(&error),
+        })
     }
 
     fn bytes(&self) -> Result<Bytes, FileError> {
@@ -176,22 +179,137 @@ fn not_pem(error: &pem::Error) -> &'static str {
     }
 }
 
-/// What went wrong in a handshake, so that an operator knows which file or name to look at.
-fn in_words(error: &io::Error) -> String {
+/// What went wrong on a stream. If it was TLS, so that an operator knows which file or name to look at.
+pub(super) fn in_words(error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     match inner {
         Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
             "its certificate is signed by no authority that is trusted here".to_owned()
         }
         Some(Error::InvalidCertificate(CertificateError::NotValidForNameContext { expected, presented })) => {
-            let names = if presented.is_empty() { "no name".to_owned() } else { presented.join(", ") };
-            format!("its certificate is for {names}, and not for {:?}", expected.to_str())
+            // Each comes as `DnsName("cache")` or `IpAddress(10.0.0.1)`, in no order of its own.
+            let mut names: Vec<&str> = Vec::with_capacity(presented.len());
+            for name in presented {
+                let inner = name.split_once('(').and_then(|(_, inner)| inner.strip_suffix(')'));
+                names.push(inner.unwrap_or(name).trim_matches('"'));
+            }
+            names.sort_unstable();
+            let names = if names.is_empty() { "no name".to_owned() } else { names.join(", ") };
+            format!("its certificate is for {names}, and not for {}", expected.to_str())
         }
         Some(Error::InvalidCertificate(reason)) => format!("its certificate is not accepted: {reason}"),
         Some(Error::InvalidMessage(_)) => "it does not speak tls".to_owned(),
         Some(Error::AlertReceived(alert)) => format!("it refused tls: {alert:?}"),
         Some(other) => format!("tls: {other}"),
-        None if error.kind() == io::ErrorKind::UnexpectedEof => "it closed the connection instead of tls".to_owned(),
         None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::{Context, Poll};
+
+    use rcgen::{CertificateParams, CertifiedIssuer, KeyPair};
+    use redis::RedisConnectionInfo;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf};
+    use tokio_rustls::TlsAcceptor;
+    use tokio_rustls::rustls::ServerConfig;
+    use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
+
+    use super::super::connection::{Connection, Meter, Metered};
+    use super::*;
+
+    /// A pipe whose writing end can be stopped up: what is written then waits for ever.
+    struct Stopped {
+        pipe: DuplexStream,
+        stopped: Arc<AtomicBool>,
+    }
+
+    impl AsyncRead for Stopped {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.pipe).poll_read(context, buffer)
+        }
+    }
+
+    impl AsyncWrite for Stopped {
+        fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            if self.stopped.load(Ordering::SeqCst) {
+                return Poll::Pending;
+            }
+            Pin::new(&mut self.pipe).poll_write(context, bytes)
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.pipe).poll_flush(context)
+        }
+
+        fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.pipe).poll_shutdown(context)
+        }
+    }
+
+    /// Serves TLS on one end of a pipe, answers the greeting, and then counts what it reads.
+    async fn serve(pipe: DuplexStream, config: ServerConfig) -> usize {
+        let mut stream = TlsAcceptor::from(Arc::new(config)).accept(pipe).await.unwrap();
+        let mut greeting = [0; 256];
+        assert!(stream.read(&mut greeting).await.unwrap() > 0);
+        stream.write_all(b"+OK\r\n+PONG\r\n").await.unwrap();
+        stream.flush().await.unwrap();
+        let mut rest = Vec::new();
+        // The other end hangs up without a word of TLS.
+        let _ = stream.read_to_end(&mut rest).await;
+        rest.len()
+    }
+
+    #[tokio::test]
+    async fn what_tls_keeps_back_does_not_count_as_written_and_goes_with_the_connection() {
+        let params = CertificateParams::new(vec!["redis.internal".to_owned()]).unwrap();
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let ca = directory.path().join("ca.pem");
+        std::fs::write(&ca, issuer.pem()).unwrap();
+        let provider = Arc::new(crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![issuer.der().clone()], PrivatePkcs8KeyDer::from(issuer.key().serialize_der()).into())
+            .unwrap();
+
+        let (ours, theirs) = tokio::io::duplex(64 << 10);
+        let server = tokio::spawn(serve(theirs, config));
+        let stopped = Arc::new(AtomicBool::new(false));
+        let meter = Arc::new(Meter::default());
+        let below = Metered::new(Stopped { pipe: ours, stopped: stopped.clone() }, &meter);
+        let observer: Arc<dyn Observer> = Arc::new(());
+        let tls = Arc::new(Tls::new(TlsFiles { ca: Some(ca), ..TlsFiles::default() }));
+        let stream = tls.handshake("redis.internal", below, &observer).await.unwrap();
+        let login = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let mut connection = Connection::greet(stream, meter, &login).await.unwrap();
+
+        let before = connection.bytes_written();
+        assert!(before > 0, "the greeting was written");
+        stopped.store(true, Ordering::SeqCst);
+        let mut batch = redis::pipe();
+        batch.cmd("INCR").arg("n");
+        {
+            let mut exchange = std::pin::pin!(connection.exchange(&batch));
+            // As often as a runtime would: the batch is with TLS now, and TLS cannot get rid of it.
+            for _ in 0..10 {
+                let polled = std::future::poll_fn(|context| Poll::Ready(exchange.as_mut().poll(context))).await;
+                assert!(polled.is_pending());
+            }
+        }
+        assert_eq!(connection.bytes_written(), before);
+        assert!(!connection.fit());
+        stopped.store(false, Ordering::SeqCst);
+        drop(connection);
+        assert_eq!(server.await.unwrap(), 0, "nothing of the batch has left");
     }
 }

@@ -1,0 +1,124 @@
+//! From the start on: ready once the stores have answered, or once they have had their time; and then whether they
+//! still do.
+//!
+//! Not here: what readiness means to a listener (http, grpc), and what a decision is told by a store that is down
+//! (limiter).
+
+use std::future::{pending, poll_fn};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use crate::http::Report;
+use crate::lifecycle::{Life, Phase, Phases};
+use crate::store::{Store, StoreError};
+
+/// How often a store that has not answered yet is asked again before we are ready, and how often any is asked after.
+const PING_EVERY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+/// How long an answer may take to count as one.
+const PING_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Follows the stores until everything drains. `patience` is what they have before we are ready without them: a store
+/// that is down is no reason to stay away, nor to leave later.
+///
+/// # Errors
+/// When a store has died by itself.
+pub(super) async fn follow(
+    stores: Vec<Arc<dyn Store>>,
+    patience: Duration,
+    phases: Arc<Phases>,
+    report: Arc<Report>,
+    life: Life,
+) -> Result<(), String> {
+    let stores = &stores;
+    let asking = async {
+        become_ready(stores, patience, &phases, &report).await;
+        advise(stores).await;
+        if stores.iter().any(|store| !store.is_immediate()) {
+            keep_asking(stores, &report).await;
+        }
+        pending::<()>().await;
+    };
+    let mut deaths: Vec<_> = stores.iter().map(|store| store.died()).collect();
+    let death = poll_fn(|context| {
+        for death in &mut deaths {
+            if let Poll::Ready(reason) = death.as_mut().poll(context) {
+                return Poll::Ready(reason);
+            }
+        }
+        Poll::Pending
+    });
+    tokio::select! {
+        () = life.reached(Phase::Draining) => Ok(()),
+        reason = death => Err(reason),
+        () = asking => Ok(()),
+    }
+}
+
+/// Returns when all have answered, which may be long after we are ready.
+async fn become_ready(stores: &[Arc<dyn Store>], patience: Duration, phases: &Phases, report: &Report) {
+    let end = tokio::time::Instant::now() + patience;
+    let mut waited = false;
+    loop {
+        let next = tokio::time::Instant::now() + if waited { PING_EVERY.1 } else { PING_EVERY.0 };
+        let answer = tokio::select! {
+            biased;
+            answer = ping(stores) => Some(answer),
+            () = tokio::time::sleep_until(end), if !waited => None,
+        };
+        match answer {
+            Some(Ok(())) => {
+                report.store_answered(true);
+                phases.begin(Phase::Serving);
+                tracing::info!(store = stores[0].name(), "ready");
+                return;
+            }
+            Some(Err((store, error))) => tracing::debug!(store, %error, "the store has not answered yet"),
+            None => {}
+        }
+        if !waited && tokio::time::Instant::now() >= end {
+            waited = true;
+            phases.begin(Phase::Serving);
+            tracing::warn!(store = stores[0].name(), "ready, although the store has not answered yet");
+        }
+        tokio::time::sleep_until(if waited { next } else { next.min(end) }).await;
+    }
+}
+
+/// Logs what the operator should know about how a store is set up.
+async fn advise(stores: &[Arc<dyn Store>]) {
+    for store in stores {
+        match store.advice(Instant::now() + PING_PATIENCE).get().await {
+            Ok(sentences) => {
+                for sentence in sentences {
+                    tracing::warn!(store = store.name(), "{sentence}");
+                }
+            }
+            Err(error) => tracing::debug!(store = store.name(), %error, "the store does not tell how it is set up"),
+        }
+    }
+}
+
+/// Keeps the report true, and logs when it changes.
+async fn keep_asking(stores: &[Arc<dyn Store>], report: &Report) {
+    let mut answers = true;
+    loop {
+        tokio::time::sleep(PING_EVERY.1).await;
+        let answer = ping(stores).await;
+        let before = std::mem::replace(&mut answers, answer.is_ok());
+        report.store_answered(answers);
+        match answer {
+            Err((store, error)) if before => tracing::warn!(store, %error, "the store does not answer"),
+            Ok(()) if !before => tracing::info!(store = stores[0].name(), "the store answers again"),
+            _ => {}
+        }
+    }
+}
+
+/// Whether all answer a PING.
+async fn ping(stores: &[Arc<dyn Store>]) -> Result<(), (&'static str, StoreError)> {
+    for store in stores {
+        store.ping(Instant::now() + PING_PATIENCE).get().await.map_err(|error| (store.name(), error))?;
+    }
+    Ok(())
+}

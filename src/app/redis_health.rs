@@ -1,0 +1,275 @@
+//! What weir tells about its Redis: a line of log for each change of state and not for each call, metrics, and the
+//! circuit at `/readyz`.
+//!
+//! Not here: what happens (store), what a decision is told then (limiter), and whether a store answers at all (ready.rs).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use redis::ServerError;
+
+use crate::store::redis::KINDS;
+use crate::store::redis::breaker::Circuit;
+use crate::store::redis::pipeline::Load;
+use crate::store::redis::pool::{DialError, FileError, Observer};
+use crate::store::redis::refusal::{Blame, REFUSALS, Refusal};
+use crate::telemetry::metrics::{Metrics, RedisMetrics};
+
+/// How often, at most, one kind of trouble is logged; how often it happened stands in the line.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
+
+/// What is known of all connections to Redis. One for the process.
+pub(super) struct RedisHealth {
+    metrics: RedisMetrics,
+    /// The addresses whose circuit is not closed on every runtime.
+    circuits: Mutex<BTreeMap<Box<str>, Troubled>>,
+    /// When each kind of trouble was logged last, and how often it happened since. As many as there are kinds.
+    complaints: Mutex<BTreeMap<&'static str, Complaint>>,
+    batches: Mutex<Vec<Arc<Batches>>>,
+    loads: Mutex<Vec<Load>>,
+}
+
+/// An address whose circuit is not closed on every runtime.
+struct Troubled {
+    since: Instant,
+    /// On how many runtimes it is open.
+    open: u32,
+    /// And half open.
+    half_open: u32,
+}
+
+impl Troubled {
+    const fn count(&mut self, circuit: Circuit) -> Option<&mut u32> {
+        match circuit {
+            Circuit::Closed => None,
+            Circuit::HalfOpen => Some(&mut self.half_open),
+            Circuit::Open => Some(&mut self.open),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Complaint {
+    last: Option<Instant>,
+    unsaid: u64,
+}
+
+/// What one runtime sent. On a line of its own, since it counts with every batch.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Batches {
+    batches: AtomicU64,
+    calls: AtomicU64,
+}
+
+impl RedisHealth {
+    pub(super) fn new(metrics: &Metrics) -> Result<Arc<Self>, prometheus::Error> {
+        let health = Arc::new(Self {
+            metrics: metrics.redis(KINDS.into_iter().chain(REFUSALS.iter().map(|row| row.kind)))?,
+            circuits: Mutex::default(),
+            complaints: Mutex::default(),
+            batches: Mutex::default(),
+            loads: Mutex::default(),
+        });
+        let of = health.clone();
+        metrics.gauge("weir_redis_connections", "Connections to Redis that are open.", &[], move || {
+            of.sum(Load::connections)
+        })?;
+        let of = health.clone();
+        metrics
+            .gauge("weir_redis_queue", "Calls that wait to be sent to Redis.", &[], move || of.sum(Load::waiting))?;
+        let of = health.clone();
+        metrics.counter("weir_redis_batches_total", "Pipelines of calls that Redis answered.", move || {
+            of.batches.lock().iter().map(|tally| tally.batches.load(Relaxed)).sum()
+        })?;
+        let of = health.clone();
+        metrics.counter("weir_redis_batched_calls_total", "Calls in those pipelines.", move || {
+            of.batches.lock().iter().map(|tally| tally.calls.load(Relaxed)).sum()
+        })?;
+        Ok(health)
+    }
+
+    /// Who listens to one runtime's calls to one Redis; a cluster's own redirections are no news.
+    pub(super) fn listener(self: &Arc<Self>, is_cluster: bool) -> Arc<dyn Observer> {
+        let batches = Arc::new(Batches::default());
+        self.batches.lock().push(batches.clone());
+        Arc::new(Listener { health: self.clone(), batches, is_cluster })
+    }
+
+    /// The worst circuit of all runtimes and servers.
+    pub(super) fn circuit(&self) -> Circuit {
+        let circuits = self.circuits.lock();
+        let worst = circuits.values().map(|troubled| if troubled.open > 0 { Circuit::Open } else { Circuit::HalfOpen });
+        worst.max().unwrap_or_default()
+    }
+
+    fn sum(&self, number: impl Fn(&Load) -> Option<usize>) -> u64 {
+        self.loads.lock().iter().filter_map(number).map(|number| number as u64).sum()
+    }
+
+    /// How often this kind of trouble happened since it was logged, if it is time to log it.
+    fn complain(&self, kind: &'static str, now: Instant) -> Option<u64> {
+        let mut complaints = self.complaints.lock();
+        let complaint = complaints.entry(kind).or_default();
+        complaint.unsaid += 1;
+        if complaint.last.is_some_and(|last| now.saturating_duration_since(last) < COMPLAIN_EVERY) {
+            return None;
+        }
+        complaint.last = Some(now);
+        Some(std::mem::take(&mut complaint.unsaid))
+    }
+
+    fn circuit_changed(&self, address: &str, from: Circuit, to: Circuit, now: Instant) {
+        if to == Circuit::Open {
+            self.metrics.circuit_opened(address);
+        } else if from == Circuit::Open {
+            self.metrics.circuit_not_open(address);
+        }
+        let mut circuits = self.circuits.lock();
+        let is_new = !circuits.contains_key(address);
+        let troubled = circuits.entry(address.into()).or_insert(Troubled { since: now, open: 0, half_open: 0 });
+        if let Some(count) = troubled.count(from) {
+            *count = count.saturating_sub(1);
+        }
+        if let Some(count) = troubled.count(to) {
+            *count += 1;
+        }
+        let (open, half_open) = (troubled.open, troubled.half_open);
+        if open + half_open == 0 {
+            let lasted = now.saturating_duration_since(troubled.since);
+            circuits.remove(address);
+            tracing::info!(address, after = ?lasted, "circuit closed: redis is asked again");
+        } else if is_new {
+            tracing::warn!(address, "circuit open: redis fails too often and is not asked until it answers a PING");
+        } else {
+            tracing::debug!(address, from = from.name(), to = to.name(), open, half_open, "circuit changed");
+        }
+    }
+}
+
+/// The ears of one runtime.
+struct Listener {
+    health: Arc<RedisHealth>,
+    batches: Arc<Batches>,
+    is_cluster: bool,
+}
+
+impl Observer for Listener {
+    fn started(&self, address: &str, load: Load) {
+        self.health.metrics.server(address);
+        let mut loads = self.health.loads.lock();
+        // Nodes of a cluster come and go.
+        loads.retain(|load| load.connections().is_some());
+        loads.push(load);
+    }
+
+    fn batch_answered(&self, calls: usize, _took: Duration) {
+        self.batches.batches.fetch_add(1, Relaxed);
+        self.batches.calls.fetch_add(calls as u64, Relaxed);
+    }
+
+    fn dial_failed(&self, error: &DialError) {
+        self.health.metrics.dial_failed(error.kind());
+        if let Some(count) = self.health.complain(error.kind(), Instant::now()) {
+            tracing::warn!(store = "redis", kind = error.kind(), count, "{error}");
+        }
+    }
+
+    fn file_refused(&self, error: &FileError) {
+        if let Some(count) = self.health.complain("file", Instant::now()) {
+            tracing::warn!(store = "redis", count, "{error}; what it held before stays in force");
+        }
+    }
+
+    fn connection_dropped(&self, reason: &str) {
+        tracing::debug!(store = "redis", reason, "connection dropped");
+    }
+
+    fn refused(&self, address: &str, refusal: &Refusal, error: &ServerError) {
+        if self.is_cluster && refusal.blame == Blame::Route {
+            return;
+        }
+        if let Some(count) = self.health.complain(refusal.kind, Instant::now()) {
+            let text = error.details().unwrap_or_default();
+            tracing::warn!(
+                store = "redis",
+                address,
+                kind = refusal.kind,
+                count,
+                "redis refuses: {} {text}",
+                error.code()
+            );
+        }
+    }
+
+    fn circuit_changed(&self, address: &str, from: Circuit, to: Circuit) {
+        self.health.circuit_changed(address, from, to, Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn health() -> (Arc<Metrics>, Arc<RedisHealth>) {
+        let metrics = Arc::new(Metrics::new(80).unwrap());
+        let health = RedisHealth::new(&metrics).unwrap();
+        (metrics, health)
+    }
+
+    #[test]
+    fn the_worst_circuit_of_all_runtimes_is_told() {
+        let (metrics, health) = health();
+        let (one, other) = (health.listener(false), health.listener(false));
+        let check = |worst: Circuit, open: u32, opened: u32| {
+            assert_eq!(health.circuit(), worst);
+            let text = metrics.text().unwrap();
+            assert!(text.contains(&format!("weir_redis_circuit_open{{address=\"a:1\"}} {open}\n")), "{text}");
+            assert!(text.contains(&format!("weir_redis_circuit_opened_total{{address=\"a:1\"}} {opened}\n")), "{text}");
+        };
+        assert_eq!(health.circuit(), Circuit::Closed);
+        one.circuit_changed("a:1", Circuit::Closed, Circuit::Open);
+        check(Circuit::Open, 1, 1);
+        other.circuit_changed("a:1", Circuit::Closed, Circuit::Open);
+        check(Circuit::Open, 2, 2);
+        one.circuit_changed("a:1", Circuit::Open, Circuit::HalfOpen);
+        check(Circuit::Open, 1, 2);
+        other.circuit_changed("a:1", Circuit::Open, Circuit::HalfOpen);
+        check(Circuit::HalfOpen, 0, 2);
+        other.circuit_changed("a:1", Circuit::HalfOpen, Circuit::Open);
+        check(Circuit::Open, 1, 3);
+        one.circuit_changed("a:1", Circuit::HalfOpen, Circuit::Closed);
+        check(Circuit::Open, 1, 3);
+        // A node that is gone.
+        other.circuit_changed("a:1", Circuit::Open, Circuit::Closed);
+        check(Circuit::Closed, 0, 3);
+        one.circuit_changed("b:2", Circuit::Closed, Circuit::Open);
+        check(Circuit::Open, 0, 3);
+    }
+
+    #[test]
+    fn one_kind_of_trouble_is_told_now_and_then_with_its_count() {
+        let (_, health) = health();
+        let start = Instant::now();
+        assert_eq!(health.complain("oom", start), Some(1));
+        assert_eq!(health.complain("oom", start + COMPLAIN_EVERY / 2), None);
+        assert_eq!(health.complain("readonly", start + COMPLAIN_EVERY / 2), Some(1), "another kind has its own turn");
+        assert_eq!(health.complain("oom", start + COMPLAIN_EVERY), Some(2));
+        assert_eq!(health.complain("oom", start + COMPLAIN_EVERY), None);
+    }
+
+    #[test]
+    fn batches_of_all_runtimes_add_up() {
+        let (metrics, health) = health();
+        let (one, other) = (health.listener(false), health.listener(true));
+        one.batch_answered(3, Duration::ZERO);
+        one.batch_answered(1, Duration::ZERO);
+        other.batch_answered(5, Duration::ZERO);
+        let text = metrics.text().unwrap();
+        assert!(text.contains("# TYPE weir_redis_batches_total counter\nweir_redis_batches_total 3\n"), "{text}");
+        assert!(text.contains("weir_redis_batched_calls_total 9\n"), "{text}");
+    }
+}

@@ -1,0 +1,68 @@
+//! What is counted about Redis beside the decisions: circuit breakers and dials.
+//!
+//! Labels are addresses out of the settings or the map of a cluster, and kinds of failure: a small fixed set. Not here:
+//! when something has happened (app), and the numbers that others keep ([`Metrics::gauge`]).
+
+use prometheus::{IntCounterVec, IntGaugeVec, Opts};
+
+use super::Metrics;
+
+/// The metrics of all servers, shared by all runtimes. A healthy decision touches none of them.
+pub struct RedisMetrics {
+    open: IntGaugeVec,
+    opened: IntCounterVec,
+    dial_errors: IntCounterVec,
+}
+
+impl Metrics {
+    /// Adds those of Redis, all failures of these kinds shown as 0 until there is one.
+    ///
+    /// # Errors
+    /// They were added before.
+    pub fn redis(&self, kinds: impl IntoIterator<Item = &'static str>) -> Result<RedisMetrics, prometheus::Error> {
+        for kind in kinds {
+            self.store_errors.with_label_values(&[kind]);
+        }
+        let opts = |name: &str, help: &str| Opts::new(name, help);
+        let open = IntGaugeVec::new(
+            opts("weir_redis_circuit_open", "Runtimes whose circuit breaker before this Redis is open."),
+            &["address"],
+        )?;
+        let opened = IntCounterVec::new(
+            opts("weir_redis_circuit_opened_total", "How often a runtime's circuit breaker before this Redis opened."),
+            &["address"],
+        )?;
+        let dial_errors = IntCounterVec::new(
+            opts("weir_redis_dial_errors_total", "Connections to Redis that could not be made, by reason."),
+            &["kind"],
+        )?;
+        self.registry.register(Box::new(open.clone()))?;
+        self.registry.register(Box::new(opened.clone()))?;
+        self.registry.register(Box::new(dial_errors.clone()))?;
+        Ok(RedisMetrics { open, opened, dial_errors })
+    }
+}
+
+impl RedisMetrics {
+    /// There is a server at this address: its circuit is shown from now on.
+    pub fn server(&self, address: &str) {
+        self.open.with_label_values(&[address]);
+        self.opened.with_label_values(&[address]);
+    }
+
+    /// One more runtime's circuit is open.
+    pub fn circuit_opened(&self, address: &str) {
+        self.open.with_label_values(&[address]).inc();
+        self.opened.with_label_values(&[address]).inc();
+    }
+
+    /// One runtime's circuit is not open any more.
+    pub fn circuit_not_open(&self, address: &str) {
+        self.open.with_label_values(&[address]).dec();
+    }
+
+    /// No connection could be made.
+    pub fn dial_failed(&self, kind: &str) {
+        self.dial_errors.with_label_values(&[kind]).inc();
+    }
+}

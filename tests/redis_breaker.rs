@@ -1,0 +1,215 @@
+//! The circuit breaker before a real Redis: when it opens and when not, what it costs callers, and how it finds back.
+//!
+//! Its transitions one by one are tested beside it (src/store/redis/breaker.rs), and what an operator sees of it in
+//! redis_health.rs.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, Value, cmd};
+use support::redis::RedisServer;
+use support::wait::PATIENCE;
+use weir::store::redis::breaker::{Circuit, TRIALS};
+use weir::store::redis::node::Node;
+use weir::store::redis::pipeline::{Call, CallError, Options, Reason};
+use weir::store::redis::pool::{Endpoint, Observer};
+
+/// What calls usually have.
+const TIMEOUT: Duration = Duration::from_millis(100);
+/// Calls at the same time: enough to open the breaker.
+const MANY: usize = 30;
+
+#[derive(Debug, Default)]
+struct Changes(Mutex<Vec<(Circuit, Circuit)>>);
+
+impl Observer for Changes {
+    fn circuit_changed(&self, _: &str, from: Circuit, to: Circuit) {
+        self.0.lock().unwrap().push((from, to));
+    }
+}
+
+impl Changes {
+    fn all(&self) -> Vec<(Circuit, Circuit)> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+struct Rig {
+    node: Arc<Node>,
+    changes: Arc<Changes>,
+}
+
+fn start(url: &str, change: impl FnOnce(&mut Options)) -> Rig {
+    let changes = Arc::new(Changes::default());
+    let mut options = Options::new(Endpoint::parse(url).unwrap());
+    options.observer = changes.clone();
+    options.breaker.timeout = TIMEOUT;
+    options.breaker.probe = Duration::from_millis(50);
+    change(&mut options);
+    Rig { node: Arc::new(Node::start(options)), changes }
+}
+
+fn incr() -> Cmd {
+    let mut command = cmd("INCR");
+    command.arg("n");
+    command
+}
+
+impl Rig {
+    async fn call(&self, within: Duration) -> Result<Value, CallError> {
+        self.node.call(Call::command(incr()), Instant::now() + within).await
+    }
+
+    /// Many calls at once, to their ends.
+    async fn many(&self, within: Duration) -> Vec<Result<Value, CallError>> {
+        let mut calls = tokio::task::JoinSet::new();
+        for _ in 0..MANY {
+            let node = self.node.clone();
+            calls.spawn(async move { node.call(Call::command(incr()), Instant::now() + within).await });
+        }
+        calls.join_all().await
+    }
+
+    /// Has many calls fail, twice: whether the first ones were in a hurry is not known.
+    async fn opens(&self) {
+        for _ in 0..2 {
+            assert!(self.many(TIMEOUT).await.iter().all(Result::is_err));
+        }
+        assert_eq!(self.node.circuit(), Circuit::Open);
+    }
+
+    /// Waits for this circuit, and calls meanwhile if asked to.
+    async fn becomes(&self, circuit: Circuit, calling: bool) {
+        let end = Instant::now() + PATIENCE;
+        while self.node.circuit() != circuit {
+            assert!(Instant::now() < end, "the circuit is {:?} and not {circuit:?}", self.node.circuit());
+            if calling {
+                let _ = self.call(TIMEOUT).await;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+fn is_refused(answer: &Result<Value, CallError>) -> bool {
+    matches!(answer, Err(CallError::NotSent { reason: Reason::CircuitOpen }))
+}
+
+#[tokio::test]
+async fn an_open_breaker_answers_at_once_and_sends_nothing() {
+    let server = RedisServer::start();
+    let rig = start(&server.url(), |_| {});
+    rig.call(PATIENCE).await.unwrap();
+    server.freeze();
+    rig.opens().await;
+    // Answered when first asked, with no wait at all.
+    for _ in 0..1000 {
+        let answer = tokio::time::timeout(Duration::ZERO, rig.call(PATIENCE)).await.expect("an answer at once");
+        assert!(is_refused(&answer), "{answer:?}");
+    }
+    server.thaw();
+    rig.becomes(Circuit::HalfOpen, false).await;
+    // One that was frozen ran what was in its sockets: of the calls since, it has seen none.
+    assert!(server.runs("incr") <= 1 + 2 * MANY as u64);
+    rig.becomes(Circuit::Closed, true).await;
+    assert!(rig.many(PATIENCE).await.iter().all(Result::is_ok));
+    use Circuit::{Closed, HalfOpen, Open};
+    assert_eq!(rig.changes.all(), [(Closed, Open), (Open, HalfOpen), (HalfOpen, Closed)]);
+}
+
+#[tokio::test]
+async fn callers_in_a_hurry_open_nothing() {
+    let server = RedisServer::start();
+    let rig = start(&server.url(), |_| {});
+    rig.call(PATIENCE).await.unwrap();
+    server.freeze();
+    // Less than half of what calls usually have: late answers to those say nothing about Redis.
+    for _ in 0..5 {
+        assert!(rig.many(TIMEOUT / 3).await.iter().all(Result::is_err));
+    }
+    assert_eq!(rig.changes.all(), []);
+    rig.opens().await;
+}
+
+#[tokio::test]
+async fn a_breaker_that_is_turned_off_lets_everything_pass() {
+    let mut server = RedisServer::start();
+    let rig = start(&server.url(), |options| options.breaker.error_percent = 0);
+    server.kill();
+    for _ in 0..5 {
+        assert!(!rig.many(TIMEOUT).await.iter().any(is_refused));
+    }
+    assert_eq!(rig.changes.all(), []);
+}
+
+#[tokio::test]
+async fn a_few_calls_try_redis_out_before_the_others_follow() {
+    let server = RedisServer::start();
+    let rig = start(&server.url(), |_| {});
+    rig.call(PATIENCE).await.unwrap();
+    server.freeze();
+    rig.opens().await;
+    server.thaw();
+    rig.becomes(Circuit::HalfOpen, false).await;
+    let answers = rig.many(PATIENCE).await;
+    let refused = answers.iter().filter(|answer| is_refused(answer)).count();
+    assert_eq!(refused, MANY - TRIALS as usize, "{answers:?}");
+    assert_eq!(rig.node.circuit(), Circuit::Closed);
+}
+
+#[tokio::test]
+async fn a_trial_whose_caller_has_gone_makes_room_for_another() {
+    let server = RedisServer::start();
+    let rig = start(&server.url(), |_| {});
+    rig.call(PATIENCE).await.unwrap();
+    server.freeze();
+    rig.opens().await;
+    server.thaw();
+    rig.becomes(Circuit::HalfOpen, false).await;
+    server.freeze();
+    let mut trials = Vec::new();
+    for _ in 0..TRIALS {
+        let node = rig.node.clone();
+        let deadline = Instant::now() + PATIENCE;
+        trials.push(tokio::spawn(async move { node.call(Call::command(incr()), deadline).await }));
+    }
+    tokio::task::yield_now().await;
+    assert!(is_refused(&rig.call(PATIENCE).await), "all places are taken");
+    for trial in trials {
+        trial.abort();
+        assert!(trial.await.unwrap_err().is_cancelled());
+    }
+    assert_eq!(rig.node.circuit(), Circuit::HalfOpen, "nothing was learnt");
+    server.thaw();
+    rig.becomes(Circuit::Closed, true).await;
+}
+
+#[tokio::test]
+async fn a_redis_that_dies_again_while_it_is_tried_out_is_left_alone_again() {
+    let mut server = RedisServer::start();
+    let rig = start(&server.url(), |_| {});
+    rig.call(PATIENCE).await.unwrap();
+    server.kill();
+    rig.opens().await;
+    server.restart();
+    rig.becomes(Circuit::HalfOpen, false).await;
+    server.kill();
+    rig.opens().await;
+    server.restart();
+    rig.becomes(Circuit::Closed, true).await;
+}
+
+#[tokio::test]
+async fn a_node_that_goes_takes_its_open_circuit_with_it() {
+    let mut server = RedisServer::start();
+    let rig = start(&server.url(), |_| {});
+    server.kill();
+    rig.opens().await;
+    let changes = rig.changes.clone();
+    drop(rig);
+    assert_eq!(changes.all().last(), Some(&(Circuit::Open, Circuit::Closed)));
+}
