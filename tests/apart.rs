@@ -1,9 +1,7 @@
 //! Requests over several slots or stores, and stores that give no answer: what stands afterwards, and what callers are
 //! told. Not in here: a real Redis Cluster (redis_cluster.rs) and a Redis in trouble (redis_faults.rs).
 
-#[path = "support/manual.rs"]
-#[allow(dead_code, unreachable_pub, reason = "a module of several test binaries, each of which uses a part of it")]
-mod manual;
+mod support;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -13,8 +11,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use manual::ManualClock;
 use parking_lot::Mutex;
+use support::manual::ManualClock;
 use weir::config::policy_file;
 use weir::engine::observer::{Silent, Tally};
 use weir::engine::{Charge, Decision, Limit, Mode, Observer, OnError, PolicySet, Take, Unit};
