@@ -276,7 +276,8 @@ async fn a_script_that_cannot_be_loaded_is_refused_with_the_reason() {
     let call = Call::script(&BROKEN, &["k"], &["1"]);
     let deadline = Instant::now() + PATIENCE;
     let error = setup.pipeline.call(call, deadline).await.unwrap_err();
-    assert!(error.to_string().contains("Error compiling script"), "{error}");
+    let CallError::Refused(answer) = error else { panic!("{error:?}") };
+    assert!(answer.details().unwrap().contains("Error compiling script"), "{answer:?}");
     assert_eq!(setup.answer(cmd("PING")).await, pong());
 }
 

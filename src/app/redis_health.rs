@@ -15,7 +15,7 @@ use crate::store::redis::KINDS;
 use crate::store::redis::breaker::Circuit;
 use crate::store::redis::pipeline::Load;
 use crate::store::redis::pool::{DialError, FileError, Observer};
-use crate::store::redis::refusal::{Blame, REFUSALS, Refusal};
+use crate::store::redis::refusal::{self, Blame, REFUSALS, Refusal};
 use crate::telemetry::metrics::{Metrics, RedisMetrics};
 
 /// How often, at most, one kind of trouble is logged; how often it happened stands in the line.
@@ -193,15 +193,8 @@ impl Observer for Listener {
             return;
         }
         if let Some(count) = self.health.complain(refusal.kind, Instant::now()) {
-            let text = error.details().unwrap_or_default();
-            tracing::warn!(
-                store = "redis",
-                address,
-                kind = refusal.kind,
-                count,
-                "redis refuses: {} {text}",
-                error.code()
-            );
+            let text = refusal::for_log(error);
+            tracing::warn!(store = "redis", address, kind = refusal.kind, count, "redis refuses: {text}");
         }
     }
 

@@ -286,7 +286,7 @@ fn by_key<'a>(charges: &[Undo<'a>]) -> Vec<Vec<Undo<'a>>> {
 
 /// What a failed call means for a charge: whether it can have been made.
 fn store_error(error: CallError) -> StoreError {
-    let message = error.to_string();
+    let message = told(&error);
     match error {
         CallError::NotSent { reason } => StoreError::NotSent(Failure { kind: kind_of(&reason), message }),
         CallError::Unknown { reason } => StoreError::Unknown(Failure { kind: kind_of(&reason), message }),
@@ -299,6 +299,20 @@ fn store_error(error: CallError) -> StoreError {
                 StoreError::Unknown(failure)
             }
         }
+    }
+}
+
+/// What a caller of weir is told: a sentence of ours. What the server said, and where it is, is for the log.
+fn told(error: &CallError) -> String {
+    match error {
+        CallError::NotSent { reason: Reason::NoConnection(error) } => {
+            format!("not sent to redis: no connection ({})", error.kind())
+        }
+        CallError::Unknown { reason: Reason::Broken(_) } => {
+            "sent to redis, outcome unknown: the connection broke".to_owned()
+        }
+        CallError::NotSent { reason: Reason::Broken(_) } => "not sent to redis: the connection broke".to_owned(),
+        CallError::NotSent { .. } | CallError::Unknown { .. } | CallError::Refused(_) => error.to_string(),
     }
 }
 
