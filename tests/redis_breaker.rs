@@ -24,11 +24,15 @@ const TIMEOUT: Duration = Duration::from_millis(100);
 const MANY: usize = 30;
 
 #[derive(Debug, Default)]
-struct Changes(Mutex<Vec<(Circuit, Circuit)>>);
+struct Changes(Mutex<Vec<(Circuit, Circuit)>>, Mutex<Vec<Circuit>>);
 
 impl Observer for Changes {
     fn circuit_changed(&self, _: &str, from: Circuit, to: Circuit) {
         self.0.lock().unwrap().push((from, to));
+    }
+
+    fn circuit_gone(&self, _: &str, was: Circuit) {
+        self.1.lock().unwrap().push(was);
     }
 }
 
@@ -211,5 +215,6 @@ async fn a_node_that_goes_takes_its_open_circuit_with_it() {
     rig.opens().await;
     let changes = rig.changes.clone();
     drop(rig);
-    assert_eq!(changes.all().last(), Some(&(Circuit::Open, Circuit::Closed)));
+    assert_eq!(changes.all(), [(Circuit::Closed, Circuit::Open)], "it has not closed");
+    assert_eq!(*changes.1.lock().unwrap(), [Circuit::Open]);
 }

@@ -310,6 +310,7 @@ fn without_redis_weir_starts_serves_and_stops_and_dials_with_pauses() {
         let begun = Instant::now();
         weir.terminate();
         assert_eq!(weir.wait_for_exit().code(), Some(0), "{}", absent.url);
+        assert_eq!(weir.count_in_log(says("circuit closed")), 0, "{}: Redis is not back", absent.url);
         assert!(begun.elapsed() < Duration::from_secs(5), "{}: {:?}", absent.url, begun.elapsed());
     }
 }

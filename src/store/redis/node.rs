@@ -112,9 +112,9 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         // Whoever counts open circuits counts those of nodes that are there.
-        let from = self.circuit();
-        if from != Circuit::Closed {
-            self.gate.observer.circuit_changed(&self.gate.address, from, Circuit::Closed);
+        let was = self.circuit();
+        if was != Circuit::Closed {
+            self.gate.observer.circuit_gone(&self.gate.address, was);
         }
     }
 }
