@@ -23,6 +23,9 @@ const TIMEOUT: Duration = Duration::from_millis(100);
 /// Calls at the same time: enough to open the breaker.
 const MANY: usize = 30;
 
+/// A time between probes after which a half-open node is not yet helped by them.
+const CALLS_ONLY: Duration = Duration::from_secs(1);
+
 #[derive(Debug, Default)]
 struct Changes(Mutex<Vec<(Circuit, Circuit)>>, Mutex<Vec<Circuit>>);
 
@@ -153,7 +156,7 @@ async fn a_breaker_that_is_turned_off_lets_everything_pass() {
 #[tokio::test]
 async fn a_few_calls_try_redis_out_before_the_others_follow() {
     let server = RedisServer::start();
-    let rig = start(&server.url(), |_| {});
+    let rig = start(&server.url(), |options| options.breaker.probe = CALLS_ONLY);
     rig.call(PATIENCE).await.unwrap();
     server.freeze();
     rig.opens().await;
@@ -166,9 +169,24 @@ async fn a_few_calls_try_redis_out_before_the_others_follow() {
 }
 
 #[tokio::test]
-async fn a_trial_whose_caller_has_gone_makes_room_for_another() {
+async fn a_node_that_nobody_calls_any_more_closes_by_itself() {
     let server = RedisServer::start();
     let rig = start(&server.url(), |_| {});
+    rig.call(PATIENCE).await.unwrap();
+    server.freeze();
+    rig.opens().await;
+    server.thaw();
+    rig.becomes(Circuit::Closed, false).await;
+    use Circuit::{Closed, HalfOpen, Open};
+    let changes = rig.changes.all();
+    assert_eq!(changes[changes.len() - 2..], [(Open, HalfOpen), (HalfOpen, Closed)]);
+    rig.call(PATIENCE).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_trial_whose_caller_has_gone_makes_room_for_another() {
+    let server = RedisServer::start();
+    let rig = start(&server.url(), |options| options.breaker.probe = CALLS_ONLY);
     rig.call(PATIENCE).await.unwrap();
     server.freeze();
     rig.opens().await;
