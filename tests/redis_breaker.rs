@@ -23,12 +23,19 @@ const TIMEOUT: Duration = Duration::from_millis(100);
 /// Calls at the same time: enough to open the breaker.
 const MANY: usize = 30;
 
+/// A time between probes after which a half-open node is not yet helped by them.
+const CALLS_ONLY: Duration = Duration::from_secs(1);
+
 #[derive(Debug, Default)]
-struct Changes(Mutex<Vec<(Circuit, Circuit)>>);
+struct Changes(Mutex<Vec<(Circuit, Circuit)>>, Mutex<Vec<Circuit>>);
 
 impl Observer for Changes {
     fn circuit_changed(&self, _: &str, from: Circuit, to: Circuit) {
         self.0.lock().unwrap().push((from, to));
+    }
+
+    fn circuit_gone(&self, _: &str, was: Circuit) {
+        self.1.lock().unwrap().push(was);
     }
 }
 
@@ -148,7 +155,7 @@ async fn a_breaker_that_is_turned_off_lets_everything_pass() {
 #[tokio::test]
 async fn a_few_calls_try_redis_out_before_the_others_follow() {
     let server = RedisServer::start();
-    let rig = start(&server.url(), |_| {});
+    let rig = start(&server.url(), |options| options.breaker.probe = CALLS_ONLY);
     rig.call(PATIENCE).await.unwrap();
     server.freeze();
     rig.opens().await;
@@ -161,9 +168,24 @@ async fn a_few_calls_try_redis_out_before_the_others_follow() {
 }
 
 #[tokio::test]
-async fn a_trial_whose_caller_has_gone_makes_room_for_another() {
+async fn a_node_that_nobody_calls_any_more_closes_by_itself() {
     let server = RedisServer::start();
     let rig = start(&server.url(), |_| {});
+    rig.call(PATIENCE).await.unwrap();
+    server.freeze();
+    rig.opens().await;
+    server.thaw();
+    rig.becomes(Circuit::Closed, false).await;
+    use Circuit::{Closed, HalfOpen, Open};
+    let changes = rig.changes.all();
+    assert_eq!(changes[changes.len() - 2..], [(Open, HalfOpen), (HalfOpen, Closed)]);
+    rig.call(PATIENCE).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_trial_whose_caller_has_gone_makes_room_for_another() {
+    let server = RedisServer::start();
+    let rig = start(&server.url(), |options| options.breaker.probe = CALLS_ONLY);
     rig.call(PATIENCE).await.unwrap();
     server.freeze();
     rig.opens().await;
@@ -210,5 +232,6 @@ async fn a_node_that_goes_takes_its_open_circuit_with_it() {
     rig.opens().await;
     let changes = rig.changes.clone();
     drop(rig);
-    assert_eq!(changes.all().last(), Some(&(Circuit::Open, Circuit::Closed)));
+    assert_eq!(changes.all(), [(Circuit::Closed, Circuit::Open)], "it has not closed");
+    assert_eq!(*changes.1.lock().unwrap(), [Circuit::Open]);
 }

@@ -9,11 +9,12 @@ mod support;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use proptest::collection::vec;
 use proptest::test_runner::TestRunner;
+use redis::ServerError;
 use support::arbitrary::{bounds, config, fitting, limit, mode, role, take};
 use support::cluster::{Plan, RedisCluster, SLOTS};
 use support::clustered::{Load, SHORT, daily, daily_log, hit, key_in, not_sent, open, store, used};
@@ -25,7 +26,8 @@ use weir::engine::{Charge, Limit, Mode, Receipt, Take};
 use weir::store::memory::Memory;
 use weir::store::redis::Redis;
 use weir::store::redis::pipeline::Options;
-use weir::store::redis::pool::Endpoint;
+use weir::store::redis::pool::{Endpoint, Observer};
+use weir::store::redis::refusal::{self, Refusal};
 use weir::store::{Store, Undo};
 
 /// An operator sees every key on the node that `CLUSTER KEYSLOT` names.
@@ -372,12 +374,22 @@ async fn a_user_with_the_documented_rights_is_enough() {
     let store = open(vec![bare.with_login(Some("weir"), Some("falsch"))], |_| {});
     let error = store.ping(Instant::now() + SHORT).get().await;
     eventually("the reason to be known", PATIENCE, async || {
-        let error = hit(&store, a, &pace, SHORT).await.unwrap_err().to_string();
-        assert!(!error.contains("falsch"), "{error}");
-        error.contains("does not accept the user or the password")
+        let error = hit(&store, a, &pace, SHORT).await.unwrap_err();
+        assert!(!error.to_string().contains("falsch"), "{error}");
+        error.kind() == "wrongpass"
     })
     .await;
     not_sent(error);
+}
+
+/// What nodes said against a question or a call, as it is logged.
+#[derive(Default)]
+struct Said(Mutex<Vec<String>>);
+
+impl Observer for Said {
+    fn refused(&self, _: &str, _: &Refusal, error: &ServerError) {
+        self.0.lock().unwrap().push(refusal::for_log(error));
+    }
 }
 
 /// Seeds of which some are dead, or no cluster at all: an operator sees weir find the cluster by the others, and what a
@@ -405,10 +417,13 @@ async fn a_cluster_is_found_by_any_seed_that_lives() {
     assert!(begun.elapsed() < SHORT, "then nobody is kept waiting");
 
     let single = support::redis::RedisServer::start();
-    let store = open(vec![Endpoint::parse(&single.url()).unwrap()], |_| {});
+    let said = Arc::new(Said::default());
+    let store = open(vec![Endpoint::parse(&single.url()).unwrap()], |options| options.observer = said.clone());
     let error = hit(&store, "w1:{shop}", &limit, PATIENCE).await.unwrap_err();
     assert_eq!(error.kind(), "no_node");
-    assert!(error.to_string().contains("cluster support disabled"), "{error}");
+    assert!(error.to_string().contains("a node refused to tell: ERR"), "{error}");
+    let logged = said.0.lock().unwrap();
+    assert!(logged.iter().any(|text| text.contains("cluster support disabled")), "{logged:?}");
 }
 
 /// Calls that come before anything is known of the cluster are bounded like those in any queue.

@@ -240,7 +240,7 @@ async fn a_node_whose_task_dies_is_reported() {
         hit(&store, PATIENCE).await.unwrap();
         faulty.0.store(true, Ordering::SeqCst);
         let error = hit(&store, PATIENCE).await.unwrap_err().to_string();
-        assert!(error.contains("its worker died"), "{error}");
+        assert!(error.contains("the connection broke"), "{error}");
     });
     assert!(report.contains("a fault in a test"), "{report}");
 }

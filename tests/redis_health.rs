@@ -14,6 +14,7 @@ use serde_json::Value;
 use support::http;
 use support::process::{LogLine, PolicyDirectory, Process, Weir, serve};
 use support::redis::RedisServer;
+use support::rls::{Client, request};
 use support::served::metric;
 use support::wait::{PATIENCE, until};
 
@@ -180,6 +181,47 @@ fn a_refusal_is_logged_now_and_then_with_its_count() {
     assert_eq!(field(&weir, "redis refuses: OOM ", "count"), Some(1.into()));
 }
 
+/// A Redis that repeats, in its error, the arguments of a command that it does not know.
+struct Repeating {
+    renamed: &'static str,
+    /// As it stands in the URL.
+    login: &'static str,
+    /// What an operator is told.
+    logged: &'static str,
+}
+
+#[test]
+fn what_redis_repeats_of_what_it_was_sent_is_shown_to_nobody() {
+    const PASSWORD: &str = "TOPSECRETpw";
+    const PERSON: &str = "ann.the.person";
+    let cases = [
+        Repeating { renamed: "AUTH", login: "weir:TOPSECRETpw@", logged: "ERR unknown command 'AUTH'" },
+        Repeating { renamed: "AUTH", login: ":TOPSECRETpw@", logged: "ERR unknown command 'AUTH'" },
+        Repeating { renamed: "EVALSHA", login: "", logged: "ERR unknown command 'EVALSHA'" },
+    ];
+    for case in cases {
+        let server = RedisServer::start_with(None, &["--rename-command", case.renamed, ""]);
+        let repeated = server.command(&[case.renamed, PASSWORD, PERSON]).expect("redis answers");
+        assert!(repeated.contains(PASSWORD) && repeated.contains(PERSON), "nothing would be proved: {repeated}");
+        let url = format!("redis://{}127.0.0.1:{}", case.login, server.port());
+        let (weir, _policies) = start(&url, &["redis.ready_after=100ms", "redis.timeout=100ms"]);
+        let entries = [("user", PERSON)];
+        let status = Client::connect(weir.grpc).ask(request("shop", &entries)).expect_err("redis decides nothing");
+        let body = REQUEST.replace("ann", PERSON);
+        let json = http::post_json(weir.http, "/json", &body).expect("an answer");
+        assert_eq!(json.status, 503, "{json:?}");
+        assert!(weir.wait_for_log(0, PATIENCE, |line| line.raw().contains(case.logged)), "{}", weir.written());
+        let ready = http::get(weir.http, "/readyz").expect("an answer");
+        for told in [status.message(), &json.body, &ready.body, &weir.written()] {
+            assert!(!told.contains(PASSWORD) && !told.contains(PERSON), "{}: {told}", case.renamed);
+            assert!(!told.contains("with args"), "{}: {told}", case.renamed);
+        }
+        for told in [status.message(), &json.body] {
+            assert!(told.contains("redis") && !told.contains(case.logged), "a sentence of ours: {told}");
+        }
+    }
+}
+
 #[test]
 fn an_eviction_policy_that_drops_live_limits_is_warned_about_once() {
     const WARNING: &str = "redis at ";
@@ -268,6 +310,7 @@ fn without_redis_weir_starts_serves_and_stops_and_dials_with_pauses() {
         let begun = Instant::now();
         weir.terminate();
         assert_eq!(weir.wait_for_exit().code(), Some(0), "{}", absent.url);
+        assert_eq!(weir.count_in_log(says("circuit closed")), 0, "{}: Redis is not back", absent.url);
         assert!(begun.elapsed() < Duration::from_secs(5), "{}: {:?}", absent.url, begun.elapsed());
     }
 }

@@ -15,8 +15,11 @@ use redis::{Cmd, Value, cmd};
 use support::proxy::Proxy;
 use support::redis::RedisServer;
 use support::wait::{PATIENCE, eventually};
+use weir::engine::{Algorithm, Charge, Limit, Mode, Role, Take, Window};
+use weir::store::redis::Redis;
 use weir::store::redis::pipeline::{Call, CallError, Options, Pipeline, Reason, Script};
 use weir::store::redis::pool::{DialError, Endpoint, Observer, REPLIES_BYTES_MAX};
+use weir::store::{Store, StoreError, Undo};
 
 /// A deadline that a healthy Redis is never near, and that a sick one is to reach.
 const SHORT: Duration = Duration::from_millis(200);
@@ -266,7 +269,8 @@ async fn a_script_that_cannot_be_loaded_is_refused_with_the_reason() {
     let call = Call::script(&BROKEN, &["k"], &["1"]);
     let deadline = Instant::now() + PATIENCE;
     let error = setup.pipeline.call(call, deadline).await.unwrap_err();
-    assert!(error.to_string().contains("Error compiling script"), "{error}");
+    let CallError::Refused(answer) = error else { panic!("{error:?}") };
+    assert!(answer.details().unwrap().contains("Error compiling script"), "{answer:?}");
     assert_eq!(setup.answer(cmd("PING")).await, pong());
 }
 
@@ -633,4 +637,45 @@ async fn dropping_the_pipeline_ends_its_tasks_and_connections() {
     assert!(connected());
     drop(setup);
     eventually("the connections to close", PATIENCE, async || !connected()).await;
+}
+
+/// Charges of logs have an undo call each. One after the other, 40 of them would take twice the time that is given.
+#[tokio::test]
+async fn undos_of_many_logs_share_round_trips_and_one_that_fails_stops_no_other() {
+    const DELAY: Duration = Duration::from_millis(50);
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let mut options = Options::new(Endpoint::parse(&proxy.url()).unwrap());
+    options.connections = 1;
+    let store = Redis::start(options, "");
+    let day = Window::from_micros(86_400_000_000).unwrap();
+    let limit = Limit::new(3, day, Algorithm::SlidingWindowLog).unwrap();
+    let keys: Vec<String> = (0..40).map(|n| format!("log-{n}")).collect();
+    let charge =
+        |key, take| Charge { key, limit: &limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None };
+    let decide = async |take| {
+        let charges: Vec<_> = keys.iter().map(|key| charge(key.as_str(), take)).collect();
+        store.decide(&charges, Mode::Atomic, Instant::now() + PATIENCE).get().await.unwrap().outcomes
+    };
+    // Twice each, so that undos of one key have an order to keep.
+    let mut undos = Vec::new();
+    for _ in 0..2 {
+        for (key, outcome) in keys.iter().zip(decide(Take::Take(1)).await) {
+            undos.push(Undo { key, limit: &limit, receipt: outcome.receipt.unwrap(), bounds: None });
+        }
+    }
+    assert!(decide(Take::Look).await.iter().all(|outcome| outcome.remaining == 1));
+    // The script is known from then on.
+    store.undo(&undos[40..41], Instant::now() + PATIENCE).get().await.unwrap();
+    let broken = server.command(&["SET", &keys[1], "no log"]).unwrap();
+    assert_eq!(broken.trim(), "OK");
+
+    proxy.delay(DELAY);
+    let error = store.undo(&undos, Instant::now() + 20 * DELAY).get().await.unwrap_err();
+    assert!(matches!(&error, StoreError::NotSent(failure) if failure.kind == "wrongtype"), "{error:?}");
+    proxy.delay(Duration::ZERO);
+    server.command(&["DEL", &keys[1]]).unwrap();
+    for (key, outcome) in keys.iter().zip(decide(Take::Look).await) {
+        assert_eq!(outcome.remaining, 3, "{key}");
+    }
 }

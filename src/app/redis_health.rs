@@ -15,7 +15,7 @@ use crate::store::redis::KINDS;
 use crate::store::redis::breaker::Circuit;
 use crate::store::redis::pipeline::Load;
 use crate::store::redis::pool::{DialError, FileError, Observer};
-use crate::store::redis::refusal::{Blame, REFUSALS, Refusal};
+use crate::store::redis::refusal::{self, Blame, REFUSALS, Refusal};
 use crate::telemetry::metrics::{Metrics, RedisMetrics};
 
 /// How often, at most, one kind of trouble is logged; how often it happened stands in the line.
@@ -148,6 +148,24 @@ impl RedisHealth {
             tracing::debug!(address, from = from.name(), to = to.name(), open, half_open, "circuit changed");
         }
     }
+
+    /// A circuit went with its server, or with weir: it is counted no more, and nothing is told of Redis.
+    fn circuit_gone(&self, address: &str, was: Circuit) {
+        if was == Circuit::Open {
+            self.metrics.circuit_not_open(address);
+        }
+        let mut circuits = self.circuits.lock();
+        let Some(troubled) = circuits.get_mut(address) else {
+            return;
+        };
+        if let Some(count) = troubled.count(was) {
+            *count = count.saturating_sub(1);
+        }
+        if troubled.open + troubled.half_open == 0 {
+            circuits.remove(address);
+        }
+        tracing::debug!(address, was = was.name(), "circuit gone: this redis is left");
+    }
 }
 
 /// The ears of one runtime.
@@ -193,20 +211,17 @@ impl Observer for Listener {
             return;
         }
         if let Some(count) = self.health.complain(refusal.kind, Instant::now()) {
-            let text = error.details().unwrap_or_default();
-            tracing::warn!(
-                store = "redis",
-                address,
-                kind = refusal.kind,
-                count,
-                "redis refuses: {} {text}",
-                error.code()
-            );
+            let text = refusal::for_log(error);
+            tracing::warn!(store = "redis", address, kind = refusal.kind, count, "redis refuses: {text}");
         }
     }
 
     fn circuit_changed(&self, address: &str, from: Circuit, to: Circuit) {
         self.health.circuit_changed(address, from, to, Instant::now());
+    }
+
+    fn circuit_gone(&self, address: &str, was: Circuit) {
+        self.health.circuit_gone(address, was);
     }
 }
 
@@ -244,10 +259,14 @@ mod tests {
         one.circuit_changed("a:1", Circuit::HalfOpen, Circuit::Closed);
         check(Circuit::Open, 1, 3);
         // A node that is gone.
-        other.circuit_changed("a:1", Circuit::Open, Circuit::Closed);
+        other.circuit_gone("a:1", Circuit::Open);
         check(Circuit::Closed, 0, 3);
+        one.circuit_changed("a:1", Circuit::Closed, Circuit::Open);
+        one.circuit_changed("a:1", Circuit::Open, Circuit::HalfOpen);
+        one.circuit_gone("a:1", Circuit::HalfOpen);
+        check(Circuit::Closed, 0, 4);
         one.circuit_changed("b:2", Circuit::Closed, Circuit::Open);
-        check(Circuit::Open, 0, 3);
+        check(Circuit::Open, 0, 4);
     }
 
     #[test]

@@ -36,7 +36,7 @@ use self::pool::Endpoint;
 use self::refusal::Refusal;
 use self::together::all;
 use super::{Failure, Peeked, Reply, Store, StoreError, Undo};
-use crate::engine::{Charge, Decision, Limit, Micros, Mode, State, decision};
+use crate::engine::{Algorithm, Charge, Decision, Limit, Micros, Mode, State, decision};
 
 /// States in one Redis, or in the nodes of one Redis Cluster: one of these for each runtime that decides.
 pub struct Redis {
@@ -110,15 +110,17 @@ impl Redis {
         wire::integer(&reply).ok_or_else(strange_reply)
     }
 
-    /// Takes back the charges of one key, one after the other: a receipt may count on those before it.
+    /// Takes back the charges of one key, one after the other: a receipt may count on those before it. One that fails
+    /// is no reason to let the others stand.
     async fn undo_of_key(&self, undos: &[Undo<'_>], deadline: Instant) -> Result<(), StoreError> {
+        let mut ends = Vec::with_capacity(undos.len());
         for undo in undos {
             let one = std::slice::from_ref(undo);
             // One charge takes one call.
             let call = || wire::undo_calls(&self.key_prefix, one, self.now).swap_remove(0);
-            self.call(undo.key, call, deadline).await?;
+            ends.push(self.call(undo.key, call, deadline).await.map(drop));
         }
-        Ok(())
+        worst(ends)
     }
 
     async fn state(&self, key: &str, limit: &Limit, deadline: Instant) -> Result<Option<State>, StoreError> {
@@ -178,20 +180,27 @@ impl Store for Redis {
         }
         Reply::Pending(Box::pin(async move {
             match &self.link {
+                // One call for all that is no log, and one for each log: they share round trips.
                 Link::One(node) => {
-                    for call in wire::undo_calls(&self.key_prefix, charges, self.now) {
-                        node.call(call, deadline).await.map_err(store_error)?;
-                    }
+                    let is_log = |undo: &Undo<'_>| matches!(undo.limit.algorithm(), Algorithm::SlidingWindowLog);
+                    let (logs, others): (Vec<_>, Vec<_>) = charges.iter().copied().partition(is_log);
+                    let mut parts = by_key(&logs);
+                    parts.push(others);
+                    let undone = parts.iter().map(async |undos| {
+                        let mut ends = Vec::new();
+                        for call in wire::undo_calls(&self.key_prefix, undos, self.now) {
+                            ends.push(node.call(call, deadline).await.map(drop).map_err(store_error));
+                        }
+                        worst(ends)
+                    });
+                    worst(all(undone).await)
                 }
                 // By key and not by slot: while a slot is on the move, a call on several of its keys may be refused.
                 Link::Cluster(_) => {
                     let keys = by_key(charges);
-                    for undone in all(keys.iter().map(|undos| self.undo_of_key(undos, deadline))).await {
-                        undone?;
-                    }
+                    worst(all(keys.iter().map(|undos| self.undo_of_key(undos, deadline))).await)
                 }
             }
-            Ok(())
         }))
     }
 
@@ -284,9 +293,20 @@ fn by_key<'a>(charges: &[Undo<'a>]) -> Vec<Vec<Undo<'a>>> {
     keys
 }
 
+/// How several calls ended together: one whose outcome is unknown says more than one that was not sent.
+fn worst(ends: Vec<Result<(), StoreError>>) -> Result<(), StoreError> {
+    let mut worst = Ok(());
+    for end in ends {
+        if worst.is_ok() || matches!((&worst, &end), (Err(StoreError::NotSent(_)), Err(StoreError::Unknown(_)))) {
+            worst = end;
+        }
+    }
+    worst
+}
+
 /// What a failed call means for a charge: whether it can have been made.
 fn store_error(error: CallError) -> StoreError {
-    let message = error.to_string();
+    let message = told(&error);
     match error {
         CallError::NotSent { reason } => StoreError::NotSent(Failure { kind: kind_of(&reason), message }),
         CallError::Unknown { reason } => StoreError::Unknown(Failure { kind: kind_of(&reason), message }),
@@ -299,6 +319,20 @@ fn store_error(error: CallError) -> StoreError {
                 StoreError::Unknown(failure)
             }
         }
+    }
+}
+
+/// What a caller of weir is told: a sentence of ours. What the server said, and where it is, is for the log.
+fn told(error: &CallError) -> String {
+    match error {
+        CallError::NotSent { reason: Reason::NoConnection(error) } => {
+            format!("not sent to redis: no connection ({})", error.kind())
+        }
+        CallError::Unknown { reason: Reason::Broken(_) } => {
+            "sent to redis, outcome unknown: the connection broke".to_owned()
+        }
+        CallError::NotSent { reason: Reason::Broken(_) } => "not sent to redis: the connection broke".to_owned(),
+        CallError::NotSent { .. } | CallError::Unknown { .. } | CallError::Refused(_) => error.to_string(),
     }
 }
 

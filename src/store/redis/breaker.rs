@@ -8,7 +8,8 @@
 //! a healthy Redis costs neither lock nor clock. So of a call that was late its start may be unknown, and with it
 //! whether it was in a hurry: it is a *suspicion*, which opens a window and is not counted. *Open*, no call passes, and probes are sent now and then. After an
 //! answered probe it is *half open*: a few calls try it out. If all of them succeed it closes, and the first that fails
-//! opens it again.
+//! opens it again. Where too few calls come, probes count in their place: else a Redis that nobody needs would seem to
+//! be in trouble for as long.
 
 use std::time::{Duration, Instant};
 
@@ -173,6 +174,15 @@ impl Breaker {
         }
     }
 
+    /// Asks for a probe to count as one of the trials of a half-open phase, which calls alone might never end. None
+    /// where the breaker is not half open, or enough trials run or have succeeded.
+    pub const fn admit_probe(&mut self) -> Option<Pass> {
+        match self.state {
+            State::HalfOpen { .. } => self.admit(),
+            State::Closed(_) | State::Open { .. } => None,
+        }
+    }
+
     /// A call ended at `now`. An outcome from before the last change is too old to matter.
     pub fn ended(&mut self, pass: Pass, outcome: Outcome, now: Instant) -> Option<Change> {
         match (&mut self.state, pass) {
@@ -231,11 +241,14 @@ impl Breaker {
     }
 
     /// How long to wait before the next probe: longer after each setback, and not the same for two that `random` keeps
-    /// apart. None where none is needed.
+    /// apart. Half open, it is the time that calls are given to try Redis out; after it, probes do. None where none is
+    /// needed.
     #[must_use]
     pub fn next_probe(&self, random: u64) -> Option<Duration> {
-        let State::Open { setbacks } = self.state else {
-            return None;
+        let setbacks = match self.state {
+            State::Closed(_) => return None,
+            State::Open { setbacks } => setbacks,
+            State::HalfOpen { .. } => 0,
         };
         let whole = self.settings.probe.saturating_mul(1 << setbacks.min(DOUBLINGS_MAX));
         let jitter = whole / JITTER_DIVISOR;
@@ -480,6 +493,34 @@ mod tests {
     }
 
     #[test]
+    fn probes_stand_in_for_the_trials_that_nobody_makes() {
+        assert!(Rig::new().breaker.admit_probe().is_none());
+        assert!(Rig::open().breaker.admit_probe().is_none());
+
+        let mut rig = Rig::half_open();
+        for left in (0..TRIALS).rev() {
+            let pass = rig.breaker.admit_probe().unwrap();
+            let closed = (left == 0).then_some((Circuit::HalfOpen, Circuit::Closed));
+            assert_eq!(rig.ended(pass, Success), closed, "{left} more");
+        }
+        assert!(rig.breaker.is_calm());
+
+        let mut rig = Rig::half_open();
+        rig.run(&[Success, Success]);
+        let running = [rig.pass(), rig.pass()];
+        let probe = rig.breaker.admit_probe().unwrap();
+        assert!(rig.breaker.admit_probe().is_none(), "what runs is enough");
+        assert_eq!(rig.ended(probe, Success), None);
+        assert!(rig.breaker.admit_probe().is_none(), "two calls are still out");
+        assert_eq!(rig.ended(running[0], Success), None);
+        assert_eq!(rig.ended(running[1], Success), Some((Circuit::HalfOpen, Circuit::Closed)));
+
+        let mut rig = Rig::half_open();
+        let probe = rig.breaker.admit_probe().unwrap();
+        assert_eq!(rig.ended(probe, Failure), Some((Circuit::HalfOpen, Circuit::Open)));
+    }
+
+    #[test]
     fn probes_come_later_and_later_up_to_a_bound_until_it_closes() {
         let mut rig = Rig::open();
         let check = |rig: &Rig, ms: u32| {
@@ -497,7 +538,7 @@ mod tests {
         rig.breaker.probed(false);
         check(&rig, 500);
         rig.breaker.probed(true);
-        assert_eq!(rig.breaker.next_probe(0), None);
+        check(&rig, 250);
         rig.run(&[Success, Failure]);
         check(&rig, 1000);
         rig.breaker.probed(false);

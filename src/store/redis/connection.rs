@@ -87,11 +87,11 @@ impl Connection {
         let greeted = Connection::log_in(Attentive { stream, heard: heard.clone() }, meter, login).await;
         let last_words = heard.stop();
         greeted.map_err(|error| match (last_words, heard.trouble.get()) {
-            _ if error.code().is_some() => error.into(),
+            _ if error.code().is_some() => Unusable::at_login(error, login),
             // What Redis says first is why it closes: the rest is told in other words, or not at all.
-            (Some(last_words), _) => RedisError::from(last_words).into(),
+            (Some(last_words), _) => Unusable::at_login(last_words.into(), login),
             (None, Some(trouble)) => trouble.clone().into(),
-            (None, None) => error.into(),
+            (None, None) => Unusable::at_login(error, login),
         })
     }
 
@@ -234,7 +234,7 @@ impl fmt::Debug for Connection {
 pub(super) struct Unusable {
     /// A word for metrics: that of the error by which Redis refused us, or [`NO_CONNECTION`].
     pub(super) kind: &'static str,
-    /// A sentence for people, without secrets.
+    /// A sentence for the operator, without secrets. It may be what the server said.
     pub(super) text: String,
 }
 
@@ -247,12 +247,26 @@ impl From<String> for Unusable {
     }
 }
 
+impl Unusable {
+    /// What a server says against a login. It may repeat what it was sent, in whatever form: where the password stands
+    /// in its text, nothing of that text is kept.
+    fn at_login(error: RedisError, login: &RedisConnectionInfo) -> Unusable {
+        let mut unusable = Unusable::from(error);
+        let repeats = login.password().is_some_and(|password| unusable.text.contains(password));
+        // That sentence is ours.
+        if repeats && unusable.kind != "wrongpass" {
+            "its answer repeats the password, and is not shown".clone_into(&mut unusable.text);
+        }
+        unusable
+    }
+}
+
 impl From<RedisError> for Unusable {
     fn from(error: RedisError) -> Unusable {
         let Some(code) = error.code() else {
-            return Unusable::from(error.to_string());
+            return Unusable::from(refusal::without_arguments(&error.to_string()).to_owned());
         };
-        let said = error.detail().unwrap_or_default();
+        let said = refusal::without_arguments(error.detail().unwrap_or_default());
         let text = format!("{code} {said}").trim_end().to_owned();
         match Refusal::of_parts(code, said).kind {
             kind @ "wrongpass" => {
@@ -452,5 +466,41 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_says_to_a_login_never_holds_its_password() {
+        let said = |answer: &str| match redis::parse_redis_value(format!("-{answer}\r\n").as_bytes()).unwrap() {
+            Value::ServerError(error) => {
+                let login = RedisConnectionInfo::default().set_username("weir").set_password("password");
+                let unusable = Unusable::at_login(error.into(), &login);
+                (unusable.kind, unusable.text)
+            }
+            other => panic!("{other:?}"),
+        };
+        let check = |answer: &str, kind: &'static str, text: &str| assert_eq!(said(answer), (kind, text.to_owned()));
+        let hidden = "its answer repeats the password, and is not shown";
+        check(
+            "ERR unknown command 'AUTH', with args beginning with: 'weir' 'password' ",
+            "unknown_command",
+            "ERR unknown command 'AUTH'",
+        );
+        check("ERR a proxy knows no AUTH weir password", NO_CONNECTION, hidden);
+        check("password", NO_CONNECTION, hidden);
+        check(
+            "WRONGPASS invalid username-password pair",
+            "wrongpass",
+            "it does not accept the user or the password (WRONGPASS)",
+        );
+        check(
+            "LOADING Redis is loading the dataset in memory",
+            "loading",
+            "LOADING Redis is loading the dataset in memory",
+        );
     }
 }

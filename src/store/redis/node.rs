@@ -14,7 +14,7 @@ use redis::Value;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::breaker::{Breaker, Change, Circuit, Outcome, Pass, Settings};
+use super::breaker::{Breaker, Change, Circuit, Outcome, Pass, Settings, TRIALS};
 use super::pipeline::{Call, CallError, Options, Pipeline, Reason};
 use super::pool::Observer;
 use super::refusal::{Blame, Refusal};
@@ -112,9 +112,9 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         // Whoever counts open circuits counts those of nodes that are there.
-        let from = self.circuit();
-        if from != Circuit::Closed {
-            self.gate.observer.circuit_changed(&self.gate.address, from, Circuit::Closed);
+        let was = self.circuit();
+        if was != Circuit::Closed {
+            self.gate.observer.circuit_gone(&self.gate.address, was);
         }
     }
 }
@@ -146,6 +146,12 @@ impl Gate {
             return Some(Passing { gate: self, pass: Some(Pass::Ordinary), begun: None });
         }
         let pass = self.breaker.lock().admit()?;
+        Some(Passing { gate: self, pass: Some(pass), begun: Some(Instant::now()) })
+    }
+
+    /// Lets a probe be one of the trials of a half-open breaker.
+    fn admit_probe(&self) -> Option<Passing<'_>> {
+        let pass = self.breaker.lock().admit_probe()?;
         Some(Passing { gate: self, pass: Some(pass), begun: Some(Instant::now()) })
     }
 
@@ -229,7 +235,7 @@ fn judge(answer: &Result<Value, CallError>, patience: Option<Duration>, timeout:
     })
 }
 
-/// Asks an open breaker's server, now and then, whether it is back.
+/// Asks an open breaker's server, now and then, whether it is back; and then, while no calls try it out, does that.
 async fn probe(gate: Arc<Gate>, pipeline: Arc<Pipeline>, settings: Settings, connect_timeout: Duration) {
     let random = RandomState::new();
     for number in 0_u64.. {
@@ -241,9 +247,29 @@ async fn probe(gate: Arc<Gate>, pipeline: Arc<Pipeline>, settings: Settings, con
                 None => gate.opened.notified().await,
             }
         };
-        tokio::time::sleep(pause).await;
-        let answered = is_back(&pipeline, settings.timeout, connect_timeout).await;
-        gate.change(|breaker| breaker.probed(answered));
+        if gate.breaker.lock().circuit() == Circuit::Open {
+            tokio::time::sleep(pause).await;
+            let answered = is_back(&pipeline, settings.timeout, connect_timeout).await;
+            gate.change(|breaker| breaker.probed(answered));
+        } else {
+            tokio::select! {
+                () = tokio::time::sleep(pause) => stand_in(&gate, &pipeline).await,
+                // A trial has failed: the pause is another one now.
+                () = gate.opened.notified() => {}
+            }
+        }
+    }
+}
+
+/// Makes the trials for which no calls came.
+async fn stand_in(gate: &Gate, pipeline: &Pipeline) {
+    for _ in 0..TRIALS {
+        let Some(mut passing) = gate.admit_probe() else {
+            return;
+        };
+        let deadline = Instant::now() + gate.timeout;
+        let answer = ping(pipeline, deadline).await.map(|()| Value::Okay);
+        passing.end(&answer, deadline);
     }
 }
 

@@ -217,8 +217,8 @@ pub enum CallError {
         /// Why no answer was read.
         reason: Reason,
     },
-    /// Redis answered with an error.
-    #[error("refused by redis: {} {}", .0.code(), .0.details().unwrap_or_default())]
+    /// Redis answered with an error. Its text is for the log, and the beginning that we know for the caller.
+    #[error("refused by redis: {}", Refusal::of(.0).code)]
     Refused(ServerError),
 }
 

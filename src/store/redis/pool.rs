@@ -69,6 +69,12 @@ pub trait Observer: Send + Sync + 'static {
     fn circuit_changed(&self, address: &str, from: Circuit, to: Circuit) {
         let _ = (address, from, to);
     }
+
+    /// One runtime asks the server at `address` no more, and its circuit, which was not closed, is gone: what that says
+    /// of the server is nothing.
+    fn circuit_gone(&self, address: &str, was: Circuit) {
+        let _ = (address, was);
+    }
 }
 
 /// Observes nothing.

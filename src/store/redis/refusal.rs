@@ -106,6 +106,23 @@ const NOT_OURS: &str = "STATE the value at the key was not written by weir";
 /// How Redis from version 7 on ends one: `script: <sha1>, on @user_script:<line>.`
 const IN_SCRIPT: &str = " script: ";
 
+/// How Redis begins to repeat what it was sent: a password where it does not know AUTH, a key where it does not know
+/// EVALSHA.
+const ARGUMENTS: &str = ", with args beginning with";
+
+/// What may be shown of a text that a server sent: all but the arguments of our commands, which it may repeat.
+#[must_use]
+pub fn without_arguments(text: &str) -> &str {
+    text.find(ARGUMENTS).map_or(text, |end| &text[..end])
+}
+
+/// An error of Redis as it may stand in a log.
+#[must_use]
+pub fn for_log(error: &ServerError) -> String {
+    let text = format!("{} {}", error.code(), error.details().unwrap_or_default());
+    without_arguments(&text).trim_end().to_owned()
+}
+
 impl Refusal {
     /// The row of an error that Redis answered.
     #[must_use]
@@ -223,6 +240,18 @@ mod tests {
             "ERR Error running script (call to f_5a): @user_script:9: The user executing the script can't run",
             false,
         );
+    }
+
+    #[test]
+    fn what_redis_repeats_of_a_command_is_not_shown() {
+        let check = |answer: &str, shown: &str| assert_eq!(for_log(&error(answer)), shown);
+        check("ERR unknown command 'AUTH', with args beginning with: 'weir' 'secret' ", "ERR unknown command 'AUTH'");
+        check("ERR unknown command `EVALSHA`, with args beginning with: `5a`, `1`, ", "ERR unknown command `EVALSHA`");
+        check(
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            "OOM command not allowed when used memory > 'maxmemory'.",
+        );
+        check("ERR", "ERR");
     }
 
     #[test]

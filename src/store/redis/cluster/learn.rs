@@ -17,6 +17,7 @@ use super::{Member, Shared, Trouble, jittered, random};
 use crate::store::redis::node::Node;
 use crate::store::redis::pipeline::{Call, CallError, Options};
 use crate::store::redis::pool::Endpoint;
+use crate::store::redis::refusal::Refusal;
 
 /// The pause between two rounds of questions while something is wrong. It doubles while that goes on.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -167,7 +168,15 @@ impl Shared {
             }
         };
         let deadline = Instant::now() + TIMEOUT;
-        let slots = member.node.ask(Call::command(cluster("SLOTS")), deadline).await.map_err(Trouble::of)?;
+        let slots = match member.node.ask(Call::command(cluster("SLOTS")), deadline).await {
+            Ok(slots) => slots,
+            Err(error) => {
+                if let CallError::Refused(answer) = &error {
+                    self.options.observer.refused(member.node.address(), Refusal::of(answer), answer);
+                }
+                return Err(Trouble::of(error));
+            }
+        };
         let info = member.node.ask(Call::command(cluster("INFO")), deadline).await;
         let Some(view) = View::read(&slots, &member.host) else {
             return Err(Trouble::Said("the answer to CLUSTER SLOTS has an unknown form".into()));
@@ -203,7 +212,7 @@ impl Trouble {
             // Whatever became of the question, the calls that wait for its answer were not sent.
             CallError::NotSent { reason } | CallError::Unknown { reason } => Self::Silent(reason),
             CallError::Refused(error) => {
-                Self::Said(format!("{} {}", error.code(), error.details().unwrap_or("")).into())
+                Self::Said(format!("a node refused to tell: {}", Refusal::of(&error).code).into())
             }
         }
     }
