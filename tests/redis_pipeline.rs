@@ -496,14 +496,14 @@ async fn calls_in_a_hurry_cost_the_others_no_connection() {
         ];
         let begun = Instant::now();
         for answer in setup.together(calls).await {
-            // Answered when their time is up, sent or not, and long before Redis' own answer would be awaited.
-            late += u32::from(matches!(answer, Err(CallError::Unknown { reason: Reason::Deadline })));
-            assert!(matches!(
-                answer,
-                Err(CallError::Unknown { reason: Reason::Deadline } | CallError::NotSent { reason: Reason::Deadline })
-            ));
+            // On a busy machine an answer may be there when somebody looks for the first time.
+            match answer {
+                Err(CallError::Unknown { reason: Reason::Deadline }) => late += 1,
+                Ok(_) | Err(CallError::NotSent { reason: Reason::Deadline }) => {}
+                other => panic!("{other:?}"),
+            }
         }
-        assert!(begun.elapsed() < PATIENCE / 2);
+        assert!(begun.elapsed() < PATIENCE / 2, "they are not held up by the answers that they do not want");
         // Its answer is its own, and not one that is owed to those before it.
         let answers = setup.together(vec![(Call::command(incr("patient")), PATIENCE)]).await;
         assert!(matches!(answers[..], [Ok(Value::Int(count))] if count == round + 1), "{answers:?}");
