@@ -96,7 +96,7 @@ fn a_line_that_is_slower_than_the_deadline() {
 }
 
 /// An operator sees nothing: who is ready has connections on every core, and a Redis that knows the scripts, so that the
-/// first callers wait for one round trip each. Proportions are those of the default deadline and a Redis that is 3 ms
+/// first callers wait for one round trip each. Proportions are those of the default deadline and a Redis that is 4 ms
 /// away, ten times slower, so that a busy machine does not count: a dial, or a script that is missing, takes too long.
 #[test]
 fn the_first_callers_on_every_core_after_readiness() {
@@ -104,7 +104,7 @@ fn the_first_callers_on_every_core_after_readiness() {
     const CLIENTS: usize = 2 * CORES;
     let redis = RedisServer::start();
     let proxy = Proxy::start(redis.port());
-    proxy.delay(Duration::from_millis(30));
+    proxy.delay(Duration::from_millis(40));
     let shop = Shop::open(&proxy.url(), &["runtime.cores=2", "redis.timeout=100ms", "redis.connect_timeout=2s"]);
     let loaded = redis.runs("script|load");
     // Connections that stay go to the cores in turn.
