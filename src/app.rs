@@ -157,7 +157,16 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
     let screen = screen::Screen::new(&settings, listeners.addresses, &policies.current());
     let health = Health::starting().await;
     let served = grpc::Options { cores: settings.runtime.cores(), request_bytes, bounds, extras };
-    let of_core = move |_| limiter(&stores.open());
+    let dialled = settings.redis.connect_timeout + settings.redis.timeout;
+    let warmth = Arc::new(ready::Warmth::new(served.cores.get() * control.remote().count(), dialled));
+    let of_core = {
+        let warmth = warmth.clone();
+        move |_| {
+            let opened = stores.open();
+            warmth.prepare(opened.remote());
+            limiter(&opened)
+        }
+    };
     let grpc = grpc::start(&supervisor, &life, listeners.grpc, served, &health, of_core)?;
     gauges(&metrics, &grpc.loads, &site)?;
     let http = [
@@ -171,7 +180,7 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
     let phases = Arc::new(phases);
     let both = std::iter::once(control.first).chain(control.per_second).collect();
     let patience = settings.redis.ready_after;
-    supervisor.task("store", ready::follow(both, patience, phases.clone(), report.clone(), life.clone()));
+    supervisor.task("store", ready::follow(both, warmth, patience, phases.clone(), report.clone(), life.clone()));
 
     tokio::select! {
         death = supervisor.death() => return Err(AppError::Died(death)),

@@ -35,6 +35,11 @@ pub trait Store: Send + Sync {
     /// Whether the store answers at all.
     fn ping(&self, deadline: Instant) -> Reply<'_, ()>;
 
+    /// Makes ready what the first decision would else have to wait for, and ends when the store answers a ping.
+    fn prepare(&self, deadline: Instant) -> Reply<'_, ()> {
+        self.ping(deadline)
+    }
+
     /// The part of the store that this key is in. One decision can be made over the keys of one part only: whoever has
     /// charges in several makes a decision of each, and takes back what must not stand. [st-3]
     fn part_of(&self, key: &str) -> u16 {

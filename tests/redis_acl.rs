@@ -73,6 +73,11 @@ async fn the_rights_on_the_page_are_enough_for_everything_and_no_more() {
     assert!(ran.remove("auth"));
     assert_eq!(ran, allowed(&rights), "what was run, and what the page allows");
 
+    // Who may not load scripts in advance is not kept from starting.
+    assert_eq!(server.command(&["ACL", "SETUSER", "weir", "-script|load"]).unwrap().trim(), "OK");
+    by_us.prepare(Instant::now() + PATIENCE).get().await.unwrap();
+    assert_eq!(server.command(&["ACL", "SETUSER", "weir", "+script|load"]).unwrap().trim(), "OK");
+
     // The keys of others are not weir's to touch.
     let elsewhere = Redis::start(Options::new(Endpoint::parse(&url).unwrap()), "other:");
     let limit = Limit::new(5, Unit::Hour.window(), Algorithm::FixedWindow { anchor: Anchor::Clock }).unwrap();

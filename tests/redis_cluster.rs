@@ -310,6 +310,27 @@ async fn a_node_that_takes_a_slot_over_and_knows_no_script_is_taught_it() {
     assert!(cluster.nodes[to].runs("script|load") >= 10);
 }
 
+/// The first decision on each node of a store that was made ready is sent once: whoever starts weir has dialled every
+/// master by then, and taught it the scripts.
+#[tokio::test]
+async fn every_node_is_made_ready_before_the_first_decision() {
+    let cluster = RedisCluster::start(&Plan::of(2));
+    let store = store(&cluster);
+    store.prepare(Instant::now() + PATIENCE).get().await.unwrap();
+    let loaded = [0, 1].map(|node| cluster.nodes[node].runs("script|load"));
+    assert!(loaded.iter().all(|&loads| loads > 0), "{loaded:?}");
+    let limit = daily(10);
+    let mut asked = [0; 2];
+    for n in 0..8 {
+        let key = format!("w1:{{{n}}}");
+        asked[cluster.master_of(store.part_of(&key))] += 1;
+        assert!(hit(&store, &key, &limit, PATIENCE).await.unwrap());
+    }
+    assert!(asked.iter().all(|&asked| asked > 0), "{asked:?}");
+    assert_eq!([0, 1].map(|node| cluster.nodes[node].runs("evalsha")), asked);
+    assert_eq!([0, 1].map(|node| cluster.nodes[node].runs("script|load")), loaded);
+}
+
 /// An operator who flushes the scripts of a node under load sees no decision fail and none made twice.
 #[tokio::test]
 async fn scripts_flushed_on_one_node_under_load_cost_nothing() {

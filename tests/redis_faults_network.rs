@@ -95,6 +95,33 @@ fn a_line_that_is_slower_than_the_deadline_serves_who_waits_longer() {
     assert_eq!(patient.used("fails", HOT, AMPLE), count(&of_patient, "fails", |said| said == Said::Within));
 }
 
+/// An operator sees nothing: who is ready has connections on every core, and a Redis that knows the scripts, so that the
+/// first callers wait for one round trip each. Proportions are those of the default deadline and a Redis that is 4 ms
+/// away, ten times slower, so that a busy machine does not count: a dial, or a script that is missing, takes too long.
+#[test]
+fn the_first_callers_on_every_core_after_readiness() {
+    const CORES: usize = 2;
+    const CLIENTS: usize = 2 * CORES;
+    let redis = RedisServer::start();
+    let proxy = Proxy::start(redis.port());
+    proxy.delay(Duration::from_millis(40));
+    let shop = Shop::open(&proxy.url(), &["runtime.cores=2", "redis.timeout=100ms", "redis.connect_timeout=2s"]);
+    let loaded = redis.runs("script|load");
+    // Connections that stay go to the cores in turn.
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| rls::Client::connect(shop.weir.grpc)).collect();
+    for client in &mut clients {
+        assert_eq!(Said::of(&client.ask(rls::request("shop", &[("fails", HOT)]))), Said::Within);
+    }
+    for core in 0..CORES {
+        let series = format!("weir_connections{{runtime=\"{core}\"}}");
+        assert_eq!(seen::metric(&shop.weir, &series), (CLIENTS / CORES) as u64, "core {core}");
+    }
+    assert_eq!(redis.runs("evalsha"), CLIENTS as u64, "none was sent twice for want of a script");
+    assert_eq!(redis.runs("script|load"), loaded);
+    assert_eq!(proxy.connections(), CORES as u64 + 1, "one for each core, and one for /json and readiness");
+    assert_eq!(shop.used("fails", HOT, AMPLE), CLIENTS);
+}
+
 /// An operator sees `weir_store_errors_total` of kind `broken`. Each caller whose answer was cut is told
 /// DEADLINE_EXCEEDED, on which nobody tries again, and was charged once: the call was not sent again.
 #[test]

@@ -468,6 +468,63 @@ async fn each_call_of_a_batch_has_its_own_deadline() {
 }
 
 #[tokio::test]
+async fn calls_in_a_hurry_cost_the_others_no_connection() {
+    /// One answer takes that long on the line: more than the hurried have, far less than the patient.
+    const ROUND_TRIP: Duration = Duration::from_millis(8);
+    const HURRIED: Duration = Duration::from_millis(3);
+    const CONNECTIONS: u32 = 2;
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let setup = start(&proxy.url(), |options| {
+        options.connections = CONNECTIONS;
+        options.breaker.timeout = PATIENCE;
+    });
+    setup.answer(cmd("PING")).await;
+    proxy.delay(ROUND_TRIP);
+    let mut late = 0;
+    for round in 0..40 {
+        let calls = vec![
+            (Call::command(incr("hurried")), HURRIED),
+            (Call::command(incr("hurried")), HURRIED),
+            (Call::command(incr("hurried")), HURRIED),
+        ];
+        let begun = Instant::now();
+        for answer in setup.together(calls).await {
+            // On a busy machine an answer may be there when somebody looks for the first time.
+            match answer {
+                Err(CallError::Unknown { reason: Reason::Deadline }) => late += 1,
+                Ok(_) | Err(CallError::NotSent { reason: Reason::Deadline }) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(begun.elapsed() < PATIENCE / 2, "they are not held up by the answers that they do not want");
+        // Its answer is its own, and not one that is owed to those before it.
+        let answers = setup.together(vec![(Call::command(incr("patient")), PATIENCE)]).await;
+        assert!(matches!(answers[..], [Ok(Value::Int(count))] if count == round + 1), "{answers:?}");
+    }
+    assert!(late > 0, "some were sent, and gave up before their answer came");
+    assert_eq!(setup.tally.dropped(), Vec::<String>::new());
+    assert!(proxy.connections() <= u64::from(CONNECTIONS), "{} dials", proxy.connections());
+}
+
+#[tokio::test]
+async fn answers_that_nobody_waits_for_are_awaited_no_longer_than_others() {
+    let server = RedisServer::start();
+    let setup = start(&server.url(), |options| options.breaker.timeout = SHORT * 5);
+    setup.answer(cmd("PING")).await;
+    server.freeze();
+    let begun = Instant::now();
+    let reason = unknown(setup.call(incr("n"), SHORT / 4).await);
+    assert!(matches!(reason, Reason::Deadline), "{reason}");
+    assert_eq!(setup.tally.dropped(), Vec::<String>::new(), "the answer may still come");
+    until("the connection to be given up", || !setup.tally.dropped().is_empty()).await;
+    assert!(begun.elapsed() >= SHORT * 5);
+    assert_eq!(setup.tally.dropped(), ["1 calls were not answered in time"]);
+    server.thaw();
+    setup.recovered().await;
+}
+
+#[tokio::test]
 async fn a_redis_that_dies_and_comes_back_is_found_again() {
     let mut server = RedisServer::start();
     let setup = start(&server.url(), |options| options.connections = 2);

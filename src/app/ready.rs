@@ -1,5 +1,5 @@
-//! From the start on: ready once the stores have answered, or once they have had their time; and then whether they
-//! still do.
+//! From the start on: ready once the stores have answered on every runtime that decides, or once they have had their
+//! time; and then whether they still do.
 //!
 //! Not here: what readiness means to a listener (http, grpc), and what a decision is told by a store that is down
 //! (limiter).
@@ -8,6 +8,8 @@ use std::future::{pending, poll_fn};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
 
 use crate::http::Report;
 use crate::lifecycle::{Life, Phase, Phases};
@@ -18,6 +20,44 @@ const PING_EVERY: (Duration, Duration) = (Duration::from_millis(100), Duration::
 /// How long an answer may take to count as one.
 const PING_PATIENCE: Duration = Duration::from_secs(1);
 
+/// The stores of the runtimes that decide. Each has connections of its own, and one without any would pay for dialling
+/// out of the time of its first callers.
+#[derive(Debug)]
+pub(super) struct Warmth {
+    /// How many have answered.
+    answered: watch::Sender<usize>,
+    expected: usize,
+    patience: Duration,
+}
+
+impl Warmth {
+    /// That of `expected` stores, over all runtimes. `patience` is what one attempt may take, dialling included.
+    pub(super) fn new(expected: usize, patience: Duration) -> Self {
+        Self { answered: watch::Sender::new(0), expected, patience }
+    }
+
+    /// Has these stores of the current runtime prepared in the background, for as long as they do not answer.
+    pub(super) fn prepare<'a>(&self, stores: impl Iterator<Item = &'a Arc<dyn Store>>) {
+        let patience = self.patience;
+        for store in stores {
+            let (store, answered) = (store.clone(), self.answered.clone());
+            tokio::spawn(async move {
+                while let Err(error) = store.prepare(Instant::now() + patience).get().await {
+                    tracing::debug!(store = store.name(), %error, "the store of a runtime has not answered yet");
+                    tokio::time::sleep(PING_EVERY.0).await;
+                }
+                answered.send_modify(|answered| *answered += 1);
+            });
+        }
+    }
+
+    /// Waits until all have answered.
+    async fn complete(&self) {
+        // The sender is ours, so there is an end only with all of them.
+        let _ = self.answered.subscribe().wait_for(|answered| *answered >= self.expected).await;
+    }
+}
+
 /// Follows the stores until everything drains. `patience` is what they have before we are ready without them: a store
 /// that is down is no reason to stay away, nor to leave later.
 ///
@@ -25,6 +65,7 @@ const PING_PATIENCE: Duration = Duration::from_secs(1);
 /// When a store has died by itself.
 pub(super) async fn follow(
     stores: Vec<Arc<dyn Store>>,
+    warmth: Arc<Warmth>,
     patience: Duration,
     phases: Arc<Phases>,
     report: Arc<Report>,
@@ -32,7 +73,7 @@ pub(super) async fn follow(
 ) -> Result<(), String> {
     let stores = &stores;
     let asking = async {
-        become_ready(stores, patience, &phases, &report).await;
+        become_ready(stores, &warmth, patience, &phases, &report).await;
         advise(stores).await;
         if stores.iter().any(|store| !store.is_immediate()) {
             keep_asking(stores, &report).await;
@@ -56,7 +97,13 @@ pub(super) async fn follow(
 }
 
 /// Returns when all have answered, which may be long after we are ready.
-async fn become_ready(stores: &[Arc<dyn Store>], patience: Duration, phases: &Phases, report: &Report) {
+async fn become_ready(
+    stores: &[Arc<dyn Store>],
+    warmth: &Warmth,
+    patience: Duration,
+    phases: &Phases,
+    report: &Report,
+) {
     let end = tokio::time::Instant::now() + patience;
     let mut waited = false;
     loop {
@@ -69,6 +116,9 @@ async fn become_ready(stores: &[Arc<dyn Store>], patience: Duration, phases: &Ph
         match answer {
             Some(Ok(())) => {
                 report.store_answered(true);
+                if !waited && tokio::time::timeout_at(end, warmth.complete()).await.is_err() {
+                    tracing::warn!(store = stores[0].name(), "the store has not answered every runtime yet");
+                }
                 phases.begin(Phase::Serving);
                 tracing::info!(store = stores[0].name(), "ready");
                 return;

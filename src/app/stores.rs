@@ -41,6 +41,13 @@ pub(super) struct Opened {
     pub(super) per_second: Option<Arc<dyn Store>>,
 }
 
+impl Opened {
+    /// Those that have a network before them.
+    pub(super) fn remote(&self) -> impl Iterator<Item = &Arc<dyn Store>> {
+        std::iter::once(&self.first).chain(&self.per_second).filter(|store| !store.is_immediate())
+    }
+}
+
 impl Stores {
     pub(super) fn new(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Self, AppError> {
         match settings.store {

@@ -98,6 +98,18 @@ impl Redis {
         format!("{}{key}", self.key_prefix)
     }
 
+    /// Has each server know our scripts, before a call needs one. Where that fails, as for a user who may not load any,
+    /// nothing is lost: a call whose script is missing brings it along.
+    async fn load_scripts(&self, deadline: Instant) {
+        let loads = wire::scripts().map(|script| async {
+            match &self.link {
+                Link::One(node) => drop(node.ask(script.load(), deadline).await),
+                Link::Cluster(cluster) => drop(cluster.ask_all(|| script.load(), deadline).await),
+            }
+        });
+        all(loads).await;
+    }
+
     async fn delete(&self, keys: &[&str], deadline: Instant) -> Result<u64, StoreError> {
         let delete = || {
             let mut command = redis::cmd("DEL");
@@ -245,6 +257,16 @@ impl Store for Redis {
                 Link::Cluster(cluster) => cluster.ping(deadline).await,
             }
             .map_err(store_error)
+        }))
+    }
+
+    /// Afterwards there is a connection to each server, and each knows our scripts: the first decision costs one round
+    /// trip, as those after it.
+    fn prepare(&self, deadline: Instant) -> Reply<'_, ()> {
+        Reply::Pending(Box::pin(async move {
+            self.ping(deadline).get().await?;
+            self.load_scripts(deadline).await;
+            Ok(())
         }))
     }
 

@@ -134,6 +134,13 @@ impl Script {
         Script { code, sha1: redis::Script::new(code).get_hash().to_owned() }
     }
 
+    /// The call that makes it known to Redis.
+    pub(super) fn load(&self) -> Call {
+        let mut command = redis::cmd("SCRIPT");
+        command.arg("LOAD").arg(self.code);
+        Call::command(command)
+    }
+
     /// The SHA-1 of the code, in 40 lower case hexadecimal digits.
     #[must_use]
     pub fn sha1(&self) -> &str {

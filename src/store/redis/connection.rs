@@ -187,7 +187,12 @@ impl Connection {
     /// nothing of that batch has left this process.
     #[must_use]
     pub fn bytes_written(&self) -> u64 {
-        self.meter.written.load(Ordering::Relaxed)
+        self.meter.bytes_written()
+    }
+
+    /// The same count, for who has an exchange under way.
+    pub(super) fn meter(&self) -> Arc<Meter> {
+        self.meter.clone()
     }
 
     /// Closes the connection instead of giving it back: it works, but not for us (a replica, or a
@@ -400,6 +405,10 @@ pub(super) struct Meter {
 }
 
 impl Meter {
+    pub(super) fn bytes_written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
     fn allow(&self, bytes: usize) {
         self.readable.store(bytes, Ordering::Relaxed);
     }

@@ -90,7 +90,8 @@ pub struct Options {
     pub batch_max: usize,
     /// Decisions of a batch that one script call makes at most; 0 and 1: each has its own. See merge.rs.
     pub merge_max: usize,
-    /// When the breaker before a pipeline opens; for whoever puts one there (node.rs).
+    /// When the breaker before a pipeline opens; for whoever puts one there (node.rs). The pipeline itself heeds
+    /// `timeout`: for so long the answers to a batch are awaited at least, before its connection is given up.
     pub breaker: breaker::Settings,
     /// Who hears of batches, failed dials and dropped connections.
     pub observer: Arc<dyn Observer>,
@@ -135,6 +136,7 @@ impl Pipeline {
                 observer: options.observer.clone(),
                 batch_max: options.batch_max,
                 merge_max: options.merge_max,
+                patience: options.breaker.timeout,
                 request: redis::Pipeline::with_capacity(options.batch_max),
                 alarm: Box::pin(tokio::time::sleep(Duration::ZERO)),
                 setbacks: 0,
@@ -469,6 +471,9 @@ struct Worker {
     observer: Arc<dyn Observer>,
     batch_max: usize,
     merge_max: usize,
+    /// For how long the answers to a batch are awaited at least: callers in a hurry, whose deadlines pass before,
+    /// must not cost the others the connection.
+    patience: Duration,
     /// The batch as it is sent, kept for its room.
     request: redis::Pipeline,
     /// The timer for the batch in flight, reset for each batch: cheaper than a new one, because a later
@@ -550,7 +555,7 @@ impl Worker {
             groups.push(count);
             rest = others;
         }
-        let Some(answers) = self.exchange(connection, batch).await else {
+        let Some(answers) = self.exchange(connection, batch, now).await else {
             return Health::Bad;
         };
         self.observer.batch_answered(batch.len(), now.elapsed());
@@ -624,7 +629,7 @@ impl Worker {
         for waiting in &mut batch {
             waiting.call.add_to(&mut self.request);
         }
-        let Some(answers) = self.exchange(connection, &mut batch).await else {
+        let Some(answers) = self.exchange(connection, &mut batch, now).await else {
             return Health::Bad;
         };
         self.observer.batch_answered(batch.len(), now.elapsed());
@@ -649,19 +654,23 @@ impl Worker {
         Health::Good
     }
 
-    /// Sends `self.request`, which asks for the calls of `batch`. Calls that pass their deadline are
-    /// answered meanwhile. `None` when there are no answers, after the whole batch was told so.
-    async fn exchange(&mut self, connection: &mut Connection, batch: &mut [Waiting]) -> Option<Vec<Value>> {
+    /// Sends `self.request`, which asks for the calls of `batch`, at the time `sent`. Calls that pass their deadline are
+    /// answered meanwhile; once all have, the answers are awaited until they have had our patience, and dropped, so that
+    /// the connection owes none and is used again. `None` when there are no answers, after the whole batch was told so.
+    async fn exchange(
+        &mut self,
+        connection: &mut Connection,
+        batch: &mut [Waiting],
+        sent: Instant,
+    ) -> Option<Vec<Value>> {
         let written = connection.bytes_written();
+        let meter = connection.meter();
+        let end = sent + self.patience;
         let alarm = &mut self.alarm;
         let reason = {
             let mut exchange = pin!(connection.exchange(&self.request));
-            let mut next = earliest(batch, None);
+            let mut at = earliest(batch, None).unwrap_or(end);
             loop {
-                // None is left whose time has not come.
-                let Some(at) = next else {
-                    break Reason::Deadline;
-                };
                 alarm.as_mut().reset(at.into());
                 tokio::select! {
                     biased;
@@ -671,10 +680,13 @@ impl Worker {
                     },
                     () = alarm.as_mut() => {
                         let now = Instant::now();
-                        next = earliest(batch, Some(now));
-                        if next.is_some() {
-                            answer_late(batch, now);
-                        }
+                        at = match earliest(batch, Some(now)) {
+                            Some(next) => next,
+                            // What has not been written by now is for nobody.
+                            None if now < end && meter.bytes_written() > written => end,
+                            None => break Reason::Deadline,
+                        };
+                        answer_late(batch, now);
                     }
                 }
             }

@@ -36,6 +36,21 @@ script!(TOKEN_BUCKET, "token_bucket.lua");
 script!(DECIDE, "decide.lua");
 script!(UNDO_LOG, "undo_log.lua");
 
+/// All of them.
+pub(super) fn scripts() -> [&'static Script; 9] {
+    [
+        &FIXED_WINDOW,
+        &ANCHORED_WINDOW,
+        &SLIDING_WINDOW_COUNTER,
+        &SLIDING_WINDOW,
+        &SLIDING_WINDOW_LOG,
+        &GCRA,
+        &TOKEN_BUCKET,
+        &DECIDE,
+        &UNDO_LOG,
+    ]
+}
+
 /// Numbers that take more than this, in bytes, need an allocation: those of more than four charges.
 const BLOB_BYTES: usize = 256;
 
