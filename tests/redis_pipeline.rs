@@ -517,7 +517,7 @@ async fn answers_that_nobody_waits_for_are_awaited_no_longer_than_others() {
     let reason = unknown(setup.call(incr("n"), SHORT / 4).await);
     assert!(matches!(reason, Reason::Deadline), "{reason}");
     assert_eq!(setup.tally.dropped(), Vec::<String>::new(), "the answer may still come");
-    until("the connection to be given up", || !setup.tally.dropped().is_empty()).await;
+    eventually("the connection to be given up", PATIENCE, async || !setup.tally.dropped().is_empty()).await;
     assert!(begun.elapsed() >= SHORT * 5);
     assert_eq!(setup.tally.dropped(), ["1 calls were not answered in time"]);
     server.thaw();
