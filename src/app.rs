@@ -108,10 +108,10 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
 
     let (reload, loaded) = Reload::start(&settings.policies.directory, control.first.clone());
     let loaded = loaded.map_err(AppError::Policies)?;
-    loaded.log();
     let policies = Arc::new(Policies::new(loaded.policies, metrics.observer()));
     report.loaded(policies.current(), loaded.places);
     metrics.policies_loaded();
+    policies::log(&policies.current(), loaded.files, loaded.took);
 
     let phases = Phases::starting();
     let life = phases.watch();

@@ -20,15 +20,14 @@ pub(super) struct Loaded {
     pub(super) policies: PolicySet,
     /// Where each rule is written, by its id.
     pub(super) places: Vec<String>,
-    files: usize,
-    took: Duration,
+    pub(super) files: usize,
+    pub(super) took: Duration,
 }
 
-impl Loaded {
-    pub(super) fn log(&self) {
-        let (domains, rules) = (self.policies.domains().len(), self.policies.rules().len());
-        tracing::info!(files = self.files, domains, rules, took = ?self.took, "policies loaded");
-    }
+/// Tells that policies are in force, and not before: whoever reads it may count on them.
+pub(super) fn log(in_force: &PolicySet, files: usize, took: Duration) {
+    let (domains, rules) = (in_force.domains().len(), in_force.rules().len());
+    tracing::info!(files, domains, rules, ?took, "policies loaded");
 }
 
 /// Reads the directory whole. Every problem is a text of its own.
@@ -108,10 +107,10 @@ impl Reload {
             match loaded {
                 None => {}
                 Some(Ok(loaded)) => {
-                    loaded.log();
                     policies.replace(loaded.policies);
                     metrics.policies_loaded();
                     report.loaded(policies.current(), loaded.places);
+                    log(&policies.current(), loaded.files, loaded.took);
                 }
                 Some(Err(problems)) => {
                     for problem in &problems {
