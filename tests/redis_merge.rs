@@ -150,6 +150,8 @@ fn as_many_as_may_share_a_call_and_no_more() {
         (16, 40, 3),
         (0, 20, 20),
         (1, 20, 20),
+        (3, 20, 20),
+        (4, 20, 5),
         (MERGE_MAX_MAX, 64, 1),
     ] {
         let server = RedisServer::start();

@@ -145,7 +145,7 @@ pub struct Redis {
     pub queue: usize,
     /// Decisions in one pipeline at most.
     pub batch_max: usize,
-    /// Decisions in one script call at most; 0 and 1: each has its own.
+    /// Decisions in one script call at most; below 4 each has its own.
     pub merge_max: usize,
     /// What every key starts with.
     pub key_prefix: String,

@@ -295,7 +295,7 @@ pub const SETTINGS: &[Setting] = &[
         kind: Kind::Integer { min: 0, max: 64, unit: "decisions per script call" },
         default: Preset::Is("16"),
         flag: None,
-        about: "how many of them share one script call at most, which Redis serves nobody else during; 0 turns that off",
+        about: "how many of them share one script call at most, which Redis serves nobody else during; below 4 none do",
     },
     Setting {
         name: "redis.key_prefix",

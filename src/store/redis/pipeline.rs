@@ -88,7 +88,7 @@ pub struct Options {
     pub queue_max: usize,
     /// Calls in one batch; at least 1.
     pub batch_max: usize,
-    /// Decisions of a batch that one script call makes at most; 0 and 1: each has its own. See merge.rs.
+    /// Decisions of a batch that one script call makes at most; below 4 each has its own. See merge.rs.
     pub merge_max: usize,
     /// When the breaker before a pipeline opens; for whoever puts one there (node.rs).
     pub breaker: breaker::Settings,
