@@ -18,7 +18,7 @@ mod support {
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use proptest::collection::vec;
@@ -33,8 +33,8 @@ use weir::engine::observer::Silent;
 use weir::engine::{Charge, Limit, Mode, Receipt, Take};
 use weir::store::memory::Memory;
 use weir::store::redis::Redis;
-use weir::store::redis::pipeline::Options;
-use weir::store::redis::pool::Endpoint;
+use weir::store::redis::pipeline::{self, Options};
+use weir::store::redis::pool::{Endpoint, Observer};
 use weir::store::{Store, Undo};
 
 /// An operator sees every key on the node that `CLUSTER KEYSLOT` names.
@@ -445,11 +445,30 @@ async fn callers_that_wait_for_the_first_map_are_bounded() {
     assert_eq!(kinds, ["deadline", "deadline", "deadline", "queue_full", "queue_full"]);
 }
 
-/// An operator who takes a node out of the cluster sees weir's connections to it close.
+/// What is told of nodes that decisions go to.
+#[derive(Default)]
+struct Nodes {
+    started: Mutex<Vec<String>>,
+    ended: Mutex<Vec<String>>,
+}
+
+impl Observer for Nodes {
+    fn started(&self, address: &str, _: pipeline::Load) {
+        self.started.lock().unwrap().push(address.to_owned());
+    }
+
+    fn ended(&self, address: &str) {
+        self.ended.lock().unwrap().push(address.to_owned());
+    }
+}
+
+/// An operator who takes a node out of the cluster sees weir's connections to it close, and the node leave the metrics;
+/// nodes that were only asked for the map never came into them.
 #[tokio::test]
 async fn a_node_without_slots_is_left() {
     let cluster = RedisCluster::start(&Plan::of(2));
-    let store = store(&cluster);
+    let nodes = Arc::new(Nodes::default());
+    let store = open(cluster.seeds(), |options| options.observer = nodes.clone());
     let limit = daily(100);
     let mut moved = BTreeMap::new();
     for node in [0, 1] {
@@ -474,4 +493,10 @@ async fn a_node_without_slots_is_left() {
     })
     .await;
     store.ping(Instant::now() + PATIENCE).get().await.unwrap();
+    let places = [0, 1].map(|node: usize| format!("127.0.0.1:{}", cluster.nodes[node].port()));
+    let (mut started, mut both) = (nodes.started.lock().unwrap().clone(), places.to_vec());
+    started.sort();
+    both.sort();
+    assert_eq!(started, both, "once each");
+    assert_eq!(*nodes.ended.lock().unwrap(), places[1..]);
 }

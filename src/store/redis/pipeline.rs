@@ -22,6 +22,7 @@
 //!    (merge.rs) share its error only where that is about the server, or does not prove that nothing ran.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -73,6 +74,8 @@ pub struct Pipeline {
     queue: Arc<Queue>,
     /// Aborts the tasks when dropped. They end of themselves only by a panic.
     tasks: tokio::sync::Mutex<JoinSet<()>>,
+    /// Tells the observer of the end.
+    _announced: Announced,
 }
 
 /// How a pipeline is built. Start from [`Options::new`].
@@ -127,7 +130,7 @@ impl Pipeline {
         let watch = options.target.watch(options.observer.clone(), options.connect_timeout);
         let pool = Pool::new(options.target, options.connections, options.connect_timeout, options.observer.clone());
         let load = Load { queue: Arc::downgrade(&queue), open: Arc::downgrade(pool.open()) };
-        options.observer.started(pool.address(), load);
+        let announced = Announced::start(pool.address(), load, options.observer.clone());
         let mut tasks = JoinSet::new();
         for _ in 0..options.connections {
             let worker = Worker {
@@ -145,7 +148,7 @@ impl Pipeline {
         if let Some(watch) = watch {
             tasks.spawn(watch);
         }
-        Pipeline { queue, tasks: tokio::sync::Mutex::new(tasks) }
+        Pipeline { queue, tasks: tokio::sync::Mutex::new(tasks), _announced: announced }
     }
 
     /// Sends `call` and returns what Redis answers, by `deadline`. Dropping the future takes the call
@@ -180,8 +183,33 @@ impl Pipeline {
     }
 }
 
+/// A pipeline that its observer knows of, until this is dropped.
+struct Announced {
+    address: Box<str>,
+    observer: Arc<dyn Observer>,
+}
+
+impl Announced {
+    fn start(address: &str, load: Load, observer: Arc<dyn Observer>) -> Self {
+        observer.started(address, load);
+        Self { address: address.into(), observer }
+    }
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        self.observer.ended(&self.address);
+    }
+}
+
+impl fmt::Debug for Announced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Announced({})", self.address)
+    }
+}
+
 /// What a pipeline has at hand, for gauges: each number is out of date at once, and none once the pipeline is gone.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Load {
     queue: Weak<Queue>,
     open: Weak<AtomicUsize>,

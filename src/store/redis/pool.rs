@@ -60,6 +60,11 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (address, load);
     }
 
+    /// A pipeline to `address` that was told of by [`Observer::started`] is gone, and nothing more is told of it.
+    fn ended(&self, address: &str) {
+        let _ = address;
+    }
+
     /// The server at `address` answered a call with an error, whose row of the table is `refusal`.
     fn refused(&self, address: &str, refusal: &Refusal, error: &ServerError) {
         let _ = (address, refusal, error);
