@@ -8,7 +8,7 @@ mod support;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
@@ -16,7 +16,7 @@ use redis::{Cmd, Value, cmd};
 use support::proxy::Proxy;
 use support::redis::RedisServer;
 use support::wait::PATIENCE;
-use weir::store::redis::pipeline::{Call, CallError, Options, Pipeline, Reason, Script};
+use weir::store::redis::pipeline::{Call, CallError, Load, Options, Pipeline, Reason, Script};
 use weir::store::redis::pool::{DialError, Endpoint, Observer, REPLIES_BYTES_MAX};
 
 /// A deadline that a healthy Redis is never near, and that a sick one is to reach.
@@ -31,11 +31,16 @@ struct Tally {
     batches: Mutex<Vec<usize>>,
     dials_failed: AtomicUsize,
     dropped: Mutex<Vec<String>>,
+    load: OnceLock<Load>,
 }
 
 impl Tally {
     fn batches(&self) -> Vec<usize> {
         self.batches.lock().unwrap().clone()
+    }
+
+    fn waiting(&self) -> usize {
+        self.load.get().and_then(Load::waiting).unwrap()
     }
 
     fn dropped(&self) -> Vec<String> {
@@ -44,6 +49,10 @@ impl Tally {
 }
 
 impl Observer for Tally {
+    fn started(&self, _: &str, load: Load) {
+        self.load.set(load).unwrap();
+    }
+
     fn batch_answered(&self, calls: usize, _: Duration) {
         self.batches.lock().unwrap().push(calls);
     }
@@ -315,7 +324,7 @@ async fn a_full_queue_refuses_at_once() {
             pipeline.call(Call::command(incr("n")), deadline).await
         });
     }
-    until("three calls to wait", || setup.pipeline.waiting() == 3).await;
+    until("three calls to wait", || setup.tally.waiting() == 3).await;
     // Answered when first asked, with no wait at all.
     let answer = tokio::time::timeout(Duration::ZERO, setup.call(incr("n"), PATIENCE)).await;
     let reason = not_sent(answer.unwrap());
@@ -336,10 +345,10 @@ async fn a_call_that_is_given_up_while_it_waits_is_not_sent() {
     let pipeline = setup.pipeline.clone();
     let deadline = Instant::now() + PATIENCE;
     let given_up = tokio::spawn(async move { pipeline.call(Call::command(incr("a")), deadline).await });
-    until("the call to wait", || setup.pipeline.waiting() == 1).await;
+    until("the call to wait", || setup.tally.waiting() == 1).await;
     given_up.abort();
     assert!(given_up.await.unwrap_err().is_cancelled());
-    assert_eq!(setup.pipeline.waiting(), 0);
+    assert_eq!(setup.tally.waiting(), 0);
     server.thaw();
     assert_eq!(setup.answer(incr("b")).await, Value::Int(1));
     assert_eq!(setup.answer(get("a")).await, Value::Nil);
@@ -358,7 +367,7 @@ async fn a_call_whose_deadline_passes_while_it_waits_is_not_sent() {
     let reason = not_sent(setup.call(incr("a"), SHORT).await);
     assert!(matches!(reason, Reason::Deadline), "{reason}");
     assert!(begun.elapsed() >= SHORT);
-    assert_eq!(setup.pipeline.waiting(), 0);
+    assert_eq!(setup.tally.waiting(), 0);
     server.thaw();
     assert_eq!(setup.answer(incr("b")).await, Value::Int(1));
     assert_eq!(setup.answer(get("a")).await, Value::Nil);
@@ -503,7 +512,7 @@ async fn a_redis_that_is_down_is_dialled_with_pauses_and_fills_no_memory() {
         for answer in setup.together(calls.collect()).await {
             not_sent(answer);
         }
-        assert_eq!(setup.pipeline.waiting(), 0);
+        assert_eq!(setup.tally.waiting(), 0);
     }
     // Pauses of 0, 5, 10, 20 ... ms, each cut by at most a half: about ten dials a worker and second.
     let dials = setup.tally.dials_failed.load(Ordering::SeqCst);

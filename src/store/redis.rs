@@ -15,18 +15,19 @@ mod endpoint;
 mod files;
 pub mod merge;
 pub mod node;
+mod pause;
 pub mod pipeline;
 pub mod pool;
 pub mod refusal;
 mod sentinel;
 mod tls;
-mod together;
 mod wire;
 
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Instant;
 
+use futures_util::future::join_all;
 use redis::Value;
 
 use self::cluster::{Cluster, slot};
@@ -34,7 +35,6 @@ use self::node::Node;
 use self::pipeline::{Call, CallError, Options, Reason};
 use self::pool::Endpoint;
 use self::refusal::Refusal;
-use self::together::all;
 use super::{Failure, Peeked, Reply, Store, StoreError, Undo};
 use crate::engine::{Charge, Decision, Limit, Micros, Mode, State, decision};
 
@@ -186,7 +186,7 @@ impl Store for Redis {
                 // By key and not by slot: while a slot is on the move, a call on several of its keys may be refused.
                 Link::Cluster(_) => {
                     let keys = by_key(charges);
-                    for undone in all(keys.iter().map(|undos| self.undo_of_key(undos, deadline))).await {
+                    for undone in join_all(keys.iter().map(|undos| self.undo_of_key(undos, deadline))).await {
                         undone?;
                     }
                 }
@@ -204,7 +204,7 @@ impl Store for Redis {
                 Link::One(_) => self.delete(keys, deadline).await,
                 Link::Cluster(_) => {
                     let mut gone = 0;
-                    for deleted in all(keys.chunks(1).map(|key| self.delete(key, deadline))).await {
+                    for deleted in join_all(keys.chunks(1).map(|key| self.delete(key, deadline))).await {
                         gone += deleted?;
                     }
                     Ok(gone)
@@ -221,7 +221,7 @@ impl Store for Redis {
                 None => self.time(keys.first().map_or("", |(key, _)| key), deadline).await?,
             };
             let mut states = Vec::with_capacity(keys.len());
-            for state in all(keys.iter().map(|(key, limit)| self.state(key, limit, deadline))).await {
+            for state in join_all(keys.iter().map(|(key, limit)| self.state(key, limit, deadline))).await {
                 states.push(state?);
             }
             Ok(Peeked { now, states })
@@ -331,4 +331,38 @@ fn strange_reply() -> StoreError {
 fn strange_state(key: &str) -> StoreError {
     let message = format!("the value of the key {key:?} in redis was not written by this version");
     StoreError::NotSent(Failure { kind: "state", message })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::redis::pool::DialError;
+
+    #[test]
+    fn every_reason_has_a_kind_that_is_shown_before_it_happens() {
+        let refused = || DialError::new("a:1".into(), connection::NO_CONNECTION, "refused".into());
+        // One after the other: the compiler asks for the place of a new one.
+        let next = |reason: &Reason| match reason {
+            Reason::QueueFull { .. } => Some(Reason::Deadline),
+            Reason::Deadline => Some(Reason::NoConnection(refused())),
+            Reason::NoConnection(_) => Some(Reason::Broken("reset".into())),
+            Reason::Broken(_) => Some(Reason::NoNode { slot: 0, why: "unknown".into() }),
+            Reason::NoNode { .. } => Some(Reason::CircuitOpen),
+            Reason::CircuitOpen => None,
+        };
+        let reasons = std::iter::successors(Some(Reason::QueueFull { max: 1 }), next);
+        let mut kinds: Vec<&str> = reasons.map(|reason| kind_of(&reason)).collect();
+        let StoreError::Unknown(reply) = strange_reply() else { panic!("a script has run") };
+        kinds.extend([reply.kind, StoreError::Rewindow { now: 0 }.kind()]);
+        kinds.sort_unstable();
+        let mut shown = KINDS;
+        shown.sort_unstable();
+        assert_eq!(kinds, shown);
+        // What is ours to say, though Redis says it too.
+        let is_answer = |kind: &str| refusal::REFUSALS.iter().any(|row| row.kind == kind);
+        let (StoreError::NotSent(slots), StoreError::NotSent(state)) = (several_slots(2), strange_state("k")) else {
+            panic!("nothing was charged");
+        };
+        assert!(is_answer(slots.kind) && is_answer(state.kind));
+    }
 }

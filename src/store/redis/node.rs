@@ -2,9 +2,8 @@
 //! Redis that failed is back.
 //!
 //! Not here: batching and deadlines (pipeline.rs), when the breaker opens (breaker.rs) and which server a key lives on
-//! (the store above).
+//! (cluster.rs).
 
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -15,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::breaker::{Breaker, Change, Circuit, Outcome, Pass, Settings};
+use super::pause::jittered;
 use super::pipeline::{Call, CallError, Options, Pipeline, Reason};
 use super::pool::Observer;
 use super::refusal::{Blame, Refusal};
@@ -231,17 +231,16 @@ fn judge(answer: &Result<Value, CallError>, patience: Option<Duration>, timeout:
 
 /// Asks an open breaker's server, now and then, whether it is back.
 async fn probe(gate: Arc<Gate>, pipeline: Arc<Pipeline>, settings: Settings, connect_timeout: Duration) {
-    let random = RandomState::new();
-    for number in 0_u64.. {
+    loop {
         let pause = loop {
-            let pause = gate.breaker.lock().next_probe(random.hash_one(number));
+            let pause = gate.breaker.lock().next_probe();
             match pause {
                 Some(pause) => break pause,
                 // One that opened meanwhile has left its permit here.
                 None => gate.opened.notified().await,
             }
         };
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(jittered(pause)).await;
         let answered = is_back(&pipeline, settings.timeout, connect_timeout).await;
         gate.change(|breaker| breaker.probed(answered));
     }

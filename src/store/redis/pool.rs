@@ -1,8 +1,8 @@
-//! Connections to one Redis, and the bb8 pool that keeps them: where Redis is, how it is dialled, and
-//! when a connection may be used again.
+//! The bb8 pool that keeps the connections to one Redis: how many there are, how long a dial may take, and when a
+//! connection may be used again.
 //!
-//! Not in here: what is sent, in what batches and by which deadline (pipeline.rs), and what a limit is
-//! (the store above).
+//! Not in here: where Redis is and how it is dialled (endpoint.rs, sentinel.rs), what a connection is (connection.rs),
+//! and what is sent, in what batches and by which deadline (pipeline.rs).
 //!
 //! bb8's own manager for redis sends a PING before every checkout and cannot tell that a connection is
 //! broken. The manager here does the opposite: a checkout costs no round trip, and a connection is
@@ -89,6 +89,10 @@ pub struct DialError {
 }
 
 impl DialError {
+    pub(super) const fn new(address: Arc<str>, kind: &'static str, reason: Arc<str>) -> Self {
+        Self { address, kind, reason }
+    }
+
     /// Its word in metrics: that of the error by which Redis refused us, or `no_connection`.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
@@ -121,11 +125,7 @@ impl Pool {
     pub fn new(target: Target, connections: u32, connect_timeout: Duration, observer: Arc<dyn Observer>) -> Pool {
         let address: Arc<str> = target.to_string().into();
         let failures = Arc::new(Failures {
-            last: Mutex::new(DialError {
-                address: address.clone(),
-                kind: NO_CONNECTION,
-                reason: "none was free".into(),
-            }),
+            last: Mutex::new(DialError::new(address.clone(), NO_CONNECTION, "none was free".into())),
             happened: Notify::new(),
             observer: observer.clone(),
         });
@@ -250,8 +250,7 @@ impl bb8::ManageConnection for Manager {
             Ok(Err(unusable)) => unusable,
             Err(_) => Unusable::from(format!("no answer within {:?}", self.connect_timeout)),
         };
-        let (address, reason) = (self.address.clone(), unusable.text.into());
-        Err(Fault::Dial(DialError { address, kind: unusable.kind, reason }))
+        Err(Fault::Dial(DialError::new(self.address.clone(), unusable.kind, unusable.text.into())))
     }
 
     async fn is_valid(&self, connection: &mut Connection) -> Result<(), Fault> {

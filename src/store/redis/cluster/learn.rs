@@ -13,8 +13,9 @@ use redis::{Cmd, Value};
 use tokio::task::JoinSet;
 
 use super::map::{Address, View};
-use super::{Member, Shared, Trouble, jittered, random};
+use super::{Member, Shared, Trouble};
 use crate::store::redis::node::Node;
+use crate::store::redis::pause::{jittered, random};
 use crate::store::redis::pipeline::{Call, CallError, Options};
 use crate::store::redis::pool::{DialError, Endpoint, FileError, Observer};
 
