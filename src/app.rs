@@ -21,8 +21,7 @@ pub use crate::lifecycle::{Death, Shutdown, Stop, shutdown};
 
 use self::policies::Reload;
 use self::stores::{Opened, Stores};
-use crate::config::settings::{self, Charging, LogFormat, Settings};
-use crate::engine::Mode;
+use crate::config::settings::{self, LogFormat, Settings};
 use crate::grpc::health::Health;
 use crate::http::{Report, Site};
 use crate::lifecycle::{Done, Phase, Phases, Supervisor};
@@ -98,10 +97,6 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> Result<(), AppError>
 /// # Errors
 /// When the policies are wrong at the start, or when a part dies.
 pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown) -> Result<(), AppError> {
-    let mode = match settings.charging {
-        Charging::Atomic => Mode::Atomic,
-        Charging::Independent => Mode::Independent,
-    };
     let metrics = Arc::new(Metrics::new(settings.near_limit_percent)?);
     let stores = Stores::new(&settings, &metrics)?;
     let control = stores.open();
@@ -125,7 +120,7 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
     let limiter = {
         let (metrics, policies) = (metrics.clone(), policies.clone());
         let options = Options {
-            mode,
+            mode: settings.charging,
             on_error: settings.on_error,
             budget: settings.redis.timeout,
             local,

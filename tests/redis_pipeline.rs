@@ -214,7 +214,7 @@ async fn an_idle_pipeline_sends_a_call_alone_and_pings_only_when_it_dials() {
 #[tokio::test]
 async fn callers_on_other_threads_are_each_counted_once() {
     const THREADS: i64 = 4;
-    const CALLS: i64 = 500;
+    const CALLS: i64 = 250;
     let server = RedisServer::start();
     let setup = start(&server.url(), |options| options.connections = 4);
     let mut threads = tokio::task::JoinSet::new();

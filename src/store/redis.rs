@@ -156,11 +156,11 @@ impl Store for Redis {
                     return Err(several_slots(charges.len()));
                 }
             }
-            let (slots, firsts) = decision::slots(charges);
-            let call = || wire::decide_call(&self.key_prefix, charges, &slots, &firsts, mode, self.now);
+            let (places, firsts) = decision::places(charges);
+            let call = || wire::decide_call(&self.key_prefix, charges, &places, &firsts, mode, self.now);
             let reply = self.call(first, call, deadline).await?;
             match wire::read_decision(&reply, charges).ok_or_else(strange_reply)? {
-                wire::Reply::Found(now, found) => Ok(decision::settle(charges, &slots, &found, mode, now)),
+                wire::Reply::Found(now, found) => Ok(decision::settle(charges, &places, &found, mode, now)),
                 wire::Reply::Rewindow(now) => Err(StoreError::Rewindow { now }),
             }
         }))

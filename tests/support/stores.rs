@@ -101,9 +101,10 @@ impl Store for Engine {
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, _: Instant) -> Reply<'a, Decision> {
         let mut states = self.states.lock().unwrap();
         let now = self.clock.now();
-        let (slots, firsts) = decision::slots(charges);
-        let read = |slot: u16| states.get(charges[usize::from(firsts[usize::from(slot)])].key).map(|kept| &kept.state);
-        let decided = decision::decide(charges, &slots, read, mode, now);
+        let (places, firsts) = decision::places(charges);
+        let read =
+            |place: u16| states.get(charges[usize::from(firsts[usize::from(place)])].key).map(|kept| &kept.state);
+        let decided = decision::decide(charges, &places, read, mode, now);
         let Ok((decision, effects)) = decided else { return Reply::Ready(Err(StoreError::Rewindow { now })) };
         for (charge, effect) in charges.iter().zip(effects) {
             if effect != Effect::Nothing {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::engine::OnError;
+use crate::engine::{Mode, OnError};
 
 /// Every setting, grouped as in the documentation.
 pub const SETTINGS: &[Setting] = &[
@@ -432,7 +432,7 @@ pub(super) const STORES: &[&str] = &["memory", "redis"];
 /// The values of `redis.topology`.
 pub(super) const TOPOLOGIES: &[&str] = &["single", "sentinel", "cluster"];
 /// The values of `charging`.
-pub(super) const CHARGINGS: &[&str] = &["atomic", "independent"];
+pub(super) const CHARGINGS: &[&str] = &Mode::NAMES;
 /// The values of `on_error`.
 pub(super) const ON_ERRORS: &[&str] = &OnError::NAMES;
 /// The values of `log.format`.

@@ -110,7 +110,7 @@ impl Cluster {
             let elsewhere = match &redirection {
                 Redirection::Moved(to) => self.shared.redirected(to, Some(slot)),
                 Redirection::Ask(to) => self.shared.redirected(to, None),
-                // There, and as before: if the keys come together elsewhere, it will say so.
+                // The same node again; it answers MOVED once the slot has gone.
                 Redirection::TryAgain => Some(member),
                 Redirection::MapInDoubt | Redirection::None => None,
             };

@@ -210,8 +210,8 @@ impl Drop for Passing<'_> {
     }
 }
 
-/// What an answer says about the server, to a call that had `patience` where calls usually have `timeout`. None where it
-/// says something only if the patience were known.
+/// What an answer says about the server, to a call that had `patience` where calls usually have `timeout`. None for a
+/// missed deadline whose length is not known.
 fn judge(answer: &Result<Value, CallError>, patience: Option<Duration>, timeout: Duration) -> Option<Outcome> {
     Some(match answer {
         Ok(_) => Outcome::Success,

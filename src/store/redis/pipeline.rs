@@ -613,7 +613,7 @@ impl Worker {
     }
 
     /// Loads the scripts that Redis did not know and sends their calls once more, each alone, in one round trip. Those
-    /// that were `merged` could not be made together: what makes them together is loaded too.
+    /// that were `merged` could not be made together: the script that merges them is loaded too.
     async fn send_again(
         &mut self,
         connection: &mut Connection,
@@ -744,7 +744,7 @@ fn refuse(waiting: &mut Waiting, error: ServerError, farewell: &mut Option<Strin
 
 /// Answers calls that one script call made. Where its error proves that nothing ran, and the connection stays, all of them go
 /// to `again`, where each gets its own answer: alone some would have been right, by another key, or because they write
-/// nothing. Whether they do.
+/// nothing. Returns whether they were put there.
 fn answer_group(group: &mut [Waiting], answer: Value, again: &mut Vec<Waiting>, farewell: &mut Option<String>) -> bool {
     match answer {
         Value::ServerError(error) => {
