@@ -56,7 +56,7 @@ pub enum AppError {
     Policies(Vec<String>),
     /// The address of Redis cannot be used.
     #[error("{0}")]
-    Redis(#[from] crate::store::redis::pool::EndpointError),
+    Redis(#[from] crate::store::redis::EndpointError),
     /// The system gives no thread or no runtime.
     #[error("cannot start: {0}")]
     Start(#[from] io::Error),

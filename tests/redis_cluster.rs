@@ -32,9 +32,8 @@ use tokio::task::LocalSet;
 use weir::engine::observer::Silent;
 use weir::engine::{Charge, Limit, Mode, Receipt, Take};
 use weir::store::memory::Memory;
-use weir::store::redis::Redis;
 use weir::store::redis::pipeline::{self, Options};
-use weir::store::redis::pool::{Endpoint, Observer};
+use weir::store::redis::{Endpoint, Observer, Redis};
 use weir::store::{Store, Undo};
 
 /// An operator sees every key on the node that `CLUSTER KEYSLOT` names.

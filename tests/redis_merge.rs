@@ -14,10 +14,9 @@ use tokio::runtime::Runtime;
 use weir::engine::{
     Algorithm, Anchor, Charge, Decision, Limit, Mode, Precision, Refill, Role, State, Take, Unit, Verdict,
 };
-use weir::store::redis::Redis;
 use weir::store::redis::merge::{MERGE_MAX, MERGE_MAX_MAX};
 use weir::store::redis::pipeline::Options;
-use weir::store::redis::pool::Endpoint;
+use weir::store::redis::{Endpoint, Redis};
 use weir::store::{Store, StoreError};
 
 /// Longer than any answer takes.

@@ -17,7 +17,8 @@ use support::proxy::Proxy;
 use support::redis::RedisServer;
 use support::wait::PATIENCE;
 use weir::store::redis::pipeline::{Call, CallError, Load, Options, Pipeline, Reason, Script};
-use weir::store::redis::pool::{DialError, Endpoint, Observer, REPLIES_BYTES_MAX};
+use weir::store::redis::pool::REPLIES_BYTES_MAX;
+use weir::store::redis::{DialError, Endpoint, Observer};
 
 /// A deadline that a healthy Redis is never near, and that a sick one is to reach.
 const SHORT: Duration = Duration::from_millis(200);

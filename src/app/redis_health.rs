@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use redis::ServerError;
 
-use crate::store::redis::KINDS;
 use crate::store::redis::breaker::Circuit;
 use crate::store::redis::pipeline::Load;
-use crate::store::redis::pool::{DialError, FileError, Observer};
 use crate::store::redis::refusal::{Blame, REFUSALS, Refusal};
+use crate::store::redis::{DialError, FileError, KINDS, Observer};
 use crate::telemetry::metrics::{Metrics, RedisMetrics};
 
 /// How often, at most, one kind of trouble is logged; how often it happened stands in the line.

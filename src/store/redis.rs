@@ -1,7 +1,7 @@
 //! Redis: states that replicas share and that outlive a process, until they expire. [rd-1] [rd-2]
 //!
 //! Each decision is one call of one script, so that it is atomic and costs one round trip, which it shares with the
-//! other decisions in flight. Not here: connections (redis/pool.rs), what a call is (redis/call.rs), batching and
+//! other decisions in flight. Not here: connections (redis/pool.rs), what they tell (redis/observer.rs), what a call is (redis/call.rs), batching and
 //! deadlines (redis/pipeline.rs), when a failing Redis is left alone (redis/node.rs), what its errors mean
 //! (redis/refusal.rs), which node of a cluster a call goes to (redis/cluster.rs), and the format of calls and replies
 //! (redis/wire.rs).
@@ -15,6 +15,7 @@ mod endpoint;
 mod files;
 pub mod merge;
 pub mod node;
+mod observer;
 mod pause;
 pub mod pipeline;
 pub mod pool;
@@ -31,10 +32,14 @@ use futures_util::future::join_all;
 use redis::Value;
 
 use self::cluster::{Cluster, slot};
+pub use self::endpoint::{Endpoint, EndpointError, PASSWORD_FILE_BYTES_MAX, Target};
+pub use self::files::FileError;
 use self::node::Node;
+pub use self::observer::{DialError, Observer};
 use self::pipeline::{Call, CallError, Options, Reason};
-use self::pool::Endpoint;
 use self::refusal::Refusal;
+pub use self::sentinel::Sentinels;
+pub use self::tls::{Identity, TLS_FILE_BYTES_MAX, TlsFiles};
 use super::{Failure, Peeked, Reply, Store, StoreError, Undo};
 use crate::engine::{Charge, Decision, Limit, Micros, Mode, State, decision};
 
@@ -336,7 +341,6 @@ fn strange_state(key: &str) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::pool::DialError;
 
     #[test]
     fn every_reason_has_a_kind_that_is_shown_before_it_happens() {

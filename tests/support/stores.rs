@@ -11,9 +11,8 @@ use weir::engine::decision::{self, Rewindow};
 use weir::engine::observer::Silent;
 use weir::engine::{Algorithm, Anchor, Bounds, Charge, Decision, Limit, Micros, Mode, Refill, State, algorithm};
 use weir::store::memory::Memory;
-use weir::store::redis::Redis;
 use weir::store::redis::pipeline::Options;
-use weir::store::redis::pool::Endpoint;
+use weir::store::redis::{Endpoint, Redis};
 use weir::store::{Clock as _, Peeked, Reply, Store, StoreError, Undo};
 
 use super::manual::ManualClock;

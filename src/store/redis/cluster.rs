@@ -29,10 +29,10 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 
 use self::map::{Address, Map};
+use super::endpoint::Endpoint;
 use super::node::Node;
 use super::pause::{doubled, jittered};
 use super::pipeline::{Call, CallError, Options, Reason};
-use super::pool::Endpoint;
 
 /// How often one call is sent again at most. A move of a slot needs two; the rest is for a map that is out of date.
 const RESENDS_MAX: u32 = 6;

@@ -19,7 +19,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::connection::{Connection, Meter, Metered, Unusable};
 use super::files::{self, FileError, OneAtATime, Reread};
-use super::pool::Observer;
+use super::observer::Observer;
 use super::sentinel::Sentinels;
 use super::tls::{Tls, TlsFiles};
 

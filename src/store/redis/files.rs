@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::pool::Observer;
+use super::observer::Observer;
 
 /// A file that cannot be used. Shows its path and what is wrong, and nothing of what it holds.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -14,9 +14,9 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::breaker::{Breaker, Change, Circuit, Outcome, Pass, Settings};
+use super::observer::Observer;
 use super::pause::jittered;
 use super::pipeline::{Call, CallError, Options, Pipeline, Reason};
-use super::pool::Observer;
 use super::refusal::{Blame, Refusal};
 
 /// A server and its breaker. One for each runtime and server: its tasks live on the runtime that started it and end

@@ -37,9 +37,11 @@ use tokio::time::Sleep;
 
 use super::breaker;
 pub use super::call::{Call, Script};
+use super::endpoint::Target;
 use super::merge::{self, MERGE_MAX};
+use super::observer::{DialError, Observer};
 use super::pause::{doubled, jittered};
-use super::pool::{Connection, DialError, Observer, Pool, SUPERSEDED, Target};
+use super::pool::{Connection, Pool, SUPERSEDED};
 use super::refusal::{After, Refusal};
 
 /// Calls that may wait in one pipeline by default. With answers in 10 ms this is 100,000 calls a second

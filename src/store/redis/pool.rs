@@ -18,87 +18,12 @@ use std::time::Duration;
 
 use bb8_redis::bb8;
 use parking_lot::Mutex;
-use redis::ServerError;
 use tokio::sync::Notify;
 
-use super::breaker::Circuit;
 pub use super::connection::{Connection, REPLIES_BYTES_MAX};
 use super::connection::{NO_CONNECTION, Unusable};
-pub use super::endpoint::{Endpoint, EndpointError, PASSWORD_FILE_BYTES_MAX, Target};
-pub use super::files::FileError;
-use super::pipeline::Load;
-use super::refusal::Refusal;
-pub use super::sentinel::Sentinels;
-pub use super::tls::{Identity, TLS_FILE_BYTES_MAX, TlsFiles};
-
-/// What the transport tells whoever counts. Every method is called on the runtime that serves
-/// requests: it must return at once.
-pub trait Observer: Send + Sync + 'static {
-    /// Redis answered a batch of `calls` (at least one), `took` after it left the queue. Calls that are
-    /// sent a second time, because Redis did not know their script, are a batch of their own.
-    fn batch_answered(&self, calls: usize, took: Duration) {
-        let _ = (calls, took);
-    }
-
-    /// No connection could be made.
-    fn dial_failed(&self, error: &DialError) {
-        let _ = error;
-    }
-
-    /// A file that is read at every dial cannot be used. What it held before stays in force.
-    fn file_refused(&self, error: &FileError) {
-        let _ = error;
-    }
-
-    /// A connection was given up, with the reason as a sentence for people.
-    fn connection_dropped(&self, reason: &str) {
-        let _ = reason;
-    }
-
-    /// A pipeline to `address` begins; `load` can be read as long as it lasts.
-    fn started(&self, address: &str, load: Load) {
-        let _ = (address, load);
-    }
-
-    /// A pipeline to `address` that was told of by [`Observer::started`] is gone, and nothing more is told of it.
-    fn ended(&self, address: &str) {
-        let _ = address;
-    }
-
-    /// The server at `address` answered a call with an error, whose row of the table is `refusal`.
-    fn refused(&self, address: &str, refusal: &Refusal, error: &ServerError) {
-        let _ = (address, refusal, error);
-    }
-
-    /// One runtime's circuit breaker before the server at `address` has changed.
-    fn circuit_changed(&self, address: &str, from: Circuit, to: Circuit) {
-        let _ = (address, from, to);
-    }
-}
-
-/// Observes nothing.
-impl Observer for () {}
-
-/// Why there is no connection. Cheap to clone: every call that waited gets one.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("no connection to redis at {address}: {reason}")]
-pub struct DialError {
-    address: Arc<str>,
-    kind: &'static str,
-    reason: Arc<str>,
-}
-
-impl DialError {
-    pub(super) const fn new(address: Arc<str>, kind: &'static str, reason: Arc<str>) -> Self {
-        Self { address, kind, reason }
-    }
-
-    /// Its word in metrics: that of the error by which Redis refused us, or `no_connection`.
-    #[must_use]
-    pub const fn kind(&self) -> &'static str {
-        self.kind
-    }
-}
+use super::endpoint::Target;
+use super::observer::{DialError, Observer};
 
 /// At most `connections` connections to one Redis, made when they are needed and kept until they
 /// break.

@@ -20,7 +20,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName}
 use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, RootCertStore, crypto};
 
 use super::files::{self, FileError, OneAtATime, Reread};
-use super::pool::Observer;
+use super::observer::Observer;
 
 /// The largest file of certificates or a key, in bytes: a bundle of all public authorities has a quarter
 /// of it.

@@ -17,7 +17,7 @@ use super::{Member, Shared, Trouble};
 use crate::store::redis::node::Node;
 use crate::store::redis::pause::{jittered, random};
 use crate::store::redis::pipeline::{Call, CallError, Options};
-use crate::store::redis::pool::{DialError, Endpoint, FileError, Observer};
+use crate::store::redis::{DialError, Endpoint, FileError, Observer};
 
 /// The pause between two rounds of questions while something is wrong. It doubles while that goes on.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
