@@ -1,10 +1,10 @@
 //! Redis: states that replicas share and that outlive a process, until they expire. [rd-1] [rd-2]
 //!
 //! Each decision is one call of one script, so that it is atomic and costs one round trip, which it shares with the
-//! other decisions in flight. Not here: connections (redis/pool.rs), what they tell (redis/observer.rs), what a call is (redis/call.rs), batching and
-//! deadlines (redis/pipeline.rs), when a failing Redis is left alone (redis/node.rs), what its errors mean
-//! (redis/refusal.rs), which node of a cluster a call goes to (redis/cluster.rs), and the format of calls and replies
-//! (redis/wire.rs).
+//! other decisions in flight. Not here: connections (redis/pool.rs), what they tell (redis/observer.rs), what a call is
+//! (redis/call.rs), batching and deadlines (redis/pipeline.rs), when a failing Redis is left alone (redis/node.rs), what
+//! its errors mean (redis/refusal.rs), which node of a cluster a call goes to (redis/cluster.rs), and the format of calls
+//! and replies (redis/wire.rs).
 
 mod advice;
 pub mod breaker;

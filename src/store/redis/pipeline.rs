@@ -744,9 +744,9 @@ fn refuse(waiting: &mut Waiting, error: ServerError, farewell: &mut Option<Strin
     waiting.answer(Err(CallError::Refused(error)));
 }
 
-/// Answers calls that one script call made. Where its error proves that nothing ran, and the connection stays, all of them go
-/// to `again`, where each gets its own answer: alone some would have been right, by another key, or because they write
-/// nothing. Returns whether they were put there.
+/// Answers calls that one script call made. Where its error proves that nothing ran, and the connection stays, all of
+/// them go to `again`, where each gets its own answer: alone some would have been right, by another key, or because they
+/// write nothing. Returns whether they were put there.
 fn answer_group(group: &mut [Waiting], answer: Value, again: &mut Vec<Waiting>, farewell: &mut Option<String>) -> bool {
     match answer {
         Value::ServerError(error) => {
