@@ -110,7 +110,7 @@ where
         runtimes.push((load.clone(), sender));
         let (life, health, limiter) = (life.clone(), health.clone(), limiter.clone());
         let done = supervisor.thread(&format!("grpc-{core}"), move || {
-            runtime.block_on(async {
+            let served = runtime.block_on(async {
                 let limits = RateLimits {
                     limiter: limiter(core),
                     bounds: options.bounds,
@@ -118,7 +118,10 @@ where
                     request_bytes: options.request_bytes,
                 };
                 serve(limits, load, &health, accepted, life).await
-            })
+            });
+            // Not by dropping it, which would wait for whoever waits for a name server or a dead disk.
+            runtime.shutdown_background();
+            served
         })?;
         serving.done.push(done);
     }

@@ -362,7 +362,9 @@ impl Limiter {
         }
         self.set_bounds(charges, None);
         let called = |decision: Result<Decision, StoreError>| {
-            self.observer.store_called(decision.as_ref().err().map(StoreError::kind), request.started.elapsed());
+            let error = decision.as_ref().err();
+            let took = error.is_none_or(StoreError::was_asked).then(|| request.started.elapsed());
+            self.observer.store_called(error.map(StoreError::kind), took);
             decision
         };
         // Nothing was charged where the store's clock and ours are on two sides of a boundary. Once more is enough, unless

@@ -125,6 +125,15 @@ impl StoreError {
     }
 }
 
+impl StoreError {
+    /// Whether a store, or its queue, was asked at all: how long that took tells nothing where it was not.
+    #[must_use]
+    pub fn was_asked(&self) -> bool {
+        const REFUSED_AT_ONCE: [&str; 3] = ["circuit_open", "queue_full", "no_node"];
+        !REFUSED_AT_ONCE.contains(&self.kind())
+    }
+}
+
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,9 +1,7 @@
 //! Requests over several slots or stores, and stores that give no answer: what stands afterwards, and what callers are
 //! told. Not in here: a real Redis Cluster (redis_cluster.rs) and a Redis in trouble (redis_faults.rs).
 
-#[path = "support/manual.rs"]
-#[allow(dead_code, unreachable_pub, reason = "a module of several test binaries, each of which uses a part of it")]
-mod manual;
+mod support;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -13,8 +11,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use manual::ManualClock;
 use parking_lot::Mutex;
+use support::manual::ManualClock;
 use weir::config::policy_file;
 use weir::engine::observer::{Silent, Tally};
 use weir::engine::{Charge, Decision, Limit, Mode, Observer, OnError, PolicySet, Take, Unit};
@@ -386,6 +384,7 @@ fn a_member_killed_between_reserve_and_undo_leaves_a_charge_and_never_admits_mor
 
 #[test]
 fn a_caller_who_goes_away_between_the_answers_of_two_slots_leaves_no_charge() {
+    let mut taken_back = 0;
     for seed in 0..50 {
         let bench = Bench::with(POLICY, Mode::Atomic, OnError::Error, seed);
         let (one, other) = (bench.value_in("gcra", 0), bench.value_in("gcra", 1));
@@ -410,12 +409,15 @@ fn a_caller_who_goes_away_between_the_answers_of_two_slots_leaves_no_charge() {
                 let (limiter, value) = (bench.limiter.clone(), value.to_owned());
                 async move { limiter.peek("shop", &[Entry { key: "gcra", value: &value }]).await.unwrap()[0].remaining }
             };
-            let undone = bench.heard.undone.lock().len();
+            let undone = bench.heard.undone.lock().clone();
             let left = (peeked(&one).await, peeked(&other).await);
             // A call that was made and not answered yet stands: nobody can prove it.
-            assert!(left.0 >= 2 && left.1 >= 2 && undone == 0, "{left:?} after {polls} polls");
+            assert!(left.0 >= 2 && left.1 >= 2, "{left:?} after {polls} polls");
+            assert!(undone.is_empty() || (undone == [true] && left.0 + left.1 >= 5), "{undone:?}, {left:?}");
         });
+        taken_back += bench.heard.undone.lock().len();
     }
+    assert!(taken_back > 0, "no caller left at the moment that this is about");
 }
 
 #[test]
@@ -590,6 +592,13 @@ fn without_a_store_a_denial_denies_and_nothing_else_is_charged() {
     assert_eq!((answer.denied, over), (true, vec![false, true, false]));
     assert!(answer.statuses.iter().all(|status| status.limit.is_none()));
     assert!(!bench.ask(&[("carries_on", "a", Take::Take(3))]).unwrap().denied, "the local store was not charged");
+}
+
+#[test]
+fn without_a_store_a_refund_is_never_denied() {
+    let bench = in_trouble(Mode::Atomic);
+    let answer = bench.ask(&[("denies", "a", Take::Give(1))]).unwrap();
+    assert_eq!((answer.denied, &answer.statuses[0]), (false, &Status::default()));
 }
 
 #[test]

@@ -2,15 +2,12 @@
 //! are from the store, asks once more, and has charged nothing before. Not in here: where a zone's days begin, which is
 //! tested beside the code.
 
-#[path = "support/manual.rs"]
-#[allow(dead_code, unreachable_pub, reason = "a module of several test binaries, each of which uses a part of it")]
-mod manual;
 mod support;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use manual::{ManualClock, charge, far};
+use support::manual::{ManualClock, charge, far};
 use support::redis::RedisServer;
 use weir::config::policy_file;
 use weir::engine::observer::Silent;
@@ -242,10 +239,10 @@ fn nothing_is_charged_where_no_window_holds_the_clock() {
         let store = machine.store(now);
         for mode in [Mode::Atomic, Mode::Independent] {
             for bounds in [past, future] {
-                let calendar = || Charge { bounds: Some(bounds), ..charge("calendar", &day, Take::Force(1), 0) };
+                let calendar = || Charge { bounds: Some(bounds), ..charge("calendar", &day, Take::Force(1)) };
                 let mut lists = vec![vec![calendar()]];
                 for other in &others {
-                    let other = || charge("other", other, Take::Force(1), 0);
+                    let other = || charge("other", other, Take::Force(1));
                     lists.push(vec![calendar(), other()]);
                     lists.push(vec![other(), calendar()]);
                     lists.push(vec![other(), calendar(), other()]);

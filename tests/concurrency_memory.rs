@@ -3,10 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
-#[allow(dead_code, unreachable_pub, reason = "each test binary uses a part of these")]
-mod support {
-    pub mod manual;
-}
+mod support;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
@@ -38,7 +35,7 @@ fn debt(burst: u32) -> Limit {
 }
 
 fn take(store: &Memory, keys: &[(&str, &Limit)], hits: u32) -> Decision {
-    let charges: Vec<_> = keys.iter().map(|(key, limit)| charge(key, limit, Take::Take(hits), 0)).collect();
+    let charges: Vec<_> = keys.iter().map(|(key, limit)| charge(key, limit, Take::Take(hits))).collect();
     answer(store.decide(&charges, Mode::Atomic, far()))
 }
 

@@ -4,15 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
-#[allow(dead_code, unreachable_pub, reason = "each test binary uses a part of these")]
-mod support {
-    pub mod arbitrary;
-    pub mod manual;
-    pub mod redis;
-    pub mod stores;
-    pub mod vectors;
-    pub mod wait;
-}
+mod support;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

@@ -3,10 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
-#[allow(dead_code, unreachable_pub, reason = "each test binary uses a part of these")]
-mod support {
-    pub mod manual;
-}
+mod support;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,7 +11,7 @@ use std::thread;
 
 use support::manual::{ManualClock, START_US, answer, charge, far};
 use weir::engine::observer::Silent;
-use weir::engine::{Algorithm, Hits, Limit, Mode, Observer, PolicySet, Take, Unit, Verdict};
+use weir::engine::{Algorithm, Charge, Hits, Limit, Mode, Observer, PolicySet, Take, Unit, Verdict};
 use weir::limiter::Tally;
 use weir::store::Store;
 use weir::store::memory::Memory;
@@ -61,7 +58,8 @@ impl Setup {
 }
 
 fn take(store: &Memory, key: &str, limit: &Limit, hits: u32, share: u32) -> Verdict {
-    answer(store.decide(&[charge(key, limit, Take::Take(hits), share)], Mode::Atomic, far())).outcomes[0].verdict
+    let charges = [Charge { share, ..charge(key, limit, Take::Take(hits)) }];
+    answer(store.decide(&charges, Mode::Atomic, far())).outcomes[0].verdict
 }
 
 fn is_stored(store: &Memory, key: &str, limit: &Limit) -> bool {
@@ -86,7 +84,7 @@ fn the_bound_is_never_passed() {
             let share = u32::try_from(i % 3).unwrap();
             take(&setup.store, &format!("k{i}"), &limit, share + 1, share);
             let pair = [format!("l{i}"), format!("r{i}")];
-            let charges = pair.each_ref().map(|key| charge(key, &limit, Take::Take(1), share));
+            let charges = pair.each_ref().map(|key| Charge { share, ..charge(key, &limit, Take::Take(1)) });
             answer(setup.store.decide(&charges, Mode::Atomic, far()));
             assert!(setup.store.keys().unwrap() <= keys_max as u64, "{keys_max}");
         }

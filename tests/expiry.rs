@@ -3,13 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
-#[allow(dead_code, unreachable_pub, reason = "each test binary uses a part of these")]
-mod support {
-    pub mod arbitrary;
-    pub mod manual;
-    pub mod redis;
-    pub mod wait;
-}
+mod support;
 
 use std::time::{Duration, Instant};
 

@@ -2,10 +2,12 @@
 
 mod support;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 
 use serde_json::{Value, json};
 use support::http::{self, Answer};
+use support::redis::RedisServer;
 use support::served::Served;
 use support::wait::{PATIENCE, until};
 
@@ -399,7 +401,7 @@ fn metrics_are_well_formed() {
     http::post_json(served.at.http, "/json", ANN).expect("an answer");
     let text = get(served.at.http, "/metrics").body;
     let mut typed = Vec::new();
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("# TYPE ") {
             let name = rest.split(' ').next().expect("a name");
@@ -416,6 +418,75 @@ fn metrics_are_well_formed() {
         }
     }
     assert!(typed.len() > 15, "{typed:?}");
+}
+
+/// What docs/operations.md says of each metric by its table and the sentence above that: its name, its labels, and with
+/// which stores it is there.
+#[test]
+fn metrics_are_those_of_the_page_for_operators() {
+    let documented = documented_metrics();
+    let memory = Served::start(POLICY, &[]);
+    http::post_json(memory.at.http, "/json", ANN).expect("an answer");
+    let mut expected = documented.clone();
+    expected.retain(|name, _| {
+        let is_of_redis = name.starts_with("weir_redis_") || name.starts_with("weir_deny_cache_");
+        !is_of_redis && name != "weir_store_errors_total"
+    });
+    assert_eq!(shown_metrics(memory.at.http), expected);
+
+    let mut redis = RedisServer::start();
+    let served = Served::start(POLICY, &["store=redis", &format!("redis.url={}", redis.url())]);
+    http::post_json(served.at.http, "/json", ANN).expect("an answer");
+    redis.kill();
+    // A kind of dial error has its line once it has happened.
+    let mut shown = until("a dial that fails", PATIENCE, || {
+        let shown = shown_metrics(served.at.http);
+        shown.contains_key("weir_redis_dial_errors_total").then_some(shown)
+    });
+    // Of the memory store, which was looked at above.
+    shown.entry("weir_keys".to_owned()).or_default();
+    assert_eq!(shown, documented);
+}
+
+/// The names of metrics, and those of their labels.
+type Labels = BTreeMap<String, BTreeSet<String>>;
+
+fn documented_metrics() -> Labels {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md")).expect("the page");
+    let (_, table) = page.split_once("| metric | labels |").expect("the table");
+    let words = |cell: &str| -> BTreeSet<String> { cell.split('`').skip(1).step_by(2).map(str::to_owned).collect() };
+    let mut metrics = Labels::new();
+    let mut labels = BTreeSet::new();
+    for row in table.lines().skip(2).take_while(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        if cells[2] != "the same" {
+            labels = words(cells[2]);
+        }
+        for name in words(cells[1]) {
+            assert!(metrics.insert(name, labels.clone()).is_none(), "twice: {row}");
+        }
+    }
+    metrics
+}
+
+fn shown_metrics(address: SocketAddr) -> Labels {
+    let text = get(address, "/metrics").body;
+    let mut metrics = Labels::new();
+    let mut name = "";
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            name = rest.split(' ').next().expect("a name");
+        } else if !line.starts_with('#') {
+            let labels = metrics.entry(name.to_owned()).or_default();
+            let (series, _) = line.rsplit_once(' ').expect("a value");
+            let mut parts: Vec<&str> = series.split("=\"").collect();
+            parts.pop();
+            // Each ends in a label, behind the brace or the value of the one before.
+            let names = parts.iter().filter_map(|part| part.rsplit(['{', ',']).next());
+            labels.extend(names.filter(|label| *label != "le").map(str::to_owned));
+        }
+    }
+    metrics
 }
 
 #[test]

@@ -3,12 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
-#[allow(dead_code, unreachable_pub, reason = "each test binary uses a part of these")]
-mod support {
-    pub mod arbitrary;
-    pub mod manual;
-    pub mod oracle;
-}
+mod support;
 
 use proptest::collection::vec;
 use proptest::prelude::{Strategy, any};

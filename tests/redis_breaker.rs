@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value, cmd};
 use support::redis::RedisServer;
-use support::wait::PATIENCE;
+use support::wait::{PATIENCE, eventually};
 use weir::store::redis::breaker::{Circuit, TRIALS};
 use weir::store::redis::node::Node;
 use weir::store::redis::pipeline::{Call, CallError, Options, Reason};
@@ -84,14 +84,13 @@ impl Rig {
 
     /// Waits for this circuit, and calls meanwhile if asked to.
     async fn becomes(&self, circuit: Circuit, calling: bool) {
-        let end = Instant::now() + PATIENCE;
-        while self.node.circuit() != circuit {
-            assert!(Instant::now() < end, "the circuit is {:?} and not {circuit:?}", self.node.circuit());
-            if calling {
+        eventually(&format!("the circuit to be {circuit:?}"), PATIENCE, async || {
+            if calling && self.node.circuit() != circuit {
                 let _ = self.call(TIMEOUT).await;
             }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+            self.node.circuit() == circuit
+        })
+        .await;
     }
 }
 

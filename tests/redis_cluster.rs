@@ -4,16 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
-#[allow(dead_code, unreachable_pub, reason = "each test binary uses a part of these")]
-mod support {
-    pub mod arbitrary;
-    pub mod cluster;
-    pub mod clustered;
-    pub mod manual;
-    pub mod proxy;
-    pub mod redis;
-    pub mod wait;
-}
+mod support;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -25,9 +16,9 @@ use proptest::collection::vec;
 use proptest::test_runner::TestRunner;
 use support::arbitrary::{bounds, config, fitting, limit, mode, role, take};
 use support::cluster::{Plan, RedisCluster, SLOTS};
-use support::clustered::{Load, SHORT, charge, daily, daily_log, hit, key_in, not_sent, open, store, until, used};
-use support::manual::{ManualClock, START_US};
-use support::wait::PATIENCE;
+use support::clustered::{Load, SHORT, daily, daily_log, hit, key_in, not_sent, open, store, used};
+use support::manual::{ManualClock, START_US, charge};
+use support::wait::{PATIENCE, eventually};
 use tokio::task::LocalSet;
 use weir::engine::observer::Silent;
 use weir::engine::{Charge, Limit, Mode, Receipt, Take};
@@ -379,7 +370,7 @@ async fn a_user_with_the_documented_rights_is_enough() {
 
     let store = open(vec![bare.with_login(Some("weir"), Some("falsch"))], |_| {});
     let error = store.ping(Instant::now() + SHORT).get().await;
-    until("the reason to be known", PATIENCE, async || {
+    eventually("the reason to be known", PATIENCE, async || {
         let error = hit(&store, a, &pace, SHORT).await.unwrap_err().to_string();
         assert!(!error.contains("falsch"), "{error}");
         error.contains("does not accept the user or the password")
@@ -404,7 +395,7 @@ async fn a_cluster_is_found_by_any_seed_that_lives() {
     let store = open(vec![dead], |_| {});
     assert_eq!(not_sent(hit(&store, "w1:{shop}", &limit, SHORT).await), "deadline", "still looking");
     assert!(begun.elapsed() >= SHORT);
-    until("it to be known that nobody answers", PATIENCE, async || {
+    eventually("it to be known that nobody answers", PATIENCE, async || {
         not_sent(hit(&store, "w1:{shop}", &limit, SHORT).await) == "no_connection"
     })
     .await;
@@ -486,7 +477,7 @@ async fn a_node_without_slots_is_left() {
     cluster.give_all(&rest, 0);
     // Any call to a slot that has moved shows that the map is out of date.
     let key = key_in(&store, |other| rest.contains(&other), 0);
-    until("the connections to close", PATIENCE, async || {
+    eventually("the connections to close", PATIENCE, async || {
         hit(&store, &key, &limit, PATIENCE).await.unwrap();
         !connected()
     })

@@ -3,22 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
-#[allow(dead_code, unreachable_pub, reason = "each test binary uses a part of these")]
-mod support {
-    pub mod cluster;
-    pub mod clustered;
-    pub mod proxy;
-    pub mod redis;
-    pub mod wait;
-}
+mod support;
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use redis::cmd;
 use support::cluster::{FAILOVER, Plan, RedisCluster};
-use support::clustered::{Load, SHORT, daily, hit, key_in, not_sent, open, plenty, store, until, used, used_soon};
-use support::wait::PATIENCE;
+use support::clustered::{Load, SHORT, daily, hit, key_in, not_sent, open, plenty, store, used, used_soon};
+use support::wait::{PATIENCE, eventually, until};
 use tokio::task::{JoinSet, LocalSet};
 use weir::store::{Store, StoreError};
 
@@ -42,7 +35,7 @@ async fn a_planned_failover_under_load_loses_and_doubles_nothing() {
         .run_until(async {
             load.more(500).await;
             cluster.ok(3, &["CLUSTER", "FAILOVER"]);
-            until("the replica to be master", FAILOVER, async || cluster.is_master(3)).await;
+            eventually("the replica to be master", FAILOVER, async || cluster.is_master(3)).await;
             load.more(500).await;
             load.finish(tasks).await;
         })
@@ -67,7 +60,7 @@ async fn a_dead_master_costs_only_its_own_slots_until_its_replica_takes_over() {
     }
     // What the replica has not heard of yet would be forgotten.
     let (mut master, mut replica) = (cluster.connect(0), cluster.connect(3));
-    support::wait::until("the charge to be replicated", PATIENCE, || {
+    until("the charge to be replicated", PATIENCE, || {
         let told = |node: &mut redis::Connection| -> String { cmd("INFO").arg("replication").query(node).unwrap() };
         let offset = |info: &str, name: &str| {
             let line = info.lines().find(|line| line.starts_with(name)).unwrap();
@@ -103,7 +96,7 @@ async fn a_dead_master_costs_only_its_own_slots_until_its_replica_takes_over() {
 
     // The old master comes back as a replica; it is not asked any more.
     cluster.nodes[0].restart();
-    support::wait::until("the old master to follow", FAILOVER, || (!cluster.is_master(0)).then_some(()));
+    until("the old master to follow", FAILOVER, || (!cluster.is_master(0)).then_some(()));
     for key in kept.iter().chain([&lost]) {
         assert!(hit(&store, key, &limit, PATIENCE).await.unwrap());
     }
@@ -137,8 +130,8 @@ async fn a_node_lost_without_a_replica_silences_the_cluster_until_it_is_back() {
     assert!(store.ping(Instant::now() + SHORT).get().await.is_err(), "not all slots are served");
 
     cluster.nodes[2].restart();
-    until("the node to be used again", FAILOVER, async || hit(&store, &lost, &limit, SHORT).await.is_ok()).await;
-    until("the others too", FAILOVER, async || used_soon(&store, &kept, &limit).await.is_some()).await;
+    eventually("the node to be used again", FAILOVER, async || hit(&store, &lost, &limit, SHORT).await.is_ok()).await;
+    eventually("the others too", FAILOVER, async || used_soon(&store, &kept, &limit).await.is_some()).await;
     assert_eq!(used(&store, &kept, &limit).await, charged, "what was refused was not charged");
     store.ping(Instant::now() + PATIENCE).get().await.unwrap();
 }
@@ -175,10 +168,12 @@ async fn a_call_whose_answer_is_lost_is_sent_to_no_node_again() {
     assert!(sent > 0);
     // Each was in its socket before the connection was given up: Redis runs it, once, and the other node's as well.
     let ran = || cluster.runs("evalsha") - before;
-    support::wait::until("what was sent to run", PATIENCE, || (ran() >= u64::from(sent + CALLS)).then_some(()));
+    until("what was sent to run", PATIENCE, || (ran() >= u64::from(sent + CALLS)).then_some(()));
     cluster.proxies[1].swallow(false);
-    until("the node to be pinged again", PATIENCE, async || store.ping(Instant::now() + SHORT).get().await.is_ok())
-        .await;
+    eventually("the node to be pinged again", PATIENCE, async || {
+        store.ping(Instant::now() + SHORT).get().await.is_ok()
+    })
+    .await;
     assert_eq!(ran(), u64::from(sent + CALLS));
     assert_eq!(used(&store, &key, &limit).await, 1 + sent);
 
@@ -189,7 +184,7 @@ async fn a_call_whose_answer_is_lost_is_sent_to_no_node_again() {
         Err(StoreError::Unknown(failure)) => assert_eq!(failure.kind, "broken"),
         answer => panic!("{answer:?}"),
     }
-    until("the node to be used again", PATIENCE, async || used_soon(&store, &key, &limit).await.is_some()).await;
+    eventually("the node to be used again", PATIENCE, async || used_soon(&store, &key, &limit).await.is_some()).await;
     assert_eq!(used(&store, &key, &limit).await, sure + 1);
 }
 
@@ -207,7 +202,7 @@ async fn the_breaker_of_one_node_leaves_the_others_alone() {
     cluster.nodes[1].kill();
     let local = LocalSet::new();
     let tripped = local.run_until(async {
-        until("the breaker to open", PATIENCE, async || {
+        eventually("the breaker to open", PATIENCE, async || {
             let mut calls = JoinSet::new();
             for _ in 0..30 {
                 let (store, lost, limit) = (store.clone(), lost.clone(), limit.clone());
@@ -224,5 +219,5 @@ async fn the_breaker_of_one_node_leaves_the_others_alone() {
     tripped.await;
     assert!(hit(&store, &kept, &limit, SHORT).await.unwrap());
     cluster.nodes[1].restart();
-    until("the node to be used again", FAILOVER, async || hit(&store, &lost, &limit, SHORT).await.is_ok()).await;
+    eventually("the node to be used again", FAILOVER, async || hit(&store, &lost, &limit, SHORT).await.is_ok()).await;
 }

@@ -3,16 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
-#[allow(dead_code, unreachable_pub, reason = "each test binary uses a part of these")]
-mod support {
-    pub mod cluster;
-    pub mod http;
-    pub mod process;
-    pub mod proxy;
-    pub mod redis;
-    pub mod rls;
-    pub mod wait;
-}
+mod support;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -19,9 +19,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use redis::ServerError;
+use support::manual::charge;
 use support::redis::RedisServer;
 use support::wait::{PATIENCE, until};
-use weir::engine::{Algorithm, Anchor, Charge, Limit, Mode, Refill, Role, Take, Window};
+use weir::engine::{Algorithm, Anchor, Limit, Mode, Refill, Take, Window};
 use weir::store::redis::breaker::{Circuit, TRIALS};
 use weir::store::redis::pipeline::Options;
 use weir::store::redis::refusal::{After, Blame, Proof, REFUSALS, Refusal};
@@ -74,10 +75,6 @@ fn limit() -> Limit {
     // A window that does not end while the test runs.
     let day = Window::from_micros(86_400_000_000).unwrap();
     Limit::new(REQUESTS, day, Algorithm::FixedWindow { anchor: Anchor::FirstHit }).unwrap()
-}
-
-fn charge<'a>(key: &'a str, limit: &'a Limit, take: Take) -> Charge<'a> {
-    Charge { key, limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None }
 }
 
 impl Rig {

@@ -38,7 +38,7 @@ const MEMORY_MORE_KIB: u64 = 8 << 10;
 /// An operator sees one warning when decisions begin to go by `on_error`, `weir_on_error_total` by action and
 /// `weir_store_errors_total` by kind grow, /readyz stay 200, and one line with the counts when Redis answers again.
 #[test]
-fn a_redis_that_is_killed_and_comes_back() {
+fn a_redis_that_is_killed_is_used_again_by_itself_when_it_is_back() {
     let mut redis = RedisServer::start();
     let shop = Shop::open(&redis.url(), &[PATIENT]);
     shop.assert_exact("before");
@@ -74,7 +74,7 @@ fn a_redis_that_is_killed_and_comes_back() {
 /// An operator sees what the test before saw. Callers wait for the deadline until the breakers open, and no longer than
 /// those of a healthy weir after that; weir needs no more memory and no more connections than before.
 #[test]
-fn a_redis_that_is_stopped_and_goes_on() {
+fn a_redis_that_is_stopped_keeps_nobody_waiting_and_is_used_again_by_itself() {
     let seconds = std::env::var("WEIR_FREEZE_SECONDS").map_or(FREEZE_SECONDS, |seconds| seconds.parse().unwrap());
     let redis = RedisServer::start();
     let shop = Shop::open(&redis.url(), &[]);
@@ -136,7 +136,7 @@ fn usual_p99(samples: &[Sample]) -> Duration {
 /// An operator sees `weir_store_errors_total{kind="readonly"}` grow, and connections that are dropped for READONLY: where
 /// the name leads now, there may be the new master. Callers are told that nothing was charged, and it was not.
 #[test]
-fn a_master_that_becomes_a_replica_and_a_master_again() {
+fn a_master_that_becomes_a_replica_charges_nothing_and_is_used_again_as_a_master() {
     let redis = RedisServer::start();
     let shop = Shop::open(&redis.url(), &[PATIENT, "log.level=info,weir::app=debug"]);
     let load = shop.load();
@@ -162,7 +162,7 @@ fn a_master_that_becomes_a_replica_and_a_master_again() {
 
 /// An operator sees a warning that says why there is no connection, and neither the old password nor the new one.
 #[test]
-fn a_password_that_is_changed_under_a_running_weir() {
+fn a_password_that_is_changed_is_warned_about_and_never_shown() {
     const OLD: &str = "the-old-one";
     const NEW: &str = "the-new-one";
     let redis = RedisServer::start_with(Some(OLD), &[]);
@@ -193,7 +193,7 @@ fn a_password_that_is_changed_under_a_running_weir() {
 /// An operator sees /readyz at 503 until the wait is over, then a warning that weir is ready without its store, and
 /// /readyz at 200 from then on, with `"answered": false` until Redis has answered for the first time.
 #[test]
-fn a_redis_that_is_not_there_yet() {
+fn a_redis_that_is_not_there_yet_delays_readiness_for_a_while_and_is_found_later() {
     let mut redis = RedisServer::start();
     redis.kill();
     let shop = Shop::opening(&redis.url(), &[PATIENT, "redis.ready_after=3s"]);

@@ -39,7 +39,7 @@ const LOST: usize = 3;
 /// what became of them. Then dials fail, with a warning that says for how long there was no answer, until the line is
 /// back; that the old connections are dead makes no difference to anybody.
 #[test]
-fn a_line_that_goes_dead_without_a_word() {
+fn a_line_that_goes_dead_without_a_word_is_used_again_by_itself() {
     let redis = RedisServer::start();
     let proxy = Proxy::start(redis.port());
     let shop = Shop::open(&proxy.url(), &["redis.timeout=100ms", "redis.connect_timeout=200ms"]);
@@ -68,7 +68,7 @@ fn a_line_that_goes_dead_without_a_word() {
 /// An operator who runs one weir with the default deadline, and one with a longer one, sees the first decide by
 /// `on_error`, its breakers open and never tried for longer than a probe, and the second do its work.
 #[test]
-fn a_line_that_is_slower_than_the_deadline() {
+fn a_line_that_is_slower_than_the_deadline_serves_who_waits_longer() {
     let redis = RedisServer::start();
     let proxy = Proxy::start(redis.port());
     let hasty = Shop::open(&proxy.url(), &["redis.key_prefix=hasty:"]);
@@ -98,7 +98,7 @@ fn a_line_that_is_slower_than_the_deadline() {
 /// An operator sees `weir_store_errors_total` of kind `broken`. Each caller whose answer was cut is told
 /// DEADLINE_EXCEEDED, on which nobody tries again, and was charged once: the call was not sent again.
 #[test]
-fn answers_that_are_cut_in_the_middle() {
+fn answers_that_are_cut_in_the_middle_charge_nothing_twice() {
     let redis = RedisServer::start();
     let proxy = Proxy::start(redis.port());
     let shop = Shop::open(&proxy.url(), &[PATIENT, "runtime.cores=1", "redis.pool_size=1"]);
@@ -118,7 +118,7 @@ fn answers_that_are_cut_in_the_middle() {
 /// An operator sees `weir_store_errors_total` of kind `deadline`, although Redis does all that it is asked: it has charged
 /// each of those callers once, and none of them twice.
 #[test]
-fn answers_that_are_lost_under_load() {
+fn answers_that_are_lost_under_load_charge_nothing_twice() {
     let redis = RedisServer::start();
     let proxy = Proxy::start(redis.port());
     let shop = Shop::open(&proxy.url(), &["redis.timeout=100ms", "redis.breaker.error_percent=0"]);

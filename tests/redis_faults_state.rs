@@ -34,7 +34,7 @@ const BALLAST_BYTES: &str = "33554432";
 /// An operator sees `script|load` in Redis' own statistics, and nothing in weir's: no request was held up by it, none
 /// was decided by anything but Redis, and each was charged once.
 #[test]
-fn scripts_that_are_flushed_under_load() {
+fn scripts_that_are_flushed_under_load_are_loaded_again_and_charge_nothing_twice() {
     let redis = RedisServer::start();
     let shop = Shop::open(&redis.url(), &["redis.timeout=2s"]);
     let load = shop.load();
@@ -54,7 +54,7 @@ fn scripts_that_are_flushed_under_load() {
 /// An operator sees nothing in weir: nothing has failed. Each limit starts anew, by the second at the latest in which a
 /// denial is known again without Redis.
 #[test]
-fn states_that_are_flushed_under_load() {
+fn states_that_are_flushed_under_load_begin_anew_and_nothing_fails() {
     let redis = RedisServer::start();
     let shop = Shop::open(&redis.url(), &["redis.timeout=2s", "deny_cache.max_age=100ms"]);
     let load = shop.load();
@@ -76,7 +76,7 @@ fn states_that_are_flushed_under_load() {
 /// is decided by `on_error`, whether its key is known or new; a key that is over its limit is denied by Redis all along,
 /// which writes nothing for that.
 #[test]
-fn a_redis_that_runs_out_of_memory() {
+fn a_redis_that_runs_out_of_memory_charges_nothing_and_still_denies() {
     let redis = RedisServer::start_with(None, &["--maxmemory-policy", "noeviction"]);
     let shop = Shop::open(&redis.url(), &[PATIENT, "redis.breaker.error_percent=0", "deny_cache.max_age=0s"]);
     let mut client = rls::Client::connect(shop.weir.grpc);
@@ -130,7 +130,7 @@ const REPLICAS: usize = 3;
 /// An operator who has Redis persist each write sees, whatever happens to Redis, no limit exceeded, by however many
 /// replicas: what is missing at most are requests whose end is unknown, told DEADLINE_EXCEEDED.
 #[test]
-fn three_replicas_and_a_redis_that_restarts_from_its_log() {
+fn three_replicas_exceed_no_limit_on_a_redis_that_restarts_from_its_log() {
     const LIMITED: [&str; 2] = ["kept", "logged"];
     let mut redis = RedisServer::start_with(None, &["--appendonly", "yes", "--appendfsync", "always"]);
     let settings = [PATIENT, "deny_cache.max_age=0s"];
@@ -198,7 +198,7 @@ fn values_of(number: usize) -> [usize; 2] {
 /// and in `weir_undone_total{result="unconfirmed"}` for how many of them it is not known whether their charge was taken
 /// back. Neither limit is exceeded by one request, and no more charges stand than that says.
 #[test]
-fn a_second_redis_that_is_killed_between_a_charge_and_its_return() {
+fn a_second_redis_that_is_killed_leaves_no_more_charges_than_are_unconfirmed() {
     let first = RedisServer::start();
     let mut second = RedisServer::start_with(None, &["--appendonly", "yes", "--appendfsync", "always"]);
     let proxy = Proxy::start(second.port());

@@ -9,11 +9,10 @@ mod support;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use support::manual::charge;
 use support::redis::RedisServer;
 use tokio::runtime::Runtime;
-use weir::engine::{
-    Algorithm, Anchor, Charge, Decision, Limit, Mode, Precision, Refill, Role, State, Take, Unit, Verdict,
-};
+use weir::engine::{Algorithm, Anchor, Charge, Decision, Limit, Mode, Precision, Refill, State, Take, Unit, Verdict};
 use weir::store::redis::merge::{MERGE_MAX, MERGE_MAX_MAX};
 use weir::store::redis::pipeline::Options;
 use weir::store::redis::{Endpoint, Redis};
@@ -38,10 +37,6 @@ fn store(server: &RedisServer, runtime: &Runtime, prefix: &str, merge_max: usize
 
 fn per_hour(requests: u32) -> Limit {
     Limit::per_unit(requests, Unit::Hour)
-}
-
-fn charge<'a>(key: &'a str, limit: &'a Limit, take: Take) -> Charge<'a> {
-    Charge { key, limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None }
 }
 
 async fn decide(store: &Redis, charge: Charge<'_>, mode: Mode) -> Result<Decision, StoreError> {

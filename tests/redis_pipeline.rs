@@ -11,11 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value, cmd};
 use support::proxy::Proxy;
 use support::redis::RedisServer;
-use support::wait::PATIENCE;
+use support::wait::{PATIENCE, eventually};
 use weir::store::redis::pipeline::{Call, CallError, Load, Options, Pipeline, Reason, Script};
 use weir::store::redis::pool::REPLIES_BYTES_MAX;
 use weir::store::redis::{DialError, Endpoint, Observer};
@@ -126,15 +125,6 @@ impl Setup {
         while self.call(cmd("PING"), SHORT).await.is_err() {
             assert!(Instant::now() < end, "no answer from a Redis that is back");
         }
-    }
-}
-
-/// Waits, without blocking the runtime, until `look` says yes.
-async fn until(what: &str, mut look: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !look() {
-        assert!(Instant::now() < end, "waited {PATIENCE:?} in vain for {what}");
-        tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
@@ -325,7 +315,7 @@ async fn a_full_queue_refuses_at_once() {
             pipeline.call(Call::command(incr("n")), deadline).await
         });
     }
-    until("three calls to wait", || setup.tally.waiting() == 3).await;
+    eventually("three calls to wait", PATIENCE, async || setup.tally.waiting() == 3).await;
     // Answered when first asked, with no wait at all.
     let answer = tokio::time::timeout(Duration::ZERO, setup.call(incr("n"), PATIENCE)).await;
     let reason = not_sent(answer.unwrap());
@@ -346,7 +336,7 @@ async fn a_call_that_is_given_up_while_it_waits_is_not_sent() {
     let pipeline = setup.pipeline.clone();
     let deadline = Instant::now() + PATIENCE;
     let given_up = tokio::spawn(async move { pipeline.call(Call::command(incr("a")), deadline).await });
-    until("the call to wait", || setup.tally.waiting() == 1).await;
+    eventually("the call to wait", PATIENCE, async || setup.tally.waiting() == 1).await;
     given_up.abort();
     assert!(given_up.await.unwrap_err().is_cancelled());
     assert_eq!(setup.tally.waiting(), 0);
@@ -401,7 +391,7 @@ async fn a_call_to_a_frozen_redis_ends_at_its_deadline_and_runs_at_most_once() {
     setup.recovered().await;
     // The request was in the socket before the connection closed: Redis reads it, once.
     let runs = || server.runs("incr");
-    until("the call to run", || runs() == 1).await;
+    eventually("the call to run", PATIENCE, async || runs() == 1).await;
     setup.recovered().await;
     assert_eq!(runs(), 1);
     assert_eq!(
@@ -652,84 +642,5 @@ async fn dropping_the_pipeline_ends_its_tasks_and_connections() {
     };
     assert!(connected());
     drop(setup);
-    until("the connections to close", || !connected()).await;
-}
-
-/// Not a test: prints how many trivial EVALSHA calls a second some callers make on one thread, and what
-/// they cost this process, through the pipeline and through redis' own multiplexed connection.
-///
-/// `cargo test --release --test redis_pipeline -- --ignored --nocapture throughput`
-#[test]
-#[ignore = "a measurement"]
-fn throughput() {
-    let server = RedisServer::start();
-    for callers in [1, 64, 256] {
-        for connections in [1, 2, 4] {
-            let setup = async || start(&server.url(), |options| options.connections = connections);
-            let name = format!("pipeline, {connections} connections");
-            measure(&name, callers, setup, async |setup: Arc<Setup>, key| {
-                let call = Call::script(&COUNT, &[key], &["1"]);
-                let deadline = Instant::now() + Duration::from_secs(1);
-                setup.pipeline.call(call, deadline).await.unwrap()
-            });
-        }
-        let connect = async || {
-            let client = redis::Client::open(server.url()).unwrap();
-            client.get_multiplexed_async_connection().await.unwrap()
-        };
-        measure("multiplexed connection", callers, connect, async |connection: Arc<MultiplexedConnection>, key| {
-            let mut command = cmd("EVALSHA");
-            command.arg(COUNT.sha1()).arg(1).arg(key).arg("1");
-            let mut connection = MultiplexedConnection::clone(&connection);
-            connection.send_packed_command(&command).await.unwrap()
-        });
-    }
-}
-
-/// Has `callers` make one call after the other on a runtime of one thread, and prints the rate.
-fn measure<T: 'static>(
-    name: &str,
-    callers: usize,
-    setup: impl AsyncFnOnce() -> T,
-    call: impl AsyncFn(Arc<T>, &str) -> Value + Copy + 'static,
-) {
-    const CALLS_OF_EACH: usize = 2_000;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    tokio::task::LocalSet::new().block_on(&runtime, async {
-        let shared = Arc::new(setup().await);
-        // The connection and the script are there before the clock runs.
-        call(shared.clone(), "warm").await;
-        let (begun, cpu) = (Instant::now(), cpu_time());
-        let mut tasks = Vec::new();
-        for caller in 0..callers {
-            let shared = shared.clone();
-            tasks.push(tokio::task::spawn_local(async move {
-                let key = format!("key:{caller}");
-                for _ in 0..CALLS_OF_EACH {
-                    let value = call(shared.clone(), &key).await;
-                    assert!(matches!(value, Value::Int(_)), "{value:?}");
-                }
-            }));
-        }
-        for task in tasks {
-            task.await.unwrap();
-        }
-        let (took, cpu) = (begun.elapsed(), cpu_time() - cpu);
-        let calls = (callers * CALLS_OF_EACH) as u128;
-        println!(
-            "{callers:>4} callers, {name:<24} {:>7} calls/s, {:>6} ns of our CPU a call",
-            calls * 1_000_000 / took.as_micros(),
-            cpu.as_nanos() / calls
-        );
-    });
-}
-
-/// The CPU time that the living threads of this process have used, by Linux' schedstat.
-fn cpu_time() -> Duration {
-    let mut nanos = 0;
-    for thread in std::fs::read_dir("/proc/self/task").unwrap() {
-        let stat = std::fs::read_to_string(thread.unwrap().path().join("schedstat")).unwrap();
-        nanos += stat.split(' ').next().unwrap().parse::<u64>().unwrap();
-    }
-    Duration::from_nanos(nanos)
+    eventually("the connections to close", PATIENCE, async || !connected()).await;
 }

@@ -62,7 +62,7 @@ fn check_decides(weir: &Weir) {
 }
 
 #[test]
-fn tcp_with_a_database_a_password_and_a_prefix() {
+fn redis_is_reached_by_tcp_with_a_database_a_password_and_a_prefix() {
     let server = RedisServer::start_with(Some("geheim"), &[]);
     let weir = serve(&format!("{}/3", server.url()), &["redis.key_prefix=eu:".to_owned()]);
     check_decides(&weir);
@@ -73,7 +73,7 @@ fn tcp_with_a_database_a_password_and_a_prefix() {
 }
 
 #[test]
-fn a_unix_socket() {
+fn redis_is_reached_by_a_unix_socket() {
     let server = RedisServer::start_with(Some("geheim"), &[]);
     let weir = serve(&format!("redis+unix://{}?db=2&pass=geheim", server.socket().display()), &[]);
     check_decides(&weir);
@@ -82,7 +82,7 @@ fn a_unix_socket() {
 }
 
 #[test]
-fn tls_with_a_private_authority_a_client_certificate_and_another_name() {
+fn redis_is_reached_by_tls_with_a_private_authority_a_client_certificate_and_another_name() {
     let authority = Authority::new("weir's tests");
     let server = RedisServer::start_with(Some("geheim"), &[]);
     let port = authority.secure(&server, &authority.server("redis", &["redis.internal"]), "yes");

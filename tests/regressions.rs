@@ -3,19 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
-#[allow(dead_code, unreachable_pub, reason = "each test binary uses a part of these")]
-mod support {
-    pub mod manual;
-    pub mod redis;
-    pub mod stores;
-    pub mod wait;
-}
+mod support;
 
-use support::manual::START_US;
+use support::manual::{START_US, charge};
 use support::redis::RedisServer;
 use support::stores::Stores;
 use weir::engine::{
-    Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Outcome, Precision, Refill, Role, Take, Verdict, Window,
+    Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Outcome, Precision, Refill, Take, Verdict, Window,
 };
 
 const SECOND_US: Micros = 1_000_000;
@@ -41,10 +35,6 @@ fn all(requests: u32, window_us: Micros) -> Vec<Limit> {
 
 fn limit(requests: u32, window_us: Micros, algorithm: Algorithm) -> Limit {
     Limit::new(requests, Window::from_micros(window_us).unwrap(), algorithm).unwrap()
-}
-
-fn charge<'a>(key: &'a str, limit: &'a Limit, take: Take) -> Charge<'a> {
-    Charge { key, limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None }
 }
 
 /// One decision, which engine, memory and Redis agree on.

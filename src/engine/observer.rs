@@ -17,8 +17,9 @@ pub trait Observer: Send + Sync {
         let _ = (result, took);
     }
 
-    /// A store answered from elsewhere, or failed to, after so long. `error` names the failure in one word.
-    fn store_called(&self, error: Option<&'static str>, took: Duration) {
+    /// A store answered from elsewhere, or failed to, after so long; no time where it was not even asked. `error` names the
+    /// failure in one word.
+    fn store_called(&self, error: Option<&'static str>, took: Option<Duration>) {
         let _ = (error, took);
     }
 

@@ -14,8 +14,11 @@ use tokio::task::JoinHandle;
 
 use super::plan::{Decided, Plan, Planned};
 use super::{DenyCache, Limiter, Request};
-use crate::engine::{Bounds, Charge, Decision, Limit, Mode, OnError, Outcome, Receipt, Role, Take, Verdict};
+use crate::engine::{Bounds, Charge, Decision, Limit, Mode, Observer, OnError, Outcome, Receipt, Role, Take, Verdict};
 use crate::store::{Failure, Store, StoreError, Undo};
+
+/// The part of a request's time that is kept for taking back what must not stand: a quarter.
+const UNDO_SHARE: u32 = 4;
 
 /// A decision that was put together.
 #[derive(Default)]
@@ -77,12 +80,17 @@ impl Limiter {
     ) -> Result<Resolved<'a>, StoreError> {
         let refunds = Refunds::of(request.mode, charges);
         let mut pieces = match failed {
-            None => self.reserve(request, charges, refunds).await,
+            None => {
+                let now = Instant::now();
+                let kept = request.deadline.saturating_duration_since(now) / UNDO_SHARE;
+                let reserving = Request { deadline: request.deadline - kept, ..*request };
+                self.reserve(&reserving, charges, refunds).await
+            }
             Some(error) => Pieces {
                 outcomes: vec![None; charges.len()],
                 denied: false,
                 failures: vec![((0..charges.len()).collect(), error)],
-                reserved: Reserved::default(),
+                reserved: self.reserved(),
                 is_final: false,
                 held_back: Vec::new(),
             },
@@ -139,7 +147,7 @@ impl Limiter {
             outcomes: vec![None; charges.len()],
             denied: false,
             failures: Vec::new(),
-            reserved: Reserved::new(self.options.deny_cache.clone(), self.options.budget),
+            reserved: self.reserved(),
             is_final: false,
             held_back: Vec::new(),
         };
@@ -216,8 +224,10 @@ impl Limiter {
                 }
                 match action {
                     OnError::Error => is_error = true,
-                    // A rule that only watches denies nobody.
-                    OnError::Deny if charges[i].role != Role::Shadow => denied_groups |= 1 << group,
+                    // A rule that only watches denies nobody, and what is given back is never over.
+                    OnError::Deny if charges[i].role != Role::Shadow && !is_refund(&charges[i]) => {
+                        denied_groups |= 1 << group;
+                    }
                     OnError::Local => local.push(i),
                     OnError::Deny | OnError::Allow => {}
                 }
@@ -235,9 +245,15 @@ impl Limiter {
             return Ok(denied_groups);
         }
         let mut alone: Vec<Charge<'a>> = local.iter().map(|&i| charges[i].clone()).collect();
+        // Quota limits are judged together with those that other stores have answered.
+        alone.iter_mut().filter(|charge| is_quota(charge)).for_each(|charge| charge.role = Role::Shadow);
         let decision = self.ask_now(store, request, &mut alone)?;
         pieces.denied |= decision.denied;
-        for (i, outcome) in local.into_iter().zip(decision.outcomes) {
+        let stands = request.mode == Mode::Atomic && !decision.denied;
+        for ((i, charge), outcome) in local.into_iter().zip(&alone).zip(decision.outcomes) {
+            if let (Take::Take(_), Some(receipt), true) = (charges[i].take, outcome.receipt, stands) {
+                pieces.reserved.add(store, charge, receipt);
+            }
             pieces.outcomes[i] = Some(outcome);
         }
         Ok(denied_groups)
@@ -251,6 +267,7 @@ impl Limiter {
             part.charges = part.at.iter().map(|&at| charges[at].clone()).collect();
         }
         parts.retain(|part| !part.at.is_empty());
+        let request = &Request { started: Instant::now(), ..*request };
         let ask = async |mut part: Part<'a>| {
             let decision = self.ask(part.store, request, &mut part.charges).await;
             (part.at, decision)
@@ -263,19 +280,26 @@ impl Limiter {
         }
     }
 
+    fn reserved(&self) -> Reserved {
+        Reserved {
+            charges: Vec::new(),
+            deny_cache: self.options.deny_cache.clone(),
+            observer: self.observer.clone(),
+            budget: self.options.budget,
+        }
+    }
+
     /// Takes back what stands, and waits for that as long as the request may. Answers whether nothing stands any more,
     /// for certain.
     async fn take_back(&self, request: &Request<'_, '_>, reserved: &mut Reserved) -> bool {
         let Some(undoing) = reserved.undo() else {
             return true;
         };
-        let undone = match tokio::time::timeout_at(request.deadline.into(), undoing).await {
+        match tokio::time::timeout_at(request.deadline.into(), undoing).await {
             Ok(Ok(undone)) => undone,
             // It goes on without us, or its runtime ends.
             Ok(Err(_)) | Err(_) => false,
-        };
-        self.observer.undone(undone);
-        undone
+        }
     }
 }
 
@@ -290,7 +314,7 @@ enum Refunds {
 
 impl Refunds {
     fn of(mode: Mode, charges: &[Charge<'_>]) -> Self {
-        let can_deny = |charge: &Charge<'_>| charge.role != Role::Shadow && !matches!(charge.take, Take::Give(_));
+        let can_deny = |charge: &Charge<'_>| charge.role != Role::Shadow && !is_refund(charge);
         if mode == Mode::Atomic && charges.iter().any(can_deny) { Self::Last } else { Self::AtOnce }
     }
 }
@@ -299,11 +323,16 @@ fn is_quota(charge: &Charge<'_>) -> bool {
     charge.role == Role::Quota
 }
 
-/// Whether there are quota limits and all of those that answered are over. [dc-3]
+/// Whether a charge gives hits back.
+fn is_refund(charge: &Charge<'_>) -> bool {
+    matches!(charge.take, Take::Give(_))
+}
+
+/// Whether there are quota limits and all of them are over. One that was let pass without an answer is not. [dc-3]
 fn quotas_are_over(charges: &[Charge<'_>], outcomes: &[Option<Outcome>]) -> bool {
-    let quotas = charges.iter().zip(outcomes).filter(|(charge, _)| is_quota(charge));
-    let mut verdicts = quotas.filter_map(|(_, outcome)| outcome.as_ref()).map(|outcome| outcome.verdict).peekable();
-    verdicts.peek().is_some() && verdicts.all(Verdict::is_over)
+    let mut quotas = charges.iter().zip(outcomes).filter(|(charge, _)| is_quota(charge)).peekable();
+    let is_over = |outcome: &Outcome| outcome.verdict.is_over();
+    quotas.peek().is_some() && quotas.all(|(_, outcome)| outcome.as_ref().is_some_and(is_over))
 }
 
 /// Of several failures the one that says least about what was charged.
@@ -320,18 +349,20 @@ fn worst(failures: Vec<(Vec<usize>, StoreError)>) -> StoreError {
 /// The same failure, where something else of the request may still be charged.
 fn as_unknown(error: StoreError) -> StoreError {
     match error {
-        StoreError::NotSent(failure) => StoreError::Unknown(failure),
-        StoreError::Rewindow { .. } => StoreError::Unknown(Failure { kind: error.kind(), message: error.to_string() }),
         StoreError::Unknown(_) => error,
+        error => {
+            let message = format!("a part of the request was not decided: {error}; another part was");
+            StoreError::Unknown(Failure { kind: error.kind(), message })
+        }
     }
 }
 
 /// Charges that stand until the whole request is known to pass. Dropped before that (its caller has gone, say), they are
 /// taken back all the same.
-#[derive(Default)]
 struct Reserved {
     charges: Vec<Taken>,
     deny_cache: Option<Arc<DenyCache>>,
+    observer: Arc<dyn Observer>,
     /// How long taking back may take.
     budget: Duration,
 }
@@ -345,10 +376,6 @@ struct Taken {
 }
 
 impl Reserved {
-    fn new(deny_cache: Option<Arc<DenyCache>>, budget: Duration) -> Self {
-        Self { charges: Vec::new(), deny_cache, budget }
-    }
-
     fn add(&mut self, store: &Arc<dyn Store>, charge: &Charge<'_>, receipt: Receipt) {
         self.charges.push(Taken {
             store: store.clone(),
@@ -374,8 +401,10 @@ impl Reserved {
         let runtime = Handle::try_current().ok()?;
         let charges = std::mem::take(&mut self.charges);
         let (deny_cache, deadline) = (self.deny_cache.clone(), Instant::now() + self.budget);
+        let observer = self.observer.clone();
         Some(runtime.spawn(async move {
             let undone = undo_all(&charges, deadline).await;
+            observer.undone(undone);
             // What was denied meanwhile may have been denied because of these charges.
             if let Some(cache) = deny_cache {
                 charges.iter().for_each(|taken| cache.forget(&taken.key));

@@ -225,8 +225,10 @@ impl Observer for PerRuntime {
         self.requests.record(result as usize, took);
     }
 
-    fn store_called(&self, error: Option<&'static str>, took: Duration) {
-        self.stores.record(0, took);
+    fn store_called(&self, error: Option<&'static str>, took: Option<Duration>) {
+        if let Some(took) = took {
+            self.stores.record(0, took);
+        }
         match error {
             Some(kind) => self.metrics.store_errors.with_label_values(&[kind]).inc(),
             None => self.metrics.trouble.answered(Instant::now),
@@ -716,7 +718,7 @@ mod tests {
         one.decided(DecisionResult::Ok, Duration::from_micros(50));
         other.decided(DecisionResult::Ok, Duration::from_nanos(50_001));
         other.decided(DecisionResult::OverLimit, Duration::from_secs(6));
-        one.store_called(Some("deadline"), Duration::from_millis(10));
+        one.store_called(Some("deadline"), Some(Duration::from_millis(10)));
         let name = "weir_decision_duration_seconds";
         assert_eq!(
             lines(&metrics, &format!("{name}_bucket{{le=\"0.00005\"}}")),

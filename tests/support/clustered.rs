@@ -7,13 +7,14 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
-use weir::engine::{Algorithm, Anchor, Charge, Limit, Mode, Role, Take, Verdict, Window};
+use weir::engine::{Algorithm, Anchor, Limit, Mode, Take, Verdict, Window};
 use weir::store::redis::pipeline::Options;
 use weir::store::redis::{Endpoint, Redis};
 use weir::store::{Store, StoreError};
 
 use super::cluster::RedisCluster;
-use super::wait::PATIENCE;
+use super::manual::charge;
+use super::wait::{PATIENCE, eventually};
 
 /// A deadline that a healthy node is never near, and that a sick one is to reach.
 pub const SHORT: Duration = Duration::from_millis(200);
@@ -35,11 +36,6 @@ pub fn daily_log(requests: u32) -> Limit {
 pub fn plenty() -> Limit {
     let algorithm = Algorithm::FixedWindow { anchor: Anchor::FirstHit };
     Limit::new(1_000_000, Window::from_micros(DAY_US).unwrap(), algorithm).unwrap()
-}
-
-/// An enforced charge.
-pub fn charge<'a>(key: &'a str, limit: &'a Limit, take: Take) -> Charge<'a> {
-    Charge { key, limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None }
 }
 
 /// A store on that cluster.
@@ -75,15 +71,6 @@ pub fn not_sent<T: std::fmt::Debug>(answer: Result<T, StoreError>) -> &'static s
     match answer {
         Err(StoreError::NotSent(failure)) => failure.kind,
         other => panic!("expected a call that was not sent: {other:?}"),
-    }
-}
-
-/// Waits, without blocking the runtime, until `look` says yes.
-pub async fn until(what: &str, patience: Duration, mut look: impl AsyncFnMut() -> bool) {
-    let end = Instant::now() + patience;
-    while !look().await {
-        assert!(Instant::now() < end, "waited {patience:?} in vain for {what}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
@@ -166,6 +153,6 @@ impl Load {
     /// Waits until so many more decisions are made.
     pub async fn more(&self, decisions: u32) {
         let enough = self.answered.get() + decisions;
-        until("decisions to go on", PATIENCE, async || self.answered.get() >= enough).await;
+        eventually("decisions to go on", PATIENCE, async || self.answered.get() >= enough).await;
     }
 }

@@ -1,4 +1,4 @@
-//! What tests of the memory store need: a clock that they set, answers at hand, and charges in a line.
+//! What tests of stores need: a clock that they set, answers at hand, and charges in a line.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ pub fn far() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// An enforced charge for a rule of that number.
-pub fn charge<'a>(key: &'a str, limit: &'a Limit, take: Take, share: u32) -> Charge<'a> {
-    Charge { key, limit, take, group: 0, role: Role::Enforced, share, bounds: None }
+/// An enforced charge for the first rule.
+pub fn charge<'a>(key: &'a str, limit: &'a Limit, take: Take) -> Charge<'a> {
+    Charge { key, limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None }
 }

@@ -1,12 +1,20 @@
-//! What the tests share: other processes, clients and waiting. Not in here: what weir itself should
-//! answer.
+//! What the tests share: other processes, clients and waiting; stores, charges and what they should give by independent
+//! reckoning. Every test binary has all of it, by `mod support;`.
 
 #![allow(dead_code, unreachable_pub, reason = "a module of every test binary, each of which uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
+pub mod arbitrary;
 pub mod authority;
+pub mod cached;
+pub mod cluster;
+pub mod clustered;
 pub mod envoy;
+pub mod fake_node;
 pub mod http;
 pub mod load;
+pub mod manual;
+pub mod oracle;
 pub mod process;
 pub mod proxy;
 pub mod python;
@@ -16,4 +24,6 @@ pub mod seen;
 pub mod sentinel;
 pub mod served;
 pub mod shop;
+pub mod stores;
+pub mod vectors;
 pub mod wait;

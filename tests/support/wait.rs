@@ -33,6 +33,16 @@ pub fn within<T>(patience: Duration, mut look: impl FnMut() -> Option<T>) -> Opt
     }
 }
 
+/// Waits until `look` says yes, without blocking the runtime; panics with `what` once `patience` is over.
+pub async fn eventually(what: &str, patience: Duration, mut look: impl AsyncFnMut() -> bool) {
+    let end = Instant::now() + patience;
+    while !look().await {
+        assert!(Instant::now() < end, "waited {patience:?} in vain for {what}");
+        // Shorter than between two looks of a thread: the runtime has other work meanwhile.
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
 /// Does nothing for a while: between two looks, and where slowness itself is what a test is about.
 #[allow(
     clippy::disallowed_methods,
