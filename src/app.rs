@@ -11,7 +11,7 @@ mod stores;
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -21,13 +21,14 @@ pub use crate::lifecycle::{Death, Shutdown, Stop, shutdown};
 
 use self::policies::Reload;
 use self::stores::{Opened, Stores};
-use crate::config::settings::{self, Charging, LogFormat, Settings};
-use crate::engine::Mode;
+use crate::config::settings::{self, LogFormat, Settings};
 use crate::grpc::health::Health;
 use crate::http::{Report, Site};
 use crate::lifecycle::{Done, Phase, Phases, Supervisor};
+use crate::limiter::deny_cache::DenyCache;
 use crate::limiter::{Limiter, Options, Policies};
 use crate::rls::convert::{Bounds, Extras};
+use crate::store::Store;
 use crate::telemetry::logging::{self, Format, InitError};
 use crate::telemetry::metrics::Metrics;
 use crate::{grpc, http};
@@ -55,7 +56,7 @@ pub enum AppError {
     Policies(Vec<String>),
     /// The address of Redis cannot be used.
     #[error("{0}")]
-    Redis(#[from] crate::store::redis::pool::EndpointError),
+    Redis(#[from] crate::store::redis::EndpointError),
     /// The system gives no thread or no runtime.
     #[error("cannot start: {0}")]
     Start(#[from] io::Error),
@@ -96,10 +97,6 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> Result<(), AppError>
 /// # Errors
 /// When the policies are wrong at the start, or when a part dies.
 pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown) -> Result<(), AppError> {
-    let mode = match settings.charging {
-        Charging::Atomic => Mode::Atomic,
-        Charging::Independent => Mode::Independent,
-    };
     let metrics = Arc::new(Metrics::new(settings.near_limit_percent)?);
     let stores = Stores::new(&settings, &metrics)?;
     let control = stores.open();
@@ -116,23 +113,20 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
     let phases = Phases::starting();
     let life = phases.watch();
     let mut supervisor = Supervisor::new(life.clone());
+    let local = control.local(&settings, &metrics);
+    let deny_cache = control.deny_cache(&settings);
+    // The one in this process, if there is one.
+    let embedded = Arc::downgrade(local.as_ref().unwrap_or(&control.first));
     let limiter = {
         let (metrics, policies) = (metrics.clone(), policies.clone());
         let options = Options {
-            mode,
+            mode: settings.charging,
             on_error: settings.on_error,
             budget: settings.redis.timeout,
-            local: stores.local(&settings, &metrics),
-            deny_cache: stores.deny_cache(&settings),
+            local,
+            deny_cache: deny_cache.clone(),
             ..Options::new(control.first.clone())
         };
-        if let Some(cache) = options.deny_cache.clone() {
-            let (hits, kept) = (cache.clone(), cache);
-            let help = "Requests that were denied without asking a store.";
-            metrics.counter("weir_deny_cache_hits_total", help, move || hits.hits())?;
-            let help = "Keys whose denial is known, those that have ended and were not dropped yet included.";
-            metrics.gauge("weir_deny_cache_entries", help, &[], move || kept.len() as u64)?;
-        }
         move |opened: &Opened| {
             let (store, per_second) = (opened.first.clone(), opened.per_second.clone());
             let options = Options { store, per_second, ..options.clone() };
@@ -168,7 +162,7 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         }
     };
     let grpc = grpc::start(&supervisor, &life, listeners.grpc, served, &health, of_core)?;
-    gauges(&metrics, &grpc.loads, &site)?;
+    gauges(&metrics, &grpc.loads, embedded, deny_cache)?;
     let http = [
         supervisor.task("http", http::serve_public(listeners.http, &site)),
         supervisor.task("admin", http::serve_admin(listeners.admin, &site)),
@@ -251,8 +245,13 @@ fn bounds(limits: &settings::Limits) -> Bounds {
     }
 }
 
-/// What is read only when somebody looks at the metrics.
-fn gauges(metrics: &Metrics, loads: &[grpc::Load], site: &Arc<Site>) -> Result<(), prometheus::Error> {
+/// What is read only when somebody looks at the metrics. The store is weak: it holds the metrics, which would hold it.
+fn gauges(
+    metrics: &Metrics,
+    loads: &[grpc::Load],
+    embedded: Weak<dyn Store>,
+    deny_cache: Option<Arc<DenyCache>>,
+) -> Result<(), prometheus::Error> {
     let build = [("version", screen::VERSION), ("commit", screen::COMMIT)];
     metrics.gauge("weir_build_info", "Always 1; which build this is.", &build, || 1)?;
     for (core, load) in loads.iter().enumerate() {
@@ -261,12 +260,18 @@ fn gauges(metrics: &Metrics, loads: &[grpc::Load], site: &Arc<Site>) -> Result<(
         metrics
             .gauge("weir_connections", help, &[("runtime", &core.to_string())], move || load.connections() as u64)?;
     }
-    if site.limiter.store().keys().is_some() {
-        let help = "States in the memory store, those that expired and were not dropped yet included.";
-        // Weak: the site holds the metrics that would hold it.
-        let site = Arc::downgrade(site);
-        let keys = move || site.upgrade().and_then(|site| site.limiter.store().keys()).unwrap_or_default();
-        metrics.gauge("weir_keys", help, &[], keys)?;
+    let keys = move || embedded.upgrade().and_then(|store| store.keys());
+    if keys().is_some() {
+        let help = "States in the memory store, which with redis is that of on_error local; those that expired and were \
+                    not dropped yet included.";
+        metrics.gauge("weir_keys", help, &[], move || keys().unwrap_or_default())?;
+    }
+    if let Some(hits) = deny_cache {
+        let kept = hits.clone();
+        let help = "Requests that were denied without asking a store.";
+        metrics.counter("weir_deny_cache_hits_total", help, move || hits.hits())?;
+        let help = "Keys whose denial is known, those that have ended and were not dropped yet included.";
+        metrics.gauge("weir_deny_cache_entries", help, &[], move || kept.len() as u64)?;
     }
     Ok(())
 }

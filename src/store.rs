@@ -1,6 +1,5 @@
 //! Where states live: the contract that every store keeps, whole.
 //!
-//! A third store is one more file below, its settings, and one more arm in app/stores.rs.
 //! Not here: what a decision is (engine) and what to do when a store cannot answer (limiter).
 
 pub mod memory;
@@ -58,7 +57,8 @@ pub trait Store: Send + Sync {
         Box::pin(std::future::pending())
     }
 
-    /// Whether decisions are always [`Reply::Ready`], so that callers need not be able to wait for one.
+    /// Whether decisions are always [`Reply::Ready`], so that callers need not be able to wait for one. Such a store is a
+    /// part of this process: no other stands in for it, and no cache saves the way to it.
     fn is_immediate(&self) -> bool {
         false
     }

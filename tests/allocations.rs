@@ -22,9 +22,8 @@ use weir::rls::convert::{self, Bounds, Extras};
 use weir::rls::proto::rate_limit_descriptor::Entry;
 use weir::rls::proto::{RateLimitDescriptor, RateLimitRequest};
 use weir::store::memory::Memory;
-use weir::store::redis::Redis;
 use weir::store::redis::pipeline;
-use weir::store::redis::pool::Endpoint;
+use weir::store::redis::{Endpoint, Redis};
 use weir::store::{Store, SystemClock};
 
 const BOUNDS: Bounds =

@@ -14,9 +14,8 @@ use weir::engine::observer::Silent;
 use weir::engine::{Algorithm, Anchor, Bounds, CalendarUnit, Charge, Decision, Entry, Limit, Micros, Mode, Take, Unit};
 use weir::limiter::{Answer, Asked, Limiter, Options, Policies, Query};
 use weir::store::memory::Memory;
-use weir::store::redis::Redis;
 use weir::store::redis::pipeline;
-use weir::store::redis::pool::Endpoint;
+use weir::store::redis::{Endpoint, Redis};
 use weir::store::{Peeked, Reply, Store, StoreError, Undo};
 
 /// Two a day in Berlin: alone, and behind a pacing limit that has room for more.

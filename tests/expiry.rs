@@ -13,9 +13,8 @@ use weir::engine::{
     Algorithm, Anchor, CalendarUnit, Charge, Limit, Micros, Mode, Precision, Receipt, Refill, Role, Take, Unit,
     algorithm,
 };
-use weir::store::redis::Redis;
 use weir::store::redis::pipeline::Options;
-use weir::store::redis::pool::Endpoint;
+use weir::store::redis::{Endpoint, Redis};
 use weir::store::{Clock, Store, SystemClock, Undo};
 
 /// How much longer than it can matter a state may live.

@@ -326,9 +326,9 @@ proptest! {
             for &(i, take, role) in &asked {
                 charges.push(charge(names[i], &limits[i], take, role, now));
             }
-            let (slots, firsts) = decision::slots(&charges);
-            let read = |slot: u16| states[asked[usize::from(firsts[usize::from(slot)])].0].as_ref();
-            let decided = decision::decide(&charges, &slots, read, Mode::Atomic, now);
+            let (places, firsts) = decision::places(&charges);
+            let read = |place: u16| states[asked[usize::from(firsts[usize::from(place)])].0].as_ref();
+            let decided = decision::decide(&charges, &places, read, Mode::Atomic, now);
             let (decision, effects) = decided.unwrap();
             for (i, (charge, effect)) in charges.iter().zip(effects).enumerate() {
                 let over = decision.outcomes[i].verdict.is_over();

@@ -12,9 +12,8 @@ use std::time::{Duration, Instant};
 use support::redis::RedisServer;
 use support::vectors::{self, Action, Asked, Vector};
 use weir::engine::{Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Role, Take, Unit};
-use weir::store::redis::Redis;
 use weir::store::redis::pipeline::Options;
-use weir::store::redis::pool::Endpoint;
+use weir::store::redis::{Endpoint, Redis};
 use weir::store::{Store, StoreError, Undo};
 
 /// Longer than any healthy call takes.

@@ -16,7 +16,7 @@ use support::wait::{PATIENCE, eventually};
 use weir::store::redis::breaker::{Circuit, TRIALS};
 use weir::store::redis::node::Node;
 use weir::store::redis::pipeline::{Call, CallError, Options, Reason};
-use weir::store::redis::pool::{Endpoint, Observer};
+use weir::store::redis::{Endpoint, Observer};
 
 /// What calls usually have.
 const TIMEOUT: Duration = Duration::from_millis(100);

@@ -24,10 +24,9 @@ use tokio::task::LocalSet;
 use weir::engine::observer::Silent;
 use weir::engine::{Charge, Limit, Mode, Receipt, Take};
 use weir::store::memory::Memory;
-use weir::store::redis::Redis;
-use weir::store::redis::pipeline::Options;
-use weir::store::redis::pool::{Endpoint, Observer};
+use weir::store::redis::pipeline::{self, Options};
 use weir::store::redis::refusal::{self, Refusal};
+use weir::store::redis::{Endpoint, Observer, Redis};
 use weir::store::{Store, Undo};
 
 /// An operator sees every key on the node that `CLUSTER KEYSLOT` names.
@@ -472,11 +471,30 @@ async fn callers_that_wait_for_the_first_map_are_bounded() {
     assert_eq!(kinds, ["deadline", "deadline", "deadline", "queue_full", "queue_full"]);
 }
 
-/// An operator who takes a node out of the cluster sees weir's connections to it close.
+/// What is told of nodes that decisions go to.
+#[derive(Default)]
+struct Nodes {
+    started: Mutex<Vec<String>>,
+    ended: Mutex<Vec<String>>,
+}
+
+impl Observer for Nodes {
+    fn started(&self, address: &str, _: pipeline::Load) {
+        self.started.lock().unwrap().push(address.to_owned());
+    }
+
+    fn ended(&self, address: &str) {
+        self.ended.lock().unwrap().push(address.to_owned());
+    }
+}
+
+/// An operator who takes a node out of the cluster sees weir's connections to it close, and the node leave the metrics;
+/// nodes that were only asked for the map never came into them.
 #[tokio::test]
 async fn a_node_without_slots_is_left() {
     let cluster = RedisCluster::start(&Plan::of(2));
-    let store = store(&cluster);
+    let nodes = Arc::new(Nodes::default());
+    let store = open(cluster.seeds(), |options| options.observer = nodes.clone());
     let limit = daily(100);
     let mut moved = BTreeMap::new();
     for node in [0, 1] {
@@ -501,4 +519,10 @@ async fn a_node_without_slots_is_left() {
     })
     .await;
     store.ping(Instant::now() + PATIENCE).get().await.unwrap();
+    let places = [0, 1].map(|node: usize| format!("127.0.0.1:{}", cluster.nodes[node].port()));
+    let (mut started, mut both) = (nodes.started.lock().unwrap().clone(), places.to_vec());
+    started.sort();
+    both.sort();
+    assert_eq!(started, both, "once each");
+    assert_eq!(*nodes.ended.lock().unwrap(), places[1..]);
 }

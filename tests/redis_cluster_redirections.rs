@@ -12,9 +12,8 @@ use std::time::{Duration, Instant};
 use support::fake_node::{FakeNode, all_slots, bulk};
 use support::wait::PATIENCE;
 use weir::engine::{Algorithm, Anchor, Charge, Limit, Mode, Role, Take, Window};
-use weir::store::redis::Redis;
 use weir::store::redis::pipeline::Options;
-use weir::store::redis::pool::{Endpoint, Observer};
+use weir::store::redis::{Endpoint, Observer, Redis};
 use weir::store::{Store, StoreError};
 
 /// How often one call is sent at most: once, and six times again.

@@ -25,9 +25,8 @@ use support::wait::{PATIENCE, until};
 use weir::engine::{Algorithm, Anchor, Limit, Mode, Refill, Take, Window};
 use weir::store::redis::breaker::{Circuit, TRIALS};
 use weir::store::redis::pipeline::Options;
-use weir::store::redis::pool::{Endpoint, Observer};
 use weir::store::redis::refusal::{After, Blame, Proof, REFUSALS, Refusal};
-use weir::store::redis::{KINDS, Redis};
+use weir::store::redis::{Endpoint, KINDS, Observer, Redis};
 use weir::store::{Failure, Store, StoreError};
 
 /// A deadline that Redis' errors arrive well before, and that a dial which is refused again and again reaches.

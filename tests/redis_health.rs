@@ -129,7 +129,7 @@ fn a_redis_that_hangs_is_left_alone_and_found_again() {
     let waiting = metric(weir.http, "weir_redis_queue").expect("a number");
     assert!(waiting <= 2, "{waiting} calls wait: nothing but the PINGs should");
     assert!(weir.wait_for_log(0, PATIENCE, says("circuit open")));
-    assert!(weir.wait_for_log(0, PATIENCE, says("the store does not answer")));
+    assert!(weir.wait_for_log(0, PATIENCE, says("redis answers no PING")));
 
     server.thaw();
     until("the circuit to close", PATIENCE, || (store(&weir).1["circuit"] == "closed").then_some(()));
@@ -137,7 +137,7 @@ fn a_redis_that_hangs_is_left_alone_and_found_again() {
     assert_eq!(series("weir_redis_circuit_open"), 0);
     drop(load);
     assert!(weir.wait_for_log(0, PATIENCE, says("circuit closed")));
-    assert!(weir.wait_for_log(0, PATIENCE, says("the store answers again")));
+    assert!(weir.wait_for_log(0, PATIENCE, says("redis answers PINGs again")));
     // Once for each change, however many requests there were.
     let (opened, closed) = (weir.count_in_log(says("circuit open")), weir.count_in_log(says("circuit closed")));
     assert_eq!(opened, closed);
@@ -159,6 +159,16 @@ fn readiness_stays_while_redis_is_down() {
     server.restart();
     until("an answer to be told", PATIENCE, || (store(&weir).1["answered"] == true).then_some(()));
     assert!(weir.is_running());
+}
+
+#[test]
+fn the_store_that_carries_on_without_redis_is_counted() {
+    let mut server = RedisServer::start();
+    let (weir, _policies) = start(&server.url(), &["on_error=local"]);
+    assert_eq!(metric(weir.http, "weir_keys"), Some(0));
+    server.kill();
+    assert_eq!(http::post_json(weir.http, "/json", REQUEST).expect("an answer").status, 200);
+    assert_eq!(metric(weir.http, "weir_keys"), Some(1));
 }
 
 #[test]

@@ -13,10 +13,9 @@ use support::manual::charge;
 use support::redis::RedisServer;
 use tokio::runtime::Runtime;
 use weir::engine::{Algorithm, Anchor, Charge, Decision, Limit, Mode, Precision, Refill, State, Take, Unit, Verdict};
-use weir::store::redis::Redis;
 use weir::store::redis::merge::{MERGE_MAX, MERGE_MAX_MAX};
 use weir::store::redis::pipeline::Options;
-use weir::store::redis::pool::Endpoint;
+use weir::store::redis::{Endpoint, Redis};
 use weir::store::{Store, StoreError};
 
 /// Longer than any answer takes.
@@ -145,6 +144,8 @@ fn as_many_as_may_share_a_call_and_no_more() {
         (16, 40, 3),
         (0, 20, 20),
         (1, 20, 20),
+        (3, 20, 20),
+        (4, 20, 5),
         (MERGE_MAX_MAX, 64, 1),
     ] {
         let server = RedisServer::start();

@@ -8,7 +8,7 @@ mod support;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value, cmd};
@@ -16,9 +16,9 @@ use support::proxy::Proxy;
 use support::redis::RedisServer;
 use support::wait::{PATIENCE, eventually};
 use weir::engine::{Algorithm, Charge, Limit, Mode, Role, Take, Window};
-use weir::store::redis::Redis;
-use weir::store::redis::pipeline::{Call, CallError, Options, Pipeline, Reason, Script};
-use weir::store::redis::pool::{DialError, Endpoint, Observer, REPLIES_BYTES_MAX};
+use weir::store::redis::pipeline::{Call, CallError, Load, Options, Pipeline, Reason, Script};
+use weir::store::redis::pool::REPLIES_BYTES_MAX;
+use weir::store::redis::{DialError, Endpoint, Observer, Redis};
 use weir::store::{Store, StoreError, Undo};
 
 /// A deadline that a healthy Redis is never near, and that a sick one is to reach.
@@ -33,11 +33,16 @@ struct Tally {
     batches: Mutex<Vec<usize>>,
     dials_failed: AtomicUsize,
     dropped: Mutex<Vec<String>>,
+    load: OnceLock<Load>,
 }
 
 impl Tally {
     fn batches(&self) -> Vec<usize> {
         self.batches.lock().unwrap().clone()
+    }
+
+    fn waiting(&self) -> usize {
+        self.load.get().and_then(Load::waiting).unwrap()
     }
 
     fn dropped(&self) -> Vec<String> {
@@ -46,6 +51,10 @@ impl Tally {
 }
 
 impl Observer for Tally {
+    fn started(&self, _: &str, load: Load) {
+        self.load.set(load).unwrap();
+    }
+
     fn batch_answered(&self, calls: usize, _: Duration) {
         self.batches.lock().unwrap().push(calls);
     }
@@ -198,7 +207,7 @@ async fn an_idle_pipeline_sends_a_call_alone_and_pings_only_when_it_dials() {
 #[tokio::test]
 async fn callers_on_other_threads_are_each_counted_once() {
     const THREADS: i64 = 4;
-    const CALLS: i64 = 500;
+    const CALLS: i64 = 250;
     let server = RedisServer::start();
     let setup = start(&server.url(), |options| options.connections = 4);
     let mut threads = tokio::task::JoinSet::new();
@@ -309,7 +318,7 @@ async fn a_full_queue_refuses_at_once() {
             pipeline.call(Call::command(incr("n")), deadline).await
         });
     }
-    eventually("three calls to wait", PATIENCE, async || setup.pipeline.waiting() == 3).await;
+    eventually("three calls to wait", PATIENCE, async || setup.tally.waiting() == 3).await;
     // Answered when first asked, with no wait at all.
     let answer = tokio::time::timeout(Duration::ZERO, setup.call(incr("n"), PATIENCE)).await;
     let reason = not_sent(answer.unwrap());
@@ -330,10 +339,10 @@ async fn a_call_that_is_given_up_while_it_waits_is_not_sent() {
     let pipeline = setup.pipeline.clone();
     let deadline = Instant::now() + PATIENCE;
     let given_up = tokio::spawn(async move { pipeline.call(Call::command(incr("a")), deadline).await });
-    eventually("the call to wait", PATIENCE, async || setup.pipeline.waiting() == 1).await;
+    eventually("the call to wait", PATIENCE, async || setup.tally.waiting() == 1).await;
     given_up.abort();
     assert!(given_up.await.unwrap_err().is_cancelled());
-    assert_eq!(setup.pipeline.waiting(), 0);
+    assert_eq!(setup.tally.waiting(), 0);
     server.thaw();
     assert_eq!(setup.answer(incr("b")).await, Value::Int(1));
     assert_eq!(setup.answer(get("a")).await, Value::Nil);
@@ -352,7 +361,7 @@ async fn a_call_whose_deadline_passes_while_it_waits_is_not_sent() {
     let reason = not_sent(setup.call(incr("a"), SHORT).await);
     assert!(matches!(reason, Reason::Deadline), "{reason}");
     assert!(begun.elapsed() >= SHORT);
-    assert_eq!(setup.pipeline.waiting(), 0);
+    assert_eq!(setup.tally.waiting(), 0);
     server.thaw();
     assert_eq!(setup.answer(incr("b")).await, Value::Int(1));
     assert_eq!(setup.answer(get("a")).await, Value::Nil);
@@ -554,7 +563,7 @@ async fn a_redis_that_is_down_is_dialled_with_pauses_and_fills_no_memory() {
         for answer in setup.together(calls.collect()).await {
             not_sent(answer);
         }
-        assert_eq!(setup.pipeline.waiting(), 0);
+        assert_eq!(setup.tally.waiting(), 0);
     }
     // Pauses of 0, 5, 10, 20 ... ms, each cut by at most a half: about ten dials a worker and second.
     let dials = setup.tally.dials_failed.load(Ordering::SeqCst);

@@ -18,7 +18,7 @@ use support::rls::{self, Client};
 use support::sentinel::{FAILOVER_PATIENCE, FakeSentinel, MASTER, SentinelSet};
 use support::wait::{PATIENCE, until};
 use weir::store::redis::pipeline::{Call, CallError, Options, Pipeline, Reason};
-use weir::store::redis::pool::{Endpoint, Sentinels, Target};
+use weir::store::redis::{Endpoint, Sentinels, Target};
 
 /// A deadline that a healthy Redis is never near, and that a sick one is to reach.
 const SHORT: Duration = Duration::from_millis(300);

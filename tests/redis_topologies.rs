@@ -21,7 +21,7 @@ use support::rls::{self, Client};
 use support::wait::PATIENCE;
 use tempfile::TempDir;
 use weir::store::redis::pipeline::{Call, CallError, Options, Pipeline, Reason};
-use weir::store::redis::pool::{Endpoint, FileError, Identity, Observer, TlsFiles};
+use weir::store::redis::{Endpoint, FileError, Identity, Observer, TlsFiles};
 
 /// A deadline that a healthy Redis is never near, and that a sick one is to reach.
 const SHORT: Duration = Duration::from_millis(300);

@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::time::Duration;
 
-use weir::config::settings::{Charging, FILE_BYTES_MAX, Layer, LogFormat, SETTINGS, Setting, Settings, StoreKind};
-use weir::engine::OnError;
+use weir::config::settings::{FILE_BYTES_MAX, Layer, LogFormat, SETTINGS, Setting, Settings, StoreKind};
+use weir::engine::{Mode, OnError};
 
 fn environment(variables: &[(&str, &str)]) -> Layer {
     Layer::environment(variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))))
@@ -495,9 +495,13 @@ fn words_become_what_they_name() {
     let layer = flags(&["store=redis", "charging=independent", "log.format=json", "on_error=local"]);
     let settings = Settings::load(&[policies(), layer]).unwrap();
     assert_eq!(settings.store, StoreKind::Redis);
-    assert_eq!(settings.charging, Charging::Independent);
+    assert_eq!(settings.charging, Mode::Independent);
     assert_eq!(settings.log.format, LogFormat::Json);
     assert_eq!(settings.on_error, OnError::Local);
+    for charging in Mode::ALL {
+        let layer = flags(&[&format!("charging={}", charging.name())]);
+        assert_eq!(Settings::load(&[policies(), layer]).unwrap().charging, charging);
+    }
     for on_error in OnError::ALL {
         let layer = flags(&[&format!("on_error={}", on_error.name())]);
         assert_eq!(Settings::load(&[policies(), layer]).unwrap().on_error, on_error);

@@ -18,7 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("limiter", &["engine", "store"]),
     ("rls", &["engine", "limiter"]),
     ("config", &["engine"]),
-    ("telemetry", &["engine", "limiter::Observer", "limiter::Tally", "limiter::Charged", "limiter::DecisionResult"]),
+    ("telemetry", &["engine"]),
     ("grpc", &["rls", "limiter", "telemetry", "lifecycle"]),
     ("http", &["rls", "limiter", "telemetry", "lifecycle"]),
     ("lifecycle", &[]),

@@ -4,11 +4,11 @@
 //! Not here: what readiness means to a listener (http, grpc), and what a decision is told by a store that is down
 //! (limiter).
 
-use std::future::{pending, poll_fn};
+use std::future::pending;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::watch;
 
 use crate::http::Report;
@@ -80,18 +80,10 @@ pub(super) async fn follow(
         }
         pending::<()>().await;
     };
-    let mut deaths: Vec<_> = stores.iter().map(|store| store.died()).collect();
-    let death = poll_fn(|context| {
-        for death in &mut deaths {
-            if let Poll::Ready(reason) = death.as_mut().poll(context) {
-                return Poll::Ready(reason);
-            }
-        }
-        Poll::Pending
-    });
+    let mut deaths: FuturesUnordered<_> = stores.iter().map(|store| store.died()).collect();
     tokio::select! {
         () = life.reached(Phase::Draining) => Ok(()),
-        reason = death => Err(reason),
+        Some(reason) = deaths.next() => Err(reason),
         () = asking => Ok(()),
     }
 }
@@ -158,8 +150,11 @@ async fn keep_asking(stores: &[Arc<dyn Store>], report: &Report) {
         let before = std::mem::replace(&mut answers, answer.is_ok());
         report.store_answered(answers);
         match answer {
-            Err((store, error)) if before => tracing::warn!(store, %error, "the store does not answer"),
-            Ok(()) if !before => tracing::info!(store = stores[0].name(), "the store answers again"),
+            Err((store, error)) if before => tracing::warn!(store, %error, "{store} answers no PING"),
+            Ok(()) if !before => {
+                let store = stores[0].name();
+                tracing::info!(store, "{store} answers PINGs again");
+            }
             _ => {}
         }
     }

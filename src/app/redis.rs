@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::config::settings::{self, RedisServer, RedisTls, Secret, Topology};
 use crate::store::redis::breaker;
 use crate::store::redis::pipeline::Options;
-use crate::store::redis::pool::{Endpoint, EndpointError, Identity, Observer, Sentinels, Target, TlsFiles};
+use crate::store::redis::{Endpoint, EndpointError, Identity, Observer, Sentinels, Target, TlsFiles};
 
 /// The port of a Redis where the URL has none.
 const REDIS_PORT: u16 = 6379;

@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use redis::ServerError;
 
-use crate::store::redis::KINDS;
 use crate::store::redis::breaker::Circuit;
 use crate::store::redis::pipeline::Load;
-use crate::store::redis::pool::{DialError, FileError, Observer};
 use crate::store::redis::refusal::{self, Blame, REFUSALS, Refusal};
+use crate::store::redis::{DialError, FileError, KINDS, Observer};
 use crate::telemetry::metrics::{Metrics, RedisMetrics};
 
 /// How often, at most, one kind of trouble is logged; how often it happened stands in the line.
@@ -30,6 +29,8 @@ pub(super) struct RedisHealth {
     complaints: Mutex<BTreeMap<&'static str, Complaint>>,
     batches: Mutex<Vec<Arc<Batches>>>,
     loads: Mutex<Vec<Load>>,
+    /// How many runtimes have a pipeline to an address.
+    servers: Mutex<BTreeMap<Box<str>, usize>>,
 }
 
 /// An address whose circuit is not closed on every runtime.
@@ -73,6 +74,7 @@ impl RedisHealth {
             complaints: Mutex::default(),
             batches: Mutex::default(),
             loads: Mutex::default(),
+            servers: Mutex::default(),
         });
         let of = health.clone();
         metrics.gauge("weir_redis_connections", "Connections to Redis that are open.", &[], move || {
@@ -108,6 +110,24 @@ impl RedisHealth {
 
     fn sum(&self, number: impl Fn(&Load) -> Option<usize>) -> u64 {
         self.loads.lock().iter().filter_map(number).map(|number| number as u64).sum()
+    }
+
+    /// One more runtime has a pipeline to this address.
+    fn server_started(&self, address: &str) {
+        let mut servers = self.servers.lock();
+        *servers.entry(address.into()).or_default() += 1;
+        self.metrics.server(address);
+    }
+
+    /// One runtime has let go of this address: with the last one go its metrics, since nodes of a cluster come and go.
+    fn server_ended(&self, address: &str) {
+        let mut servers = self.servers.lock();
+        let Some(runtimes) = servers.get_mut(address) else { return };
+        *runtimes -= 1;
+        if *runtimes == 0 {
+            servers.remove(address);
+            self.metrics.server_gone(address);
+        }
     }
 
     /// How often this kind of trouble happened since it was logged, if it is time to log it.
@@ -177,11 +197,15 @@ struct Listener {
 
 impl Observer for Listener {
     fn started(&self, address: &str, load: Load) {
-        self.health.metrics.server(address);
+        self.health.server_started(address);
         let mut loads = self.health.loads.lock();
         // Nodes of a cluster come and go.
         loads.retain(|load| load.connections().is_some());
         loads.push(load);
+    }
+
+    fn ended(&self, address: &str) {
+        self.health.server_ended(address);
     }
 
     fn batch_answered(&self, calls: usize, _took: Duration) {
@@ -267,6 +291,26 @@ mod tests {
         check(Circuit::Closed, 0, 4);
         one.circuit_changed("b:2", Circuit::Closed, Circuit::Open);
         check(Circuit::Open, 0, 4);
+    }
+
+    #[test]
+    fn a_server_is_shown_until_the_last_runtime_lets_go() {
+        let (metrics, health) = health();
+        let (one, other) = (health.listener(true), health.listener(true));
+        let shown = || {
+            let text = metrics.text().unwrap();
+            let names = ["weir_redis_circuit_open", "weir_redis_circuit_opened_total"];
+            names.map(|name| text.contains(&format!("{name}{{address=\"a:1\"}} 0\n")))
+        };
+        assert_eq!(shown(), [false, false]);
+        one.started("a:1", Load::default());
+        other.started("a:1", Load::default());
+        one.ended("a:1");
+        assert_eq!(shown(), [true, true]);
+        other.ended("a:1");
+        assert_eq!(shown(), [false, false]);
+        one.started("a:1", Load::default());
+        assert_eq!(shown(), [true, true]);
     }
 
     #[test]

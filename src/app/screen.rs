@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 
 use super::Addresses;
-use crate::config::settings::{Charging, LogFormat, Settings, StoreKind};
+use crate::config::settings::{LogFormat, Settings, StoreKind};
 use crate::engine::PolicySet;
 
 /// The version of this build.
@@ -38,10 +38,7 @@ impl Screen {
         Self {
             listeners: [("grpc", addresses.grpc), ("http", addresses.http), ("admin", addresses.admin)],
             store,
-            charging: match settings.charging {
-                Charging::Atomic => "atomic",
-                Charging::Independent => "independent",
-            },
+            charging: settings.charging.name(),
             cores: settings.runtime.cores().get(),
             policies: settings.policies.directory.display().to_string(),
             domains: policies.domains().len(),

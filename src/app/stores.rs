@@ -51,37 +51,13 @@ impl Opened {
 impl Stores {
     pub(super) fn new(settings: &Settings, metrics: &Arc<Metrics>) -> Result<Self, AppError> {
         match settings.store {
-            StoreKind::Memory => {
-                let memory = Memory::new(settings.memory.max_keys, Arc::new(SystemClock), metrics.observer());
-                Ok(Self::Shared(Arc::new(memory)))
-            }
+            StoreKind::Memory => Ok(Self::Shared(memory(settings, metrics))),
             StoreKind::Redis => {
                 let (first, per_second) = redis::places(&settings.redis)?;
                 let health = RedisHealth::new(metrics)?;
                 let settings = settings.redis.clone();
                 Ok(Self::Redis(Box::new(Servers { settings, first, per_second, health })))
             }
-        }
-    }
-
-    /// The store that carries on where the policies say so: an embedded one, and none where nothing else can fail.
-    pub(super) fn local(&self, settings: &Settings, metrics: &Arc<Metrics>) -> Option<Arc<dyn Store>> {
-        match self {
-            Self::Shared(_) => None,
-            Self::Redis(_) => {
-                Some(Arc::new(Memory::new(settings.memory.max_keys, Arc::new(SystemClock), metrics.observer())))
-            }
-        }
-    }
-
-    /// What keeps denials at hand, where asking the store costs a round trip.
-    pub(super) fn deny_cache(&self, settings: &Settings) -> Option<Arc<DenyCache>> {
-        let settings = &settings.deny_cache;
-        match self {
-            Self::Redis(_) if !settings.max_age.is_zero() => {
-                Some(Arc::new(DenyCache::new(settings.max_age, settings.max_keys)))
-            }
-            _ => None,
         }
     }
 
@@ -104,6 +80,26 @@ impl Stores {
         };
         move || health.as_ref().map_or(Circuit::Closed, |health| health.circuit()).name()
     }
+}
+
+impl Opened {
+    /// The store that carries on where the policies say so: an embedded one, and none where the store is one itself.
+    pub(super) fn local(&self, settings: &Settings, metrics: &Arc<Metrics>) -> Option<Arc<dyn Store>> {
+        (!self.first.is_immediate()).then(|| memory(settings, metrics))
+    }
+
+    /// What keeps denials at hand, where asking the store takes a wait.
+    pub(super) fn deny_cache(&self, settings: &Settings) -> Option<Arc<DenyCache>> {
+        let settings = &settings.deny_cache;
+        if self.first.is_immediate() || settings.max_age.is_zero() {
+            return None;
+        }
+        Some(Arc::new(DenyCache::new(settings.max_age, settings.max_keys)))
+    }
+}
+
+fn memory(settings: &Settings, metrics: &Arc<Metrics>) -> Arc<dyn Store> {
+    Arc::new(Memory::new(settings.memory.max_keys, Arc::new(SystemClock), metrics.observer()))
 }
 
 impl Servers {

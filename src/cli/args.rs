@@ -191,8 +191,9 @@ fn help(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Mode;
     use clap::CommandFactory;
-    use settings::{Charging, SETTINGS, StoreKind};
+    use settings::{SETTINGS, StoreKind};
 
     fn serve(arguments: &[&str]) -> ServeArguments {
         let all = ["weir", "serve"].iter().chain(arguments);
@@ -236,7 +237,7 @@ mod tests {
         assert_eq!(settings.listen.admin.port(), 3);
         assert_eq!(settings.store, StoreKind::Redis);
         assert_eq!(settings.redis.server.url.expose(), "redis://cache");
-        assert_eq!(settings.charging, Charging::Independent);
+        assert_eq!(settings.charging, Mode::Independent);
         assert_eq!(settings.redis.timeout.as_secs(), 5);
         assert_eq!(settings.redis.server.password.unwrap().expose(), "a=b");
     }

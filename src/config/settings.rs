@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use config::Config;
 
-use crate::engine::OnError;
+use crate::engine::{Mode, OnError};
 
 pub use layer::{FILE_BYTES_MAX, Layer};
 pub use redis::{RedisServer, RedisTls, Sentinel, Topology};
@@ -42,7 +42,7 @@ pub struct Settings {
     /// Which store holds the state of limits.
     pub store: StoreKind,
     /// How a decision over several limits is charged.
-    pub charging: Charging,
+    pub charging: Mode,
     /// What becomes of a request whose store does not answer, where neither its rule nor its domain says.
     pub on_error: OnError,
     /// The part of a limit above which hits count as near it, in percent.
@@ -92,15 +92,6 @@ pub enum StoreKind {
     Redis,
 }
 
-/// The values of `charging`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Charging {
-    /// All or nothing over the limits of a decision.
-    Atomic,
-    /// Each limit for itself, as envoyproxy/ratelimit does.
-    Independent,
-}
-
 /// What responses have beyond the statuses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
@@ -145,7 +136,7 @@ pub struct Redis {
     pub queue: usize,
     /// Decisions in one pipeline at most.
     pub batch_max: usize,
-    /// Decisions in one script call at most; 0 and 1: each has its own.
+    /// Decisions in one script call at most; below 4 each has its own.
     pub merge_max: usize,
     /// What every key starts with.
     pub key_prefix: String,
@@ -293,11 +284,7 @@ impl Settings {
                 "redis" => Ok(StoreKind::Redis),
                 _ => Err("no such store".to_owned()),
             })?,
-            charging: from.value("charging", |text| match text {
-                "atomic" => Ok(Charging::Atomic),
-                "independent" => Ok(Charging::Independent),
-                _ => Err("no such charging".to_owned()),
-            })?,
+            charging: from.value("charging", |text| Mode::named(text).ok_or_else(|| "no such charging".to_owned()))?,
             on_error: from
                 .value("on_error", |text| OnError::named(text).ok_or_else(|| "no such way to go on".to_owned()))?,
             near_limit_percent: from.value("near_limit_percent", value::integer)?,

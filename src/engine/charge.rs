@@ -43,6 +43,18 @@ pub enum Role {
     Quota,
 }
 
+impl Role {
+    /// The word for it where policies are shown.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Enforced => "enforced",
+            Self::Shadow => "shadow",
+            Self::Quota => "quota",
+        }
+    }
+}
+
 /// How the limits of one decision hang together. [dc-4]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -50,6 +62,28 @@ pub enum Mode {
     Atomic,
     /// Each limit for itself, denied hits counted by fixed windows: as envoyproxy/ratelimit charges.
     Independent,
+}
+
+impl Mode {
+    /// All of them, in the order of the documentation.
+    pub const ALL: [Self; 2] = [Self::Atomic, Self::Independent];
+    /// Their names, in the same order.
+    pub const NAMES: [&'static str; 2] = [Self::Atomic.name(), Self::Independent.name()];
+
+    /// The word for it in policies and settings, where it is the value of `charging`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Atomic => "atomic",
+            Self::Independent => "independent",
+        }
+    }
+
+    /// The one of that name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.name() == name)
+    }
 }
 
 /// The boundaries of a calendar's windows around now: starts of the previous, the current, the next and the one

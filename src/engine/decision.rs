@@ -91,34 +91,35 @@ pub struct Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rewindow;
 
-/// Which distinct key each charge is on, numbered by first use: `slots[i]` for charge `i`.
-pub type Slots = SmallVec<[u16; 4]>;
+/// Which distinct key each charge is on, numbered by first use: `places[i]` for charge `i`.
+pub type Places = SmallVec<[u16; 4]>;
 
-/// Numbers the distinct keys of a decision. Returns the slot of each charge, and the charge that first used each slot.
+/// Numbers the distinct keys of a decision. Returns the place of each charge's key, and the charge that used each place
+/// first.
 #[must_use]
 #[expect(clippy::cast_possible_truncation, reason = "at most 512 charges")]
-pub fn slots(charges: &[Charge<'_>]) -> (Slots, Slots) {
-    let mut slots = Slots::new();
-    let mut firsts = Slots::new();
+pub fn places(charges: &[Charge<'_>]) -> (Places, Places) {
+    let mut places = Places::new();
+    let mut firsts = Places::new();
     for (i, charge) in charges.iter().enumerate() {
         let known = firsts.iter().position(|&first| charges[usize::from(first)].key == charge.key);
-        let slot = known.unwrap_or_else(|| {
+        let place = known.unwrap_or_else(|| {
             firsts.push(i as u16);
             firsts.len() - 1
         });
-        slots.push(slot as u16);
+        places.push(place as u16);
     }
-    (slots, firsts)
+    (places, firsts)
 }
 
-/// Makes a decision over states as read, one for each slot. Says what each charge does to its state, in order; the
+/// Makes a decision over states as read, one for each key. Says what each charge does to its state, in order; the
 /// store applies that with [`algorithm::apply`]. [dc-2]
 ///
 /// # Errors
 /// When the bounds of a calendar charge do not hold `now`; then nothing may be changed.
 pub fn decide<'s>(
     charges: &[Charge<'_>],
-    slots: &[u16],
+    places: &[u16],
     read: impl Fn(u16) -> Option<&'s State>,
     mode: Mode,
     now: Micros,
@@ -129,7 +130,7 @@ pub fn decide<'s>(
     // A charge that takes nothing may still have to restate what it finds; where several share a key, what one finds
     // depends on the others, so that this is left to `algorithm::apply`.
     let restate = |i: usize, state: Option<&State>, effect: Effect| match (effect, state) {
-        (Effect::Nothing, _) if slots.iter().filter(|&&slot| slot == slots[i]).count() > 1 => Effect::Restate,
+        (Effect::Nothing, _) if places.iter().filter(|&&place| place == places[i]).count() > 1 => Effect::Restate,
         (Effect::Nothing, Some(state)) if algorithm::is_restated(charges[i].limit, state, charges[i].bounds, now) => {
             Effect::Restate
         }
@@ -137,13 +138,13 @@ pub fn decide<'s>(
     };
     // Copies of the states that more than one charge is on; a single charge needs none.
     let mut copies = SmallVec::<[(u16, Option<State>); 2]>::new();
-    for (i, (charge, &slot)) in charges.iter().zip(slots).enumerate() {
+    for (i, (charge, &place)) in charges.iter().zip(places).enumerate() {
         if charge.bounds.is_some_and(|bounds| anchored_window::window_at(&bounds, now).is_none()) {
             return Err(Rewindow);
         }
         let (limit, hits) = (charge.limit, charge.take.asked());
-        let copy = copies.iter().position(|(other, _)| *other == slot);
-        let state = copy.map_or_else(|| read(slot), |copy| copies[copy].1.as_ref());
+        let copy = copies.iter().position(|(other, _)| *other == place);
+        let state = copy.map_or_else(|| read(place), |copy| copies[copy].1.as_ref());
         let before = algorithm::seen(limit, state, hits, charge.bounds, now);
         let (verdict, _) = verdict(charge, &before, mode, now);
         let effect = restate(i, state, effect(charge, verdict, mode, false));
@@ -151,11 +152,11 @@ pub fn decide<'s>(
             Seen::Summary(_) => Some(algorithm::after(limit, state, &before, hits, effect, now)),
             _ => None,
         };
-        if slots[i + 1..].contains(&slot) {
+        if places[i + 1..].contains(&place) {
             let next = algorithm::apply(limit, state.cloned(), effect, charge.bounds, now).into_state();
             match copy {
                 Some(copy) => copies[copy].1 = next,
-                None => copies.push((slot, next)),
+                None => copies.push((place, next)),
             }
         }
         found.push(Found { before, after });
@@ -164,15 +165,15 @@ pub fn decide<'s>(
     }
     if mode == Mode::Atomic && is_denied(charges, verdicts.iter().copied()) {
         for (i, charge) in charges.iter().enumerate() {
-            effects[i] = restate(i, read(slots[i]), effect(charge, verdicts[i], mode, true));
+            effects[i] = restate(i, read(places[i]), effect(charge, verdicts[i], mode, true));
         }
     }
-    Ok((settle(charges, slots, &found, mode, now), effects))
+    Ok((settle(charges, places, &found, mode, now), effects))
 }
 
 /// Derives a decision from what each charge found, for every store alike. [dc-3] [dc-7] [dc-10]
 #[must_use]
-pub fn settle(charges: &[Charge<'_>], slots: &[u16], found: &[Found], mode: Mode, now: Micros) -> Decision {
+pub fn settle(charges: &[Charge<'_>], places: &[u16], found: &[Found], mode: Mode, now: Micros) -> Decision {
     let judged: SmallVec<[(Verdict, Hits); 4]> =
         charges.iter().zip(found).map(|(charge, found)| verdict(charge, &found.before, mode, now)).collect();
     let denied = is_denied(charges, judged.iter().map(|&(verdict, _)| verdict));
@@ -184,7 +185,7 @@ pub fn settle(charges: &[Charge<'_>], slots: &[u16], found: &[Found], mode: Mode
         let Found { before, after } = found[i];
         let effect = effect(charge, verdict, mode, denied);
         let left = after.unwrap_or_else(|| algorithm::changed(limit, &before, effect, now));
-        let first = slots.iter().position(|&slot| slot == slots[i]).unwrap_or(i);
+        let first = places.iter().position(|&place| place == places[i]).unwrap_or(i);
         let at_first = found[first].before;
         let state = if nothing_taken { algorithm::seen_by(limit, &at_first, now) } else { left };
         let taken = match effect {

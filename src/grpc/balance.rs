@@ -10,10 +10,10 @@ use super::connection::Load;
 
 /// How often the requests of all runtimes are looked at; with each look what was before counts half.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Loads that are alike when divided by this are equal. It is some hundred requests a second, a thousandth of what a core
+/// Loads that differ by less than this count as equal. It is some hundred requests a second, a thousandth of what a core
 /// can do: below that, the connections that are there say more about what will come than the requests that came.
 const ALIKE: u64 = 256;
-/// One young connection; fractions of one are left after a look.
+/// The weight of a new connection; it halves each second.
 const YOUNG: u64 = 256;
 
 /// Chooses runtimes for connections.

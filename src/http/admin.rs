@@ -50,10 +50,7 @@ async fn policies(State(site): State<Arc<Site>>) -> Json<Value> {
     let domains: Vec<Value> = domains
         .into_iter()
         .map(|domain| {
-            let charging = domain.mode.map(|mode| match mode {
-                Mode::Atomic => "atomic",
-                Mode::Independent => "independent",
-            });
+            let charging = domain.mode.map(Mode::name);
             let rules = rules.remove(&*domain.name).unwrap_or_default().into_iter();
             let rules: Vec<_> = rules.map(|(rule, place)| rule_as_json(rule, domain, site.on_error, place)).collect();
             let on_error = on_error_as_json(domain, None, site.on_error);
@@ -72,7 +69,7 @@ fn rule_as_json(rule: &Rule, domain: &Domain, servers: OnError, place: &str) -> 
         "descriptor": rule.path,
         "place": place,
         "unlimited": rule.unlimited,
-        "role": format!("{:?}", rule.role).to_ascii_lowercase(),
+        "role": rule.role.name(),
         "replaces": rule.replaces,
         "on_error": on_error,
         "limits": limits,

@@ -21,8 +21,8 @@ use crate::engine::{Algorithm, Charge, Hits, Limit, Micros, Mode, Outcome, Role,
 /// How many keys a set holds at most. [dn-6]
 const SET_KEYS_MAX: usize = 8;
 
-/// What is known of the charges of one decision, in their order: what a limit that denies its charge says, nothing of
-/// a limit that was not asked.
+/// What is known of the charges of one decision, in their order: one outcome for each charge that is known to be denied,
+/// none for the others.
 pub type Denials = SmallVec<[Option<Outcome>; 2]>;
 
 /// Denials of at most so many keys, each for a short while.
@@ -36,13 +36,13 @@ pub struct DenyCache {
     count: AtomicUsize,
     /// How many times something was forgotten.
     forgotten: AtomicU64,
-    hits: Apart<AtomicU64>,
+    hits: OwnLine<AtomicU64>,
 }
 
 /// Keeps what every hit writes out of the cache lines that every lookup reads.
 #[repr(align(128))]
 #[derive(Default)]
-struct Apart<T>(T);
+struct OwnLine<T>(T);
 
 impl DenyCache {
     /// A cache of at most `max_keys` keys (at least 1), that answers from none that is `max_age` old or older. A key that
@@ -58,7 +58,7 @@ impl DenyCache {
             max_age,
             count: AtomicUsize::new(0),
             forgotten: AtomicU64::new(0),
-            hits: Apart::default(),
+            hits: OwnLine::default(),
         }
     }
 
@@ -105,7 +105,7 @@ impl DenyCache {
 
     /// What [`DenyCache::insert`] wants to know: to be read before a decision is sent to the store.
     pub fn generation(&self) -> u64 {
-        // Whatever is forgotten after this is not in the number, and whatever is in it happened before the call is sent.
+        // Read before the call is sent, so that whatever is forgotten later has a higher number.
         self.forgotten.load(Ordering::Acquire)
     }
 
@@ -155,8 +155,8 @@ impl DenyCache {
     /// Forgets the keys that these charges give hits back to when what is returned is dropped: held while the store is
     /// asked, so that a caller who goes away meanwhile leaves nothing behind that is out of date. [dn-5]
     #[must_use = "the keys are forgotten when this is dropped"]
-    pub fn forget_refunds<'a>(&'a self, charges: &'a [Charge<'a>]) -> Refunds<'a> {
-        Refunds { cache: self, charges }
+    pub fn forget_refunds<'a>(&'a self, charges: &'a [Charge<'a>]) -> ForgetOnDrop<'a> {
+        ForgetOnDrop { cache: self, charges }
     }
 
     /// How many decisions were answered without their store.
@@ -233,12 +233,12 @@ fn hits_to_deny(charge: &Charge<'_>) -> Option<Hits> {
 }
 
 /// Forgets, when it is dropped, the keys that the charges of one decision give hits back to.
-pub struct Refunds<'a> {
+pub struct ForgetOnDrop<'a> {
     cache: &'a DenyCache,
     charges: &'a [Charge<'a>],
 }
 
-impl Drop for Refunds<'_> {
+impl Drop for ForgetOnDrop<'_> {
     fn drop(&mut self) {
         for charge in self.charges {
             if let Take::Give(_) = charge.take {

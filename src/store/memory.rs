@@ -72,26 +72,26 @@ impl Memory {
     }
 
     fn decide_now(&self, charges: &[Charge<'_>], mode: Mode) -> Result<Decision, StoreError> {
-        let (slots, firsts) = decision::slots(charges);
+        let (places, firsts) = decision::places(charges);
         let hashes: SmallVec<[u32; 4]> =
             firsts.iter().map(|&first| self.hash(charges[usize::from(first)].key)).collect();
         let mut locked = self.lock(&hashes);
         // Read under the locks, so that the decisions on one key see time in the order in which they are made.
         let now = self.clock.now();
 
-        let read = |slot: u16| {
-            let (hash, key) = (hashes[usize::from(slot)], charges[usize::from(firsts[usize::from(slot)])].key);
+        let read = |at: u16| {
+            let (hash, key) = (hashes[usize::from(at)], charges[usize::from(firsts[usize::from(at)])].key);
             let number = self.shard_of(hash);
             let (_, shard) = locked.iter().find(|(other, _)| *other == number)?;
             shard.live(key, hash, now)
         };
-        let decided = decision::decide(charges, &slots, read, mode, now);
+        let decided = decision::decide(charges, &places, read, mode, now);
         let (decision, effects) = decided.map_err(|decision::Rewindow| StoreError::Rewindow { now })?;
-        for ((charge, &slot), effect) in charges.iter().zip(&slots).zip(effects) {
+        for ((charge, &at), effect) in charges.iter().zip(&places).zip(effects) {
             if effect == Effect::Nothing {
                 continue;
             }
-            let hash = hashes[usize::from(slot)];
+            let hash = hashes[usize::from(at)];
             let place =
                 Place { key: charge.key, hash, share: charge.share, limit: charge.limit, bounds: charge.bounds };
             shard(&mut locked, self.shard_of(hash)).change(&place, now, &*self.observer, |state| {
@@ -333,8 +333,8 @@ impl Shard {
     fn remove_at(&mut self, at: usize) {
         let last = self.entries.len() - 1;
         let hash = self.entries[at].hash;
-        if let Ok(slot) = self.index.find_entry(spread(hash), |&n| n as usize == at) {
-            slot.remove();
+        if let Ok(entry) = self.index.find_entry(spread(hash), |&n| n as usize == at) {
+            entry.remove();
         }
         if at != last {
             let moved = self.entries[last].hash;

@@ -1,10 +1,10 @@
 //! Redis: states that replicas share and that outlive a process, until they expire. [rd-1] [rd-2]
 //!
 //! Each decision is one call of one script, so that it is atomic and costs one round trip, which it shares with the
-//! other decisions in flight. Not here: connections (redis/pool.rs), what a call is (redis/call.rs), batching and
-//! deadlines (redis/pipeline.rs), when a failing Redis is left alone (redis/node.rs), what its errors mean
-//! (redis/refusal.rs), which node of a cluster a call goes to (redis/cluster.rs), and the format of calls and replies
-//! (redis/wire.rs).
+//! other decisions in flight. Not here: connections (redis/pool.rs), what they tell (redis/observer.rs), what a call is
+//! (redis/call.rs), batching and deadlines (redis/pipeline.rs), when a failing Redis is left alone (redis/node.rs), what
+//! its errors mean (redis/refusal.rs), which node of a cluster a call goes to (redis/cluster.rs), and the format of calls
+//! and replies (redis/wire.rs).
 
 mod advice;
 pub mod breaker;
@@ -15,26 +15,31 @@ mod endpoint;
 mod files;
 pub mod merge;
 pub mod node;
+mod observer;
+mod pause;
 pub mod pipeline;
 pub mod pool;
 pub mod refusal;
 mod sentinel;
 mod tls;
-mod together;
 mod wire;
 
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Instant;
 
+use futures_util::future::join_all;
 use redis::Value;
 
 use self::cluster::{Cluster, slot};
+pub use self::endpoint::{Endpoint, EndpointError, PASSWORD_FILE_BYTES_MAX, Target};
+pub use self::files::FileError;
 use self::node::Node;
+pub use self::observer::{DialError, Observer};
 use self::pipeline::{Call, CallError, Options, Reason};
-use self::pool::Endpoint;
 use self::refusal::Refusal;
-use self::together::all;
+pub use self::sentinel::Sentinels;
+pub use self::tls::{Identity, TLS_FILE_BYTES_MAX, TlsFiles};
 use super::{Failure, Peeked, Reply, Store, StoreError, Undo};
 use crate::engine::{Algorithm, Charge, Decision, Limit, Micros, Mode, State, decision};
 
@@ -107,7 +112,7 @@ impl Redis {
                 Link::Cluster(cluster) => drop(cluster.ask_all(|| script.load(), deadline).await),
             }
         });
-        all(loads).await;
+        join_all(loads).await;
     }
 
     async fn delete(&self, keys: &[&str], deadline: Instant) -> Result<u64, StoreError> {
@@ -170,11 +175,11 @@ impl Store for Redis {
                     return Err(several_slots(charges.len()));
                 }
             }
-            let (slots, firsts) = decision::slots(charges);
-            let call = || wire::decide_call(&self.key_prefix, charges, &slots, &firsts, mode, self.now);
+            let (places, firsts) = decision::places(charges);
+            let call = || wire::decide_call(&self.key_prefix, charges, &places, &firsts, mode, self.now);
             let reply = self.call(first, call, deadline).await?;
             match wire::read_decision(&reply, charges).ok_or_else(strange_reply)? {
-                wire::Reply::Found(now, found) => Ok(decision::settle(charges, &slots, &found, mode, now)),
+                wire::Reply::Found(now, found) => Ok(decision::settle(charges, &places, &found, mode, now)),
                 wire::Reply::Rewindow(now) => Err(StoreError::Rewindow { now }),
             }
         }))
@@ -205,12 +210,12 @@ impl Store for Redis {
                         }
                         worst(ends)
                     });
-                    worst(all(undone).await)
+                    worst(join_all(undone).await)
                 }
                 // By key and not by slot: while a slot is on the move, a call on several of its keys may be refused.
                 Link::Cluster(_) => {
                     let keys = by_key(charges);
-                    worst(all(keys.iter().map(|undos| self.undo_of_key(undos, deadline))).await)
+                    worst(join_all(keys.iter().map(|undos| self.undo_of_key(undos, deadline))).await)
                 }
             }
         }))
@@ -225,7 +230,7 @@ impl Store for Redis {
                 Link::One(_) => self.delete(keys, deadline).await,
                 Link::Cluster(_) => {
                     let mut gone = 0;
-                    for deleted in all(keys.chunks(1).map(|key| self.delete(key, deadline))).await {
+                    for deleted in join_all(keys.chunks(1).map(|key| self.delete(key, deadline))).await {
                         gone += deleted?;
                     }
                     Ok(gone)
@@ -242,7 +247,7 @@ impl Store for Redis {
                 None => self.time(keys.first().map_or("", |(key, _)| key), deadline).await?,
             };
             let mut states = Vec::with_capacity(keys.len());
-            for state in all(keys.iter().map(|(key, limit)| self.state(key, limit, deadline))).await {
+            for state in join_all(keys.iter().map(|(key, limit)| self.state(key, limit, deadline))).await {
                 states.push(state?);
             }
             Ok(Peeked { now, states })
@@ -387,4 +392,37 @@ fn strange_reply() -> StoreError {
 fn strange_state(key: &str) -> StoreError {
     let message = format!("the value of the key {key:?} in redis was not written by this version");
     StoreError::NotSent(Failure { kind: "state", message })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_a_kind_that_is_shown_before_it_happens() {
+        let refused = || DialError::new("a:1".into(), connection::NO_CONNECTION, "refused".into());
+        // One after the other: the compiler asks for the place of a new one.
+        let next = |reason: &Reason| match reason {
+            Reason::QueueFull { .. } => Some(Reason::Deadline),
+            Reason::Deadline => Some(Reason::NoConnection(refused())),
+            Reason::NoConnection(_) => Some(Reason::Broken("reset".into())),
+            Reason::Broken(_) => Some(Reason::NoNode { slot: 0, why: "unknown".into() }),
+            Reason::NoNode { .. } => Some(Reason::CircuitOpen),
+            Reason::CircuitOpen => None,
+        };
+        let reasons = std::iter::successors(Some(Reason::QueueFull { max: 1 }), next);
+        let mut kinds: Vec<&str> = reasons.map(|reason| kind_of(&reason)).collect();
+        let StoreError::Unknown(reply) = strange_reply() else { panic!("a script has run") };
+        kinds.extend([reply.kind, StoreError::Rewindow { now: 0 }.kind()]);
+        kinds.sort_unstable();
+        let mut shown = KINDS;
+        shown.sort_unstable();
+        assert_eq!(kinds, shown);
+        // What is ours to say, though Redis says it too.
+        let is_answer = |kind: &str| refusal::REFUSALS.iter().any(|row| row.kind == kind);
+        let (StoreError::NotSent(slots), StoreError::NotSent(state)) = (several_slots(2), strange_state("k")) else {
+            panic!("nothing was charged");
+        };
+        assert!(is_answer(slots.kind) && is_answer(state.kind));
+    }
 }

@@ -1,6 +1,6 @@
 //! Tells once that decisions begin to go by `on_error`, and once that a store answers again.
 //!
-//! Not here: how often that happens (metrics.rs), and which connection or server is at fault (app/stores.rs).
+//! Not here: how often that happens (metrics.rs), and which connection or server is at fault (app/redis_health.rs).
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};

@@ -76,12 +76,12 @@ impl Scene {
 
     /// What the store would decide now, and what it would write, without doing so.
     pub fn would(&self, charges: &[Charge<'_>], mode: Mode) -> (Decision, Vec<Effect>) {
-        let (slots, firsts) = decision::slots(charges);
+        let (places, firsts) = decision::places(charges);
         let asked: Vec<(&str, &Limit)> =
             firsts.iter().map(|&first| (charges[usize::from(first)].key, charges[usize::from(first)].limit)).collect();
         let peeked = answer(self.store.peek(&asked, far()));
-        let read = |slot: u16| peeked.states[usize::from(slot)].as_ref();
-        let (decision, effects) = decision::decide(charges, &slots, read, mode, peeked.now).unwrap();
+        let read = |place: u16| peeked.states[usize::from(place)].as_ref();
+        let (decision, effects) = decision::decide(charges, &places, read, mode, peeked.now).unwrap();
         (decision, effects.to_vec())
     }
 

@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 use weir::engine::{Algorithm, Anchor, Limit, Mode, Take, Verdict, Window};
-use weir::store::redis::Redis;
 use weir::store::redis::pipeline::Options;
-use weir::store::redis::pool::Endpoint;
+use weir::store::redis::{Endpoint, Redis};
 use weir::store::{Store, StoreError};
 
 use super::cluster::RedisCluster;

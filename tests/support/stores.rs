@@ -11,9 +11,8 @@ use weir::engine::decision::{self, Rewindow};
 use weir::engine::observer::Silent;
 use weir::engine::{Algorithm, Anchor, Bounds, Charge, Decision, Limit, Micros, Mode, Refill, State, algorithm};
 use weir::store::memory::Memory;
-use weir::store::redis::Redis;
 use weir::store::redis::pipeline::Options;
-use weir::store::redis::pool::Endpoint;
+use weir::store::redis::{Endpoint, Redis};
 use weir::store::{Clock as _, Peeked, Reply, Store, StoreError, Undo};
 
 use super::manual::ManualClock;
@@ -101,9 +100,10 @@ impl Store for Engine {
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, _: Instant) -> Reply<'a, Decision> {
         let mut states = self.states.lock().unwrap();
         let now = self.clock.now();
-        let (slots, firsts) = decision::slots(charges);
-        let read = |slot: u16| states.get(charges[usize::from(firsts[usize::from(slot)])].key).map(|kept| &kept.state);
-        let decided = decision::decide(charges, &slots, read, mode, now);
+        let (places, firsts) = decision::places(charges);
+        let read =
+            |place: u16| states.get(charges[usize::from(firsts[usize::from(place)])].key).map(|kept| &kept.state);
+        let decided = decision::decide(charges, &places, read, mode, now);
         let Ok((decision, effects)) = decided else { return Reply::Ready(Err(StoreError::Rewindow { now })) };
         for (charge, effect) in charges.iter().zip(effects) {
             if effect != Effect::Nothing {

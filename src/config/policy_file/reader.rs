@@ -120,10 +120,9 @@ impl FileReader<'_> {
             return;
         };
         let domain = self.domain(&fields);
-        let mode = match self.choice(&fields, "charging", &["atomic", "independent"]) {
-            Ok(Some("atomic")) => Some(Mode::Atomic),
-            Ok(Some(_)) => Some(Mode::Independent),
-            Ok(None) | Err(Told) => None,
+        let mode = match self.choice(&fields, "charging", &Mode::NAMES) {
+            Ok(charging) => charging.and_then(Mode::named),
+            Err(Told) => None,
         };
         let on_error = self.on_error(&fields).unwrap_or_default();
         let (specs, outlines) = self.descriptors(&fields, 1);

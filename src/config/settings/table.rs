@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::engine::OnError;
+use crate::engine::{Mode, OnError};
 
 /// Every setting, grouped as in the documentation.
 pub const SETTINGS: &[Setting] = &[
@@ -295,7 +295,7 @@ pub const SETTINGS: &[Setting] = &[
         kind: Kind::Integer { min: 0, max: 64, unit: "decisions per script call" },
         default: Preset::Is("16"),
         flag: None,
-        about: "how many of them share one script call at most, which Redis serves nobody else during; 0 turns that off",
+        about: "how many of them share one script call at most, which Redis serves nobody else during; below 4 none do",
     },
     Setting {
         name: "redis.key_prefix",
@@ -432,7 +432,7 @@ pub(super) const STORES: &[&str] = &["memory", "redis"];
 /// The values of `redis.topology`.
 pub(super) const TOPOLOGIES: &[&str] = &["single", "sentinel", "cluster"];
 /// The values of `charging`.
-pub(super) const CHARGINGS: &[&str] = &["atomic", "independent"];
+pub(super) const CHARGINGS: &[&str] = &Mode::NAMES;
 /// The values of `on_error`.
 pub(super) const ON_ERRORS: &[&str] = &OnError::NAMES;
 /// The values of `log.format`.

@@ -17,21 +17,22 @@ mod learn;
 mod map;
 pub(super) mod slot;
 
-use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use parking_lot::Mutex;
 use redis::{ServerError, ServerErrorKind, Value};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 
 use self::map::{Address, Map};
+use super::endpoint::Endpoint;
 use super::node::Node;
+use super::pause::{doubled, jittered};
 use super::pipeline::{Call, CallError, Options, Reason};
-use super::pool::Endpoint;
-use super::together::{all, first};
 
 /// How often one call is sent again at most. A move of a slot needs two; the rest is for a map that is out of date.
 const RESENDS_MAX: u32 = 6;
@@ -39,6 +40,9 @@ const RESENDS_MAX: u32 = 6;
 /// The pause before a call is sent again to a cluster that is between two states (TRYAGAIN, or sent to and fro). It
 /// doubles each time, and is cut by up to half at random.
 const RESEND_PAUSE_MIN: Duration = Duration::from_millis(1);
+
+/// The longest such pause, before the last time of all.
+const RESEND_PAUSE_MAX: Duration = Duration::from_millis(32);
 
 /// Routes calls to the nodes of one cluster. One for each runtime, as a pipeline is.
 pub(super) struct Cluster {
@@ -106,7 +110,7 @@ impl Cluster {
             let elsewhere = match &redirection {
                 Redirection::Moved(to) => self.shared.redirected(to, Some(slot)),
                 Redirection::Ask(to) => self.shared.redirected(to, None),
-                // There, and as before: if the keys come together elsewhere, it will say so.
+                // The same node again; it answers MOVED once the slot has gone.
                 Redirection::TryAgain => Some(member),
                 Redirection::MapInDoubt | Redirection::None => None,
             };
@@ -145,7 +149,7 @@ impl Cluster {
             return Err(no_node(slot, NOBODY_HOLDS_IT.into()));
         }
         let pings = members.iter().map(|(_, member)| member.node.ping(deadline));
-        for answer in all(pings).await {
+        for answer in join_all(pings).await {
             if let Err(error) = answer {
                 if casts_doubt(&error) {
                     self.shared.wanted.notify_one();
@@ -166,7 +170,7 @@ impl Cluster {
         let asked = members.iter().map(|(_, member)| async {
             (member.node.address().to_owned(), member.node.ask(question(), deadline).await)
         });
-        all(asked).await
+        join_all(asked).await
     }
 
     /// Returns, with its reason, when a task of ours or of a node has died. Waits for ever otherwise.
@@ -177,9 +181,9 @@ impl Cluster {
             let mut changed = pin!(self.shared.changed.notified());
             changed.as_mut().enable();
             let members = self.shared.state.lock().map.nodes();
-            let ends = members.iter().map(|(_, member)| member.node.died());
+            let mut ends: FuturesUnordered<_> = members.iter().map(|(_, member)| member.node.died()).collect();
             tokio::select! {
-                reason = first(ends) => return reason,
+                Some(reason) = ends.next() => return reason,
                 ended = learner.join_next() => return match ended {
                     Some(Err(error)) => format!("the task that learns a redis cluster's slots died: {error}"),
                     Some(Ok(())) | None => "the task that learns a redis cluster's slots ended".to_owned(),
@@ -358,26 +362,13 @@ fn casts_doubt(error: &CallError) -> bool {
 
 /// Waits before a call is sent for the time `resends` again. Not at all, and false, where its deadline is too near.
 async fn pause_before(resends: u32, deadline: Instant) -> bool {
-    let whole = RESEND_PAUSE_MIN.saturating_mul(1 << resends.saturating_sub(1).min(RESENDS_MAX));
+    let whole = doubled(RESEND_PAUSE_MIN, resends.saturating_sub(1), RESEND_PAUSE_MAX);
     let until = Instant::now() + jittered(whole);
     if until >= deadline {
         return false;
     }
     tokio::time::sleep_until(until.into()).await;
     true
-}
-
-/// A pause of which up to half is left out at random, so that runtimes and replicas do not move in step.
-fn jittered(pause: Duration) -> Duration {
-    let half = pause / 2;
-    let micros = usize::try_from(half.as_micros()).unwrap_or(usize::MAX).max(1);
-    half + Duration::from_micros(random(micros) as u64)
-}
-
-/// A number below `bound`, which is more than zero. Good enough to spread things out.
-fn random(bound: usize) -> usize {
-    let bits = RandomState::new().hash_one(bound);
-    usize::try_from(bits % (bound as u64)).unwrap_or(0)
 }
 
 #[cfg(test)]

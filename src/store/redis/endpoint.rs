@@ -18,8 +18,8 @@ use redis::{ConnectionAddr, IntoConnectionInfo, ProtocolVersion, RedisConnection
 use tokio::net::{TcpStream, UnixStream};
 
 use super::connection::{Connection, Meter, Metered, Unusable};
-use super::files::{self, FileError, Gate, Reread};
-use super::pool::Observer;
+use super::files::{self, FileError, OneAtATime, Reread};
+use super::observer::Observer;
 use super::sentinel::Sentinels;
 use super::tls::{Tls, TlsFiles};
 
@@ -123,7 +123,7 @@ enum Password {
 struct PasswordFile {
     path: PathBuf,
     reread: Reread<Arc<str>>,
-    gate: Gate,
+    gate: OneAtATime,
 }
 
 impl Endpoint {
@@ -212,7 +212,7 @@ impl Endpoint {
     /// after it. At most [`PASSWORD_FILE_BYTES_MAX`] bytes.
     #[must_use]
     pub fn with_password_file(mut self, path: &Path) -> Endpoint {
-        let file = PasswordFile { path: path.to_owned(), reread: Reread::default(), gate: Gate::default() };
+        let file = PasswordFile { path: path.to_owned(), reread: Reread::default(), gate: OneAtATime::default() };
         Arc::make_mut(&mut self.access).password = Password::File(Arc::new(file));
         self
     }

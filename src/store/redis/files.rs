@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::pool::Observer;
+use super::observer::Observer;
 
 /// A file that cannot be used. Shows its path and what is wrong, and nothing of what it holds.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,7 +61,7 @@ impl<T: Clone> Reread<T> {
 }
 
 /// Lets one at a time read files off the runtime.
-pub(super) type Gate = Arc<tokio::sync::Mutex<()>>;
+pub(super) type OneAtATime = Arc<tokio::sync::Mutex<()>>;
 
 /// Reads a file of at most `bytes_max` bytes.
 pub(super) fn read_bounded(path: &Path, bytes_max: u64) -> Result<Vec<u8>, FileError> {
@@ -79,7 +79,7 @@ pub(super) fn read_bounded(path: &Path, bytes_max: u64) -> Result<Vec<u8>, FileE
 /// Reads files on a thread for blocking work: a file system can be slow, and the runtime serves requests.
 /// Where it never answers it costs one thread, however often it is dialled: the others wait at the gate.
 pub(super) async fn off_the_runtime<T: Send + 'static>(
-    gate: &Gate,
+    gate: &OneAtATime,
     read: impl FnOnce() -> Result<T, FileError> + Send + 'static,
 ) -> Result<T, String> {
     let guard = gate.clone().lock_owned().await;

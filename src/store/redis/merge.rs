@@ -63,7 +63,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// How many of the calls, from the first on, are made by one run; 1 is none but the first, which goes alone.
+/// How many of the calls, from the first on, are made by one run; 1 means that the first goes alone.
 pub(super) fn count<'a>(calls: impl Iterator<Item = &'a Call>, most: usize) -> usize {
     let mut count = 0;
     let mut clock = None;

@@ -2,9 +2,8 @@
 //! Redis that failed is back.
 //!
 //! Not here: batching and deadlines (pipeline.rs), when the breaker opens (breaker.rs) and which server a key lives on
-//! (the store above).
+//! (cluster.rs).
 
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -15,8 +14,9 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::breaker::{Breaker, Change, Circuit, Outcome, Pass, Settings, TRIALS};
+use super::observer::Observer;
+use super::pause::jittered;
 use super::pipeline::{Call, CallError, Options, Pipeline, Reason};
-use super::pool::Observer;
 use super::refusal::{Blame, Refusal};
 
 /// A server and its breaker. One for each runtime and server: its tasks live on the runtime that started it and end
@@ -216,8 +216,8 @@ impl Drop for Passing<'_> {
     }
 }
 
-/// What an answer says about the server, to a call that had `patience` where calls usually have `timeout`. None where it
-/// says something only if the patience were known.
+/// What an answer says about the server, to a call that had `patience` where calls usually have `timeout`. None for a
+/// missed deadline whose length is not known.
 fn judge(answer: &Result<Value, CallError>, patience: Option<Duration>, timeout: Duration) -> Option<Outcome> {
     Some(match answer {
         Ok(_) => Outcome::Success,
@@ -237,10 +237,9 @@ fn judge(answer: &Result<Value, CallError>, patience: Option<Duration>, timeout:
 
 /// Asks an open breaker's server, now and then, whether it is back; and then, while no calls try it out, does that.
 async fn probe(gate: Arc<Gate>, pipeline: Arc<Pipeline>, settings: Settings, connect_timeout: Duration) {
-    let random = RandomState::new();
-    for number in 0_u64.. {
+    loop {
         let pause = loop {
-            let pause = gate.breaker.lock().next_probe(random.hash_one(number));
+            let pause = gate.breaker.lock().next_probe();
             match pause {
                 Some(pause) => break pause,
                 // One that opened meanwhile has left its permit here.
@@ -248,7 +247,7 @@ async fn probe(gate: Arc<Gate>, pipeline: Arc<Pipeline>, settings: Settings, con
             }
         };
         if gate.breaker.lock().circuit() == Circuit::Open {
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(jittered(pause)).await;
             let answered = is_back(&pipeline, settings.timeout, connect_timeout).await;
             gate.change(|breaker| breaker.probed(answered));
         } else {

@@ -22,7 +22,7 @@
 //!    (merge.rs) share its error only where that is about the server, or does not prove that nothing ran.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, RandomState};
+use std::fmt;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -37,23 +37,26 @@ use tokio::time::Sleep;
 
 use super::breaker;
 pub use super::call::{Call, Script};
+use super::endpoint::Target;
 use super::merge::{self, MERGE_MAX};
-use super::pool::{Connection, DialError, Observer, Pool, SUPERSEDED, Target};
+use super::observer::{DialError, Observer};
+use super::pause::{doubled, jittered};
+use super::pool::{Connection, Pool, SUPERSEDED};
 use super::refusal::{After, Refusal};
 
-/// Calls that may wait in one pipeline by default. With answers in 10 ms this is 400,000 calls a second
+/// Calls that may wait in one pipeline by default. With answers in 10 ms this is 100,000 calls a second
 /// on one core: more cannot be served in time, so they are refused at once.
-pub const QUEUE_MAX: usize = 4096;
+const QUEUE_MAX: usize = 1024;
 
 /// Calls in one batch by default. Redis' cost per call hardly falls beyond 32, and the first call of a
 /// batch waits for the last.
-pub const BATCH_MAX: usize = 64;
+const BATCH_MAX: usize = 64;
 
 /// Connections of one pipeline by default.
-pub const CONNECTIONS: u32 = 4;
+const CONNECTIONS: u32 = 2;
 
 /// How long a dial may take by default.
-pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The pause of a worker before its second dial in a row. It doubles with each further one; each pause
 /// is cut by up to half at random, so that workers and replicas do not dial in step.
@@ -63,9 +66,6 @@ const BACKOFF_MIN: Duration = Duration::from_millis(5);
 /// unnoticed. A hundred workers that wait for one Redis dial it some 500 times a second.
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
 
-/// How often [`BACKOFF_MIN`] is doubled at most.
-const BACKOFF_DOUBLINGS_MAX: u32 = 8;
-
 /// Sends calls to one Redis, in batches. One for each runtime: its tasks live on the runtime that
 /// started it and end when it is dropped.
 #[derive(Debug)]
@@ -73,6 +73,8 @@ pub struct Pipeline {
     queue: Arc<Queue>,
     /// Aborts the tasks when dropped. They end of themselves only by a panic.
     tasks: tokio::sync::Mutex<JoinSet<()>>,
+    /// Tells the observer of the end.
+    _announced: Announced,
 }
 
 /// How a pipeline is built. Start from [`Options::new`].
@@ -88,7 +90,7 @@ pub struct Options {
     pub queue_max: usize,
     /// Calls in one batch; at least 1.
     pub batch_max: usize,
-    /// Decisions of a batch that one script call makes at most; 0 and 1: each has its own. See merge.rs.
+    /// Decisions of a batch that one script call makes at most; below 4 each has its own. See merge.rs.
     pub merge_max: usize,
     /// When the breaker before a pipeline opens; for whoever puts one there (node.rs). The pipeline itself heeds
     /// `timeout`: for so long the answers to a batch are awaited at least, before its connection is given up.
@@ -128,7 +130,7 @@ impl Pipeline {
         let watch = options.target.watch(options.observer.clone(), options.connect_timeout);
         let pool = Pool::new(options.target, options.connections, options.connect_timeout, options.observer.clone());
         let load = Load { queue: Arc::downgrade(&queue), open: Arc::downgrade(pool.open()) };
-        options.observer.started(pool.address(), load);
+        let announced = Announced::start(pool.address(), load, options.observer.clone());
         let mut tasks = JoinSet::new();
         for _ in 0..options.connections {
             let worker = Worker {
@@ -147,7 +149,7 @@ impl Pipeline {
         if let Some(watch) = watch {
             tasks.spawn(watch);
         }
-        Pipeline { queue, tasks: tokio::sync::Mutex::new(tasks) }
+        Pipeline { queue, tasks: tokio::sync::Mutex::new(tasks), _announced: announced }
     }
 
     /// Sends `call` and returns what Redis answers, by `deadline`. Dropping the future takes the call
@@ -174,16 +176,35 @@ impl Pipeline {
             Some(Ok(())) | None => "a task of the redis pipeline ended".to_owned(),
         }
     }
+}
 
-    /// Calls that wait to be sent: for a gauge, and out of date at once.
-    #[must_use]
-    pub fn waiting(&self) -> usize {
-        self.queue.state.lock().entries.len()
+/// A pipeline that its observer knows of, until this is dropped.
+struct Announced {
+    address: Box<str>,
+    observer: Arc<dyn Observer>,
+}
+
+impl Announced {
+    fn start(address: &str, load: Load, observer: Arc<dyn Observer>) -> Self {
+        observer.started(address, load);
+        Self { address: address.into(), observer }
+    }
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        self.observer.ended(&self.address);
+    }
+}
+
+impl fmt::Debug for Announced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Announced({})", self.address)
     }
 }
 
 /// What a pipeline has at hand, for gauges: each number is out of date at once, and none once the pipeline is gone.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Load {
     queue: Weak<Queue>,
     open: Weak<AtomicUsize>,
@@ -511,7 +532,8 @@ impl Worker {
     /// Waits before the next dial: not at all after the first setback, then longer each time.
     async fn pause(&mut self) {
         if self.setbacks > 0 {
-            tokio::time::sleep(backoff(self.setbacks)).await;
+            let whole = doubled(BACKOFF_MIN, self.setbacks - 1, BACKOFF_MAX);
+            tokio::time::sleep(jittered(whole)).await;
         }
         self.setbacks = self.setbacks.saturating_add(1);
     }
@@ -598,7 +620,7 @@ impl Worker {
     }
 
     /// Loads the scripts that Redis did not know and sends their calls once more, each alone, in one round trip. Those
-    /// that were `merged` could not be made together: what makes them together is loaded too.
+    /// that were `merged` could not be made together: the script that merges them is loaded too.
     async fn send_again(
         &mut self,
         connection: &mut Connection,
@@ -734,9 +756,9 @@ fn refuse(waiting: &mut Waiting, error: ServerError, farewell: &mut Option<Strin
     waiting.answer(Err(CallError::Refused(error)));
 }
 
-/// Answers calls that one script call made. Where its error proves that nothing ran, and the connection stays, all of them go
-/// to `again`, where each gets its own answer: alone some would have been right, by another key, or because they write
-/// nothing. Whether they do.
+/// Answers calls that one script call made. Where its error proves that nothing ran, and the connection stays, all of
+/// them go to `again`, where each gets its own answer: alone some would have been right, by another key, or because they
+/// write nothing. Returns whether they were put there.
 fn answer_group(group: &mut [Waiting], answer: Value, again: &mut Vec<Waiting>, farewell: &mut Option<String>) -> bool {
     match answer {
         Value::ServerError(error) => {
@@ -772,17 +794,6 @@ fn answer_group(group: &mut [Waiting], answer: Value, again: &mut Vec<Waiting>, 
 
 fn is_no_script(error: &ServerError) -> bool {
     error.kind() == Some(ServerErrorKind::NoScript)
-}
-
-/// The pause after `setbacks` (at least 1) in a row: doubled each time up to a bound, of which a random
-/// part of the second half is left out.
-fn backoff(setbacks: u32) -> Duration {
-    let doublings = setbacks.saturating_sub(1).min(BACKOFF_DOUBLINGS_MAX);
-    let whole = BACKOFF_MIN.saturating_mul(1 << doublings).min(BACKOFF_MAX);
-    let half = whole / 2;
-    let random = RandomState::new().hash_one(setbacks);
-    let micros = u64::try_from(half.as_micros()).unwrap_or(u64::MAX).max(1);
-    half + Duration::from_micros(random % micros)
 }
 
 #[cfg(test)]
@@ -862,18 +873,6 @@ mod tests {
         let deadlines: Vec<_> = batch.iter().map(|waiting| waiting.deadline - now).collect();
         assert_eq!(deadlines, [seconds(1), seconds(2), seconds(3)]);
         assert!(queue.state.lock().waking, "another worker is called");
-    }
-
-    #[test]
-    fn pauses_grow_to_their_bound_and_never_vanish() {
-        for setbacks in 1..40 {
-            let pause = backoff(setbacks);
-            assert!(pause >= BACKOFF_MIN / 2, "{setbacks}: {pause:?}");
-            assert!(pause <= BACKOFF_MAX, "{setbacks}: {pause:?}");
-        }
-        assert!(backoff(1) <= BACKOFF_MIN);
-        assert!(backoff(39) >= BACKOFF_MAX / 2);
-        assert!(backoff(u32::MAX) >= BACKOFF_MAX / 2);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Connections to one Redis, and the bb8 pool that keeps them: where Redis is, how it is dialled, and
-//! when a connection may be used again.
+//! The bb8 pool that keeps the connections to one Redis: how many there are, how long a dial may take, and when a
+//! connection may be used again.
 //!
-//! Not in here: what is sent, in what batches and by which deadline (pipeline.rs), and what a limit is
-//! (the store above).
+//! Not in here: where Redis is and how it is dialled (endpoint.rs, sentinel.rs), what a connection is (connection.rs),
+//! and what is sent, in what batches and by which deadline (pipeline.rs).
 //!
 //! bb8's own manager for redis sends a PING before every checkout and cannot tell that a connection is
 //! broken. The manager here does the opposite: a checkout costs no round trip, and a connection is
@@ -18,84 +18,12 @@ use std::time::Duration;
 
 use bb8_redis::bb8;
 use parking_lot::Mutex;
-use redis::ServerError;
 use tokio::sync::Notify;
 
-use super::breaker::Circuit;
 pub use super::connection::{Connection, REPLIES_BYTES_MAX};
 use super::connection::{NO_CONNECTION, Unusable};
-pub use super::endpoint::{Endpoint, EndpointError, PASSWORD_FILE_BYTES_MAX, Target};
-pub use super::files::FileError;
-use super::pipeline::Load;
-use super::refusal::Refusal;
-pub use super::sentinel::Sentinels;
-pub use super::tls::{Identity, TLS_FILE_BYTES_MAX, TlsFiles};
-
-/// What the transport tells whoever counts. Every method is called on the runtime that serves
-/// requests: it must return at once.
-pub trait Observer: Send + Sync + 'static {
-    /// Redis answered a batch of `calls` (at least one), `took` after it left the queue. Calls that are
-    /// sent a second time, because Redis did not know their script, are a batch of their own.
-    fn batch_answered(&self, calls: usize, took: Duration) {
-        let _ = (calls, took);
-    }
-
-    /// No connection could be made.
-    fn dial_failed(&self, error: &DialError) {
-        let _ = error;
-    }
-
-    /// A file that is read at every dial cannot be used. What it held before stays in force.
-    fn file_refused(&self, error: &FileError) {
-        let _ = error;
-    }
-
-    /// A connection was given up, with the reason as a sentence for people.
-    fn connection_dropped(&self, reason: &str) {
-        let _ = reason;
-    }
-
-    /// A pipeline to `address` begins; `load` can be read as long as it lasts.
-    fn started(&self, address: &str, load: Load) {
-        let _ = (address, load);
-    }
-
-    /// The server at `address` answered a call with an error, whose row of the table is `refusal`.
-    fn refused(&self, address: &str, refusal: &Refusal, error: &ServerError) {
-        let _ = (address, refusal, error);
-    }
-
-    /// One runtime's circuit breaker before the server at `address` has changed.
-    fn circuit_changed(&self, address: &str, from: Circuit, to: Circuit) {
-        let _ = (address, from, to);
-    }
-
-    /// One runtime asks the server at `address` no more, and its circuit, which was not closed, is gone: what that says
-    /// of the server is nothing.
-    fn circuit_gone(&self, address: &str, was: Circuit) {
-        let _ = (address, was);
-    }
-}
-
-/// Observes nothing.
-impl Observer for () {}
-
-/// Why there is no connection. Cheap to clone: every call that waited gets one.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("no connection to redis at {address}: {reason}")]
-pub struct DialError {
-    address: Arc<str>,
-    kind: &'static str,
-    reason: Arc<str>,
-}
-
-impl DialError {
-    /// Its word in metrics: that of the error by which Redis refused us, or `no_connection`.
-    #[must_use]
-    pub const fn kind(&self) -> &'static str {
-        self.kind
-    }
-}
+use super::endpoint::Target;
+use super::observer::{DialError, Observer};
 
 /// At most `connections` connections to one Redis, made when they are needed and kept until they
 /// break.
@@ -122,11 +50,7 @@ impl Pool {
     pub fn new(target: Target, connections: u32, connect_timeout: Duration, observer: Arc<dyn Observer>) -> Pool {
         let address: Arc<str> = target.to_string().into();
         let failures = Arc::new(Failures {
-            last: Mutex::new(DialError {
-                address: address.clone(),
-                kind: NO_CONNECTION,
-                reason: "none was free".into(),
-            }),
+            last: Mutex::new(DialError::new(address.clone(), NO_CONNECTION, "none was free".into())),
             happened: Notify::new(),
             observer: observer.clone(),
         });
@@ -251,8 +175,7 @@ impl bb8::ManageConnection for Manager {
             Ok(Err(unusable)) => unusable,
             Err(_) => Unusable::from(format!("no answer within {:?}", self.connect_timeout)),
         };
-        let (address, reason) = (self.address.clone(), unusable.text.into());
-        Err(Fault::Dial(DialError { address, kind: unusable.kind, reason }))
+        Err(Fault::Dial(DialError::new(self.address.clone(), unusable.kind, unusable.text.into())))
     }
 
     async fn is_valid(&self, connection: &mut Connection) -> Result<(), Fault> {

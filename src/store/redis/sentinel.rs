@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout};
 
 use super::connection::{Connection, Unusable};
 use super::endpoint::{Endpoint, EndpointError};
-use super::pool::Observer;
+use super::observer::Observer;
 
 /// How often a sentinel is asked whether the master is still the same, by all runtimes together.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -19,8 +19,8 @@ use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, RootCertStore, crypto};
 
-use super::files::{self, FileError, Gate, Reread};
-use super::pool::Observer;
+use super::files::{self, FileError, OneAtATime, Reread};
+use super::observer::Observer;
 
 /// The largest file of certificates or a key, in bytes: a bundle of all public authorities has a quarter
 /// of it.
@@ -51,7 +51,7 @@ pub struct Identity {
 pub(super) struct Tls {
     files: TlsFiles,
     reread: Reread<Made>,
-    gate: Gate,
+    gate: OneAtATime,
 }
 
 /// A configuration and the bytes that it was made from.
@@ -69,7 +69,7 @@ struct Bytes {
 
 impl Tls {
     pub(super) fn new(files: TlsFiles) -> Tls {
-        Tls { files, reread: Reread::default(), gate: Gate::default() }
+        Tls { files, reread: Reread::default(), gate: OneAtATime::default() }
     }
 
     /// The configuration that the files say, or the last one that they could be used for.

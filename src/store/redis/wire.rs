@@ -185,7 +185,7 @@ impl Blob {
 pub(super) fn decide_call(
     prefix: &str,
     charges: &[Charge<'_>],
-    slots: &[u16],
+    places: &[u16],
     firsts: &[u16],
     mode: Mode,
     now: Option<Micros>,
@@ -204,7 +204,7 @@ pub(super) fn decide_call(
     let mut kinds = SmallVec::<[u8; 16]>::new();
     let has_lists = u64::from(charges.iter().any(|charge| Kind::of(charge.limit).is_list()));
     blob.push(&[now, u64::from(mode == Mode::Atomic), charges.len() as u64, has_lists]);
-    for (charge, &slot) in charges.iter().zip(slots) {
+    for (charge, &place) in charges.iter().zip(places) {
         let role = match charge.role {
             Role::Enforced => 0,
             Role::Shadow => 1,
@@ -212,7 +212,7 @@ pub(super) fn decide_call(
         };
         let (op, hits) = (Op::of(charge, mode), hits_of(charge.take));
         kinds.push(Kind::of(charge.limit).digit());
-        blob.push(&[u64::from(slot) + 1, role, op as u64, u64::from(hits), 0]);
+        blob.push(&[u64::from(place) + 1, role, op as u64, u64::from(hits), 0]);
         blob.push_limit(charge.limit, hits, charge.bounds);
     }
     let keys = firsts.iter().map(|&first| charges[usize::from(first)].key);

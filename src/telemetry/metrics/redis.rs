@@ -50,6 +50,13 @@ impl RedisMetrics {
         self.opened.with_label_values(&[address]);
     }
 
+    /// The server at this address is used no more, and not shown any more.
+    pub fn server_gone(&self, address: &str) {
+        // An error is that it was not shown.
+        let _ = self.open.remove_label_values(&[address]);
+        let _ = self.opened.remove_label_values(&[address]);
+    }
+
     /// One more runtime's circuit is open.
     pub fn circuit_opened(&self, address: &str) {
         self.open.with_label_values(&[address]).inc();

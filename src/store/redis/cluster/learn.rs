@@ -13,11 +13,12 @@ use redis::{Cmd, Value};
 use tokio::task::JoinSet;
 
 use super::map::{Address, View};
-use super::{Member, Shared, Trouble, jittered, random};
+use super::{Member, Shared, Trouble};
 use crate::store::redis::node::Node;
+use crate::store::redis::pause::{jittered, random};
 use crate::store::redis::pipeline::{Call, CallError, Options};
-use crate::store::redis::pool::Endpoint;
 use crate::store::redis::refusal::Refusal;
+use crate::store::redis::{DialError, Endpoint, FileError, Observer};
 
 /// The pause between two rounds of questions while something is wrong. It doubles while that goes on.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -163,7 +164,8 @@ impl Shared {
             Candidate::InUse(member) => member,
             Candidate::Other(endpoint) => {
                 let host = endpoint.host_and_port().map_or("localhost", |(host, _)| host).into();
-                let options = Options { target: endpoint.into(), connections: 1, ..self.options.clone() };
+                let observer = Arc::new(Unlisted(self.options.observer.clone()));
+                let options = Options { target: endpoint.into(), connections: 1, observer, ..self.options.clone() };
                 Arc::new(Member { node: Node::start(options), host })
             }
         };
@@ -188,6 +190,28 @@ impl Shared {
             Err(_) => false,
         };
         Ok(Told { view, in_order })
+    }
+}
+
+/// Hears of a node that is only asked what it knows: that it is there is told nobody, since no decision goes to it, and
+/// its breaker hears of nothing.
+struct Unlisted(Arc<dyn Observer>);
+
+impl Observer for Unlisted {
+    fn batch_answered(&self, calls: usize, took: Duration) {
+        self.0.batch_answered(calls, took);
+    }
+
+    fn dial_failed(&self, error: &DialError) {
+        self.0.dial_failed(error);
+    }
+
+    fn file_refused(&self, error: &FileError) {
+        self.0.file_refused(error);
+    }
+
+    fn connection_dropped(&self, reason: &str) {
+        self.0.connection_dropped(reason);
     }
 }
 

@@ -1,0 +1,49 @@
+//! Pauses with chance in them, so that runtimes and replicas that wait for the same do not move in step.
+//!
+//! Not here: what is waited for, and how long at least and at most (pipeline.rs, node.rs, cluster.rs).
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::Duration;
+
+/// A pause of which up to half is left out at random.
+pub(super) fn jittered(pause: Duration) -> Duration {
+    let half = pause / 2;
+    let micros = usize::try_from(half.as_micros()).unwrap_or(usize::MAX).max(1);
+    half + Duration::from_micros(random(micros) as u64)
+}
+
+/// The `first` pause doubled so often, up to `most`.
+pub(super) fn doubled(first: Duration, times: u32, most: Duration) -> Duration {
+    let factor = 1_u32.checked_shl(times).unwrap_or(u32::MAX);
+    first.saturating_mul(factor).min(most)
+}
+
+/// A number below `bound`, which is more than zero. Good enough to spread things out.
+pub(super) fn random(bound: usize) -> usize {
+    let bits = RandomState::new().hash_one(bound);
+    usize::try_from(bits % (bound as u64)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn up_to_half_of_a_pause_is_left_out() {
+        let whole = Duration::from_millis(200);
+        let pauses: Vec<Duration> = (0..1_000).map(|_| jittered(whole)).collect();
+        assert!(pauses.iter().all(|&pause| pause >= whole / 2 && pause <= whole), "{pauses:?}");
+        assert!(pauses.iter().any(|&pause| pause < whole * 6 / 10), "short ones too");
+        assert!(pauses.iter().any(|&pause| pause > whole * 9 / 10), "long ones too");
+        assert_eq!(jittered(Duration::ZERO), Duration::ZERO);
+        assert!(jittered(Duration::MAX) >= Duration::MAX / 2);
+    }
+
+    #[test]
+    fn a_pause_is_doubled_up_to_its_bound() {
+        let (first, most) = (Duration::from_millis(5), Duration::from_millis(250));
+        let pauses = [0, 1, 5, 6, 31, 32, u32::MAX].map(|times| doubled(first, times, most).as_millis());
+        assert_eq!(pauses, [5, 10, 160, 250, 250, 250, 250]);
+        assert_eq!(doubled(most, 9, first), first);
+    }
+}
