@@ -249,7 +249,8 @@ async fn several_keys_of_a_moving_slot_are_decided_where_they_are_together() {
         assert_eq!(not_sent(decide(SHORT).await), "tryagain");
     }
     let begun = Instant::now();
-    assert_eq!(not_sent(decide(Duration::from_millis(5)).await), "tryagain");
+    let kind = not_sent(decide(Duration::from_millis(5)).await);
+    assert!(["tryagain", "deadline"].contains(&kind), "{kind}");
     assert!(begun.elapsed() < SHORT, "it is not tried beyond its deadline");
     assert_eq!(at().await, [2, 2], "single keys are decided on either side, and nothing was charged meanwhile");
     let receipt = |n: usize| decision.outcomes[n].receipt.unwrap();

@@ -15,6 +15,11 @@ use support::wait::{PATIENCE, eventually, until};
 use tokio::task::{JoinSet, LocalSet};
 use weir::store::{Store, StoreError};
 
+/// How long nodes try to carry out an order to fail over before they give it up.
+const ORDER_LASTS: Duration = Duration::from_secs(6);
+/// What a node that is well is never near, on however busy a machine, and what waiting for a dead one would exceed.
+const UNHURT: Duration = Duration::from_secs(5);
+
 /// An operator has a replica take over, as for an upgrade: the callers see nothing of it, and no hit is forgotten.
 #[tokio::test]
 async fn a_planned_failover_under_load_loses_and_doubles_nothing() {
@@ -35,7 +40,16 @@ async fn a_planned_failover_under_load_loses_and_doubles_nothing() {
         .run_until(async {
             load.more(500).await;
             cluster.ok(3, &["CLUSTER", "FAILOVER"]);
-            eventually("the replica to be master", FAILOVER, async || cluster.is_master(3)).await;
+            let mut ordered = Instant::now();
+            eventually("the replica to be master", FAILOVER, async || {
+                // On a busy machine nodes may give an order up.
+                if ordered.elapsed() > ORDER_LASTS {
+                    ordered = Instant::now();
+                    let _ = cluster.nodes[3].command(&["CLUSTER", "FAILOVER"]);
+                }
+                cluster.is_master(3)
+            })
+            .await;
             load.more(500).await;
             load.finish(tasks).await;
         })
@@ -89,8 +103,8 @@ async fn a_dead_master_costs_only_its_own_slots_until_its_replica_takes_over() {
         assert!(died.elapsed() < FAILOVER, "the replica never took over");
     }
     assert!(failed > 0);
-    assert!(slowest < SHORT, "keys of other nodes were decided within {slowest:?}");
-    assert!(slowest_failure < SHORT, "the dead node's were answered within {slowest_failure:?}");
+    assert!(slowest < UNHURT, "keys of other nodes were decided within {slowest:?}");
+    assert!(slowest_failure < UNHURT, "the dead node's were answered within {slowest_failure:?}");
     assert!(cluster.is_master(3), "the dead master's replica");
     assert!(used(&store, &lost, &limit).await >= 2, "what was charged before still counts");
 

@@ -17,7 +17,7 @@ use super::manual::charge;
 use super::wait::{PATIENCE, eventually};
 
 /// A deadline that a healthy node is never near, and that a sick one is to reach.
-pub const SHORT: Duration = Duration::from_millis(200);
+pub const SHORT: Duration = Duration::from_secs(1);
 
 const DAY_US: u64 = 86_400 * 1_000_000;
 
