@@ -430,7 +430,7 @@ impl Limiter {
 
     /// A denial that needs no store, where the cache knows one. [dn-1]
     fn known_denial<'a>(&self, request: &Request<'_, '_>, charges: &[Charge<'a>]) -> Option<Resolved<'a>> {
-        let denials = self.options.deny_cache.as_ref()?.answers(charges, request.mode, Instant::now())?;
+        let denials = self.options.deny_cache.as_ref()?.answers(charges, request.mode, request.started)?;
         let mut known = Resolved::default();
         known.decision.denied = true;
         for ((charge, planned), denial) in charges.iter().zip(&request.plan.planned).zip(denials) {

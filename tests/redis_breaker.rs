@@ -81,6 +81,14 @@ impl Rig {
         calls.join_all().await
     }
 
+    /// Redis stops after an answer for so long that the breaker opens, and goes on.
+    async fn opens_and_redis_goes_on(&self, server: &RedisServer) {
+        self.call(PATIENCE).await.expect("an answer of a healthy redis");
+        server.freeze();
+        self.opens().await;
+        server.thaw();
+    }
+
     /// Has many calls fail, twice: whether the first ones were in a hurry is not known.
     async fn opens(&self) {
         for _ in 0..2 {
@@ -156,10 +164,7 @@ async fn a_breaker_that_is_turned_off_lets_everything_pass() {
 async fn a_few_calls_try_redis_out_before_the_others_follow() {
     let server = RedisServer::start();
     let rig = start(&server.url(), |options| options.breaker.probe = CALLS_ONLY);
-    rig.call(PATIENCE).await.unwrap();
-    server.freeze();
-    rig.opens().await;
-    server.thaw();
+    rig.opens_and_redis_goes_on(&server).await;
     rig.becomes(Circuit::HalfOpen, false).await;
     let answers = rig.many(PATIENCE).await;
     let refused = answers.iter().filter(|answer| is_refused(answer)).count();
@@ -171,10 +176,7 @@ async fn a_few_calls_try_redis_out_before_the_others_follow() {
 async fn a_node_that_nobody_calls_any_more_closes_by_itself() {
     let server = RedisServer::start();
     let rig = start(&server.url(), |_| {});
-    rig.call(PATIENCE).await.unwrap();
-    server.freeze();
-    rig.opens().await;
-    server.thaw();
+    rig.opens_and_redis_goes_on(&server).await;
     rig.becomes(Circuit::Closed, false).await;
     use Circuit::{Closed, HalfOpen, Open};
     let changes = rig.changes.all();
@@ -186,10 +188,7 @@ async fn a_node_that_nobody_calls_any_more_closes_by_itself() {
 async fn a_trial_whose_caller_has_gone_makes_room_for_another() {
     let server = RedisServer::start();
     let rig = start(&server.url(), |options| options.breaker.probe = CALLS_ONLY);
-    rig.call(PATIENCE).await.unwrap();
-    server.freeze();
-    rig.opens().await;
-    server.thaw();
+    rig.opens_and_redis_goes_on(&server).await;
     rig.becomes(Circuit::HalfOpen, false).await;
     server.freeze();
     let mut trials = Vec::new();

@@ -86,14 +86,11 @@ impl Limiter {
                 let reserving = Request { deadline: request.deadline - kept, ..*request };
                 self.reserve(&reserving, charges, refunds).await
             }
-            Some(error) => Pieces {
-                outcomes: vec![None; charges.len()],
-                denied: false,
-                failures: vec![((0..charges.len()).collect(), error)],
-                reserved: self.reserved(),
-                is_final: false,
-                held_back: Vec::new(),
-            },
+            Some(error) => {
+                let mut pieces = self.pieces(charges);
+                pieces.failures.push(((0..charges.len()).collect(), error));
+                pieces
+            }
         };
         let denied_groups = match self.fall_back(request, charges, &mut pieces) {
             Ok(denied_groups) => denied_groups,
@@ -143,19 +140,8 @@ impl Limiter {
                 }
             }
         }
-        let mut pieces = Pieces {
-            outcomes: vec![None; charges.len()],
-            denied: false,
-            failures: Vec::new(),
-            reserved: self.reserved(),
-            is_final: false,
-            held_back: Vec::new(),
-        };
-        let ask = async |mut part: Part<'a>| {
-            let decision = self.ask(part.store, request, &mut part.charges).await;
-            (part, decision)
-        };
-        let mut asked: FuturesUnordered<_> = parts.into_iter().map(ask).collect();
+        let mut pieces = self.pieces(charges);
+        let mut asked = self.ask_each(request, parts);
         while let Some((part, answer)) = asked.next().await {
             let decision = match answer {
                 Ok(decision) => decision,
@@ -268,25 +254,43 @@ impl Limiter {
         }
         parts.retain(|part| !part.at.is_empty());
         let request = &Request { started: Instant::now(), ..*request };
-        let ask = async |mut part: Part<'a>| {
-            let decision = self.ask(part.store, request, &mut part.charges).await;
-            (part.at, decision)
-        };
-        let mut asked: FuturesUnordered<_> = parts.into_iter().map(ask).collect();
-        while let Some((at, answer)) = asked.next().await {
-            for (at, outcome) in at.into_iter().zip(answer.into_iter().flat_map(|decision| decision.outcomes)) {
+        let mut asked = self.ask_each(request, parts);
+        while let Some((part, answer)) = asked.next().await {
+            for (at, outcome) in part.at.into_iter().zip(answer.into_iter().flat_map(|decision| decision.outcomes)) {
                 pieces.outcomes[at] = Some(outcome);
             }
         }
     }
 
-    fn reserved(&self) -> Reserved {
-        Reserved {
+    /// Nothing known yet of these charges.
+    fn pieces(&self, charges: &[Charge<'_>]) -> Pieces {
+        let reserved = Reserved {
             charges: Vec::new(),
             deny_cache: self.options.deny_cache.clone(),
             observer: self.observer.clone(),
             budget: self.options.budget,
+        };
+        Pieces {
+            outcomes: vec![None; charges.len()],
+            denied: false,
+            failures: Vec::new(),
+            reserved,
+            is_final: false,
+            held_back: Vec::new(),
         }
+    }
+
+    /// Asks for a decision of each part, all at the same time.
+    fn ask_each<'a>(
+        &'a self,
+        request: &Request<'_, '_>,
+        parts: Vec<Part<'a>>,
+    ) -> FuturesUnordered<impl Future<Output = (Part<'a>, Result<Decision, StoreError>)>> {
+        let ask = async |mut part: Part<'a>| {
+            let decision = self.ask(part.store, request, &mut part.charges).await;
+            (part, decision)
+        };
+        parts.into_iter().map(ask).collect()
     }
 
     /// Takes back what stands, and waits for that as long as the request may. Answers whether nothing stands any more,

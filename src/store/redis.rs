@@ -184,6 +184,7 @@ impl Store for Redis {
             }
         }))
     }
+
     fn part_of(&self, key: &str) -> u16 {
         match self.link {
             Link::One(_) => 0,
