@@ -107,7 +107,7 @@ impl RateLimits {
         let started = Instant::now();
         let request = self.read(read, started)?;
         let decided = self.limiter.decide_now(&self.query(&request, started)?, started);
-        self.response(decided)
+        self.response(&request, decided)
     }
 
     async fn decide(&self, body: Incoming, patience: Option<Duration>) -> Result<RateLimitResponse, Status> {
@@ -117,7 +117,7 @@ impl RateLimits {
         let request = self.read(read, started)?;
         let query = self.query(&request, started)?;
         let decided = self.limiter.decide(&query, started, deadline).await;
-        self.response(decided)
+        self.response(&request, decided)
     }
 
     /// A request that could not be read counts too.
@@ -132,9 +132,13 @@ impl RateLimits {
         })
     }
 
-    fn response(&self, decided: Result<Answer, StoreError>) -> Result<RateLimitResponse, Status> {
+    fn response(
+        &self,
+        request: &RateLimitRequest,
+        decided: Result<Answer, StoreError>,
+    ) -> Result<RateLimitResponse, Status> {
         match decided {
-            Ok(answer) => Ok(convert::response(answer, self.extras)),
+            Ok(answer) => Ok(convert::response(request, answer, &self.extras)),
             Err(error) => Err(status(&Refusal::Store(error))),
         }
     }
