@@ -270,7 +270,8 @@ fn play_once(case: &Case, store: &[String]) -> String {
 
 /// The arguments that set up weir as these variables set up the service, and how it reads policies then.
 fn settings(environment: &BTreeMap<String, String>) -> Result<(Vec<String>, Reading), String> {
-    let mut settings = vec!["policies.compatible=on".to_owned()];
+    // The service has no cache of denials unless it is asked for.
+    let mut settings = vec!["policies.compatible=on".to_owned(), "deny_cache.max_age=0s".to_owned()];
     let mut charging = "independent";
     let mut reading = Reading { compatible: true, merge_domains: false };
     for (name, value) in environment {

@@ -197,14 +197,10 @@ impl FileReader<'_> {
     }
 }
 
-/// A number as envoyproxy/ratelimit reads it: in any base that YAML 1.1 has, a fraction cut off.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the range is checked")]
+/// A number as envoyproxy/ratelimit reads it: in any base that YAML 1.1 has.
 fn compatible_number(text: &str) -> Option<(u32, IsOdd)> {
     match scalar::plain(text) {
         Plain::Whole(number, odd) => Some((u32::try_from(number).ok()?, odd)),
-        Plain::Float(number) if number > -1.0 && number < f64::from(u32::MAX) + 1.0 => {
-            Some((number as u32, IsOdd::Yes))
-        }
         _ => None,
     }
 }

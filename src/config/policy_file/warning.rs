@@ -19,11 +19,11 @@ pub enum Code {
     NoRequests,
     /// A key that has no meaning where it stands.
     IgnoredKey,
-    /// A key of one mapping twice: the last one counts.
+    /// A key of one mapping twice: later values win.
     KeyTwice,
     /// What follows the first YAML document is not read.
     SecondDocument,
-    /// A number that others read as another number: octal, hexadecimal or with a fraction.
+    /// A number that others read as another number: octal, hexadecimal or binary.
     OddNumber,
     /// A bare word such as `y` that means true or false.
     BareBoolean,

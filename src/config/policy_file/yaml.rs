@@ -243,12 +243,15 @@ impl<'a> Builder<'a> {
     fn flattened(&mut self, entries: Vec<(NodeId, NodeId)>) -> Result<Vec<(NodeId, NodeId)>, Fault> {
         let mut flat: Vec<(NodeId, NodeId)> = Vec::with_capacity(entries.len());
         let mut places: HashMap<String, usize> = HashMap::new();
+        let mut written = HashSet::new();
         for (key, value) in entries {
             if !matches!(self.scalar(key), Some(("<<", true))) {
-                if self.set(&mut flat, &mut places, (key, value))? {
+                self.set(&mut flat, &mut places, (key, value))?;
+                let name = self.scalar(key).map_or_else(String::new, |(text, _)| text.to_owned());
+                let name_shown = shown(&name);
+                if !written.insert(name) {
                     let at = self.nodes[key.0 as usize].position;
-                    let name = self.scalar(key).map_or_else(String::new, |(text, _)| shown(text));
-                    self.notes.push((at, Code::KeyTwice, format!("{name} is here twice: the last value counts")));
+                    self.notes.push((at, Code::KeyTwice, format!("{name_shown} is here twice: later values win")));
                 }
                 continue;
             }
@@ -265,21 +268,21 @@ impl<'a> Builder<'a> {
         Ok(flat)
     }
 
-    /// Sets one entry; answers whether its key was there.
+    /// Sets one entry.
     fn set(
         &mut self,
         flat: &mut Vec<(NodeId, NodeId)>,
         places: &mut HashMap<String, usize>,
         (key, value): (NodeId, NodeId),
-    ) -> Result<bool, Fault> {
+    ) -> Result<(), Fault> {
         let Some((name, _)) = self.scalar(key) else {
-            return Ok(false);
+            return Ok(());
         };
         let name = name.to_owned();
         let Some(&at) = places.get(&name) else {
             places.insert(name, flat.len());
             flat.push((key, value));
-            return Ok(false);
+            return Ok(());
         };
         let (_, before) = flat[at];
         let mut last = value;
@@ -297,7 +300,7 @@ impl<'a> Builder<'a> {
             last = self.add(Node { position, value: Value::Mapping(joined) }, 1, 0)?.node;
         }
         flat[at] = (key, last);
-        Ok(true)
+        Ok(())
     }
 
     /// The mappings that a `<<` names.
