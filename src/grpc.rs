@@ -106,7 +106,7 @@ pub fn start<F>(
     supervisor: &Supervisor,
     life: &Life,
     listener: TcpListener,
-    options: Options,
+    options: &Options,
     health: &Health,
     limiter: F,
 ) -> io::Result<Serving>

@@ -682,8 +682,9 @@ mod tests {
             value_to_metric: false,
         };
         let levels = |rule: usize| set.rules()[rule].levels.iter().map(|level| (**level).clone()).collect::<Vec<_>>();
-        assert_eq!(levels(0), [a.clone()]);
-        assert_eq!(levels(1), [a, b]);
+        let both = [a, b];
+        assert_eq!(levels(0), both[..1]);
+        assert_eq!(levels(1), both);
     }
 
     #[test]
