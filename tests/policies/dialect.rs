@@ -109,6 +109,17 @@ fn marks_of_a_descriptor_reach_its_rule() {
 }
 
 #[test]
+fn a_star_in_a_key_stands_for_any_text_in_a_compatible_reading() {
+    let text = "{domain: shop, descriptors: [{key: route/*, rate_limit: 1/s}]}";
+    let meets = |loaded: &Loaded| rule(loaded, "shop", &[("route/a", "1")]).is_some();
+    assert!(!meets(&loaded("p.yaml", text, Reading::default())));
+    assert!(meets(&loaded("p.yaml", text, COMPATIBLE)));
+    let shared = text.replace("rate_limit", "share_threshold: true, rate_limit");
+    assert!(parse(&[("p.yaml", &shared)]).is_err());
+    assert!(meets(&loaded("p.yaml", &shared, COMPATIBLE)));
+}
+
+#[test]
 fn metadata_that_is_none_is_refused() {
     for (metadata, expected) in [
         ("5", "p.yaml:1:63: metadata must be a mapping of keys and values, not \"5\""),
