@@ -10,6 +10,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -102,6 +103,8 @@ pub struct ServerTls {
     /// decides.
     from: Mutex<Bytes>,
     config: ArcSwap<ServerConfig>,
+    /// In the order of [`HandshakeFailure::ALL`].
+    failures: [AtomicU64; HandshakeFailure::ALL.len()],
 }
 
 #[derive(PartialEq, Eq)]
@@ -119,7 +122,7 @@ impl ServerTls {
     pub fn new(files: ServerFiles) -> Result<Self, FileError> {
         let bytes = read(&files)?;
         let config = ArcSwap::from_pointee(make(&files, &bytes)?);
-        Ok(Self { files, from: Mutex::new(bytes), config })
+        Ok(Self { files, from: Mutex::new(bytes), config, failures: Default::default() })
     }
 
     /// Reads the files again, and puts them in force if a byte of them has changed, which it returns. Blocks.
@@ -141,6 +144,17 @@ impl ServerTls {
     #[must_use]
     pub fn config(&self) -> Arc<ServerConfig> {
         self.config.load_full()
+    }
+
+    /// Counts a handshake that failed.
+    pub fn handshake_failed(&self, error: &io::Error) {
+        self.failures[HandshakeFailure::of(error) as usize].fetch_add(1, Relaxed);
+    }
+
+    /// How many handshakes failed this way.
+    #[must_use]
+    pub fn failures(&self, kind: HandshakeFailure) -> u64 {
+        self.failures[kind as usize].load(Relaxed)
     }
 
     /// Where the files are.
@@ -253,8 +267,6 @@ impl ClientCertVerifier for NamedClients {
 /// Why a handshake with a client failed, in one word for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeFailure {
-    /// The client did not finish it in time.
-    Timeout,
     /// The client closed the connection.
     Closed,
     /// The client has no certificate.
@@ -271,8 +283,7 @@ pub enum HandshakeFailure {
 
 impl HandshakeFailure {
     /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::Timeout,
+    pub const ALL: [Self; 6] = [
         Self::Closed,
         Self::NoCertificate,
         Self::Certificate,
@@ -285,7 +296,6 @@ impl HandshakeFailure {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Timeout => "timeout",
             Self::Closed => "closed",
             Self::NoCertificate => "no_certificate",
             Self::Certificate => "certificate",
