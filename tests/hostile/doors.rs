@@ -87,7 +87,6 @@ fn requests_that_never_end_hold_a_bounded_amount_and_are_given_up() {
     assert!(metric(weir.http, "weir_grpc_refused_total").unwrap() > 0, "144 MB fit into no bound");
     // All are given up, though the connections stay.
     until("the bytes to be let go", LONG, || (held(&weir) < 1 << 20).then_some(()));
-    until("the memory to be given back", LONG, || (weir.memory_kib() < before + GROWTH_KIB_MAX / 2).then_some(()));
     assert_served(weir.grpc);
 }
 
