@@ -176,7 +176,7 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
             limiter(&opened)
         }
     };
-    let grpc = grpc::start(&supervisor, &life, listeners.grpc, served, &health, of_core)?;
+    let grpc = grpc::start(&supervisor, &life, listeners.grpc, &served, &health, of_core)?;
     gauges(&metrics, &grpc, embedded, deny_cache)?;
     let http = [
         supervisor.task("http", http::serve_public(listeners.http, &site)),

@@ -109,7 +109,7 @@ pub fn start<F>(
     supervisor: &Supervisor,
     life: &Life,
     listener: Listener,
-    options: Options,
+    options: &Options,
     health: &Health,
     limiter: F,
 ) -> io::Result<Serving>

@@ -85,7 +85,8 @@ fn a_client_that_trusts_the_authority_is_served_and_another_is_not() {
     let cleartext = admitted(&Connector::new(Place::Tcp(weir.grpc)));
     assert!(cleartext.is_err(), "{cleartext:?}");
     until("the failures in the metrics", PATIENCE, || {
-        let count = |kind: &str| served::metric(weir.http, &format!("weir_tls_handshake_errors_total{{kind=\"{kind}\"}}"));
+        let count =
+            |kind: &str| served::metric(weir.http, &format!("weir_tls_handshake_errors_total{{kind=\"{kind}\"}}"));
         (count("refused") >= Some(1) && count("protocol") >= Some(1)).then_some(())
     });
 }
@@ -196,7 +197,9 @@ fn a_certificate_is_replaced_under_load_without_a_failed_call() {
     };
     assert!(weir.wait_for_log(0, PATIENCE, line));
     mount(directory.path(), "second", &second.certificate, &second.key);
-    until("the new certificate", PATIENCE, || (admitted(&tls(weir.grpc, config(&new, None))) == Ok(true)).then_some(()));
+    until("the new certificate", PATIENCE, || {
+        (admitted(&tls(weir.grpc, config(&new, None))) == Ok(true)).then_some(())
+    });
     assert!(admitted(&tls(weir.grpc, config(&old, None))).is_err(), "the old certificate is gone");
     called(20);
     is_over.store(true, Ordering::SeqCst);
@@ -270,8 +273,21 @@ fn every_form_of_key_is_read() {
     ] {
         let certificate = format!("{key}.pem");
         run(&[
-            "req", "-x509", "-new", "-key", key, "-out", &certificate, "-days", "2", "-subj", "/CN=test", "-addext",
-            "subjectAltName=DNS:localhost", "-addext", "basicConstraints=critical,CA:FALSE",
+            "req",
+            "-x509",
+            "-new",
+            "-key",
+            key,
+            "-out",
+            &certificate,
+            "-days",
+            "2",
+            "-subj",
+            "/CN=test",
+            "-addext",
+            "subjectAltName=DNS:localhost",
+            "-addext",
+            "basicConstraints=critical,CA:FALSE",
         ]);
         let path = |name: &str| -> PathBuf { directory.path().join(name) };
         assert!(fs::read_to_string(path(key)).unwrap().starts_with(first_line));
@@ -287,11 +303,8 @@ fn every_form_of_key_is_read() {
 fn old_connections_are_replaced_without_a_failed_call() {
     let authority = Authority::new("ours");
     let issued = authority.server("grpc", &["localhost"]);
-    let weir = secured(
-        &policies(),
-        &issued,
-        &["listen.max_connection_age=100ms", "listen.max_connection_age_grace=10s"],
-    );
+    let weir =
+        secured(&policies(), &issued, &["listen.max_connection_age=100ms", "listen.max_connection_age_grace=10s"]);
     let connector = tls(weir.grpc, config(&authority, None));
     runtime().block_on(async {
         let channel = connector.channel().await.expect("a connection");

@@ -41,11 +41,7 @@ impl Screen {
         };
         let grpc = format!("{}{tls}", addresses.grpc);
         Self {
-            listeners: [
-                ("grpc", grpc),
-                ("http", addresses.http.to_string()),
-                ("admin", addresses.admin.to_string()),
-            ],
+            listeners: [("grpc", grpc), ("http", addresses.http.to_string()), ("admin", addresses.admin.to_string())],
             store,
             charging: settings.charging.name(),
             cores: settings.runtime.cores().get(),

@@ -283,14 +283,8 @@ pub enum HandshakeFailure {
 
 impl HandshakeFailure {
     /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::Closed,
-        Self::NoCertificate,
-        Self::Certificate,
-        Self::Name,
-        Self::Refused,
-        Self::Protocol,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Closed, Self::NoCertificate, Self::Certificate, Self::Name, Self::Refused, Self::Protocol];
 
     /// The word for it.
     #[must_use]
@@ -309,7 +303,8 @@ impl HandshakeFailure {
     #[must_use]
     pub fn of(error: &io::Error) -> Self {
         use AlertDescription::{
-            BadCertificate, CertificateExpired, CertificateRevoked, CertificateUnknown, UnknownCA, UnsupportedCertificate,
+            BadCertificate, CertificateExpired, CertificateRevoked, CertificateUnknown, UnknownCA,
+            UnsupportedCertificate,
         };
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
         match inner {
@@ -318,7 +313,11 @@ impl HandshakeFailure {
             Some(Error::InvalidCertificate(CertificateError::NotValidForName)) => Self::Name,
             Some(Error::InvalidCertificate(_)) => Self::Certificate,
             Some(Error::AlertReceived(
-                BadCertificate | CertificateExpired | CertificateRevoked | CertificateUnknown | UnknownCA
+                BadCertificate
+                | CertificateExpired
+                | CertificateRevoked
+                | CertificateUnknown
+                | UnknownCA
                 | UnsupportedCertificate,
             )) => Self::Refused,
             Some(_) => Self::Protocol,

@@ -81,14 +81,18 @@ impl Listen {
     pub(super) fn read(from: &Merged) -> Result<Self, Problem> {
         let path = |name| from.optional(name).map(|path| path.map(PathBuf::from));
         let client_names = match from.optional("listen.tls.client_names")? {
-            Some(names) => client_names(&names)
-                .map_err(|reason| Problem::internal("listen.tls.client_names", &reason))?,
+            Some(names) => {
+                client_names(&names).map_err(|reason| Problem::internal("listen.tls.client_names", &reason))?
+            }
             None => Vec::new(),
         };
         let tls = match (path("listen.tls.cert_file")?, path("listen.tls.key_file")?) {
-            (Some(cert_file), Some(key_file)) => {
-                Some(ListenTls { cert_file, key_file, client_ca_file: path("listen.tls.client_ca_file")?, client_names })
-            }
+            (Some(cert_file), Some(key_file)) => Some(ListenTls {
+                cert_file,
+                key_file,
+                client_ca_file: path("listen.tls.client_ca_file")?,
+                client_names,
+            }),
             // One without the other is reported below.
             _ => None,
         };
@@ -155,7 +159,7 @@ pub(super) fn endpoint(text: &str) -> Result<Endpoint, String> {
         return value::address(text).map(Endpoint::Tcp);
     };
     if path.is_empty() {
-        return Err("has no path: write unix:/run/weir/grpc.sock".to_owned());
+        return Err("has no path: write unix:/run/weir.sock".to_owned());
     }
     if path.len() > SOCKET_PATH_BYTES_MAX {
         return Err(format!("a path of {} bytes: at most {SOCKET_PATH_BYTES_MAX}", path.len()));
@@ -218,11 +222,10 @@ mod tests {
     #[test]
     fn client_names_are_a_list() {
         let names = client_names("envoy.mesh, 10.0.0.1,spiffe://mesh/ns/a").unwrap();
-        assert_eq!(names.iter().map(ToString::to_string).collect::<Vec<_>>(), [
-            "envoy.mesh",
-            "10.0.0.1",
-            "spiffe://mesh/ns/a"
-        ]);
+        assert_eq!(
+            names.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["envoy.mesh", "10.0.0.1", "spiffe://mesh/ns/a"]
+        );
         assert!(client_names("a,,b").is_err());
         assert!(client_names(&vec!["a"; CLIENT_NAMES_MAX + 1].join(",")).is_err());
     }
