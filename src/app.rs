@@ -22,8 +22,9 @@ pub use crate::lifecycle::{Death, Shutdown, Stop, shutdown};
 use self::policies::Reload;
 use self::stores::{Opened, Stores};
 use crate::config::settings::{self, LogFormat, Settings};
+use crate::config::watch::Source;
 use crate::grpc::health::Health;
-use crate::http::{Report, Site};
+use crate::http::{Endpoints, Needs, Report, Site};
 use crate::lifecycle::{Done, Phase, Phases, Supervisor};
 use crate::limiter::deny_cache::DenyCache;
 use crate::limiter::{Limiter, Options, Policies};
@@ -100,10 +101,11 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
     let metrics = Arc::new(Metrics::new(settings.near_limit_percent)?);
     let stores = Stores::new(&settings, &metrics)?;
     let control = stores.open();
-    let report = Arc::new(Report::default());
+    let needs = Needs { store: settings.health.redis, policies: settings.health.policies };
+    let report = Arc::new(Report::new(needs));
     report.circuit_is(stores.circuit());
 
-    let (reload, loaded) = Reload::start(&settings.policies.directory, control.first.clone());
+    let (reload, loaded) = Reload::start(source(&settings.policies), control.first.clone());
     let loaded = loaded.map_err(AppError::Policies)?;
     let policies = Arc::new(Policies::new(loaded.policies, metrics.observer()));
     report.loaded(policies.current(), loaded.places);
@@ -146,6 +148,10 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         bounds,
         extras,
         request_bytes,
+        endpoints: match settings.admin_endpoints {
+            settings::Endpoints::Weir => Endpoints::Operator,
+            settings::Endpoints::Ratelimit => Endpoints::Debug,
+        },
     });
 
     let screen = screen::Screen::new(&settings, listeners.addresses, &policies.current());
@@ -163,18 +169,21 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
     };
     let grpc = grpc::start(&supervisor, &life, listeners.grpc, served, &health, of_core)?;
     gauges(&metrics, &grpc.loads, embedded, deny_cache)?;
-    let http = [
+    let mut http = vec![
         supervisor.task("http", http::serve_public(listeners.http, &site)),
         supervisor.task("admin", http::serve_admin(listeners.admin, &site)),
     ];
-    supervisor.task("health", health.follow(life.clone()));
+    if let Some(listener) = listeners.metrics {
+        http.push(supervisor.task("metrics", http::serve_metrics(listener, &settings.metrics.path, &site)));
+    }
+    supervisor.task("health", health.follow(life.clone(), report.fit()));
     supervisor.task("reload", reload.follow(policies, metrics, report.clone(), life.clone()));
     screen.show(settings.log.format);
 
     let phases = Arc::new(phases);
     let both = std::iter::once(control.first).chain(control.per_second).collect();
-    let patience = settings.redis.ready_after;
-    supervisor.task("store", ready::follow(both, warmth, patience, phases.clone(), report.clone(), life.clone()));
+    let times = ready::Times { ready_after: settings.redis.ready_after, start_within: settings.redis.start_within };
+    supervisor.task("store", ready::follow(both, warmth, times, phases.clone(), report.clone(), life.clone()));
 
     tokio::select! {
         death = supervisor.death() => return Err(AppError::Died(death)),
@@ -193,6 +202,7 @@ pub struct Listeners {
     grpc: TcpListener,
     http: TcpListener,
     admin: TcpListener,
+    metrics: Option<TcpListener>,
     addresses: Addresses,
 }
 
@@ -205,6 +215,8 @@ pub struct Addresses {
     pub http: SocketAddr,
     /// The operator's paths.
     pub admin: SocketAddr,
+    /// The metrics by themselves, if anywhere.
+    pub metrics: Option<SocketAddr>,
 }
 
 impl Listeners {
@@ -216,8 +228,13 @@ impl Listeners {
         let (grpc, grpc_address) = bind("grpc", listen.grpc).await?;
         let (http, http_address) = bind("http", listen.http).await?;
         let (admin, admin_address) = bind("admin", listen.admin).await?;
-        let addresses = Addresses { grpc: grpc_address, http: http_address, admin: admin_address };
-        Ok(Self { grpc, http, admin, addresses })
+        let (metrics, metrics_address) = match listen.metrics {
+            Some(address) => bind("metrics", address).await.map(|(bound, address)| (Some(bound), Some(address)))?,
+            None => (None, None),
+        };
+        let addresses =
+            Addresses { grpc: grpc_address, http: http_address, admin: admin_address, metrics: metrics_address };
+        Ok(Self { grpc, http, admin, metrics, addresses })
     }
 
     /// Where they are.
@@ -232,6 +249,16 @@ async fn bind(listener: &'static str, address: SocketAddr) -> Result<(TcpListene
     let bound = TcpListener::bind(address).await.map_err(refused)?;
     let address = bound.local_addr().map_err(refused)?;
     Ok((bound, address))
+}
+
+fn source(policies: &settings::Policies) -> Source {
+    Source {
+        directory: policies.directory.clone(),
+        all_files: policies.all_files,
+        dot_files: policies.dot_files,
+        beside: policies.beside,
+        allow_empty: policies.allow_empty,
+    }
 }
 
 fn bounds(limits: &settings::Limits) -> Bounds {
@@ -283,7 +310,7 @@ async fn leave(
     shutdown: &Shutdown,
     phases: &Phases,
     mut grpc: Vec<Done>,
-    mut http: [Done; 2],
+    mut http: Vec<Done>,
 ) {
     phases.begin(Phase::Leaving);
     tracing::info!(pause = ?times.pause, "leaving");

@@ -18,7 +18,7 @@ pub(super) const COMMIT: &str = match option_env!("WEIR_COMMIT") {
 
 /// One readable screen.
 pub(super) struct Screen {
-    listeners: [(&'static str, SocketAddr); 3],
+    listeners: Vec<(&'static str, SocketAddr)>,
     store: String,
     charging: &'static str,
     cores: usize,
@@ -35,8 +35,10 @@ impl Screen {
                 format!("redis ({}, at most {:?} a decision)", settings.redis.server.url, settings.redis.timeout)
             }
         };
+        let mut listeners = vec![("grpc", addresses.grpc), ("http", addresses.http), ("admin", addresses.admin)];
+        listeners.extend(addresses.metrics.map(|address| ("metrics", address)));
         Self {
-            listeners: [("grpc", addresses.grpc), ("http", addresses.http), ("admin", addresses.admin)],
+            listeners,
             store,
             charging: settings.charging.name(),
             cores: settings.runtime.cores().get(),

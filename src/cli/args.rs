@@ -41,6 +41,12 @@ pub enum Command {
         after_long_help = SERVE_HELP.as_str()
     )]
     Serve(ServeArguments),
+    /// Serve in the place of envoyproxy/ratelimit, set by its environment variables
+    ///
+    /// A link named ratelimit does the same. WEIR__* variables win over those of envoyproxy/ratelimit; docs/migrating.md
+    /// has the table of them.
+    #[command(after_help = "Example:\n  weir ratelimit")]
+    Ratelimit,
     /// Validate a policy directory and print what it holds
     ///
     /// Prints a tree of domains, rules and limits, or every problem with its file, line and column

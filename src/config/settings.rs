@@ -25,8 +25,8 @@ use crate::engine::{Mode, OnError};
 pub use layer::{FILE_BYTES_MAX, Layer};
 pub use redis::{RedisServer, RedisTls, Sentinel, Topology};
 pub use table::{
-    ENV_PREFIX, KEY_PREFIX_BYTES_MAX, Kind, NAME_BYTES_MAX, Preset, SETTINGS, Setting, VALUE_BYTES_MAX, listing,
-    nearest,
+    ENV_PREFIX, KEY_PREFIX_BYTES_MAX, Kind, NAME_BYTES_MAX, Preset, SETTINGS, Setting, URL_PATH_BYTES_MAX,
+    VALUE_BYTES_MAX, listing, nearest,
 };
 pub use value::{HIDDEN, HOSTS_MAX, RedisUrl, Secret, duration, spell};
 
@@ -37,6 +37,12 @@ pub use value::{HIDDEN, HOSTS_MAX, RedisUrl, Secret, duration, spell};
 pub struct Settings {
     /// Where weir listens.
     pub listen: Listen,
+    /// How metrics are served.
+    pub metrics: Metrics,
+    /// What the admin listener serves.
+    pub admin_endpoints: Endpoints,
+    /// What the health of weir depends on.
+    pub health: Health,
     /// Where the policies are.
     pub policies: Policies,
     /// Which store holds the state of limits.
@@ -74,13 +80,48 @@ pub struct Listen {
     pub http: SocketAddr,
     /// The admin endpoints.
     pub admin: SocketAddr,
+    /// The metrics by themselves, if anywhere.
+    pub metrics: Option<SocketAddr>,
+}
+
+/// How metrics are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metrics {
+    /// Their path at their own listener.
+    pub path: String,
+}
+
+/// The values of `admin.endpoints`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoints {
+    /// Policies and states, which can be reset.
+    Weir,
+    /// What envoyproxy/ratelimit shows at its debug port, and nothing that changes anything.
+    Ratelimit,
+}
+
+/// What the health of weir depends on, besides its own phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// Whether Redis answers.
+    pub redis: bool,
+    /// Whether the policies have a domain.
+    pub policies: bool,
 }
 
 /// Where the policies come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policies {
-    /// The directory of YAML files; not checked to exist.
+    /// The directory of policy files; not checked to exist.
     pub directory: PathBuf,
+    /// Whether every file is a policy, and not only `*.yaml` and `*.yml`.
+    pub all_files: bool,
+    /// Whether names that begin with one dot are read.
+    pub dot_files: bool,
+    /// Whether files beside the directory that have its name, a dot and an ending are policies too.
+    pub beside: bool,
+    /// Whether there may be no policy at all.
+    pub allow_empty: bool,
 }
 
 /// The values of `store`.
@@ -144,6 +185,8 @@ pub struct Redis {
     pub breaker: Breaker,
     /// How long to wait at the start for a first answer before being ready without.
     pub ready_after: Duration,
+    /// How long after the start weir ends without a first answer; zero for never.
+    pub start_within: Duration,
 }
 
 /// When a Redis is left alone, and when it is tried again: for each core and server by itself.
@@ -277,8 +320,28 @@ impl Settings {
                 grpc: from.value("listen.grpc", value::address)?,
                 http: from.value("listen.http", value::address)?,
                 admin: from.value("listen.admin", value::address)?,
+                metrics: match from.optional("listen.metrics")? {
+                    Some(_) => Some(from.value("listen.metrics", value::address)?),
+                    None => None,
+                },
             },
-            policies: Policies { directory: from.value("policies.directory", |text| Ok(PathBuf::from(text)))? },
+            metrics: Metrics { path: from.value("metrics.path", |text| Ok(text.to_owned()))? },
+            admin_endpoints: from.value("admin.endpoints", |text| match text {
+                "weir" => Ok(Endpoints::Weir),
+                "ratelimit" => Ok(Endpoints::Ratelimit),
+                _ => Err("no such endpoints".to_owned()),
+            })?,
+            health: Health {
+                redis: from.value("health.redis", value::switch)?,
+                policies: from.value("health.policies", value::switch)?,
+            },
+            policies: Policies {
+                directory: from.value("policies.directory", |text| Ok(PathBuf::from(text)))?,
+                all_files: from.value("policies.files", |text| Ok(text == "all"))?,
+                dot_files: from.value("policies.dot_files", value::switch)?,
+                beside: from.value("policies.beside", value::switch)?,
+                allow_empty: from.value("policies.allow_empty", value::switch)?,
+            },
             store: from.value("store", |text| match text {
                 "memory" => Ok(StoreKind::Memory),
                 "redis" => Ok(StoreKind::Redis),
@@ -315,6 +378,7 @@ impl Settings {
                     probe: from.value("redis.breaker.probe", duration)?,
                 },
                 ready_after: from.value("redis.ready_after", duration)?,
+                start_within: from.value("redis.start_within", duration)?,
             },
             runtime: Runtime { cores: from.value("runtime.cores", value::integer)? },
             shutdown: Shutdown {
@@ -348,8 +412,12 @@ impl Settings {
             let given = layers.iter().rev().find_map(|layer| layer.origin(name));
             given.unwrap_or("default").to_owned()
         };
-        let listeners =
-            [("listen.grpc", self.listen.grpc), ("listen.http", self.listen.http), ("listen.admin", self.listen.admin)];
+        let mut listeners = vec![
+            ("listen.grpc", self.listen.grpc),
+            ("listen.http", self.listen.http),
+            ("listen.admin", self.listen.admin),
+        ];
+        listeners.extend(self.listen.metrics.map(|address| ("listen.metrics", address)));
         for (index, (name, address)) in listeners.iter().enumerate() {
             for (other, taken) in &listeners[..index] {
                 if overlap(address, taken) {
