@@ -339,7 +339,7 @@ mod tests {
                 assert!(Arguments::try_parse_from(&words).is_ok(), "{line}");
             }
         }
-        assert_eq!(examples, 4);
+        assert_eq!(examples, 5);
     }
 
     #[test]
