@@ -25,14 +25,14 @@ pub use table::{Effect, Form, VARIABLES, Variable};
 /// What a layer names as the origin of a setting that no variable gave.
 pub const ORIGIN: &str = "as ratelimit";
 
-/// What holds for weir as `ratelimit`, unless a variable changes it.
+/// What holds for weir as `ratelimit`, unless a variable changes it. The largest request is that of envoyproxy/ratelimit.
 const FIXED: &[(&str, &str)] = &[
     ("admin.endpoints", "ratelimit"),
     ("limits.descriptors", "64"),
     ("limits.entries", "64"),
     ("limits.domain_bytes", "4096"),
     ("limits.key_bytes", "65536"),
-    ("limits.value_bytes", "65536"),
+    ("limits.value_bytes", "1048576"),
     ("limits.request_bytes", "4194304"),
     ("limits.hits", "4294967295"),
     ("metrics.ratelimit_names", "on"),

@@ -64,7 +64,7 @@ fn without_a_variable_it_is_as_envoyproxy_ratelimit_is() {
     assert_eq!(found.log.level, "info");
     let limits = [found.limits.descriptors, found.limits.entries, found.limits.domain_bytes, found.limits.key_bytes];
     assert_eq!(limits, [64, 64, 4096, 65_536]);
-    assert_eq!([found.limits.value_bytes, found.limits.request_bytes], [65_536, 4_194_304]);
+    assert_eq!([found.limits.value_bytes, found.limits.request_bytes], [1_048_576, 4_194_304]);
     assert_eq!(found.limits.hits, u32::MAX);
     assert!(!found.health.redis && !found.health.policies);
     let told = notes(&[]);
@@ -377,17 +377,9 @@ const COMING: &[&str] = &[
     "metrics.ratelimit_names",
     "metrics.response_time_milliseconds",
     "near_limit_ratio",
-    "policies.merge_domains",
     "policies.source",
-    "quota_mode",
     "redis.tls.skip_hostname_verification",
     "redis.tls.system_store",
-    "response.limit_header",
-    "response.limit_headers",
-    "response.limit_metadata",
-    "response.remaining_header",
-    "response.reset_header",
-    "shadow_mode",
     "statsd.address",
     "statsd.format",
     "statsd.interval",
