@@ -2,13 +2,14 @@
 //!
 //! [`Settings::load`] merges the layers with the `config` crate and returns typed values, or every
 //! problem at once: a layer checks each value it is given, also one that a later layer replaces.
-//! The rows are in `table.rs`, reading a text in `value.rs`, sources in `layer.rs`. Nothing is bound,
+//! The rows are in `table.rs`, what a row is in `row.rs`, reading a text in `value.rs`, sources in `layer.rs`. Nothing is bound,
 //! connected or created; logging and stores are built elsewhere from what stands here.
 //!
 //! The `config` crate's own deserialising is not used: it ends at the first error and knows no line.
 
 mod layer;
 mod redis;
+mod row;
 mod table;
 mod value;
 
@@ -24,9 +25,10 @@ use crate::engine::{Mode, OnError};
 
 pub use layer::{FILE_BYTES_MAX, Layer};
 pub use redis::{RedisServer, RedisTls, Sentinel, Topology};
+pub use row::{ENV_PREFIX, Kind, Preset, Setting};
 pub use table::{
-    ENV_PREFIX, HOST_NAMES_MAX, KEY_PREFIX_BYTES_MAX, Kind, NAME_BYTES_MAX, Preset, SETTINGS, Setting,
-    URL_PATH_BYTES_MAX, VALUE_BYTES_MAX, listing, nearest,
+    HOST_NAMES_MAX, KEY_PREFIX_BYTES_MAX, NAME_BYTES_MAX, SETTINGS, URL_PATH_BYTES_MAX, VALUE_BYTES_MAX, listing,
+    nearest,
 };
 pub use value::{HIDDEN, HOSTS_MAX, RedisUrl, Secret, duration, spell};
 

@@ -20,7 +20,7 @@ use crate::support::redis::RedisServer;
 use crate::support::rls;
 
 /// The files to play.
-const GROUPS: [&str; 2] = ["core.json", "charging.json"];
+const GROUPS: [&str; 5] = ["core.json", "charging.json", "modes.json", "policies.json", "stats.json"];
 
 /// Cases are played by this many threads, each with one weir at a time.
 const PLAYERS: usize = 4;
