@@ -35,6 +35,8 @@ const FIXED: &[(&str, &str)] = &[
     ("limits.value_bytes", "1048576"),
     ("limits.request_bytes", "4194304"),
     ("limits.hits", "4294967295"),
+    ("listen.max_connection_age", "1d"),
+    ("listen.max_connection_age_grace", "1h"),
     ("metrics.ratelimit_names", "on"),
     ("policies.allow_empty", "on"),
     ("policies.compatible", "on"),
@@ -245,7 +247,30 @@ impl<'a> Mapping<'a> {
     fn listeners(&mut self) {
         self.listener("HOST", "PORT", "listen.http");
         self.listener("DEBUG_HOST", "DEBUG_PORT", "listen.admin");
-        self.listener("GRPC_HOST", "GRPC_PORT", "listen.grpc");
+        match self.some_text("GRPC_UDS").map(str::to_owned) {
+            Some(path) => self.put(&["GRPC_UDS"], "listen.grpc", &format!("unix:{path}")),
+            None => self.listener("GRPC_HOST", "GRPC_PORT", "listen.grpc"),
+        }
+        if self.bool("GRPC_SERVER_USE_TLS") {
+            self.server_tls();
+        }
+    }
+
+    fn server_tls(&mut self) {
+        for (variable, setting) in
+            [("GRPC_SERVER_TLS_CERT", "listen.tls.cert_file"), ("GRPC_SERVER_TLS_KEY", "listen.tls.key_file")]
+        {
+            match self.some_text(variable).map(str::to_owned) {
+                Some(path) => self.put(&[variable], setting, &path),
+                None if self.ours.contains(setting) => {}
+                None => self.layer.refuse(variable, "GRPC_SERVER_USE_TLS needs it"),
+            }
+        }
+        let Some(authorities) = self.some_text("GRPC_CLIENT_TLS_CACERT").map(str::to_owned) else { return };
+        self.put(&["GRPC_CLIENT_TLS_CACERT"], "listen.tls.client_ca_file", &authorities);
+        if let Some(name) = self.some_text("GRPC_CLIENT_TLS_SAN").map(str::to_owned) {
+            self.put(&["GRPC_CLIENT_TLS_SAN"], "listen.tls.client_names", &name);
+        }
     }
 
     fn listener(&mut self, host: &'static str, port: &'static str, setting: &'static str) {

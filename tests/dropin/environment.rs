@@ -109,6 +109,33 @@ fn listeners_have_a_host_and_a_port() {
 }
 
 #[test]
+fn grpc_by_tls_and_a_socket() {
+    let found = settings(&[("GRPC_UDS", "/run/ratelimit.sock"), ("GRPC_MAX_CONNECTION_AGE", "90s")]).listen;
+    assert_eq!(found.grpc.to_string(), "unix:/run/ratelimit.sock");
+    assert_eq!(found.max_connection_age, Duration::from_secs(90));
+    let files = [
+        ("GRPC_SERVER_TLS_CERT", "/tls/tls.crt"),
+        ("GRPC_SERVER_TLS_KEY", "/tls/tls.key"),
+        ("GRPC_CLIENT_TLS_CACERT", "/tls/ca.crt"),
+        ("GRPC_CLIENT_TLS_SAN", "envoy.mesh"),
+    ];
+    assert_eq!(settings(&files).listen.tls, None, "GRPC_SERVER_USE_TLS is false");
+    let tls = settings(&[&files[..], &[("GRPC_SERVER_USE_TLS", "true")]].concat()).listen.tls.unwrap();
+    assert_eq!(tls.cert_file, Path::new("/tls/tls.crt"));
+    assert_eq!(tls.key_file, Path::new("/tls/tls.key"));
+    assert_eq!(tls.client_ca_file.as_deref(), Some(Path::new("/tls/ca.crt")));
+    assert_eq!(tls.client_names.len(), 1);
+    let without =
+        [("GRPC_SERVER_USE_TLS", "true"), files[0], files[1], files[3], ("GRPC_SERVER_TLS_CA_CERT", "/tls/ca.crt")];
+    let tls = settings(&without).listen.tls.unwrap();
+    assert_eq!(tls.client_ca_file, None, "no such variable: clients need no certificate");
+    assert_eq!(
+        problems(&[("GRPC_SERVER_USE_TLS", "true")]),
+        "GRPC_SERVER_TLS_CERT: GRPC_SERVER_USE_TLS needs it\nGRPC_SERVER_TLS_KEY: GRPC_SERVER_USE_TLS needs it"
+    );
+}
+
+#[test]
 fn prometheus_has_a_listener_of_its_own_where_it_is_wanted() {
     let metrics = |given: &[(&str, &str)]| settings(given).listen.metrics.map(|address| address.to_string());
     assert_eq!(metrics(&[("PROMETHEUS_ADDR", ":9191")]), None);

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use super::listen::CLIENT_NAMES_MAX;
+
 /// What the environment's names of settings start with.
 pub const ENV_PREFIX: &str = "WEIR__";
 
@@ -38,6 +40,12 @@ pub enum Preset {
 pub enum Kind {
     /// IP and port to listen on; port 0 lets the system choose.
     Address,
+    /// The same, or the path of a Unix socket after `unix:`.
+    Endpoint,
+    /// Permissions of a file, in octal digits.
+    Permissions,
+    /// Names that a client's certificate may have, by commas.
+    ClientNames,
     /// A path, relative to the working directory; not looked at before it is used.
     Directory,
     /// The path of a file, relative to the working directory; not looked at before it is used.
@@ -128,6 +136,9 @@ impl Setting {
     pub fn bounds(&self) -> String {
         match self.kind {
             Kind::Address => "IP:PORT, port 0 for any".to_owned(),
+            Kind::Endpoint => "IP:PORT, port 0 for any, or unix:/PATH".to_owned(),
+            Kind::Permissions => "octal digits, 0000 to 0777".to_owned(),
+            Kind::ClientNames => format!("at most {CLIENT_NAMES_MAX} names"),
             Kind::Directory | Kind::File => "a path".to_owned(),
             Kind::ServerName => "a DNS name or an IP".to_owned(),
             Kind::Name { bytes_max } => format!("at most {bytes_max} printable ASCII bytes, no blanks"),

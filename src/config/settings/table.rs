@@ -13,10 +13,59 @@ use crate::engine::{Mode, OnError};
 pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "listen.grpc",
-        kind: Kind::Address,
+        kind: Kind::Endpoint,
         default: Preset::Is("0.0.0.0:8081"),
         flag: Some("--grpc"),
-        about: "where gRPC is served: decisions, health, reflection",
+        about: "where gRPC is served: decisions, health, reflection; an address, or unix:/path",
+    },
+    Setting {
+        name: "listen.socket_mode",
+        kind: Kind::Permissions,
+        default: Preset::Is("0660"),
+        flag: None,
+        about: "the permissions of the Unix socket of listen.grpc",
+    },
+    Setting {
+        name: "listen.tls.cert_file",
+        kind: Kind::File,
+        default: Preset::Unset,
+        flag: None,
+        about: "the certificate of the gRPC listener, in PEM, with its intermediates; needs the key",
+    },
+    Setting {
+        name: "listen.tls.key_file",
+        kind: Kind::File,
+        default: Preset::Unset,
+        flag: None,
+        about: "the key of that certificate, in PEM",
+    },
+    Setting {
+        name: "listen.tls.client_ca_file",
+        kind: Kind::File,
+        default: Preset::Unset,
+        flag: None,
+        about: "the authorities that must have signed a client's certificate, in PEM; none: clients need no certificate",
+    },
+    Setting {
+        name: "listen.tls.client_names",
+        kind: Kind::ClientNames,
+        default: Preset::Unset,
+        flag: None,
+        about: "names of which a client's certificate must have one: DNS names, IPs, URIs, by commas; none: any name",
+    },
+    Setting {
+        name: "listen.max_connection_age",
+        kind: Kind::Duration { min: Duration::ZERO, max: CONNECTION_AGE_MAX },
+        default: Preset::Is("0s"),
+        flag: None,
+        about: "the age at which weir asks the client of a gRPC connection for a new one, plus or minus 10 %; 0s: never",
+    },
+    Setting {
+        name: "listen.max_connection_age_grace",
+        kind: Kind::Duration { min: Duration::from_millis(1), max: CONNECTION_AGE_MAX },
+        default: Preset::Is("10s"),
+        flag: None,
+        about: "how long requests of such a connection may take after that; then weir closes it",
     },
     Setting {
         name: "listen.http",
@@ -618,6 +667,8 @@ pub(super) const ON_ERRORS: &[&str] = &OnError::NAMES;
 /// The values of `log.format`.
 pub(super) const LOG_FORMATS: &[&str] = &["text", "json"];
 
+/// The longest age of a connection: a year.
+const CONNECTION_AGE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// No value of any setting is longer, in bytes.
 pub const VALUE_BYTES_MAX: usize = 4096;
 /// The longest `redis.key_prefix`, in bytes: it is paid for with every key in Redis.
