@@ -1,8 +1,12 @@
-//! What callers, log readers, disks and heavy requests can do to weir, one file per subject: each test attacks and then
-//! checks a bound. Not in here: what a decision is, and how fast it is made.
+//! What a peer, a caller or a server can do to weir at worst, and what it costs: one file for each way in.
+//!
+//! Every bound that is asserted is one of the table "What a caller can hold" in docs/operations.md, or one of its section
+//! on the memory store.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
-mod states;
 #[path = "../support/mod.rs"]
 mod support;
+
+mod doors;
+mod states;
