@@ -2,6 +2,8 @@
 //!
 //! Not here: what any part does by itself, and the end of the process (main).
 
+mod certificates;
+mod listeners;
 mod policies;
 mod ready;
 mod redis;
@@ -10,27 +12,29 @@ mod screen;
 mod stores;
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio::time::Instant;
 
+pub use self::listeners::{Addresses, Listeners};
 pub use crate::lifecycle::{Death, Shutdown, Stop, shutdown};
 
+use self::certificates::Certificates;
 use self::policies::Reload;
 use self::stores::{Opened, Stores};
-use crate::config::settings::{self, LogFormat, Settings};
+use crate::config::policy_file::Reading;
+use crate::config::settings::{self, Endpoint, LogFormat, Settings};
 use crate::grpc::health::Health;
 use crate::http::{Report, Site};
 use crate::lifecycle::{Done, Phase, Phases, Supervisor};
 use crate::limiter::deny_cache::DenyCache;
-use crate::limiter::{Limiter, Options, Policies};
-use crate::rls::convert::{Bounds, Extras};
+use crate::limiter::{Limiter, Modes, Options, Policies};
+use crate::rls::convert::{Bounds, Extras, LimitHeaders};
 use crate::store::Store;
 use crate::telemetry::logging::{self, Format, InitError};
 use crate::telemetry::metrics::Metrics;
+use crate::tls::files::FileError;
 use crate::{grpc, http};
 
 /// What HTTP gets to finish what is on its way, where gRPC has used up the grace.
@@ -47,13 +51,16 @@ pub enum AppError {
         /// Which one.
         listener: &'static str,
         /// The address from the settings.
-        address: SocketAddr,
+        address: Endpoint,
         /// What the system says.
         reason: io::Error,
     },
     /// The policies cannot be put in force. Each problem is a text of its own.
     #[error("{}", .0.join("\n"))]
     Policies(Vec<String>),
+    /// A file of the gRPC listener's TLS cannot be used.
+    #[error("{0}")]
+    Tls(#[from] FileError),
     /// The address of Redis cannot be used.
     #[error("{0}")]
     Redis(#[from] crate::store::redis::EndpointError),
@@ -97,13 +104,15 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> Result<(), AppError>
 /// # Errors
 /// When the policies are wrong at the start, or when a part dies.
 pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown) -> Result<(), AppError> {
+    let tls = certificates::open(&settings.listen).await?;
     let metrics = Arc::new(Metrics::new(settings.near_limit_percent)?);
     let stores = Stores::new(&settings, &metrics)?;
     let control = stores.open();
     let report = Arc::new(Report::default());
     report.circuit_is(stores.circuit());
 
-    let (reload, loaded) = Reload::start(&settings.policies.directory, control.first.clone());
+    let reading = Reading { compatible: settings.policies.compatible, merge_domains: settings.policies.merge_domains };
+    let (reload, loaded) = Reload::start(&settings.policies.directory, reading, control.first.clone());
     let loaded = loaded.map_err(AppError::Policies)?;
     let policies = Arc::new(Policies::new(loaded.policies, metrics.observer()));
     report.loaded(policies.current(), loaded.places);
@@ -122,6 +131,11 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         let options = Options {
             mode: settings.charging,
             on_error: settings.on_error,
+            modes: Modes {
+                shadow: settings.shadow_mode,
+                quota: settings.quota_mode,
+                metadata: settings.response.limit_metadata,
+            },
             budget: settings.redis.timeout,
             local,
             deny_cache: deny_cache.clone(),
@@ -134,8 +148,7 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         }
     };
     let bounds = bounds(&settings.limits);
-    let extras =
-        Extras { dynamic_metadata: settings.response.dynamic_metadata, delay_header: settings.response.delay_header };
+    let extras = extras(&settings.response);
     let request_bytes = settings.limits.request_bytes;
     let site = Arc::new(Site {
         limiter: limiter(&control),
@@ -144,14 +157,21 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         life: life.clone(),
         report: report.clone(),
         bounds,
-        extras,
+        extras: extras.clone(),
         request_bytes,
     });
 
-    let screen = screen::Screen::new(&settings, listeners.addresses, &policies.current());
+    let screen = screen::Screen::new(&settings, &listeners.addresses, &policies.current());
     let health = Health::starting().await;
-    let served =
-        grpc::Options { cores: settings.runtime.cores(), request_bytes, bounds, extras, held: held(&settings.grpc) };
+    let served = grpc::Options {
+        cores: settings.runtime.cores(),
+        request_bytes,
+        bounds,
+        extras,
+        held: held(&settings.grpc),
+        tls: tls.clone(),
+        max_age: max_age(&settings.listen),
+    };
     let dialled = settings.redis.connect_timeout + settings.redis.timeout;
     let warmth = Arc::new(ready::Warmth::new(served.cores.get() * control.remote().count(), dialled));
     let of_core = {
@@ -162,12 +182,15 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
             limiter(&opened)
         }
     };
-    let grpc = grpc::start(&supervisor, &life, listeners.grpc, served, &health, of_core)?;
+    let grpc = grpc::start(&supervisor, &life, listeners.grpc, &served, &health, of_core)?;
     gauges(&metrics, &grpc, embedded, deny_cache)?;
     let http = [
         supervisor.task("http", http::serve_public(listeners.http, &site)),
         supervisor.task("admin", http::serve_admin(listeners.admin, &site)),
     ];
+    if let Some(tls) = tls {
+        supervisor.task("certificates", Certificates::new(tls, &metrics)?.follow(life.clone()));
+    }
     supervisor.task("health", health.follow(life.clone()));
     supervisor.task("reload", reload.follow(policies, metrics, report.clone(), life.clone()));
     screen.show(settings.log.format);
@@ -188,51 +211,9 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
     }
 }
 
-/// Bound listeners. Callers may connect from now on; they are answered when something serves them.
-#[derive(Debug)]
-pub struct Listeners {
-    grpc: TcpListener,
-    http: TcpListener,
-    admin: TcpListener,
-    addresses: Addresses,
-}
-
-/// The addresses that listeners really have, where settings may have left the port to the system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Addresses {
-    /// gRPC: decisions, health, reflection.
-    pub grpc: SocketAddr,
-    /// HTTP: `/json`, health, `/metrics`.
-    pub http: SocketAddr,
-    /// The operator's paths.
-    pub admin: SocketAddr,
-}
-
-impl Listeners {
-    /// Binds all of them.
-    ///
-    /// # Errors
-    /// With the first address that is not to be had.
-    pub async fn bind(listen: &settings::Listen) -> Result<Self, AppError> {
-        let (grpc, grpc_address) = bind("grpc", listen.grpc).await?;
-        let (http, http_address) = bind("http", listen.http).await?;
-        let (admin, admin_address) = bind("admin", listen.admin).await?;
-        let addresses = Addresses { grpc: grpc_address, http: http_address, admin: admin_address };
-        Ok(Self { grpc, http, admin, addresses })
-    }
-
-    /// Where they are.
-    #[must_use]
-    pub const fn addresses(&self) -> Addresses {
-        self.addresses
-    }
-}
-
-async fn bind(listener: &'static str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), AppError> {
-    let refused = |reason| AppError::Bind { listener, address, reason };
-    let bound = TcpListener::bind(address).await.map_err(refused)?;
-    let address = bound.local_addr().map_err(refused)?;
-    Ok((bound, address))
+fn max_age(listen: &settings::Listen) -> Option<grpc::MaxAge> {
+    let age = listen.max_connection_age;
+    (!age.is_zero()).then_some(grpc::MaxAge { age, grace: listen.max_connection_age_grace })
 }
 
 fn held(grpc: &settings::Grpc) -> grpc::HeldBounds {
@@ -252,6 +233,19 @@ fn bounds(limits: &settings::Limits) -> Bounds {
         key_bytes: limits.key_bytes,
         value_bytes: limits.value_bytes,
         hits: limits.hits,
+    }
+}
+
+fn extras(response: &settings::Response) -> Extras {
+    Extras {
+        dynamic_metadata: response.dynamic_metadata,
+        delay_header: response.delay_header,
+        limit_metadata: response.limit_metadata,
+        limit_headers: response.limit_headers.then(|| LimitHeaders {
+            limit: response.limit_header.clone(),
+            remaining: response.remaining_header.clone(),
+            reset: response.reset_header.clone(),
+        }),
     }
 }
 

@@ -8,12 +8,12 @@
 //! The `config` crate's own deserialising is not used: it ends at the first error and knows no line.
 
 mod layer;
+mod listen;
 mod redis;
 mod table;
 mod value;
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,6 +23,7 @@ use config::Config;
 use crate::engine::{Mode, OnError};
 
 pub use layer::{FILE_BYTES_MAX, Layer};
+pub use listen::{CLIENT_NAMES_MAX, Endpoint, Listen, ListenTls, SOCKET_PATH_BYTES_MAX};
 pub use redis::{RedisServer, RedisTls, Sentinel, Topology};
 pub use table::{
     ENV_PREFIX, HOST_NAMES_MAX, KEY_PREFIX_BYTES_MAX, Kind, NAME_BYTES_MAX, Preset, SETTINGS, Setting, VALUE_BYTES_MAX,
@@ -52,6 +53,10 @@ pub struct Settings {
     pub charging: Mode,
     /// What becomes of a request whose store does not answer, where neither its rule nor its domain says.
     pub on_error: OnError,
+    /// No limit denies; statuses and metrics are as if it did.
+    pub shadow_mode: bool,
+    /// Every limit that denies is a quota: a request is denied when all of its limits are over.
+    pub quota_mode: bool,
     /// The part of a limit above which hits count as near it, in percent.
     pub near_limit_percent: u32,
     /// What responses have beyond the statuses.
@@ -70,17 +75,6 @@ pub struct Settings {
     pub log: Log,
     /// Bounds on what a caller may send.
     pub limits: Limits,
-}
-
-/// The addresses to listen on; port 0 lets the system choose.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listen {
-    /// gRPC: decisions, health, reflection.
-    pub grpc: SocketAddr,
-    /// HTTP: `/json`, health, `/metrics`.
-    pub http: SocketAddr,
-    /// The admin endpoints.
-    pub admin: SocketAddr,
 }
 
 /// What gRPC callers may make weir hold.
@@ -110,6 +104,10 @@ pub struct Http {
 pub struct Policies {
     /// The directory of YAML files; not checked to exist.
     pub directory: PathBuf,
+    /// Files are read as envoyproxy/ratelimit reads them.
+    pub compatible: bool,
+    /// Files of one domain are joined instead of refused.
+    pub merge_domains: bool,
 }
 
 /// The values of `store`.
@@ -128,6 +126,16 @@ pub struct Response {
     pub dynamic_metadata: bool,
     /// `leaky_bucket`'s wait as a request header for Envoy's fault filter.
     pub delay_header: bool,
+    /// The request and the metadata of the limits that it passed in the dynamic metadata.
+    pub limit_metadata: bool,
+    /// Three headers that show a limit to the caller's client.
+    pub limit_headers: bool,
+    /// The name of the header with the hits per window.
+    pub limit_header: String,
+    /// The name of the header with what is left.
+    pub remaining_header: String,
+    /// The name of the header with the seconds until the limit is reset.
+    pub reset_header: String,
 }
 
 /// The memory store.
@@ -302,11 +310,7 @@ impl Settings {
     /// the first load with defaults shows.
     fn read(from: &Merged) -> Result<Self, Problem> {
         Ok(Self {
-            listen: Listen {
-                grpc: from.value("listen.grpc", value::address)?,
-                http: from.value("listen.http", value::address)?,
-                admin: from.value("listen.admin", value::address)?,
-            },
+            listen: Listen::read(from)?,
             grpc: Grpc {
                 max_streams: from.value("grpc.max_streams", value::integer)?,
                 receive_timeout: from.value("grpc.receive_timeout", duration)?,
@@ -317,7 +321,11 @@ impl Settings {
                 connections_per_peer: from.value("http.connections_per_peer", value::integer)?,
                 admin_hosts: from.value("http.admin_hosts", value::host_names)?,
             },
-            policies: Policies { directory: from.value("policies.directory", |text| Ok(PathBuf::from(text)))? },
+            policies: Policies {
+                directory: from.value("policies.directory", |text| Ok(PathBuf::from(text)))?,
+                compatible: from.value("policies.compatible", value::switch)?,
+                merge_domains: from.value("policies.merge_domains", value::switch)?,
+            },
             store: from.value("store", |text| match text {
                 "memory" => Ok(StoreKind::Memory),
                 "redis" => Ok(StoreKind::Redis),
@@ -326,10 +334,17 @@ impl Settings {
             charging: from.value("charging", |text| Mode::named(text).ok_or_else(|| "no such charging".to_owned()))?,
             on_error: from
                 .value("on_error", |text| OnError::named(text).ok_or_else(|| "no such way to go on".to_owned()))?,
+            shadow_mode: from.value("shadow_mode", value::switch)?,
+            quota_mode: from.value("quota_mode", value::switch)?,
             near_limit_percent: from.value("near_limit_percent", value::integer)?,
             response: Response {
                 dynamic_metadata: from.value("response.dynamic_metadata", value::switch)?,
                 delay_header: from.value("response.delay_header", value::switch)?,
+                limit_metadata: from.value("response.limit_metadata", value::switch)?,
+                limit_headers: from.value("response.limit_headers", value::switch)?,
+                limit_header: from.value("response.limit_header", |text| Ok(text.to_owned()))?,
+                remaining_header: from.value("response.remaining_header", |text| Ok(text.to_owned()))?,
+                reset_header: from.value("response.reset_header", |text| Ok(text.to_owned()))?,
             },
             memory: Memory { max_keys: from.value("memory.max_keys", value::integer)? },
             deny_cache: DenyCache {
@@ -383,24 +398,11 @@ impl Settings {
     /// What is legal alone and wrong together. The place named is that of the later setting.
     fn contradictions(&self, layers: &[Layer]) -> Vec<Problem> {
         let mut problems = Vec::new();
+        self.listen.contradictions(layers, &mut problems);
         let origin = |name: &str| {
             let given = layers.iter().rev().find_map(|layer| layer.origin(name));
             given.unwrap_or("default").to_owned()
         };
-        let listeners =
-            [("listen.grpc", self.listen.grpc), ("listen.http", self.listen.http), ("listen.admin", self.listen.admin)];
-        for (index, (name, address)) in listeners.iter().enumerate() {
-            for (other, taken) in &listeners[..index] {
-                if overlap(address, taken) {
-                    problems.push(Problem {
-                        origin: origin(name),
-                        name: Some((*name).to_owned()),
-                        value: Some(address.to_string()),
-                        reason: format!("already taken by {other} = {taken}"),
-                    });
-                }
-            }
-        }
         // A connection must be able to hold its largest request.
         let largest = self.limits.request_bytes + GRPC_REQUEST_EXTRA_BYTES;
         if self.grpc.connection_held_bytes < largest || self.grpc.held_bytes < self.grpc.connection_held_bytes {
@@ -512,10 +514,4 @@ fn how_to_give(setting: &Setting) -> String {
         Some(flag) => format!("required: give {flag} or {}", setting.env_name()),
         None => format!("required: give {}", setting.env_name()),
     }
-}
-
-/// Whether the second of two listeners could not bind because of the first. `[::]` takes IPv4 too.
-fn overlap(a: &SocketAddr, b: &SocketAddr) -> bool {
-    let takes = |all: &SocketAddr, one: &SocketAddr| all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4());
-    a.port() != 0 && a.port() == b.port() && (a.ip() == b.ip() || takes(a, b) || takes(b, a))
 }

@@ -6,16 +6,66 @@
 
 use std::time::Duration;
 
+use super::listen::CLIENT_NAMES_MAX;
 use crate::engine::{Mode, OnError};
 
 /// Every setting, grouped as in the documentation.
 pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "listen.grpc",
-        kind: Kind::Address,
+        kind: Kind::Endpoint,
         default: Preset::Is("0.0.0.0:8081"),
         flag: Some("--grpc"),
-        about: "where gRPC is served: decisions, health, reflection",
+        about: "where gRPC is served: decisions, health, reflection; an address, or unix:/path",
+    },
+    Setting {
+        name: "listen.socket_mode",
+        kind: Kind::Permissions,
+        default: Preset::Is("0660"),
+        flag: None,
+        about: "the permissions of the Unix socket of listen.grpc",
+    },
+    Setting {
+        name: "listen.tls.cert_file",
+        kind: Kind::File,
+        default: Preset::Unset,
+        flag: None,
+        about: "the certificate of the gRPC listener, in PEM, with its intermediates; needs the key",
+    },
+    Setting {
+        name: "listen.tls.key_file",
+        kind: Kind::File,
+        default: Preset::Unset,
+        flag: None,
+        about: "the key of that certificate, in PEM",
+    },
+    Setting {
+        name: "listen.tls.client_ca_file",
+        kind: Kind::File,
+        default: Preset::Unset,
+        flag: None,
+        about: "the authorities that must have signed a client's certificate, in PEM; none: clients need no certificate",
+    },
+    Setting {
+        name: "listen.tls.client_names",
+        kind: Kind::ClientNames,
+        default: Preset::Unset,
+        flag: None,
+        about: "names of which a client's certificate must have one: DNS names, IPs, URIs, by commas; none: any name",
+    },
+    Setting {
+        name: "listen.max_connection_age",
+        kind: Kind::Duration { min: Duration::ZERO, max: CONNECTION_AGE_MAX },
+        default: Preset::Is("0s"),
+        flag: None,
+        about: "the age at which weir asks the client of a gRPC connection for a new one, plus or minus 10 %; 0s: never",
+    },
+    Setting {
+        name: "listen.max_connection_age_grace",
+        kind: Kind::Duration { min: Duration::from_millis(1), max: CONNECTION_AGE_MAX },
+        default: Preset::Is("10s"),
+        flag: None,
+        about: "how long requests of such a connection may take after that; then weir closes it",
     },
     Setting {
         name: "listen.http",
@@ -81,6 +131,20 @@ pub const SETTINGS: &[Setting] = &[
         about: "the directory of YAML policy files, watched for changes",
     },
     Setting {
+        name: "policies.compatible",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "policy files are read as envoyproxy/ratelimit reads them, with a warning where weir would refuse",
+    },
+    Setting {
+        name: "policies.merge_domains",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "files that name the same domain are joined; off, the second one is an error",
+    },
+    Setting {
         name: "store",
         kind: Kind::Choice(STORES),
         default: Preset::Is("memory"),
@@ -102,6 +166,20 @@ pub const SETTINGS: &[Setting] = &[
         about: "what becomes of a request whose store does not answer, unless its rule or domain says",
     },
     Setting {
+        name: "shadow_mode",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "no limit denies: statuses and metrics show what would be denied, and every request passes",
+    },
+    Setting {
+        name: "quota_mode",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "every limit that denies is a quota: a request is denied when all of its limits are over",
+    },
+    Setting {
         name: "response.dynamic_metadata",
         kind: Kind::Choice(SWITCH),
         default: Preset::Is("off"),
@@ -114,6 +192,41 @@ pub const SETTINGS: &[Setting] = &[
         default: Preset::Is("off"),
         flag: None,
         about: "leaky_bucket's wait as the request header by which Envoy's fault filter delays",
+    },
+    Setting {
+        name: "response.limit_metadata",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "the request and the metadata of the limits that it passed, in the response's dynamic metadata",
+    },
+    Setting {
+        name: "response.limit_headers",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "three headers for the client: the limit nearest to its end, what is left of it, when it is reset",
+    },
+    Setting {
+        name: "response.limit_header",
+        kind: Kind::HeaderName,
+        default: Preset::Is("RateLimit-Limit"),
+        flag: None,
+        about: "the name of the header with the requests per unit",
+    },
+    Setting {
+        name: "response.remaining_header",
+        kind: Kind::HeaderName,
+        default: Preset::Is("RateLimit-Remaining"),
+        flag: None,
+        about: "the name of the header with what is left",
+    },
+    Setting {
+        name: "response.reset_header",
+        kind: Kind::HeaderName,
+        default: Preset::Is("RateLimit-Reset"),
+        flag: None,
+        about: "the name of the header with the seconds until the limit is reset",
     },
     Setting {
         name: "near_limit_percent",
@@ -480,6 +593,8 @@ pub(super) const ON_ERRORS: &[&str] = &OnError::NAMES;
 /// The values of `log.format`.
 pub(super) const LOG_FORMATS: &[&str] = &["text", "json"];
 
+/// The longest age of a connection: a year.
+const CONNECTION_AGE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// No value of any setting is longer, in bytes.
 pub const VALUE_BYTES_MAX: usize = 4096;
 /// The longest `redis.key_prefix`, in bytes: it is paid for with every key in Redis.
@@ -523,6 +638,12 @@ pub enum Preset {
 pub enum Kind {
     /// IP and port to listen on; port 0 lets the system choose.
     Address,
+    /// The same, or the path of a Unix socket after `unix:`.
+    Endpoint,
+    /// Permissions of a file, in octal digits.
+    Permissions,
+    /// Names that a client's certificate may have, by commas.
+    ClientNames,
     /// A path, relative to the working directory; not looked at before it is used.
     Directory,
     /// The path of a file, relative to the working directory; not looked at before it is used.
@@ -534,6 +655,8 @@ pub enum Kind {
         /// The longest allowed value.
         bytes_max: usize,
     },
+    /// The name of an HTTP header.
+    HeaderName,
     /// One of these words.
     Choice(&'static [&'static str]),
     /// A whole number in `unit`.
@@ -612,9 +735,13 @@ impl Setting {
     pub fn bounds(&self) -> String {
         match self.kind {
             Kind::Address => "IP:PORT, port 0 for any".to_owned(),
+            Kind::Endpoint => "IP:PORT, port 0 for any, or unix:/PATH".to_owned(),
+            Kind::Permissions => "octal digits, 0000 to 0777".to_owned(),
+            Kind::ClientNames => format!("at most {CLIENT_NAMES_MAX} names"),
             Kind::Directory | Kind::File => "a path".to_owned(),
             Kind::ServerName => "a DNS name or an IP".to_owned(),
             Kind::Name { bytes_max } => format!("at most {bytes_max} printable ASCII bytes, no blanks"),
+            Kind::HeaderName => "the name of an HTTP header".to_owned(),
             Kind::Choice(words) => alternatives(words),
             Kind::Integer { min, max, unit } => format!("{min} to {max} {unit}"),
             Kind::Duration { min, max } => {
