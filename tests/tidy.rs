@@ -24,7 +24,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("http", &["rls", "limiter", "telemetry", "lifecycle"]),
     ("lifecycle", &[]),
     ("app", &["engine", "tls", "store", "limiter", "rls", "config", "telemetry", "grpc", "http", "lifecycle"]),
-    ("cli", &["app", "config", "engine"]),
+    ("cli", &["app", "config", "engine", "rls"]),
     ("main", &["cli"]),
 ];
 
