@@ -146,6 +146,10 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         bounds,
         extras,
         request_bytes,
+        bodies: http::Bodies::default(),
+        scrapes: http::Scrapes::default(),
+        admin_hosts: settings.http.admin_hosts.clone(),
+        connections_per_peer: settings.http.connections_per_peer,
     });
 
     let screen = screen::Screen::new(&settings, listeners.addresses, &policies.current());

@@ -8,3 +8,4 @@
 mod support;
 
 mod doors;
+mod doors_http;
