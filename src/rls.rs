@@ -7,6 +7,7 @@
 pub mod convert;
 pub mod detail;
 pub mod json;
+pub mod lenient;
 
 /// The generated types, in modules named as the packages of proto/ are, and the service's own
 /// messages once more at the top, for short.

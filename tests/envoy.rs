@@ -130,6 +130,7 @@ fn a_header_that_is_no_utf8_is_limited_too() {
         answers = five_times(b"th\xe9\xff");
     }
     assert_eq!(answers, [200, 200, 200, 429, 429]);
+    assert_eq!(ask_once(&[0xff; 60_000]), 200, "however many there are");
 }
 
 /// Five a second for each user, and each has its turn 200 ms after the one before it.
