@@ -10,6 +10,7 @@
 mod layer;
 mod listen;
 mod redis;
+mod row;
 mod table;
 mod value;
 
@@ -25,10 +26,8 @@ use crate::engine::{Mode, OnError};
 pub use layer::{FILE_BYTES_MAX, Layer};
 pub use listen::{CLIENT_NAMES_MAX, Endpoint, Listen, ListenTls, SOCKET_PATH_BYTES_MAX};
 pub use redis::{RedisServer, RedisTls, Sentinel, Topology};
-pub use table::{
-    ENV_PREFIX, HOST_NAMES_MAX, KEY_PREFIX_BYTES_MAX, Kind, NAME_BYTES_MAX, Preset, SETTINGS, Setting, VALUE_BYTES_MAX,
-    listing, nearest,
-};
+pub use row::{ENV_PREFIX, Kind, Preset, Setting};
+pub use table::{HOST_NAMES_MAX, KEY_PREFIX_BYTES_MAX, NAME_BYTES_MAX, SETTINGS, VALUE_BYTES_MAX, listing, nearest};
 pub use value::{HIDDEN, HOSTS_MAX, RedisUrl, Secret, duration, spell};
 
 /// What a gRPC connection holds for a request beside its message, in bytes.

@@ -103,6 +103,11 @@ impl Weir {
         self.process.terminate();
     }
 
+    /// Sends a signal: `STOP`, say.
+    pub fn signal(&self, name: &str) {
+        self.process.signal(name);
+    }
+
     /// Whether the process still runs.
     pub fn is_running(&mut self) -> bool {
         self.process.ended().is_none()
@@ -177,9 +182,14 @@ impl Process {
         Ok(address.to_owned())
     }
 
-    /// Sends SIGTERM, by the shell's `kill`: it is everywhere, and the standard library has none.
+    /// Sends SIGTERM.
     pub fn terminate(&self) {
-        let kill = format!("kill -TERM {}", self.child.id());
+        self.signal("TERM");
+    }
+
+    /// Sends a signal, by the shell's `kill`: it is everywhere, and the standard library has none.
+    pub fn signal(&self, name: &str) {
+        let kill = format!("kill -{name} {}", self.child.id());
         let status = Command::new("sh").args(["-c", &kill]).status();
         assert!(status.is_ok_and(|status| status.success()), "failed: {kill}");
     }

@@ -12,9 +12,10 @@ use std::path::Path;
 use config::{ConfigError, Map, Source, Value};
 use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
-use super::table::{self, ENV_PREFIX, Setting};
+use super::Problem;
+use super::row::{ENV_PREFIX, Preset, Setting, env_name};
+use super::table;
 use super::value::shorten;
-use super::{Problem, table::Preset};
 
 /// The longest settings file that is read, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -173,7 +174,7 @@ impl Layer {
     fn unknown_variable(&mut self, variable: &str) {
         let name = variable.strip_prefix(ENV_PREFIX).unwrap_or(variable).to_ascii_lowercase().replace("__", ".");
         let reason = match table::nearest(&name) {
-            Some(nearest) => format!("no such setting, the nearest is {}", table::env_name(nearest)),
+            Some(nearest) => format!("no such setting, the nearest is {}", env_name(nearest)),
             None => "no such setting".to_owned(),
         };
         self.problems.push(Problem {

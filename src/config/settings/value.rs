@@ -14,7 +14,8 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tracing_subscriber::EnvFilter;
 
 use super::listen;
-use super::table::{Kind, NAME_BYTES_MAX, VALUE_BYTES_MAX, alternatives};
+use super::row::{Kind, alternatives};
+use super::table::{NAME_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// What stands in every output where a secret would.
 pub const HIDDEN: &str = "***";
