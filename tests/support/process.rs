@@ -182,6 +182,21 @@ impl Process {
         Ok(address.to_owned())
     }
 
+    /// All that it wrote so far.
+    pub fn written(&self) -> String {
+        self.output.text()
+    }
+
+    /// How many lines of log that `wanted` accepts there are so far.
+    pub fn count_in_log(&self, wanted: impl Fn(&LogLine) -> bool) -> usize {
+        self.output.count(wanted)
+    }
+
+    /// Waits until there are more than `before` lines of log that `wanted` accepts; false if there were not in time.
+    pub fn wait_for_log(&self, before: usize, patience: Duration, wanted: impl Fn(&LogLine) -> bool) -> bool {
+        self.output.wait_for_count(before + 1, patience, wanted)
+    }
+
     /// Sends SIGTERM.
     pub fn terminate(&self) {
         self.signal("TERM");

@@ -19,6 +19,8 @@ use super::value::shorten;
 
 /// The longest settings file that is read, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
+/// How much of a reason that another source gives is kept, in characters: it may quote a value of any length.
+const REASON_CHARS_MAX: usize = 400;
 /// How deep groups may nest in a settings file; no name has this many parts.
 const DEPTH_MAX: usize = 8;
 
@@ -123,6 +125,13 @@ impl Layer {
                 reason: "an argument without \"=\": write NAME=VALUE".to_owned(),
             }),
         }
+    }
+
+    /// Adds a problem of a source that is not a setting by itself: `origin` is the name of what was given.
+    pub fn refuse(&mut self, origin: &str, reason: &str) {
+        let end = reason.char_indices().nth(REASON_CHARS_MAX).map_or(reason.len(), |(end, _)| end);
+        let reason = reason[..end].to_owned();
+        self.problems.push(Problem { origin: origin.to_owned(), name: None, value: None, reason });
     }
 
     pub(super) fn problems(&self) -> &[Problem] {

@@ -1,6 +1,6 @@
-//! One row of the table of settings: what it says of a setting, and how the documentation writes that.
+//! What a row of the table of settings is: its kind with its bounds, its default, and how both are written.
 //!
-//! Not here: the rows (table.rs), and how a kind reads its text (value.rs).
+//! The rows are in table.rs. How a kind reads its text is in value.rs.
 
 use std::time::Duration;
 
@@ -82,6 +82,11 @@ pub enum Kind {
         /// The longest allowed value.
         bytes_max: usize,
     },
+    /// The path of a URL, from its slash on.
+    UrlPath {
+        /// The longest allowed value.
+        bytes_max: usize,
+    },
     /// DNS names by commas, or nothing.
     HostNames {
         /// How many names there may be.
@@ -146,6 +151,7 @@ impl Setting {
             Kind::KeyPrefix { bytes_max } => {
                 format!("at most {bytes_max} printable ASCII bytes, no braces or blanks")
             }
+            Kind::UrlPath { bytes_max } => format!("a path of at most {bytes_max} bytes, from its slash on"),
             Kind::HostNames { most } => format!("at most {most} DNS names, by commas"),
             Kind::Secret => "a text, never printed".to_owned(),
             Kind::RedisUrl => "a URL, printed without credentials".to_owned(),
@@ -163,6 +169,7 @@ pub(super) fn alternatives(words: &[&str]) -> String {
     }
 }
 
+/// The environment variable of a setting.
 pub(super) fn env_name(name: &str) -> String {
     format!("{ENV_PREFIX}{}", name.replace('.', "__").to_ascii_uppercase())
 }

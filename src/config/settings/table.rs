@@ -82,6 +82,41 @@ pub const SETTINGS: &[Setting] = &[
         about: "where the admin endpoints are served: they can reset limits, so keep this private",
     },
     Setting {
+        name: "listen.metrics",
+        kind: Kind::Address,
+        default: Preset::Unset,
+        flag: None,
+        about: "where the metrics are served by themselves, besides the other listeners",
+    },
+    Setting {
+        name: "metrics.path",
+        kind: Kind::UrlPath { bytes_max: URL_PATH_BYTES_MAX },
+        default: Preset::Is("/metrics"),
+        flag: None,
+        about: "the path of the metrics at listen.metrics",
+    },
+    Setting {
+        name: "admin.endpoints",
+        kind: Kind::Choice(ENDPOINTS),
+        default: Preset::Is("weir"),
+        flag: None,
+        about: "what listen.admin serves: weir can reset limits, ratelimit only shows, as envoyproxy/ratelimit does",
+    },
+    Setting {
+        name: "health.redis",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "whether weir is unhealthy while Redis does not answer",
+    },
+    Setting {
+        name: "health.policies",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "whether weir is unhealthy while the policies have no domain",
+    },
+    Setting {
         name: "grpc.max_streams",
         kind: Kind::Integer { min: 1, max: 65_536, unit: "requests" },
         default: Preset::Is("256"),
@@ -129,6 +164,34 @@ pub const SETTINGS: &[Setting] = &[
         default: Preset::Required,
         flag: Some("--policies"),
         about: "the directory of YAML policy files, watched for changes",
+    },
+    Setting {
+        name: "policies.files",
+        kind: Kind::Choice(POLICY_FILES),
+        default: Preset::Is("yaml"),
+        flag: None,
+        about: "which files of the directory are policies: *.yaml and *.yml, or all",
+    },
+    Setting {
+        name: "policies.dot_files",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "whether names that begin with one dot are read; names that begin with two never are",
+    },
+    Setting {
+        name: "policies.beside",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "whether files beside the directory that have its name, a dot and an ending are policies too",
+    },
+    Setting {
+        name: "policies.allow_empty",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "whether a directory without policies, or none at all, is legal: every request passes then",
     },
     Setting {
         name: "policies.compatible",
@@ -495,6 +558,13 @@ pub const SETTINGS: &[Setting] = &[
         about: "how long weir waits at the start for a first answer of Redis before it is ready without",
     },
     Setting {
+        name: "redis.start_within",
+        kind: Kind::Duration { min: Duration::ZERO, max: Duration::from_secs(86_400) },
+        default: Preset::Is("0s"),
+        flag: None,
+        about: "weir ends where Redis has not answered so long after the start; 0s waits for ever",
+    },
+    Setting {
         name: "runtime.cores",
         kind: Kind::Integer { min: 0, max: 256, unit: "cores" },
         default: Preset::Is("0"),
@@ -580,6 +650,10 @@ pub const SETTINGS: &[Setting] = &[
     },
 ];
 
+/// The values of `admin.endpoints`.
+pub(super) const ENDPOINTS: &[&str] = &["weir", "ratelimit"];
+/// The values of `policies.files`.
+pub(super) const POLICY_FILES: &[&str] = &["yaml", "all"];
 /// What can be on or off.
 pub(super) const SWITCH: &[&str] = &["off", "on"];
 /// The values of `store`.
@@ -599,6 +673,8 @@ const CONNECTION_AGE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 pub const VALUE_BYTES_MAX: usize = 4096;
 /// The longest `redis.key_prefix`, in bytes: it is paid for with every key in Redis.
 pub const KEY_PREFIX_BYTES_MAX: usize = 64;
+/// The longest path of a URL, in bytes.
+pub const URL_PATH_BYTES_MAX: usize = 255;
 /// The longest name of a master at its sentinels, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 /// The most names of hosts in one setting.
