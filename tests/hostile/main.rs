@@ -9,4 +9,5 @@
 mod support;
 
 mod doors;
+mod doors_http;
 mod states;
