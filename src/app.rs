@@ -2,6 +2,7 @@
 //!
 //! Not here: what any part does by itself, and the end of the process (main).
 
+mod log;
 mod policies;
 mod ready;
 mod redis;
@@ -17,11 +18,12 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
-pub use crate::lifecycle::{Death, Shutdown, Stop, shutdown};
+pub use self::log::{flush_log, set_up_log};
+pub use crate::lifecycle::{Death, OnHangup, Shutdown, Stop, shutdown};
 
 use self::policies::Reload;
 use self::stores::{Opened, Stores};
-use crate::config::settings::{self, LogFormat, Settings};
+use crate::config::settings::{self, Settings};
 use crate::grpc::health::Health;
 use crate::http::{Report, Site};
 use crate::lifecycle::{Done, Phase, Phases, Supervisor};
@@ -29,7 +31,6 @@ use crate::limiter::deny_cache::DenyCache;
 use crate::limiter::{Limiter, Options, Policies};
 use crate::rls::convert::{Bounds, Extras};
 use crate::store::Store;
-use crate::telemetry::logging::{self, Format, InitError};
 use crate::telemetry::metrics::Metrics;
 use crate::{grpc, http};
 
@@ -66,18 +67,6 @@ pub enum AppError {
     /// A part of weir ended without being told to.
     #[error("{0}")]
     Died(Death),
-}
-
-/// Sets up the log of the process.
-///
-/// # Errors
-/// When the level cannot be read, or there is a log already.
-pub fn log_to_stderr(log: &settings::Log) -> Result<(), InitError> {
-    let format = match log.format {
-        LogFormat::Text => Format::Text,
-        LogFormat::Json => Format::Json,
-    };
-    logging::init(&log.level, format)
 }
 
 /// Binds the listeners and serves; see [`serve`].
@@ -163,11 +152,16 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
     };
     let grpc = grpc::start(&supervisor, &life, listeners.grpc, served, &health, of_core)?;
     gauges(&metrics, &grpc.loads, embedded, deny_cache)?;
+    log::count(&metrics)?;
     let http = [
         supervisor.task("http", http::serve_public(listeners.http, &site)),
         supervisor.task("admin", http::serve_admin(listeners.admin, &site)),
     ];
     supervisor.task("health", health.follow(life.clone()));
+    supervisor.task("log", {
+        let (metrics, reloads, life) = (metrics.clone(), shutdown.reloads(), life.clone());
+        async move { log::follow(&metrics, reloads, life).await }
+    });
     supervisor.task("reload", reload.follow(policies, metrics, report.clone(), life.clone()));
     screen.show(settings.log.format);
 

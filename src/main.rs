@@ -1,8 +1,11 @@
 //! `weir`: arguments to a command, and the end of the process.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use clap::Parser as _;
 use weir::cli::args::{Arguments, Command};
@@ -17,6 +20,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The exit code where something failed.
 const FAILED: u8 = 1;
+/// How long the reason of a server's end may take to be written.
+const REASON_TIMEOUT: Duration = Duration::from_secs(2);
 /// The exit code where the arguments or settings are wrong.
 const USAGE: u8 = 2;
 
@@ -24,8 +29,9 @@ fn main() -> ExitCode {
     // Wrong arguments end here, with clap's own message and code, which is 2.
     let result = match Arguments::parse().command {
         Command::Serve(arguments) => match serve::serve(&arguments) {
+            Ok(()) => return ExitCode::SUCCESS,
             Err(ServeError::Settings(problems)) => return told(&problems, USAGE),
-            result => result.map_err(|error| error.to_string()),
+            Err(ServeError::Failed(reason)) => return told_in_time(reason),
         },
         Command::Check(arguments) => printed(check::run(&arguments.directory, &mut io::stdout().lock())),
         Command::Explain(arguments) => {
@@ -47,10 +53,28 @@ fn printed(result: Result<(), Failed>) -> Result<(), String> {
     }
 }
 
-/// Says why on standard error, each line as ours.
+/// Writes the reason to standard error, with the name of the program in each line. One that cannot be written to changes
+/// nothing about the exit status.
 fn told(reason: &dyn fmt::Display, code: u8) -> ExitCode {
+    let mut text = String::new();
     for line in reason.to_string().lines() {
-        eprintln!("weir: {line}");
+        text.push_str("weir: ");
+        text.push_str(line);
+        text.push('\n');
     }
+    let _ = io::stderr().write_all(text.as_bytes());
     ExitCode::from(code)
+}
+
+/// The same for the end of a server, which must not wait for ever for a standard error that no process reads.
+fn told_in_time(reason: String) -> ExitCode {
+    let (written, ended) = mpsc::channel();
+    let writer = thread::Builder::new().spawn(move || {
+        told(&reason, FAILED);
+        let _ = written.send(());
+    });
+    if writer.is_ok() {
+        let _ = ended.recv_timeout(REASON_TIMEOUT);
+    }
+    ExitCode::from(FAILED)
 }

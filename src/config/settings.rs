@@ -191,6 +191,8 @@ pub struct Log {
     pub level: String,
     /// Text or JSON.
     pub format: LogFormat,
+    /// Where it goes; none for standard error.
+    pub file: Option<PathBuf>,
 }
 
 /// The values of `log.format`.
@@ -328,6 +330,7 @@ impl Settings {
                     "json" => Ok(LogFormat::Json),
                     _ => Err("no such format".to_owned()),
                 })?,
+                file: from.optional("log.file")?.map(PathBuf::from),
             },
             limits: Limits {
                 descriptors: from.value("limits.descriptors", value::integer)?,

@@ -15,9 +15,10 @@ use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+use tokio::time::MissedTickBehavior;
 
 pub use self::redis::RedisMetrics;
-use super::trouble::Trouble;
+use super::trouble::{self, Outages, Trouble};
 use crate::engine::observer::{Charged, DecisionResult, Observer, Tally};
 use crate::engine::{Charge, Hits, Mode, OnError, Outcome, PolicySet, Role, Take};
 
@@ -164,7 +165,25 @@ impl Metrics {
         help: &str,
         read: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> Result<(), prometheus::Error> {
-        self.read(&Opts::new(name, help), MetricType::COUNTER, Box::new(read))
+        self.labelled_counter(name, help, &[], read)
+    }
+
+    /// Adds one of several such numbers, which labels tell apart.
+    ///
+    /// # Errors
+    /// The name with these labels is taken, or is none.
+    pub fn labelled_counter(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[(&str, &str)],
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Result<(), prometheus::Error> {
+        let mut opts = Opts::new(name, help);
+        for (name, value) in labels {
+            opts = opts.const_label(*name, *value);
+        }
+        self.read(&opts, MetricType::COUNTER, Box::new(read))
     }
 
     fn read(
@@ -185,6 +204,17 @@ impl Metrics {
             requests: self.requests.recorder(),
             stores: self.stores.recorder(),
         })
+    }
+
+    /// Logs the outages of stores that began or ended, for as long as it is polled.
+    pub async fn log_outages(&self) {
+        let mut outages = Outages::default();
+        let mut ticks = tokio::time::interval(trouble::TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.trouble.tick(&mut outages, Instant::now());
+        }
     }
 
     /// Policies were put in force.
@@ -231,13 +261,13 @@ impl Observer for PerRuntime {
         }
         match error {
             Some(kind) => self.metrics.store_errors.with_label_values(&[kind]).inc(),
-            None => self.metrics.trouble.answered(Instant::now),
+            None => self.metrics.trouble.answered(),
         }
     }
 
     fn fell_back(&self, action: OnError, kind: &'static str) {
         self.metrics.fallbacks[action as usize].inc();
-        self.metrics.trouble.fell_back(action, kind, Instant::now());
+        self.metrics.trouble.fell_back(action, kind, Instant::now);
     }
 
     fn undone(&self, confirmed: bool) {
