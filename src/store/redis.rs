@@ -12,7 +12,6 @@ mod call;
 mod cluster;
 mod connection;
 mod endpoint;
-mod files;
 pub mod merge;
 pub mod node;
 mod observer;
@@ -21,7 +20,6 @@ pub mod pipeline;
 pub mod pool;
 pub mod refusal;
 mod sentinel;
-mod tls;
 mod wire;
 
 use std::future::Future;
@@ -33,15 +31,15 @@ use redis::Value;
 
 use self::cluster::{Cluster, slot};
 pub use self::endpoint::{Endpoint, EndpointError, PASSWORD_FILE_BYTES_MAX, Target};
-pub use self::files::FileError;
 use self::node::Node;
 pub use self::observer::{DialError, Observer};
 use self::pipeline::{Call, CallError, Options, Reason};
 use self::refusal::Refusal;
 pub use self::sentinel::Sentinels;
-pub use self::tls::{Identity, TLS_FILE_BYTES_MAX, TlsFiles};
 use super::{Failure, Peeked, Reply, Store, StoreError, Undo};
 use crate::engine::{Algorithm, Charge, Decision, Limit, Micros, Mode, State, decision};
+pub use crate::tls::files::FileError;
+pub use crate::tls::{Identity, TLS_FILE_BYTES_MAX, TlsFiles};
 
 /// States in one Redis, or in the nodes of one Redis Cluster: one of these for each runtime that decides.
 pub struct Redis {
