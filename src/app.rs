@@ -4,6 +4,7 @@
 
 mod log;
 mod policies;
+mod policy_changes;
 mod ready;
 mod redis;
 mod redis_health;
@@ -92,8 +93,8 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
     let report = Arc::new(Report::default());
     report.circuit_is(stores.circuit());
 
-    let (reload, loaded) = Reload::start(&settings.policies.directory, control.first.clone());
-    let loaded = loaded.map_err(AppError::Policies)?;
+    let (reload, loaded) =
+        Reload::start(&settings.policies.directory, control.first.clone()).await.map_err(AppError::Policies)?;
     let policies = Arc::new(Policies::new(loaded.policies, metrics.observer()));
     report.loaded(policies.current(), loaded.places);
     metrics.policies_loaded();
@@ -162,7 +163,9 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         let (metrics, reloads, life) = (metrics.clone(), shutdown.reloads(), life.clone());
         async move { log::follow(&metrics, reloads, life).await }
     });
-    supervisor.task("reload", reload.follow(policies, metrics, report.clone(), life.clone()));
+    supervisor.task("freeing policies", policies::free_unused(policies.clone(), life.clone()));
+    let target = policies::Target { policies, metrics, report: report.clone() };
+    supervisor.task("reload", reload.follow(target, shutdown.reloads(), life.clone()));
     screen.show(settings.log.format);
 
     let phases = Arc::new(phases);

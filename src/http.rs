@@ -78,7 +78,10 @@ impl Report {
 
     /// These policies are in force. `places` says where each rule is written, by its id.
     pub fn loaded(&self, policies: Arc<PolicySet>, places: Vec<String>) {
-        *self.policies.lock() = Shown { policies, places, problems: Vec::new() };
+        let shown = Shown { policies, places, problems: Vec::new() };
+        // Freed after the lock is released: many rules take a while.
+        let before = std::mem::replace(&mut *self.policies.lock(), shown);
+        drop(before);
     }
 
     /// The policies have changed, and these problems keep the change from being in force.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 pub use crate::engine::observer::{Charged, DecisionResult, Observer, Tally};
@@ -122,7 +123,13 @@ impl Told {
 pub struct Policies {
     current: ArcSwap<InForce>,
     observer: Arc<dyn Observer>,
+    /// Sets that were replaced and that requests on their way may still use.
+    retired: Mutex<Vec<Arc<InForce>>>,
 }
+
+/// The most replaced sets that wait to be freed by [`Policies::free_unused`]. Past it the last request that uses the oldest
+/// one frees it.
+const RETIRED_MAX: usize = 16;
 
 struct InForce {
     policies: Arc<PolicySet>,
@@ -134,12 +141,33 @@ impl Policies {
     #[must_use]
     pub fn new(policies: PolicySet, observer: Arc<dyn Observer>) -> Self {
         let current = ArcSwap::from_pointee(InForce::of(policies, &*observer));
-        Self { current, observer }
+        Self { current, observer, retired: Mutex::default() }
     }
 
-    /// Puts other policies in force. Requests on their way finish under those they began with.
+    /// Puts other policies in force. Requests on their way finish under those they began with. The time it takes grows with
+    /// the number of rules.
     pub fn replace(&self, policies: PolicySet) {
-        self.current.store(Arc::new(InForce::of(policies, &*self.observer)));
+        let old = self.current.swap(Arc::new(InForce::of(policies, &*self.observer)));
+        let mut retired = self.retired.lock();
+        let oldest = if retired.len() == RETIRED_MAX { Some(retired.remove(0)) } else { None };
+        retired.push(old);
+        drop(retired);
+        drop(oldest);
+    }
+
+    /// Frees the replaced sets that no request uses any more. A set of many rules takes milliseconds to free, so call it
+    /// now and then on a thread that decides nothing; without it they are kept.
+    pub fn free_unused(&self) {
+        // Nothing can take another share of a set that is not in force, so one that has no other user gets none.
+        let mut unused = Vec::new();
+        self.retired.lock().retain(|set| {
+            let is_used = Arc::strong_count(set) > 1;
+            if !is_used {
+                unused.push(set.clone());
+            }
+            is_used
+        });
+        drop(unused);
     }
 
     /// The policies in force now.
@@ -555,4 +583,55 @@ fn keys_of<'p>(policies: &'p PolicySet, domain: &str, entries: &[Entry<'_>]) -> 
 fn unmatched(query: &Query<'_>) -> Answer {
     let statuses = query.descriptors.iter().map(|_| Status::default()).collect();
     Answer { denied: false, wait: 0, statuses }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::observer::Tally;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    /// Counts the sets that were freed.
+    #[derive(Default)]
+    struct Freed(Arc<AtomicUsize>);
+
+    struct OfSet(Arc<AtomicUsize>);
+
+    impl Observer for Freed {
+        fn loaded(&self, _: &PolicySet) -> Arc<dyn Tally> {
+            Arc::new(OfSet(self.0.clone()))
+        }
+    }
+
+    impl Tally for OfSet {}
+
+    impl Drop for OfSet {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+
+    #[test]
+    fn the_last_request_that_uses_a_replaced_set_does_not_free_it() {
+        let freed = Arc::new(AtomicUsize::new(0));
+        let policies = Policies::new(PolicySet::default(), Arc::new(Freed(freed.clone())));
+        let request = policies.current.load_full();
+        policies.replace(PolicySet::default());
+        policies.free_unused();
+        assert_eq!(freed.load(SeqCst), 0, "a request uses it");
+        drop(request);
+        assert_eq!(freed.load(SeqCst), 0, "the request freed it");
+        policies.free_unused();
+        assert_eq!(freed.load(SeqCst), 1);
+    }
+
+    #[test]
+    fn the_sets_that_wait_to_be_freed_are_bounded() {
+        let freed = Arc::new(AtomicUsize::new(0));
+        let policies = Policies::new(PolicySet::default(), Arc::new(Freed(freed.clone())));
+        for _ in 0..RETIRED_MAX + 3 {
+            policies.replace(PolicySet::default());
+        }
+        assert_eq!((policies.retired.lock().len(), freed.load(SeqCst)), (RETIRED_MAX, 3));
+    }
 }

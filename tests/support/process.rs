@@ -103,6 +103,11 @@ impl Weir {
         self.process.terminate();
     }
 
+    /// The number of the process.
+    pub fn id(&self) -> u32 {
+        self.process.child.id()
+    }
+
     /// Whether the process still runs.
     pub fn is_running(&mut self) -> bool {
         self.process.ended().is_none()
