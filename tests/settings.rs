@@ -111,6 +111,7 @@ fn the_defaults_are_those_of_the_design() {
         log: Log {
             level: "info",
             format: Text,
+            file: None,
         },
         limits: Limits {
             descriptors: 64,

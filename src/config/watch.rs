@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::files::{Found, walk};
+use super::files::{Found, Mark, walk};
 
 /// How often to call [`Watch::poll`].
 pub const POLL_EVERY: Duration = Duration::from_millis(200);
@@ -209,7 +209,7 @@ impl Fingerprint {
         let is_in = |directories: &BTreeSet<Option<&Path>>, file: &Found| {
             file.real.as_ref().is_some_and(|real| directories.contains(&real.parent()))
         };
-        let arrived_whole = |file: &Found| file.mark.as_ref().is_some_and(|mark| mark.arrived_whole());
+        let arrived_whole = |file: &Found| file.mark.as_ref().is_some_and(Mark::arrived_whole);
         for (now, before) in both() {
             let is_whole = match (&now.mark, &before.mark) {
                 _ if now == before => true,

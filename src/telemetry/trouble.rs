@@ -243,7 +243,7 @@ mod tests {
                     })
                 })
                 .collect();
-            while !threads.iter().all(|thread| thread.is_finished()) {
+            while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
                 // Every look may end an outage.
                 now += UNASKED;
                 note(trouble.look(&mut outages, now));

@@ -90,7 +90,9 @@ impl CallSites {
 
     fn site(&self, key: u64, name: impl FnOnce() -> Box<str>) -> &Site {
         let key = key.max(1);
-        let start = (key % CALL_SITES_MAX as u64) as usize;
+        // The low bits of a hash are as good as any.
+        let [low, high, ..] = key.to_le_bytes();
+        let start = usize::from(u16::from_le_bytes([low, high])) % CALL_SITES_MAX;
         for at in (start..start + PROBES_MAX).map(|at| at % CALL_SITES_MAX) {
             let site = &self.sites[at];
             match site.key.compare_exchange(0, key, Relaxed, Relaxed) {
