@@ -1,11 +1,15 @@
-//! What a hostile or broken surrounding may do to weir: no peer, log reader, disk or file takes it down or makes it hold
-//! more than docs/operations.md allows. One module for each subject.
+//! What a peer, a caller, a server, a log reader, a disk or a file can do to weir at worst, and what it costs: one file for
+//! each way in.
+//!
+//! Every bound that is asserted is one of the table "What a caller can hold" in docs/operations.md.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 #![allow(unreachable_pub, reason = "the modules of one test binary share what they need")]
 
 #[path = "../support/mod.rs"]
 mod support;
 
 mod bare;
+mod doors;
 mod logs;
 mod policies;
