@@ -24,13 +24,14 @@ pub use crate::lifecycle::{Death, OnHangup, Shutdown, Stop, shutdown};
 
 use self::policies::Reload;
 use self::stores::{Opened, Stores};
+use crate::config::policy_file::Reading;
 use crate::config::settings::{self, Settings};
 use crate::grpc::health::Health;
 use crate::http::{Report, Site};
 use crate::lifecycle::{Done, Phase, Phases, Supervisor};
 use crate::limiter::deny_cache::DenyCache;
-use crate::limiter::{Limiter, Options, Policies};
-use crate::rls::convert::{Bounds, Extras};
+use crate::limiter::{Limiter, Modes, Options, Policies};
+use crate::rls::convert::{Bounds, Extras, LimitHeaders};
 use crate::store::Store;
 use crate::telemetry::metrics::Metrics;
 use crate::{grpc, http};
@@ -93,8 +94,10 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
     let report = Arc::new(Report::default());
     report.circuit_is(stores.circuit());
 
-    let (reload, loaded) =
-        Reload::start(&settings.policies.directory, control.first.clone()).await.map_err(AppError::Policies)?;
+    let reading = Reading { compatible: settings.policies.compatible, merge_domains: settings.policies.merge_domains };
+    let (reload, loaded) = Reload::start(&settings.policies.directory, reading, control.first.clone())
+        .await
+        .map_err(AppError::Policies)?;
     let policies = Arc::new(Policies::new(loaded.policies, metrics.observer()));
     report.loaded(policies.current(), loaded.places);
     metrics.policies_loaded();
@@ -112,6 +115,11 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         let options = Options {
             mode: settings.charging,
             on_error: settings.on_error,
+            modes: Modes {
+                shadow: settings.shadow_mode,
+                quota: settings.quota_mode,
+                metadata: settings.response.limit_metadata,
+            },
             budget: settings.redis.timeout,
             local,
             deny_cache: deny_cache.clone(),
@@ -124,8 +132,7 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         }
     };
     let bounds = bounds(&settings.limits);
-    let extras =
-        Extras { dynamic_metadata: settings.response.dynamic_metadata, delay_header: settings.response.delay_header };
+    let extras = extras(&settings.response);
     let request_bytes = settings.limits.request_bytes;
     let site = Arc::new(Site {
         limiter: limiter(&control),
@@ -134,7 +141,7 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         life: life.clone(),
         report: report.clone(),
         bounds,
-        extras,
+        extras: extras.clone(),
         request_bytes,
     });
 
@@ -249,6 +256,19 @@ fn bounds(limits: &settings::Limits) -> Bounds {
         key_bytes: limits.key_bytes,
         value_bytes: limits.value_bytes,
         hits: limits.hits,
+    }
+}
+
+fn extras(response: &settings::Response) -> Extras {
+    Extras {
+        dynamic_metadata: response.dynamic_metadata,
+        delay_header: response.delay_header,
+        limit_metadata: response.limit_metadata,
+        limit_headers: response.limit_headers.then(|| LimitHeaders {
+            limit: response.limit_header.clone(),
+            remaining: response.remaining_header.clone(),
+            reset: response.reset_header.clone(),
+        }),
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
 use super::policy_changes::Changes;
-use crate::config::policy_file::{self, Problems};
+use crate::config::policy_file::{self, Problems, Reading, Warnings};
 use crate::config::watch::{Change, POLL_EVERY, Watch};
 use crate::engine::PolicySet;
 use crate::http::Report;
@@ -26,6 +26,8 @@ const PROBLEMS_LOGGED_MAX: usize = 20;
 const PROBLEMS_SHOWN_MAX: usize = 100;
 /// How often replaced policies are freed that no request uses any more.
 const FREE_EVERY: Duration = Duration::from_secs(1);
+/// The most warnings of one load that are logged; those past it are counted.
+const LOGGED_WARNINGS_MAX: usize = 20;
 
 /// Policies that may be put in force.
 pub(super) struct Loaded {
@@ -43,9 +45,9 @@ pub(super) fn log(in_force: &PolicySet, files: usize, took: Duration) {
 }
 
 /// Reads the directory whole. Every problem is a text of its own.
-fn load(directory: &Path, store: &dyn Store) -> Result<Loaded, Vec<String>> {
+fn load(directory: &Path, reading: Reading, store: &dyn Store) -> Result<Loaded, Vec<String>> {
     let started = Instant::now();
-    let loaded = policy_file::load_dir(directory).map_err(|problems| texts(&problems))?;
+    let loaded = policy_file::load_dir_with(directory, reading).map_err(|problems| texts(&problems))?;
     let places: Vec<String> = loaded.places.iter().map(ToString::to_string).collect();
     let mut problems = Vec::new();
     for (rule, place) in loaded.policies.rules().iter().zip(&places) {
@@ -58,7 +60,18 @@ fn load(directory: &Path, store: &dyn Store) -> Result<Loaded, Vec<String>> {
     if !problems.is_empty() {
         return Err(problems);
     }
+    log_warnings(&loaded.warnings);
     Ok(Loaded { policies: loaded.policies, places, files: loaded.files, took: started.elapsed() })
+}
+
+fn log_warnings(warnings: &Warnings) {
+    for warning in warnings.list().iter().take(LOGGED_WARNINGS_MAX) {
+        tracing::warn!(%warning, "policies load with a warning");
+    }
+    let more = warnings.count().saturating_sub(LOGGED_WARNINGS_MAX);
+    if more > 0 {
+        tracing::warn!(more, "policies load with more warnings: weir check prints them");
+    }
 }
 
 /// One text for each problem, and one more where there were too many to keep.
@@ -142,20 +155,25 @@ enum Cause {
 pub(super) struct Reload {
     watch: Watch,
     directory: PathBuf,
+    reading: Reading,
     store: Arc<dyn Store>,
 }
 
 impl Reload {
     /// Loads for the first time. The watch begins before, so that no change is missed.
-    pub(super) async fn start(directory: &Path, store: Arc<dyn Store>) -> Result<(Self, Loaded), Vec<String>> {
+    pub(super) async fn start(
+        directory: &Path,
+        reading: Reading,
+        store: Arc<dyn Store>,
+    ) -> Result<(Self, Loaded), Vec<String>> {
         let directory = directory.to_owned();
         let path = directory.clone();
-        let reading = tokio::task::spawn_blocking(move || {
+        let started = tokio::task::spawn_blocking(move || {
             let watch = Watch::new(&directory);
-            let loaded = load(&directory, &*store)?;
-            Ok((Self { watch, directory, store }, loaded))
+            let loaded = load(&directory, reading, &*store)?;
+            Ok((Self { watch, directory, reading, store }, loaded))
         });
-        match tokio::time::timeout(READ_TIMEOUT, reading).await {
+        match tokio::time::timeout(READ_TIMEOUT, started).await {
             Ok(Ok(started)) => started,
             Ok(Err(error)) => Err(vec![format!("{}: {error}", path.display())]),
             Err(_) => Err(vec![not_read(&path)]),
@@ -200,7 +218,7 @@ impl Reload {
                 }
             },
         }
-        let loaded = load(&self.directory, &*self.store);
+        let loaded = load(&self.directory, self.reading, &*self.store);
         // What changed meanwhile may have been read by half; it settles in its turn.
         if cause == Cause::Poll && !self.watch.is_unchanged() {
             return;
