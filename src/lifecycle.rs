@@ -151,7 +151,7 @@ impl Shutdown {
                     _ = hangup.recv() => match on_hangup {
                         OnHangup::Stop => tracing::info!(signal = "SIGHUP", "told to stop"),
                         OnHangup::Reload => {
-                            tracing::info!(signal = "SIGHUP", "reloading policies and the log file");
+                            tracing::info!(signal = "SIGHUP", "reloading policies, certificates and the log file");
                             stop.reload();
                             continue;
                         }

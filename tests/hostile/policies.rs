@@ -130,7 +130,7 @@ fn sighup_loads_policies_that_never_come_to_rest() {
         ended.store(true, Relaxed);
         assert_eq!(loaded, Some(()), "{}", weir.written());
     });
-    let reloading = "reloading policies and the log file";
+    let reloading = "reloading policies, certificates and the log file";
     assert!(weir.wait_for_log(0, PATIENCE, |line| line.message() == Some(reloading)), "{}", weir.written());
 }
 
