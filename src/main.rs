@@ -11,6 +11,8 @@ use clap::Parser as _;
 use weir::cli::args::{Arguments, Command};
 use weir::cli::check::{self, Failed};
 use weir::cli::explain;
+use weir::cli::program::Program;
+use weir::cli::ratelimit;
 use weir::cli::serve::{self, ServeError};
 
 /// A request costs dozens of small allocations, most of them below us, in HTTP/2: this allocator makes them cheaper and
@@ -26,13 +28,16 @@ const REASON_TIMEOUT: Duration = Duration::from_secs(2);
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    // Wrong arguments end here, with clap's own message and code, which is 2.
-    let result = match Arguments::parse().command {
-        Command::Serve(arguments) => match serve::serve(&arguments) {
-            Ok(()) => return ExitCode::SUCCESS,
-            Err(ServeError::Settings(problems)) => return told(&problems, USAGE),
-            Err(ServeError::Failed(reason)) => return told_in_time(reason),
-        },
+    let name = std::env::args_os().next().unwrap_or_default();
+    let command = match Program::called(&name) {
+        // What stands after that name is ignored: its deployments may have arguments that nothing ever read.
+        Program::Ratelimit => Command::Ratelimit,
+        // Wrong arguments end here, with clap's own message and code, which is 2.
+        Program::Weir | Program::ConfigCheck | Program::Client => Arguments::parse().command,
+    };
+    let result = match command {
+        Command::Serve(arguments) => return ended(serve::serve(&arguments)),
+        Command::Ratelimit => return ended(ratelimit::serve()),
         Command::Check(arguments) => {
             let (reading, strictness) = (arguments.dialect.reading(), arguments.strictness());
             printed(check::run(&arguments.directory, reading, strictness, &mut io::stdout().lock()))
@@ -55,6 +60,15 @@ fn printed(result: Result<(), Failed>) -> Result<(), String> {
     match result {
         Err(Failed::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result.map_err(|error| error.to_string()),
+    }
+}
+
+/// The end of a server.
+fn ended(result: Result<(), ServeError>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(ServeError::Settings(problems)) => told(&problems, USAGE),
+        Err(ServeError::Failed(reason)) => told_in_time(reason),
     }
 }
 

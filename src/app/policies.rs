@@ -1,6 +1,6 @@
 //! The policies: loaded at the start, and again whenever their directory changes or an operator orders it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::policy_changes::Changes;
 use crate::config::policy_file::{self, Problems, Reading, Warnings};
-use crate::config::watch::{Change, POLL_EVERY, Watch};
+use crate::config::watch::{Change, POLL_EVERY, Source, Watch};
 use crate::engine::PolicySet;
 use crate::http::Report;
 use crate::lifecycle::{Life, Phase, Reloads};
@@ -45,9 +45,9 @@ pub(super) fn log(in_force: &PolicySet, files: usize, took: Duration) {
 }
 
 /// Reads the directory whole. Every problem is a text of its own.
-fn load(directory: &Path, reading: Reading, store: &dyn Store) -> Result<Loaded, Vec<String>> {
+fn load(source: &Source, reading: Reading, store: &dyn Store) -> Result<Loaded, Vec<String>> {
     let started = Instant::now();
-    let loaded = policy_file::load_dir_with(directory, reading).map_err(|problems| texts(&problems))?;
+    let loaded = policy_file::load(source, reading).map_err(|problems| texts(&problems))?;
     let places: Vec<String> = loaded.places.iter().map(ToString::to_string).collect();
     let mut problems = Vec::new();
     for (rule, place) in loaded.policies.rules().iter().zip(&places) {
@@ -154,7 +154,7 @@ enum Cause {
 /// Watches the directory.
 pub(super) struct Reload {
     watch: Watch,
-    directory: PathBuf,
+    source: Source,
     reading: Reading,
     store: Arc<dyn Store>,
 }
@@ -162,16 +162,15 @@ pub(super) struct Reload {
 impl Reload {
     /// Loads for the first time. The watch begins before, so that no change is missed.
     pub(super) async fn start(
-        directory: &Path,
+        source: Source,
         reading: Reading,
         store: Arc<dyn Store>,
     ) -> Result<(Self, Loaded), Vec<String>> {
-        let directory = directory.to_owned();
-        let path = directory.clone();
+        let path = source.directory.clone();
         let started = tokio::task::spawn_blocking(move || {
-            let watch = Watch::new(&directory);
-            let loaded = load(&directory, reading, &*store)?;
-            Ok((Self { watch, directory, reading, store }, loaded))
+            let watch = Watch::new(source.clone());
+            let loaded = load(&source, reading, &*store)?;
+            Ok((Self { watch, source, reading, store }, loaded))
         });
         match tokio::time::timeout(READ_TIMEOUT, started).await {
             Ok(Ok(started)) => started,
@@ -191,7 +190,7 @@ impl Reload {
                 () = reloads.next() => Cause::Order,
                 _ = ticks.tick() => Cause::Poll,
             };
-            let path = self.directory.clone();
+            let path = self.source.directory.clone();
             let of_thread = target.clone();
             // The file system may block; the control runtime must not.
             let reading = tokio::task::spawn_blocking(move || {
@@ -212,13 +211,13 @@ impl Reload {
                 None => return,
                 Some(Change::Settled) => {}
                 Some(Change::Restless) => {
-                    let directory = self.directory.display();
+                    let directory = self.source.directory.display();
                     tracing::warn!(%directory, "the policies keep changing and are not loaded");
                     return;
                 }
             },
         }
-        let loaded = load(&self.directory, self.reading, &*self.store);
+        let loaded = load(&self.source, self.reading, &*self.store);
         // What changed meanwhile may have been read by half; it settles in its turn.
         if cause == Cause::Poll && !self.watch.is_unchanged() {
             return;

@@ -15,10 +15,56 @@ pub const NAMES_MAX: usize = 100_000;
 /// How deep subdirectories may nest below the policy directory.
 pub const DEPTH_MAX: usize = 8;
 
-/// The policy files of a directory, sorted by path: every `*.yaml` and `*.yml` in it and in its subdirectories, symlinks
+/// Which files are policies: a directory, and which names in it. A path alone is a directory of `*.yaml` and `*.yml`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The directory.
+    pub directory: PathBuf,
+    /// Every file is a policy, whatever its name ends in.
+    pub all_files: bool,
+    /// Names that begin with one dot are read too. Those that begin with two never are: in a Kubernetes volume they hold
+    /// every file a second time.
+    pub dot_files: bool,
+    /// What lies beside the directory and has its name, a dot and an ending belongs to it: `config.yaml` to `config`.
+    pub beside: bool,
+    /// There may be no policy file, nor the directory.
+    pub allow_empty: bool,
+}
+
+impl From<&Path> for Source {
+    fn from(directory: &Path) -> Self {
+        let directory = directory.to_owned();
+        Self { directory, all_files: false, dot_files: false, beside: false, allow_empty: false }
+    }
+}
+
+impl From<&PathBuf> for Source {
+    fn from(directory: &PathBuf) -> Self {
+        Self::from(directory.as_path())
+    }
+}
+
+impl Source {
+    /// Whether this name is passed over, with all that is below it.
+    fn hides(&self, name: &[u8]) -> bool {
+        name.starts_with(b"..") || (name.starts_with(b".") && !self.dot_files)
+    }
+
+    /// Whether a file of this name is a policy.
+    fn takes(&self, path: &Path) -> bool {
+        self.all_files || path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+    }
+
+    /// Whether this is no error here, since the directory may be missing.
+    pub(super) fn allows(&self, error: &io::Error) -> bool {
+        self.allow_empty && error.kind() == io::ErrorKind::NotFound
+    }
+}
+
+/// The policy files of a source, sorted by path: of a directory every `*.yaml` and `*.yml` in it and in its subdirectories, symlinks
 /// followed. The path of a file is that file alone, whatever its name.
 ///
-/// Names that start with a dot are passed over. In a Kubernetes ConfigMap those are the generations (`..2024_...`,
+/// Names that start with a dot are passed over, unless the source has them. In a Kubernetes ConfigMap those are the generations (`..2024_...`,
 /// `..data`); the visible files are symlinks through them. A policy that is a symlink to nowhere is listed, so that reading
 /// it fails loudly instead of a policy silently going missing.
 ///
@@ -26,8 +72,8 @@ pub const DEPTH_MAX: usize = 8;
 ///
 /// A directory that cannot be listed, a bound that is passed, a symlink that leads back to a directory around it, or a
 /// policy name on something that is no regular file.
-pub fn policy_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    let files = walk(directory)?;
+pub fn policy_files(source: impl Into<Source>) -> io::Result<Vec<PathBuf>> {
+    let files = walk(&source.into())?;
     Ok(files.into_iter().map(|file| file.path).collect())
 }
 
@@ -93,27 +139,69 @@ impl Mark {
 }
 
 /// The policy files by path.
-pub(super) fn walk(directory: &Path) -> io::Result<Vec<Found>> {
-    let mut walk = Walk::default();
-    let real = fs::canonicalize(directory).map_err(|error| at(directory, &error))?;
-    let metadata = fs::metadata(directory).map_err(|error| at(directory, &error))?;
-    if metadata.is_file() {
-        return Ok(vec![Found { path: directory.to_owned(), real: Some(real), mark: Some(Mark::of(&metadata)) }]);
+pub(super) fn walk(source: &Source) -> io::Result<Vec<Found>> {
+    let directory = &*source.directory;
+    let mut walk = Walk { source, files: Vec::new(), names: 0, around: Vec::new() };
+    match fs::metadata(directory) {
+        Err(error) if source.allows(&error) => {}
+        Err(error) => return Err(at(directory, &error)),
+        Ok(metadata) => {
+            let real = fs::canonicalize(directory).map_err(|error| at(directory, &error))?;
+            if metadata.is_file() {
+                let mark = Some(Mark::of(&metadata));
+                return Ok(vec![Found { path: directory.to_owned(), real: Some(real), mark }]);
+            }
+            walk.enter(directory, &real)?;
+        }
     }
-    walk.enter(directory, &real)?;
+    if source.beside {
+        walk.beside()?;
+    }
     walk.files.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(walk.files)
 }
 
-#[derive(Default)]
-struct Walk {
+struct Walk<'a> {
+    source: &'a Source,
     files: Vec<Found>,
     names: usize,
     /// Device and inode of the directory being listed and of those around it.
     around: Vec<(u64, u64)>,
 }
 
-impl Walk {
+impl Walk<'_> {
+    /// Visits what lies beside the directory and belongs to it.
+    fn beside(&mut self) -> io::Result<()> {
+        let directory = &self.source.directory;
+        let (Some(parent), Some(name)) = (directory.parent(), directory.file_name()) else { return Ok(()) };
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        let entries = match fs::read_dir(parent) {
+            Err(error) if self.source.allows(&error) => return Ok(()),
+            entries => entries.map_err(|error| at(parent, &error))?,
+        };
+        let mut prefix = name.as_encoded_bytes().to_vec();
+        prefix.push(b'.');
+        for entry in entries {
+            let entry = entry.map_err(|error| at(parent, &error))?;
+            self.count()?;
+            if entry.file_name().as_encoded_bytes().starts_with(&prefix) {
+                let path = entry.path();
+                let real = fs::canonicalize(&path).ok();
+                self.visit(path, real)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One more name was looked at.
+    fn count(&mut self) -> io::Result<()> {
+        self.names += 1;
+        if self.names > NAMES_MAX {
+            return Err(refuse(&self.source.directory, &format!("more than {NAMES_MAX} names")));
+        }
+        Ok(())
+    }
+
     fn enter(&mut self, directory: &Path, real: &Path) -> io::Result<()> {
         let metadata = fs::metadata(directory).map_err(|error| at(directory, &error))?;
         let identity = (metadata.dev(), metadata.ino());
@@ -126,11 +214,8 @@ impl Walk {
         self.around.push(identity);
         for entry in fs::read_dir(directory).map_err(|error| at(directory, &error))? {
             let entry = entry.map_err(|error| at(directory, &error))?;
-            self.names += 1;
-            if self.names > NAMES_MAX {
-                return Err(refuse(directory, &format!("more than {NAMES_MAX} names")));
-            }
-            if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            self.count()?;
+            if self.source.hides(entry.file_name().as_encoded_bytes()) {
                 continue;
             }
             let path = entry.path();
@@ -143,7 +228,7 @@ impl Walk {
     }
 
     fn visit(&mut self, path: PathBuf, real: Option<PathBuf>) -> io::Result<()> {
-        let named_policy = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
+        let named_policy = self.source.takes(&path);
         let mark = match (fs::metadata(&path), &real) {
             (Ok(metadata), Some(real)) if metadata.is_dir() => return self.enter(&path, real),
             _ if !named_policy => return Ok(()),
@@ -230,7 +315,7 @@ mod tests {
     fn a_file_is_itself_alone() {
         let dir = directory(&[("a.yaml", "1"), ("one.txt", "2")]);
         let file = dir.path().join("one.txt");
-        assert_eq!(policy_files(&file).unwrap(), [file]);
+        assert_eq!(policy_files(file.as_path()).unwrap(), [file]);
     }
 
     #[test]

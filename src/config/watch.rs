@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::files::{Found, Mark, walk};
+pub use super::files::{Source, policy_files};
 
 /// How often to call [`Watch::poll`].
 pub const POLL_EVERY: Duration = Duration::from_millis(200);
@@ -49,7 +50,7 @@ pub const RESTLESS: Duration = Duration::from_secs(5);
 /// ```
 #[derive(Debug)]
 pub struct Watch {
-    directory: PathBuf,
+    source: Source,
     /// What settled last, or what stood when the watch was made.
     settled: Seen,
     /// What the last poll saw.
@@ -77,22 +78,15 @@ pub enum Change {
 impl Watch {
     /// Watches a directory, or one file, from now on; it need not exist yet.
     #[must_use]
-    pub fn new(directory: &Path) -> Self {
-        let seen = Seen::at(directory);
-        Self {
-            directory: directory.to_owned(),
-            settled: seen.clone(),
-            last: seen,
-            same: 0,
-            changed: None,
-            unsettled: None,
-            in_place: false,
-        }
+    pub fn new(source: impl Into<Source>) -> Self {
+        let source = source.into();
+        let seen = Seen::at(&source);
+        Self { source, settled: seen.clone(), last: seen, same: 0, changed: None, unsettled: None, in_place: false }
     }
 
     /// Looks once; `now` must not go back. Blocks for as long as the file system takes to describe each policy file.
     pub fn poll(&mut self, now: Instant) -> Option<Change> {
-        let seen = Seen::at(&self.directory);
+        let seen = Seen::at(&self.source);
         if seen == self.last {
             self.same = self.same.saturating_add(1);
         } else {
@@ -122,7 +116,7 @@ impl Watch {
 
     /// Takes what is there now as settled: the caller loads it, whether it has come to rest or not.
     pub fn settle_now(&mut self) {
-        self.last = Seen::at(&self.directory);
+        self.last = Seen::at(&self.source);
         self.settled = self.last.clone();
         self.same = 0;
         self.settle();
@@ -132,7 +126,7 @@ impl Watch {
     /// change, which settles later.
     #[must_use]
     pub fn is_unchanged(&self) -> bool {
-        Seen::at(&self.directory) == self.settled
+        Seen::at(&self.source) == self.settled
     }
 
     fn settle(&mut self) {
@@ -149,8 +143,8 @@ enum Seen {
 }
 
 impl Seen {
-    fn at(directory: &Path) -> Self {
-        match Fingerprint::of(directory) {
+    fn at(source: &Source) -> Self {
+        match Fingerprint::of(source) {
             Ok(fingerprint) => Self::Files(fingerprint),
             Err(error) => Self::Unreadable(error.to_string()),
         }
@@ -171,7 +165,8 @@ impl Seen {
 /// file its name, its place, device, inode, size and times, symlinks followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
-    root: PathBuf,
+    /// None where the directory is missing and may be.
+    root: Option<PathBuf>,
     files: Vec<Found>,
 }
 
@@ -182,14 +177,19 @@ impl Fingerprint {
     ///
     /// Those of [`policy_files`](super::files::policy_files). A single file that cannot be described, such as a symlink that
     /// leads nowhere, is part of the fingerprint instead.
-    pub fn of(directory: &Path) -> io::Result<Self> {
-        let root = std::fs::canonicalize(directory)?;
-        let files = walk(directory)?;
+    pub fn of(source: &Source) -> io::Result<Self> {
+        let root = match std::fs::canonicalize(&source.directory) {
+            Err(error) if source.allows(&error) => None,
+            root => Some(root?),
+        };
+        let files = walk(source)?;
         Ok(Self { root, files })
     }
 
     fn replaces_whole_files_of(&self, before: &Self) -> bool {
-        if self.root != before.root {
+        if let (Some(now), Some(before)) = (&self.root, &before.root)
+            && now != before
+        {
             return true;
         }
         let old: BTreeMap<&Path, &Found> = before.files.iter().map(|file| (&*file.path, file)).collect();
@@ -232,7 +232,6 @@ impl Fingerprint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::files::policy_files;
     use std::fs::{self, File};
     use std::os::unix::fs::symlink;
     use std::time::SystemTime;
@@ -278,8 +277,8 @@ mod tests {
     }
 
     impl Polled {
-        fn new(directory: &Path) -> Self {
-            Self { watch: Watch::new(directory), now: Instant::now() }
+        fn new(source: impl Into<Source>) -> Self {
+            Self { watch: Watch::new(source), now: Instant::now() }
         }
 
         fn poll(&mut self) -> Option<Change> {
@@ -424,7 +423,7 @@ mod tests {
         let dir = directory(&[("v1/a.yaml", "1"), ("v2/a.yaml", "1"), ("v2/b.yaml", "1")]);
         let root = dir.path().join("current");
         symlink("v1", &root).unwrap();
-        let mut polled = Polled::new(&root);
+        let mut polled = Polled::new(root.as_path());
         let next = dir.path().join("next");
         symlink("v2", &next).unwrap();
         fs::rename(&next, &root).unwrap();
@@ -485,7 +484,7 @@ mod tests {
     fn a_directory_that_goes_and_comes_back_is_seen_each_time() {
         let dir = directory(&[("policies/a.yaml", "1")]);
         let (here, away) = (dir.path().join("policies"), dir.path().join("away"));
-        let mut polled = Polled::new(&here);
+        let mut polled = Polled::new(here.as_path());
         fs::rename(&here, &away).unwrap();
         polled.assert_settles_at_once();
         fs::rename(&away, &here).unwrap();
@@ -516,11 +515,64 @@ mod tests {
     #[test]
     fn a_single_file_is_watched_alone() {
         let dir = directory(&[("a.yaml", "1"), ("b.yaml", "1")]);
-        let mut polled = Polled::new(&dir.path().join("a.yaml"));
+        let mut polled = Polled::new(dir.path().join("a.yaml").as_path());
         write(dir.path(), "b.yaml", "12");
         polled.assert_quiet();
         rename_into_place(dir.path(), "a.yaml", "2");
         polled.assert_settles_at_once();
+    }
+
+    fn source(directory: &Path) -> Source {
+        Source { all_files: true, dot_files: true, beside: true, allow_empty: true, ..Source::from(directory) }
+    }
+
+    fn of_source(root: &Path, source: &Source) -> Vec<String> {
+        let files = policy_files(source.clone()).unwrap();
+        files.iter().map(|path| path.strip_prefix(root).unwrap().to_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn a_source_may_take_every_file_and_those_beside_it() {
+        let dir = directory(&[
+            ("config/a.yaml", ""),
+            ("config/b", ""),
+            ("config/c.txt", ""),
+            ("config/.d", ""),
+            ("config/..e/f.yaml", ""),
+            ("config/.git/g", ""),
+            ("config.yaml", ""),
+            ("config.d/h", ""),
+            ("configure.yaml", ""),
+            ("other/i.yaml", ""),
+        ]);
+        let all = source(&dir.path().join("config"));
+        let inside = ["config/.d", "config/.git/g", "config/a.yaml", "config/b", "config/c.txt"];
+        assert_eq!(of_source(dir.path(), &all), [&inside[..], &["config.d/h", "config.yaml"]].concat());
+        let alone = Source { beside: false, ..all.clone() };
+        assert_eq!(of_source(dir.path(), &alone), inside);
+        let plain = Source { dot_files: false, ..alone };
+        assert_eq!(of_source(dir.path(), &plain), ["config/a.yaml", "config/b", "config/c.txt"]);
+
+        let mut polled = Polled::new(all);
+        write(dir.path(), "configure.yaml", "1");
+        polled.assert_quiet();
+        write(dir.path(), "config.yaml", "1");
+        polled.assert_settles_after_a_rest();
+    }
+
+    #[test]
+    fn a_source_may_be_empty_or_missing_and_is_told_when_it_comes() {
+        let dir = directory(&[]);
+        let missing = source(&dir.path().join("root/config"));
+        assert_eq!(of_source(dir.path(), &missing), Vec::<String>::new());
+        let mut polled = Polled::new(missing.clone());
+        polled.assert_quiet();
+        write(dir.path(), "root/config/a", "1");
+        polled.assert_settles_after_a_rest();
+        let strict = Source { allow_empty: false, ..missing };
+        assert_eq!(of_source(dir.path(), &strict), ["root/config/a"]);
+        fs::remove_dir_all(dir.path().join("root")).unwrap();
+        assert!(policy_files(strict).is_err());
     }
 
     #[test]
