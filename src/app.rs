@@ -151,6 +151,10 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         bounds,
         extras: extras.clone(),
         request_bytes,
+        bodies: http::Bodies::default(),
+        scrapes: http::Scrapes::default(),
+        admin_hosts: settings.http.admin_hosts.clone(),
+        connections_per_peer: settings.http.connections_per_peer,
         endpoints: match settings.admin_endpoints {
             settings::Endpoints::Weir => Endpoints::Operator,
             settings::Endpoints::Ratelimit => Endpoints::Debug,

@@ -12,6 +12,7 @@ mod support;
 
 mod bare;
 mod doors;
+mod doors_http;
 mod logs;
 mod policies;
 mod states;

@@ -108,6 +108,11 @@ impl Weir {
         self.process.child.id()
     }
 
+    /// Sends a signal: `STOP`, say.
+    pub fn signal(&self, name: &str) {
+        self.process.signal(name);
+    }
+
     /// Whether the process still runs.
     pub fn is_running(&mut self) -> bool {
         self.process.ended().is_none()
