@@ -90,6 +90,7 @@ pub struct Report {
     fit: watch::Sender<bool>,
     store_answered: AtomicBool,
     circuit: OnceLock<Box<dyn Fn() -> &'static str + Send + Sync>>,
+    source: OnceLock<Box<dyn Fn() -> Value + Send + Sync>>,
     policies: Mutex<Shown>,
 }
 
@@ -133,6 +134,12 @@ impl Report {
     pub fn circuit_is(&self, circuit: impl Fn() -> &'static str + Send + Sync + 'static) {
         // The second one would be a mistake of app's, and no worse than the first.
         let _ = self.circuit.set(Box::new(circuit));
+    }
+
+    /// How the state of a server of policies is found out when somebody asks, where policies come from one. Said once.
+    pub fn source_is(&self, source: impl Fn() -> Value + Send + Sync + 'static) {
+        // As with the circuit.
+        let _ = self.source.set(Box::new(source));
     }
 
     /// These policies are in force. `places` says where each rule is written, by its id.
@@ -219,7 +226,7 @@ async fn readyz(State(site): State<Arc<Site>>) -> Response {
     let ready = site.is_healthy();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let shown = site.report.policies.lock();
-    let detail = json!({
+    let mut detail = json!({
         "ready": ready,
         "phase": phase_name(phase),
         "store": {
@@ -233,6 +240,9 @@ async fn readyz(State(site): State<Arc<Site>>) -> Response {
             "problems": shown.problems,
         },
     });
+    if let Some(source) = site.report.source.get() {
+        detail["policies"]["server"] = source();
+    }
     (status, Json(detail)).into_response()
 }
 

@@ -21,7 +21,7 @@ use super::held::{Hold, Peer, STREAM_BYTES};
 use super::other::{Kind, Request, Stream};
 use super::status::{Refusal, status};
 use super::unary::{self, Received, Sent};
-use crate::limiter::{Answer, Limiter, Query, StoreError};
+use crate::limiter::{Answer, Limiter, Query, Undecided};
 use crate::rls::convert::{self, Bounds, Extras};
 use crate::rls::lenient;
 use crate::rls::proto::{RateLimitRequest, RateLimitResponse};
@@ -180,11 +180,11 @@ impl RateLimits {
     fn response(
         &self,
         request: &RateLimitRequest,
-        decided: Result<Answer, StoreError>,
+        decided: Result<Answer, Undecided>,
     ) -> Result<RateLimitResponse, Status> {
         match decided {
             Ok(answer) => Ok(convert::response(request, answer, &self.extras)),
-            Err(error) => Err(status(&Refusal::Store(error))),
+            Err(undecided) => Err(status(&Refusal::Undecided(undecided))),
         }
     }
 }

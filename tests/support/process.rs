@@ -202,6 +202,11 @@ impl Process {
         self.output.wait_for_count(before + 1, patience, wanted)
     }
 
+    /// Whether there is a line of log so far that `wanted` accepts.
+    pub fn has_logged(&self, wanted: impl Fn(&LogLine) -> bool) -> bool {
+        self.output.count(wanted) > 0
+    }
+
     /// Sends SIGTERM.
     pub fn terminate(&self) {
         self.signal("TERM");
