@@ -1,8 +1,11 @@
 //! `weir`: arguments to a command, and the end of the process.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use clap::Parser as _;
 use weir::cli::args::{Arguments, AskArguments, Command};
@@ -23,6 +26,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const FAILED: u8 = 1;
 /// The exit code of `weir ask` where the request is over a limit.
 const OVER_LIMIT: u8 = 1;
+/// How long the reason of a server's end may take to be written.
+const REASON_TIMEOUT: Duration = Duration::from_secs(2);
 /// The exit code where the arguments or settings are wrong.
 const USAGE: u8 = 2;
 
@@ -34,19 +39,13 @@ fn main() -> ExitCode {
         // Wrong arguments end here, with clap's own message and code, which is 2.
         Program::Weir => Arguments::parse().command,
         Program::ConfigCheck => {
-            return ended(client::config_check(std::env::args_os().skip(1), &mut io::stdout().lock()));
+            return tool_ended(client::config_check(std::env::args_os().skip(1), &mut io::stdout().lock()));
         }
-        Program::Client => return ended(client::client(std::env::args_os().skip(1), &mut io::stdout().lock())),
+        Program::Client => return tool_ended(client::client(std::env::args_os().skip(1), &mut io::stdout().lock())),
     };
     let result = match command {
-        Command::Serve(arguments) => match serve::serve(&arguments) {
-            Err(ServeError::Settings(problems)) => return told(&problems, USAGE),
-            result => result.map_err(|error| error.to_string()),
-        },
-        Command::Ratelimit => match ratelimit::serve() {
-            Err(ServeError::Settings(problems)) => return told(&problems, USAGE),
-            result => result.map_err(|error| error.to_string()),
-        },
+        Command::Serve(arguments) => return ended(serve::serve(&arguments)),
+        Command::Ratelimit => return ended(ratelimit::serve()),
         Command::Check(arguments) => {
             let (reading, strictness) = (arguments.dialect.reading(), arguments.strictness());
             printed(check::run(&arguments.directory, reading, strictness, &mut io::stdout().lock()))
@@ -84,7 +83,7 @@ fn printed(result: Result<(), Failed>) -> Result<(), String> {
 }
 
 /// How a tool of envoyproxy/ratelimit ends.
-fn ended(result: Result<(), Ended>) -> ExitCode {
+fn tool_ended(result: Result<(), Ended>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(Ended::Usage(reason)) => told(&reason, USAGE),
@@ -92,10 +91,37 @@ fn ended(result: Result<(), Ended>) -> ExitCode {
     }
 }
 
-/// Says why on standard error, each line as ours.
-fn told(reason: &dyn fmt::Display, code: u8) -> ExitCode {
-    for line in reason.to_string().lines() {
-        eprintln!("weir: {line}");
+/// The end of a server.
+fn ended(result: Result<(), ServeError>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(ServeError::Settings(problems)) => told(&problems, USAGE),
+        Err(ServeError::Failed(reason)) => told_in_time(reason),
     }
+}
+
+/// Writes the reason to standard error, with the name of the program in each line. One that cannot be written to changes
+/// nothing about the exit status.
+fn told(reason: &dyn fmt::Display, code: u8) -> ExitCode {
+    let mut text = String::new();
+    for line in reason.to_string().lines() {
+        text.push_str("weir: ");
+        text.push_str(line);
+        text.push('\n');
+    }
+    let _ = io::stderr().write_all(text.as_bytes());
     ExitCode::from(code)
+}
+
+/// The same for the end of a server, which must not wait for ever for a standard error that no process reads.
+fn told_in_time(reason: String) -> ExitCode {
+    let (written, ended) = mpsc::channel();
+    let writer = thread::Builder::new().spawn(move || {
+        told(&reason, FAILED);
+        let _ = written.send(());
+    });
+    if writer.is_ok() {
+        let _ = ended.recv_timeout(REASON_TIMEOUT);
+    }
+    ExitCode::from(FAILED)
 }
