@@ -37,14 +37,9 @@ fn node(key: &str, value: Option<String>, descriptors: Vec<NodeSpec>) -> NodeSpe
     NodeSpec {
         key: key.into(),
         value,
-        share_threshold: false,
-        rule: Some(RuleSpec {
-            kind: RuleKind::Limits(limits),
-            role: Role::Enforced,
-            replaces: Vec::new(),
-            on_error: None,
-        }),
+        rule: Some(RuleSpec::of(RuleKind::Limits(limits))),
         descriptors,
+        ..NodeSpec::default()
     }
 }
 

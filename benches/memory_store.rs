@@ -90,15 +90,8 @@ fn store(c: &mut Criterion) {
 fn limiter(c: &mut Criterion) {
     let node = |key: &str| NodeSpec {
         key: key.into(),
-        value: None,
-        share_threshold: false,
-        rule: Some(RuleSpec {
-            kind: RuleKind::Limits(vec![Limit::per_unit(REQUESTS, Unit::Year)]),
-            role: Role::Enforced,
-            replaces: Vec::new(),
-            on_error: None,
-        }),
-        descriptors: Vec::new(),
+        rule: Some(RuleSpec::of(RuleKind::Limits(vec![Limit::per_unit(REQUESTS, Unit::Year)]))),
+        ..NodeSpec::default()
     };
     let names = ["user", "tenant", "client", "path"];
     let descriptors = names.map(node).to_vec();

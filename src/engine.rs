@@ -10,6 +10,7 @@ pub mod decision;
 pub mod descriptor;
 pub mod key;
 pub mod limit;
+pub mod metadata;
 pub mod observer;
 pub mod policy;
 

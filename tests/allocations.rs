@@ -15,7 +15,7 @@ use support::redis::RedisServer;
 use tokio::runtime::Runtime;
 use weir::engine::observer::Silent;
 use weir::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-use weir::engine::{Limit, PolicySet, Role, Unit};
+use weir::engine::{Limit, PolicySet, Unit};
 use weir::limiter::deny_cache::DenyCache;
 use weir::limiter::{Limiter, Options, Policies};
 use weir::rls::convert::{self, Bounds, Extras};
@@ -39,15 +39,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 fn policies() -> Arc<Policies> {
     let node = |(key, requests): (&str, u32)| NodeSpec {
         key: key.into(),
-        value: None,
-        share_threshold: false,
-        rule: Some(RuleSpec {
-            kind: RuleKind::Limits(vec![Limit::per_unit(requests, Unit::Year)]),
-            role: Role::Enforced,
-            replaces: Vec::new(),
-            on_error: None,
-        }),
-        descriptors: Vec::new(),
+        rule: Some(RuleSpec::of(RuleKind::Limits(vec![Limit::per_unit(requests, Unit::Year)]))),
+        ..NodeSpec::default()
     };
     let plenty = 4_000_000_000;
     let keys = [("user", plenty), ("tenant", plenty), ("client", plenty), ("path", plenty), ("full", 1)];

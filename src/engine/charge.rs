@@ -44,6 +44,16 @@ pub enum Role {
 }
 
 impl Role {
+    /// The role of a rule with these marks: one that only watches denies nothing, quota or not.
+    #[must_use]
+    pub const fn of(shadow_mode: bool, quota_mode: bool) -> Self {
+        match (shadow_mode, quota_mode) {
+            (true, _) => Self::Shadow,
+            (false, true) => Self::Quota,
+            (false, false) => Self::Enforced,
+        }
+    }
+
     /// The word for it where policies are shown.
     #[must_use]
     pub const fn name(self) -> &'static str {

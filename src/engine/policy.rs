@@ -4,6 +4,7 @@
 //! rules. Not here: reading YAML (config/policy_file.rs) and what a limit decides.
 
 use std::fmt;
+use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 use smallvec::SmallVec;
@@ -11,6 +12,7 @@ use smallvec::SmallVec;
 use super::charge::{Mode, Role};
 use super::descriptor::Entry;
 use super::limit::Limit;
+use super::metadata::Fields;
 
 /// The most limits that one rule can hold.
 pub const LIMITS_PER_RULE_MAX: usize = 8;
@@ -90,7 +92,7 @@ pub struct DomainSpec {
 }
 
 /// One descriptor of a policy as written: a key, perhaps a value, perhaps a rule, and what hangs below.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct NodeSpec {
     /// The key, not empty.
     pub key: String,
@@ -98,6 +100,10 @@ pub struct NodeSpec {
     pub value: Option<String>,
     /// All values that match the pattern share one state.
     pub share_threshold: bool,
+    /// The statistics of the rule here have a name of their own for each value that a request brings.
+    pub detailed_metric: bool,
+    /// The statistics of this rule and of rules below have the value of the request in this place of their name.
+    pub value_to_metric: bool,
     /// What applies to a descriptor that ends here.
     pub rule: Option<RuleSpec>,
     /// The next level.
@@ -109,12 +115,24 @@ pub struct NodeSpec {
 pub struct RuleSpec {
     /// The limits, or none at all.
     pub kind: RuleKind,
-    /// Whether its limits deny.
+    /// What its limits do when they are over; see [`Role::of`].
     pub role: Role,
+    /// Its limits count among the quotas of a request. With [`Role::Shadow`] they count as quotas that are never over.
+    pub is_quota: bool,
     /// The names of limits that this one replaces, in one request.
     pub replaces: Vec<String>,
     /// What becomes of its charges when the store does not answer; none where that is left to the domain.
     pub on_error: Option<OnError>,
+    /// What the answer to a request that passes these limits can carry.
+    pub metadata: Option<Arc<Fields>>,
+}
+
+impl RuleSpec {
+    /// A rule that denies, and has nothing else.
+    #[must_use]
+    pub const fn of(kind: RuleKind) -> Self {
+        Self { kind, role: Role::Enforced, is_quota: false, replaces: Vec::new(), on_error: None, metadata: None }
+    }
 }
 
 /// The limits of a rule, or that there are none.
@@ -221,12 +239,33 @@ pub struct Rule {
     pub unlimited: bool,
     /// The name of an unlimited rule, for people: nothing is left out by it. [mt-5]
     pub unlimited_name: Option<Box<str>>,
-    /// Whether its limits deny.
+    /// What its limits do when they are over.
     pub role: Role,
+    /// Its limits count among the quotas of a request. With [`Role::Shadow`] they count as quotas that are never over.
+    pub is_quota: bool,
     /// The names of limits that it replaces, in one request.
     pub replaces: Box<[Box<str>]>,
     /// What becomes of its charges when the store does not answer; none where that is left to the domain.
     pub on_error: Option<OnError>,
+    /// What the answer to a request that passes its limits can carry.
+    pub metadata: Option<Arc<Fields>>,
+    /// The descriptors on the way to it, its own last: one for each entry of a request that meets it.
+    pub levels: Box<[Arc<Level>]>,
+}
+
+/// One descriptor on the way to a rule, as far as statistics need it to name the rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// The key.
+    pub key: Box<str>,
+    /// The value, which may be a pattern; none for the key alone.
+    pub value: Option<Box<str>>,
+    /// All values that match the pattern share one state.
+    pub share_threshold: bool,
+    /// Of the last level only: the rule's statistics have a name of their own for each value that a request brings.
+    pub detailed_metric: bool,
+    /// The name of the statistics has the value of the request in this place.
+    pub value_to_metric: bool,
 }
 
 /// Where one entry led, for `explain`.
@@ -321,7 +360,8 @@ impl PolicySet {
         let mut set = Self::default();
         for spec in specs {
             let mut root = Node::default();
-            insert_all(&mut set.rules, &mut root, &spec.name, "", spec.descriptors)?;
+            let above = Above { domain: &spec.name, path: "", levels: &[] };
+            insert_all(&mut set.rules, &mut root, &above, spec.descriptors)?;
             let name: Box<str> = spec.name.as_str().into();
             let domain = Domain { name: name.clone(), mode: spec.mode, on_error: spec.on_error, root };
             if set.domains.insert(name, domain).is_some() {
@@ -385,18 +425,24 @@ impl PolicySet {
     }
 }
 
+/// What stands above a level of descriptors.
+struct Above<'a> {
+    domain: &'a str,
+    path: &'a str,
+    levels: &'a [Arc<Level>],
+}
+
 /// Hangs a level of descriptors below its parent.
 fn insert_all(
     rules: &mut Vec<Rule>,
     parent: &mut Node,
-    domain: &str,
-    parent_path: &str,
+    above: &Above<'_>,
     specs: Vec<NodeSpec>,
 ) -> Result<(), PolicyError> {
     // Patterns are kept in a list; the set finds twins without comparing each to all.
     let mut patterns = HashSet::new();
     for spec in specs {
-        insert(rules, parent, &mut patterns, domain, parent_path, spec)?;
+        insert(rules, parent, &mut patterns, above, spec)?;
     }
     Ok(())
 }
@@ -405,12 +451,12 @@ fn insert(
     rules: &mut Vec<Rule>,
     parent: &mut Node,
     patterns: &mut HashSet<(String, String)>,
-    domain: &str,
-    parent_path: &str,
+    above: &Above<'_>,
     spec: NodeSpec,
 ) -> Result<(), PolicyError> {
     let value = spec.value.filter(|value| !value.is_empty());
-    let mut path = String::from(parent_path);
+    let domain = above.domain;
+    let mut path = String::from(above.path);
     if !path.is_empty() {
         path.push('|');
     }
@@ -419,12 +465,21 @@ fn insert(
         path.push('=');
         path.push_str(value);
     }
+    let mut levels = above.levels.to_vec();
+    levels.push(Arc::new(Level {
+        key: spec.key.as_str().into(),
+        value: value.as_deref().map(Into::into),
+        share_threshold: spec.share_threshold,
+        detailed_metric: spec.detailed_metric,
+        value_to_metric: spec.value_to_metric,
+    }));
+    let here = Above { domain, path: &path, levels: &levels };
     let rule = match spec.rule {
-        Some(rule) => Some(add_rule(rules, domain, &path, rule)?),
+        Some(rule) => Some(add_rule(rules, &here, rule)?),
         None => None,
     };
     let mut node = Node { by_key: HashMap::new(), rule, share_threshold: spec.share_threshold };
-    insert_all(rules, &mut node, domain, &path, spec.descriptors)?;
+    insert_all(rules, &mut node, &here, spec.descriptors)?;
 
     let branch = parent.by_key.entry(spec.key.as_str().into()).or_default();
     let twin = match value.as_deref() {
@@ -443,7 +498,8 @@ fn insert(
     Ok(())
 }
 
-fn add_rule(rules: &mut Vec<Rule>, domain: &str, path: &str, spec: RuleSpec) -> Result<u32, PolicyError> {
+fn add_rule(rules: &mut Vec<Rule>, here: &Above<'_>, spec: RuleSpec) -> Result<u32, PolicyError> {
+    let Above { domain, path, levels } = *here;
     let place = || format!("{domain}|{path}");
     let id = u32::try_from(rules.len()).map_err(|_| PolicyError::LimitCount(place()))?;
     let (limits, unlimited, unlimited_name) = match spec.kind {
@@ -466,8 +522,11 @@ fn add_rule(rules: &mut Vec<Rule>, domain: &str, path: &str, spec: RuleSpec) -> 
         unlimited,
         unlimited_name,
         role: spec.role,
+        is_quota: spec.is_quota,
         replaces: spec.replaces.into_iter().map(String::into_boxed_str).collect(),
         on_error: spec.on_error,
+        metadata: spec.metadata,
+        levels: levels.into(),
     });
     Ok(id)
 }
@@ -509,14 +568,9 @@ mod tests {
         NodeSpec {
             key: key.into(),
             value: Some(value.into()),
-            share_threshold: false,
-            rule: Some(RuleSpec {
-                kind: RuleKind::Limits(vec![limit]),
-                role: Role::Enforced,
-                replaces: Vec::new(),
-                on_error: None,
-            }),
+            rule: Some(RuleSpec::of(RuleKind::Limits(vec![limit]))),
             descriptors,
+            ..NodeSpec::default()
         }
     }
 
@@ -574,6 +628,33 @@ mod tests {
             assert_eq!(OnError::named(name), Some(on_error));
         }
         assert_eq!(OnError::named("Allow"), None);
+    }
+
+    #[test]
+    fn a_rule_has_the_descriptors_on_the_way_to_it() {
+        let mut inner = node("b", "x*", vec![]);
+        inner.share_threshold = true;
+        inner.detailed_metric = true;
+        let mut outer = node("a", "", vec![inner]);
+        outer.value_to_metric = true;
+        let set = compile(vec![outer]).expect("compiles");
+        let a = Level {
+            key: "a".into(),
+            value: None,
+            share_threshold: false,
+            detailed_metric: false,
+            value_to_metric: true,
+        };
+        let b = Level {
+            key: "b".into(),
+            value: Some("x*".into()),
+            share_threshold: true,
+            detailed_metric: true,
+            value_to_metric: false,
+        };
+        let levels = |rule: usize| set.rules()[rule].levels.iter().map(|level| (**level).clone()).collect::<Vec<_>>();
+        assert_eq!(levels(0), [a.clone()]);
+        assert_eq!(levels(1), [a, b]);
     }
 
     #[test]

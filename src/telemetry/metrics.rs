@@ -646,15 +646,8 @@ mod tests {
     fn policies(keys: &[&str]) -> PolicySet {
         let descriptors = keys.iter().map(|key| NodeSpec {
             key: (*key).to_owned(),
-            value: None,
-            share_threshold: false,
-            rule: Some(RuleSpec {
-                kind: RuleKind::Limits(vec![per_hour(10)]),
-                role: Role::Shadow,
-                replaces: Vec::new(),
-                on_error: None,
-            }),
-            descriptors: Vec::new(),
+            rule: Some(RuleSpec { role: Role::Shadow, ..RuleSpec::of(RuleKind::Limits(vec![per_hour(10)])) }),
+            ..NodeSpec::default()
         });
         let domain = DomainSpec { name: "shop".into(), mode: None, on_error: None, descriptors: descriptors.collect() };
         PolicySet::compile(vec![domain]).unwrap()

@@ -241,8 +241,9 @@ impl FileReader<'_> {
             descriptors: outlines,
         };
         let on_error = on_error.unwrap_or_default();
-        let rule = rule.map(|(kind, replaces)| RuleSpec { kind, role, replaces, on_error });
-        Ok((NodeSpec { key, value, share_threshold, rule, descriptors: specs }, outline))
+        let rule = rule.map(|(kind, replaces)| RuleSpec { role, replaces, on_error, ..RuleSpec::of(kind) });
+        let spec = NodeSpec { key, value, share_threshold, rule, descriptors: specs, ..NodeSpec::default() };
+        Ok((spec, outline))
     }
 
     /// What becomes of a charge that no store answers; none where that is left to what stands further out.
