@@ -150,7 +150,8 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
 
     let screen = screen::Screen::new(&settings, listeners.addresses, &policies.current());
     let health = Health::starting().await;
-    let served = grpc::Options { cores: settings.runtime.cores(), request_bytes, bounds, extras };
+    let served =
+        grpc::Options { cores: settings.runtime.cores(), request_bytes, bounds, extras, held: held(&settings.grpc) };
     let dialled = settings.redis.connect_timeout + settings.redis.timeout;
     let warmth = Arc::new(ready::Warmth::new(served.cores.get() * control.remote().count(), dialled));
     let of_core = {
@@ -162,7 +163,7 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         }
     };
     let grpc = grpc::start(&supervisor, &life, listeners.grpc, served, &health, of_core)?;
-    gauges(&metrics, &grpc.loads, embedded, deny_cache)?;
+    gauges(&metrics, &grpc, embedded, deny_cache)?;
     let http = [
         supervisor.task("http", http::serve_public(listeners.http, &site)),
         supervisor.task("admin", http::serve_admin(listeners.admin, &site)),
@@ -234,6 +235,15 @@ async fn bind(listener: &'static str, address: SocketAddr) -> Result<(TcpListene
     Ok((bound, address))
 }
 
+fn held(grpc: &settings::Grpc) -> grpc::HeldBounds {
+    grpc::HeldBounds {
+        streams: grpc.max_streams,
+        receive_timeout: grpc.receive_timeout,
+        connection_bytes: grpc.connection_held_bytes,
+        total_bytes: grpc.held_bytes,
+    }
+}
+
 fn bounds(limits: &settings::Limits) -> Bounds {
     Bounds {
         descriptors: limits.descriptors,
@@ -248,18 +258,27 @@ fn bounds(limits: &settings::Limits) -> Bounds {
 /// What is read only when somebody looks at the metrics. The store is weak: it holds the metrics, which would hold it.
 fn gauges(
     metrics: &Metrics,
-    loads: &[grpc::Load],
+    grpc: &grpc::Serving,
     embedded: Weak<dyn Store>,
     deny_cache: Option<Arc<DenyCache>>,
 ) -> Result<(), prometheus::Error> {
     let build = [("version", screen::VERSION), ("commit", screen::COMMIT)];
     metrics.gauge("weir_build_info", "Always 1; which build this is.", &build, || 1)?;
-    for (core, load) in loads.iter().enumerate() {
+    for (core, load) in grpc.loads.iter().enumerate() {
         let help = "gRPC connections that are open, by runtime.";
         let load = load.clone();
         metrics
             .gauge("weir_connections", help, &[("runtime", &core.to_string())], move || load.connections() as u64)?;
     }
+    let held = grpc.held.clone();
+    let help = "Bytes of requests and responses that weir holds for gRPC callers, as accounted.";
+    metrics.gauge("weir_grpc_held_bytes", help, &[], move || held.bytes())?;
+    let held = grpc.held.clone();
+    let help = "gRPC requests refused because too much was held for callers.";
+    metrics.counter("weir_grpc_refused_total", help, move || held.refused())?;
+    let held = grpc.held.clone();
+    let help = "gRPC connections that weir closed for what their peers sent, or did not send or take in time.";
+    metrics.counter("weir_grpc_closed_total", help, move || held.closed())?;
     let keys = move || embedded.upgrade().and_then(|store| store.keys());
     if keys().is_some() {
         let help = "States in the memory store, which with redis is that of on_error local; those that expired and were \

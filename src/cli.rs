@@ -4,4 +4,3 @@ pub mod args;
 pub mod check;
 pub mod explain;
 pub mod serve;
-pub mod warnings;

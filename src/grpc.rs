@@ -6,7 +6,11 @@
 
 mod balance;
 mod connection;
+mod frames;
 pub mod health;
+mod held;
+mod other;
+mod peers;
 mod service;
 pub mod status;
 mod unary;
@@ -19,7 +23,8 @@ use std::time::{Duration, Instant};
 
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
@@ -31,9 +36,12 @@ use tonic::transport::server::TcpIncoming;
 
 use self::balance::{Balance, LOOK_EVERY};
 pub use self::connection::Load;
-use self::connection::{Accepted, Connection};
+use self::connection::{Accepted, Connection, Socket};
 use self::health::Health;
-use self::service::{Other, RateLimits, Services};
+pub use self::held::{Bounds as HeldBounds, Held};
+use self::held::{Core, Peer};
+use self::peers::{Peers, TICK};
+use self::service::{Connected, Other, RateLimits, Services};
 pub use self::service::{SERVICE_NAME, SHOULD_RATE_LIMIT};
 use crate::lifecycle::{Done, Life, Phase, Supervisor};
 use crate::limiter::Limiter;
@@ -42,8 +50,6 @@ use crate::rls::proto::FILE_DESCRIPTOR_SET;
 
 /// The most connections at a time, over all runtimes; more are closed as they come.
 pub const CONNECTIONS_MAX: usize = 16_384;
-/// The most requests in flight on one connection; a client holds more back.
-pub const STREAMS_MAX: u32 = 1_024;
 /// The most bytes of headers in one request.
 const HEADER_BYTES_MAX: u32 = 16 * 1_024;
 /// How long a connection may be silent before the kernel asks for a sign of life, so that peers that vanished go. HTTP/2
@@ -53,8 +59,11 @@ const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 /// How often it asks; then the connection is closed.
 const KEEPALIVE_TIMES: u32 = 3;
-/// How long a peer that has connected may say nothing.
-const FIRST_BYTE_PATIENCE: Duration = Duration::from_secs(10);
+/// Cancelled requests of one connection that may wait to be looked at. A weir that was stopped for 150 ms finds some
+/// hundreds, where 64 callers give up after 20 ms. Floods of them meet the bound on frames (frames.rs).
+const PENDING_RESETS_MAX: usize = 2_048;
+/// How much h2 takes of the parts of one response before its peer makes room for them.
+const SEND_BUFFER_BYTES: usize = 64 * 1_024;
 /// Connections that may wait for their runtime to take them over.
 const HANDOVER_MAX: usize = 1_024;
 /// How long to wait after the system had no connection to give, such as for want of file descriptors.
@@ -73,6 +82,8 @@ pub struct Options {
     pub bounds: Bounds,
     /// What responses have beyond the statuses.
     pub extras: Extras,
+    /// What callers may make weir hold.
+    pub held: HeldBounds,
 }
 
 /// What is running.
@@ -81,6 +92,8 @@ pub struct Serving {
     pub done: Vec<Done>,
     /// How many connections each runtime has, and what it had to do.
     pub loads: Vec<Load>,
+    /// What is held for callers.
+    pub held: Held,
 }
 
 /// Starts the runtimes and the acceptor. `limiter` is called on each runtime, with its number.
@@ -100,7 +113,7 @@ pub fn start<F>(
 where
     F: Fn(usize) -> Arc<Limiter> + Clone + Send + 'static,
 {
-    let mut serving = Serving { done: Vec::new(), loads: Vec::new() };
+    let mut serving = Serving { done: Vec::new(), loads: Vec::new(), held: Held::default() };
     let mut runtimes = Vec::new();
     for core in 0..options.cores.get() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -109,6 +122,7 @@ where
         serving.loads.push(load.clone());
         runtimes.push((load.clone(), sender));
         let (life, health, limiter) = (life.clone(), health.clone(), limiter.clone());
+        let held = Core::new(options.held, serving.held.0.clone());
         let done = supervisor.thread(&format!("grpc-{core}"), move || {
             let served = runtime.block_on(async {
                 let limits = RateLimits {
@@ -116,8 +130,11 @@ where
                     bounds: options.bounds,
                     extras: options.extras,
                     request_bytes: options.request_bytes,
+                    receive_timeout: options.held.receive_timeout,
                 };
-                serve(limits, load, &health, accepted, life).await
+                let peers = Peers::new(held.clone(), options.cores.get());
+                let runtime = Runtime { load, held, peers };
+                serve(limits, runtime, &health, accepted, life).await
             });
             // Not by dropping it, which would wait for whoever waits for a name server or a dead disk.
             runtime.shutdown_background();
@@ -136,10 +153,17 @@ where
     Ok(serving)
 }
 
+/// What one runtime has of its own.
+struct Runtime {
+    load: Load,
+    held: Arc<Core>,
+    peers: Peers,
+}
+
 /// Serves the connections of one runtime.
 async fn serve(
     limits: RateLimits,
-    load: Load,
+    runtime: Runtime,
     health: &Health,
     mut accepted: mpsc::Receiver<Accepted>,
     life: Life,
@@ -150,6 +174,7 @@ async fn serve(
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let refused = |error: tonic_reflection::server::Error| format!("server reflection: {error}");
+    let Runtime { load, held, mut peers } = runtime;
     let limiter = limits.limiter.clone();
     let services = Arc::new(Services {
         limits: Arc::new(limits),
@@ -158,45 +183,82 @@ async fn serve(
         reflection_v1: other(reflection().build_v1().map_err(refused)?),
         reflection_v1alpha: other(reflection().build_v1alpha().map_err(refused)?),
     });
-    let mut server = http2::Builder::new(TokioExecutor::new());
-    server.timer(TokioTimer::new()).max_concurrent_streams(STREAMS_MAX).max_header_list_size(HEADER_BYTES_MAX);
-    let open = GracefulShutdown::new();
+    let mut http2 = http2::Builder::new(TokioExecutor::new());
+    http2
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(held.bounds.streams)
+        .max_header_list_size(HEADER_BYTES_MAX)
+        .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
+        .max_send_buf_size(SEND_BUFFER_BYTES);
+    let server = Server { http2, services, held, open: GracefulShutdown::new() };
+    let mut ticks = tokio::time::interval(TICK);
+    // Time in which this runtime did not run is nobody's fault.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let accepted = tokio::select! {
             () = life.reached(Phase::Draining) => break,
             reason = limiter.died() => return Err(reason),
+            _ = ticks.tick() => {
+                peers.look();
+                continue;
+            }
             accepted = accepted.recv() => accepted,
         };
         // The acceptor ends only to drain.
         let Some(accepted) = accepted else { break };
-        match accepted.connect() {
-            Ok(connection) => {
-                tokio::spawn(serve_connection(connection, server.clone(), services.clone(), open.watcher()));
-            }
-            Err(error) => tracing::debug!(listener = "grpc", %error, "a connection was not taken over"),
+        if let Err(error) = server.take_over(accepted, &mut peers) {
+            tracing::debug!(listener = "grpc", %error, "a connection was not taken over");
         }
     }
-    tokio::select! {
-        () = open.shutdown() => Ok(()),
-        reason = limiter.died() => Err(reason),
-        // The grace is over: what is still on its way is dropped with this runtime.
-        () = life.reached(Phase::Ending) => Ok(()),
+    // A connection without a handshake has no request that could be waited for.
+    peers.close_strangers();
+    let mut shutdown = std::pin::pin!(server.open.shutdown());
+    loop {
+        tokio::select! {
+            () = &mut shutdown => return Ok(()),
+            reason = limiter.died() => return Err(reason),
+            // The grace is over: what is still on its way is dropped with this runtime.
+            () = life.reached(Phase::Ending) => return Ok(()),
+            _ = ticks.tick() => peers.look(),
+        }
     }
 }
 
-/// Serves one connection, once its peer has said something: until then it is nobody's that a drain would wait for.
-async fn serve_connection(
-    connection: Connection,
-    server: http2::Builder<TokioExecutor>,
+/// What the connections of one runtime are served with.
+struct Server {
+    http2: http2::Builder<TokioExecutor>,
     services: Arc<Services>,
-    watcher: Watcher,
-) {
-    if tokio::time::timeout(FIRST_BYTE_PATIENCE, connection.readable()).await.is_err() {
-        return;
+    held: Arc<Core>,
+    open: GracefulShutdown,
+}
+
+impl Server {
+    /// Serves a connection on this runtime, as one of its peers.
+    fn take_over(&self, accepted: Accepted, peers: &mut Peers) -> io::Result<()> {
+        let peer = Peer::new(&self.held);
+        let Accepted { socket, counted } = accepted;
+        let task = match socket {
+            Socket::Tcp(stream) => {
+                let connection = Connection::new(TcpStream::from_std(stream)?, peer.clone(), counted);
+                tokio::spawn(self.serve(connection, peer.clone()))
+            }
+        };
+        peers.add(peer, task.abort_handle());
+        Ok(())
     }
-    let connection = watcher.watch(server.serve_connection(TokioIo::new(connection), services));
-    if let Err(error) = connection.await {
-        tracing::debug!(listener = "grpc", %error, "a connection broke");
+
+    /// Serves a connection until it ends, or until a drain has finished its requests.
+    fn serve<S>(&self, connection: Connection<S>, peer: Arc<Peer>) -> impl Future<Output = ()> + Send + use<S>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let connected = Connected { services: self.services.clone(), peer };
+        let served = self.open.watcher().watch(self.http2.serve_connection(TokioIo::new(connection), connected));
+        async move {
+            if let Err(error) = served.await {
+                tracing::debug!(listener = "grpc", %error, "a connection broke");
+            }
+        }
     }
 }
 

@@ -13,3 +13,4 @@ pub mod limiter;
 pub mod rls;
 pub mod store;
 pub mod telemetry;
+pub mod tls;

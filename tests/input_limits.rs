@@ -26,8 +26,8 @@ const DESCRIPTORS: usize = 64;
 const ENTRIES: usize = 16;
 const DOMAIN_BYTES: usize = 256;
 const KEY_BYTES: usize = 4_096;
-const VALUE_BYTES: usize = 4_096;
-const REQUEST_BYTES: usize = 262_144;
+const VALUE_BYTES: usize = 65_536;
+const REQUEST_BYTES: usize = 4_194_304;
 
 fn ann() -> RateLimitRequest {
     rls::request("shop", &[("user", "ann")])
@@ -65,7 +65,7 @@ fn each_default_bound_admits_its_edge_and_no_more() {
     assert_bound(&mut client, ENTRIES, entries, "descriptors[0].entries: 17 entries, at most 16");
     assert_bound(&mut client, DOMAIN_BYTES, domain, "domain: 257 bytes, at most 256");
     assert_bound(&mut client, KEY_BYTES, key, "descriptors[0].entries[1].key: 4097 bytes, at most 4096");
-    assert_bound(&mut client, VALUE_BYTES, value, "descriptors[0].entries[0].value: 4097 bytes, at most 4096");
+    assert_bound(&mut client, VALUE_BYTES, value, "descriptors[0].entries[0].value: 65537 bytes, at most 65536");
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_request_may_have_its_bytes_and_no_more() {
     let past = raw.ask(&padded(REQUEST_BYTES + 1)).expect_err("one more is refused");
     assert_eq!(past.code(), Code::InvalidArgument);
     assert!(past.message().starts_with("request: "), "{past}");
-    for number in ["262144", "262145"] {
+    for number in ["4194304", "4194305"] {
         assert!(past.message().contains(number), "{past:?}");
     }
     assert!(raw.ask(&padded(100)).is_ok());
@@ -196,7 +196,7 @@ fn json_has_the_same_bounds() {
     };
     assert_eq!(post(&valued(VALUE_BYTES)).status, 200);
     let past = post(&valued(VALUE_BYTES + 1));
-    let text = "descriptors[0].entries[0].value: 4097 bytes, at most 4096\n";
+    let text = "descriptors[0].entries[0].value: 65537 bytes, at most 65536\n";
     assert_eq!((past.status, past.body.as_str()), (400, text));
 
     let padded = |bytes: usize| {
@@ -206,7 +206,7 @@ fn json_has_the_same_bounds() {
     };
     assert_eq!(post(&padded(REQUEST_BYTES)).status, 200);
     let past = post(&padded(REQUEST_BYTES + 1));
-    assert_eq!((past.status, past.body.as_str()), (413, "body: more than 262144 bytes\n"));
+    assert_eq!((past.status, past.body.as_str()), (413, "body: more than 4194304 bytes\n"));
 }
 
 /// A client that sends bytes as they are.

@@ -52,6 +52,16 @@ fn the_defaults_are_those_of_the_design() {
             http: 0.0.0.0:8080,
             admin: 127.0.0.1:6070,
         },
+        grpc: Grpc {
+            max_streams: 256,
+            receive_timeout: 5s,
+            connection_held_bytes: 8388608,
+            held_bytes: 33554432,
+        },
+        http: Http {
+            connections_per_peer: 0,
+            admin_hosts: [],
+        },
         policies: Policies {
             directory: "policies",
         },
@@ -117,8 +127,8 @@ fn the_defaults_are_those_of_the_design() {
             entries: 16,
             domain_bytes: 256,
             key_bytes: 4096,
-            value_bytes: 4096,
-            request_bytes: 262144,
+            value_bytes: 65536,
+            request_bytes: 4194304,
             hits: 4294967295,
         },
     }
@@ -209,6 +219,9 @@ fn example(name: &str) -> &'static str {
         "log.level" => "weir=debug",
         "log.format" => "json",
         "limits.request_bytes" => "1024",
+        "grpc.connection_held_bytes" => "16777216",
+        "grpc.held_bytes" => "67108864",
+        "http.admin_hosts" => "weir.internal,limits.example.com",
         "memory.max_keys" => "64",
         _ if Setting::find(name).is_some_and(|row| row.default_text().ends_with('s')) => "7ms",
         _ => "3",
@@ -230,6 +243,12 @@ fn nested(name: &str, value: &str) -> String {
 fn every_bound_holds_at_and_past_its_edge() {
     let cases = [
         ("limits.descriptors", "1", "0"),
+        ("grpc.max_streams", "1", "0"),
+        ("grpc.receive_timeout", "1ms", "999us"),
+        ("grpc.connection_held_bytes", "4198400", "65535"),
+        ("grpc.held_bytes", "8388608", "65535"),
+        ("http.admin_hosts", "a.example,b.example", "a.example,,b.example"),
+        ("http.admin_hosts", "", "10.0.0.1"),
         ("limits.descriptors", "64", "65"),
         ("limits.hits", "4294967295", "4294967296"),
         ("near_limit_percent", "100", "101"),

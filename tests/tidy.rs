@@ -14,7 +14,8 @@ use std::path::Path;
 /// Each module, and what it may use of the others: a whole module, or one item of it. ARCHITECTURE.md draws the same.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("engine", &[]),
-    ("store", &["engine"]),
+    ("tls", &[]),
+    ("store", &["engine", "tls"]),
     ("limiter", &["engine", "store"]),
     ("rls", &["engine", "limiter"]),
     ("config", &["engine"]),

@@ -5,7 +5,6 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::warnings;
 use crate::config::policy_file::{DomainOutline, Loaded, Outline, Problems, load_dir};
 use crate::config::settings::spell;
 use crate::engine::{Algorithm, Anchor, Domain, Limit, Mode, OnError, PolicySet, Refill, Role, Rule};
@@ -29,8 +28,7 @@ pub enum Failed {
     Output(#[from] io::Error),
 }
 
-/// Validates a policy directory and writes what it holds: a tree of domains, descriptors and limits, then totals, then
-/// warnings of what is valid and likely not meant.
+/// Validates a policy directory and writes what it holds: a tree of domains, descriptors and limits, then totals.
 ///
 /// # Errors
 /// Every problem of the policies, in which case nothing is written; or that of the writer.
@@ -41,16 +39,6 @@ pub fn run(directory: &Path, out: &mut dyn Write) -> Result<(), Failed> {
         writeln!(out)?;
     }
     writeln!(out, "{}", totals(&loaded))?;
-    let (listed, count) = warnings::of(&loaded);
-    if count > 0 {
-        writeln!(out)?;
-    }
-    for warning in &listed {
-        writeln!(out, "{}", printable(&warning.to_string()))?;
-    }
-    if count > listed.len() {
-        writeln!(out, "and {} more warnings", count - listed.len())?;
-    }
     Ok(())
 }
 

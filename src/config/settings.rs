@@ -25,10 +25,13 @@ use crate::engine::{Mode, OnError};
 pub use layer::{FILE_BYTES_MAX, Layer};
 pub use redis::{RedisServer, RedisTls, Sentinel, Topology};
 pub use table::{
-    ENV_PREFIX, KEY_PREFIX_BYTES_MAX, Kind, NAME_BYTES_MAX, Preset, SETTINGS, Setting, VALUE_BYTES_MAX, listing,
-    nearest,
+    ENV_PREFIX, HOST_NAMES_MAX, KEY_PREFIX_BYTES_MAX, Kind, NAME_BYTES_MAX, Preset, SETTINGS, Setting, VALUE_BYTES_MAX,
+    listing, nearest,
 };
 pub use value::{HIDDEN, HOSTS_MAX, RedisUrl, Secret, duration, spell};
+
+/// What a gRPC connection holds for a request beside its message, in bytes.
+const GRPC_REQUEST_EXTRA_BYTES: usize = 4 * 1_024;
 
 /// Everything that can be set. `Debug` shows no secret.
 ///
@@ -37,6 +40,10 @@ pub use value::{HIDDEN, HOSTS_MAX, RedisUrl, Secret, duration, spell};
 pub struct Settings {
     /// Where weir listens.
     pub listen: Listen,
+    /// What gRPC callers may make weir hold.
+    pub grpc: Grpc,
+    /// Bounds of the HTTP listeners.
+    pub http: Http,
     /// Where the policies are.
     pub policies: Policies,
     /// Which store holds the state of limits.
@@ -74,6 +81,28 @@ pub struct Listen {
     pub http: SocketAddr,
     /// The admin endpoints.
     pub admin: SocketAddr,
+}
+
+/// What gRPC callers may make weir hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grpc {
+    /// Requests in flight on one connection.
+    pub max_streams: u32,
+    /// How long the message of a request may take to arrive after its headers.
+    pub receive_timeout: Duration,
+    /// Bytes of requests and responses for one connection.
+    pub connection_held_bytes: usize,
+    /// The same for all connections.
+    pub held_bytes: usize,
+}
+
+/// Bounds of the HTTP listeners.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Http {
+    /// Connections of one IP address to one listener; 0 for no bound.
+    pub connections_per_peer: usize,
+    /// Names by which the admin listener may be addressed, in lower case, beside loopback names and IPs.
+    pub admin_hosts: Vec<String>,
 }
 
 /// Where the policies come from.
@@ -278,6 +307,16 @@ impl Settings {
                 http: from.value("listen.http", value::address)?,
                 admin: from.value("listen.admin", value::address)?,
             },
+            grpc: Grpc {
+                max_streams: from.value("grpc.max_streams", value::integer)?,
+                receive_timeout: from.value("grpc.receive_timeout", duration)?,
+                connection_held_bytes: from.value("grpc.connection_held_bytes", value::integer)?,
+                held_bytes: from.value("grpc.held_bytes", value::integer)?,
+            },
+            http: Http {
+                connections_per_peer: from.value("http.connections_per_peer", value::integer)?,
+                admin_hosts: from.value("http.admin_hosts", value::host_names)?,
+            },
             policies: Policies { directory: from.value("policies.directory", |text| Ok(PathBuf::from(text)))? },
             store: from.value("store", |text| match text {
                 "memory" => Ok(StoreKind::Memory),
@@ -361,6 +400,23 @@ impl Settings {
                     });
                 }
             }
+        }
+        // A connection must be able to hold its largest request.
+        let largest = self.limits.request_bytes + GRPC_REQUEST_EXTRA_BYTES;
+        if self.grpc.connection_held_bytes < largest || self.grpc.held_bytes < self.grpc.connection_held_bytes {
+            let (name, value, least) = if self.grpc.connection_held_bytes < largest {
+                let reason = format!("limits.request_bytes = {} needs at least {largest}", self.limits.request_bytes);
+                ("grpc.connection_held_bytes", self.grpc.connection_held_bytes, reason)
+            } else {
+                let reason = format!("less than grpc.connection_held_bytes = {}", self.grpc.connection_held_bytes);
+                ("grpc.held_bytes", self.grpc.held_bytes, reason)
+            };
+            problems.push(Problem {
+                origin: origin(name),
+                name: Some(name.to_owned()),
+                value: Some(value.to_string()),
+                reason: least,
+            });
         }
         self.redis.contradictions(layers, &mut problems);
         problems

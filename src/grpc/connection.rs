@@ -1,4 +1,7 @@
-//! One connection, counted for as long as it is open, and the requests that come on it.
+//! One connection, counted for as long as it is open, the frames that come on it, and the load of a runtime.
+//!
+//! A connection is generic over its stream, so that TLS and Unix sockets are served by the same code. Not here: what a
+//! connection may hold (held.rs) and for how long (peers.rs).
 
 use std::io;
 use std::pin::Pin;
@@ -8,6 +11,12 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+
+use super::frames::Meter;
+use super::held::Peer;
+
+/// A GOAWAY frame: of connection 0, after the largest stream, ENHANCE_YOUR_CALM, and a text for people.
+const GOAWAY: &[u8] = b"\0\0\x17\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0btoo_many_frames";
 
 /// What a runtime has to do.
 #[derive(Clone, Debug, Default)]
@@ -58,56 +67,91 @@ impl Drop for Counted {
     }
 }
 
-/// A connection on its way from the acceptor to a runtime; it belongs to none yet.
+/// A socket on its way from the acceptor to a runtime; it belongs to none yet.
+#[derive(Debug)]
+pub(super) enum Socket {
+    /// TCP, without TLS.
+    Tcp(std::net::TcpStream),
+}
+
+/// A connection on its way from the acceptor to a runtime.
 #[derive(Debug)]
 pub(super) struct Accepted {
-    stream: std::net::TcpStream,
-    counted: Counted,
+    /// Its socket.
+    pub(super) socket: Socket,
+    /// Its place in the count.
+    pub(super) counted: Counted,
 }
 
 impl Accepted {
     /// Takes a connection away from the acceptor's runtime.
     pub(super) fn new(stream: TcpStream, load: &Load) -> io::Result<Self> {
-        Ok(Self { stream: stream.into_std()?, counted: Counted::new(load) })
-    }
-
-    /// Gives the connection to the runtime that this is called on.
-    pub(super) fn connect(self) -> io::Result<Connection> {
-        Ok(Connection { stream: TcpStream::from_std(self.stream)?, _counted: self.counted })
+        Ok(Self { socket: Socket::Tcp(stream.into_std()?), counted: Counted::new(load) })
     }
 }
 
 /// A connection that its runtime serves.
 #[derive(Debug)]
-pub(super) struct Connection {
-    stream: TcpStream,
+pub(super) struct Connection<S> {
+    stream: S,
+    peer: Arc<Peer>,
+    meter: Meter,
+    /// Whether all that was written so far are whole frames.
+    is_flushed: bool,
     _counted: Counted,
 }
 
-impl Connection {
-    /// Waits until the peer has sent something, or has closed.
-    pub(super) async fn readable(&self) -> io::Result<()> {
-        self.stream.readable().await
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    /// For a stream that belongs to the runtime that this is called on.
+    pub(super) fn new(stream: S, peer: Arc<Peer>, counted: Counted) -> Self {
+        Self { stream, peer, meter: Meter::new(), is_flushed: true, _counted: counted }
+    }
+
+    /// Counts the frames in bytes that have just been read. Past the bound, the peer is sent a GOAWAY if that can be
+    /// written at once, and the connection is over.
+    fn count(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> io::Result<()> {
+        let counted = self.meter.count(bytes, self.peer.core().tick(), self.peer.answers());
+        self.peer.observe(self.meter.has_shaken_hands(), self.meter.is_in_header_block());
+        if counted.is_ok() {
+            return Ok(());
+        }
+        tracing::debug!(listener = "grpc", "connection closed: too many frames without requests");
+        self.peer.core().count_closed();
+        if self.is_flushed {
+            // What does not fit into the socket's buffer now is not waited for: the peer may read nothing.
+            let _ = Pin::new(&mut self.stream).poll_write(context, GOAWAY);
+        }
+        Err(io::Error::new(io::ErrorKind::ConnectionAborted, "too many frames without requests"))
     }
 }
 
-impl AsyncRead for Connection {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Connection<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        std::task::ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        let counted = self.count(context, &buffer.filled()[before..]);
+        if counted.is_err() {
+            buffer.set_filled(before);
+        }
+        Poll::Ready(counted)
     }
 }
 
-impl AsyncWrite for Connection {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Connection<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.is_flushed = false;
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        // h2 flushes when it has written all its frames.
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.is_flushed |= flushed.is_ready();
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -119,10 +163,41 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.is_flushed = false;
         Pin::new(&mut self.stream).poll_write_vectored(context, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+    use crate::grpc::frames::IDLE_FRAMES_MAX;
+    use crate::grpc::held;
+
+    #[tokio::test]
+    async fn too_many_frames_end_in_a_goaway() {
+        let (here, mut there) = tokio::io::duplex(1 << 20);
+        let peer = held::tests::peer();
+        let mut connection = Connection::new(here, peer.clone(), Counted::new(&Load::default()));
+        let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+        for _ in 0..=IDLE_FRAMES_MAX {
+            sent.extend(b"\0\0\x08\x06\x01\0\0\0\0unasked!");
+        }
+        there.write_all(&sent).await.unwrap();
+        let mut read = Vec::new();
+        let error = connection.read_to_end(&mut read).await.expect_err("too many");
+        assert_eq!(error.to_string(), "too many frames without requests");
+        assert!(peer.has_shaken_hands());
+        drop(connection);
+        let mut told = Vec::new();
+        there.read_to_end(&mut told).await.unwrap();
+        let length = usize::from(told[2]);
+        assert_eq!((told[3], told[16], told.len()), (7, 0xb, 9 + length), "{told:?}");
     }
 }

@@ -17,8 +17,10 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
 
 use super::connection::Load;
+use super::held::{Hold, Peer, STREAM_BYTES};
+use super::other::{Kind, Request, Stream};
 use super::status::{Refusal, status};
-use super::unary::{self, Sent};
+use super::unary::{self, Received, Sent};
 use crate::limiter::{Answer, Limiter, Query, StoreError};
 use crate::rls::convert::{self, Bounds, Extras};
 use crate::rls::proto::{RateLimitRequest, RateLimitResponse};
@@ -55,73 +57,115 @@ pub(super) struct RateLimits {
     pub(super) extras: Extras,
     /// The largest request, in bytes.
     pub(super) request_bytes: usize,
+    /// How long a request may take to arrive after its headers.
+    pub(super) receive_timeout: Duration,
+}
+
+/// What one connection is served by.
+pub(super) struct Connected {
+    /// What all connections of its runtime are served by.
+    pub(super) services: Arc<Services>,
+    /// Whose requests these are.
+    pub(super) peer: Arc<Peer>,
 }
 
 /// A response on its way.
 type Answering = Pin<Box<dyn Future<Output = Result<http::Response<Sent>, Infallible>> + Send>>;
 
-impl hyper::service::Service<http::Request<Incoming>> for Services {
+impl hyper::service::Service<http::Request<Incoming>> for Connected {
     type Response = http::Response<Sent>;
     type Error = Infallible;
     type Future = Answering;
 
     fn call(&self, request: http::Request<Incoming>) -> Self::Future {
-        self.load.count_request();
+        let services = &self.services;
+        services.load.count_request();
         let path = request.uri().path();
         if path == SHOULD_RATE_LIMIT {
-            return self.should_rate_limit(request);
+            return match Hold::new(&self.peer, STREAM_BYTES) {
+                Ok(hold) => services.should_rate_limit(request, hold),
+                Err(status) => at_once(status),
+            };
         }
-        let response = if path.starts_with(HEALTH) {
-            self.health.clone().call(request.map(Body::new))
-        } else if path.starts_with(REFLECTION_V1) {
-            (self.reflection_v1)(request.map(Body::new))
-        } else if path.starts_with(REFLECTION_V1ALPHA) {
-            (self.reflection_v1alpha)(request.map(Body::new))
-        } else {
-            let status = Status::unimplemented(format!("no method {path}; this server has {SHOULD_RATE_LIMIT}"));
-            Box::pin(std::future::ready(Ok(status.into_http())))
+        let kind = if path.starts_with(HEALTH) { Kind::Health } else { Kind::Reflection };
+        let other: &dyn Fn(http::Request<Body>) -> BoxFuture<http::Response<Body>, Infallible> = match path {
+            _ if path.starts_with(HEALTH) => &|request| services.health.clone().call(request),
+            _ if path.starts_with(REFLECTION_V1) => &*services.reflection_v1,
+            _ if path.starts_with(REFLECTION_V1ALPHA) => &*services.reflection_v1alpha,
+            _ => {
+                let text = format!("no method {path}; this server has {SHOULD_RATE_LIMIT}");
+                return at_once(Status::unimplemented(text));
+            }
         };
-        Box::pin(async move { Ok(response.await?.map(Sent::Body)) })
+        let stream = match Stream::open(&self.peer, kind) {
+            Ok(stream) => stream,
+            Err(status) => return at_once(status),
+        };
+        let receive_timeout = services.limits.receive_timeout;
+        let response = other(request.map(|body| Body::new(Request::new(body, kind, receive_timeout))));
+        Box::pin(async move {
+            let response = response.await?;
+            stream.hold.answered();
+            Ok(response.map(|body| Sent::Body(body, stream)))
+        })
     }
+}
+
+/// A response that needs nothing more.
+fn at_once(status: Status) -> Answering {
+    Box::pin(std::future::ready(Ok(unary::refused(status))))
 }
 
 impl Services {
     /// A request on its way lives in one box, which is copied when it is made. So it holds no headers, which have been
     /// read, and no room for waiting on a store where no store is waited for.
-    fn should_rate_limit(&self, request: http::Request<Incoming>) -> Answering {
+    fn should_rate_limit(&self, request: http::Request<Incoming>, mut hold: Hold) -> Answering {
         let limits = self.limits.clone();
         if limits.limiter.is_immediate() {
             let body = request.into_body();
-            return Box::pin(async move { Ok(unary::response(limits.decide_now(body).await)) });
+            return Box::pin(async move {
+                let decided = limits.decide_now(body, &mut hold).await;
+                Ok(unary::response(decided, hold))
+            });
         }
         let (head, body) = request.into_parts();
         let patience = patience(&head.headers);
-        Box::pin(async move { Ok(unary::response(limits.decide(body, patience).await)) })
+        Box::pin(async move {
+            let decided = limits.decide(body, patience, &mut hold).await;
+            Ok(unary::response(decided, hold))
+        })
     }
 }
 
 impl RateLimits {
     /// For a limiter that is immediate: it need not know how long its caller waits.
-    async fn decide_now(&self, body: Incoming) -> Result<RateLimitResponse, Status> {
-        let read = unary::read(body, self.request_bytes).await;
+    async fn decide_now(&self, body: Incoming, hold: &mut Hold) -> Result<RateLimitResponse, Status> {
+        let read = unary::read(body, self.request_bytes, self.receive_timeout, hold).await;
         let started = Instant::now();
-        let request = self.read(read, started)?;
+        let Received { message: request, .. } = self.read(read, started)?;
         let decided = self.limiter.decide_now(&self.query(&request, started)?, started);
         self.response(decided)
     }
 
-    async fn decide(&self, body: Incoming, patience: Option<Duration>) -> Result<RateLimitResponse, Status> {
-        let read = unary::read(body, self.request_bytes).await;
+    /// The caller's time begins with the headers of its request.
+    async fn decide(
+        &self,
+        body: Incoming,
+        patience: Option<Duration>,
+        hold: &mut Hold,
+    ) -> Result<RateLimitResponse, Status> {
+        let timeout = patience.map_or(self.receive_timeout, |patience| patience.min(self.receive_timeout));
+        let read = unary::read(body, self.request_bytes, timeout, hold).await;
         let started = Instant::now();
-        let deadline = patience.and_then(|patience| started.checked_add(patience));
-        let request = self.read(read, started)?;
+        let Received { message: request, since } = self.read(read, started)?;
+        let deadline = patience.and_then(|patience| since.unwrap_or(started).checked_add(patience));
         let query = self.query(&request, started)?;
         let decided = self.limiter.decide(&query, started, deadline).await;
         self.response(decided)
     }
 
     /// A request that could not be read counts too.
-    fn read(&self, read: Result<RateLimitRequest, Status>, started: Instant) -> Result<RateLimitRequest, Status> {
+    fn read<M>(&self, read: Result<M, Status>, started: Instant) -> Result<M, Status> {
         read.inspect_err(|_| self.limiter.refused(started))
     }
 

@@ -6,7 +6,8 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 use http_body::Frame;
 use prost::Message;
@@ -14,46 +15,150 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Body as HttpBody, Bytes, http};
 
+use super::held::{Hold, Piece};
+use super::other::Stream;
+
 /// What is before each message: whether it is compressed, and its length in four bytes.
 const HEAD_BYTES: usize = 5;
+/// The buffer of a message that comes in parts is at first so large, if the message is.
+const BUFFER_BYTES_MIN: usize = 4 * 1_024;
 
-/// Reads the one message of a request, of at most `bytes_max`.
+/// A request whose message is complete.
+#[derive(Debug)]
+pub(super) struct Received<M> {
+    /// The message.
+    pub(super) message: M,
+    /// When waiting for the message began, if it was not there with the headers.
+    pub(super) since: Option<Instant>,
+}
+
+/// Reads the one message of a request, of at most `bytes_max`. `hold` accounts for the parts of one that is not there at
+/// once; `timeout` is how long those may take.
 ///
 /// # Errors
-/// When there is not exactly one message, when it is too large, compressed, or none of its type.
-pub(super) async fn read<M, B>(mut body: B, bytes_max: usize) -> Result<M, Status>
+/// When there is not exactly one message, when it is too large, compressed, or none of its type, when it does not arrive
+/// in time, or when too much is held.
+pub(super) async fn read<M, B>(
+    mut body: B,
+    bytes_max: usize,
+    timeout: Duration,
+    hold: &mut Hold,
+) -> Result<Received<M>, Status>
 where
     M: Message + Default,
-    B: HttpBody<Data = Bytes> + Unpin,
+    B: HttpBody<Data = Bytes> + Unpin + Send,
 {
-    // Nearly always the first frame is all there is, and is not copied.
-    let mut first = Bytes::new();
-    let mut several = Vec::new();
-    while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
-        let frame = frame.map_err(|_| Status::cancelled("the request broke off"))?;
-        let Ok(part) = frame.into_data() else {
-            continue;
-        };
-        if first.is_empty() {
-            first = part;
-            check(&first, bytes_max)?;
-        } else {
-            if several.is_empty() {
-                several.extend_from_slice(&first);
-            }
-            several.extend_from_slice(&part);
-            check(&several, bytes_max)?;
-        }
-        if body.is_end_stream() {
-            break;
+    let mut parts = Parts::default();
+    // Nearly always the whole message is there already, in one frame, and is not copied.
+    let at_once = poll_fn(|context| {
+        Poll::Ready(match parts.poll(&mut body, context, bytes_max, None) {
+            Poll::Ready(complete) => Some(complete),
+            Poll::Pending => None,
+        })
+    })
+    .await;
+    let mut since = None;
+    match at_once {
+        Some(complete) => complete?,
+        None => {
+            since = Some(Instant::now());
+            // In a box of its own: requests that do not wait need not have room for it.
+            let rest = Box::pin(tokio::time::timeout(timeout, async {
+                parts.keep(hold)?;
+                poll_fn(|context| parts.poll(&mut body, context, bytes_max, Some(&mut *hold))).await
+            }));
+            let Ok(complete) = rest.await else {
+                return Err(Status::deadline_exceeded(format!(
+                    "the request was not complete within {timeout:?} (nothing was charged)"
+                )));
+            };
+            complete?;
         }
     }
-    let whole = if several.is_empty() { &first[..] } else { &several[..] };
-    match whole.split_first_chunk::<HEAD_BYTES>() {
+    let whole = parts.whole();
+    let message = match whole.split_first_chunk::<HEAD_BYTES>() {
         Some((head, message)) if message.len() == length(head) => {
-            M::decode(message).map_err(|error| Status::invalid_argument(error.to_string()))
+            M::decode(message).map_err(|error| Status::invalid_argument(error.to_string()))?
         }
-        _ => Err(Status::invalid_argument(format!("{} bytes are not one whole message", whole.len()))),
+        _ => return Err(Status::invalid_argument(format!("{} bytes are not one whole message", whole.len()))),
+    };
+    drop(parts);
+    hold.received();
+    Ok(Received { message, since })
+}
+
+/// The parts of a message, as they come.
+#[derive(Default)]
+struct Parts {
+    /// The first, while it is the only one and the rest is not waited for.
+    first: Bytes,
+    /// All of them else.
+    several: Vec<u8>,
+}
+
+impl Parts {
+    fn whole(&self) -> &[u8] {
+        if self.several.is_empty() { &self.first } else { &self.several }
+    }
+
+    /// Reads on until the end of the body. `hold` accounts for what is read, if there is one.
+    fn poll(
+        &mut self,
+        body: &mut (impl HttpBody<Data = Bytes> + Unpin),
+        context: &mut Context<'_>,
+        bytes_max: usize,
+        mut hold: Option<&mut Hold>,
+    ) -> Poll<Result<(), Status>> {
+        while let Some(frame) = ready!(Pin::new(&mut *body).poll_frame(context)) {
+            let Ok(frame) = frame else {
+                return Poll::Ready(Err(Status::cancelled("the request broke off")));
+            };
+            let Ok(part) = frame.into_data() else {
+                continue;
+            };
+            if self.whole().is_empty() {
+                self.first = part;
+                if let Some(hold) = &mut hold {
+                    self.keep(hold)?;
+                }
+            } else {
+                if self.several.is_empty() {
+                    self.several.extend_from_slice(&self.first);
+                }
+                self.extend(&part, bytes_max, hold.as_deref_mut())?;
+            }
+            check(self.whole(), bytes_max)?;
+            if body.is_end_stream() {
+                break;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Accounts for what is there, before more is waited for. Copies the first part: as it came, it keeps the buffer of
+    /// its connection from being used again.
+    fn keep(&mut self, hold: &mut Hold) -> Result<(), Status> {
+        let first = std::mem::take(&mut self.first);
+        if self.several.is_empty() {
+            self.several.extend_from_slice(&first);
+        }
+        hold.grow(self.several.capacity())
+    }
+
+    /// Adds a part. The buffer doubles, but not beyond what the message announces.
+    fn extend(&mut self, part: &[u8], bytes_max: usize, hold: Option<&mut Hold>) -> Result<(), Status> {
+        let wanted = self.several.len() + part.len();
+        let before = self.several.capacity();
+        if wanted > before {
+            let announced = self.several.first_chunk().map_or(0, length).min(bytes_max) + HEAD_BYTES;
+            let capacity = announced.min((2 * before).max(BUFFER_BYTES_MIN)).max(wanted);
+            if let Some(hold) = hold {
+                hold.grow(capacity - before)?;
+            }
+            self.several.reserve_exact(capacity - self.several.len());
+        }
+        self.several.extend_from_slice(part);
+        Ok(())
     }
 }
 
@@ -77,59 +182,79 @@ fn length(head: &[u8; HEAD_BYTES]) -> usize {
     u32::from_be_bytes(length) as usize
 }
 
-/// The response that holds a message, or the reason why there is none.
-pub(super) fn response(result: Result<impl Message, Status>) -> http::Response<Sent> {
+/// The response that holds a message, or the reason why there is none. `hold` accounts for it until it has been sent.
+pub(super) fn response(result: Result<impl Message, Status>, hold: Hold) -> http::Response<Sent> {
     let message = match result {
         Ok(message) => message,
-        Err(status) => return status.into_http().map(Sent::Body),
+        Err(status) => {
+            // One that broke off was given up by its caller.
+            if status.code() != tonic::Code::Cancelled {
+                hold.answered();
+            }
+            return refused(status);
+        }
     };
     let length = message.encoded_len();
     let Ok(head) = u32::try_from(length) else {
-        return Status::internal("an answer of 4 GiB").into_http().map(Sent::Body);
+        return refused(Status::internal("an answer of 4 GiB"));
     };
     let mut framed = Vec::with_capacity(HEAD_BYTES + length);
     framed.push(0);
     framed.extend(head.to_be_bytes());
     message.encode_raw(&mut framed);
-    let mut response = http::Response::new(Sent::Message(framed.into()));
+    let mut response = http::Response::new(Sent::Message(Piece::new(framed.into(), hold)));
     response.headers_mut().insert(http::header::CONTENT_TYPE, tonic::metadata::GRPC_CONTENT_TYPE);
     response
 }
 
+/// The response that is a status alone.
+pub(super) fn refused(status: Status) -> http::Response<Sent> {
+    status.into_http()
+}
+
 /// The body of a response.
+#[derive(Default)]
 pub(super) enum Sent {
     /// One framed message, and the status OK after it.
-    Message(Bytes),
+    Message(Piece),
     /// That status.
     Trailers,
-    /// Whatever another service sends.
-    Body(Body),
+    /// The body that another service sends.
+    Body(Body, Box<Stream>),
     /// Nothing more.
+    #[default]
     End,
 }
 
 impl HttpBody for Sent {
-    type Data = Bytes;
+    type Data = Piece;
     type Error = Status;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let (next, frame) = match &mut *self {
-            Self::Body(body) => return Pin::new(body).poll_frame(context),
-            Self::Message(message) => (Self::Trailers, Frame::data(std::mem::take(message))),
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Piece>, Status>>> {
+        let frame = match std::mem::take(&mut *self) {
+            Self::Message(message) => {
+                *self = Self::Trailers;
+                Frame::data(message)
+            }
             Self::Trailers => {
                 let mut trailers = http::HeaderMap::with_capacity(1);
                 trailers.insert(Status::GRPC_STATUS, http::HeaderValue::from_static("0"));
-                (Self::End, Frame::trailers(trailers))
+                Frame::trailers(trailers)
+            }
+            Self::Body(mut body, stream) => {
+                let polled = Pin::new(&mut body).poll_frame(context);
+                let polled = polled.map_ok(|frame| frame.map_data(|bytes| Piece::part(bytes, &stream.hold)));
+                *self = Self::Body(body, stream);
+                return polled;
             }
             Self::End => return Poll::Ready(None),
         };
-        *self = next;
         Poll::Ready(Some(Ok(frame)))
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Body(body) => body.is_end_stream(),
+            Self::Body(body, _) => body.is_end_stream(),
             Self::Message(_) | Self::Trailers => false,
             Self::End => true,
         }
@@ -142,18 +267,32 @@ mod tests {
 
     use tonic::Code;
 
+    use super::super::held;
     use super::*;
     use crate::rls::proto::RateLimitRequest;
 
     /// A body of these parts.
-    struct Parts(VecDeque<Vec<u8>>);
+    struct Given {
+        parts: VecDeque<Vec<u8>>,
+        /// Whether each part comes only at the second look.
+        waits: bool,
+        is_due: bool,
+    }
 
-    impl HttpBody for Parts {
+    impl HttpBody for Given {
         type Data = Bytes;
         type Error = Status;
 
-        fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-            Poll::Ready(self.0.pop_front().map(|part| Ok(Frame::data(part.into()))))
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+            self.is_due = !self.is_due || !self.waits;
+            if !self.is_due || !self.waits {
+                return Poll::Ready(self.parts.pop_front().map(|part| Ok(Frame::data(part.into()))));
+            }
+            context.waker().wake_by_ref();
+            Poll::Pending
         }
     }
 
@@ -164,10 +303,27 @@ mod tests {
         framed
     }
 
+    const TIMEOUT: Duration = Duration::from_secs(60);
+
+    fn hold() -> Hold {
+        Hold::new(&held::tests::peer(), held::STREAM_BYTES).unwrap()
+    }
+
+    /// Reads the parts where they are all there at once, and where each is waited for: the outcome is the same.
     async fn read_parts(parts: &[&[u8]], bytes_max: usize) -> Result<String, Code> {
-        let body = Parts(parts.iter().map(|part| part.to_vec()).collect());
-        let request: Result<RateLimitRequest, _> = read(body, bytes_max).await;
-        request.map(|request| request.domain).map_err(|status| status.code())
+        let mut outcomes = Vec::new();
+        for waits in [false, true] {
+            let body = Given { parts: parts.iter().map(|part| part.to_vec()).collect(), waits, is_due: false };
+            let mut hold = hold();
+            let request: Result<Received<RateLimitRequest>, _> = read(body, bytes_max, TIMEOUT, &mut hold).await;
+            if let Ok(received) = &request {
+                assert_eq!(received.since.is_some(), waits);
+                assert_eq!(hold.peer().bytes(), held::STREAM_BYTES, "the parts were let go");
+            }
+            outcomes.push(request.map(|request| request.message.domain).map_err(|status| status.code()));
+        }
+        assert_eq!(outcomes[0], outcomes[1]);
+        outcomes.remove(0)
     }
 
     #[tokio::test]
@@ -207,12 +363,50 @@ mod tests {
     #[tokio::test]
     async fn an_answer_is_a_message_and_a_status() {
         let message = RateLimitRequest { domain: "shop".into(), ..RateLimitRequest::default() };
-        let mut body = response(Ok(message)).into_body();
+        let mut body = response(Ok(message), hold()).into_body();
         let mut next = async || poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
-        assert_eq!(next().await.unwrap().unwrap().into_data().unwrap(), framed("shop"));
+        let piece = next().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(prost::bytes::Buf::chunk(&piece), framed("shop"));
         let trailers = next().await.unwrap().unwrap().into_trailers().unwrap();
         assert_eq!(trailers["grpc-status"], "0");
         assert!(next().await.is_none());
         assert!(body.is_end_stream());
+    }
+
+    /// A body that has sent this and nothing more.
+    struct Unfinished(Option<Vec<u8>>);
+
+    impl HttpBody for Unfinished {
+        type Data = Bytes;
+        type Error = Status;
+
+        fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+            self.0.take().map_or(Poll::Pending, |part| Poll::Ready(Some(Ok(Frame::data(part.into())))))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_message_that_does_not_end_is_given_up_and_let_go() {
+        let mut hold = hold();
+        let peer = hold.peer().clone();
+        let begun = Unfinished(Some(framed("shop")[..7].to_vec()));
+        let read = read::<RateLimitRequest, _>(begun, 1 << 20, Duration::from_millis(20), &mut hold);
+        assert_eq!(read.await.unwrap_err().code(), Code::DeadlineExceeded);
+        drop(hold);
+        assert_eq!(peer.bytes(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_message_in_parts_is_refused_where_too_much_is_held() {
+        let core = held::Core::new(held::tests::bounds(10_000, 1 << 30), std::sync::Arc::default());
+        let peer = held::Peer::new(&core);
+        let mut hold = Hold::new(&peer, held::STREAM_BYTES).unwrap();
+        let mut whole = vec![0, 0, 0, 0x40, 0];
+        whole.resize(HEAD_BYTES + 0x4000, 0);
+        let parts = whole.chunks(1_000).map(<[u8]>::to_vec).collect();
+        let body = Given { parts, waits: true, is_due: false };
+        let refused = read::<RateLimitRequest, _>(body, 1 << 20, TIMEOUT, &mut hold).await.unwrap_err();
+        assert_eq!(refused.code(), Code::Unavailable);
+        assert!(peer.bytes() <= 10_000);
     }
 }

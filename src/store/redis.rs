@@ -13,7 +13,6 @@ mod cluster;
 mod connection;
 mod dial;
 mod endpoint;
-mod files;
 mod heavy;
 pub mod merge;
 pub mod node;
@@ -23,7 +22,6 @@ pub mod pipeline;
 pub mod pool;
 pub mod refusal;
 mod sentinel;
-mod tls;
 pub mod turns;
 mod wire;
 
@@ -37,16 +35,16 @@ use redis::Value;
 
 use self::cluster::{Cluster, slot};
 pub use self::endpoint::{Endpoint, EndpointError, PASSWORD_FILE_BYTES_MAX, Target};
-pub use self::files::FileError;
 use self::node::Node;
 pub use self::observer::{DialError, Observer};
 use self::pipeline::{Call, CallError, Options, Reason};
 use self::refusal::Refusal;
 pub use self::sentinel::Sentinels;
-pub use self::tls::{Identity, TLS_FILE_BYTES_MAX, TlsFiles};
 use super::{Failure, Peeked, Reply, Store, StoreError, Undo};
 use crate::engine::weight::TOO_HEAVY;
 use crate::engine::{Algorithm, Charge, Decision, Limit, Micros, Mode, State, decision};
+pub use crate::tls::files::FileError;
+pub use crate::tls::{Identity, TLS_FILE_BYTES_MAX, TlsFiles};
 
 /// States in one Redis, or in the nodes of one Redis Cluster: one of these for each runtime that decides.
 pub struct Redis {

@@ -11,6 +11,7 @@ pub mod cluster;
 pub mod clustered;
 pub mod envoy;
 pub mod fake_node;
+pub mod frames;
 pub mod http;
 pub mod load;
 pub mod manual;

@@ -32,6 +32,48 @@ pub const SETTINGS: &[Setting] = &[
         about: "where the admin endpoints are served: they can reset limits, so keep this private",
     },
     Setting {
+        name: "grpc.max_streams",
+        kind: Kind::Integer { min: 1, max: 65_536, unit: "requests" },
+        default: Preset::Is("256"),
+        flag: None,
+        about: "how many requests one gRPC connection may have in flight; Envoy opens another connection for more",
+    },
+    Setting {
+        name: "grpc.receive_timeout",
+        kind: Kind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(300) },
+        default: Preset::Is("5s"),
+        flag: None,
+        about: "how long the message of a gRPC request may take to arrive after its headers",
+    },
+    Setting {
+        name: "grpc.connection_held_bytes",
+        kind: Kind::Integer { min: 65_536, max: 1 << 32, unit: "bytes" },
+        default: Preset::Is("8388608"),
+        flag: None,
+        about: "how many bytes of requests and responses weir holds for one gRPC connection",
+    },
+    Setting {
+        name: "grpc.held_bytes",
+        kind: Kind::Integer { min: 65_536, max: 1 << 40, unit: "bytes" },
+        default: Preset::Is("33554432"),
+        flag: None,
+        about: "how many bytes of requests and responses weir holds for all gRPC connections",
+    },
+    Setting {
+        name: "http.connections_per_peer",
+        kind: Kind::Integer { min: 0, max: 1024, unit: "connections" },
+        default: Preset::Is("0"),
+        flag: None,
+        about: "how many connections one IP address may have to an HTTP listener; 0 for no bound",
+    },
+    Setting {
+        name: "http.admin_hosts",
+        kind: Kind::HostNames { most: HOST_NAMES_MAX },
+        default: Preset::Is(""),
+        flag: None,
+        about: "names by which the admin listener may be addressed, by commas; loopback names and IPs always may",
+    },
+    Setting {
         name: "policies.directory",
         kind: Kind::Directory,
         default: Preset::Required,
@@ -404,15 +446,15 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "limits.value_bytes",
-        kind: Kind::Integer { min: 1, max: 65_536, unit: "bytes" },
-        default: Preset::Is("4096"),
+        kind: Kind::Integer { min: 1, max: 1_048_576, unit: "bytes" },
+        default: Preset::Is("65536"),
         flag: None,
         about: "the longest value of an entry",
     },
     Setting {
         name: "limits.request_bytes",
-        kind: Kind::Integer { min: 1024, max: 4_194_304, unit: "bytes" },
-        default: Preset::Is("262144"),
+        kind: Kind::Integer { min: 1024, max: 16_777_216, unit: "bytes" },
+        default: Preset::Is("4194304"),
         flag: None,
         about: "the largest request as it arrives, by gRPC or as JSON",
     },
@@ -444,6 +486,8 @@ pub const VALUE_BYTES_MAX: usize = 4096;
 pub const KEY_PREFIX_BYTES_MAX: usize = 64;
 /// The longest name of a master at its sentinels, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
+/// The most names of hosts in one setting.
+pub const HOST_NAMES_MAX: usize = 16;
 
 /// What the environment's names of settings start with.
 pub const ENV_PREFIX: &str = "WEIR__";
@@ -513,6 +557,11 @@ pub enum Kind {
         /// The longest allowed value.
         bytes_max: usize,
     },
+    /// DNS names by commas, or nothing.
+    HostNames {
+        /// How many names there may be.
+        most: usize,
+    },
     /// A text that is never printed.
     Secret,
     /// The address of a Redis, printed without its credentials.
@@ -574,6 +623,7 @@ impl Setting {
             Kind::KeyPrefix { bytes_max } => {
                 format!("at most {bytes_max} printable ASCII bytes, no braces or blanks")
             }
+            Kind::HostNames { most } => format!("at most {most} DNS names, by commas"),
             Kind::Secret => "a text, never printed".to_owned(),
             Kind::RedisUrl => "a URL, printed without credentials".to_owned(),
             Kind::LogLevel => "levels by target".to_owned(),

@@ -268,6 +268,10 @@ impl Kind {
                 Ok(_) => Ok(()),
                 Err(_) => Err("neither a DNS name nor an IP".to_owned()),
             },
+            Self::HostNames { most } => {
+                let names = host_names(text)?;
+                if names.len() > most { Err(format!("{} names, at most {most}", names.len())) } else { Ok(()) }
+            }
             Self::RedisUrl => text.parse::<RedisUrl>().map(drop),
             Self::LogLevel => log_level(text),
         }
@@ -281,6 +285,17 @@ impl Kind {
             _ => Some(shorten(text)),
         }
     }
+}
+
+/// Reads DNS names by commas. They are compared in lower case.
+pub(super) fn host_names(text: &str) -> Result<Vec<String>, String> {
+    let names = text.split(',').map(str::trim).filter(|_| !text.is_empty());
+    names
+        .map(|name| match ServerName::try_from(name) {
+            Ok(ServerName::DnsName(_)) => Ok(name.to_ascii_lowercase()),
+            _ => Err(format!("{name:?} is not a DNS name")),
+        })
+        .collect()
 }
 
 /// Reads a length of time: whole numbers with the units d, h, m, s, ms, us, from the largest to the

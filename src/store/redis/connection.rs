@@ -21,7 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::refusal::{self, Refusal};
 use super::sentinel::Term;
-use super::tls;
+use crate::tls;
 
 /// The most bytes that the answers to one batch may take. The largest honest answer (every call of a
 /// batch with the most charges) stays below it; a server that sends more is not one that we know.
@@ -480,7 +480,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
 
 #[cfg(test)]
 mod tests {
+    use rcgen::{CertificateParams, CertifiedIssuer, KeyPair};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+    use tokio_rustls::TlsAcceptor;
+    use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
+    use tokio_rustls::rustls::{ServerConfig, crypto};
+
     use super::*;
+    use crate::tls::{Tls, TlsFiles};
 
     #[test]
     fn what_a_server_says_to_a_login_never_holds_its_password() {
@@ -511,5 +518,96 @@ mod tests {
             "loading",
             "LOADING Redis is loading the dataset in memory",
         );
+    }
+
+    /// A pipe whose writing end can be stopped up: what is written then waits for ever.
+    struct Stopped {
+        pipe: DuplexStream,
+        stopped: Arc<AtomicBool>,
+    }
+
+    impl AsyncRead for Stopped {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.pipe).poll_read(context, buffer)
+        }
+    }
+
+    impl AsyncWrite for Stopped {
+        fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            if self.stopped.load(Ordering::SeqCst) {
+                return Poll::Pending;
+            }
+            Pin::new(&mut self.pipe).poll_write(context, bytes)
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.pipe).poll_flush(context)
+        }
+
+        fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.pipe).poll_shutdown(context)
+        }
+    }
+
+    /// Serves TLS on one end of a pipe, answers the greeting, and then counts what it reads.
+    async fn serve(pipe: DuplexStream, config: ServerConfig) -> usize {
+        let mut stream = TlsAcceptor::from(Arc::new(config)).accept(pipe).await.unwrap();
+        let mut greeting = [0; 256];
+        assert!(stream.read(&mut greeting).await.unwrap() > 0);
+        stream.write_all(b"+OK\r\n+PONG\r\n").await.unwrap();
+        stream.flush().await.unwrap();
+        let mut rest = Vec::new();
+        // The other end hangs up without a word of TLS.
+        let _ = stream.read_to_end(&mut rest).await;
+        rest.len()
+    }
+
+    #[tokio::test]
+    async fn what_tls_keeps_back_does_not_count_as_written_and_goes_with_the_connection() {
+        let params = CertificateParams::new(vec!["redis.internal".to_owned()]).unwrap();
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let ca = directory.path().join("ca.pem");
+        std::fs::write(&ca, issuer.pem()).unwrap();
+        let provider = Arc::new(crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![issuer.der().clone()], PrivatePkcs8KeyDer::from(issuer.key().serialize_der()).into())
+            .unwrap();
+
+        let (ours, theirs) = tokio::io::duplex(64 << 10);
+        let server = tokio::spawn(serve(theirs, config));
+        let stopped = Arc::new(AtomicBool::new(false));
+        let meter = Arc::new(Meter::default());
+        let below = Metered::new(Stopped { pipe: ours, stopped: stopped.clone() }, &meter);
+        let tls = Arc::new(Tls::new(TlsFiles { ca: Some(ca), ..TlsFiles::default() }));
+        let stream = tls.handshake("redis.internal", below, |_| ()).await.unwrap();
+        let login = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let mut connection = Connection::greet(stream, meter, &login).await.unwrap();
+
+        let before = connection.bytes_written();
+        assert!(before > 0, "the greeting was written");
+        stopped.store(true, Ordering::SeqCst);
+        let mut batch = redis::pipe();
+        batch.cmd("INCR").arg("n");
+        {
+            let mut exchange = std::pin::pin!(connection.exchange(&batch));
+            // As often as a runtime would: the batch is with TLS now, and TLS cannot get rid of it.
+            for _ in 0..10 {
+                let polled = std::future::poll_fn(|context| Poll::Ready(exchange.as_mut().poll(context))).await;
+                assert!(polled.is_pending());
+            }
+        }
+        assert_eq!(connection.bytes_written(), before);
+        assert!(!connection.fit());
+        stopped.store(false, Ordering::SeqCst);
+        drop(connection);
+        assert_eq!(server.await.unwrap(), 0, "nothing of the batch has left");
     }
 }

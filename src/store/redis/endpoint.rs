@@ -3,7 +3,7 @@
 //!
 //! Not in here: which address of a name is taken (dial.rs), what a connection does once it is open
 //! (connection.rs), which server is the master of several (sentinel.rs), and how certificates and keys are read
-//! (tls.rs).
+//! (src/tls.rs).
 //!
 //! A password in a file is read again at every dial, and so are the files of TLS: whoever replaces them
 //! need not restart anything. Where the new one cannot be used the last good one stays in force, and the
@@ -19,10 +19,10 @@ use tokio::net::UnixStream;
 
 use super::connection::{Connection, Meter, Metered, Unusable};
 use super::dial;
-use super::files::{self, FileError, OneAtATime, Reread};
 use super::observer::Observer;
 use super::sentinel::Sentinels;
-use super::tls::{Tls, TlsFiles};
+use crate::tls::files::{self, FileError, OneAtATime, Reread};
+use crate::tls::{Tls, TlsFiles};
 
 /// The largest file of a password, in bytes, its line end included.
 pub const PASSWORD_FILE_BYTES_MAX: u64 = 4096;
@@ -229,7 +229,7 @@ impl Endpoint {
             file.read(&())?;
         }
         if let Some(tls) = &self.access.tls {
-            tls.config(&())?;
+            tls.config(|_| ())?;
         }
         Ok(())
     }
@@ -254,7 +254,11 @@ impl Endpoint {
             return Connection::greet(Metered::new(stream, &meter), meter, &login).await;
         };
         // The meter is below TLS: what has not passed it has not left this process, in any form.
-        let stream = tls.clone().handshake(host, Metered::new(stream, &meter), observer).await?;
+        let refused = {
+            let observer = observer.clone();
+            move |error: &FileError| observer.file_refused(error)
+        };
+        let stream = tls.clone().handshake(host, Metered::new(stream, &meter), refused).await?;
         Connection::greet(stream, meter, &login).await
     }
 
@@ -281,18 +285,21 @@ impl Endpoint {
 
 impl PasswordFile {
     fn read(&self, observer: &dyn Observer) -> Result<Arc<str>, FileError> {
-        self.reread.read(observer, |_| {
-            let refused = |reason: &str| FileError::new(&self.path, reason);
-            let bytes = files::read_bounded(&self.path, PASSWORD_FILE_BYTES_MAX)?;
-            // What it holds is not shown, whatever is wrong with it.
-            let text = String::from_utf8(bytes).map_err(|_| refused("not UTF-8"))?;
-            let text = text.strip_suffix('\n').unwrap_or(&text);
-            let text = text.strip_suffix('\r').unwrap_or(text);
-            if text.is_empty() {
-                return Err(refused("holds no password"));
-            }
-            Ok(text.into())
-        })
+        self.reread.read(
+            |error| observer.file_refused(error),
+            |_| {
+                let refused = |reason: &str| FileError::new(&self.path, reason);
+                let bytes = files::read_bounded(&self.path, PASSWORD_FILE_BYTES_MAX)?;
+                // What it holds is not shown, whatever is wrong with it.
+                let text = String::from_utf8(bytes).map_err(|_| refused("not UTF-8"))?;
+                let text = text.strip_suffix('\n').unwrap_or(&text);
+                let text = text.strip_suffix('\r').unwrap_or(text);
+                if text.is_empty() {
+                    return Err(refused("holds no password"));
+                }
+                Ok(text.into())
+            },
+        )
     }
 }
 

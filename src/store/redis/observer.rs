@@ -9,9 +9,9 @@ use std::time::Duration;
 use redis::ServerError;
 
 use super::breaker::Circuit;
-use super::files::FileError;
 use super::pipeline::Load;
 use super::refusal::Refusal;
+use crate::tls::files::FileError;
 
 /// What the transport tells whoever counts. Every method is called on the runtime that serves
 /// requests: it must return at once.

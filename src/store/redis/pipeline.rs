@@ -22,7 +22,6 @@
 //!    (merge.rs) share its error only where that is about the server, or does not prove that nothing ran.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};

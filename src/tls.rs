@@ -1,11 +1,13 @@
-//! TLS to Redis: whom we trust, and who we are, from files that may be replaced at any time.
+//! TLS to a server: whom weir trusts and who it is, from files that may be replaced at any time.
 //!
-//! Not in here: the socket below and the protocol above (endpoint.rs, connection.rs).
+//! Not in here: the socket below, and the protocol above (store/redis, xds).
 //!
 //! The files are read at every dial, and the handshake's configuration is made anew only when a byte of
 //! them has changed: so sessions are resumed, and a certificate that was rotated is in force at the next
 //! connection. A file that cannot be used, or a certificate and a key that do not belong together because
 //! only one of them was replaced so far, leave the last good ones in force.
+
+pub mod files;
 
 use std::fmt;
 use std::io;
@@ -19,8 +21,7 @@ use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, RootCertStore, crypto};
 
-use super::files::{self, FileError, OneAtATime, Reread};
-use super::observer::Observer;
+use self::files::{FileError, OneAtATime, Reread};
 
 /// The largest file of certificates or a key, in bytes: a bundle of all public authorities has a quarter
 /// of it.
@@ -48,7 +49,7 @@ pub struct Identity {
 }
 
 /// TLS as it is at the moment.
-pub(super) struct Tls {
+pub struct Tls {
     files: TlsFiles,
     reread: Reread<Made>,
     gate: OneAtATime,
@@ -68,13 +69,20 @@ struct Bytes {
 }
 
 impl Tls {
-    pub(super) fn new(files: TlsFiles) -> Tls {
+    /// TLS that is made from these files. None of them is read yet.
+    #[must_use]
+    pub fn new(files: TlsFiles) -> Tls {
         Tls { files, reread: Reread::default(), gate: OneAtATime::default() }
     }
 
-    /// The configuration that the files say, or the last one that they could be used for.
-    pub(super) fn config(&self, observer: &dyn Observer) -> Result<Arc<ClientConfig>, FileError> {
-        let made = self.reread.read(observer, |last| {
+    /// The configuration that the files say, or the last one that they could be used for. `refused` is called with what
+    /// is wrong with a file, where the last good configuration stays in force.
+    ///
+    /// # Errors
+    ///
+    /// With the first file that cannot be used, where none was good before.
+    pub fn config(&self, refused: impl FnOnce(&FileError)) -> Result<Arc<ClientConfig>, FileError> {
+        let made = self.reread.read(refused, |last| {
             let from = self.bytes()?;
             match last {
                 Some(last) if *last.from == from => Ok(last.clone()),
@@ -84,16 +92,16 @@ impl Tls {
         Ok(made.config)
     }
 
-    /// Shakes hands on a stream to `host`.
+    /// Shakes hands on a stream to `host`. `refused` is as with [`Tls::config`].
     ///
     /// # Errors
     ///
     /// What is wrong with the files or with the peer, for people.
-    pub(super) async fn handshake<S>(
+    pub async fn handshake<S>(
         self: Arc<Self>,
         host: &str,
         stream: S,
-        observer: &Arc<dyn Observer>,
+        refused: impl FnOnce(&FileError) + Send + 'static,
     ) -> Result<TlsStream<S>, String>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -102,8 +110,8 @@ impl Tls {
         let Ok(name) = ServerName::try_from(name.clone()) else {
             return Err(format!("no certificate can have the name {name:?}"));
         };
-        let (gate, observer) = (self.gate.clone(), observer.clone());
-        let config = files::off_the_runtime(&gate, move || self.config(&*observer)).await?;
+        let gate = self.gate.clone();
+        let config = files::off_the_runtime(&gate, move || self.config(refused)).await?;
         TlsConnector::from(config).connect(name, stream).await.map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => "it closed the connection in place of a tls handshake".to_owned(),
             _ => in_words(&error),
@@ -180,7 +188,8 @@ fn not_pem(error: &pem::Error) -> &'static str {
 }
 
 /// What went wrong on a stream. If it was TLS, so that an operator knows which file or name to look at.
-pub(super) fn in_words(error: &io::Error) -> String {
+#[must_use]
+pub fn in_words(error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     match inner {
         Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
@@ -202,114 +211,5 @@ pub(super) fn in_words(error: &io::Error) -> String {
         Some(Error::AlertReceived(alert)) => format!("it refused tls: {alert:?}"),
         Some(other) => format!("tls: {other}"),
         None => error.to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::pin::Pin;
-    use std::sync::atomic::{AtomicBool, Ordering};
-    use std::task::{Context, Poll};
-
-    use rcgen::{CertificateParams, CertifiedIssuer, KeyPair};
-    use redis::RedisConnectionInfo;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf};
-    use tokio_rustls::TlsAcceptor;
-    use tokio_rustls::rustls::ServerConfig;
-    use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
-
-    use super::super::connection::{Connection, Meter, Metered};
-    use super::*;
-
-    /// A pipe whose writing end can be stopped up: what is written then waits for ever.
-    struct Stopped {
-        pipe: DuplexStream,
-        stopped: Arc<AtomicBool>,
-    }
-
-    impl AsyncRead for Stopped {
-        fn poll_read(
-            mut self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-            buffer: &mut ReadBuf<'_>,
-        ) -> Poll<io::Result<()>> {
-            Pin::new(&mut self.pipe).poll_read(context, buffer)
-        }
-    }
-
-    impl AsyncWrite for Stopped {
-        fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-            if self.stopped.load(Ordering::SeqCst) {
-                return Poll::Pending;
-            }
-            Pin::new(&mut self.pipe).poll_write(context, bytes)
-        }
-
-        fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Pin::new(&mut self.pipe).poll_flush(context)
-        }
-
-        fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Pin::new(&mut self.pipe).poll_shutdown(context)
-        }
-    }
-
-    /// Serves TLS on one end of a pipe, answers the greeting, and then counts what it reads.
-    async fn serve(pipe: DuplexStream, config: ServerConfig) -> usize {
-        let mut stream = TlsAcceptor::from(Arc::new(config)).accept(pipe).await.unwrap();
-        let mut greeting = [0; 256];
-        assert!(stream.read(&mut greeting).await.unwrap() > 0);
-        stream.write_all(b"+OK\r\n+PONG\r\n").await.unwrap();
-        stream.flush().await.unwrap();
-        let mut rest = Vec::new();
-        // The other end hangs up without a word of TLS.
-        let _ = stream.read_to_end(&mut rest).await;
-        rest.len()
-    }
-
-    #[tokio::test]
-    async fn what_tls_keeps_back_does_not_count_as_written_and_goes_with_the_connection() {
-        let params = CertificateParams::new(vec!["redis.internal".to_owned()]).unwrap();
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let directory = tempfile::tempdir().unwrap();
-        let ca = directory.path().join("ca.pem");
-        std::fs::write(&ca, issuer.pem()).unwrap();
-        let provider = Arc::new(crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![issuer.der().clone()], PrivatePkcs8KeyDer::from(issuer.key().serialize_der()).into())
-            .unwrap();
-
-        let (ours, theirs) = tokio::io::duplex(64 << 10);
-        let server = tokio::spawn(serve(theirs, config));
-        let stopped = Arc::new(AtomicBool::new(false));
-        let meter = Arc::new(Meter::default());
-        let below = Metered::new(Stopped { pipe: ours, stopped: stopped.clone() }, &meter);
-        let observer: Arc<dyn Observer> = Arc::new(());
-        let tls = Arc::new(Tls::new(TlsFiles { ca: Some(ca), ..TlsFiles::default() }));
-        let stream = tls.handshake("redis.internal", below, &observer).await.unwrap();
-        let login = RedisConnectionInfo::default().set_skip_set_lib_name();
-        let mut connection = Connection::greet(stream, meter, &login).await.unwrap();
-
-        let before = connection.bytes_written();
-        assert!(before > 0, "the greeting was written");
-        stopped.store(true, Ordering::SeqCst);
-        let mut batch = redis::pipe();
-        batch.cmd("INCR").arg("n");
-        {
-            let mut exchange = std::pin::pin!(connection.exchange(&batch));
-            // As often as a runtime would: the batch is with TLS now, and TLS cannot get rid of it.
-            for _ in 0..10 {
-                let polled = std::future::poll_fn(|context| Poll::Ready(exchange.as_mut().poll(context))).await;
-                assert!(polled.is_pending());
-            }
-        }
-        assert_eq!(connection.bytes_written(), before);
-        assert!(!connection.fit());
-        stopped.store(false, Ordering::SeqCst);
-        drop(connection);
-        assert_eq!(server.await.unwrap(), 0, "nothing of the batch has left");
     }
 }

@@ -1,7 +1,7 @@
 //! Files that are read again at every dial: passwords, certificates and keys, which others replace while
 //! weir runs.
 //!
-//! Not in here: what a file holds (endpoint.rs, tls.rs).
+//! Not in here: what a file holds (tls.rs, store/redis/endpoint.rs).
 
 use std::fs::File;
 use std::io::Read;
@@ -9,8 +9,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-
-use super::observer::Observer;
 
 /// A file that cannot be used. Shows its path and what is wrong, and nothing of what it holds.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -21,13 +19,14 @@ pub struct FileError {
 }
 
 impl FileError {
-    pub(super) fn new(path: &Path, problem: impl Into<String>) -> FileError {
+    /// What is wrong with the file at `path`.
+    pub fn new(path: &Path, problem: impl Into<String>) -> FileError {
         FileError { path: path.to_owned(), problem: problem.into() }
     }
 }
 
 /// What files held when they were last found good.
-pub(super) struct Reread<T> {
+pub struct Reread<T> {
     last: Mutex<Option<T>>,
 }
 
@@ -39,10 +38,13 @@ impl<T> Default for Reread<T> {
 
 impl<T: Clone> Reread<T> {
     /// Calls `read` with what was last found good. Where it fails and there is such a thing, that stays in
-    /// force and the observer hears why.
-    pub(super) fn read(
+    /// force and `refused` is called with the reason.
+    ///
+    /// # Errors
+    /// What `read` returned, where nothing was found good before.
+    pub fn read(
         &self,
-        observer: &dyn Observer,
+        refused: impl FnOnce(&FileError),
         read: impl FnOnce(Option<&T>) -> Result<T, FileError>,
     ) -> Result<T, FileError> {
         let last = self.last.lock().clone();
@@ -52,7 +54,7 @@ impl<T: Clone> Reread<T> {
                 Ok(read)
             }
             (Err(error), Some(last)) => {
-                observer.file_refused(&error);
+                refused(&error);
                 Ok(last)
             }
             (Err(error), None) => Err(error),
@@ -61,10 +63,13 @@ impl<T: Clone> Reread<T> {
 }
 
 /// Lets one at a time read files off the runtime.
-pub(super) type OneAtATime = Arc<tokio::sync::Mutex<()>>;
+pub type OneAtATime = Arc<tokio::sync::Mutex<()>>;
 
 /// Reads a file of at most `bytes_max` bytes.
-pub(super) fn read_bounded(path: &Path, bytes_max: u64) -> Result<Vec<u8>, FileError> {
+///
+/// # Errors
+/// When it cannot be opened or read, or is larger.
+pub fn read_bounded(path: &Path, bytes_max: u64) -> Result<Vec<u8>, FileError> {
     let file = File::open(path).map_err(|error| FileError::new(path, format!("cannot be opened: {error}")))?;
     let mut bytes = Vec::new();
     file.take(bytes_max + 1)
@@ -78,7 +83,10 @@ pub(super) fn read_bounded(path: &Path, bytes_max: u64) -> Result<Vec<u8>, FileE
 
 /// Reads files on a thread for blocking work: a file system can be slow, and the runtime serves requests.
 /// Where it never answers it costs one thread, however often it is dialled: the others wait at the gate.
-pub(super) async fn off_the_runtime<T: Send + 'static>(
+///
+/// # Errors
+/// What `read` returned, for people.
+pub async fn off_the_runtime<T: Send + 'static>(
     gate: &OneAtATime,
     read: impl FnOnce() -> Result<T, FileError> + Send + 'static,
 ) -> Result<T, String> {

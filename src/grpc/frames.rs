@@ -1,0 +1,249 @@
+//! A count of the HTTP/2 frames that a peer sends, so that frames without requests have a bound.
+//!
+//! h2 reads the frames; this file reads only their headers of nine bytes, beside it. Not here: what happens past the bound
+//! (connection.rs).
+
+/// How many bytes open a connection before its first frame.
+const PREFACE_BYTES: usize = 24;
+/// The header of a frame: length, type, flags, stream.
+const HEAD_BYTES: usize = 9;
+/// DATA frames below this length that do not end a request count against the bound.
+const TINY_DATA_BYTES: usize = 64;
+
+/// Frames that belong to no request (PING, SETTINGS, WINDOW_UPDATE, PRIORITY and others) on one connection in one tick.
+pub(super) const IDLE_FRAMES_MAX: u32 = 2_048;
+/// Frames of requests (HEADERS, RST_STREAM, tiny DATA) on one connection in one tick. 64 callers that give up after 20 ms
+/// send about 10,000 in a second.
+pub(super) const REQUEST_FRAMES_MAX: u32 = 16_384;
+/// Frames of each kind that every answered request adds to the bounds of its tick.
+pub(super) const FRAMES_PER_ANSWER: u32 = 8;
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const CONTINUATION: u8 = 9;
+const END_STREAM: u8 = 0x1;
+const END_HEADERS: u8 = 0x4;
+
+/// Counts the frames of one connection.
+#[derive(Debug)]
+pub(super) struct Meter {
+    /// Bytes of the preface or of a payload that are still to come.
+    skip: usize,
+    head: [u8; HEAD_BYTES],
+    /// How many bytes of `head` are there.
+    head_bytes: usize,
+    has_preface: bool,
+    has_settings: bool,
+    in_header_block: bool,
+    tick: u32,
+    /// Answered requests of the connection when the tick began.
+    answers_before: u32,
+    idle: u32,
+    requests: u32,
+}
+
+/// A peer sent more frames than its requests account for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TooManyFrames;
+
+impl Meter {
+    pub(super) const fn new() -> Self {
+        Self {
+            skip: PREFACE_BYTES,
+            head: [0; HEAD_BYTES],
+            head_bytes: 0,
+            has_preface: false,
+            has_settings: false,
+            in_header_block: false,
+            tick: 0,
+            answers_before: 0,
+            idle: 0,
+            requests: 0,
+        }
+    }
+
+    /// Whether the preface and the first frame have arrived whole.
+    pub(super) const fn has_shaken_hands(&self) -> bool {
+        self.has_settings
+    }
+
+    /// Whether the headers of a request have begun and not ended.
+    pub(super) const fn is_in_header_block(&self) -> bool {
+        self.in_header_block
+    }
+
+    /// Takes bytes as they were received. `tick` is the current second, and `answers` counts the answered requests of
+    /// this connection since its start; it may wrap.
+    ///
+    /// # Errors
+    /// The peer sent too many frames in this tick.
+    pub(super) fn count(&mut self, mut bytes: &[u8], tick: u32, answers: u32) -> Result<(), TooManyFrames> {
+        if tick != self.tick {
+            (self.tick, self.answers_before) = (tick, answers);
+            (self.idle, self.requests) = (0, 0);
+        }
+        while !bytes.is_empty() {
+            if self.skip > 0 {
+                let skipped = self.skip.min(bytes.len());
+                bytes = &bytes[skipped..];
+                self.skip -= skipped;
+                if self.skip == 0 {
+                    self.ended();
+                }
+                continue;
+            }
+            let wanted = (HEAD_BYTES - self.head_bytes).min(bytes.len());
+            self.head[self.head_bytes..self.head_bytes + wanted].copy_from_slice(&bytes[..wanted]);
+            self.head_bytes += wanted;
+            bytes = &bytes[wanted..];
+            if self.head_bytes == HEAD_BYTES {
+                self.head_bytes = 0;
+                self.frame();
+            }
+        }
+        let extra = answers.wrapping_sub(self.answers_before).saturating_mul(FRAMES_PER_ANSWER);
+        if self.idle > IDLE_FRAMES_MAX.saturating_add(extra) || self.requests > REQUEST_FRAMES_MAX.saturating_add(extra)
+        {
+            return Err(TooManyFrames);
+        }
+        Ok(())
+    }
+
+    /// The preface or a payload is complete.
+    fn ended(&mut self) {
+        if self.has_preface {
+            self.has_settings = true;
+        }
+        self.has_preface = true;
+    }
+
+    /// The header of a frame is complete.
+    fn frame(&mut self) {
+        let [a, b, c, kind, flags, ..] = self.head;
+        self.skip = u32::from_be_bytes([0, a, b, c]) as usize;
+        match kind {
+            DATA if self.skip >= TINY_DATA_BYTES || flags & END_STREAM != 0 => {}
+            DATA | RST_STREAM => self.requests = self.requests.saturating_add(1),
+            HEADERS => {
+                self.requests = self.requests.saturating_add(1);
+                self.in_header_block = flags & END_HEADERS == 0;
+            }
+            CONTINUATION => {
+                self.idle = self.idle.saturating_add(1);
+                self.in_header_block &= flags & END_HEADERS == 0;
+            }
+            _ => self.idle = self.idle.saturating_add(1),
+        }
+        if self.skip == 0 {
+            self.ended();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    const PING: u8 = 6;
+    const SETTINGS: u8 = 4;
+
+    fn frame(kind: u8, flags: u8, payload: usize) -> Vec<u8> {
+        let length = u32::try_from(payload).unwrap().to_be_bytes();
+        let mut frame = vec![length[1], length[2], length[3], kind, flags, 0, 0, 0, 1];
+        frame.resize(HEAD_BYTES + payload, 0xff);
+        frame
+    }
+
+    fn open() -> Meter {
+        let mut meter = Meter::new();
+        meter.count(PREFACE, 0, 0).unwrap();
+        meter.count(&frame(SETTINGS, 0, 12), 0, 0).unwrap();
+        meter
+    }
+
+    #[test]
+    fn frames_are_counted_however_they_are_cut() {
+        let frames =
+            [PREFACE, &frame(SETTINGS, 0, 6), &frame(HEADERS, 4, 30), &frame(DATA, 1, 9), &frame(PING, 0, 8)].concat();
+        for size in 1..frames.len() {
+            let mut meter = Meter::new();
+            for part in frames.chunks(size) {
+                meter.count(part, 0, 0).unwrap();
+            }
+            assert_eq!((meter.idle, meter.requests), (2, 1), "in parts of {size}");
+            assert!(meter.has_shaken_hands() && !meter.is_in_header_block());
+        }
+    }
+
+    #[test]
+    fn hands_are_shaken_when_the_first_frame_is_whole() {
+        let mut meter = Meter::new();
+        meter.count(PREFACE, 0, 0).unwrap();
+        assert!(!meter.has_shaken_hands());
+        let settings = frame(SETTINGS, 0, 12);
+        meter.count(&settings[..20], 0, 0).unwrap();
+        assert!(!meter.has_shaken_hands());
+        meter.count(&settings[20..], 0, 0).unwrap();
+        assert!(meter.has_shaken_hands());
+    }
+
+    #[test]
+    fn headers_without_an_end_are_known() {
+        let mut meter = open();
+        meter.count(&frame(HEADERS, 0, 10), 0, 0).unwrap();
+        assert!(meter.is_in_header_block());
+        meter.count(&frame(CONTINUATION, 0, 10), 0, 0).unwrap();
+        assert!(meter.is_in_header_block());
+        meter.count(&frame(CONTINUATION, END_HEADERS, 10), 0, 0).unwrap();
+        assert!(!meter.is_in_header_block());
+    }
+
+    /// How many of these frames a connection may send in a tick in which so many requests were answered.
+    fn most(frame: &[u8], answers: u32) -> u32 {
+        let mut meter = open();
+        meter.count(&[], 1, 0).unwrap();
+        (0..).find(|_| meter.count(frame, 1, answers).is_err()).unwrap()
+    }
+
+    #[test]
+    fn each_kind_has_its_bound_and_answers_add_to_it() {
+        for kind in [2, SETTINGS, PING, 8, 9, 77] {
+            assert_eq!(most(&frame(kind, 0, 4), 0), IDLE_FRAMES_MAX, "type {kind}");
+            assert_eq!(most(&frame(kind, 0, 4), 1_000), IDLE_FRAMES_MAX + 1_000 * FRAMES_PER_ANSWER, "type {kind}");
+        }
+        for (kind, payload) in [(HEADERS, 20), (RST_STREAM, 4), (DATA, 0), (DATA, TINY_DATA_BYTES - 1)] {
+            assert_eq!(most(&frame(kind, 0, payload), 0), REQUEST_FRAMES_MAX, "type {kind}");
+            assert_eq!(most(&frame(kind, 0, payload), 2), REQUEST_FRAMES_MAX + 2 * FRAMES_PER_ANSWER, "type {kind}");
+        }
+    }
+
+    #[test]
+    fn data_that_is_part_of_a_request_has_no_bound() {
+        let mut meter = open();
+        for _ in 0..=2 * REQUEST_FRAMES_MAX {
+            meter.count(&frame(DATA, 0, TINY_DATA_BYTES), 0, 0).unwrap();
+            meter.count(&frame(DATA, END_STREAM, 5), 0, 0).unwrap();
+        }
+    }
+
+    #[test]
+    fn each_tick_begins_anew() {
+        let mut meter = open();
+        let ping = frame(PING, 0, 8);
+        for tick in 1..4 {
+            for _ in 0..IDLE_FRAMES_MAX {
+                meter.count(&ping, tick, 0).unwrap();
+            }
+        }
+        assert_eq!(meter.count(&ping, 3, 0), Err(TooManyFrames));
+        // What was answered in an earlier tick adds nothing to a later one.
+        let mut meter = open();
+        meter.count(&[], 1, 1_000).unwrap();
+        for _ in 0..IDLE_FRAMES_MAX {
+            meter.count(&ping, 1, 1_000).unwrap();
+        }
+        assert_eq!(meter.count(&ping, 1, 1_000), Err(TooManyFrames));
+    }
+}

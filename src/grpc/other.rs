@@ -1,0 +1,202 @@
+//! What requests of health and reflection may hold: their number, their bytes, and how long they say nothing.
+//!
+//! Their streams may last, unlike decisions. Not here: the services themselves, which tonic has.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http_body::Frame;
+use hyper::body::Incoming;
+use tokio::time::{Instant, Sleep};
+use tonic::Status;
+use tonic::codegen::{Body as HttpBody, Bytes};
+
+use super::held::{Hold, Peer, STREAM_BYTES};
+
+/// A service whose streams may last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// grpc.health.v1: a `Watch` lasts as long as its caller likes.
+    Health,
+    /// Server reflection, in both versions.
+    Reflection,
+}
+
+/// How many kinds there are.
+pub(super) const KINDS: usize = 2;
+
+/// Bounds on the streams of one kind.
+struct Most {
+    name: &'static str,
+    of_connection: u32,
+    in_all: usize,
+    /// Bytes that one stream may receive.
+    request_bytes: usize,
+    /// What one stream counts as, among the bytes held for a connection.
+    held_bytes: usize,
+}
+
+/// How long a reflection stream may wait for its next request.
+const REFLECTION_IDLE_MAX: Duration = Duration::from_secs(15);
+
+impl Kind {
+    const fn most(self) -> Most {
+        match self {
+            Self::Health => Most {
+                name: "health",
+                of_connection: 16,
+                in_all: 4_096,
+                request_bytes: 4 * 1_024,
+                held_bytes: 4 * STREAM_BYTES,
+            },
+            Self::Reflection => Most {
+                name: "reflection",
+                of_connection: 4,
+                in_all: 32,
+                request_bytes: 64 * 1_024,
+                held_bytes: 64 * 1_024,
+            },
+        }
+    }
+}
+
+/// One stream among those of its kind, until this is dropped.
+#[derive(Debug)]
+struct Place {
+    peer: Arc<Peer>,
+    kind: Kind,
+}
+
+impl Place {
+    /// # Errors
+    /// There are too many.
+    fn take(peer: &Arc<Peer>, kind: Kind) -> Result<Self, Status> {
+        let most = kind.most();
+        let place = Self { peer: peer.clone(), kind };
+        let of_connection = peer.streams[kind as usize].fetch_add(1, Relaxed);
+        let in_all = peer.core().total().streams[kind as usize].fetch_add(1, Relaxed);
+        if of_connection >= most.of_connection {
+            let text = format!("{} requests on this connection, at most {}", most.name, most.of_connection);
+            return Err(Status::resource_exhausted(text));
+        }
+        if in_all >= most.in_all {
+            return Err(Status::resource_exhausted(format!("{} requests in all, at most {}", most.name, most.in_all)));
+        }
+        Ok(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.peer.streams[self.kind as usize].fetch_sub(1, Relaxed);
+        self.peer.core().total().streams[self.kind as usize].fetch_sub(1, Relaxed);
+    }
+}
+
+/// What a stream holds until its response has ended.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) hold: Hold,
+    _place: Place,
+}
+
+impl Stream {
+    /// A new stream.
+    ///
+    /// # Errors
+    /// There are too many of its kind, or too much is held.
+    pub(super) fn open(peer: &Arc<Peer>, kind: Kind) -> Result<Box<Self>, Status> {
+        let place = Place::take(peer, kind)?;
+        Ok(Box::new(Self { hold: Hold::new(peer, kind.most().held_bytes)?, _place: place }))
+    }
+}
+
+/// The body of a request, with bounds on its bytes and on the time that it takes.
+pub(super) struct Request {
+    body: Incoming,
+    bytes_left: usize,
+    kind: Kind,
+    timer: Pin<Box<Sleep>>,
+    timeout: Duration,
+}
+
+impl Request {
+    /// `receive_timeout` is how long a request that is one message may take.
+    pub(super) fn new(body: Incoming, kind: Kind, receive_timeout: Duration) -> Self {
+        let timeout = match kind {
+            Kind::Health => receive_timeout,
+            Kind::Reflection => REFLECTION_IDLE_MAX,
+        };
+        let timer = Box::pin(tokio::time::sleep(timeout));
+        Self { body, bytes_left: kind.most().request_bytes, kind, timer, timeout }
+    }
+}
+
+impl HttpBody for Request {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let most = self.kind.most();
+        let frame = match Pin::new(&mut self.body).poll_frame(context) {
+            Poll::Ready(Some(Ok(frame))) => frame,
+            Poll::Ready(Some(Err(_))) => {
+                return Poll::Ready(Some(Err(Status::cancelled("the request broke off"))));
+            }
+            Poll::Ready(None) => return Poll::Ready(None),
+            Poll::Pending => {
+                let timeout = self.timeout;
+                return self.timer.as_mut().poll(context).map(|()| {
+                    let text = format!("{}: no request within {timeout:?}", most.name);
+                    Some(Err(Status::deadline_exceeded(text)))
+                });
+            }
+        };
+        let bytes = frame.data_ref().map_or(0, Bytes::len);
+        let Some(left) = self.bytes_left.checked_sub(bytes) else {
+            let text = format!("{}: more than {} bytes of requests on one stream", most.name, most.request_bytes);
+            return Poll::Ready(Some(Err(Status::resource_exhausted(text))));
+        };
+        self.bytes_left = left;
+        if self.kind == Kind::Reflection && bytes > 0 {
+            let until = Instant::now() + self.timeout;
+            self.timer.as_mut().reset(until);
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+
+    use super::super::held::tests::peer;
+    use super::*;
+
+    #[test]
+    fn streams_are_bounded_for_a_connection_and_in_all() {
+        let one = peer();
+        let most = Kind::Reflection.most();
+        let open = |peer: &Arc<Peer>| Stream::open(peer, Kind::Reflection);
+        let streams: Vec<_> = (0..most.of_connection).map(|_| open(&one).unwrap()).collect();
+        assert_eq!(open(&one).unwrap_err().code(), Code::ResourceExhausted);
+        Stream::open(&one, Kind::Health).expect("another kind has its own bound");
+        drop(streams);
+        assert_eq!(one.bytes(), 0);
+        let mut streams = Vec::new();
+        while streams.len() < most.in_all {
+            // Each on a connection of its own, of the same server.
+            streams.push(open(&one.sibling()).unwrap());
+        }
+        assert_eq!(open(&one.sibling()).unwrap_err().code(), Code::ResourceExhausted);
+        streams.pop();
+        open(&one.sibling()).unwrap();
+    }
+}

@@ -1,0 +1,221 @@
+//! The connections of one runtime, and which of them are closed because of what their peers do.
+//!
+//! They are looked at once a second, and when one is added. Not here: what is held for each (held.rs), and frames without
+//! requests (connection.rs).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+
+use super::held::{Core, Peer};
+
+/// How often connections are looked at: the length of a tick.
+pub(super) const TICK: Duration = Duration::from_secs(1);
+/// How long a peer may take to shake hands: from the connection to the end of its first SETTINGS frame, in ticks.
+const HANDSHAKE_TICKS_MAX: u32 = 10;
+/// How long the headers of a request may take from their first frame to their last, in ticks.
+const HEADERS_TICKS_MAX: u32 = 10;
+/// A connection without progress for so many ticks is closed where it holds more than its share and no room is left.
+const STUCK_TICKS_MAX: u32 = 5;
+/// Connections that have completed no request, over all runtimes; then the oldest of them are closed.
+pub(super) const FRESH_CONNECTIONS_MAX: usize = 4_096;
+/// Every runtime may have so many, however many runtimes there are.
+const FRESH_OF_RUNTIME_MIN: usize = 64;
+
+/// The open connections of one runtime, oldest first.
+pub(super) struct Peers {
+    core: Arc<Core>,
+    open: Vec<(Arc<Peer>, AbortHandle)>,
+    /// Those before this one have completed a request, or have ended.
+    oldest_fresh: usize,
+    fresh_max: usize,
+}
+
+impl Peers {
+    /// For one of so many runtimes.
+    pub(super) fn new(core: Arc<Core>, runtimes: usize) -> Self {
+        let fresh_max = (FRESH_CONNECTIONS_MAX / runtimes).max(FRESH_OF_RUNTIME_MIN);
+        Self { core, open: Vec::new(), oldest_fresh: 0, fresh_max }
+    }
+
+    /// Adds a connection that `task` serves. Closes the oldest ones that have completed no request, if they are too many.
+    pub(super) fn add(&mut self, peer: Arc<Peer>, task: AbortHandle) {
+        self.open.push((peer, task));
+        while self.core.fresh() > self.fresh_max
+            && let Some((peer, task)) = self.open.get(self.oldest_fresh)
+        {
+            if peer.is_fresh() && !task.is_finished() {
+                self.close(task, "too many connections without a request");
+                peer.mature();
+            }
+            self.oldest_fresh += 1;
+        }
+    }
+
+    /// One tick later: closes what has run out of time.
+    pub(super) fn look(&mut self) {
+        self.core.advance();
+        self.open.retain(|(_, task)| !task.is_finished());
+        self.oldest_fresh = 0;
+        let is_full = self.core.is_full();
+        let share = self.core.share();
+        for (peer, task) in &self.open {
+            if let Some(reason) = self.overstays(peer, is_full, share) {
+                self.close(task, reason);
+            }
+        }
+    }
+
+    /// Closes the connections whose peers have not shaken hands.
+    pub(super) fn close_strangers(&self) {
+        for (peer, task) in &self.open {
+            if !peer.has_shaken_hands() {
+                task.abort();
+            }
+        }
+    }
+
+    /// Why a connection is to be closed, if it is.
+    fn overstays(&self, peer: &Peer, is_full: bool, share: usize) -> Option<&'static str> {
+        if !peer.has_shaken_hands() && peer.age() >= HANDSHAKE_TICKS_MAX {
+            return Some("no HTTP/2 handshake in time");
+        }
+        if peer.in_headers_for() >= HEADERS_TICKS_MAX {
+            return Some("the headers of a request did not end in time");
+        }
+        if peer.is_overdue() {
+            return Some("a response was not taken in time");
+        }
+        if is_full && peer.bytes() > share && peer.stuck_for() >= STUCK_TICKS_MAX {
+            return Some("it holds too much and makes no progress");
+        }
+        None
+    }
+
+    fn close(&self, task: &AbortHandle, reason: &'static str) {
+        tracing::debug!(listener = "grpc", reason, "connection closed");
+        self.core.count_closed();
+        task.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::held::tests::bounds;
+    use super::super::held::{Hold, Piece, RESPONSE_TICKS_MAX};
+    use super::*;
+
+    /// One runtime with connections that do nothing by themselves.
+    struct Bench {
+        core: Arc<Core>,
+        peers: Peers,
+    }
+
+    impl Bench {
+        fn new(total_bytes: usize) -> Self {
+            let core = Core::new(bounds(1 << 20, total_bytes), Arc::default());
+            let peers = Peers::new(core.clone(), 1);
+            Self { core, peers }
+        }
+
+        /// Opens a connection, and says by what it is seen to be open.
+        fn open(&mut self) -> (Arc<Peer>, tokio::task::JoinHandle<()>) {
+            let peer = Peer::new(&self.core);
+            let task = tokio::spawn(std::future::pending());
+            self.peers.add(peer.clone(), task.abort_handle());
+            (peer, task)
+        }
+
+        async fn ticks(&mut self, ticks: u32) {
+            for _ in 0..ticks {
+                self.peers.look();
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn hands_are_to_be_shaken_in_time() {
+        let mut bench = Bench::new(1 << 30);
+        let (honest, open) = bench.open();
+        honest.observe(true, false);
+        let (_silent, closed) = bench.open();
+        bench.ticks(HANDSHAKE_TICKS_MAX - 1).await;
+        assert!(!closed.is_finished());
+        bench.ticks(1).await;
+        assert!(closed.is_finished() && !open.is_finished());
+    }
+
+    #[tokio::test]
+    async fn headers_are_to_end_in_time() {
+        let mut bench = Bench::new(1 << 30);
+        let (peer, task) = bench.open();
+        peer.observe(true, true);
+        bench.ticks(HEADERS_TICKS_MAX - 1).await;
+        assert!(!task.is_finished());
+        bench.ticks(1).await;
+        assert!(task.is_finished());
+    }
+
+    #[tokio::test]
+    async fn a_response_is_to_be_taken_in_time() {
+        let mut bench = Bench::new(1 << 30);
+        let (peer, task) = bench.open();
+        peer.observe(true, false);
+        let _piece = Piece::new("response".into(), Hold::new(&peer, 0).unwrap());
+        bench.ticks(RESPONSE_TICKS_MAX - 1).await;
+        assert!(!task.is_finished());
+        bench.ticks(1).await;
+        assert!(task.is_finished());
+    }
+
+    #[tokio::test]
+    async fn the_oldest_without_a_request_are_closed_first() {
+        let mut bench = Bench::new(1 << 30);
+        let (_, first) = bench.open();
+        let (served, served_task) = bench.open();
+        served.mature();
+        let (_second, second) = bench.open();
+        let more: Vec<_> = (2..FRESH_CONNECTIONS_MAX).map(|_| bench.open()).collect();
+        tokio::task::yield_now().await;
+        assert!(!first.is_finished(), "there is room for all");
+        let _newest = bench.open();
+        assert!(first.await.unwrap_err().is_cancelled());
+        assert!(!second.is_finished());
+        let _newest = bench.open();
+        assert!(second.await.unwrap_err().is_cancelled());
+        assert!(!served_task.is_finished() && !more[0].1.is_finished());
+        assert_eq!(bench.core.fresh(), FRESH_CONNECTIONS_MAX);
+    }
+
+    #[tokio::test]
+    async fn only_who_holds_more_than_its_share_without_progress_is_closed() {
+        let mut bench = Bench::new(1 << 20);
+        let (greedy, greedy_task) = bench.open();
+        let (modest, modest_task) = bench.open();
+        for peer in [&greedy, &modest] {
+            peer.observe(true, false);
+        }
+        let _hold = Hold::new(&greedy, 1 << 20).unwrap();
+        let _modest = Hold::new(&modest, 1 << 16).unwrap();
+        bench.ticks(STUCK_TICKS_MAX - 1).await;
+        assert!(!greedy_task.is_finished());
+        bench.ticks(1).await;
+        assert!(greedy_task.is_finished() && !modest_task.is_finished());
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_makes_progress_may_hold_its_bytes() {
+        let mut bench = Bench::new(1 << 20);
+        let (peer, task) = bench.open();
+        peer.observe(true, false);
+        let _hold = Hold::new(&peer, 1 << 20).unwrap();
+        for _ in 0..3 * STUCK_TICKS_MAX {
+            bench.ticks(1).await;
+            let mut piece = Piece::part("response".into(), &_hold);
+            prost::bytes::Buf::advance(&mut piece, 8);
+        }
+        assert!(!task.is_finished());
+    }
+}
