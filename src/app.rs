@@ -21,13 +21,14 @@ pub use crate::lifecycle::{Death, Shutdown, Stop, shutdown};
 
 use self::policies::Reload;
 use self::stores::{Opened, Stores};
+use crate::config::policy_file::Reading;
 use crate::config::settings::{self, LogFormat, Settings};
 use crate::grpc::health::Health;
 use crate::http::{Report, Site};
 use crate::lifecycle::{Done, Phase, Phases, Supervisor};
 use crate::limiter::deny_cache::DenyCache;
-use crate::limiter::{Limiter, Options, Policies};
-use crate::rls::convert::{Bounds, Extras};
+use crate::limiter::{Limiter, Modes, Options, Policies};
+use crate::rls::convert::{Bounds, Extras, LimitHeaders};
 use crate::store::Store;
 use crate::telemetry::logging::{self, Format, InitError};
 use crate::telemetry::metrics::Metrics;
@@ -103,7 +104,8 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
     let report = Arc::new(Report::default());
     report.circuit_is(stores.circuit());
 
-    let (reload, loaded) = Reload::start(&settings.policies.directory, control.first.clone());
+    let reading = Reading { compatible: settings.policies.compatible, merge_domains: settings.policies.merge_domains };
+    let (reload, loaded) = Reload::start(&settings.policies.directory, reading, control.first.clone());
     let loaded = loaded.map_err(AppError::Policies)?;
     let policies = Arc::new(Policies::new(loaded.policies, metrics.observer()));
     report.loaded(policies.current(), loaded.places);
@@ -122,6 +124,11 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         let options = Options {
             mode: settings.charging,
             on_error: settings.on_error,
+            modes: Modes {
+                shadow: settings.shadow_mode,
+                quota: settings.quota_mode,
+                metadata: settings.response.limit_metadata,
+            },
             budget: settings.redis.timeout,
             local,
             deny_cache: deny_cache.clone(),
@@ -134,8 +141,7 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         }
     };
     let bounds = bounds(&settings.limits);
-    let extras =
-        Extras { dynamic_metadata: settings.response.dynamic_metadata, delay_header: settings.response.delay_header };
+    let extras = extras(&settings.response);
     let request_bytes = settings.limits.request_bytes;
     let site = Arc::new(Site {
         limiter: limiter(&control),
@@ -144,7 +150,7 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         life: life.clone(),
         report: report.clone(),
         bounds,
-        extras,
+        extras: extras.clone(),
         request_bytes,
     });
 
@@ -252,6 +258,19 @@ fn bounds(limits: &settings::Limits) -> Bounds {
         key_bytes: limits.key_bytes,
         value_bytes: limits.value_bytes,
         hits: limits.hits,
+    }
+}
+
+fn extras(response: &settings::Response) -> Extras {
+    Extras {
+        dynamic_metadata: response.dynamic_metadata,
+        delay_header: response.delay_header,
+        limit_metadata: response.limit_metadata,
+        limit_headers: response.limit_headers.then(|| LimitHeaders {
+            limit: response.limit_header.clone(),
+            remaining: response.remaining_header.clone(),
+            reset: response.reset_header.clone(),
+        }),
     }
 }
 

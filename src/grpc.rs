@@ -72,7 +72,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// How gRPC is served.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// How many runtimes.
     pub cores: NonZeroUsize,
@@ -123,6 +123,7 @@ where
         runtimes.push((load.clone(), sender));
         let (life, health, limiter) = (life.clone(), health.clone(), limiter.clone());
         let held = Core::new(options.held, serving.held.0.clone());
+        let options = options.clone();
         let done = supervisor.thread(&format!("grpc-{core}"), move || {
             let served = runtime.block_on(async {
                 let limits = RateLimits {

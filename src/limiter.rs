@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 
+pub use crate::engine::metadata;
 pub use crate::engine::observer::{Charged, DecisionResult, Observer, Tally};
 pub use crate::engine::policy::Domain;
 use crate::engine::weight::{TOO_HEAVY, WEIGHT_MAX};
@@ -56,7 +57,7 @@ pub struct Asked<'a> {
 }
 
 /// What the request is told.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// Whether the request may not pass.
     pub denied: bool,
@@ -65,6 +66,9 @@ pub struct Answer {
     pub wait: Micros,
     /// One for each descriptor, in order.
     pub statuses: SmallVec<[Status; 2]>,
+    /// What the rules give along whose limits were charged and passed, in the order of the descriptors. Empty unless
+    /// [`Modes::metadata`] asks for it.
+    pub metadata: Vec<Arc<metadata::Fields>>,
 }
 
 /// What one descriptor is told.
@@ -157,6 +161,17 @@ impl InForce {
     }
 }
 
+/// What the settings change about every rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Modes {
+    /// No limit denies. Statuses have their own codes, and everything is counted.
+    pub shadow: bool,
+    /// Every limit that denies is a quota, and a descriptor without a limit is a quota that passes. [dc-3]
+    pub quota: bool,
+    /// Answers carry the metadata of the rules whose limits passed.
+    pub metadata: bool,
+}
+
 /// Where a limiter keeps states, and what else its decisions go by, besides the policies.
 #[derive(Clone)]
 pub struct Options {
@@ -173,6 +188,8 @@ pub struct Options {
     pub mode: Mode,
     /// What becomes of a request whose store does not answer, where neither rule nor domain says.
     pub on_error: OnError,
+    /// What the settings change about every rule.
+    pub modes: Modes,
     /// The most time that a store gets for one decision.
     pub budget: Duration,
 }
@@ -188,6 +205,7 @@ impl Options {
             deny_cache: None,
             mode: Mode::Atomic,
             on_error: OnError::Error,
+            modes: Modes::default(),
             budget: BUDGET,
         }
     }
@@ -230,7 +248,7 @@ impl Limiter {
         let Some(domain) = in_force.policies.domain(query.domain) else {
             return Ok(self.unknown_domain(query, started));
         };
-        let plan = Plan::of(&in_force.policies, domain, query);
+        let plan = Plan::of(&in_force.policies, domain, self.options.modes, query);
         let mut charges = plan.charges(query);
         if charges.is_empty() {
             return Ok(self.finish(query, &in_force, &plan, None, started));
@@ -279,7 +297,7 @@ impl Limiter {
         let Some(domain) = in_force.policies.domain(query.domain) else {
             return Ok(self.unknown_domain(query, started));
         };
-        let plan = Plan::of(&in_force.policies, domain, query);
+        let plan = Plan::of(&in_force.policies, domain, self.options.modes, query);
         let mut charges = plan.charges(query);
         if charges.is_empty() {
             return Ok(self.finish(query, &in_force, &plan, None, started));
@@ -340,6 +358,9 @@ impl Limiter {
         decided: Option<&Decided<'_>>,
         started: Instant,
     ) -> Answer {
+        if decided.is_some_and(|decided| plan.is_shadowed(decided)) {
+            self.observer.shadowed();
+        }
         if let Some(Decided { charges, planned, decision, .. }) = decided {
             for ((charge, outcome), planned) in charges.iter().zip(&decision.outcomes).zip(*planned) {
                 in_force.tally.charged(plan.charged(planned), self.mode(plan.domain), charge, outcome);
@@ -579,5 +600,5 @@ fn keys_of<'p>(policies: &'p PolicySet, domain: &str, entries: &[Entry<'_>]) -> 
 /// The answer where nothing can match. [mt-7]
 fn unmatched(query: &Query<'_>) -> Answer {
     let statuses = query.descriptors.iter().map(|_| Status::default()).collect();
-    Answer { denied: false, wait: 0, statuses }
+    Answer { statuses, ..Answer::default() }
 }

@@ -27,10 +27,15 @@ fn main() -> ExitCode {
             Err(ServeError::Settings(problems)) => return told(&problems, USAGE),
             result => result.map_err(|error| error.to_string()),
         },
-        Command::Check(arguments) => printed(check::run(&arguments.directory, &mut io::stdout().lock())),
+        Command::Check(arguments) => {
+            let (reading, strictness) = (arguments.dialect.reading(), arguments.strictness());
+            printed(check::run(&arguments.directory, reading, strictness, &mut io::stdout().lock()))
+        }
         Command::Explain(arguments) => {
             let descriptors: Vec<_> = arguments.descriptors.into_iter().map(|descriptor| descriptor.entries).collect();
-            printed(explain::run(&arguments.directory, &arguments.domain, &descriptors, &mut io::stdout().lock()))
+            let reading = arguments.dialect.reading();
+            let out = &mut io::stdout().lock();
+            printed(explain::run(&arguments.directory, reading, &arguments.domain, &descriptors, out))
         }
     };
     match result {

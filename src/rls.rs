@@ -7,6 +7,8 @@
 pub mod convert;
 pub mod detail;
 pub mod json;
+mod limit_metadata;
+pub mod rlconfig;
 
 /// The generated types, in modules named as the packages of proto/ are, and the service's own
 /// messages once more at the top, for short.

@@ -16,16 +16,32 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Deserialize;
 use serde_json::Value;
 
+use weir::config::policy_file::{Reading, parse_with};
+use weir::rls::rlconfig;
+
 use support::http;
 use support::process::{LogLine, POLICIES_LOADED, POLICIES_REFUSED, PolicyDirectory, Weir};
 use support::redis::RedisServer;
 use support::rls;
 
 /// The files to play, by name, and which of their cases are left out, with the reason.
-const GROUPS: [(&str, &[(&str, &str)]); 2] = [
-    ("core.json", &[]),
-    ("charging.json", &[("stop_increment", "the mode in which a denied request takes nothing has its own setting")]),
+const GROUPS: [(&str, &[(&str, &str)]); 5] =
+    [("core.json", &[]), ("charging.json", &[]), ("modes.json", &[]), ("policies.json", &[]), ("stats.json", &[])];
+
+/// The settings of weir that stand for environment variables of the service. Switches are `on` where the variable is true.
+const SETTINGS: [(&str, &str); 8] = [
+    ("SHADOW_MODE", "shadow_mode"),
+    ("QUOTA_MODE", "quota_mode"),
+    ("MERGE_DOMAIN_CONFIG", "policies.merge_domains"),
+    ("RESPONSE_DYNAMIC_METADATA", "response.limit_metadata"),
+    ("LIMIT_RESPONSE_HEADERS_ENABLED", "response.limit_headers"),
+    ("LIMIT_LIMIT_HEADER", "response.limit_header"),
+    ("LIMIT_REMAINING_HEADER", "response.remaining_header"),
+    ("LIMIT_RESET_HEADER", "response.reset_header"),
 ];
+
+/// Variables that change the counters only, which are not compared here.
+const OF_COUNTERS: [&str; 2] = ["NEAR_LIMIT_RATIO", "LOCAL_CACHE_SIZE_IN_BYTES"];
 
 /// Cases are played by this many threads, each with one weir at a time.
 const PLAYERS: usize = 4;
@@ -209,13 +225,17 @@ fn play(number: usize, case: &Case, store: &dyn Fn(&str) -> Vec<String>) -> Stri
 fn play_once(case: &Case, store: &[String]) -> String {
     let mut policies = PolicyDirectory::with_files(&files(&case.policies));
     let mut arguments = store.to_vec();
-    arguments.extend(["--charging", "independent"].map(str::to_owned));
-    let environment: Vec<_> = case.env.clone().into_iter().collect();
-    let weir = match Weir::try_start(&policies.path(), &arguments, &environment) {
+    let (settings, reading) = match settings(&case.env) {
+        Ok(settings) => settings,
+        Err(problem) => return problem,
+    };
+    arguments.extend(settings);
+    let weir = match Weir::try_start(&policies.path(), &arguments, &[]) {
         Ok(weir) => weir,
         Err(problem) => return problem,
     };
     let mut client = rls::Client::connect(weir.grpc);
+    let mut in_force = case.policies.clone();
 
     let mut problems = String::new();
     for (index, step) in case.steps.iter().enumerate() {
@@ -227,11 +247,15 @@ fn play_once(case: &Case, store: &[String]) -> String {
             Step::Refused { request, error } => {
                 play_refused(&mut client, request, error, &mut differences);
             }
+            Step::Http { http, body, .. } if http.path == "/rlconfig" => {
+                play_rlconfig(&in_force, reading, body, &mut differences);
+            }
             Step::Http { http, status, body } => {
                 play_http(&weir, http, *status, body, &mut differences);
             }
             Step::Policies { policies: next } => {
                 play_policies(&weir, &mut policies, next, &mut differences);
+                in_force.clone_from(next);
             }
         }
         for line in differences.0 {
@@ -242,6 +266,53 @@ fn play_once(case: &Case, store: &[String]) -> String {
         let _ = writeln!(problems, "  weir wrote:\n{}", weir.written());
     }
     problems
+}
+
+/// The arguments that set up weir as these variables set up the service, and how it reads policies then.
+fn settings(environment: &BTreeMap<String, String>) -> Result<(Vec<String>, Reading), String> {
+    // The service has no cache of denials unless it is asked for.
+    let mut settings = vec!["policies.compatible=on".to_owned(), "deny_cache.max_age=0s".to_owned()];
+    let mut charging = "independent";
+    let mut reading = Reading { compatible: true, merge_domains: false };
+    for (name, value) in environment {
+        if OF_COUNTERS.contains(&name.as_str()) {
+            continue;
+        }
+        let value = if value == "true" { "on" } else { value };
+        if name == "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" {
+            charging = if value == "on" { "atomic" } else { charging };
+            continue;
+        }
+        reading.merge_domains |= name == "MERGE_DOMAIN_CONFIG" && value == "on";
+        let Some((_, setting)) = SETTINGS.iter().find(|(known, _)| known == name) else {
+            return Err(format!("no setting of weir stands for {name}"));
+        };
+        settings.push(format!("{setting}={value}"));
+    }
+    let mut arguments = vec!["--charging".to_owned(), charging.to_owned()];
+    for setting in settings {
+        arguments.extend(["--set".to_owned(), setting]);
+    }
+    Ok((arguments, reading))
+}
+
+/// The page is compared by the function that makes it; weir serves it where it is started in the service's place.
+fn play_rlconfig(
+    policies: &BTreeMap<String, String>,
+    reading: Reading,
+    expected: &Value,
+    differences: &mut Differences,
+) {
+    let files: Vec<_> = policies.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    match parse_with(&files, reading) {
+        Ok(loaded) => {
+            let page = rlconfig::render(&loaded.policies);
+            let mut lines: Vec<_> = page.lines().collect();
+            lines.sort_unstable();
+            differences.compare("body", expected, &lines.into());
+        }
+        Err(problems) => differences.add(problems.to_string()),
+    }
 }
 
 fn play_answered(client: &mut rls::Client, request: &Value, expected: &Value, differences: &mut Differences) {

@@ -7,6 +7,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot read its own files should fail")]
 
+#[path = "policies/dialect.rs"]
+mod dialect;
 #[path = "policies/page.rs"]
 mod page;
 #[path = "policies/shown.rs"]
@@ -18,8 +20,8 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use weir::config::policy_file::{
-    DESCRIPTORS_MAX, DOMAIN_BYTES_MAX, FILE_BYTES_MAX, KEY_BYTES_MAX, KINDS, LEVELS_MAX, Loaded, PROBLEMS_MAX,
-    SHORT_UNITS, VALUE_BYTES_MAX, load_dir, nearest, parse,
+    DESCRIPTORS_MAX, DOMAIN_BYTES_MAX, FILE_BYTES_MAX, KEY_BYTES_MAX, KINDS, LEVELS_MAX, Loaded, PROBLEMS_MAX, Reading,
+    SHORT_UNITS, VALUE_BYTES_MAX, load_dir, nearest, parse, parse_with,
 };
 use weir::engine::policy::SaidBy;
 use weir::engine::{Algorithm, Anchor, CalendarUnit, Entry, Limit, Mode, OnError, Precision, Refill, Role, Rule, Unit};
@@ -108,13 +110,14 @@ fn all_good_files_load() {
 #[test]
 fn all_recorded_policies_load() {
     let mut loaded = 0;
-    for group in ["core.json", "charging.json"] {
+    for group in ["core.json", "charging.json", "modes.json", "policies.json", "stats.json"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/parity").join(group);
         let cases: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
         for case in cases["cases"].as_array().unwrap() {
             let policies = case["policies"].as_object().unwrap();
             let files: Vec<_> = policies.iter().map(|(name, text)| (name.as_str(), text.as_str().unwrap())).collect();
-            if let Err(problems) = parse(&files) {
+            let merge_domains = case["env"].get("MERGE_DOMAIN_CONFIG").is_some();
+            if let Err(problems) = parse_with(&files, Reading { compatible: false, merge_domains }) {
                 panic!("{}: {problems}", case["name"]);
             }
             loaded += 1;
@@ -298,7 +301,7 @@ fn problems_of_all_files_come_at_once_in_file_order() {
     b.yaml:2:16: key is empty
     a.yaml:2:1: not valid YAML: while parsing a node, did not find expected node content
     c.yaml:1:9: domain "shop" is defined already, at b.yaml:1:9
-    c.yaml:2:24: unknown key "colour" in a descriptor: it has key, value, rate_limit, rate_limits, shadow_mode, on_error, share_threshold, descriptors
+    c.yaml:2:24: unknown key "colour" in a descriptor: it has key, value, rate_limit, rate_limits, shadow_mode, quota_mode, on_error, share_threshold, detailed_metric, value_to_metric, metadata, descriptors
     e.yaml:1:9: domain "fine" is defined already, at d.yaml:1:9
     "#);
     let dir = directory(&files);

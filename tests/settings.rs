@@ -64,14 +64,23 @@ fn the_defaults_are_those_of_the_design() {
         },
         policies: Policies {
             directory: "policies",
+            compatible: false,
+            merge_domains: false,
         },
         store: Memory,
         charging: Atomic,
         on_error: Error,
+        shadow_mode: false,
+        quota_mode: false,
         near_limit_percent: 80,
         response: Response {
             dynamic_metadata: false,
             delay_header: false,
+            limit_metadata: false,
+            limit_headers: false,
+            limit_header: "RateLimit-Limit",
+            remaining_header: "RateLimit-Remaining",
+            reset_header: "RateLimit-Reset",
         },
         memory: Memory {
             max_keys: 1000000,
@@ -211,7 +220,8 @@ fn example(name: &str) -> &'static str {
         "charging" => "independent",
         "on_error" => "local",
         "redis.breaker.window" | "redis.breaker.probe" => "70ms",
-        "response.dynamic_metadata" | "response.delay_header" => "on",
+        _ if Setting::find(name).is_some_and(|row| row.bounds() == "off or on") => "on",
+        "response.limit_header" | "response.remaining_header" | "response.reset_header" => "X-Limit",
         "redis.url" | "redis.per_second.url" => "redis+unix:///run/redis.sock?db=2",
         "redis.topology" | "redis.per_second.topology" => "cluster",
         "redis.key_prefix" => "eu:",
@@ -259,6 +269,9 @@ fn every_bound_holds_at_and_past_its_edge() {
         ("redis.key_prefix", "a:b", "a{b"),
         ("memory.max_keys", "1000000000", "1000000001"),
         ("on_error", "local", "Local"),
+        ("quota_mode", "on", "true"),
+        ("response.limit_header", "X-Limit", "X Limit"),
+        ("response.reset_header", "x-reset_2", "x:reset"),
         ("deny_cache.max_age", "0s", "1m1us"),
         ("deny_cache.max_keys", "10000000", "10000001"),
         ("deny_cache.max_keys", "1", "0"),
@@ -596,7 +609,8 @@ fn every_name_and_variable_the_page_mentions_exists() {
     let page = format!("{before}{after}");
     for word in page.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.'))) {
         let word = word.trim_matches('.');
-        let of_a_group = word.split_once('.').is_some_and(|(group, _)| groups.contains(&group));
+        let is_page = word.ends_with(".md");
+        let of_a_group = !is_page && word.split_once('.').is_some_and(|(group, _)| groups.contains(&group));
         if of_a_group {
             names += 1;
             assert!(Setting::find(word).is_some(), "{word} is no setting");

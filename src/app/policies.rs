@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::MissedTickBehavior;
 
-use crate::config::policy_file::{self, Problems};
+use crate::config::policy_file::{self, Problems, Reading, Warnings};
 use crate::config::watch::{Change, POLL_EVERY, Watch};
 use crate::engine::PolicySet;
 use crate::http::Report;
@@ -14,6 +14,9 @@ use crate::lifecycle::{Life, Phase};
 use crate::limiter::Policies;
 use crate::store::Store;
 use crate::telemetry::metrics::Metrics;
+
+/// The most warnings of one load that are logged; those past it are counted.
+const LOGGED_WARNINGS_MAX: usize = 20;
 
 /// Policies that may be put in force.
 pub(super) struct Loaded {
@@ -31,9 +34,9 @@ pub(super) fn log(in_force: &PolicySet, files: usize, took: Duration) {
 }
 
 /// Reads the directory whole. Every problem is a text of its own.
-fn load(directory: &Path, store: &dyn Store) -> Result<Loaded, Vec<String>> {
+fn load(directory: &Path, reading: Reading, store: &dyn Store) -> Result<Loaded, Vec<String>> {
     let started = Instant::now();
-    let loaded = policy_file::load_dir(directory).map_err(|problems| texts(&problems))?;
+    let loaded = policy_file::load_dir_with(directory, reading).map_err(|problems| texts(&problems))?;
     let places: Vec<String> = loaded.places.iter().map(ToString::to_string).collect();
     let mut problems = Vec::new();
     for (rule, place) in loaded.policies.rules().iter().zip(&places) {
@@ -46,7 +49,18 @@ fn load(directory: &Path, store: &dyn Store) -> Result<Loaded, Vec<String>> {
     if !problems.is_empty() {
         return Err(problems);
     }
+    log_warnings(&loaded.warnings);
     Ok(Loaded { policies: loaded.policies, places, files: loaded.files, took: started.elapsed() })
+}
+
+fn log_warnings(warnings: &Warnings) {
+    for warning in warnings.list().iter().take(LOGGED_WARNINGS_MAX) {
+        tracing::warn!(%warning, "policies load with a warning");
+    }
+    let more = warnings.count().saturating_sub(LOGGED_WARNINGS_MAX);
+    if more > 0 {
+        tracing::warn!(more, "policies load with more warnings: weir check prints them");
+    }
 }
 
 /// One text for each problem, and one more where there were too many to keep.
@@ -63,15 +77,20 @@ fn texts(problems: &Problems) -> Vec<String> {
 pub(super) struct Reload {
     watch: Watch,
     directory: PathBuf,
+    reading: Reading,
     store: Arc<dyn Store>,
 }
 
 impl Reload {
     /// Loads for the first time. The watch begins before, so that no change is missed.
-    pub(super) fn start(directory: &Path, store: Arc<dyn Store>) -> (Self, Result<Loaded, Vec<String>>) {
+    pub(super) fn start(
+        directory: &Path,
+        reading: Reading,
+        store: Arc<dyn Store>,
+    ) -> (Self, Result<Loaded, Vec<String>>) {
         let watch = Watch::new(directory);
-        let loaded = load(directory, &*store);
-        (Self { watch, directory: directory.to_owned(), store }, loaded)
+        let loaded = load(directory, reading, &*store);
+        (Self { watch, directory: directory.to_owned(), reading, store }, loaded)
     }
 
     /// Puts every change in force, or tells what is wrong with it and keeps what was good.
@@ -93,7 +112,7 @@ impl Reload {
             let polled = tokio::task::spawn_blocking(move || {
                 let loaded = match self.watch.poll() {
                     None => None,
-                    Some(Change::Settled) => Some(load(&self.directory, &*self.store)),
+                    Some(Change::Settled) => Some(load(&self.directory, self.reading, &*self.store)),
                     Some(Change::Restless) => {
                         let directory = self.directory.display();
                         tracing::warn!(%directory, "the policies keep changing and are not loaded");

@@ -11,6 +11,8 @@ use std::sync::LazyLock;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::check::Strictness;
+use crate::config::policy_file::Reading;
 use crate::config::settings::{self, Layer, Problems, Secret, Setting, Settings};
 use crate::engine::descriptor::parse_entries;
 
@@ -43,8 +45,8 @@ pub enum Command {
     Serve(ServeArguments),
     /// Validate a policy directory and print what it holds
     ///
-    /// Prints a tree of domains, rules and limits, or every problem with its file, line and column
-    /// and exits with 1.
+    /// Prints a tree of domains, rules and limits and every warning, or every problem with its file, line and column and
+    /// exits with 1. A warning is about what is valid and probably a mistake.
     #[command(after_help = "Example:\n  weir check examples/quickstart")]
     Check(CheckArguments),
     /// Say which rule each descriptor of a request matches, and why
@@ -86,6 +88,39 @@ pub struct CheckArguments {
     /// The directory of policy files
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
+    /// Exit with 1 where there are warnings
+    #[arg(long)]
+    strict: bool,
+    /// How the files are read.
+    #[command(flatten)]
+    pub dialect: DialectArguments,
+}
+
+impl CheckArguments {
+    /// Whether warnings count as errors.
+    #[must_use]
+    pub const fn strictness(&self) -> Strictness {
+        if self.strict { Strictness::Strict } else { Strictness::Lenient }
+    }
+}
+
+/// How policy files are read, by commands that load no settings.
+#[derive(Args, Debug)]
+pub struct DialectArguments {
+    /// Read the files as envoyproxy/ratelimit does, as with policies.compatible
+    #[arg(long)]
+    compatible: bool,
+    /// Join files of one domain, as with policies.merge_domains
+    #[arg(long)]
+    merge_domains: bool,
+}
+
+impl DialectArguments {
+    /// What the flags mean.
+    #[must_use]
+    pub const fn reading(&self) -> Reading {
+        Reading { compatible: self.compatible, merge_domains: self.merge_domains }
+    }
 }
 
 /// What the user typed after `weir explain`.
@@ -101,6 +136,9 @@ pub struct ExplainArguments {
     /// A comma inside a value is written as \, and a backslash as \\
     #[arg(value_name = "K=V[,K=V]", required = true)]
     pub descriptors: Vec<Descriptor>,
+    /// How the files are read.
+    #[command(flatten)]
+    pub dialect: DialectArguments,
 }
 
 /// One descriptor as it is typed: `path=/login,client=10.0.0.1`.

@@ -5,7 +5,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use crate::config::policy_file::{DomainOutline, Loaded, Outline, Problems, load_dir};
+use crate::config::policy_file::{DomainOutline, Loaded, Outline, Problems, Reading, load_dir_with};
 use crate::config::settings::spell;
 use crate::engine::{Algorithm, Anchor, Domain, Limit, Mode, OnError, PolicySet, Refill, Role, Rule};
 
@@ -23,23 +23,41 @@ pub enum Failed {
     /// The policies are wrong; one line for each problem.
     #[error("{0}")]
     Policies(Problems),
+    /// There are so many warnings, and they count as errors.
+    #[error("{0} warnings, which --strict makes errors")]
+    Warnings(usize),
     /// The answer cannot be written out.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
 }
 
-/// Validates a policy directory and writes what it holds: a tree of domains, descriptors and limits, then totals.
+/// What `weir check` makes of warnings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strictness {
+    /// They are written, and the policies are valid.
+    Lenient,
+    /// They are written, and the policies are not valid.
+    Strict,
+}
+
+/// Validates a policy directory and writes what it holds: a tree of domains, descriptors and limits, the warnings, then
+/// totals.
 ///
 /// # Errors
-/// Every problem of the policies, in which case nothing is written; or that of the writer.
-pub fn run(directory: &Path, out: &mut dyn Write) -> Result<(), Failed> {
-    let loaded = load_dir(directory).map_err(Failed::Policies)?;
+/// Every problem of the policies, in which case nothing is written; that of the writer; or, where they count as errors,
+/// that there are warnings.
+pub fn run(directory: &Path, reading: Reading, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
+    let loaded = load_dir_with(directory, reading).map_err(Failed::Policies)?;
     for domain in &loaded.domains {
         write_domain(&loaded.policies, domain, out)?;
         writeln!(out)?;
     }
+    let warnings = loaded.warnings.count();
+    if warnings > 0 {
+        writeln!(out, "{}\n", loaded.warnings)?;
+    }
     writeln!(out, "{}", totals(&loaded))?;
-    Ok(())
+    if strictness == Strictness::Strict && warnings > 0 { Err(Failed::Warnings(warnings)) } else { Ok(()) }
 }
 
 fn write_domain(policies: &PolicySet, domain: &DomainOutline, out: &mut dyn Write) -> io::Result<()> {
@@ -128,6 +146,12 @@ pub(super) fn describe(rule: &Rule) -> Vec<(String, String)> {
     let mut of_rule = Vec::new();
     if rule.role == Role::Shadow {
         of_rule.push("shadow: never denies".to_owned());
+    }
+    if rule.is_quota {
+        of_rule.push("quota: denies when all quotas of the request are over".to_owned());
+    }
+    if rule.metadata.is_some() {
+        of_rule.push("metadata".to_owned());
     }
     if !rule.replaces.is_empty() {
         let names: Vec<_> = rule.replaces.iter().map(|name| printable(name)).collect();

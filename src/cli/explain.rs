@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::check::{Failed, THE_SERVERS, describe, domain_wide, label, printable};
-use crate::config::policy_file::{DomainOutline, Loaded, Outline, Place, Position, load_dir, nearest};
+use crate::config::policy_file::{DomainOutline, Loaded, Outline, Reading, load_dir_with, nearest};
 use crate::engine::key::write_key;
 use crate::engine::policy::{Match, Step};
 use crate::engine::{Domain, Entry, Rule};
@@ -23,11 +23,12 @@ const NAMED_MAX: usize = 8;
 /// Every problem of the policies, in which case nothing is written; or that of the writer.
 pub fn run(
     directory: &Path,
+    reading: Reading,
     domain: &str,
     descriptors: &[Vec<(String, String)>],
     out: &mut dyn Write,
 ) -> Result<(), Failed> {
-    let loaded = load_dir(directory).map_err(Failed::Policies)?;
+    let loaded = load_dir_with(directory, reading).map_err(Failed::Policies)?;
     let outline = loaded.domains.iter().find(|outline| outline.name == domain);
     let (Some(outline), Some(found)) = (outline, loaded.policies.domain(domain)) else {
         unknown_domain(&loaded, domain, out)?;
@@ -84,7 +85,7 @@ impl<'r> Request<'r> {
                 Step::KeyAlone => "key alone".to_owned(),
             };
             let shared = if met.share_threshold { ", all as one" } else { "" };
-            writeln!(out, "  {:width$}   {how}{shared}   {}", spelled(*entry), self.place(met.position))?;
+            writeln!(out, "  {:width$}   {how}{shared}   {}", spelled(*entry), met.place())?;
             level = Level { above: Some(met), below: &met.descriptors };
         }
         if let Some(entry) = entries.get(steps.len()) {
@@ -147,17 +148,11 @@ impl<'r> Request<'r> {
             return format!(": rules stand deeper, below {}", some_of(level.below.iter().map(label)));
         }
         match level.above {
-            Some(above) if above.rule.is_some() => format!(
-                ": the rule at {} counts only for a descriptor that ends with {}",
-                self.place(above.position),
-                label(above)
-            ),
+            Some(above) if above.rule.is_some() => {
+                format!(": the rule at {} counts only for a descriptor that ends with {}", above.place(), label(above))
+            }
             _ => String::new(),
         }
-    }
-
-    fn place(&self, position: Position) -> Place {
-        Place { file: self.outline.place.file.clone(), position }
     }
 }
 

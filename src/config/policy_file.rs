@@ -19,17 +19,20 @@
 //! ```
 //!
 //! docs/policies.md is the reference of all keys. Numbers and booleans are values as written; nothing (`~`, `null`) is
-//! the same as leaving a key out, except for a rate limit, which would silently limit nothing. Anchors, aliases and
-//! merge keys are read as envoyproxy/ratelimit reads them, under a bound on what they expand to.
+//! the same as leaving a key out. Anchors, aliases and merge keys are read as envoyproxy/ratelimit reads them, under a
+//! bound on what they expand to. A compatible [`Reading`] loads whatever envoyproxy/ratelimit loads.
 //!
-//! A load gives either a whole policy set, with the place of every rule, or every problem of every file, each with
-//! file, line and column. Not here: what a policy decides (engine/policy.rs) and when files are read again (watch.rs).
+//! A load gives either a whole policy set, with the place of every rule and warnings, or every problem of every file,
+//! each with file, line and column. Not here: what a policy decides (engine/policy.rs) and when files are read again (watch.rs).
 
 mod fields;
 mod keys;
 mod limit;
+mod metadata;
 mod rate;
 mod reader;
+mod scalar;
+mod warning;
 mod yaml;
 
 use std::fmt;
@@ -44,6 +47,7 @@ use reader::Reader;
 
 pub use keys::{KINDS, Key, Kind, Only};
 pub use rate::SHORT_UNITS;
+pub use warning::{Code, WARNINGS_MAX, Warning, Warnings};
 pub use yaml::{DEPTH_MAX, NODES_MAX};
 
 /// The largest policy file, in bytes.
@@ -62,12 +66,56 @@ pub const VALUE_BYTES_MAX: usize = 4096;
 pub const NAME_BYTES_MAX: usize = 256;
 /// The most names that one limit replaces.
 pub const REPLACES_MAX: usize = 64;
+/// The most values in the metadata of one descriptor, mappings and lists included.
+pub const METADATA_VALUES_MAX: usize = 10_000;
+/// The most text in the metadata of one descriptor, keys included, in bytes.
+pub const METADATA_BYTES_MAX: usize = 262_144;
 /// The most problems that are kept; those past it are counted.
 pub const PROBLEMS_MAX: usize = 1_000;
 /// How much of a text that somebody wrote is shown in a message, in characters.
 const SHOWN_CHARS_MAX: usize = 60;
 /// A longer word is not compared to those that it could have been, in bytes: the comparison costs the square.
 const COMPARED_BYTES_MAX: usize = 64;
+
+/// How policy files are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// What envoyproxy/ratelimit loads is loaded and means the same; where that is probably a mistake there is a
+    /// warning. Otherwise it is refused.
+    pub compatible: bool,
+    /// Several files may be of one domain, whose descriptors are joined. Otherwise the second one is refused.
+    pub merge_domains: bool,
+}
+
+/// How much of each thing there may be in a file.
+struct Bounds {
+    levels: usize,
+    domain_bytes: usize,
+    key_bytes: usize,
+    value_bytes: usize,
+    name_bytes: usize,
+    replaces: usize,
+}
+
+impl Bounds {
+    const OURS: Self = Self {
+        levels: LEVELS_MAX,
+        domain_bytes: DOMAIN_BYTES_MAX,
+        key_bytes: KEY_BYTES_MAX,
+        value_bytes: VALUE_BYTES_MAX,
+        name_bytes: NAME_BYTES_MAX,
+        replaces: REPLACES_MAX,
+    };
+    /// envoyproxy/ratelimit has no bounds: these are the largest that the settings allow in a request.
+    const COMPATIBLE: Self = Self {
+        levels: 64,
+        domain_bytes: 4_096,
+        key_bytes: 65_536,
+        value_bytes: 65_536,
+        name_bytes: 4_096,
+        replaces: 1_024,
+    };
+}
 
 /// Reads every policy file of a directory; see [`policy_files`] for which those are.
 ///
@@ -82,6 +130,14 @@ const COMPARED_BYTES_MAX: usize = 64;
 /// # Errors
 /// All problems of all files, in file order; also a directory that cannot be listed or holds no policy file.
 pub fn load_dir(directory: &Path) -> Result<Loaded, Problems> {
+    load_dir_with(directory, Reading::default())
+}
+
+/// The same, read in a given way. A compatible reading accepts a directory without policy files.
+///
+/// # Errors
+/// Those of [`load_dir`].
+pub fn load_dir_with(directory: &Path, reading: Reading) -> Result<Loaded, Problems> {
     let name = directory.display().to_string();
     let alone = |message: String| {
         let mut problems = Problems::default();
@@ -94,13 +150,14 @@ pub fn load_dir(directory: &Path) -> Result<Loaded, Problems> {
         let message = text.strip_prefix(&format!("{name}: ")).unwrap_or(&text);
         alone(message.to_owned())
     })?;
-    if paths.is_empty() {
+    if paths.is_empty() && !reading.compatible {
         return Err(alone("no policy files: none here is named *.yaml or *.yml".to_owned()));
     }
-    let mut reader = Reader::default();
+    let mut reader = Reader::new(reading);
     for path in &paths {
         let file: Arc<str> = path.display().to_string().into();
-        match read(path).map_err(|error| (None, error.to_string())).and_then(decode) {
+        let bytes = read(path).map_err(|error| (None, error.to_string()));
+        match bytes.and_then(|bytes| decode(bytes, reading.compatible)) {
             Ok(text) => reader.file(file, &text),
             Err((position, message)) => reader.refused(Problem { file, position, message }),
         }
@@ -126,7 +183,15 @@ pub fn load_dir(directory: &Path) -> Result<Loaded, Problems> {
 /// # Errors
 /// All problems of all files, in file order.
 pub fn parse(files: &[(&str, &str)]) -> Result<Loaded, Problems> {
-    let mut reader = Reader::default();
+    parse_with(files, Reading::default())
+}
+
+/// The same, read in a given way.
+///
+/// # Errors
+/// Those of [`parse`].
+pub fn parse_with(files: &[(&str, &str)], reading: Reading) -> Result<Loaded, Problems> {
+    let mut reader = Reader::new(reading);
     for &(name, text) in files {
         reader.file(name.into(), text);
     }
@@ -144,6 +209,8 @@ pub struct Loaded {
     pub domains: Vec<DomainOutline>,
     /// How many files were read.
     pub files: usize,
+    /// What is probably a mistake.
+    pub warnings: Warnings,
 }
 
 /// A domain as written.
@@ -166,12 +233,22 @@ pub struct Outline {
     pub value: Option<Box<str>>,
     /// Whether all values of the pattern share one state.
     pub share_threshold: bool,
-    /// Where it stands in the file of its domain.
+    /// Where it stands in its file.
     pub position: Position,
+    /// The file as it was named to the loader.
+    pub file: Arc<str>,
     /// The [`Rule::id`](crate::engine::Rule::id) of its rule, where it has one.
     pub rule: Option<u32>,
     /// The next level, in file order.
     pub descriptors: Vec<Outline>,
+}
+
+impl Outline {
+    /// Where it stands.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        Place { file: self.file.clone(), position: self.position }
+    }
 }
 
 /// A line and a column, both counted from 1; columns in characters.
@@ -272,9 +349,12 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// The text of a file, or what is wrong with it and where.
-fn decode(bytes: Vec<u8>) -> Result<String, (Option<Position>, String)> {
+fn decode(bytes: Vec<u8>, is_compatible: bool) -> Result<String, (Option<Position>, String)> {
     if bytes.len() > FILE_BYTES_MAX {
         return Err((None, too_large()));
+    }
+    if is_compatible && let Some(text) = utf_16(&bytes) {
+        return text.ok_or_else(|| (None, "not UTF-16, which its byte order mark announces".to_owned()));
     }
     if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
         return Err((None, "UTF-16 by its byte order mark: save it as UTF-8".to_owned()));
@@ -289,6 +369,18 @@ fn decode(bytes: Vec<u8>) -> Result<String, (Option<Position>, String)> {
         let column = small(before[line_start..].chars().count() + 1);
         (Some(Position { line, column }), format!("not UTF-8: the byte 0x{bad:02x}"))
     })
+}
+
+/// The text of a file that begins with the byte order mark of UTF-16; nothing in it where it is none after all.
+fn utf_16(bytes: &[u8]) -> Option<Option<String>> {
+    let of_pair: fn([u8; 2]) -> u16 = match bytes.get(..2)? {
+        [0xff, 0xfe] => u16::from_le_bytes,
+        [0xfe, 0xff] => u16::from_be_bytes,
+        _ => return None,
+    };
+    let (pairs, rest) = bytes[2..].as_chunks::<2>();
+    let units: Vec<u16> = pairs.iter().copied().map(of_pair).collect();
+    Some(String::from_utf16(&units).ok().filter(|_| rest.is_empty()))
 }
 
 fn too_large() -> String {

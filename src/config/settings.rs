@@ -52,6 +52,10 @@ pub struct Settings {
     pub charging: Mode,
     /// What becomes of a request whose store does not answer, where neither its rule nor its domain says.
     pub on_error: OnError,
+    /// No limit denies; statuses and metrics are as if it did.
+    pub shadow_mode: bool,
+    /// Every limit that denies is a quota: a request is denied when all of its limits are over.
+    pub quota_mode: bool,
     /// The part of a limit above which hits count as near it, in percent.
     pub near_limit_percent: u32,
     /// What responses have beyond the statuses.
@@ -110,6 +114,10 @@ pub struct Http {
 pub struct Policies {
     /// The directory of YAML files; not checked to exist.
     pub directory: PathBuf,
+    /// Files are read as envoyproxy/ratelimit reads them.
+    pub compatible: bool,
+    /// Files of one domain are joined instead of refused.
+    pub merge_domains: bool,
 }
 
 /// The values of `store`.
@@ -128,6 +136,16 @@ pub struct Response {
     pub dynamic_metadata: bool,
     /// `leaky_bucket`'s wait as a request header for Envoy's fault filter.
     pub delay_header: bool,
+    /// The request and the metadata of the limits that it passed in the dynamic metadata.
+    pub limit_metadata: bool,
+    /// Three headers that show a limit to the caller's client.
+    pub limit_headers: bool,
+    /// The name of the header with the hits per window.
+    pub limit_header: String,
+    /// The name of the header with what is left.
+    pub remaining_header: String,
+    /// The name of the header with the seconds until the limit is reset.
+    pub reset_header: String,
 }
 
 /// The memory store.
@@ -317,7 +335,11 @@ impl Settings {
                 connections_per_peer: from.value("http.connections_per_peer", value::integer)?,
                 admin_hosts: from.value("http.admin_hosts", value::host_names)?,
             },
-            policies: Policies { directory: from.value("policies.directory", |text| Ok(PathBuf::from(text)))? },
+            policies: Policies {
+                directory: from.value("policies.directory", |text| Ok(PathBuf::from(text)))?,
+                compatible: from.value("policies.compatible", value::switch)?,
+                merge_domains: from.value("policies.merge_domains", value::switch)?,
+            },
             store: from.value("store", |text| match text {
                 "memory" => Ok(StoreKind::Memory),
                 "redis" => Ok(StoreKind::Redis),
@@ -326,10 +348,17 @@ impl Settings {
             charging: from.value("charging", |text| Mode::named(text).ok_or_else(|| "no such charging".to_owned()))?,
             on_error: from
                 .value("on_error", |text| OnError::named(text).ok_or_else(|| "no such way to go on".to_owned()))?,
+            shadow_mode: from.value("shadow_mode", value::switch)?,
+            quota_mode: from.value("quota_mode", value::switch)?,
             near_limit_percent: from.value("near_limit_percent", value::integer)?,
             response: Response {
                 dynamic_metadata: from.value("response.dynamic_metadata", value::switch)?,
                 delay_header: from.value("response.delay_header", value::switch)?,
+                limit_metadata: from.value("response.limit_metadata", value::switch)?,
+                limit_headers: from.value("response.limit_headers", value::switch)?,
+                limit_header: from.value("response.limit_header", |text| Ok(text.to_owned()))?,
+                remaining_header: from.value("response.remaining_header", |text| Ok(text.to_owned()))?,
+                reset_header: from.value("response.reset_header", |text| Ok(text.to_owned()))?,
             },
             memory: Memory { max_keys: from.value("memory.max_keys", value::integer)? },
             deny_cache: DenyCache {

@@ -29,6 +29,9 @@ pub trait Observer: Send + Sync {
         let _ = (action, kind);
     }
 
+    /// A request passed only because the setting `shadow_mode` lets all of them pass.
+    fn shadowed(&self) {}
+
     /// Charges of a request that was denied elsewhere were taken back, or that could not be confirmed in time. [st-3]
     fn undone(&self, confirmed: bool) {
         let _ = confirmed;

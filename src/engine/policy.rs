@@ -359,16 +359,42 @@ impl PolicySet {
     pub fn compile(specs: Vec<DomainSpec>) -> Result<Self, PolicyError> {
         let mut set = Self::default();
         for spec in specs {
-            let mut root = Node::default();
-            let above = Above { domain: &spec.name, path: "", levels: &[] };
-            insert_all(&mut set.rules, &mut root, &above, spec.descriptors)?;
-            let name: Box<str> = spec.name.as_str().into();
-            let domain = Domain { name: name.clone(), mode: spec.mode, on_error: spec.on_error, root };
-            if set.domains.insert(name, domain).is_some() {
+            if set.domains.contains_key(&*spec.name) {
                 return Err(PolicyError::DuplicateDomain(spec.name));
             }
+            set.add(spec)?;
         }
         Ok(set)
+    }
+
+    /// The same where several specs may be of one domain: their descriptors stand side by side, in the order given. How it
+    /// is charged, and what becomes of it without a store, the first spec says that says it.
+    ///
+    /// # Errors
+    /// Those of [`PolicySet::compile`], except for a domain that is there twice.
+    pub fn compile_joined(specs: Vec<DomainSpec>) -> Result<Self, PolicyError> {
+        let mut set = Self::default();
+        for spec in specs {
+            set.add(spec)?;
+        }
+        Ok(set)
+    }
+
+    fn add(&mut self, spec: DomainSpec) -> Result<(), PolicyError> {
+        let DomainSpec { name, mode, on_error, descriptors } = spec;
+        let name: Box<str> = name.into();
+        let mut domain = self.domains.remove(&name).unwrap_or_else(|| Domain {
+            name: name.clone(),
+            mode: None,
+            on_error: None,
+            root: Node::default(),
+        });
+        domain.mode = domain.mode.or(mode);
+        domain.on_error = domain.on_error.or(on_error);
+        let above = Above { domain: &name, path: "", levels: &[] };
+        insert_all(&mut self.rules, &mut domain.root, &above, descriptors)?;
+        self.domains.insert(name, domain);
+        Ok(())
     }
 
     /// The domain of that name.
@@ -440,7 +466,10 @@ fn insert_all(
     specs: Vec<NodeSpec>,
 ) -> Result<(), PolicyError> {
     // Patterns are kept in a list; the set finds twins without comparing each to all.
-    let mut patterns = HashSet::new();
+    let mut patterns: HashSet<(String, String)> = HashSet::new();
+    for (key, branch) in &parent.by_key {
+        patterns.extend(branch.patterns.iter().map(|(pattern, _)| (key.to_string(), pattern.as_str().to_owned())));
+    }
     for spec in specs {
         insert(rules, parent, &mut patterns, above, spec)?;
     }

@@ -144,7 +144,7 @@ impl RateLimits {
         let started = Instant::now();
         let Received { message: request, .. } = self.read(read, started)?;
         let decided = self.limiter.decide_now(&self.query(&request, started)?, started);
-        self.response(decided)
+        self.response(&request, decided)
     }
 
     /// The caller's time begins with the headers of its request.
@@ -161,7 +161,7 @@ impl RateLimits {
         let deadline = patience.and_then(|patience| since.unwrap_or(started).checked_add(patience));
         let query = self.query(&request, started)?;
         let decided = self.limiter.decide(&query, started, deadline).await;
-        self.response(decided)
+        self.response(&request, decided)
     }
 
     /// A request that could not be read counts too.
@@ -176,9 +176,13 @@ impl RateLimits {
         })
     }
 
-    fn response(&self, decided: Result<Answer, StoreError>) -> Result<RateLimitResponse, Status> {
+    fn response(
+        &self,
+        request: &RateLimitRequest,
+        decided: Result<Answer, StoreError>,
+    ) -> Result<RateLimitResponse, Status> {
         match decided {
-            Ok(answer) => Ok(convert::response(answer, self.extras)),
+            Ok(answer) => Ok(convert::response(request, answer, &self.extras)),
             Err(error) => Err(status(&Refusal::Store(error))),
         }
     }

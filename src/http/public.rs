@@ -109,7 +109,7 @@ async fn decide(
     };
     let status = if answer.denied { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
     let details: Vec<Option<Detail>> = answer.statuses.iter().map(|status| status.detail).collect();
-    let body = json::render_response(&convert::response(answer, site.extras));
+    let body = json::render_response(&convert::response(&request, answer, &site.extras));
     let body = if wants_detail { body.and_then(|body| detail::add_to_json(&body, &details)) } else { body };
     match body {
         Ok(body) => {

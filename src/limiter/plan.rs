@@ -2,9 +2,11 @@
 //!
 //! Not here: asking stores (limiter.rs), several of them, and stores that fail (apart.rs).
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
-use super::{Answer, Detail, OVERRIDE_SHARE, Query, Status, Told};
+use super::{Answer, Detail, Modes, OVERRIDE_SHARE, Query, Status, Told};
 use crate::engine::observer::Charged;
 use crate::engine::policy::{Domain, Match};
 use crate::engine::{
@@ -17,6 +19,9 @@ const KEYS_BYTES: usize = 256;
 /// What is to be charged for a request, before the store is asked.
 pub(super) struct Plan<'p> {
     pub(super) domain: &'p Domain,
+    modes: Modes,
+    /// A quota of the request cannot be over, so that the others do not deny it. [dc-3]
+    has_open_quota: bool,
     /// What each descriptor met. No rule where the descriptor brings its own limit, or where nothing matches.
     met: SmallVec<[Match<'p>; 2]>,
     /// The limits that came with the request, with their descriptors; seldom any.
@@ -35,6 +40,8 @@ pub(super) struct Planned {
     key: (usize, usize),
     /// It is the only limit of its rule, or came with the request.
     pub(super) is_single: bool,
+    /// What the policies make of it, the settings included but for `shadow_mode`.
+    role: Role,
 }
 
 /// What was decided of a plan: charges, where they come from, and what they were told, each in the same order. A
@@ -55,9 +62,11 @@ impl<'a> Decided<'a> {
 }
 
 impl<'p> Plan<'p> {
-    pub(super) fn of(policies: &'p PolicySet, domain: &'p Domain, query: &Query<'_>) -> Self {
+    pub(super) fn of(policies: &'p PolicySet, domain: &'p Domain, modes: Modes, query: &Query<'_>) -> Self {
         let mut plan = Self {
             domain,
+            modes,
+            has_open_quota: false,
             met: SmallVec::new(),
             overrides: Vec::new(),
             planned: SmallVec::new(),
@@ -74,7 +83,14 @@ impl<'p> Plan<'p> {
         }
         let replaced = replaced_names(&plan.met);
         for group in 0..query.descriptors.len() {
+            let before = plan.planned.len();
             plan.add_group(group, query, &replaced);
+            let is_charged = plan.planned.len() > before;
+            // One without a limit is a quota that passes only where the setting makes a quota of everything.
+            plan.has_open_quota |= match plan.met[group].rule {
+                Some(rule) if is_charged => (rule.is_quota || modes.quota) && rule.role == Role::Shadow,
+                _ => modes.quota && !is_charged,
+            };
         }
         plan
     }
@@ -88,6 +104,10 @@ impl<'p> Plan<'p> {
             (None, None) => return,
         };
         let is_single = limits.len() == 1;
+        let role = match met.rule.map_or(Role::Enforced, |rule| rule.role) {
+            Role::Enforced if self.modes.quota => Role::Quota,
+            role => role,
+        };
         let mut tag = None;
         for (i, limit) in limits.iter().enumerate() {
             if is_replaced(limit.name.as_deref(), replaced) {
@@ -103,7 +123,8 @@ impl<'p> Plan<'p> {
                 Some(tag) => self.keys.extend_from_within(tag),
             }
             self.keys.push_str(limit.id());
-            self.planned.push(Planned { group: group as u16, limit: i, key: (start, self.keys.len()), is_single });
+            let key = (start, self.keys.len());
+            self.planned.push(Planned { group: group as u16, limit: i, key, is_single, role });
         }
     }
 
@@ -130,7 +151,11 @@ impl<'p> Plan<'p> {
                     take => take,
                 },
                 group: planned.group,
-                role: rule.map_or(Role::Enforced, |rule| rule.role),
+                role: match planned.role {
+                    _ if self.modes.shadow => Role::Shadow,
+                    Role::Quota if self.has_open_quota => Role::Shadow,
+                    role => role,
+                },
                 share: rule.map_or(OVERRIDE_SHARE, |rule| rule.id),
                 bounds: None,
             }
@@ -154,8 +179,10 @@ impl<'p> Plan<'p> {
     pub(super) fn answer(&self, query: &Query<'_>, decided: Option<&Decided<'_>>) -> Answer {
         let denied = decided.is_some_and(|decided| decided.decision.denied);
         let denied_groups = decided.map_or(0, |decided| decided.denied_groups);
-        let wait = decided.map_or(0, |decided| turn(decided.charges, decided.decision));
+        let wait = if self.modes.shadow { 0 } else { decided.map_or(0, turn) };
         let mut statuses = SmallVec::new();
+        let mut metadata = Vec::new();
+        let mut planned = decided.map_or(&[][..], |decided| decided.planned);
         let mut rest = decided.map_or(&[][..], |decided| decided.charges);
         let mut outcomes = decided.map_or(&[][..], |decided| &decided.decision.outcomes);
         for group in 0..query.descriptors.len() {
@@ -163,12 +190,36 @@ impl<'p> Plan<'p> {
             let status = match (self.met[group].rule, count) {
                 (Some(rule), 0) if rule.unlimited => Status { remaining: Hits::MAX, ..Status::default() },
                 (_, 0) => Status { over: denied_groups >> group & 1 == 1, ..Status::default() },
-                _ => status_of(&rest[..count], &outcomes[..count], denied),
+                _ => status_of(&rest[..count], &planned[..count], &outcomes[..count], denied),
             };
+            if let Some(fields) = self.met[group].rule.and_then(|rule| rule.metadata.as_ref())
+                && self.modes.metadata
+                && count > 0
+                && !status.over
+            {
+                metadata.push(Arc::clone(fields));
+            }
             statuses.push(status);
-            (rest, outcomes) = (&rest[count..], &outcomes[count..]);
+            (rest, outcomes, planned) = (&rest[count..], &outcomes[count..], &planned[count..]);
         }
-        Answer { denied, wait, statuses }
+        Answer { denied, wait, statuses, metadata }
+    }
+
+    /// Whether a request that passes would be denied without the setting `shadow_mode`.
+    pub(super) fn is_shadowed(&self, decided: &Decided<'_>) -> bool {
+        let mut quotas = 0_usize;
+        let mut quotas_over = 0_usize;
+        for (planned, outcome) in decided.planned.iter().zip(&decided.decision.outcomes) {
+            match planned.role {
+                Role::Enforced if outcome.verdict.is_over() => return self.modes.shadow,
+                Role::Quota => {
+                    quotas += 1;
+                    quotas_over += usize::from(outcome.verdict.is_over());
+                }
+                Role::Enforced | Role::Shadow => {}
+            }
+        }
+        self.modes.shadow && !self.has_open_quota && quotas > 0 && quotas == quotas_over
     }
 }
 
@@ -189,17 +240,18 @@ fn is_replaced(name: Option<&str>, replaced: &[&str]) -> bool {
 
 /// What a descriptor is told about its limits: over, the longest wait among those that deny; within, the least that is
 /// left, and of equals the one that resets last. [dc-8]
-fn status_of(charges: &[Charge<'_>], outcomes: &[Outcome], denied: bool) -> Status {
-    let denies = |charge: &Charge<'_>, outcome: &Outcome| charge.role != Role::Shadow && outcome.verdict.is_over();
+fn status_of(charges: &[Charge<'_>], planned: &[Planned], outcomes: &[Outcome], denied: bool) -> Status {
+    // The role by the policies: a quota that is over has that code also where the request passes.
+    let denies = |planned: &Planned, outcome: &Outcome| planned.role != Role::Shadow && outcome.verdict.is_over();
     let wait = |outcome: &Outcome| match outcome.verdict {
         Verdict::Never => Micros::MAX,
         Verdict::Over { retry_after } => retry_after,
         Verdict::Within => 0,
     };
-    let mut told: Option<(&Charge<'_>, &Outcome)> = None;
-    for (charge, outcome) in charges.iter().zip(outcomes) {
+    let mut told: Option<(&Charge<'_>, &Planned, &Outcome)> = None;
+    for ((charge, planned), outcome) in charges.iter().zip(planned).zip(outcomes) {
         let better =
-            told.is_none_or(|(best_charge, best)| match (denies(charge, outcome), denies(best_charge, best)) {
+            told.is_none_or(|(_, best_planned, best)| match (denies(planned, outcome), denies(best_planned, best)) {
                 (true, false) => true,
                 (false, true) => false,
                 (true, true) => wait(outcome) > wait(best),
@@ -209,13 +261,13 @@ fn status_of(charges: &[Charge<'_>], outcomes: &[Outcome], denied: bool) -> Stat
                 }
             });
         if better {
-            told = Some((charge, outcome));
+            told = Some((charge, planned, outcome));
         }
     }
-    let Some((charge, outcome)) = told else {
+    let Some((charge, planned, outcome)) = told else {
         return Status::default();
     };
-    let over = denies(charge, outcome);
+    let over = denies(planned, outcome);
     let until_reset = match outcome.verdict {
         Verdict::Over { retry_after } if over => retry_after,
         _ => outcome.reset_after,
@@ -251,14 +303,14 @@ fn fits_after(charges: &[Charge<'_>], outcomes: &[Outcome]) -> Option<Micros> {
 
 /// How long an admitted request has to be held until its turn. [lb-2] A look takes no place in a bucket, nor does what is
 /// given back, and a rule that only watches holds nobody.
-fn turn(charges: &[Charge<'_>], decision: &Decision) -> Micros {
+fn turn(decided: &Decided<'_>) -> Micros {
     let mut longest = 0;
-    if decision.denied {
+    if decided.decision.denied {
         return longest;
     }
-    for (charge, outcome) in charges.iter().zip(&decision.outcomes) {
+    for ((charge, planned), outcome) in decided.charges.iter().zip(decided.planned).zip(&decided.decision.outcomes) {
         let takes_a_place = matches!(charge.take, Take::Take(_) | Take::Force(_));
-        if takes_a_place && charge.role != Role::Shadow {
+        if takes_a_place && planned.role != Role::Shadow {
             longest = longest.max(outcome.wait);
         }
     }

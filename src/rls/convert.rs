@@ -9,10 +9,10 @@ use std::fmt;
 use pbjson_types::Duration;
 use smallvec::SmallVec;
 
-use super::detail;
 use super::proto::rate_limit_response::rate_limit::Unit as WireUnit;
 use super::proto::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use super::proto::{HeaderValue, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit};
+use super::{detail, limit_metadata};
 use crate::engine::{Entry, Micros, Take, Unit};
 use crate::limiter::{Answer, Asked, Query, Status, Told};
 
@@ -181,23 +181,47 @@ fn within(sent: usize, most: usize, what: &'static str, field: impl FnOnce() -> 
 }
 
 /// What a response has beyond what Envoy's own service tells; each off unless a setting asks for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extras {
     /// The detail of each status, as dynamic metadata under the key `weir`.
     pub dynamic_metadata: bool,
     /// The wait until an admitted request's turn, as the header by which Envoy's fault filter delays it.
     pub delay_header: bool,
+    /// The request and the metadata of the limits that it passed, as dynamic metadata.
+    pub limit_metadata: bool,
+    /// The limit nearest to its end, as headers of the response to the caller's client; none where that is off.
+    pub limit_headers: Option<LimitHeaders>,
 }
+
+/// The names of the headers that show a limit to the caller's client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitHeaders {
+    /// Hits per window.
+    pub limit: String,
+    /// Hits that are left.
+    pub remaining: String,
+    /// Seconds until the limit is reset, as in `duration_until_reset` of its status.
+    pub reset: String,
+}
+
+const MICROS_PER_SECOND: Micros = 1_000_000;
 
 /// The header by which Envoy's fault filter, set to `header_delay`, delays a request: milliseconds. [lb-3]
 pub const DELAY_HEADER: &str = "x-envoy-fault-delay-request";
 
-/// The answer, as it goes over the wire.
+/// The answer to a request, as it goes over the wire.
 #[must_use]
-pub fn response(answer: Answer, extras: Extras) -> RateLimitResponse {
+pub fn response(request: &RateLimitRequest, answer: Answer, extras: &Extras) -> RateLimitResponse {
     let mut response = RateLimitResponse { overall_code: code(answer.denied).into(), ..RateLimitResponse::default() };
     if extras.dynamic_metadata {
         response.dynamic_metadata = Some(detail::metadata(&answer));
+    }
+    if extras.limit_metadata {
+        let fields = response.dynamic_metadata.get_or_insert_default();
+        fields.fields.extend(limit_metadata::fields(request, &answer.metadata));
+    }
+    if let Some(names) = &extras.limit_headers {
+        response.response_headers_to_add = limit_headers(names, &answer.statuses);
     }
     if extras.delay_header && answer.wait > 0 {
         response.request_headers_to_add.push(HeaderValue {
@@ -208,6 +232,22 @@ pub fn response(answer: Answer, extras: Extras) -> RateLimitResponse {
     }
     response.statuses = answer.statuses.into_iter().map(status).collect();
     response
+}
+
+/// The headers of one limit: of several that deny the last, else the one with the least remaining, of equals the first.
+fn limit_headers(names: &LimitHeaders, statuses: &[Status]) -> Vec<HeaderValue> {
+    let limited = || statuses.iter().filter_map(|status| Some((status, status.limit.as_ref()?)));
+    let denying = limited().filter(|(status, _)| status.over).last();
+    let Some((status, limit)) = denying.or_else(|| limited().min_by_key(|(status, _)| status.remaining)) else {
+        return Vec::new();
+    };
+    let reset = status.until_reset.unwrap_or(0).div_ceil(MICROS_PER_SECOND);
+    let header = |name: &String, value: String| HeaderValue { key: name.clone(), value, ..HeaderValue::default() };
+    vec![
+        header(&names.limit, limit.requests.to_string()),
+        header(&names.remaining, status.remaining.to_string()),
+        header(&names.reset, reset.to_string()),
+    ]
 }
 
 const fn code(over: bool) -> Code {
@@ -244,7 +284,7 @@ fn current_limit(told: Told) -> RateLimit {
 
 /// Rounded up: Envoy cuts fractions off, and a wait of 0.4 s must not become none.
 fn whole_seconds(us: Micros) -> Duration {
-    let seconds = us.div_ceil(1_000_000);
+    let seconds = us.div_ceil(MICROS_PER_SECOND);
     Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
 }
 
@@ -368,13 +408,14 @@ mod tests {
     fn delays_round_up_to_whole_milliseconds() {
         let extras = Extras { delay_header: true, ..Extras::default() };
         for (wait, expected) in [(0, None), (1, Some("1")), (1_000, Some("1")), (749_001, Some("750"))] {
-            let answer = Answer { denied: false, wait, statuses: smallvec::smallvec![] };
-            let header = response(answer.clone(), extras).request_headers_to_add.pop();
+            let answer = Answer { wait, ..Answer::default() };
+            let asked = RateLimitRequest::default();
+            let header = response(&asked, answer.clone(), &extras).request_headers_to_add.pop();
             assert_eq!(
                 header.map(|header| (header.key, header.value)),
                 expected.map(|ms| (DELAY_HEADER.into(), ms.into()))
             );
-            assert!(response(answer, Extras::default()).request_headers_to_add.is_empty(), "{wait} us");
+            assert!(response(&asked, answer, &Extras::default()).request_headers_to_add.is_empty(), "{wait} us");
         }
     }
 
@@ -382,7 +423,6 @@ mod tests {
     fn a_status_without_a_limit_is_only_a_code() {
         let answer = Answer {
             denied: true,
-            wait: 0,
             statuses: smallvec::smallvec![
                 Status::default(),
                 Status { remaining: Hits::MAX, ..Status::default() },
@@ -394,8 +434,9 @@ mod tests {
                     detail: None,
                 },
             ],
+            ..Answer::default()
         };
-        let response = response(answer, Extras::default());
+        let response = response(&RateLimitRequest::default(), answer, &Extras::default());
         assert_eq!(response.overall_code(), Code::OverLimit);
         let bare = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
         let unlimited = DescriptorStatus { limit_remaining: u32::MAX, ..bare.clone() };
@@ -407,5 +448,30 @@ mod tests {
             quota: None,
         };
         assert_eq!(response.statuses, [bare, unlimited, over]);
+    }
+
+    #[test]
+    fn headers_show_the_limit_that_denies_last_or_is_nearest_to_its_end() {
+        let names = LimitHeaders { limit: "l".into(), remaining: "r".into(), reset: "t".into() };
+        let status = |over, requests, remaining, until_reset| Status {
+            over,
+            limit: Some(Told { requests, unit: Some(Unit::Hour), name: None }),
+            remaining,
+            until_reset: Some(until_reset),
+            detail: None,
+        };
+        let shown = |statuses: &[Status]| {
+            let headers = limit_headers(&names, statuses);
+            headers.into_iter().map(|header| format!("{}={}", header.key, header.value)).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(
+            shown(&[status(false, 9, 5, 1), status(false, 2, 1, 1_000_001), status(false, 3, 1, 1)]),
+            "l=2 r=1 t=2"
+        );
+        assert_eq!(shown(&[status(true, 9, 0, 1), status(true, 2, 0, 1), status(false, 3, 0, 1)]), "l=2 r=0 t=1");
+        let bare = Status { over: true, ..Status::default() };
+        let unlimited = Status { remaining: Hits::MAX, ..Status::default() };
+        assert_eq!(shown(&[bare.clone(), unlimited.clone(), status(false, 9, 5, 0)]), "l=9 r=5 t=0");
+        assert_eq!(shown(&[bare, unlimited]), "");
     }
 }

@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn metadata_says_the_same() {
         let statuses = DETAILS.map(|detail| Status { detail, ..Status::default() }).into_iter().collect();
-        let metadata = metadata(&Answer { denied: false, wait: 749_999, statuses });
+        let metadata = metadata(&Answer { wait: 749_999, statuses, ..Answer::default() });
         let metadata = serde_json::to_value(&metadata).unwrap();
         let expected = json!({"weir": {"detail": [
             {"algorithm": "leaky_bucket", "fits_after_us": 250_001.0, "reset_after_us": 1_000_000.0, "wait_us": 749_999.0},

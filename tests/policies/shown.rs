@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use weir::cli::check::Strictness;
 use weir::cli::{check, explain};
-use weir::config::policy_file;
+use weir::config::policy_file::{self, Reading};
 
 use super::{data, directory, rule};
 
@@ -17,7 +18,7 @@ fn descriptor(text: &str) -> Vec<(String, String)> {
 /// The texts, with the directory's name taken out of them.
 pub(super) fn checked(dir: &Path) -> Result<String, String> {
     let mut out = Vec::new();
-    let told = check::run(dir, &mut out).map_err(|failed| failed.to_string());
+    let told = check::run(dir, Reading::default(), Strictness::Lenient, &mut out).map_err(|failed| failed.to_string());
     let clean = |text: String| text.replace(&format!("{}/", dir.display()), "");
     match told {
         Ok(()) => Ok(clean(String::from_utf8(out).unwrap())),
@@ -31,7 +32,7 @@ pub(super) fn checked(dir: &Path) -> Result<String, String> {
 fn explained(dir: &Path, domain: &str, descriptors: &[&str]) -> String {
     let descriptors: Vec<_> = descriptors.iter().map(|text| descriptor(text)).collect();
     let mut out = Vec::new();
-    explain::run(dir, domain, &descriptors, &mut out).unwrap();
+    explain::run(dir, Reading::default(), domain, &descriptors, &mut out).unwrap();
     String::from_utf8(out).unwrap().replace(&format!("{}/", dir.display()), "")
 }
 
@@ -381,7 +382,7 @@ fn a_writer_that_fails_is_told() {
             Ok(())
         }
     }
-    let failed = check::run(&quickstart(), &mut Full).unwrap_err();
+    let failed = check::run(&quickstart(), Reading::default(), Strictness::Lenient, &mut Full).unwrap_err();
     assert!(matches!(failed, check::Failed::Output(_)), "{failed}");
     assert_eq!(failed.to_string(), "cannot write: no space");
 }

@@ -2,8 +2,10 @@
 //!
 //! Not here: which keys there are (keys.rs) and what their values mean (reader.rs, limit.rs).
 
-use super::keys::{KINDS, Kind};
+use super::keys::{KINDS, Kind, REFERENCE_KEYS};
 use super::reader::{FileReader, Told};
+use super::scalar::{self, IsOdd, Plain};
+use super::warning::Code;
 use super::yaml::{NodeId, Value};
 use super::{NAME_BYTES_MAX, Position, nearest, shown};
 
@@ -53,6 +55,10 @@ impl FileReader<'_> {
                 continue;
             };
             let Some(index) = kind.position(key) else {
+                if kind.ignored.contains(&&**key) || self.is_compatible() && REFERENCE_KEYS.contains(&&**key) {
+                    self.warn(at, Code::IgnoredKey, format!("{key} means nothing in {}", kind.name));
+                    continue;
+                }
                 let message = unknown_key(key, kind, &mut fields.meant);
                 self.tell(at, message);
                 continue;
@@ -117,7 +123,16 @@ impl FileReader<'_> {
         Err(self.tell(self.value_position(at, id), message))
     }
 
-    /// A whole number of 32 bits in decimal digits, perhaps with `_` between them.
+    /// A flag that is there and is true or false.
+    pub(super) fn flag_given(&self, fields: &Fields, key: &str) -> Option<bool> {
+        match &self.document.node(fields.get(key)?.1).value {
+            Value::Scalar { text, plain: true } => scalar::boolean(text),
+            _ => None,
+        }
+    }
+
+    /// A whole number of 32 bits: in decimal digits, perhaps with `_` between them, or, in a compatible reading, as YAML
+    /// 1.1 has them.
     pub(super) fn number(&mut self, fields: &Fields, key: &str) -> Read<u32> {
         let Some((at, id)) = fields.get(key) else {
             return Ok(None);
@@ -125,6 +140,16 @@ impl FileReader<'_> {
         let document = self.document;
         let node = document.node(id);
         let reason = match &node.value {
+            Value::Scalar { text, plain: true } if self.is_compatible() => match compatible_number(text) {
+                Some((number, odd)) => {
+                    if odd == IsOdd::Yes {
+                        let at = self.value_position(at, id);
+                        self.warn(at, Code::OddNumber, format!("{key} {} is {number}", shown(text)));
+                    }
+                    return Ok(Some(number));
+                }
+                None => "",
+            },
             Value::Scalar { text, plain: true } => match whole_number(text) {
                 Ok(number) => return Ok(Some(number)),
                 Err(reason) => reason,
@@ -172,6 +197,14 @@ impl FileReader<'_> {
     }
 }
 
+/// A number as envoyproxy/ratelimit reads it: in any base that YAML 1.1 has.
+fn compatible_number(text: &str) -> Option<(u32, IsOdd)> {
+    match scalar::plain(text) {
+        Plain::Whole(number, odd) => Some((u32::try_from(number).ok()?, odd)),
+        _ => None,
+    }
+}
+
 /// Reads decimal digits, perhaps with `_` between them.
 ///
 /// # Errors
@@ -191,9 +224,6 @@ pub(super) fn whole_number(text: &str) -> Result<u32, &'static str> {
 
 /// Says what is wrong with a key that a kind of mapping does not have, and notes what it was meant to be.
 fn unknown_key(key: &str, kind: &Kind, meant: &mut Vec<&'static str>) -> String {
-    if kind.not_yet.contains(&key) {
-        return format!("{key} is not supported yet");
-    }
     let text = shown(key);
     let homes: Vec<_> = KINDS.iter().filter(|other| other.knows(key)).map(|other| other.name).collect();
     if !homes.is_empty() {

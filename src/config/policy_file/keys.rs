@@ -9,8 +9,8 @@ pub struct Kind {
     pub name: &'static str,
     /// The keys that it can have.
     pub keys: &'static [Key],
-    /// Keys that envoyproxy/ratelimit knows there and weir does not yet.
-    pub not_yet: &'static [&'static str],
+    /// Keys that are read and mean nothing, as to envoyproxy/ratelimit.
+    pub ignored: &'static [&'static str],
 }
 
 /// A key of a mapping.
@@ -42,9 +42,9 @@ impl Kind {
         self.keys.iter().map(|key| key.name)
     }
 
-    /// Whether the key is known here, supported or not.
+    /// Whether the key has a meaning here.
     pub(super) fn knows(&self, name: &str) -> bool {
-        self.position(name).is_some() || self.not_yet.contains(&name)
+        self.position(name).is_some()
     }
 }
 
@@ -56,13 +56,33 @@ const fn key_of(name: &'static str, algorithms: &'static [&'static str], reason:
     Key { name, only: Some(Only { algorithms, reason }) }
 }
 
+/// The keys of envoyproxy/ratelimit. It accepts each of them in every mapping, and uses it where it has a meaning.
+pub(super) const REFERENCE_KEYS: [&str; 16] = [
+    "domain",
+    "key",
+    "value",
+    "descriptors",
+    "rate_limit",
+    "unit",
+    "requests_per_unit",
+    "unlimited",
+    "shadow_mode",
+    "quota_mode",
+    "name",
+    "replaces",
+    "detailed_metric",
+    "value_to_metric",
+    "share_threshold",
+    "metadata",
+];
+
 /// Every kind of mapping, from the outermost to the innermost.
 pub const KINDS: [&Kind; 4] = [&FILE, &DESCRIPTOR, &LIMIT, &REPLACED];
 
 pub(super) const FILE: Kind = Kind {
     name: "a policy file",
     keys: &[key("domain"), key("charging"), key("on_error"), key("descriptors")],
-    not_yet: &[],
+    ignored: &["name"],
 };
 
 pub(super) const DESCRIPTOR: Kind = Kind {
@@ -73,11 +93,15 @@ pub(super) const DESCRIPTOR: Kind = Kind {
         key("rate_limit"),
         key("rate_limits"),
         key("shadow_mode"),
+        key("quota_mode"),
         key("on_error"),
         key("share_threshold"),
+        key("detailed_metric"),
+        key("value_to_metric"),
+        key("metadata"),
         key("descriptors"),
     ],
-    not_yet: &["quota_mode", "detailed_metric", "value_to_metric", "metadata"],
+    ignored: &[],
 };
 
 pub(super) const LIMIT: Kind = Kind {
@@ -108,7 +132,7 @@ pub(super) const LIMIT: Kind = Kind {
         key("name"),
         key("replaces"),
     ],
-    not_yet: &[],
+    ignored: &[],
 };
 
-pub(super) const REPLACED: Kind = Kind { name: "an entry of replaces", keys: &[key("name")], not_yet: &[] };
+pub(super) const REPLACED: Kind = Kind { name: "an entry of replaces", keys: &[key("name")], ignored: &[] };

@@ -9,8 +9,9 @@ use super::fields::{Fields, Read, instead};
 use super::keys::{LIMIT, REPLACED};
 use super::rate::{self, Period};
 use super::reader::{FileReader, Told};
+use super::warning::Code;
 use super::yaml::{NodeId, Value};
-use super::{NAME_BYTES_MAX, Position, REPLACES_MAX, nearest, shown};
+use super::{NAME_BYTES_MAX, Position, nearest, shown};
 use crate::config::settings::duration;
 use crate::engine::{Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Refill, Unit};
 
@@ -43,6 +44,7 @@ impl FileReader<'_> {
         if node.is_null() {
             return Err(self.tell(at, "an empty rate limit: give it unit and requests_per_unit, or leave it out"));
         }
+        let names_max = self.bounds().name_bytes;
         if let Value::Scalar { text, .. } = &node.value {
             let at = self.value_position(at, id);
             let limit = rate::parse(text).and_then(|(requests, period)| {
@@ -54,7 +56,7 @@ impl FileReader<'_> {
             };
         }
         let fields = self.fields(id, &LIMIT)?;
-        let name = self.text(&fields, "name", NAME_BYTES_MAX);
+        let name = self.text(&fields, "name", names_max);
         let replaces = self.replaces(&fields);
         let unlimited = self.flag(&fields, "unlimited");
         let limit = match unlimited {
@@ -73,10 +75,20 @@ impl FileReader<'_> {
         let mut result = Ok(());
         for key in LIMIT.names().filter(|key| !WITH_UNLIMITED.contains(key)) {
             if let Some(at) = fields.key_at(key) {
+                if key == "unit" && self.is_compatible() && !self.is_unit(fields) {
+                    self.warn(at, Code::IgnoredKey, "unit with unlimited: true means nothing");
+                    continue;
+                }
                 result = Err(self.tell(at, format!("{key} with unlimited: true, which has no limit to speak of")));
             }
         }
         result
+    }
+
+    /// Whether `unit` is one of the units.
+    fn is_unit(&self, fields: &Fields) -> bool {
+        let value = fields.get("unit").map(|(_, id)| &self.document.node(id).value);
+        matches!(value, Some(Value::Scalar { text, .. }) if Unit::from_name(text).is_some())
     }
 
     /// A limit that counts.
@@ -164,13 +176,13 @@ impl FileReader<'_> {
         if !fields.lacks("rate") {
             return Err(Told);
         }
-        let requests = match self.number(fields, "requests_per_unit") {
-            Ok(None) if fields.lacks("requests_per_unit") => {
-                Err(self.tell(fields.at, "a rate limit without requests_per_unit"))
+        let requests = match self.given(fields, "requests_per_unit") {
+            Some(_) => self.number(fields, "requests_per_unit").map(Option::unwrap_or_default),
+            None if fields.key_at("requests_per_unit").is_some() || fields.lacks("requests_per_unit") => {
+                self.warn(fields.at, Code::NoRequests, "no requests_per_unit, which is 0: everything is denied");
+                Ok(0)
             }
-            Ok(None) => Err(Told),
-            Ok(Some(requests)) => Ok(requests),
-            Err(told) => Err(told),
+            None => Err(Told),
         };
         let period = self.period(fields);
         Ok(Amount { requests: requests?, period: period?, requests_key: "requests_per_unit" })
@@ -296,8 +308,9 @@ impl FileReader<'_> {
         let Some(items) = self.list(fields, "replaces")? else {
             return Ok(Vec::new());
         };
-        if items.len() > REPLACES_MAX {
-            let message = format!("replaces has {} names: at most {REPLACES_MAX}", items.len());
+        let most = self.bounds().replaces;
+        if items.len() > most {
+            let message = format!("replaces has {} names: at most {most}", items.len());
             return Err(self.tell_value(fields, "replaces", message));
         }
         let mut names = Vec::new();
@@ -307,7 +320,7 @@ impl FileReader<'_> {
                 result = Err(Told);
                 continue;
             };
-            match self.text(&entry, "name", NAME_BYTES_MAX) {
+            match self.text(&entry, "name", self.bounds().name_bytes) {
                 Ok(Some(name)) => names.push((entry.at, name)),
                 Ok(None) if entry.lacks("name") || entry.get("name").is_some() => {
                     result = Err(self.tell(entry.at, "replaces without a name: write the name of another rate limit"));

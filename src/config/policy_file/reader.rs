@@ -11,10 +11,11 @@ use std::sync::Arc;
 use super::fields::{Fields, Read};
 use super::keys::{DESCRIPTOR, FILE};
 use super::limit::ReadLimit;
+use super::warning::{Code, WARNINGS_MAX, Warning, Warnings};
 use super::yaml::{Document, NodeId, Value};
 use super::{
-    DESCRIPTORS_MAX, DOMAIN_BYTES_MAX, DomainOutline, FILE_BYTES_MAX, KEY_BYTES_MAX, LEVELS_MAX, Loaded, Outline,
-    PROBLEMS_MAX, Place, Position, Problem, Problems, VALUE_BYTES_MAX, shown, too_large,
+    Bounds, DESCRIPTORS_MAX, DomainOutline, FILE_BYTES_MAX, Loaded, Outline, PROBLEMS_MAX, Place, Position, Problem,
+    Problems, Reading, shown, too_large,
 };
 use crate::engine::policy::{DomainSpec, LIMITS_PER_RULE_MAX, NodeSpec, RuleKind, RuleSpec};
 use crate::engine::{Mode, OnError, PolicySet, Role};
@@ -25,7 +26,9 @@ pub(super) struct Told;
 /// Reads files one after the other into one policy set.
 #[derive(Default)]
 pub(super) struct Reader {
+    reading: Reading,
     problems: Problems,
+    warnings: Warnings,
     specs: Vec<DomainSpec>,
     outlines: Vec<DomainOutline>,
     places: Vec<Place>,
@@ -36,6 +39,11 @@ pub(super) struct Reader {
 }
 
 impl Reader {
+    /// A reader that has read nothing yet.
+    pub(super) fn new(reading: Reading) -> Self {
+        Self { reading, ..Self::default() }
+    }
+
     /// Takes note of a file that cannot be read.
     pub(super) fn refused(&mut self, problem: Problem) {
         self.files += 1;
@@ -49,17 +57,23 @@ impl Reader {
             return;
         }
         self.files += 1;
-        let document = match Document::parse(text) {
+        let document = match Document::parse(text, self.reading.compatible) {
             Ok(document) => document,
             Err(fault) => {
                 self.problems.push(Problem { file, position: Some(fault.position), message: fault.message });
                 return;
             }
         };
-        let mut of_file = FileReader { file: &file, document: &document, all: self, problems: Vec::new() };
+        let notes = document.notes.clone();
+        let mut of_file =
+            FileReader { file: &file, document: &document, all: self, problems: Vec::new(), warnings: notes };
         of_file.root();
-        let mut problems = of_file.problems;
+        let FileReader { mut problems, mut warnings, .. } = of_file;
         problems.sort_by_key(|(at, _)| *at);
+        warnings.sort_by_key(|(at, ..)| *at);
+        for (position, code, message) in warnings {
+            self.warnings.push(Warning { file: file.clone(), position, message, code });
+        }
         for (at, message) in problems {
             self.problems.push(Problem { file: file.clone(), position: Some(at), message });
         }
@@ -70,8 +84,15 @@ impl Reader {
         if self.problems.count() > 0 {
             return Err(self.problems);
         }
-        match PolicySet::compile(self.specs) {
-            Ok(policies) => Ok(Loaded { policies, places: self.places, domains: self.outlines, files: self.files }),
+        let compile = if self.reading.merge_domains { PolicySet::compile_joined } else { PolicySet::compile };
+        match compile(self.specs) {
+            Ok(policies) => Ok(Loaded {
+                policies,
+                places: self.places,
+                domains: self.outlines,
+                files: self.files,
+                warnings: self.warnings,
+            }),
             // Everything that the engine refuses was looked for above; should something slip through, it is told
             // without a line rather than not at all.
             Err(error) => {
@@ -88,9 +109,27 @@ pub(super) struct FileReader<'r> {
     pub(super) document: &'r Document<'r>,
     all: &'r mut Reader,
     problems: Vec<(Position, String)>,
+    warnings: Vec<(Position, Code, String)>,
 }
 
 impl FileReader<'_> {
+    /// Whether the file is read as envoyproxy/ratelimit reads it.
+    pub(super) fn is_compatible(&self) -> bool {
+        self.all.reading.compatible
+    }
+
+    /// How much of each thing there may be.
+    pub(super) fn bounds(&self) -> &'static Bounds {
+        if self.is_compatible() { &Bounds::COMPATIBLE } else { &Bounds::OURS }
+    }
+
+    /// Notes what is probably a mistake.
+    pub(super) fn warn(&mut self, at: Position, code: Code, message: impl Into<String>) {
+        // What is past the bound is counted where the warnings of all files are kept.
+        let message = if self.warnings.len() < WARNINGS_MAX { message.into() } else { String::new() };
+        self.warnings.push((at, code, message));
+    }
+
     /// Notes a problem.
     pub(super) fn tell(&mut self, at: Position, message: impl Into<String>) -> Told {
         if self.problems.len() < PROBLEMS_MAX {
@@ -126,16 +165,43 @@ impl FileReader<'_> {
         };
         let on_error = self.on_error(&fields).unwrap_or_default();
         let (specs, outlines) = self.descriptors(&fields, 1);
-        if let Ok((at, name)) = domain {
+        let Ok((at, name)) = domain else {
+            return;
+        };
+        if let Some(&first) = self.all.domains.get(&name) {
+            self.join(first, &fields, &outlines);
+            self.all.outlines[first].descriptors.extend(outlines);
+        } else {
             let place = self.place(at);
             self.all.domains.insert(name.clone(), self.all.outlines.len());
-            self.all.specs.push(DomainSpec { name: name.clone(), mode, on_error, descriptors: specs });
-            self.all.outlines.push(DomainOutline { name, place, descriptors: outlines });
+            self.all.outlines.push(DomainOutline { name: name.clone(), place, descriptors: outlines });
+        }
+        self.all.specs.push(DomainSpec { name, mode, on_error, descriptors: specs });
+    }
+
+    /// Tells what a further file of a domain contradicts.
+    fn join(&mut self, first: usize, fields: &Fields, outlines: &[Outline]) {
+        for key in ["charging", "on_error"] {
+            if let Some(at) = self.given(fields, key) {
+                let place = self.all.outlines[first].place.clone();
+                self.tell(at, format!("{key} belongs in the first file of the domain, which is at {place}"));
+            }
+        }
+        let known: HashMap<_, _> = self.all.outlines[first]
+            .descriptors
+            .iter()
+            .map(|outline| ((outline.key.clone(), outline.value.clone()), outline.place()))
+            .collect();
+        for outline in outlines {
+            if let Some(place) = known.get(&(outline.key.clone(), outline.value.clone())) {
+                let what = twin(&outline.key, outline.value.as_deref());
+                self.tell(outline.position, format!("{what} is here twice, first at {place}"));
+            }
         }
     }
 
     fn domain(&mut self, fields: &Fields) -> Result<(Position, String), Told> {
-        let Some(name) = self.text(fields, "domain", DOMAIN_BYTES_MAX)? else {
+        let Some(name) = self.text(fields, "domain", self.bounds().domain_bytes)? else {
             let missing = fields.lacks("domain");
             return Err(match fields.get("domain") {
                 Some((at, _)) => self.tell(at, "domain is empty: give it the name that requests use"),
@@ -144,7 +210,7 @@ impl FileReader<'_> {
             });
         };
         let at = fields.get("domain").map_or(fields.at, |(key, node)| self.value_position(key, node));
-        if let Some(&first) = self.all.domains.get(&name) {
+        if let Some(&first) = self.all.domains.get(&name).filter(|_| !self.all.reading.merge_domains) {
             let first = &self.all.outlines[first].place;
             let message = format!("domain {} is defined already, at {first}", shown(&name));
             return Err(self.tell(at, message));
@@ -159,8 +225,9 @@ impl FileReader<'_> {
         let Ok(Some(items)) = self.list(fields, "descriptors") else {
             return (specs, outlines);
         };
-        if level > LEVELS_MAX {
-            let message = format!("more than {LEVELS_MAX} levels of descriptors: no request has so many entries");
+        let levels_max = self.bounds().levels;
+        if level > levels_max {
+            let message = format!("more than {levels_max} levels of descriptors: no request has so many entries");
             self.tell_value(fields, "descriptors", message);
             return (specs, outlines);
         }
@@ -177,12 +244,9 @@ impl FileReader<'_> {
             let Ok((spec, outline)) = self.descriptor(item, level) else {
                 continue;
             };
-            let twin = first_places.insert((spec.key.clone(), spec.value.clone()), outline.position);
-            if let Some(first) = twin {
-                let what = match &spec.value {
-                    Some(value) => format!("key {} with value {}", shown(&spec.key), shown(value)),
-                    None => format!("key {} without a value", shown(&spec.key)),
-                };
+            let known = first_places.insert((spec.key.clone(), spec.value.clone()), outline.position);
+            if let Some(first) = known {
+                let what = twin(&spec.key, spec.value.as_deref());
                 let message = format!("{what} is here twice, first at line {}", first.line);
                 self.tell(outline.position, message);
             }
@@ -194,7 +258,7 @@ impl FileReader<'_> {
 
     fn descriptor(&mut self, id: NodeId, level: usize) -> Result<(NodeSpec, Outline), Told> {
         let fields = self.fields(id, &DESCRIPTOR)?;
-        let key = match self.text(&fields, "key", KEY_BYTES_MAX) {
+        let key = match self.text(&fields, "key", self.bounds().key_bytes) {
             Ok(Some(key)) => Ok(key),
             Ok(None) => Err(match fields.get("key") {
                 Some((at, _)) => self.tell(at, "key is empty"),
@@ -203,9 +267,13 @@ impl FileReader<'_> {
             }),
             Err(told) => Err(told),
         };
-        let value = self.text(&fields, "value", VALUE_BYTES_MAX);
+        let value = self.text(&fields, "value", self.bounds().value_bytes);
         let share_threshold = self.flag(&fields, "share_threshold");
         let shadow_mode = self.flag(&fields, "shadow_mode");
+        let quota_mode = self.flag(&fields, "quota_mode");
+        let detailed_metric = self.flag(&fields, "detailed_metric");
+        let value_to_metric = self.flag(&fields, "value_to_metric");
+        let metadata = self.metadata(&fields);
         let on_error = self.on_error(&fields);
         if let (Ok(value), Ok(true)) = (&value, &share_threshold)
             && !value.as_deref().is_some_and(|value| value.contains('*'))
@@ -217,6 +285,7 @@ impl FileReader<'_> {
         let place = self.place(fields.at);
         let rule = self.rule(&fields);
         self.check_on_error(&fields, &rule);
+        self.check_effect(&fields, &rule);
         let rule_id = match &rule {
             Ok(Some(_)) => {
                 // At most as many as descriptors, so the number fits.
@@ -229,7 +298,9 @@ impl FileReader<'_> {
         let (specs, outlines) = self.descriptors(&fields, level + 1);
 
         let (key, value, share_threshold) = (key?, value?, share_threshold?);
-        let role = if matches!(shadow_mode, Ok(true)) { Role::Shadow } else { Role::Enforced };
+        let is_quota = quota_mode.unwrap_or(false);
+        let role = Role::of(shadow_mode.unwrap_or(false), is_quota);
+        let (detailed_metric, value_to_metric) = (detailed_metric.unwrap_or(false), value_to_metric.unwrap_or(false));
         // A wrong rule is told and left out; the descriptor stays, so that a twin of it is told in the same run.
         let rule = rule.unwrap_or_default();
         let outline = Outline {
@@ -237,12 +308,14 @@ impl FileReader<'_> {
             value: value.as_deref().map(Into::into),
             share_threshold,
             position: fields.at,
+            file: self.file.clone(),
             rule: rule_id,
             descriptors: outlines,
         };
         let on_error = on_error.unwrap_or_default();
-        let rule = rule.map(|(kind, replaces)| RuleSpec { role, replaces, on_error, ..RuleSpec::of(kind) });
-        let spec = NodeSpec { key, value, share_threshold, rule, descriptors: specs, ..NodeSpec::default() };
+        let metadata = metadata.unwrap_or_default();
+        let rule = rule.map(|(kind, replaces)| RuleSpec { kind, role, is_quota, replaces, on_error, metadata });
+        let spec = NodeSpec { key, value, share_threshold, detailed_metric, value_to_metric, rule, descriptors: specs };
         Ok((spec, outline))
     }
 
@@ -267,9 +340,31 @@ impl FileReader<'_> {
         }
     }
 
+    /// Notes the keys that are for a rate limit where none is beside them.
+    fn check_effect(&mut self, fields: &Fields, rule: &Read<(RuleKind, Vec<String>)>) {
+        let Ok(None) = rule else {
+            return;
+        };
+        if !fields.lacks("rate_limits") || !(fields.key_at("rate_limit").is_some() || fields.lacks("rate_limit")) {
+            return;
+        }
+        for key in ["shadow_mode", "quota_mode", "detailed_metric", "metadata"] {
+            if let Some(at) = self.given(fields, key)
+                && !matches!(self.flag_given(fields, key), Some(false))
+            {
+                self.warn(at, Code::NoEffect, format!("{key} changes nothing without a rate limit beside it"));
+            }
+        }
+    }
+
     /// What `rate_limit` or `rate_limits` says.
     fn rule(&mut self, fields: &Fields) -> Read<(RuleKind, Vec<String>)> {
-        match (fields.get("rate_limit"), fields.get("rate_limits")) {
+        let mut one = fields.get("rate_limit");
+        if let Some((at, _)) = one.filter(|(_, id)| self.document.node(*id).is_null()) {
+            self.warn(at, Code::EmptyRateLimit, "rate_limit is empty: nothing is limited here");
+            one = None;
+        }
+        match (one, fields.get("rate_limits")) {
             (None, None) => Ok(None),
             (Some((one, _)), Some((many, _))) => {
                 let at = one.max(many);
@@ -365,5 +460,13 @@ impl FileReader<'_> {
             }
         }
         result
+    }
+}
+
+/// A descriptor that has a twin, for messages.
+fn twin(key: &str, value: Option<&str>) -> String {
+    match value {
+        Some(value) => format!("key {} with value {}", shown(key), shown(value)),
+        None => format!("key {} without a value", shown(key)),
     }
 }

@@ -1,20 +1,23 @@
 //! YAML as a small tree that knows where everything stands.
 //!
 //! Aliases and merge keys (`<<`) are followed, as envoyproxy/ratelimit follows them; what they expand to counts
-//! against the same bounds as text written out. Tags other than `!!str`, and a second document, are refused. Not
-//! here: what the keys mean (reader.rs).
+//! against the same bounds as text written out. Tags other than `!!str`, and a second document, are refused, except in
+//! a compatible reading. Not here: what the keys mean (reader.rs).
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Tag};
 
+use super::warning::Code;
 use super::{Position, shown};
 
 /// The most values in one file, keys and what aliases expand to included: some 300,000 rules.
 pub const NODES_MAX: u32 = 4_000_000;
 /// How deep lists and mappings may nest: room for the deepest policy, and then some.
 pub const DEPTH_MAX: usize = 64;
+/// The same in a compatible reading: room for its levels of descriptors.
+const DEPTH_COMPATIBLE_MAX: usize = 192;
 
 /// Why a text is no tree; the reading ends there.
 #[derive(Debug)]
@@ -42,7 +45,7 @@ pub(super) enum Value<'a> {
         plain: bool,
     },
     List(Vec<NodeId>),
-    /// Keys are scalars; whether one is there twice is not checked.
+    /// Keys are scalars; whether one is there twice is checked in a compatible reading only.
     Mapping(Vec<(NodeId, NodeId)>),
 }
 
@@ -73,22 +76,32 @@ pub(super) struct Document<'a> {
     nodes: Vec<Node<'a>>,
     /// None where the text is empty but for comments.
     pub(super) root: Option<NodeId>,
+    /// What is probably a mistake.
+    pub(super) notes: Vec<(Position, Code, String)>,
 }
 
 impl<'a> Document<'a> {
-    /// Reads a text, which may start with a byte order mark.
-    pub(super) fn parse(text: &'a str) -> Result<Self, Fault> {
+    /// Reads a text, which may start with a byte order mark. A compatible reading ends with the first document.
+    pub(super) fn parse(text: &'a str, is_compatible: bool) -> Result<Self, Fault> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let mut builder = Builder::default();
+        let mut builder = Builder { is_compatible, ..Builder::default() };
         let mut parser = Parser::new_from_str(text);
         while let Some(event) = parser.next_event() {
+            if is_compatible && builder.is_complete {
+                if !matches!(event, Ok((Event::StreamEnd, _))) {
+                    let at = event.map_or_else(|error| position(error.marker()), |(_, span)| position(&span.start));
+                    let message = "what follows the first document is not read: a file holds one domain";
+                    builder.notes.push((at, Code::SecondDocument, message.to_owned()));
+                }
+                break;
+            }
             let (event, span) = event.map_err(|error| Fault {
                 position: position(error.marker()),
                 message: format!("not valid YAML: {}", error.info()),
             })?;
             builder.event(event, position(&span.start))?;
         }
-        Ok(Self { nodes: builder.nodes, root: builder.root })
+        Ok(Self { nodes: builder.nodes, root: builder.root, notes: builder.notes })
     }
 
     pub(super) fn node(&self, id: NodeId) -> &Node<'a> {
@@ -125,6 +138,10 @@ struct Open {
 
 #[derive(Default)]
 struct Builder<'a> {
+    is_compatible: bool,
+    /// The first document has ended.
+    is_complete: bool,
+    notes: Vec<(Position, Code, String)>,
     nodes: Vec<Node<'a>>,
     root: Option<NodeId>,
     documents: u32,
@@ -137,7 +154,11 @@ struct Builder<'a> {
 impl<'a> Builder<'a> {
     fn event(&mut self, event: Event<'a>, at: Position) -> Result<(), Fault> {
         match event {
-            Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => Ok(()),
+            Event::Nothing | Event::StreamStart | Event::StreamEnd => Ok(()),
+            Event::DocumentEnd => {
+                self.is_complete = true;
+                Ok(())
+            }
             Event::DocumentStart(_) => {
                 self.documents += 1;
                 if self.documents > 1 {
@@ -146,7 +167,7 @@ impl<'a> Builder<'a> {
                 Ok(())
             }
             Event::Scalar(text, style, anchor, tag) => {
-                let plain = style == ScalarStyle::Plain && !is_text(tag.as_deref(), at)?;
+                let plain = is_plain(style, tag.as_deref(), self.is_compatible, at)?;
                 let subtree = self.add(Node { position: at, value: Value::Scalar { text, plain } }, 1, 0)?;
                 self.anchor(anchor, subtree);
                 self.place(subtree, at)
@@ -165,10 +186,10 @@ impl<'a> Builder<'a> {
     }
 
     fn start(&mut self, is_mapping: bool, anchor: usize, tag: Option<&Tag>, at: Position) -> Result<(), Fault> {
-        if tag.is_some() {
+        if tag.is_some() && !self.is_compatible {
             return Err(tagged(at));
         }
-        check_depth(self.open.len() + 1, at)?;
+        self.check_depth(self.open.len() + 1, at)?;
         self.open.push(Open { position: at, is_mapping, anchor, items: Vec::new(), size: 1, height: 1 });
         Ok(())
     }
@@ -180,7 +201,7 @@ impl<'a> Builder<'a> {
         let at = closed.position;
         let value = if closed.is_mapping {
             let entries = closed.items.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
-            Value::Mapping(self.merged(entries)?)
+            Value::Mapping(if self.is_compatible { self.flattened(entries)? } else { self.merged(entries)? })
         } else {
             Value::List(closed.items)
         };
@@ -203,13 +224,9 @@ impl<'a> Builder<'a> {
             known.extend(self.scalar(key).map(|(text, _)| text.to_owned()));
         }
         for (key, value) in merges {
-            let sources = match &self.nodes[value.0 as usize].value {
-                Value::List(sources) => sources.clone(),
-                _ => vec![value],
-            };
-            for source in sources {
+            for source in self.merge_sources(value) {
                 let Value::Mapping(more) = &self.nodes[source.0 as usize].value else {
-                    return Err(fault(self.nodes[key.0 as usize].position, "\"<<\" takes a mapping or a list of them"));
+                    return Err(not_to_merge(self.nodes[key.0 as usize].position));
                 };
                 for &(key, value) in more {
                     if self.scalar(key).is_some_and(|(text, _)| known.insert(text.to_owned())) {
@@ -219,6 +236,79 @@ impl<'a> Builder<'a> {
             }
         }
         Ok(entries)
+    }
+
+    /// The entries in the order in which envoyproxy/ratelimit sets its fields: those of a `<<` where it stands, and of a
+    /// key that is there several times the last value.
+    fn flattened(&mut self, entries: Vec<(NodeId, NodeId)>) -> Result<Vec<(NodeId, NodeId)>, Fault> {
+        let mut flat: Vec<(NodeId, NodeId)> = Vec::with_capacity(entries.len());
+        let mut places: HashMap<String, usize> = HashMap::new();
+        let mut written = HashSet::new();
+        for (key, value) in entries {
+            if !matches!(self.scalar(key), Some(("<<", true))) {
+                self.set(&mut flat, &mut places, (key, value))?;
+                let name = self.scalar(key).map_or_else(String::new, |(text, _)| text.to_owned());
+                let name_shown = shown(&name);
+                if !written.insert(name) {
+                    let at = self.nodes[key.0 as usize].position;
+                    self.notes.push((at, Code::KeyTwice, format!("{name_shown} is here twice: later values win")));
+                }
+                continue;
+            }
+            // Of several mappings the first one wins.
+            for source in self.merge_sources(value).into_iter().rev() {
+                let Value::Mapping(more) = &self.nodes[source.0 as usize].value else {
+                    return Err(not_to_merge(self.nodes[key.0 as usize].position));
+                };
+                for entry in more.clone() {
+                    self.set(&mut flat, &mut places, entry)?;
+                }
+            }
+        }
+        Ok(flat)
+    }
+
+    /// Sets one entry.
+    fn set(
+        &mut self,
+        flat: &mut Vec<(NodeId, NodeId)>,
+        places: &mut HashMap<String, usize>,
+        (key, value): (NodeId, NodeId),
+    ) -> Result<(), Fault> {
+        let Some((name, _)) = self.scalar(key) else {
+            return Ok(());
+        };
+        let name = name.to_owned();
+        let Some(&at) = places.get(&name) else {
+            places.insert(name, flat.len());
+            flat.push((key, value));
+            return Ok(());
+        };
+        let (_, before) = flat[at];
+        let mut last = value;
+        // There a rate limit is one object, whose fields are set by every mapping that is given for it.
+        if name == "rate_limit"
+            && let (Value::Mapping(first), Value::Mapping(second)) =
+                (&self.nodes[before.0 as usize].value, &self.nodes[value.0 as usize].value)
+        {
+            let both = [first.as_slice(), second.as_slice()].concat();
+            let position = self.nodes[value.0 as usize].position;
+            let (mut joined, mut known) = (Vec::new(), HashMap::new());
+            for entry in both {
+                self.set(&mut joined, &mut known, entry)?;
+            }
+            last = self.add(Node { position, value: Value::Mapping(joined) }, 1, 0)?.node;
+        }
+        flat[at] = (key, last);
+        Ok(())
+    }
+
+    /// The mappings that a `<<` names.
+    fn merge_sources(&self, value: NodeId) -> Vec<NodeId> {
+        match &self.nodes[value.0 as usize].value {
+            Value::List(sources) => sources.clone(),
+            _ => vec![value],
+        }
     }
 
     fn scalar(&self, id: NodeId) -> Option<(&str, bool)> {
@@ -253,7 +343,7 @@ impl<'a> Builder<'a> {
 
     /// Puts a complete node where the text has it.
     fn place(&mut self, subtree: Subtree, at: Position) -> Result<(), Fault> {
-        check_depth(self.open.len() + subtree.height, at)?;
+        self.check_depth(self.open.len() + subtree.height, at)?;
         let Some(parent) = self.open.last_mut() else {
             self.root = Some(subtree.node);
             return Ok(());
@@ -267,22 +357,32 @@ impl<'a> Builder<'a> {
         parent.height = parent.height.max(subtree.height + 1);
         Ok(())
     }
+
+    fn check_depth(&self, depth: usize, at: Position) -> Result<(), Fault> {
+        let most = if self.is_compatible { DEPTH_COMPATIBLE_MAX } else { DEPTH_MAX };
+        if depth > most {
+            return Err(fault(at, format!("nested deeper than {most} lists and mappings")));
+        }
+        Ok(())
+    }
 }
 
-fn check_depth(depth: usize, at: Position) -> Result<(), Fault> {
-    if depth > DEPTH_MAX {
-        return Err(fault(at, format!("nested deeper than {DEPTH_MAX} lists and mappings")));
+/// Whether a scalar is read as what it looks like: a number, a boolean, nothing or text. Else it is text.
+fn is_plain(style: ScalarStyle, tag: Option<&Tag>, is_compatible: bool, at: Position) -> Result<bool, Fault> {
+    let Some(tag) = tag else {
+        return Ok(style == ScalarStyle::Plain);
+    };
+    match tag.suffix.as_str() {
+        "str" if tag.is_yaml_core_schema() => Ok(false),
+        _ if !is_compatible => Err(tagged(at)),
+        "binary" if tag.is_yaml_core_schema() => Err(fault(at, "!!binary: write the text")),
+        // A tag of its own makes it text.
+        suffix => Ok(tag.is_yaml_core_schema() && matches!(suffix, "int" | "float" | "bool" | "null")),
     }
-    Ok(())
 }
 
-/// Whether a scalar is tagged as text.
-fn is_text(tag: Option<&Tag>, at: Position) -> Result<bool, Fault> {
-    match tag {
-        None => Ok(false),
-        Some(tag) if tag.is_yaml_core_schema() && tag.suffix == "str" => Ok(true),
-        Some(_) => Err(tagged(at)),
-    }
+fn not_to_merge(at: Position) -> Fault {
+    fault(at, "\"<<\" takes a mapping or a list of them")
 }
 
 fn tagged(at: Position) -> Fault {

@@ -81,6 +81,20 @@ pub const SETTINGS: &[Setting] = &[
         about: "the directory of YAML policy files, watched for changes",
     },
     Setting {
+        name: "policies.compatible",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "policy files are read as envoyproxy/ratelimit reads them, with a warning where weir would refuse",
+    },
+    Setting {
+        name: "policies.merge_domains",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "files that name the same domain are joined; off, the second one is an error",
+    },
+    Setting {
         name: "store",
         kind: Kind::Choice(STORES),
         default: Preset::Is("memory"),
@@ -102,6 +116,20 @@ pub const SETTINGS: &[Setting] = &[
         about: "what becomes of a request whose store does not answer, unless its rule or domain says",
     },
     Setting {
+        name: "shadow_mode",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "no limit denies: statuses and metrics show what would be denied, and every request passes",
+    },
+    Setting {
+        name: "quota_mode",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "every limit that denies is a quota: a request is denied when all of its limits are over",
+    },
+    Setting {
         name: "response.dynamic_metadata",
         kind: Kind::Choice(SWITCH),
         default: Preset::Is("off"),
@@ -114,6 +142,41 @@ pub const SETTINGS: &[Setting] = &[
         default: Preset::Is("off"),
         flag: None,
         about: "leaky_bucket's wait as the request header by which Envoy's fault filter delays",
+    },
+    Setting {
+        name: "response.limit_metadata",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "the request and the metadata of the limits that it passed, in the response's dynamic metadata",
+    },
+    Setting {
+        name: "response.limit_headers",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "three headers for the client: the limit nearest to its end, what is left of it, when it is reset",
+    },
+    Setting {
+        name: "response.limit_header",
+        kind: Kind::HeaderName,
+        default: Preset::Is("RateLimit-Limit"),
+        flag: None,
+        about: "the name of the header with the requests per unit",
+    },
+    Setting {
+        name: "response.remaining_header",
+        kind: Kind::HeaderName,
+        default: Preset::Is("RateLimit-Remaining"),
+        flag: None,
+        about: "the name of the header with what is left",
+    },
+    Setting {
+        name: "response.reset_header",
+        kind: Kind::HeaderName,
+        default: Preset::Is("RateLimit-Reset"),
+        flag: None,
+        about: "the name of the header with the seconds until the limit is reset",
     },
     Setting {
         name: "near_limit_percent",
@@ -534,6 +597,8 @@ pub enum Kind {
         /// The longest allowed value.
         bytes_max: usize,
     },
+    /// The name of an HTTP header.
+    HeaderName,
     /// One of these words.
     Choice(&'static [&'static str]),
     /// A whole number in `unit`.
@@ -615,6 +680,7 @@ impl Setting {
             Kind::Directory | Kind::File => "a path".to_owned(),
             Kind::ServerName => "a DNS name or an IP".to_owned(),
             Kind::Name { bytes_max } => format!("at most {bytes_max} printable ASCII bytes, no blanks"),
+            Kind::HeaderName => "the name of an HTTP header".to_owned(),
             Kind::Choice(words) => alternatives(words),
             Kind::Integer { min, max, unit } => format!("{min} to {max} {unit}"),
             Kind::Duration { min, max } => {

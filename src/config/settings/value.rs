@@ -13,7 +13,7 @@ use serde::{Serialize, Serializer};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tracing_subscriber::EnvFilter;
 
-use super::table::{Kind, VALUE_BYTES_MAX, alternatives};
+use super::table::{Kind, NAME_BYTES_MAX, VALUE_BYTES_MAX, alternatives};
 
 /// What stands in every output where a secret would.
 pub const HIDDEN: &str = "***";
@@ -264,6 +264,7 @@ impl Kind {
             Self::Secret | Self::File if text.is_empty() => Err("empty: leave it out instead".to_owned()),
             Self::Directory | Self::File | Self::Secret => Ok(()),
             Self::Name { bytes_max } => name(text, bytes_max),
+            Self::HeaderName => header_name(text),
             Self::ServerName => match ServerName::try_from(text) {
                 Ok(_) => Ok(()),
                 Err(_) => Err("neither a DNS name nor an IP".to_owned()),
@@ -407,6 +408,14 @@ pub(super) fn integer<T: FromStr>(text: &str) -> Result<T, String> {
         return Err("not a whole number".to_owned());
     }
     text.parse().map_err(|_| "is too large".to_owned())
+}
+
+fn header_name(text: &str) -> Result<(), String> {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if text.is_empty() || text.len() > NAME_BYTES_MAX || !text.bytes().all(is_allowed) {
+        return Err(format!("no name of a header: 1 to {NAME_BYTES_MAX} letters, digits and dashes"));
+    }
+    Ok(())
 }
 
 fn name(text: &str, bytes_max: usize) -> Result<(), String> {

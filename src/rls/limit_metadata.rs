@@ -1,0 +1,82 @@
+//! What was asked and which metadata the limits have that it passed, as the dynamic metadata of a response.
+//!
+//! The fields are those of envoyproxy/ratelimit, so that filters behind it go on working. Not here: what weir itself has
+//! to tell (detail.rs).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use pbjson_types::value::Kind;
+use pbjson_types::{ListValue, Struct, Value};
+
+use super::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
+use crate::limiter::metadata::{self, Fields};
+
+/// The fields for a request that passed limits with this metadata, in the order of its descriptors. Of a field that
+/// several limits have, the first is kept; mappings are merged.
+pub(super) fn fields(request: &RateLimitRequest, passed: &[Arc<Fields>]) -> HashMap<String, Value> {
+    let mut fields = HashMap::new();
+    fields.insert("domain".to_owned(), text(&request.domain));
+    fields.insert("descriptors".to_owned(), list(request.descriptors.iter().map(descriptor)));
+    if request.hits_addend > 0 {
+        fields.insert("hitsAddend".to_owned(), Kind::NumberValue(request.hits_addend.into()).into());
+    }
+    if let Some((first, rest)) = passed.split_first() {
+        let merged = match rest {
+            [] => mapping(first),
+            _ => {
+                let mut merged = Fields::clone(first);
+                rest.iter().for_each(|more| metadata::merge(&mut merged, more));
+                mapping(&merged)
+            }
+        };
+        fields.insert("metadata".to_owned(), merged);
+    }
+    fields
+}
+
+fn descriptor(descriptor: &RateLimitDescriptor) -> Value {
+    let mut fields = HashMap::new();
+    let entries = descriptor.entries.iter().map(|entry| text(&format!("{}={}", entry.key, entry.value)));
+    fields.insert("entries".to_owned(), list(entries));
+    if let Some(limit) = &descriptor.limit {
+        let unit = RateLimitUnit::try_from(limit.unit).map_or("UNKNOWN", |unit| unit.as_str_name());
+        // Protobuf's text form, in which a field of 0 is left out.
+        let limit = match limit.requests_per_unit {
+            0 => format!("unit:{unit}"),
+            requests => format!("requests_per_unit:{requests}  unit:{unit}"),
+        };
+        fields.insert("limit".to_owned(), text(&limit));
+    }
+    if let Some(hits) = &descriptor.hits_addend {
+        // Bounded to 32 bits before, which a double holds.
+        let hits = u32::try_from(hits.value).unwrap_or(u32::MAX);
+        fields.insert("hitsAddend".to_owned(), Kind::NumberValue(hits.into()).into());
+    }
+    Kind::StructValue(Struct { fields }).into()
+}
+
+fn mapping(fields: &Fields) -> Value {
+    let fields = fields.iter().map(|(name, value)| (String::from(&**name), value_of(value))).collect();
+    Kind::StructValue(Struct { fields }).into()
+}
+
+fn value_of(value: &metadata::Value) -> Value {
+    match value {
+        metadata::Value::Null => Kind::NullValue(0).into(),
+        metadata::Value::Bool(truth) => Kind::BoolValue(*truth).into(),
+        // What is no number was refused when the policy was read.
+        metadata::Value::Number(number) => Kind::NumberValue(number.parse().unwrap_or_default()).into(),
+        metadata::Value::Text(value) => text(value),
+        metadata::Value::List(values) => list(values.iter().map(value_of)),
+        metadata::Value::Map(fields) => mapping(fields),
+    }
+}
+
+fn list(values: impl Iterator<Item = Value>) -> Value {
+    Kind::ListValue(ListValue { values: values.collect() }).into()
+}
+
+fn text(text: &str) -> Value {
+    Kind::StringValue(text.to_owned()).into()
+}

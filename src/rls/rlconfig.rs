@@ -1,0 +1,42 @@
+//! The policies in force as envoyproxy/ratelimit prints them on `/rlconfig`.
+//!
+//! Not here: serving the page.
+
+use std::fmt::Write as _;
+
+use crate::engine::{Limit, PolicySet, Role, Rule};
+
+/// One line for each limit, in the order of the rules; a rule without limits has one line too.
+///
+/// ```text
+/// shop.tenant.path_/pay: unit=MINUTE requests_per_unit=2, shadow_mode: false, quota_mode: false
+/// ```
+#[must_use]
+pub fn render(policies: &PolicySet) -> String {
+    let mut text = String::new();
+    for rule in policies.rules() {
+        if rule.limits.is_empty() {
+            add_line(&mut text, rule, None);
+        }
+        rule.limits.iter().for_each(|limit| add_line(&mut text, rule, Some(limit)));
+    }
+    text
+}
+
+fn add_line(text: &mut String, rule: &Rule, limit: Option<&Limit>) {
+    text.push_str(&rule.domain);
+    for level in &rule.levels {
+        text.push('.');
+        text.push_str(&level.key);
+        if let Some(value) = &level.value {
+            text.push('_');
+            text.push_str(value);
+        }
+    }
+    let unit = limit.and_then(|limit| limit.window().unit());
+    let unit = unit.map_or_else(|| "UNKNOWN".to_owned(), |unit| unit.name().to_ascii_uppercase());
+    let requests = limit.map_or(0, Limit::requests);
+    let (shadow, quota) = (rule.role == Role::Shadow, rule.is_quota);
+    // Writing to a text cannot fail.
+    let _ = writeln!(text, ": unit={unit} requests_per_unit={requests}, shadow_mode: {shadow}, quota_mode: {quota}");
+}
