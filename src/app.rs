@@ -2,6 +2,8 @@
 //!
 //! Not here: what any part does by itself, and the end of the process (main).
 
+mod certificates;
+mod listeners;
 mod policies;
 mod ready;
 mod redis;
@@ -10,19 +12,19 @@ mod screen;
 mod stores;
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio::time::Instant;
 
+pub use self::listeners::{Addresses, Listeners};
 pub use crate::lifecycle::{Death, Shutdown, Stop, shutdown};
 
+use self::certificates::Certificates;
 use self::policies::Reload;
 use self::stores::{Opened, Stores};
 use crate::config::policy_file::Reading;
-use crate::config::settings::{self, LogFormat, Settings};
+use crate::config::settings::{self, Endpoint, LogFormat, Settings};
 use crate::grpc::health::Health;
 use crate::http::{Report, Site};
 use crate::lifecycle::{Done, Phase, Phases, Supervisor};
@@ -32,6 +34,7 @@ use crate::rls::convert::{Bounds, Extras, LimitHeaders};
 use crate::store::Store;
 use crate::telemetry::logging::{self, Format, InitError};
 use crate::telemetry::metrics::Metrics;
+use crate::tls::files::FileError;
 use crate::{grpc, http};
 
 /// What HTTP gets to finish what is on its way, where gRPC has used up the grace.
@@ -48,13 +51,16 @@ pub enum AppError {
         /// Which one.
         listener: &'static str,
         /// The address from the settings.
-        address: SocketAddr,
+        address: Endpoint,
         /// What the system says.
         reason: io::Error,
     },
     /// The policies cannot be put in force. Each problem is a text of its own.
     #[error("{}", .0.join("\n"))]
     Policies(Vec<String>),
+    /// A file of the gRPC listener's TLS cannot be used.
+    #[error("{0}")]
+    Tls(#[from] FileError),
     /// The address of Redis cannot be used.
     #[error("{0}")]
     Redis(#[from] crate::store::redis::EndpointError),
@@ -98,6 +104,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> Result<(), AppError>
 /// # Errors
 /// When the policies are wrong at the start, or when a part dies.
 pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown) -> Result<(), AppError> {
+    let tls = certificates::open(&settings.listen).await?;
     let metrics = Arc::new(Metrics::new(settings.near_limit_percent)?);
     let stores = Stores::new(&settings, &metrics)?;
     let control = stores.open();
@@ -154,10 +161,17 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         request_bytes,
     });
 
-    let screen = screen::Screen::new(&settings, listeners.addresses, &policies.current());
+    let screen = screen::Screen::new(&settings, &listeners.addresses, &policies.current());
     let health = Health::starting().await;
-    let served =
-        grpc::Options { cores: settings.runtime.cores(), request_bytes, bounds, extras, held: held(&settings.grpc) };
+    let served = grpc::Options {
+        cores: settings.runtime.cores(),
+        request_bytes,
+        bounds,
+        extras,
+        held: held(&settings.grpc),
+        tls: tls.clone(),
+        max_age: max_age(&settings.listen),
+    };
     let dialled = settings.redis.connect_timeout + settings.redis.timeout;
     let warmth = Arc::new(ready::Warmth::new(served.cores.get() * control.remote().count(), dialled));
     let of_core = {
@@ -168,12 +182,15 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
             limiter(&opened)
         }
     };
-    let grpc = grpc::start(&supervisor, &life, listeners.grpc, served, &health, of_core)?;
+    let grpc = grpc::start(&supervisor, &life, listeners.grpc, &served, &health, of_core)?;
     gauges(&metrics, &grpc, embedded, deny_cache)?;
     let http = [
         supervisor.task("http", http::serve_public(listeners.http, &site)),
         supervisor.task("admin", http::serve_admin(listeners.admin, &site)),
     ];
+    if let Some(tls) = tls {
+        supervisor.task("certificates", Certificates::new(tls, &metrics)?.follow(life.clone()));
+    }
     supervisor.task("health", health.follow(life.clone()));
     supervisor.task("reload", reload.follow(policies, metrics, report.clone(), life.clone()));
     screen.show(settings.log.format);
@@ -194,51 +211,9 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
     }
 }
 
-/// Bound listeners. Callers may connect from now on; they are answered when something serves them.
-#[derive(Debug)]
-pub struct Listeners {
-    grpc: TcpListener,
-    http: TcpListener,
-    admin: TcpListener,
-    addresses: Addresses,
-}
-
-/// The addresses that listeners really have, where settings may have left the port to the system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Addresses {
-    /// gRPC: decisions, health, reflection.
-    pub grpc: SocketAddr,
-    /// HTTP: `/json`, health, `/metrics`.
-    pub http: SocketAddr,
-    /// The operator's paths.
-    pub admin: SocketAddr,
-}
-
-impl Listeners {
-    /// Binds all of them.
-    ///
-    /// # Errors
-    /// With the first address that is not to be had.
-    pub async fn bind(listen: &settings::Listen) -> Result<Self, AppError> {
-        let (grpc, grpc_address) = bind("grpc", listen.grpc).await?;
-        let (http, http_address) = bind("http", listen.http).await?;
-        let (admin, admin_address) = bind("admin", listen.admin).await?;
-        let addresses = Addresses { grpc: grpc_address, http: http_address, admin: admin_address };
-        Ok(Self { grpc, http, admin, addresses })
-    }
-
-    /// Where they are.
-    #[must_use]
-    pub const fn addresses(&self) -> Addresses {
-        self.addresses
-    }
-}
-
-async fn bind(listener: &'static str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), AppError> {
-    let refused = |reason| AppError::Bind { listener, address, reason };
-    let bound = TcpListener::bind(address).await.map_err(refused)?;
-    let address = bound.local_addr().map_err(refused)?;
-    Ok((bound, address))
+fn max_age(listen: &settings::Listen) -> Option<grpc::MaxAge> {
+    let age = listen.max_connection_age;
+    (!age.is_zero()).then_some(grpc::MaxAge { age, grace: listen.max_connection_age_grace })
 }
 
 fn held(grpc: &settings::Grpc) -> grpc::HeldBounds {

@@ -9,6 +9,8 @@ mod connection;
 mod frames;
 pub mod health;
 mod held;
+mod lifetime;
+mod listener;
 mod other;
 mod peers;
 mod service;
@@ -23,23 +25,26 @@ use std::time::{Duration, Instant};
 
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
 use tokio::time::MissedTickBehavior;
-use tokio_stream::StreamExt as _;
+use tokio_rustls::TlsAcceptor;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
-use tonic::transport::server::TcpIncoming;
 
 use self::balance::{Balance, LOOK_EVERY};
 pub use self::connection::Load;
-use self::connection::{Accepted, Connection, Socket};
+use self::connection::{Accepted, Connection, Counted, Socket};
 use self::health::Health;
 pub use self::held::{Bounds as HeldBounds, Held};
 use self::held::{Core, Peer};
+pub use self::lifetime::MaxAge;
+use self::lifetime::{Lifetime, Lifetimes};
+use self::listener::Incoming;
+pub use self::listener::{Listener, SocketFile};
 use self::peers::{Peers, TICK};
 use self::service::{Connected, Other, RateLimits, Services};
 pub use self::service::{SERVICE_NAME, SHOULD_RATE_LIMIT};
@@ -47,18 +52,12 @@ use crate::lifecycle::{Done, Life, Phase, Supervisor};
 use crate::limiter::Limiter;
 use crate::rls::convert::{Bounds, Extras};
 use crate::rls::proto::FILE_DESCRIPTOR_SET;
+use crate::tls::server::ServerTls;
 
 /// The most connections at a time, over all runtimes; more are closed as they come.
 pub const CONNECTIONS_MAX: usize = 16_384;
 /// The most bytes of headers in one request.
 const HEADER_BYTES_MAX: u32 = 16 * 1_024;
-/// How long a connection may be silent before the kernel asks for a sign of life, so that peers that vanished go. HTTP/2
-/// pings would find the same peers and read the clock for every frame.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
-/// How long the kernel waits for that sign before it asks again.
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
-/// How often it asks; then the connection is closed.
-const KEEPALIVE_TIMES: u32 = 3;
 /// Cancelled requests of one connection that may wait to be looked at. A weir that was stopped for 150 ms finds some
 /// hundreds, where 64 callers give up after 20 ms. Floods of them meet the bound on frames (frames.rs).
 const PENDING_RESETS_MAX: usize = 2_048;
@@ -84,6 +83,10 @@ pub struct Options {
     pub extras: Extras,
     /// What callers may make weir hold.
     pub held: HeldBounds,
+    /// TLS; cleartext where there is none.
+    pub tls: Option<Arc<ServerTls>>,
+    /// How old connections may become; any age where there is none.
+    pub max_age: Option<MaxAge>,
 }
 
 /// What is running.
@@ -105,8 +108,8 @@ pub struct Serving {
 pub fn start<F>(
     supervisor: &Supervisor,
     life: &Life,
-    listener: TcpListener,
-    options: Options,
+    listener: Listener,
+    options: &Options,
     health: &Health,
     limiter: F,
 ) -> io::Result<Serving>
@@ -134,7 +137,8 @@ where
                     receive_timeout: options.held.receive_timeout,
                 };
                 let peers = Peers::new(held.clone(), options.cores.get());
-                let runtime = Runtime { load, held, peers };
+                let lifetimes = Lifetimes::new(options.max_age);
+                let runtime = Runtime { load, held, peers, lifetimes, tls: options.tls };
                 serve(limits, runtime, &health, accepted, life).await
             });
             // Not by dropping it, which would wait for whoever waits for a name server or a dead disk.
@@ -143,13 +147,8 @@ where
         })?;
         serving.done.push(done);
     }
-    let incoming = TcpIncoming::from(listener)
-        .with_nodelay(Some(true))
-        .with_keepalive(Some(KEEPALIVE_AFTER))
-        .with_keepalive_interval(Some(KEEPALIVE_EVERY))
-        .with_keepalive_retries(Some(KEEPALIVE_TIMES));
     let balance = Balance::new(serving.loads.clone());
-    let acceptor = Acceptor { incoming, runtimes, balance, complained: None };
+    let acceptor = Acceptor { incoming: listener.incoming(), runtimes, balance, complained: None };
     serving.done.push(supervisor.task("grpc acceptor", acceptor.run(life.clone())));
     Ok(serving)
 }
@@ -159,6 +158,8 @@ struct Runtime {
     load: Load,
     held: Arc<Core>,
     peers: Peers,
+    lifetimes: Lifetimes,
+    tls: Option<Arc<ServerTls>>,
 }
 
 /// Serves the connections of one runtime.
@@ -175,7 +176,7 @@ async fn serve(
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let refused = |error: tonic_reflection::server::Error| format!("server reflection: {error}");
-    let Runtime { load, held, mut peers } = runtime;
+    let Runtime { load, held, mut peers, lifetimes, tls } = runtime;
     let limiter = limits.limiter.clone();
     let services = Arc::new(Services {
         limits: Arc::new(limits),
@@ -191,7 +192,7 @@ async fn serve(
         .max_header_list_size(HEADER_BYTES_MAX)
         .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
         .max_send_buf_size(SEND_BUFFER_BYTES);
-    let server = Server { http2, services, held, open: GracefulShutdown::new() };
+    let server = Server { http2, services, held, lifetimes, tls };
     let mut ticks = tokio::time::interval(TICK);
     // Time in which this runtime did not run is nobody's fault.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -213,7 +214,7 @@ async fn serve(
     }
     // A connection without a handshake has no request that could be waited for.
     peers.close_strangers();
-    let mut shutdown = std::pin::pin!(server.open.shutdown());
+    let mut shutdown = std::pin::pin!(server.lifetimes.drain());
     loop {
         tokio::select! {
             () = &mut shutdown => return Ok(()),
@@ -230,7 +231,8 @@ struct Server {
     http2: http2::Builder<TokioExecutor>,
     services: Arc<Services>,
     held: Arc<Core>,
-    open: GracefulShutdown,
+    lifetimes: Lifetimes,
+    tls: Option<Arc<ServerTls>>,
 }
 
 impl Server {
@@ -239,26 +241,57 @@ impl Server {
         let peer = Peer::new(&self.held);
         let Accepted { socket, counted } = accepted;
         let task = match socket {
-            Socket::Tcp(stream) => {
-                let connection = Connection::new(TcpStream::from_std(stream)?, peer.clone(), counted);
-                tokio::spawn(self.serve(connection, peer.clone()))
-            }
+            Socket::Tcp(stream) => self.begin(TcpStream::from_std(stream)?, &peer, counted),
+            Socket::Unix(stream) => self.begin(UnixStream::from_std(stream)?, &peer, counted),
         };
-        peers.add(peer, task.abort_handle());
+        peers.add(peer, task);
         Ok(())
     }
 
-    /// Serves a connection until it ends, or until a drain has finished its requests.
-    fn serve<S>(&self, connection: Connection<S>, peer: Arc<Peer>) -> impl Future<Output = ()> + Send + use<S>
+    /// Begins to serve a stream, by TLS if the listener has it. Peers close a connection whose TLS handshake takes too
+    /// long: that of HTTP/2 is part of the same time.
+    fn begin<S>(&self, stream: S, peer: &Arc<Peer>, counted: Counted) -> AbortHandle
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let connected = Connected { services: self.services.clone(), peer };
-        let served = self.open.watcher().watch(self.http2.serve_connection(TokioIo::new(connection), connected));
-        async move {
-            if let Err(error) = served.await {
-                tracing::debug!(listener = "grpc", %error, "a connection broke");
-            }
+        let session = Session {
+            http2: self.http2.clone(),
+            connected: Connected { services: self.services.clone(), peer: peer.clone() },
+            lifetime: self.lifetimes.begin(),
+        };
+        let peer = peer.clone();
+        let task = match self.tls.clone() {
+            None => tokio::spawn(session.serve(Connection::new(stream, peer, counted))),
+            Some(tls) => tokio::spawn(async move {
+                match TlsAcceptor::from(tls.config()).accept(stream).await {
+                    Ok(stream) => session.serve(Connection::new(stream, peer, counted)).await,
+                    Err(error) => {
+                        tls.handshake_failed(&error);
+                        tracing::debug!(listener = "grpc", %error, "TLS handshake failed");
+                    }
+                }
+            }),
+        };
+        task.abort_handle()
+    }
+}
+
+/// What one connection is served with.
+struct Session {
+    http2: http2::Builder<TokioExecutor>,
+    connected: Connected,
+    lifetime: Lifetime,
+}
+
+impl Session {
+    /// Serves a connection until it ends, or until its lifetime is over and its requests are answered.
+    async fn serve<S>(self, connection: Connection<S>)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let connection = self.http2.serve_connection(TokioIo::new(connection), self.connected);
+        if let Err(error) = self.lifetime.serve(connection).await {
+            tracing::debug!(listener = "grpc", %error, "a connection broke");
         }
     }
 }
@@ -279,7 +312,7 @@ where
 
 /// Takes connections and hands each to a runtime.
 struct Acceptor {
-    incoming: TcpIncoming,
+    incoming: Incoming,
     runtimes: Vec<(Load, mpsc::Sender<Accepted>)>,
     balance: Balance,
     /// When something was last logged.
@@ -302,10 +335,9 @@ impl Acceptor {
                 accepted = self.incoming.next() => accepted,
             };
             match accepted {
-                None => return Err("there are no more connections".to_owned()),
-                Some(Ok(stream)) => self.hand_over(stream),
-                Some(Err(error)) if is_of_one_connection(&error) => {}
-                Some(Err(error)) => {
+                Ok(socket) => self.hand_over(socket),
+                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) => {
                     self.complain(&format!("cannot accept: {error}"));
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
@@ -313,21 +345,16 @@ impl Acceptor {
         }
     }
 
-    fn hand_over(&mut self, stream: TcpStream) {
+    fn hand_over(&mut self, socket: Socket) {
         let open: usize = self.runtimes.iter().map(|(load, _)| load.connections()).sum();
         if open >= CONNECTIONS_MAX {
             self.complain(&format!("closed a connection: {open} are open, at most {CONNECTIONS_MAX}"));
             return;
         }
         let (load, runtime) = &self.runtimes[self.balance.choose()];
-        match Accepted::new(stream, load) {
-            // A runtime that takes nothing over is stuck, or gone, which its supervisor tells.
-            Ok(accepted) => {
-                if runtime.try_send(accepted).is_err() {
-                    self.complain("closed a connection: its runtime took none over");
-                }
-            }
-            Err(error) => self.complain(&format!("cannot set up a connection: {error}")),
+        // A runtime that takes nothing over is stuck, or gone, which its supervisor tells.
+        if runtime.try_send(Accepted::new(socket, load)).is_err() {
+            self.complain("closed a connection: its runtime took none over");
         }
     }
 

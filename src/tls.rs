@@ -8,6 +8,7 @@
 //! only one of them was replaced so far, leave the last good ones in force.
 
 pub mod files;
+pub mod server;
 
 use std::fmt;
 use std::io;
@@ -146,23 +147,38 @@ impl Tls {
         let Some((paths, (certificate, key))) = self.files.identity.as_ref().zip(bytes.identity.as_ref()) else {
             return Ok(config.with_no_client_auth());
         };
-        let chain = certificates(&paths.certificate, certificate)?;
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| match error {
-            pem::Error::NoItemsFound => FileError::new(&paths.key, "holds no private key that is not encrypted"),
-            error => FileError::new(&paths.key, not_pem(&error)),
-        })?;
-        config.with_client_auth_cert(chain, key).map_err(|error| match error {
-            Error::InconsistentKeys(_) => {
-                FileError::new(&paths.key, format!("is not the key of {}", paths.certificate.display()))
-            }
-            error => FileError::new(&paths.key, error.to_string()),
-        })
+        let (chain, key) = chain_and_key(paths, certificate, key)?;
+        config.with_client_auth_cert(chain, key).map_err(|error| wrong_identity(paths, &error))
     }
 }
 
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.files.fmt(f)
+    }
+}
+
+/// The certificate with its intermediates, and the key.
+fn chain_and_key(
+    paths: &Identity,
+    certificate: &[u8],
+    key: &[u8],
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), FileError> {
+    let chain = certificates(&paths.certificate, certificate)?;
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| match error {
+        pem::Error::NoItemsFound => FileError::new(&paths.key, "holds no private key that is not encrypted"),
+        error => FileError::new(&paths.key, not_pem(&error)),
+    })?;
+    Ok((chain, key))
+}
+
+/// Why a certificate and a key cannot be used together.
+fn wrong_identity(paths: &Identity, error: &Error) -> FileError {
+    match error {
+        Error::InconsistentKeys(_) => {
+            FileError::new(&paths.key, format!("is not the key of {}", paths.certificate.display()))
+        }
+        error => FileError::new(&paths.key, error.to_string()),
     }
 }
 

@@ -48,9 +48,15 @@ fn the_defaults_are_those_of_the_design() {
     insta::assert_debug_snapshot!(settings, @r#"
     Settings {
         listen: Listen {
-            grpc: 0.0.0.0:8081,
+            grpc: Tcp(
+                0.0.0.0:8081,
+            ),
             http: 0.0.0.0:8080,
             admin: 127.0.0.1:6070,
+            socket_mode: 432,
+            tls: None,
+            max_connection_age: 0ns,
+            max_connection_age_grace: 10s,
         },
         grpc: Grpc {
             max_streams: 256,
@@ -192,6 +198,9 @@ fn around(name: &str) -> Vec<&'static str> {
         around.push("redis.url=rediss://cache");
         around.extend(["redis.tls.cert_file=cert", "redis.tls.key_file=key"]);
     }
+    if name.starts_with("listen.tls.") {
+        around.extend(["listen.tls.cert_file=cert", "listen.tls.key_file=key", "listen.tls.client_ca_file=ca"]);
+    }
     if name.starts_with("redis.sentinel.") {
         around.extend(["redis.topology=sentinel", "redis.sentinel.master=m"]);
     }
@@ -215,6 +224,8 @@ fn around(name: &str) -> Vec<&'static str> {
 fn example(name: &str) -> &'static str {
     match name {
         "listen.grpc" | "listen.http" | "listen.admin" => "127.0.0.2:0",
+        "listen.socket_mode" => "0600",
+        "listen.tls.client_names" => "envoy.mesh,10.0.0.1,spiffe://mesh/envoy",
         "policies.directory" => "elsewhere",
         "store" => "redis",
         "charging" => "independent",
@@ -260,6 +271,11 @@ fn every_bound_holds_at_and_past_its_edge() {
         ("http.admin_hosts", "a.example,b.example", "a.example,,b.example"),
         ("http.admin_hosts", "", "10.0.0.1"),
         ("limits.descriptors", "64", "65"),
+        ("listen.grpc", "unix:/run/weir.sock", "unix:"),
+        ("listen.socket_mode", "0777", "1777"),
+        ("listen.socket_mode", "000", "0888"),
+        ("listen.max_connection_age", "365d", "365d1ms"),
+        ("listen.max_connection_age_grace", "1ms", "999us"),
         ("limits.hits", "4294967295", "4294967296"),
         ("near_limit_percent", "100", "101"),
         ("runtime.cores", "0", "257"),
@@ -407,10 +423,16 @@ fn settings_that_contradict_each_other_are_refused() {
     insta::assert_snapshot!(together(&["listen.http=0.0.0.0:8081"]), @r#"--set: listen.http = "0.0.0.0:8081": already taken by listen.grpc = 0.0.0.0:8081"#);
     insta::assert_snapshot!(together(&["listen.admin=127.0.0.1:8080"]), @r#"--set: listen.admin = "127.0.0.1:8080": already taken by listen.http = 0.0.0.0:8080"#);
     insta::assert_snapshot!(together(&["listen.grpc=[::]:6070"]), @r#"default: listen.admin = "127.0.0.1:6070": already taken by listen.grpc = [::]:6070"#);
+    insta::assert_snapshot!(together(&["listen.tls.cert_file=c"]), @"--set: listen.tls.cert_file: a certificate without its key: set listen.tls.key_file too");
+    insta::assert_snapshot!(together(&["listen.tls.key_file=k"]), @"--set: listen.tls.key_file: a key without its certificate: set listen.tls.cert_file too");
+    insta::assert_snapshot!(together(&["listen.tls.client_ca_file=ca"]), @"--set: listen.tls.client_ca_file: has no effect without listen.tls.cert_file");
+    let names = ["listen.tls.cert_file=c", "listen.tls.key_file=k", "listen.tls.client_names=envoy.mesh"];
+    insta::assert_snapshot!(together(&names), @"--set: listen.tls.client_names: has no effect without listen.tls.client_ca_file");
     insta::assert_snapshot!(together(&["redis.username=me"]), @"--set: redis.username: a user without a password: set redis.password or redis.password_file too");
     for fine in [
         vec!["listen.http=[::1]:8081"],
         vec!["listen.http=0.0.0.0:0", "listen.grpc=0.0.0.0:0", "listen.admin=0.0.0.0:0"],
+        vec!["listen.grpc=unix:/run/weir.sock", "listen.http=0.0.0.0:8081"],
         vec!["redis.username=me", "redis.url=redis://:pw@cache"],
         vec!["redis.username=me", "redis.password=pw"],
         vec!["redis.username=me", "redis.password_file=/run/secrets/redis"],

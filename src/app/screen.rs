@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io::Write as _;
-use std::net::SocketAddr;
 
 use super::Addresses;
 use crate::config::settings::{LogFormat, Settings, StoreKind};
@@ -18,7 +17,7 @@ pub(super) const COMMIT: &str = match option_env!("WEIR_COMMIT") {
 
 /// One readable screen.
 pub(super) struct Screen {
-    listeners: [(&'static str, SocketAddr); 3],
+    listeners: [(&'static str, String); 3],
     store: String,
     charging: &'static str,
     cores: usize,
@@ -28,15 +27,21 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    pub(super) fn new(settings: &Settings, addresses: Addresses, policies: &PolicySet) -> Self {
+    pub(super) fn new(settings: &Settings, addresses: &Addresses, policies: &PolicySet) -> Self {
         let store = match settings.store {
             StoreKind::Memory => format!("memory (at most {} keys, lost at the end)", settings.memory.max_keys),
             StoreKind::Redis => {
                 format!("redis ({}, at most {:?} a decision)", settings.redis.server.url, settings.redis.timeout)
             }
         };
+        let tls = match &settings.listen.tls {
+            None => "",
+            Some(tls) if tls.client_ca_file.is_some() => " (TLS, clients need a certificate)",
+            Some(_) => " (TLS)",
+        };
+        let grpc = format!("{}{tls}", addresses.grpc);
         Self {
-            listeners: [("grpc", addresses.grpc), ("http", addresses.http), ("admin", addresses.admin)],
+            listeners: [("grpc", grpc), ("http", addresses.http.to_string()), ("admin", addresses.admin.to_string())],
             store,
             charging: settings.charging.name(),
             cores: settings.runtime.cores().get(),
@@ -64,7 +69,9 @@ impl Screen {
             ),
         }
         for (listener, address) in &self.listeners {
-            tracing::info!(listener, %address, "listening");
+            // TLS is shown on the screen and not in the address, which tools read.
+            let address = address.split(' ').next();
+            tracing::info!(listener, address, "listening");
         }
     }
 }

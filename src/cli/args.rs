@@ -270,7 +270,7 @@ mod tests {
         ]);
         let settings = arguments.settings([]).unwrap();
         assert_eq!(settings.policies.directory, PathBuf::from("p"));
-        assert_eq!(settings.listen.grpc.port(), 1);
+        assert_eq!(settings.listen.grpc.tcp().map(|address| address.port()), Some(1));
         assert_eq!(settings.listen.http.port(), 2);
         assert_eq!(settings.listen.admin.port(), 3);
         assert_eq!(settings.store, StoreKind::Redis);

@@ -8,12 +8,12 @@
 //! The `config` crate's own deserialising is not used: it ends at the first error and knows no line.
 
 mod layer;
+mod listen;
 mod redis;
 mod table;
 mod value;
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,6 +23,7 @@ use config::Config;
 use crate::engine::{Mode, OnError};
 
 pub use layer::{FILE_BYTES_MAX, Layer};
+pub use listen::{CLIENT_NAMES_MAX, Endpoint, Listen, ListenTls, SOCKET_PATH_BYTES_MAX};
 pub use redis::{RedisServer, RedisTls, Sentinel, Topology};
 pub use table::{
     ENV_PREFIX, HOST_NAMES_MAX, KEY_PREFIX_BYTES_MAX, Kind, NAME_BYTES_MAX, Preset, SETTINGS, Setting, VALUE_BYTES_MAX,
@@ -74,17 +75,6 @@ pub struct Settings {
     pub log: Log,
     /// Bounds on what a caller may send.
     pub limits: Limits,
-}
-
-/// The addresses to listen on; port 0 lets the system choose.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listen {
-    /// gRPC: decisions, health, reflection.
-    pub grpc: SocketAddr,
-    /// HTTP: `/json`, health, `/metrics`.
-    pub http: SocketAddr,
-    /// The admin endpoints.
-    pub admin: SocketAddr,
 }
 
 /// What gRPC callers may make weir hold.
@@ -320,11 +310,7 @@ impl Settings {
     /// the first load with defaults shows.
     fn read(from: &Merged) -> Result<Self, Problem> {
         Ok(Self {
-            listen: Listen {
-                grpc: from.value("listen.grpc", value::address)?,
-                http: from.value("listen.http", value::address)?,
-                admin: from.value("listen.admin", value::address)?,
-            },
+            listen: Listen::read(from)?,
             grpc: Grpc {
                 max_streams: from.value("grpc.max_streams", value::integer)?,
                 receive_timeout: from.value("grpc.receive_timeout", duration)?,
@@ -412,24 +398,11 @@ impl Settings {
     /// What is legal alone and wrong together. The place named is that of the later setting.
     fn contradictions(&self, layers: &[Layer]) -> Vec<Problem> {
         let mut problems = Vec::new();
+        self.listen.contradictions(layers, &mut problems);
         let origin = |name: &str| {
             let given = layers.iter().rev().find_map(|layer| layer.origin(name));
             given.unwrap_or("default").to_owned()
         };
-        let listeners =
-            [("listen.grpc", self.listen.grpc), ("listen.http", self.listen.http), ("listen.admin", self.listen.admin)];
-        for (index, (name, address)) in listeners.iter().enumerate() {
-            for (other, taken) in &listeners[..index] {
-                if overlap(address, taken) {
-                    problems.push(Problem {
-                        origin: origin(name),
-                        name: Some((*name).to_owned()),
-                        value: Some(address.to_string()),
-                        reason: format!("already taken by {other} = {taken}"),
-                    });
-                }
-            }
-        }
         // A connection must be able to hold its largest request.
         let largest = self.limits.request_bytes + GRPC_REQUEST_EXTRA_BYTES;
         if self.grpc.connection_held_bytes < largest || self.grpc.held_bytes < self.grpc.connection_held_bytes {
@@ -541,10 +514,4 @@ fn how_to_give(setting: &Setting) -> String {
         Some(flag) => format!("required: give {flag} or {}", setting.env_name()),
         None => format!("required: give {}", setting.env_name()),
     }
-}
-
-/// Whether the second of two listeners could not bind because of the first. `[::]` takes IPv4 too.
-fn overlap(a: &SocketAddr, b: &SocketAddr) -> bool {
-    let takes = |all: &SocketAddr, one: &SocketAddr| all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4());
-    a.port() != 0 && a.port() == b.port() && (a.ip() == b.ip() || takes(a, b) || takes(b, a))
 }

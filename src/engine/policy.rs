@@ -682,7 +682,7 @@ mod tests {
             value_to_metric: false,
         };
         let levels = |rule: usize| set.rules()[rule].levels.iter().map(|level| (**level).clone()).collect::<Vec<_>>();
-        assert_eq!(levels(0), [a.clone()]);
+        assert_eq!(levels(0), std::slice::from_ref(&a));
         assert_eq!(levels(1), [a, b]);
     }
 

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 use super::frames::Meter;
 use super::held::Peer;
@@ -70,8 +69,10 @@ impl Drop for Counted {
 /// A socket on its way from the acceptor to a runtime; it belongs to none yet.
 #[derive(Debug)]
 pub(super) enum Socket {
-    /// TCP, without TLS.
+    /// TCP.
     Tcp(std::net::TcpStream),
+    /// A Unix socket.
+    Unix(std::os::unix::net::UnixStream),
 }
 
 /// A connection on its way from the acceptor to a runtime.
@@ -84,9 +85,9 @@ pub(super) struct Accepted {
 }
 
 impl Accepted {
-    /// Takes a connection away from the acceptor's runtime.
-    pub(super) fn new(stream: TcpStream, load: &Load) -> io::Result<Self> {
-        Ok(Self { socket: Socket::Tcp(stream.into_std()?), counted: Counted::new(load) })
+    /// Puts a socket that belongs to no runtime into the count of one.
+    pub(super) fn new(socket: Socket, load: &Load) -> Self {
+        Self { socket, counted: Counted::new(load) }
     }
 }
 

@@ -150,11 +150,7 @@ impl Metrics {
         labels: &[(&str, &str)],
         read: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> Result<(), prometheus::Error> {
-        let mut opts = Opts::new(name, help);
-        for (name, value) in labels {
-            opts = opts.const_label(*name, *value);
-        }
-        self.read(&opts, MetricType::GAUGE, Box::new(read))
+        self.read(&labelled(name, help, labels), MetricType::GAUGE, Box::new(read))
     }
 
     /// Adds a number that only grows and is read when /metrics is.
@@ -167,7 +163,21 @@ impl Metrics {
         help: &str,
         read: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> Result<(), prometheus::Error> {
-        self.read(&Opts::new(name, help), MetricType::COUNTER, Box::new(read))
+        self.labelled_counter(name, help, &[], read)
+    }
+
+    /// The same with labels.
+    ///
+    /// # Errors
+    /// Name and labels are taken, or are none.
+    pub fn labelled_counter(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[(&str, &str)],
+        read: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Result<(), prometheus::Error> {
+        self.read(&labelled(name, help, labels), MetricType::COUNTER, Box::new(read))
     }
 
     fn read(
@@ -576,6 +586,11 @@ fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metric>) -> Met
 }
 
 /// Labels in alphabetical order, as the text format's readers expect them.
+fn labelled(name: &str, help: &str, labels: &[(&str, &str)]) -> Opts {
+    let opts = Opts::new(name, help);
+    labels.iter().fold(opts, |opts, (name, value)| opts.const_label(*name, *value))
+}
+
 fn counter(labels: &[(&str, &str)], value: u64) -> Metric {
     let pairs = labels.iter().map(|(name, value)| {
         let mut pair = LabelPair::default();

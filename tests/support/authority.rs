@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose,
+    KeyUsagePurpose, SanType,
 };
 use tempfile::TempDir;
 
@@ -57,17 +57,25 @@ impl Authority {
 
     /// A certificate for a server with these names, which may be IPs.
     pub fn server(&self, file: &str, names: &[&str]) -> Issued {
-        self.issue(file, names, ExtendedKeyUsagePurpose::ServerAuth)
+        self.issue(file, names, &[], ExtendedKeyUsagePurpose::ServerAuth)
     }
 
     /// A certificate for a client.
     pub fn client(&self, file: &str) -> Issued {
-        self.issue(file, &[], ExtendedKeyUsagePurpose::ClientAuth)
+        self.issue(file, &[], &[], ExtendedKeyUsagePurpose::ClientAuth)
     }
 
-    fn issue(&self, file: &str, names: &[&str], usage: ExtendedKeyUsagePurpose) -> Issued {
+    /// A certificate for a client with these names, which may be IPs, and these URIs.
+    pub fn client_named(&self, file: &str, names: &[&str], uris: &[&str]) -> Issued {
+        self.issue(file, names, uris, ExtendedKeyUsagePurpose::ClientAuth)
+    }
+
+    fn issue(&self, file: &str, names: &[&str], uris: &[&str], usage: ExtendedKeyUsagePurpose) -> Issued {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         let mut params = CertificateParams::new(names).expect("names that a certificate can have");
+        for uri in uris {
+            params.subject_alt_names.push(SanType::URI((*uri).try_into().expect("ASCII")));
+        }
         params.distinguished_name.push(DnType::CommonName, file);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![usage];

@@ -21,6 +21,7 @@ pub mod proxy;
 pub mod python;
 pub mod redis;
 pub mod rls;
+pub mod secured;
 pub mod seen;
 pub mod sentinel;
 pub mod served;

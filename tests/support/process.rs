@@ -157,6 +157,12 @@ impl Process {
 
     /// Waits for the address that this listener bound.
     pub fn address_of(&mut self, listener: &str) -> Result<SocketAddr, String> {
+        let address = self.address_text(listener)?;
+        address.parse().map_err(|_| format!("the address of the listener {listener} is {address:?}"))
+    }
+
+    /// The same where it may be a Unix socket.
+    pub fn address_text(&mut self, listener: &str) -> Result<String, String> {
         let is_it = |line: &LogLine| {
             line.message() == Some(LISTENING) && line.field("listener").and_then(Value::as_str) == Some(listener)
         };
@@ -168,7 +174,7 @@ impl Process {
         let written = self.output.lock();
         let line = written.lines.iter().find(|line| is_it(line));
         let address = line.and_then(|line| line.field("address")).and_then(Value::as_str).unwrap_or_default();
-        address.parse().map_err(|_| format!("the address of the listener {listener} is {address:?}"))
+        Ok(address.to_owned())
     }
 
     /// Sends SIGTERM, by the shell's `kill`: it is everywhere, and the standard library has none.

@@ -6,16 +6,27 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use tempfile::TempDir;
-use weir::app::{self, Addresses, AppError, Listeners, Stop};
+use weir::app::{self, AppError, Listeners, Stop};
 use weir::config::settings::{Layer, Settings};
 
 use super::http;
 use super::wait::{PATIENCE, until};
 
+/// Where a server listens.
+#[derive(Clone, Copy, Debug)]
+pub struct At {
+    /// gRPC.
+    pub grpc: SocketAddr,
+    /// HTTP.
+    pub http: SocketAddr,
+    /// The admin listener.
+    pub admin: SocketAddr,
+}
+
 /// A running server, told to stop when dropped.
 pub struct Served {
     /// Where it listens.
-    pub at: Addresses,
+    pub at: At,
     /// Tells it to stop.
     pub stop: Option<Stop>,
     thread: Option<JoinHandle<Result<(), AppError>>>,
@@ -56,7 +67,9 @@ impl Served {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
                 let listeners = Listeners::bind(&settings.listen).await?;
-                sender.send(listeners.addresses()).expect("the test waits");
+                let at = listeners.addresses();
+                let grpc = at.grpc.tcp().expect("an address");
+                sender.send(At { grpc, http: at.http, admin: at.admin }).expect("the test waits");
                 app::serve(listeners, settings, shutdown).await
             })
         });

@@ -6,16 +6,66 @@
 
 use std::time::Duration;
 
+use super::listen::CLIENT_NAMES_MAX;
 use crate::engine::{Mode, OnError};
 
 /// Every setting, grouped as in the documentation.
 pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "listen.grpc",
-        kind: Kind::Address,
+        kind: Kind::Endpoint,
         default: Preset::Is("0.0.0.0:8081"),
         flag: Some("--grpc"),
-        about: "where gRPC is served: decisions, health, reflection",
+        about: "where gRPC is served: decisions, health, reflection; an address, or unix:/path",
+    },
+    Setting {
+        name: "listen.socket_mode",
+        kind: Kind::Permissions,
+        default: Preset::Is("0660"),
+        flag: None,
+        about: "the permissions of the Unix socket of listen.grpc",
+    },
+    Setting {
+        name: "listen.tls.cert_file",
+        kind: Kind::File,
+        default: Preset::Unset,
+        flag: None,
+        about: "the certificate of the gRPC listener, in PEM, with its intermediates; needs the key",
+    },
+    Setting {
+        name: "listen.tls.key_file",
+        kind: Kind::File,
+        default: Preset::Unset,
+        flag: None,
+        about: "the key of that certificate, in PEM",
+    },
+    Setting {
+        name: "listen.tls.client_ca_file",
+        kind: Kind::File,
+        default: Preset::Unset,
+        flag: None,
+        about: "the authorities that must have signed a client's certificate, in PEM; none: clients need no certificate",
+    },
+    Setting {
+        name: "listen.tls.client_names",
+        kind: Kind::ClientNames,
+        default: Preset::Unset,
+        flag: None,
+        about: "names of which a client's certificate must have one: DNS names, IPs, URIs, by commas; none: any name",
+    },
+    Setting {
+        name: "listen.max_connection_age",
+        kind: Kind::Duration { min: Duration::ZERO, max: CONNECTION_AGE_MAX },
+        default: Preset::Is("0s"),
+        flag: None,
+        about: "the age at which weir asks the client of a gRPC connection for a new one, plus or minus 10 %; 0s: never",
+    },
+    Setting {
+        name: "listen.max_connection_age_grace",
+        kind: Kind::Duration { min: Duration::from_millis(1), max: CONNECTION_AGE_MAX },
+        default: Preset::Is("10s"),
+        flag: None,
+        about: "how long requests of such a connection may take after that; then weir closes it",
     },
     Setting {
         name: "listen.http",
@@ -543,6 +593,8 @@ pub(super) const ON_ERRORS: &[&str] = &OnError::NAMES;
 /// The values of `log.format`.
 pub(super) const LOG_FORMATS: &[&str] = &["text", "json"];
 
+/// The longest age of a connection: a year.
+const CONNECTION_AGE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// No value of any setting is longer, in bytes.
 pub const VALUE_BYTES_MAX: usize = 4096;
 /// The longest `redis.key_prefix`, in bytes: it is paid for with every key in Redis.
@@ -586,6 +638,12 @@ pub enum Preset {
 pub enum Kind {
     /// IP and port to listen on; port 0 lets the system choose.
     Address,
+    /// The same, or the path of a Unix socket after `unix:`.
+    Endpoint,
+    /// Permissions of a file, in octal digits.
+    Permissions,
+    /// Names that a client's certificate may have, by commas.
+    ClientNames,
     /// A path, relative to the working directory; not looked at before it is used.
     Directory,
     /// The path of a file, relative to the working directory; not looked at before it is used.
@@ -677,6 +735,9 @@ impl Setting {
     pub fn bounds(&self) -> String {
         match self.kind {
             Kind::Address => "IP:PORT, port 0 for any".to_owned(),
+            Kind::Endpoint => "IP:PORT, port 0 for any, or unix:/PATH".to_owned(),
+            Kind::Permissions => "octal digits, 0000 to 0777".to_owned(),
+            Kind::ClientNames => format!("at most {CLIENT_NAMES_MAX} names"),
             Kind::Directory | Kind::File => "a path".to_owned(),
             Kind::ServerName => "a DNS name or an IP".to_owned(),
             Kind::Name { bytes_max } => format!("at most {bytes_max} printable ASCII bytes, no blanks"),

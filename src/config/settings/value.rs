@@ -13,6 +13,7 @@ use serde::{Serialize, Serializer};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tracing_subscriber::EnvFilter;
 
+use super::listen;
 use super::table::{Kind, NAME_BYTES_MAX, VALUE_BYTES_MAX, alternatives};
 
 /// What stands in every output where a secret would.
@@ -243,6 +244,9 @@ impl Kind {
         }
         match *self {
             Self::Address => address(text).map(drop),
+            Self::Endpoint => listen::endpoint(text).map(drop),
+            Self::Permissions => listen::mode(text).map(drop),
+            Self::ClientNames => listen::client_names(text).map(drop),
             Self::Directory if text.is_empty() => Err("empty: a directory is needed".to_owned()),
             Self::Choice(words) if words.contains(&text) => Ok(()),
             Self::Choice(words) => Err(format!("must be {}", alternatives(words))),

@@ -1,0 +1,75 @@
+//! The sockets that weir listens on.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::net::TcpListener;
+
+use super::AppError;
+use crate::config::settings::{self, Endpoint};
+use crate::grpc;
+
+/// Bound listeners. Callers may connect from now on; they are answered when something serves them.
+#[derive(Debug)]
+pub struct Listeners {
+    pub(super) grpc: grpc::Listener,
+    pub(super) http: TcpListener,
+    pub(super) admin: TcpListener,
+    pub(super) addresses: Addresses,
+}
+
+/// The addresses that listeners really have, where settings may have left the port to the system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// gRPC: decisions, health, reflection.
+    pub grpc: Endpoint,
+    /// HTTP: `/json`, health, `/metrics`.
+    pub http: SocketAddr,
+    /// The operator's paths.
+    pub admin: SocketAddr,
+}
+
+impl Listeners {
+    /// Binds all of them.
+    ///
+    /// # Errors
+    /// With the first address that is not to be had.
+    pub async fn bind(listen: &settings::Listen) -> Result<Self, AppError> {
+        let (grpc, grpc_address) = bind_grpc(listen).await?;
+        let (http, http_address) = bind("http", listen.http).await?;
+        let (admin, admin_address) = bind("admin", listen.admin).await?;
+        let addresses = Addresses { grpc: grpc_address, http: http_address, admin: admin_address };
+        Ok(Self { grpc, http, admin, addresses })
+    }
+
+    /// Where they are.
+    #[must_use]
+    pub const fn addresses(&self) -> &Addresses {
+        &self.addresses
+    }
+}
+
+async fn bind_grpc(listen: &settings::Listen) -> Result<(grpc::Listener, Endpoint), AppError> {
+    match &listen.grpc {
+        Endpoint::Tcp(address) => {
+            let (listener, address) = bind("grpc", *address).await?;
+            Ok((grpc::Listener::Tcp(listener), Endpoint::Tcp(address)))
+        }
+        Endpoint::Unix(path) => {
+            let bound = grpc::Listener::bind_unix(path, listen.socket_mode).await;
+            let listener = bound.map_err(|reason| refused("grpc", listen.grpc.clone(), reason))?;
+            Ok((listener, listen.grpc.clone()))
+        }
+    }
+}
+
+async fn bind(listener: &'static str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), AppError> {
+    let refused = |reason| refused(listener, Endpoint::Tcp(address), reason);
+    let bound = TcpListener::bind(address).await.map_err(refused)?;
+    let address = bound.local_addr().map_err(refused)?;
+    Ok((bound, address))
+}
+
+fn refused(listener: &'static str, address: Endpoint, reason: io::Error) -> AppError {
+    AppError::Bind { listener, address, reason }
+}

@@ -1,0 +1,232 @@
+//! Where weir listens, and the TLS of the gRPC listener.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{Layer, Merged, Problem, duration, value};
+use crate::tls::server::ClientName;
+
+/// The longest path of a Unix socket, in bytes: the system's address has 108 with the byte that ends it.
+pub const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// The most names in `listen.tls.client_names`.
+pub const CLIENT_NAMES_MAX: usize = 64;
+
+/// The settings that mean nothing without a certificate of the listener.
+const TLS_CLIENTS: [&str; 2] = ["listen.tls.client_ca_file", "listen.tls.client_names"];
+
+/// The addresses to listen on; port 0 lets the system choose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// gRPC: decisions, health, reflection.
+    pub grpc: Endpoint,
+    /// HTTP: `/json`, health, `/metrics`.
+    pub http: SocketAddr,
+    /// The admin endpoints.
+    pub admin: SocketAddr,
+    /// The permissions of a Unix socket.
+    pub socket_mode: u32,
+    /// TLS of the gRPC listener; cleartext where there is none.
+    pub tls: Option<ListenTls>,
+    /// How old a gRPC connection may become before weir asks its client for a new one; zero for any age.
+    pub max_connection_age: Duration,
+    /// How long requests of such a connection may take after that.
+    pub max_connection_age_grace: Duration,
+}
+
+/// Where a listener is: an IP and a port, or a Unix socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// An IP and a port.
+    Tcp(SocketAddr),
+    /// The path of a Unix socket.
+    Unix(PathBuf),
+}
+
+impl Endpoint {
+    /// The IP and the port, if it has them.
+    #[must_use]
+    pub const fn tcp(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(address) => Some(*address),
+            Self::Unix(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// TLS of the gRPC listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenTls {
+    /// The listener's certificate, followed by its intermediates, in PEM.
+    pub cert_file: PathBuf,
+    /// Its key, in PEM.
+    pub key_file: PathBuf,
+    /// The authorities of clients. Without them no client is asked for a certificate.
+    pub client_ca_file: Option<PathBuf>,
+    /// The names of which a client's certificate must have one; empty for any name.
+    pub client_names: Vec<ClientName>,
+}
+
+impl Listen {
+    pub(super) fn read(from: &Merged) -> Result<Self, Problem> {
+        let path = |name| from.optional(name).map(|path| path.map(PathBuf::from));
+        let client_names = match from.optional("listen.tls.client_names")? {
+            Some(names) => {
+                client_names(&names).map_err(|reason| Problem::internal("listen.tls.client_names", &reason))?
+            }
+            None => Vec::new(),
+        };
+        let tls = match (path("listen.tls.cert_file")?, path("listen.tls.key_file")?) {
+            (Some(cert_file), Some(key_file)) => Some(ListenTls {
+                cert_file,
+                key_file,
+                client_ca_file: path("listen.tls.client_ca_file")?,
+                client_names,
+            }),
+            // One without the other is reported below.
+            _ => None,
+        };
+        Ok(Self {
+            grpc: from.value("listen.grpc", endpoint)?,
+            http: from.value("listen.http", value::address)?,
+            admin: from.value("listen.admin", value::address)?,
+            socket_mode: from.value("listen.socket_mode", mode)?,
+            tls,
+            max_connection_age: from.value("listen.max_connection_age", duration)?,
+            max_connection_age_grace: from.value("listen.max_connection_age_grace", duration)?,
+        })
+    }
+
+    /// What is legal alone and wrong together.
+    pub(super) fn contradictions(&self, layers: &[Layer], problems: &mut Vec<Problem>) {
+        let origin = |name: &str| layers.iter().rev().find_map(|layer| layer.origin(name)).map(str::to_owned);
+        let mut problem = |name: &str, value: Option<String>, reason: String| {
+            let origin = origin(name).unwrap_or_else(|| "default".to_owned());
+            problems.push(Problem { origin, name: Some(name.to_owned()), value, reason });
+        };
+        let mut listeners = vec![("listen.http", self.http), ("listen.admin", self.admin)];
+        if let Endpoint::Tcp(address) = self.grpc {
+            listeners.insert(0, ("listen.grpc", address));
+        }
+        for (index, (name, address)) in listeners.iter().enumerate() {
+            for (other, taken) in &listeners[..index] {
+                if overlap(address, taken) {
+                    problem(name, Some(address.to_string()), format!("already taken by {other} = {taken}"));
+                }
+            }
+        }
+        match (origin("listen.tls.cert_file"), origin("listen.tls.key_file")) {
+            (Some(_), None) => problem(
+                "listen.tls.cert_file",
+                None,
+                "a certificate without its key: set listen.tls.key_file too".to_owned(),
+            ),
+            (None, Some(_)) => problem(
+                "listen.tls.key_file",
+                None,
+                "a key without its certificate: set listen.tls.cert_file too".to_owned(),
+            ),
+            (None, None) => {
+                for name in TLS_CLIENTS {
+                    if origin(name).is_some() {
+                        problem(name, None, "has no effect without listen.tls.cert_file".to_owned());
+                    }
+                }
+            }
+            (Some(_), Some(_)) => {
+                let [ca, names] = TLS_CLIENTS;
+                if origin(names).is_some() && origin(ca).is_none() {
+                    problem(names, None, format!("has no effect without {ca}"));
+                }
+            }
+        }
+    }
+}
+
+/// `IP:PORT`, or `unix:/path`.
+pub(super) fn endpoint(text: &str) -> Result<Endpoint, String> {
+    let Some(path) = text.strip_prefix("unix:") else {
+        return value::address(text).map(Endpoint::Tcp);
+    };
+    if path.is_empty() {
+        return Err("has no path: write unix:/run/weir.sock".to_owned());
+    }
+    if path.len() > SOCKET_PATH_BYTES_MAX {
+        return Err(format!("a path of {} bytes: at most {SOCKET_PATH_BYTES_MAX}", path.len()));
+    }
+    if path.contains('\0') {
+        return Err("a path with a NUL byte".to_owned());
+    }
+    Ok(Endpoint::Unix(path.into()))
+}
+
+/// Permissions in octal digits.
+pub(super) fn mode(text: &str) -> Result<u32, String> {
+    let is_octal = (3..=4).contains(&text.len()) && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if is_octal && mode <= 0o777 => Ok(mode),
+        _ => Err("not permissions in octal digits, such as 0660".to_owned()),
+    }
+}
+
+/// Names by commas.
+pub(super) fn client_names(text: &str) -> Result<Vec<ClientName>, String> {
+    let mut names = Vec::new();
+    for name in text.split(',').map(str::trim) {
+        names.push(ClientName::parse(name).map_err(|reason| format!("{name:?}: {reason}"))?);
+    }
+    if names.len() > CLIENT_NAMES_MAX {
+        return Err(format!("{} names: at most {CLIENT_NAMES_MAX}", names.len()));
+    }
+    Ok(names)
+}
+
+/// Whether the second of two listeners could not bind because of the first. `[::]` takes IPv4 too.
+fn overlap(a: &SocketAddr, b: &SocketAddr) -> bool {
+    let takes = |all: &SocketAddr, one: &SocketAddr| all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4());
+    a.port() != 0 && a.port() == b.port() && (a.ip() == b.ip() || takes(a, b) || takes(b, a))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_an_address_or_a_socket() {
+        assert_eq!(endpoint("127.0.0.1:1"), Ok(Endpoint::Tcp("127.0.0.1:1".parse().unwrap())));
+        assert_eq!(endpoint("unix:/run/a.sock"), Ok(Endpoint::Unix("/run/a.sock".into())));
+        assert!(endpoint("unix:").is_err());
+        assert!(endpoint(&format!("unix:/{}", "a".repeat(SOCKET_PATH_BYTES_MAX))).is_err());
+        assert!(endpoint("/run/a.sock").is_err());
+    }
+
+    #[test]
+    fn permissions_are_octal_digits() {
+        assert_eq!(mode("0660"), Ok(0o660));
+        assert_eq!(mode("777"), Ok(0o777));
+        for bad in ["", "0o660", "0888", "-660", "1777", "66", "+660"] {
+            assert!(mode(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn client_names_are_a_list() {
+        let names = client_names("envoy.mesh, 10.0.0.1,spiffe://mesh/ns/a").unwrap();
+        assert_eq!(
+            names.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["envoy.mesh", "10.0.0.1", "spiffe://mesh/ns/a"]
+        );
+        assert!(client_names("a,,b").is_err());
+        assert!(client_names(&vec!["a"; CLIENT_NAMES_MAX + 1].join(",")).is_err());
+    }
+}

@@ -1,0 +1,140 @@
+//! How long a connection lives: until weir drains, or until it is too old.
+//!
+//! In both cases the client gets GOAWAY, opens another connection for its next requests, and gets the answers of those on
+//! their way. Not here: connections that are closed for what their peers do (peers.rs).
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use hyper_util::server::graceful::GracefulConnection;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+/// How old connections may become.
+#[derive(Clone, Copy, Debug)]
+pub struct MaxAge {
+    /// The age at which the client is asked for a new connection, give or take a tenth: else connections that came
+    /// together would go together.
+    pub age: Duration,
+    /// How long requests on the connection may take after that; then it is closed.
+    pub grace: Duration,
+}
+
+/// The ages of connections are spread over so many steps.
+const STEPS: u32 = 1_000;
+/// Successive connections are this many steps apart: near the golden ratio of [`STEPS`], and without a common divisor, so
+/// that the ages of any number of connections are spread evenly.
+const STRIDE: u32 = 617;
+
+/// The lifetimes of the connections of one runtime.
+pub(super) struct Lifetimes {
+    drain: watch::Sender<bool>,
+    max_age: Option<MaxAge>,
+    step: Cell<u32>,
+}
+
+impl Lifetimes {
+    pub(super) fn new(max_age: Option<MaxAge>) -> Self {
+        Self { drain: watch::Sender::new(false), max_age, step: Cell::new(0) }
+    }
+
+    /// The lifetime of a connection that begins now.
+    pub(super) fn begin(&self) -> Lifetime {
+        let max_age = self.max_age.map(|max| {
+            let step = self.step.get();
+            self.step.set((step + STRIDE) % STEPS);
+            MaxAge { age: max.age * (9 * STEPS + 2 * step) / (10 * STEPS), ..max }
+        });
+        Lifetime { drain: self.drain.subscribe(), max_age }
+    }
+
+    /// Asks all clients for new connections, and waits until theirs have ended.
+    pub(super) async fn drain(&self) {
+        self.drain.send_replace(true);
+        self.drain.closed().await;
+    }
+}
+
+/// How long one connection lives.
+pub(super) struct Lifetime {
+    drain: watch::Receiver<bool>,
+    max_age: Option<MaxAge>,
+}
+
+/// Why a lifetime is over.
+enum Over {
+    Drained,
+    Aged(Duration),
+}
+
+impl Lifetime {
+    /// Serves a connection until it ends.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub(super) async fn serve<C: GracefulConnection>(self, connection: C) -> Result<(), C::Error> {
+        let Self { mut drain, max_age } = self;
+        let mut connection = pin!(connection);
+        let over = {
+            let mut over = pin!(over(&mut drain, max_age));
+            let lived = poll_fn(|context| {
+                if let Poll::Ready(over) = over.as_mut().poll(context) {
+                    return Poll::Ready(Err(over));
+                }
+                connection.as_mut().poll(context).map(Ok)
+            });
+            match lived.await {
+                Ok(ended) => return ended,
+                Err(over) => over,
+            }
+        };
+        connection.as_mut().graceful_shutdown();
+        match over {
+            Over::Drained => connection.await,
+            // What is left is dropped with the connection.
+            Over::Aged(grace) => timeout(grace, connection).await.unwrap_or(Ok(())),
+        }
+    }
+}
+
+async fn over(drain: &mut watch::Receiver<bool>, max_age: Option<MaxAge>) -> Over {
+    let aged = async {
+        match max_age {
+            Some(MaxAge { age, grace }) => {
+                sleep(age).await;
+                grace
+            }
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        // An error: the runtime's lifetimes are dropped, and the runtime with them.
+        _ = drain.wait_for(|drained| *drained) => Over::Drained,
+        grace = aged => Over::Aged(grace),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_spread_over_a_tenth_to_both_sides() {
+        let max = MaxAge { age: Duration::from_secs(1_000), grace: Duration::from_secs(1) };
+        let lifetimes = Lifetimes::new(Some(max));
+        let ages: Vec<u64> =
+            (0..STEPS).filter_map(|_| lifetimes.begin().max_age).map(|max| max.age.as_secs()).collect();
+        let tenth = |from: u64| ages.iter().filter(|&&age| (from..from + 20).contains(&age)).count();
+        for from in (900..1_100).step_by(20) {
+            assert_eq!(tenth(from), 100, "from {from}");
+        }
+        // A few connections are apart too.
+        let mut few = ages[..4].to_vec();
+        few.sort_unstable();
+        assert!(few.windows(2).all(|pair| pair[1] - pair[0] >= 20), "{few:?}");
+        assert!(Lifetimes::new(None).begin().max_age.is_none());
+    }
+}

@@ -1,0 +1,156 @@
+//! The socket on which gRPC listens: TCP, or a Unix socket with its file.
+//!
+//! Not here: what becomes of a connection (grpc.rs, connection.rs).
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, UnixListener};
+use tokio_stream::StreamExt as _;
+use tonic::transport::server::TcpIncoming;
+
+use super::connection::Socket;
+
+/// How long a connection may be silent before the kernel asks for a sign of life, so that peers that vanished go. HTTP/2
+/// pings would find the same peers and read the clock for every frame.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
+/// How long the kernel waits for that sign before it asks again.
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
+/// How often it asks; then the connection is closed.
+const KEEPALIVE_TIMES: u32 = 3;
+
+/// A bound socket.
+#[derive(Debug)]
+pub enum Listener {
+    /// TCP.
+    Tcp(TcpListener),
+    /// A Unix socket. Its file is removed when the listener is dropped.
+    Unix(UnixListener, SocketFile),
+}
+
+impl Listener {
+    /// Binds a Unix socket with these permissions. Replaces the file of a socket on which nothing listens any more.
+    ///
+    /// # Errors
+    /// When a process listens there, when the file is not a socket, and when the system refuses.
+    pub async fn bind_unix(path: &Path, mode: u32) -> io::Result<Self> {
+        remove_stale(path).await?;
+        let listener = UnixListener::bind(path)?;
+        let file = SocketFile::new(path)?;
+        fs::set_permissions(path, Permissions::from_mode(mode))?;
+        Ok(Self::Unix(listener, file))
+    }
+
+    pub(super) fn incoming(self) -> Incoming {
+        match self {
+            Self::Tcp(listener) => Incoming::Tcp(
+                TcpIncoming::from(listener)
+                    .with_nodelay(Some(true))
+                    .with_keepalive(Some(KEEPALIVE_AFTER))
+                    .with_keepalive_interval(Some(KEEPALIVE_EVERY))
+                    .with_keepalive_retries(Some(KEEPALIVE_TIMES)),
+            ),
+            Self::Unix(listener, file) => Incoming::Unix(listener, file),
+        }
+    }
+}
+
+/// Removes the file of a socket that no process listens on, as a killed process leaves it.
+async fn remove_stale(path: &Path) -> io::Result<()> {
+    let found = match fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if !found.file_type().is_socket() {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is not a socket is there"));
+    }
+    match tokio::net::UnixStream::connect(path).await {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        Err(error) => Err(error),
+        Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "a process listens on this socket")),
+    }
+}
+
+/// The file of a Unix socket.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    /// Device and inode: another process may have replaced the file since.
+    identity: (u64, u64),
+}
+
+impl SocketFile {
+    fn new(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), identity: identity(path)? })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|found| found == self.identity) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let found = fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino()))
+}
+
+/// The connections that come on a listener.
+pub(super) enum Incoming {
+    Tcp(TcpIncoming),
+    Unix(UnixListener, #[expect(dead_code, reason = "dropping it removes the file")] SocketFile),
+}
+
+impl Incoming {
+    /// The next connection. Nothing is lost where the future is dropped before it is ready.
+    pub(super) async fn next(&mut self) -> io::Result<Socket> {
+        match self {
+            Self::Tcp(incoming) => match incoming.next().await {
+                Some(stream) => Ok(Socket::Tcp(stream?.into_std()?)),
+                None => Err(io::Error::other("there are no more connections")),
+            },
+            Self::Unix(listener, _) => Ok(Socket::Unix(listener.accept().await?.0.into_std()?)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_file_of_a_socket_goes_with_its_listener() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("grpc.sock");
+        let listener = Listener::bind_unix(&path, 0o600).await.unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let taken = Listener::bind_unix(&path, 0o600).await.unwrap_err();
+        assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+        drop(listener);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn only_a_socket_that_is_left_over_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("grpc.sock");
+        // The standard library leaves the file behind.
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        let listener = Listener::bind_unix(&path, 0o660).await.unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "a file of somebody else").unwrap();
+        drop(listener);
+        assert!(path.exists(), "it is not the listener's");
+        let refused = Listener::bind_unix(&path, 0o660).await.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a file of somebody else");
+    }
+}

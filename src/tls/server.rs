@@ -1,0 +1,348 @@
+//! TLS of a listener: its certificate and the clients that it accepts, from files that may be replaced at any time.
+//!
+//! Not in here: accepting connections (grpc), and when the files are read again (app).
+//!
+//! A handshake takes the configuration of that moment. New files apply to the connections that come after them; open
+//! connections stay as they are.
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio_rustls::rustls::client::danger::HandshakeSignatureValid;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use tokio_rustls::rustls::{
+    AlertDescription, CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig,
+    SignatureScheme,
+};
+
+use super::files::{self, FileError};
+use super::{Identity, TLS_FILE_BYTES_MAX, certificates};
+
+/// The TLS session tickets that a client gets for each handshake. One is enough: a client resumes with one connection.
+const TICKETS: usize = 1;
+
+/// What the TLS of a listener is made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerFiles {
+    /// The listener's certificate and key.
+    pub identity: Identity,
+    /// The clients that are accepted; every client where there is none.
+    pub clients: Option<Clients>,
+}
+
+/// Which clients a listener accepts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Clients {
+    /// Certificates of the authorities that must have signed a client's certificate, in PEM. No other authority counts.
+    pub ca: PathBuf,
+    /// A client's certificate must have one of these names. Without any, every name is accepted.
+    pub names: Vec<ClientName>,
+}
+
+/// A name that a client's certificate may have, among its subject alternative names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientName {
+    /// A DNS name. A wildcard in the certificate covers it.
+    Dns(String),
+    /// An IP address.
+    Ip(IpAddr),
+    /// A URI, such as a SPIFFE ID. It must be equal, byte by byte.
+    Uri(String),
+}
+
+impl ClientName {
+    /// Reads a name: an IP address, a URI (it has `://`), or a DNS name.
+    ///
+    /// # Errors
+    /// What is wrong with the text, for people.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if let Ok(ip) = text.parse() {
+            return Ok(Self::Ip(ip));
+        }
+        if text.contains("://") {
+            return Ok(Self::Uri(text.to_owned()));
+        }
+        match ServerName::try_from(text) {
+            Ok(_) => Ok(Self::Dns(text.to_owned())),
+            Err(_) => Err("not a DNS name, an IP address or a URI".to_owned()),
+        }
+    }
+
+    fn is_in(&self, certificate: &webpki::EndEntityCert<'_>) -> bool {
+        let has = |name: ServerName<'_>| certificate.verify_is_valid_for_subject_name(&name).is_ok();
+        match self {
+            Self::Dns(name) => ServerName::try_from(name.as_str()).is_ok_and(has),
+            Self::Ip(ip) => has((*ip).into()),
+            Self::Uri(uri) => certificate.valid_uri_names().any(|name| name == uri),
+        }
+    }
+}
+
+impl fmt::Display for ClientName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dns(name) | Self::Uri(name) => f.write_str(name),
+            Self::Ip(ip) => ip.fmt(f),
+        }
+    }
+}
+
+/// The TLS of a listener as its files have it at the moment.
+pub struct ServerTls {
+    files: ServerFiles,
+    /// The bytes that the configuration was made from. Locked while the files are read, so that one reading at a time
+    /// decides.
+    from: Mutex<Bytes>,
+    config: ArcSwap<ServerConfig>,
+    /// In the order of [`HandshakeFailure::ALL`].
+    failures: [AtomicU64; HandshakeFailure::ALL.len()],
+}
+
+#[derive(PartialEq, Eq)]
+struct Bytes {
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+    clients: Option<Vec<u8>>,
+}
+
+impl ServerTls {
+    /// Reads the files. Blocks.
+    ///
+    /// # Errors
+    /// The first file that cannot be used.
+    pub fn new(files: ServerFiles) -> Result<Self, FileError> {
+        let bytes = read(&files)?;
+        let config = ArcSwap::from_pointee(make(&files, &bytes)?);
+        Ok(Self { files, from: Mutex::new(bytes), config, failures: Default::default() })
+    }
+
+    /// Reads the files again, and puts them in force if a byte of them has changed, which it returns. Blocks.
+    ///
+    /// # Errors
+    /// The first file that cannot be used. What was in force stays.
+    pub fn reread(&self) -> Result<bool, FileError> {
+        let mut from = self.from.lock();
+        let bytes = read(&self.files)?;
+        if *from == bytes {
+            return Ok(false);
+        }
+        self.config.store(Arc::new(make(&self.files, &bytes)?));
+        *from = bytes;
+        Ok(true)
+    }
+
+    /// The configuration for the next handshake.
+    #[must_use]
+    pub fn config(&self) -> Arc<ServerConfig> {
+        self.config.load_full()
+    }
+
+    /// Counts a handshake that failed.
+    pub fn handshake_failed(&self, error: &io::Error) {
+        self.failures[HandshakeFailure::of(error) as usize].fetch_add(1, Relaxed);
+    }
+
+    /// How many handshakes failed this way.
+    #[must_use]
+    pub fn failures(&self, kind: HandshakeFailure) -> u64 {
+        self.failures[kind as usize].load(Relaxed)
+    }
+
+    /// Where the files are.
+    #[must_use]
+    pub const fn files(&self) -> &ServerFiles {
+        &self.files
+    }
+}
+
+impl fmt::Debug for ServerTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.files.fmt(f)
+    }
+}
+
+fn read(files: &ServerFiles) -> Result<Bytes, FileError> {
+    let read = |path: &Path| files::read_bounded(path, TLS_FILE_BYTES_MAX);
+    Ok(Bytes {
+        certificate: read(&files.identity.certificate)?,
+        key: read(&files.identity.key)?,
+        clients: files.clients.as_ref().map(|clients| read(&clients.ca)).transpose()?,
+    })
+}
+
+fn make(files: &ServerFiles, bytes: &Bytes) -> Result<ServerConfig, FileError> {
+    // Of our own choice, whatever else of this process may install as the default.
+    let provider = Arc::new(ring::default_provider());
+    let verifier: Arc<dyn ClientCertVerifier> = match files.clients.as_ref().zip(bytes.clients.as_deref()) {
+        None => WebPkiClientVerifier::no_client_auth(),
+        Some((clients, pem)) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(&clients.ca, pem)? {
+                roots.add(certificate).map_err(|error| FileError::new(&clients.ca, error.to_string()))?;
+            }
+            let signed = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+                .build()
+                .map_err(|error| FileError::new(&clients.ca, error.to_string()))?;
+            if clients.names.is_empty() {
+                signed
+            } else {
+                Arc::new(NamedClients { signed, names: clients.names.clone() })
+            }
+        }
+    };
+    let (chain, key) = super::chain_and_key(&files.identity, &bytes.certificate, &bytes.key)?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("the provider knows the protocol's versions")
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain, key)
+        .map_err(|error| super::wrong_identity(&files.identity, &error))?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.send_tls13_tickets = TICKETS;
+    config.ticketer =
+        ring::Ticketer::new().map_err(|error| FileError::new(&files.identity.key, format!("no tickets: {error}")))?;
+    Ok(config)
+}
+
+/// Accepts a client whose certificate is signed by a known authority and has one of the names.
+#[derive(Debug)]
+struct NamedClients {
+    signed: Arc<dyn ClientCertVerifier>,
+    names: Vec<ClientName>,
+}
+
+impl ClientCertVerifier for NamedClients {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.signed.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.signed.verify_client_cert(end_entity, intermediates, now)?;
+        let certificate =
+            webpki::EndEntityCert::try_from(end_entity).map_err(|_| Error::from(CertificateError::BadEncoding))?;
+        if self.names.iter().any(|name| name.is_in(&certificate)) {
+            Ok(verified)
+        } else {
+            Err(CertificateError::NotValidForName.into())
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.signed.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.signed.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.signed.supported_verify_schemes()
+    }
+}
+
+/// Why a handshake with a client failed, in one word for metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandshakeFailure {
+    /// The client closed the connection.
+    Closed,
+    /// The client has no certificate.
+    NoCertificate,
+    /// The client's certificate is not accepted: its authority, its time or its use.
+    Certificate,
+    /// The client's certificate has none of the allowed names.
+    Name,
+    /// The client does not accept the listener's certificate.
+    Refused,
+    /// The client does not speak TLS, or none that the listener speaks.
+    Protocol,
+}
+
+impl HandshakeFailure {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Closed, Self::NoCertificate, Self::Certificate, Self::Name, Self::Refused, Self::Protocol];
+
+    /// The word for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::NoCertificate => "no_certificate",
+            Self::Certificate => "certificate",
+            Self::Name => "name",
+            Self::Refused => "refused",
+            Self::Protocol => "protocol",
+        }
+    }
+
+    /// The kind of a handshake's error.
+    #[must_use]
+    pub fn of(error: &io::Error) -> Self {
+        use AlertDescription::{
+            BadCertificate, CertificateExpired, CertificateRevoked, CertificateUnknown, UnknownCA,
+            UnsupportedCertificate,
+        };
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+        match inner {
+            None => Self::Closed,
+            Some(Error::NoCertificatesPresented) => Self::NoCertificate,
+            Some(Error::InvalidCertificate(CertificateError::NotValidForName)) => Self::Name,
+            Some(Error::InvalidCertificate(_)) => Self::Certificate,
+            Some(Error::AlertReceived(
+                BadCertificate
+                | CertificateExpired
+                | CertificateRevoked
+                | CertificateUnknown
+                | UnknownCA
+                | UnsupportedCertificate,
+            )) => Self::Refused,
+            Some(_) => Self::Protocol,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_name_is_an_ip_a_uri_or_a_dns_name() {
+        assert_eq!(ClientName::parse("10.0.0.1"), Ok(ClientName::Ip([10, 0, 0, 1].into())));
+        assert_eq!(ClientName::parse("::1"), Ok(ClientName::Ip("::1".parse().unwrap())));
+        assert_eq!(ClientName::parse("spiffe://a/b"), Ok(ClientName::Uri("spiffe://a/b".to_owned())));
+        assert_eq!(ClientName::parse("envoy.mesh"), Ok(ClientName::Dns("envoy.mesh".to_owned())));
+        assert!(ClientName::parse("a b").is_err());
+        assert!(ClientName::parse("").is_err());
+    }
+
+    #[test]
+    fn failures_are_in_the_order_of_their_numbers() {
+        for (i, failure) in HandshakeFailure::ALL.into_iter().enumerate() {
+            assert_eq!(failure as usize, i, "{failure:?}");
+        }
+    }
+}
