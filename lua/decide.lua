@@ -17,7 +17,8 @@
 --          holds it, with nothing written
 --
 -- op: as in fixed_window.lua, and 6 look, over only when more has been taken than the limit holds; 7 undo what the
--- proof names (but for a log, which has undo_log.lua). A look has 1 for hits.
+-- proof names (but for a log, which has undo_log.lua). A look has 1 for hits. A charge of op 4 is over where one hit
+-- would not fit [dc-9].
 --
 -- Strategy: all keys are read before the first write, since Redis does not undo a script that fails. Each charge works
 -- on the copies that the charges before it left, in x, y and z, whose meaning is the algorithm's: the fields of its
@@ -164,7 +165,7 @@ for pass = 1, 2 do
         told = told + 1
         reply[told] = w * 4294967296 + c
       end
-      is_over = (op == 6 and c > L) or (op < 5 and c + hits > L)
+      is_over = (op == 6 and c > L) or (op < 5 and c + (op == 4 and 1 or hits) > L)
       -- What becomes of it [dc-4].
       local after = c
       if act == 5 or (act == 7 and w == proof) then
@@ -246,6 +247,16 @@ for pass = 1, 2 do
       end
       if op == 6 then
         is_over = d > T or (d == T and f > F)
+      elseif op == 4 then
+        -- One hit costs P / L.
+        is_over = L == 0
+        if L > 0 then
+          local one, one_f = d + floor(P / L), f + P % L
+          if one_f >= L then
+            one, one_f = one + 1, one_f - L
+          end
+          is_over = one > T or (one == T and one_f > F)
+        end
       elseif op < 5 then
         is_over = hits > B or would_d > T or (would_d == T and would_f > F)
       end
@@ -361,7 +372,7 @@ for pass = 1, 2 do
         reply[told + 1], reply[told + 2], reply[told + 3] = from, till, c
         told = told + 3
       end
-      is_over = (op == 6 and c > L) or (op < 5 and c + hits > L)
+      is_over = (op == 6 and c > L) or (op < 5 and c + (op == 4 and 1 or hits) > L)
       -- What becomes of it [dc-4].
       local after = c
       if act == 5 or (act == 7 and from == proof) then
@@ -420,7 +431,7 @@ for pass = 1, 2 do
         told = told + 3
       end
       local used = c + mul_div(p, W - max(0, now - from), W)
-      is_over = (op == 6 and used > L) or (op < 5 and used + hits > L)
+      is_over = (op == 6 and used > L) or (op < 5 and used + (op == 4 and 1 or hits) > L)
       -- What becomes of it [dc-4].
       local after_p, after_c = p, c
       if L == 0 then
@@ -487,11 +498,13 @@ for pass = 1, 2 do
           numbers, live = {here}, {[here] = used}
         end
       end
-      is_over = (op == 6 and used > L) or (op < 5 and used + hits > L)
       local asked = hits
-      if op >= 5 and op ~= 6 then
+      if op == 4 then
+        asked = 1
+      elseif op >= 5 and op ~= 6 then
         asked = 0
       end
+      is_over = (op == 6 and used > L) or (op < 5 and used + asked > L)
       local added = 0
       if L == 0 then
         added = 0
@@ -609,11 +622,13 @@ for pass = 1, 2 do
         copy.base, copy.sum, copy.kept, copy.at, copy.anew = 0, 0, 0, now, true
       end
       local used = copy.sum - copy.base
-      is_over = (op == 6 and used > L) or (op < 5 and used + hits > L)
       local asked = hits
-      if op >= 5 and op ~= 6 then
+      if op == 4 then
+        asked = 1
+      elseif op >= 5 and op ~= 6 then
         asked = 0
       end
+      is_over = (op == 6 and used > L) or (op < 5 and used + asked > L)
       local added, given = 0, 0
       if L == 0 then
         added = 0
@@ -726,7 +741,7 @@ for pass = 1, 2 do
         reply[told + 1], reply[told + 2] = a, u
         told = told + 2
       end
-      is_over = (op == 6 and u > B) or (op < 5 and u + hits > B)
+      is_over = (op == 6 and u > B) or (op < 5 and u + (op == 4 and 1 or hits) > B)
       -- What becomes of it [dc-4].
       local after = u
       if L == 0 then

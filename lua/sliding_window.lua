@@ -11,8 +11,11 @@ if now == 0 then
   local t = redis.call('TIME')
   now = t[1] * 1000000 + t[2]
 end
+-- The hits that the verdict and the wait are about [dc-9].
 local asked = hits
-if op == 5 then
+if op == 4 then
+  asked = 1
+elseif op == 5 then
   asked = 0
 end
 

@@ -13,8 +13,11 @@ if now == 0 then
   now = t[1] * 1000000 + t[2]
 end
 local key = KEYS[1]
+-- The hits that the verdict and the wait are about [dc-9].
 local asked = hits
-if op == 5 then
+if op == 4 then
+  asked = 1
+elseif op == 5 then
   asked = 0
 end
 

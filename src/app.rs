@@ -25,8 +25,9 @@ use self::policies::Reload;
 use self::stores::{Opened, Stores};
 use crate::config::policy_file::Reading;
 use crate::config::settings::{self, Endpoint, LogFormat, Settings};
+use crate::config::watch::Source;
 use crate::grpc::health::Health;
-use crate::http::{Report, Site};
+use crate::http::{Endpoints, Needs, Report, Site};
 use crate::lifecycle::{Done, Phase, Phases, Supervisor};
 use crate::limiter::deny_cache::DenyCache;
 use crate::limiter::{Limiter, Modes, Options, Policies};
@@ -108,11 +109,12 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
     let metrics = Arc::new(Metrics::new(settings.near_limit_percent)?);
     let stores = Stores::new(&settings, &metrics)?;
     let control = stores.open();
-    let report = Arc::new(Report::default());
+    let needs = Needs { store: settings.health.redis, policies: settings.health.policies };
+    let report = Arc::new(Report::new(needs));
     report.circuit_is(stores.circuit());
 
     let reading = Reading { compatible: settings.policies.compatible, merge_domains: settings.policies.merge_domains };
-    let (reload, loaded) = Reload::start(&settings.policies.directory, reading, control.first.clone());
+    let (reload, loaded) = Reload::start(source(&settings.policies), reading, control.first.clone());
     let loaded = loaded.map_err(AppError::Policies)?;
     let policies = Arc::new(Policies::new(loaded.policies, metrics.observer()));
     report.loaded(policies.current(), loaded.places);
@@ -159,6 +161,10 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         bounds,
         extras: extras.clone(),
         request_bytes,
+        endpoints: match settings.admin_endpoints {
+            settings::Endpoints::Weir => Endpoints::Operator,
+            settings::Endpoints::Ratelimit => Endpoints::Debug,
+        },
     });
 
     let screen = screen::Screen::new(&settings, &listeners.addresses, &policies.current());
@@ -184,21 +190,24 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
     };
     let grpc = grpc::start(&supervisor, &life, listeners.grpc, &served, &health, of_core)?;
     gauges(&metrics, &grpc, embedded, deny_cache)?;
-    let http = [
+    let mut http = vec![
         supervisor.task("http", http::serve_public(listeners.http, &site)),
         supervisor.task("admin", http::serve_admin(listeners.admin, &site)),
     ];
+    if let Some(listener) = listeners.metrics {
+        http.push(supervisor.task("metrics", http::serve_metrics(listener, &settings.metrics.path, &site)));
+    }
     if let Some(tls) = tls {
         supervisor.task("certificates", Certificates::new(tls, &metrics)?.follow(life.clone()));
     }
-    supervisor.task("health", health.follow(life.clone()));
+    supervisor.task("health", health.follow(life.clone(), report.fit()));
     supervisor.task("reload", reload.follow(policies, metrics, report.clone(), life.clone()));
     screen.show(settings.log.format);
 
     let phases = Arc::new(phases);
     let both = std::iter::once(control.first).chain(control.per_second).collect();
-    let patience = settings.redis.ready_after;
-    supervisor.task("store", ready::follow(both, warmth, patience, phases.clone(), report.clone(), life.clone()));
+    let times = ready::Times { ready_after: settings.redis.ready_after, start_within: settings.redis.start_within };
+    supervisor.task("store", ready::follow(both, warmth, times, phases.clone(), report.clone(), life.clone()));
 
     tokio::select! {
         death = supervisor.death() => return Err(AppError::Died(death)),
@@ -214,6 +223,16 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
 fn max_age(listen: &settings::Listen) -> Option<grpc::MaxAge> {
     let age = listen.max_connection_age;
     (!age.is_zero()).then_some(grpc::MaxAge { age, grace: listen.max_connection_age_grace })
+}
+
+fn source(policies: &settings::Policies) -> Source {
+    Source {
+        directory: policies.directory.clone(),
+        all_files: policies.all_files,
+        dot_files: policies.dot_files,
+        beside: policies.beside,
+        allow_empty: policies.allow_empty,
+    }
 }
 
 fn held(grpc: &settings::Grpc) -> grpc::HeldBounds {
@@ -296,7 +315,7 @@ async fn leave(
     shutdown: &Shutdown,
     phases: &Phases,
     mut grpc: Vec<Done>,
-    mut http: [Done; 2],
+    mut http: Vec<Done>,
 ) {
     phases.begin(Phase::Leaving);
     tracing::info!(pause = ?times.pause, "leaving");

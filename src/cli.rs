@@ -3,4 +3,6 @@
 pub mod args;
 pub mod check;
 pub mod explain;
+pub mod program;
+pub mod ratelimit;
 pub mod serve;

@@ -3,6 +3,7 @@
 //! Nothing here binds, connects or keeps time. Knows the engine only; the rest of the program is
 //! built from what this module returns.
 
+pub mod envoy_ratelimit;
 pub mod policy_file;
 pub mod settings;
 pub mod watch;

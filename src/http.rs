@@ -4,6 +4,7 @@
 //! deciding, and when to start and to stop (app).
 
 mod admin;
+mod debug;
 mod listener;
 mod public;
 
@@ -14,10 +15,12 @@ use std::sync::{Arc, OnceLock};
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use axum::{Json, Router};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 pub use self::listener::CONNECTIONS_MAX;
 use crate::lifecycle::{Life, Phase};
@@ -43,11 +46,33 @@ pub struct Site {
     pub extras: Extras,
     /// The largest body in bytes.
     pub request_bytes: usize,
+    /// What the admin listener serves.
+    pub endpoints: Endpoints,
+}
+
+/// What the admin listener serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoints {
+    /// The operator's paths, by which states can be reset.
+    Operator,
+    /// Those of envoyproxy/ratelimit's debug port, by which nothing changes.
+    Debug,
+}
+
+/// What weir's health depends on, besides its phase.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// The store has answered when it was asked last.
+    pub store: bool,
+    /// The policies have a domain.
+    pub policies: bool,
 }
 
 /// What the listeners tell about the parts of weir.
 #[derive(Default)]
 pub struct Report {
+    needs: Needs,
+    fit: watch::Sender<bool>,
     store_answered: AtomicBool,
     circuit: OnceLock<Box<dyn Fn() -> &'static str + Send + Sync>>,
     policies: Mutex<Shown>,
@@ -64,9 +89,28 @@ struct Shown {
 }
 
 impl Report {
+    /// The report of a weir whose health depends on these.
+    #[must_use]
+    pub fn new(needs: Needs) -> Self {
+        Self { needs, fit: watch::Sender::new(needs == Needs::default()), ..Self::default() }
+    }
+
+    /// Whether all that weir's health depends on is well, and every change of that.
+    #[must_use]
+    pub fn fit(&self) -> watch::Receiver<bool> {
+        self.fit.subscribe()
+    }
+
+    fn look(&self) {
+        let has_domains = self.policies.lock().policies.domains().len() > 0;
+        let fit = (self.store_answered.load(Relaxed) || !self.needs.store) && (has_domains || !self.needs.policies);
+        self.fit.send_if_modified(|before| std::mem::replace(before, fit) != fit);
+    }
+
     /// The store has answered when it was asked last, or has not.
     pub fn store_answered(&self, answered: bool) {
         self.store_answered.store(answered, Relaxed);
+        self.look();
     }
 
     /// How the circuit breakers are found out when somebody asks: the name of the worst. Said once; until then, and
@@ -79,6 +123,7 @@ impl Report {
     /// These policies are in force. `places` says where each rule is written, by its id.
     pub fn loaded(&self, policies: Arc<PolicySet>, places: Vec<String>) {
         *self.policies.lock() = Shown { policies, places, problems: Vec::new() };
+        self.look();
     }
 
     /// The policies have changed, and these problems keep the change from being in force.
@@ -100,7 +145,29 @@ pub fn serve_public(listener: TcpListener, site: &Arc<Site>) -> impl Future<Outp
 /// # Errors
 /// When serving ends by itself.
 pub fn serve_admin(listener: TcpListener, site: &Arc<Site>) -> impl Future<Output = Result<(), String>> + use<> {
-    serve(listener, admin::router(site), site.life.clone())
+    let router = match site.endpoints {
+        Endpoints::Operator => admin::router(site),
+        Endpoints::Debug => debug::router(site),
+    };
+    serve(listener, router, site.life.clone())
+}
+
+/// Serves the metrics alone, at this path, in the same way.
+///
+/// # Errors
+/// When serving ends by itself.
+pub fn serve_metrics(
+    listener: TcpListener,
+    path: &str,
+    site: &Arc<Site>,
+) -> impl Future<Output = Result<(), String>> + use<> {
+    let shown = format!("GET {path}");
+    let router = Router::new()
+        .route(path, get(metrics))
+        .fallback(async move |uri: Uri| not_found(&uri, &[&shown]))
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(site.clone());
+    serve(listener, router, site.life.clone())
 }
 
 async fn serve(listener: TcpListener, router: Router, life: Life) -> Result<(), String> {
@@ -108,6 +175,13 @@ async fn serve(listener: TcpListener, router: Router, life: Life) -> Result<(), 
     let ending = async move { life.reached(Phase::Ending).await };
     let serving = axum::serve(listener, router).with_graceful_shutdown(ending);
     serving.into_future().await.map_err(|error| error.to_string())
+}
+
+impl Site {
+    /// Whether to send requests here.
+    fn is_healthy(&self) -> bool {
+        self.life.phase() == Phase::Serving && *self.report.fit.borrow()
+    }
 }
 
 async fn metrics(State(site): State<Arc<Site>>) -> Response {
@@ -123,7 +197,7 @@ async fn metrics(State(site): State<Arc<Site>>) -> Response {
 /// Whether to send requests here. A store that is down is told and no reason to leave: all replicas would at once.
 async fn readyz(State(site): State<Arc<Site>>) -> Response {
     let phase = site.life.phase();
-    let ready = phase == Phase::Serving;
+    let ready = site.is_healthy();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let shown = site.report.policies.lock();
     let detail = json!({

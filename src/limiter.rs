@@ -98,6 +98,8 @@ pub struct Detail {
     pub reset_after: Micros,
     /// The longest wait until an admitted request's turn, of all limits of the descriptor; 0 for all but `leaky_bucket`.
     pub wait: Micros,
+    /// Whether the descriptor's hits were charged to one of its limits: true for every report to a post-paid limit.
+    pub charged: bool,
 }
 
 /// A limit as callers see it.

@@ -8,6 +8,8 @@ use clap::Parser as _;
 use weir::cli::args::{Arguments, Command};
 use weir::cli::check::{self, Failed};
 use weir::cli::explain;
+use weir::cli::program::Program;
+use weir::cli::ratelimit;
 use weir::cli::serve::{self, ServeError};
 
 /// A request costs dozens of small allocations, most of them below us, in HTTP/2: this allocator makes them cheaper and
@@ -21,9 +23,19 @@ const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    // Wrong arguments end here, with clap's own message and code, which is 2.
-    let result = match Arguments::parse().command {
+    let name = std::env::args_os().next().unwrap_or_default();
+    let command = match Program::called(&name) {
+        // What stands after that name is ignored: its deployments may have arguments that nothing ever read.
+        Program::Ratelimit => Command::Ratelimit,
+        // Wrong arguments end here, with clap's own message and code, which is 2.
+        Program::Weir | Program::ConfigCheck | Program::Client => Arguments::parse().command,
+    };
+    let result = match command {
         Command::Serve(arguments) => match serve::serve(&arguments) {
+            Err(ServeError::Settings(problems)) => return told(&problems, USAGE),
+            result => result.map_err(|error| error.to_string()),
+        },
+        Command::Ratelimit => match ratelimit::serve() {
             Err(ServeError::Settings(problems)) => return told(&problems, USAGE),
             result => result.map_err(|error| error.to_string()),
         },

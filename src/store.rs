@@ -23,7 +23,12 @@ pub trait Store: Send + Sync {
     /// Makes one decision over all charges, in the order of [dc-2], by one reading of the store's clock. [tm-1]
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, deadline: Instant) -> Reply<'a, Decision>;
 
-    /// Takes back the charges that the receipts prove, each only as far as it still stands.
+    /// Takes back the charges that the receipts prove, each only as far as it still stands. A charge that fails does not
+    /// keep the others from being taken back.
+    ///
+    /// The answer is [`StoreError::Rewindow`] where the boundaries of a calendar charge do not hold the store's clock.
+    /// That charge was not taken back, and others of the call may have been. A caller that is to try again with other
+    /// boundaries gives each calendar charge a call of its own. [cl-3]
     fn undo<'a>(&'a self, charges: &'a [Undo<'a>], deadline: Instant) -> Reply<'a, ()>;
 
     /// Forgets the states of these keys. Answers how many there were.
@@ -104,7 +109,7 @@ pub enum StoreError {
     NotSent(Failure),
     /// The call was sent and not answered: whether it was charged cannot be known.
     Unknown(Failure),
-    /// None of a calendar window's boundaries held the store's own clock; nothing was charged. [cl-3]
+    /// None of a calendar window's boundaries held the store's own clock; nothing was charged or taken back. [cl-3]
     Rewindow {
         /// The store's clock.
         now: Micros,

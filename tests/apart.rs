@@ -12,10 +12,10 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use support::manual::ManualClock;
+use support::manual::{ManualClock, START_US};
 use weir::config::policy_file;
 use weir::engine::observer::{Silent, Tally};
-use weir::engine::{Charge, Decision, Limit, Mode, Observer, OnError, PolicySet, Take, Unit};
+use weir::engine::{Charge, Decision, Limit, Micros, Mode, Observer, OnError, PolicySet, Take, Unit};
 use weir::limiter::{Answer, Asked, Entry, Limiter, Options, Policies, Query, Status};
 use weir::store::memory::Memory;
 use weir::store::{Failure, Peeked, Reply, Store, StoreError, Undo};
@@ -96,6 +96,11 @@ enum Fault {
 /// A store in several slots, whose answers take their time: the memory store behind it, one call for each part.
 struct Slotted {
     memory: Memory,
+    clock: Arc<ManualClock>,
+    /// Where the clock stands from the next undo on, if it steps.
+    clock_at_undo: Mutex<Option<Micros>>,
+    /// How many undos were made.
+    undos: AtomicUsize,
     /// The faults of decisions and of undos, by slot.
     faults: Mutex<BTreeMap<(Call, u16), Fault>>,
     /// Decides how long each call takes, before it is made and after.
@@ -111,9 +116,17 @@ enum Call {
 
 impl Slotted {
     fn new(seed: u64) -> Arc<Self> {
-        let memory = Memory::new(KEYS_MAX, Arc::new(ManualClock::in_2041()), Arc::new(Silent));
-        let random = AtomicU64::new(seed);
-        Arc::new(Self { memory, faults: Mutex::default(), random, calls: AtomicUsize::new(0) })
+        let clock = Arc::new(ManualClock::in_2041());
+        let memory = Memory::new(KEYS_MAX, clock.clone(), Arc::new(Silent));
+        Arc::new(Self {
+            memory,
+            clock,
+            clock_at_undo: Mutex::default(),
+            undos: AtomicUsize::new(0),
+            faults: Mutex::default(),
+            random: AtomicU64::new(seed),
+            calls: AtomicUsize::new(0),
+        })
     }
 
     fn fails(&self, call: Call, key: &str, fault: Fault) {
@@ -184,6 +197,10 @@ impl Store for Slotted {
         Reply::Pending(Box::pin(async move {
             let mut answer = Ok(());
             for undo in charges {
+                self.undos.fetch_add(1, SeqCst);
+                if let Some(now) = self.clock_at_undo.lock().take() {
+                    self.clock.set(now);
+                }
                 let call = || ready(self.memory.undo(std::slice::from_ref(undo), deadline));
                 answer = answer.and(self.at_some_time(Call::Undo, slot_of(undo.key), call).await);
             }
@@ -318,6 +335,55 @@ fn a_request_that_one_slot_denies_charges_none() {
         assert_eq!((bench.left(key, &full), bench.left(key, &other)), (0, 2), "{key}");
         assert_eq!(*bench.heard.undone.lock(), [true], "{key}");
     }
+}
+
+/// The undo brings the boundaries of its charge. A clock that has left them is asked once more with others.
+#[test]
+fn a_charge_of_a_calendar_is_taken_back_after_the_clock_has_stepped() {
+    const DAY_US: Micros = 86_400 * 1_000_000;
+    for (now, undos) in [(START_US, 1), (START_US - 4 * DAY_US, 2), (START_US + 4 * DAY_US, 2)] {
+        let bench = Bench::new();
+        let full = bench.value_in("gcra", 0);
+        let (calendar, other) = (bench.value_in("calendar", 1), bench.value_in("calendar", 2));
+        assert!(!bench.ask(&[("gcra", &full, Take::Take(3)), ("calendar", &other, ONE)]).unwrap().denied);
+        *bench.store.clock_at_undo.lock() = Some(now);
+        assert!(bench.ask(&[("calendar", &calendar, ONE), ("gcra", &full, ONE)]).unwrap().denied);
+        assert_eq!(*bench.heard.undone.lock(), [true], "the undo at {now} is confirmed");
+        assert_eq!(bench.store.undos.load(SeqCst), undos, "the undo at {now}");
+        // What has moved to another day counts there; the key is in order, and those beside it are untouched.
+        let left = if now < START_US { 2 } else { 3 };
+        assert_eq!(bench.left("calendar", &calendar), left, "the clock at {now}");
+        assert!(!bench.ask(&[("calendar", &calendar, ONE)]).unwrap().denied);
+        assert_eq!(bench.left("calendar", &calendar), left - 1, "the clock at {now}");
+        bench.store.clock.set(START_US);
+        assert_eq!(bench.left("calendar", &other), 2);
+    }
+}
+
+/// The detail of a descriptor tells whether its hits stand.
+#[test]
+fn the_detail_tells_what_was_charged() {
+    let bench = Bench::new();
+    let charged = |answer: &Answer| -> Vec<bool> {
+        answer.statuses.iter().map(|status| status.detail.expect("it has a limit").charged).collect()
+    };
+    let (full, other) = (bench.value_in("gcra", 0), bench.value_in("gcra", 1));
+    let paid = bench.value_in("paid_later", 2);
+    let admitted = bench.ask(&[("gcra", &full, Take::Take(3)), ("gcra", &other, ONE)]).unwrap();
+    assert_eq!((admitted.denied, charged(&admitted)), (false, vec![true, true]));
+    // Looks and refunds charge nothing.
+    let answer = bench.ask(&[("gcra", &other, Take::Look), ("gcra", &other, Take::Give(1))]).unwrap();
+    assert_eq!((answer.denied, charged(&answer)), (false, vec![false, false]));
+    // Denied elsewhere: the take is taken back, and the report stands.
+    let asked = [("gcra", other.as_str(), ONE), ("gcra", &full, ONE), ("paid_later", &paid, Take::Take(9))];
+    let denied = bench.ask(&asked).unwrap();
+    assert_eq!((denied.denied, charged(&denied)), (true, vec![false, false, true]));
+    assert_eq!(bench.left("gcra", &other), 3);
+    // A report is over where no hit was left before it, and is charged all the same.
+    let before = bench.left("paid_later", &paid);
+    let report = bench.ask(&[("paid_later", &paid, ONE)]).unwrap();
+    assert_eq!((before, report.denied, charged(&report)), (0, true, vec![true]));
+    assert_eq!(report.statuses[0].detail.expect("it has a limit").fits_after, report.statuses[0].until_reset);
 }
 
 #[test]

@@ -34,6 +34,7 @@ descriptors:
 const DAY_STARTS_US: Micros = 2_248_297_200 * 1_000_000;
 const DAY_ENDS_US: Micros = DAY_STARTS_US + 23 * HOUR_US;
 const HOUR_US: Micros = 3_600 * 1_000_000;
+const DAY_US: Micros = 24 * HOUR_US;
 
 /// Keys in the memory store; more than a test here uses.
 const KEYS_MAX: usize = 1_000;
@@ -255,6 +256,68 @@ fn nothing_is_charged_where_no_window_holds_the_clock() {
                     assert!(peeked.states.iter().all(Option::is_none), "{way:?} {mode:?} {list:?}: {peeked:?}");
                 }
             }
+        }
+    }
+}
+
+/// An undo asks for new boundaries where those of its charge do not hold the clock any more, and changes nothing.
+#[test]
+fn nothing_is_taken_back_where_no_window_holds_the_clock() {
+    let day = Algorithm::FixedWindow { anchor: Anchor::Calendar(CalendarUnit::Day) };
+    let day = Limit::new(5, Unit::Day.window(), day).expect("a limit");
+    let hourly = Limit::new(5, Unit::Hour.window(), Algorithm::Gcra { burst: 5 }).expect("a limit");
+    let log = Limit::new(5, Unit::Hour.window(), Algorithm::SlidingWindowLog).expect("a limit");
+    let around = |now: Micros| -> Bounds { std::array::from_fn(|i| now - now % DAY_US + i as u64 * DAY_US - DAY_US) };
+    let charged_at = DAY_STARTS_US + 2 * HOUR_US;
+    // The clock, and the boundaries that the undo brings: those of the charge, or of another time.
+    let cases = [
+        (charged_at - 5 * DAY_US, around(charged_at)),
+        (charged_at + 5 * DAY_US, around(charged_at)),
+        (charged_at, around(charged_at + 5 * DAY_US)),
+    ];
+    for way in [Way::Memory, Way::Redis] {
+        for (now, bounds) in cases {
+            let machine = Machine::new(way);
+            let store = machine.store(charged_at);
+            let charges = [
+                charge("log", &log, Take::Take(2)),
+                Charge { bounds: Some(around(charged_at)), ..charge("calendar", &day, Take::Take(2)) },
+                charge("hourly", &hourly, Take::Take(2)),
+            ];
+            let decided =
+                machine.runtime.block_on(store.decide(&charges, Mode::Atomic, far()).get()).expect("an answer");
+            let undos: Vec<Undo<'_>> = charges
+                .iter()
+                .zip(&decided.outcomes)
+                .map(|(charge, outcome)| Undo {
+                    key: charge.key,
+                    limit: charge.limit,
+                    receipt: outcome.receipt.expect("it was charged"),
+                    bounds: charge.bounds.map(|_| bounds),
+                })
+                .collect();
+            let keys: Vec<_> = charges.iter().map(|charge| (charge.key, charge.limit)).collect();
+            let states = |store: &Arc<dyn Store>| {
+                machine.runtime.block_on(store.peek(&keys, far()).get()).expect("an answer").states
+            };
+            let before = states(&store);
+            let store = machine.store(now);
+            let undone = machine.runtime.block_on(store.undo(&undos, far()).get());
+            assert_eq!(undone, Err(StoreError::Rewindow { now }), "{way:?} at {now}");
+            if now == charged_at {
+                let expected = vec![None, before[1].clone(), None];
+                assert_eq!(states(&store), expected, "{way:?}: those beside it are taken back");
+            } else if now < charged_at {
+                assert_eq!(states(&store)[1], before[1], "{way:?}");
+            }
+            let again = [Undo { bounds: Some(around(now)), ..undos[1] }];
+            let undone = machine.runtime.block_on(store.undo(&again, far()).get());
+            assert_eq!(undone, Ok(()), "{way:?} at {now}");
+            let next = [Charge { bounds: Some(around(now)), ..charge("calendar", &day, Take::Take(1)) }];
+            let next = machine.runtime.block_on(store.decide(&next, Mode::Atomic, far()).get()).expect("an answer");
+            // Where the clock has stepped back, the count has moved to another day than the receipt's.
+            let left = if now < charged_at { 2 } else { 4 };
+            assert_eq!((next.denied, next.outcomes[0].remaining), (false, left), "{way:?} at {now}");
         }
     }
 }

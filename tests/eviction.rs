@@ -189,6 +189,79 @@ fn of_equals_the_one_that_ends_soonest_goes() {
     }
 }
 
+/// Every key of `here` is stored, and `gone` is not.
+fn check_stored(setup: &Setup, limit: &Limit, here: &[&str], gone: &str) {
+    for key in here {
+        assert!(is_stored(&setup.store, key, limit), "{key} is gone");
+    }
+    assert!(!is_stored(&setup.store, gone, limit), "{gone} stays");
+}
+
+#[test]
+fn of_full_states_the_last_to_fill_goes_that_was_over_for_nobody() {
+    for limit in [per_minute(2), debt(2)] {
+        let setup = setup(3);
+        let fill = |key: &str| assert_eq!(take(&setup.store, key, &limit, 2, OURS), Verdict::Within, "{key}");
+        let deny = |key: &str| assert!(take(&setup.store, key, &limit, 1, OURS).is_over(), "{key}");
+        for key in ["a", "b", "c"] {
+            fill(key);
+        }
+        deny("c");
+        fill("d");
+        check_stored(&setup, &limit, &["a", "c", "d"], "b");
+        fill("e");
+        check_stored(&setup, &limit, &["a", "c", "e"], "d");
+        // A look that is over counts as a denial.
+        let look = [Charge { share: OURS, ..charge("a", &limit, Take::Look) }];
+        assert!(answer(setup.store.decide(&look, Mode::Atomic, far())).denied);
+        fill("f");
+        check_stored(&setup, &limit, &["a", "c", "f"], "e");
+        // All of them are in use: one goes, and the newcomer stays.
+        deny("f");
+        fill("g");
+        let left = ["a", "c", "f"].into_iter().filter(|key| is_stored(&setup.store, key, &limit)).count();
+        assert_eq!((left, is_stored(&setup.store, "g", &limit)), (2, true));
+        assert_eq!(setup.losses(), [2, 2, 2, 2]);
+    }
+}
+
+#[test]
+fn a_denial_counts_from_when_the_state_filled() {
+    let limit = per_minute(4);
+    let setup = setup(3);
+    let take = |key: &str, hits| take(&setup.store, key, &limit, hits, OURS);
+    // Denied while it was not full yet, and after that nobody.
+    assert_eq!((take("a", 3), take("a", 2).is_over(), take("a", 1)), (Verdict::Within, true, Verdict::Within));
+    // Denied, and then not full any more.
+    assert_eq!((take("b", 4), take("b", 1).is_over()), (Verdict::Within, true));
+    let give = [Charge { share: OURS, ..charge("b", &limit, Take::Give(1)) }];
+    assert!(!answer(setup.store.decide(&give, Mode::Atomic, far())).denied);
+    assert_eq!(take("b", 1), Verdict::Within);
+    assert_eq!((take("c", 4), take("c", 1).is_over()), (Verdict::Within, true));
+    assert_eq!(take("d", 4), Verdict::Within);
+    check_stored(&setup, &limit, &["a", "c", "d"], "b");
+    // In the next window each begins anew.
+    setup.clock.set(START_US + MINUTE_US);
+    assert_eq!((take("c", 4), take("a", 4), take("a", 1).is_over()), (Verdict::Within, Verdict::Within, true));
+    assert_eq!((take("d", 4), take("d", 1).is_over(), take("e", 4)), (Verdict::Within, true, Verdict::Within));
+    check_stored(&setup, &limit, &["a", "d", "e"], "c");
+}
+
+/// Independent charging counts what it denies, and a report is charged in any case: the state stays full.
+#[test]
+fn a_full_state_that_is_charged_further_has_denied() {
+    let limit = per_minute(4);
+    for (mode, charged) in [(Mode::Independent, Take::Take(3)), (Mode::Atomic, Take::Force(3))] {
+        let setup = setup(2);
+        assert_eq!(take(&setup.store, "a", &limit, 4, OURS), Verdict::Within);
+        assert_eq!(take(&setup.store, "b", &limit, 4, OURS), Verdict::Within);
+        let further = [Charge { share: OURS, ..charge("b", &limit, charged) }];
+        assert!(answer(setup.store.decide(&further, mode, far())).denied);
+        assert_eq!(take(&setup.store, "c", &limit, 4, OURS), Verdict::Within);
+        check_stored(&setup, &limit, &["b", "c"], "a");
+    }
+}
+
 /// Many callers hammer one full key, while others use each key of a flood once. Answers the hits that the hammered key
 /// admitted once it was full.
 fn hammer(setup: &Setup, limit: &Limit, flooded: u32, keys: usize) -> u32 {

@@ -131,7 +131,7 @@ fn detail_of(answer: &Answer, algorithm: &str) -> (Option<u64>, u64, u64) {
     let body = json_of(answer);
     let detail = body["statuses"][0]["detail"].as_object().unwrap_or_else(|| panic!("no detail: {answer:?}"));
     let names: Vec<&str> = detail.keys().map(String::as_str).collect();
-    assert_eq!(names, ["algorithm", "fits_after_us", "reset_after_us", "wait_us"], "{answer:?}");
+    assert_eq!(names, ["algorithm", "charged", "fits_after_us", "reset_after_us", "wait_us"], "{answer:?}");
     assert_eq!(detail["algorithm"], algorithm);
     let fits_after = &detail["fits_after_us"];
     assert!(fits_after.is_null() || fits_after.is_u64(), "{answer:?}");

@@ -57,6 +57,15 @@ fn the_defaults_are_those_of_the_design() {
             tls: None,
             max_connection_age: 0ns,
             max_connection_age_grace: 10s,
+            metrics: None,
+        },
+        metrics: Metrics {
+            path: "/metrics",
+        },
+        admin_endpoints: Weir,
+        health: Health {
+            redis: false,
+            policies: false,
         },
         grpc: Grpc {
             max_streams: 256,
@@ -70,6 +79,10 @@ fn the_defaults_are_those_of_the_design() {
         },
         policies: Policies {
             directory: "policies",
+            all_files: false,
+            dot_files: false,
+            beside: false,
+            allow_empty: false,
             compatible: false,
             merge_domains: false,
         },
@@ -125,6 +138,7 @@ fn the_defaults_are_those_of_the_design() {
                 probe: 250ms,
             },
             ready_after: 5s,
+            start_within: 0ns,
         },
         runtime: Runtime {
             cores: 0,
@@ -223,7 +237,10 @@ fn around(name: &str) -> Vec<&'static str> {
 /// A legal value that is not the default.
 fn example(name: &str) -> &'static str {
     match name {
-        "listen.grpc" | "listen.http" | "listen.admin" => "127.0.0.2:0",
+        "listen.grpc" | "listen.http" | "listen.admin" | "listen.metrics" => "127.0.0.2:0",
+        "metrics.path" => "/stats/prometheus",
+        "admin.endpoints" => "ratelimit",
+        "policies.files" => "all",
         "listen.socket_mode" => "0600",
         "listen.tls.client_names" => "envoy.mesh,10.0.0.1,spiffe://mesh/envoy",
         "policies.directory" => "elsewhere",
@@ -231,7 +248,6 @@ fn example(name: &str) -> &'static str {
         "charging" => "independent",
         "on_error" => "local",
         "redis.breaker.window" | "redis.breaker.probe" => "70ms",
-        _ if Setting::find(name).is_some_and(|row| row.bounds() == "off or on") => "on",
         "response.limit_header" | "response.remaining_header" | "response.reset_header" => "X-Limit",
         "redis.url" | "redis.per_second.url" => "redis+unix:///run/redis.sock?db=2",
         "redis.topology" | "redis.per_second.topology" => "cluster",
@@ -244,6 +260,7 @@ fn example(name: &str) -> &'static str {
         "grpc.held_bytes" => "67108864",
         "http.admin_hosts" => "weir.internal,limits.example.com",
         "memory.max_keys" => "64",
+        _ if Setting::find(name).is_some_and(|row| row.default_text() == "off") => "on",
         _ if Setting::find(name).is_some_and(|row| row.default_text().ends_with('s')) => "7ms",
         _ => "3",
     }
@@ -343,7 +360,7 @@ fn all_problems_of_all_layers_come_at_once_each_with_its_place() {
     environment: WEIR__X: no such setting
     environment: WEIR__redis__queue: no such setting, the nearest is WEIR__REDIS__QUEUE
     --set: redis.queue = "-1": not a whole number
-    --set: redis: a group of settings, not one: redis.url, redis.topology, redis.username, redis.password, redis.password_file, redis.sentinel.*, redis.tls.*, redis.per_second.*, redis.timeout, redis.connect_timeout, redis.pool_size, redis.queue, redis.batch_max, redis.merge_max, redis.key_prefix, redis.breaker.*, redis.ready_after
+    --set: redis: a group of settings, not one: redis.url, redis.topology, redis.username, redis.password, redis.password_file, redis.sentinel.*, redis.tls.*, redis.per_second.*, redis.timeout, redis.connect_timeout, redis.pool_size, redis.queue, redis.batch_max, redis.merge_max, redis.key_prefix, redis.breaker.*, redis.ready_after, redis.start_within
     --set: shutdown.grace = "1.5s": fractions are not read: 1.5s is 1s500ms
     settings: policies.directory: required: give --policies or WEIR__POLICIES__DIRECTORY
     "#);

@@ -15,6 +15,7 @@ pub struct Listeners {
     pub(super) grpc: grpc::Listener,
     pub(super) http: TcpListener,
     pub(super) admin: TcpListener,
+    pub(super) metrics: Option<TcpListener>,
     pub(super) addresses: Addresses,
 }
 
@@ -27,6 +28,8 @@ pub struct Addresses {
     pub http: SocketAddr,
     /// The operator's paths.
     pub admin: SocketAddr,
+    /// The metrics by themselves, if anywhere.
+    pub metrics: Option<SocketAddr>,
 }
 
 impl Listeners {
@@ -38,8 +41,13 @@ impl Listeners {
         let (grpc, grpc_address) = bind_grpc(listen).await?;
         let (http, http_address) = bind("http", listen.http).await?;
         let (admin, admin_address) = bind("admin", listen.admin).await?;
-        let addresses = Addresses { grpc: grpc_address, http: http_address, admin: admin_address };
-        Ok(Self { grpc, http, admin, addresses })
+        let (metrics, metrics_address) = match listen.metrics {
+            Some(address) => bind("metrics", address).await.map(|(bound, address)| (Some(bound), Some(address)))?,
+            None => (None, None),
+        };
+        let addresses =
+            Addresses { grpc: grpc_address, http: http_address, admin: admin_address, metrics: metrics_address };
+        Ok(Self { grpc, http, admin, metrics, addresses })
     }
 
     /// Where they are.

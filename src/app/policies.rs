@@ -1,13 +1,12 @@
 //! The policies: loaded at the start, and again whenever their directory changes.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::time::MissedTickBehavior;
 
 use crate::config::policy_file::{self, Problems, Reading, Warnings};
-use crate::config::watch::{Change, POLL_EVERY, Watch};
+use crate::config::watch::{Change, POLL_EVERY, Source, Watch};
 use crate::engine::PolicySet;
 use crate::http::Report;
 use crate::lifecycle::{Life, Phase};
@@ -34,9 +33,9 @@ pub(super) fn log(in_force: &PolicySet, files: usize, took: Duration) {
 }
 
 /// Reads the directory whole. Every problem is a text of its own.
-fn load(directory: &Path, reading: Reading, store: &dyn Store) -> Result<Loaded, Vec<String>> {
+fn load(source: &Source, reading: Reading, store: &dyn Store) -> Result<Loaded, Vec<String>> {
     let started = Instant::now();
-    let loaded = policy_file::load_dir_with(directory, reading).map_err(|problems| texts(&problems))?;
+    let loaded = policy_file::load(source, reading).map_err(|problems| texts(&problems))?;
     let places: Vec<String> = loaded.places.iter().map(ToString::to_string).collect();
     let mut problems = Vec::new();
     for (rule, place) in loaded.policies.rules().iter().zip(&places) {
@@ -76,7 +75,7 @@ fn texts(problems: &Problems) -> Vec<String> {
 /// Watches the directory.
 pub(super) struct Reload {
     watch: Watch,
-    directory: PathBuf,
+    source: Source,
     reading: Reading,
     store: Arc<dyn Store>,
 }
@@ -84,13 +83,13 @@ pub(super) struct Reload {
 impl Reload {
     /// Loads for the first time. The watch begins before, so that no change is missed.
     pub(super) fn start(
-        directory: &Path,
+        source: Source,
         reading: Reading,
         store: Arc<dyn Store>,
     ) -> (Self, Result<Loaded, Vec<String>>) {
-        let watch = Watch::new(directory);
-        let loaded = load(directory, reading, &*store);
-        (Self { watch, directory: directory.to_owned(), reading, store }, loaded)
+        let watch = Watch::new(source.clone());
+        let loaded = load(&source, reading, &*store);
+        (Self { watch, source, reading, store }, loaded)
     }
 
     /// Puts every change in force, or tells what is wrong with it and keeps what was good.
@@ -112,9 +111,9 @@ impl Reload {
             let polled = tokio::task::spawn_blocking(move || {
                 let loaded = match self.watch.poll() {
                     None => None,
-                    Some(Change::Settled) => Some(load(&self.directory, self.reading, &*self.store)),
+                    Some(Change::Settled) => Some(load(&self.source, self.reading, &*self.store)),
                     Some(Change::Restless) => {
-                        let directory = self.directory.display();
+                        let directory = self.source.directory.display();
                         tracing::warn!(%directory, "the policies keep changing and are not loaded");
                         None
                     }

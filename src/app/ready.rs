@@ -58,33 +58,41 @@ impl Warmth {
     }
 }
 
-/// Follows the stores until everything drains. `patience` is what they have before we are ready without them: a store
-/// that is down is no reason to stay away, nor to leave later.
+/// How long stores have for their first answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    /// Then weir is ready without them: a store that is down is no reason to stay away, nor to leave later.
+    pub(super) ready_after: Duration,
+    /// Then weir ends; zero for never.
+    pub(super) start_within: Duration,
+}
+
+/// Follows the stores until everything drains.
 ///
 /// # Errors
-/// When a store has died by itself.
+/// When a store has died by itself, or has not given its first answer in time, or lacks what weir cannot do without.
 pub(super) async fn follow(
     stores: Vec<Arc<dyn Store>>,
     warmth: Arc<Warmth>,
-    patience: Duration,
+    times: Times,
     phases: Arc<Phases>,
     report: Arc<Report>,
     life: Life,
 ) -> Result<(), String> {
     let stores = &stores;
     let asking = async {
-        become_ready(stores, &warmth, patience, &phases, &report).await;
+        become_ready(stores, &warmth, times, &phases, &report).await?;
         advise(stores).await;
         if stores.iter().any(|store| !store.is_immediate()) {
             keep_asking(stores, &report).await;
         }
-        pending::<()>().await;
+        pending::<Result<(), String>>().await
     };
     let mut deaths: FuturesUnordered<_> = stores.iter().map(|store| store.died()).collect();
     tokio::select! {
         () = life.reached(Phase::Draining) => Ok(()),
         Some(reason) = deaths.next() => Err(reason),
-        () = asking => Ok(()),
+        ended = asking => ended,
     }
 }
 
@@ -92,11 +100,13 @@ pub(super) async fn follow(
 async fn become_ready(
     stores: &[Arc<dyn Store>],
     warmth: &Warmth,
-    patience: Duration,
+    times: Times,
     phases: &Phases,
     report: &Report,
-) {
-    let end = tokio::time::Instant::now() + patience;
+) -> Result<(), String> {
+    let start = tokio::time::Instant::now();
+    let end = start + times.ready_after;
+    let last = (!times.start_within.is_zero()).then(|| start + times.start_within);
     let mut waited = false;
     loop {
         let next = tokio::time::Instant::now() + if waited { PING_EVERY.1 } else { PING_EVERY.0 };
@@ -113,9 +123,17 @@ async fn become_ready(
                 }
                 phases.begin(Phase::Serving);
                 tracing::info!(store = stores[0].name(), "ready");
-                return;
+                return Ok(());
             }
-            Some(Err((store, error))) => tracing::debug!(store, %error, "the store has not answered yet"),
+            Some(Err((store, error))) => {
+                if last.is_some_and(|last| tokio::time::Instant::now() >= last) {
+                    return Err(format!(
+                        "{store} gave no answer within {:?} of the start: {error}",
+                        times.start_within
+                    ));
+                }
+                tracing::debug!(store, %error, "the store has not answered yet");
+            }
             None => {}
         }
         if !waited && tokio::time::Instant::now() >= end {

@@ -17,7 +17,7 @@ pub(super) const COMMIT: &str = match option_env!("WEIR_COMMIT") {
 
 /// One readable screen.
 pub(super) struct Screen {
-    listeners: [(&'static str, String); 3],
+    listeners: Vec<(&'static str, String)>,
     store: String,
     charging: &'static str,
     cores: usize,
@@ -40,8 +40,11 @@ impl Screen {
             Some(_) => " (TLS)",
         };
         let grpc = format!("{}{tls}", addresses.grpc);
+        let mut listeners =
+            vec![("grpc", grpc), ("http", addresses.http.to_string()), ("admin", addresses.admin.to_string())];
+        listeners.extend(addresses.metrics.map(|address| ("metrics", address.to_string())));
         Self {
-            listeners: [("grpc", grpc), ("http", addresses.http.to_string()), ("admin", addresses.admin.to_string())],
+            listeners,
             store,
             charging: settings.charging.name(),
             cores: settings.runtime.cores().get(),

@@ -43,6 +43,12 @@ pub enum Command {
         after_long_help = SERVE_HELP.as_str()
     )]
     Serve(ServeArguments),
+    /// Serve in the place of envoyproxy/ratelimit, set by its environment variables
+    ///
+    /// A link named ratelimit does the same. WEIR__* variables win over those of envoyproxy/ratelimit; docs/migrating.md
+    /// has the table of them.
+    #[command(after_help = "Example:\n  weir ratelimit")]
+    Ratelimit,
     /// Validate a policy directory and print what it holds
     ///
     /// Prints a tree of domains, rules and limits and every warning, or every problem with its file, line and column and
@@ -371,7 +377,7 @@ mod tests {
                 assert!(Arguments::try_parse_from(&words).is_ok(), "{line}");
             }
         }
-        assert_eq!(examples, 4);
+        assert_eq!(examples, 5);
     }
 
     #[test]

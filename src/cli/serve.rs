@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::args::ServeArguments;
 use crate::app::{self, AppError, Shutdown};
-use crate::config::settings::Problems;
+use crate::config::settings::{Problems, Settings};
 
 /// How long what still runs on the control runtime may take when everything else has ended.
 const REST_PATIENCE: Duration = Duration::from_millis(100);
@@ -42,8 +42,14 @@ impl From<AppError> for ServeError {
 /// When the settings are wrong, when it cannot start, or when a part of it dies.
 pub fn serve(arguments: &ServeArguments) -> Result<(), ServeError> {
     let settings = arguments.settings(std::env::vars_os()).map_err(ServeError::Settings)?;
+    run(settings, || {})
+}
+
+/// Serves under these settings until a signal says to stop. `opening` is called once there is a log.
+pub(super) fn run(settings: Settings, opening: impl FnOnce()) -> Result<(), ServeError> {
     app::log_to_stderr(&settings.log).map_err(|error| ServeError::Failed(error.to_string()))?;
     log_panics();
+    opening();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -42,7 +42,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::watch::policy_files;
+use super::watch::{Source, policy_files};
 use crate::engine::PolicySet;
 use reader::Reader;
 
@@ -139,19 +139,27 @@ pub fn load_dir(directory: &Path) -> Result<Loaded, Problems> {
 /// # Errors
 /// Those of [`load_dir`].
 pub fn load_dir_with(directory: &Path, reading: Reading) -> Result<Loaded, Problems> {
-    let name = directory.display().to_string();
+    load(&Source::from(directory), reading)
+}
+
+/// Reads every policy file of a source.
+///
+/// # Errors
+/// Those of [`load_dir`]. A source without a file is legal where it allows that.
+pub fn load(source: &Source, reading: Reading) -> Result<Loaded, Problems> {
+    let name = source.directory.display().to_string();
     let alone = |message: String| {
         let mut problems = Problems::default();
         problems.push(Problem { file: name.as_str().into(), position: None, message });
         problems
     };
-    let paths = policy_files(directory).map_err(|error| {
+    let paths = policy_files(source.clone()).map_err(|error| {
         // The error names the path, which the problem does too.
         let text = error.to_string();
         let message = text.strip_prefix(&format!("{name}: ")).unwrap_or(&text);
         alone(message.to_owned())
     })?;
-    if paths.is_empty() && !reading.compatible {
+    if paths.is_empty() && !source.allow_empty && !reading.compatible {
         return Err(alone("no policy files: none here is named *.yaml or *.yml".to_owned()));
     }
     let mut reader = Reader::new(reading);

@@ -2,7 +2,7 @@
 //!
 //! [`Settings::load`] merges the layers with the `config` crate and returns typed values, or every
 //! problem at once: a layer checks each value it is given, also one that a later layer replaces.
-//! The rows are in `table.rs`, reading a text in `value.rs`, sources in `layer.rs`. Nothing is bound,
+//! The rows are in `table.rs`, what a row is in `row.rs`, reading a text in `value.rs`, sources in `layer.rs`. Nothing is bound,
 //! connected or created; logging and stores are built elsewhere from what stands here.
 //!
 //! The `config` crate's own deserialising is not used: it ends at the first error and knows no line.
@@ -10,6 +10,7 @@
 mod layer;
 mod listen;
 mod redis;
+mod row;
 mod table;
 mod value;
 
@@ -25,9 +26,10 @@ use crate::engine::{Mode, OnError};
 pub use layer::{FILE_BYTES_MAX, Layer};
 pub use listen::{CLIENT_NAMES_MAX, Endpoint, Listen, ListenTls, SOCKET_PATH_BYTES_MAX};
 pub use redis::{RedisServer, RedisTls, Sentinel, Topology};
+pub use row::{ENV_PREFIX, Kind, Preset, Setting};
 pub use table::{
-    ENV_PREFIX, HOST_NAMES_MAX, KEY_PREFIX_BYTES_MAX, Kind, NAME_BYTES_MAX, Preset, SETTINGS, Setting, VALUE_BYTES_MAX,
-    listing, nearest,
+    HOST_NAMES_MAX, KEY_PREFIX_BYTES_MAX, NAME_BYTES_MAX, SETTINGS, URL_PATH_BYTES_MAX, VALUE_BYTES_MAX, listing,
+    nearest,
 };
 pub use value::{HIDDEN, HOSTS_MAX, RedisUrl, Secret, duration, spell};
 
@@ -41,6 +43,12 @@ const GRPC_REQUEST_EXTRA_BYTES: usize = 4 * 1_024;
 pub struct Settings {
     /// Where weir listens.
     pub listen: Listen,
+    /// How metrics are served.
+    pub metrics: Metrics,
+    /// What the admin listener serves.
+    pub admin_endpoints: Endpoints,
+    /// What the health of weir depends on.
+    pub health: Health,
     /// What gRPC callers may make weir hold.
     pub grpc: Grpc,
     /// Bounds of the HTTP listeners.
@@ -77,6 +85,31 @@ pub struct Settings {
     pub limits: Limits,
 }
 
+/// How metrics are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metrics {
+    /// Their path at their own listener.
+    pub path: String,
+}
+
+/// The values of `admin.endpoints`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoints {
+    /// Policies and states, which can be reset.
+    Weir,
+    /// What envoyproxy/ratelimit shows at its debug port, and nothing that changes anything.
+    Ratelimit,
+}
+
+/// What the health of weir depends on, besides its own phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// Whether Redis answers.
+    pub redis: bool,
+    /// Whether the policies have a domain.
+    pub policies: bool,
+}
+
 /// What gRPC callers may make weir hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grpc {
@@ -102,8 +135,16 @@ pub struct Http {
 /// Where the policies come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policies {
-    /// The directory of YAML files; not checked to exist.
+    /// The directory of policy files; not checked to exist.
     pub directory: PathBuf,
+    /// Whether every file is a policy, and not only `*.yaml` and `*.yml`.
+    pub all_files: bool,
+    /// Whether names that begin with one dot are read.
+    pub dot_files: bool,
+    /// Whether files beside the directory that have its name, a dot and an ending are policies too.
+    pub beside: bool,
+    /// Whether there may be no policy at all.
+    pub allow_empty: bool,
     /// Files are read as envoyproxy/ratelimit reads them.
     pub compatible: bool,
     /// Files of one domain are joined instead of refused.
@@ -181,6 +222,8 @@ pub struct Redis {
     pub breaker: Breaker,
     /// How long to wait at the start for a first answer before being ready without.
     pub ready_after: Duration,
+    /// How long after the start weir ends without a first answer; zero for never.
+    pub start_within: Duration,
 }
 
 /// When a Redis is left alone, and when it is tried again: for each core and server by itself.
@@ -311,6 +354,25 @@ impl Settings {
     fn read(from: &Merged) -> Result<Self, Problem> {
         Ok(Self {
             listen: Listen::read(from)?,
+            metrics: Metrics { path: from.value("metrics.path", |text| Ok(text.to_owned()))? },
+            admin_endpoints: from.value("admin.endpoints", |text| match text {
+                "weir" => Ok(Endpoints::Weir),
+                "ratelimit" => Ok(Endpoints::Ratelimit),
+                _ => Err("no such endpoints".to_owned()),
+            })?,
+            health: Health {
+                redis: from.value("health.redis", value::switch)?,
+                policies: from.value("health.policies", value::switch)?,
+            },
+            policies: Policies {
+                directory: from.value("policies.directory", |text| Ok(PathBuf::from(text)))?,
+                all_files: from.value("policies.files", |text| Ok(text == "all"))?,
+                dot_files: from.value("policies.dot_files", value::switch)?,
+                beside: from.value("policies.beside", value::switch)?,
+                allow_empty: from.value("policies.allow_empty", value::switch)?,
+                compatible: from.value("policies.compatible", value::switch)?,
+                merge_domains: from.value("policies.merge_domains", value::switch)?,
+            },
             grpc: Grpc {
                 max_streams: from.value("grpc.max_streams", value::integer)?,
                 receive_timeout: from.value("grpc.receive_timeout", duration)?,
@@ -320,11 +382,6 @@ impl Settings {
             http: Http {
                 connections_per_peer: from.value("http.connections_per_peer", value::integer)?,
                 admin_hosts: from.value("http.admin_hosts", value::host_names)?,
-            },
-            policies: Policies {
-                directory: from.value("policies.directory", |text| Ok(PathBuf::from(text)))?,
-                compatible: from.value("policies.compatible", value::switch)?,
-                merge_domains: from.value("policies.merge_domains", value::switch)?,
             },
             store: from.value("store", |text| match text {
                 "memory" => Ok(StoreKind::Memory),
@@ -369,6 +426,7 @@ impl Settings {
                     probe: from.value("redis.breaker.probe", duration)?,
                 },
                 ready_after: from.value("redis.ready_after", duration)?,
+                start_within: from.value("redis.start_within", duration)?,
             },
             runtime: Runtime { cores: from.value("runtime.cores", value::integer)? },
             shutdown: Shutdown {

@@ -24,6 +24,52 @@ pub const DEPTH_MAX: usize = 8;
 /// be loaded; five seconds at [`POLL_EVERY`].
 pub const RESTLESS_POLLS: u32 = 25;
 
+/// Which files are policies: a directory, and which names in it. A path alone is a directory of `*.yaml` and `*.yml`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The directory.
+    pub directory: PathBuf,
+    /// Every file is a policy, whatever its name ends in.
+    pub all_files: bool,
+    /// Names that begin with one dot are read too. Those that begin with two never are: in a Kubernetes volume they hold
+    /// every file a second time.
+    pub dot_files: bool,
+    /// What lies beside the directory and has its name, a dot and an ending belongs to it: `config.yaml` to `config`.
+    pub beside: bool,
+    /// There may be no policy file, nor the directory.
+    pub allow_empty: bool,
+}
+
+impl From<&Path> for Source {
+    fn from(directory: &Path) -> Self {
+        let directory = directory.to_owned();
+        Self { directory, all_files: false, dot_files: false, beside: false, allow_empty: false }
+    }
+}
+
+impl From<&PathBuf> for Source {
+    fn from(directory: &PathBuf) -> Self {
+        Self::from(directory.as_path())
+    }
+}
+
+impl Source {
+    /// Whether this name is passed over, with all that is below it.
+    fn hides(&self, name: &[u8]) -> bool {
+        name.starts_with(b"..") || (name.starts_with(b".") && !self.dot_files)
+    }
+
+    /// Whether a file of this name is a policy.
+    fn takes(&self, path: &Path) -> bool {
+        self.all_files || path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+    }
+
+    /// Whether this is no error here, since the directory may be missing.
+    fn allows(&self, error: &io::Error) -> bool {
+        self.allow_empty && error.kind() == io::ErrorKind::NotFound
+    }
+}
+
 /// Tells when a policy directory changed and has come to rest.
 ///
 /// Make it before the first load: what changes while that load runs is then told. A load that runs
@@ -42,7 +88,7 @@ pub const RESTLESS_POLLS: u32 = 25;
 /// ```
 #[derive(Debug)]
 pub struct Watch {
-    directory: PathBuf,
+    source: Source,
     /// What the caller was last told about, or what stood when the watch was made.
     told: Seen,
     /// What the last poll saw.
@@ -71,13 +117,14 @@ enum Seen {
 impl Watch {
     /// Watches a directory from now on; it need not exist yet.
     #[must_use]
-    pub fn new(directory: &Path) -> Self {
-        Self { directory: directory.to_owned(), told: Seen::at(directory), last: Seen::at(directory), restless: 0 }
+    pub fn new(source: impl Into<Source>) -> Self {
+        let source = source.into();
+        Self { told: Seen::at(&source), last: Seen::at(&source), restless: 0, source }
     }
 
     /// Looks once. Blocks for as long as the file system takes to describe each policy file.
     pub fn poll(&mut self) -> Option<Change> {
-        let now = Seen::at(&self.directory);
+        let now = Seen::at(&self.source);
         if now != self.last {
             self.last = now;
             self.restless += 1;
@@ -97,8 +144,8 @@ impl Watch {
 }
 
 impl Seen {
-    fn at(directory: &Path) -> Self {
-        match Fingerprint::of(directory) {
+    fn at(source: &Source) -> Self {
+        match Fingerprint::of(source) {
             Ok(fingerprint) => Self::Files(fingerprint),
             Err(error) => Self::Unreadable(error.to_string()),
         }
@@ -132,9 +179,12 @@ impl Fingerprint {
     ///
     /// Those of [`policy_files`]. A single file that cannot be described, such as a symlink that
     /// leads nowhere, is part of the fingerprint instead.
-    pub fn of(directory: &Path) -> io::Result<Self> {
-        let root = fs::canonicalize(directory)?;
-        let files = walk(directory)?;
+    pub fn of(source: &Source) -> io::Result<Self> {
+        let root = match fs::canonicalize(&source.directory) {
+            Err(error) if source.allows(&error) => source.directory.clone(),
+            root => root?,
+        };
+        let files = walk(source)?;
         Ok(Self { root, files })
     }
 }
@@ -151,10 +201,10 @@ impl Mark {
     }
 }
 
-/// The policy files of a directory, sorted by path: every `*.yaml` and `*.yml` in it and in its
+/// The policy files of a source, sorted by path: of a directory every `*.yaml` and `*.yml` in it and in its
 /// subdirectories, symlinks followed.
 ///
-/// Names that start with a dot are passed over. In a Kubernetes ConfigMap those are the generations
+/// Names that start with a dot are passed over, unless the source has them. In a Kubernetes ConfigMap those are the generations
 /// (`..2024_...`, `..data`); the visible files are symlinks through them. A policy that is a symlink
 /// to nowhere is listed, so that reading it fails loudly instead of a policy silently going missing.
 ///
@@ -162,29 +212,65 @@ impl Mark {
 ///
 /// A directory that cannot be listed, a bound that is passed, a symlink that leads back to a
 /// directory around it, or a policy name on something that is no file.
-pub fn policy_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    let files = walk(directory)?;
+pub fn policy_files(source: impl Into<Source>) -> io::Result<Vec<PathBuf>> {
+    let files = walk(&source.into())?;
     Ok(files.into_iter().map(|(path, _)| path).collect())
 }
 
 /// The policy files by path, each with what tells it from its other states; none where the file
 /// cannot be described.
-fn walk(directory: &Path) -> io::Result<Vec<(PathBuf, Option<Mark>)>> {
-    let mut walk = Walk::default();
-    walk.enter(directory)?;
+fn walk(source: &Source) -> io::Result<Vec<(PathBuf, Option<Mark>)>> {
+    let mut walk = Walk { source, files: Vec::new(), names: 0, around: Vec::new() };
+    match fs::metadata(&source.directory) {
+        Err(error) if source.allows(&error) => {}
+        _ => walk.enter(&source.directory)?,
+    }
+    if source.beside {
+        walk.beside()?;
+    }
     walk.files.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(walk.files)
 }
 
-#[derive(Default)]
-struct Walk {
+struct Walk<'a> {
+    source: &'a Source,
     files: Vec<(PathBuf, Option<Mark>)>,
     names: usize,
     /// Device and inode of the directory being listed and of those around it.
     around: Vec<(u64, u64)>,
 }
 
-impl Walk {
+impl Walk<'_> {
+    /// Visits what lies beside the directory and belongs to it.
+    fn beside(&mut self) -> io::Result<()> {
+        let directory = &self.source.directory;
+        let (Some(parent), Some(name)) = (directory.parent(), directory.file_name()) else { return Ok(()) };
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        let entries = match fs::read_dir(parent) {
+            Err(error) if self.source.allows(&error) => return Ok(()),
+            entries => entries.map_err(|error| at(parent, &error))?,
+        };
+        let mut prefix = name.as_encoded_bytes().to_vec();
+        prefix.push(b'.');
+        for entry in entries {
+            let entry = entry.map_err(|error| at(parent, &error))?;
+            self.count()?;
+            if entry.file_name().as_encoded_bytes().starts_with(&prefix) {
+                self.visit(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One more name was looked at.
+    fn count(&mut self) -> io::Result<()> {
+        self.names += 1;
+        if self.names > NAMES_MAX {
+            return Err(refuse(&self.source.directory, &format!("more than {NAMES_MAX} names")));
+        }
+        Ok(())
+    }
+
     fn enter(&mut self, directory: &Path) -> io::Result<()> {
         let metadata = fs::metadata(directory).map_err(|error| at(directory, &error))?;
         let identity = (metadata.dev(), metadata.ino());
@@ -197,11 +283,8 @@ impl Walk {
         self.around.push(identity);
         for entry in fs::read_dir(directory).map_err(|error| at(directory, &error))? {
             let entry = entry.map_err(|error| at(directory, &error))?;
-            self.names += 1;
-            if self.names > NAMES_MAX {
-                return Err(refuse(directory, &format!("more than {NAMES_MAX} names")));
-            }
-            if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+            self.count()?;
+            if !self.source.hides(entry.file_name().as_encoded_bytes()) {
                 self.visit(entry.path())?;
             }
         }
@@ -210,7 +293,7 @@ impl Walk {
     }
 
     fn visit(&mut self, path: PathBuf) -> io::Result<()> {
-        let named_policy = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
+        let named_policy = self.source.takes(&path);
         let mark = match fs::metadata(&path) {
             Ok(metadata) if metadata.is_dir() => return self.enter(&path),
             _ if !named_policy => return Ok(()),
@@ -436,6 +519,59 @@ mod tests {
     fn a_directory_may_be_named_like_a_policy() {
         let dir = directory(&[("team.yaml/a.yaml", "")]);
         assert_eq!(names(dir.path()), ["team.yaml/a.yaml"]);
+    }
+
+    fn source(directory: &Path) -> Source {
+        Source { all_files: true, dot_files: true, beside: true, allow_empty: true, ..Source::from(directory) }
+    }
+
+    fn of_source(root: &Path, source: &Source) -> Vec<String> {
+        let files = policy_files(source.clone()).unwrap();
+        files.iter().map(|path| path.strip_prefix(root).unwrap().to_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn a_source_may_take_every_file_and_those_beside_it() {
+        let dir = directory(&[
+            ("config/a.yaml", ""),
+            ("config/b", ""),
+            ("config/c.txt", ""),
+            ("config/.d", ""),
+            ("config/..e/f.yaml", ""),
+            ("config/.git/g", ""),
+            ("config.yaml", ""),
+            ("config.d/h", ""),
+            ("configure.yaml", ""),
+            ("other/i.yaml", ""),
+        ]);
+        let all = source(&dir.path().join("config"));
+        let inside = ["config/.d", "config/.git/g", "config/a.yaml", "config/b", "config/c.txt"];
+        assert_eq!(of_source(dir.path(), &all), [&inside[..], &["config.d/h", "config.yaml"]].concat());
+        let alone = Source { beside: false, ..all.clone() };
+        assert_eq!(of_source(dir.path(), &alone), inside);
+        let plain = Source { dot_files: false, ..alone };
+        assert_eq!(of_source(dir.path(), &plain), ["config/a.yaml", "config/b", "config/c.txt"]);
+
+        let mut watch = Watch::new(all);
+        write(dir.path(), "configure.yaml", "1");
+        assert_quiet(&mut watch);
+        write(dir.path(), "config.yaml", "1");
+        assert_told_once(&mut watch);
+    }
+
+    #[test]
+    fn a_source_may_be_empty_or_missing_and_is_told_when_it_comes() {
+        let dir = directory(&[]);
+        let missing = source(&dir.path().join("root/config"));
+        assert_eq!(of_source(dir.path(), &missing), Vec::<String>::new());
+        let mut watch = Watch::new(missing.clone());
+        assert_quiet(&mut watch);
+        write(dir.path(), "root/config/a", "1");
+        assert_told_once(&mut watch);
+        let strict = Source { allow_empty: false, ..missing };
+        assert_eq!(of_source(dir.path(), &strict), ["root/config/a"]);
+        fs::remove_dir_all(dir.path().join("root")).unwrap();
+        assert!(policy_files(strict).is_err());
     }
 
     #[test]

@@ -97,6 +97,32 @@ impl Effect {
     }
 }
 
+/// What was done to a state in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing: it stays as it was, rolled or not; so does the time at which it expires.
+    Kept,
+    /// It was written, so that it expires at another time.
+    Put,
+    /// It is empty, so that its key can go.
+    Gone,
+}
+
+impl Change {
+    const fn to(is_empty: bool) -> Self {
+        if is_empty { Self::Gone } else { Self::Put }
+    }
+
+    /// The same for a caller who holds the state.
+    fn with(self, state: Option<State>) -> Next {
+        match (self, state) {
+            (Self::Kept, state) => Next::Kept(state),
+            (Self::Put, Some(state)) => Next::Put(state),
+            (Self::Put | Self::Gone, _) => Next::Gone,
+        }
+    }
+}
+
 /// What becomes of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
@@ -109,10 +135,6 @@ pub enum Next {
 }
 
 impl Next {
-    fn of(state: Option<State>) -> Self {
-        state.map_or(Self::Gone, Self::Put)
-    }
-
     /// The state that the key has then.
     #[must_use]
     pub fn into_state(self) -> Option<State> {
@@ -356,77 +378,105 @@ pub fn changed(limit: &Limit, before: &Seen, effect: Effect, now: Micros) -> See
     }
 }
 
-/// What an effect makes of a key.
+/// What an effect makes of a key, whose state the caller holds.
 #[must_use]
-pub fn apply(limit: &Limit, state: Option<State>, effect: Effect, bounds: Option<Bounds>, now: Micros) -> Next {
+pub fn apply(limit: &Limit, mut state: Option<State>, effect: Effect, bounds: Option<Bounds>, now: Micros) -> Next {
+    apply_in_place(limit, &mut state, effect, bounds, now).with(state)
+}
+
+/// What an effect makes of a key, whose state stays in its place: it can be long, and a store that would have to take it
+/// out could lose it.
+#[must_use]
+pub fn apply_in_place(
+    limit: &Limit,
+    state: &mut Option<State>,
+    effect: Effect,
+    bounds: Option<Bounds>,
+    now: Micros,
+) -> Change {
     if is_stateless(limit) {
-        return Next::Kept(state);
+        return Change::Kept;
     }
     let before = seen(limit, state.as_ref(), 0, bounds, now);
     let effect = effect.on(limit, &before, now);
     let restated = state.as_ref().is_some_and(|state| is_restated(limit, state, bounds, now));
     if matches!(effect, Effect::Nothing | Effect::Restate) && !restated {
-        return Next::Kept(state);
+        return Change::Kept;
     }
-    match (limit.algorithm(), state) {
-        (Algorithm::SlidingWindow { .. }, state) => {
-            let buckets = match state {
-                None => Box::default(),
-                Some(State::SlidingWindow(buckets)) => buckets,
-                state => mismatch(limit, state.as_ref()),
-            };
-            Next::of(sliding_window::apply(limit, buckets, effect, now).map(State::SlidingWindow))
-        }
-        (Algorithm::SlidingWindowLog, state) => {
-            let log = match state {
-                None => Box::default(),
-                Some(State::SlidingWindowLog(log)) => log,
-                state => mismatch(limit, state.as_ref()),
-            };
-            Next::of(sliding_window_log::apply(limit, log, effect, now).map(State::SlidingWindowLog))
-        }
-        (_, state) => match changed(limit, &before, effect, now) {
+    match limit.algorithm() {
+        Algorithm::SlidingWindow { .. } => match state.get_or_insert_with(|| State::SlidingWindow(Box::default())) {
+            State::SlidingWindow(buckets) => {
+                sliding_window::apply(limit, buckets, effect, now);
+                Change::to(buckets.buckets.is_empty())
+            }
+            other => mismatch(limit, Some(other)),
+        },
+        Algorithm::SlidingWindowLog => match state.get_or_insert_with(|| State::SlidingWindowLog(Box::default())) {
+            State::SlidingWindowLog(log) => {
+                sliding_window_log::apply(limit, log, effect, now);
+                Change::to(log.entries.is_empty())
+            }
+            other => mismatch(limit, Some(other)),
+        },
+        _ => match changed(limit, &before, effect, now) {
             // At its bound already.
-            same if same == before && !restated => Next::Kept(state),
-            next => Next::of(stored(&next, now)),
+            same if same == before && !restated => Change::Kept,
+            next => put(state, &next, now),
         },
     }
 }
 
 /// The state without the one charge that the receipt proves, as far as it still stands. [un-1]
 #[must_use]
-pub fn undone(limit: &Limit, state: Option<State>, receipt: Receipt, bounds: Option<Bounds>, now: Micros) -> Next {
+pub fn undone(limit: &Limit, mut state: Option<State>, receipt: Receipt, bounds: Option<Bounds>, now: Micros) -> Next {
+    undo_in_place(limit, &mut state, receipt, bounds, now).with(state)
+}
+
+/// The same, of a state that stays in its place.
+#[must_use]
+pub fn undo_in_place(
+    limit: &Limit,
+    state: &mut Option<State>,
+    receipt: Receipt,
+    bounds: Option<Bounds>,
+    now: Micros,
+) -> Change {
     if is_stateless(limit) {
-        return Next::Kept(state);
+        return Change::Kept;
     }
     let before = seen(limit, state.as_ref(), 0, bounds, now);
-    let left = match (&before, state) {
-        (Seen::Summary(_), Some(State::SlidingWindow(buckets))) => {
-            return sliding_window::undone(limit, buckets, receipt, now);
+    let left = match &before {
+        Seen::FixedWindow(seen) => Seen::FixedWindow(fixed_window::undone(*seen, receipt)),
+        Seen::AnchoredWindow(seen) => Seen::AnchoredWindow(anchored_window::undone(limit, *seen, receipt, now)),
+        Seen::SlidingWindowCounter(seen) => {
+            Seen::SlidingWindowCounter(sliding_window_counter::undone(limit, *seen, receipt))
         }
-        (Seen::Summary(_), Some(State::SlidingWindowLog(log))) => {
-            return sliding_window_log::undone(limit, log, receipt, now);
-        }
-        (Seen::Summary(_), state) => return Next::Kept(state),
-        (seen, state) => {
-            let left = match seen {
-                Seen::FixedWindow(seen) => Seen::FixedWindow(fixed_window::undone(*seen, receipt)),
-                Seen::AnchoredWindow(seen) => Seen::AnchoredWindow(anchored_window::undone(limit, *seen, receipt, now)),
-                Seen::SlidingWindowCounter(seen) => {
-                    Seen::SlidingWindowCounter(sliding_window_counter::undone(limit, *seen, receipt))
+        Seen::Pacing(seen) => Seen::Pacing(gcra::undone(limit, *seen, receipt, now)),
+        Seen::TokenBucket(seen) => Seen::TokenBucket(token_bucket::undone(limit, *seen, receipt)),
+        Seen::Summary(_) => {
+            let (is_undone, is_empty) = match state {
+                Some(State::SlidingWindow(buckets)) => {
+                    (sliding_window::undone(limit, buckets, receipt, now), buckets.buckets.is_empty())
                 }
-                Seen::Pacing(seen) => Seen::Pacing(gcra::undone(limit, *seen, receipt, now)),
-                Seen::TokenBucket(seen) => Seen::TokenBucket(token_bucket::undone(limit, *seen, receipt)),
-                Seen::Summary(seen) => Seen::Summary(*seen),
+                Some(State::SlidingWindowLog(log)) => {
+                    (sliding_window_log::undone(limit, log, receipt, now), log.entries.is_empty())
+                }
+                _ => return Change::Kept,
             };
-            // A charge that no longer stands leaves the state as it was, rolled or not.
-            if left == *seen && !state.as_ref().is_some_and(|state| is_restated(limit, state, bounds, now)) {
-                return Next::Kept(state);
-            }
-            left
+            return if is_undone { Change::to(is_empty) } else { Change::Kept };
         }
     };
-    Next::of(stored(&left, now))
+    // A charge that no longer stands leaves the state as it was, rolled or not.
+    if left == before && !state.as_ref().is_some_and(|state| is_restated(limit, state, bounds, now)) {
+        return Change::Kept;
+    }
+    put(state, &left, now)
+}
+
+/// Stores what was seen whole, in place of what was stored.
+fn put(state: &mut Option<State>, seen: &Seen, now: Micros) -> Change {
+    *state = stored(seen, now);
+    Change::to(state.is_none())
 }
 
 /// What a store keeps of a state that was seen whole; nothing where it is empty.

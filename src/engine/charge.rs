@@ -21,12 +21,13 @@ pub enum Take {
 }
 
 impl Take {
-    /// The hits that it asks about: what a wait is told for. A look asks about one, and giving back about none.
+    /// The hits that the verdict and the wait are about. A look and a force ask about one hit; a give asks about none.
+    /// [dc-6] [dc-9]
     #[must_use]
     pub const fn asked(self) -> Hits {
         match self {
-            Self::Take(hits) | Self::Force(hits) => hits,
-            Self::Look => 1,
+            Self::Take(hits) => hits,
+            Self::Look | Self::Force(_) => 1,
             Self::Give(_) => 0,
         }
     }

@@ -8,7 +8,6 @@ use smallvec::SmallVec;
 
 use super::algorithm::{self, Effect, Seen, State, anchored_window};
 use super::charge::{Charge, Mode, Receipt, Role, Take};
-use super::limit::Limit;
 use super::{Hits, Micros};
 
 /// What a limit says to a charge.
@@ -58,8 +57,12 @@ pub struct Outcome {
 
 impl Outcome {
     /// Shows the state before the decision, as a denied atomic decision does, where another part of the same request
-    /// was denied after this one had been made. [dc-7]
-    pub fn show_before(&mut self, limit: &Limit) {
+    /// was denied after this one had been made. A take was taken back then; a force stands. [dc-7] [dc-4]
+    pub fn show_before(&mut self, charge: &Charge<'_>) {
+        let limit = charge.limit;
+        if !matches!(charge.take, Take::Force(_)) {
+            self.receipt = None;
+        }
         let before = algorithm::seen_by(limit, &self.before, self.now);
         self.remaining = before.remaining(limit, self.now);
         self.reset_after = before.reset_after(limit, self.now);
@@ -221,8 +224,11 @@ fn verdict(charge: &Charge<'_>, seen: &Seen, mode: Mode, now: Micros) -> (Verdic
     };
     let verdict = match charge.take {
         Take::Give(_) => Verdict::Within,
-        Take::Take(hits) | Take::Force(hits) if hits <= remaining => Verdict::Within,
-        Take::Take(hits) | Take::Force(hits) => over(hits),
+        // Of a force the verdict is about one hit: the hits are charged in any case.
+        Take::Take(_) | Take::Force(_) => {
+            let hits = charge.take.asked();
+            if hits <= remaining { Verdict::Within } else { over(hits) }
+        }
         Take::Look => {
             let fits = match mode {
                 Mode::Atomic => remaining >= 1,

@@ -2,6 +2,7 @@
 //!
 //! It follows the phases of the process. Not here: what makes weir ready (app).
 
+use tokio::sync::watch;
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
@@ -9,8 +10,8 @@ use tonic_health::server::{HealthReporter, HealthService};
 use super::service::SERVICE_NAME;
 use crate::lifecycle::{Life, Phase};
 
-/// What can be asked about: the server as a whole, and its one service.
-const NAMES: [&str; 2] = ["", SERVICE_NAME];
+/// What can be asked about: the server as a whole, its one service, and the name that envoyproxy/ratelimit has.
+const NAMES: [&str; 3] = ["", SERVICE_NAME, "ratelimit"];
 
 /// The states that all runtimes' health services answer from.
 #[derive(Clone, Debug)]
@@ -30,15 +31,20 @@ impl Health {
         HealthServer::new(HealthService::from_health_reporter(self.0.clone()))
     }
 
-    /// Tells the phases as they come, and returns when draining has begun.
+    /// Tells the phases as they come, and returns when draining has begun. While weir is not `fit` it is not serving.
     ///
     /// # Errors
     /// None; the type is that of a supervised task.
-    pub async fn follow(mut self, life: Life) -> Result<(), String> {
+    pub async fn follow(mut self, life: Life, mut fit: watch::Receiver<bool>) -> Result<(), String> {
         life.reached(Phase::Serving).await;
-        if life.phase() == Phase::Serving {
-            self.set(ServingStatus::Serving).await;
-            life.reached(Phase::Leaving).await;
+        while life.phase() == Phase::Serving {
+            let is_fit = *fit.borrow_and_update();
+            self.set(if is_fit { ServingStatus::Serving } else { ServingStatus::NotServing }).await;
+            tokio::select! {
+                () = life.reached(Phase::Leaving) => {}
+                // The other end is kept by the report that every listener has.
+                Ok(()) = fit.changed() => {}
+            }
         }
         self.set(ServingStatus::NotServing).await;
         life.reached(Phase::Draining).await;

@@ -12,7 +12,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
 use super::{Site, metrics, not_found, readyz, wrong_method};
-use crate::lifecycle::Phase;
 use crate::limiter::Detail;
 use crate::rls::proto::RateLimitRequest;
 use crate::rls::{convert, detail, json};
@@ -38,7 +37,7 @@ pub(super) fn router(site: &Arc<Site>) -> Router {
 
 /// envoyproxy/ratelimit's own health endpoint.
 async fn healthcheck(State(site): State<Arc<Site>>) -> Response {
-    if site.life.phase() == Phase::Serving {
+    if site.is_healthy() {
         "OK".into_response()
     } else {
         (StatusCode::INTERNAL_SERVER_ERROR, "not serving\n").into_response()

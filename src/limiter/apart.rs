@@ -7,13 +7,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::{join, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::plan::{Decided, Plan, Planned};
-use super::{DenyCache, Limiter, Request};
+use super::{DenyCache, Limiter, Request, calendar};
 use crate::engine::{Bounds, Charge, Decision, Limit, Mode, Observer, OnError, Outcome, Receipt, Role, Take, Verdict};
 use crate::store::{Failure, Store, StoreError, Undo};
 
@@ -118,7 +119,7 @@ impl Limiter {
             self.take_back(request, &mut pieces.reserved).await;
             for (charge, outcome) in charges.iter().zip(&mut pieces.outcomes) {
                 if let Some(outcome) = outcome {
-                    outcome.show_before(charge.limit);
+                    outcome.show_before(charge);
                 }
             }
         } else {
@@ -468,18 +469,38 @@ impl Drop for Reserved {
 /// Takes charges back, each store's at once. Answers whether all stores have said that they did.
 async fn undo_all(charges: &[Taken], deadline: Instant) -> bool {
     let mut stores: Vec<(&Arc<dyn Store>, Vec<Undo<'_>>)> = Vec::new();
-    for Taken { store, key, limit, receipt, bounds } in charges {
-        let undo = Undo { key, limit, receipt: *receipt, bounds: *bounds };
-        match stores.iter_mut().find(|(known, _)| Arc::ptr_eq(known, store)) {
-            Some((_, undos)) => undos.push(undo),
-            None => stores.push((store, vec![undo])),
+    let mut calendars = Vec::new();
+    for taken in charges {
+        if taken.bounds.is_some() {
+            calendars.push(taken);
+            continue;
+        }
+        match stores.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &taken.store)) {
+            Some((_, undos)) => undos.push(taken.undo()),
+            None => stores.push((&taken.store, vec![taken.undo()])),
         }
     }
-    let undo = async |(store, undos): &(&Arc<dyn Store>, Vec<Undo<'_>>)| store.undo(undos, deadline).get().await;
-    let mut undoing: FuturesUnordered<_> = stores.iter().map(undo).collect();
-    let mut undone = true;
-    while let Some(answer) = undoing.next().await {
-        undone &= answer.is_ok();
+    let undo =
+        async |(store, undos): &(&Arc<dyn Store>, Vec<Undo<'_>>)| store.undo(undos, deadline).get().await.is_ok();
+    let together = join_all(stores.iter().map(undo));
+    let alone = join_all(calendars.into_iter().map(|taken| taken.undo_in_its_calendar(deadline)));
+    let (together, alone) = join(together, alone).await;
+    together.into_iter().chain(alone).all(|is_undone| is_undone)
+}
+
+impl Taken {
+    fn undo(&self) -> Undo<'_> {
+        Undo { key: &self.key, limit: &self.limit, receipt: self.receipt, bounds: self.bounds }
     }
-    undone
+
+    /// Takes a charge of a calendar window back. The store's clock may have left the boundaries of the charge: then the
+    /// store is asked once more, with those around its clock. [cl-3]
+    async fn undo_in_its_calendar(&self, deadline: Instant) -> bool {
+        let mut undo = self.undo();
+        match self.store.undo(std::slice::from_ref(&undo), deadline).get().await {
+            Err(StoreError::Rewindow { now }) => undo.bounds = calendar::computed_bounds(&self.limit, now),
+            end => return end.is_ok(),
+        }
+        self.store.undo(std::slice::from_ref(&undo), deadline).get().await.is_ok()
+    }
 }

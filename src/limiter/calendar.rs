@@ -47,6 +47,14 @@ impl Calendar {
     }
 }
 
+/// The boundaries around `now` for a limit of a calendar, computed anew: for what happens so seldom that nothing is kept.
+pub(super) fn computed_bounds(limit: &Limit, now: Micros) -> Option<Bounds> {
+    match limit.algorithm().anchor() {
+        Anchor::Calendar(unit) => Some(bounds(unit, limit.zone(), now)),
+        Anchor::Clock | Anchor::FirstHit => None,
+    }
+}
+
 /// The starts of the previous, the current, the next window and the one after. [cl-1]
 fn bounds(unit: CalendarUnit, zone: &str, now: Micros) -> Bounds {
     // The zone was looked up when the policy was loaded; an empty name is UTC.

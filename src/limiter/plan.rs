@@ -277,6 +277,7 @@ fn status_of(charges: &[Charge<'_>], planned: &[Planned], outcomes: &[Outcome], 
         fits_after: fits_after(charges, outcomes),
         reset_after: outcome.reset_after,
         wait: if denied { 0 } else { outcomes.iter().map(|outcome| outcome.wait).max().unwrap_or(0) },
+        charged: charges.iter().zip(outcomes).any(|(charge, outcome)| is_charged(charge, outcome)),
     };
     Status {
         over,
@@ -299,6 +300,12 @@ fn fits_after(charges: &[Charge<'_>], outcomes: &[Outcome]) -> Option<Micros> {
         longest = longest.max(wait);
     }
     Some(longest)
+}
+
+/// Whether the hits of a charge are in the state of its limit. A report always is, also where the limit was used up, and
+/// where the count has reached its bound. [dc-9]
+fn is_charged(charge: &Charge<'_>, outcome: &Outcome) -> bool {
+    matches!(charge.take, Take::Force(_)) || outcome.receipt.is_some()
 }
 
 /// How long an admitted request has to be held until its turn. [lb-2] A look takes no place in a bucket, nor does what is

@@ -12,13 +12,15 @@ use crate::limiter::{Answer, Detail};
 /// The field of a status, and the key of the metadata's list of statuses.
 const DETAIL: &str = "detail";
 
-/// The detail of one status: waits in whole microseconds, and `null` for a wait that never ends.
-fn fields(detail: &Detail) -> [(&'static str, Value); 4] {
+/// The detail of one status: waits in whole microseconds, and `null` for a wait that never ends; and whether the hits of
+/// its descriptor were charged.
+fn fields(detail: &Detail) -> [(&'static str, Value); 5] {
     [
         ("algorithm", json!(detail.algorithm)),
         ("fits_after_us", json!(detail.fits_after)),
         ("reset_after_us", json!(detail.reset_after)),
         ("wait_us", json!(detail.wait)),
+        ("charged", json!(detail.charged)),
     ]
 }
 
@@ -57,6 +59,7 @@ pub fn metadata(answer: &Answer) -> Struct {
 fn kind(value: &Value) -> Kind {
     match value {
         Value::String(text) => Kind::StringValue(text.clone()),
+        Value::Bool(value) => Kind::BoolValue(*value),
         Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
         _ => Kind::NullValue(0),
     }
@@ -68,9 +71,15 @@ mod tests {
     use crate::limiter::Status;
 
     const DETAILS: [Option<Detail>; 3] = [
-        Some(Detail { algorithm: "leaky_bucket", fits_after: Some(250_001), reset_after: 1_000_000, wait: 749_999 }),
+        Some(Detail {
+            algorithm: "leaky_bucket",
+            fits_after: Some(250_001),
+            reset_after: 1_000_000,
+            wait: 749_999,
+            charged: true,
+        }),
         None,
-        Some(Detail { algorithm: "gcra", fits_after: None, reset_after: 0, wait: 0 }),
+        Some(Detail { algorithm: "gcra", fits_after: None, reset_after: 0, wait: 0, charged: false }),
     ];
 
     #[test]
@@ -81,10 +90,11 @@ mod tests {
         let expected = json!({"overallCode": "OK", "statuses": [
             {"code": "OK", "detail": {
                 "algorithm": "leaky_bucket", "fits_after_us": 250_001, "reset_after_us": 1_000_000, "wait_us": 749_999,
+                "charged": true,
             }},
             {"code": "OK"},
             {"code": "OVER_LIMIT", "detail": {
-                "algorithm": "gcra", "fits_after_us": null, "reset_after_us": 0, "wait_us": 0,
+                "algorithm": "gcra", "fits_after_us": null, "reset_after_us": 0, "wait_us": 0, "charged": false,
             }},
         ]});
         assert_eq!(with, expected);
@@ -96,9 +106,10 @@ mod tests {
         let metadata = metadata(&Answer { wait: 749_999, statuses, ..Answer::default() });
         let metadata = serde_json::to_value(&metadata).unwrap();
         let expected = json!({"weir": {"detail": [
-            {"algorithm": "leaky_bucket", "fits_after_us": 250_001.0, "reset_after_us": 1_000_000.0, "wait_us": 749_999.0},
+            {"algorithm": "leaky_bucket", "fits_after_us": 250_001.0, "reset_after_us": 1_000_000.0, "wait_us": 749_999.0,
+             "charged": true},
             null,
-            {"algorithm": "gcra", "fits_after_us": null, "reset_after_us": 0.0, "wait_us": 0.0},
+            {"algorithm": "gcra", "fits_after_us": null, "reset_after_us": 0.0, "wait_us": 0.0, "charged": false},
         ]}});
         assert_eq!(metadata, expected);
     }

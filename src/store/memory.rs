@@ -13,8 +13,7 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::{Clock, Peeked, Reply, Store, StoreError, Undo};
-use crate::engine::algorithm::fixed_window::Counter;
-use crate::engine::algorithm::{self, Effect, Next};
+use crate::engine::algorithm::{self, Change, Effect, anchored_window};
 use crate::engine::decision;
 use crate::engine::{Bounds, Charge, Decision, Hits, Limit, Micros, Mode, Observer, State};
 
@@ -79,41 +78,67 @@ impl Memory {
         // Read under the locks, so that the decisions on one key see time in the order in which they are made.
         let now = self.clock.now();
 
-        let read = |at: u16| {
-            let (hash, key) = (hashes[usize::from(at)], charges[usize::from(firsts[usize::from(at)])].key);
-            let number = self.shard_of(hash);
+        let key = |place: usize| charges[usize::from(firsts[place])].key;
+        let found: SmallVec<[Option<usize>; 4]> = hashes
+            .iter()
+            .enumerate()
+            .map(|(place, &hash)| shard(&mut locked, self.shard_of(hash)).find(key(place), hash))
+            .collect();
+        let read = |place: u16| {
+            let place = usize::from(place);
+            let number = self.shard_of(hashes[place]);
             let (_, shard) = locked.iter().find(|(other, _)| *other == number)?;
-            shard.live(key, hash, now)
+            shard.live_at(found[place]?, now)
         };
         let decided = decision::decide(charges, &places, read, mode, now);
         let (decision, effects) = decided.map_err(|decision::Rewindow| StoreError::Rewindow { now })?;
-        for ((charge, &at), effect) in charges.iter().zip(&places).zip(effects) {
+        if decision.outcomes.iter().any(|outcome| outcome.verdict.is_over()) {
+            for (&place, outcome) in places.iter().zip(&decision.outcomes) {
+                let place = usize::from(place);
+                if let (true, Some(at)) = (outcome.verdict.is_over(), found[place]) {
+                    shard(&mut locked, self.shard_of(hashes[place])).entries[at].mark_denied();
+                }
+            }
+        }
+        // Entries keep their numbers until one is added or removed.
+        let mut renumbered = false;
+        for ((charge, &place), effect) in charges.iter().zip(&places).zip(effects) {
             if effect == Effect::Nothing {
                 continue;
             }
-            let hash = hashes[usize::from(at)];
+            let (hash, known) = (hashes[usize::from(place)], found[usize::from(place)]);
             let place =
                 Place { key: charge.key, hash, share: charge.share, limit: charge.limit, bounds: charge.bounds };
-            shard(&mut locked, self.shard_of(hash)).change(&place, now, &*self.observer, |state| {
-                algorithm::apply(charge.limit, state, effect, charge.bounds, now)
+            let shard = shard(&mut locked, self.shard_of(hash));
+            let at = if renumbered { shard.find(charge.key, hash) } else { known };
+            renumbered |= shard.change(at, &place, now, &*self.observer, |state| {
+                algorithm::apply_in_place(charge.limit, state, effect, charge.bounds, now)
             });
         }
         Ok(decision)
     }
 
-    fn undo_now(&self, undo: &Undo<'_>) {
+    /// Takes one charge back.
+    ///
+    /// # Errors
+    /// When no window of a calendar holds the clock, and nothing was taken back.
+    fn undo_now(&self, undo: &Undo<'_>) -> Result<(), StoreError> {
         let hash = self.hash(undo.key);
         let mut locked = self.lock(&[hash]);
         let now = self.clock.now();
-        let shard = shard(&mut locked, self.shard_of(hash));
-        if shard.live(undo.key, hash, now).is_none() {
-            return;
+        if undo.bounds.is_some_and(|bounds| anchored_window::window_at(&bounds, now).is_none()) {
+            return Err(StoreError::Rewindow { now });
         }
-        let share = shard.share(undo.key, hash);
+        let shard = shard(&mut locked, self.shard_of(hash));
+        let Some(at) = shard.find(undo.key, hash).filter(|&at| shard.live_at(at, now).is_some()) else {
+            return Ok(());
+        };
+        let share = shard.entries[at].share;
         let place = Place { key: undo.key, hash, share, limit: undo.limit, bounds: undo.bounds };
-        shard.change(&place, now, &*self.observer, |state| {
-            algorithm::undone(undo.limit, state, undo.receipt, undo.bounds, now)
+        shard.change(Some(at), &place, now, &*self.observer, |state| {
+            algorithm::undo_in_place(undo.limit, state, undo.receipt, undo.bounds, now)
         });
+        Ok(())
     }
 }
 
@@ -127,10 +152,11 @@ impl Store for Memory {
     }
 
     fn undo<'a>(&'a self, charges: &'a [Undo<'a>], _deadline: Instant) -> Reply<'a, ()> {
+        let mut end = Ok(());
         for undo in charges {
-            self.undo_now(undo);
+            end = end.and(self.undo_now(undo));
         }
-        Reply::Ready(Ok(()))
+        Reply::Ready(end)
     }
 
     fn reset<'a>(&'a self, keys: &'a [&'a str], _deadline: Instant) -> Reply<'a, u64> {
@@ -184,17 +210,16 @@ fn shard<'l>(locked: &'l mut Locked<'_>, number: usize) -> &'l mut Shard {
     shard
 }
 
-/// Stands in an entry while its state is worked on.
-const MOVED_OUT: State = State::FixedWindow(Counter { window: 0, count: 0 });
-
 /// One stored state. Its limit is not kept: what eviction needs of it is.
 struct Entry {
     key: Box<str>,
-    state: State,
-    /// When the state equals an empty one, by the store's clock.
-    expires_at: Micros,
-    /// The hits in the state when it was written, at most the capacity.
-    used: Hits,
+    /// Never none: the engine changes it in its place.
+    state: Option<State>,
+    /// When the state equals an empty one, by the store's clock, and the flags [`FULL`] and [`DENIED`].
+    ends: u64,
+    /// The hits in the state when it was written, below the capacity. Of a full state, which has as many as the capacity,
+    /// the number of the fill: see [`Shard::fills`].
+    used_or_fill: u32,
     /// The most hits that its limit can hold.
     capacity: Hits,
     /// The rule whose portion of the store it uses.
@@ -202,15 +227,46 @@ struct Entry {
     hash: u32,
 }
 
+/// The state had no room for another hit when it was written.
+const FULL: u64 = 1 << 63;
+/// A full state has denied somebody since it filled.
+const DENIED: u64 = 1 << 62;
+
+const _: () = assert!(size_of::<Option<State>>() == size_of::<State>(), "a state that may be none takes no more room");
+const _: () = assert!(size_of::<Entry>() == 64, "an entry fills one cache line");
+
 impl Entry {
-    /// What eviction prefers, smallest first: expired, then not full, then little used, then soon reset. [me-3]
-    fn rank(&self, now: Micros) -> (u8, u64, Micros) {
-        if self.expires_at <= now {
-            return (0, 0, self.expires_at);
+    /// When the state equals an empty one.
+    const fn expires_at(&self) -> Micros {
+        self.ends & !(FULL | DENIED)
+    }
+
+    /// The hits in the state when it was written, at most the capacity.
+    const fn used(&self) -> Hits {
+        if self.ends & FULL == 0 { self.used_or_fill } else { self.capacity }
+    }
+
+    /// Remembers that the state has denied somebody, if it is full.
+    const fn mark_denied(&mut self) {
+        if self.ends & FULL != 0 {
+            self.ends |= DENIED;
         }
-        let full = self.used >= self.capacity;
-        let used = (u64::from(self.used) << 32) / u64::from(self.capacity.max(1));
-        (1 + u8::from(full), used, self.expires_at)
+    }
+
+    /// What eviction prefers, smallest first: expired; not full, then little used, then soon reset; full without having
+    /// denied anybody since, the latest fill first; full and in use, all alike. [me-3]
+    fn rank(&self, now: Micros, fills: u32) -> (u8, u64, Micros) {
+        let expires_at = self.expires_at();
+        if expires_at <= now {
+            (0, 0, expires_at)
+        } else if self.ends & FULL == 0 {
+            let used = (u64::from(self.used_or_fill) << 32) / u64::from(self.capacity.max(1));
+            (1, used, expires_at)
+        } else if self.ends & DENIED == 0 {
+            (2, u64::from(fills.wrapping_sub(self.used_or_fill)), 0)
+        } else {
+            (3, 0, 0)
+        }
     }
 }
 
@@ -232,6 +288,8 @@ struct Shard {
     shares: HashMap<u32, usize>,
     /// Where the next look for expired entries starts.
     sweep_at: usize,
+    /// How many states have become full, modulo 2^32.
+    fills: u32,
     /// The state of a small generator (splitmix64), which picks where samples start.
     random: u64,
 }
@@ -245,6 +303,7 @@ impl Shard {
             keys_max: keys_max.min(u32::MAX as usize),
             shares: HashMap::new(),
             sweep_at: 0,
+            fills: 0,
             random: seed,
         }
     }
@@ -259,40 +318,63 @@ impl Shard {
 
     /// The state of a key, unless it has expired. [me-2]
     fn live(&self, key: &str, hash: u32, now: Micros) -> Option<&State> {
-        let entry = &self.entries[self.find(key, hash)?];
-        (entry.expires_at > now).then_some(&entry.state)
+        self.live_at(self.find(key, hash)?, now)
     }
 
-    fn share(&self, key: &str, hash: u32) -> u32 {
-        self.find(key, hash).map_or(0, |at| self.entries[at].share)
+    /// The same by the entry's number.
+    fn live_at(&self, at: usize, now: Micros) -> Option<&State> {
+        let entry = &self.entries[at];
+        if entry.expires_at() > now { entry.state.as_ref() } else { None }
     }
 
-    /// Replaces the state of a key by what `next` makes of it, in place: a state may be long.
+    /// Changes the state of a key, whose entry is `at` if it has one. The state stays in its entry meanwhile: it may be
+    /// long, and a panic must not lose it. Returns whether entries have other numbers now.
     fn change(
         &mut self,
+        at: Option<usize>,
         place: &Place<'_>,
         now: Micros,
         observer: &dyn Observer,
-        next: impl FnOnce(Option<State>) -> Next,
-    ) {
-        let at = self.find(place.key, place.hash);
-        let state = at.filter(|&at| self.entries[at].expires_at > now);
-        let state = state.map(|at| std::mem::replace(&mut self.entries[at].state, MOVED_OUT));
-        match (at, next(state)) {
-            (Some(at), Next::Kept(Some(state))) => self.entries[at].state = state,
-            (Some(at), Next::Put(state)) => self.write(at, place, state, now),
-            (None, Next::Put(state)) => {
-                let at = self.insert(place, now, observer);
-                self.write(at, place, state, now);
+        change: impl FnOnce(&mut Option<State>) -> Change,
+    ) -> bool {
+        if let Some(at) = at.filter(|&at| self.entries[at].expires_at() > now) {
+            return match change(&mut self.entries[at].state) {
+                Change::Kept => false,
+                Change::Put => {
+                    self.written(at, place, now);
+                    false
+                }
+                Change::Gone => {
+                    self.remove_at(at);
+                    true
+                }
+            };
+        }
+        let mut state = None;
+        match (at, change(&mut state)) {
+            (Some(at), Change::Put) => {
+                let entry = &mut self.entries[at];
+                // What has expired is not full any more.
+                (entry.state, entry.ends) = (state, 0);
+                self.written(at, place, now);
+                false
             }
-            (Some(at), Next::Gone) => self.remove_at(at),
-            (_, Next::Kept(_)) | (None, Next::Gone) => {}
+            (None, Change::Put) => {
+                let at = self.insert(place, state, now, observer);
+                self.written(at, place, now);
+                true
+            }
+            (Some(at), Change::Gone) => {
+                self.remove_at(at);
+                true
+            }
+            (_, Change::Kept) | (None, Change::Gone) => false,
         }
     }
 
-    /// Makes an entry without a state yet.
+    /// Makes an entry, which has expired until [`Shard::written`] tells how long it lasts.
     #[expect(clippy::cast_possible_truncation, reason = "entries are numbered by u32, see Shard::new")]
-    fn insert(&mut self, place: &Place<'_>, now: Micros, observer: &dyn Observer) -> usize {
+    fn insert(&mut self, place: &Place<'_>, state: Option<State>, now: Micros, observer: &dyn Observer) -> usize {
         self.sweep(now);
         if self.entries.len() >= self.keys_max {
             self.evict(place.share, now, observer);
@@ -300,26 +382,35 @@ impl Shard {
         *self.shares.entry(place.share).or_insert(0) += 1;
         let at = self.entries.len();
         let (key, hash, share) = (place.key.into(), place.hash, place.share);
-        self.entries.push(Entry { key, state: MOVED_OUT, expires_at: 0, used: 0, capacity: 0, share, hash });
+        self.entries.push(Entry { key, state, ends: 0, used_or_fill: 0, capacity: 0, share, hash });
         let entries = &self.entries;
         self.index.insert_unique(spread(hash), at as u32, |&at| spread(entries[at as usize].hash));
         at
     }
 
-    fn write(&mut self, at: usize, place: &Place<'_>, state: State, now: Micros) {
-        let before = self.entries[at].share;
+    /// Notes what eviction has to know of a state that was just written.
+    fn written(&mut self, at: usize, place: &Place<'_>, now: Micros) {
+        let entry = &mut self.entries[at];
+        let Some(state) = &entry.state else { return };
+        let seen = algorithm::as_written(place.limit, state, place.bounds, now);
+        let capacity = place.limit.capacity();
+        let used = capacity - seen.remaining(place.limit, now).min(capacity);
+        let expires_at = now + seen.reset_after(place.limit, now);
+        if used < capacity {
+            (entry.ends, entry.used_or_fill) = (expires_at, used);
+        } else if entry.ends & FULL == 0 {
+            self.fills = self.fills.wrapping_add(1);
+            (entry.ends, entry.used_or_fill) = (expires_at | FULL, self.fills);
+        } else {
+            // It goes on being full, and has denied whom it had denied.
+            entry.ends = expires_at | (entry.ends & (FULL | DENIED));
+        }
+        entry.capacity = capacity;
+        let before = std::mem::replace(&mut entry.share, place.share);
         if before != place.share {
             self.leave(before);
             *self.shares.entry(place.share).or_insert(0) += 1;
         }
-        let seen = algorithm::as_written(place.limit, &state, place.bounds, now);
-        let capacity = place.limit.capacity();
-        let entry = &mut self.entries[at];
-        entry.state = state;
-        entry.expires_at = now + seen.reset_after(place.limit, now);
-        entry.used = capacity - seen.remaining(place.limit, now).min(capacity);
-        entry.capacity = capacity;
-        entry.share = place.share;
     }
 
     fn remove(&mut self, key: &str, hash: u32) {
@@ -367,7 +458,7 @@ impl Shard {
                 self.sweep_at = 0;
             }
             match self.entries.get(self.sweep_at) {
-                Some(entry) if entry.expires_at <= now => self.remove_at(self.sweep_at),
+                Some(entry) if entry.expires_at() <= now => self.remove_at(self.sweep_at),
                 Some(_) => self.sweep_at += 1,
                 None => return,
             }
@@ -393,7 +484,7 @@ impl Shard {
             let entry = &self.entries[at];
             let held = self.shares.get(&entry.share).copied().unwrap_or(0);
             let within_portion = held + usize::from(entry.share == share) <= portion;
-            let rank = (within_portion && entry.expires_at > now, entry.rank(now));
+            let rank = (within_portion && entry.expires_at() > now, entry.rank(now, self.fills));
             if chosen_rank.is_none_or(|best| rank < best) {
                 (chosen, chosen_rank) = (at, Some(rank));
             }
@@ -403,8 +494,8 @@ impl Shard {
             }
         }
         let entry = &self.entries[chosen];
-        if entry.expires_at > now {
-            observer.evicted(entry.used);
+        if entry.expires_at() > now {
+            observer.evicted(entry.used());
         }
         self.remove_at(chosen);
     }

@@ -141,7 +141,7 @@ impl Redis {
             let one = std::slice::from_ref(undo);
             // One charge takes one call.
             let call = || wire::undo_calls(&self.key_prefix, one, self.now).swap_remove(0);
-            ends.push(self.call(undo.key, call, deadline).await.map(drop));
+            ends.push(self.call(undo.key, call, deadline).await.and_then(|reply| undone(&reply, one)));
         }
         worst(ends)
     }
@@ -208,16 +208,21 @@ impl Store for Redis {
         }
         Reply::Pending(Box::pin(async move {
             match &self.link {
-                // One call for all that is no log, and one for each log: they share round trips.
+                // One call for each log and for each calendar window, whose boundaries may not hold the clock, and one for
+                // all others: they share round trips.
                 Link::One(node) => {
                     let is_log = |undo: &Undo<'_>| matches!(undo.limit.algorithm(), Algorithm::SlidingWindowLog);
                     let (logs, others): (Vec<_>, Vec<_>) = charges.iter().copied().partition(is_log);
+                    let (calendars, others): (Vec<_>, Vec<_>) =
+                        others.into_iter().partition(|undo| undo.bounds.is_some());
                     let mut parts = by_key(&logs);
+                    parts.extend(calendars.into_iter().map(|undo| vec![undo]));
                     parts.push(others);
                     let undone = parts.iter().map(async |undos| {
                         let mut ends = Vec::new();
                         for call in wire::undo_calls(&self.key_prefix, undos, self.now) {
-                            ends.push(node.call(call, deadline).await.map(drop).map_err(store_error));
+                            let reply = node.call(call, deadline).await.map_err(store_error);
+                            ends.push(reply.and_then(|reply| undone(&reply, undos)));
                         }
                         worst(ends)
                     });
@@ -331,11 +336,17 @@ fn by_key<'a>(charges: &[Undo<'a>]) -> Vec<Vec<Undo<'a>>> {
     keys
 }
 
-/// How several calls ended together: one whose outcome is unknown says more than one that was not sent.
+/// How a call that takes charges back ended.
+fn undone(reply: &Value, undos: &[Undo<'_>]) -> Result<(), StoreError> {
+    wire::undo_rewindow(reply, undos).map_or(Ok(()), |now| Err(StoreError::Rewindow { now }))
+}
+
+/// How several calls ended together: one whose outcome is unknown says more than one that charged nothing.
 fn worst(ends: Vec<Result<(), StoreError>>) -> Result<(), StoreError> {
     let mut worst = Ok(());
     for end in ends {
-        if worst.is_ok() || matches!((&worst, &end), (Err(StoreError::NotSent(_)), Err(StoreError::Unknown(_)))) {
+        let says_more = matches!((&worst, &end), (Err(error), Err(StoreError::Unknown(_))) if !matches!(error, StoreError::Unknown(_)));
+        if worst.is_ok() || says_more {
             worst = end;
         }
     }

@@ -340,8 +340,10 @@ fn split(charge: &Charge<'_>, outcome: &Outcome, mode: Mode, near_percent: u32) 
     let after = before + hits;
     let mut part = Part { hits, ..Part::default() };
     if !outcome.verdict.is_over() {
-        part.within = hits;
-        part.near = after.saturating_sub(threshold.max(before));
+        // A report can be within and still end above the limit. [dc-9]
+        part.over = after.saturating_sub(limit);
+        part.within = hits - part.over;
+        part.near = after.min(limit).saturating_sub(threshold.max(before));
     } else if counted_when_over && before < limit {
         part.over = after - limit;
         part.near = limit - threshold.max(before);
@@ -665,8 +667,16 @@ mod tests {
     #[test]
     fn forced_hits_are_split_and_refunds_are_not_counted() {
         let takes = [Take::Force(9), Take::Force(4), Take::Force(2), Take::Give(5)];
-        let forced = counted(&per_hour(10), Mode::Atomic, 80, &takes);
-        assert_eq!(forced, Part { hits: 15, over: 5, near: 2, within: 9 });
+        for mode in Mode::ALL {
+            let forced = counted(&per_hour(10), mode, 80, &takes);
+            assert_eq!(forced, Part { hits: 15, over: 5, near: 2, within: 10 });
+        }
+        // More than the limit in one report: what fits is within, and all that is left is near.
+        let at_once = counted(&per_hour(10), Mode::Atomic, 80, &[Take::Force(25)]);
+        assert_eq!(at_once, Part { hits: 25, over: 15, near: 2, within: 10 });
+        let gcra = Limit::new(10, Unit::Day.window(), Algorithm::Gcra { burst: 5 }).unwrap();
+        let paced = counted(&gcra, Mode::Atomic, 80, &[Take::Force(3), Take::Force(3), Take::Force(1)]);
+        assert_eq!(paced, Part { hits: 7, over: 2, near: 1, within: 5 });
     }
 
     fn policies(keys: &[&str]) -> PolicySet {

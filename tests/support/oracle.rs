@@ -93,7 +93,9 @@ impl Oracle {
         let (before, stale) = self.now(limit, when);
         let fits = remaining(limit, &before, when);
         let asked = match take {
-            Take::Take(hits) | Take::Force(hits) => Some(i128::from(hits)),
+            Take::Take(hits) => Some(i128::from(hits)),
+            // The usage that is reported has happened: the question is whether anything was left before it.
+            Take::Force(_) => Some(1),
             Take::Look if mode == Mode::Atomic => Some(1),
             Take::Look => (is_past(limit, &before, when)).then_some(1),
             Take::Give(_) => None,
@@ -138,7 +140,11 @@ impl Oracle {
         let denied = verdict != Verdict::Within;
         let shown = if denied && mode == Mode::Atomic { &before } else { &after };
         let drained = denied && mode == Mode::Atomic && matches!(take, Take::Take(_));
-        let again = i128::from(take.asked());
+        let again = match take {
+            Take::Take(hits) => i128::from(hits),
+            Take::Look | Take::Force(_) => 1,
+            Take::Give(_) => 0,
+        };
         let leaks = matches!(limit.algorithm(), Algorithm::LeakyBucket { .. });
         Told {
             verdict,

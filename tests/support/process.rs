@@ -177,9 +177,29 @@ impl Process {
         Ok(address.to_owned())
     }
 
-    /// Sends SIGTERM, by the shell's `kill`: it is everywhere, and the standard library has none.
+    /// All that it wrote so far.
+    pub fn written(&self) -> String {
+        self.output.text()
+    }
+
+    /// How many lines of log that `wanted` accepts there are so far.
+    pub fn count_in_log(&self, wanted: impl Fn(&LogLine) -> bool) -> usize {
+        self.output.count(wanted)
+    }
+
+    /// Waits until there are more than `before` lines of log that `wanted` accepts; false if there were not in time.
+    pub fn wait_for_log(&self, before: usize, patience: Duration, wanted: impl Fn(&LogLine) -> bool) -> bool {
+        self.output.wait_for_count(before + 1, patience, wanted)
+    }
+
+    /// Sends SIGTERM.
     pub fn terminate(&self) {
-        let kill = format!("kill -TERM {}", self.child.id());
+        self.signal("TERM");
+    }
+
+    /// Sends a signal, by the shell's `kill`: it is everywhere, and the standard library has none.
+    pub fn signal(&self, name: &str) {
+        let kill = format!("kill -{name} {}", self.child.id());
         let status = Command::new("sh").args(["-c", &kill]).status();
         assert!(status.is_ok_and(|status| status.success()), "failed: {kill}");
     }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use weir::engine::algorithm::anchored_window::window_at;
 use weir::engine::algorithm::fixed_window::{Counter, WINDOW_NUMBERS};
 use weir::engine::algorithm::{Effect, Next};
 use weir::engine::decision::{self, Rewindow};
@@ -121,6 +122,9 @@ impl Store for Engine {
         let now = self.clock.now();
         for undo in charges {
             let Undo { key, limit, receipt, bounds } = *undo;
+            if bounds.is_some_and(|bounds| window_at(&bounds, now).is_none()) {
+                return Reply::Ready(Err(StoreError::Rewindow { now }));
+            }
             change(&mut states, key, (limit, bounds, now), |state| {
                 algorithm::undone(limit, state, receipt, bounds, now)
             });

@@ -12,12 +12,15 @@ use std::path::Path;
 use config::{ConfigError, Map, Source, Value};
 use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
-use super::table::{self, ENV_PREFIX, Setting};
+use super::Problem;
+use super::row::{ENV_PREFIX, Preset, Setting, env_name};
+use super::table;
 use super::value::shorten;
-use super::{Problem, table::Preset};
 
 /// The longest settings file that is read, in bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
+/// How much of a reason that another source gives is kept, in characters: it may quote a value of any length.
+const REASON_CHARS_MAX: usize = 400;
 /// How deep groups may nest in a settings file; no name has this many parts.
 const DEPTH_MAX: usize = 8;
 
@@ -124,6 +127,13 @@ impl Layer {
         }
     }
 
+    /// Adds a problem of a source that is not a setting by itself: `origin` is the name of what was given.
+    pub fn refuse(&mut self, origin: &str, reason: &str) {
+        let end = reason.char_indices().nth(REASON_CHARS_MAX).map_or(reason.len(), |(end, _)| end);
+        let reason = reason[..end].to_owned();
+        self.problems.push(Problem { origin: origin.to_owned(), name: None, value: None, reason });
+    }
+
     pub(super) fn problems(&self) -> &[Problem] {
         &self.problems
     }
@@ -173,7 +183,7 @@ impl Layer {
     fn unknown_variable(&mut self, variable: &str) {
         let name = variable.strip_prefix(ENV_PREFIX).unwrap_or(variable).to_ascii_lowercase().replace("__", ".");
         let reason = match table::nearest(&name) {
-            Some(nearest) => format!("no such setting, the nearest is {}", table::env_name(nearest)),
+            Some(nearest) => format!("no such setting, the nearest is {}", env_name(nearest)),
             None => "no such setting".to_owned(),
         };
         self.problems.push(Problem {

@@ -33,6 +33,8 @@ pub struct Listen {
     pub max_connection_age: Duration,
     /// How long requests of such a connection may take after that.
     pub max_connection_age_grace: Duration,
+    /// The metrics by themselves, if anywhere.
+    pub metrics: Option<SocketAddr>,
 }
 
 /// Where a listener is: an IP and a port, or a Unix socket.
@@ -104,6 +106,10 @@ impl Listen {
             tls,
             max_connection_age: from.value("listen.max_connection_age", duration)?,
             max_connection_age_grace: from.value("listen.max_connection_age_grace", duration)?,
+            metrics: match from.optional("listen.metrics")? {
+                Some(_) => Some(from.value("listen.metrics", value::address)?),
+                None => None,
+            },
         })
     }
 
@@ -118,6 +124,7 @@ impl Listen {
         if let Endpoint::Tcp(address) = self.grpc {
             listeners.insert(0, ("listen.grpc", address));
         }
+        listeners.extend(self.metrics.map(|address| ("listen.metrics", address)));
         for (index, (name, address)) in listeners.iter().enumerate() {
             for (other, taken) in &listeners[..index] {
                 if overlap(address, taken) {

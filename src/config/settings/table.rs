@@ -2,11 +2,11 @@
 //!
 //! Defaults, the search for unknown names, the listing in `weir serve --help` and the check of
 //! docs/configuration.md all come from it. A new setting is a row here and its typed field in
-//! [`Settings`](super::Settings). How a kind reads its text is in `value.rs`.
+//! [`Settings`](super::Settings). What a row is stands in `row.rs`, and how a kind reads its text in `value.rs`.
 
 use std::time::Duration;
 
-use super::listen::CLIENT_NAMES_MAX;
+use super::row::{Kind, Preset, Setting};
 use crate::engine::{Mode, OnError};
 
 /// Every setting, grouped as in the documentation.
@@ -82,6 +82,41 @@ pub const SETTINGS: &[Setting] = &[
         about: "where the admin endpoints are served: they can reset limits, so keep this private",
     },
     Setting {
+        name: "listen.metrics",
+        kind: Kind::Address,
+        default: Preset::Unset,
+        flag: None,
+        about: "where the metrics are served by themselves, besides the other listeners",
+    },
+    Setting {
+        name: "metrics.path",
+        kind: Kind::UrlPath { bytes_max: URL_PATH_BYTES_MAX },
+        default: Preset::Is("/metrics"),
+        flag: None,
+        about: "the path of the metrics at listen.metrics",
+    },
+    Setting {
+        name: "admin.endpoints",
+        kind: Kind::Choice(ENDPOINTS),
+        default: Preset::Is("weir"),
+        flag: None,
+        about: "what listen.admin serves: weir can reset limits, ratelimit only shows, as envoyproxy/ratelimit does",
+    },
+    Setting {
+        name: "health.redis",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "whether weir is unhealthy while Redis does not answer",
+    },
+    Setting {
+        name: "health.policies",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "whether weir is unhealthy while the policies have no domain",
+    },
+    Setting {
         name: "grpc.max_streams",
         kind: Kind::Integer { min: 1, max: 65_536, unit: "requests" },
         default: Preset::Is("256"),
@@ -129,6 +164,34 @@ pub const SETTINGS: &[Setting] = &[
         default: Preset::Required,
         flag: Some("--policies"),
         about: "the directory of YAML policy files, watched for changes",
+    },
+    Setting {
+        name: "policies.files",
+        kind: Kind::Choice(POLICY_FILES),
+        default: Preset::Is("yaml"),
+        flag: None,
+        about: "which files of the directory are policies: *.yaml and *.yml, or all",
+    },
+    Setting {
+        name: "policies.dot_files",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "whether names that begin with one dot are read; names that begin with two never are",
+    },
+    Setting {
+        name: "policies.beside",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "whether files beside the directory that have its name, a dot and an ending are policies too",
+    },
+    Setting {
+        name: "policies.allow_empty",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "whether a directory without policies, or none at all, is legal: every request passes then",
     },
     Setting {
         name: "policies.compatible",
@@ -495,6 +558,13 @@ pub const SETTINGS: &[Setting] = &[
         about: "how long weir waits at the start for a first answer of Redis before it is ready without",
     },
     Setting {
+        name: "redis.start_within",
+        kind: Kind::Duration { min: Duration::ZERO, max: Duration::from_secs(86_400) },
+        default: Preset::Is("0s"),
+        flag: None,
+        about: "weir ends where Redis has not answered so long after the start; 0s waits for ever",
+    },
+    Setting {
         name: "runtime.cores",
         kind: Kind::Integer { min: 0, max: 256, unit: "cores" },
         default: Preset::Is("0"),
@@ -580,6 +650,10 @@ pub const SETTINGS: &[Setting] = &[
     },
 ];
 
+/// The values of `admin.endpoints`.
+pub(super) const ENDPOINTS: &[&str] = &["weir", "ratelimit"];
+/// The values of `policies.files`.
+pub(super) const POLICY_FILES: &[&str] = &["yaml", "all"];
 /// What can be on or off.
 pub(super) const SWITCH: &[&str] = &["off", "on"];
 /// The values of `store`.
@@ -599,171 +673,18 @@ const CONNECTION_AGE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 pub const VALUE_BYTES_MAX: usize = 4096;
 /// The longest `redis.key_prefix`, in bytes: it is paid for with every key in Redis.
 pub const KEY_PREFIX_BYTES_MAX: usize = 64;
+/// The longest path of a URL, in bytes.
+pub const URL_PATH_BYTES_MAX: usize = 255;
 /// The longest name of a master at its sentinels, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 /// The most names of hosts in one setting.
 pub const HOST_NAMES_MAX: usize = 16;
-
-/// What the environment's names of settings start with.
-pub const ENV_PREFIX: &str = "WEIR__";
-
-/// One row of the table.
-#[derive(Debug)]
-pub struct Setting {
-    /// The name, groups separated by dots: `redis.timeout`.
-    pub name: &'static str,
-    /// How its text is read and which values are allowed.
-    pub kind: Kind,
-    /// What holds where nobody sets it.
-    pub default: Preset,
-    /// The flag of `weir serve` that sets it, besides `--set`.
-    pub flag: Option<&'static str>,
-    /// What it does, in a line.
-    pub about: &'static str,
-}
-
-/// What a setting is when no layer gives it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Preset {
-    /// This text, read as if it had been written in the file.
-    Is(&'static str),
-    /// Nothing: the setting is optional.
-    Unset,
-    /// An error: there is no sensible value.
-    Required,
-}
-
-/// How the text of a setting is read. Bounds are inclusive.
-#[derive(Clone, Copy, Debug)]
-pub enum Kind {
-    /// IP and port to listen on; port 0 lets the system choose.
-    Address,
-    /// The same, or the path of a Unix socket after `unix:`.
-    Endpoint,
-    /// Permissions of a file, in octal digits.
-    Permissions,
-    /// Names that a client's certificate may have, by commas.
-    ClientNames,
-    /// A path, relative to the working directory; not looked at before it is used.
-    Directory,
-    /// The path of a file, relative to the working directory; not looked at before it is used.
-    File,
-    /// A DNS name, or an IP, that a certificate may have.
-    ServerName,
-    /// One word of printable characters.
-    Name {
-        /// The longest allowed value.
-        bytes_max: usize,
-    },
-    /// The name of an HTTP header.
-    HeaderName,
-    /// One of these words.
-    Choice(&'static [&'static str]),
-    /// A whole number in `unit`.
-    Integer {
-        /// The smallest allowed value.
-        min: u64,
-        /// The largest allowed value.
-        max: u64,
-        /// What is counted.
-        unit: &'static str,
-    },
-    /// A number with its unit, such as `10ms` or `1m30s`.
-    Duration {
-        /// The shortest allowed value.
-        min: Duration,
-        /// The longest allowed value.
-        max: Duration,
-    },
-    /// Printable characters that may open a Redis key.
-    KeyPrefix {
-        /// The longest allowed value.
-        bytes_max: usize,
-    },
-    /// DNS names by commas, or nothing.
-    HostNames {
-        /// How many names there may be.
-        most: usize,
-    },
-    /// A text that is never printed.
-    Secret,
-    /// The address of a Redis, printed without its credentials.
-    RedisUrl,
-    /// Directives of tracing-subscriber's `EnvFilter`.
-    LogLevel,
-}
 
 impl Setting {
     /// The row of a name, if there is one.
     #[must_use]
     pub fn find(name: &str) -> Option<&'static Self> {
         SETTINGS.iter().find(|setting| setting.name == name)
-    }
-
-    /// The environment variable that sets it: `redis.timeout` is `WEIR__REDIS__TIMEOUT`.
-    #[must_use]
-    pub fn env_name(&self) -> String {
-        env_name(self.name)
-    }
-
-    /// The default as the documentation writes it.
-    #[must_use]
-    pub fn default_text(&self) -> String {
-        match self.default {
-            Preset::Is("") => "empty".to_owned(),
-            Preset::Is(text) => text.to_owned(),
-            Preset::Unset => "none".to_owned(),
-            Preset::Required => "required".to_owned(),
-        }
-    }
-
-    /// What it does and what it is by default, as the help of its flag says it.
-    #[must_use]
-    pub fn help(&self) -> String {
-        format!("{} [{}]", self.about, self.default_note())
-    }
-
-    fn default_note(&self) -> String {
-        match self.default {
-            Preset::Is(_) | Preset::Unset => format!("default: {}", self.default_text()),
-            Preset::Required => self.default_text(),
-        }
-    }
-
-    /// The allowed values as the documentation writes them, with their unit.
-    #[must_use]
-    pub fn bounds(&self) -> String {
-        match self.kind {
-            Kind::Address => "IP:PORT, port 0 for any".to_owned(),
-            Kind::Endpoint => "IP:PORT, port 0 for any, or unix:/PATH".to_owned(),
-            Kind::Permissions => "octal digits, 0000 to 0777".to_owned(),
-            Kind::ClientNames => format!("at most {CLIENT_NAMES_MAX} names"),
-            Kind::Directory | Kind::File => "a path".to_owned(),
-            Kind::ServerName => "a DNS name or an IP".to_owned(),
-            Kind::Name { bytes_max } => format!("at most {bytes_max} printable ASCII bytes, no blanks"),
-            Kind::HeaderName => "the name of an HTTP header".to_owned(),
-            Kind::Choice(words) => alternatives(words),
-            Kind::Integer { min, max, unit } => format!("{min} to {max} {unit}"),
-            Kind::Duration { min, max } => {
-                format!("{} to {}", super::value::spell(min), super::value::spell(max))
-            }
-            Kind::KeyPrefix { bytes_max } => {
-                format!("at most {bytes_max} printable ASCII bytes, no braces or blanks")
-            }
-            Kind::HostNames { most } => format!("at most {most} DNS names, by commas"),
-            Kind::Secret => "a text, never printed".to_owned(),
-            Kind::RedisUrl => "a URL, printed without credentials".to_owned(),
-            Kind::LogLevel => "levels by target".to_owned(),
-        }
-    }
-}
-
-/// Words to choose from, as a sentence has them: `error, allow, deny or local`.
-pub(super) fn alternatives(words: &[&str]) -> String {
-    match words.split_last() {
-        Some((last, [])) => (*last).to_owned(),
-        Some((last, others)) => format!("{} or {last}", others.join(", ")),
-        None => String::new(),
     }
 }
 
@@ -808,10 +729,6 @@ pub fn listing() -> String {
         ));
     }
     text
-}
-
-pub(super) fn env_name(name: &str) -> String {
-    format!("{ENV_PREFIX}{}", name.replace('.', "__").to_ascii_uppercase())
 }
 
 #[cfg(test)]

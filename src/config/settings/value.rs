@@ -14,7 +14,8 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tracing_subscriber::EnvFilter;
 
 use super::listen;
-use super::table::{Kind, NAME_BYTES_MAX, VALUE_BYTES_MAX, alternatives};
+use super::row::{Kind, alternatives};
+use super::table::{NAME_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// What stands in every output where a secret would.
 pub const HIDDEN: &str = "***";
@@ -265,6 +266,7 @@ impl Kind {
                 Ok(())
             }
             Self::KeyPrefix { bytes_max } => key_prefix(text, bytes_max),
+            Self::UrlPath { bytes_max } => url_path(text, bytes_max),
             Self::Secret | Self::File if text.is_empty() => Err("empty: leave it out instead".to_owned()),
             Self::Directory | Self::File | Self::Secret => Ok(()),
             Self::Name { bytes_max } => name(text, bytes_max),
@@ -412,6 +414,20 @@ pub(super) fn integer<T: FromStr>(text: &str) -> Result<T, String> {
         return Err("not a whole number".to_owned());
     }
     text.parse().map_err(|_| "is too large".to_owned())
+}
+
+/// Letters, digits and what needs no encoding in a path. Braces and colons would mean parameters to the router.
+fn url_path(text: &str, bytes_max: usize) -> Result<(), String> {
+    if !text.starts_with('/') {
+        return Err("does not begin with a slash".to_owned());
+    }
+    if text.len() > bytes_max {
+        return Err(format!("{} bytes: at most {bytes_max}", text.len()));
+    }
+    match text.chars().find(|c| !(c.is_ascii_alphanumeric() || "/-._~".contains(*c))) {
+        Some(c) => Err(format!("{c:?} cannot stand in it: letters, digits and / - . _ ~ can")),
+        None => Ok(()),
+    }
 }
 
 fn header_name(text: &str) -> Result<(), String> {

@@ -4,7 +4,7 @@
 //! span as long as the window ever admits more than the limit; the price is that an even stream at the nominal rate
 //! passes n / (n + 1) of it, where n is the number of buckets. Its Lua twin is lua/sliding_window.lua.
 
-use super::{Effect, Next, State, Summary, is_believed};
+use super::{Effect, Summary, is_believed};
 use crate::engine::charge::Receipt;
 use crate::engine::limit::{Algorithm, Limit};
 use crate::engine::{Hits, Micros};
@@ -106,9 +106,8 @@ pub fn is_far_ahead(limit: &Limit, stored: &Buckets, now: Micros) -> bool {
     Live::of(limit, &stored.buckets, now).rebased.is_some_and(|hits| hits > 0)
 }
 
-/// The next state; none where nothing counts any more. [sw-2] [sw-4]
-#[must_use]
-pub fn apply(limit: &Limit, mut stored: Box<Buckets>, effect: Effect, now: Micros) -> Option<Box<Buckets>> {
+/// Makes it the next state; without buckets where nothing counts any more. [sw-2] [sw-4]
+pub fn apply(limit: &Limit, stored: &mut Buckets, effect: Effect, now: Micros) {
     let live = Live::of(limit, &stored.buckets, now);
     let (here, rebased, dead) = (live.here, live.rebased, stored.buckets.len() - live.buckets.len());
     let buckets = &mut stored.buckets;
@@ -140,16 +139,15 @@ pub fn apply(limit: &Limit, mut stored: Box<Buckets>, effect: Effect, now: Micro
         }
         Effect::Nothing | Effect::Drain | Effect::Restate => {}
     }
-    (!stored.buckets.is_empty()).then_some(stored)
 }
 
-/// The state without one charge, if its bucket still counts. [un-2]
+/// Takes one charge out of the state, if its bucket still counts. Returns whether it does. [un-2]
 #[must_use]
-pub fn undone(limit: &Limit, mut stored: Box<Buckets>, receipt: Receipt, now: Micros) -> Next {
+pub fn undone(limit: &Limit, stored: &mut Buckets, receipt: Receipt, now: Micros) -> bool {
     let live = Live::of(limit, &stored.buckets, now);
     let at = live.buckets.binary_search_by_key(&receipt.mark, |&(number, _)| number);
     let (None, Ok(at)) = (live.rebased, at) else {
-        return Next::Kept(Some(State::SlidingWindow(stored)));
+        return false;
     };
     let dead = stored.buckets.len() - live.buckets.len();
     stored.buckets.drain(..dead);
@@ -158,7 +156,7 @@ pub fn undone(limit: &Limit, mut stored: Box<Buckets>, receipt: Receipt, now: Mi
     if *count == 0 {
         stored.buckets.remove(at);
     }
-    Next::of((!stored.buckets.is_empty()).then_some(State::SlidingWindow(stored)))
+    true
 }
 
 fn precision(limit: &Limit) -> u64 {

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Effect, Next, State, Summary, is_believed};
+use super::{Effect, Summary, is_believed};
 use crate::engine::charge::Receipt;
 use crate::engine::limit::Limit;
 use crate::engine::{Hits, Micros};
@@ -126,10 +126,9 @@ pub fn is_far_ahead(limit: &Limit, log: &Log, now: Micros) -> bool {
     live.rebased && live.used > 0
 }
 
-/// The next state; none where nothing counts any more. [sl-2] [sl-4]
-#[must_use]
-pub fn apply(limit: &Limit, mut log: Box<Log>, effect: Effect, now: Micros) -> Option<Box<Log>> {
-    let live = Live::of(limit, Some(&log), now);
+/// Makes it the next state; without entries where nothing counts any more. [sl-2] [sl-4]
+pub fn apply(limit: &Limit, log: &mut Log, effect: Effect, now: Micros) {
+    let live = Live::of(limit, Some(log), now);
     if live.used == 0 {
         *log = Log::default();
     } else if live.rebased {
@@ -159,20 +158,20 @@ pub fn apply(limit: &Limit, mut log: Box<Log>, effect: Effect, now: Micros) -> O
         }
         Effect::Nothing | Effect::Drain | Effect::Restate => {}
     }
-    (!log.entries.is_empty()).then_some(log)
 }
 
-/// The state without one charge: its entry goes, and the sums after it are lowered. [un-4]
+/// Takes one charge out of the state, if it still counts: its entry goes, and the sums after it are lowered. Returns
+/// whether it does. [un-4]
 #[must_use]
-pub fn undone(limit: &Limit, mut log: Box<Log>, receipt: Receipt, now: Micros) -> Next {
-    let live = Live::of(limit, Some(&log), now);
+pub fn undone(limit: &Limit, log: &mut Log, receipt: Receipt, now: Micros) -> bool {
+    let live = Live::of(limit, Some(log), now);
     let hits = u64::from(receipt.hits);
     // The sum is no more than it was: charges before this one may have been undone meanwhile.
     let end = log.entries.partition_point(|entry| (entry.at, entry.sum) <= (receipt.at, receipt.mark));
     let of_instant = (live.first..end).rev().take_while(|&index| log.entries[index].at == receipt.at);
     let made = of_instant.into_iter().find(|&index| log.hits(index) == hits);
     let Some(index) = made.filter(|_| !live.rebased) else {
-        return Next::Kept(Some(State::SlidingWindowLog(log)));
+        return false;
     };
     log.entries.drain(..live.first);
     log.base = live.base;
@@ -181,5 +180,5 @@ pub fn undone(limit: &Limit, mut log: Box<Log>, receipt: Receipt, now: Micros) -
     for entry in log.entries.range_mut(index..) {
         entry.sum -= hits;
     }
-    Next::of((!log.entries.is_empty()).then_some(State::SlidingWindowLog(log)))
+    true
 }

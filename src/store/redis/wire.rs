@@ -272,6 +272,18 @@ pub(super) fn undo_calls(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) 
     calls
 }
 
+/// The clock of a reply to [`undo_calls`] that took nothing back: no window of a calendar holds it.
+pub(super) fn undo_rewindow(reply: &Value, undos: &[Undo<'_>]) -> Option<Micros> {
+    match reply {
+        Value::Array(numbers) if undos.iter().any(|undo| undo.bounds.is_some()) => match &numbers[..] {
+            // Every charge answers something, so that the clock alone is no undo.
+            [now] => integer(now),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 /// The hits that a script works with: a look asks about one.
 fn hits_of(take: Take) -> u32 {
     match take {

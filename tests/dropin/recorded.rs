@@ -1,11 +1,8 @@
-//! Plays recorded cases of what envoyproxy/ratelimit answers through the real binary, by gRPC and
-//! HTTP, on both stores, and compares the answers.
+//! Plays every recorded case of what envoyproxy/ratelimit answers, by gRPC and HTTP, on both stores, against weir started
+//! with the case's own variables, and compares the answers.
 //!
 //! tests/data/parity/README.md has the format, and what weir answers otherwise on purpose.
 //! `WEIR_TEST_PARITY` may name one more directory of such files: every case there is played too.
-//! The counters that a case recorded are not compared here.
-
-mod support;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -16,32 +13,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Deserialize;
 use serde_json::Value;
 
-use weir::config::policy_file::{Reading, parse_with};
-use weir::rls::rlconfig;
+use crate::started::{Environment, Ratelimit, Runtime};
+use crate::support::http;
+use crate::support::process::{LogLine, POLICIES_LOADED, POLICIES_REFUSED};
+use crate::support::redis::RedisServer;
+use crate::support::rls;
 
-use support::http;
-use support::process::{LogLine, POLICIES_LOADED, POLICIES_REFUSED, PolicyDirectory, Weir};
-use support::redis::RedisServer;
-use support::rls;
-
-/// The files to play, by name, and which of their cases are left out, with the reason.
-const GROUPS: [(&str, &[(&str, &str)]); 5] =
-    [("core.json", &[]), ("charging.json", &[]), ("modes.json", &[]), ("policies.json", &[]), ("stats.json", &[])];
-
-/// The settings of weir that stand for environment variables of the service. Switches are `on` where the variable is true.
-const SETTINGS: [(&str, &str); 8] = [
-    ("SHADOW_MODE", "shadow_mode"),
-    ("QUOTA_MODE", "quota_mode"),
-    ("MERGE_DOMAIN_CONFIG", "policies.merge_domains"),
-    ("RESPONSE_DYNAMIC_METADATA", "response.limit_metadata"),
-    ("LIMIT_RESPONSE_HEADERS_ENABLED", "response.limit_headers"),
-    ("LIMIT_LIMIT_HEADER", "response.limit_header"),
-    ("LIMIT_REMAINING_HEADER", "response.remaining_header"),
-    ("LIMIT_RESET_HEADER", "response.reset_header"),
-];
-
-/// Variables that change the counters only, which are not compared here.
-const OF_COUNTERS: [&str; 2] = ["NEAR_LIMIT_RATIO", "LOCAL_CACHE_SIZE_IN_BYTES"];
+/// The files to play.
+const GROUPS: [&str; 5] = ["core.json", "charging.json", "modes.json", "policies.json", "stats.json"];
 
 /// Cases are played by this many threads, each with one weir at a time.
 const PLAYERS: usize = 4;
@@ -50,7 +29,7 @@ const PLAYERS: usize = 4;
 const ROUNDS_MAX: u32 = 3;
 
 /// How long a change of the policy directory may take to be seen.
-const RELOAD_PATIENCE: Duration = Duration::from_secs(5);
+const RELOAD_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Units of the format and their seconds, shortest first. A month is 30 days and a year 365.
 const UNITS: [(&str, u64); 7] = [
@@ -65,7 +44,7 @@ const UNITS: [(&str, u64); 7] = [
 
 #[test]
 fn memory_answers_as_recorded() {
-    play_all(&|_| vec!["--store".to_owned(), "memory".to_owned()]);
+    play_all(&|_| Environment::default());
 }
 
 #[test]
@@ -73,12 +52,11 @@ fn redis_answers_as_recorded() {
     let redis = RedisServer::start();
     // One server for all: what a case may not see of another's is kept apart by the prefix.
     play_all(&|run| {
-        let set_prefix = format!("redis.key_prefix={run}:");
-        let mut arguments = vec!["--store", "redis", "--redis-url"];
-        let url = redis.url();
-        arguments.extend([url.as_str(), "--set", &set_prefix]);
-        arguments.extend(["--set", "redis.timeout=5s"]);
-        arguments.into_iter().map(str::to_owned).collect()
+        Environment::default()
+            .with("REDIS_SOCKET_TYPE", "tcp")
+            .with("REDIS_URL", &format!("127.0.0.1:{}", redis.port()))
+            .with("REDIS_TIMEOUT", "5s")
+            .with("CACHE_KEY_PREFIX", &format!("{run}:"))
     });
 }
 
@@ -132,9 +110,9 @@ struct HttpRequest {
     body: String,
 }
 
-/// Plays every case and panics with all that differed. `store` gives the arguments that choose a
-/// store which is empty for a run of that name.
-fn play_all(store: &(dyn Fn(&str) -> Vec<String> + Sync)) {
+/// Plays every case and panics with all that differed. `store` gives the variables that choose a store which is empty
+/// for a run of that name.
+fn play_all(store: &(dyn Fn(&str) -> Environment + Sync)) {
     let cases = load_cases();
     let waiting = Mutex::new(cases.iter().enumerate());
     let failures = Mutex::new(Vec::new());
@@ -166,11 +144,8 @@ fn play_all(store: &(dyn Fn(&str) -> Vec<String> + Sync)) {
 fn load_cases() -> Vec<(String, Case)> {
     let mut cases = Vec::new();
     let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/parity");
-    for (file, left_out) in GROUPS {
-        let known = load(&ours.join(file), &mut cases, left_out);
-        for (name, _) in left_out {
-            assert!(known.contains(&(*name).to_owned()), "{file} has no {name}");
-        }
+    for file in GROUPS {
+        load(&ours.join(file), &mut cases);
     }
     if let Some(more) = std::env::var_os("WEIR_TEST_PARITY") {
         let more = PathBuf::from(more);
@@ -183,35 +158,29 @@ fn load_cases() -> Vec<(String, Case)> {
         files.sort();
         assert!(!files.is_empty(), "no cases in {}", more.display());
         for file in files {
-            load(&file, &mut cases, &[]);
+            load(&file, &mut cases);
         }
     }
     cases
 }
 
-/// Adds the cases of one file; returns the names of all, those left out too.
-fn load(file: &Path, cases: &mut Vec<(String, Case)>, left_out: &[(&str, &str)]) -> Vec<String> {
+/// Adds the cases of one file.
+fn load(file: &Path, cases: &mut Vec<(String, Case)>) {
     let text = std::fs::read_to_string(file);
     let text = text.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let group: Group = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    let mut names = Vec::new();
+    assert!(!group.cases.is_empty(), "no cases in {}", file.display());
     for case in group.cases {
-        names.push(case.name.clone());
-        if !left_out.iter().any(|(name, _)| *name == case.name) {
-            let title = format!("{}/{}", group.group, case.name);
-            cases.push((title, case));
-        }
+        cases.push((format!("{}/{}", group.group, case.name), case));
     }
-    assert!(!names.is_empty(), "no cases in {}", file.display());
-    names
 }
 
 /// Plays one case, again from an empty store where a window turned meanwhile; returns what differed.
-fn play(number: usize, case: &Case, store: &dyn Fn(&str) -> Vec<String>) -> String {
+fn play(number: usize, case: &Case, store: &dyn Fn(&str) -> Environment) -> String {
     let mut round = 1;
     loop {
         let started = unix_seconds();
-        let problems = play_once(case, &store(&format!("case-{number}-{round}")));
+        let problems = play_once(case, store(&format!("case-{number}-{round}")));
         let unit = shortest_unit(case);
         let turned = started / unit != unix_seconds() / unit;
         if problems.is_empty() || !turned || round == ROUNDS_MAX {
@@ -222,20 +191,13 @@ fn play(number: usize, case: &Case, store: &dyn Fn(&str) -> Vec<String>) -> Stri
 }
 
 /// Plays one case on its own weir; returns what differed, of every step.
-fn play_once(case: &Case, store: &[String]) -> String {
-    let mut policies = PolicyDirectory::with_files(&files(&case.policies));
-    let mut arguments = store.to_vec();
-    let (settings, reading) = match settings(&case.env) {
-        Ok(settings) => settings,
-        Err(problem) => return problem,
-    };
-    arguments.extend(settings);
-    let weir = match Weir::try_start(&policies.path(), &arguments, &[]) {
+fn play_once(case: &Case, store: Environment) -> String {
+    let mut policies = Runtime::with(texts(&case.policies));
+    let weir = match Ratelimit::try_start(&policies.variables().and(&store).and(&case.env)) {
         Ok(weir) => weir,
         Err(problem) => return problem,
     };
     let mut client = rls::Client::connect(weir.grpc);
-    let mut in_force = case.policies.clone();
 
     let mut problems = String::new();
     for (index, step) in case.steps.iter().enumerate() {
@@ -247,15 +209,11 @@ fn play_once(case: &Case, store: &[String]) -> String {
             Step::Refused { request, error } => {
                 play_refused(&mut client, request, error, &mut differences);
             }
-            Step::Http { http, body, .. } if http.path == "/rlconfig" => {
-                play_rlconfig(&in_force, reading, body, &mut differences);
-            }
             Step::Http { http, status, body } => {
                 play_http(&weir, http, *status, body, &mut differences);
             }
             Step::Policies { policies: next } => {
                 play_policies(&weir, &mut policies, next, &mut differences);
-                in_force.clone_from(next);
             }
         }
         for line in differences.0 {
@@ -263,56 +221,9 @@ fn play_once(case: &Case, store: &[String]) -> String {
         }
     }
     if !problems.is_empty() {
-        let _ = writeln!(problems, "  weir wrote:\n{}", weir.written());
+        let _ = writeln!(problems, "  weir wrote:\n{}", weir.process.written());
     }
     problems
-}
-
-/// The arguments that set up weir as these variables set up the service, and how it reads policies then.
-fn settings(environment: &BTreeMap<String, String>) -> Result<(Vec<String>, Reading), String> {
-    // The service has no cache of denials unless it is asked for.
-    let mut settings = vec!["policies.compatible=on".to_owned(), "deny_cache.max_age=0s".to_owned()];
-    let mut charging = "independent";
-    let mut reading = Reading { compatible: true, merge_domains: false };
-    for (name, value) in environment {
-        if OF_COUNTERS.contains(&name.as_str()) {
-            continue;
-        }
-        let value = if value == "true" { "on" } else { value };
-        if name == "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" {
-            charging = if value == "on" { "atomic" } else { charging };
-            continue;
-        }
-        reading.merge_domains |= name == "MERGE_DOMAIN_CONFIG" && value == "on";
-        let Some((_, setting)) = SETTINGS.iter().find(|(known, _)| known == name) else {
-            return Err(format!("no setting of weir stands for {name}"));
-        };
-        settings.push(format!("{setting}={value}"));
-    }
-    let mut arguments = vec!["--charging".to_owned(), charging.to_owned()];
-    for setting in settings {
-        arguments.extend(["--set".to_owned(), setting]);
-    }
-    Ok((arguments, reading))
-}
-
-/// The page is compared by the function that makes it; weir serves it where it is started in the service's place.
-fn play_rlconfig(
-    policies: &BTreeMap<String, String>,
-    reading: Reading,
-    expected: &Value,
-    differences: &mut Differences,
-) {
-    let files: Vec<_> = policies.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
-    match parse_with(&files, reading) {
-        Ok(loaded) => {
-            let page = rlconfig::render(&loaded.policies);
-            let mut lines: Vec<_> = page.lines().collect();
-            lines.sort_unstable();
-            differences.compare("body", expected, &lines.into());
-        }
-        Err(problems) => differences.add(problems.to_string()),
-    }
 }
 
 fn play_answered(client: &mut rls::Client, request: &Value, expected: &Value, differences: &mut Differences) {
@@ -348,10 +259,10 @@ fn play_refused(client: &mut rls::Client, request: &Value, expected: &GrpcError,
     }
 }
 
-fn play_http(weir: &Weir, request: &HttpRequest, status: u16, expected: &Value, differences: &mut Differences) {
+fn play_http(weir: &Ratelimit, request: &HttpRequest, status: u16, expected: &Value, differences: &mut Differences) {
     let address = match request.port.as_str() {
         "http" => weir.http,
-        "debug" => weir.admin,
+        "debug" => weir.debug,
         port => return differences.add(format!("unknown port {port}")),
     };
     let headers: &[_] = match request.body.is_empty() {
@@ -392,21 +303,21 @@ fn play_http(weir: &Weir, request: &HttpRequest, status: u16, expected: &Value, 
 }
 
 fn play_policies(
-    weir: &Weir,
-    directory: &mut PolicyDirectory,
+    weir: &Ratelimit,
+    directory: &mut Runtime,
     next: &BTreeMap<String, String>,
     differences: &mut Differences,
 ) {
     let settled = |line: &LogLine| matches!(line.message(), Some(POLICIES_LOADED | POLICIES_REFUSED));
-    let before = weir.count_in_log(settled);
-    directory.replace(&files(next));
+    let before = weir.process.count_in_log(settled);
+    directory.replace(texts(next));
     if !weir.wait_for_log(before, RELOAD_PATIENCE, settled) {
         differences.add(format!("no reload within {RELOAD_PATIENCE:?}"));
     }
 }
 
-fn files(files: &BTreeMap<String, String>) -> Vec<(String, String)> {
-    files.clone().into_iter().collect()
+fn texts(files: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)> {
+    files.iter().map(|(name, text)| (name.as_str(), text.as_str()))
 }
 
 /// The seconds of the shortest unit that this case names, at most a minute's.

@@ -1,0 +1,57 @@
+//! `ratelimit`, and `weir ratelimit`: the server in the place of envoyproxy/ratelimit, set by its environment variables.
+//!
+//! Not here: what each variable means (config/envoy_ratelimit.rs), and serving (serve.rs).
+
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, ToSocketAddrs as _};
+use std::num::NonZeroUsize;
+
+use super::serve::{self, ServeError};
+use crate::config::envoy_ratelimit::{self, Machine, Note};
+use crate::config::settings::{Layer, Problems, Setting, Settings};
+
+/// Serves until a signal says to stop. The variables of the process are all that it is set by.
+///
+/// # Errors
+/// When the variables are wrong, when it cannot start, or when a part of it dies.
+pub fn serve() -> Result<(), ServeError> {
+    let (settings, notes) = settings(std::env::vars_os().collect()).map_err(ServeError::Settings)?;
+    serve::run(settings, || {
+        for Note { variable, text } in &notes {
+            tracing::warn!("{variable} {text}");
+        }
+    })
+}
+
+/// The settings of an environment, and what an operator should know of it.
+///
+/// # Errors
+/// Every problem of all variables together.
+pub fn settings(environment: Vec<(OsString, OsString)>) -> Result<(Settings, Vec<Note>), Problems> {
+    let machine = Machine { cores: cores(&environment), any: any_address(), resolve: &resolve };
+    let reading = envoy_ratelimit::read(environment.iter().cloned(), &machine);
+    let layers = [reading.fixed, reading.variables, Layer::environment(environment)];
+    Ok((Settings::load(&layers)?, reading.notes))
+}
+
+/// The cores that will serve: as `WEIR__RUNTIME__CORES` says, or as many as there are.
+fn cores(environment: &[(OsString, OsString)]) -> usize {
+    let name = Setting::find("runtime.cores").map(Setting::env_name).unwrap_or_default();
+    let given = environment.iter().find(|(variable, _)| variable.to_str() == Some(&name));
+    let given = given.and_then(|(_, text)| text.to_str()?.parse().ok()).filter(|cores| *cores > 0);
+    given.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, NonZeroUsize::get))
+}
+
+/// What Go listens on where no host is given: IPv6 and IPv4 together, or IPv4 alone where there is no IPv6.
+fn any_address() -> IpAddr {
+    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)) {
+        Ok(_) => Ipv6Addr::UNSPECIFIED.into(),
+        Err(_) => Ipv4Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// The address of a host to listen on, IPv4 before IPv6.
+fn resolve(host: &str) -> Option<IpAddr> {
+    let found: Vec<IpAddr> = (host, 0).to_socket_addrs().ok()?.map(|address| address.ip()).collect();
+    found.iter().find(|ip| ip.is_ipv4()).or_else(|| found.first()).copied()
+}

@@ -1,0 +1,273 @@
+//! Values of environment variables as envoyproxy/ratelimit reads them: Go's own syntax for numbers, durations and
+//! booleans, and the lists and maps of its configuration library.
+//!
+//! Not here: what a variable means (envoy_ratelimit.rs).
+
+/// How the text of a variable is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Type {
+    /// As it stands.
+    Text,
+    /// A whole number of 64 bits, also in base 2, 8 and 16.
+    Integer,
+    /// A number with a fraction.
+    Float,
+    /// `true`, `false` and their short forms.
+    Bool,
+    /// Numbers with units, the longest first by custom: `1h30m`.
+    Duration,
+    /// Parts between commas.
+    List,
+    /// Pairs between commas, each with a colon: `k:v,k:v`.
+    Map,
+}
+
+impl Type {
+    /// Its word on pages and in messages.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Text => "string",
+            Self::Integer => "int",
+            Self::Float => "float",
+            Self::Bool => "bool",
+            Self::Duration => "duration",
+            Self::List => "list",
+            Self::Map => "map",
+        }
+    }
+
+    /// Checks a text that is given.
+    ///
+    /// # Errors
+    /// Which form the text must have. The text itself is not shown.
+    pub(super) fn check(self, text: &str) -> Result<(), &'static str> {
+        match self {
+            Self::Text | Self::List => Ok(()),
+            Self::Integer => integer(text).map(drop).ok_or("not a whole number"),
+            Self::Float => float(text).map(drop).ok_or("not a number such as 0.8"),
+            Self::Bool => boolean(text).map(drop).ok_or("not a boolean: write true or false"),
+            Self::Duration => nanoseconds(text).map(drop).ok_or("not a duration such as 150us, 10s or 1h30m"),
+            Self::Map => pairs(text).map(drop).ok_or("not a map such as key:value,key:value"),
+        }
+    }
+}
+
+/// A whole number: decimal, or with the prefix `0x`, `0o`, `0` or `0b`. An underscore may stand between digits and
+/// after the prefix.
+pub(super) fn integer(text: &str) -> Option<i64> {
+    let (negative, digits) = match text.as_bytes().first()? {
+        b'-' => (true, &text[1..]),
+        b'+' => (false, &text[1..]),
+        _ => (false, text),
+    };
+    let lower = digits.to_ascii_lowercase();
+    let (base, digits) = match lower.get(..2) {
+        Some("0x") => (16, &lower[2..]),
+        Some("0o") => (8, &lower[2..]),
+        Some("0b") => (2, &lower[2..]),
+        _ if lower.len() > 1 && lower.starts_with('0') => (8, &lower[1..]),
+        _ => (10, &lower[..]),
+    };
+    // The prefix counts as a digit here.
+    let is_prefixed = base != 10;
+    let misplaced = digits.ends_with('_')
+        || digits.contains("__")
+        || (digits.starts_with('_') && !is_prefixed)
+        || digits.is_empty();
+    if misplaced {
+        return None;
+    }
+    let plain: String = digits.chars().filter(|&digit| digit != '_').collect();
+    // A sign before the digits was taken; another one is no digit.
+    if !plain.chars().all(|digit| digit.is_digit(base)) {
+        return None;
+    }
+    let magnitude = i128::from_str_radix(&plain, base).ok()?;
+    i64::try_from(if negative { -magnitude } else { magnitude }).ok()
+}
+
+/// A number with a fraction. What is infinite or no number is refused: no variable can mean it.
+pub(super) fn float(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|number: &f64| number.is_finite())
+}
+
+/// A boolean.
+pub(super) fn boolean(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+/// The units of a duration, in nanoseconds. Both letters that look like a mu are there.
+const UNITS: [(&str, i128); 8] = [
+    ("ns", 1),
+    ("us", 1_000),
+    ("\u{b5}s", 1_000),
+    ("\u{3bc}s", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("m", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+];
+
+/// The most digits of a fraction that count: more than any unit has nanoseconds.
+const FRACTION_DIGITS_MAX: usize = 18;
+
+/// A duration in nanoseconds: numbers with units, each with a fraction if need be, after one sign. `0` needs no unit.
+/// What is below a nanosecond is cut off.
+pub(super) fn nanoseconds(text: &str) -> Option<i64> {
+    let (negative, mut rest) = match text.as_bytes().first()? {
+        b'-' => (true, &text[1..]),
+        b'+' => (false, &text[1..]),
+        _ => (false, text),
+    };
+    if rest == "0" {
+        return Some(0);
+    }
+    if rest.is_empty() {
+        return None;
+    }
+    let mut total: i128 = 0;
+    while !rest.is_empty() {
+        let (whole, tail) = digits(rest);
+        let (fraction, tail) = match tail.strip_prefix('.') {
+            Some(tail) => digits(tail),
+            None => ("", tail),
+        };
+        if whole.is_empty() && fraction.is_empty() {
+            return None;
+        }
+        let end = tail.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(tail.len());
+        let (name, next) = tail.split_at(end);
+        let (_, unit) = UNITS.iter().find(|(unit, _)| *unit == name)?;
+        let whole: i128 = if whole.is_empty() { 0 } else { whole.parse::<i64>().ok()?.into() };
+        total += whole * unit;
+        let fraction = &fraction[..fraction.len().min(FRACTION_DIGITS_MAX)];
+        if !fraction.is_empty() {
+            let scale = 10_i128.pow(u32::try_from(fraction.len()).ok()?);
+            total += i128::from(fraction.parse::<i64>().ok()?) * unit / scale;
+        }
+        if total > i128::from(i64::MAX) {
+            return None;
+        }
+        rest = next;
+    }
+    i64::try_from(if negative { -total } else { total }).ok()
+}
+
+/// The digits at the beginning, and what follows.
+fn digits(text: &str) -> (&str, &str) {
+    text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
+}
+
+/// The parts of a list; a blank text has none.
+pub(super) fn list(text: &str) -> Vec<&str> {
+    if text.trim().is_empty() { Vec::new() } else { text.split(',').collect() }
+}
+
+/// The pairs of a map; a blank text has none. A value may hold a colon, a key may not.
+pub(super) fn pairs(text: &str) -> Option<Vec<(&str, &str)>> {
+    list(text).into_iter().map(|pair| pair.split_once(':')).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_in_every_base() {
+        for (text, number) in [
+            ("0", 0),
+            ("8080", 8080),
+            ("-1", -1),
+            ("+5", 5),
+            ("0x1F90", 8080),
+            ("0X1f90", 8080),
+            ("017", 15),
+            ("0o17", 15),
+            ("0b101", 5),
+            ("1_000", 1000),
+            ("0x_ff", 255),
+            ("9223372036854775807", i64::MAX),
+            ("-9223372036854775808", i64::MIN),
+        ] {
+            assert_eq!(integer(text), Some(number), "{text}");
+        }
+        for text in
+            ["", "-", "1.5", "8080 ", "0x", "09", "1__0", "_1", "1_", "ten", "9223372036854775808", "--1", "-+1"]
+        {
+            assert_eq!(integer(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_are_read_with_every_unit_and_fraction() {
+        for (text, expected) in [
+            ("0", 0),
+            ("0s", 0),
+            ("150us", 150_000),
+            ("150\u{b5}s", 150_000),
+            ("150\u{3bc}s", 150_000),
+            ("10ms", 10_000_000),
+            ("1h30m", 5_400_000_000_000),
+            ("1.5s", 1_500_000_000),
+            (".5s", 500_000_000),
+            ("1.s", 1_000_000_000),
+            ("-2s", -2_000_000_000),
+            ("+3ns", 3),
+            ("1s1h", 3_601_000_000_000),
+            ("0.0000000019s", 1),
+            ("24h", 86_400_000_000_000),
+        ] {
+            assert_eq!(nanoseconds(text), Some(expected), "{text}");
+        }
+        for text in ["", "10", "s", "1d", "1 s", "-", ".s", "1h30", "9223372037s", "1e3s", "99999999999999999999s"] {
+            assert_eq!(nanoseconds(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn booleans_have_twelve_forms() {
+        for text in ["1", "t", "T", "true", "TRUE", "True"] {
+            assert_eq!(boolean(text), Some(true), "{text}");
+        }
+        for text in ["0", "f", "F", "false", "FALSE", "False"] {
+            assert_eq!(boolean(text), Some(false), "{text}");
+        }
+        for text in ["", "yes", "on", "tRUE", " true"] {
+            assert_eq!(boolean(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn lists_and_maps_are_split_at_commas_and_colons() {
+        assert_eq!(list(""), Vec::<&str>::new());
+        assert_eq!(list(" "), Vec::<&str>::new());
+        assert_eq!(list("a,b"), ["a", "b"]);
+        assert_eq!(pairs(""), Some(vec![]));
+        assert_eq!(pairs("a:b,c:d:e"), Some(vec![("a", "b"), ("c", "d:e")]));
+        assert_eq!(pairs("a:b,c"), None);
+        assert_eq!(pairs("a:b,"), None);
+    }
+
+    #[test]
+    fn floats_are_finite() {
+        assert_eq!(float("0.8"), Some(0.8));
+        assert_eq!(float("1"), Some(1.0));
+        for text in ["", "NaN", "inf", "80%", "1,5"] {
+            assert_eq!(float(text), None, "{text}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_makes_a_reader_panic(text in "[-+0-9a-zA-Z._:,\u{b5}\u{3bc} ]{0,24}") {
+            for form in [Type::Integer, Type::Float, Type::Bool, Type::Duration, Type::List, Type::Map] {
+                let _ = form.check(&text);
+            }
+        }
+    }
+}

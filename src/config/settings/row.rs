@@ -1,0 +1,175 @@
+//! What a row of the table of settings is: its kind with its bounds, its default, and how both are written.
+//!
+//! The rows are in table.rs. How a kind reads its text is in value.rs.
+
+use std::time::Duration;
+
+use super::listen::CLIENT_NAMES_MAX;
+
+/// What the environment's names of settings start with.
+pub const ENV_PREFIX: &str = "WEIR__";
+
+/// One row of the table.
+#[derive(Debug)]
+pub struct Setting {
+    /// The name, groups separated by dots: `redis.timeout`.
+    pub name: &'static str,
+    /// How its text is read and which values are allowed.
+    pub kind: Kind,
+    /// What holds where nobody sets it.
+    pub default: Preset,
+    /// The flag of `weir serve` that sets it, besides `--set`.
+    pub flag: Option<&'static str>,
+    /// What it does, in a line.
+    pub about: &'static str,
+}
+
+/// What a setting is when no layer gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preset {
+    /// This text, read as if it had been written in the file.
+    Is(&'static str),
+    /// Nothing: the setting is optional.
+    Unset,
+    /// An error: there is no sensible value.
+    Required,
+}
+
+/// How the text of a setting is read. Bounds are inclusive.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// IP and port to listen on; port 0 lets the system choose.
+    Address,
+    /// The same, or the path of a Unix socket after `unix:`.
+    Endpoint,
+    /// Permissions of a file, in octal digits.
+    Permissions,
+    /// Names that a client's certificate may have, by commas.
+    ClientNames,
+    /// A path, relative to the working directory; not looked at before it is used.
+    Directory,
+    /// The path of a file, relative to the working directory; not looked at before it is used.
+    File,
+    /// A DNS name, or an IP, that a certificate may have.
+    ServerName,
+    /// One word of printable characters.
+    Name {
+        /// The longest allowed value.
+        bytes_max: usize,
+    },
+    /// The name of an HTTP header.
+    HeaderName,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// A whole number in `unit`.
+    Integer {
+        /// The smallest allowed value.
+        min: u64,
+        /// The largest allowed value.
+        max: u64,
+        /// What is counted.
+        unit: &'static str,
+    },
+    /// A number with its unit, such as `10ms` or `1m30s`.
+    Duration {
+        /// The shortest allowed value.
+        min: Duration,
+        /// The longest allowed value.
+        max: Duration,
+    },
+    /// Printable characters that may open a Redis key.
+    KeyPrefix {
+        /// The longest allowed value.
+        bytes_max: usize,
+    },
+    /// The path of a URL, from its slash on.
+    UrlPath {
+        /// The longest allowed value.
+        bytes_max: usize,
+    },
+    /// DNS names by commas, or nothing.
+    HostNames {
+        /// How many names there may be.
+        most: usize,
+    },
+    /// A text that is never printed.
+    Secret,
+    /// The address of a Redis, printed without its credentials.
+    RedisUrl,
+    /// Directives of tracing-subscriber's `EnvFilter`.
+    LogLevel,
+}
+
+impl Setting {
+    /// The environment variable that sets it: `redis.timeout` is `WEIR__REDIS__TIMEOUT`.
+    #[must_use]
+    pub fn env_name(&self) -> String {
+        env_name(self.name)
+    }
+
+    /// The default as the documentation writes it.
+    #[must_use]
+    pub fn default_text(&self) -> String {
+        match self.default {
+            Preset::Is("") => "empty".to_owned(),
+            Preset::Is(text) => text.to_owned(),
+            Preset::Unset => "none".to_owned(),
+            Preset::Required => "required".to_owned(),
+        }
+    }
+
+    /// What it does and what it is by default, as the help of its flag says it.
+    #[must_use]
+    pub fn help(&self) -> String {
+        format!("{} [{}]", self.about, self.default_note())
+    }
+
+    pub(super) fn default_note(&self) -> String {
+        match self.default {
+            Preset::Is(_) | Preset::Unset => format!("default: {}", self.default_text()),
+            Preset::Required => self.default_text(),
+        }
+    }
+
+    /// The allowed values as the documentation writes them, with their unit.
+    #[must_use]
+    pub fn bounds(&self) -> String {
+        match self.kind {
+            Kind::Address => "IP:PORT, port 0 for any".to_owned(),
+            Kind::Endpoint => "IP:PORT, port 0 for any, or unix:/PATH".to_owned(),
+            Kind::Permissions => "octal digits, 0000 to 0777".to_owned(),
+            Kind::ClientNames => format!("at most {CLIENT_NAMES_MAX} names"),
+            Kind::Directory | Kind::File => "a path".to_owned(),
+            Kind::ServerName => "a DNS name or an IP".to_owned(),
+            Kind::Name { bytes_max } => format!("at most {bytes_max} printable ASCII bytes, no blanks"),
+            Kind::HeaderName => "the name of an HTTP header".to_owned(),
+            Kind::Choice(words) => alternatives(words),
+            Kind::Integer { min, max, unit } => format!("{min} to {max} {unit}"),
+            Kind::Duration { min, max } => {
+                format!("{} to {}", super::value::spell(min), super::value::spell(max))
+            }
+            Kind::KeyPrefix { bytes_max } => {
+                format!("at most {bytes_max} printable ASCII bytes, no braces or blanks")
+            }
+            Kind::UrlPath { bytes_max } => format!("a path of at most {bytes_max} bytes, from its slash on"),
+            Kind::HostNames { most } => format!("at most {most} DNS names, by commas"),
+            Kind::Secret => "a text, never printed".to_owned(),
+            Kind::RedisUrl => "a URL, printed without credentials".to_owned(),
+            Kind::LogLevel => "levels by target".to_owned(),
+        }
+    }
+}
+
+/// Words to choose from, as a sentence has them: `error, allow, deny or local`.
+pub(super) fn alternatives(words: &[&str]) -> String {
+    match words.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
+    }
+}
+
+/// The environment variable of a setting.
+pub(super) fn env_name(name: &str) -> String {
+    format!("{ENV_PREFIX}{}", name.replace('.', "__").to_ascii_uppercase())
+}

@@ -1,0 +1,39 @@
+//! What the admin listener serves in the place of envoyproxy/ratelimit's debug port: what is in force, and the metrics.
+//!
+//! Nothing here changes anything: the default address of that port is every interface.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::Uri;
+use axum::routing::get;
+
+use crate::rls::rlconfig;
+
+use super::{Site, metrics, not_found, wrong_method};
+
+/// Every path but the first, with what it shows.
+const PATHS: [(&str, &str); 2] =
+    [("/metrics", "the metrics, for Prometheus"), ("/rlconfig", "the limits in force, a line each")];
+
+pub(super) fn router(site: &Arc<Site>) -> Router {
+    Router::new()
+        .route("/", get(index))
+        .route("/metrics", get(metrics))
+        .route("/rlconfig", get(limits))
+        .fallback(async |uri: Uri| not_found(&uri, &PATHS.map(|(path, _)| path)))
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(site.clone())
+}
+
+/// The limits in force.
+async fn limits(State(site): State<Arc<Site>>) -> String {
+    let policies = site.report.policies.lock().policies.clone();
+    rlconfig::render(&policies)
+}
+
+/// The paths, a line each.
+async fn index(State(_): State<Arc<Site>>) -> String {
+    PATHS.map(|(path, shows)| format!("{path}: {shows}\n")).concat()
+}
