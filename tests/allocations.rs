@@ -97,7 +97,7 @@ async fn answered(limiter: &Limiter, request: &RateLimitRequest) {
     } else {
         limiter.decide(&query, started, None).await.unwrap()
     };
-    let response = convert::response(&request, answer, &Extras::default());
+    let response = convert::response(request, answer, &Extras::default());
     assert_eq!(response.statuses.len(), request.descriptors.len());
 }
 

@@ -24,6 +24,17 @@ const REFUSED_METRIC: &str = "weir_config_load_errors_total";
 const FILE: &str = "shop.yaml";
 
 #[test]
+fn warnings_of_a_load_are_logged_up_to_a_bound() {
+    let items: Vec<_> = (0..25).map(|i| format!("  - {{key: k{i}, rate_limit: }}\n")).collect();
+    let directory = PolicyDirectory::with_file(FILE, &format!("domain: shop\ndescriptors:\n{}", items.concat()));
+    let weir = Weir::start(&directory.path(), &["--store", "memory"]);
+    let warned = weir.count_in_log(|line| line.message() == Some("policies load with a warning"));
+    assert_eq!(warned, 20);
+    let more = |line: &support::process::LogLine| line.field("more").and_then(serde_json::Value::as_u64) == Some(5);
+    assert_eq!(weir.count_in_log(more), 1);
+}
+
+#[test]
 fn a_file_that_is_edited_in_place_is_loaded() {
     let directory = TempDir::new().expect("a temporary directory");
     let file = directory.path().join(FILE);

@@ -181,6 +181,18 @@ impl Level<'_> {
 
 /// Whether the engine's step for an entry led to this descriptor.
 fn is_met(outline: &Outline, entry: Entry<'_>, step: &Step<'_>) -> bool {
+    // A pattern of a key stands for the descriptor as a whole.
+    if let Step::Pattern(pattern) = step
+        && outline.key.contains('*')
+    {
+        let is_whole = match &outline.value {
+            Some(value) => format!("{}_{value}", outline.key) == pattern.as_str(),
+            None => *outline.key == *pattern.as_str(),
+        };
+        if is_whole {
+            return true;
+        }
+    }
     let value = match step {
         Step::Exact => Some(entry.value),
         Step::Pattern(pattern) => Some(pattern.as_str()),

@@ -98,6 +98,9 @@ pub struct NodeSpec {
     pub key: String,
     /// The value; with a `*` in it, a pattern. Absent or empty: the key alone.
     pub value: Option<String>,
+    /// A `*` in the key stands for any text too, as to envoyproxy/ratelimit: the pattern is `key_value`, or the key alone,
+    /// and it is compared with the key and the value of an entry, joined in the same way. [mt-3]
+    pub key_pattern: bool,
     /// All values that match the pattern share one state.
     pub share_threshold: bool,
     /// The statistics of the rule here have a name of their own for each value that a request brings.
@@ -291,35 +294,79 @@ pub struct Match<'p> {
 #[derive(Debug, Default)]
 struct Node {
     by_key: HashMap<Box<str>, Branch>,
+    /// The descriptors whose key is a pattern, in file order; seldom any.
+    key_patterns: Vec<KeyPattern>,
+    /// How many descriptors were hung below it.
+    children: u32,
     rule: Option<u32>,
     share_threshold: bool,
+}
+
+/// A descriptor whose key is a pattern. Its node hangs where its key is written.
+#[derive(Debug)]
+struct KeyPattern {
+    order: u32,
+    pattern: Pattern,
+    key: Box<str>,
+    value: Option<Box<str>>,
 }
 
 /// What a policy says about one key at one place.
 #[derive(Debug, Default)]
 struct Branch {
     by_value: HashMap<Box<str>, Node>,
-    patterns: Vec<(Pattern, Node)>,
+    /// Each with its place among all descriptors of the level.
+    patterns: Vec<(u32, Pattern, Node)>,
     alone: Option<Box<Node>>,
 }
 
 impl Node {
     /// The branch that an entry takes: the most exact there is. [mt-2]
     fn child(&self, entry: Entry<'_>) -> Option<(Step<'_>, &Self)> {
-        let branch = self.by_key.get(entry.key)?;
-        if let Some(node) = branch.by_value.get(entry.value) {
+        let branch = self.by_key.get(entry.key);
+        if branch.is_none() && self.key_patterns.is_empty() {
+            return None;
+        }
+        if let Some(node) = branch.and_then(|branch| branch.by_value.get(entry.value)) {
             return Some((Step::Exact, node));
         }
-        let is_text = |pattern: &Pattern| pattern.as_str() == entry.value;
-        let mut patterns = branch.patterns.iter();
+        let patterns = branch.map_or(&[][..], |branch| &branch.patterns);
         // The very text of a pattern, which only a value with a star in it can be, is met before any that it matches.
-        let text =
-            if entry.value.contains('*') { patterns.clone().find(|(pattern, _)| is_text(pattern)) } else { None };
-        if let Some((pattern, node)) = text.or_else(|| patterns.find(|(pattern, _)| pattern.matches(entry.value))) {
+        let is_text = |pattern: &Pattern| entry.value.contains('*') && pattern.as_str() == entry.value;
+        if let Some((_, pattern, node)) = patterns.iter().find(|(_, pattern, _)| is_text(pattern)) {
             return Some((Step::Pattern(pattern), node));
         }
-        branch.alone.as_deref().map(|node| (Step::KeyAlone, node))
+        let found = patterns.iter().find(|(_, pattern, _)| pattern.matches(entry.value));
+        let found = found.map(|(order, pattern, node)| (*order, Step::Pattern(pattern), node));
+        let by_key = if self.key_patterns.is_empty() { None } else { self.by_key_pattern(entry) };
+        let first = found.into_iter().chain(by_key).min_by_key(|(order, ..)| *order);
+        if let Some((_, step, node)) = first {
+            return Some((step, node));
+        }
+        branch?.alone.as_deref().map(|node| (Step::KeyAlone, node))
     }
+
+    /// The first descriptor whose key is a pattern that matches.
+    fn by_key_pattern(&self, entry: Entry<'_>) -> Option<(u32, Step<'_>, &Self)> {
+        let joined = format!("{}_{}", entry.key, entry.value);
+        let found = self.key_patterns.iter().find(|found| found.pattern.matches(&joined))?;
+        let branch = self.by_key.get(&found.key)?;
+        let node = match found.value.as_deref() {
+            None => branch.alone.as_deref()?,
+            Some(value) => match branch.by_value.get(value) {
+                Some(node) => node,
+                None => {
+                    branch.patterns.iter().find(|(_, pattern, _)| pattern.as_str() == value).map(|(.., node)| node)?
+                }
+            },
+        };
+        Some((found.order, Step::Pattern(&found.pattern), node))
+    }
+}
+
+/// What stands for a descriptor whose key is a pattern.
+fn joined(key: &str, value: Option<&str>) -> String {
+    value.map_or_else(|| key.to_owned(), |value| format!("{key}_{value}"))
 }
 
 /// The rules of one domain.
@@ -468,7 +515,7 @@ fn insert_all(
     // Patterns are kept in a list; the set finds twins without comparing each to all.
     let mut patterns: HashSet<(String, String)> = HashSet::new();
     for (key, branch) in &parent.by_key {
-        patterns.extend(branch.patterns.iter().map(|(pattern, _)| (key.to_string(), pattern.as_str().to_owned())));
+        patterns.extend(branch.patterns.iter().map(|(_, pattern, _)| (key.to_string(), pattern.as_str().to_owned())));
     }
     for spec in specs {
         insert(rules, parent, &mut patterns, above, spec)?;
@@ -507,16 +554,24 @@ fn insert(
         Some(rule) => Some(add_rule(rules, &here, rule)?),
         None => None,
     };
-    let mut node = Node { by_key: HashMap::new(), rule, share_threshold: spec.share_threshold };
+    let mut node = Node { rule, share_threshold: spec.share_threshold, ..Node::default() };
     insert_all(rules, &mut node, &here, spec.descriptors)?;
 
+    let order = parent.children;
+    parent.children += 1;
+    if spec.key_pattern
+        && let Some(pattern) = Pattern::new(&joined(&spec.key, value.as_deref()))
+    {
+        let (key, value) = (spec.key.as_str().into(), value.as_deref().map(Into::into));
+        parent.key_patterns.push(KeyPattern { order, pattern, key, value });
+    }
     let branch = parent.by_key.entry(spec.key.as_str().into()).or_default();
     let twin = match value.as_deref() {
         None => branch.alone.replace(Box::new(node)).is_some(),
         Some(value) => match Pattern::new(value) {
             None => branch.by_value.insert(value.into(), node).is_some(),
             Some(pattern) => {
-                branch.patterns.push((pattern, node));
+                branch.patterns.push((order, pattern, node));
                 !patterns.insert((spec.key, value.to_owned()))
             }
         },
@@ -660,6 +715,36 @@ mod tests {
     }
 
     #[test]
+    fn a_star_in_a_key_is_a_pattern_where_that_is_asked_for() {
+        let star = |key: &str, value: &str, descriptors| NodeSpec {
+            key_pattern: true,
+            share_threshold: true,
+            ..node(key, value, descriptors)
+        };
+        let set = compile(vec![
+            node("user", "", vec![]),
+            star("us*", "", vec![node("b", "", vec![])]),
+            node("user", "x*", vec![]),
+            star("h*", "v*1", vec![]),
+            node("plain*", "", vec![]),
+        ])
+        .expect("compiles");
+        // Both stand before the key alone, and the first in file order is met.
+        assert_eq!(met(&set, &[("user", "xy")]).as_deref(), Some("us*"));
+        assert_eq!(met(&set, &[("usage", "")]).as_deref(), Some("us*"));
+        assert_eq!(met(&set, &[("usage", "1"), ("b", "2")]).as_deref(), Some("us*|b"));
+        assert_eq!(met(&set, &[("us*", "1")]).as_deref(), Some("us*"));
+        assert_eq!(met(&set, &[("host", "v11")]).as_deref(), Some("h*=v*1"));
+        assert_eq!(met(&set, &[("h*", "v*1")]).as_deref(), Some("h*=v*1"), "as written");
+        assert_eq!(met(&set, &[("host", "v2")]), None);
+        assert_eq!(met(&set, &[("plainly", "1")]), None, "a star in a key is a star");
+        assert_eq!(met(&set, &[("plain*", "1")]).as_deref(), Some("plain*"));
+        let domain = set.domain("shop").expect("the domain is there");
+        let found = set.find(domain, &[Entry { key: "usage", value: "1" }]);
+        assert_eq!(found.shared.iter().map(|(at, pattern)| (*at, pattern.as_str())).collect::<Vec<_>>(), [(0, "us*")]);
+    }
+
+    #[test]
     fn a_rule_has_the_descriptors_on_the_way_to_it() {
         let mut inner = node("b", "x*", vec![]);
         inner.share_threshold = true;
@@ -682,8 +767,9 @@ mod tests {
             value_to_metric: false,
         };
         let levels = |rule: usize| set.rules()[rule].levels.iter().map(|level| (**level).clone()).collect::<Vec<_>>();
-        assert_eq!(levels(0), std::slice::from_ref(&a));
-        assert_eq!(levels(1), [a, b]);
+        let both = [a, b];
+        assert_eq!(levels(0), both[..1]);
+        assert_eq!(levels(1), both);
     }
 
     #[test]

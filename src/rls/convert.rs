@@ -237,7 +237,7 @@ pub fn response(request: &RateLimitRequest, answer: Answer, extras: &Extras) -> 
 /// The headers of one limit: of several that deny the last, else the one with the least remaining, of equals the first.
 fn limit_headers(names: &LimitHeaders, statuses: &[Status]) -> Vec<HeaderValue> {
     let limited = || statuses.iter().filter_map(|status| Some((status, status.limit.as_ref()?)));
-    let denying = limited().filter(|(status, _)| status.over).last();
+    let denying = limited().rfind(|(status, _)| status.over);
     let Some((status, limit)) = denying.or_else(|| limited().min_by_key(|(status, _)| status.remaining)) else {
         return Vec::new();
     };

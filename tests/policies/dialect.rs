@@ -107,7 +107,18 @@ fn marks_of_a_descriptor_reach_its_rule() {
     assert_eq!((&metadata["flag"], &metadata["none"]), (&Value::Bool(true), &Value::Null));
     let both = rule(&loaded, "shop", &[("both", "1")]).unwrap();
     assert_eq!((both.role, both.is_quota), (Role::Shadow, true));
-    assert!(!both.levels[0].detailed_metric && both.metadata.as_ref().is_some_and(|fields| fields.is_empty()));
+    assert!(!both.levels[0].detailed_metric && both.metadata.is_none());
+}
+
+#[test]
+fn a_star_in_a_key_stands_for_any_text_in_a_compatible_reading() {
+    let text = "{domain: shop, descriptors: [{key: route/*, rate_limit: 1/s}]}";
+    let meets = |loaded: &Loaded| rule(loaded, "shop", &[("route/a", "1")]).is_some();
+    assert!(!meets(&loaded("p.yaml", text, Reading::default())));
+    assert!(meets(&loaded("p.yaml", text, COMPATIBLE)));
+    let shared = text.replace("rate_limit", "share_threshold: true, rate_limit");
+    assert!(parse(&[("p.yaml", &shared)]).is_err());
+    assert!(meets(&loaded("p.yaml", &shared, COMPATIBLE)));
 }
 
 #[test]

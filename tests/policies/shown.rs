@@ -72,6 +72,22 @@ descriptors:
 ";
 
 #[test]
+fn check_prints_warnings_and_strict_makes_errors_of_them() {
+    let dir = directory(&[("shop.yaml", "name: x\ndomain: shop\ndescriptors:\n  - {key: user, rate_limit: }\n")]);
+    let expected = "domain shop   shop.yaml:2:9   on_error the server's\n  user   no limit\n\n\
+         shop.yaml:1:1: warning: name means nothing in a policy file [ignored_key]\n\
+         shop.yaml:4:17: warning: rate_limit is empty: nothing is limited here [empty_rate_limit]\n\n\
+         1 domain, 0 rules, 0 limits in 1 file\n";
+    assert_eq!(checked(dir.path()).unwrap(), expected);
+
+    let mut out = Vec::new();
+    let failed = check::run(dir.path(), Reading::default(), Strictness::Strict, &mut out).unwrap_err();
+    assert_eq!(failed.to_string(), "2 warnings, which --strict makes errors");
+    assert!(String::from_utf8(out).unwrap().ends_with("1 domain, 0 rules, 0 limits in 1 file\n"));
+    check::run(&quickstart(), Reading::default(), Strictness::Strict, &mut Vec::new()).unwrap();
+}
+
+#[test]
 fn check_prints_the_quickstart() {
     insta::assert_snapshot!(checked(&quickstart()).unwrap(), @"
     domain quickstart   quickstart.yaml:4:9   on_error the server's

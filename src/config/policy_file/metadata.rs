@@ -37,7 +37,7 @@ impl FileReader<'_> {
         }
         let mut size = Size::default();
         match self.metadata_value(id, &mut size)? {
-            metadata::Value::Map(fields) => Ok(Some(Arc::new(fields))),
+            metadata::Value::Map(fields) if !fields.is_empty() => Ok(Some(Arc::new(fields))),
             _ => Ok(None),
         }
     }

@@ -281,6 +281,7 @@ impl FileReader<'_> {
         let on_error = self.on_error(&fields);
         if let (Ok(value), Ok(true)) = (&value, &share_threshold)
             && !value.as_deref().is_some_and(|value| value.contains('*'))
+            && !(self.is_compatible() && matches!(&key, Ok(key) if key.contains('*')))
             && (fields.get("value").is_some() || fields.lacks("value"))
         {
             let at = fields.get("share_threshold").map_or(fields.at, |(at, _)| at);
@@ -319,7 +320,16 @@ impl FileReader<'_> {
         let on_error = on_error.unwrap_or_default();
         let metadata = metadata.unwrap_or_default();
         let rule = rule.map(|(kind, replaces)| RuleSpec { kind, role, is_quota, replaces, on_error, metadata });
-        let spec = NodeSpec { key, value, share_threshold, detailed_metric, value_to_metric, rule, descriptors: specs };
+        let spec = NodeSpec {
+            key_pattern: self.is_compatible() && key.contains('*'),
+            key,
+            value,
+            share_threshold,
+            detailed_metric,
+            value_to_metric,
+            rule,
+            descriptors: specs,
+        };
         Ok((spec, outline))
     }
 
