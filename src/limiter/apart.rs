@@ -148,7 +148,7 @@ impl Limiter {
             // Dropped with what is reserved, which takes it back.
             for (charge, outcome) in charges.iter().zip(&mut pieces.outcomes) {
                 if let Some(outcome) = outcome {
-                    outcome.show_before(charge.limit);
+                    outcome.show_before(charge);
                 }
             }
         } else {
