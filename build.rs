@@ -1,7 +1,7 @@
 //! Generates the wire types from proto/ and stamps the commit that `weir --version` prints.
 //!
 //! There is no protoc here: protox compiles the files in-process, so a plain `cargo build` is all that
-//! a fresh machine needs. Which modules hold the generated code is src/rls.rs' business.
+//! a fresh machine needs. Which modules hold the generated code is src/rls.rs' and src/xds/proto.rs' business.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,18 @@ const PROTO_ROOT: &str = "proto";
 /// The file that declares the service. It imports all the others.
 const SERVICE_PROTO: &str = "envoy/service/ratelimit/v3/rls.proto";
 
+/// The files of configuration by xDS, which weir asks another server for. Reflection does not show them.
+const XDS_PROTOS: [&str; 2] = ["envoy/service/discovery/v3/ads.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
+
 /// The messages that are written as JSON, with everything inside them. Requests are read by
 /// src/rls/json.rs, which says where in the body a mistake is.
 const JSON_MESSAGES: [&str; 2] = [".envoy.service.ratelimit.v3.RateLimitResponse", ".envoy.config.core.v3.HeaderValue"];
 
 /// The types of google.protobuf, from a crate that also knows their JSON forms.
 const GOOGLE_TYPES: (&str, &str) = (".google.protobuf", "::pbjson_types");
+
+/// The same for xDS, which has no JSON and needs `Any`.
+const XDS_GOOGLE_TYPES: (&str, &str) = (".google.protobuf", "::prost_types");
 
 /// The hexadecimal digits of a commit that are shown.
 const COMMIT_DIGITS: &str = "--short=12";
@@ -78,6 +84,28 @@ fn generate() -> Result<(), Box<dyn Error>> {
 
     let file = out.join("descriptors.bin");
     fs::write(&file, encoded).map_err(|e| format!("cannot write {}: {e}", file.display()))?;
+    generate_xds(&out.join("xds"))
+}
+
+/// Writes the client of xDS and its messages. They have a folder of their own: a file is named by its package, and both
+/// sides have messages of `envoy.config.core.v3`.
+fn generate_xds(out: &Path) -> Result<(), Box<dyn Error>> {
+    let mut compiler =
+        protox::Compiler::new([PROTO_ROOT]).map_err(|e| format!("cannot compile {PROTO_ROOT}: {e:?}"))?;
+    compiler
+        .include_source_info(true)
+        .include_imports(true)
+        .open_files(XDS_PROTOS)
+        .map_err(|e| format!("cannot compile {PROTO_ROOT}, xDS: {e:?}"))?;
+    fs::create_dir_all(out).map_err(|e| format!("cannot create {}: {e}", out.display()))?;
+    tonic_prost_build::configure()
+        .build_server(false)
+        .build_client(true)
+        .compile_well_known_types(true)
+        .extern_path(XDS_GOOGLE_TYPES.0, XDS_GOOGLE_TYPES.1)
+        .out_dir(out)
+        .compile_fds(compiler.file_descriptor_set())
+        .map_err(|e| format!("cannot generate the types of xDS: {e}"))?;
     Ok(())
 }
 

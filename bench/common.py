@@ -95,6 +95,7 @@ class Server:
         self.address = address
         self.metrics = metrics
         self.redis = redis
+        self.scheme = "http"
 
     @property
     def pid(self):
@@ -234,6 +235,17 @@ class Stage:
         wait_until("weir", ready)
         return server
 
+    def weir_by_tls(self, policies, cores=1):
+        """weir on memory, gRPC by TLS; h2load does not verify the certificate."""
+        certificate, key = self.path("weir.pem"), self.path("weir.key")
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+        command += ["-subj", "/CN=localhost", "-days", "2", "-out", certificate, "-keyout", key]
+        subprocess.run(command, check=True, capture_output=True, timeout=30)
+        server = self.weir(policies, cores=cores, settings={
+            "listen.tls.cert_file": certificate, "listen.tls.key_file": key})
+        server.scheme = "https"
+        return server
+
 
 # Loads.
 
@@ -255,7 +267,7 @@ def h2load(server, sent, requests, connections, streams):
     log.unlink(missing_ok=True)
     command = ["h2load", "-n", requests, "-c", connections, "-m", streams, "-t", 1, "-d", sent]
     command += ["-H", "content-type: application/grpc", "-H", "te: trailers"]
-    command += ["--log-file", log, f"http://{server.address}{METHOD}"]
+    command += ["--log-file", log, f"{server.scheme}://{server.address}{METHOD}"]
     run = run_load(command, requests)
     summary = re.search(r"(\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout", run.stdout)
     if run.returncode != 0 or not summary or [int(part) for part in summary.groups()] != [requests, 0, 0, 0]:

@@ -10,6 +10,7 @@ mod redis;
 mod redis_health;
 mod screen;
 mod stores;
+mod xds;
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -24,7 +25,7 @@ use self::certificates::Certificates;
 use self::policies::Reload;
 use self::stores::{Opened, Stores};
 use crate::config::policy_file::Reading;
-use crate::config::settings::{self, Endpoint, LogFormat, Settings};
+use crate::config::settings::{self, Endpoint, LogFormat, PolicySource, Settings};
 use crate::config::watch::Source;
 use crate::grpc::health::Health;
 use crate::http::{Endpoints, Needs, Report, Site};
@@ -88,13 +89,14 @@ pub fn log_to_stderr(log: &settings::Log) -> Result<(), InitError> {
     logging::init(&log.level, format)
 }
 
-/// Binds the listeners and serves; see [`serve`].
+/// Binds the listeners and serves; see [`serve`]. Where policies come by xDS, it binds when the first are in force, unless
+/// the settings say not to wait for them.
 ///
 /// # Errors
 /// When an address is taken, and those of [`serve`].
 pub async fn run(settings: Settings, shutdown: Shutdown) -> Result<(), AppError> {
-    let listeners = Listeners::bind(&settings.listen).await?;
-    serve(listeners, settings, shutdown).await
+    let listeners = if waits_for_policies(&settings) { None } else { Some(Listeners::bind(&settings.listen).await?) };
+    serve_on(listeners, settings, shutdown).await
 }
 
 /// Serves until it is told to stop and everything is finished, or until a part of it dies.
@@ -105,6 +107,16 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> Result<(), AppError>
 /// # Errors
 /// When the policies are wrong at the start, or when a part dies.
 pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown) -> Result<(), AppError> {
+    serve_on(Some(listeners), settings, shutdown).await
+}
+
+/// Whether listeners stay closed until a server has sent the first policies.
+fn waits_for_policies(settings: &Settings) -> bool {
+    settings.policies.source == PolicySource::Xds && !settings.policies.xds.start_without_config
+}
+
+/// Binds the listeners if they are not bound yet, as soon as there is something to serve.
+async fn serve_on(listeners: Option<Listeners>, settings: Settings, shutdown: Shutdown) -> Result<(), AppError> {
     let tls = certificates::open(&settings.listen).await?;
     let metrics = Arc::new(Metrics::new(settings.near_limit_percent)?);
     let stores = Stores::new(&settings, &metrics)?;
@@ -112,18 +124,49 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
     let needs = Needs { store: settings.health.redis, policies: settings.health.policies };
     let report = Arc::new(Report::new(needs));
     report.circuit_is(stores.circuit());
-
     let reading = Reading { compatible: settings.policies.compatible, merge_domains: settings.policies.merge_domains };
-    let (reload, loaded) = Reload::start(source(&settings.policies), reading, control.first.clone());
-    let loaded = loaded.map_err(AppError::Policies)?;
-    let policies = Arc::new(Policies::new(loaded.policies, metrics.observer()));
-    report.loaded(policies.current(), loaded.places);
-    metrics.policies_loaded();
-    policies::log(&policies.current(), loaded.files, loaded.took);
-
     let phases = Phases::starting();
     let life = phases.watch();
     let mut supervisor = Supervisor::new(life.clone());
+
+    let (policies, reload) = match settings.policies.source {
+        PolicySource::Directory => {
+            let (reload, loaded) = Reload::start(source(&settings.policies), reading, control.first.clone());
+            let loaded = loaded.map_err(AppError::Policies)?;
+            let policies = Arc::new(Policies::new(loaded.policies, metrics.observer()));
+            report.loaded(policies.current(), loaded.places);
+            metrics.policies_loaded();
+            policies::log(&policies.current(), loaded.files, loaded.took);
+            (policies, Some(reload))
+        }
+        PolicySource::Xds => {
+            let policies = Arc::new(Policies::none_yet(metrics.observer()));
+            let (store, metrics, report) = (control.first.clone(), metrics.clone(), report.clone());
+            let target = xds::Target { policies: policies.clone(), reading, store, metrics, report };
+            let (subscription, mut first) = xds::subscribe(&settings.policies.xds, target)?;
+            let life = life.clone();
+            supervisor.task("xds", async move {
+                tokio::select! {
+                    () = life.reached(Phase::Draining) => Ok(()),
+                    never = subscription.follow() => match never {},
+                }
+            });
+            if waits_for_policies(&settings) {
+                tracing::info!("waiting for the first policies");
+                tokio::select! {
+                    death = supervisor.death() => return Err(AppError::Died(death)),
+                    () = shutdown.told() => return Ok(()),
+                    () = first.in_force() => {}
+                }
+            }
+            (policies, None)
+        }
+    };
+    let listeners = match listeners {
+        Some(listeners) => listeners,
+        None => Listeners::bind(&settings.listen).await?,
+    };
+
     let local = control.local(&settings, &metrics);
     let deny_cache = control.deny_cache(&settings);
     // The one in this process, if there is one.
@@ -161,6 +204,10 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         bounds,
         extras: extras.clone(),
         request_bytes,
+        bodies: http::Bodies::default(),
+        scrapes: http::Scrapes::default(),
+        admin_hosts: settings.http.admin_hosts.clone(),
+        connections_per_peer: settings.http.connections_per_peer,
         endpoints: match settings.admin_endpoints {
             settings::Endpoints::Weir => Endpoints::Operator,
             settings::Endpoints::Ratelimit => Endpoints::Debug,
@@ -201,7 +248,9 @@ pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown)
         supervisor.task("certificates", Certificates::new(tls, &metrics)?.follow(life.clone()));
     }
     supervisor.task("health", health.follow(life.clone(), report.fit()));
-    supervisor.task("reload", reload.follow(policies, metrics, report.clone(), life.clone()));
+    if let Some(reload) = reload {
+        supervisor.task("reload", reload.follow(policies, metrics, report.clone(), life.clone()));
+    }
     screen.show(settings.log.format);
 
     let phases = Arc::new(phases);

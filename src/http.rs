@@ -7,8 +7,9 @@ mod admin;
 mod debug;
 mod listener;
 mod public;
+mod streamed;
 
-use std::future::{Future, IntoFuture as _};
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
@@ -23,6 +24,8 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 pub use self::listener::CONNECTIONS_MAX;
+pub use self::public::Bodies;
+use self::streamed::{Renderings, TooManyReaders};
 use crate::lifecycle::{Life, Phase};
 use crate::limiter::{Limiter, OnError, PolicySet};
 use crate::rls::convert::{Bounds, Extras};
@@ -46,6 +49,14 @@ pub struct Site {
     pub extras: Extras,
     /// The largest body in bytes.
     pub request_bytes: usize,
+    /// Bytes of bodies that are held for callers of `/json`.
+    pub bodies: Bodies,
+    /// The metrics as callers read them.
+    pub scrapes: Scrapes,
+    /// Names by which the admin listener may be addressed, beside loopback names and IPs; in lower case.
+    pub admin_hosts: Vec<String>,
+    /// The most connections of one address to one listener; 0 for no bound.
+    pub connections_per_peer: usize,
     /// What the admin listener serves.
     pub endpoints: Endpoints,
 }
@@ -68,6 +79,10 @@ pub struct Needs {
     pub policies: bool,
 }
 
+/// The metrics as callers read them.
+#[derive(Default)]
+pub struct Scrapes(Renderings);
+
 /// What the listeners tell about the parts of weir.
 #[derive(Default)]
 pub struct Report {
@@ -75,6 +90,7 @@ pub struct Report {
     fit: watch::Sender<bool>,
     store_answered: AtomicBool,
     circuit: OnceLock<Box<dyn Fn() -> &'static str + Send + Sync>>,
+    source: OnceLock<Box<dyn Fn() -> Value + Send + Sync>>,
     policies: Mutex<Shown>,
 }
 
@@ -83,7 +99,7 @@ pub struct Report {
 struct Shown {
     policies: Arc<PolicySet>,
     /// Where each rule is written, by its id.
-    places: Vec<String>,
+    places: Arc<[String]>,
     /// What is wrong with what was seen since; nothing, where these are the last that were seen.
     problems: Vec<String>,
 }
@@ -120,9 +136,15 @@ impl Report {
         let _ = self.circuit.set(Box::new(circuit));
     }
 
+    /// How the state of a server of policies is found out when somebody asks, where policies come from one. Said once.
+    pub fn source_is(&self, source: impl Fn() -> Value + Send + Sync + 'static) {
+        // As with the circuit.
+        let _ = self.source.set(Box::new(source));
+    }
+
     /// These policies are in force. `places` says where each rule is written, by its id.
     pub fn loaded(&self, policies: Arc<PolicySet>, places: Vec<String>) {
-        *self.policies.lock() = Shown { policies, places, problems: Vec::new() };
+        *self.policies.lock() = Shown { policies, places: places.into(), problems: Vec::new() };
         self.look();
     }
 
@@ -137,7 +159,7 @@ impl Report {
 /// # Errors
 /// When serving ends by itself.
 pub fn serve_public(listener: TcpListener, site: &Arc<Site>) -> impl Future<Output = Result<(), String>> + use<> {
-    serve(listener, public::router(site), site.life.clone())
+    serve(listener, public::router(site), site)
 }
 
 /// Serves the operator's paths in the same way.
@@ -149,7 +171,7 @@ pub fn serve_admin(listener: TcpListener, site: &Arc<Site>) -> impl Future<Outpu
         Endpoints::Operator => admin::router(site),
         Endpoints::Debug => debug::router(site),
     };
-    serve(listener, router, site.life.clone())
+    serve(listener, router, site)
 }
 
 /// Serves the metrics alone, at this path, in the same way.
@@ -167,14 +189,11 @@ pub fn serve_metrics(
         .fallback(async move |uri: Uri| not_found(&uri, &[&shown]))
         .method_not_allowed_fallback(wrong_method)
         .with_state(site.clone());
-    serve(listener, router, site.life.clone())
+    serve(listener, router, site)
 }
 
-async fn serve(listener: TcpListener, router: Router, life: Life) -> Result<(), String> {
-    let listener = listener::Bounded::new(listener);
-    let ending = async move { life.reached(Phase::Ending).await };
-    let serving = axum::serve(listener, router).with_graceful_shutdown(ending);
-    serving.into_future().await.map_err(|error| error.to_string())
+fn serve(listener: TcpListener, router: Router, site: &Site) -> impl Future<Output = Result<(), String>> + use<> {
+    listener::serve(listener, router, site.connections_per_peer, site.life.clone())
 }
 
 impl Site {
@@ -185,12 +204,16 @@ impl Site {
 }
 
 async fn metrics(State(site): State<Arc<Site>>) -> Response {
-    match site.metrics.text() {
-        Ok(text) => {
+    let metrics = site.metrics.clone();
+    match site.scrapes.0.body(move || metrics.text()).await {
+        Ok(Ok(body)) => {
             let format = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-            ([(header::CONTENT_TYPE, format)], text).into_response()
+            ([(header::CONTENT_TYPE, format)], body).into_response()
         }
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+        Ok(Err(error)) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+        Err(TooManyReaders) => {
+            (StatusCode::SERVICE_UNAVAILABLE, "too many callers read the metrics slowly\n").into_response()
+        }
     }
 }
 
@@ -200,7 +223,7 @@ async fn readyz(State(site): State<Arc<Site>>) -> Response {
     let ready = site.is_healthy();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let shown = site.report.policies.lock();
-    let detail = json!({
+    let mut detail = json!({
         "ready": ready,
         "phase": phase_name(phase),
         "store": {
@@ -214,6 +237,9 @@ async fn readyz(State(site): State<Arc<Site>>) -> Response {
             "problems": shown.problems,
         },
     });
+    if let Some(source) = site.report.source.get() {
+        detail["policies"]["server"] = source();
+    }
     (status, Json(detail)).into_response()
 }
 

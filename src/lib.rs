@@ -14,3 +14,4 @@ pub mod rls;
 pub mod store;
 pub mod telemetry;
 pub mod tls;
+pub mod xds;

@@ -134,6 +134,8 @@ pub struct Policies {
 struct InForce {
     policies: Arc<PolicySet>,
     tally: Arc<dyn Tally>,
+    /// Whether these were loaded, or stand in until some are.
+    is_loaded: bool,
 }
 
 impl Policies {
@@ -142,6 +144,13 @@ impl Policies {
     pub fn new(policies: PolicySet, observer: Arc<dyn Observer>) -> Self {
         let current = ArcSwap::from_pointee(InForce::of(policies, &*observer));
         Self { current, observer }
+    }
+
+    /// Has no policies yet: until some are put in force, decisions fail with [`Undecided::NoPolicies`].
+    #[must_use]
+    pub fn none_yet(observer: Arc<dyn Observer>) -> Self {
+        let none = InForce { is_loaded: false, ..InForce::of(PolicySet::default(), &*observer) };
+        Self { current: ArcSwap::from_pointee(none), observer }
     }
 
     /// Puts other policies in force. Requests on their way finish under those they began with.
@@ -159,8 +168,19 @@ impl Policies {
 impl InForce {
     fn of(policies: PolicySet, observer: &dyn Observer) -> Self {
         let tally = observer.loaded(&policies);
-        Self { policies: Arc::new(policies), tally }
+        Self { policies: Arc::new(policies), tally, is_loaded: true }
     }
+}
+
+/// Why a request got no decision.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Undecided {
+    /// No policies were loaded yet. The text is that of envoyproxy/ratelimit.
+    #[error("no rate limit configuration loaded")]
+    NoPolicies,
+    /// A store gave no decision in time.
+    #[error("{0}")]
+    Store(#[from] StoreError),
 }
 
 /// What the settings change about every rule.
@@ -239,16 +259,17 @@ impl Limiter {
     /// Decides one request, which began at `started` and has until `deadline` if its caller set one.
     ///
     /// # Errors
-    /// When a store gave no decision in time, and the policies say that this is an error.
+    /// When no policies were loaded yet, or when a store gave no decision in time and the policies say that this is an
+    /// error.
     pub async fn decide(
         &self,
         query: &Query<'_>,
         started: Instant,
         deadline: Option<Instant>,
-    ) -> Result<Answer, StoreError> {
+    ) -> Result<Answer, Undecided> {
         let in_force = self.policies.current.load_full();
         let Some(domain) = in_force.policies.domain(query.domain) else {
-            return Ok(self.unknown_domain(query, started));
+            return self.unknown_domain(query, &in_force, started);
         };
         let plan = Plan::of(&in_force.policies, domain, self.options.modes, query);
         let mut charges = plan.charges(query);
@@ -276,7 +297,7 @@ impl Limiter {
         // A box, so that a request for which one call was enough does not carry the room for this.
         match Box::pin(self.decide_apart(&request, &charges, failed)).await {
             Ok(resolved) => Ok(self.finish(query, &in_force, &plan, Some(&resolved.decided()), started)),
-            Err(error) => Err(self.failed(error, started)),
+            Err(error) => Err(self.failed(error, started).into()),
         }
     }
 
@@ -289,15 +310,15 @@ impl Limiter {
     /// The same without waiting, and without a future to hold all of it.
     ///
     /// # Errors
-    /// When the store gave no decision.
+    /// When no policies were loaded yet, or when the store gave no decision.
     ///
     /// # Panics
     /// When the limiter is not immediate.
-    pub fn decide_now(&self, query: &Query<'_>, started: Instant) -> Result<Answer, StoreError> {
+    pub fn decide_now(&self, query: &Query<'_>, started: Instant) -> Result<Answer, Undecided> {
         // A guard and not a count that all cores would share: it does not outlive this call.
         let in_force = self.policies.current.load();
         let Some(domain) = in_force.policies.domain(query.domain) else {
-            return Ok(self.unknown_domain(query, started));
+            return self.unknown_domain(query, &in_force, started);
         };
         let plan = Plan::of(&in_force.policies, domain, self.options.modes, query);
         let mut charges = plan.charges(query);
@@ -317,7 +338,7 @@ impl Limiter {
                 let decided = Decided::whole(&charges, &plan, &decision);
                 Ok(self.finish(query, &in_force, &plan, Some(&decided), started))
             }
-            Err(error) => Err(self.failed(error, started)),
+            Err(error) => Err(self.failed(error, started).into()),
         }
     }
 
@@ -341,9 +362,14 @@ impl Limiter {
         domain.mode.unwrap_or(self.options.mode)
     }
 
-    fn unknown_domain(&self, query: &Query<'_>, started: Instant) -> Answer {
+    /// Looked at here only, so that a request of a known domain does not pay for it.
+    fn unknown_domain(&self, query: &Query<'_>, in_force: &InForce, started: Instant) -> Result<Answer, Undecided> {
+        if !in_force.is_loaded {
+            self.observer.decided(DecisionResult::NoPolicies, started.elapsed());
+            return Err(Undecided::NoPolicies);
+        }
         self.observer.decided(DecisionResult::UnknownDomain, started.elapsed());
-        unmatched(query)
+        Ok(unmatched(query))
     }
 
     fn failed(&self, error: StoreError, started: Instant) -> StoreError {

@@ -7,6 +7,7 @@
 pub mod convert;
 pub mod detail;
 pub mod json;
+pub mod lenient;
 mod limit_metadata;
 pub mod rlconfig;
 

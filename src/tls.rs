@@ -52,6 +52,8 @@ pub struct Identity {
 /// TLS as it is at the moment.
 pub struct Tls {
     files: TlsFiles,
+    /// What is offered by ALPN; nothing where the list is empty.
+    protocols: &'static [&'static [u8]],
     reread: Reread<Made>,
     gate: OneAtATime,
 }
@@ -73,7 +75,13 @@ impl Tls {
     /// TLS that is made from these files. None of them is read yet.
     #[must_use]
     pub fn new(files: TlsFiles) -> Tls {
-        Tls { files, reread: Reread::default(), gate: OneAtATime::default() }
+        Tls { files, protocols: &[], reread: Reread::default(), gate: OneAtATime::default() }
+    }
+
+    /// The same that offers these protocols by ALPN.
+    #[must_use]
+    pub fn offering(self, protocols: &'static [&'static [u8]]) -> Tls {
+        Tls { protocols, ..self }
     }
 
     /// The configuration that the files say, or the last one that they could be used for. `refused` is called with what
@@ -129,6 +137,12 @@ impl Tls {
     }
 
     fn make(&self, bytes: &Bytes) -> Result<ClientConfig, FileError> {
+        let mut config = self.without_protocols(bytes)?;
+        config.alpn_protocols = self.protocols.iter().map(|protocol| protocol.to_vec()).collect();
+        Ok(config)
+    }
+
+    fn without_protocols(&self, bytes: &Bytes) -> Result<ClientConfig, FileError> {
         let mut roots = RootCertStore::empty();
         match self.files.ca.as_deref().zip(bytes.ca.as_deref()) {
             Some((path, pem)) => {

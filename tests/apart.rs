@@ -16,7 +16,7 @@ use support::manual::{ManualClock, START_US};
 use weir::config::policy_file;
 use weir::engine::observer::{Silent, Tally};
 use weir::engine::{Charge, Decision, Limit, Micros, Mode, Observer, OnError, PolicySet, Take, Unit};
-use weir::limiter::{Answer, Asked, Entry, Limiter, Options, Policies, Query, Status};
+use weir::limiter::{Answer, Asked, Entry, Limiter, Options, Policies, Query, Status, Undecided};
 use weir::store::memory::Memory;
 use weir::store::{Failure, Peeked, Reply, Store, StoreError, Undo};
 
@@ -311,7 +311,11 @@ async fn decide(limiter: &Limiter, asked: &[(&str, &str, Take)]) -> Result<Answe
         .iter()
         .map(|&(key, value, take)| Asked { entries: [Entry { key, value }].into_iter().collect(), take, limit: None })
         .collect();
-    limiter.decide(&Query { domain: "shop", descriptors }, Instant::now(), None).await
+    let answer = limiter.decide(&Query { domain: "shop", descriptors }, Instant::now(), None).await;
+    answer.map_err(|undecided| match undecided {
+        Undecided::Store(error) => error,
+        Undecided::NoPolicies => panic!("{undecided}"),
+    })
 }
 
 fn run<T>(future: impl Future<Output = T>) -> T {

@@ -12,7 +12,7 @@ use support::redis::RedisServer;
 use weir::config::policy_file;
 use weir::engine::observer::Silent;
 use weir::engine::{Algorithm, Anchor, Bounds, CalendarUnit, Charge, Decision, Entry, Limit, Micros, Mode, Take, Unit};
-use weir::limiter::{Answer, Asked, Limiter, Options, Policies, Query};
+use weir::limiter::{Answer, Asked, Limiter, Options, Policies, Query, Undecided};
 use weir::store::memory::Memory;
 use weir::store::redis::pipeline;
 use weir::store::redis::{Endpoint, Redis};
@@ -96,11 +96,15 @@ impl Machine {
         let entries = [Entry { key, value: "ann" }].into_iter().collect();
         let asked = Asked { entries, take: Take::Take(1), limit: None };
         let query = Query { domain: "shop", descriptors: [asked].into_iter().collect() };
-        if limiter.is_immediate() {
+        let answer = if limiter.is_immediate() {
             limiter.decide_now(&query, Instant::now())
         } else {
             self.runtime.block_on(limiter.decide(&query, Instant::now(), None))
-        }
+        };
+        answer.map_err(|undecided| match undecided {
+            Undecided::Store(error) => error,
+            Undecided::NoPolicies => panic!("{undecided}"),
+        })
     }
 }
 

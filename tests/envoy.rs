@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -86,6 +87,50 @@ fn without_weir_nothing_passes() {
     weir.terminate();
     weir.wait_for_exit();
     assert_eq!(get(&envoy, &[("x-user", "ann")]).status, 500);
+}
+
+/// A client chooses how long its headers are, and Envoy takes 60 KiB of them. Were a long one refused, it would pass by the
+/// default of Envoy's filter: here that shows as a 500.
+#[test]
+fn a_header_of_60_kb_is_limited_like_any_other() {
+    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
+    let redis = RedisServer::start();
+    let on_redis = ["--store", "redis", "--redis-url", &redis.url(), "--set", "redis.timeout=900ms"].map(str::to_owned);
+    for arguments in [&["--store", "memory"].map(str::to_owned)[..], &on_redis[..]] {
+        let weir = Weir::start(&policies.path(), arguments);
+        let envoy = Envoy::start(weir.grpc);
+        let long = "u".repeat(60_000);
+        let mut answers = ask_five_times(&envoy, &long);
+        if statuses(&answers) != [200, 200, 200, 429, 429] {
+            // An hour ended between two of them.
+            answers = ask_five_times(&envoy, &"v".repeat(60_000));
+        }
+        assert_eq!(statuses(&answers), [200, 200, 200, 429, 429], "{arguments:?}");
+        // One that differs only in its last byte is another user.
+        let other = format!("{}w", &long[1..]);
+        assert_eq!(get(&envoy, &[("x-user", &other)]).status, 200, "{arguments:?}");
+    }
+}
+
+/// Bytes of a header need not be UTF-8, as those of a string in protobuf must be.
+#[test]
+fn a_header_that_is_no_utf8_is_limited_too() {
+    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
+    let weir = Weir::start(&policies.path(), &["--store", "memory"]);
+    let envoy = Envoy::start(weir.grpc);
+    let ask_once = |user: &[u8]| {
+        let mut socket = http::connect(envoy.ingress).expect("a connection");
+        let parts = [b"GET / HTTP/1.1\r\nhost: shop\r\nconnection: close\r\nx-user: ", user, b"\r\n\r\n"];
+        socket.write_all(&parts.concat()).expect("a request");
+        http::read_answer(socket).expect("an answer").status
+    };
+    let five_times = |user: &[u8]| [(); 5].map(|()| ask_once(user));
+    let mut answers = five_times(b"caf\xe9\xff");
+    if answers != [200, 200, 200, 429, 429] {
+        answers = five_times(b"th\xe9\xff");
+    }
+    assert_eq!(answers, [200, 200, 200, 429, 429]);
+    assert_eq!(ask_once(&[0xff; 60_000]), 200, "however many there are");
 }
 
 /// Five a second for each user, and each has its turn 200 ms after the one before it.

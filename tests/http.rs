@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 
 use serde_json::{Value, json};
+use support::authority::Authority;
 use support::http::{self, Answer};
 use support::redis::RedisServer;
 use support::served::Served;
@@ -428,11 +429,22 @@ fn metrics_are_those_of_the_page_for_operators() {
     let memory = Served::start(POLICY, &[]);
     http::post_json(memory.at.http, "/json", ANN).expect("an answer");
     let mut expected = documented.clone();
-    expected.retain(|name, _| !(name.starts_with("weir_redis_") || name.starts_with("weir_deny_cache_")));
+    expected.retain(|name, _| {
+        !["weir_redis_", "weir_deny_cache_", "weir_tls_"].iter().any(|prefix| name.starts_with(prefix))
+    });
     assert_eq!(shown_metrics(memory.at.http), expected);
 
     let mut redis = RedisServer::start();
-    let served = Served::start(POLICY, &["store=redis", &format!("redis.url={}", redis.url())]);
+    let authority = Authority::new("ours");
+    let issued = authority.server("grpc", &["localhost"]);
+    let settings = [
+        "store=redis".to_owned(),
+        format!("redis.url={}", redis.url()),
+        format!("listen.tls.cert_file={}", issued.certificate.display()),
+        format!("listen.tls.key_file={}", issued.key.display()),
+    ];
+    let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+    let served = Served::start(POLICY, &settings);
     http::post_json(served.at.http, "/json", ANN).expect("an answer");
     redis.kill();
     // A kind of dial error has its line once it has happened.

@@ -78,6 +78,7 @@ fn the_defaults_are_those_of_the_design() {
             admin_hosts: [],
         },
         policies: Policies {
+            source: Directory,
             directory: "policies",
             all_files: false,
             dot_files: false,
@@ -85,6 +86,28 @@ fn the_defaults_are_those_of_the_design() {
             allow_empty: false,
             compatible: false,
             merge_domains: false,
+            xds: Xds {
+                server: None,
+                node_id: "weir",
+                node_metadata: [],
+                headers: [],
+                start_without_config: false,
+                tls: XdsTls {
+                    enabled: false,
+                    ca_file: None,
+                    cert_file: None,
+                    key_file: None,
+                    server_name: None,
+                },
+                connect_timeout: 5s,
+                connect_retry: 3s,
+                backoff_initial: 1s,
+                backoff_max: 30s,
+                random_percent: 50,
+                max_message_bytes: 33554432,
+                keepalive_interval: 360s,
+                keepalive_timeout: 20s,
+            },
         },
         store: Memory,
         charging: Atomic,
@@ -215,6 +238,16 @@ fn around(name: &str) -> Vec<&'static str> {
     if name.starts_with("listen.tls.") {
         around.extend(["listen.tls.cert_file=cert", "listen.tls.key_file=key", "listen.tls.client_ca_file=ca"]);
     }
+    if name == "policies.source" {
+        around.push("policies.xds.server=xds.internal:18000");
+    }
+    if name.starts_with("policies.xds.tls.") && name != "policies.xds.tls.enabled" {
+        around.push("policies.xds.tls.enabled=on");
+        around.extend(["policies.xds.tls.cert_file=cert", "policies.xds.tls.key_file=key"]);
+    }
+    if name == "policies.xds.backoff.max" {
+        around.push("policies.xds.backoff.initial=10ms");
+    }
     if name.starts_with("redis.sentinel.") {
         around.extend(["redis.topology=sentinel", "redis.sentinel.master=m"]);
     }
@@ -244,6 +277,15 @@ fn example(name: &str) -> &'static str {
         "listen.socket_mode" => "0600",
         "listen.tls.client_names" => "envoy.mesh,10.0.0.1,spiffe://mesh/envoy",
         "policies.directory" => "elsewhere",
+        "policies.source" => "xds",
+        "policies.xds.server" => "dns:///xds.internal:18000",
+        "policies.xds.node_metadata" => "zone=eu-1,stage=a=b",
+        "policies.xds.headers" => "authorization:Bearer x:y,x-tenant:blue",
+        "policies.xds.start_without_config" | "policies.xds.tls.enabled" => "on",
+        "policies.xds.max_message_bytes" => "1024",
+        "policies.xds.tls.server_name" => "xds.internal",
+        "policies.xds.keepalive.interval" | "policies.xds.connect_timeout" => "1s",
+        _ if name.starts_with("policies.xds.") && Setting::find(name).is_some_and(is_time) => "70ms",
         "store" => "redis",
         "charging" => "independent",
         "on_error" => "local",
@@ -264,6 +306,10 @@ fn example(name: &str) -> &'static str {
         _ if Setting::find(name).is_some_and(|row| row.default_text().ends_with('s')) => "7ms",
         _ => "3",
     }
+}
+
+fn is_time(row: &Setting) -> bool {
+    row.default_text().ends_with(['s', 'm'])
 }
 
 fn nested(name: &str, value: &str) -> String {
@@ -287,6 +333,20 @@ fn every_bound_holds_at_and_past_its_edge() {
         ("grpc.held_bytes", "8388608", "65535"),
         ("http.admin_hosts", "a.example,b.example", "a.example,,b.example"),
         ("http.admin_hosts", "", "10.0.0.1"),
+        ("policies.source", "directory", "files"),
+        ("policies.xds.server", "[::1]:1", "::1:1"),
+        ("policies.xds.server", "xds.internal:65535", "xds.internal:65536"),
+        ("policies.xds.server", "10.0.0.1:1", "10.0.0.1:0"),
+        ("policies.xds.server", "dns:///xds:1", "http://xds:1"),
+        ("policies.xds.server", "xds:1", "xds"),
+        ("policies.xds.server", "xds:1", "x ds:1"),
+        ("policies.xds.node_metadata", "a=,b==", "a"),
+        ("policies.xds.node_metadata", "a=b", "a=b,a=c"),
+        ("policies.xds.node_metadata", "a=b", "=b"),
+        ("policies.xds.connect_timeout", "10ms", "9ms"),
+        ("policies.xds.backoff.random_percent", "100", "101"),
+        ("policies.xds.max_message_bytes", "268435456", "268435457"),
+        ("policies.xds.keepalive.interval", "1s", "999ms"),
         ("limits.descriptors", "64", "65"),
         ("listen.grpc", "unix:/run/weir.sock", "unix:"),
         ("listen.socket_mode", "0777", "1777"),

@@ -19,11 +19,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("limiter", &["engine", "store"]),
     ("rls", &["engine", "limiter"]),
     ("config", &["engine", "tls"]),
+    ("xds", &["engine", "tls", "config"]),
     ("telemetry", &["engine"]),
     ("grpc", &["rls", "limiter", "telemetry", "lifecycle", "tls"]),
     ("http", &["rls", "limiter", "telemetry", "lifecycle"]),
     ("lifecycle", &[]),
-    ("app", &["engine", "tls", "store", "limiter", "rls", "config", "telemetry", "grpc", "http", "lifecycle"]),
+    ("app", &["engine", "tls", "xds", "store", "limiter", "rls", "config", "telemetry", "grpc", "http", "lifecycle"]),
     ("cli", &["app", "config", "engine"]),
     ("main", &["cli"]),
 ];

@@ -35,7 +35,16 @@ pub(super) fn log(in_force: &PolicySet, files: usize, took: Duration) {
 /// Reads the directory whole. Every problem is a text of its own.
 fn load(source: &Source, reading: Reading, store: &dyn Store) -> Result<Loaded, Vec<String>> {
     let started = Instant::now();
-    let loaded = policy_file::load(source, reading).map_err(|problems| texts(&problems))?;
+    checked(policy_file::load(source, reading), store, started)
+}
+
+/// What was read since `started`, if the store can hold all of its limits. Every problem is a text of its own.
+pub(super) fn checked(
+    read: Result<policy_file::Loaded, Problems>,
+    store: &dyn Store,
+    started: Instant,
+) -> Result<Loaded, Vec<String>> {
+    let loaded = read.map_err(|problems| texts(&problems))?;
     let places: Vec<String> = loaded.places.iter().map(ToString::to_string).collect();
     let mut problems = Vec::new();
     for (rule, place) in loaded.policies.rules().iter().zip(&places) {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::Write as _;
 
 use super::Addresses;
-use crate::config::settings::{LogFormat, Settings, StoreKind};
+use crate::config::settings::{LogFormat, PolicySource, Settings, StoreKind};
 use crate::engine::PolicySet;
 
 /// The version of this build.
@@ -48,7 +48,10 @@ impl Screen {
             store,
             charging: settings.charging.name(),
             cores: settings.runtime.cores().get(),
-            policies: settings.policies.directory.display().to_string(),
+            policies: match (settings.policies.source, &settings.policies.xds.server) {
+                (PolicySource::Xds, Some((host, port))) => format!("xds {host}:{port}"),
+                _ => settings.policies.directory.display().to_string(),
+            },
             domains: policies.domains().len(),
             rules: policies.rules().len(),
         }

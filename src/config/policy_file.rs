@@ -33,6 +33,7 @@ mod metadata;
 mod rate;
 mod reader;
 mod scalar;
+mod tree;
 mod warning;
 mod yaml;
 
@@ -48,6 +49,7 @@ use reader::Reader;
 
 pub use keys::{KINDS, Key, Kind, Only};
 pub use rate::SHORT_UNITS;
+pub use tree::{Tree, read_trees};
 pub use warning::{Code, WARNINGS_MAX, Warning, Warnings};
 pub use yaml::{DEPTH_MAX, NODES_MAX};
 
@@ -269,7 +271,16 @@ pub struct Position {
     pub column: u32,
 }
 
-/// A place in a policy file; displayed as `file:line:column`.
+impl Position {
+    /// Whether it is a place in a text. In policies that did not come as text, the line is the number of a place and the
+    /// column is 0.
+    pub(super) const fn is_text(self) -> bool {
+        self.column > 0
+    }
+}
+
+/// A place in a policy file; displayed as `file:line:column`. For policies that did not come as text, the path to the place
+/// stands in `file`, and is all that is displayed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The file as it was named to the loader.
@@ -280,6 +291,9 @@ pub struct Place {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.position.is_text() {
+            return f.write_str(&self.file);
+        }
         write!(f, "{}:{}:{}", self.file, self.position.line, self.position.column)
     }
 }

@@ -13,6 +13,7 @@ mod redis;
 mod row;
 mod table;
 mod value;
+mod xds;
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -31,7 +32,8 @@ pub use table::{
     HOST_NAMES_MAX, KEY_PREFIX_BYTES_MAX, NAME_BYTES_MAX, SETTINGS, URL_PATH_BYTES_MAX, VALUE_BYTES_MAX, listing,
     nearest,
 };
-pub use value::{HIDDEN, HOSTS_MAX, RedisUrl, Secret, duration, spell};
+pub use value::{HIDDEN, HOSTS_MAX, PAIRS_MAX, RedisUrl, Secret, duration, spell};
+pub use xds::{Xds, XdsTls};
 
 /// What a gRPC connection holds for a request beside its message, in bytes.
 const GRPC_REQUEST_EXTRA_BYTES: usize = 4 * 1_024;
@@ -135,7 +137,9 @@ pub struct Http {
 /// Where the policies come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policies {
-    /// The directory of policy files; not checked to exist.
+    /// Which of the two below.
+    pub source: PolicySource,
+    /// The directory of policy files; not checked to exist. May be empty where the source is another.
     pub directory: PathBuf,
     /// Whether every file is a policy, and not only `*.yaml` and `*.yml`.
     pub all_files: bool,
@@ -149,6 +153,17 @@ pub struct Policies {
     pub compatible: bool,
     /// Files of one domain are joined instead of refused.
     pub merge_domains: bool,
+    /// The server that is asked by xDS.
+    pub xds: Xds,
+}
+
+/// The values of `policies.source`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicySource {
+    /// Files.
+    Directory,
+    /// A control plane.
+    Xds,
 }
 
 /// The values of `store`.
@@ -327,7 +342,8 @@ impl Settings {
         }
         for setting in SETTINGS {
             let given = layers.iter().any(|layer| layer.origin(setting.name).is_some());
-            if setting.default == Preset::Required && !given {
+            let elsewhere = setting.name == "policies.directory" && is_xds(layers);
+            if setting.default == Preset::Required && !given && !elsewhere {
                 problems.push(Problem {
                     origin: "settings".to_owned(),
                     name: Some(setting.name.to_owned()),
@@ -365,13 +381,19 @@ impl Settings {
                 policies: from.value("health.policies", value::switch)?,
             },
             policies: Policies {
-                directory: from.value("policies.directory", |text| Ok(PathBuf::from(text)))?,
+                source: from.value("policies.source", |text| match text {
+                    "directory" => Ok(PolicySource::Directory),
+                    "xds" => Ok(PolicySource::Xds),
+                    _ => Err("no such source".to_owned()),
+                })?,
+                directory: from.optional("policies.directory")?.map(PathBuf::from).unwrap_or_default(),
                 all_files: from.value("policies.files", |text| Ok(text == "all"))?,
                 dot_files: from.value("policies.dot_files", value::switch)?,
                 beside: from.value("policies.beside", value::switch)?,
                 allow_empty: from.value("policies.allow_empty", value::switch)?,
                 compatible: from.value("policies.compatible", value::switch)?,
                 merge_domains: from.value("policies.merge_domains", value::switch)?,
+                xds: Xds::read(from)?,
             },
             grpc: Grpc {
                 max_streams: from.value("grpc.max_streams", value::integer)?,
@@ -478,6 +500,7 @@ impl Settings {
                 reason: least,
             });
         }
+        self.policies.xds.contradictions(self.policies.source, layers, &mut problems);
         self.redis.contradictions(layers, &mut problems);
         problems
     }
@@ -566,6 +589,11 @@ impl fmt::Display for Problems {
 }
 
 impl std::error::Error for Problems {}
+
+/// Whether policies come by xDS, so that no directory is needed.
+fn is_xds(layers: &[Layer]) -> bool {
+    layers.iter().rev().find_map(|layer| layer.text("policies.source")) == Some("xds")
+}
 
 fn how_to_give(setting: &Setting) -> String {
     match setting.flag {

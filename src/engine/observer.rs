@@ -74,6 +74,8 @@ pub enum DecisionResult {
     Invalid,
     /// The domain is not one of the policies'.
     UnknownDomain,
+    /// No policies were loaded yet.
+    NoPolicies,
     /// The store did not answer in time or at all.
     StoreFailed,
 }

@@ -21,8 +21,9 @@ use super::held::{Hold, Peer, STREAM_BYTES};
 use super::other::{Kind, Request, Stream};
 use super::status::{Refusal, status};
 use super::unary::{self, Received, Sent};
-use crate::limiter::{Answer, Limiter, Query, StoreError};
+use crate::limiter::{Answer, Limiter, Query, Undecided};
 use crate::rls::convert::{self, Bounds, Extras};
+use crate::rls::lenient;
 use crate::rls::proto::{RateLimitRequest, RateLimitResponse};
 
 /// The service's full name.
@@ -140,7 +141,7 @@ impl Services {
 impl RateLimits {
     /// For a limiter that is immediate: it need not know how long its caller waits.
     async fn decide_now(&self, body: Incoming, hold: &mut Hold) -> Result<RateLimitResponse, Status> {
-        let read = unary::read(body, self.request_bytes, self.receive_timeout, hold).await;
+        let read = unary::read(body, self.request_bytes, self.receive_timeout, hold, lenient::decode).await;
         let started = Instant::now();
         let Received { message: request, .. } = self.read(read, started)?;
         let decided = self.limiter.decide_now(&self.query(&request, started)?, started);
@@ -155,7 +156,7 @@ impl RateLimits {
         hold: &mut Hold,
     ) -> Result<RateLimitResponse, Status> {
         let timeout = patience.map_or(self.receive_timeout, |patience| patience.min(self.receive_timeout));
-        let read = unary::read(body, self.request_bytes, timeout, hold).await;
+        let read = unary::read(body, self.request_bytes, timeout, hold, lenient::decode).await;
         let started = Instant::now();
         let Received { message: request, since } = self.read(read, started)?;
         let deadline = patience.and_then(|patience| since.unwrap_or(started).checked_add(patience));
@@ -179,11 +180,11 @@ impl RateLimits {
     fn response(
         &self,
         request: &RateLimitRequest,
-        decided: Result<Answer, StoreError>,
+        decided: Result<Answer, Undecided>,
     ) -> Result<RateLimitResponse, Status> {
         match decided {
             Ok(answer) => Ok(convert::response(request, answer, &self.extras)),
-            Err(error) => Err(status(&Refusal::Store(error))),
+            Err(undecided) => Err(status(&Refusal::Undecided(undecided))),
         }
     }
 }

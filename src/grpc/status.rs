@@ -7,7 +7,7 @@ use std::fmt;
 
 use tonic::Status;
 
-use crate::limiter::StoreError;
+use crate::limiter::{StoreError, Undecided};
 use crate::rls::convert::Invalid;
 
 /// Why a request got no decision.
@@ -15,15 +15,15 @@ use crate::rls::convert::Invalid;
 pub enum Refusal {
     /// It was not a request that can be decided.
     Invalid(Invalid),
-    /// The store gave none.
-    Store(StoreError),
+    /// There are no policies yet, or the store gave none.
+    Undecided(Undecided),
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Invalid(invalid) => invalid.fmt(f),
-            Self::Store(error) => error.fmt(f),
+            Self::Undecided(undecided) => undecided.fmt(f),
         }
     }
 }
@@ -34,8 +34,11 @@ pub fn status(refusal: &Refusal) -> Status {
     let text = refusal.to_string();
     match refusal {
         Refusal::Invalid(_) => Status::invalid_argument(text),
-        Refusal::Store(StoreError::NotSent(_) | StoreError::Rewindow { .. }) => Status::unavailable(text),
-        Refusal::Store(StoreError::Unknown(_)) => Status::deadline_exceeded(text),
+        Refusal::Undecided(Undecided::NoPolicies) => Status::unavailable(text),
+        Refusal::Undecided(Undecided::Store(error)) => match error {
+            StoreError::NotSent(_) | StoreError::Rewindow { .. } => Status::unavailable(text),
+            StoreError::Unknown(_) => Status::deadline_exceeded(text),
+        },
     }
 }
 
@@ -53,8 +56,10 @@ mod tests {
             (StoreError::Unknown(failure()), Code::DeadlineExceeded, "no answer within 10 ms (the charge may stand)"),
             (StoreError::Rewindow { now: 5 }, Code::Unavailable, "no calendar window held the store's clock, 5 us"),
         ] {
-            let status = status(&Refusal::Store(error));
+            let status = status(&Refusal::Undecided(error.into()));
             assert_eq!((status.code(), status.message()), (code, text));
         }
+        let status = status(&Refusal::Undecided(Undecided::NoPolicies));
+        assert_eq!((status.code(), status.message()), (Code::Unavailable, "no rate limit configuration loaded"));
     }
 }

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use http_body::Frame;
-use prost::Message;
+use prost::{DecodeError, Message};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Body as HttpBody, Bytes, http};
@@ -43,9 +43,9 @@ pub(super) async fn read<M, B>(
     bytes_max: usize,
     timeout: Duration,
     hold: &mut Hold,
+    decode: impl FnOnce(&[u8]) -> Result<M, DecodeError>,
 ) -> Result<Received<M>, Status>
 where
-    M: Message + Default,
     B: HttpBody<Data = Bytes> + Unpin + Send,
 {
     let mut parts = Parts::default();
@@ -78,7 +78,7 @@ where
     let whole = parts.whole();
     let message = match whole.split_first_chunk::<HEAD_BYTES>() {
         Some((head, message)) if message.len() == length(head) => {
-            M::decode(message).map_err(|error| Status::invalid_argument(error.to_string()))?
+            decode(message).map_err(|error| Status::invalid_argument(error.to_string()))?
         }
         _ => return Err(Status::invalid_argument(format!("{} bytes are not one whole message", whole.len()))),
     };
@@ -303,6 +303,10 @@ mod tests {
         framed
     }
 
+    fn decode(bytes: &[u8]) -> Result<RateLimitRequest, DecodeError> {
+        RateLimitRequest::decode(bytes)
+    }
+
     const TIMEOUT: Duration = Duration::from_secs(60);
 
     fn hold() -> Hold {
@@ -315,7 +319,8 @@ mod tests {
         for waits in [false, true] {
             let body = Given { parts: parts.iter().map(|part| part.to_vec()).collect(), waits, is_due: false };
             let mut hold = hold();
-            let request: Result<Received<RateLimitRequest>, _> = read(body, bytes_max, TIMEOUT, &mut hold).await;
+            let request: Result<Received<RateLimitRequest>, _> =
+                read(body, bytes_max, TIMEOUT, &mut hold, decode).await;
             if let Ok(received) = &request {
                 assert_eq!(received.since.is_some(), waits);
                 assert_eq!(hold.peer().bytes(), held::STREAM_BYTES, "the parts were let go");
@@ -390,7 +395,7 @@ mod tests {
         let mut hold = hold();
         let peer = hold.peer().clone();
         let begun = Unfinished(Some(framed("shop")[..7].to_vec()));
-        let read = read::<RateLimitRequest, _>(begun, 1 << 20, Duration::from_millis(20), &mut hold);
+        let read = read(begun, 1 << 20, Duration::from_millis(20), &mut hold, decode);
         assert_eq!(read.await.unwrap_err().code(), Code::DeadlineExceeded);
         drop(hold);
         assert_eq!(peer.bytes(), 0);
@@ -405,7 +410,7 @@ mod tests {
         whole.resize(HEAD_BYTES + 0x4000, 0);
         let parts = whole.chunks(1_000).map(<[u8]>::to_vec).collect();
         let body = Given { parts, waits: true, is_due: false };
-        let refused = read::<RateLimitRequest, _>(body, 1 << 20, TIMEOUT, &mut hold).await.unwrap_err();
+        let refused = read(body, 1 << 20, TIMEOUT, &mut hold, decode).await.unwrap_err();
         assert_eq!(refused.code(), Code::Unavailable);
         assert!(peer.bytes() <= 10_000);
     }

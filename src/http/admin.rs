@@ -1,21 +1,27 @@
 //! What the operator uses: the policies as loaded, and the state of one descriptor.
 //!
-//! Whoever reaches this listener can reset limits: it is bound to the loopback interface unless told otherwise.
+//! Whoever reaches this listener can reset limits: it is bound to the loopback interface unless told otherwise, and it refuses
+//! requests whose `Host` is a name of somebody else's (DNS rebinding).
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
-use axum::http::{StatusCode, Uri};
+use axum::extract::{Query, Request, State};
+use axum::http::uri::Authority;
+use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::streamed::{PIECE_BYTES, pieces};
 use super::{Site, json_error, metrics, not_found, readyz, wrong_method};
-use crate::limiter::{Algorithm, Anchor, Domain, Entry, Limit, Mode, OnError, Refill, Rule, parse_entries};
+use crate::limiter::{Algorithm, Anchor, Domain, Entry, Limit, Mode, OnError, PolicySet, Refill, Rule, parse_entries};
 
 /// Every path, for whoever asks for another.
 const PATHS: [&str; 5] = [
@@ -34,31 +40,130 @@ pub(super) fn router(site: &Arc<Site>) -> Router {
         .route("/readyz", get(readyz))
         .fallback(async |uri: Uri| not_found(&uri, &PATHS))
         .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn_with_state(site.clone(), only_own_hosts))
         .with_state(site.clone())
 }
 
-/// The policies in force, rules in the order of their files.
-async fn policies(State(site): State<Arc<Site>>) -> Json<Value> {
-    let shown = site.report.policies.lock();
-    let policies = &shown.policies;
-    let mut rules: BTreeMap<&str, Vec<(&Rule, &String)>> = BTreeMap::new();
-    for (rule, place) in policies.rules().iter().zip(&shown.places) {
-        rules.entry(&rule.domain).or_default().push((rule, place));
+/// Refuses requests for hosts that this listener is not. A page in the operator's browser can send requests to 127.0.0.1 by a
+/// name of its own, and read the answers; the browser then says that name.
+async fn only_own_hosts(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
+    let named = request.headers().get_all(header::HOST).iter().map(HeaderValue::as_bytes);
+    let named = named.chain(request.uri().authority().map(|authority| authority.as_str().as_bytes()));
+    for host in named {
+        if !is_own_host(host, &site.admin_hosts) {
+            let text = format!(
+                "the host {:?} is not allowed here: use an IP address or localhost, or name it in http.admin_hosts",
+                String::from_utf8_lossy(host)
+            );
+            return json_error(StatusCode::FORBIDDEN, text);
+        }
     }
-    let mut domains: Vec<&Domain> = policies.domains().collect();
-    domains.sort_by(|a, b| a.name.cmp(&b.name));
-    let domains: Vec<Value> = domains
-        .into_iter()
-        .map(|domain| {
-            let charging = domain.mode.map(Mode::name);
-            let rules = rules.remove(&*domain.name).unwrap_or_default().into_iter();
-            let rules: Vec<_> = rules.map(|(rule, place)| rule_as_json(rule, domain, site.on_error, place)).collect();
-            let on_error = on_error_as_json(domain, None, site.on_error);
-            // Without a charging of its own, a domain has the server's.
-            json!({ "domain": domain.name, "charging": charging, "on_error": on_error, "rules": rules })
+    next.run(request).await
+}
+
+/// Whether a `Host` is an IP address, a loopback name, or one of `names`.
+fn is_own_host(host: &[u8], names: &[String]) -> bool {
+    let Ok(authority) = Authority::try_from(host) else {
+        return false;
+    };
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+    if host.parse::<IpAddr>().is_ok() {
+        return true;
+    }
+    let name = host.trim_end_matches('.').to_ascii_lowercase();
+    name == "localhost" || name.ends_with(".localhost") || names.contains(&name)
+}
+
+/// The policies in force, rules in the order of their files. They are sorted on a thread of its own and written piece by
+/// piece, since they may be many.
+async fn policies(State(site): State<Arc<Site>>) -> Response {
+    let (policies, places) = {
+        let shown = site.report.policies.lock();
+        (shown.policies.clone(), shown.places.clone())
+    };
+    let on_error = site.on_error;
+    let listed = tokio::task::spawn_blocking(move || Listing::new(policies, places, on_error)).await;
+    match listed {
+        Ok(listing) => {
+            ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], listing.body()).into_response()
+        }
+        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+    }
+}
+
+/// Policies, as they are written out.
+struct Listing {
+    policies: Arc<PolicySet>,
+    places: Arc<[String]>,
+    on_error: OnError,
+    /// Names of the domains in order, each with the indexes of its rules.
+    domains: Vec<(Box<str>, Vec<usize>)>,
+    /// Which domain is next, and which of its rules.
+    domain: usize,
+    rule: usize,
+    has_ended: bool,
+}
+
+impl Listing {
+    fn new(policies: Arc<PolicySet>, places: Arc<[String]>, on_error: OnError) -> Self {
+        let mut domains: BTreeMap<Box<str>, Vec<usize>> =
+            policies.domains().map(|domain| (domain.name.clone(), Vec::new())).collect();
+        for (index, rule) in policies.rules().iter().enumerate().take(places.len()) {
+            if let Some(rules) = domains.get_mut(&*rule.domain) {
+                rules.push(index);
+            }
+        }
+        let domains = domains.into_iter().collect();
+        Self { policies, places, on_error, domains, domain: 0, rule: 0, has_ended: false }
+    }
+
+    fn body(mut self) -> Body {
+        pieces(move || {
+            let mut piece = Vec::new();
+            while piece.len() < PIECE_BYTES && self.write(&mut piece) {}
+            (!piece.is_empty()).then(|| piece.into())
         })
-        .collect();
-    Json(json!({ "domains": domains }))
+    }
+
+    /// Writes a little more; false when there is no more.
+    fn write(&mut self, to: &mut Vec<u8>) -> bool {
+        if self.has_ended {
+            return false;
+        }
+        if self.domain == 0 && self.rule == 0 {
+            to.extend(b"{\"domains\":[");
+        }
+        let Some((name, rules)) = self.domains.get(self.domain) else {
+            to.extend(b"]}");
+            self.has_ended = true;
+            return true;
+        };
+        let Some(domain) = self.policies.domain(name) else {
+            unreachable!("the policies do not change");
+        };
+        if self.rule == 0 {
+            // Without a charging of its own, a domain has the server's.
+            let charging = json!(domain.mode.map(Mode::name));
+            let on_error = on_error_as_json(domain, None, self.on_error);
+            let comma = if self.domain == 0 { "" } else { "," };
+            let name = json!(domain.name);
+            let head =
+                format!("{comma}{{\"charging\":{charging},\"domain\":{name},\"on_error\":{on_error},\"rules\":[");
+            to.extend(head.as_bytes());
+        } else {
+            to.push(b',');
+        }
+        if let Some(&index) = rules.get(self.rule) {
+            let rule = rule_as_json(&self.policies.rules()[index], domain, self.on_error, &self.places[index]);
+            to.extend(rule.to_string().as_bytes());
+            self.rule += 1;
+        }
+        if self.rule >= rules.len() {
+            to.extend(b"]}");
+            (self.domain, self.rule) = (self.domain + 1, 0);
+        }
+        true
+    }
 }
 
 fn rule_as_json(rule: &Rule, domain: &Domain, servers: OnError, place: &str) -> Value {
@@ -186,4 +291,41 @@ async fn reset(State(site): State<Arc<Site>>, query: Result<Query<Which>, QueryR
 
 fn no_limit() -> Response {
     json_error(StatusCode::NOT_FOUND, "no limit of the policies in force belongs to this domain and descriptor")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_own_hosts_are_allowed() {
+        let names = ["weir.internal".to_owned()];
+        for host in [
+            "localhost",
+            "LOCALHOST:6070",
+            "weir.localhost",
+            "127.0.0.1",
+            "10.1.2.3:6070",
+            "[::1]",
+            "[2001:db8::1]:80",
+            "weir.internal",
+            "Weir.Internal:6070",
+            "weir.internal.",
+        ] {
+            assert!(is_own_host(host.as_bytes(), &names), "{host}");
+        }
+        for host in [
+            "",
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "notlocalhost",
+            "x.weir.internal",
+            "evil.example@",
+            "\u{7f}",
+            "a b",
+        ] {
+            assert!(!is_own_host(host.as_bytes(), &names), "{host}");
+        }
+    }
 }

@@ -1,87 +1,274 @@
-//! A listener with a bound on its connections, none of which may be silent for ever.
+//! One HTTP listener: HTTP/1 only, with a bound on its connections and a time for all that a caller does.
+//!
+//! A listener that is full closes connections that wait for a request before it turns a new caller away, so that probes are
+//! answered whatever else is open. Not here: what is answered (public.rs, admin.rs), and bodies that stream (streamed.rs).
 
+use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::serve::Listener;
+use axum::Router;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::{Request, Response};
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, Sleep};
+use tonic::codegen::Service as _;
 
-/// The most connections of one listener at a time; more wait in the system's queue.
+use crate::lifecycle::{Life, Phase};
+
+/// The most connections of one listener at a time.
 pub const CONNECTIONS_MAX: usize = 1_024;
-/// How long a connection may be silent, between two requests or within one.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// How long a request may take from its first byte to the first of its answer: 10 s for its body, a minute for a store
-/// that may take as long, and the rest for its head. A byte now and then would else hold a connection for ever.
+/// How long a connection may be silent before a request.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+/// How long the head of a request may take from its first byte.
+const HEAD_MAX: Duration = Duration::from_secs(10);
+/// How long a request may take from its first byte to the first of its answer: 10 s for its head, 10 s for its body, and a
+/// minute for a store that may take as long.
 const REQUEST_MAX: Duration = Duration::from_secs(90);
+/// How long a caller may take nothing of an answer.
+const STALL_MAX: Duration = Duration::from_secs(10);
+/// How long a caller may take to read one answer.
+const ANSWER_MAX: Duration = Duration::from_secs(120);
+/// A full listener closes callers that have taken nothing of an answer for so long.
+const STALL_BEFORE_CLOSE: Duration = Duration::from_secs(1);
+/// The most bytes of the head of a request, and of an answer that waits to be written.
+const BUFFER_BYTES_MAX: usize = 64 * 1_024;
+/// How long to wait before the system is asked again, after it had no connection to give, or when no place was free.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-pub(super) struct Bounded {
-    listener: TcpListener,
-    places: Arc<Semaphore>,
-}
-
-impl Bounded {
-    pub(super) fn new(listener: TcpListener) -> Self {
-        Self { listener, places: Arc::new(Semaphore::new(CONNECTIONS_MAX)) }
-    }
-}
-
-impl Listener for Bounded {
-    type Io = Connection;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Connection, SocketAddr) {
-        let Ok(place) = self.places.clone().acquire_owned().await else {
-            unreachable!("nobody closes the semaphore");
+/// Serves until [`Phase::Ending`], and then finishes what is on its way. `per_peer` bounds the connections of one address;
+/// 0 does not.
+///
+/// # Errors
+/// None; the type is that of a supervised task.
+pub(super) async fn serve(listener: TcpListener, router: Router, per_peer: usize, life: Life) -> Result<(), String> {
+    let mut http1 = http1::Builder::new();
+    // Times are kept below (Stream), where idle connections and slow heads are told apart.
+    http1.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(BUFFER_BYTES_MAX);
+    let open = GracefulShutdown::new();
+    let mut callers = Callers { open: Vec::new(), per_peer };
+    let mut ending = std::pin::pin!(life.reached(Phase::Ending));
+    'accepting: loop {
+        let accepted = tokio::select! {
+            () = &mut ending => break,
+            accepted = listener.accept() => accepted,
         };
-        // Waits and tries again where the system has no connection to give.
-        let (stream, address) = Listener::accept(&mut self.listener).await;
-        let silence = Box::pin(tokio::time::sleep(SILENCE_MAX));
-        (Connection { stream, silence, answer_due: None, _place: place }, address)
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::debug!(listener = "http", %error, "cannot accept");
+                callers.make_room(CONNECTIONS_MAX - 1);
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let ip = address.ip().to_canonical();
+        if callers.has_too_many(ip) {
+            continue;
+        }
+        // Others wait in the system's queue until a request that is being answered is over.
+        while !callers.make_room(CONNECTIONS_MAX) {
+            tokio::select! {
+                () = &mut ending => break 'accepting,
+                () = tokio::time::sleep(ACCEPT_PAUSE) => {}
+            }
+        }
+        let caller = Arc::new(Caller::new());
+        let service = Answering { router: router.clone(), caller: caller.clone() };
+        let connection = http1.serve_connection(TokioIo::new(Stream::new(stream, caller.clone())), service);
+        let served = open.watcher().watch(connection);
+        let task = tokio::spawn(async move {
+            if let Err(error) = served.await {
+                tracing::debug!(listener = "http", %error, "a connection broke");
+            }
+        });
+        callers.open.push(Open { caller, ip, task: task.abort_handle() });
+    }
+    drop(listener);
+    open.shutdown().await;
+    Ok(())
+}
+
+/// The connections of one listener.
+struct Callers {
+    open: Vec<Open>,
+    per_peer: usize,
+}
+
+struct Open {
+    caller: Arc<Caller>,
+    ip: IpAddr,
+    task: AbortHandle,
+}
+
+impl Callers {
+    fn has_too_many(&mut self, ip: IpAddr) -> bool {
+        if self.per_peer == 0 {
+            return false;
+        }
+        self.open.retain(|open| !open.task.is_finished());
+        self.open.iter().filter(|open| open.ip == ip).count() >= self.per_peer
     }
 
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+    /// Whether there are fewer than `most` connections, after one was closed if need be: that which has waited longest for
+    /// a request, or else that whose caller has longest taken nothing of its answer.
+    fn make_room(&mut self, most: usize) -> bool {
+        if self.open.len() < most {
+            return true;
+        }
+        self.open.retain(|open| !open.task.is_finished());
+        if self.open.len() < most {
+            return true;
+        }
+        let oldest = (0..self.open.len()).filter_map(|i| Some((self.open[i].caller.closable_since()?, i))).min();
+        let Some((_, chosen)) = oldest else {
+            return false;
+        };
+        self.open.swap_remove(chosen).task.abort();
+        true
     }
 }
 
-pub(super) struct Connection {
+/// What a caller does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    /// Has not begun a request, since then.
+    Nothing(Instant),
+    /// Sends the head of a request that began then.
+    Head(Instant),
+    /// Sends the body of a request that began then.
+    Body(Instant),
+    /// Waits for the answer to a request that began then.
+    Waiting(Instant),
+    /// Reads an answer that began then.
+    Reading(Instant),
+}
+
+/// One caller, as its connection, its requests and its answers see it. All of them run in one task: the lock is never
+/// waited for, but when a listener is full.
+#[derive(Debug)]
+struct Caller {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    doing: Doing,
+    /// Since when nothing of an answer could be written.
+    stalled: Option<Instant>,
+}
+
+impl Caller {
+    fn new() -> Self {
+        Self { state: Mutex::new(State { doing: Doing::Nothing(Instant::now()), stalled: None }) }
+    }
+
+    /// The caller begins something else, where it does what `from` accepts; the time of the request is kept.
+    fn step(&self, to: impl FnOnce(Doing) -> Doing) {
+        let mut state = self.state.lock();
+        state.doing = to(state.doing);
+    }
+
+    /// Since when a full listener may close this one; ordered so that what waits for a request comes first.
+    fn closable_since(&self) -> Option<(bool, Instant)> {
+        let state = self.state.lock();
+        match state.doing {
+            Doing::Nothing(since) | Doing::Head(since) | Doing::Body(since) => Some((false, since)),
+            Doing::Waiting(_) | Doing::Reading(_) => {
+                state.stalled.filter(|since| since.elapsed() >= STALL_BEFORE_CLOSE).map(|since| (true, since))
+            }
+        }
+    }
+
+    /// When the connection is over, if nothing happens until then.
+    fn due(&self) -> Instant {
+        let state = self.state.lock();
+        let due = match state.doing {
+            Doing::Nothing(since) => since + IDLE_MAX,
+            Doing::Head(since) => since + HEAD_MAX,
+            Doing::Body(since) | Doing::Waiting(since) => since + REQUEST_MAX,
+            Doing::Reading(since) => since + ANSWER_MAX,
+        };
+        state.stalled.map_or(due, |since| due.min(since + STALL_MAX))
+    }
+}
+
+/// The stream of one connection, which ends where its caller takes too long.
+struct Stream {
     stream: TcpStream,
-    silence: Pin<Box<Sleep>>,
-    /// Until when something must be answered; none where nothing was asked since the last answer.
-    answer_due: Option<Instant>,
-    _place: OwnedSemaphorePermit,
+    caller: Arc<Caller>,
+    timer: Pin<Box<Sleep>>,
 }
 
-impl AsyncRead for Connection {
+impl Stream {
+    fn new(stream: TcpStream, caller: Arc<Caller>) -> Self {
+        let timer = Box::pin(tokio::time::sleep_until(caller.due()));
+        Self { stream, caller, timer }
+    }
+
+    /// Ends the connection when its time is over.
+    fn poll_due<T>(&mut self, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        let due = self.caller.due();
+        if self.timer.deadline() != due {
+            self.timer.as_mut().reset(due);
+        }
+        self.timer.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    fn wrote(&mut self, context: &mut Context<'_>, wrote: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        let now = Instant::now();
+        let mut state = self.caller.state.lock();
+        if wrote.is_pending() {
+            state.stalled.get_or_insert(now);
+            drop(state);
+            return self.poll_due(context);
+        }
+        state.stalled = None;
+        if let Doing::Head(_) | Doing::Body(_) | Doing::Waiting(_) = state.doing {
+            state.doing = Doing::Reading(now);
+        }
+        wrote
+    }
+}
+
+impl AsyncRead for Stream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(context, buffer) {
-            let now = Instant::now();
-            let answer_due = *self.answer_due.get_or_insert(now + REQUEST_MAX);
-            if answer_due <= now {
-                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        match Pin::new(&mut self.stream).poll_read(context, buffer) {
+            Poll::Ready(read) => {
+                self.caller.step(|doing| match doing {
+                    Doing::Nothing(_) => Doing::Head(Instant::now()),
+                    doing => doing,
+                });
+                if self.caller.due() <= Instant::now() {
+                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                }
+                Poll::Ready(read)
             }
-            self.silence.as_mut().reset(answer_due.min(now + SILENCE_MAX));
-            return Poll::Ready(read);
+            Poll::Pending => self.poll_due(context),
         }
-        self.silence.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-impl AsyncWrite for Connection {
+impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.answer_due = None;
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let wrote = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.wrote(context, wrote)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -97,8 +284,8 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.answer_due = None;
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        let wrote = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.wrote(context, wrote)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -106,35 +293,181 @@ impl AsyncWrite for Connection {
     }
 }
 
+/// Answers the requests of one caller.
+struct Answering {
+    router: Router,
+    caller: Arc<Caller>,
+}
+
+impl hyper::service::Service<Request<Incoming>> for Answering {
+    type Response = Response<Answer>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Answer>, Infallible>> + Send>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let is_whole = request.body().is_end_stream();
+        self.caller.step(|doing| match doing {
+            // The next request may have come with the last.
+            Doing::Nothing(_) | Doing::Reading(_) => Doing::Body(Instant::now()),
+            Doing::Head(since) | Doing::Body(since) | Doing::Waiting(since) => Doing::Body(since),
+        });
+        if is_whole {
+            self.caller.complete();
+        }
+        let caller = self.caller.clone();
+        let request = request.map(|body| Body::new(Asking { body, caller: self.caller.clone() }));
+        // A router is always ready.
+        let answer = self.router.clone().call(request);
+        Box::pin(async move { Ok(answer.await?.map(|body| Answer { body, caller })) })
+    }
+}
+
+impl Caller {
+    /// The request is whole.
+    fn complete(&self) {
+        self.step(|doing| match doing {
+            Doing::Body(since) => Doing::Waiting(since),
+            doing => doing,
+        });
+    }
+}
+
+/// The body of a request.
+struct Asking {
+    body: Incoming,
+    caller: Arc<Caller>,
+}
+
+impl HttpBody for Asking {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(context));
+        if frame.is_none() || self.body.is_end_stream() {
+            self.caller.complete();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The body of an answer. When it is dropped, all of it has been handed to the connection.
+struct Answer {
+    body: Body,
+    caller: Arc<Caller>,
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.caller.step(|_| Doing::Nothing(Instant::now()));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-    async fn connection() -> (Connection, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let caller = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        (Bounded::new(listener).accept().await.0, caller)
+    fn at(seconds: u64) -> Instant {
+        static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+        *START.get_or_init(Instant::now) + Duration::from_secs(seconds)
+    }
+
+    impl Caller {
+        fn doing(&self) -> Doing {
+            self.state.lock().doing
+        }
+    }
+
+    fn caller(doing: Doing, stalled: Option<Instant>) -> Caller {
+        Caller { state: Mutex::new(State { doing, stalled }) }
+    }
+
+    #[test]
+    fn each_thing_that_a_caller_does_has_its_time() {
+        for (doing, due) in [
+            (Doing::Nothing(at(5)), 65),
+            (Doing::Head(at(5)), 15),
+            (Doing::Body(at(5)), 95),
+            (Doing::Waiting(at(5)), 95),
+            (Doing::Reading(at(5)), 125),
+        ] {
+            assert_eq!(caller(doing, None).due(), at(due), "{doing:?}");
+            assert_eq!(caller(doing, Some(at(7))).due(), at(due.min(17)), "{doing:?}");
+        }
     }
 
     #[tokio::test]
-    async fn a_request_that_drips_in_is_cut_off_and_one_that_is_answered_is_not() {
-        let (mut server, mut caller) = connection().await;
-        assert_eq!(server.answer_due, None, "nothing was asked");
-        caller.write_all(b"abc").await.unwrap();
-        server.read_u8().await.unwrap();
-        let due = server.answer_due.expect("something was asked");
-        server.read_u8().await.unwrap();
-        assert_eq!(server.answer_due, Some(due), "more of it gives no more time");
-        assert!(server.silence.deadline() <= due);
+    async fn a_full_listener_closes_who_has_waited_longest_for_a_request() {
+        let mut callers = Callers { open: Vec::new(), per_peer: 0 };
+        let stalled = Instant::now() - STALL_BEFORE_CLOSE;
+        for (doing, stalled) in [
+            (Doing::Waiting(at(0)), None),
+            (Doing::Reading(at(1)), Some(stalled)),
+            (Doing::Body(at(4)), None),
+            (Doing::Nothing(at(3)), None),
+            (Doing::Head(at(2)), None),
+        ] {
+            let task = tokio::spawn(std::future::pending::<()>()).abort_handle();
+            let ip = IpAddr::from([127, 0, 0, 1]);
+            callers.open.push(Open { caller: Arc::new(caller(doing, stalled)), ip, task });
+        }
+        assert!(callers.make_room(6), "there is room");
+        assert_eq!(callers.open.len(), 5);
+        let mut closed = Vec::new();
+        let doing = |callers: &Callers| callers.open.iter().map(|open| open.caller.doing()).collect::<Vec<_>>();
+        loop {
+            let before = doing(&callers);
+            if !callers.make_room(before.len()) {
+                break;
+            }
+            let after = doing(&callers);
+            closed.extend(before.into_iter().filter(|doing| !after.contains(doing)));
+        }
+        let expected = [Doing::Head(at(2)), Doing::Nothing(at(3)), Doing::Body(at(4)), Doing::Reading(at(1))];
+        assert_eq!(closed, expected);
+        assert_eq!(doing(&callers), [Doing::Waiting(at(0))], "one that is being answered is kept");
+    }
 
-        server.answer_due = Some(Instant::now());
-        let cut_off = server.read_u8().await.expect_err("the time is over");
-        assert_eq!(cut_off.kind(), io::ErrorKind::TimedOut);
-
-        server.write_all(b"an answer").await.unwrap();
-        caller.write_all(b"d").await.unwrap();
-        assert_eq!(server.read_u8().await.unwrap(), b'd');
-        assert!(server.answer_due > Some(due), "the next request has its own time");
+    #[tokio::test]
+    async fn one_address_has_as_many_connections_as_it_may() {
+        let mut callers = Callers { open: Vec::new(), per_peer: 2 };
+        let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        for _ in 0..2 {
+            assert!(!callers.has_too_many(one));
+            let task = tokio::spawn(std::future::pending::<()>()).abort_handle();
+            callers.open.push(Open { caller: Arc::new(Caller::new()), ip: one, task });
+        }
+        assert!(callers.has_too_many(one) && !callers.has_too_many(other));
     }
 }

@@ -1,15 +1,17 @@
 //! What callers and load balancers use.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::Bytes;
+use axum::body::{Body, HttpBody as _};
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{DefaultBodyLimit, FromRequest as _, Query, Request, State};
+use axum::extract::{Query, Request, State};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use tokio_stream::StreamExt as _;
 
 use super::{Site, metrics, not_found, readyz, wrong_method};
 use crate::limiter::Detail;
@@ -21,11 +23,72 @@ const PATHS: [&str; 5] = ["POST /json", "GET /healthcheck", "GET /healthz", "GET
 
 /// How long the body of a request may take to arrive.
 const BODY_PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of bodies that are held for all callers together; one more byte is refused.
+const BODIES_BYTES_MAX: usize = 32 << 20;
+
+/// Bytes of bodies that are held for callers of `/json`.
+#[derive(Debug, Default)]
+pub struct Bodies(AtomicUsize);
+
+/// The body of one request, as it comes.
+struct Incomplete<'a> {
+    bodies: &'a Bodies,
+    bytes: Vec<u8>,
+}
+
+impl Incomplete<'_> {
+    /// Whether there was room for these bytes.
+    fn push(&mut self, bytes: &[u8]) -> bool {
+        if self.bodies.0.fetch_add(bytes.len(), Relaxed) + bytes.len() > BODIES_BYTES_MAX {
+            self.bodies.0.fetch_sub(bytes.len(), Relaxed);
+            return false;
+        }
+        self.bytes.extend_from_slice(bytes);
+        true
+    }
+}
+
+impl Drop for Incomplete<'_> {
+    fn drop(&mut self) {
+        self.bodies.0.fetch_sub(self.bytes.len(), Relaxed);
+    }
+}
+
+/// Reads the body of a request.
+///
+/// # Errors
+/// With the answer, where it is too large, does not end in time, or finds no room.
+async fn read<'a>(site: &'a Site, body: Body) -> Result<Incomplete<'a>, Response> {
+    let too_large = || {
+        site.limiter.refused(Instant::now());
+        refusal(StatusCode::PAYLOAD_TOO_LARGE, &format!("body: more than {} bytes", site.request_bytes))
+    };
+    if body.size_hint().lower() > site.request_bytes as u64 {
+        return Err(too_large());
+    }
+    let reading = async {
+        let mut read = Incomplete { bodies: &site.bodies, bytes: Vec::new() };
+        let mut parts = body.into_data_stream();
+        while let Some(part) = parts.next().await {
+            let part = part.map_err(|error| refusal(StatusCode::BAD_REQUEST, &format!("body: {error}")))?;
+            if read.bytes.len() + part.len() > site.request_bytes {
+                return Err(too_large());
+            }
+            if !read.push(&part) {
+                let text = format!("body: {BODIES_BYTES_MAX} bytes are held for callers, and no more fit");
+                return Err(refusal(StatusCode::SERVICE_UNAVAILABLE, &text));
+            }
+        }
+        Ok(read)
+    };
+    tokio::time::timeout(BODY_PATIENCE, reading).await.unwrap_or_else(|_| {
+        Err(refusal(StatusCode::REQUEST_TIMEOUT, &format!("body: not complete within {BODY_PATIENCE:?}")))
+    })
+}
 
 pub(super) fn router(site: &Arc<Site>) -> Router {
-    let json = post(decide).layer(DefaultBodyLimit::max(site.request_bytes));
     Router::new()
-        .route("/json", json)
+        .route("/json", post(decide))
         .route("/healthcheck", get(healthcheck))
         .route("/healthz", get(async || "ok\n"))
         .route("/metrics", get(metrics))
@@ -76,25 +139,16 @@ async fn decide(
             return refusal(StatusCode::BAD_REQUEST, &reason);
         }
     };
-    let body = match tokio::time::timeout(BODY_PATIENCE, Bytes::from_request(request, &())).await {
-        Ok(Ok(body)) => body,
-        Ok(Err(rejection)) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
-            site.limiter.refused(Instant::now());
-            let text = format!("body: more than {} bytes", site.request_bytes);
-            return refusal(StatusCode::PAYLOAD_TOO_LARGE, &text);
-        }
-        Ok(Err(rejection)) => return refusal(rejection.status(), &rejection.body_text()),
-        Err(_) => {
-            let text = format!("body: not complete within {BODY_PATIENCE:?}");
-            return refusal(StatusCode::REQUEST_TIMEOUT, &text);
-        }
+    let body = match read(&site, request.into_body()).await {
+        Ok(body) => body,
+        Err(refusal) => return refusal,
     };
     let started = Instant::now();
     let refused = |reason: &dyn std::fmt::Display| {
         site.limiter.refused(started);
         refusal(StatusCode::BAD_REQUEST, &reason.to_string())
     };
-    let request: RateLimitRequest = match json::parse_request(&body) {
+    let request: RateLimitRequest = match json::parse_request(&body.bytes) {
         Ok(request) => request,
         Err(error) => return refused(&error),
     };

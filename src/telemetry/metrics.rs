@@ -30,11 +30,12 @@ pub const BUCKETS_US: [u64; 15] =
 const OVERRIDE: &str = "(request)";
 
 /// How decisions end, in the order in which they are counted.
-const RESULTS: [(DecisionResult, &str); 5] = [
+const RESULTS: [(DecisionResult, &str); 6] = [
     (DecisionResult::Ok, "ok"),
     (DecisionResult::OverLimit, "over_limit"),
     (DecisionResult::Invalid, "invalid"),
     (DecisionResult::UnknownDomain, "unknown_domain"),
+    (DecisionResult::NoPolicies, "no_policies"),
     (DecisionResult::StoreFailed, "store_failed"),
 ];
 
@@ -764,6 +765,7 @@ mod tests {
             lines(&metrics, "weir_requests_total"),
             [
                 "weir_requests_total{result=\"invalid\"} 0",
+                "weir_requests_total{result=\"no_policies\"} 0",
                 "weir_requests_total{result=\"ok\"} 2",
                 "weir_requests_total{result=\"over_limit\"} 1",
                 "weir_requests_total{result=\"store_failed\"} 0",

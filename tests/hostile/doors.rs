@@ -2,6 +2,8 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use prost::Message as _;
@@ -201,6 +203,46 @@ fn callers_that_gave_up_during_a_stall_keep_their_connection() {
     stalled.extend(request(9_001, SHOULD_RATE_LIMIT, &ann));
     peer.send(&stalled).unwrap();
     assert!(peer.answered(9_001), "one that did not give up");
+}
+
+/// The same with a real stall: the process is stopped, and its callers give up after 20 ms.
+#[test]
+fn a_process_that_was_stopped_keeps_its_connections() {
+    const CALLERS: usize = 64;
+    const DEADLINE: Duration = Duration::from_millis(20);
+    const STALL: Duration = Duration::from_millis(150);
+    let (weir, _policies) = start(&["runtime.cores=1"]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let failed = runtime.block_on(async {
+        let channel = rls::channel(weir.grpc).await;
+        let ending = Arc::new(AtomicBool::new(false));
+        let mut callers = tokio::task::JoinSet::new();
+        for _ in 0..CALLERS {
+            let (channel, ending) = (channel.clone(), ending.clone());
+            callers.spawn(async move {
+                let mut failed = Vec::new();
+                while !ending.load(Relaxed) {
+                    let request = rls::request("shop", &[("user", "ann")]);
+                    match tokio::time::timeout(DEADLINE, rls::ask(channel.clone(), request)).await {
+                        Ok(Ok(_)) | Err(_) => {}
+                        Ok(Err(status)) => failed.push(status.to_string()),
+                    }
+                }
+                failed
+            });
+        }
+        for _ in 0..5 {
+            weir.signal("STOP");
+            tokio::time::sleep(STALL).await;
+            weir.signal("CONT");
+            // Callers are answered again before the next stall.
+            rls::ask(channel.clone(), rls::request("shop", &[("user", "bob")])).await.expect("an answer");
+        }
+        ending.store(true, Relaxed);
+        callers.join_all().await.concat()
+    });
+    assert!(failed.is_empty(), "calls failed that had not given up: {failed:?}");
+    assert_eq!(metric(weir.http, "weir_grpc_closed_total"), Some(0));
 }
 
 #[test]

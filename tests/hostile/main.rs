@@ -9,5 +9,6 @@
 mod support;
 
 mod doors;
+mod doors_http;
 mod redis;
 mod states;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose, SanType,
+    KeyUsagePurpose, SanType, date_time_ymd,
 };
 use tempfile::TempDir;
 
@@ -70,17 +70,35 @@ impl Authority {
         self.issue(file, names, uris, ExtendedKeyUsagePurpose::ClientAuth)
     }
 
+    /// A certificate for a client, of a key that is there already.
+    pub fn client_with_key(&self, file: &str, key: &KeyPair) -> Issued {
+        let mut params = CertificateParams::default();
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign(file, params, key)
+    }
+
+    /// A certificate for a server that has not been valid for years.
+    pub fn expired_server(&self, file: &str, names: &[&str]) -> Issued {
+        let mut params = named(names);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.not_before = date_time_ymd(2001, 1, 1);
+        params.not_after = date_time_ymd(2002, 1, 1);
+        self.sign(file, params, &KeyPair::generate().expect("a key"))
+    }
+
     fn issue(&self, file: &str, names: &[&str], uris: &[&str], usage: ExtendedKeyUsagePurpose) -> Issued {
-        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-        let mut params = CertificateParams::new(names).expect("names that a certificate can have");
+        let mut params = named(names);
         for uri in uris {
             params.subject_alt_names.push(SanType::URI((*uri).try_into().expect("ASCII")));
         }
+        params.extended_key_usages = vec![usage];
+        self.sign(file, params, &KeyPair::generate().expect("a key"))
+    }
+
+    fn sign(&self, file: &str, mut params: CertificateParams, key: &KeyPair) -> Issued {
         params.distinguished_name.push(DnType::CommonName, file);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![usage];
-        let key = KeyPair::generate().expect("a key");
-        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        let certificate = params.signed_by(key, &self.issuer).expect("a certificate");
         let issued = Issued {
             certificate: self.directory.path().join(format!("{file}.pem")),
             key: self.directory.path().join(format!("{file}.key")),
@@ -109,6 +127,11 @@ impl Authority {
         let (certificate, key) = (text(&certificate.certificate), text(&certificate.key));
         configure(server, &["tls-cert-file", certificate, "tls-key-file", key]);
     }
+}
+
+fn named(names: &[&str]) -> CertificateParams {
+    let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+    CertificateParams::new(names).expect("names that a certificate can have")
 }
 
 fn configure(server: &RedisServer, pairs: &[&str]) {

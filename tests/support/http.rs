@@ -65,7 +65,7 @@ pub fn connect(address: SocketAddr) -> io::Result<TcpStream> {
 
 /// The request line and the headers of a request that ends its connection.
 pub fn head(method: &str, path: &str, headers: &[(&str, &str)], body_bytes: usize) -> String {
-    let mut text = format!("{method} {path} HTTP/1.1\r\nhost: weir.test\r\nconnection: close\r\n");
+    let mut text = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
     for (name, value) in headers {
         text.push_str(&format!("{name}: {value}\r\n"));
     }

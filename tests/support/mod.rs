@@ -4,6 +4,7 @@
 #![allow(dead_code, unreachable_pub, reason = "a module of every test binary, each of which uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
+pub mod ads;
 pub mod arbitrary;
 pub mod authority;
 pub mod cached;

@@ -103,6 +103,11 @@ impl Weir {
         self.process.terminate();
     }
 
+    /// Sends a signal: `STOP`, say.
+    pub fn signal(&self, name: &str) {
+        self.process.signal(name);
+    }
+
     /// Whether the process still runs.
     pub fn is_running(&mut self) -> bool {
         self.process.ended().is_none()
@@ -190,6 +195,11 @@ impl Process {
     /// Waits until there are more than `before` lines of log that `wanted` accepts; false if there were not in time.
     pub fn wait_for_log(&self, before: usize, patience: Duration, wanted: impl Fn(&LogLine) -> bool) -> bool {
         self.output.wait_for_count(before + 1, patience, wanted)
+    }
+
+    /// Whether there is a line of log so far that `wanted` accepts.
+    pub fn has_logged(&self, wanted: impl Fn(&LogLine) -> bool) -> bool {
+        self.output.count(wanted) > 0
     }
 
     /// Sends SIGTERM.

@@ -12,6 +12,7 @@ use super::fields::{Fields, Read};
 use super::heavy;
 use super::keys::{DESCRIPTOR, FILE};
 use super::limit::ReadLimit;
+use super::tree::{Paths, Planted};
 use super::warning::{Code, WARNINGS_MAX, Warning, Warnings};
 use super::yaml::{Document, NodeId, Value};
 use super::{
@@ -65,19 +66,34 @@ impl Reader {
                 return;
             }
         };
+        for (at, message) in self.document(&file, &document, None) {
+            self.problems.push(Problem { file: file.clone(), position: Some(at), message });
+        }
+    }
+
+    /// Reads policies that did not come as text.
+    pub(super) fn tree(&mut self, name: &Arc<str>, planted: &Planted<'_>) {
+        self.files += 1;
+        for (at, message) in self.document(name, &planted.document, Some(&planted.paths)) {
+            let path = planted.paths.path(at);
+            let message = if path.is_empty() { message } else { format!("{path}: {message}") };
+            self.problems.push(Problem { file: name.clone(), position: None, message });
+        }
+    }
+
+    /// Reads a whole document, keeps its warnings, and returns its problems in the order of their places.
+    fn document(&mut self, file: &Arc<str>, document: &Document<'_>, paths: Option<&Paths>) -> Vec<(Position, String)> {
         let notes = document.notes.clone();
-        let mut of_file =
-            FileReader { file: &file, document: &document, all: self, problems: Vec::new(), warnings: notes };
+        let mut of_file = FileReader { file, document, paths, all: self, problems: Vec::new(), warnings: notes };
         of_file.root();
         let FileReader { mut problems, mut warnings, .. } = of_file;
         problems.sort_by_key(|(at, _)| *at);
         warnings.sort_by_key(|(at, ..)| *at);
         for (position, code, message) in warnings {
-            self.warnings.push(Warning { file: file.clone(), position, message, code });
+            let place = place(file, paths, position);
+            self.warnings.push(Warning::at(&place, code, message));
         }
-        for (at, message) in problems {
-            self.problems.push(Problem { file: file.clone(), position: Some(at), message });
-        }
+        problems
     }
 
     /// The policies, where nothing was wrong.
@@ -107,10 +123,21 @@ impl Reader {
     }
 }
 
+/// A place as messages and outlines have it: without a text, its path stands with the name of the file.
+fn place(file: &Arc<str>, paths: Option<&Paths>, position: Position) -> Place {
+    let file = match paths.map(|paths| paths.path(position)) {
+        Some(path) if !path.is_empty() => format!("{file}: {path}").into(),
+        _ => file.clone(),
+    };
+    Place { file, position }
+}
+
 /// Reads one file. What all files share is told to the reader of all.
 pub(super) struct FileReader<'r> {
     file: &'r Arc<str>,
     pub(super) document: &'r Document<'r>,
+    /// The path to each place, where the document was no text.
+    paths: Option<&'r Paths>,
     all: &'r mut Reader,
     problems: Vec<(Position, String)>,
     warnings: Vec<(Position, Code, String)>,
@@ -150,7 +177,15 @@ impl FileReader<'_> {
     }
 
     fn place(&self, position: Position) -> Place {
-        Place { file: self.file.clone(), position }
+        place(self.file, self.paths, position)
+    }
+
+    /// A place of this document, in a message about another one.
+    fn spelled(&self, position: Position) -> String {
+        match self.paths {
+            None => format!("line {}", position.line),
+            Some(paths) => paths.path(position),
+        }
     }
 
     fn root(&mut self) {
@@ -251,7 +286,7 @@ impl FileReader<'_> {
             let known = first_places.insert((spec.key.clone(), spec.value.clone()), outline.position);
             if let Some(first) = known {
                 let what = twin(&spec.key, spec.value.as_deref());
-                let message = format!("{what} is here twice, first at line {}", first.line);
+                let message = format!("{what} is here twice, first at {}", self.spelled(first));
                 self.tell(outline.position, message);
             }
             specs.push(spec);
@@ -288,6 +323,7 @@ impl FileReader<'_> {
             self.tell(at, "share_threshold needs a value with * in it: values that match share one count");
         }
         let place = self.place(fields.at);
+        let file = place.file.clone();
         let rule = self.rule(&fields);
         self.check_on_error(&fields, &rule);
         self.check_effect(&fields, &rule);
@@ -313,7 +349,7 @@ impl FileReader<'_> {
             value: value.as_deref().map(Into::into),
             share_threshold,
             position: fields.at,
-            file: self.file.clone(),
+            file,
             rule: rule_id,
             descriptors: outlines,
         };

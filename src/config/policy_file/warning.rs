@@ -74,8 +74,8 @@ impl Warning {
 
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Position { line, column } = self.position;
-        write!(f, "{}:{line}:{column}: warning: {} [{}]", self.file, self.message, self.code.name())
+        let place = Place { file: self.file.clone(), position: self.position };
+        write!(f, "{place}: warning: {} [{}]", self.message, self.code.name())
     }
 }
 

@@ -30,6 +30,13 @@ pub(super) struct Fault {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeId(u32);
 
+impl NodeId {
+    /// The node at that index of a document's nodes.
+    pub(super) const fn new(index: u32) -> Self {
+        Self(index)
+    }
+}
+
 /// A value and where it was written: with an alias, where its anchor stands.
 #[derive(Debug)]
 pub(super) struct Node<'a> {
@@ -102,6 +109,11 @@ impl<'a> Document<'a> {
             builder.event(event, position(&span.start))?;
         }
         Ok(Self { nodes: builder.nodes, root: builder.root, notes: builder.notes })
+    }
+
+    /// A document of these nodes, which are fewer than [`NODES_MAX`].
+    pub(super) fn of_nodes(nodes: Vec<Node<'a>>, root: NodeId) -> Self {
+        Self { nodes, root: Some(root), notes: Vec::new() }
     }
 
     pub(super) fn node(&self, id: NodeId) -> &Node<'a> {

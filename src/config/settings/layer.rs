@@ -143,6 +143,11 @@ impl Layer {
         self.entries.iter().find(|entry| entry.name == name).map(|entry| entry.origin.as_str())
     }
 
+    /// The text that the layer gives this setting, if it does.
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        self.entries.iter().find(|entry| entry.name == name).map(|entry| entry.text.as_str())
+    }
+
     fn put(&mut self, name: &str, text: &str, origin: &str) {
         let Some(setting) = Setting::find(name) else {
             self.unknown_name(name, origin);

@@ -5,12 +5,13 @@
 use std::time::Duration;
 
 use super::listen::CLIENT_NAMES_MAX;
+use super::value::PAIRS_MAX;
 
 /// What the environment's names of settings start with.
 pub const ENV_PREFIX: &str = "WEIR__";
 
 /// One row of the table.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Setting {
     /// The name, groups separated by dots: `redis.timeout`.
     pub name: &'static str,
@@ -52,6 +53,15 @@ pub enum Kind {
     File,
     /// A DNS name, or an IP, that a certificate may have.
     ServerName,
+    /// The name or IP of a server, and its port.
+    HostPort,
+    /// Keys with values, by commas.
+    Pairs {
+        /// What stands between a key and its value.
+        between: char,
+    },
+    /// Names of HTTP/2 headers with values, by commas; never printed.
+    Headers,
     /// One word of printable characters.
     Name {
         /// The longest allowed value.
@@ -141,6 +151,9 @@ impl Setting {
             Kind::ClientNames => format!("at most {CLIENT_NAMES_MAX} names"),
             Kind::Directory | Kind::File => "a path".to_owned(),
             Kind::ServerName => "a DNS name or an IP".to_owned(),
+            Kind::HostPort => "HOST:PORT".to_owned(),
+            Kind::Pairs { between } => format!("KEY{between}VALUE by commas, at most {PAIRS_MAX}"),
+            Kind::Headers => format!("NAME:VALUE by commas, at most {PAIRS_MAX}, never printed"),
             Kind::Name { bytes_max } => format!("at most {bytes_max} printable ASCII bytes, no blanks"),
             Kind::HeaderName => "the name of an HTTP header".to_owned(),
             Kind::Choice(words) => alternatives(words),

@@ -1,4 +1,4 @@
-//! The one table of settings: name, kind with its bounds, default, flag, a line of explanation.
+//! The one table of settings.
 //!
 //! Defaults, the search for unknown names, the listing in `weir serve --help` and the check of
 //! docs/configuration.md all come from it. A new setting is a row here and its typed field in
@@ -7,10 +7,40 @@
 use std::time::Duration;
 
 use super::row::{Kind, Preset, Setting};
+use super::xds;
 use crate::engine::{Mode, OnError};
 
 /// Every setting, grouped as in the documentation.
-pub const SETTINGS: &[Setting] = &[
+pub const SETTINGS: &[Setting] = &flat::<{ count(GROUPS) }>(GROUPS);
+
+/// The groups in their order. A large one stands beside its typed fields.
+const GROUPS: &[&[Setting]] = &[UP_TO_POLICIES, xds::ROWS, FROM_STORE_ON];
+
+const fn count(groups: &[&[Setting]]) -> usize {
+    let (mut sum, mut group) = (0, 0);
+    while group < groups.len() {
+        sum += groups[group].len();
+        group += 1;
+    }
+    sum
+}
+
+const fn flat<const N: usize>(groups: &[&[Setting]]) -> [Setting; N] {
+    let mut all = [groups[0][0]; N];
+    let (mut next, mut group) = (0, 0);
+    while group < groups.len() {
+        let mut row = 0;
+        while row < groups[group].len() {
+            all[next] = groups[group][row];
+            next += 1;
+            row += 1;
+        }
+        group += 1;
+    }
+    all
+}
+
+const UP_TO_POLICIES: &[Setting] = &[
     Setting {
         name: "listen.grpc",
         kind: Kind::Endpoint,
@@ -159,12 +189,23 @@ pub const SETTINGS: &[Setting] = &[
         about: "names by which the admin listener may be addressed, by commas; loopback names and IPs always may",
     },
     Setting {
+        name: "policies.source",
+        kind: Kind::Choice(SOURCES),
+        default: Preset::Is("directory"),
+        flag: None,
+        about: "where policies come from: files of a directory, or a control plane that is asked by xDS",
+    },
+    Setting {
         name: "policies.directory",
         kind: Kind::Directory,
         default: Preset::Required,
         flag: Some("--policies"),
-        about: "the directory of YAML policy files, watched for changes",
+        about: "the directory of YAML policy files, watched for changes; not needed with policies.source = xds",
     },
+];
+
+/// The rows behind those of `policies.xds`.
+const FROM_STORE_ON: &[Setting] = &[
     Setting {
         name: "policies.files",
         kind: Kind::Choice(POLICY_FILES),
@@ -656,6 +697,8 @@ pub(super) const ENDPOINTS: &[&str] = &["weir", "ratelimit"];
 pub(super) const POLICY_FILES: &[&str] = &["yaml", "all"];
 /// What can be on or off.
 pub(super) const SWITCH: &[&str] = &["off", "on"];
+/// The values of `policies.source`.
+pub(super) const SOURCES: &[&str] = &["directory", "xds"];
 /// The values of `store`.
 pub(super) const STORES: &[&str] = &["memory", "redis"];
 /// The values of `redis.topology`.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use serde::{Serialize, Serializer};
 use tokio_rustls::rustls::pki_types::ServerName;
+use tonic::codegen::http::HeaderName;
 use tracing_subscriber::EnvFilter;
 
 use super::listen;
@@ -19,6 +20,9 @@ use super::table::{NAME_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// What stands in every output where a secret would.
 pub const HIDDEN: &str = "***";
+
+/// The most keys with values in one setting.
+pub const PAIRS_MAX: usize = 32;
 
 /// How much of a bad value an error shows, in characters.
 const SHOWN_CHARS_MAX: usize = 100;
@@ -275,6 +279,9 @@ impl Kind {
                 Ok(_) => Ok(()),
                 Err(_) => Err("neither a DNS name nor an IP".to_owned()),
             },
+            Self::HostPort => host_port(text).map(drop),
+            Self::Pairs { between } => pairs(text, between).map(drop),
+            Self::Headers => headers(text).map(drop),
             Self::HostNames { most } => {
                 let names = host_names(text)?;
                 if names.len() > most { Err(format!("{} names, at most {most}", names.len())) } else { Ok(()) }
@@ -287,7 +294,7 @@ impl Kind {
     /// The value as an error may show it; none where it must not be seen.
     pub(super) fn show(&self, text: &str) -> Option<String> {
         match self {
-            Self::Secret => None,
+            Self::Secret | Self::Headers => None,
             Self::RedisUrl => Some(shorten(&redact(text))),
             _ => Some(shorten(text)),
         }
@@ -397,6 +404,63 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
             "not IP:PORT, such as 0.0.0.0:8081 or [::1]:8081".to_owned()
         }
     })
+}
+
+/// A name or an IP, which in version 6 stands in brackets, and a port. `dns:///` before it is what gRPC calls the same.
+pub(super) fn host_port(text: &str) -> Result<(String, u16), String> {
+    const FORM: &str = "not HOST:PORT, such as xds.internal:18000";
+    let place = text.strip_prefix("dns:///").unwrap_or(text);
+    if place.contains("://") {
+        return Err(format!("{FORM}: a URL is not read"));
+    }
+    let (host, port) = place.rsplit_once(':').ok_or(FORM)?;
+    let port = match integer::<u16>(port) {
+        Ok(port) if port > 0 => port,
+        _ => return Err(format!("{FORM}: the port is a number from 1 to 65535")),
+    };
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    match (bare, ServerName::try_from(bare.unwrap_or(host))) {
+        (None, Ok(_)) if host.contains(':') => Err(format!("{FORM}: an IP of version 6 needs brackets, [::1]:18000")),
+        (_, Ok(_)) => Ok((bare.unwrap_or(host).to_owned(), port)),
+        (_, Err(_)) => Err(format!("{FORM}: the host is neither a DNS name nor an IP")),
+    }
+}
+
+/// Keys with values, by commas. No error shows a value.
+pub(super) fn pairs(text: &str, between: char) -> Result<Vec<(String, String)>, String> {
+    let mut pairs: Vec<(String, String)> = Vec::new();
+    for pair in text.split(',') {
+        let form = format!("not KEY{between}VALUE by commas");
+        let (key, value) = pair.split_once(between).ok_or(form.as_str())?;
+        if key.is_empty() {
+            return Err(format!("{form}: a key is empty"));
+        }
+        if pairs.iter().any(|(other, _)| other == key) {
+            return Err(format!("the key {:?} is there twice", shorten(key)));
+        }
+        pairs.push((key.to_owned(), value.to_owned()));
+    }
+    if pairs.len() > PAIRS_MAX {
+        return Err(format!("{} keys: at most {PAIRS_MAX}", pairs.len()));
+    }
+    Ok(pairs)
+}
+
+/// Headers by commas, their names in lower case.
+pub(super) fn headers(text: &str) -> Result<Vec<(String, String)>, String> {
+    let mut headers = pairs(text, ':')?;
+    for (name, value) in &mut headers {
+        *name = name.trim().to_ascii_lowercase();
+        *value = value.trim().to_owned();
+        let shown = shorten(name);
+        if name.starts_with("grpc-") || HeaderName::from_bytes(name.as_bytes()).is_err() {
+            return Err(format!("{shown:?} is no name of a header that can be set"));
+        }
+        if !value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
+            return Err(format!("the value of {shown:?} must be printable ASCII"));
+        }
+    }
+    Ok(headers)
 }
 
 /// `on` or `off`.

@@ -1,0 +1,176 @@
+//! Policies from a control plane: put in force as they come, and told of at `/readyz` and in metrics.
+//!
+//! Not here: the client (xds), what resources mean (xds/resource.rs), and policies from files (policies.rs).
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use prost_types::Any;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::AppError;
+use super::policies::{self, Loaded};
+use crate::config::policy_file::Reading;
+use crate::config::settings;
+use crate::http::Report;
+use crate::limiter::Policies;
+use crate::store::Store;
+use crate::telemetry::metrics::Metrics;
+use crate::tls::{Identity, Tls, TlsFiles};
+use crate::xds::{self, Options, Pauses, Status, Subscription, Watch};
+
+/// Where accepted policies go, and who hears of it.
+pub(super) struct Target {
+    pub(super) policies: Arc<Policies>,
+    /// How resources are read.
+    pub(super) reading: Reading,
+    /// Whose limits the policies may have.
+    pub(super) store: Arc<dyn Store>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) report: Arc<Report>,
+}
+
+/// Knows whether there are policies yet.
+pub(super) struct First(watch::Receiver<bool>);
+
+impl First {
+    /// Waits until some policies are in force.
+    pub(super) async fn in_force(&mut self) {
+        // The sender is in the sink, which lives as long as the subscription.
+        let _ = self.0.wait_for(|in_force| *in_force).await;
+    }
+}
+
+/// A subscription to the server of the settings. Its files were read once.
+///
+/// # Errors
+/// When a file cannot be used, and when metrics contradict each other.
+pub(super) fn subscribe(settings: &settings::Xds, target: Target) -> Result<(Subscription, First), AppError> {
+    let options = options(settings)?;
+    let server = format!("{}:{}", options.host, options.port);
+    let watched = Arc::new(Watch::default());
+    gauges(&target.metrics, &watched)?;
+    let shown = watched.clone();
+    target.report.source_is(move || shown.read(|status| as_json(&server, status)));
+    let (accepted, first) = watch::channel(false);
+    let sink = move |resources: &[Any]| {
+        target.put(resources)?;
+        accepted.send_replace(true);
+        Ok(())
+    };
+    Ok((Subscription::new(options, Arc::new(sink), watched), First(first)))
+}
+
+impl Target {
+    /// Puts all that these resources say in force, or nothing of it.
+    ///
+    /// # Errors
+    /// Every problem, as a text of its own.
+    fn put(&self, resources: &[Any]) -> Result<(), Vec<String>> {
+        let started = Instant::now();
+        let read = xds::resource::policies(resources, self.reading);
+        match policies::checked(read, &*self.store, started) {
+            Ok(loaded) => {
+                let Loaded { policies, places, files, took } = loaded;
+                self.policies.replace(policies);
+                self.metrics.policies_loaded();
+                self.report.loaded(self.policies.current(), places);
+                policies::log(&self.policies.current(), files, took);
+                Ok(())
+            }
+            Err(problems) => {
+                self.metrics.policies_refused();
+                self.report.refused(problems.clone());
+                Err(problems)
+            }
+        }
+    }
+}
+
+fn options(settings: &settings::Xds) -> Result<Options, AppError> {
+    let refused = |reason: String| AppError::Policies(vec![format!("policies by xds: {reason}")]);
+    // The settings refuse the source without a server.
+    let (host, port) = settings.server.clone().ok_or_else(|| refused("no server is set".to_owned()))?;
+    let tls = settings.tls.enabled.then(|| {
+        let of = &settings.tls;
+        let identity = of.cert_file.clone().zip(of.key_file.clone());
+        Tls::new(TlsFiles {
+            ca: of.ca_file.clone(),
+            identity: identity.map(|(certificate, key)| Identity { certificate, key }),
+            server_name: of.server_name.clone(),
+        })
+        .offering(xds::PROTOCOLS)
+    });
+    if let Some(tls) = &tls {
+        tls.config(|_| ()).map_err(|error| refused(error.to_string()))?;
+    }
+    Ok(Options {
+        host,
+        port,
+        tls: tls.map(Arc::new),
+        node_id: settings.node_id.clone(),
+        node_metadata: settings.node_metadata.clone(),
+        headers: settings.headers.clone(),
+        connect_timeout: settings.connect_timeout,
+        pauses: Pauses {
+            dial_max: settings.connect_retry,
+            stream_first: settings.backoff_initial,
+            stream_max: settings.backoff_max,
+            random_percent: settings.random_percent,
+        },
+        message_bytes_max: settings.max_message_bytes,
+        keepalive_interval: settings.keepalive_interval,
+        keepalive_timeout: settings.keepalive_timeout,
+    })
+}
+
+fn gauges(metrics: &Metrics, watched: &Arc<Watch>) -> Result<(), prometheus::Error> {
+    let read = |number: fn(&Status) -> u64| {
+        let watched = watched.clone();
+        move || watched.read(number)
+    };
+    let help = "Whether there is a connection to the server of policies.";
+    metrics.gauge("weir_xds_connected", help, &[], read(|status| u64::from(status.connected)))?;
+    let help = "When policies from the server were accepted last, in seconds since 1970; 0 before the first.";
+    metrics.gauge(
+        "weir_xds_accepted_timestamp_seconds",
+        help,
+        &[],
+        read(|status| status.acked_at.map_or(0, seconds)),
+    )?;
+    let help = "Connections to the server of policies that were made.";
+    metrics.counter("weir_xds_connections_total", help, read(|status| status.connections))?;
+    let help = "Connections to the server of policies that could not be made, and streams of it that ended.";
+    metrics.counter("weir_xds_failures_total", help, read(|status| status.failures))?;
+    let help = "Responses of the server of policies that were put in force.";
+    metrics.counter("weir_xds_accepted_total", help, read(|status| status.acks))?;
+    let help = "Responses of the server of policies that were refused; what was in force stays.";
+    metrics.counter("weir_xds_refused_total", help, read(|status| status.nacks))
+}
+
+fn as_json(server: &str, status: &Status) -> Value {
+    let nack = status
+        .nack
+        .as_ref()
+        .map(|nack| json!({ "version": nack.version, "reason": nack.reason, "at": text_of(nack.at) }));
+    json!({
+        "protocol": "xds",
+        "address": server,
+        "connected": status.connected,
+        "trouble": status.trouble,
+        "version": status.version.as_deref().map(xds::shown),
+        "accepted_at": status.acked_at.map(text_of),
+        "last_refused": nack,
+    })
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// A time in UTC, to the second.
+fn text_of(time: SystemTime) -> Option<String> {
+    let seconds = i64::try_from(seconds(time)).ok()?;
+    jiff::Timestamp::from_second(seconds).ok().map(|time| time.to_string())
+}

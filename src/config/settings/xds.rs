@@ -1,0 +1,287 @@
+//! Which control plane policies come from, how it is reached, and what is wrong with these settings together.
+//!
+//! Not in here: what xDS is (src/xds.rs).
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::layer::Layer;
+use super::row::{Kind, Preset, Setting};
+use super::value::{self, duration};
+use super::{HIDDEN, Merged, NAME_BYTES_MAX, PolicySource, Problem};
+
+/// The server of policies.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Xds {
+    /// Its name or IP, and its port. Given if the source is xDS.
+    pub server: Option<(String, u16)>,
+    /// The name of this replica there.
+    pub node_id: String,
+    /// What else it may choose policies by.
+    pub node_metadata: Vec<(String, String)>,
+    /// Headers of the stream, names in lower case. May hold secrets.
+    pub headers: Vec<(String, String)>,
+    /// Whether listeners open before there are policies.
+    pub start_without_config: bool,
+    /// TLS, where the connection has it.
+    pub tls: XdsTls,
+    /// The bound for opening a connection.
+    pub connect_timeout: Duration,
+    /// The longest pause after a connection that could not be made.
+    pub connect_retry: Duration,
+    /// The pause after a stream that ended.
+    pub backoff_initial: Duration,
+    /// The longest pause after streams without a response.
+    pub backoff_max: Duration,
+    /// By how much pauses differ at random, in percent.
+    pub random_percent: u32,
+    /// The largest response in bytes.
+    pub max_message_bytes: usize,
+    /// How long a connection is idle before it is tested.
+    pub keepalive_interval: Duration,
+    /// How long the answer to the test may take.
+    pub keepalive_timeout: Duration,
+}
+
+/// TLS to the server of policies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct XdsTls {
+    /// Whether there is any.
+    pub enabled: bool,
+    /// The authorities to trust, in place of the public ones.
+    pub ca_file: Option<PathBuf>,
+    /// The client's certificate. Not without the key.
+    pub cert_file: Option<PathBuf>,
+    /// Its key. Not without the certificate.
+    pub key_file: Option<PathBuf>,
+    /// The name to find in the server's certificate, in place of the host.
+    pub server_name: Option<String>,
+}
+
+/// The rows of the table that begin with `policies.xds`.
+pub(super) const ROWS: &[Setting] = &[
+    Setting {
+        name: "policies.xds.server",
+        kind: Kind::HostPort,
+        default: Preset::Unset,
+        flag: None,
+        about: "the control plane's discovery service; needed with policies.source = xds",
+    },
+    Setting {
+        name: "policies.xds.node_id",
+        kind: Kind::Name { bytes_max: NAME_BYTES_MAX },
+        default: Preset::Is("weir"),
+        flag: None,
+        about: "the name by which the control plane knows this replica",
+    },
+    Setting {
+        name: "policies.xds.node_metadata",
+        kind: Kind::Pairs { between: '=' },
+        default: Preset::Unset,
+        flag: None,
+        about: "what else the control plane may choose policies by: key=value by commas",
+    },
+    Setting {
+        name: "policies.xds.headers",
+        kind: Kind::Headers,
+        default: Preset::Unset,
+        flag: None,
+        about: "headers of the stream, such as a token: name:value by commas",
+    },
+    Setting {
+        name: "policies.xds.start_without_config",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "on: listeners open at once, and decisions are UNAVAILABLE until there are policies",
+    },
+    Setting {
+        name: "policies.xds.tls.enabled",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "whether the connection has TLS",
+    },
+    Setting {
+        name: "policies.xds.tls.ca_file",
+        kind: Kind::File,
+        default: Preset::Unset,
+        flag: None,
+        about: "the authorities to trust, in PEM, in place of the public ones",
+    },
+    Setting {
+        name: "policies.xds.tls.cert_file",
+        kind: Kind::File,
+        default: Preset::Unset,
+        flag: None,
+        about: "the certificate to show to the control plane, in PEM, with its intermediates; needs the key",
+    },
+    Setting {
+        name: "policies.xds.tls.key_file",
+        kind: Kind::File,
+        default: Preset::Unset,
+        flag: None,
+        about: "the key of that certificate, in PEM",
+    },
+    Setting {
+        name: "policies.xds.tls.server_name",
+        kind: Kind::ServerName,
+        default: Preset::Unset,
+        flag: None,
+        about: "the name that the control plane's certificate must have, in place of the host",
+    },
+    Setting {
+        name: "policies.xds.connect_timeout",
+        kind: Kind::Duration { min: Duration::from_millis(10), max: Duration::from_secs(60) },
+        default: Preset::Is("5s"),
+        flag: None,
+        about: "how long opening the connection may take, TLS included",
+    },
+    Setting {
+        name: "policies.xds.connect_retry",
+        kind: Kind::Duration { min: Duration::from_millis(10), max: Duration::from_secs(3600) },
+        default: Preset::Is("3s"),
+        flag: None,
+        about: "the longest pause after a connection that could not be made; the first is 250ms",
+    },
+    Setting {
+        name: "policies.xds.backoff.initial",
+        kind: Kind::Duration { min: Duration::from_millis(10), max: Duration::from_secs(3600) },
+        default: Preset::Is("1s"),
+        flag: None,
+        about: "the pause after a stream that ended",
+    },
+    Setting {
+        name: "policies.xds.backoff.max",
+        kind: Kind::Duration { min: Duration::from_millis(10), max: Duration::from_secs(3600) },
+        default: Preset::Is("30s"),
+        flag: None,
+        about: "the longest pause, where streams end again and again without a response",
+    },
+    Setting {
+        name: "policies.xds.backoff.random_percent",
+        kind: Kind::Integer { min: 0, max: 100, unit: "percent" },
+        default: Preset::Is("50"),
+        flag: None,
+        about: "by how much a pause is longer or shorter at random, so that replicas do not move in step",
+    },
+    Setting {
+        name: "policies.xds.max_message_bytes",
+        kind: Kind::Integer { min: 1024, max: 268_435_456, unit: "bytes" },
+        default: Preset::Is("33554432"),
+        flag: None,
+        about: "the largest response of the control plane",
+    },
+    Setting {
+        name: "policies.xds.keepalive.interval",
+        kind: Kind::Duration { min: Duration::from_secs(1), max: Duration::from_secs(86_400) },
+        default: Preset::Is("6m"),
+        flag: None,
+        about: "how long a connection is idle before an HTTP/2 PING; many servers end one that sends more often than every 5m",
+    },
+    Setting {
+        name: "policies.xds.keepalive.timeout",
+        kind: Kind::Duration { min: Duration::from_millis(10), max: Duration::from_secs(300) },
+        default: Preset::Is("20s"),
+        flag: None,
+        about: "how long the answer to that PING may take",
+    },
+];
+
+/// What can be on or off.
+const SWITCH: &[&str] = &["off", "on"];
+const SERVER: &str = "policies.xds.server";
+const TLS_FILES: [&str; 4] = [
+    "policies.xds.tls.ca_file",
+    "policies.xds.tls.cert_file",
+    "policies.xds.tls.key_file",
+    "policies.xds.tls.server_name",
+];
+
+impl Xds {
+    pub(super) fn read(from: &Merged) -> Result<Self, Problem> {
+        let path = |name| Ok(from.optional(name)?.map(PathBuf::from));
+        let [ca_file, cert_file, key_file, server_name] = TLS_FILES;
+        Ok(Self {
+            server: given(from, SERVER, value::host_port)?,
+            node_id: from.value("policies.xds.node_id", |text| Ok(text.to_owned()))?,
+            node_metadata: given(from, "policies.xds.node_metadata", |text| value::pairs(text, '='))?
+                .unwrap_or_default(),
+            headers: given(from, "policies.xds.headers", value::headers)?.unwrap_or_default(),
+            start_without_config: from.value("policies.xds.start_without_config", value::switch)?,
+            tls: XdsTls {
+                enabled: from.value("policies.xds.tls.enabled", value::switch)?,
+                ca_file: path(ca_file)?,
+                cert_file: path(cert_file)?,
+                key_file: path(key_file)?,
+                server_name: from.optional(server_name)?,
+            },
+            connect_timeout: from.value("policies.xds.connect_timeout", duration)?,
+            connect_retry: from.value("policies.xds.connect_retry", duration)?,
+            backoff_initial: from.value("policies.xds.backoff.initial", duration)?,
+            backoff_max: from.value("policies.xds.backoff.max", duration)?,
+            random_percent: from.value("policies.xds.backoff.random_percent", value::integer)?,
+            max_message_bytes: from.value("policies.xds.max_message_bytes", value::integer)?,
+            keepalive_interval: from.value("policies.xds.keepalive.interval", duration)?,
+            keepalive_timeout: from.value("policies.xds.keepalive.timeout", duration)?,
+        })
+    }
+
+    /// What is legal alone and wrong together.
+    pub(super) fn contradictions(&self, source: PolicySource, layers: &[Layer], problems: &mut Vec<Problem>) {
+        let origin = |name: &str| layers.iter().rev().find_map(|layer| layer.origin(name));
+        let mut problem = |name: &str, reason: String| {
+            let origin = origin(name).unwrap_or("default").to_owned();
+            problems.push(Problem { origin, name: Some(name.to_owned()), value: None, reason });
+        };
+        if source == PolicySource::Xds && self.server.is_none() {
+            problem("policies.source", format!("xds needs a server: set {SERVER} too"));
+        }
+        let [_, cert_file, key_file, _] = TLS_FILES;
+        match (&self.tls.cert_file, &self.tls.key_file) {
+            (Some(_), None) => problem(cert_file, format!("a certificate without its key: set {key_file} too")),
+            (None, Some(_)) => problem(key_file, format!("a key without its certificate: set {cert_file} too")),
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+        for name in TLS_FILES {
+            if !self.tls.enabled && origin(name).is_some() {
+                problem(name, "means nothing without policies.xds.tls.enabled = on".to_owned());
+            }
+        }
+        if self.backoff_max < self.backoff_initial {
+            problem("policies.xds.backoff.max", "less than policies.xds.backoff.initial".to_owned());
+        }
+    }
+}
+
+/// A setting that may be left out.
+fn given<T>(from: &Merged, name: &'static str, read: impl Fn(&str) -> Result<T, String>) -> Result<Option<T>, Problem> {
+    match from.optional(name)? {
+        Some(_) => from.value(name, read).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Without the values of headers.
+impl fmt::Debug for Xds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let headers: Vec<(&str, &str)> = self.headers.iter().map(|(name, _)| (name.as_str(), HIDDEN)).collect();
+        f.debug_struct("Xds")
+            .field("server", &self.server)
+            .field("node_id", &self.node_id)
+            .field("node_metadata", &self.node_metadata)
+            .field("headers", &headers)
+            .field("start_without_config", &self.start_without_config)
+            .field("tls", &self.tls)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("connect_retry", &self.connect_retry)
+            .field("backoff_initial", &self.backoff_initial)
+            .field("backoff_max", &self.backoff_max)
+            .field("random_percent", &self.random_percent)
+            .field("max_message_bytes", &self.max_message_bytes)
+            .field("keepalive_interval", &self.keepalive_interval)
+            .field("keepalive_timeout", &self.keepalive_timeout)
+            .finish()
+    }
+}

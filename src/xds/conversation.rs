@@ -1,0 +1,277 @@
+//! One stream: a request, responses, and an answer to each of them.
+//!
+//! Not here: the connection (dial.rs), and what resources mean (resource.rs).
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::future::OptionFuture;
+use prost_types::value::Kind;
+use prost_types::{Any, Struct, Value};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::{AsciiMetadataKey, BinaryMetadataKey, BinaryMetadataValue, MetadataMap};
+use tonic::{Code, Request};
+
+use super::dial::{Dialled, in_full};
+use super::pause::doubled;
+use super::proto::{AggregatedDiscoveryServiceClient, DiscoveryRequest, DiscoveryResponse, Node, Status};
+use super::{Ended, Got, Options, Sink, TYPE_URL, Watch, shown};
+
+/// The program, as control planes see it.
+const USER_AGENT: &str = "weir";
+/// How long a request may wait to be sent: the server reads none then.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long an answer to a version is held back that the server sends again and again, at first and at most. Some servers
+/// answer each NACK with the same version at once.
+const REPEATED: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// The most problems that a NACK names, and that the log shows of one response.
+const PROBLEMS_SHOWN_MAX: usize = 20;
+/// The longest text of a NACK, in bytes.
+const REASON_BYTES_MAX: usize = 4096;
+
+/// The node and the versions of a stream.
+struct Conversation<'a> {
+    node: Node,
+    sink: &'a Sink,
+    watch: &'a Watch,
+    /// The version of the response before, and how often it has come in a row.
+    last: Option<(String, u32)>,
+    /// What was logged last about a version that was refused.
+    complained: Option<(String, Vec<String>)>,
+}
+
+/// Keeps up a stream until it ends.
+pub(super) async fn hold(dialled: Dialled, options: &Options, sink: &Sink, watch: &Watch) -> Ended {
+    let Dialled { channel, trouble } = dialled;
+    let mut client =
+        AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(options.message_bytes_max);
+    let node = node(options);
+    // Versions and nonces of another stream mean nothing to this one.
+    let first = DiscoveryRequest { node: Some(node.clone()), type_url: TYPE_URL.to_owned(), ..Default::default() };
+    let mut conversation = Conversation { node, sink, watch, last: None, complained: None };
+
+    // One more request than is ever on its way: each response has one answer.
+    let (requests, sent) = mpsc::channel(2);
+    let mut got = Got::Connection;
+    let talking = async {
+        send(&requests, first).await?;
+        let mut request = Request::new(ReceiverStream::new(sent));
+        *request.metadata_mut() = metadata(&options.headers)?;
+        // A server may send its headers with its first response, which may be long in coming.
+        let said = |status: &tonic::Status| in_words(status, options.message_bytes_max);
+        let response = client.stream_aggregated_resources(request).await;
+        let mut responses = response.map_err(|status| said(&status))?.into_inner();
+        let mut held: Option<(Instant, DiscoveryRequest)> = None;
+        loop {
+            let due = OptionFuture::from(held.as_ref().map(|(at, _)| sleep_until(*at)));
+            let response = {
+                let due = pin!(due);
+                tokio::select! {
+                    response = responses.message() => Some(response),
+                    Some(()) = due => None,
+                }
+            };
+            match response {
+                Some(Ok(Some(response))) => {
+                    got = Got::Response;
+                    let (pause, answer) = conversation.answer(response).await?;
+                    // What was held back is about a response that is not the last any more.
+                    held = None;
+                    if pause.is_zero() {
+                        send(&requests, answer).await?;
+                    } else {
+                        held = Some((Instant::now() + pause, answer));
+                    }
+                }
+                Some(Ok(None)) => return Err("the server ended the stream".to_owned()),
+                Some(Err(status)) => return Err(said(&status)),
+                None => {
+                    if let Some((_, answer)) = held.take() {
+                        send(&requests, answer).await?;
+                    }
+                }
+            }
+        }
+    };
+    let ended: Result<Infallible, String> = talking.await;
+    let Err(reason) = ended;
+    let reason = trouble.get().cloned().unwrap_or(reason);
+    Ended { reason, got }
+}
+
+impl Conversation<'_> {
+    /// Has a response put in force or refused, and returns the answer and how long to hold it back.
+    ///
+    /// # Errors
+    /// When weir itself failed.
+    async fn answer(&mut self, response: DiscoveryResponse) -> Result<(Duration, DiscoveryRequest), String> {
+        let DiscoveryResponse { version_info, resources, type_url, nonce } = response;
+        let repeats = match self.last.take() {
+            Some((version, repeats)) if version == version_info => repeats.saturating_add(1),
+            _ => 0,
+        };
+        self.last = Some((version_info.clone(), repeats));
+        // Some servers leave the type out, as there is one only.
+        let taken = if type_url.is_empty() || type_url == TYPE_URL {
+            self.put(resources).await?
+        } else {
+            Err(vec![format!("a response of the type {:?}: {TYPE_URL} was asked for", shown(&type_url))])
+        };
+        let error_detail = match taken {
+            Ok(()) => {
+                self.watch.acked(&version_info);
+                self.complained = None;
+                tracing::debug!(version = shown(&version_info), "version accepted");
+                None
+            }
+            Err(problems) => {
+                let reason = reason(&problems);
+                self.watch.nacked(&version_info, &reason);
+                self.complain(&version_info, problems);
+                Some(Status { code: Code::InvalidArgument as i32, message: reason })
+            }
+        };
+        let in_force = match error_detail {
+            None => version_info,
+            Some(_) => self.watch.read(|status| status.version.clone().unwrap_or_default()),
+        };
+        let request = DiscoveryRequest {
+            version_info: in_force,
+            node: Some(self.node.clone()),
+            type_url: TYPE_URL.to_owned(),
+            response_nonce: nonce,
+            error_detail,
+            ..Default::default()
+        };
+        let pause = if repeats == 0 { Duration::ZERO } else { doubled(REPEATED.0, repeats - 1, REPEATED.1) };
+        Ok((pause, request))
+    }
+
+    /// Has all resources put in force, or none.
+    ///
+    /// # Errors
+    /// When weir itself failed.
+    async fn put(&self, resources: Vec<Any>) -> Result<Result<(), Vec<String>>, String> {
+        let sink = self.sink.clone();
+        // Many rules take a while, and this runtime has HTTP to serve.
+        let putting = tokio::task::spawn_blocking(move || sink(&resources));
+        putting.await.map_err(|error| format!("taking a response failed: {error}"))
+    }
+
+    /// Logs why a version was refused, unless that was logged already.
+    fn complain(&mut self, version: &str, problems: Vec<String>) {
+        let complaint = Some((version.to_owned(), problems));
+        if self.complained == complaint {
+            return;
+        }
+        self.complained = complaint;
+        let version = shown(version);
+        for problem in self.complained.iter().flat_map(|(_, problems)| problems).take(PROBLEMS_SHOWN_MAX) {
+            tracing::error!(problem, version, "policies refused");
+        }
+    }
+}
+
+/// Hands a request to the connection.
+///
+/// # Errors
+/// When the connection takes none.
+async fn send(requests: &mpsc::Sender<DiscoveryRequest>, request: DiscoveryRequest) -> Result<(), String> {
+    match timeout(SEND_TIMEOUT, requests.send(request)).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(_)) => Err("the connection is gone".to_owned()),
+        Err(_) => Err(format!("the server read no answer for {SEND_TIMEOUT:?}")),
+    }
+}
+
+/// The text of a NACK.
+fn reason(problems: &[String]) -> String {
+    let mut text = String::new();
+    for (count, problem) in problems.iter().enumerate() {
+        if count == PROBLEMS_SHOWN_MAX || text.len() + problem.len() > REASON_BYTES_MAX {
+            if text.is_empty() {
+                text.push_str(shown(problem));
+            }
+            let more = problems.len() - count.max(1);
+            if more > 0 {
+                text.push_str(&format!("; and {more} more problems"));
+            }
+            break;
+        }
+        if count > 0 {
+            text.push_str("; ");
+        }
+        text.push_str(problem);
+    }
+    text
+}
+
+fn node(options: &Options) -> Node {
+    let text = |text: &String| Value { kind: Some(Kind::StringValue(text.clone())) };
+    let fields = options.node_metadata.iter().map(|(key, value)| (key.clone(), text(value))).collect();
+    Node {
+        id: options.node_id.clone(),
+        metadata: Some(Struct { fields }),
+        user_agent_name: USER_AGENT.to_owned(),
+        ..Node::default()
+    }
+}
+
+/// The headers of the stream.
+///
+/// # Errors
+/// With the name of one that cannot be sent. Its value may be a secret.
+fn metadata(headers: &[(String, String)]) -> Result<MetadataMap, String> {
+    let mut map = MetadataMap::new();
+    for (name, value) in headers {
+        let unusable = || format!("the header {name:?} cannot be sent");
+        if name.ends_with("-bin") {
+            let key = BinaryMetadataKey::from_bytes(name.as_bytes()).map_err(|_| unusable())?;
+            map.insert_bin(key, BinaryMetadataValue::from_bytes(value.as_bytes()));
+        } else {
+            let key = AsciiMetadataKey::from_bytes(name.as_bytes()).map_err(|_| unusable())?;
+            map.insert(key, value.parse().map_err(|_| unusable())?);
+        }
+    }
+    Ok(map)
+}
+
+/// Why a stream failed, as the server or the connection has it.
+fn in_words(status: &tonic::Status, message_bytes_max: usize) -> String {
+    let text = in_full(status);
+    if status.code() == Code::OutOfRange && text.contains("message length too large") {
+        return format!("a response of more than policies.xds.max_message_bytes = {message_bytes_max} bytes: {text}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nack_names_problems_up_to_a_bound() {
+        let problems: Vec<String> = (0..30).map(|number| format!("problem {number}")).collect();
+        assert_eq!(reason(&problems[..2]), "problem 0; problem 1");
+        let many = reason(&problems);
+        assert!(many.ends_with("problem 19; and 10 more problems"), "{many}");
+        let long = vec!["x".repeat(REASON_BYTES_MAX + 1), "y".to_owned()];
+        let text = reason(&long);
+        assert!(text.starts_with("xxx") && text.ends_with("; and 1 more problems"), "{text}");
+        assert!(text.len() <= REASON_BYTES_MAX);
+        assert_eq!(reason(&long[1..]), "y");
+    }
+
+    #[test]
+    fn headers_are_sent_as_they_are_and_binary_ones_in_base64() {
+        let headers = [("authorization", "Bearer a:b"), ("trace-bin", "x")];
+        let map = metadata(&headers.map(|(name, value)| (name.to_owned(), value.to_owned()))).unwrap();
+        assert_eq!(map.get("authorization").unwrap(), "Bearer a:b");
+        assert_eq!(map.get_bin("trace-bin").unwrap().to_bytes().unwrap(), "x");
+        let error = metadata(&[("a b".to_owned(), "hunter2".to_owned())]).unwrap_err();
+        assert_eq!(error, "the header \"a b\" cannot be sent");
+    }
+}

@@ -1,0 +1,99 @@
+//! What is known of the subscription at any time: for `/readyz`, metrics and logs.
+//!
+//! Not here: how it is shown (app).
+
+use std::time::SystemTime;
+
+use parking_lot::Mutex;
+
+/// The longest text of the server that is kept, in bytes: a version, or the reason of an error.
+const TEXT_BYTES_MAX: usize = 1024;
+
+/// The state of a subscription.
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    /// Whether there is a connection.
+    pub connected: bool,
+    /// The version in force, whole; none before the first.
+    pub version: Option<String>,
+    /// When a response was accepted last.
+    pub acked_at: Option<SystemTime>,
+    /// The response that was refused last.
+    pub nack: Option<Nack>,
+    /// Why there is no connection; none while there is one, and before the first attempt.
+    pub trouble: Option<String>,
+    /// Connections that were made.
+    pub connections: u64,
+    /// Connections that could not be made, and streams that ended.
+    pub failures: u64,
+    /// Responses that were accepted.
+    pub acks: u64,
+    /// Responses that were refused.
+    pub nacks: u64,
+}
+
+/// A response that was refused.
+#[derive(Clone, Debug)]
+pub struct Nack {
+    /// Its version.
+    pub version: String,
+    /// Why.
+    pub reason: String,
+    /// When.
+    pub at: SystemTime,
+}
+
+/// The state of a subscription, shared.
+#[derive(Debug, Default)]
+pub struct Watch(Mutex<Status>);
+
+impl Watch {
+    /// The state now.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.0.lock().clone()
+    }
+
+    /// One number or flag of the state, without a copy of all of it.
+    pub fn read<T>(&self, read: impl FnOnce(&Status) -> T) -> T {
+        read(&self.0.lock())
+    }
+
+    pub(super) fn connected(&self) {
+        let mut status = self.0.lock();
+        status.connected = true;
+        status.trouble = None;
+        status.connections += 1;
+    }
+
+    pub(super) fn lost(&self, reason: &str) {
+        let mut status = self.0.lock();
+        status.connected = false;
+        status.trouble = Some(shown(reason).to_owned());
+        status.failures += 1;
+    }
+
+    pub(super) fn acked(&self, version: &str) {
+        let mut status = self.0.lock();
+        status.version = Some(version.to_owned());
+        status.acked_at = Some(SystemTime::now());
+        status.acks += 1;
+    }
+
+    pub(super) fn nacked(&self, version: &str, reason: &str) {
+        let mut status = self.0.lock();
+        let (version, reason) = (shown(version).to_owned(), shown(reason).to_owned());
+        status.nack = Some(Nack { version, reason, at: SystemTime::now() });
+        status.nacks += 1;
+    }
+}
+
+/// The beginning of a text that another program wrote, at most 1 KiB.
+#[must_use]
+pub fn shown(text: &str) -> &str {
+    let mut end = text.len().min(TEXT_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}

@@ -1,0 +1,185 @@
+//! The HTTP listeners: what one caller can hold, and that probes are answered meanwhile.
+
+use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::support::frames::{SETTINGS, frame};
+use crate::support::http;
+use crate::support::process::{PolicyDirectory, Weir};
+use crate::support::served::Served;
+use crate::support::wait::{PATIENCE, until};
+
+const POLICY: &str = "\
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {requests_per_unit: 3, unit: hour}}
+";
+
+/// How much a process may have grown by an attack, in KiB.
+const GROWTH_KIB_MAX: u64 = 64 * 1_024;
+
+fn rules(count: usize) -> String {
+    let mut policy = "domain: shop\ndescriptors:\n".to_owned();
+    for number in 0..count {
+        writeln!(policy, "  - {{key: user, value: u{number}, rate_limit: {{requests_per_unit: 3, unit: hour}}}}")
+            .unwrap();
+    }
+    policy
+}
+
+fn start(policy: &str) -> (Weir, PolicyDirectory) {
+    let policies = PolicyDirectory::with_file("shop.yaml", policy);
+    (Weir::start::<&str>(&policies.path(), &[]), policies)
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let socket = TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(40))).unwrap();
+    socket
+}
+
+fn assert_alive(address: SocketAddr) {
+    assert_eq!(http::get(address, "/readyz").expect("an answer").status, 200);
+}
+
+#[test]
+fn http2_is_not_spoken() {
+    let served = Served::start(POLICY, &[]);
+    for address in [served.at.http, served.at.admin] {
+        let mut socket = connect(address);
+        socket.write_all(&[&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(SETTINGS, 0, 0, &[])].concat()).unwrap();
+        let mut answer = Vec::new();
+        // The end may be a reset, since weir does not read what follows.
+        let _ = socket.read_to_end(&mut answer);
+        assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 400"), "{}", answer.escape_ascii());
+    }
+}
+
+#[test]
+fn half_sent_requests_do_not_keep_probes_from_being_answered() {
+    let (weir, _policies) = start(POLICY);
+    let json = "POST /json HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n{";
+    let halves = ["", "G", "GET /healthz HTTP/1.1\r\nhost: loc", json];
+    let mut half_sent = Vec::new();
+    for number in 0..1_300 {
+        let mut socket = connect(weir.http);
+        socket.write_all(halves[number % halves.len()].as_bytes()).unwrap();
+        half_sent.push(socket);
+    }
+    for _ in 0..20 {
+        assert_eq!(http::get(weir.http, "/healthz").expect("an answer").status, 200);
+    }
+    // Not one more than the listener has room for is open; the oldest were closed.
+    assert!(weir.open_files() < 1_024 + 100, "{} files", weir.open_files());
+    let mut rest = Vec::new();
+    let _ = half_sent[0].read_to_end(&mut rest);
+    assert!(rest.is_empty());
+    drop(half_sent);
+    until("the sockets to be let go", PATIENCE, || (weir.open_files() < 100).then_some(()));
+}
+
+#[test]
+fn metrics_that_are_not_read_hold_a_bounded_amount() {
+    let (weir, _policies) = start(&rules(5_000));
+    let full = http::get(weir.http, "/metrics").expect("an answer");
+    assert!(full.body.len() > 1 << 20, "the text is long: {} bytes", full.body.len());
+    for _ in 0..3 {
+        http::get(weir.http, "/metrics").expect("an answer");
+    }
+    let before = weir.memory_kib();
+    let mut slow = Vec::new();
+    for _ in 0..100 {
+        let mut socket = connect(weir.http);
+        socket.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+        slow.push(socket);
+    }
+    // Each has begun to be answered.
+    for socket in &mut slow {
+        let mut begun = [0; 15];
+        socket.read_exact(&mut begun).unwrap();
+        assert!([&b"HTTP/1.1 200 OK"[..], b"HTTP/1.1 503 Se"].contains(&&begun[..]), "{}", begun.escape_ascii());
+    }
+    assert_alive(weir.http);
+    let grown = weir.memory_kib().saturating_sub(before);
+    assert!(grown < GROWTH_KIB_MAX, "grew by {grown} KiB, a text has {} bytes", full.body.len());
+    // One who reads gets the whole text to its end, whatever others do.
+    let again = http::get(weir.http, "/metrics").expect("an answer");
+    assert_eq!(again.status, 200);
+    assert!(again.body.ends_with('\n') && again.body.len() > 1 << 20);
+    drop(slow);
+    assert_alive(weir.http);
+}
+
+#[test]
+fn an_answer_that_is_not_read_ends_its_connection() {
+    // More than the buffers of the system hold.
+    let (weir, _policies) = start(&rules(40_000));
+    assert_alive(weir.http);
+    let before = until("the probe's socket to be let go", PATIENCE, || {
+        let (one, other) = (weir.open_files(), weir.open_files());
+        (one == other).then_some(one)
+    });
+    let mut socket = connect(weir.http);
+    socket.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+    let mut begun = [0; 15];
+    socket.read_exact(&mut begun).unwrap();
+    assert_eq!(&begun, b"HTTP/1.1 200 OK");
+    until("the connection to be closed", Duration::from_secs(60), || (weir.open_files() <= before).then_some(()));
+    assert_alive(weir.http);
+}
+
+#[test]
+fn policies_are_listed_whole_and_in_pieces() {
+    let served = Served::start(&rules(3_000), &[]);
+    let answer = http::get(served.at.admin, "/policies").expect("an answer");
+    assert_eq!(answer.header("transfer-encoding"), Some("chunked"), "no whole copy is made");
+    let listed: Value = serde_json::from_str(&answer.body).expect("JSON");
+    let rules = listed["domains"][0]["rules"].as_array().expect("rules");
+    assert_eq!((rules.len(), rules[2_999]["descriptor"].as_str()), (3_000, Some("user=u2999")), "{}", rules[2_999]);
+    assert_eq!(listed["domains"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn a_name_of_somebody_else_does_not_lead_to_the_admin_listener() {
+    let served = Served::start(POLICY, &["http.admin_hosts=weir.internal"]);
+    let ask = |address: SocketAddr, path: &str, host: &str| {
+        let mut socket = connect(address);
+        write!(socket, "GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n").unwrap();
+        http::read_answer(socket).expect("an answer")
+    };
+    for host in ["localhost", "127.0.0.1:6070", "[::1]:6070", "weir.internal:6070"] {
+        assert_eq!(ask(served.at.admin, "/policies", host).status, 200, "{host}");
+    }
+    for path in ["/policies", "/state?domain=shop&descriptor=user=ann", "/metrics", "/nowhere"] {
+        let refused = ask(served.at.admin, path, "rebound.example:6070");
+        assert_eq!(refused.status, 403, "{path}");
+        assert!(
+            refused.body.contains("rebound.example:6070") && refused.body.contains("http.admin_hosts"),
+            "{refused:?}"
+        );
+        // By a request line that names the host itself.
+        let absolute = format!("http://rebound.example{path}");
+        assert_eq!(ask(served.at.admin, &absolute, "localhost").status, 403, "{path}");
+    }
+    assert_eq!(ask(served.at.http, "/metrics", "rebound.example").status, 200, "the public listener has no secrets");
+}
+
+#[test]
+fn one_address_may_have_as_many_connections_as_the_setting_says() {
+    let served = Served::start(POLICY, &["http.connections_per_peer=3"]);
+    let open: Vec<TcpStream> = (0..2).map(|_| connect(served.at.http)).collect();
+    assert_alive(served.at.http);
+    let third = connect(served.at.http);
+    let mut fourth = connect(served.at.http);
+    let mut nothing = Vec::new();
+    let ended = fourth.read_to_end(&mut nothing);
+    assert!(ended.is_ok() && nothing.is_empty() || ended.is_err(), "closed at once");
+    drop((open, third));
+    until("room for more", PATIENCE, || {
+        http::get(served.at.http, "/healthz").ok().filter(|answer| answer.status == 200)
+    });
+}
