@@ -81,9 +81,13 @@ async fn read<'a>(site: &'a Site, body: Body) -> Result<Incomplete<'a>, Response
         }
         Ok(read)
     };
-    tokio::time::timeout(BODY_PATIENCE, reading).await.unwrap_or_else(|_| {
-        Err(refusal(StatusCode::REQUEST_TIMEOUT, &format!("body: not complete within {BODY_PATIENCE:?}")))
-    })
+    match tokio::time::timeout(BODY_PATIENCE, reading).await {
+        Ok(read) => read,
+        Err(_) => {
+            let text = format!("body: not complete within {BODY_PATIENCE:?}");
+            Err(refusal(StatusCode::REQUEST_TIMEOUT, &text))
+        }
+    }
 }
 
 pub(super) fn router(site: &Arc<Site>) -> Router {
