@@ -330,7 +330,7 @@ impl Limiter {
         if let Some(error) = self.too_heavy(&charges) {
             return match self.decide_unanswered(&request, &charges, error) {
                 Ok(resolved) => Ok(self.finish(query, &in_force, &plan, Some(&resolved.decided()), started)),
-                Err(error) => Err(self.failed(error, started)),
+                Err(error) => Err(self.failed(error, started).into()),
             };
         }
         match self.ask_now(&self.options.store, &request, &mut charges) {
