@@ -4,7 +4,10 @@
 
 mod certificates;
 mod listeners;
+mod log;
+mod metrics;
 mod policies;
+mod policy_changes;
 mod ready;
 mod redis;
 mod redis_health;
@@ -13,29 +16,28 @@ mod stores;
 mod xds;
 
 use std::io;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 pub use self::listeners::{Addresses, Listeners};
-pub use crate::lifecycle::{Death, Shutdown, Stop, shutdown};
+pub use self::log::{flush_log, set_up_log};
+pub use crate::lifecycle::{Death, OnHangup, Shutdown, Stop, shutdown};
 
 use self::certificates::Certificates;
 use self::policies::Reload;
 use self::stores::{Opened, Stores};
 use crate::config::policy_file::Reading;
-use crate::config::settings::{self, Endpoint, LogFormat, PolicySource, Settings};
+use crate::config::settings::{self, Endpoint, PolicySource, Settings};
 use crate::config::watch::Source;
 use crate::grpc::health::Health;
 use crate::http::{Endpoints, Needs, Report, Site};
 use crate::lifecycle::{Done, Phase, Phases, Supervisor};
-use crate::limiter::deny_cache::DenyCache;
 use crate::limiter::{Limiter, Modes, Options, Policies};
 use crate::rls::convert::{Bounds, Extras, LimitHeaders};
-use crate::store::Store;
-use crate::telemetry::logging::{self, Format, InitError};
-use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::{Door, Metrics};
+use crate::telemetry::statsd;
 use crate::tls::files::FileError;
 use crate::{grpc, http};
 
@@ -72,21 +74,12 @@ pub enum AppError {
     /// The metrics contradict each other.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
+    /// A mapping file, or a pattern, cannot be used: the setting, the place and what is wrong.
+    #[error("{0}")]
+    Statistics(String),
     /// A part of weir ended without being told to.
     #[error("{0}")]
     Died(Death),
-}
-
-/// Sets up the log of the process.
-///
-/// # Errors
-/// When the level cannot be read, or there is a log already.
-pub fn log_to_stderr(log: &settings::Log) -> Result<(), InitError> {
-    let format = match log.format {
-        LogFormat::Text => Format::Text,
-        LogFormat::Json => Format::Json,
-    };
-    logging::init(&log.level, format)
 }
 
 /// Binds the listeners and serves; see [`serve`]. Where policies come by xDS, it binds when the first are in force, unless
@@ -118,7 +111,8 @@ fn waits_for_policies(settings: &Settings) -> bool {
 /// Binds the listeners if they are not bound yet, as soon as there is something to serve.
 async fn serve_on(listeners: Option<Listeners>, settings: Settings, shutdown: Shutdown) -> Result<(), AppError> {
     let tls = certificates::open(&settings.listen).await?;
-    let metrics = Arc::new(Metrics::new(settings.near_limit_percent)?);
+    let metrics = Arc::new(Metrics::new(metrics::options(&settings)?)?);
+    let (statsd, sent) = (metrics::statsd(&settings)?, metrics.clone());
     let stores = Stores::new(&settings, &metrics)?;
     let control = stores.open();
     let needs = Needs { store: settings.health.redis, policies: settings.health.policies };
@@ -128,11 +122,17 @@ async fn serve_on(listeners: Option<Listeners>, settings: Settings, shutdown: Sh
     let phases = Phases::starting();
     let life = phases.watch();
     let mut supervisor = Supervisor::new(life.clone());
+    log::count(&metrics)?;
+    supervisor.task("log", {
+        let (metrics, reloads, life) = (metrics.clone(), shutdown.reloads(), life.clone());
+        async move { log::follow(&metrics, reloads, life).await }
+    });
 
     let (policies, reload) = match settings.policies.source {
         PolicySource::Directory => {
-            let (reload, loaded) = Reload::start(source(&settings.policies), reading, control.first.clone());
-            let loaded = loaded.map_err(AppError::Policies)?;
+            let (reload, loaded) = Reload::start(source(&settings.policies), reading, control.first.clone())
+                .await
+                .map_err(AppError::Policies)?;
             let policies = Arc::new(Policies::new(loaded.policies, metrics.observer()));
             report.loaded(policies.current(), loaded.places);
             metrics.policies_loaded();
@@ -186,17 +186,17 @@ async fn serve_on(listeners: Option<Listeners>, settings: Settings, shutdown: Sh
             deny_cache: deny_cache.clone(),
             ..Options::new(control.first.clone())
         };
-        move |opened: &Opened| {
+        move |opened: &Opened, door: Door| {
             let (store, per_second) = (opened.first.clone(), opened.per_second.clone());
             let options = Options { store, per_second, ..options.clone() };
-            Arc::new(Limiter::new(policies.clone(), options, metrics.observer()))
+            Arc::new(Limiter::new(policies.clone(), options, metrics.observer_of(door)))
         }
     };
     let bounds = bounds(&settings.limits);
     let extras = extras(&settings.response);
     let request_bytes = settings.limits.request_bytes;
     let site = Arc::new(Site {
-        limiter: limiter(&control),
+        limiter: limiter(&control, Door::Http),
         on_error: settings.on_error,
         metrics: metrics.clone(),
         life: life.clone(),
@@ -232,11 +232,11 @@ async fn serve_on(listeners: Option<Listeners>, settings: Settings, shutdown: Sh
         move |_| {
             let opened = stores.open();
             warmth.prepare(opened.remote());
-            limiter(&opened)
+            limiter(&opened, Door::Grpc)
         }
     };
     let grpc = grpc::start(&supervisor, &life, listeners.grpc, &served, &health, of_core)?;
-    gauges(&metrics, &grpc, embedded, deny_cache)?;
+    metrics::add_gauges(&metrics, &grpc, embedded, deny_cache, settings.deny_cache.until_window_end)?;
     let mut http = vec![
         supervisor.task("http", http::serve_public(listeners.http, &site)),
         supervisor.task("admin", http::serve_admin(listeners.admin, &site)),
@@ -245,11 +245,13 @@ async fn serve_on(listeners: Option<Listeners>, settings: Settings, shutdown: Sh
         http.push(supervisor.task("metrics", http::serve_metrics(listener, &settings.metrics.path, &site)));
     }
     if let Some(tls) = tls {
-        supervisor.task("certificates", Certificates::new(tls, &metrics)?.follow(life.clone()));
+        supervisor.task("certificates", Certificates::new(tls, &metrics)?.follow(shutdown.reloads(), life.clone()));
     }
     supervisor.task("health", health.follow(life.clone(), report.fit()));
+    supervisor.task("freeing policies", policies::free_unused(policies.clone(), life.clone()));
     if let Some(reload) = reload {
-        supervisor.task("reload", reload.follow(policies, metrics, report.clone(), life.clone()));
+        let target = policies::Target { policies, metrics, report: report.clone() };
+        supervisor.task("reload", reload.follow(target, shutdown.reloads(), life.clone()));
     }
     screen.show(settings.log.format);
 
@@ -258,15 +260,26 @@ async fn serve_on(listeners: Option<Listeners>, settings: Settings, shutdown: Sh
     let times = ready::Times { ready_after: settings.redis.ready_after, start_within: settings.redis.start_within };
     supervisor.task("store", ready::follow(both, warmth, times, phases.clone(), report.clone(), life.clone()));
 
+    let (sending, stop_sending) = tokio::sync::oneshot::channel::<()>();
+    let statsd = statsd.map(|options| {
+        let stop = async { drop(stop_sending.await) };
+        supervisor.task("statsd", statsd::run(options, sent, stop))
+    });
     tokio::select! {
         death = supervisor.death() => return Err(AppError::Died(death)),
         () = shutdown.told() => {}
     }
     let leaving = leave(&settings.shutdown, &shutdown, &phases, grpc.done, http);
-    tokio::select! {
+    let left = tokio::select! {
         death = supervisor.death() => Err(AppError::Died(death)),
         () = leaving => Ok(()),
+    };
+    drop(sending);
+    if let Some(mut statsd) = statsd {
+        // It bounds its own time.
+        statsd.wait().await;
     }
+    left
 }
 
 fn max_age(listen: &settings::Listen) -> Option<grpc::MaxAge> {
@@ -315,46 +328,6 @@ fn extras(response: &settings::Response) -> Extras {
             reset: response.reset_header.clone(),
         }),
     }
-}
-
-/// What is read only when somebody looks at the metrics. The store is weak: it holds the metrics, which would hold it.
-fn gauges(
-    metrics: &Metrics,
-    grpc: &grpc::Serving,
-    embedded: Weak<dyn Store>,
-    deny_cache: Option<Arc<DenyCache>>,
-) -> Result<(), prometheus::Error> {
-    let build = [("version", screen::VERSION), ("commit", screen::COMMIT)];
-    metrics.gauge("weir_build_info", "Always 1; which build this is.", &build, || 1)?;
-    for (core, load) in grpc.loads.iter().enumerate() {
-        let help = "gRPC connections that are open, by runtime.";
-        let load = load.clone();
-        metrics
-            .gauge("weir_connections", help, &[("runtime", &core.to_string())], move || load.connections() as u64)?;
-    }
-    let held = grpc.held.clone();
-    let help = "Bytes of requests and responses that weir holds for gRPC callers, as accounted.";
-    metrics.gauge("weir_grpc_held_bytes", help, &[], move || held.bytes())?;
-    let held = grpc.held.clone();
-    let help = "gRPC requests refused because too much was held for callers.";
-    metrics.counter("weir_grpc_refused_total", help, move || held.refused())?;
-    let held = grpc.held.clone();
-    let help = "gRPC connections that weir closed for what their peers sent, or did not send or take in time.";
-    metrics.counter("weir_grpc_closed_total", help, move || held.closed())?;
-    let keys = move || embedded.upgrade().and_then(|store| store.keys());
-    if keys().is_some() {
-        let help = "States in the memory store, which with redis is that of on_error local; those that expired and were \
-                    not dropped yet included.";
-        metrics.gauge("weir_keys", help, &[], move || keys().unwrap_or_default())?;
-    }
-    if let Some(hits) = deny_cache {
-        let kept = hits.clone();
-        let help = "Requests that were denied without asking a store.";
-        metrics.counter("weir_deny_cache_hits_total", help, move || hits.hits())?;
-        let help = "Keys whose denial is known, those that have ended and were not dropped yet included.";
-        metrics.gauge("weir_deny_cache_entries", help, &[], move || kept.len() as u64)?;
-    }
-    Ok(())
 }
 
 /// Says that weir leaves, waits until that is known, and then finishes what is on its way: gRPC, then HTTP. Being told

@@ -13,9 +13,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 pub use crate::engine::metadata;
+use crate::engine::observer::AnsweredBy;
 pub use crate::engine::observer::{Charged, DecisionResult, Observer, Tally};
 pub use crate::engine::policy::Domain;
 use crate::engine::weight::{TOO_HEAVY, WEIGHT_MAX};
@@ -28,7 +30,7 @@ pub use crate::store::{Failure, StoreError};
 
 use self::apart::Resolved;
 use self::calendar::Calendar;
-use self::deny_cache::DenyCache;
+use self::deny_cache::{DenyCache, Known};
 use self::plan::{Decided, Plan, Planned};
 
 /// The most time that a store gets for one decision, where nobody says.
@@ -129,7 +131,13 @@ impl Told {
 pub struct Policies {
     current: ArcSwap<InForce>,
     observer: Arc<dyn Observer>,
+    /// Sets that were replaced and that requests on their way may still use.
+    retired: Mutex<Vec<Arc<InForce>>>,
 }
+
+/// The most replaced sets that wait to be freed by [`Policies::free_unused`]. Past it the last request that uses the oldest
+/// one frees it.
+const RETIRED_MAX: usize = 16;
 
 struct InForce {
     policies: Arc<PolicySet>,
@@ -143,19 +151,40 @@ impl Policies {
     #[must_use]
     pub fn new(policies: PolicySet, observer: Arc<dyn Observer>) -> Self {
         let current = ArcSwap::from_pointee(InForce::of(policies, &*observer));
-        Self { current, observer }
+        Self { current, observer, retired: Mutex::default() }
     }
 
     /// Has no policies yet: until some are put in force, decisions fail with [`Undecided::NoPolicies`].
     #[must_use]
     pub fn none_yet(observer: Arc<dyn Observer>) -> Self {
         let none = InForce { is_loaded: false, ..InForce::of(PolicySet::default(), &*observer) };
-        Self { current: ArcSwap::from_pointee(none), observer }
+        Self { current: ArcSwap::from_pointee(none), observer, retired: Mutex::default() }
     }
 
-    /// Puts other policies in force. Requests on their way finish under those they began with.
+    /// Puts other policies in force. Requests on their way finish under those they began with. The time it takes grows with
+    /// the number of rules.
     pub fn replace(&self, policies: PolicySet) {
-        self.current.store(Arc::new(InForce::of(policies, &*self.observer)));
+        let old = self.current.swap(Arc::new(InForce::of(policies, &*self.observer)));
+        let mut retired = self.retired.lock();
+        let oldest = if retired.len() == RETIRED_MAX { Some(retired.remove(0)) } else { None };
+        retired.push(old);
+        drop(retired);
+        drop(oldest);
+    }
+
+    /// Frees the replaced sets that no request uses any more. A set of many rules takes milliseconds to free, so call it
+    /// now and then on a thread that decides nothing; without it they are kept.
+    pub fn free_unused(&self) {
+        // Nothing can take another share of a set that is not in force, so one that has no other user gets none.
+        let mut unused = Vec::new();
+        self.retired.lock().retain(|set| {
+            let is_used = Arc::strong_count(set) > 1;
+            if !is_used {
+                unused.push(set.clone());
+            }
+            is_used
+        });
+        drop(unused);
     }
 
     /// The policies in force now.
@@ -241,6 +270,16 @@ pub struct Limiter {
     observer: Arc<dyn Observer>,
 }
 
+/// What the cache of denials knows of a request.
+struct KnownDenials<'a> {
+    /// The charges that are known to be denied, at least one.
+    resolved: Resolved<'a>,
+    /// Their keys.
+    keys: SmallVec<[&'a str; 2]>,
+    /// No store has to be asked.
+    is_enough: bool,
+}
+
 /// One request, as far as it does not change while stores are asked.
 struct Request<'a, 'p> {
     plan: &'a Plan<'p>,
@@ -278,17 +317,22 @@ impl Limiter {
         }
         let deadline = self.deadline(started, deadline);
         let request = Request { plan: &plan, mode: self.mode(domain), started, deadline };
-        if let Some(known) = self.known_denial(&request, &charges) {
-            return Ok(self.finish(query, &in_force, &plan, Some(&known.decided()), started));
+        let finish = |decided: Decided<'_>, known: &[&str]| {
+            let decided = Decided { known, ..decided };
+            Ok(self.finish(query, &in_force, &plan, Some(&decided), started))
+        };
+        let known = self.known_denials(&request, &charges);
+        if let Some(known) = known.as_ref().filter(|known| known.is_enough) {
+            return finish(known.resolved.decided(), &known.keys);
         }
+        // A box too: seldom is a part known, and not all.
+        let known = known.map(Box::new);
+        let keys = known.as_deref().map_or(&[][..], |known| &known.keys);
         let failed = if let Some(error) = self.too_heavy(&charges) {
             Some(error)
         } else if let Some(store) = self.only_store(&plan, &charges) {
             match self.ask(store, &request, &mut charges).await {
-                Ok(decision) => {
-                    let decided = Decided::whole(&charges, &plan, &decision);
-                    return Ok(self.finish(query, &in_force, &plan, Some(&decided), started));
-                }
+                Ok(decision) => return finish(Decided::whole(&charges, &plan, &decision), keys),
                 Err(error) => Some(error),
             }
         } else {
@@ -296,8 +340,12 @@ impl Limiter {
         };
         // A box, so that a request for which one call was enough does not carry the room for this.
         match Box::pin(self.decide_apart(&request, &charges, failed)).await {
-            Ok(resolved) => Ok(self.finish(query, &in_force, &plan, Some(&resolved.decided()), started)),
-            Err(error) => Err(self.failed(error, started).into()),
+            Ok(resolved) => finish(resolved.decided(), keys),
+            // What is known denies the request though its other limits cannot be looked up.
+            Err(error) => match known.as_deref().filter(|_| request.mode == Mode::Atomic) {
+                Some(known) => finish(known.resolved.decided(), keys),
+                None => Err(self.failed(error, started).into()),
+            },
         }
     }
 
@@ -368,6 +416,7 @@ impl Limiter {
             self.observer.decided(DecisionResult::NoPolicies, started.elapsed());
             return Err(Undecided::NoPolicies);
         }
+        self.observer.unknown_domain(query.domain, query.descriptors.len());
         self.observer.decided(DecisionResult::UnknownDomain, started.elapsed());
         Ok(unmatched(query))
     }
@@ -389,9 +438,13 @@ impl Limiter {
         if decided.is_some_and(|decided| plan.is_shadowed(decided)) {
             self.observer.shadowed();
         }
-        if let Some(Decided { charges, planned, decision, .. }) = decided {
+        if let Some(Decided { charges, planned, decision, known, .. }) = decided {
+            let mode = self.mode(plan.domain);
             for ((charge, outcome), planned) in charges.iter().zip(&decision.outcomes).zip(*planned) {
-                in_force.tally.charged(plan.charged(planned), self.mode(plan.domain), charge, outcome);
+                let entries = &query.descriptors[usize::from(charge.group)].entries;
+                let by = if known.contains(&charge.key) { AnsweredBy::Cache } else { AnsweredBy::Store };
+                let limit = plan.charged(planned);
+                in_force.tally.charged(&Charged { limit, entries, mode, charge, outcome, by });
             }
         }
         let answer = plan.answer(query, decided);
@@ -403,6 +456,12 @@ impl Limiter {
     /// Counts a request, which began at `started`, that cannot be decided.
     pub fn refused(&self, started: Instant) {
         self.observer.decided(DecisionResult::Invalid, started.elapsed());
+    }
+
+    /// Counts a request, which began at `started`, that cannot even be read.
+    pub fn unreadable(&self, started: Instant) {
+        self.observer.unreadable();
+        self.refused(started);
     }
 
     /// Where the state of a limit is. A list of limits stays together.
@@ -502,17 +561,23 @@ impl Limiter {
         }
     }
 
-    /// A denial that needs no store, where the cache knows one. [dn-1]
-    fn known_denial<'a>(&self, request: &Request<'_, '_>, charges: &[Charge<'a>]) -> Option<Resolved<'a>> {
-        let denials = self.options.deny_cache.as_ref()?.answers(charges, request.mode, request.started)?;
-        let mut known = Resolved::default();
-        known.decision.denied = true;
+    /// What the cache knows of these charges. [dn-1]
+    fn known_denials<'a>(&self, request: &Request<'_, '_>, charges: &[Charge<'a>]) -> Option<KnownDenials<'a>> {
+        let cache = self.options.deny_cache.as_ref()?;
+        let (denials, is_enough) = match cache.answers(charges, request.mode, request.started) {
+            Known::Nothing => return None,
+            Known::Part(denials) => (denials, false),
+            Known::Enough(denials) => (denials, true),
+        };
+        let mut resolved = Resolved::default();
+        resolved.decision.denied = true;
         for ((charge, planned), denial) in charges.iter().zip(&request.plan.planned).zip(denials) {
             if let Some(outcome) = denial {
-                known.push(charge.clone(), *planned, outcome);
+                resolved.push(charge.clone(), *planned, outcome);
             }
         }
-        Some(known)
+        let keys = resolved.charges.iter().map(|charge| charge.key).collect();
+        Some(KnownDenials { resolved, keys, is_enough })
     }
 
     /// The states of a descriptor's limits, without touching them; empty where no rule matches.
@@ -629,4 +694,55 @@ fn keys_of<'p>(policies: &'p PolicySet, domain: &str, entries: &[Entry<'_>]) -> 
 fn unmatched(query: &Query<'_>) -> Answer {
     let statuses = query.descriptors.iter().map(|_| Status::default()).collect();
     Answer { statuses, ..Answer::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::observer::Tally;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    /// Counts the sets that were freed.
+    #[derive(Default)]
+    struct Freed(Arc<AtomicUsize>);
+
+    struct OfSet(Arc<AtomicUsize>);
+
+    impl Observer for Freed {
+        fn loaded(&self, _: &PolicySet) -> Arc<dyn Tally> {
+            Arc::new(OfSet(self.0.clone()))
+        }
+    }
+
+    impl Tally for OfSet {}
+
+    impl Drop for OfSet {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+
+    #[test]
+    fn the_last_request_that_uses_a_replaced_set_does_not_free_it() {
+        let freed = Arc::new(AtomicUsize::new(0));
+        let policies = Policies::new(PolicySet::default(), Arc::new(Freed(freed.clone())));
+        let request = policies.current.load_full();
+        policies.replace(PolicySet::default());
+        policies.free_unused();
+        assert_eq!(freed.load(SeqCst), 0, "a request uses it");
+        drop(request);
+        assert_eq!(freed.load(SeqCst), 0, "the request freed it");
+        policies.free_unused();
+        assert_eq!(freed.load(SeqCst), 1);
+    }
+
+    #[test]
+    fn the_sets_that_wait_to_be_freed_are_bounded() {
+        let freed = Arc::new(AtomicUsize::new(0));
+        let policies = Policies::new(PolicySet::default(), Arc::new(Freed(freed.clone())));
+        for _ in 0..RETIRED_MAX + 3 {
+            policies.replace(PolicySet::default());
+        }
+        assert_eq!((policies.retired.lock().len(), freed.load(SeqCst)), (RETIRED_MAX, 3));
+    }
 }

@@ -244,7 +244,7 @@ fn looks_refunds_and_forces_are_never_denied() {
     for take in [Take::Look, Take::Give(5), Take::Force(5)] {
         let charge = scene.charge(KEY, &limit, take, Role::Enforced);
         assert_eq!(scene.cache.denies(&charge, scene.now()), None);
-        assert_eq!(scene.cache.answers(&[charge], Mode::Atomic, scene.now()), None);
+        assert_eq!(scene.cache.answers(&[charge], Mode::Atomic, scene.now()).enough(), None);
     }
     assert_eq!(scene.cache.hits(), 0);
 }
@@ -311,7 +311,7 @@ fn an_atomic_decision_is_denied_by_any_of_its_charges_and_an_independent_one_by_
     scene.use_up(&limit);
     let full = scene.charge(KEY, &limit, Take::Take(1), Role::Enforced);
     let free = scene.charge("w1:{shop|user=bob}", &limit, Take::Take(1), Role::Enforced);
-    let answers = |charges: &[Charge<'_>], mode| scene.cache.answers(charges, mode, scene.now());
+    let answers = |charges: &[Charge<'_>], mode| scene.cache.answers(charges, mode, scene.now()).enough();
 
     let denials = answers(&[free.clone(), full.clone()], Mode::Atomic).unwrap();
     assert_eq!(denials.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true]);

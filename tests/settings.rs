@@ -59,9 +59,6 @@ fn the_defaults_are_those_of_the_design() {
             max_connection_age_grace: 10s,
             metrics: None,
         },
-        metrics: Metrics {
-            path: "/metrics",
-        },
         admin_endpoints: Weir,
         health: Health {
             redis: false,
@@ -114,7 +111,7 @@ fn the_defaults_are_those_of_the_design() {
         on_error: Error,
         shadow_mode: false,
         quota_mode: false,
-        near_limit_percent: 80,
+        near_limit_ratio: 0.8,
         response: Response {
             dynamic_metadata: false,
             delay_header: false,
@@ -130,6 +127,7 @@ fn the_defaults_are_those_of_the_design() {
         deny_cache: DenyCache {
             max_age: 1s,
             max_keys: 65536,
+            until_window_end: false,
         },
         redis: Redis {
             server: RedisServer {
@@ -173,6 +171,23 @@ fn the_defaults_are_those_of_the_design() {
         log: Log {
             level: "info",
             format: Text,
+            file: None,
+        },
+        metrics: Metrics {
+            path: "/metrics",
+            weir_names: true,
+            ratelimit_names: false,
+            mapper: None,
+            response_time_milliseconds: false,
+            dynamic_series: 10000,
+        },
+        statsd: Statsd {
+            address: None,
+            is_udp: false,
+            is_dogstatsd: false,
+            interval: 10s,
+            tags: [],
+            mogrifiers: [],
         },
         limits: Limits {
             descriptors: 64,
@@ -290,8 +305,15 @@ fn example(name: &str) -> &'static str {
         "charging" => "independent",
         "on_error" => "local",
         "redis.breaker.window" | "redis.breaker.probe" => "70ms",
+        "metrics.weir_names" => "off",
         "response.limit_header" | "response.remaining_header" | "response.reset_header" => "X-Limit",
         "redis.url" | "redis.per_second.url" => "redis+unix:///run/redis.sock?db=2",
+        "near_limit_ratio" => "0.75",
+        "statsd.address" => "stats.internal:8125",
+        "statsd.protocol" => "udp",
+        "statsd.format" => "dogstatsd",
+        "statsd.tags" => "zone:a",
+        "statsd.mogrifiers" => r#"[{"pattern": "a", "name": "b"}]"#,
         "redis.topology" | "redis.per_second.topology" => "cluster",
         "redis.key_prefix" => "eu:",
         "redis.tls.server_name" => "cache.internal",
@@ -354,7 +376,7 @@ fn every_bound_holds_at_and_past_its_edge() {
         ("listen.max_connection_age", "365d", "365d1ms"),
         ("listen.max_connection_age_grace", "1ms", "999us"),
         ("limits.hits", "4294967295", "4294967296"),
-        ("near_limit_percent", "100", "101"),
+        ("near_limit_ratio", "1.0", "1.1"),
         ("runtime.cores", "0", "257"),
         ("redis.timeout", "1ms", "999us"),
         ("redis.timeout", "1m", "1m1us"),
@@ -368,6 +390,12 @@ fn every_bound_holds_at_and_past_its_edge() {
         ("deny_cache.max_age", "0s", "1m1us"),
         ("deny_cache.max_keys", "10000000", "10000001"),
         ("deny_cache.max_keys", "1", "0"),
+        ("metrics.dynamic_series", "0", "1000001"),
+        ("statsd.interval", "5ms", "4ms"),
+        ("statsd.address", "localhost:8125", "localhost"),
+        ("statsd.address", "[::1]:1", "::1:1"),
+        ("statsd.address", "10.0.0.1:65535", "10.0.0.1:0"),
+        ("statsd.tags", "a:b,c:d", "a:b,c"),
         ("redis.breaker.error_percent", "0", "-1"),
         ("redis.breaker.error_percent", "100", "101"),
         ("redis.breaker.calls", "1", "0"),
@@ -439,7 +467,7 @@ fn what_a_file_of_settings_cannot_be() {
     insta::assert_snapshot!(problems_of("store: [memory, redis]\nx: [[1], {a: b}]\nlog: [a]"), @r#"
     weir.yaml:1:1: store: a list, where one value is expected
     weir.yaml:2:1: x: no such setting
-    weir.yaml:3:1: log: a group of settings, not one: log.level, log.format
+    weir.yaml:3:1: log: a group of settings, not one: log.level, log.format, log.file
     "#);
     insta::assert_snapshot!(problems_of("store:\nlog:\nredis: {url: ~, colour: }"), @r#"
     weir.yaml:1:1: store: has no value: give one, or leave the name out

@@ -16,6 +16,7 @@ use crate::store::redis::pipeline::Load;
 use crate::store::redis::refusal::{self, Blame, REFUSALS, Refusal};
 use crate::store::redis::{DialError, FileError, KINDS, Observer};
 use crate::telemetry::metrics::{Metrics, RedisMetrics};
+use crate::telemetry::statistics::Kind;
 
 /// How often, at most, one kind of trouble is logged; how often it happened stands in the line.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
@@ -28,9 +29,32 @@ pub(super) struct RedisHealth {
     /// When each kind of trouble was logged last, and how often it happened since. As many as there are kinds.
     complaints: Mutex<BTreeMap<&'static str, Complaint>>,
     batches: Mutex<Vec<Arc<Batches>>>,
-    loads: Mutex<Vec<Load>>,
+    loads: Mutex<Vec<(Pool, Load)>>,
+    /// How many connections were made, for each [`Pool`].
+    connected: [AtomicU64; Pool::ALL.len()],
     /// How many runtimes have a pipeline to an address.
     servers: Mutex<BTreeMap<Box<str>, usize>>,
+}
+
+/// Which of the Redis a connection goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pool {
+    /// The one for all limits, or all but those per second.
+    First,
+    /// The one for limits per second.
+    PerSecond,
+}
+
+impl Pool {
+    const ALL: [Self; 2] = [Self::First, Self::PerSecond];
+
+    /// Its name among the statistics of envoyproxy/ratelimit.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::First => "redis_pool",
+            Self::PerSecond => "redis_per_second_pool",
+        }
+    }
 }
 
 /// An address whose circuit is not closed on every runtime.
@@ -74,15 +98,17 @@ impl RedisHealth {
             complaints: Mutex::default(),
             batches: Mutex::default(),
             loads: Mutex::default(),
+            connected: Default::default(),
             servers: Mutex::default(),
         });
         let of = health.clone();
         metrics.gauge("weir_redis_connections", "Connections to Redis that are open.", &[], move || {
-            of.sum(Load::connections)
+            of.sum(&Pool::ALL, Load::connections)
         })?;
         let of = health.clone();
-        metrics
-            .gauge("weir_redis_queue", "Calls that wait to be sent to Redis.", &[], move || of.sum(Load::waiting))?;
+        metrics.gauge("weir_redis_queue", "Calls that wait to be sent to Redis.", &[], move || {
+            of.sum(&Pool::ALL, Load::waiting)
+        })?;
         let of = health.clone();
         metrics.counter("weir_redis_batches_total", "Pipelines of calls that Redis answered.", move || {
             of.batches.lock().iter().map(|tally| tally.batches.load(Relaxed)).sum()
@@ -94,11 +120,27 @@ impl RedisHealth {
         Ok(health)
     }
 
+    /// Adds the statistics that envoyproxy/ratelimit has of connections to one Redis.
+    pub(super) fn add_statistics(self: &Arc<Self>, metrics: &Metrics, pool: Pool) {
+        let add = |name: &str, kind: Kind, read: fn(&Self, Pool) -> u64| {
+            let of = self.clone();
+            metrics.statistics().add(&format!("ratelimit.{}.{name}", pool.name()), kind, move || read(&of, pool));
+        };
+        let active: fn(&Self, Pool) -> u64 = |health, pool| health.sum(&[pool], Load::connections);
+        let total: fn(&Self, Pool) -> u64 = |health, pool| health.connected[pool as usize].load(Relaxed);
+        add("cx_active", Kind::Gauge, active);
+        add("cx_total", Kind::Counter, total);
+        add("cx_local_close", Kind::Counter, |health, pool| {
+            let active = health.sum(&[pool], Load::connections);
+            health.connected[pool as usize].load(Relaxed).saturating_sub(active)
+        });
+    }
+
     /// Who listens to one runtime's calls to one Redis; a cluster's own redirections are no news.
-    pub(super) fn listener(self: &Arc<Self>, is_cluster: bool) -> Arc<dyn Observer> {
+    pub(super) fn listener(self: &Arc<Self>, pool: Pool, is_cluster: bool) -> Arc<dyn Observer> {
         let batches = Arc::new(Batches::default());
         self.batches.lock().push(batches.clone());
-        Arc::new(Listener { health: self.clone(), batches, is_cluster })
+        Arc::new(Listener { health: self.clone(), batches, pool, is_cluster })
     }
 
     /// The worst circuit of all runtimes and servers.
@@ -108,8 +150,10 @@ impl RedisHealth {
         worst.max().unwrap_or_default()
     }
 
-    fn sum(&self, number: impl Fn(&Load) -> Option<usize>) -> u64 {
-        self.loads.lock().iter().filter_map(number).map(|number| number as u64).sum()
+    fn sum(&self, pools: &[Pool], number: impl Fn(&Load) -> Option<usize>) -> u64 {
+        let loads = self.loads.lock();
+        let of_pools = loads.iter().filter(|(pool, _)| pools.contains(pool));
+        of_pools.filter_map(|(_, load)| number(load)).map(|number| number as u64).sum()
     }
 
     /// One more runtime has a pipeline to this address.
@@ -192,6 +236,7 @@ impl RedisHealth {
 struct Listener {
     health: Arc<RedisHealth>,
     batches: Arc<Batches>,
+    pool: Pool,
     is_cluster: bool,
 }
 
@@ -200,8 +245,12 @@ impl Observer for Listener {
         self.health.server_started(address);
         let mut loads = self.health.loads.lock();
         // Nodes of a cluster come and go.
-        loads.retain(|load| load.connections().is_some());
-        loads.push(load);
+        loads.retain(|(_, load)| load.connections().is_some());
+        loads.push((self.pool, load));
+    }
+
+    fn connected(&self) {
+        self.health.connected[self.pool as usize].fetch_add(1, Relaxed);
     }
 
     fn ended(&self, address: &str) {
@@ -281,9 +330,10 @@ impl Observer for Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::metrics::Options;
 
     fn health() -> (Arc<Metrics>, Arc<RedisHealth>) {
-        let metrics = Arc::new(Metrics::new(80).unwrap());
+        let metrics = Arc::new(Metrics::new(Options::default()).unwrap());
         let health = RedisHealth::new(&metrics).unwrap();
         (metrics, health)
     }
@@ -291,7 +341,7 @@ mod tests {
     #[test]
     fn the_worst_circuit_of_all_runtimes_is_told() {
         let (metrics, health) = health();
-        let (one, other) = (health.listener(false), health.listener(false));
+        let (one, other) = (health.listener(Pool::First, false), health.listener(Pool::First, false));
         let check = |worst: Circuit, open: u32, opened: u32| {
             assert_eq!(health.circuit(), worst);
             let text = metrics.text().unwrap();
@@ -325,7 +375,7 @@ mod tests {
     #[test]
     fn a_server_is_shown_until_the_last_runtime_lets_go() {
         let (metrics, health) = health();
-        let (one, other) = (health.listener(true), health.listener(true));
+        let (one, other) = (health.listener(Pool::First, true), health.listener(Pool::First, true));
         let shown = || {
             let text = metrics.text().unwrap();
             let names = ["weir_redis_circuit_open", "weir_redis_circuit_opened_total"];
@@ -356,7 +406,7 @@ mod tests {
     #[test]
     fn batches_of_all_runtimes_add_up() {
         let (metrics, health) = health();
-        let (one, other) = (health.listener(false), health.listener(true));
+        let (one, other) = (health.listener(Pool::First, false), health.listener(Pool::First, true));
         one.batch_answered(3, Duration::ZERO);
         one.batch_answered(1, Duration::ZERO);
         other.batch_answered(5, Duration::ZERO);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::AppError;
 use super::redis::{self, Place};
-use super::redis_health::RedisHealth;
+use super::redis_health::{Pool, RedisHealth};
 use crate::config::settings::{self, Settings, StoreKind};
 use crate::limiter::deny_cache::DenyCache;
 use crate::store::memory::Memory;
@@ -58,6 +58,10 @@ impl Stores {
             StoreKind::Redis => {
                 let (first, per_second) = redis::places(&settings.redis)?;
                 let health = RedisHealth::new(metrics)?;
+                health.add_statistics(metrics, Pool::First);
+                if per_second.is_some() {
+                    health.add_statistics(metrics, Pool::PerSecond);
+                }
                 let settings = settings.redis.clone();
                 Ok(Self::Redis(Box::new(Servers { settings, first, per_second, health, turns: Turns::default() })))
             }
@@ -69,8 +73,8 @@ impl Stores {
         match self {
             Self::Shared(store) => Opened { first: store.clone(), per_second: None },
             Self::Redis(servers) => Opened {
-                first: servers.open(&servers.first),
-                per_second: servers.per_second.as_ref().map(|place| servers.open(place)),
+                first: servers.open(&servers.first, Pool::First),
+                per_second: servers.per_second.as_ref().map(|place| servers.open(place, Pool::PerSecond)),
             },
         }
     }
@@ -94,7 +98,13 @@ impl Opened {
     /// What keeps denials at hand, where asking the store takes a wait.
     pub(super) fn deny_cache(&self, settings: &Settings) -> Option<Arc<DenyCache>> {
         let settings = &settings.deny_cache;
-        if self.first.is_immediate() || settings.max_age.is_zero() {
+        if self.first.is_immediate() {
+            return None;
+        }
+        if settings.until_window_end {
+            return Some(Arc::new(DenyCache::until_window_end(settings.max_keys)));
+        }
+        if settings.max_age.is_zero() {
             return None;
         }
         Some(Arc::new(DenyCache::new(settings.max_age, settings.max_keys)))
@@ -106,9 +116,9 @@ fn memory(settings: &Settings, metrics: &Arc<Metrics>) -> Arc<dyn Store> {
 }
 
 impl Servers {
-    fn open(&self, place: &Place) -> Arc<dyn Store> {
+    fn open(&self, place: &Place, pool: Pool) -> Arc<dyn Store> {
         let prefix = &self.settings.key_prefix;
-        let listener = self.health.listener(matches!(place, Place::Cluster(_)));
+        let listener = self.health.listener(pool, matches!(place, Place::Cluster(_)));
         let options = redis::options(&self.settings, place, &self.turns, listener);
         Arc::new(match place {
             Place::Node(_) => Redis::start(options, prefix),

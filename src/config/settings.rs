@@ -11,6 +11,7 @@ mod layer;
 mod listen;
 mod redis;
 mod row;
+mod statsd;
 mod table;
 mod value;
 mod xds;
@@ -22,12 +23,14 @@ use std::time::Duration;
 
 use config::Config;
 
+use crate::engine::arith::Fraction;
 use crate::engine::{Mode, OnError};
 
 pub use layer::{FILE_BYTES_MAX, Layer};
 pub use listen::{CLIENT_NAMES_MAX, Endpoint, Listen, ListenTls, SOCKET_PATH_BYTES_MAX};
 pub use redis::{RedisServer, RedisTls, Sentinel, Topology};
 pub use row::{ENV_PREFIX, Kind, Preset, Setting};
+pub use statsd::{Mogrifier, Statsd};
 pub use table::{
     HOST_NAMES_MAX, KEY_PREFIX_BYTES_MAX, NAME_BYTES_MAX, SETTINGS, URL_PATH_BYTES_MAX, VALUE_BYTES_MAX, listing,
     nearest,
@@ -45,8 +48,6 @@ const GRPC_REQUEST_EXTRA_BYTES: usize = 4 * 1_024;
 pub struct Settings {
     /// Where weir listens.
     pub listen: Listen,
-    /// How metrics are served.
-    pub metrics: Metrics,
     /// What the admin listener serves.
     pub admin_endpoints: Endpoints,
     /// What the health of weir depends on.
@@ -67,8 +68,8 @@ pub struct Settings {
     pub shadow_mode: bool,
     /// Every limit that denies is a quota: a request is denied when all of its limits are over.
     pub quota_mode: bool,
-    /// The part of a limit above which hits count as near it, in percent.
-    pub near_limit_percent: u32,
+    /// The part of a limit above which hits count as near it.
+    pub near_limit_ratio: Fraction,
     /// What responses have beyond the statuses.
     pub response: Response,
     /// The memory store.
@@ -83,15 +84,12 @@ pub struct Settings {
     pub shutdown: Shutdown,
     /// What is logged, and how.
     pub log: Log,
+    /// What is counted under which names.
+    pub metrics: Metrics,
+    /// Where statistics are sent.
+    pub statsd: Statsd,
     /// Bounds on what a caller may send.
     pub limits: Limits,
-}
-
-/// How metrics are served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Metrics {
-    /// Their path at their own listener.
-    pub path: String,
 }
 
 /// The values of `admin.endpoints`.
@@ -208,6 +206,19 @@ pub struct DenyCache {
     pub max_age: Duration,
     /// How many keys have a denial kept at once.
     pub max_keys: usize,
+    /// Whether a denial may be repeated until the window of its limit ends, whatever `max_age` is.
+    pub until_window_end: bool,
+}
+
+impl DenyCache {
+    /// What one key takes with its text, in bytes: an estimate for a text of 100 bytes.
+    pub const KEY_BYTES: u64 = 256;
+
+    /// How many keys a cache of this size holds, which is a value of `deny_cache.max_keys`.
+    #[must_use]
+    pub fn keys_in(bytes: u64) -> u64 {
+        (bytes / Self::KEY_BYTES).clamp(1, 10_000_000)
+    }
 }
 
 /// The Redis store.
@@ -286,6 +297,8 @@ pub struct Log {
     pub level: String,
     /// Text or JSON.
     pub format: LogFormat,
+    /// Where it goes; none for standard error.
+    pub file: Option<PathBuf>,
 }
 
 /// The values of `log.format`.
@@ -295,6 +308,23 @@ pub enum LogFormat {
     Text,
     /// One object a line.
     Json,
+}
+
+/// How metrics are served, and what is counted under which names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metrics {
+    /// Their path at their own listener.
+    pub path: String,
+    /// Whether weir's own metrics are shown.
+    pub weir_names: bool,
+    /// Whether those of envoyproxy/ratelimit are.
+    pub ratelimit_names: bool,
+    /// A mapping file for them, in place of the built-in mappings.
+    pub mapper: Option<PathBuf>,
+    /// Whether the built-in mappings leave response times in milliseconds.
+    pub response_time_milliseconds: bool,
+    /// How many names can hold values of requests.
+    pub dynamic_series: usize,
 }
 
 /// Bounds on what a caller may send, each the largest that is accepted.
@@ -370,7 +400,6 @@ impl Settings {
     fn read(from: &Merged) -> Result<Self, Problem> {
         Ok(Self {
             listen: Listen::read(from)?,
-            metrics: Metrics { path: from.value("metrics.path", |text| Ok(text.to_owned()))? },
             admin_endpoints: from.value("admin.endpoints", |text| match text {
                 "weir" => Ok(Endpoints::Weir),
                 "ratelimit" => Ok(Endpoints::Ratelimit),
@@ -415,7 +444,7 @@ impl Settings {
                 .value("on_error", |text| OnError::named(text).ok_or_else(|| "no such way to go on".to_owned()))?,
             shadow_mode: from.value("shadow_mode", value::switch)?,
             quota_mode: from.value("quota_mode", value::switch)?,
-            near_limit_percent: from.value("near_limit_percent", value::integer)?,
+            near_limit_ratio: from.value("near_limit_ratio", str::parse)?,
             response: Response {
                 dynamic_metadata: from.value("response.dynamic_metadata", value::switch)?,
                 delay_header: from.value("response.delay_header", value::switch)?,
@@ -429,6 +458,7 @@ impl Settings {
             deny_cache: DenyCache {
                 max_age: from.value("deny_cache.max_age", duration)?,
                 max_keys: from.value("deny_cache.max_keys", value::integer)?,
+                until_window_end: from.value("deny_cache.until_window_end", value::switch)?,
             },
             redis: Redis {
                 server: RedisServer::read(from)?,
@@ -462,7 +492,17 @@ impl Settings {
                     "json" => Ok(LogFormat::Json),
                     _ => Err("no such format".to_owned()),
                 })?,
+                file: from.optional("log.file")?.map(PathBuf::from),
             },
+            metrics: Metrics {
+                path: from.value("metrics.path", |text| Ok(text.to_owned()))?,
+                weir_names: from.value("metrics.weir_names", value::switch)?,
+                ratelimit_names: from.value("metrics.ratelimit_names", value::switch)?,
+                mapper: from.optional("metrics.mapper")?.map(PathBuf::from),
+                response_time_milliseconds: from.value("metrics.response_time_milliseconds", value::switch)?,
+                dynamic_series: from.value("metrics.dynamic_series", value::integer)?,
+            },
+            statsd: Statsd::read(from)?,
             limits: Limits {
                 descriptors: from.value("limits.descriptors", value::integer)?,
                 entries: from.value("limits.entries", value::integer)?,

@@ -21,3 +21,102 @@ pub fn mul_div(a: u64, b: u64, c: u64) -> (u64, u64) {
     let quotient = u64::try_from(product / c).unwrap_or(u64::MAX);
     (quotient, (product % c) as u64)
 }
+
+/// An exact fraction from 0 to 1.
+///
+/// ```
+/// use weir::engine::arith::Fraction;
+///
+/// let ratio: Fraction = "0.8".parse().unwrap();
+/// assert_eq!(ratio.of(7), 5);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Fraction {
+    /// In units of 1 / [`Fraction::UNITS`].
+    units: u32,
+}
+
+impl Fraction {
+    /// How many digits may stand after the decimal point.
+    pub const DECIMALS_MAX: usize = 9;
+    /// 10 to the power of the decimals.
+    const UNITS: u32 = 1_000_000_000;
+
+    /// So many percent, at most 100.
+    #[must_use]
+    pub const fn percent(percent: u32) -> Self {
+        let percent = if percent > 100 { 100 } else { percent };
+        Self { units: Self::UNITS / 100 * percent }
+    }
+
+    /// The part of a whole number, rounded down.
+    #[must_use]
+    pub fn of(self, whole: u32) -> u64 {
+        u64::from(whole) * u64::from(self.units) / u64::from(Self::UNITS)
+    }
+}
+
+/// As decimal text, without zeros at the end.
+impl std::fmt::Debug for Fraction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (whole, decimals) = (self.units / Self::UNITS, self.units % Self::UNITS);
+        let decimals = format!("{decimals:0width$}", width = Self::DECIMALS_MAX);
+        match decimals.trim_end_matches('0') {
+            "" => write!(f, "{whole}"),
+            decimals => write!(f, "{whole}.{decimals}"),
+        }
+    }
+}
+
+/// Reads decimal text from 0 to 1: `0.8`, `1`, `0.125`.
+impl std::str::FromStr for Fraction {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const NO_FRACTION: &str = "not a decimal number from 0 to 1, such as 0.8";
+        let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
+        let digits_only = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        if text.trim_matches('.').is_empty() || !digits_only(whole) || !digits_only(decimals) {
+            return Err(NO_FRACTION.to_owned());
+        }
+        if decimals.len() > Self::DECIMALS_MAX {
+            return Err(format!("more than {} decimals", Self::DECIMALS_MAX));
+        }
+        let decimals: u32 =
+            format!("{decimals:0<width$}", width = Self::DECIMALS_MAX).parse().map_err(|_| NO_FRACTION)?;
+        let whole = whole.trim_start_matches('0');
+        let units = match whole {
+            "" => decimals,
+            "1" if decimals == 0 => Self::UNITS,
+            _ => return Err("must be from 0 to 1".to_owned()),
+        };
+        Ok(Self { units })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fractions_are_read_exactly() {
+        let part = |text: &str, whole: u32| text.parse::<Fraction>().map(|fraction| fraction.of(whole));
+        assert_eq!(part("0.8", 10), Ok(8));
+        assert_eq!(part(".8", 10), Ok(8));
+        assert_eq!(part("0.7", 10), Ok(7));
+        assert_eq!(part("0.5", 7), Ok(3));
+        assert_eq!(part("1", u32::MAX), Ok(u64::from(u32::MAX)));
+        assert_eq!(part("1.000", 3), Ok(3));
+        assert_eq!(part("0", 10), Ok(0));
+        assert_eq!("0.8".parse(), Ok(Fraction::percent(80)));
+        assert_eq!(part("0.333333333", 3), Ok(0));
+        assert_eq!(part("00.999999999", 1_000_000_000), Ok(999_999_999));
+        for bad in ["", ".", "-0.1", "+0.1", "0,8", "80%", "1e-1", "0.8.1", " 0.8", "NaN"] {
+            assert!(part(bad, 10).unwrap_err().starts_with("not a decimal number"), "{bad}");
+        }
+        for above in ["1.1", "2", "10", "1.000000001"] {
+            assert_eq!(part(above, 10), Err("must be from 0 to 1".to_owned()), "{above}");
+        }
+        assert_eq!(part("0.1234567891", 10), Err("more than 9 decimals".to_owned()));
+    }
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::decision::Outcome;
 use super::policy::{OnError, PolicySet, Rule};
-use super::{Charge, Hits, Mode};
+use super::{Charge, Entry, Hits, Mode};
 
 /// Hears what happens. Every method but `loaded` is called on the request path: it must neither block nor allocate.
 pub trait Observer: Send + Sync {
@@ -15,6 +15,16 @@ pub trait Observer: Send + Sync {
     /// A decision was made, or could not be, after so long.
     fn decided(&self, result: DecisionResult, took: Duration) {
         let _ = (result, took);
+    }
+
+    /// A request could not be read, so that nothing is known of what it asks. It is also told as a decision that is
+    /// [`DecisionResult::Invalid`].
+    fn unreadable(&self) {}
+
+    /// A request named a domain that no policy has, with so many descriptors. It is also told as a decision that is
+    /// [`DecisionResult::UnknownDomain`].
+    fn unknown_domain(&self, domain: &str, descriptors: usize) {
+        let _ = (domain, descriptors);
     }
 
     /// A store answered from elsewhere, or failed to, after so long; no time where it was not even asked. `error` names the
@@ -45,15 +55,32 @@ pub trait Observer: Send + Sync {
 
 /// Counts what happens to the rules of one policy set, so that an answer is never counted to another load's rules.
 pub trait Tally: Send + Sync {
-    /// A limit was charged: the `limit`-th of `rule`, or one that came with a request for `domain`.
-    fn charged(&self, limit: Charged<'_>, mode: Mode, charge: &Charge<'_>, outcome: &Outcome) {
-        let _ = (limit, mode, charge, outcome);
+    /// A limit was charged, or denied without being asked.
+    fn charged(&self, charged: &Charged<'_>) {
+        let _ = charged;
     }
+}
+
+/// One limit's part of a decision, for counting.
+#[derive(Clone, Copy, Debug)]
+pub struct Charged<'a> {
+    /// Whose limit it is.
+    pub limit: LimitOf<'a>,
+    /// The descriptor that met it, as the request has it.
+    pub entries: &'a [Entry<'a>],
+    /// How the request is charged.
+    pub mode: Mode,
+    /// What was asked.
+    pub charge: &'a Charge<'a>,
+    /// What came of it.
+    pub outcome: &'a Outcome,
+    /// Who gave the answer.
+    pub by: AnsweredBy,
 }
 
 /// Whose limit was charged.
 #[derive(Clone, Copy, Debug)]
-pub enum Charged<'a> {
+pub enum LimitOf<'a> {
     /// A rule's, by its position in the rule.
     Rule(&'a Rule, usize),
     /// One that came with the request.
@@ -61,6 +88,15 @@ pub enum Charged<'a> {
         /// The domain of the request, which is one of the policies'.
         domain: &'a str,
     },
+}
+
+/// Who decided about a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnsweredBy {
+    /// A store.
+    Store,
+    /// The cache of denials, which had a denial of this limit.
+    Cache,
 }
 
 /// How a decision ended, for counting.

@@ -167,7 +167,7 @@ impl RateLimits {
 
     /// A request that could not be read counts too.
     fn read<M>(&self, read: Result<M, Status>, started: Instant) -> Result<M, Status> {
-        read.inspect_err(|_| self.limiter.refused(started))
+        read.inspect_err(|_| self.limiter.unreadable(started))
     }
 
     fn query<'a>(&self, request: &'a RateLimitRequest, started: Instant) -> Result<Query<'a>, Status> {

@@ -60,7 +60,7 @@ impl Drop for Incomplete<'_> {
 /// With the answer, where it is too large, does not end in time, or finds no room.
 async fn read<'a>(site: &'a Site, body: Body) -> Result<Incomplete<'a>, Response> {
     let too_large = || {
-        site.limiter.refused(Instant::now());
+        site.limiter.unreadable(Instant::now());
         refusal(StatusCode::PAYLOAD_TOO_LARGE, &format!("body: more than {} bytes", site.request_bytes))
     };
     if body.size_hint().lower() > site.request_bytes as u64 {
@@ -139,7 +139,7 @@ async fn decide(
     let wants_detail = match wants_detail(asked) {
         Ok(detail) => detail,
         Err(reason) => {
-            site.limiter.refused(Instant::now());
+            site.limiter.unreadable(Instant::now());
             return refusal(StatusCode::BAD_REQUEST, &reason);
         }
     };
@@ -154,7 +154,10 @@ async fn decide(
     };
     let request: RateLimitRequest = match json::parse_request(&body.bytes) {
         Ok(request) => request,
-        Err(error) => return refused(&error),
+        Err(error) => {
+            site.limiter.unreadable(started);
+            return refusal(StatusCode::BAD_REQUEST, &error.to_string());
+        }
     };
     let query = match convert::query(&request, &site.bounds) {
         Ok(query) => query,

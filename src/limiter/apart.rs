@@ -57,7 +57,7 @@ impl<'a> Resolved<'a> {
 
     pub(super) fn decided(&self) -> Decided<'_> {
         let Self { charges, planned, decision, denied_groups } = self;
-        Decided { charges, planned, decision, denied_groups: *denied_groups }
+        Decided { charges, planned, decision, denied_groups: *denied_groups, known: &[] }
     }
 }
 

@@ -25,18 +25,89 @@ const SET_KEYS_MAX: usize = 8;
 /// none for the others.
 pub type Denials = SmallVec<[Option<Outcome>; 2]>;
 
+/// What a cache knows of a decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// Nothing that helps.
+    Nothing,
+    /// Some charges are denied. The store has to be asked about the others.
+    Part(Denials),
+    /// The decision, without the store.
+    Enough(Denials),
+}
+
+impl Known {
+    /// The denials, where they are enough.
+    #[must_use]
+    pub fn enough(self) -> Option<Denials> {
+        match self {
+            Self::Enough(denials) => Some(denials),
+            Self::Nothing | Self::Part(_) => None,
+        }
+    }
+}
+
+/// How long a denial is kept, at most as long as it denies anything.
+#[derive(Clone, Copy, Debug)]
+enum Age {
+    /// So long.
+    AtMost(Duration),
+    /// Until the window of its limit ends. Then every limit of a denied request is asked for, so that each status of the
+    /// answer is complete. [dn-7]
+    Window,
+}
+
+/// Among how many counters the lookups of all threads are spread.
+const COUNTERS: usize = 16;
+
+/// Lookups, counted by one thread or a few.
+#[derive(Default)]
+struct Lookups {
+    /// Charges that were looked up.
+    all: AtomicU64,
+    /// Those that were found denied.
+    found: AtomicU64,
+}
+
+thread_local! {
+    /// Which counter this thread writes.
+    static COUNTER: usize = {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed) % COUNTERS
+    };
+}
+
+/// What happened in a cache since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Charges that were looked up; 0 where denials are not kept until their window ends.
+    pub lookups: u64,
+    /// Those of them that were found denied.
+    pub found: u64,
+    /// Denials that were dropped because they had ended.
+    pub expired: u64,
+    /// Denials that were replaced by later ones of the same key.
+    pub overwritten: u64,
+    /// Denials that were dropped to make room.
+    pub evicted: u64,
+}
+
 /// Denials of at most so many keys, each for a short while.
 pub struct DenyCache {
     sets: Box<[Mutex<Set>]>,
     set_keys_max: usize,
     /// Keyed at random as in the memory store, so that no caller can aim at a set.
     hasher: DefaultHashBuilder,
-    max_age: Duration,
+    age: Age,
     /// How many keys are kept: what a lookup reads first, and all that it reads where there are none.
     count: AtomicUsize,
     /// How many times something was forgotten.
     forgotten: AtomicU64,
     hits: OwnLine<AtomicU64>,
+    lookups: [OwnLine<Lookups>; COUNTERS],
+    expired: AtomicU64,
+    overwritten: AtomicU64,
+    evicted: AtomicU64,
 }
 
 /// Keeps what every hit writes out of the cache lines that every lookup reads.
@@ -49,40 +120,82 @@ impl DenyCache {
     /// is kept takes about 160 bytes and its text.
     #[must_use]
     pub fn new(max_age: Duration, max_keys: usize) -> Self {
+        Self::with_age(Age::AtMost(max_age), max_keys)
+    }
+
+    /// The same that keeps each denial until the window of its limit ends. [dn-7]
+    #[must_use]
+    pub fn until_window_end(max_keys: usize) -> Self {
+        Self::with_age(Age::Window, max_keys)
+    }
+
+    fn with_age(age: Age, max_keys: usize) -> Self {
         let set_keys_max = max_keys.clamp(1, SET_KEYS_MAX);
         let count = (max_keys / set_keys_max).max(1);
         Self {
             sets: (0..count).map(|_| Mutex::default()).collect(),
             set_keys_max,
             hasher: DefaultHashBuilder::default(),
-            max_age,
+            age,
             count: AtomicUsize::new(0),
             forgotten: AtomicU64::new(0),
             hits: OwnLine::default(),
+            lookups: Default::default(),
+            expired: AtomicU64::new(0),
+            overwritten: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
         }
     }
 
-    /// What a decision is told without its store: nothing where the store has to be asked. [dn-4]
+    /// What a decision is told without its store. [dn-4]
     ///
     /// `now` is any instant between the arrival of the request and its answer.
-    pub fn answers(&self, charges: &[Charge<'_>], mode: Mode, now: Instant) -> Option<Denials> {
+    pub fn answers(&self, charges: &[Charge<'_>], mode: Mode, now: Instant) -> Known {
+        match self.age {
+            Age::AtMost(_) => self.answers_alone(charges, mode, now),
+            Age::Window => self.answers_for_each(charges, now),
+        }
+    }
+
+    /// One limit that denies is enough, where the mode allows that.
+    fn answers_alone(&self, charges: &[Charge<'_>], mode: Mode, now: Instant) -> Known {
         if self.is_empty() || charges.iter().any(writes_when_denied) {
-            return None;
+            return Known::Nothing;
         }
         let mut denials = Denials::new();
         for charge in charges {
             let denial = self.denies(charge, now);
             if denial.is_none() && mode == Mode::Independent {
                 // This limit would be charged, whatever the others say.
-                return None;
+                return Known::Nothing;
             }
             denials.push(denial);
         }
         if denials.iter().all(Option::is_none) {
-            return None;
+            return Known::Nothing;
         }
         self.hits.0.fetch_add(1, Ordering::Relaxed);
-        Some(denials)
+        Known::Enough(denials)
+    }
+
+    /// Every limit has to be known. [dn-7]
+    fn answers_for_each(&self, charges: &[Charge<'_>], now: Instant) -> Known {
+        let lookups = &self.lookups[COUNTER.with(|counter| *counter)].0;
+        lookups.all.fetch_add(charges.len() as u64, Ordering::Relaxed);
+        if self.is_empty() || charges.iter().any(writes_when_denied) {
+            return Known::Nothing;
+        }
+        let denials: Denials = charges.iter().map(|charge| self.denies(charge, now)).collect();
+        let found = denials.iter().flatten().count();
+        if found == 0 {
+            return Known::Nothing;
+        }
+        lookups.found.fetch_add(found as u64, Ordering::Relaxed);
+        if found < charges.len() {
+            return Known::Part(denials);
+        }
+        self.hits.0.fetch_add(1, Ordering::Relaxed);
+        Known::Enough(denials)
     }
 
     /// What the limit of this charge says, where what is known of its state denies the charge for certain. [dn-2]
@@ -116,7 +229,11 @@ impl DenyCache {
     pub fn insert(&self, charge: &Charge<'_>, outcome: &Outcome, sent: Instant, received: Instant, generation: u64) {
         debug_assert!(sent <= received, "an answer comes after its question");
         let Some(sighting) = Sighting::of(charge, outcome, sent, received) else { return };
-        let ends_at = sent + sighting.lasts(charge.limit).min(self.max_age);
+        let max_age = match self.age {
+            Age::AtMost(max_age) => max_age,
+            Age::Window => Duration::from_micros(charge.limit.window().us()),
+        };
+        let ends_at = sent + sighting.lasts(charge.limit).min(max_age);
         if ends_at <= received {
             return;
         }
@@ -131,11 +248,13 @@ impl DenyCache {
             // Answers overtake each other; what was asked for last is the best that is known.
             if entry.sighting.sent <= sent {
                 (entry.ends_at, entry.sighting) = (ends_at, sighting);
+                self.overwritten.fetch_add(1, Ordering::Relaxed);
             }
             return;
         }
         if set.entries.len() == self.set_keys_max {
             self.evict(&mut set);
+            self.evicted.fetch_add(1, Ordering::Relaxed);
         }
         set.entries.push(Entry { key: charge.key.into(), hash, ends_at, sighting });
         self.count.fetch_add(1, Ordering::Relaxed);
@@ -164,6 +283,20 @@ impl DenyCache {
         self.hits.0.load(Ordering::Relaxed)
     }
 
+    /// What happened since the start.
+    pub fn usage(&self) -> Usage {
+        let sum = |of: fn(&Lookups) -> &AtomicU64| -> u64 {
+            self.lookups.iter().map(|lookups| of(&lookups.0).load(Ordering::Relaxed)).sum()
+        };
+        Usage {
+            lookups: sum(|lookups| &lookups.all),
+            found: sum(|lookups| &lookups.found),
+            expired: self.expired.load(Ordering::Relaxed),
+            overwritten: self.overwritten.load(Ordering::Relaxed),
+            evicted: self.evicted.load(Ordering::Relaxed),
+        }
+    }
+
     /// How many keys are kept: some may have ended, which whoever comes by next drops.
     pub fn len(&self) -> usize {
         self.count.load(Ordering::Relaxed)
@@ -190,6 +323,7 @@ impl DenyCache {
         while at < set.entries.len() {
             if set.entries[at].ends_at <= now {
                 self.remove(set, at);
+                self.expired.fetch_add(1, Ordering::Relaxed);
             } else {
                 at += 1;
             }

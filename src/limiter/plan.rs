@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{Answer, Detail, Modes, OVERRIDE_SHARE, Query, Status, Told};
-use crate::engine::observer::Charged;
+use crate::engine::observer::LimitOf;
 use crate::engine::policy::{Domain, Match};
 use crate::engine::{
     Charge, Decision, Hits, Limit, Micros, OnError, Outcome, PolicySet, Role, Take, Verdict, algorithm, key,
@@ -52,12 +52,14 @@ pub(super) struct Decided<'a> {
     pub(super) decision: &'a Decision,
     /// The descriptors that are denied because their store did not answer: a bit for each.
     pub(super) denied_groups: u64,
+    /// The keys whose denial was known before a store was asked.
+    pub(super) known: &'a [&'a str],
 }
 
 impl<'a> Decided<'a> {
     /// All of it, by one decision.
     pub(super) fn whole(charges: &'a [Charge<'a>], plan: &'a Plan<'_>, decision: &'a Decision) -> Self {
-        Self { charges, planned: &plan.planned, decision, denied_groups: 0 }
+        Self { charges, planned: &plan.planned, decision, denied_groups: 0, known: &[] }
     }
 }
 
@@ -163,10 +165,11 @@ impl<'p> Plan<'p> {
         self.planned.iter().map(charge).collect()
     }
 
-    pub(super) fn charged(&self, planned: &Planned) -> Charged<'_> {
+    /// Whose limit was charged.
+    pub(super) fn charged(&self, planned: &Planned) -> LimitOf<'_> {
         match self.met[usize::from(planned.group)].rule {
-            Some(rule) => Charged::Rule(rule, planned.limit),
-            None => Charged::Override { domain: &self.domain.name },
+            Some(rule) => LimitOf::Rule(rule, planned.limit),
+            None => LimitOf::Override { domain: &self.domain.name },
         }
     }
 

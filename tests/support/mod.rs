@@ -27,6 +27,7 @@ pub mod seen;
 pub mod sentinel;
 pub mod served;
 pub mod shop;
+pub mod statsd;
 pub mod stores;
 pub mod vectors;
 pub mod wait;

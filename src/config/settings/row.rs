@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::listen::CLIENT_NAMES_MAX;
 use super::value::PAIRS_MAX;
+use crate::engine::arith::Fraction;
 
 /// What the environment's names of settings start with.
 pub const ENV_PREFIX: &str = "WEIR__";
@@ -80,6 +81,8 @@ pub enum Kind {
         /// What is counted.
         unit: &'static str,
     },
+    /// A decimal number from 0 to 1.
+    Fraction,
     /// A number with its unit, such as `10ms` or `1m30s`.
     Duration {
         /// The shortest allowed value.
@@ -87,6 +90,10 @@ pub enum Kind {
         /// The longest allowed value.
         max: Duration,
     },
+    /// Pairs of texts, `key:value,key:value`.
+    Tags,
+    /// A list of patterns, names and tags, in JSON.
+    Mogrifiers,
     /// Printable characters that may open a Redis key.
     KeyPrefix {
         /// The longest allowed value.
@@ -166,6 +173,9 @@ impl Setting {
             }
             Kind::UrlPath { bytes_max } => format!("a path of at most {bytes_max} bytes, from its slash on"),
             Kind::HostNames { most } => format!("at most {most} DNS names, by commas"),
+            Kind::Fraction => format!("0 to 1, at most {} decimals", Fraction::DECIMALS_MAX),
+            Kind::Tags => "key:value,key:value".to_owned(),
+            Kind::Mogrifiers => "a list in JSON".to_owned(),
             Kind::Secret => "a text, never printed".to_owned(),
             Kind::RedisUrl => "a URL, printed without credentials".to_owned(),
             Kind::LogLevel => "levels by target".to_owned(),

@@ -333,9 +333,9 @@ const FROM_STORE_ON: &[Setting] = &[
         about: "the name of the header with the seconds until the limit is reset",
     },
     Setting {
-        name: "near_limit_percent",
-        kind: Kind::Integer { min: 1, max: 100, unit: "percent" },
-        default: Preset::Is("80"),
+        name: "near_limit_ratio",
+        kind: Kind::Fraction,
+        default: Preset::Is("0.8"),
         flag: None,
         about: "the part of a limit above which hits are counted as near it",
     },
@@ -359,6 +359,13 @@ const FROM_STORE_ON: &[Setting] = &[
         default: Preset::Is("65536"),
         flag: None,
         about: "how many keys have a denial kept at once",
+    },
+    Setting {
+        name: "deny_cache.until_window_end",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "keeps a denial until the window of its limit ends, in place of deny_cache.max_age, and counts lookups",
     },
     Setting {
         name: "redis.url",
@@ -631,14 +638,98 @@ const FROM_STORE_ON: &[Setting] = &[
         kind: Kind::LogLevel,
         default: Preset::Is("info"),
         flag: None,
-        about: "off, error, warn, info, debug or trace; or target=level by commas: info,weir=debug",
+        about: "weir's: off, error, warn, info, debug or trace; dependencies log at error; others by target: info,h2=warn",
     },
     Setting {
         name: "log.format",
         kind: Kind::Choice(LOG_FORMATS),
         default: Preset::Is("text"),
         flag: None,
-        about: "text for people, json for machines: one object a line, on standard error",
+        about: "text for people, json for machines: one object a line",
+    },
+    Setting {
+        name: "log.file",
+        kind: Kind::File,
+        default: Preset::Unset,
+        flag: None,
+        about: "a file for the log in place of standard error; SIGHUP opens it again",
+    },
+    Setting {
+        name: "metrics.weir_names",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("on"),
+        flag: None,
+        about: "shows weir's own metrics at /metrics",
+    },
+    Setting {
+        name: "metrics.ratelimit_names",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "shows the metrics of envoyproxy/ratelimit at /metrics, under the names that they have there",
+    },
+    Setting {
+        name: "metrics.mapper",
+        kind: Kind::File,
+        default: Preset::Unset,
+        flag: None,
+        about: "a mapping file of statsd_exporter for those names, in place of the built-in mappings",
+    },
+    Setting {
+        name: "metrics.response_time_milliseconds",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "the built-in mapping shows response times in milliseconds, in place of seconds",
+    },
+    Setting {
+        name: "metrics.dynamic_series",
+        kind: Kind::Integer { min: 0, max: 1_000_000, unit: "names" },
+        default: Preset::Is("10000"),
+        flag: None,
+        about: "how many names of statistics can hold values of requests; more are counted under the name of the rule",
+    },
+    Setting {
+        name: "statsd.address",
+        kind: Kind::HostPort,
+        default: Preset::Unset,
+        flag: None,
+        about: "the StatsD server that gets the statistics of envoyproxy/ratelimit; none are sent without it",
+    },
+    Setting {
+        name: "statsd.protocol",
+        kind: Kind::Choice(STATSD_PROTOCOLS),
+        default: Preset::Is("tcp"),
+        flag: None,
+        about: "how the StatsD server is reached; dogstatsd always goes by udp",
+    },
+    Setting {
+        name: "statsd.format",
+        kind: Kind::Choice(STATSD_FORMATS),
+        default: Preset::Is("statsd"),
+        flag: None,
+        about: "statsd writes tags into the names, as .__key=value; dogstatsd behind the values, as |#key:value",
+    },
+    Setting {
+        name: "statsd.interval",
+        kind: Kind::Duration { min: Duration::from_millis(5), max: Duration::from_secs(3600) },
+        default: Preset::Is("10s"),
+        flag: None,
+        about: "how often statistics are sent",
+    },
+    Setting {
+        name: "statsd.tags",
+        kind: Kind::Tags,
+        default: Preset::Is(""),
+        flag: None,
+        about: "what every statistic that is sent is tagged with: key:value,key:value",
+    },
+    Setting {
+        name: "statsd.mogrifiers",
+        kind: Kind::Mogrifiers,
+        default: Preset::Is("[]"),
+        flag: None,
+        about: "names and tags that dogstatsd makes of other names: [{\"pattern\": ..., \"name\": ..., \"tags\": {...}}]",
     },
     Setting {
         name: "limits.descriptors",
@@ -710,6 +801,10 @@ pub(super) const ON_ERRORS: &[&str] = &OnError::NAMES;
 /// The values of `log.format`.
 pub(super) const LOG_FORMATS: &[&str] = &["text", "json"];
 
+/// The values of `statsd.protocol`.
+pub(super) const STATSD_PROTOCOLS: &[&str] = &["tcp", "udp"];
+/// The values of `statsd.format`.
+pub(super) const STATSD_FORMATS: &[&str] = &["statsd", "dogstatsd"];
 /// The longest age of a connection: a year.
 const CONNECTION_AGE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// No value of any setting is longer, in bytes.

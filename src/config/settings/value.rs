@@ -16,7 +16,9 @@ use tracing_subscriber::EnvFilter;
 
 use super::listen;
 use super::row::{Kind, alternatives};
+use super::statsd;
 use super::table::{NAME_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::engine::arith::Fraction;
 
 /// What stands in every output where a secret would.
 pub const HIDDEN: &str = "***";
@@ -262,6 +264,7 @@ impl Kind {
                 }
                 Ok(())
             }
+            Self::Fraction => text.parse::<Fraction>().map(drop),
             Self::Duration { min, max } => {
                 let length = duration(text)?;
                 if length < min || length > max {
@@ -269,6 +272,8 @@ impl Kind {
                 }
                 Ok(())
             }
+            Self::Tags => statsd::tags(text).map(drop),
+            Self::Mogrifiers => statsd::mogrifiers(text).map(drop),
             Self::KeyPrefix { bytes_max } => key_prefix(text, bytes_max),
             Self::UrlPath { bytes_max } => url_path(text, bytes_max),
             Self::Secret | Self::File if text.is_empty() => Err("empty: leave it out instead".to_owned()),

@@ -22,6 +22,9 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (calls, took);
     }
 
+    /// A connection was made.
+    fn connected(&self) {}
+
     /// No connection could be made.
     fn dial_failed(&self, error: &DialError) {
         let _ = error;

@@ -185,6 +185,7 @@ impl bb8::ManageConnection for Manager {
         let unusable = match tokio::time::timeout(self.connect_timeout, self.dial()).await {
             Ok(Ok(mut connection)) => {
                 connection.count_in(&self.open);
+                self.observer.connected();
                 return Ok(connection);
             }
             Ok(Err(unusable)) => unusable,

@@ -1,0 +1,234 @@
+//! What is counted of one limit, and how the hits of a charge lie about it.
+//!
+//! Not here: by which names it is shown (metrics/rules.rs for weir's, statistics.rs for those of envoyproxy/ratelimit).
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::engine::arith::Fraction;
+use crate::engine::observer::{AnsweredBy, Charged, LimitOf};
+use crate::engine::{Mode, Role, Take};
+
+/// What has happened to one limit, in hits. On a cache line of its own, so that busy limits do not slow each other.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(super) struct Counts {
+    hits: AtomicU64,
+    over: AtomicU64,
+    near: AtomicU64,
+    within: AtomicU64,
+    shadow: AtomicU64,
+    shadow_over: AtomicU64,
+    over_cached: AtomicU64,
+}
+
+/// The numbers of [`Counts`] at one moment, in hits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Values {
+    /// Asked of the limit.
+    pub(super) hits: u64,
+    /// Above the limit.
+    pub(super) over: u64,
+    /// Within the limit, and above the near threshold.
+    pub(super) near: u64,
+    /// Let pass.
+    pub(super) within: u64,
+    /// Of requests that a limit in shadow mode would have denied, all their hits.
+    pub(super) shadow: u64,
+    /// Above a limit whose rule is in shadow mode.
+    pub(super) shadow_over: u64,
+    /// Above the limit, and denied from the cache of denials.
+    pub(super) over_cached: u64,
+}
+
+/// One of the numbers.
+pub(super) type Number = fn(&Values) -> u64;
+
+impl Values {
+    /// Adds others to these.
+    pub(super) fn add(&mut self, other: Self) {
+        let Self { hits, over, near, within, shadow, shadow_over, over_cached } = self;
+        // Counters wrap, as atomics do.
+        for (sum, more) in [
+            (hits, other.hits),
+            (over, other.over),
+            (near, other.near),
+            (within, other.within),
+            (shadow, other.shadow),
+            (shadow_over, other.shadow_over),
+            (over_cached, other.over_cached),
+        ] {
+            *sum = sum.wrapping_add(more);
+        }
+    }
+}
+
+impl Counts {
+    pub(super) fn values(&self) -> Values {
+        Values {
+            hits: self.hits.load(Relaxed),
+            over: self.over.load(Relaxed),
+            near: self.near.load(Relaxed),
+            within: self.within.load(Relaxed),
+            shadow: self.shadow.load(Relaxed),
+            shadow_over: self.shadow_over.load(Relaxed),
+            over_cached: self.over_cached.load(Relaxed),
+        }
+    }
+
+    pub(super) fn add(&self, part: &Part) {
+        self.hits.fetch_add(part.hits, Relaxed);
+        for (count, hits) in [(&self.over, part.over), (&self.near, part.near), (&self.within, part.within)] {
+            if hits > 0 {
+                count.fetch_add(hits, Relaxed);
+            }
+        }
+        if part.is_shadow {
+            self.shadow.fetch_add(part.hits, Relaxed);
+        }
+        if part.is_of_shadow_rule {
+            self.shadow_over.fetch_add(part.over, Relaxed);
+        }
+        if part.is_cached {
+            self.over_cached.fetch_add(part.over, Relaxed);
+        }
+    }
+}
+
+/// How the hits of one charge lie about its limit.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) hits: u64,
+    pub(super) over: u64,
+    pub(super) near: u64,
+    pub(super) within: u64,
+    /// The limit is over and only watches, by its rule or because the setting `shadow_mode` lets all requests pass.
+    pub(super) is_shadow: bool,
+    /// The limit is over, and its rule says that it only watches.
+    pub(super) is_of_shadow_rule: bool,
+    /// The cache of denials answered.
+    pub(super) is_cached: bool,
+}
+
+/// Splits the hits of a charge at the limit and at the near threshold, as envoyproxy/ratelimit counts them: of a
+/// charge that crosses the limit only the part above is over, and the part between threshold and limit is near.
+/// Where an over limit takes nothing, all the hits are over.
+pub(super) fn split(charged: &Charged<'_>, near_limit: Fraction) -> Part {
+    let Charged { charge, outcome, mode, .. } = charged;
+    let (hits, counted_when_over) = match charge.take {
+        Take::Take(hits) => {
+            let counts = *mode == Mode::Independent && crate::engine::algorithm::counts_denied(charge.limit);
+            (u64::from(hits), counts)
+        }
+        Take::Force(hits) => (u64::from(hits), true),
+        Take::Look | Take::Give(_) => return Part::default(),
+    };
+    let is_over = outcome.verdict.is_over();
+    let is_shadow = is_over && charge.role == Role::Shadow;
+    let is_cached = is_over && charged.by == AnsweredBy::Cache;
+    let is_of_shadow_rule = is_over && matches!(charged.limit, LimitOf::Rule(rule, _) if rule.role == Role::Shadow);
+    let mut part = Part { hits, is_shadow, is_of_shadow_rule, is_cached, ..Part::default() };
+    if is_cached {
+        part.over = hits;
+        return part;
+    }
+    let limit = u64::from(charge.limit.capacity());
+    // Rounded down, as the reference does.
+    let threshold = near_limit.of(charge.limit.capacity());
+    let before = limit.saturating_sub(u64::from(outcome.remaining_before));
+    let after = before + hits;
+    if !is_over {
+        // A report can be within and still end above the limit. [dc-9]
+        part.over = after.saturating_sub(limit);
+        part.within = hits - part.over;
+        part.near = after.min(limit).saturating_sub(threshold.max(before));
+    } else if counted_when_over && before < limit {
+        part.over = after - limit;
+        part.near = limit - threshold.max(before);
+    } else {
+        part.over = hits;
+    }
+    part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Algorithm, Charge, Limit, State, Unit, algorithm, decision};
+
+    const NOW: u64 = 2_000_000_000_000_000;
+
+    /// Charges one key with one take after the other, and adds up what is counted.
+    fn counted(limit: &Limit, mode: Mode, near_limit: &str, takes: &[Take]) -> Part {
+        let mut state: Option<State> = None;
+        let mut sum = Part::default();
+        for &take in takes {
+            let charge = Charge { key: "k", limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None };
+            let charges = [charge];
+            let decided = decision::decide(&charges, &[0], |_| state.as_ref(), mode, NOW);
+            let (decision, effects) = decided.expect("no calendar");
+            state = algorithm::apply(limit, state.take(), effects[0], None, NOW).into_state();
+            let charged = Charged {
+                limit: LimitOf::Override { domain: "shop" },
+                entries: &[],
+                mode,
+                charge: &charges[0],
+                outcome: &decision.outcomes[0],
+                by: AnsweredBy::Store,
+            };
+            let part = split(&charged, near_limit.parse().expect("a fraction"));
+            sum.hits += part.hits;
+            sum.over += part.over;
+            sum.near += part.near;
+            sum.within += part.within;
+        }
+        sum
+    }
+
+    fn part(hits: u64, over: u64, near: u64, within: u64) -> Part {
+        Part { hits, over, near, within, ..Part::default() }
+    }
+
+    fn per_hour(requests: u32) -> Limit {
+        Limit::per_unit(requests, Unit::Hour)
+    }
+
+    /// Counts that envoyproxy/ratelimit has been recorded to make.
+    #[test]
+    fn hits_are_split_as_the_reference_splits_them() {
+        let one_by_one = [Take::Take(1); 13];
+        let plain = counted(&per_hour(10), Mode::Independent, "0.8", &one_by_one);
+        assert_eq!(plain, part(13, 3, 2, 10));
+        let crossing = counted(&per_hour(10), Mode::Independent, "0.8", &[Take::Take(9), Take::Take(4)]);
+        assert_eq!(crossing, part(13, 3, 2, 9));
+        let all_at_once = counted(&per_hour(10), Mode::Independent, "0.8", &[Take::Take(15)]);
+        assert_eq!(all_at_once, part(15, 5, 2, 0));
+        let half = counted(&per_hour(7), Mode::Independent, "0.5", &[Take::Take(5), Take::Take(3)]);
+        assert_eq!(half, part(8, 1, 4, 5));
+        let to_the_brim = counted(&per_hour(7), Mode::Independent, "0.5", &[Take::Take(7), Take::Look]);
+        assert_eq!(to_the_brim, part(7, 0, 4, 7));
+    }
+
+    #[test]
+    fn where_a_denied_take_takes_nothing_all_its_hits_are_over() {
+        let takes = [Take::Take(9), Take::Take(4), Take::Take(1)];
+        let atomic = counted(&per_hour(10), Mode::Atomic, "0.8", &takes);
+        assert_eq!(atomic, part(14, 4, 2, 10));
+        let gcra = Limit::new(10, Unit::Day.window(), Algorithm::Gcra { burst: 10 }).unwrap();
+        assert_eq!(counted(&gcra, Mode::Independent, "0.8", &takes), atomic);
+    }
+
+    #[test]
+    fn forced_hits_are_split_and_refunds_are_not_counted() {
+        let takes = [Take::Force(9), Take::Force(4), Take::Force(2), Take::Give(5)];
+        for mode in Mode::ALL {
+            let forced = counted(&per_hour(10), mode, "0.8", &takes);
+            assert_eq!(forced, part(15, 5, 2, 10));
+        }
+        // More than the limit in one report: what fits is within, and all that is left is near.
+        let at_once = counted(&per_hour(10), Mode::Atomic, "0.8", &[Take::Force(25)]);
+        assert_eq!(at_once, part(25, 15, 2, 10));
+        let gcra = Limit::new(10, Unit::Day.window(), Algorithm::Gcra { burst: 5 }).unwrap();
+        let paced = counted(&gcra, Mode::Atomic, "0.8", &[Take::Force(3), Take::Force(3), Take::Force(1)]);
+        assert_eq!(paced, part(7, 2, 1, 5));
+    }
+}

@@ -1,0 +1,396 @@
+//! From the names of envoyproxy/ratelimit's statistics to metrics of Prometheus, as statsd_exporter maps them.
+//!
+//! The first glob that matches wins, then the first regular expression. A name that nothing matches becomes a metric of
+//! its own, with `_` in place of what cannot stand in one.
+//! Not here: how a mapping file is read (file.rs), and the numbers (statistics.rs).
+
+mod file;
+
+use std::fmt;
+use std::time::Duration;
+
+use regex::{Regex, RegexBuilder};
+
+/// The most mappings in one file.
+pub const MAPPINGS_MAX: usize = 10_000;
+/// The largest mapping file, in bytes.
+pub const FILE_BYTES_MAX: usize = 1 << 20;
+/// What one regular expression may take once it is compiled, in bytes.
+const REGEX_BYTES_MAX: usize = 1 << 20;
+
+/// The upper bounds of a histogram for which nobody gives any, in the unit of the metric: those of Prometheus' clients.
+const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+/// The quantiles of a summary for which nobody gives any.
+const QUANTILES: [f64; 3] = [0.5, 0.9, 0.99];
+/// How far back a summary looks where nobody says.
+const SUMMARY_AGE: Duration = Duration::from_secs(600);
+/// Times arrive in milliseconds; metrics of Prometheus are in seconds.
+const SECONDS_OF_MILLISECONDS: f64 = 0.001;
+
+/// Why a mapping file cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapperError {
+    /// The line, from 1.
+    pub line: usize,
+    /// What is wrong there.
+    pub message: String,
+}
+
+impl fmt::Display for MapperError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.line, self.message)
+    }
+}
+
+impl std::error::Error for MapperError {}
+
+/// What kind of statistic a mapping is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MetricType {
+    Counter,
+    Gauge,
+    /// Times.
+    Observer,
+}
+
+/// What becomes of times.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum ObserverKind {
+    /// The upper bounds, ascending.
+    Histogram(Vec<f64>),
+    /// The quantiles, and how far back they look.
+    Summary(Vec<f64>, Duration),
+}
+
+/// All mappings, in the order in which they are tried.
+#[derive(Debug)]
+pub struct Mapper {
+    mappings: Vec<Mapping>,
+    /// Of globs the most specific wins, and not the first.
+    most_specific_glob: bool,
+    unmapped_times: ObserverKind,
+}
+
+#[derive(Debug)]
+struct Mapping {
+    pattern: Pattern,
+    metric_type: Option<MetricType>,
+    target: Target,
+}
+
+#[derive(Debug)]
+enum Pattern {
+    /// The parts between the dots; none for a `*`, which stands for any one part.
+    Glob(Vec<Option<Box<str>>>),
+    Regex(Regex),
+}
+
+#[derive(Debug)]
+enum Target {
+    Drop,
+    Metric {
+        name: Box<str>,
+        labels: Vec<(Box<str>, Box<str>)>,
+        help: Option<Box<str>>,
+        scale: f64,
+        times: ObserverKind,
+    },
+}
+
+/// What becomes of one statistic.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Mapped {
+    /// Nothing.
+    Drop,
+    /// A metric with labels.
+    Metric {
+        name: String,
+        labels: Vec<(String, String)>,
+        help: Option<String>,
+        /// What its value is multiplied by.
+        scale: f64,
+        /// What becomes of it if it is times.
+        times: ObserverKind,
+    },
+}
+
+impl Mapper {
+    /// Reads a mapping file of statsd_exporter.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, MapperError> {
+        file::parse(text)
+    }
+
+    /// The mappings that envoyproxy/ratelimit has built in. `in_milliseconds` leaves times in that unit.
+    ///
+    /// # Panics
+    /// Never: its patterns are constant.
+    #[must_use]
+    pub fn built_in(in_milliseconds: bool) -> Self {
+        let mut mappings = Vec::new();
+        let metric = |name: &str, labels: &[(&str, &str)], scale: f64| Target::Metric {
+            name: name.into(),
+            labels: labels.iter().map(|(label, value)| ((*label).into(), (*value).into())).collect(),
+            help: None,
+            scale,
+            times: ObserverKind::Histogram(BUCKETS.to_vec()),
+        };
+        let mut add = |pattern: Pattern, metric_type: Option<MetricType>, target: Target| {
+            mappings.push(Mapping { pattern, metric_type, target });
+        };
+        for statistic in ["near_limit", "over_limit", "total_hits", "within_limit", "shadow_mode"] {
+            let name = format!("ratelimit_service_rate_limit_{statistic}");
+            let one_key = glob(&format!("ratelimit.service.rate_limit.*.*.{statistic}"));
+            add(one_key, None, metric(&name, &[("domain", "$1"), ("key1", "$2")], 1.0));
+            // What is below the second level has no label.
+            let more = format!(r"^ratelimit\.service\.rate_limit\.([^.]*)\.([^.]*)\.([^.]*)(?:\..*)?\.{statistic}$");
+            let more = Pattern::Regex(Regex::new(&more).expect("a regular expression"));
+            add(more, None, metric(&name, &[("domain", "$1"), ("key1", "$2"), ("key2", "$3")], 1.0));
+        }
+        let method = [("grpc_method", "$1")];
+        let counter = Some(MetricType::Counter);
+        let errors = metric("ratelimit_service_should_rate_limit_error", &[("err_type", "$1")], 1.0);
+        add(glob("ratelimit.service.call.should_rate_limit.*"), counter, errors);
+        add(
+            glob("ratelimit_server.*.total_requests"),
+            counter,
+            metric("ratelimit_service_total_requests", &method, 1.0),
+        );
+        let scale = if in_milliseconds { 1.0 } else { SECONDS_OF_MILLISECONDS };
+        let times = metric("ratelimit_service_response_time_seconds", &method, scale);
+        add(glob("ratelimit_server.*.response_time"), Some(MetricType::Observer), times);
+        for result in ["success", "error"] {
+            let loads = metric(&format!("ratelimit_service_config_load_{result}"), &[], 1.0);
+            add(glob(&format!("ratelimit.service.config_load_{result}")), counter, loads);
+        }
+        Self { mappings, most_specific_glob: false, unmapped_times: ObserverKind::default() }
+    }
+
+    /// What becomes of a statistic.
+    pub(super) fn find(&self, statistic: &str, metric_type: MetricType) -> Mapped {
+        let parts: Vec<&str> = statistic.split('.').collect();
+        let is_for = |mapping: &&Mapping| mapping.metric_type.is_none_or(|wanted| wanted == metric_type);
+        let mut found: Option<(&Mapping, &[Option<Box<str>>])> = None;
+        for mapping in self.mappings.iter().filter(is_for) {
+            let Pattern::Glob(glob) = &mapping.pattern else { continue };
+            if !glob_matches(glob, &parts) {
+                continue;
+            }
+            if !self.most_specific_glob {
+                found = Some((mapping, glob));
+                break;
+            }
+            // At the first part in which they differ, a word goes before a star.
+            let stars = |glob: &[Option<Box<str>>]| glob.iter().map(Option::is_none).collect::<Vec<_>>();
+            if found.is_none_or(|(_, best)| stars(glob) < stars(best)) {
+                found = Some((mapping, glob));
+            }
+        }
+        if let Some((mapping, glob)) = found {
+            let captures: Vec<&str> =
+                glob.iter().zip(&parts).filter(|(part, _)| part.is_none()).map(|(_, text)| *text).collect();
+            return mapping.target.with(&|template| expand(template, &captures));
+        }
+        for mapping in self.mappings.iter().filter(is_for) {
+            let Pattern::Regex(regex) = &mapping.pattern else { continue };
+            if let Some(captures) = regex.captures(statistic) {
+                return mapping.target.with(&|template| {
+                    let mut text = String::new();
+                    captures.expand(template, &mut text);
+                    text
+                });
+            }
+        }
+        Mapped::Metric {
+            name: escape(statistic),
+            labels: Vec::new(),
+            help: None,
+            scale: 1.0,
+            times: self.unmapped_times.clone(),
+        }
+    }
+}
+
+impl Target {
+    fn with(&self, expand: &dyn Fn(&str) -> String) -> Mapped {
+        match self {
+            Self::Drop => Mapped::Drop,
+            Self::Metric { name, labels, help, scale, times } => {
+                let name = escape(&expand(name));
+                if name.is_empty() {
+                    return Mapped::Drop;
+                }
+                let mut labels: Vec<(String, String)> =
+                    labels.iter().map(|(label, value)| (label.to_string(), expand(value))).collect();
+                labels.sort_unstable();
+                let help = help.as_deref().map(str::to_owned);
+                Mapped::Metric { name, labels, help, scale: *scale, times: times.clone() }
+            }
+        }
+    }
+}
+
+impl Default for ObserverKind {
+    /// Where nobody says, as statsd_exporter has it.
+    fn default() -> Self {
+        Self::Summary(QUANTILES.to_vec(), SUMMARY_AGE)
+    }
+}
+
+fn glob(text: &str) -> Pattern {
+    Pattern::Glob(text.split('.').map(|part| (part != "*").then(|| part.into())).collect())
+}
+
+fn glob_matches(glob: &[Option<Box<str>>], parts: &[&str]) -> bool {
+    glob.len() == parts.len()
+        && glob.iter().zip(parts).all(|(wanted, part)| wanted.as_deref().is_none_or(|wanted| wanted == *part))
+}
+
+/// Compiles a regular expression of a mapping.
+fn regex(text: &str) -> Result<Pattern, String> {
+    let built = RegexBuilder::new(text).size_limit(REGEX_BYTES_MAX).build();
+    built.map(Pattern::Regex).map_err(|error| {
+        // The last line tells what is wrong; those before it draw where.
+        let text = error.to_string();
+        text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
+    })
+}
+
+/// Puts what the stars of a glob stood for in place of `$1` and `${1}`; of a star that is not there, nothing.
+fn expand(template: &str, captures: &[&str]) -> String {
+    let mut text = String::new();
+    let mut rest = template;
+    while let Some(at) = rest.find('$') {
+        text.push_str(&rest[..at]);
+        let after = &rest[at + 1..];
+        let (opened, after) = after.strip_prefix('{').map_or((false, after), |after| (true, after));
+        let word = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
+        let number = after[..word].parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+        text.push_str(number.and_then(|number| captures.get(number)).copied().unwrap_or_default());
+        rest = &after[word..];
+        if opened {
+            rest = rest.strip_prefix('}').unwrap_or(rest);
+        }
+        if word == 0 && !opened {
+            text.push('$');
+        }
+    }
+    text.push_str(rest);
+    text
+}
+
+/// A name that a metric can have, made as statsd_exporter makes it: `_` in place of what cannot stand in it, one for
+/// several hyphens in a row, and one before a digit at the beginning.
+fn escape(name: &str) -> String {
+    let mut escaped = String::with_capacity(name.len() + 1);
+    if name.starts_with(|c: char| c.is_ascii_digit()) {
+        escaped.push('_');
+    }
+    let mut before = None;
+    for c in name.chars() {
+        if c.is_ascii_alphanumeric() || c == '_' {
+            escaped.push(c);
+        } else if !(c == '-' && before == Some('-')) {
+            escaped.push('_');
+        }
+        before = Some(c);
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The metric as Prometheus writes it, or `-` where it is dropped.
+    fn shown(mapper: &Mapper, statistic: &str, metric_type: MetricType) -> String {
+        match mapper.find(statistic, metric_type) {
+            Mapped::Drop => "-".to_owned(),
+            Mapped::Metric { name, labels, scale, .. } => {
+                let labels: Vec<String> = labels.iter().map(|(label, value)| format!("{label}={value}")).collect();
+                let times = if scale == 1.0 { String::new() } else { format!(" * {scale}") };
+                format!("{name}{{{}}}{times}", labels.join(","))
+            }
+        }
+    }
+
+    fn counter(mapper: &Mapper, statistic: &str) -> String {
+        shown(mapper, statistic, MetricType::Counter)
+    }
+
+    #[test]
+    fn the_built_in_mappings_are_those_that_were_recorded() {
+        let mapper = Mapper::built_in(false);
+        for (statistic, expected) in [
+            ("rate_limit.shop.user.total_hits", "rate_limit_total_hits{domain=shop,key1=user}"),
+            ("rate_limit.shop.a.b.near_limit", "rate_limit_near_limit{domain=shop,key1=a,key2=b}"),
+            ("rate_limit.shop.a.b.c.d.over_limit", "rate_limit_over_limit{domain=shop,key1=a,key2=b}"),
+            ("rate_limit.eg/x.img_i*.shadow_mode", "rate_limit_shadow_mode{domain=eg/x,key1=img_i*}"),
+            ("call.should_rate_limit.redis_error", "should_rate_limit_error{err_type=redis_error}"),
+            ("config_load_success", "config_load_success{}"),
+            ("config_load_error", "config_load_error{}"),
+            ("global_shadow_mode", "global_shadow_mode{}"),
+            ("rate_limit.no.domain_not_found", "rate_limit_no_domain_not_found{}"),
+            ("rate_limit.a.b.over_limit_with_local_cache", "rate_limit_a_b_over_limit_with_local_cache{}"),
+        ] {
+            let found = counter(&mapper, &format!("ratelimit.service.{statistic}"));
+            assert_eq!(found, format!("ratelimit_service_{expected}"), "{statistic}");
+        }
+        let requests = counter(&mapper, "ratelimit_server.ShouldRateLimit.total_requests");
+        assert_eq!(requests, "ratelimit_service_total_requests{grpc_method=ShouldRateLimit}");
+        let times = |mapper: &Mapper| shown(mapper, "ratelimit_server.Check.response_time", MetricType::Observer);
+        assert_eq!(times(&mapper), "ratelimit_service_response_time_seconds{grpc_method=Check} * 0.001");
+        assert_eq!(times(&Mapper::built_in(true)), "ratelimit_service_response_time_seconds{grpc_method=Check}");
+        let gauge = shown(&mapper, "ratelimit.localcache.hitCount", MetricType::Gauge);
+        assert_eq!(gauge, "ratelimit_localcache_hitCount{}");
+    }
+
+    #[test]
+    fn globs_are_tried_in_order_and_before_regular_expressions() {
+        let text = |defaults: &str| {
+            format!(
+                "defaults: {{{defaults}}}\nmappings:\n- {{match: '^a\\..*$', match_type: regex, name: r}}\n\
+                 - {{match: 'a.*.c', name: star}}\n- {{match: 'a.b.c', name: word}}\n\
+                 - {{match: 'a.b.*', name: late, labels: {{l: '$1', m: 'x${{1}}y$2z'}}}}"
+            )
+        };
+        let in_order = Mapper::parse(&text("")).unwrap();
+        assert_eq!(counter(&in_order, "a.b.c"), "star{}");
+        assert_eq!(counter(&in_order, "a.b.d"), "late{l=d,m=xdy}");
+        assert_eq!(counter(&in_order, "a.b.c.d"), "r{}");
+        assert_eq!(counter(&in_order, "x.a.b"), "x_a_b{}");
+        let most_specific = Mapper::parse(&text("glob_disable_ordering: true")).unwrap();
+        assert_eq!(counter(&most_specific, "a.b.c"), "word{}");
+        assert_eq!(counter(&most_specific, "a.x.c"), "star{}");
+    }
+
+    #[test]
+    fn a_mapping_can_drop_scale_and_choose_a_type() {
+        let mapper = Mapper::parse(
+            "mappings:\n- {match: 'a.*', match_metric_type: gauge, name: 'g_$1', scale: 0.5}\n\
+             - {match: 'a.*', match_metric_type: counter, action: drop, name: dropped}\n\
+             - {match: 'b-(\\w+)', match_type: regex, name: '${1}', labels: {whole: '$0', none: '$9'}}",
+        )
+        .unwrap();
+        assert_eq!(shown(&mapper, "a.b--c", MetricType::Gauge), "g_b_c{} * 0.5");
+        assert_eq!(counter(&mapper, "a.b"), "-");
+        assert_eq!(shown(&mapper, "a.b", MetricType::Observer), "a_b{}");
+        assert_eq!(counter(&mapper, "b-9x"), "_9x{none=,whole=b-9x}");
+    }
+
+    #[test]
+    fn names_are_escaped_as_statsd_exporter_does_it() {
+        for (raw, escaped) in [
+            ("clean", "clean"),
+            ("0starts_with_a_digit", "_0starts_with_a_digit"),
+            ("with-dash", "with_dash"),
+            ("a--b---c-d", "a_b_c_d"),
+            ("a.b/c:d é", "a_b_c_d__"),
+            ("", ""),
+        ] {
+            assert_eq!(escape(raw), escaped, "{raw}");
+        }
+    }
+}

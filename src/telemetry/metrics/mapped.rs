@@ -1,0 +1,335 @@
+//! The statistics of envoyproxy/ratelimit as metrics of Prometheus, by a mapper.
+//!
+//! Not here: which statistic becomes which metric (mapper.rs), and the numbers (statistics.rs, latency.rs).
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use prometheus::proto::{
+    Bucket, Counter, Gauge, Histogram, Metric, MetricFamily, MetricType as FamilyType, Quantile, Summary,
+};
+
+use super::families::{family, labelled};
+use super::latency::{Distribution, Door, Latencies};
+use crate::telemetry::mapper::{Mapped, Mapper, MetricType, ObserverKind};
+use crate::telemetry::statistics::{Kind, Statistics};
+
+/// The one statistic that is times.
+pub(in crate::telemetry) const RESPONSE_TIME: &str = "ratelimit_server.ShouldRateLimit.response_time";
+/// How many names are remembered with what they become.
+const REMEMBERED_MAX: usize = 100_000;
+/// Into how many parts the time that a summary looks back is divided: so often it forgets.
+const AGE_PARTS: u32 = 5;
+/// Bounds at which times are counted for a summary: each is so many percent above the one before.
+const SUMMARY_STEP_PERCENT: u64 = 5;
+/// The first and the last of them, in nanoseconds.
+const SUMMARY_BOUNDS_NS: (u64, u64) = (10_000, 10_000_000_000);
+
+/// The help of a metric whose mapping has none.
+const HELP: &str = "A statistic of envoyproxy/ratelimit, under the name that it has there.";
+
+type Labels = Vec<(String, String)>;
+
+/// Makes the metrics.
+pub(super) struct MappedStatistics {
+    mapper: Mapper,
+    statistics: Arc<Statistics>,
+    requests: Arc<Latencies>,
+    remembered: Mutex<HashMap<Box<str>, Mapped>>,
+    /// What a summary has seen before, oldest first: as many as [`AGE_PARTS`], and one that is too old.
+    earlier: Mutex<VecDeque<(Instant, Distribution)>>,
+}
+
+/// The metrics of one name.
+struct Family {
+    kind: FamilyType,
+    help: String,
+    values: BTreeMap<Labels, f64>,
+}
+
+/// The bounds in nanoseconds at which response times have to be counted for what the mapper makes of them.
+pub(super) fn response_time_bounds(mapper: &Mapper) -> Vec<u64> {
+    match mapper.find(RESPONSE_TIME, MetricType::Observer) {
+        Mapped::Drop => Vec::new(),
+        Mapped::Metric { scale, times: ObserverKind::Histogram(bounds), .. } => {
+            bounds.iter().map(|bound| nanoseconds(*bound, scale)).collect()
+        }
+        Mapped::Metric { times: ObserverKind::Summary(..), .. } => {
+            let (first, last) = SUMMARY_BOUNDS_NS;
+            std::iter::successors(Some(first), |bound| Some(bound + bound * SUMMARY_STEP_PERCENT / 100))
+                .take_while(|bound| *bound <= last)
+                .collect()
+        }
+    }
+}
+
+/// A bound of a metric as a time: metrics are `scale` times a time in milliseconds.
+#[expect(
+    clippy::float_arithmetic,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "bounds are floats in mapping files; one that no time reaches is the largest, one below 0 is 0"
+)]
+fn nanoseconds(bound: f64, scale: f64) -> u64 {
+    // Rounded, since 0.005 / 0.001 is a little more than 5.
+    (bound / scale * 1_000_000.0).round() as u64
+}
+
+/// A time in the unit of its metric.
+#[expect(clippy::float_arithmetic, reason = "scales are floats in mapping files")]
+fn scaled(nanoseconds: u64, scale: f64) -> f64 {
+    Duration::from_nanos(nanoseconds).as_secs_f64() * 1_000.0 * scale
+}
+
+impl MappedStatistics {
+    pub(super) fn new(mapper: Mapper, statistics: Arc<Statistics>, requests: Arc<Latencies>) -> Self {
+        Self { mapper, statistics, requests, remembered: Mutex::default(), earlier: Mutex::default() }
+    }
+
+    /// All of them. A counter that is 0 is not there yet, as with envoyproxy/ratelimit.
+    pub(super) fn families(&self, now: Instant) -> Vec<MetricFamily> {
+        let mut families: BTreeMap<String, Family> = BTreeMap::new();
+        self.statistics.visit(|name, kind, value| {
+            if value > 0 || kind == Kind::Gauge {
+                self.add(&mut families, name, kind, value);
+            }
+        });
+        let mut made: Vec<MetricFamily> = families
+            .into_iter()
+            .map(|(name, Family { kind, help, values })| {
+                let metrics = values.into_iter().map(|(labels, value)| metric(kind, &labels, value));
+                family(&name, &help, kind, metrics.collect())
+            })
+            .collect();
+        // A metric has one type: where a mapping gives the same name to times and to numbers, the numbers stay.
+        made.extend(self.times(now).filter(|times| made.iter().all(|other| other.name() != times.name())));
+        made
+    }
+
+    fn add(&self, families: &mut BTreeMap<String, Family>, statistic: &str, kind: Kind, value: u64) {
+        let (metric_type, family_type) = match kind {
+            Kind::Counter => (MetricType::Counter, FamilyType::COUNTER),
+            Kind::Gauge => (MetricType::Gauge, FamilyType::GAUGE),
+        };
+        let Mapped::Metric { name, labels, help, scale, .. } = self.find(statistic, metric_type) else {
+            return;
+        };
+        let family = families.entry(name).or_insert_with(|| Family {
+            kind: family_type,
+            help: help.unwrap_or_else(|| HELP.to_owned()),
+            values: BTreeMap::new(),
+        });
+        if family.kind == family_type {
+            add_up(family.values.entry(labels).or_default(), value, scale);
+        }
+    }
+
+    fn find(&self, statistic: &str, metric_type: MetricType) -> Mapped {
+        let mut remembered = self.remembered.lock();
+        if let Some(mapped) = remembered.get(statistic) {
+            return mapped.clone();
+        }
+        if remembered.len() == REMEMBERED_MAX {
+            remembered.clear();
+        }
+        let mapped = self.mapper.find(statistic, metric_type);
+        remembered.insert(statistic.into(), mapped.clone());
+        mapped
+    }
+
+    /// The response times, once there are any.
+    fn times(&self, now: Instant) -> Option<MetricFamily> {
+        let times = self.requests.distribution(&[Door::Grpc]);
+        let Mapped::Metric { name, labels, help, scale, times: kind } =
+            self.mapper.find(RESPONSE_TIME, MetricType::Observer)
+        else {
+            return None;
+        };
+        if times.count() == 0 {
+            return None;
+        }
+        let mut metric = labelled(labels.iter().map(|(label, value)| (label.as_str(), value.as_str())));
+        let sum = scaled(times.sum_ns, scale);
+        let family_type = match kind {
+            ObserverKind::Histogram(bounds) => {
+                let mut histogram = Histogram::default();
+                let buckets = bounds.into_iter().map(|bound| {
+                    let mut bucket = Bucket::default();
+                    bucket.set_upper_bound(bound);
+                    bucket.set_cumulative_count(times.up_to(nanoseconds(bound, scale)));
+                    bucket
+                });
+                histogram.set_bucket(buckets.collect());
+                histogram.set_sample_count(times.count());
+                histogram.set_sample_sum(sum);
+                metric.set_histogram(histogram);
+                FamilyType::HISTOGRAM
+            }
+            ObserverKind::Summary(quantiles, max_age) => {
+                let recent = self.recent(&times, max_age, now);
+                let mut summary = Summary::default();
+                let quantiles = quantiles.into_iter().map(|quantile| {
+                    let rank = rank(quantile, recent.count());
+                    let mut shown = Quantile::default();
+                    shown.set_quantile(quantile);
+                    shown.set_value(recent.bound_of(rank).map_or(f64::NAN, |bound| scaled(bound, scale)));
+                    shown
+                });
+                summary.set_quantile(quantiles.collect());
+                summary.set_sample_count(times.count());
+                summary.set_sample_sum(sum);
+                metric.set_summary(summary);
+                FamilyType::SUMMARY
+            }
+        };
+        Some(family(&name, help.as_deref().unwrap_or(HELP), family_type, vec![metric]))
+    }
+
+    /// The times of about the last `max_age`, as far as somebody looked often enough to know.
+    fn recent(&self, times: &Distribution, max_age: Duration, now: Instant) -> Distribution {
+        let mut earlier = self.earlier.lock();
+        let is_due = |(at, _): &(Instant, Distribution)| now.saturating_duration_since(*at) >= max_age / AGE_PARTS;
+        if earlier.back().is_none_or(is_due) {
+            earlier.push_back((now, times.clone()));
+        }
+        // The last one that is old enough, or the first, stands for the beginning.
+        while earlier.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) >= max_age) {
+            earlier.pop_front();
+        }
+        match earlier.front() {
+            Some((at, first)) if now.saturating_duration_since(*at) >= max_age => times.since(first),
+            _ => times.clone(),
+        }
+    }
+}
+
+/// Which of `count` times a quantile is, from 1.
+#[expect(
+    clippy::float_arithmetic,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a quantile is a float from 0 to 1"
+)]
+fn rank(quantile: f64, count: u64) -> u64 {
+    ((quantile * count as f64).ceil() as u64).max(1)
+}
+
+#[expect(clippy::float_arithmetic, reason = "metrics are floats")]
+fn add_up(sum: &mut f64, value: u64, scale: f64) {
+    *sum += value as f64 * scale;
+}
+
+fn metric(kind: FamilyType, labels: &Labels, value: f64) -> Metric {
+    let mut metric = labelled(labels.iter().map(|(label, value)| (label.as_str(), value.as_str())));
+    if kind == FamilyType::COUNTER {
+        let mut counter = Counter::default();
+        counter.set_value(value);
+        metric.set_counter(counter);
+    } else {
+        let mut gauge = Gauge::default();
+        gauge.set_value(value);
+        metric.set_gauge(gauge);
+    }
+    metric
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::TextEncoder;
+
+    use super::*;
+
+    struct Scene {
+        statistics: Arc<Statistics>,
+        requests: Arc<Latencies>,
+        mapped: MappedStatistics,
+    }
+
+    impl Scene {
+        fn new(mapper: Mapper) -> Self {
+            let statistics = Arc::new(Statistics::new(100, true));
+            let bounds = response_time_bounds(&mapper);
+            let requests = Arc::new(Latencies::new("a", "b", None, &bounds, false).unwrap());
+            let mapped = MappedStatistics::new(mapper, statistics.clone(), requests.clone());
+            Self { statistics, requests, mapped }
+        }
+
+        /// Without the lines of comment.
+        fn text(&self, now: Instant) -> String {
+            let text = TextEncoder::new().encode_to_string(&self.mapped.families(now)).unwrap();
+            let lines = text.lines().filter(|line| !line.starts_with('#'));
+            lines.map(|line| format!("{line}\n")).collect()
+        }
+    }
+
+    #[test]
+    fn equal_labels_add_up_zeros_and_what_is_dropped_are_left_out() {
+        let mapper = "mappings:\n- {match: 'a.*', name: sum, scale: 2, labels: {l: same}}\n\
+                      - {match: 'd.*', action: drop}\n- {match: 'g.a', name: sum}";
+        let scene = Scene::new(Mapper::parse(mapper).unwrap());
+        for (name, kind, value) in [
+            ("a.x", Kind::Counter, 3),
+            ("a.y", Kind::Counter, 4),
+            ("b.zero", Kind::Counter, 0),
+            ("c.zero", Kind::Gauge, 0),
+            ("d.x", Kind::Counter, 1),
+            ("g.a", Kind::Gauge, 9),
+        ] {
+            scene.statistics.add(name, kind, move || value);
+        }
+        let expected = "c_zero 0\nsum{l=\"same\"} 14\n";
+        assert_eq!(scene.text(Instant::now()), expected, "a gauge has no place in a counter");
+        assert_eq!(scene.text(Instant::now()), expected, "from what is remembered");
+    }
+
+    #[test]
+    fn response_times_are_in_the_buckets_of_the_mapping() {
+        let scene = Scene::new(Mapper::built_in(false));
+        assert_eq!(scene.text(Instant::now()), "", "not before there are any");
+        let recorder = scene.requests.recorder(Door::Grpc);
+        scene.requests.recorder(Door::Http).record(0, Duration::from_secs(1));
+        for time in [5_000, 5_001, 2_500_000] {
+            recorder.record(0, Duration::from_micros(time));
+        }
+        let text = scene.text(Instant::now());
+        let name = "ratelimit_service_response_time_seconds";
+        for line in [
+            "_bucket{grpc_method=\"ShouldRateLimit\",le=\"0.005\"} 1",
+            "_bucket{grpc_method=\"ShouldRateLimit\",le=\"0.01\"} 2",
+            "_bucket{grpc_method=\"ShouldRateLimit\",le=\"1\"} 2",
+            "_bucket{grpc_method=\"ShouldRateLimit\",le=\"2.5\"} 3",
+            "_bucket{grpc_method=\"ShouldRateLimit\",le=\"+Inf\"} 3",
+            "_count{grpc_method=\"ShouldRateLimit\"} 3",
+        ] {
+            assert!(text.contains(&format!("{name}{line}\n")), "{line}\n{text}");
+        }
+        let milliseconds = Scene::new(Mapper::built_in(true));
+        milliseconds.requests.recorder(Door::Grpc).record(0, Duration::from_micros(2_500));
+        let text = milliseconds.text(Instant::now());
+        assert!(text.contains("le=\"2.5\"} 1\n") && text.contains("le=\"1\"} 0\n"), "{text}");
+        assert!(text.contains("_sum{grpc_method=\"ShouldRateLimit\"} 2.5\n"), "{text}");
+    }
+
+    #[test]
+    fn a_summary_forgets_what_is_too_old() {
+        let scene = Scene::new(Mapper::parse("").unwrap());
+        let recorder = scene.requests.recorder(Door::Grpc);
+        let start = Instant::now();
+        let median = |now: Instant| {
+            let text = scene.text(now);
+            let line = text.lines().find(|line| line.contains("quantile=\"0.5\"")).expect("a median").to_owned();
+            line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()
+        };
+        let is_about = |found: f64, expected: f64| assert!((expected..=expected * 1.06).contains(&found), "{found}");
+        for _ in 0..10 {
+            recorder.record(0, Duration::from_millis(20));
+        }
+        is_about(median(start), 20.0);
+        recorder.record(0, Duration::from_millis(300));
+        is_about(median(start + Duration::from_secs(599)), 20.0);
+        is_about(median(start + Duration::from_secs(601)), 300.0);
+        assert!(scene.text(start + Duration::from_secs(601)).contains("_count 11\n"), "the count is of all");
+    }
+}

@@ -1,0 +1,408 @@
+//! The statistics of envoyproxy/ratelimit, by its names: what Prometheus mappings, StatsD and `/stats` are made of.
+//!
+//! Rules whose names are fixed share their counters with weir's own metrics, so they cost nothing on the request path.
+//! Names that hold values of requests are bounded (setting `metrics.dynamic_series`).
+//! Not here: who is shown them and how (metrics.rs, statsd.rs), and what a charge adds (counts.rs).
+
+mod dynamic;
+mod names;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use self::dynamic::{Dynamic, Room};
+use self::names::{Buffer, Naming};
+use super::counts::{Counts, Number, Part, Values};
+use crate::engine::{Entry, Rule};
+
+/// What stands before the name of a limit, and of a domain that no policy has.
+const RATE_LIMIT: &str = "ratelimit.service.rate_limit.";
+/// What stands in place of the entries of an override that has no room for a name of its own.
+const REST: &str = "_other";
+/// What is counted where a request names a domain that no policy has.
+const DOMAIN_NOT_FOUND: &str = "domain_not_found";
+
+/// What is counted of one limit: the last part of the name, and the number. In hits.
+const LIMIT_STATISTICS: [(&str, Number); 6] = [
+    ("near_limit", |values| values.near),
+    ("over_limit", |values| values.over),
+    ("over_limit_with_local_cache", |values| values.over_cached),
+    ("shadow_mode", |values| values.shadow_over),
+    ("total_hits", |values| values.hits),
+    ("within_limit", |values| values.within),
+];
+
+/// How a number behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It only grows.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+}
+
+/// A number that is kept elsewhere, read when the statistics are.
+struct Read {
+    name: String,
+    kind: Kind,
+    read: Box<dyn Fn() -> u64 + Send + Sync>,
+}
+
+/// All statistics. One for the process.
+pub struct Statistics {
+    named: Mutex<Named>,
+    dynamic: Dynamic<Counts>,
+    unknown_domains: Dynamic<AtomicU64>,
+    /// For the names in the two above.
+    room: Room,
+    /// Whether requests may give names: not where nobody is shown them.
+    by_request: bool,
+    /// How often there was no room.
+    refused: AtomicU64,
+    reads: Mutex<Vec<Read>>,
+}
+
+/// The counters whose names policies give.
+#[derive(Debug, Default)]
+struct Named {
+    by_name: BTreeMap<Box<str>, Kept>,
+    loads: u64,
+    /// How many names may be kept of which no policy has the rule any more.
+    gone_max: usize,
+}
+
+/// The counters of one name. A name keeps counting when its rule changes, or goes and comes back.
+#[derive(Debug, Default)]
+struct Kept {
+    /// Those of the policies in force.
+    live: Vec<Arc<Counts>>,
+    /// Those of earlier policies, where a request may still be on its way.
+    leaving: Vec<Arc<Counts>>,
+    /// What was counted by others before.
+    before: Values,
+    /// In which load there was such a rule last.
+    last_load: u64,
+}
+
+impl Kept {
+    fn values(&self) -> Values {
+        let mut values = self.before;
+        self.live.iter().chain(&self.leaving).for_each(|counts| values.add(counts.values()));
+        values
+    }
+
+    /// Keeps the numbers of counters that nobody else holds.
+    fn fold(&mut self) {
+        let before = &mut self.before;
+        self.leaving.retain(|counts| {
+            let is_held = Arc::strong_count(counts) > 1;
+            if !is_held {
+                before.add(counts.values());
+            }
+            is_held
+        });
+    }
+}
+
+impl Named {
+    fn replace(&mut self, live: Vec<(String, Arc<Counts>)>) {
+        self.loads += 1;
+        for kept in self.by_name.values_mut() {
+            kept.leaving.append(&mut kept.live);
+        }
+        for (name, counts) in live {
+            let kept = self.by_name.entry(name.into()).or_default();
+            kept.leaving.retain(|leaving| !Arc::ptr_eq(leaving, &counts));
+            if !kept.live.iter().any(|live| Arc::ptr_eq(live, &counts)) {
+                kept.live.push(counts);
+            }
+            kept.last_load = self.loads;
+        }
+        self.by_name.values_mut().for_each(Kept::fold);
+        let gone = |kept: &Kept| kept.live.is_empty();
+        let mut loads: Vec<u64> = self.by_name.values().filter(|kept| gone(kept)).map(|kept| kept.last_load).collect();
+        if loads.len() > self.gone_max {
+            loads.sort_unstable();
+            // Those that went first are forgotten, and all that went with the last of them.
+            let forgotten = loads[loads.len() - self.gone_max - 1];
+            self.by_name.retain(|_, kept| !gone(kept) || kept.last_load > forgotten);
+        }
+    }
+}
+
+/// How the counters of one limit get their name.
+#[derive(Debug)]
+pub(super) enum LimitName {
+    /// By the policy alone.
+    Fixed(String),
+    /// By the request.
+    ByRequest(RequestName),
+}
+
+/// How requests name the counters of one limit.
+#[derive(Debug)]
+pub(super) struct RequestName {
+    naming: Naming,
+    /// Follows the name of the rule, where the rule has several limits.
+    limit: Option<Box<str>>,
+    /// What is counted where there is no room for another name, under the name that the policy alone gives.
+    pub(super) rest: Arc<Counts>,
+    /// That name. Both go to [`Statistics::replace`].
+    pub(super) rest_name: String,
+}
+
+impl Statistics {
+    /// None yet. At most `dynamic_max` names are given by requests, and none where `by_request` is false.
+    pub(super) fn new(dynamic_max: usize, by_request: bool) -> Self {
+        Self {
+            named: Mutex::new(Named { gone_max: dynamic_max, ..Named::default() }),
+            dynamic: Dynamic::default(),
+            unknown_domains: Dynamic::default(),
+            room: Room::new(dynamic_max),
+            by_request,
+            refused: AtomicU64::new(0),
+            reads: Mutex::default(),
+        }
+    }
+
+    /// How the `limit`-th limit of a rule is named. Of several limits each is a level below the rule.
+    pub(super) fn name_of(&self, rule: &Rule, limit: usize) -> LimitName {
+        let is_single = rule.limits.len() == 1;
+        let limit = rule.limits.get(limit).filter(|_| !is_single);
+        let limit = limit.map(|limit| names::cleaned(limit.name.as_deref().unwrap_or(limit.id()).to_owned()));
+        let mut name = names::of_rule(rule);
+        if let Some(limit) = &limit {
+            name.push('.');
+            name.push_str(limit);
+        }
+        let naming = Naming::of(rule);
+        if !self.by_request || !naming.is_by_request() {
+            return LimitName::Fixed(name);
+        }
+        let limit = limit.map(Into::into);
+        LimitName::ByRequest(RequestName { naming, limit, rest: Arc::default(), rest_name: name })
+    }
+
+    /// The counters of the policies in force, by name, in place of those before.
+    pub(super) fn replace(&self, live: Vec<(String, Arc<Counts>)>) {
+        self.named.lock().replace(live);
+    }
+
+    /// Counts under the name that a request gives.
+    pub(super) fn count_by_request(&self, of: &RequestName, entries: &[Entry<'_>], part: &Part) {
+        let mut name = Buffer::new();
+        of.naming.write(entries, &mut name);
+        if let Some(limit) = &of.limit {
+            name.push(b'.');
+            name.extend_from_slice(limit.as_bytes());
+        }
+        self.count(&name, &of.rest, part);
+    }
+
+    /// Counts a limit that came with a request.
+    pub(super) fn count_override(&self, domain: &str, entries: &[Entry<'_>], rest: &Counts, part: &Part) {
+        if !self.by_request {
+            return;
+        }
+        let mut name = Buffer::new();
+        names::write_override(domain, entries, &mut name);
+        self.count(&name, rest, part);
+    }
+
+    fn count(&self, name: &[u8], rest: &Counts, part: &Part) {
+        if !self.dynamic.count(name, &self.room, |counts| counts.add(part)) {
+            rest.add(part);
+            self.refused.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// The name of what overrides of a domain count where there is no room for another name.
+    pub(super) fn rest_of_overrides(domain: &str) -> String {
+        format!("{}.{REST}", names::cleaned(domain.to_owned()))
+    }
+
+    /// Counts descriptors of a domain that no policy has.
+    pub(super) fn unknown_domain(&self, domain: &str, descriptors: usize) {
+        if !self.by_request {
+            return;
+        }
+        let mut name = Buffer::new();
+        names::write_override(domain, &[], &mut name);
+        let descriptors = descriptors as u64;
+        let count = |count: &AtomicU64| {
+            count.fetch_add(descriptors, Relaxed);
+        };
+        if !self.unknown_domains.count(&name, &self.room, count) {
+            self.refused.fetch_add(descriptors, Relaxed);
+        }
+    }
+
+    /// How many names requests have given.
+    pub(super) fn dynamic_names(&self) -> usize {
+        self.room.taken()
+    }
+
+    /// How often there was no room for the name that a request gave.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused.load(Relaxed)
+    }
+
+    /// Adds a number that is kept elsewhere.
+    pub fn add(&self, name: &str, kind: Kind, read: impl Fn() -> u64 + Send + Sync + 'static) {
+        self.reads.lock().push(Read { name: name.to_owned(), kind, read: Box::new(read) });
+    }
+
+    /// Shows every number with its full name, those that are 0 too, in no particular order. Each name comes once.
+    pub fn visit(&self, mut see: impl FnMut(&str, Kind, u64)) {
+        let mut full = String::from(RATE_LIMIT);
+        let mut see_limit = |name: &str, values: &Values| {
+            full.truncate(RATE_LIMIT.len());
+            full.push_str(name);
+            full.push('.');
+            let length = full.len();
+            for (statistic, value) in LIMIT_STATISTICS {
+                full.truncate(length);
+                full.push_str(statistic);
+                see(&full, Kind::Counter, value(values));
+            }
+        };
+        let named = self.named.lock();
+        // Requests may give a name that a policy has too.
+        let mut shared: HashMap<Box<str>, Values> = HashMap::new();
+        self.dynamic.visit(|name, counts| {
+            if named.by_name.contains_key(name) {
+                shared.insert(name.into(), counts.values());
+            } else {
+                see_limit(name, &counts.values());
+            }
+        });
+        for (name, kept) in &named.by_name {
+            let mut values = kept.values();
+            if let Some(more) = shared.get(name) {
+                values.add(*more);
+            }
+            see_limit(name, &values);
+        }
+        drop(named);
+        self.unknown_domains.visit(|domain, count| {
+            see(&format!("{RATE_LIMIT}{domain}.{DOMAIN_NOT_FOUND}"), Kind::Counter, count.load(Relaxed));
+        });
+        for Read { name, kind, read } in self.reads.lock().iter() {
+            see(name, *kind, read());
+        }
+    }
+
+    /// One line for each number, `name: value`, in the order of names: what envoyproxy/ratelimit shows at `/stats`.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut lines = Vec::new();
+        self.visit(|name, _, value| lines.push(format!("{name}: {value}\n")));
+        lines.sort_unstable();
+        lines.concat()
+    }
+}
+
+impl fmt::Debug for Statistics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Statistics").field("dynamic_names", &self.dynamic_names()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hits(count: u64) -> Part {
+        Part { hits: count, ..Part::default() }
+    }
+
+    fn total_hits(statistics: &Statistics) -> BTreeMap<String, u64> {
+        let mut found = BTreeMap::new();
+        statistics.visit(|name, kind, value| {
+            if let Some(name) = name.strip_suffix(".total_hits") {
+                assert_eq!(kind, Kind::Counter);
+                let again = found.insert(name.trim_start_matches(RATE_LIMIT).to_owned(), value);
+                assert_eq!(again, None, "{name} comes twice");
+            }
+        });
+        found
+    }
+
+    fn load(statistics: &Statistics, live: &[(&str, &Arc<Counts>)]) {
+        statistics.replace(live.iter().map(|(name, counts)| ((*name).to_owned(), (*counts).clone())).collect());
+    }
+
+    #[test]
+    fn a_name_counts_on_when_its_rule_changes_goes_and_comes_back() {
+        let statistics = Statistics::new(10, true);
+        let (first, second, third) = (Arc::<Counts>::default(), Arc::<Counts>::default(), Arc::<Counts>::default());
+        load(&statistics, &[("shop.user", &first)]);
+        first.add(&hits(3));
+        load(&statistics, &[("shop.user", &second)]);
+        second.add(&hits(1));
+        // A request that began under the first policies.
+        first.add(&hits(1));
+        assert_eq!(total_hits(&statistics)["shop.user"], 5);
+        drop(first);
+        load(&statistics, &[]);
+        assert_eq!(total_hits(&statistics)["shop.user"], 5);
+        load(&statistics, &[("shop.user", &third)]);
+        third.add(&hits(1));
+        assert_eq!(total_hits(&statistics)["shop.user"], 6);
+        let named = statistics.named.lock();
+        assert_eq!(named.by_name["shop.user"].leaving.len(), 1, "only what somebody holds is kept");
+    }
+
+    #[test]
+    fn no_more_names_of_rules_that_are_gone_are_kept_than_there_may_be() {
+        let statistics = Statistics::new(2, true);
+        for load_number in 0..5 {
+            let counts = Arc::<Counts>::default();
+            counts.add(&hits(1));
+            load(&statistics, &[(&format!("shop.user_{load_number}"), &counts)]);
+        }
+        let names: Vec<String> = total_hits(&statistics).into_keys().collect();
+        assert_eq!(names, ["shop.user_2", "shop.user_3", "shop.user_4"]);
+    }
+
+    #[test]
+    fn names_that_requests_give_are_bounded_and_add_up_with_those_of_policies() {
+        let statistics = Statistics::new(2, true);
+        let (own, rest) = (Arc::<Counts>::default(), Arc::<Counts>::default());
+        load(&statistics, &[("shop.user_ann", &own), ("shop._other", &rest)]);
+        own.add(&hits(1));
+        for value in ["ann", "bob", "cy", "dan", "bob"] {
+            let entries = [Entry { key: "user", value }];
+            statistics.count_override("shop", &entries, &rest, &hits(2));
+        }
+        let expected = [("shop._other", 4), ("shop.user_ann", 3), ("shop.user_bob", 4)];
+        assert_eq!(total_hits(&statistics), expected.map(|(name, count)| (name.to_owned(), count)).into());
+        assert_eq!((statistics.dynamic_names(), statistics.refused()), (2, 2));
+        statistics.unknown_domain("nowhere", 2);
+        assert_eq!(statistics.refused(), 4);
+    }
+
+    #[test]
+    fn requests_give_no_names_where_nobody_is_shown_them() {
+        let statistics = Statistics::new(2, false);
+        let rest = Counts::default();
+        statistics.count_override("shop", &[Entry { key: "a", value: "b" }], &rest, &hits(1));
+        statistics.unknown_domain("nowhere", 1);
+        assert_eq!((statistics.text(), statistics.dynamic_names(), statistics.refused()), (String::new(), 0, 0));
+    }
+
+    #[test]
+    fn the_text_has_a_line_for_each_number_in_order() {
+        let statistics = Statistics::new(2, true);
+        statistics.add("ratelimit.service.config_load_success", Kind::Counter, || 4);
+        statistics.unknown_domain("now:here", 3);
+        assert_eq!(
+            statistics.text(),
+            "ratelimit.service.config_load_success: 4\nratelimit.service.rate_limit.now_here.domain_not_found: 3\n"
+        );
+    }
+}

@@ -1,0 +1,115 @@
+//! Counters that get their names from requests: at most so many, found without waiting for other cores most of the time.
+//!
+//! Not here: the names (names.rs).
+
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use hashbrown::{DefaultHashBuilder, HashMap};
+use parking_lot::Mutex;
+
+use super::names::NAME_BYTES_MAX;
+
+/// Into how many parts the counters are divided, each with a lock of its own.
+const PARTS: usize = 16;
+
+/// How many counters may have names from requests, of all kinds together.
+#[derive(Debug)]
+pub(super) struct Room {
+    max: usize,
+    taken: AtomicUsize,
+}
+
+impl Room {
+    pub(super) const fn new(max: usize) -> Self {
+        Self { max, taken: AtomicUsize::new(0) }
+    }
+
+    /// Whether there was room for one more, which is taken.
+    fn take(&self) -> bool {
+        self.taken.fetch_update(Relaxed, Relaxed, |taken| (taken < self.max).then_some(taken + 1)).is_ok()
+    }
+
+    /// How many there are.
+    pub(super) fn taken(&self) -> usize {
+        self.taken.load(Relaxed)
+    }
+}
+
+/// Values by name. A plain mutex is right: nothing is awaited while it is held.
+#[derive(Debug)]
+pub(super) struct Dynamic<V> {
+    parts: [Mutex<HashMap<Box<str>, V>>; PARTS],
+    /// Keyed at random, so that no caller can aim at a part.
+    hasher: DefaultHashBuilder,
+}
+
+impl<V> Default for Dynamic<V> {
+    fn default() -> Self {
+        Self { parts: Default::default(), hasher: DefaultHashBuilder::default() }
+    }
+}
+
+impl<V: Default> Dynamic<V> {
+    /// Counts for this name. Answers whether there was room for it.
+    pub(super) fn count(&self, name: &[u8], room: &Room, count: impl FnOnce(&V)) -> bool {
+        let Ok(name) = std::str::from_utf8(name) else { return false };
+        if name.len() > NAME_BYTES_MAX {
+            return false;
+        }
+        let hash = self.hasher.hash_one(name);
+        #[expect(clippy::cast_possible_truncation, reason = "a remainder below the number of parts")]
+        let mut part = self.parts[(hash % PARTS as u64) as usize].lock();
+        if let Some(value) = part.get(name) {
+            count(value);
+            return true;
+        }
+        if !room.take() {
+            return false;
+        }
+        count(part.entry(name.into()).or_default());
+        true
+    }
+
+    /// Shows every name and its value, part by part.
+    pub(super) fn visit(&self, mut see: impl FnMut(&str, &V)) {
+        for part in &self.parts {
+            part.lock().iter().for_each(|(name, value)| see(name, value));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+
+    #[test]
+    fn there_are_never_more_names_than_there_is_room_for() {
+        let (room, other) = (Room::new(3), Dynamic::<AtomicU64>::default());
+        let names = Dynamic::<AtomicU64>::default();
+        let add = |name: &str| {
+            names.count(name.as_bytes(), &room, |count| {
+                count.fetch_add(1, Relaxed);
+            })
+        };
+        assert!(add("a") && add("b") && add("a"));
+        assert!(other.count(b"a", &room, |_| {}), "another kind, the same room");
+        assert!(!add("c"));
+        assert!(add("b"), "a name that is known needs no room");
+        let mut seen = Vec::new();
+        names.visit(|name, count| seen.push((name.to_owned(), count.load(Relaxed))));
+        seen.sort();
+        assert_eq!(seen, [("a".to_owned(), 2), ("b".to_owned(), 2)]);
+        assert_eq!(room.taken(), 3);
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_has_no_room() {
+        let (room, names) = (Room::new(3), Dynamic::<AtomicU64>::default());
+        assert!(names.count("x".repeat(NAME_BYTES_MAX).as_bytes(), &room, |_| {}));
+        assert!(!names.count("x".repeat(NAME_BYTES_MAX + 1).as_bytes(), &room, |_| {}));
+        assert_eq!(room.taken(), 1);
+    }
+}

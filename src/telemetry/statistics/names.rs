@@ -1,0 +1,224 @@
+//! The names by which envoyproxy/ratelimit counts limits: `DOMAIN.KEY_VALUE`, a part for each level of descriptors.
+//!
+//! Not here: what is counted, and the prefix and suffix around a name (statistics.rs).
+
+use smallvec::SmallVec;
+
+use crate::engine::{Entry, Rule};
+
+/// The longest name that a request may bring, in bytes. A longer one is counted as one too many.
+pub(super) const NAME_BYTES_MAX: usize = 1024;
+
+/// A name on the request path; room for most, so that it seldom allocates.
+pub(super) type Buffer = SmallVec<[u8; 256]>;
+
+/// How the counters of one rule get their name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Naming {
+    domain: Box<str>,
+    levels: Box<[Level]>,
+}
+
+/// One part of a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Level {
+    /// As the policy has it.
+    Policy(Box<str>),
+    /// The entry of the request.
+    Request,
+}
+
+impl Naming {
+    /// The naming of a rule.
+    pub(super) fn of(rule: &Rule) -> Self {
+        let detailed = rule.levels.last().is_some_and(|level| level.detailed_metric);
+        let levels = rule.levels.iter().map(|level| {
+            // Values that share a state share their counters too.
+            if (detailed || level.value_to_metric) && !level.share_threshold {
+                return Level::Request;
+            }
+            let mut part = level.key.to_string();
+            if let Some(value) = &level.value {
+                part.push('_');
+                part.push_str(value);
+            }
+            Level::Policy(part.into())
+        });
+        Self { domain: rule.domain.clone(), levels: levels.collect() }
+    }
+
+    /// Whether the name differs from request to request.
+    pub(super) fn is_by_request(&self) -> bool {
+        self.levels.contains(&Level::Request)
+    }
+
+    /// Writes the name that a request gives to the counters.
+    pub(super) fn write(&self, entries: &[Entry<'_>], name: &mut Buffer) {
+        name.extend_from_slice(self.domain.as_bytes());
+        for (i, level) in self.levels.iter().enumerate() {
+            name.push(b'.');
+            match (level, entries.get(i)) {
+                (Level::Policy(part), _) => name.extend_from_slice(part.as_bytes()),
+                (Level::Request, Some(entry)) => write_entry(entry, name),
+                (Level::Request, None) => {}
+            }
+        }
+        clean(name);
+    }
+}
+
+/// The name of a rule's own counters: keys and values as the policy has them.
+pub(super) fn of_rule(rule: &Rule) -> String {
+    let mut name = rule.domain.to_string();
+    for level in &rule.levels {
+        name.push('.');
+        name.push_str(&level.key);
+        if let Some(value) = &level.value {
+            name.push('_');
+            name.push_str(value);
+        }
+    }
+    cleaned(name)
+}
+
+/// Writes the name of the counters of a limit that came with a request.
+pub(super) fn write_override(domain: &str, entries: &[Entry<'_>], name: &mut Buffer) {
+    name.extend_from_slice(domain.as_bytes());
+    for entry in entries {
+        name.push(b'.');
+        write_entry(entry, name);
+    }
+    clean(name);
+}
+
+fn write_entry(entry: &Entry<'_>, name: &mut Buffer) {
+    name.extend_from_slice(entry.key.as_bytes());
+    if !entry.value.is_empty() {
+        name.push(b'_');
+        name.extend_from_slice(entry.value.as_bytes());
+    }
+}
+
+/// The same text with what cannot stand in a name replaced.
+pub(super) fn cleaned(name: String) -> String {
+    let mut bytes = name.into_bytes();
+    clean(&mut bytes);
+    // Only ASCII was replaced, by ASCII.
+    String::from_utf8(bytes).unwrap_or_default()
+}
+
+/// Replaces what separates the parts of a StatsD line, and the dots of IPv4 addresses, which would look like levels.
+/// A control character would end the line.
+fn clean(name: &mut [u8]) {
+    for byte in name.iter_mut() {
+        if matches!(byte, b':' | b'|') || byte.is_ascii_control() {
+            *byte = b'_';
+        }
+    }
+    let mut at = 0;
+    while at < name.len() {
+        match address_at(&name[at..]) {
+            Some(length) => {
+                name[at..at + length].iter_mut().filter(|byte| **byte == b'.').for_each(|dot| *dot = b'_');
+                at += length;
+            }
+            None => at += 1,
+        }
+    }
+}
+
+/// The length of the IPv4 address that the text begins with: four numbers of one to three digits.
+fn address_at(text: &[u8]) -> Option<usize> {
+    let mut length = 0;
+    for number in 0..4 {
+        if number > 0 {
+            if text.get(length) != Some(&b'.') {
+                return None;
+            }
+            length += 1;
+        }
+        let digits = text[length..].iter().take(3).take_while(|byte| byte.is_ascii_digit()).count();
+        if digits == 0 {
+            return None;
+        }
+        length += digits;
+    }
+    Some(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
+    use crate::engine::{Limit, PolicySet, Unit};
+
+    #[test]
+    fn separators_addresses_and_control_characters_are_replaced() {
+        for (raw, clean) in [
+            ("shop:eu|1.user", "shop_eu_1.user"),
+            ("shop.ip_10.0.0.1", "shop.ip_10_0_0_1"),
+            ("shop.ip_10.0.0.1.path_/a", "shop.ip_10_0_0_1.path_/a"),
+            ("shop.v_1.2.3", "shop.v_1.2.3"),
+            ("shop.v_1.2.3.4.5.6.7.8", "shop.v_1_2_3_4.5_6_7_8"),
+            ("shop.v_1234.1.2.3", "shop.v_1234_1_2_3"),
+            ("shop.v_1.2.3.4567", "shop.v_1_2_3_4567"),
+            ("shop.v_a\nb:1|c", "shop.v_a_b_1_c"),
+            ("shop.é_1.1.1.1", "shop.é_1_1_1_1"),
+        ] {
+            assert_eq!(cleaned(raw.to_owned()), clean);
+        }
+    }
+
+    /// The name that a request with these values gives, and the one that the policy gives, for the last of these levels.
+    fn named(levels: Vec<NodeSpec>, values: &[&str]) -> (String, String) {
+        let keys: Vec<String> = levels.iter().map(|level| level.key.clone()).collect();
+        let mut below = Vec::new();
+        for mut level in levels.into_iter().rev() {
+            level.rule = Some(RuleSpec::of(RuleKind::Limits(vec![Limit::per_unit(1, Unit::Hour)])));
+            level.descriptors = std::mem::take(&mut below);
+            below.push(level);
+        }
+        let domain = DomainSpec { name: "shop".into(), mode: None, on_error: None, descriptors: below };
+        let policies = PolicySet::compile(vec![domain]).unwrap();
+        let entries: Vec<Entry<'_>> = keys.iter().zip(values).map(|(key, value)| Entry { key, value }).collect();
+        let rule = policies.find(policies.domain("shop").unwrap(), &entries).rule.unwrap();
+        let mut name = Buffer::new();
+        Naming::of(rule).write(&entries, &mut name);
+        (String::from_utf8(name.to_vec()).unwrap(), of_rule(rule))
+    }
+
+    fn level(key: &str, value: &str) -> NodeSpec {
+        NodeSpec { key: key.into(), value: Some(value.into()), ..NodeSpec::default() }
+    }
+
+    /// As recorded.
+    #[test]
+    fn detailed_metric_and_value_to_metric_put_values_of_the_request_into_the_name() {
+        let detailed = |level: NodeSpec| NodeSpec { detailed_metric: true, ..level };
+        let valued = |level: NodeSpec| NodeSpec { value_to_metric: true, ..level };
+        let shared = |level: NodeSpec| NodeSpec { share_threshold: true, ..level };
+        for (levels, values, by_request, by_policy) in [
+            (vec![level("user", "")], &["ann"][..], "user", "user"),
+            (vec![detailed(level("user", ""))], &["ann"], "user_ann", "user"),
+            (vec![level("tenant", ""), detailed(level("path", ""))], &["t1", "/a"], "tenant_t1.path_/a", "tenant.path"),
+            (vec![detailed(shared(level("img", "i*")))], &["i1"], "img_i*", "img_i*"),
+            (vec![valued(level("user", ""))], &["ann"], "user_ann", "user"),
+            (vec![valued(level("tenant", "")), level("path", "")], &["t1", "/a"], "tenant_t1.path", "tenant.path"),
+            (vec![valued(level("img", "i*"))], &["i1"], "img_i1", "img_i*"),
+            (vec![valued(shared(level("doc", "d*")))], &["d1"], "doc_d*", "doc_d*"),
+            (vec![level("raw", "r*")], &["r1"], "raw_r*", "raw_r*"),
+            (vec![detailed(level("ip", ""))], &["10.0.0.1:80"], "ip_10_0_0_1_80", "ip"),
+        ] {
+            let expected = (format!("shop.{by_request}"), format!("shop.{by_policy}"));
+            assert_eq!(named(levels, values), expected);
+        }
+    }
+
+    #[test]
+    fn an_override_is_named_by_the_entries_of_its_request() {
+        let entries = [Entry { key: "x", value: "1" }, Entry { key: "y", value: "" }];
+        let mut name = Buffer::new();
+        write_override("shop", &entries, &mut name);
+        assert_eq!(&*name, b"shop.x_1.y");
+    }
+}

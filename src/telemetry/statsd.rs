@@ -1,0 +1,243 @@
+//! Sends the statistics of envoyproxy/ratelimit to a StatsD server, by TCP or UDP.
+//!
+//! Nothing waits for the server: counters are kept until there is a connection, and sent as what they grew by. A line that
+//! was handed to a connection which then broke is not sent again, so no hit is counted twice.
+//! Not here: how lines look (lines.rs).
+
+mod lines;
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::{Instant, MissedTickBehavior, timeout};
+
+pub use self::lines::{Format, Mogrifier};
+use self::lines::{Lines, Packet};
+use super::metrics::Metrics;
+
+/// How long a connection may take to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_500);
+/// How long the server may take to read one packet.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the last statistics may take on their way, when weir ends.
+const LAST_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long until the next attempt to connect, at first and at most.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
+/// What a packet holds, in bytes: by UDP what fits an Ethernet frame.
+const PACKET_BYTES: (usize, usize) = (1_432, 65_536);
+
+/// How statistics go to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// In a stream.
+    Tcp,
+    /// In datagrams.
+    Udp,
+}
+
+/// Where statistics go, and how.
+#[derive(Debug)]
+pub struct Options {
+    /// The server, `HOST:PORT`. Names are looked up for each connection.
+    pub address: String,
+    /// By TCP or UDP.
+    pub transport: Transport,
+    /// Which lines it reads.
+    pub format: Format,
+    /// How often statistics are sent.
+    pub interval: Duration,
+    /// What every line is tagged with.
+    pub tags: Vec<(String, String)>,
+    /// What other names become, the first that matches; for DogStatsD.
+    pub mogrifiers: Vec<Mogrifier>,
+}
+
+/// Sends statistics until `stop` ends, and then what is left.
+///
+/// # Errors
+/// Never: a server that is not there is no reason to end.
+pub async fn run(options: Options, metrics: Arc<Metrics>, stop: impl Future<Output = ()>) -> Result<(), String> {
+    let mut ticks = tokio::time::interval(options.interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let lines = Lines::new(options.format, options.tags, options.mogrifiers);
+    let mut sender = Sender::new(options.address, options.transport, lines, metrics);
+    tokio::pin!(stop);
+    loop {
+        tokio::select! {
+            () = &mut stop => break,
+            _ = ticks.tick() => {}
+        }
+        sender.send().await;
+    }
+    // A server that just came back is not missed for a pause that is not over.
+    sender.retry_at = None;
+    if timeout(LAST_TIMEOUT, sender.send()).await.is_err() {
+        tracing::warn!(address = sender.address, "the last statistics did not reach the statsd server in time");
+    }
+    sender.close().await;
+    Ok(())
+}
+
+/// A way to the server.
+enum Connection {
+    Tcp(TcpStream),
+    Udp(UdpSocket),
+}
+
+struct Sender {
+    address: String,
+    transport: Transport,
+    lines: Lines,
+    metrics: Arc<Metrics>,
+    connection: Option<Connection>,
+    /// Not before then is the next attempt to connect.
+    retry_at: Option<Instant>,
+    pause: Duration,
+    /// The log tells of it once, until there is a connection again.
+    is_in_trouble: bool,
+}
+
+impl Sender {
+    fn new(address: String, transport: Transport, lines: Lines, metrics: Arc<Metrics>) -> Self {
+        Self {
+            address,
+            transport,
+            lines,
+            metrics,
+            connection: None,
+            retry_at: None,
+            pause: RETRY.0,
+            is_in_trouble: false,
+        }
+    }
+
+    /// Sends what there is to tell, if there is a connection or one can be made.
+    async fn send(&mut self) {
+        if !self.connect().await {
+            return;
+        }
+        let packet_bytes = match self.transport {
+            Transport::Tcp => PACKET_BYTES.1,
+            Transport::Udp => PACKET_BYTES.0,
+        };
+        let mut failed = None;
+        for packet in self.lines.make(&self.metrics, packet_bytes) {
+            if failed.is_none() {
+                failed = self.send_packet(&packet).await.err();
+            }
+            if failed.is_some() {
+                self.metrics.statsd_dropped(packet.lines);
+                // By UDP each datagram goes its own way.
+                if self.transport == Transport::Udp {
+                    self.complain(failed.take());
+                }
+            }
+        }
+        if failed.is_some() {
+            self.complain(failed);
+            self.connection = None;
+        }
+    }
+
+    async fn send_packet(&mut self, packet: &Packet) -> io::Result<()> {
+        match &mut self.connection {
+            Some(Connection::Tcp(stream)) => {
+                let written = timeout(WRITE_TIMEOUT, stream.write_all(packet.text.as_bytes())).await;
+                written.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+            }
+            Some(Connection::Udp(socket)) => {
+                // Without the last line break: a datagram ends by itself.
+                socket.send(packet.text.trim_end_matches('\n').as_bytes()).await.map(drop)
+            }
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// Whether there is a connection.
+    async fn connect(&mut self) -> bool {
+        if let Some(Connection::Tcp(stream)) = &self.connection
+            && is_closed(stream)
+        {
+            self.connection = None;
+        }
+        if self.connection.is_some() {
+            return true;
+        }
+        if self.retry_at.is_some_and(|at| Instant::now() < at) {
+            return false;
+        }
+        match timeout(CONNECT_TIMEOUT, dial(&self.address, self.transport)).await {
+            Ok(Ok(connection)) => {
+                self.connection = Some(connection);
+                (self.retry_at, self.pause) = (None, RETRY.0);
+                if self.is_in_trouble && self.transport == Transport::Tcp {
+                    self.is_in_trouble = false;
+                    tracing::info!(address = self.address, "connected to the statsd server");
+                }
+                true
+            }
+            failed => {
+                let error = failed.map_or_else(
+                    |_| io::ErrorKind::TimedOut.into(),
+                    |dialled| dialled.err().unwrap_or_else(|| io::ErrorKind::Other.into()),
+                );
+                self.complain(Some(error));
+                self.retry_at = Some(Instant::now() + self.pause);
+                self.pause = (self.pause * 2).min(RETRY.1);
+                false
+            }
+        }
+    }
+
+    fn complain(&mut self, error: Option<io::Error>) {
+        if let Some(error) = error.filter(|_| !self.is_in_trouble) {
+            self.is_in_trouble = true;
+            tracing::warn!(address = self.address, %error, "no statsd server: statistics are not sent until there is one");
+        }
+    }
+
+    async fn close(&mut self) {
+        if let Some(Connection::Tcp(stream)) = &mut self.connection {
+            // Nothing is left to do about a connection that cannot even be closed.
+            let _ = timeout(WRITE_TIMEOUT, stream.shutdown()).await;
+        }
+    }
+}
+
+async fn dial(address: &str, transport: Transport) -> io::Result<Connection> {
+    match transport {
+        Transport::Tcp => Ok(Connection::Tcp(TcpStream::connect(address).await?)),
+        Transport::Udp => {
+            let mut last = io::Error::from(io::ErrorKind::NotFound);
+            for server in tokio::net::lookup_host(address).await? {
+                let any: std::net::IpAddr = if server.is_ipv4() {
+                    std::net::Ipv4Addr::UNSPECIFIED.into()
+                } else {
+                    std::net::Ipv6Addr::UNSPECIFIED.into()
+                };
+                let socket = UdpSocket::bind((any, 0)).await?;
+                match socket.connect(server).await {
+                    Ok(()) => return Ok(Connection::Udp(socket)),
+                    Err(error) => last = error,
+                }
+            }
+            Err(last)
+        }
+    }
+}
+
+/// Whether the server has closed its side: what is written then is lost. What it sends is ignored.
+fn is_closed(stream: &TcpStream) -> bool {
+    let mut ignored = [0; 256];
+    loop {
+        match stream.try_read(&mut ignored) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
+        }
+    }
+}
