@@ -20,7 +20,8 @@ pub use crate::engine::metadata;
 use crate::engine::observer::AnsweredBy;
 pub use crate::engine::observer::{Charged, DecisionResult, Observer, Tally};
 pub use crate::engine::policy::Domain;
-use crate::engine::{Charge, Decision, Hits, Micros, State, Take, Unit, algorithm, key};
+use crate::engine::weight::{TOO_HEAVY, WEIGHT_MAX};
+use crate::engine::{Charge, Decision, Hits, Micros, State, Take, Unit, algorithm, key, weight};
 // What the listeners need of the modules below, so that they need not know those.
 pub use crate::engine::descriptor::parse_entries;
 pub use crate::engine::{Algorithm, Anchor, Entry, Limit, Mode, OnError, PolicySet, Refill, Rule};
@@ -327,12 +328,15 @@ impl Limiter {
         // A box too: seldom is a part known, and not all.
         let known = known.map(Box::new);
         let keys = known.as_deref().map_or(&[][..], |known| &known.keys);
-        let failed = match self.only_store(&plan, &charges) {
-            Some(store) => match self.ask(store, &request, &mut charges).await {
+        let failed = if let Some(error) = self.too_heavy(&charges) {
+            Some(error)
+        } else if let Some(store) = self.only_store(&plan, &charges) {
+            match self.ask(store, &request, &mut charges).await {
                 Ok(decision) => return finish(Decided::whole(&charges, &plan, &decision), keys),
                 Err(error) => Some(error),
-            },
-            None => None,
+            }
+        } else {
+            None
         };
         // A box, so that a request for which one call was enough does not carry the room for this.
         match Box::pin(self.decide_apart(&request, &charges, failed)).await {
@@ -371,6 +375,12 @@ impl Limiter {
         }
         let deadline = self.deadline(started, None);
         let request = Request { plan: &plan, mode: self.mode(domain), started, deadline };
+        if let Some(error) = self.too_heavy(&charges) {
+            return match self.decide_unanswered(&request, &charges, error) {
+                Ok(resolved) => Ok(self.finish(query, &in_force, &plan, Some(&resolved.decided()), started)),
+                Err(error) => Err(self.failed(error, started).into()),
+            };
+        }
         match self.ask_now(&self.options.store, &request, &mut charges) {
             Ok(decision) => {
                 let decided = Decided::whole(&charges, &plan, &decision);
@@ -378,6 +388,21 @@ impl Limiter {
             }
             Err(error) => Err(self.failed(error, started).into()),
         }
+    }
+
+    /// The failure of a decision that would take Redis too long, whichever store makes it. [dc-11]
+    fn too_heavy(&self, charges: &[Charge<'_>]) -> Option<StoreError> {
+        // One charge never is.
+        if charges.len() == 1 {
+            return None;
+        }
+        let weight = weight::of_charges(charges);
+        if weight <= WEIGHT_MAX {
+            return None;
+        }
+        self.observer.store_called(Some(TOO_HEAVY), None);
+        let message = format!("the {} charges of one request weigh {weight}, more than {WEIGHT_MAX}", charges.len());
+        Some(StoreError::NotSent(Failure { kind: TOO_HEAVY, message }))
     }
 
     /// How a domain charges: as its policy says, else as the server does.

@@ -26,6 +26,7 @@
 //! each with file, line and column. Not here: what a policy decides (engine/policy.rs) and when files are read again (watch.rs).
 
 mod fields;
+mod heavy;
 mod keys;
 mod limit;
 mod metadata;

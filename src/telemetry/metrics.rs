@@ -32,6 +32,7 @@ use super::statistics::{Kind, Statistics};
 use super::trouble::{self, Outages, Trouble};
 use crate::engine::arith::Fraction;
 use crate::engine::observer::{DecisionResult, Observer, Tally};
+use crate::engine::weight::TOO_HEAVY;
 use crate::engine::{Hits, OnError, PolicySet};
 
 pub use self::latency::{BUCKETS_US, Door};
@@ -124,6 +125,8 @@ impl Metrics {
             &["kind"],
         )?;
         registry.register(Box::new(store_errors.clone()))?;
+        // The one failure that every store has.
+        store_errors.with_label_values(&[TOO_HEAVY]);
         let fallbacks = IntCounterVec::new(
             Opts::new("weir_on_error_total", "Descriptors whose store gave no answer, by what the policies then did."),
             &["action"],
@@ -378,14 +381,22 @@ impl Observer for PerRuntime {
             self.stores.record(0, took);
         }
         match error {
-            Some(kind) => self.metrics.store_errors.with_label_values(&[kind]).inc(),
+            Some(kind) => {
+                self.metrics.store_errors.with_label_values(&[kind]).inc();
+                if kind == TOO_HEAVY {
+                    tracing::warn!(kind, "a request is too heavy to be decided: it goes by on_error (see weir check)");
+                }
+            }
             None => self.metrics.trouble.answered(),
         }
     }
 
     fn fell_back(&self, action: OnError, kind: &'static str) {
         self.metrics.fallbacks[action as usize].inc();
-        self.metrics.trouble.fell_back(action, kind, Instant::now);
+        // No store was asked, so none is in trouble.
+        if kind != TOO_HEAVY {
+            self.metrics.trouble.fell_back(action, kind, Instant::now);
+        }
     }
 
     fn undone(&self, confirmed: bool) {
@@ -548,7 +559,8 @@ mod tests {
                 "weir_requests_total{result=\"unknown_domain\"} 0",
             ]
         );
-        assert_eq!(lines(&metrics, "weir_store_errors_total"), ["weir_store_errors_total{kind=\"deadline\"} 1"]);
+        let errors = ["weir_store_errors_total{kind=\"deadline\"} 1", "weir_store_errors_total{kind=\"too_heavy\"} 0"];
+        assert_eq!(lines(&metrics, "weir_store_errors_total"), errors);
     }
 
     #[test]

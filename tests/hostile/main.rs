@@ -15,4 +15,5 @@ mod doors;
 mod doors_http;
 mod logs;
 mod policies;
+mod redis;
 mod states;
