@@ -425,9 +425,7 @@ fn metrics_are_well_formed() {
 /// which stores it is there.
 #[test]
 fn metrics_are_those_of_the_page_for_operators() {
-    let mut documented = documented_metrics();
-    // Those of `listen.tls` are there with it only: tests/tls.rs.
-    documented.retain(|name, _| !name.starts_with("weir_tls_"));
+    let documented = documented_metrics();
     let memory = Served::start(POLICY, &[]);
     http::post_json(memory.at.http, "/json", ANN).expect("an answer");
     let mut expected = documented.clone();

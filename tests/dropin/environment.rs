@@ -405,8 +405,6 @@ const COMING: &[&str] = &[
     "metrics.response_time_milliseconds",
     "near_limit_ratio",
     "policies.source",
-    "redis.tls.skip_hostname_verification",
-    "redis.tls.system_store",
     "statsd.address",
     "statsd.format",
     "statsd.interval",
