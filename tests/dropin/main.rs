@@ -1,8 +1,8 @@
 //! weir in the place of envoyproxy/ratelimit: started by its name, with its environment variables, and asked as it is
 //! asked.
 //!
-//! Recorded answers of envoyproxy/ratelimit are in recorded.rs, what each variable does in environment.rs, and the
-//! listeners in endpoints.rs.
+//! Recorded answers of envoyproxy/ratelimit are in recorded.rs, what each variable does in environment.rs,
+//! and Envoy Gateway's way of running it in gateway.rs.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
@@ -10,5 +10,6 @@
 mod support;
 
 mod environment;
+mod gateway;
 mod recorded;
 mod started;
