@@ -23,6 +23,9 @@ if stored then
     return redis.error_reply('STATE the value at the key was not written by weir')
   end
   theirs, count = struct.unpack('<dd', stored)
+  if not (theirs >= 0 and theirs < 9007199254740992 and count >= 0 and count <= 4294967295) then
+    return redis.error_reply('STATE the value at the key was not written by weir')
+  end
 end
 if b3 == 0 then
   if stored and count > 0 and theirs > now then

@@ -60,21 +60,26 @@ if has_lists == 1 then
   -- The buckets of a hash: their numbers in order, and the counts by number.
   function read_buckets(key)
     local raw = call('HGETALL', key)
-    if raw[1] and not tonumber(raw[1]) then
-      error(NOT_OURS)
-    end
     local numbers, counts = {}, {}
     for i = 1, #raw, 2 do
-      local number = tonumber(raw[i])
+      local number, count = tonumber(raw[i]), tonumber(raw[i + 1])
+      if not number or not count or not (number >= 0 and number < 9007199254740992)
+        or not (count >= 0 and count < 9007199254740992) then
+        error(NOT_OURS)
+      end
       numbers[#numbers + 1] = number
-      counts[number] = tonumber(raw[i + 1])
+      counts[number] = count
     end
     table.sort(numbers)
     return numbers, counts
   end
 
   function parsed(member)
-    return tonumber(string.sub(member, 1, 16)), tonumber(string.sub(member, 18))
+    local sum, hits = tonumber(string.sub(member, 1, 16)), tonumber(string.sub(member, 18))
+    if not sum or not hits or not (hits >= 0 and hits <= sum) or not (sum < 9007199254740992) then
+      error(NOT_OURS)
+    end
+    return sum, hits
   end
 
   -- A log as stored: its newest charge and how many there are. What counts of it depends on the charge's window.
@@ -83,10 +88,11 @@ if has_lists == 1 then
     if not newest[1] then
       return nil
     end
-    if not parsed(newest[1]) then
+    local at = tonumber(newest[2])
+    if not (at >= 0 and at < 9007199254740992) then
       error(NOT_OURS)
     end
-    return {key = key, at = tonumber(newest[2]), sum = (parsed(newest[1])), last = call('ZCARD', key) - 1}
+    return {key = key, at = at, sum = (parsed(newest[1])), last = call('ZCARD', key) - 1}
   end
 
   -- The rank, time, sum and hits of the first stored charge from the rank `low` on whose sum is at least this.
@@ -136,7 +142,7 @@ for pass = 1, 2 do
       local w, c, moved = here, 0, false
       if value then
         local packed = tonumber(value)
-        if not packed then
+        if not packed or not (packed >= 0 and packed < 9007199254740992) or packed % 1 ~= 0 then
           return redis.error_reply(NOT_OURS)
         end
         local low = packed % 4294967296
@@ -194,7 +200,12 @@ for pass = 1, 2 do
         if #value ~= 24 then
           return redis.error_reply(NOT_OURS)
         end
-        x[k], y[k], z[k] = unpack_struct('<ddd', value)
+        local tat, fraction, over_l = unpack_struct('<ddd', value)
+        if not (tat >= 0 and tat < 9007199254740992 and over_l >= 0 and over_l <= 4294967295)
+          or not (fraction == 0 or (fraction > 0 and fraction < over_l)) then
+          return redis.error_reply(NOT_OURS)
+        end
+        x[k], y[k], z[k] = tat, fraction, over_l
       end
       if x[k] and x[k] >= now and L > 0 then
         d, f = x[k] - now, y[k]
@@ -313,6 +324,9 @@ for pass = 1, 2 do
           return redis.error_reply(NOT_OURS)
         end
         x[k], y[k] = unpack_struct('<dd', value)
+        if not (x[k] >= 0 and x[k] < 9007199254740992 and y[k] >= 0 and y[k] <= 4294967295) then
+          return redis.error_reply(NOT_OURS)
+        end
       end
       local from, till, c, moved = now, now, 0, false
       if b3 == 0 then
@@ -393,6 +407,10 @@ for pass = 1, 2 do
           return redis.error_reply(NOT_OURS)
         end
         x[k], y[k], z[k] = unpack_struct('<ddd', value)
+        if not (x[k] >= 0 and x[k] < 9007199254740992 and y[k] >= 0 and y[k] <= 4294967295
+          and z[k] >= 0 and z[k] <= 4294967295) then
+          return redis.error_reply(NOT_OURS)
+        end
       end
       local from, p, c, moved = now - now % W, 0, 0, false
       if x[k] then
@@ -653,7 +671,6 @@ for pass = 1, 2 do
             copy.moved = false
             dirty[k] = 6
             ends[k] = copy.newest + W
-            copy.trim = max(copy.trim or 0, copy.at - W)
             copy.at = max(now, copy.newest)
           end
         end
@@ -700,6 +717,9 @@ for pass = 1, 2 do
           return redis.error_reply(NOT_OURS)
         end
         x[k], y[k] = unpack_struct('<dd', value)
+        if not (x[k] >= 0 and x[k] < 9007199254740992 and y[k] >= 0 and y[k] <= 4294967295) then
+          return redis.error_reply(NOT_OURS)
+        end
       end
       local a, u, moved = now, 0, false
       if x[k] and L > 0 then
@@ -783,9 +803,13 @@ for k = 1, #KEYS do
       if copy.anew then
         call('DEL', key)
       else
-        call('ZREMRANGEBYSCORE', key, '-inf', format('%d', copy.trim))
+        -- Of those that count no more, a bounded number: each takes time.
+        local gone = min(copy.first, 128)
+        if gone > 0 then
+          call('ZREMRANGEBYRANK', key, 0, gone - 1)
+        end
         if copy.cut then
-          call('ZREMRANGEBYRANK', key, copy.cut - copy.first, -1)
+          call('ZREMRANGEBYRANK', key, copy.cut - gone, -1)
           local rest = copy.kept - (copy.cut_sum - copy.cut_hits)
           if rest > 0 then
             call('ZADD', key, format('%d', copy.cut_at), format('%016.0f:%d', copy.kept, rest))
@@ -801,9 +825,9 @@ for k = 1, #KEYS do
     call('DEL', key)
   elseif kind == 1 then
     local packed, before = x[k] * 4294967296 + y[k], z[k]
-    if before and floor(before / 4294967296) == x[k] then
-      call('INCRBY', key, format('%d', packed - before))
-    else
+    local goes_on = before and floor(before / 4294967296) == x[k]
+    -- A number that INCRBY cannot read (another program may write one as 1e3) is written anew.
+    if not goes_on or type(redis.pcall('INCRBY', key, format('%d', packed - before))) == 'table' then
       call('SET', key, format('%d', packed), 'PXAT', format('%d', math.ceil(ends[k] / 1000)))
     end
   elseif kind == 5 then

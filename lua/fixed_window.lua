@@ -24,7 +24,7 @@ local stored_w, stored_c
 local moved = false
 if stored then
   stored = tonumber(stored)
-  if not stored then
+  if not stored or not (stored >= 0 and stored < 9007199254740992) or stored % 1 ~= 0 then
     return redis.error_reply('STATE the value at the key was not written by weir')
   end
   stored_c = stored % 4294967296
@@ -57,9 +57,8 @@ end
 if after ~= c or moved then
   if after == 0 then
     redis.call('DEL', KEYS[1])
-  elseif stored_w == w then
-    redis.call('INCRBY', KEYS[1], string.format('%d', after - stored_c))
-  else
+  -- A number that INCRBY cannot read (another program may write one as 1e3) is written anew.
+  elseif stored_w ~= w or type(redis.pcall('INCRBY', KEYS[1], string.format('%d', after - stored_c))) == 'table' then
     redis.call('SET', KEYS[1], string.format('%d', w * 4294967296 + after),
       'PXAT', string.format('%d', math.ceil((n + 1) * W / 1000)))
   end

@@ -39,6 +39,10 @@ if stored and L > 0 then
     return redis.error_reply('STATE the value at the key was not written by weir')
   end
   local tat, stored_f, stored_L = struct.unpack('<ddd', stored)
+  if not (tat >= 0 and tat < 9007199254740992 and stored_L >= 0 and stored_L <= 4294967295)
+    or not (stored_f == 0 or (stored_f > 0 and stored_f < stored_L)) then
+    return redis.error_reply('STATE the value at the key was not written by weir')
+  end
   if tat >= now then
     d, f = tat - now, stored_f
     local max, max_f = T, F

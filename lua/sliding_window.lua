@@ -21,14 +21,15 @@ end
 
 -- The buckets, oldest first, and those of them that count now [sw-2].
 local raw = redis.call('HGETALL', KEYS[1])
-if raw[1] and not tonumber(raw[1]) then
-  return redis.error_reply('STATE the value at the key was not written by weir')
-end
 local stored, counts = {}, {}
 for i = 1, #raw, 2 do
-  local number = tonumber(raw[i])
+  local number, count = tonumber(raw[i]), tonumber(raw[i + 1])
+  if not number or not count or not (number >= 0 and number < 9007199254740992)
+    or not (count >= 0 and count < 9007199254740992) then
+    return redis.error_reply('STATE the value at the key was not written by weir')
+  end
   stored[#stored + 1] = number
-  counts[number] = tonumber(raw[i + 1])
+  counts[number] = count
 end
 table.sort(stored)
 local here = math.floor(now / precision)

@@ -19,6 +19,10 @@ if stored then
     return redis.error_reply('STATE the value at the key was not written by weir')
   end
   local theirs, previous, count = struct.unpack('<ddd', stored)
+  if not (theirs >= 0 and theirs < 9007199254740992 and previous >= 0 and previous <= 4294967295
+    and count >= 0 and count <= 4294967295) then
+    return redis.error_reply('STATE the value at the key was not written by weir')
+  end
   if theirs == start then
     p, c = previous, count
   elseif theirs > start then

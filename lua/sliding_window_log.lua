@@ -21,19 +21,24 @@ elseif op == 5 then
   asked = 0
 end
 
+local NOT_OURS = 'STATE the value at the key was not written by weir'
 local function parsed(member)
-  return tonumber(string.sub(member, 1, 16)), tonumber(string.sub(member, 18))
+  local sum, its_hits = tonumber(string.sub(member, 1, 16)), tonumber(string.sub(member, 18))
+  if not sum or not its_hits or not (its_hits >= 0 and its_hits <= sum) or not (sum < 9007199254740992) then
+    error(NOT_OURS)
+  end
+  return sum, its_hits
 end
 
 -- What counts now [sl-2]: used hits, from base to sum; at is the time of the next charge.
 local at, base, sum, used, rebased, first = now, 0, 0, 0, false, 0
 local newest = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')
 local newest_at = now
-if newest[1] and not parsed(newest[1]) then
-  return redis.error_reply('STATE the value at the key was not written by weir')
-end
 if newest[1] then
   newest_at = tonumber(newest[2])
+  if not (newest_at >= 0 and newest_at < 9007199254740992) or not parsed(newest[1]) then
+    error(NOT_OURS)
+  end
   at = math.max(now, newest_at)
   local oldest = redis.call('ZRANGEBYSCORE', key, string.format('(%d', at - W), '+inf', 'LIMIT', 0, 1)[1]
   if oldest then
@@ -115,9 +120,13 @@ if added > 0 or given > 0 or (rebased and used > 0 and L > 0) then
       redis.call('ZADD', key, string.format('%d', at), string.format('%016.0f:%d', base + kept, kept))
     end
   else
-    redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%d', at - W))
+    -- Of those that count no more, a bounded number: each takes time.
+    local gone = math.min(first, 128)
+    if gone > 0 then
+      redis.call('ZREMRANGEBYRANK', key, 0, gone - 1)
+    end
     if given > 0 then
-      redis.call('ZREMRANGEBYRANK', key, rank - first, -1)
+      redis.call('ZREMRANGEBYRANK', key, rank - gone, -1)
       local kept = base + left - (cut_sum - cut_hits)
       if kept > 0 then
         redis.call('ZADD', key, string.format('%d', cut_at), string.format('%016.0f:%d', base + left, kept))

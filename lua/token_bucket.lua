@@ -20,6 +20,9 @@ if stored and L > 0 then
     return redis.error_reply('STATE the value at the key was not written by weir')
   end
   local anchor, used = struct.unpack('<dd', stored)
+  if not (anchor >= 0 and anchor < 9007199254740992 and used >= 0 and used <= 4294967295) then
+    return redis.error_reply('STATE the value at the key was not written by weir')
+  end
   used = math.min(used, ceiling)
   if anchor > now then
     u = used

@@ -14,7 +14,11 @@ end
 local key = KEYS[1]
 
 local function parsed(member)
-  return tonumber(string.sub(member, 1, 16)), tonumber(string.sub(member, 18))
+  local sum, its_hits = tonumber(string.sub(member, 1, 16)), tonumber(string.sub(member, 18))
+  if not sum or not its_hits then
+    error('STATE the value at the key was not written by weir')
+  end
+  return sum, its_hits
 end
 
 local newest = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')

@@ -4,8 +4,10 @@
 
 mod certificates;
 mod listeners;
+mod log;
 mod metrics;
 mod policies;
+mod policy_changes;
 mod ready;
 mod redis;
 mod redis_health;
@@ -20,20 +22,20 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub use self::listeners::{Addresses, Listeners};
-pub use crate::lifecycle::{Death, Shutdown, Stop, shutdown};
+pub use self::log::{flush_log, set_up_log};
+pub use crate::lifecycle::{Death, OnHangup, Shutdown, Stop, shutdown};
 
 use self::certificates::Certificates;
 use self::policies::Reload;
 use self::stores::{Opened, Stores};
 use crate::config::policy_file::Reading;
-use crate::config::settings::{self, Endpoint, LogFormat, PolicySource, Settings};
+use crate::config::settings::{self, Endpoint, PolicySource, Settings};
 use crate::config::watch::Source;
 use crate::grpc::health::Health;
 use crate::http::{Endpoints, Needs, Report, Site};
 use crate::lifecycle::{Done, Phase, Phases, Supervisor};
 use crate::limiter::{Limiter, Modes, Options, Policies};
 use crate::rls::convert::{Bounds, Extras, LimitHeaders};
-use crate::telemetry::logging::{self, Format, InitError};
 use crate::telemetry::metrics::{Door, Metrics};
 use crate::telemetry::statsd;
 use crate::tls::files::FileError;
@@ -80,18 +82,6 @@ pub enum AppError {
     Died(Death),
 }
 
-/// Sets up the log of the process.
-///
-/// # Errors
-/// When the level cannot be read, or there is a log already.
-pub fn log_to_stderr(log: &settings::Log) -> Result<(), InitError> {
-    let format = match log.format {
-        LogFormat::Text => Format::Text,
-        LogFormat::Json => Format::Json,
-    };
-    logging::init(&log.level, format)
-}
-
 /// Binds the listeners and serves; see [`serve`]. Where policies come by xDS, it binds when the first are in force, unless
 /// the settings say not to wait for them.
 ///
@@ -132,11 +122,17 @@ async fn serve_on(listeners: Option<Listeners>, settings: Settings, shutdown: Sh
     let phases = Phases::starting();
     let life = phases.watch();
     let mut supervisor = Supervisor::new(life.clone());
+    log::count(&metrics)?;
+    supervisor.task("log", {
+        let (metrics, reloads, life) = (metrics.clone(), shutdown.reloads(), life.clone());
+        async move { log::follow(&metrics, reloads, life).await }
+    });
 
     let (policies, reload) = match settings.policies.source {
         PolicySource::Directory => {
-            let (reload, loaded) = Reload::start(source(&settings.policies), reading, control.first.clone());
-            let loaded = loaded.map_err(AppError::Policies)?;
+            let (reload, loaded) = Reload::start(source(&settings.policies), reading, control.first.clone())
+                .await
+                .map_err(AppError::Policies)?;
             let policies = Arc::new(Policies::new(loaded.policies, metrics.observer()));
             report.loaded(policies.current(), loaded.places);
             metrics.policies_loaded();
@@ -249,11 +245,13 @@ async fn serve_on(listeners: Option<Listeners>, settings: Settings, shutdown: Sh
         http.push(supervisor.task("metrics", http::serve_metrics(listener, &settings.metrics.path, &site)));
     }
     if let Some(tls) = tls {
-        supervisor.task("certificates", Certificates::new(tls, &metrics)?.follow(life.clone()));
+        supervisor.task("certificates", Certificates::new(tls, &metrics)?.follow(shutdown.reloads(), life.clone()));
     }
     supervisor.task("health", health.follow(life.clone(), report.fit()));
+    supervisor.task("freeing policies", policies::free_unused(policies.clone(), life.clone()));
     if let Some(reload) = reload {
-        supervisor.task("reload", reload.follow(policies, metrics, report.clone(), life.clone()));
+        let target = policies::Target { policies, metrics, report: report.clone() };
+        supervisor.task("reload", reload.follow(target, shutdown.reloads(), life.clone()));
     }
     screen.show(settings.log.format);
 

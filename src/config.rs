@@ -4,6 +4,7 @@
 //! built from what this module returns.
 
 pub mod envoy_ratelimit;
+pub mod files;
 pub mod policy_file;
 pub mod settings;
 pub mod watch;

@@ -13,6 +13,7 @@ pub mod limit;
 pub mod metadata;
 pub mod observer;
 pub mod policy;
+pub mod weight;
 
 pub use algorithm::{Seen, State};
 pub use charge::{Bounds, Charge, Mode, Receipt, Role, Take};

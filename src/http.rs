@@ -144,7 +144,10 @@ impl Report {
 
     /// These policies are in force. `places` says where each rule is written, by its id.
     pub fn loaded(&self, policies: Arc<PolicySet>, places: Vec<String>) {
-        *self.policies.lock() = Shown { policies, places: places.into(), problems: Vec::new() };
+        let shown = Shown { policies, places: places.into(), problems: Vec::new() };
+        // Freed after the lock is released: many rules take a while.
+        let before = std::mem::replace(&mut *self.policies.lock(), shown);
+        drop(before);
         self.look();
     }
 

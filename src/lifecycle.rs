@@ -75,47 +75,98 @@ impl Life {
     }
 }
 
-/// Tells a server to stop. Dropping it tells the same.
+/// Tells a server to stop, or to reload. Dropping it tells it to stop.
 #[derive(Debug)]
-pub struct Stop(watch::Sender<u32>);
+pub struct Stop {
+    stops: watch::Sender<u32>,
+    reloads: watch::Sender<u32>,
+}
 
-/// Hears that the server is to stop.
+/// Hears that the server is to stop, or to reload.
 #[derive(Clone, Debug)]
-pub struct Shutdown(watch::Receiver<u32>);
+pub struct Shutdown {
+    stops: watch::Receiver<u32>,
+    reloads: watch::Receiver<u32>,
+}
+
+/// Hears that the server is to read again what it keeps of the file system. Each part that keeps something has one.
+#[derive(Clone, Debug)]
+pub struct Reloads(watch::Receiver<u32>);
+
+impl Reloads {
+    /// Waits for the next order to reload. Several orders since the last call are one. Waits for ever once no order can
+    /// come any more.
+    pub async fn next(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// What SIGHUP does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnHangup {
+    /// Reads policies, certificates and the log file again.
+    Reload,
+    /// The same as SIGTERM.
+    Stop,
+}
 
 /// A pair of those.
 #[must_use]
 pub fn shutdown() -> (Stop, Shutdown) {
-    let (sender, receiver) = watch::channel(0);
-    (Stop(sender), Shutdown(receiver))
+    let (stops, stopped) = watch::channel(0);
+    let (reloads, reloaded) = watch::channel(0);
+    (Stop { stops, reloads }, Shutdown { stops: stopped, reloads: reloaded })
 }
 
 impl Stop {
     /// Tells it to stop; each further time ends the wait that the drain is in.
     pub fn tell(&self) {
-        self.0.send_modify(|times| *times = times.saturating_add(1));
+        self.stops.send_modify(|times| *times = times.saturating_add(1));
+    }
+
+    /// Tells it to reload.
+    pub fn reload(&self) {
+        self.reloads.send_modify(|times| *times = times.wrapping_add(1));
     }
 }
 
 impl Shutdown {
-    /// A server that SIGTERM and SIGINT stop. Must be called within a runtime, which does the listening.
+    /// A server that SIGTERM and SIGINT stop, and that SIGHUP reloads or stops. Must be called within a runtime, which
+    /// listens to the signals.
     ///
     /// # Errors
     /// When the system refuses to deliver signals.
-    pub fn on_signals() -> io::Result<Self> {
+    pub fn on_signals(on_hangup: OnHangup) -> io::Result<Self> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hangup = signal(SignalKind::hangup())?;
         let (stop, shutdown) = shutdown();
         tokio::spawn(async move {
             loop {
                 tokio::select! {
                     _ = terminate.recv() => tracing::info!(signal = "SIGTERM", "told to stop"),
                     _ = interrupt.recv() => tracing::info!(signal = "SIGINT", "told to stop"),
+                    _ = hangup.recv() => match on_hangup {
+                        OnHangup::Stop => tracing::info!(signal = "SIGHUP", "told to stop"),
+                        OnHangup::Reload => {
+                            tracing::info!(signal = "SIGHUP", "reloading policies, certificates and the log file");
+                            stop.reload();
+                            continue;
+                        }
+                    },
                 }
                 stop.tell();
             }
         });
         Ok(shutdown)
+    }
+
+    /// The orders to reload from now on.
+    #[must_use]
+    pub fn reloads(&self) -> Reloads {
+        Reloads(self.reloads.clone())
     }
 
     /// Waits to be told to stop.
@@ -125,8 +176,8 @@ impl Shutdown {
 
     /// Waits to be told once more than it has been by now.
     pub async fn told_again(&self) {
-        let times = *self.0.borrow();
-        if self.0.has_changed().is_err() {
+        let times = *self.stops.borrow();
+        if self.stops.has_changed().is_err() {
             // Whoever could tell is gone: there is no second time.
             std::future::pending::<()>().await;
         }
@@ -134,7 +185,7 @@ impl Shutdown {
     }
 
     async fn told_more_than(&self, times: u32) {
-        let mut receiver = self.0.clone();
+        let mut receiver = self.stops.clone();
         let _ = receiver.wait_for(|told| *told > times).await;
     }
 }
@@ -341,6 +392,25 @@ mod tests {
         }
         stop.tell();
         again.await;
+    }
+
+    #[tokio::test]
+    async fn each_part_hears_of_a_reload_once() {
+        let (stop, shutdown) = shutdown();
+        let (mut one, mut other) = (shutdown.reloads(), shutdown.reloads());
+        stop.reload();
+        stop.reload();
+        one.next().await;
+        other.next().await;
+        let mut again = pin!(one.next());
+        tokio::select! {
+            biased;
+            () = &mut again => panic!("it was told already"),
+            () = std::future::ready(()) => {}
+        }
+        stop.reload();
+        again.await;
+        assert_eq!(*shutdown.stops.borrow(), 0, "a reload is no stop");
     }
 
     #[tokio::test]

@@ -13,13 +13,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 pub use crate::engine::metadata;
 use crate::engine::observer::AnsweredBy;
 pub use crate::engine::observer::{Charged, DecisionResult, Observer, Tally};
 pub use crate::engine::policy::Domain;
-use crate::engine::{Charge, Decision, Hits, Micros, State, Take, Unit, algorithm, key};
+use crate::engine::weight::{TOO_HEAVY, WEIGHT_MAX};
+use crate::engine::{Charge, Decision, Hits, Micros, State, Take, Unit, algorithm, key, weight};
 // What the listeners need of the modules below, so that they need not know those.
 pub use crate::engine::descriptor::parse_entries;
 pub use crate::engine::{Algorithm, Anchor, Entry, Limit, Mode, OnError, PolicySet, Refill, Rule};
@@ -129,7 +131,13 @@ impl Told {
 pub struct Policies {
     current: ArcSwap<InForce>,
     observer: Arc<dyn Observer>,
+    /// Sets that were replaced and that requests on their way may still use.
+    retired: Mutex<Vec<Arc<InForce>>>,
 }
+
+/// The most replaced sets that wait to be freed by [`Policies::free_unused`]. Past it the last request that uses the oldest
+/// one frees it.
+const RETIRED_MAX: usize = 16;
 
 struct InForce {
     policies: Arc<PolicySet>,
@@ -143,19 +151,40 @@ impl Policies {
     #[must_use]
     pub fn new(policies: PolicySet, observer: Arc<dyn Observer>) -> Self {
         let current = ArcSwap::from_pointee(InForce::of(policies, &*observer));
-        Self { current, observer }
+        Self { current, observer, retired: Mutex::default() }
     }
 
     /// Has no policies yet: until some are put in force, decisions fail with [`Undecided::NoPolicies`].
     #[must_use]
     pub fn none_yet(observer: Arc<dyn Observer>) -> Self {
         let none = InForce { is_loaded: false, ..InForce::of(PolicySet::default(), &*observer) };
-        Self { current: ArcSwap::from_pointee(none), observer }
+        Self { current: ArcSwap::from_pointee(none), observer, retired: Mutex::default() }
     }
 
-    /// Puts other policies in force. Requests on their way finish under those they began with.
+    /// Puts other policies in force. Requests on their way finish under those they began with. The time it takes grows with
+    /// the number of rules.
     pub fn replace(&self, policies: PolicySet) {
-        self.current.store(Arc::new(InForce::of(policies, &*self.observer)));
+        let old = self.current.swap(Arc::new(InForce::of(policies, &*self.observer)));
+        let mut retired = self.retired.lock();
+        let oldest = if retired.len() == RETIRED_MAX { Some(retired.remove(0)) } else { None };
+        retired.push(old);
+        drop(retired);
+        drop(oldest);
+    }
+
+    /// Frees the replaced sets that no request uses any more. A set of many rules takes milliseconds to free, so call it
+    /// now and then on a thread that decides nothing; without it they are kept.
+    pub fn free_unused(&self) {
+        // Nothing can take another share of a set that is not in force, so one that has no other user gets none.
+        let mut unused = Vec::new();
+        self.retired.lock().retain(|set| {
+            let is_used = Arc::strong_count(set) > 1;
+            if !is_used {
+                unused.push(set.clone());
+            }
+            is_used
+        });
+        drop(unused);
     }
 
     /// The policies in force now.
@@ -299,12 +328,15 @@ impl Limiter {
         // A box too: seldom is a part known, and not all.
         let known = known.map(Box::new);
         let keys = known.as_deref().map_or(&[][..], |known| &known.keys);
-        let failed = match self.only_store(&plan, &charges) {
-            Some(store) => match self.ask(store, &request, &mut charges).await {
+        let failed = if let Some(error) = self.too_heavy(&charges) {
+            Some(error)
+        } else if let Some(store) = self.only_store(&plan, &charges) {
+            match self.ask(store, &request, &mut charges).await {
                 Ok(decision) => return finish(Decided::whole(&charges, &plan, &decision), keys),
                 Err(error) => Some(error),
-            },
-            None => None,
+            }
+        } else {
+            None
         };
         // A box, so that a request for which one call was enough does not carry the room for this.
         match Box::pin(self.decide_apart(&request, &charges, failed)).await {
@@ -343,6 +375,12 @@ impl Limiter {
         }
         let deadline = self.deadline(started, None);
         let request = Request { plan: &plan, mode: self.mode(domain), started, deadline };
+        if let Some(error) = self.too_heavy(&charges) {
+            return match self.decide_unanswered(&request, &charges, error) {
+                Ok(resolved) => Ok(self.finish(query, &in_force, &plan, Some(&resolved.decided()), started)),
+                Err(error) => Err(self.failed(error, started).into()),
+            };
+        }
         match self.ask_now(&self.options.store, &request, &mut charges) {
             Ok(decision) => {
                 let decided = Decided::whole(&charges, &plan, &decision);
@@ -350,6 +388,21 @@ impl Limiter {
             }
             Err(error) => Err(self.failed(error, started).into()),
         }
+    }
+
+    /// The failure of a decision that would take Redis too long, whichever store makes it. [dc-11]
+    fn too_heavy(&self, charges: &[Charge<'_>]) -> Option<StoreError> {
+        // One charge never is.
+        if charges.len() == 1 {
+            return None;
+        }
+        let weight = weight::of_charges(charges);
+        if weight <= WEIGHT_MAX {
+            return None;
+        }
+        self.observer.store_called(Some(TOO_HEAVY), None);
+        let message = format!("the {} charges of one request weigh {weight}, more than {WEIGHT_MAX}", charges.len());
+        Some(StoreError::NotSent(Failure { kind: TOO_HEAVY, message }))
     }
 
     /// How a domain charges: as its policy says, else as the server does.
@@ -641,4 +694,55 @@ fn keys_of<'p>(policies: &'p PolicySet, domain: &str, entries: &[Entry<'_>]) -> 
 fn unmatched(query: &Query<'_>) -> Answer {
     let statuses = query.descriptors.iter().map(|_| Status::default()).collect();
     Answer { statuses, ..Answer::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::observer::Tally;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    /// Counts the sets that were freed.
+    #[derive(Default)]
+    struct Freed(Arc<AtomicUsize>);
+
+    struct OfSet(Arc<AtomicUsize>);
+
+    impl Observer for Freed {
+        fn loaded(&self, _: &PolicySet) -> Arc<dyn Tally> {
+            Arc::new(OfSet(self.0.clone()))
+        }
+    }
+
+    impl Tally for OfSet {}
+
+    impl Drop for OfSet {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+
+    #[test]
+    fn the_last_request_that_uses_a_replaced_set_does_not_free_it() {
+        let freed = Arc::new(AtomicUsize::new(0));
+        let policies = Policies::new(PolicySet::default(), Arc::new(Freed(freed.clone())));
+        let request = policies.current.load_full();
+        policies.replace(PolicySet::default());
+        policies.free_unused();
+        assert_eq!(freed.load(SeqCst), 0, "a request uses it");
+        drop(request);
+        assert_eq!(freed.load(SeqCst), 0, "the request freed it");
+        policies.free_unused();
+        assert_eq!(freed.load(SeqCst), 1);
+    }
+
+    #[test]
+    fn the_sets_that_wait_to_be_freed_are_bounded() {
+        let freed = Arc::new(AtomicUsize::new(0));
+        let policies = Policies::new(PolicySet::default(), Arc::new(Freed(freed.clone())));
+        for _ in 0..RETIRED_MAX + 3 {
+            policies.replace(PolicySet::default());
+        }
+        assert_eq!((policies.retired.lock().len(), freed.load(SeqCst)), (RETIRED_MAX, 3));
+    }
 }

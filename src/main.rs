@@ -1,8 +1,11 @@
 //! `weir`: arguments to a command, and the end of the process.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use clap::Parser as _;
 use weir::cli::args::{Arguments, Command};
@@ -19,6 +22,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The exit code where something failed.
 const FAILED: u8 = 1;
+/// How long the reason of a server's end may take to be written.
+const REASON_TIMEOUT: Duration = Duration::from_secs(2);
 /// The exit code where the arguments or settings are wrong.
 const USAGE: u8 = 2;
 
@@ -31,14 +36,8 @@ fn main() -> ExitCode {
         Program::Weir | Program::ConfigCheck | Program::Client => Arguments::parse().command,
     };
     let result = match command {
-        Command::Serve(arguments) => match serve::serve(&arguments) {
-            Err(ServeError::Settings(problems)) => return told(&problems, USAGE),
-            result => result.map_err(|error| error.to_string()),
-        },
-        Command::Ratelimit => match ratelimit::serve() {
-            Err(ServeError::Settings(problems)) => return told(&problems, USAGE),
-            result => result.map_err(|error| error.to_string()),
-        },
+        Command::Serve(arguments) => return ended(serve::serve(&arguments)),
+        Command::Ratelimit => return ended(ratelimit::serve()),
         Command::Check(arguments) => {
             let (reading, strictness) = (arguments.dialect.reading(), arguments.strictness());
             printed(check::run(&arguments.directory, reading, strictness, &mut io::stdout().lock()))
@@ -64,10 +63,37 @@ fn printed(result: Result<(), Failed>) -> Result<(), String> {
     }
 }
 
-/// Says why on standard error, each line as ours.
-fn told(reason: &dyn fmt::Display, code: u8) -> ExitCode {
-    for line in reason.to_string().lines() {
-        eprintln!("weir: {line}");
+/// The end of a server.
+fn ended(result: Result<(), ServeError>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(ServeError::Settings(problems)) => told(&problems, USAGE),
+        Err(ServeError::Failed(reason)) => told_in_time(reason),
     }
+}
+
+/// Writes the reason to standard error, with the name of the program in each line. One that cannot be written to changes
+/// nothing about the exit status.
+fn told(reason: &dyn fmt::Display, code: u8) -> ExitCode {
+    let mut text = String::new();
+    for line in reason.to_string().lines() {
+        text.push_str("weir: ");
+        text.push_str(line);
+        text.push('\n');
+    }
+    let _ = io::stderr().write_all(text.as_bytes());
     ExitCode::from(code)
+}
+
+/// The same for the end of a server, which must not wait for ever for a standard error that no process reads.
+fn told_in_time(reason: String) -> ExitCode {
+    let (written, ended) = mpsc::channel();
+    let writer = thread::Builder::new().spawn(move || {
+        told(&reason, FAILED);
+        let _ = written.send(());
+    });
+    if writer.is_ok() {
+        let _ = ended.recv_timeout(REASON_TIMEOUT);
+    }
+    ExitCode::from(FAILED)
 }

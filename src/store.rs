@@ -10,6 +10,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use crate::engine::weight::TOO_HEAVY;
 use crate::engine::{Bounds, Charge, Decision, Limit, Micros, Mode, Receipt, State};
 
 /// A place for states that decides atomically. [st-1]
@@ -139,7 +140,7 @@ impl StoreError {
     /// Whether a store, or its queue, was asked at all: how long that took tells nothing where it was not.
     #[must_use]
     pub fn was_asked(&self) -> bool {
-        const REFUSED_AT_ONCE: [&str; 3] = ["circuit_open", "queue_full", "no_node"];
+        const REFUSED_AT_ONCE: [&str; 4] = ["circuit_open", "queue_full", "no_node", TOO_HEAVY];
         !REFUSED_AT_ONCE.contains(&self.kind())
     }
 }

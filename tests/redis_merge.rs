@@ -250,3 +250,101 @@ fn a_redis_out_of_memory_still_denies() {
         }
     }
 }
+
+/// Values at a key that no weir has written, of the type that the algorithm keeps; each as the arguments of the command
+/// that writes it after its name and the key.
+fn garbage(limit: &Limit) -> Vec<(&'static str, Vec<Vec<u8>>)> {
+    let numbers = [f64::NAN, f64::INFINITY, -1.0, 1e300, 9_007_199_254_740_992.0, 1.5, 0.0];
+    let bytes = |numbers: &[f64]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
+    let doubles = |count: usize| {
+        let mut values: Vec<Vec<u8>> = Vec::new();
+        for bad in numbers {
+            for at in 0..count {
+                let mut good = vec![(NOW + 1_000_000) as f64, 1.0, 5.0];
+                good.truncate(count);
+                good[at] = bad;
+                values.push(bytes(&good));
+            }
+        }
+        values.push(vec![0; 7]);
+        values
+    };
+    let one = |values: Vec<Vec<u8>>| values.into_iter().map(|value| ("SET", vec![value])).collect();
+    let texts = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>();
+    match limit.algorithm() {
+        Algorithm::FixedWindow { anchor: Anchor::Clock } => {
+            let here = (NOW / limit.window().us() % (1 << 21)) << 32;
+            let mut values =
+                texts(&["", "x", "nan", "-1", "inf", "1e400", "1.5", "99999999999999999999", " 7", "0x10"]);
+            // The window of now, as INCRBY does not read it.
+            values.push(format!("{here}.0").into_bytes());
+            values.push(format!("{}e0", here + 2).into_bytes());
+            one(values)
+        }
+        Algorithm::FixedWindow { .. } | Algorithm::TokenBucket { refill: Refill::Interval, .. } => one(doubles(2)),
+        Algorithm::SlidingWindow { .. } => {
+            [["x", "1"], ["1", "x"], ["nan", "1"], ["1", "inf"], ["-1", "1"], ["1e300", "1"]]
+                .map(|pair| ("HSET", texts(&pair)))
+                .to_vec()
+        }
+        Algorithm::SlidingWindowLog => {
+            [["1", "x"], ["inf", "0000000000000002:2"], ["1", "0000000000000001:2"], ["-5", "1:1"]]
+                .map(|pair| ("ZADD", texts(&pair)))
+                .to_vec()
+        }
+        _ => one(doubles(3)),
+    }
+}
+
+/// One key's value is garbage. The decision on it ends as it would alone, and every other one in the call is made.
+#[test]
+fn garbage_at_one_key_fails_no_decision_on_another() {
+    let (server, runtime) = (RedisServer::start(), runtime());
+    let mut together = store(&server, &runtime, "together:", MERGE_MAX);
+    let mut alone = store(&server, &runtime, "alone:", 0);
+    together.set_now(NOW);
+    alone.set_now(NOW);
+    let mut raw = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    let kind = |error: &StoreError| (matches!(error, StoreError::NotSent(_)), error.kind());
+    let mut seen = std::collections::BTreeSet::new();
+    for (l, limit) in limits().iter().enumerate() {
+        let others = per_hour(1_000_000);
+        for (g, (name, arguments)) in garbage(limit).into_iter().enumerate() {
+            let bad = format!("bad{l}.{g}");
+            for prefix in ["together:", "alone:"] {
+                redis::cmd(name).arg(format!("{prefix}{bad}")).arg(&arguments).exec(&mut raw).unwrap();
+            }
+            let what = format!("{:?}, {name} {:?}", limit.algorithm(), String::from_utf8_lossy(&arguments.concat()));
+            let before = keys(3);
+            let hit = |key: &String| {
+                let (key, others, together) = (key.clone(), &others, &together);
+                async move { decide(together, charge(&key, others, Take::Take(1)), Mode::Atomic).await }
+            };
+            let (first, middle, last) = runtime.block_on(async {
+                tokio::join!(
+                    join_all(before.iter().map(hit)),
+                    decide(&together, charge(&bad, limit, Take::Take(1)), Mode::Atomic),
+                    join_all(before.iter().map(hit)),
+                )
+            });
+            for decision in first.into_iter().chain(last) {
+                assert!(!decision.unwrap_or_else(|error| panic!("{what}: {error}")).denied, "{what}");
+            }
+            let expected = runtime.block_on(decide(&alone, charge(&bad, limit, Take::Take(1)), Mode::Atomic));
+            match (&middle, &expected) {
+                (Ok(decision), Ok(expected)) => assert_eq!(decision, expected, "{what}"),
+                (Err(error), Err(expected)) => {
+                    assert_eq!(kind(error), kind(expected), "{what}");
+                    assert_eq!(kind(error), (true, "state"), "{what}: nothing was charged");
+                }
+                _ => panic!("{what}: {middle:?}, alone {expected:?}"),
+            }
+            seen.insert(middle.is_ok());
+            // With another key in one decision: charged, or nothing at all.
+            let pair = [charge(&bad, limit, Take::Take(1)), charge("pair", &others, Take::Take(1))];
+            let pair = runtime.block_on(together.decide(&pair, Mode::Atomic, Instant::now() + PATIENCE).get());
+            assert!(!matches!(pair, Err(StoreError::Unknown(_))), "{what}: {pair:?}");
+        }
+    }
+    assert_eq!(seen.len(), 2, "some garbage is read as a state, and some is not");
+}

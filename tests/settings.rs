@@ -171,6 +171,7 @@ fn the_defaults_are_those_of_the_design() {
         log: Log {
             level: "info",
             format: Text,
+            file: None,
         },
         metrics: Metrics {
             path: "/metrics",
@@ -466,7 +467,7 @@ fn what_a_file_of_settings_cannot_be() {
     insta::assert_snapshot!(problems_of("store: [memory, redis]\nx: [[1], {a: b}]\nlog: [a]"), @r#"
     weir.yaml:1:1: store: a list, where one value is expected
     weir.yaml:2:1: x: no such setting
-    weir.yaml:3:1: log: a group of settings, not one: log.level, log.format
+    weir.yaml:3:1: log: a group of settings, not one: log.level, log.format, log.file
     "#);
     insta::assert_snapshot!(problems_of("store:\nlog:\nredis: {url: ~, colour: }"), @r#"
     weir.yaml:1:1: store: has no value: give one, or leave the name out

@@ -174,6 +174,23 @@ fn a_server_that_comes_late_gets_all_that_was_counted() {
 }
 
 #[test]
+fn the_debug_port_shows_each_statistic_on_a_line() {
+    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
+    let weir = Weir::start(&policies.path(), &["--set", "admin.endpoints=ratelimit"]);
+    ask(&weir, &user("ann"));
+    let text = http::get(weir.admin, "/stats").unwrap().body;
+    for line in [
+        "ratelimit.service.config_load_success: 1",
+        "ratelimit.service.rate_limit.shop.user.over_limit: 0",
+        "ratelimit.service.rate_limit.shop.user.total_hits: 1",
+        "ratelimit_server.ShouldRateLimit.total_requests: 1",
+    ] {
+        assert!(text.lines().any(|shown| shown == line), "{line}\n{text}");
+    }
+    assert!(text.lines().is_sorted(), "{text}");
+}
+
+#[test]
 fn a_mapping_file_makes_the_metrics() {
     let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
     let file = |text: &str| {

@@ -10,7 +10,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::AppError;
 use crate::config::settings::Listen;
-use crate::lifecycle::{Life, Phase};
+use crate::lifecycle::{Life, Phase, Reloads};
 use crate::telemetry::metrics::Metrics;
 use crate::tls::Identity;
 use crate::tls::files::FileError;
@@ -65,15 +65,18 @@ impl Certificates {
         Ok(Self { tls, reloads })
     }
 
-    /// Reads the files again and again until weir drains. A file system that does not answer costs one thread.
-    pub(super) async fn follow(self, life: Life) -> Result<(), String> {
+    /// Reads the files again and again, and at every order to reload, until weir drains. A file system that does not answer costs one thread.
+    pub(super) async fn follow(self, mut reloads: Reloads, life: Life) -> Result<(), String> {
         let Self { tls, reloads: [replaced, refused] } = self;
         let mut ticks = tokio::time::interval(READ_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut problem: Option<FileError> = None;
         loop {
             let read = async {
-                ticks.tick().await;
+                tokio::select! {
+                    _ = ticks.tick() => {}
+                    () = reloads.next() => {}
+                }
                 let tls = tls.clone();
                 tokio::task::spawn_blocking(move || tls.reread()).await
             };

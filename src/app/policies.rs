@@ -1,19 +1,31 @@
-//! The policies: loaded at the start, and again whenever their directory changes.
+//! The policies: loaded at the start, and again whenever their directory changes or an operator orders it.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
+use super::policy_changes::Changes;
 use crate::config::policy_file::{self, Problems, Reading, Warnings};
 use crate::config::watch::{Change, POLL_EVERY, Source, Watch};
 use crate::engine::PolicySet;
 use crate::http::Report;
-use crate::lifecycle::{Life, Phase};
+use crate::lifecycle::{Life, Phase, Reloads};
 use crate::limiter::Policies;
 use crate::store::Store;
 use crate::telemetry::metrics::Metrics;
 
+/// How long reading the directory may take until that is a problem of its own. A file system that never answers cannot be
+/// interrupted: its thread is waited for, and no second one begins.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// The most problems of one load in the log.
+const PROBLEMS_LOGGED_MAX: usize = 20;
+/// The most problems of one load at `/readyz`.
+const PROBLEMS_SHOWN_MAX: usize = 100;
+/// How often replaced policies are freed that no request uses any more.
+const FREE_EVERY: Duration = Duration::from_secs(1);
 /// The most warnings of one load that are logged; those past it are counted.
 const LOGGED_WARNINGS_MAX: usize = 20;
 
@@ -26,7 +38,7 @@ pub(super) struct Loaded {
     pub(super) took: Duration,
 }
 
-/// Tells that policies are in force, and not before: whoever reads it may count on them.
+/// Logs the first policies. Not before they are in force: who reads it may count on them.
 pub(super) fn log(in_force: &PolicySet, files: usize, took: Duration) {
     let (domains, rules) = (in_force.domains().len(), in_force.rules().len());
     tracing::info!(files, domains, rules, ?took, "policies loaded");
@@ -81,6 +93,73 @@ fn texts(problems: &Problems) -> Vec<String> {
     texts
 }
 
+/// Logs the first problems of a load, and how many more there are.
+fn log_problems(problems: &[String]) {
+    for problem in problems.iter().take(PROBLEMS_LOGGED_MAX) {
+        tracing::error!(problem, "policies refused");
+    }
+    let more = problems.len().saturating_sub(PROBLEMS_LOGGED_MAX);
+    if more > 0 {
+        tracing::error!(more, "more problems: GET /readyz lists the first, weir check lists all");
+    }
+}
+
+/// The problems as `/readyz` shows them.
+fn shown(problems: &[String]) -> Vec<String> {
+    let mut shown: Vec<String> = problems.iter().take(PROBLEMS_SHOWN_MAX).cloned().collect();
+    let more = problems.len() - shown.len();
+    if more > 0 {
+        shown.push(format!("and {more} more problems"));
+    }
+    shown
+}
+
+/// What becomes of a load.
+pub(super) struct Target {
+    pub(super) policies: Arc<Policies>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) report: Arc<Report>,
+}
+
+impl Target {
+    /// Takes as long as there are rules: not for the control runtime.
+    fn put_in_force(&self, loaded: Loaded) {
+        let before = self.policies.current();
+        self.policies.replace(loaded.policies);
+        self.metrics.policies_loaded();
+        let in_force = self.policies.current();
+        self.report.loaded(in_force.clone(), loaded.places);
+        let changes = Changes::between(&before, &in_force);
+        tracing::info!(
+            files = loaded.files,
+            domains = in_force.domains().len(),
+            rules = in_force.rules().len(),
+            added = changes.added,
+            removed = changes.removed,
+            changed = changes.changed,
+            change = %changes,
+            took = ?loaded.took,
+            "policies loaded"
+        );
+    }
+
+    fn refuse(&self, problems: &[String]) {
+        self.report.refused(shown(problems));
+        self.metrics.policies_refused();
+        // Last: who reads the log finds the rest at `/readyz`.
+        log_problems(problems);
+    }
+}
+
+/// Why the directory is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// It is time to look for changes.
+    Poll,
+    /// An operator has ordered it: what is there is loaded, at rest or not.
+    Order,
+}
+
 /// Watches the directory.
 pub(super) struct Reload {
     watch: Watch,
@@ -91,62 +170,115 @@ pub(super) struct Reload {
 
 impl Reload {
     /// Loads for the first time. The watch begins before, so that no change is missed.
-    pub(super) fn start(
+    pub(super) async fn start(
         source: Source,
         reading: Reading,
         store: Arc<dyn Store>,
-    ) -> (Self, Result<Loaded, Vec<String>>) {
-        let watch = Watch::new(source.clone());
-        let loaded = load(&source, reading, &*store);
-        (Self { watch, source, reading, store }, loaded)
+    ) -> Result<(Self, Loaded), Vec<String>> {
+        let path = source.directory.clone();
+        let started = tokio::task::spawn_blocking(move || {
+            let watch = Watch::new(source.clone());
+            let loaded = load(&source, reading, &*store)?;
+            Ok((Self { watch, source, reading, store }, loaded))
+        });
+        match tokio::time::timeout(READ_TIMEOUT, started).await {
+            Ok(Ok(started)) => started,
+            Ok(Err(error)) => Err(vec![format!("{}: {error}", path.display())]),
+            Err(_) => Err(vec![not_read(&path)]),
+        }
     }
 
-    /// Puts every change in force, or tells what is wrong with it and keeps what was good.
-    pub(super) async fn follow(
-        mut self,
-        policies: Arc<Policies>,
-        metrics: Arc<Metrics>,
-        report: Arc<Report>,
-        life: Life,
-    ) -> Result<(), String> {
+    /// Puts every change in force, or logs what is wrong with it and keeps what was good.
+    pub(super) async fn follow(mut self, target: Target, mut reloads: Reloads, life: Life) -> Result<(), String> {
         let mut ticks = tokio::time::interval(POLL_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let target = Arc::new(target);
         loop {
+            let cause = tokio::select! {
+                () = life.reached(Phase::Draining) => return Ok(()),
+                () = reloads.next() => Cause::Order,
+                _ = ticks.tick() => Cause::Poll,
+            };
+            let path = self.source.directory.clone();
+            let of_thread = target.clone();
+            // The file system may block; the control runtime must not.
+            let reading = tokio::task::spawn_blocking(move || {
+                self.look(cause, &of_thread);
+                self
+            });
             tokio::select! {
                 () = life.reached(Phase::Draining) => return Ok(()),
-                _ = ticks.tick() => {}
-            }
-            // The file system may block; the control runtime must not.
-            let polled = tokio::task::spawn_blocking(move || {
-                let loaded = match self.watch.poll() {
-                    None => None,
-                    Some(Change::Settled) => Some(load(&self.source, self.reading, &*self.store)),
-                    Some(Change::Restless) => {
-                        let directory = self.source.directory.display();
-                        tracing::warn!(%directory, "the policies keep changing and are not loaded");
-                        None
-                    }
-                };
-                (self, loaded)
-            });
-            let (reload, loaded) = polled.await.map_err(|error| error.to_string())?;
-            self = reload;
-            match loaded {
-                None => {}
-                Some(Ok(loaded)) => {
-                    policies.replace(loaded.policies);
-                    metrics.policies_loaded();
-                    report.loaded(policies.current(), loaded.places);
-                    log(&policies.current(), loaded.files, loaded.took);
-                }
-                Some(Err(problems)) => {
-                    for problem in &problems {
-                        tracing::error!(problem, "policies refused");
-                    }
-                    metrics.policies_refused();
-                    report.refused(problems);
-                }
+                reload = in_time(reading, &path, &target) => self = reload?,
             }
         }
+    }
+
+    fn look(&mut self, cause: Cause, target: &Target) {
+        match cause {
+            Cause::Order => self.watch.settle_now(),
+            Cause::Poll => match self.watch.poll(Instant::now()) {
+                None => return,
+                Some(Change::Settled) => {}
+                Some(Change::Restless) => {
+                    let directory = self.source.directory.display();
+                    tracing::warn!(%directory, "the policies keep changing and are not loaded");
+                    return;
+                }
+            },
+        }
+        let loaded = load(&self.source, self.reading, &*self.store);
+        // What changed meanwhile may have been read by half; it settles in its turn.
+        if cause == Cause::Poll && !self.watch.is_unchanged() {
+            return;
+        }
+        match loaded {
+            Ok(loaded) => target.put_in_force(loaded),
+            Err(problems) => target.refuse(&problems),
+        }
+    }
+}
+
+/// Waits for the thread that reads. Past [`READ_TIMEOUT`] that is a problem, once, and it is waited for all the same.
+async fn in_time(mut reading: JoinHandle<Reload>, path: &Path, target: &Target) -> Result<Reload, String> {
+    let read = match tokio::time::timeout(READ_TIMEOUT, &mut reading).await {
+        Ok(read) => read,
+        Err(_) => {
+            target.refuse(&[not_read(path)]);
+            reading.await
+        }
+    };
+    read.map_err(|error| error.to_string())
+}
+
+fn not_read(path: &Path) -> String {
+    format!("{}: not read within {READ_TIMEOUT:?}: the file system does not answer", path.display())
+}
+
+/// Frees replaced policies away from the threads that decide.
+pub(super) async fn free_unused(policies: Arc<Policies>, life: Life) -> Result<(), String> {
+    let mut ticks = tokio::time::interval(FREE_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = life.reached(Phase::Draining) => return Ok(()),
+            _ = ticks.tick() => {}
+        }
+        let policies = policies.clone();
+        let freed = tokio::task::spawn_blocking(move || policies.free_unused()).await;
+        freed.map_err(|error| error.to_string())?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readyz_shows_a_bounded_number_of_problems() {
+        let problems = |count: usize| (0..count).map(|number| format!("problem {number}")).collect::<Vec<_>>();
+        assert_eq!(shown(&problems(PROBLEMS_SHOWN_MAX)), problems(PROBLEMS_SHOWN_MAX));
+        let many = shown(&problems(1_001));
+        assert_eq!(many.len(), PROBLEMS_SHOWN_MAX + 1);
+        assert_eq!(many.last().map(String::as_str), Some("and 901 more problems"));
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::config::settings::{self, RedisServer, RedisTls, Secret, Topology};
 use crate::store::redis::breaker;
 use crate::store::redis::pipeline::Options;
+use crate::store::redis::turns::Turns;
 use crate::store::redis::{Endpoint, EndpointError, Identity, Observer, Sentinels, Target, TlsFiles};
 
 /// The port of a Redis where the URL has none.
@@ -35,7 +36,7 @@ pub(super) fn places(redis: &settings::Redis) -> Result<(Place, Option<Place>), 
 }
 
 /// How a Redis is dialled and used: the same for all of them, and for every node of a cluster.
-pub(super) fn options(redis: &settings::Redis, place: &Place, observer: Arc<dyn Observer>) -> Options {
+pub(super) fn options(redis: &settings::Redis, place: &Place, turns: &Turns, observer: Arc<dyn Observer>) -> Options {
     let mut options = Options::new(match place {
         Place::Node(target) => target.clone(),
         Place::Cluster(seeds) => seeds[0].clone().into(),
@@ -52,6 +53,7 @@ pub(super) fn options(redis: &settings::Redis, place: &Place, observer: Arc<dyn 
         probe: redis.breaker.probe,
         timeout: redis.timeout,
     };
+    options.turns = turns.clone();
     options.observer = observer;
     options
 }

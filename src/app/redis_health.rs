@@ -279,6 +279,35 @@ impl Observer for Listener {
         tracing::debug!(store = "redis", reason, "connection dropped");
     }
 
+    fn connection_broke(&self, address: &str, reason: &str) {
+        if let Some(count) = self.health.complain("broken", Instant::now()) {
+            tracing::warn!(
+                store = "redis",
+                address,
+                kind = "broken",
+                count,
+                "the connection broke under calls: {reason}"
+            );
+        }
+    }
+
+    fn dial_held(&self, address: &str, wait: Duration) {
+        if let Some(count) = self.health.complain("dial_held", Instant::now()) {
+            tracing::warn!(store = "redis", address, ?wait, count, "connections end too soon: weir dials less often");
+        }
+    }
+
+    fn strange_reply(&self) {
+        if let Some(count) = self.health.complain("reply", Instant::now()) {
+            tracing::warn!(
+                store = "redis",
+                kind = "reply",
+                count,
+                "redis answered in a form that no script of weir has"
+            );
+        }
+    }
+
     fn refused(&self, address: &str, refusal: &Refusal, error: &ServerError) {
         if self.is_cluster && refusal.blame == Blame::Route {
             return;

@@ -1,11 +1,11 @@
 //! What weir says about itself when it starts.
 
 use std::fmt;
-use std::io::Write as _;
 
 use super::Addresses;
 use crate::config::settings::{LogFormat, PolicySource, Settings, StoreKind};
 use crate::engine::PolicySet;
+use crate::telemetry::logging;
 
 /// The version of this build.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -60,8 +60,7 @@ impl Screen {
     /// Shows it: as a screen where people read the log, as one event where machines do; then an event per listener.
     pub(super) fn show(&self, format: LogFormat) {
         match format {
-            // Nothing can be done about a standard error that is closed, and nothing depends on it.
-            LogFormat::Text => drop(write!(std::io::stderr().lock(), "{self}")),
+            LogFormat::Text => logging::write(&self.to_string()),
             LogFormat::Json => tracing::info!(
                 version = VERSION,
                 commit = COMMIT,

@@ -12,6 +12,7 @@ use crate::limiter::deny_cache::DenyCache;
 use crate::store::memory::Memory;
 use crate::store::redis::Redis;
 use crate::store::redis::breaker::Circuit;
+use crate::store::redis::turns::Turns;
 use crate::store::{Store, SystemClock};
 use crate::telemetry::metrics::Metrics;
 
@@ -31,6 +32,8 @@ pub(super) struct Servers {
     first: Place,
     per_second: Option<Place>,
     health: Arc<RedisHealth>,
+    /// Of heavy calls, by all runtimes.
+    turns: Turns,
 }
 
 /// The stores of one runtime.
@@ -60,7 +63,7 @@ impl Stores {
                     health.add_statistics(metrics, Pool::PerSecond);
                 }
                 let settings = settings.redis.clone();
-                Ok(Self::Redis(Box::new(Servers { settings, first, per_second, health })))
+                Ok(Self::Redis(Box::new(Servers { settings, first, per_second, health, turns: Turns::default() })))
             }
         }
     }
@@ -116,7 +119,7 @@ impl Servers {
     fn open(&self, place: &Place, pool: Pool) -> Arc<dyn Store> {
         let prefix = &self.settings.key_prefix;
         let listener = self.health.listener(pool, matches!(place, Place::Cluster(_)));
-        let options = redis::options(&self.settings, place, listener);
+        let options = redis::options(&self.settings, place, &self.turns, listener);
         Arc::new(match place {
             Place::Node(_) => Redis::start(options, prefix),
             Place::Cluster(seeds) => Redis::start_cluster(seeds.clone(), options, prefix),

@@ -58,7 +58,7 @@ pub enum Command {
     /// Say which rule each descriptor of a request matches, and why
     ///
     /// Nothing is charged and no server is needed.
-    #[command(after_help = "Example:\n  weir explain examples/quickstart shop path=/login,client=10.0.0.1 tenant=acme")]
+    #[command(after_help = "Example:\n  weir explain examples/quickstart quickstart user=ann plan=free,path=/search")]
     Explain(ExplainArguments),
 }
 
@@ -91,7 +91,7 @@ pub struct ServeArguments {
 /// What the user typed after `weir check`.
 #[derive(Args, Debug)]
 pub struct CheckArguments {
-    /// The directory of policy files
+    /// The directory of policy files, or one file
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
     /// Exit with 1 where there are warnings
@@ -132,7 +132,7 @@ impl DialectArguments {
 /// What the user typed after `weir explain`.
 #[derive(Args, Debug)]
 pub struct ExplainArguments {
-    /// The directory of policy files
+    /// The directory of policy files, or one file
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
     /// The domain of the request

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, ToSocketAddrs as _};
 use std::num::NonZeroUsize;
 
 use super::serve::{self, ServeError};
+use crate::app::OnHangup;
 use crate::config::envoy_ratelimit::{self, Machine, Note};
 use crate::config::settings::{Layer, Problems, Setting, Settings};
 
@@ -16,7 +17,7 @@ use crate::config::settings::{Layer, Problems, Setting, Settings};
 /// When the variables are wrong, when it cannot start, or when a part of it dies.
 pub fn serve() -> Result<(), ServeError> {
     let (settings, notes) = settings(std::env::vars_os().collect()).map_err(ServeError::Settings)?;
-    serve::run(settings, || {
+    serve::run(settings, OnHangup::Stop, || {
         for Note { variable, text } in &notes {
             tracing::warn!("{variable} {text}");
         }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::args::ServeArguments;
-use crate::app::{self, AppError, Shutdown};
+use crate::app::{self, AppError, OnHangup, Shutdown};
 use crate::config::settings::{Problems, Settings};
 
 /// How long what still runs on the control runtime may take when everything else has ended.
@@ -42,32 +42,23 @@ impl From<AppError> for ServeError {
 /// When the settings are wrong, when it cannot start, or when a part of it dies.
 pub fn serve(arguments: &ServeArguments) -> Result<(), ServeError> {
     let settings = arguments.settings(std::env::vars_os()).map_err(ServeError::Settings)?;
-    run(settings, || {})
+    run(settings, OnHangup::Reload, || {})
 }
 
 /// Serves under these settings until a signal says to stop. `opening` is called once there is a log.
-pub(super) fn run(settings: Settings, opening: impl FnOnce()) -> Result<(), ServeError> {
-    app::log_to_stderr(&settings.log).map_err(|error| ServeError::Failed(error.to_string()))?;
-    log_panics();
+pub(super) fn run(settings: Settings, on_hangup: OnHangup, opening: impl FnOnce()) -> Result<(), ServeError> {
+    app::set_up_log(&settings.log).map_err(|error| ServeError::Failed(error.to_string()))?;
     opening();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| ServeError::Failed(format!("cannot start: {error}")))?;
     let result = runtime.block_on(async {
-        let shutdown =
-            Shutdown::on_signals().map_err(|error| ServeError::Failed(format!("cannot listen to signals: {error}")))?;
+        let shutdown = Shutdown::on_signals(on_hangup)
+            .map_err(|error| ServeError::Failed(format!("cannot listen to signals: {error}")))?;
         Ok(app::run(settings, shutdown).await?)
     });
     runtime.shutdown_timeout(REST_PATIENCE);
+    app::flush_log();
     result
-}
-
-/// A panic is an event of the log like any other, in the log's format.
-fn log_panics() {
-    std::panic::set_hook(Box::new(|panic| {
-        let thread = std::thread::current();
-        let thread = thread.name().unwrap_or("unnamed");
-        tracing::error!(thread, "{panic}");
-    }));
 }

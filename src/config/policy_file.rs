@@ -26,6 +26,7 @@
 //! each with file, line and column. Not here: what a policy decides (engine/policy.rs) and when files are read again (watch.rs).
 
 mod fields;
+mod heavy;
 mod keys;
 mod limit;
 mod metadata;
@@ -37,12 +38,10 @@ mod warning;
 mod yaml;
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::watch::{Source, policy_files};
+use super::files::{self, Source, policy_files};
 use crate::engine::PolicySet;
 use reader::Reader;
 
@@ -54,6 +53,8 @@ pub use yaml::{DEPTH_MAX, NODES_MAX};
 
 /// The largest policy file, in bytes.
 pub const FILE_BYTES_MAX: usize = 32 << 20;
+/// The most bytes in all files together.
+pub const ALL_BYTES_MAX: usize = 256 << 20;
 /// The most descriptors in all files together.
 pub const DESCRIPTORS_MAX: usize = 1_000_000;
 /// The most levels of descriptors: as many as a request's descriptor may have entries unless a setting says otherwise.
@@ -119,7 +120,7 @@ impl Bounds {
     };
 }
 
-/// Reads every policy file of a directory; see [`policy_files`] for which those are.
+/// Reads every policy file of a directory, or one file; see [`policy_files`] for which those are.
 ///
 /// ```no_run
 /// # use std::path::Path;
@@ -148,7 +149,7 @@ pub fn load_dir_with(directory: &Path, reading: Reading) -> Result<Loaded, Probl
 /// # Errors
 /// Those of [`load_dir`]. A source without a file is legal where it allows that.
 pub fn load(source: &Source, reading: Reading) -> Result<Loaded, Problems> {
-    let name = source.directory.display().to_string();
+    let name = files::shown(&source.directory);
     let alone = |message: String| {
         let mut problems = Problems::default();
         problems.push(Problem { file: name.as_str().into(), position: None, message });
@@ -164,10 +165,18 @@ pub fn load(source: &Source, reading: Reading) -> Result<Loaded, Problems> {
         return Err(alone("no policy files: none here is named *.yaml or *.yml".to_owned()));
     }
     let mut reader = Reader::new(reading);
+    let mut bytes_left = ALL_BYTES_MAX;
     for path in &paths {
-        let file: Arc<str> = path.display().to_string().into();
-        let bytes = read(path).map_err(|error| (None, error.to_string()));
-        match bytes.and_then(|bytes| decode(bytes, reading.compatible)) {
+        let file: Arc<str> = files::shown(path).into();
+        let read = files::read(path, FILE_BYTES_MAX.min(bytes_left)).map_err(|error| (None, error.to_string()));
+        let read = read.and_then(|bytes| match bytes_left.checked_sub(bytes.len()) {
+            Some(left) => {
+                bytes_left = left;
+                decode(bytes, reading.compatible)
+            }
+            None => Err((None, too_many_bytes())),
+        });
+        match read {
             Ok(text) => reader.file(file, &text),
             Err((position, message)) => reader.refused(Problem { file, position, message }),
         }
@@ -363,13 +372,6 @@ impl fmt::Display for Problems {
 
 impl std::error::Error for Problems {}
 
-/// The bytes of a file, up to one more than is allowed.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
 /// The text of a file, or what is wrong with it and where.
 fn decode(bytes: Vec<u8>, is_compatible: bool) -> Result<String, (Option<Position>, String)> {
     if bytes.len() > FILE_BYTES_MAX {
@@ -407,6 +409,10 @@ fn utf_16(bytes: &[u8]) -> Option<Option<String>> {
 
 fn too_large() -> String {
     format!("larger than {} MiB: split it by domain", FILE_BYTES_MAX >> 20)
+}
+
+fn too_many_bytes() -> String {
+    format!("all files together are larger than {} MiB", ALL_BYTES_MAX >> 20)
 }
 
 /// A text that somebody wrote, quoted for a message and cut to a bounded length.

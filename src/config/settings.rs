@@ -297,6 +297,8 @@ pub struct Log {
     pub level: String,
     /// Text or JSON.
     pub format: LogFormat,
+    /// Where it goes; none for standard error.
+    pub file: Option<PathBuf>,
 }
 
 /// The values of `log.format`.
@@ -490,6 +492,7 @@ impl Settings {
                     "json" => Ok(LogFormat::Json),
                     _ => Err("no such format".to_owned()),
                 })?,
+                file: from.optional("log.file")?.map(PathBuf::from),
             },
             metrics: Metrics {
                 path: from.value("metrics.path", |text| Ok(text.to_owned()))?,

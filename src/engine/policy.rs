@@ -234,7 +234,8 @@ pub struct Rule {
     pub id: u32,
     /// The domain that it belongs to.
     pub domain: Box<str>,
-    /// Where it hangs: `key=value|key`. Made of the policy's words only, never of a caller's.
+    /// Where it hangs: `key=value|key`. Made of the policy's words only, never of a caller's. A word's own separators are
+    /// escaped by a backslash, so that no two rules of a domain have one path.
     pub path: Box<str>,
     /// The limits, all of which apply; empty where the rule is unlimited.
     pub limits: Box<[Limit]>,
@@ -536,10 +537,10 @@ fn insert(
     if !path.is_empty() {
         path.push('|');
     }
-    path.push_str(&spec.key);
+    push_word(&mut path, &spec.key, &['\\', '|', '=']);
     if let Some(value) = &value {
         path.push('=');
-        path.push_str(value);
+        push_word(&mut path, value, &['\\', '|']);
     }
     let mut levels = above.levels.to_vec();
     levels.push(Arc::new(Level {
@@ -580,6 +581,16 @@ fn insert(
         return Err(PolicyError::DuplicateDescriptor(format!("{domain}|{path}")));
     }
     Ok(())
+}
+
+/// Adds a word to a path, with a backslash before each of its characters that would be read as a separator.
+fn push_word(path: &mut String, word: &str, separators: &[char]) {
+    for c in word.chars() {
+        if separators.contains(&c) {
+            path.push('\\');
+        }
+        path.push(c);
+    }
 }
 
 fn add_rule(rules: &mut Vec<Rule>, here: &Above<'_>, spec: RuleSpec) -> Result<u32, PolicyError> {
@@ -666,6 +677,22 @@ mod tests {
         let entries: Vec<_> = entries.iter().map(|&(key, value)| Entry { key, value }).collect();
         let domain = set.domain("shop").expect("the domain is there");
         set.find(domain, &entries).rule.map(|rule| rule.path.to_string())
+    }
+
+    #[test]
+    fn no_two_rules_have_one_path() {
+        let set = compile(vec![
+            node("a|b", "", vec![]),
+            node("a", "", vec![node("b", "", vec![]), node("c", "d|e", vec![])]),
+            node("a=b", "", vec![]),
+            node("a", "b", vec![]),
+            node("a\\", "", vec![node("b", "", vec![])]),
+            node("a", "c|e", vec![]),
+        ])
+        .unwrap();
+        let paths: Vec<_> = set.rules().iter().map(|rule| &*rule.path).collect();
+        let expected = [r"a\|b", "a", "a|b", r"a|c=d\|e", r"a\=b", "a=b", r"a\\", r"a\\|b", r"a=c\|e"];
+        assert_eq!(paths, expected);
     }
 
     #[test]

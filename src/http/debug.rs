@@ -14,14 +14,18 @@ use crate::rls::rlconfig;
 use super::{Site, metrics, not_found, wrong_method};
 
 /// Every path but the first, with what it shows.
-const PATHS: [(&str, &str); 2] =
-    [("/metrics", "the metrics, for Prometheus"), ("/rlconfig", "the limits in force, a line each")];
+const PATHS: [(&str, &str); 3] = [
+    ("/metrics", "the metrics, for Prometheus"),
+    ("/rlconfig", "the limits in force, a line each"),
+    ("/stats", "the statistics, a line each"),
+];
 
 pub(super) fn router(site: &Arc<Site>) -> Router {
     Router::new()
         .route("/", get(index))
         .route("/metrics", get(metrics))
         .route("/rlconfig", get(limits))
+        .route("/stats", get(async |State(site): State<Arc<Site>>| site.metrics.statistics().text()))
         .fallback(async |uri: Uri| not_found(&uri, &PATHS.map(|(path, _)| path)))
         .method_not_allowed_fallback(wrong_method)
         .with_state(site.clone())

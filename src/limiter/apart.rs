@@ -31,6 +31,24 @@ pub(super) struct Resolved<'a> {
 }
 
 impl<'a> Resolved<'a> {
+    /// The charges that have an outcome.
+    fn of(
+        request: &Request<'_, '_>,
+        charges: &[Charge<'a>],
+        outcomes: Vec<Option<Outcome>>,
+        is_denied: bool,
+        denied_groups: u64,
+    ) -> Self {
+        let mut resolved = Self { denied_groups, ..Self::default() };
+        resolved.decision.denied = is_denied;
+        for ((charge, planned), outcome) in charges.iter().zip(&request.plan.planned).zip(outcomes) {
+            if let Some(outcome) = outcome {
+                resolved.push(charge.clone(), *planned, outcome);
+            }
+        }
+        resolved
+    }
+
     pub(super) fn push(&mut self, charge: Charge<'a>, planned: Planned, outcome: Outcome) {
         self.charges.push(charge);
         self.planned.push(planned);
@@ -87,11 +105,7 @@ impl Limiter {
                 let reserving = Request { deadline: request.deadline - kept, ..*request };
                 self.reserve(&reserving, charges, refunds).await
             }
-            Some(error) => {
-                let mut pieces = self.pieces(charges);
-                pieces.failures.push(((0..charges.len()).collect(), error));
-                pieces
-            }
+            Some(error) => self.unanswered(charges, error),
         };
         let denied_groups = match self.fall_back(request, charges, &mut pieces) {
             Ok(denied_groups) => denied_groups,
@@ -114,14 +128,40 @@ impl Limiter {
                 self.give_back(request, charges, &mut pieces).await;
             }
         }
-        let mut resolved = Resolved { denied_groups, ..Resolved::default() };
-        resolved.decision.denied = is_denied;
-        for ((charge, planned), outcome) in charges.iter().zip(&request.plan.planned).zip(pieces.outcomes) {
-            if let Some(outcome) = outcome {
-                resolved.push(charge.clone(), *planned, outcome);
+        Ok(Resolved::of(request, charges, pieces.outcomes, is_denied, denied_groups))
+    }
+
+    /// Decides a request that no store was asked about, by policy and without waiting.
+    ///
+    /// # Errors
+    /// When that is an error by policy.
+    pub(super) fn decide_unanswered<'a>(
+        &'a self,
+        request: &Request<'_, '_>,
+        charges: &[Charge<'a>],
+        error: StoreError,
+    ) -> Result<Resolved<'a>, StoreError> {
+        let mut pieces = self.unanswered(charges, error);
+        let denied_groups = self.fall_back(request, charges, &mut pieces)?;
+        let is_denied = pieces.denied || quotas_are_over(charges, &pieces.outcomes);
+        if is_denied && request.mode == Mode::Atomic {
+            // Dropped with what is reserved, which takes it back.
+            for (charge, outcome) in charges.iter().zip(&mut pieces.outcomes) {
+                if let Some(outcome) = outcome {
+                    outcome.show_before(charge);
+                }
             }
+        } else {
+            pieces.reserved.keep();
         }
-        Ok(resolved)
+        Ok(Resolved::of(request, charges, pieces.outcomes, is_denied, denied_groups))
+    }
+
+    /// What is known of charges that got no answer, all for one reason.
+    fn unanswered(&self, charges: &[Charge<'_>], error: StoreError) -> Pieces {
+        let mut pieces = self.pieces(charges);
+        pieces.failures.push(((0..charges.len()).collect(), error));
+        pieces
     }
 
     /// Asks every part at once.

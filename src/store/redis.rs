@@ -2,7 +2,7 @@
 //!
 //! Each decision is one call of one script, so that it is atomic and costs one round trip, which it shares with the
 //! other decisions in flight. Not here: connections (redis/pool.rs), what they tell (redis/observer.rs), what a call is
-//! (redis/call.rs), batching and deadlines (redis/pipeline.rs), when a failing Redis is left alone (redis/node.rs), what
+//! (redis/call.rs), batching and deadlines (redis/pipeline.rs), how heavy calls travel (redis/heavy.rs), when a failing Redis is left alone (redis/node.rs), what
 //! its errors mean (redis/refusal.rs), which node of a cluster a call goes to (redis/cluster.rs), and the format of calls
 //! and replies (redis/wire.rs).
 
@@ -11,7 +11,9 @@ pub mod breaker;
 mod call;
 mod cluster;
 mod connection;
+mod dial;
 mod endpoint;
+mod heavy;
 pub mod merge;
 pub mod node;
 mod observer;
@@ -20,10 +22,12 @@ pub mod pipeline;
 pub mod pool;
 pub mod refusal;
 mod sentinel;
+pub mod turns;
 mod wire;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::join_all;
@@ -37,6 +41,7 @@ use self::pipeline::{Call, CallError, Options, Reason};
 use self::refusal::Refusal;
 pub use self::sentinel::Sentinels;
 use super::{Failure, Peeked, Reply, Store, StoreError, Undo};
+use crate::engine::weight::TOO_HEAVY;
 use crate::engine::{Algorithm, Charge, Decision, Limit, Micros, Mode, State, decision};
 pub use crate::tls::files::FileError;
 pub use crate::tls::{Identity, TLS_FILE_BYTES_MAX, TlsFiles};
@@ -45,6 +50,7 @@ pub use crate::tls::{Identity, TLS_FILE_BYTES_MAX, TlsFiles};
 pub struct Redis {
     link: Link,
     key_prefix: Box<str>,
+    observer: Arc<dyn Observer>,
     /// Stands for the server's clock in tests.
     now: Option<Micros>,
 }
@@ -62,7 +68,8 @@ impl Redis {
     /// Outside of a tokio runtime, and when one of the numbers in `options` is out of its bounds.
     #[must_use]
     pub fn start(options: Options, key_prefix: &str) -> Self {
-        Self { link: Link::One(Node::start(options)), key_prefix: key_prefix.into(), now: None }
+        let observer = options.observer.clone();
+        Self { link: Link::One(Node::start(options)), key_prefix: key_prefix.into(), observer, now: None }
     }
 
     /// The same for a Redis Cluster that is found by way of any of the `seeds`, which share their login. Each node that
@@ -72,7 +79,8 @@ impl Redis {
     /// As [`Redis::start`], and without seeds.
     #[must_use]
     pub fn start_cluster(seeds: Vec<Endpoint>, options: Options, key_prefix: &str) -> Self {
-        Self { link: Link::Cluster(Cluster::start(seeds, options)), key_prefix: key_prefix.into(), now: None }
+        let observer = options.observer.clone();
+        Self { link: Link::Cluster(Cluster::start(seeds, options)), key_prefix: key_prefix.into(), observer, now: None }
     }
 
     /// The same store at a time that the caller sets: for tests, with a time in the future, so that no key expires.
@@ -176,7 +184,11 @@ impl Store for Redis {
             let (places, firsts) = decision::places(charges);
             let call = || wire::decide_call(&self.key_prefix, charges, &places, &firsts, mode, self.now);
             let reply = self.call(first, call, deadline).await?;
-            match wire::read_decision(&reply, charges).ok_or_else(strange_reply)? {
+            let Some(reply) = wire::read_decision(&reply, charges) else {
+                self.observer.strange_reply();
+                return Err(strange_reply());
+            };
+            match reply {
                 wire::Reply::Found(now, found) => Ok(decision::settle(charges, &places, &found, mode, now)),
                 wire::Reply::Rewindow(now) => Err(StoreError::Rewindow { now }),
             }
@@ -391,8 +403,8 @@ fn several_slots(charges: usize) -> StoreError {
 }
 
 /// The kinds of failure that are no answers of Redis: with those of [`refusal::REFUSALS`] all that a decision can end with.
-pub const KINDS: [&str; 8] =
-    ["no_connection", "broken", "deadline", "queue_full", "circuit_open", "reply", "no_node", "rewindow"];
+pub const KINDS: [&str; 9] =
+    ["no_connection", "broken", "deadline", "queue_full", "circuit_open", "reply", "no_node", "rewindow", TOO_HEAVY];
 
 fn strange_reply() -> StoreError {
     let message = "redis answered in a form that no script of ours has".into();
@@ -423,7 +435,7 @@ mod tests {
         let reasons = std::iter::successors(Some(Reason::QueueFull { max: 1 }), next);
         let mut kinds: Vec<&str> = reasons.map(|reason| kind_of(&reason)).collect();
         let StoreError::Unknown(reply) = strange_reply() else { panic!("a script has run") };
-        kinds.extend([reply.kind, StoreError::Rewindow { now: 0 }.kind()]);
+        kinds.extend([reply.kind, StoreError::Rewindow { now: 0 }.kind(), TOO_HEAVY]);
         kinds.sort_unstable();
         let mut shown = KINDS;
         shown.sort_unstable();

@@ -1,15 +1,49 @@
-//! The log: one subscriber for the whole process, text or JSON, on standard error.
+//! The log: one subscriber for the whole process, text or JSON, on standard error or in a file.
 //!
-//! Called once at start, before anything that could want to log. What is worth a line is decided
-//! where it happens; this only says how lines look and which are kept. Standard output stays free
-//! for what commands print.
+//! Set up once at start, before anything that could log. What is worth a line is decided where it happens; this only
+//! decides how lines look and which are kept. Standard output stays free for what commands print.
+//!
+//! No thread that logs ever waits for the log or fails by it: lines go through a bounded queue to a thread of its own
+//! (queue.rs), and each call site may write so many in ten seconds (call_sites.rs). What is lost is counted.
+
+mod call_sites;
+mod queue;
 
 use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::str::FromStr as _;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use tracing::Subscriber;
-use tracing_subscriber::EnvFilter;
+use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer as _};
+
+use self::call_sites::{CallSites, Limit};
+pub use self::call_sites::{LINES_MAX as CALL_SITE_LINES_MAX, PERIOD as CALL_SITE_PERIOD};
+pub use self::queue::{BYTES_MAX as QUEUE_BYTES_MAX, LINE_BYTES_MAX, LINES_MAX as QUEUE_LINES_MAX};
+use self::queue::{Lost, Queue, Target};
+
+/// The targets of weir's own lines begin with this.
+const OWN_TARGET: &str = "weir";
+/// The most call sites that one report of dropped lines names.
+const REPORTED_MAX: usize = 20;
+
+/// The log of the process, once it is set up.
+static LOG: OnceLock<Log> = OnceLock::new();
+/// Lines that the queue or the target lost.
+static LOST: Lost = Lost { full: AtomicU64::new(0), failed: AtomicU64::new(0) };
+
+struct Log {
+    queue: Queue,
+    call_sites: Arc<CallSites>,
+    /// What was lost when it was reported last.
+    reported: [AtomicU64; 2],
+}
 
 /// How a line of the log looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,29 +61,140 @@ pub enum InitError {
     /// The level is not one of the filter's directives.
     #[error("log level {level:?}: {reason}")]
     Level {
-        /// What was asked for.
+        /// The text of the setting.
         level: String,
-        /// What the filter says.
+        /// The filter's reason.
         reason: String,
     },
-    /// Somebody else has set up a log in this process.
+    /// The file cannot be opened.
+    #[error("cannot open the log file {}: {reason}", .path.display())]
+    File {
+        /// The path of the file.
+        path: PathBuf,
+        /// The system's reason.
+        reason: io::Error,
+    },
+    /// The system gives no thread to write the log, or no second descriptor of standard error.
+    #[error("cannot start the log: {0}")]
+    Start(#[from] io::Error),
+    /// This process has a log already.
     #[error("the log is already set up: {0}")]
     Twice(String),
 }
 
 /// Sets up the log of the process. Lines of the `log` crate's users arrive in it too.
 ///
-/// `level` is a list of `EnvFilter` directives: `info`, or `info,weir=debug,tonic=warn`.
+/// `level` is a list of directives: a level alone is that of weir, and lowers that of its dependencies below `error` only;
+/// `target=level` is for one target, such as `info,weir::store=debug,h2=warn`. Without `file` the log goes to standard
+/// error.
 ///
 /// # Errors
 ///
-/// A level that the filter cannot read, and a second call.
-pub fn init(level: &str, format: Format) -> Result<(), InitError> {
+/// A level that the filter cannot read, a file that cannot be opened, and a second call.
+pub fn init(level: &str, format: Format, file: Option<&Path>) -> Result<(), InitError> {
+    let filter = filter(level)?;
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let colour = if io::stderr().is_terminal() && !no_color { Colour::Ansi } else { Colour::None };
-    subscriber(filter(level)?, format, colour, io::stderr)
+    let is_coloured = file.is_none() && io::stderr().is_terminal() && !no_color;
+    let colour = if is_coloured { Colour::Ansi } else { Colour::None };
+    let target = match file {
+        Some(path) => Target::file(path).map_err(|reason| InitError::File { path: path.to_owned(), reason })?,
+        None => Target::stderr()?,
+    };
+    let log = Log {
+        queue: Queue::start(target, &LOST)?,
+        call_sites: Arc::new(CallSites::new(Instant::now())),
+        reported: Default::default(),
+    };
+    subscriber(filter, format, colour, &log.call_sites, log.queue.clone())
         .try_init()
-        .map_err(|error| InitError::Twice(error.to_string()))
+        .map_err(|error| InitError::Twice(error.to_string()))?;
+    LOG.set(log).map_err(|_| InitError::Twice("twice at once".to_owned()))
+}
+
+/// Writes a text that is no event, such as the banner of the start, in the order of the log. Nothing without a log.
+pub fn write(text: &str) {
+    if let Some(log) = LOG.get() {
+        log.queue.line(text.as_bytes());
+    }
+}
+
+/// Opens the file of the log again, soon: a program that rotates logs has renamed it. Standard error stays as it is.
+pub fn reopen() {
+    if let Some(log) = LOG.get() {
+        log.queue.reopen();
+    }
+}
+
+/// Waits until every line so far is written, at most so long. Whether it was.
+pub fn flush(timeout: Duration) -> bool {
+    LOG.get().is_none_or(|log| log.queue.flush(timeout))
+}
+
+/// Makes a panic an event of the log, written by the log's own thread: the thread that panics neither formats nor waits.
+pub fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        if let Some(log) = LOG.get() {
+            let thread = std::thread::current();
+            log.queue.panic(thread.name().unwrap_or("unnamed"), &panic.to_string());
+        }
+    }));
+}
+
+/// Why a line did not reach the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LostBy {
+    /// The queue was full: the target is slower than the log, or stuck.
+    Full,
+    /// The target refused it: a closed pipe, a full disk.
+    Failed,
+    /// Its call site had logged too often.
+    CallSite,
+}
+
+impl LostBy {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Full, Self::Failed, Self::CallSite];
+
+    /// Its value in the label of the metric.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Full => "queue_full",
+            Self::Failed => "write_failed",
+            Self::CallSite => "call_site",
+        }
+    }
+}
+
+/// How many lines were lost since the start of the process.
+#[must_use]
+pub fn lost(by: LostBy) -> u64 {
+    match by {
+        LostBy::Full => LOST.full.load(Relaxed),
+        LostBy::Failed => LOST.failed.load(Relaxed),
+        LostBy::CallSite => LOG.get().map_or(0, |log| log.call_sites.dropped()),
+    }
+}
+
+/// Logs what was lost since the last call, one line for each call site, at most [`REPORTED_MAX`]. Call it every
+/// [`CALL_SITE_PERIOD`].
+pub fn report_lost() {
+    let Some(log) = LOG.get() else { return };
+    let mut dropped = log.call_sites.take_dropped();
+    dropped.sort_by_key(|(_, lines)| std::cmp::Reverse(*lines));
+    for (call_site, lines) in dropped.iter().take(REPORTED_MAX) {
+        tracing::warn!(call_site, lines, "lines of log dropped: too many of one kind");
+    }
+    let rest = dropped.iter().skip(REPORTED_MAX);
+    let (call_sites, lines) = (rest.clone().count(), rest.map(|(_, lines)| lines).sum::<u64>());
+    if call_sites > 0 {
+        tracing::warn!(call_sites, lines, "lines of log dropped: too many of each of these kinds");
+    }
+    let counts = [LOST.full.load(Relaxed), LOST.failed.load(Relaxed)];
+    let [full, failed] = [0, 1].map(|i| counts[i] - log.reported[i].swap(counts[i], Relaxed));
+    if full + failed > 0 {
+        tracing::warn!(queue_full = full, write_failed = failed, "lines of log lost");
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -58,28 +203,51 @@ enum Colour {
     None,
 }
 
+/// The filter of a `log.level`. A level alone is for weir: dependencies log errors at most, since what they warn of is often
+/// for a peer to cause, frame by frame. A directive of their target changes that.
 fn filter(level: &str) -> Result<EnvFilter, InitError> {
+    let mut directives = Vec::new();
+    for directive in level.split(',') {
+        match LevelFilter::from_str(directive) {
+            // The filter reads an empty directive as a level.
+            Ok(level) if !directive.is_empty() => {
+                directives.push(level.min(LevelFilter::ERROR).to_string());
+                directives.push(format!("{OWN_TARGET}={level}"));
+            }
+            _ => directives.push(directive.to_owned()),
+        }
+    }
     EnvFilter::builder()
-        .parse(level)
+        .parse(directives.join(","))
         .map_err(|error| InitError::Level { level: level.to_owned(), reason: error.to_string() })
 }
 
-fn subscriber<W>(filter: EnvFilter, format: Format, colour: Colour, writer: W) -> Box<dyn Subscriber + Send + Sync>
+fn subscriber<W>(
+    filter: EnvFilter,
+    format: Format,
+    colour: Colour,
+    call_sites: &Arc<CallSites>,
+    writer: W,
+) -> impl Subscriber + Send + Sync + use<W>
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colour == Colour::Ansi).with_writer(writer);
-    match format {
-        Format::Text => Box::new(lines.finish()),
-        Format::Json => Box::new(lines.json().flatten_event(true).finish()),
-    }
+    let lines = tracing_subscriber::fmt::layer()
+        .with_ansi(colour == Colour::Ansi)
+        .with_writer(writer)
+        // It would print them by `eprintln!`, which panics where standard error is closed or full.
+        .log_internal_errors(false);
+    let lines = match format {
+        Format::Text => lines.boxed(),
+        Format::Json => lines.json().flatten_event(true).boxed(),
+    };
+    tracing_subscriber::registry().with(filter).with(Limit(call_sites.clone())).with(lines)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use parking_lot::Mutex;
-    use std::sync::Arc;
 
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -105,11 +273,13 @@ mod tests {
 
     fn logged(level: &str, format: Format, colour: Colour) -> String {
         let lines = Lines::default();
-        let subscriber = subscriber(filter(level).unwrap(), format, colour, lines.clone());
+        let call_sites = Arc::new(CallSites::new(Instant::now()));
+        let subscriber = subscriber(filter(level).unwrap(), format, colour, &call_sites, lines.clone());
         tracing::subscriber::with_default(subscriber, || {
             tracing::info!(files = 3, "policies loaded");
             tracing::debug!("a detail");
             tracing::warn!(target: "tonic", "somebody else's warning");
+            tracing::error!(target: "h2::frame", "somebody else's error");
         });
         let bytes = lines.0.lock().clone();
         String::from_utf8(bytes).unwrap()
@@ -140,10 +310,39 @@ mod tests {
     }
 
     #[test]
-    fn levels_go_by_target() {
-        let text = logged("debug,tonic=error", Format::Text, Colour::None);
-        assert!(text.contains("a detail"), "{text}");
-        assert!(!text.contains("somebody else"), "{text}");
+    fn a_level_alone_is_weirs_and_dependencies_log_errors() {
+        let seen = |level: &str| {
+            let text = logged(level, Format::Text, Colour::None);
+            ["policies loaded", "a detail", "else's warning", "else's error"].map(|line| text.contains(line))
+        };
+        assert_eq!(seen("info"), [true, false, false, true]);
+        assert_eq!(seen("TRACE"), [true, true, false, true]);
+        assert_eq!(seen("debug,tonic=warn"), [true, true, true, true]);
+        assert_eq!(seen("tonic=warn,info"), [true, false, true, true]);
+        assert_eq!(seen("h2=off,info"), [true, false, false, false]);
+        assert_eq!(seen("off"), [false, false, false, false]);
+        assert_eq!(seen("weir=debug"), [true, true, false, false]);
+    }
+
+    #[test]
+    fn one_call_site_that_logs_too_often_is_cut_and_others_are_not() {
+        let lines = Lines::default();
+        let call_sites = Arc::new(CallSites::new(Instant::now()));
+        let subscriber = subscriber(filter("info").unwrap(), Format::Text, Colour::None, &call_sites, lines.clone());
+        tracing::subscriber::with_default(subscriber, || {
+            for number in 0..10 * CALL_SITE_LINES_MAX {
+                tracing::error!(target: "h2", number, "a frame that was not asked for");
+            }
+            tracing::info!("another line");
+        });
+        let text = String::from_utf8(lines.0.lock().clone()).unwrap();
+        // The test may run over the edge of a period.
+        let written = text.lines().filter(|line| line.contains("a frame")).count() as u64;
+        assert!((CALL_SITE_LINES_MAX..=2 * CALL_SITE_LINES_MAX).contains(&written), "{written} lines");
+        assert!(text.contains("another line"));
+        let dropped = call_sites.take_dropped();
+        assert_eq!(dropped.len(), 1, "{dropped:?}");
+        assert!(dropped[0].0.starts_with("h2:") && dropped[0].1 == 10 * CALL_SITE_LINES_MAX - written, "{dropped:?}");
     }
 
     #[test]

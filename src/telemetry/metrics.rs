@@ -19,6 +19,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Counter, Gauge, Metric, MetricFamily, MetricType};
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+use tokio::time::MissedTickBehavior;
 
 use self::families::{Collected, family};
 pub(super) use self::latency::TimesSeen;
@@ -28,9 +29,10 @@ pub(super) use self::mapped::RESPONSE_TIME;
 use self::rules::Rules;
 use super::mapper::Mapper;
 use super::statistics::{Kind, Statistics};
-use super::trouble::Trouble;
+use super::trouble::{self, Outages, Trouble};
 use crate::engine::arith::Fraction;
 use crate::engine::observer::{DecisionResult, Observer, Tally};
+use crate::engine::weight::TOO_HEAVY;
 use crate::engine::{Hits, OnError, PolicySet};
 
 pub use self::latency::{BUCKETS_US, Door};
@@ -123,6 +125,8 @@ impl Metrics {
             &["kind"],
         )?;
         registry.register(Box::new(store_errors.clone()))?;
+        // The one failure that every store has.
+        store_errors.with_label_values(&[TOO_HEAVY]);
         let fallbacks = IntCounterVec::new(
             Opts::new("weir_on_error_total", "Descriptors whose store gave no answer, by what the policies then did."),
             &["action"],
@@ -256,6 +260,17 @@ impl Metrics {
         })
     }
 
+    /// Logs the outages of stores that began or ended, for as long as it is polled.
+    pub async fn log_outages(&self) {
+        let mut outages = Outages::default();
+        let mut ticks = tokio::time::interval(trouble::TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.trouble.tick(&mut outages, Instant::now());
+        }
+    }
+
     /// The statistics by the names of envoyproxy/ratelimit.
     #[must_use]
     pub fn statistics(&self) -> &Statistics {
@@ -366,14 +381,22 @@ impl Observer for PerRuntime {
             self.stores.record(0, took);
         }
         match error {
-            Some(kind) => self.metrics.store_errors.with_label_values(&[kind]).inc(),
-            None => self.metrics.trouble.answered(Instant::now),
+            Some(kind) => {
+                self.metrics.store_errors.with_label_values(&[kind]).inc();
+                if kind == TOO_HEAVY {
+                    tracing::warn!(kind, "a request is too heavy to be decided: it goes by on_error (see weir check)");
+                }
+            }
+            None => self.metrics.trouble.answered(),
         }
     }
 
     fn fell_back(&self, action: OnError, kind: &'static str) {
         self.metrics.fallbacks[action as usize].inc();
-        self.metrics.trouble.fell_back(action, kind, Instant::now());
+        // No store was asked, so none is in trouble.
+        if kind != TOO_HEAVY {
+            self.metrics.trouble.fell_back(action, kind, Instant::now);
+        }
     }
 
     fn undone(&self, confirmed: bool) {
@@ -536,7 +559,8 @@ mod tests {
                 "weir_requests_total{result=\"unknown_domain\"} 0",
             ]
         );
-        assert_eq!(lines(&metrics, "weir_store_errors_total"), ["weir_store_errors_total{kind=\"deadline\"} 1"]);
+        let errors = ["weir_store_errors_total{kind=\"deadline\"} 1", "weir_store_errors_total{kind=\"too_heavy\"} 0"];
+        assert_eq!(lines(&metrics, "weir_store_errors_total"), errors);
     }
 
     #[test]

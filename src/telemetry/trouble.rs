@@ -1,64 +1,155 @@
-//! Tells once that decisions begin to go by `on_error`, and once that a store answers again.
+//! Logs once that decisions begin to go by `on_error`, and once that a store answers again.
+//!
+//! Decisions only add to atomics. A task elsewhere looks at them every [`TICK`] and writes the lines, so no decision waits
+//! for a lock or for the log. Each outage has one line that opens it and one that ends it, and both are about that outage.
 //!
 //! Not here: how often that happens (metrics.rs), and which connection or server is at fault (app/redis_health.rs).
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use arc_swap::ArcSwapOption;
 
 use crate::engine::OnError;
 
-/// So long every call must have been answered before the trouble is over; else a store that fails half of its calls would
-/// be told as often.
+/// How often to call [`Trouble::tick`].
+pub(super) const TICK: Duration = Duration::from_millis(100);
+/// How long every call must be answered before an outage is over. Otherwise a store that fails half of its calls would
+/// open and end an outage as often.
 const QUIET: Duration = Duration::from_secs(1);
+/// How long no decision may go by `on_error` until the outage ends although no store has answered: no request came. The next
+/// failure is an outage of its own.
+const UNASKED: Duration = Duration::from_secs(10);
 
-/// Whether stores answer, as far as this process has noticed.
+/// How many descriptors went which way, in the order of [`OnError::ALL`].
+type Counts = [u64; OnError::ALL.len()];
+
+/// What decisions noticed of their stores.
 #[derive(Debug, Default)]
 pub(super) struct Trouble {
-    /// Read on the request path, so that nothing is locked while all is well.
+    /// Read on the request path, so that nothing is written while all is well.
     is_on: AtomicBool,
-    episode: Mutex<Option<Episode>>,
+    /// A store has answered while the trouble was on.
+    answered: AtomicBool,
+    counts: [AtomicU64; OnError::ALL.len()],
+    /// The failure that switched the trouble on.
+    first: ArcSwapOption<Failure>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Failure {
+    action: OnError,
+    kind: &'static str,
+    at: Instant,
+}
+
+/// What the task remembers between two ticks.
+#[derive(Debug, Default)]
+pub(super) struct Outages {
+    counted: Counts,
+    current: Option<Outage>,
 }
 
 #[derive(Debug)]
-struct Episode {
+struct Outage {
     began: Instant,
     last: Instant,
-    /// How many descriptors went which way, in the order of [`OnError::ALL`].
-    counts: [u64; OnError::ALL.len()],
+    /// The counts before it.
+    before: Counts,
+}
+
+/// A line of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Line {
+    Begins { action: OnError, kind: &'static str },
+    Ends { after: Duration, counts: Counts, answered: bool },
 }
 
 impl Trouble {
     /// A descriptor was decided without its store.
-    pub(super) fn fell_back(&self, action: OnError, kind: &str, now: Instant) {
-        let mut episode = self.episode.lock();
-        let is_new = episode.is_none();
-        let episode = episode.get_or_insert(Episode { began: now, last: now, counts: Default::default() });
-        episode.last = now;
-        episode.counts[action as usize] += 1;
-        if is_new {
-            self.is_on.store(true, Relaxed);
-            tracing::warn!(kind, on_error = action.name(), "a store does not answer: decisions go by on_error");
+    pub(super) fn fell_back(&self, action: OnError, kind: &'static str, now: impl FnOnce() -> Instant) {
+        // Together with the order in `tick` this loses no failure: either this sees the trouble off, or the tick sees the
+        // count.
+        self.counts[action as usize].fetch_add(1, SeqCst);
+        if !self.is_on.load(SeqCst) && !self.is_on.swap(true, SeqCst) {
+            self.first.store(Some(Arc::new(Failure { action, kind, at: now() })));
         }
     }
 
     /// A store has answered.
-    pub(super) fn answered(&self, now: impl FnOnce() -> Instant) {
-        if !self.is_on.load(Relaxed) {
-            return;
+    pub(super) fn answered(&self) {
+        if self.is_on.load(Relaxed) && !self.answered.load(Relaxed) {
+            self.answered.store(true, Relaxed);
         }
-        let now = now();
-        let mut current = self.episode.lock();
-        if let Some(Episode { began, last, counts }) = &*current
-            && now.saturating_duration_since(*last) >= QUIET
-        {
-            let [error, allow, deny, local] = counts;
-            let after = last.saturating_duration_since(*began);
-            tracing::info!(?after, error, allow, deny, local, "stores answer again");
-            *current = None;
-            self.is_on.store(false, Relaxed);
+    }
+
+    /// Logs what began or ended since the last tick.
+    pub(super) fn tick(&self, outages: &mut Outages, now: Instant) {
+        match self.look(outages, now) {
+            None => {}
+            Some(Line::Begins { action, kind }) => {
+                tracing::warn!(kind, on_error = action.name(), "a store does not answer: decisions go by on_error");
+            }
+            Some(Line::Ends { after, counts: [error, allow, deny, local], answered: true }) => {
+                tracing::info!(?after, error, allow, deny, local, "stores answer again");
+            }
+            Some(Line::Ends { after, counts: [error, allow, deny, local], answered: false }) => {
+                tracing::info!(
+                    ?after,
+                    error,
+                    allow,
+                    deny,
+                    local,
+                    "no request needs a store any more, and none has answered"
+                );
+            }
         }
+    }
+
+    fn look(&self, outages: &mut Outages, now: Instant) -> Option<Line> {
+        let counts = self.counts();
+        let has_failed = counts != outages.counted;
+        let Some(outage) = &mut outages.current else {
+            // Until the first failure is there the next tick decides.
+            let failure = **self.first.load().as_ref()?;
+            let before = outages.counted;
+            outages.counted = counts;
+            self.answered.store(false, Relaxed);
+            outages.current = Some(Outage { began: failure.at, last: failure.at.max(now), before });
+            return Some(Line::Begins { action: failure.action, kind: failure.kind });
+        };
+        if has_failed {
+            outage.last = now;
+            outages.counted = counts;
+            // What answered before this failure does not end the outage.
+            self.answered.store(false, Relaxed);
+            return None;
+        }
+        let quiet = now.saturating_duration_since(outage.last);
+        let answered = self.answered.load(Relaxed);
+        if !(answered && quiet >= QUIET || quiet >= UNASKED) {
+            return None;
+        }
+        self.first.store(None);
+        self.is_on.store(false, SeqCst);
+        if self.counts() != counts {
+            // A failure in this very moment saw the trouble on, or has switched it on again: the outage goes on.
+            self.is_on.store(true, SeqCst);
+            return None;
+        }
+        let after = outage.last.saturating_duration_since(outage.began);
+        let mut of_outage = counts;
+        for (count, before) in of_outage.iter_mut().zip(outage.before) {
+            *count -= before;
+        }
+        outages.current = None;
+        self.answered.store(false, Relaxed);
+        Some(Line::Ends { after, counts: of_outage, answered })
+    }
+
+    fn counts(&self) -> Counts {
+        self.counts.each_ref().map(|count| count.load(SeqCst))
     }
 }
 
@@ -66,16 +157,104 @@ impl Trouble {
 mod tests {
     use super::*;
 
+    /// Looks every [`TICK`] for so long, and returns the lines.
+    fn ticks(trouble: &Trouble, outages: &mut Outages, now: &mut Instant, lasting: Duration) -> Vec<Line> {
+        let end = *now + lasting;
+        let mut lines = Vec::new();
+        while *now < end {
+            *now += TICK;
+            lines.extend(trouble.look(outages, *now));
+        }
+        lines
+    }
+
     #[test]
-    fn trouble_is_over_when_nothing_failed_for_a_while() {
-        let trouble = Trouble::default();
-        let start = Instant::now();
-        trouble.fell_back(OnError::Local, "deadline", start);
-        trouble.fell_back(OnError::Allow, "deadline", start + QUIET / 2);
-        trouble.answered(|| start + QUIET);
-        assert_eq!(trouble.episode.lock().as_ref().map(|episode| episode.counts), Some([0, 1, 0, 1]));
-        trouble.answered(|| start + QUIET / 2 + QUIET);
-        assert!(trouble.episode.lock().is_none() && !trouble.is_on.load(Relaxed));
+    fn an_outage_ends_when_stores_answer_and_nothing_failed_for_a_while() {
+        let (trouble, mut outages, mut now) = (Trouble::default(), Outages::default(), Instant::now());
+        assert_eq!(ticks(&trouble, &mut outages, &mut now, QUIET), []);
+        trouble.fell_back(OnError::Local, "deadline", || now);
+        trouble.fell_back(OnError::Allow, "queue_full", || now);
+        let begins = Line::Begins { action: OnError::Local, kind: "deadline" };
+        assert_eq!(ticks(&trouble, &mut outages, &mut now, QUIET / 2), [begins]);
+        // An answer before the last failure counts for nothing.
+        trouble.answered();
+        trouble.fell_back(OnError::Local, "deadline", || now);
+        assert_eq!(ticks(&trouble, &mut outages, &mut now, 2 * QUIET), []);
+        trouble.answered();
+        let lines = ticks(&trouble, &mut outages, &mut now, QUIET);
+        assert!(
+            matches!(lines[..], [Line::Ends { counts: [0, 1, 0, 2], answered: true, after }] if after >= QUIET / 2 && after < QUIET),
+            "{lines:?}"
+        );
+        assert_eq!(ticks(&trouble, &mut outages, &mut now, 2 * UNASKED), []);
+    }
+
+    /// Each line that ends an outage speaks of the one that the line before it opened, however long the pause between two.
+    #[test]
+    fn an_outage_that_no_request_saw_the_end_of_is_not_counted_to_the_next() {
+        let (trouble, mut outages, mut now) = (Trouble::default(), Outages::default(), Instant::now());
+        trouble.fell_back(OnError::Deny, "no_connection", || now);
+        let lines = ticks(&trouble, &mut outages, &mut now, 360 * UNASKED);
+        assert!(
+            matches!(lines[..], [Line::Begins { .. }, Line::Ends { counts: [0, 0, 1, 0], answered: false, after }] if after < QUIET),
+            "{lines:?}"
+        );
+        // A blip, and then another outage.
+        for actions in [&[OnError::Error][..], &[OnError::Error, OnError::Allow]] {
+            for action in actions {
+                trouble.fell_back(*action, "deadline", || now);
+            }
+            assert_eq!(
+                ticks(&trouble, &mut outages, &mut now, TICK),
+                [Line::Begins { action: OnError::Error, kind: "deadline" }]
+            );
+            trouble.answered();
+            let lines = ticks(&trouble, &mut outages, &mut now, 2 * QUIET);
+            let allowed = actions.len() as u64 - 1;
+            assert!(
+                matches!(lines[..], [Line::Ends { counts: [1, allow, 0, 0], answered: true, after }] if after < QUIET && allow == allowed),
+                "{lines:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_failure_of_many_threads_is_lost() {
+        const THREADS: usize = 4;
+        const EACH: usize = 10_000;
+        let (trouble, mut outages, mut now) = (Trouble::default(), Outages::default(), Instant::now());
+        let (mut begun, mut ended, mut counted) = (0, 0, 0);
+        let mut note = |line: Option<Line>| match line {
+            Some(Line::Begins { .. }) => begun += 1,
+            Some(Line::Ends { counts, .. }) => {
+                ended += 1;
+                counted += counts.iter().sum::<u64>();
+            }
+            None => {}
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS)
+                .map(|_| {
+                    scope.spawn(|| {
+                        for _ in 0..EACH {
+                            trouble.fell_back(OnError::Allow, "deadline", Instant::now);
+                            trouble.answered();
+                        }
+                    })
+                })
+                .collect();
+            while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+                // Every look may end an outage.
+                now += UNASKED;
+                note(trouble.look(&mut outages, now));
+            }
+        });
+        for _ in 0..4 {
+            now += UNASKED;
+            note(trouble.look(&mut outages, now));
+        }
+        assert_eq!((begun, counted), (ended, (THREADS * EACH) as u64));
+        assert!(!trouble.is_on.load(SeqCst));
     }
 
     #[test]

@@ -103,6 +103,11 @@ impl Weir {
         self.process.terminate();
     }
 
+    /// The number of the process.
+    pub fn id(&self) -> u32 {
+        self.process.child.id()
+    }
+
     /// Sends a signal: `STOP`, say.
     pub fn signal(&self, name: &str) {
         self.process.signal(name);

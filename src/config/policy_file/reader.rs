@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::fields::{Fields, Read};
+use super::heavy;
 use super::keys::{DESCRIPTOR, FILE};
 use super::limit::ReadLimit;
 use super::tree::{Paths, Planted};
@@ -102,13 +103,16 @@ impl Reader {
         }
         let compile = if self.reading.merge_domains { PolicySet::compile_joined } else { PolicySet::compile };
         match compile(self.specs) {
-            Ok(policies) => Ok(Loaded {
-                policies,
-                places: self.places,
-                domains: self.outlines,
-                files: self.files,
-                warnings: self.warnings,
-            }),
+            Ok(policies) => {
+                heavy::warn(&policies, &self.outlines, &mut self.warnings);
+                Ok(Loaded {
+                    policies,
+                    places: self.places,
+                    domains: self.outlines,
+                    files: self.files,
+                    warnings: self.warnings,
+                })
+            }
             // Everything that the engine refuses was looked for above; should something slip through, it is told
             // without a line rather than not at all.
             Err(error) => {

@@ -638,14 +638,21 @@ const FROM_STORE_ON: &[Setting] = &[
         kind: Kind::LogLevel,
         default: Preset::Is("info"),
         flag: None,
-        about: "off, error, warn, info, debug or trace; or target=level by commas: info,weir=debug",
+        about: "weir's: off, error, warn, info, debug or trace; dependencies log at error; others by target: info,h2=warn",
     },
     Setting {
         name: "log.format",
         kind: Kind::Choice(LOG_FORMATS),
         default: Preset::Is("text"),
         flag: None,
-        about: "text for people, json for machines: one object a line, on standard error",
+        about: "text for people, json for machines: one object a line",
+    },
+    Setting {
+        name: "log.file",
+        kind: Kind::File,
+        default: Preset::Unset,
+        flag: None,
+        about: "a file for the log in place of standard error; SIGHUP opens it again",
     },
     Setting {
         name: "metrics.weir_names",

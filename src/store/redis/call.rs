@@ -18,6 +18,8 @@ pub struct Call {
     pub(super) asking: bool,
     /// How it can be made together with others, if it can.
     pub(super) mergeable: Option<Mergeable>,
+    /// What it can cost Redis at worst; see engine/weight.rs.
+    pub(super) weight: u32,
 }
 
 impl fmt::Debug for Call {
@@ -63,7 +65,7 @@ impl Call {
         for arg in args {
             command.arg(arg.as_ref());
         }
-        Call { command, script: Some(script), asking: false, mergeable: None }
+        Call { command, script: Some(script), asking: false, mergeable: None, weight: 0 }
     }
 
     /// Any other command.
@@ -74,12 +76,19 @@ impl Call {
     #[must_use]
     pub fn command(command: Cmd) -> Call {
         assert!(command.args_iter().len() > 0, "a command has a name");
-        Call { command, script: None, asking: false, mergeable: None }
+        Call { command, script: None, asking: false, mergeable: None, weight: 0 }
     }
 
     /// The same call, which others of its kind may be made together with.
     pub(super) fn mergeable(mut self, how: Option<Mergeable>) -> Call {
         self.mergeable = how;
+        self
+    }
+
+    /// The same call, which can cost Redis so much.
+    #[must_use]
+    pub fn weighing(mut self, weight: u32) -> Call {
+        self.weight = weight;
         self
     }
 

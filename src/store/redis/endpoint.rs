@@ -1,8 +1,9 @@
 //! Where a Redis is, who we are there, and how a connection to it is opened: by TCP, through TLS or a Unix
 //! socket.
 //!
-//! Not in here: what a connection does once it is open (connection.rs), which server is the master of
-//! several (sentinel.rs), and how certificates and keys are read (src/tls.rs).
+//! Not in here: which address of a name is taken (dial.rs), what a connection does once it is open
+//! (connection.rs), which server is the master of several (sentinel.rs), and how certificates and keys are read
+//! (src/tls.rs).
 //!
 //! A password in a file is read again at every dial, and so are the files of TLS: whoever replaces them
 //! need not restart anything. Where the new one cannot be used the last good one stays in force, and the
@@ -13,23 +14,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{ConnectionAddr, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
 
 use super::connection::{Connection, Meter, Metered, Unusable};
+use super::dial;
 use super::observer::Observer;
 use super::sentinel::Sentinels;
 use crate::tls::files::{self, FileError, OneAtATime, Reread};
 use crate::tls::{Tls, TlsFiles};
-
-/// How long a TCP connection may be silent before the kernel asks the peer whether it is still there.
-/// Finds peers that vanished without a word while a connection waits in the pool.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
-
-/// The time between two such questions, of which the system's default number (nine on Linux) may stay
-/// unanswered.
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 
 /// The largest file of a password, in bytes, its line end included.
 pub const PASSWORD_FILE_BYTES_MAX: u64 = 4096;
@@ -256,7 +249,7 @@ impl Endpoint {
                 return Connection::greet(Metered::new(stream, &meter), meter, &login).await;
             }
         };
-        let stream = connect(host, port).await.map_err(|error| error.to_string())?;
+        let stream = dial::connect(host, port).await.map_err(|error| error.to_string())?;
         let Some(tls) = &self.access.tls else {
             return Connection::greet(Metered::new(stream, &meter), meter, &login).await;
         };
@@ -308,14 +301,6 @@ impl PasswordFile {
             },
         )
     }
-}
-
-async fn connect(host: &str, port: u16) -> std::io::Result<TcpStream> {
-    let stream = TcpStream::connect((host, port)).await?;
-    stream.set_nodelay(true)?;
-    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
-    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
-    Ok(stream)
 }
 
 impl fmt::Display for Endpoint {

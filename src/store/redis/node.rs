@@ -1,7 +1,7 @@
 //! One Redis server as its callers see it: a pipeline behind a circuit breaker, and the probes that find out when a
 //! Redis that failed is back.
 //!
-//! Not here: batching and deadlines (pipeline.rs), when the breaker opens (breaker.rs) and which server a key lives on
+//! Not here: batching and deadlines (pipeline.rs), calls that would keep others waiting (heavy.rs), when the breaker opens (breaker.rs) and which server a key lives on
 //! (cluster.rs).
 
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::breaker::{Breaker, Change, Circuit, Outcome, Pass, Settings, TRIALS};
+use super::heavy::Lane;
 use super::observer::Observer;
 use super::pause::jittered;
 use super::pipeline::{Call, CallError, Options, Pipeline, Reason};
@@ -24,6 +25,8 @@ use super::refusal::{Blame, Refusal};
 #[derive(Debug)]
 pub struct Node {
     pipeline: Arc<Pipeline>,
+    /// For calls that would keep others waiting.
+    heavy: Lane,
     gate: Arc<Gate>,
     /// The one that probes. Aborted when dropped; it ends by itself only by a panic.
     prober: tokio::sync::Mutex<JoinSet<()>>,
@@ -46,10 +49,11 @@ impl Node {
             opened: Notify::new(),
             observer: options.observer.clone(),
         });
+        let heavy = Lane::start(&options);
         let pipeline = Arc::new(Pipeline::start(options));
         let mut prober = JoinSet::new();
         prober.spawn(probe(gate.clone(), pipeline.clone(), settings, connect_timeout));
-        Self { pipeline, gate, prober: tokio::sync::Mutex::new(prober) }
+        Self { pipeline, heavy, gate, prober: tokio::sync::Mutex::new(prober) }
     }
 
     /// Makes a call; see [`Pipeline::call`]. Where the breaker is open it is answered at once.
@@ -60,6 +64,13 @@ impl Node {
         let Some(mut passing) = self.gate.admit() else {
             return Err(CallError::NotSent { reason: Reason::CircuitOpen });
         };
+        if Lane::takes(&call) {
+            passing.lateness = Lateness::Expected;
+            // A box, so that light calls do not carry the room for this.
+            let answer = Box::pin(self.heavy.call(call, deadline)).await;
+            passing.end(&answer, deadline);
+            return answer;
+        }
         let answer = self.pipeline.call(call, deadline).await;
         passing.end(&answer, deadline);
         answer
@@ -104,6 +115,7 @@ impl Node {
         };
         tokio::select! {
             reason = self.pipeline.died() => reason,
+            reason = self.heavy.died() => reason,
             reason = prober_died => reason,
         }
     }
@@ -143,16 +155,16 @@ impl std::fmt::Debug for Gate {
 impl Gate {
     fn admit(&self) -> Option<Passing<'_>> {
         if self.calm.load(Relaxed) {
-            return Some(Passing { gate: self, pass: Some(Pass::Ordinary), begun: None });
+            return Some(Passing { gate: self, pass: Some(Pass::Ordinary), begun: None, lateness: Lateness::Counts });
         }
         let pass = self.breaker.lock().admit()?;
-        Some(Passing { gate: self, pass: Some(pass), begun: Some(Instant::now()) })
+        Some(Passing { gate: self, pass: Some(pass), begun: Some(Instant::now()), lateness: Lateness::Counts })
     }
 
     /// Lets a probe be one of the trials of a half-open breaker.
     fn admit_probe(&self) -> Option<Passing<'_>> {
         let pass = self.breaker.lock().admit_probe()?;
-        Some(Passing { gate: self, pass: Some(pass), begun: Some(Instant::now()) })
+        Some(Passing { gate: self, pass: Some(pass), begun: Some(Instant::now()), lateness: Lateness::Counts })
     }
 
     fn ended(&self, pass: Pass, outcome: Outcome) {
@@ -185,6 +197,16 @@ struct Passing<'a> {
     /// When it was let pass. Not known of a call through a calm breaker: reading the clock costs more than all the rest
     /// here.
     begun: Option<Instant>,
+    lateness: Lateness,
+}
+
+/// What a missed deadline says about the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lateness {
+    /// That it is slow, if the call had time enough.
+    Counts,
+    /// Nothing: the call takes any server long.
+    Expected,
 }
 
 impl Passing<'_> {
@@ -197,7 +219,10 @@ impl Passing<'_> {
         let Some(pass) = self.pass.take() else {
             return;
         };
-        let patience = self.begun.map(|begun| deadline.saturating_duration_since(begun));
+        let patience = match self.lateness {
+            Lateness::Counts => self.begun.map(|begun| deadline.saturating_duration_since(begun)),
+            Lateness::Expected => Some(Duration::ZERO),
+        };
         match judge(answer, patience, gate.timeout) {
             Some(outcome) => gate.ended(pass, outcome),
             None => gate.change(|breaker| {

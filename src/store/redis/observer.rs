@@ -2,6 +2,7 @@
 //!
 //! Not here: what becomes of it (app), and what limits say (the engine's observer).
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +40,20 @@ pub trait Observer: Send + Sync + 'static {
         let _ = reason;
     }
 
+    /// A connection to the server at `address` broke under calls, with the reason: it was closed, or the answer was none
+    /// that a Redis gives. [`Observer::connection_dropped`] tells of it too.
+    fn connection_broke(&self, address: &str, reason: &str) {
+        let _ = (address, reason);
+    }
+
+    /// A dial to `address` waits for so long, since too many were made lately.
+    fn dial_held(&self, address: &str, wait: Duration) {
+        let _ = (address, wait);
+    }
+
+    /// A script call was answered in a form that no script of ours has.
+    fn strange_reply(&self) {}
+
     /// A pipeline to `address` begins; `load` can be read as long as it lasts.
     fn started(&self, address: &str, load: Load) {
         let _ = (address, load);
@@ -68,6 +83,31 @@ pub trait Observer: Send + Sync + 'static {
 
 /// Observes nothing.
 impl Observer for () {}
+
+/// A pipeline that its observer knows of, until this is dropped.
+pub(super) struct Announced {
+    address: Box<str>,
+    observer: Arc<dyn Observer>,
+}
+
+impl Announced {
+    pub(super) fn start(address: &str, load: Load, observer: Arc<dyn Observer>) -> Self {
+        observer.started(address, load);
+        Self { address: address.into(), observer }
+    }
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        self.observer.ended(&self.address);
+    }
+}
+
+impl fmt::Debug for Announced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Announced({})", self.address)
+    }
+}
 
 /// Why there is no connection. Cheap to clone: every call that waited gets one.
 #[derive(Clone, Debug, thiserror::Error)]

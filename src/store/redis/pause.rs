@@ -3,7 +3,9 @@
 //! Not here: what is waited for, and how long at least and at most (pipeline.rs, node.rs, cluster.rs).
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// A pause of which up to half is left out at random.
 pub(super) fn jittered(pause: Duration) -> Duration {
@@ -16,6 +18,29 @@ pub(super) fn jittered(pause: Duration) -> Duration {
 pub(super) fn doubled(first: Duration, times: u32, most: Duration) -> Duration {
     let factor = 1_u32.checked_shl(times).unwrap_or(u32::MAX);
     first.saturating_mul(factor).min(most)
+}
+
+/// Bounds how often something is done: so many times at once, and then once in each `every`.
+#[derive(Debug)]
+pub(super) struct Pace {
+    every: Duration,
+    burst: Duration,
+    /// When all that was done so far is paid for.
+    paid: Mutex<Option<Instant>>,
+}
+
+impl Pace {
+    pub(super) fn new(every: Duration, burst: u32) -> Self {
+        Self { every, burst: every.saturating_mul(burst), paid: Mutex::new(None) }
+    }
+
+    /// How long to wait at `now` before it is done once more. It counts as done.
+    pub(super) fn wait(&self, now: Instant) -> Duration {
+        let mut paid = self.paid.lock();
+        let next = paid.map_or(now, |paid| paid.max(now)) + self.every;
+        *paid = Some(next);
+        next.saturating_duration_since(now).saturating_sub(self.burst)
+    }
 }
 
 /// A number below `bound`, which is more than zero. Good enough to spread things out.
@@ -37,6 +62,19 @@ mod tests {
         assert!(pauses.iter().any(|&pause| pause > whole * 9 / 10), "long ones too");
         assert_eq!(jittered(Duration::ZERO), Duration::ZERO);
         assert!(jittered(Duration::MAX) >= Duration::MAX / 2);
+    }
+
+    #[test]
+    fn a_pace_allows_a_burst_and_then_one_at_a_time() {
+        let (every, start) = (Duration::from_millis(100), Instant::now());
+        let pace = Pace::new(every, 3);
+        let waits: Vec<u128> = (0..5).map(|_| pace.wait(start).as_millis()).collect();
+        assert_eq!(waits, [0, 0, 0, 100, 200]);
+        let later = start + every * 5;
+        assert_eq!(pace.wait(later), Duration::ZERO);
+        let much_later = later + every * 100;
+        let waits: Vec<u128> = (0..4).map(|_| pace.wait(much_later).as_millis()).collect();
+        assert_eq!(waits, [0, 0, 0, 100], "what was not done is not saved up beyond the burst");
     }
 
     #[test]

@@ -22,7 +22,6 @@
 //!    (merge.rs) share its error only where that is about the server, or does not prove that nothing ran.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -39,10 +38,11 @@ use super::breaker;
 pub use super::call::{Call, Script};
 use super::endpoint::Target;
 use super::merge::{self, MERGE_MAX};
-use super::observer::{DialError, Observer};
+use super::observer::{Announced, DialError, Observer};
 use super::pause::{doubled, jittered};
 use super::pool::{Connection, Pool, SUPERSEDED};
 use super::refusal::{After, Refusal};
+use super::turns::Turns;
 
 /// Calls that may wait in one pipeline by default. With answers in 10 ms this is 100,000 calls a second
 /// on one core: more cannot be served in time, so they are refused at once.
@@ -95,6 +95,8 @@ pub struct Options {
     /// When the breaker before a pipeline opens; for whoever puts one there (node.rs). The pipeline itself heeds
     /// `timeout`: for so long the answers to a batch are awaited at least, before its connection is given up.
     pub breaker: breaker::Settings,
+    /// Whose turn it is to make a heavy call; for whoever puts a lane for those beside a pipeline (node.rs).
+    pub turns: Turns,
     /// Who hears of batches, failed dials and dropped connections.
     pub observer: Arc<dyn Observer>,
 }
@@ -111,6 +113,7 @@ impl Options {
             batch_max: BATCH_MAX,
             merge_max: MERGE_MAX,
             breaker: breaker::Settings::default(),
+            turns: Turns::default(),
             observer: Arc::new(()),
         }
     }
@@ -135,6 +138,7 @@ impl Pipeline {
         for _ in 0..options.connections {
             let worker = Worker {
                 queue: queue.clone(),
+                address: pool.address().into(),
                 observer: options.observer.clone(),
                 batch_max: options.batch_max,
                 merge_max: options.merge_max,
@@ -175,31 +179,6 @@ impl Pipeline {
             Some(Err(error)) => format!("a task of the redis pipeline died: {error}"),
             Some(Ok(())) | None => "a task of the redis pipeline ended".to_owned(),
         }
-    }
-}
-
-/// A pipeline that its observer knows of, until this is dropped.
-struct Announced {
-    address: Box<str>,
-    observer: Arc<dyn Observer>,
-}
-
-impl Announced {
-    fn start(address: &str, load: Load, observer: Arc<dyn Observer>) -> Self {
-        observer.started(address, load);
-        Self { address: address.into(), observer }
-    }
-}
-
-impl Drop for Announced {
-    fn drop(&mut self) {
-        self.observer.ended(&self.address);
-    }
-}
-
-impl fmt::Debug for Announced {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Announced({})", self.address)
     }
 }
 
@@ -489,6 +468,8 @@ async fn expire(queue: Arc<Queue>) {
 /// Takes batches from the queue and sends them, over one connection at a time.
 struct Worker {
     queue: Arc<Queue>,
+    /// Where its connections go, for people.
+    address: Arc<str>,
     observer: Arc<dyn Observer>,
     batch_max: usize,
     merge_max: usize,
@@ -713,6 +694,9 @@ impl Worker {
                 }
             }
         };
+        if let Reason::Broken(why) = &reason {
+            self.observer.connection_broke(&self.address, why);
+        }
         // The exchange is over, so the count is final.
         let unwritten = connection.bytes_written() == written;
         self.observer.connection_dropped(&match &reason {

@@ -14,7 +14,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bb8_redis::bb8;
 use parking_lot::Mutex;
@@ -24,6 +24,14 @@ pub use super::connection::{Connection, REPLIES_BYTES_MAX};
 use super::connection::{NO_CONNECTION, Unusable};
 use super::endpoint::Target;
 use super::observer::{DialError, Observer};
+use super::pause::Pace;
+
+/// Dials for each connection of a pool that are made at once: more than a worker makes of itself until Redis is back from
+/// a restart.
+const DIALS_AT_ONCE: u32 = 8;
+
+/// The time for each further one. A server whose connections end soon, however that comes about, is dialled no more often.
+const DIAL_EVERY: Duration = Duration::from_millis(250);
 
 /// At most `connections` connections to one Redis, made when they are needed and kept until they
 /// break.
@@ -55,7 +63,8 @@ impl Pool {
             observer: observer.clone(),
         });
         let open = Arc::new(AtomicUsize::new(0));
-        let manager = Manager { target, address: address.clone(), connect_timeout, observer, open: open.clone() };
+        let pace = Pace::new(DIAL_EVERY / connections.max(1), connections.saturating_mul(DIALS_AT_ONCE));
+        let manager = Manager { target, address: address.clone(), connect_timeout, pace, observer, open: open.clone() };
         let inner = bb8::Pool::builder()
             .max_size(connections)
             .min_idle(None)
@@ -70,7 +79,7 @@ impl Pool {
             .max_lifetime(None)
             .idle_timeout(None)
             // Only for what should not happen: the dial's own bound comes first.
-            .connection_timeout(connect_timeout.saturating_mul(2))
+            .connection_timeout(connect_timeout.saturating_mul(2).saturating_add(DIAL_EVERY * 2))
             .build_unchecked(manager);
         Pool { inner, failures, open, address }
     }
@@ -158,6 +167,7 @@ pub struct Manager {
     target: Target,
     address: Arc<str>,
     connect_timeout: Duration,
+    pace: Pace,
     observer: Arc<dyn Observer>,
     open: Arc<AtomicUsize>,
 }
@@ -167,6 +177,11 @@ impl bb8::ManageConnection for Manager {
     type Error = Fault;
 
     async fn connect(&self) -> Result<Connection, Fault> {
+        let wait = self.pace.wait(Instant::now());
+        if !wait.is_zero() {
+            self.observer.dial_held(&self.address, wait);
+            tokio::time::sleep(wait).await;
+        }
         let unusable = match tokio::time::timeout(self.connect_timeout, self.dial()).await {
             Ok(Ok(mut connection)) => {
                 connection.count_in(&self.open);

@@ -15,7 +15,7 @@ use crate::engine::algorithm::{
     token_bucket,
 };
 use crate::engine::decision::Found;
-use crate::engine::{Algorithm, Anchor, Bounds, Charge, Limit, Micros, Mode, Refill, Role, Seen, State, Take};
+use crate::engine::{Algorithm, Anchor, Bounds, Charge, Limit, Micros, Mode, Refill, Role, Seen, State, Take, weight};
 use crate::store::Undo;
 
 /// A script of lua/, known to Redis by its hash once it has been sent there.
@@ -198,7 +198,9 @@ pub(super) fn decide_call(
         blob.push_limit(charge.limit, hits, charge.bounds);
         blob.push(&[now]);
         let script = Kind::of(charge.limit).script();
-        return Call::script_on(script, prefix, std::iter::once(charge.key), &[&blob.0]).mergeable(mergeable(charge));
+        return Call::script_on(script, prefix, std::iter::once(charge.key), &[&blob.0])
+            .mergeable(mergeable(charge))
+            .weighing(weight::of_charge(charge));
     }
 
     let mut kinds = SmallVec::<[u8; 16]>::new();
@@ -216,7 +218,7 @@ pub(super) fn decide_call(
         blob.push_limit(charge.limit, hits, charge.bounds);
     }
     let keys = firsts.iter().map(|&first| charges[usize::from(first)].key);
-    Call::script_on(&DECIDE, prefix, keys, &[&kinds[..], &blob.0])
+    Call::script_on(&DECIDE, prefix, keys, &[&kinds[..], &blob.0]).weighing(weight::of_charges(charges))
 }
 
 /// How the decision of this one charge can be made together with others. Not on a calendar, whose windows may not hold
@@ -239,6 +241,7 @@ pub(super) fn undo_calls(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) 
     let mut keys: Vec<String> = Vec::new();
     let mut kinds = SmallVec::<[u8; 16]>::new();
     let mut together = Blob::new();
+    let mut weight = 0;
     for undo in undos {
         let (key, receipt) = (format!("{prefix}{}", undo.key), undo.receipt);
         let kind = Kind::of(undo.limit);
@@ -246,13 +249,14 @@ pub(super) fn undo_calls(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) 
         if kind == Kind::SlidingWindowLog {
             let mut blob = Blob::new();
             blob.push(&[undo.limit.window().us(), receipt.mark, receipt.at, hits, now]);
-            calls.push(Call::script(&UNDO_LOG, &[key], &[&blob.0]));
+            calls.push(Call::script(&UNDO_LOG, &[key], &[&blob.0]).weighing(weight::of_undo(undo.limit)));
             continue;
         }
         let slot = keys.iter().position(|known| *known == key).unwrap_or_else(|| {
             keys.push(key);
             keys.len() - 1
         });
+        weight += weight::of_undo(undo.limit);
         let proof = if kind == Kind::Pacing { receipt.at } else { receipt.mark };
         kinds.push(kind.digit());
         together.push(&[slot as u64 + 1, 1, Op::Undo as u64, hits, proof]);
@@ -263,7 +267,7 @@ pub(super) fn undo_calls(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) 
         let has_lists = u64::from(undos.iter().any(|undo| Kind::of(undo.limit).is_list()));
         blob.push(&[now, 0, kinds.len() as u64, has_lists]);
         blob.0.extend_from_slice(&together.0);
-        calls.push(Call::script(&DECIDE, &keys, &[&kinds[..], &blob.0]));
+        calls.push(Call::script(&DECIDE, &keys, &[&kinds[..], &blob.0]).weighing(weight));
     }
     calls
 }

@@ -213,6 +213,14 @@ impl Observer for Unlisted {
     fn connection_dropped(&self, reason: &str) {
         self.0.connection_dropped(reason);
     }
+
+    fn connection_broke(&self, address: &str, reason: &str) {
+        self.0.connection_broke(address, reason);
+    }
+
+    fn dial_held(&self, address: &str, wait: Duration) {
+        self.0.dial_held(address, wait);
+    }
 }
 
 fn says_in_order(info: &Value) -> bool {

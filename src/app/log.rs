@@ -1,0 +1,62 @@
+//! The log around [`serve`](super::serve): set up before it, looked after while it runs, and flushed at the end.
+
+use std::time::Duration;
+
+use tokio::time::MissedTickBehavior;
+
+use crate::config::settings::{self, LogFormat};
+use crate::lifecycle::{Life, Phase, Reloads};
+use crate::telemetry::logging::{self, Format, InitError, LostBy};
+use crate::telemetry::metrics::Metrics;
+
+/// How long the end of the process waits for the lines that are still in the queue.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Sets up the log of the process. Panics are lines of it from then on.
+///
+/// # Errors
+/// When the level cannot be read, the file cannot be opened, or there is a log already.
+pub fn set_up_log(log: &settings::Log) -> Result<(), InitError> {
+    let format = match log.format {
+        LogFormat::Text => Format::Text,
+        LogFormat::Json => Format::Json,
+    };
+    logging::init(&log.level, format, log.file.as_deref())?;
+    logging::log_panics();
+    Ok(())
+}
+
+/// Waits until the log is written, for a bounded time: a target that is stuck does not keep the process from ending.
+pub fn flush_log() {
+    logging::report_lost();
+    logging::flush(FLUSH_TIMEOUT);
+}
+
+/// Adds what the log loses to the metrics.
+pub(super) fn count(metrics: &Metrics) -> Result<(), prometheus::Error> {
+    for by in LostBy::ALL {
+        let help = "Lines of the log that were not written, by reason.";
+        let labels = [("reason", by.name())];
+        metrics.labelled_counter("weir_log_lines_lost_total", help, &labels, move || logging::lost(by))?;
+    }
+    Ok(())
+}
+
+/// Logs outages of stores and lines that were lost, and opens the log's file again after each order to reload.
+pub(super) async fn follow(metrics: &Metrics, mut reloads: Reloads, life: Life) -> Result<(), String> {
+    let mut reports = tokio::time::interval(logging::CALL_SITE_PERIOD);
+    reports.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let work = async {
+        loop {
+            tokio::select! {
+                _ = reports.tick() => logging::report_lost(),
+                () = reloads.next() => logging::reopen(),
+            }
+        }
+    };
+    tokio::select! {
+        () = life.reached(Phase::Ending) => Ok(()),
+        () = metrics.log_outages() => Ok(()),
+        () = work => Ok(()),
+    }
+}

@@ -1,0 +1,129 @@
+//! What a load changes about the rules in force, so that a load of half a file is seen in the log.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::engine::{PolicySet, Rule};
+
+/// The most rules of one kind that are named.
+const NAMED_MAX: usize = 3;
+
+/// How two policy sets differ.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Changes {
+    before: usize,
+    after: usize,
+    /// Rules that only the new set has.
+    pub(super) added: usize,
+    /// Rules that only the old set has.
+    pub(super) removed: usize,
+    /// Rules of both sets that do not say the same.
+    pub(super) changed: usize,
+    /// Some of those that were removed.
+    gone: Vec<String>,
+}
+
+impl Changes {
+    /// Compares rule by rule: a rule is known by its domain and path.
+    pub(super) fn between(before: &PolicySet, after: &PolicySet) -> Self {
+        let mut old: BTreeMap<(&str, &str), &Rule> = before.rules().iter().map(|rule| (key(rule), rule)).collect();
+        let mut changes = Self { before: before.rules().len(), after: after.rules().len(), ..Self::default() };
+        for rule in after.rules() {
+            match old.remove(&key(rule)) {
+                None => changes.added += 1,
+                Some(known) if !is_same(known, rule) || own_words(before, known) != own_words(after, rule) => {
+                    changes.changed += 1;
+                }
+                Some(_) => {}
+            }
+        }
+        changes.removed = old.len();
+        changes.gone = old.keys().take(NAMED_MAX).map(|(domain, path)| format!("{domain} {path}")).collect();
+        changes
+    }
+}
+
+impl fmt::Display for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { before, after, removed, gone, .. } = self;
+        write!(f, "rules {before} -> {after}")?;
+        if !gone.is_empty() {
+            write!(f, "; removed {}", gone.join(", "))?;
+            if *removed > gone.len() {
+                write!(f, " and {} more", removed - gone.len())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn key(rule: &Rule) -> (&str, &str) {
+    (&rule.domain, &rule.path)
+}
+
+/// What the domain of a rule says for all of its rules.
+fn own_words(set: &PolicySet, rule: &Rule) -> impl PartialEq + use<> {
+    set.domain(&rule.domain).map(|domain| (domain.mode, domain.on_error))
+}
+
+/// Whether two rules of the same domain and path say the same. All fields are named, so that a new one is asked about.
+fn is_same(one: &Rule, other: &Rule) -> bool {
+    let Rule {
+        id: _,
+        domain: _,
+        path: _,
+        limits,
+        unlimited,
+        unlimited_name,
+        role,
+        is_quota,
+        replaces,
+        on_error,
+        metadata,
+        levels,
+    } = one;
+    *limits == other.limits
+        && *unlimited == other.unlimited
+        && *unlimited_name == other.unlimited_name
+        && *role == other.role
+        && *is_quota == other.is_quota
+        && *replaces == other.replaces
+        && *on_error == other.on_error
+        && *metadata == other.metadata
+        && *levels == other.levels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::policy_file::parse;
+
+    fn set(text: &str) -> PolicySet {
+        parse(&[("p.yaml", text)]).unwrap().policies
+    }
+
+    #[test]
+    fn rules_that_come_go_and_change_are_counted() {
+        let of = |rules: &[(&str, u32)], on_error: &str| {
+            let mut text = format!("domain: shop\non_error: {on_error}\ndescriptors:\n");
+            for (key, requests) in rules {
+                text.push_str(&format!(
+                    "  - {{key: {key}, rate_limit: {{unit: hour, requests_per_unit: {requests}}}}}\n"
+                ));
+            }
+            set(&text)
+        };
+        let before = of(&[("a", 1), ("b", 2), ("c", 3), ("d", 4), ("e", 5), ("f", 6)], "deny");
+        let after = of(&[("g", 1), ("f", 7), ("a", 1)], "deny");
+        let changes = Changes::between(&before, &after);
+        assert_eq!((changes.added, changes.removed, changes.changed), (1, 4, 1));
+        assert_eq!(changes.to_string(), "rules 6 -> 3; removed shop b, shop c, shop d and 1 more");
+
+        let changes = Changes::between(&before, &before);
+        assert_eq!(changes.to_string(), "rules 6 -> 6");
+        assert_eq!((changes.added, changes.removed, changes.changed), (0, 0, 0));
+
+        let changes = Changes::between(&after, &of(&[("g", 1), ("f", 7), ("a", 1)], "allow"));
+        assert_eq!((changes.added, changes.removed, changes.changed), (0, 0, 3), "the domain's word is theirs");
+    }
+}

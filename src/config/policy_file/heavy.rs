@@ -1,0 +1,121 @@
+//! Warns of rules that can make a request too heavy for every store.
+//!
+//! Not here: what weighs how much (engine/weight.rs), and what becomes of such a request (limiter).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Code, DomainOutline, Outline, Place, Warning, Warnings};
+use crate::engine::PolicySet;
+use crate::engine::weight::{DESCRIPTORS_MAX, WEIGHT_MAX, WEIGHT_SHARED_MAX, of_limit};
+
+/// Adds the warnings of a policy set, rules before domains. [dc-11]
+pub(super) fn warn(policies: &PolicySet, domains: &[DomainOutline], warnings: &mut Warnings) {
+    // A domain can be spread over several files; the first place stands for it.
+    let mut by_name: BTreeMap<&str, (&Place, Vec<u32>)> = BTreeMap::new();
+    for domain in domains {
+        let (_, weights) = by_name.entry(&domain.name).or_insert((&domain.place, Vec::new()));
+        for outline in &domain.descriptors {
+            warn_of_rules(policies, &domain.place.file, outline, weights, warnings);
+        }
+    }
+    for (place, mut weights) in by_name.into_values() {
+        weights.sort_unstable_by(|one, other| other.cmp(one));
+        weights.truncate(DESCRIPTORS_MAX as usize);
+        let together: u32 = weights.iter().sum();
+        if together > WEIGHT_MAX && weights.len() > 1 {
+            let message = format!(
+                "a request that meets each of the {} heaviest rules of this domain weighs {together}, more than \
+                 {WEIGHT_MAX}: no store decides it, and on_error does",
+                weights.len()
+            );
+            warnings.push(Warning::at(place, Code::Heavy, message));
+        }
+    }
+}
+
+fn warn_of_rules(
+    policies: &PolicySet,
+    file: &Arc<str>,
+    outline: &Outline,
+    weights: &mut Vec<u32>,
+    warnings: &mut Warnings,
+) {
+    if let Some(rule) = outline.rule.and_then(|id| policies.rules().get(id as usize)) {
+        let weight: u32 = rule.limits.iter().map(of_limit).sum();
+        weights.push(weight);
+        // Lighter rules need more descriptors of one kind in a request than are usual.
+        if weight > WEIGHT_SHARED_MAX {
+            let request = match WEIGHT_MAX / weight {
+                0 => "every request that meets it".to_owned(),
+                most => format!("a request with {} descriptors of it", most + 1),
+            };
+            let message = format!(
+                "these limits weigh {weight} together, so that {request} weighs more than {WEIGHT_MAX}: no store decides \
+                 it, and on_error does; a coarser precision, or fewer limits, weigh less"
+            );
+            let place = Place { file: file.clone(), position: outline.position };
+            warnings.push(Warning::at(&place, Code::Heavy, message));
+        }
+    }
+    for below in &outline.descriptors {
+        warn_of_rules(policies, file, below, weights, warnings);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::policy_file::load_dir;
+
+    const SLIDING: &str = "{rate: 9/min, algorithm: sliding_window}";
+
+    fn warnings(rules: usize, limits: &[&str]) -> Vec<String> {
+        let directory = tempfile::TempDir::new().unwrap();
+        let rule = |i| format!("  - key: k{i}\n    rate_limits: [{}]\n", limits.join(", "));
+        let policy = format!("domain: shop\ndescriptors:\n{}", (0..rules).map(rule).collect::<String>());
+        std::fs::write(directory.path().join("policy.yaml"), policy).unwrap();
+        let loaded = load_dir(directory.path()).unwrap_or_else(|problems| panic!("{problems}"));
+        let shown = loaded.warnings.list().iter().map(ToString::to_string);
+        shown.map(|text| text.rsplit_once("policy.yaml:").unwrap().1.to_owned()).collect()
+    }
+
+    #[test]
+    fn a_rule_that_few_descriptors_make_too_heavy_is_named_with_its_place() {
+        let three = [SLIDING, "{rate: 9/h, algorithm: sliding_window}", "{rate: 9/day, algorithm: sliding_window}"];
+        let expected = "3:5: warning: these limits weigh 147 together, so that a request with 7 descriptors of it weighs \
+                        more than 1024: no store decides it, and on_error does; a coarser precision, or fewer limits, \
+                        weigh less [heavy]";
+        assert_eq!(warnings(1, &three), [expected]);
+        assert!(warnings(1, &three[..2]).is_empty(), "98 is light enough");
+    }
+
+    #[test]
+    fn a_rule_that_is_too_heavy_alone_is_told_as_such() {
+        let limits: Vec<String> = (1..5)
+            .map(|i| {
+                let seconds = 256 * i;
+                format!("{{window: {seconds}s, requests_per_unit: 9, algorithm: sliding_window, precision: {i}s}}")
+            })
+            .collect();
+        let limits: Vec<&str> = limits.iter().map(String::as_str).collect();
+        let found = warnings(1, &limits);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains("weigh 1088 together, so that every request that meets it"), "{found:?}");
+    }
+
+    #[test]
+    fn rules_that_are_too_heavy_together_are_a_warning_of_their_domain() {
+        assert!(warnings(20, &[SLIDING]).is_empty());
+        let found = warnings(21, &[SLIDING]);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].contains("each of the 21 heaviest rules of this domain weighs 1029, more than 1024"),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn light_rules_are_no_reason_to_warn() {
+        assert!(warnings(70, &["{rate: 9/min}", "{rate: 99/h, algorithm: gcra}"]).is_empty());
+    }
+}

@@ -1,0 +1,142 @@
+//! What a charge can cost a store, as a number: its weight. [dc-11]
+//!
+//! A weight is the time that the charge takes Redis at worst, in charges of `fixed_window` (about 2 us of Redis CPU), as
+//! `bench/redis-scripts weights` measures it. It follows from the limit and the take alone, so that each store gives the
+//! same answer. Not here: what follows from a decision that is too heavy (limiter), and how heavy calls travel
+//! (store/redis/node.rs). See docs/adr/0016-charges-have-a-weight.md.
+
+use super::charge::{Charge, Take};
+use super::limit::{Algorithm, Anchor, Limit};
+
+/// The most that the charges of one decision may weigh together. It is what 512 charges weigh at most where no state is
+/// long, and takes Redis some milliseconds: well below the default of `redis.timeout`.
+pub const WEIGHT_MAX: u32 = 1_024;
+
+/// A decision above this weight never shares a round trip to Redis: others would wait for it. It is what 64 charges on
+/// short states weigh.
+pub const WEIGHT_SHARED_MAX: u32 = 128;
+
+/// The kind of failure of a decision above [`WEIGHT_MAX`], in metrics and logs.
+pub const TOO_HEAVY: &str = "too_heavy";
+
+/// The most descriptors in a request.
+pub const DESCRIPTORS_MAX: u32 = 64;
+
+/// Any state of a few numbers but that of `fixed_window` by the clock.
+const WEIGHT_OF_SHORT_STATE: u32 = 2;
+
+/// Redis stores a hash of more fields than this as a table, which takes longer to read.
+const COMPACT_FIELDS_MAX: u64 = 128;
+
+/// What a charge on the limit weighs, if it gives nothing back.
+#[must_use]
+pub fn of_limit(limit: &Limit) -> u32 {
+    match limit.algorithm() {
+        Algorithm::FixedWindow { anchor: Anchor::Clock } => 1,
+        // Each sub-bucket is read and added up.
+        Algorithm::SlidingWindow { precision } => {
+            let buckets = limit.window().us().div_ceil(precision.get());
+            let weight = if buckets <= COMPACT_FIELDS_MAX { 4 + (3 * buckets).div_ceil(4) } else { 16 + buckets };
+            u32::try_from(weight).unwrap_or(u32::MAX)
+        }
+        // Two binary searches, and the charges that are dropped.
+        Algorithm::SlidingWindowLog => 14 + 2 * (u32::BITS - limit.requests().leading_zeros()),
+        Algorithm::FixedWindow { .. }
+        | Algorithm::SlidingWindowCounter
+        | Algorithm::TokenBucket { .. }
+        | Algorithm::LeakyBucket { .. }
+        | Algorithm::Gcra { .. } => WEIGHT_OF_SHORT_STATE,
+    }
+}
+
+/// What the charge weighs.
+#[must_use]
+pub fn of_charge(charge: &Charge<'_>) -> u32 {
+    let weight = of_limit(charge.limit);
+    match (charge.take, charge.limit.algorithm()) {
+        // Giving back drops as many charges of the log as it takes.
+        (Take::Give(hits), Algorithm::SlidingWindowLog) => weight + hits.min(charge.limit.requests()).div_ceil(16),
+        _ => weight,
+    }
+}
+
+/// What charges weigh together.
+#[must_use]
+pub fn of_charges(charges: &[Charge<'_>]) -> u32 {
+    charges.iter().fold(0, |sum: u32, charge| sum.saturating_add(of_charge(charge)))
+}
+
+/// What taking one charge of the limit back weighs: of a log, each charge after it is written anew.
+#[must_use]
+pub fn of_undo(limit: &Limit) -> u32 {
+    match limit.algorithm() {
+        Algorithm::SlidingWindowLog => of_limit(limit) + limit.requests() / 2,
+        _ => of_limit(limit),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::charge::CHARGES_MAX;
+    use crate::engine::limit::{Precision, Refill, Unit};
+    use crate::engine::{Bounds, Role};
+
+    fn limit(requests: u32, algorithm: Algorithm) -> Limit {
+        Limit::new(requests, Unit::Hour.window(), algorithm).unwrap()
+    }
+
+    fn sliding(buckets: u64) -> Limit {
+        let precision = Precision::new(Unit::Hour.window().us() / buckets).unwrap();
+        limit(100, Algorithm::SlidingWindow { precision })
+    }
+
+    fn charge(limit: &Limit, take: Take) -> Charge<'_> {
+        let bounds: Option<Bounds> = None;
+        Charge { key: "k", limit, take, group: 0, role: Role::Enforced, share: 0, bounds }
+    }
+
+    #[test]
+    fn a_decision_of_512_charges_on_short_states_is_never_too_heavy() {
+        let short = [
+            Algorithm::FIXED_WINDOW,
+            Algorithm::FixedWindow { anchor: Anchor::FirstHit },
+            Algorithm::SlidingWindowCounter,
+            Algorithm::TokenBucket { burst: 7, refill: Refill::Continuous },
+            Algorithm::TokenBucket { burst: 7, refill: Refill::Interval },
+            Algorithm::LeakyBucket { burst: 7 },
+            Algorithm::Gcra { burst: 7 },
+        ];
+        for algorithm in short {
+            let limit = limit(100, algorithm);
+            for take in [Take::Take(9), Take::Look, Take::Give(u32::MAX), Take::Force(9)] {
+                let charges = vec![charge(&limit, take); CHARGES_MAX];
+                assert!(of_charges(&charges) <= WEIGHT_MAX, "{algorithm:?}, {take:?}");
+            }
+        }
+        assert_eq!(of_limit(&limit(100, Algorithm::FIXED_WINDOW)), 1);
+        assert_eq!(WEIGHT_MAX as usize, CHARGES_MAX * WEIGHT_OF_SHORT_STATE as usize, "and not more than it takes");
+    }
+
+    #[test]
+    fn a_long_state_weighs_as_much_as_it_can_be_long() {
+        assert_eq!(of_limit(&sliding(10)), 12);
+        assert_eq!(of_limit(&sliding(60)), 49);
+        assert_eq!(of_limit(&sliding(120)), 94);
+        assert_eq!(of_limit(&sliding(256)), 272);
+        assert_eq!(of_limit(&limit(1, Algorithm::SlidingWindowLog)), 16);
+        assert_eq!(of_limit(&limit(10_000, Algorithm::SlidingWindowLog)), 42);
+        let log = limit(10_000, Algorithm::SlidingWindowLog);
+        assert_eq!(of_charge(&charge(&log, Take::Take(9_999))), 42);
+        assert_eq!(of_charge(&charge(&log, Take::Give(u32::MAX))), 42 + 625);
+        assert_eq!(of_undo(&log), 42 + 5_000);
+    }
+
+    #[test]
+    fn one_charge_is_never_too_heavy() {
+        let log = limit(10_000, Algorithm::SlidingWindowLog);
+        for (limit, take) in [(&log, Take::Give(u32::MAX)), (&sliding(256), Take::Take(1))] {
+            assert!(of_charge(&charge(limit, take)) <= WEIGHT_MAX);
+        }
+    }
+}
