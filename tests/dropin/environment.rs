@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use weir::cli::ratelimit;
 use weir::config::envoy_ratelimit::{self, Effect, Machine, Note, Type, VARIABLES};
-use weir::config::settings::{Endpoints, Layer, PolicySource, Problems, Secret, Setting, Settings, StoreKind, Topology};
+use weir::config::settings::{
+    Endpoints, Layer, PolicySource, Problems, Secret, Setting, Settings, StoreKind, Topology,
+};
 use weir::engine::Mode;
 
 fn variables(given: &[(&str, &str)]) -> Vec<(OsString, OsString)> {

@@ -330,10 +330,8 @@ fn weir_serves_in_the_place_of_envoy_gateways_rate_limit_service() {
 }
 
 fn listed(directory: &Path) -> Vec<String> {
-    let mut names: Vec<String> = fs::read_dir(directory)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
+    let mut names: Vec<String> =
+        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort_unstable();
     names
 }
@@ -399,7 +397,8 @@ fn health_can_wait_for_policies() {
     assert_eq!(status_of(weir.http, "/healthcheck"), Some(500));
     ads.set("1", vec![ads::shop(1)]);
     ads.wait_for_ack("1");
-    let becomes = |status: u16| within(PATIENCE, || (status_of(weir.http, "/healthcheck") == Some(status)).then_some(()));
+    let becomes =
+        |status: u16| within(PATIENCE, || (status_of(weir.http, "/healthcheck") == Some(status)).then_some(()));
     assert!(becomes(200).is_some(), "{}", weir.process.written());
     ads.set("2", Vec::new());
     ads.wait_for_ack("2");
