@@ -18,7 +18,11 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
     --mount=type=cache,target=/src/target,sharing=locked \
     WEIR_COMMIT="$WEIR_COMMIT" cargo build --release --locked --bin weir \
     && cp target/release/weir /usr/local/bin/weir \
-    && weir --version
+    && weir --version \
+    && mkdir -p /links/bin \
+    && for name in ratelimit ratelimit_config_check ratelimit_client; do \
+           ln -s /usr/local/bin/weir "/links/bin/$name" || exit 1; \
+       done
 
 FROM gcr.io/distroless/cc-debian12:nonroot
 ARG WEIR_COMMIT=
@@ -27,10 +31,12 @@ LABEL org.opencontainers.image.title="weir" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.revision="$WEIR_COMMIT"
 COPY --from=build /usr/local/bin/weir /usr/local/bin/weir
+# The programs of envoyproxy/ratelimit's image, each where its deployments look for it (docs/migrating.md).
+COPY --from=build /links/bin/ /bin/
 # By number, so that Kubernetes can tell that it is not root.
 USER 65532:65532
-# HTTP, gRPC and admin. The admin listener is bound to the container's loopback unless WEIR__LISTEN__ADMIN says otherwise.
-EXPOSE 8080 8081 6070
+# HTTP, gRPC, admin, and the metrics of /bin/ratelimit. The admin listener is bound to the container's loopback unless WEIR__LISTEN__ADMIN says otherwise.
+EXPOSE 8080 8081 6070 9090
 # There is no HEALTHCHECK: it would need a shell or an HTTP client in the image. Probe /healthz and /readyz on 8080, or
 # grpc.health.v1 on 8081, from outside.
 ENTRYPOINT ["/usr/local/bin/weir"]

@@ -1,7 +1,9 @@
 //! The command line: what each command takes. What a command does is in a module of its own.
 
 pub mod args;
+pub mod ask;
 pub mod check;
+pub mod client;
 pub mod explain;
 pub mod program;
 pub mod ratelimit;

@@ -8,8 +8,10 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Parser as _;
-use weir::cli::args::{Arguments, Command};
+use weir::cli::args::{Arguments, AskArguments, Command};
+use weir::cli::ask::{self, Decided, Output, Question};
 use weir::cli::check::{self, Failed};
+use weir::cli::client::{self, Ended};
 use weir::cli::explain;
 use weir::cli::program::Program;
 use weir::cli::ratelimit;
@@ -22,6 +24,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The exit code where something failed.
 const FAILED: u8 = 1;
+/// The exit code of `weir ask` where the request is over a limit.
+const OVER_LIMIT: u8 = 1;
 /// How long the reason of a server's end may take to be written.
 const REASON_TIMEOUT: Duration = Duration::from_secs(2);
 /// The exit code where the arguments or settings are wrong.
@@ -33,7 +37,11 @@ fn main() -> ExitCode {
         // What stands after that name is ignored: its deployments may have arguments that nothing ever read.
         Program::Ratelimit => Command::Ratelimit,
         // Wrong arguments end here, with clap's own message and code, which is 2.
-        Program::Weir | Program::ConfigCheck | Program::Client => Arguments::parse().command,
+        Program::Weir => Arguments::parse().command,
+        Program::ConfigCheck => {
+            return tool_ended(client::config_check(std::env::args_os().skip(1), &mut io::stdout().lock()));
+        }
+        Program::Client => return tool_ended(client::client(std::env::args_os().skip(1), &mut io::stdout().lock())),
     };
     let result = match command {
         Command::Serve(arguments) => return ended(serve::serve(&arguments)),
@@ -41,6 +49,17 @@ fn main() -> ExitCode {
         Command::Check(arguments) => {
             let (reading, strictness) = (arguments.dialect.reading(), arguments.strictness());
             printed(check::run(&arguments.directory, reading, strictness, &mut io::stdout().lock()))
+        }
+        Command::Ask(arguments) => {
+            let descriptors = arguments.descriptors.into_iter().map(|descriptor| descriptor.entries).collect();
+            let AskArguments { address, domain, hits, json, .. } = arguments;
+            let question = Question { address, domain, descriptors, hits };
+            let output = if json { Output::Json } else { Output::Text };
+            return match ask::run(&question, output, &mut io::stdout().lock()) {
+                Ok(Decided::Ok) => ExitCode::SUCCESS,
+                Ok(Decided::OverLimit) => ExitCode::from(OVER_LIMIT),
+                Err(error) => told(&error, USAGE),
+            };
         }
         Command::Explain(arguments) => {
             let descriptors: Vec<_> = arguments.descriptors.into_iter().map(|descriptor| descriptor.entries).collect();
@@ -60,6 +79,15 @@ fn printed(result: Result<(), Failed>) -> Result<(), String> {
     match result {
         Err(Failed::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result.map_err(|error| error.to_string()),
+    }
+}
+
+/// How a tool of envoyproxy/ratelimit ends.
+fn tool_ended(result: Result<(), Ended>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Ended::Usage(reason)) => told(&reason, USAGE),
+        Err(Ended::Failed(reason)) => told(&reason, FAILED),
     }
 }
 

@@ -9,6 +9,7 @@
 
 pub mod files;
 pub mod server;
+mod verify;
 
 use std::fmt;
 use std::io;
@@ -18,26 +19,32 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, RootCertStore, crypto};
 
 use self::files::{FileError, OneAtATime, Reread};
+use self::verify::Verifier;
 
 /// The largest file of certificates or a key, in bytes: a bundle of all public authorities has a quarter
 /// of it.
 pub const TLS_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What TLS is made from. The default trusts the public authorities of the Mozilla list that this version
-/// was built with, and has no certificate of its own.
+/// What TLS is made from. The default trusts the authorities of the system, or those of the Mozilla list that this
+/// version was built with where the system has none, and has no certificate of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Certificates of the authorities to trust, in PEM, in place of the public ones.
+    /// Certificates of the authorities to trust, in PEM, in place of those of the system.
     pub ca: Option<PathBuf>,
+    /// Whether those of the system are trusted beside `ca`.
+    pub system_store_always: bool,
     /// The client's certificate, followed by its intermediates, and its key; both in PEM.
     pub identity: Option<Identity>,
     /// The name that the server's certificate must have, in place of the host that is dialled.
     pub server_name: Option<String>,
+    /// Whether the server's certificate may have any name.
+    pub any_name: bool,
 }
 
 /// Who we are for a server that wants to know it by a certificate.
@@ -144,20 +151,33 @@ impl Tls {
 
     fn without_protocols(&self, bytes: &Bytes) -> Result<ClientConfig, FileError> {
         let mut roots = RootCertStore::empty();
-        match self.files.ca.as_deref().zip(bytes.ca.as_deref()) {
-            Some((path, pem)) => {
-                for certificate in certificates(path, pem)? {
-                    roots.add(certificate).map_err(|error| FileError::new(path, error.to_string()))?;
-                }
+        let mut trusted = Vec::new();
+        if let Some((path, pem)) = self.files.ca.as_deref().zip(bytes.ca.as_deref()) {
+            trusted = certificates(path, pem)?;
+            for certificate in &trusted {
+                roots.add(certificate.clone()).map_err(|error| FileError::new(path, error.to_string()))?;
             }
-            None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
+        }
+        if self.files.ca.is_none() || self.files.system_store_always {
+            // A store of a hundred certificates may have one that cannot be read: the others count.
+            let system = rustls_native_certs::load_native_certs().certs;
+            roots.add_parsable_certificates(system.iter().cloned());
+            trusted.extend(system);
+        }
+        if roots.is_empty() {
+            roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
         }
         // Of our own choice, whatever else of this process may install as the default.
         let provider = Arc::new(crypto::ring::default_provider());
+        let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+            .build()
+            .expect("there is a root, and no list of revoked certificates that could be wrong");
+        let verifier = Verifier { inner, trusted, any_name: self.files.any_name };
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .expect("the provider knows the protocol's versions")
-            .with_root_certificates(roots);
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier));
         let Some((paths, (certificate, key))) = self.files.identity.as_ref().zip(bytes.identity.as_ref()) else {
             return Ok(config.with_no_client_auth());
         };

@@ -25,7 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("http", &["rls", "limiter", "telemetry", "lifecycle"]),
     ("lifecycle", &[]),
     ("app", &["engine", "tls", "xds", "store", "limiter", "rls", "config", "telemetry", "grpc", "http", "lifecycle"]),
-    ("cli", &["app", "config", "engine"]),
+    ("cli", &["app", "config", "engine", "rls"]),
     ("main", &["cli"]),
 ];
 

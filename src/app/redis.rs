@@ -90,6 +90,8 @@ fn place(server: &RedisServer, tls: &RedisTls) -> Result<Place, EndpointError> {
 fn tls_files(tls: &RedisTls) -> TlsFiles {
     TlsFiles {
         ca: tls.ca_file.clone(),
+        system_store_always: tls.system_store_always,
+        any_name: tls.skip_hostname_verification,
         identity: tls
             .cert_file
             .clone()

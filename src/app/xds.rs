@@ -99,6 +99,7 @@ fn options(settings: &settings::Xds) -> Result<Options, AppError> {
             ca: of.ca_file.clone(),
             identity: identity.map(|(certificate, key)| Identity { certificate, key }),
             server_name: of.server_name.clone(),
+            ..TlsFiles::default()
         })
         .offering(xds::PROTOCOLS)
     });

@@ -55,6 +55,12 @@ pub enum Command {
     /// exits with 1. A warning is about what is valid and probably a mistake.
     #[command(after_help = "Example:\n  weir check examples/quickstart")]
     Check(CheckArguments),
+    /// Ask a server whether a request may pass
+    ///
+    /// The request is charged. The exit code is 0 where it may pass, 1 where it is over a limit, and 2 where there is no
+    /// answer.
+    #[command(after_help = "Example:\n  weir ask localhost:8081 shop user=ann plan=free,path=/search --hits 2")]
+    Ask(AskArguments),
     /// Say which rule each descriptor of a request matches, and why
     ///
     /// Nothing is charged and no server is needed.
@@ -127,6 +133,27 @@ impl DialectArguments {
     pub const fn reading(&self) -> Reading {
         Reading { compatible: self.compatible, merge_domains: self.merge_domains }
     }
+}
+
+/// What the user typed after `weir ask`.
+#[derive(Args, Debug)]
+pub struct AskArguments {
+    /// The server's gRPC listener, HOST:PORT
+    #[arg(value_name = "ADDR")]
+    pub address: String,
+    /// The domain of the request
+    pub domain: String,
+    /// The descriptors of the request, each its entries in order
+    ///
+    /// A comma inside a value is written as \, and a backslash as \\
+    #[arg(value_name = "K=V[,K=V]", required = true)]
+    pub descriptors: Vec<Descriptor>,
+    /// What the request costs
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub hits: u32,
+    /// Print the response as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// What the user typed after `weir explain`.
@@ -377,7 +404,7 @@ mod tests {
                 assert!(Arguments::try_parse_from(&words).is_ok(), "{line}");
             }
         }
-        assert_eq!(examples, 5);
+        assert_eq!(examples, 6);
     }
 
     #[test]

@@ -48,16 +48,21 @@ pub enum Strictness {
 /// that there are warnings.
 pub fn run(directory: &Path, reading: Reading, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
     let loaded = load_dir_with(directory, reading).map_err(Failed::Policies)?;
+    write(&loaded, out)?;
+    let warnings = loaded.warnings.count();
+    if strictness == Strictness::Strict && warnings > 0 { Err(Failed::Warnings(warnings)) } else { Ok(()) }
+}
+
+/// Writes what policies hold: the tree, the warnings, then totals.
+pub(super) fn write(loaded: &Loaded, out: &mut dyn Write) -> io::Result<()> {
     for domain in &loaded.domains {
         write_domain(&loaded.policies, domain, out)?;
         writeln!(out)?;
     }
-    let warnings = loaded.warnings.count();
-    if warnings > 0 {
+    if loaded.warnings.count() > 0 {
         writeln!(out, "{}\n", loaded.warnings)?;
     }
-    writeln!(out, "{}", totals(&loaded))?;
-    if strictness == Strictness::Strict && warnings > 0 { Err(Failed::Warnings(warnings)) } else { Ok(()) }
+    writeln!(out, "{}", totals(loaded))
 }
 
 fn write_domain(policies: &PolicySet, domain: &DomainOutline, out: &mut dyn Write) -> io::Result<()> {

@@ -203,12 +203,6 @@ impl<'a> Mapping<'a> {
     /// as `ratelimit`.
     fn put(&mut self, variables: &[&'static str], setting: &'static str, text: &str) {
         let origin = variables.iter().copied().find(|name| self.given.contains_key(name));
-        if Setting::find(setting).is_none() {
-            if let Some(name) = origin {
-                self.note(name, "is accepted and not in force yet".to_owned());
-            }
-            return;
-        }
         if self.ours.contains(setting) {
             return;
         }

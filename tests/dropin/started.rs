@@ -163,12 +163,15 @@ fn is_setting(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     name.starts_with("WEIR__")
         || name == "RUST_LOG"
-        || name == "STATSD_PROTOCOL"
+        || ["STATSD_PROTOCOL", "SSL_CERT_FILE", "SSL_CERT_DIR"].contains(&&*name)
         || VARIABLES.iter().any(|variable| variable.name == name)
 }
 
 /// A link to the binary with another name, in a directory that lives as long as the tests.
 fn link(name: &str) -> PathBuf {
+    if name == "weir" {
+        return binary();
+    }
     static DIRECTORY: std::sync::OnceLock<TempDir> = std::sync::OnceLock::new();
     let directory = DIRECTORY.get_or_init(|| {
         let directory = TempDir::new().expect("a temporary directory");

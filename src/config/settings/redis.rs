@@ -70,6 +70,10 @@ pub struct RedisTls {
     pub key_file: Option<PathBuf>,
     /// The name to find in the server's certificate, in place of the host.
     pub server_name: Option<String>,
+    /// Whether the system's authorities are trusted beside those of `ca_file`. They always are without one.
+    pub system_store_always: bool,
+    /// Whether the server's certificate may have any name.
+    pub skip_hostname_verification: bool,
 }
 
 /// What the settings of one Redis are called.
@@ -116,6 +120,9 @@ const PER_SECOND: Names = Names {
 };
 
 const TLS: [&str; 4] = ["redis.tls.ca_file", "redis.tls.cert_file", "redis.tls.key_file", "redis.tls.server_name"];
+/// Those of TLS that have a default.
+const SYSTEM_STORE: &str = "redis.tls.system_store";
+const SKIP_HOSTNAME: &str = "redis.tls.skip_hostname_verification";
 
 impl Names {
     /// Those that mean nothing without sentinels.
@@ -220,6 +227,8 @@ impl RedisTls {
             cert_file: path(from, cert_file)?,
             key_file: path(from, key_file)?,
             server_name: from.optional(server_name)?,
+            system_store_always: from.value(SYSTEM_STORE, |text| Ok(text == "always"))?,
+            skip_hostname_verification: from.value(SKIP_HOSTNAME, super::value::switch)?,
         })
     }
 }
@@ -250,7 +259,11 @@ impl Redis {
             (Some(_), Some(_)) | (None, None) => {}
         }
         let tls = self.server.url.is_tls() || self.per_second.as_ref().is_some_and(|server| server.url.is_tls());
-        for name in TLS {
+        if self.tls.skip_hostname_verification && self.tls.server_name.is_some() {
+            let reason = "redis.tls.server_name is set too: one of them has to go".to_owned();
+            report.problem(SKIP_HOSTNAME, None, reason);
+        }
+        for name in TLS.into_iter().chain([SYSTEM_STORE, SKIP_HOSTNAME]) {
             if !tls && report.is_given(name) {
                 report.problem(name, None, "means nothing without a URL that begins with rediss://".to_owned());
             }

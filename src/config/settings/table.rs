@@ -435,7 +435,7 @@ const FROM_STORE_ON: &[Setting] = &[
         kind: Kind::File,
         default: Preset::Unset,
         flag: None,
-        about: "the authorities to trust, in PEM, in place of the public ones",
+        about: "the authorities to trust, in PEM, in place of those of the system",
     },
     Setting {
         name: "redis.tls.cert_file",
@@ -457,6 +457,20 @@ const FROM_STORE_ON: &[Setting] = &[
         default: Preset::Unset,
         flag: None,
         about: "the name that the certificate of Redis must have, in place of the host",
+    },
+    Setting {
+        name: "redis.tls.system_store",
+        kind: Kind::Choice(SYSTEM_STORE),
+        default: Preset::Is("fallback"),
+        flag: None,
+        about: "when the system's authorities are trusted: without redis.tls.ca_file, or always",
+    },
+    Setting {
+        name: "redis.tls.skip_hostname_verification",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "whether the certificate of Redis may have any name",
     },
     Setting {
         name: "redis.per_second.url",
@@ -784,6 +798,8 @@ const FROM_STORE_ON: &[Setting] = &[
 
 /// The values of `admin.endpoints`.
 pub(super) const ENDPOINTS: &[&str] = &["weir", "ratelimit"];
+/// The values of `redis.tls.system_store` and `policies.xds.tls.system_store`.
+pub(super) const SYSTEM_STORE: &[&str] = &["fallback", "always"];
 /// The values of `policies.files`.
 pub(super) const POLICY_FILES: &[&str] = &["yaml", "all"];
 /// What can be on or off.

@@ -1,0 +1,165 @@
+//! `weir ask`, and `ratelimit_client`: asks a server once, by gRPC, and prints its answer.
+//!
+//! Not here: parsing of arguments (args.rs, client.rs).
+
+use std::fmt;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use tonic::transport::Endpoint;
+
+use super::check::printable;
+use crate::rls::json;
+use crate::rls::proto::rate_limit_descriptor::Entry;
+use crate::rls::proto::rate_limit_response::{Code, DescriptorStatus};
+use crate::rls::proto::rate_limit_service_client::RateLimitServiceClient;
+use crate::rls::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+
+/// How long connecting, and the call, may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The server, `HOST:PORT`.
+    pub address: String,
+    /// The domain.
+    pub domain: String,
+    /// The descriptors, each its entries in order.
+    pub descriptors: Vec<Vec<(String, String)>>,
+    /// What each of them costs.
+    pub hits: u32,
+}
+
+/// How the answer is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// A line for the whole, and one for each descriptor.
+    Text,
+    /// The response as JSON, on one line.
+    Json,
+}
+
+/// What the server decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decided {
+    /// The request may pass.
+    Ok,
+    /// It may not.
+    OverLimit,
+}
+
+/// Why there is no decision.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// The address is none.
+    #[error("{0:?}: not an address such as localhost:8081")]
+    Address(String),
+    /// Nothing answers there.
+    #[error("cannot connect to {0}: {1}")]
+    Connect(String, String),
+    /// The server answered with an error.
+    #[error("{0}")]
+    Refused(String),
+    /// The answer says neither yes nor no.
+    #[error("the answer has no code")]
+    NoCode,
+    /// The answer cannot be written out.
+    #[error("cannot write: {0}")]
+    Output(#[from] io::Error),
+    /// This process can start nothing.
+    #[error("cannot start: {0}")]
+    Start(io::Error),
+}
+
+/// Asks, and writes the answer.
+///
+/// # Errors
+/// When there is no answer, or it cannot be written.
+pub fn run(question: &Question, output: Output, out: &mut dyn Write) -> Result<Decided, AskError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AskError::Start)?;
+    let response = runtime.block_on(ask(question))?;
+    let decided = match response.overall_code() {
+        Code::Ok => Decided::Ok,
+        Code::OverLimit => Decided::OverLimit,
+        Code::Unknown => return Err(AskError::NoCode),
+    };
+    match output {
+        Output::Json => {
+            let body = json::render_response(&response).map_err(io::Error::from)?;
+            out.write_all(&body)?;
+            writeln!(out)?;
+        }
+        Output::Text => {
+            writeln!(out, "{}", response.overall_code().as_str_name())?;
+            for (entries, status) in question.descriptors.iter().zip(&response.statuses) {
+                writeln!(out, "  {}   {}", Entries(entries), Status(status))?;
+            }
+        }
+    }
+    Ok(decided)
+}
+
+async fn ask(question: &Question) -> Result<RateLimitResponse, AskError> {
+    let uri = match question.address.contains("://") {
+        true => question.address.clone(),
+        false => format!("http://{}", question.address),
+    };
+    let endpoint = Endpoint::from_shared(uri).map_err(|_| AskError::Address(question.address.clone()))?;
+    let channel = endpoint
+        .connect_timeout(TIMEOUT)
+        .timeout(TIMEOUT)
+        .connect()
+        .await
+        .map_err(|error| AskError::Connect(question.address.clone(), innermost(&error)))?;
+    let descriptors = question.descriptors.iter().map(|entries| RateLimitDescriptor {
+        entries: entries.iter().map(|(key, value)| Entry { key: key.clone(), value: value.clone() }).collect(),
+        ..RateLimitDescriptor::default()
+    });
+    let request = RateLimitRequest {
+        domain: question.domain.clone(),
+        descriptors: descriptors.collect(),
+        hits_addend: question.hits,
+    };
+    match RateLimitServiceClient::new(channel).should_rate_limit(request).await {
+        Ok(response) => Ok(response.into_inner()),
+        Err(status) => Err(AskError::Refused(format!("{:?}: {}", status.code(), status.message()))),
+    }
+}
+
+/// The reason below all others, which is the one that helps.
+fn innermost(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => innermost(source),
+        None => error.to_string(),
+    }
+}
+
+/// The entries of a descriptor as they are typed.
+struct Entries<'a>(&'a [(String, String)]);
+
+impl fmt::Display for Entries<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (key, value)) in self.0.iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            write!(f, "{comma}{}={}", printable(key), printable(value))?;
+        }
+        Ok(())
+    }
+}
+
+struct Status<'a>(&'a DescriptorStatus);
+
+impl fmt::Display for Status<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let status = self.0;
+        f.write_str(status.code().as_str_name())?;
+        let Some(limit) = &status.current_limit else { return f.write_str("   no limit") };
+        let unit = limit.unit().as_str_name().to_ascii_lowercase();
+        write!(f, "   {} of {} per {unit} left", status.limit_remaining, limit.requests_per_unit)?;
+        if let Some(reset) = &status.duration_until_reset {
+            write!(f, ", resets in {} s", reset.seconds)?;
+        }
+        Ok(())
+    }
+}

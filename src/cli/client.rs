@@ -1,0 +1,162 @@
+//! `ratelimit_client` and `ratelimit_config_check`: the tools beside envoyproxy/ratelimit, with their flags and exit
+//! codes.
+//!
+//! Not here: what they do (ask.rs, check.rs).
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+
+use super::ask::{self, Output, Question};
+use super::check;
+use crate::config::policy_file::{self, Reading};
+use crate::config::watch::Source;
+
+/// How a tool ends that did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The flags are wrong.
+    Usage(String),
+    /// It failed.
+    Failed(String),
+}
+
+/// A flag of a tool.
+struct Flag {
+    name: &'static str,
+    takes: Takes,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    /// A value, in the same argument after an equals sign or in the next one.
+    Text,
+    /// `true` unless a value follows in the same argument.
+    Switch,
+}
+
+const CHECK: [Flag; 2] =
+    [Flag { name: "config_dir", takes: Takes::Text }, Flag { name: "merge_domain_configs", takes: Takes::Switch }];
+
+const CLIENT: [Flag; 8] = [
+    Flag { name: "dial_string", takes: Takes::Text },
+    Flag { name: "domain", takes: Takes::Text },
+    Flag { name: "descriptors", takes: Takes::Text },
+    Flag { name: "oltp-protocol", takes: Takes::Text },
+    Flag { name: "grpc-server-ca-file", takes: Takes::Text },
+    Flag { name: "grpc-use-tls", takes: Takes::Switch },
+    Flag { name: "grpc-cert-file", takes: Takes::Text },
+    Flag { name: "grpc-key-file", takes: Takes::Text },
+];
+
+/// Validates the policy files of `-config_dir`, every one of them, as envoyproxy/ratelimit would.
+///
+/// # Errors
+/// What is wrong with the flags or the policies.
+pub fn config_check(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write) -> Result<(), Ended> {
+    let given = parse(&CHECK, arguments)?;
+    let directory = last(&given, "config_dir").ok_or_else(|| Ended::Usage("-config_dir is required".to_owned()))?;
+    let merge_domains = is_on(&given, "merge_domain_configs")?;
+    let source = Source {
+        directory: PathBuf::from(directory),
+        all_files: true,
+        dot_files: true,
+        beside: false,
+        allow_empty: false,
+    };
+    let loaded = policy_file::load(&source, Reading { compatible: true, merge_domains })
+        .map_err(|problems| Ended::Failed(problems.to_string()))?;
+    let written = check::write(&loaded, out);
+    written.map_err(|error| Ended::Failed(format!("cannot write: {error}")))
+}
+
+/// Asks the server at `-dial_string` once. An answer over the limit is an answer.
+///
+/// # Errors
+/// What is wrong with the flags, or why there is no answer.
+pub fn client(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write) -> Result<(), Ended> {
+    let given = parse(&CLIENT, arguments)?;
+    if is_on(&given, "grpc-use-tls")? {
+        return Err(Ended::Failed("-grpc-use-tls: this client speaks cleartext only".to_owned()));
+    }
+    let mut descriptors = Vec::new();
+    for (_, text) in given.iter().filter(|(name, _)| *name == "descriptors") {
+        let entries = text.split(',').map(|entry| match entry.split_once('=') {
+            Some((key, value)) if !value.contains('=') => Ok((key.to_owned(), value.to_owned())),
+            _ => Err(Ended::Usage(format!("-descriptors {text:?}: not KEY=VALUE,KEY=VALUE"))),
+        });
+        descriptors.push(entries.collect::<Result<Vec<_>, _>>()?);
+    }
+    let question = Question {
+        address: last(&given, "dial_string").unwrap_or("localhost:8081").to_owned(),
+        domain: last(&given, "domain").unwrap_or_default().to_owned(),
+        descriptors,
+        hits: 1,
+    };
+    let mut body = Vec::new();
+    ask::run(&question, Output::Json, &mut body).map_err(|error| Ended::Failed(format!("request error: {error}")))?;
+    let written = out.write_all(b"response: ").and_then(|()| out.write_all(&body));
+    written.map_err(|error| Ended::Failed(format!("cannot write: {error}")))
+}
+
+/// Reads flags as Go does: `-name value`, `-name=value`, with one dash or two, up to the first argument that is none.
+fn parse(flags: &[Flag], arguments: impl Iterator<Item = OsString>) -> Result<Vec<(&'static str, String)>, Ended> {
+    let mut given = Vec::new();
+    let mut arguments = arguments.map(|argument| argument.to_string_lossy().into_owned());
+    while let Some(argument) = arguments.next() {
+        let Some(bare) = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-')) else { break };
+        if bare.is_empty() {
+            break;
+        }
+        let (name, text) = bare.split_once('=').map_or((bare, None), |(name, text)| (name, Some(text.to_owned())));
+        let Some(flag) = flags.iter().find(|flag| flag.name == name) else {
+            let names: Vec<String> = flags.iter().map(|flag| format!("-{}", flag.name)).collect();
+            return Err(Ended::Usage(format!("{argument:?}: no such flag, only {}", names.join(", "))));
+        };
+        let text = match (text, flag.takes) {
+            (Some(text), _) => text,
+            (None, Takes::Switch) => "true".to_owned(),
+            (None, Takes::Text) => match arguments.next() {
+                Some(text) => text,
+                None => return Err(Ended::Usage(format!("-{name} needs a value"))),
+            },
+        };
+        given.push((flag.name, text));
+    }
+    Ok(given)
+}
+
+fn last<'a>(given: &'a [(&'static str, String)], name: &str) -> Option<&'a str> {
+    given.iter().rev().find(|(flag, _)| *flag == name).map(|(_, text)| text.as_str())
+}
+
+fn is_on(given: &[(&'static str, String)], name: &str) -> Result<bool, Ended> {
+    match last(given, name) {
+        None | Some("false" | "0" | "f" | "F" | "FALSE" | "False") => Ok(false),
+        Some("true" | "1" | "t" | "T" | "TRUE" | "True") => Ok(true),
+        Some(other) => Err(Ended::Usage(format!("-{name}={other}: not a boolean"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(arguments: &[&str]) -> Result<Vec<(&'static str, String)>, Ended> {
+        parse(&CLIENT, arguments.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn flags_are_read_in_each_of_gos_forms() {
+        let expected = vec![("domain", "shop".to_owned())];
+        for arguments in
+            [&["-domain", "shop"][..], &["--domain", "shop"], &["-domain=shop"], &["--domain=shop", "rest"]]
+        {
+            assert_eq!(read(arguments), Ok(expected.clone()), "{arguments:?}");
+        }
+        assert_eq!(read(&["-grpc-use-tls", "-domain", "a"]).unwrap().len(), 2);
+        assert_eq!(is_on(&read(&["-grpc-use-tls=false"]).unwrap(), "grpc-use-tls"), Ok(false));
+        assert!(matches!(read(&["-domian", "shop"]), Err(Ended::Usage(reason)) if reason.contains("no such flag")));
+        assert!(matches!(read(&["-domain"]), Err(Ended::Usage(reason)) if reason == "-domain needs a value"));
+    }
+}

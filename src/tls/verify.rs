@@ -1,0 +1,76 @@
+//! Whether a server's certificate is accepted: as the library does, and in two more cases.
+//!
+//! A certificate that is itself among the trusted ones is accepted for its names, although it could sign others: that is
+//! what a self-signed certificate of one server is, and what OpenSSL makes unless told otherwise. And a certificate of
+//! any name is accepted where that is asked for.
+
+use std::sync::Arc;
+
+use tokio_rustls::rustls::client::WebPkiServerVerifier;
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::client::verify_server_name;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::rustls::server::ParsedCertificate;
+use tokio_rustls::rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
+
+/// How the library begins its reason, after it found the certificate to be in force.
+const CAN_SIGN: &str = "CaUsedAsEndEntity";
+
+/// Accepts certificates.
+#[derive(Debug)]
+pub(super) struct Verifier {
+    pub(super) inner: Arc<WebPkiServerVerifier>,
+    /// The trusted certificates.
+    pub(super) trusted: Vec<CertificateDer<'static>>,
+    /// Whether the names of a certificate do not matter.
+    pub(super) any_name: bool,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        match self.inner.verify_server_cert(certificate, intermediates, name, ocsp_response, now) {
+            // The library looks at the names last.
+            Err(Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) if self.any_name => Ok(ServerCertVerified::assertion()),
+            Err(Error::InvalidCertificate(CertificateError::Other(reason)))
+                if reason.to_string().contains(CAN_SIGN) && self.trusted.iter().any(|known| known == certificate) =>
+            {
+                if !self.any_name {
+                    verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
+                }
+                Ok(ServerCertVerified::assertion())
+            }
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+}
