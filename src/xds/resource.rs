@@ -275,7 +275,7 @@ mod tests {
                 .unwrap();
         let rules = loaded.policies.rules();
         let paths: Vec<&str> = rules.iter().map(|rule| &*rule.path).collect();
-        assert_eq!(paths, ["a*|/b=x*", "free", "bare|below"]);
+        assert_eq!(paths, [r"a*\|/b=x*", "free", "bare|below"], "a separator of a key is escaped");
         assert_eq!(rules[0].role, Role::Shadow);
         assert_eq!((rules[0].limits[0].name.as_deref(), &*rules[0].replaces[0]), (Some("few"), "many"));
         assert!(rules[1].unlimited);
