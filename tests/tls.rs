@@ -150,9 +150,9 @@ fn clients_need_one_of_the_names() {
 /// Has `directory/tls` point to a new directory with this certificate, as Kubernetes mounts a secret.
 fn mount(directory: &Path, name: &str, certificate: &Path, key: &Path) {
     let next = directory.join(name);
-    fs::create_dir(&next).unwrap();
-    fs::copy(certificate, next.join("tls.crt")).unwrap();
-    fs::copy(key, next.join("tls.key")).unwrap();
+    fs::create_dir(&next).expect("a new directory");
+    fs::copy(certificate, next.join("tls.crt")).expect("a copy");
+    fs::copy(key, next.join("tls.key")).expect("a copy");
     point(&directory.join("tls"), Path::new(name));
 }
 

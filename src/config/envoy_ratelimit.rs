@@ -3,7 +3,7 @@
 //!
 //! [`read`] makes two layers of settings: what holds for weir as `ratelimit` whatever is set, and what the variables
 //! say. `WEIR__*` wins over both. The variables are in `table.rs`, their syntax in `go.rs`, the places of Redis in
-//! `redis.rs`. Not here: when these variables count, which only the program's name decides (cli).
+//! `redis.rs`, the server of policies in `xds.rs`. Not here: when these variables count, which only the program's name decides (cli).
 //!
 //! What cannot be read is a problem of the layer, named by its variable. What can be read and has no effect is a
 //! [`Note`], for the log.
@@ -11,6 +11,7 @@
 mod go;
 mod redis;
 mod table;
+mod xds;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -202,12 +203,6 @@ impl<'a> Mapping<'a> {
     /// as `ratelimit`.
     fn put(&mut self, variables: &[&'static str], setting: &'static str, text: &str) {
         let origin = variables.iter().copied().find(|name| self.given.contains_key(name));
-        if Setting::find(setting).is_none() {
-            if let Some(name) = origin {
-                self.note(name, "is accepted and not in force yet".to_owned());
-            }
-            return;
-        }
         if self.ours.contains(setting) {
             return;
         }
@@ -319,8 +314,11 @@ impl<'a> Mapping<'a> {
 
     fn policies(&mut self) {
         match self.text("CONFIG_TYPE") {
-            "FILE" => {}
-            "GRPC_XDS_SOTW" => self.layer.refuse("CONFIG_TYPE", "GRPC_XDS_SOTW: weir reads policies from files only"),
+            "FILE" => self.put(&["CONFIG_TYPE"], "policies.source", "directory"),
+            "GRPC_XDS_SOTW" => {
+                self.put(&["CONFIG_TYPE"], "policies.source", "xds");
+                xds::map(self);
+            }
             other => {
                 let reason = format!("{other:?}: must be FILE or GRPC_XDS_SOTW");
                 self.layer.refuse("CONFIG_TYPE", &reason);

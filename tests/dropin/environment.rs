@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use weir::cli::ratelimit;
 use weir::config::envoy_ratelimit::{self, Effect, Machine, Note, Type, VARIABLES};
-use weir::config::settings::{Endpoints, Layer, LogFormat, Problems, Secret, Setting, Settings, StoreKind, Topology};
+use weir::config::settings::{
+    Endpoints, Layer, LogFormat, PolicySource, Problems, Secret, Setting, Settings, StoreKind, Topology,
+};
 use weir::engine::Mode;
 
 fn variables(given: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
@@ -212,6 +214,106 @@ fn policies_are_below_the_root() {
     assert_eq!(problem, "CONFIG_TYPE: \"HTTP\": must be FILE or GRPC_XDS_SOTW");
 }
 
+/// The same, where policies come from an xDS server.
+fn by_xds<'a>(given: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    [&[("CONFIG_TYPE", "GRPC_XDS_SOTW")], given].concat()
+}
+
+#[test]
+fn policies_come_from_an_xds_server() {
+    let found = settings(&by_xds(&[])).policies;
+    assert_eq!(found.source, PolicySource::Xds);
+    assert_eq!(found.xds.server, Some(("localhost".to_owned(), 18000)));
+    assert_eq!(found.xds.node_id, "default");
+    assert!(!found.xds.start_without_config && !found.xds.tls.enabled);
+    assert_eq!(settings(&[]).policies.source, PolicySource::Directory);
+    assert_eq!(settings(&[("CONFIG_TYPE", "FILE")]).policies.source, PolicySource::Directory);
+
+    let server = |url: &str| settings(&by_xds(&[("CONFIG_GRPC_XDS_SERVER_URL", url)])).policies.xds.server;
+    let at = |host: &str, port: u16| Some((host.to_owned(), port));
+    assert_eq!(server("envoy-gateway:18001"), at("envoy-gateway", 18001));
+    assert_eq!(server("dns:///xds.internal:1"), at("xds.internal", 1));
+    assert_eq!(server("passthrough:///10.0.0.1:1"), at("10.0.0.1", 1));
+    assert_eq!(server("xds.internal"), at("xds.internal", 443));
+    assert_eq!(server("[::1]:18000"), at("::1", 18000));
+    assert_eq!(server("[::1]"), at("::1", 443));
+    assert_eq!(server(":18000"), at("localhost", 18000));
+    let problem = problems(&by_xds(&[("CONFIG_GRPC_XDS_SERVER_URL", "unix:///run/xds.sock")]));
+    assert!(problem.starts_with("CONFIG_GRPC_XDS_SERVER_URL: policies.xds.server = "), "{problem}");
+    // Where policies come from files, no variable of the server counts.
+    assert_eq!(settings(&[("CONFIG_GRPC_XDS_SERVER_URL", "?")]).policies.xds.server, None);
+
+    let node = settings(&by_xds(&[
+        ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit"),
+        ("CONFIG_GRPC_XDS_NODE_METADATA", "zone=eu,flag,a=b=c,zone=us"),
+        ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "Authorization:Basic a:b"),
+        ("FORCE_START_WITHOUT_INITIAL_CONFIG", "1"),
+    ]))
+    .policies
+    .xds;
+    assert_eq!(node.node_id, "envoy-ratelimit");
+    let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    assert_eq!(node.node_metadata, [pair("zone", "us"), pair("a", "b=c")]);
+    assert_eq!(node.headers, [pair("authorization", "Basic a:b")]);
+    assert!(node.start_without_config);
+    let told = notes(&by_xds(&[("CONFIG_GRPC_XDS_NODE_METADATA", "flag")]));
+    assert!(told.contains("CONFIG_GRPC_XDS_NODE_METADATA has 1 of its parts without a key"), "{told}");
+}
+
+#[test]
+fn tls_to_the_xds_server_counts_where_it_is_on() {
+    let files = [
+        ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/certs/tls.crt"),
+        ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "/certs/tls.key"),
+        ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/certs/ca.crt"),
+        ("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "envoy-gateway"),
+    ];
+    assert!(!settings(&by_xds(&files)).policies.xds.tls.enabled);
+    let on = ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true");
+    let tls = settings(&by_xds(&[&files[..], &[on]].concat())).policies.xds.tls;
+    assert!(tls.enabled && tls.system_store_always);
+    let paths = [tls.cert_file, tls.key_file, tls.ca_file].map(|path| path.unwrap().to_str().unwrap().to_owned());
+    assert_eq!(paths, ["/certs/tls.crt", "/certs/tls.key", "/certs/ca.crt"]);
+    assert_eq!(tls.server_name.as_deref(), Some("envoy-gateway"));
+    let tls = settings(&by_xds(&[on])).policies.xds.tls;
+    assert!(tls.enabled && tls.ca_file.is_none() && tls.cert_file.is_none() && tls.server_name.is_none());
+
+    let alone = by_xds(&[on, files[0]]);
+    assert_eq!(settings(&alone).policies.xds.tls.cert_file, None);
+    let told = notes(&alone);
+    let expected = "CONFIG_GRPC_XDS_CLIENT_TLS_CERT has no effect: CONFIG_GRPC_XDS_CLIENT_TLS_KEY is not set";
+    assert!(told.contains(expected), "{told}");
+}
+
+#[test]
+fn pauses_and_sizes_of_the_xds_client() {
+    let found = |given: &[(&str, &str)]| settings(&by_xds(given)).policies.xds;
+    let pauses = |given: &[(&str, &str)]| {
+        let found = found(given);
+        (found.backoff_initial.as_millis(), found.backoff_max.as_millis())
+    };
+    const FIRST: &str = "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL";
+    const MOST: &str = "XDS_CLIENT_BACKOFF_MAX_INTERVAL";
+    assert_eq!(pauses(&[]), (1_000, 30_000));
+    assert_eq!(pauses(&[(FIRST, "10s"), (MOST, "60s")]), (10_000, 60_000));
+    assert_eq!(pauses(&[(FIRST, "2m")]), (120_000, 120_000));
+    assert_eq!(pauses(&[(MOST, "500ms")]), (500, 500));
+    assert_eq!(pauses(&[(FIRST, "10s"), (MOST, "1s")]), (10_000, 10_000));
+    let told = notes(&by_xds(&[(FIRST, "10s"), (MOST, "1s")]));
+    assert!(told.contains("XDS_CLIENT_BACKOFF_MAX_INTERVAL is less than"), "{told}");
+    let retry = ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "1.5s");
+    assert_eq!(found(&[retry]).connect_retry, Duration::from_millis(1500));
+
+    let percent = |given: &[(&str, &str)]| found(given).random_percent;
+    const FACTOR: &str = "XDS_CLIENT_BACKOFF_RANDOM_FACTOR";
+    assert_eq!([percent(&[(FACTOR, "0.25")]), percent(&[(FACTOR, "7")]), percent(&[(FACTOR, "-1")])], [25, 100, 0]);
+    assert_eq!(percent(&[(FACTOR, "0.25"), ("XDS_CLIENT_BACKOFF_JITTER", "false")]), 0);
+    assert_eq!(percent(&[("XDS_CLIENT_BACKOFF_JITTER", "true")]), 50);
+
+    let size = |text: &str| found(&[("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", text)]).max_message_bytes;
+    assert_eq!([size("0"), size("-1"), size("8388608"), size("1")], [33_554_432, 33_554_432, 8_388_608, 1_024]);
+}
+
 /// What a REDIS_URL becomes, with a type and a socket type.
 #[track_caller]
 fn url(url: &str, kind: &str, socket_type: &str, more: &[(&str, &str)]) -> Settings {
@@ -388,7 +490,7 @@ fn variables_without_effect_are_named_once_and_others_are_not() {
     assert_eq!(
         told,
         "REDIS_PIPELINE_WINDOW has no effect: weir sends what waits as soon as a connection is free, so no call waits for a \
-         window.\nTRACING_ENABLED has no effect: weir exports no traces."
+         window.\nTRACING_ENABLED is accepted and not in force yet"
     );
     for variable in VARIABLES.iter().filter(|variable| variable.effect == Effect::Nothing) {
         let text = if variable.default.is_empty() { "x" } else { variable.default };

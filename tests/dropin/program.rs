@@ -71,11 +71,14 @@ fn a_malformed_variable_ends_the_start_and_is_named() {
 #[test]
 fn the_log_names_the_store_and_each_variable_without_effect_once() {
     let runtime = Runtime::with(SHOP);
-    let environment = runtime.variables().with("TRACING_ENABLED", "true").with("REDIS_PIPELINE_LIMIT", "3");
+    let environment =
+        runtime.variables().with("REDIS_CLUSTER_PIPELINE_PARALLELISM", "2").with("REDIS_PIPELINE_LIMIT", "3");
     let started = Ratelimit::try_start(&environment).unwrap();
-    for text in
-        ["REDIS_URL is unset: weir keeps", "TRACING_ENABLED has no effect", "REDIS_PIPELINE_LIMIT has no effect"]
-    {
+    for text in [
+        "REDIS_URL is unset: weir keeps",
+        "REDIS_CLUSTER_PIPELINE_PARALLELISM has no effect",
+        "REDIS_PIPELINE_LIMIT has no effect",
+    ] {
         let times =
             started.process.count_in_log(|line| line.message().is_some_and(|message| message.starts_with(text)));
         assert_eq!(times, 1, "{text}\n{}", started.process.written());

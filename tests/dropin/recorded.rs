@@ -180,7 +180,7 @@ fn play(number: usize, case: &Case, store: &dyn Fn(&str) -> Environment) -> Stri
     let mut round = 1;
     loop {
         let started = unix_seconds();
-        let problems = play_once(case, store(&format!("case-{number}-{round}")));
+        let problems = play_once(case, &store(&format!("case-{number}-{round}")));
         let unit = shortest_unit(case);
         let turned = started / unit != unix_seconds() / unit;
         if problems.is_empty() || !turned || round == ROUNDS_MAX {
@@ -191,9 +191,9 @@ fn play(number: usize, case: &Case, store: &dyn Fn(&str) -> Environment) -> Stri
 }
 
 /// Plays one case on its own weir; returns what differed, of every step.
-fn play_once(case: &Case, store: Environment) -> String {
+fn play_once(case: &Case, store: &Environment) -> String {
     let mut policies = Runtime::with(texts(&case.policies));
-    let weir = match Ratelimit::try_start(&policies.variables().and(&store).and(&case.env)) {
+    let weir = match Ratelimit::try_start(&policies.variables().and(store).and(&case.env)) {
         Ok(weir) => weir,
         Err(problem) => return problem,
     };

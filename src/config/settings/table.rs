@@ -798,7 +798,7 @@ const FROM_STORE_ON: &[Setting] = &[
 
 /// The values of `admin.endpoints`.
 pub(super) const ENDPOINTS: &[&str] = &["weir", "ratelimit"];
-/// The values of `redis.tls.system_store`.
+/// The values of `redis.tls.system_store` and `policies.xds.tls.system_store`.
 pub(super) const SYSTEM_STORE: &[&str] = &["fallback", "always"];
 /// The values of `policies.files`.
 pub(super) const POLICY_FILES: &[&str] = &["yaml", "all"];
