@@ -309,7 +309,11 @@ fn weir_serves_in_the_place_of_envoy_gateways_rate_limit_service() {
     assert_eq!(series("gateway_denied", &[&listener, &route, "rule=\"rule-0-match-0\""]), 2.0, "{text}");
     assert_eq!(series("gateway_total_hits", &[&listener, "rule-1-match-1_rule-1-match-1\""]), 3.0, "{text}");
     assert_eq!(series("gateway_shadow_mode", &[&listener, "rule-4-match-1"]), 1.0, "{text}");
-    assert_eq!(series("gateway_errors", &["kind=\"service_error\""]), 1.0, "the one before there were policies: {text}");
+    assert_eq!(
+        series("gateway_errors", &["kind=\"service_error\""]),
+        1.0,
+        "the one before there were policies: {text}"
+    );
     assert_eq!(series("gateway_loads", &["source=\"xds\""]), 1.0, "{text}");
     assert!(series("gateway_calls", &["method=\"ShouldRateLimit\""]) > 20.0, "{text}");
     assert!(series("gateway_seconds_count", &["method=\"ShouldRateLimit\""]) > 20.0, "{text}");
