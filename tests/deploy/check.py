@@ -526,6 +526,23 @@ def check_compose():
             check(not source.startswith(".") or (ROOT / "deploy/compose" / source).exists(), f"deploy/compose: {name} mounts {source}, which is not there")
 
 
+def check_envoy_gateway():
+    """Both ways to install Envoy Gateway have the same image, and settings of weir in comments exist."""
+    values = yaml.safe_load(read("deploy/envoy-gateway/values.yaml"))
+    alone = yaml.safe_load(read("deploy/envoy-gateway/envoy-gateway.yaml"))
+    image = values["global"]["images"]["ratelimit"]["image"]
+    # Envoy Gateway's chart splits the name in front of the first slash and behind the colon.
+    check(re.fullmatch(r"[^/:]+\.[^/:]+/[^:]+:[\w.]+", image), f"deploy/envoy-gateway: {image} has no registry or no version")
+    other = alone["provider"]["kubernetes"]["rateLimitDeployment"]["container"]["image"]
+    check(image == other, f"deploy/envoy-gateway: the images are {image} and {other}")
+    version = re.search(r'^version = "(.*)"', read("Cargo.toml"), re.MULTILINE).group(1)
+    check(image.endswith(f":{version}"), f"deploy/envoy-gateway: the image is {image}, and Cargo.toml has {version}")
+    backends = values["config"]["envoyGateway"]["rateLimit"], alone["rateLimit"]
+    check(backends[0] == backends[1], f"deploy/envoy-gateway: the backends are {backends}")
+    for name in re.findall(r"WEIR__\w+", read("deploy/envoy-gateway/envoy-gateway.yaml")):
+        check(f"`{name}`" in read("docs/configuration.md"), f"deploy/envoy-gateway: docs/configuration.md has no {name}")
+
+
 def check_versions():
     """The chart is for the weir beside it."""
     version = re.search(r'^version = "(.*)"', read("Cargo.toml"), re.MULTILINE).group(1)
@@ -551,6 +568,7 @@ def main():
         check_manifests()
         check_envoy(*check_istio())
         check_compose()
+        check_envoy_gateway()
         check_unit()
         check_versions()
     else:
