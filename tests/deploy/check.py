@@ -480,9 +480,12 @@ def check_istio():
     cluster = config["rate_limit_service"]["grpc_service"]["envoy_grpc"]["cluster_name"]
     expected = f"outbound|{port}||{name}.default.svc.cluster.local"
     check(cluster == expected, f"deploy/istio: the cluster is {cluster} and not {expected}")
-    keys = {d["key"] for d in domains[config["domain"]]["descriptors"]}
-    sent = {next(iter(a.values())).get("descriptor_key", next(iter(a))) for limit in actions["rate_limits"] for a in limit["actions"]}
-    check(sent == keys, f"deploy/istio: the gateway sends {sent}, and the policies have {keys}")
+    limited = {(d["key"], d.get("value")) for d in domains[config["domain"]]["descriptors"]}
+    sent = set()
+    for action in (action for limit in actions["rate_limits"] for action in limit["actions"]):
+        kind, fields = next(iter(action.items()))
+        sent.add((fields.get("descriptor_key", kind), fields.get("descriptor_value")))
+    check(sent == limited, f"deploy/istio: the gateway sends {sent}, and the policies have {limited}")
     return ask, actions
 
 
@@ -523,6 +526,23 @@ def check_compose():
             check(not source.startswith(".") or (ROOT / "deploy/compose" / source).exists(), f"deploy/compose: {name} mounts {source}, which is not there")
 
 
+def check_envoy_gateway():
+    """Both ways to install Envoy Gateway have the same image, and settings of weir in comments exist."""
+    values = yaml.safe_load(read("deploy/envoy-gateway/values.yaml"))
+    alone = yaml.safe_load(read("deploy/envoy-gateway/envoy-gateway.yaml"))
+    image = values["global"]["images"]["ratelimit"]["image"]
+    # Envoy Gateway's chart splits the name in front of the first slash and behind the colon.
+    check(re.fullmatch(r"[^/:]+\.[^/:]+/[^:]+:[\w.]+", image), f"deploy/envoy-gateway: {image} has no registry or no version")
+    other = alone["provider"]["kubernetes"]["rateLimitDeployment"]["container"]["image"]
+    check(image == other, f"deploy/envoy-gateway: the images are {image} and {other}")
+    version = re.search(r'^version = "(.*)"', read("Cargo.toml"), re.MULTILINE).group(1)
+    check(image.endswith(f":{version}"), f"deploy/envoy-gateway: the image is {image}, and Cargo.toml has {version}")
+    backends = values["config"]["envoyGateway"]["rateLimit"], alone["rateLimit"]
+    check(backends[0] == backends[1], f"deploy/envoy-gateway: the backends are {backends}")
+    for name in re.findall(r"WEIR__\w+", read("deploy/envoy-gateway/envoy-gateway.yaml")):
+        check(f"`{name}`" in read("docs/configuration.md"), f"deploy/envoy-gateway: docs/configuration.md has no {name}")
+
+
 def check_versions():
     """The chart is for the weir beside it."""
     version = re.search(r'^version = "(.*)"', read("Cargo.toml"), re.MULTILINE).group(1)
@@ -548,6 +568,7 @@ def main():
         check_manifests()
         check_envoy(*check_istio())
         check_compose()
+        check_envoy_gateway()
         check_unit()
         check_versions()
     else:

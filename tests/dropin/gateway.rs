@@ -52,6 +52,14 @@ mappings:
     labels:
       listener: "$1"
       path: "$2"
+  - match: "ratelimit.service.call.should_rate_limit.*"
+    name: gateway_errors
+    match_metric_type: counter
+    labels: {kind: "$1"}
+  - match: "ratelimit.service.config_load_success"
+    name: gateway_loads
+    match_metric_type: counter
+    labels: {source: xds}
   - match: "ratelimit_server.*.total_requests"
     name: gateway_calls
     match_metric_type: counter
@@ -301,6 +309,12 @@ fn weir_serves_in_the_place_of_envoy_gateways_rate_limit_service() {
     assert_eq!(series("gateway_denied", &[&listener, &route, "rule=\"rule-0-match-0\""]), 2.0, "{text}");
     assert_eq!(series("gateway_total_hits", &[&listener, "rule-1-match-1_rule-1-match-1\""]), 3.0, "{text}");
     assert_eq!(series("gateway_shadow_mode", &[&listener, "rule-4-match-1"]), 1.0, "{text}");
+    assert_eq!(
+        series("gateway_errors", &["kind=\"service_error\""]),
+        1.0,
+        "the one before there were policies: {text}"
+    );
+    assert_eq!(series("gateway_loads", &["source=\"xds\""]), 1.0, "{text}");
     assert!(series("gateway_calls", &["method=\"ShouldRateLimit\""]) > 20.0, "{text}");
     assert!(series("gateway_seconds_count", &["method=\"ShouldRateLimit\""]) > 20.0, "{text}");
     assert!(!text.lines().any(|line| line.starts_with("ratelimit")), "the last mapping drops the rest: {text}");
