@@ -308,7 +308,7 @@ impl<'a> Mapping<'a> {
             self.put(&["LOG_LEVEL"], "log.level", ours);
         }
         if self.text("LOG_FORMAT").eq_ignore_ascii_case("json") {
-            self.put(&["LOG_FORMAT"], "log.format", "json");
+            self.put(&["LOG_FORMAT"], "log.format", "json_at");
         }
     }
 
@@ -377,6 +377,31 @@ impl<'a> Mapping<'a> {
         if is_udp {
             self.put(&[], "statsd.protocol", "udp");
         }
+        self.mogrifiers();
+    }
+
+    /// The rules that DogStatsD's names go through: each has a name in the list, and is in variables of that name.
+    fn mogrifiers(&mut self) {
+        const LIST: &str = "USE_DOG_STATSD_MOGRIFIERS";
+        let names: Vec<String> = go::list(self.text(LIST)).into_iter().map(str::to_owned).collect();
+        let mut rules = Vec::new();
+        for name in names {
+            let of_rule = |part: &str| format!("DOG_STATSD_MOGRIFIER_{}_{part}", name.to_ascii_uppercase());
+            let text = |part: &str| self.others.get(&of_rule(part)).map_or("", String::as_str);
+            let Some(tags) = go::pairs(text("TAGS")) else {
+                let reason = format!("{}: not a map such as key:value,key:value", of_rule("TAGS"));
+                return self.layer.refuse(LIST, &reason);
+            };
+            if text("PATTERN").is_empty() || text("NAME").is_empty() {
+                let reason = format!("{name} needs {} and {}", of_rule("PATTERN"), of_rule("NAME"));
+                return self.layer.refuse(LIST, &reason);
+            }
+            let tags: BTreeMap<&str, &str> = tags.into_iter().collect();
+            rules.push(serde_json::json!({ "pattern": text("PATTERN"), "name": text("NAME"), "tags": tags }));
+        }
+        if !rules.is_empty() {
+            self.put(&[LIST], "statsd.mogrifiers", &serde_json::Value::from(rules).to_string());
+        }
     }
 
     fn charging(&mut self) {
@@ -389,6 +414,7 @@ impl<'a> Mapping<'a> {
                 let keys = bytes.max(CACHE_BYTES_MIN) / CACHE_BYTES_PER_KEY;
                 let keys = self.formed(CACHE[0], "deny_cache.max_keys", Form::Integer, &keys.to_string());
                 self.put(&CACHE, "deny_cache.max_keys", &keys.unwrap_or_default());
+                self.put(&CACHE, "deny_cache.until_window_end", "on");
             }
         }
     }

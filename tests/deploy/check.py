@@ -480,9 +480,12 @@ def check_istio():
     cluster = config["rate_limit_service"]["grpc_service"]["envoy_grpc"]["cluster_name"]
     expected = f"outbound|{port}||{name}.default.svc.cluster.local"
     check(cluster == expected, f"deploy/istio: the cluster is {cluster} and not {expected}")
-    keys = {d["key"] for d in domains[config["domain"]]["descriptors"]}
-    sent = {next(iter(a.values())).get("descriptor_key", next(iter(a))) for limit in actions["rate_limits"] for a in limit["actions"]}
-    check(sent == keys, f"deploy/istio: the gateway sends {sent}, and the policies have {keys}")
+    limited = {(d["key"], d.get("value")) for d in domains[config["domain"]]["descriptors"]}
+    sent = set()
+    for action in (action for limit in actions["rate_limits"] for action in limit["actions"]):
+        kind, fields = next(iter(action.items()))
+        sent.add((fields.get("descriptor_key", kind), fields.get("descriptor_value")))
+    check(sent == limited, f"deploy/istio: the gateway sends {sent}, and the policies have {limited}")
     return ask, actions
 
 
