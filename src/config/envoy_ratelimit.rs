@@ -18,7 +18,7 @@ use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use super::settings::{ENV_PREFIX, Kind, Layer, Preset, SETTINGS, Setting, spell};
+use super::settings::{ENV_PREFIX, HIDDEN, Kind, Layer, Preset, SETTINGS, Setting, spell};
 
 pub use go::Type;
 pub use table::{Effect, Form, VARIABLES, Variable};
@@ -97,6 +97,12 @@ pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, machine
     Reading { fixed: mapping.fixed, variables: mapping.layer, notes: mapping.notes }
 }
 
+/// Whether no output may show the text of a variable.
+fn is_secret(variable: &Variable) -> bool {
+    let mut kinds = variable.settings().into_iter().filter_map(|setting| Setting::find(setting).map(|row| row.kind));
+    kinds.any(|kind| matches!(kind, Kind::Secret | Kind::Headers))
+}
+
 /// The variables on their way to settings.
 struct Mapping<'a> {
     machine: &'a Machine<'a>,
@@ -132,7 +138,10 @@ impl<'a> Mapping<'a> {
             match (variable, text.into_string()) {
                 (Some(variable), Ok(text)) => match variable.kind.check(&text) {
                     Ok(()) => drop(mapping.given.insert(variable.name, text)),
-                    Err(reason) => mapping.layer.refuse(variable.name, &format!("{text:?}: {reason}")),
+                    Err(reason) => {
+                        let shown = if is_secret(variable) { HIDDEN.to_owned() } else { format!("{text:?}") };
+                        mapping.layer.refuse(variable.name, &format!("{shown}: {reason}"));
+                    }
                 },
                 (Some(variable), Err(_)) => mapping.layer.refuse(variable.name, "not UTF-8"),
                 (None, Ok(text)) => drop(mapping.others.insert(name.to_owned(), text)),

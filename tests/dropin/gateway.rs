@@ -297,6 +297,10 @@ fn weir_serves_in_the_place_of_envoy_gateways_rate_limit_service() {
     assert_eq!(envoy.all(ROUTE, &shadowed), [true, true, true], "shadow denies nothing");
     assert_eq!(envoy.all(ANY_HOST, &[(EVERY, EVERY)]), [true, true, false]);
 
+    // GRPC_SERVER_TLS_CA_CERT is no variable of envoyproxy/ratelimit: a client needs no certificate.
+    let anonymous = Envoy::connect(Place::Tls(grpc, Arc::new(config(&gateway.authority, None))));
+    assert!(!anonymous.admits(ANY_HOST, &[(EVERY, EVERY)]), "it is served, and the limit is used up");
+
     // The mapping file's names. Requests of one rule have one name, whatever their values.
     let text = http::get(metrics, "/metrics").unwrap().body;
     let series = |name: &str, labels: &[&str]| {
