@@ -562,7 +562,7 @@ mod tls {
         ads.set("1", vec![shop(1)]);
         let settings = with_tls(&authority.file(), &[]);
         let named = [&settings.each()[..], &["policies.xds.tls.server_name=xds.internal"]].concat();
-        drop(serving(&ads.server(), &named));
+        let _weir = serving(&ads.server(), &named);
         ads.wait_for_ack("1");
     }
 
