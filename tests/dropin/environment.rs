@@ -400,7 +400,9 @@ fn charging_and_the_local_cache() {
         settings(&[("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true"), ("LOCAL_CACHE_SIZE_IN_BYTES", "1000000")]);
     assert_eq!(found.charging, Mode::Atomic);
     assert_eq!(found.deny_cache.max_keys, 10_000);
-    assert!(!found.deny_cache.max_age.is_zero());
+    assert!(found.deny_cache.until_window_end);
+    let off = settings(&[]).deny_cache;
+    assert!(off.max_age.is_zero() && !off.until_window_end);
     assert!(settings(&[("LOCAL_CACHE_SIZE_IN_BYTES", "1")]).deny_cache.max_keys > 1_000);
 }
 

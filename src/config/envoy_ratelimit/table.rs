@@ -388,8 +388,8 @@ pub const VARIABLES: &[Variable] = {
             "LOCAL_CACHE_SIZE_IN_BYTES",
             Integer,
             "0",
-            Part(&["deny_cache.max_age", "deny_cache.max_keys"]),
-            "0 turns the cache of denials off. Any other size turns it on, with one key for each 100 bytes.",
+            Part(&["deny_cache.max_age", "deny_cache.max_keys", "deny_cache.until_window_end"]),
+            "0 turns the cache of denials off. Any other size turns it on: it keeps a denial until the window of its limit ends, with one key for each 100 bytes.",
         ),
         row(
             "NEAR_LIMIT_RATIO",
