@@ -18,7 +18,7 @@ use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use super::settings::{ENV_PREFIX, Kind, Layer, Preset, SETTINGS, Setting, spell};
+use super::settings::{ENV_PREFIX, HIDDEN, Kind, Layer, Preset, SETTINGS, Setting, spell};
 
 pub use go::Type;
 pub use table::{Effect, Form, VARIABLES, Variable};
@@ -97,6 +97,12 @@ pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, machine
     Reading { fixed: mapping.fixed, variables: mapping.layer, notes: mapping.notes }
 }
 
+/// Whether no output may show the text of a variable.
+fn is_secret(variable: &Variable) -> bool {
+    let mut kinds = variable.settings().into_iter().filter_map(|setting| Setting::find(setting).map(|row| row.kind));
+    kinds.any(|kind| matches!(kind, Kind::Secret | Kind::Headers))
+}
+
 /// The variables on their way to settings.
 struct Mapping<'a> {
     machine: &'a Machine<'a>,
@@ -132,7 +138,10 @@ impl<'a> Mapping<'a> {
             match (variable, text.into_string()) {
                 (Some(variable), Ok(text)) => match variable.kind.check(&text) {
                     Ok(()) => drop(mapping.given.insert(variable.name, text)),
-                    Err(reason) => mapping.layer.refuse(variable.name, &format!("{text:?}: {reason}")),
+                    Err(reason) => {
+                        let shown = if is_secret(variable) { HIDDEN.to_owned() } else { format!("{text:?}") };
+                        mapping.layer.refuse(variable.name, &format!("{shown}: {reason}"));
+                    }
                 },
                 (Some(variable), Err(_)) => mapping.layer.refuse(variable.name, "not UTF-8"),
                 (None, Ok(text)) => drop(mapping.others.insert(name.to_owned(), text)),
@@ -308,7 +317,7 @@ impl<'a> Mapping<'a> {
             self.put(&["LOG_LEVEL"], "log.level", ours);
         }
         if self.text("LOG_FORMAT").eq_ignore_ascii_case("json") {
-            self.put(&["LOG_FORMAT"], "log.format", "json");
+            self.put(&["LOG_FORMAT"], "log.format", "json_at");
         }
     }
 
@@ -376,6 +385,31 @@ impl<'a> Mapping<'a> {
         let is_udp = self.others.get("STATSD_PROTOCOL").is_some_and(|text| text.eq_ignore_ascii_case("udp"));
         if is_udp {
             self.put(&[], "statsd.protocol", "udp");
+        }
+        self.mogrifiers();
+    }
+
+    /// The rules that DogStatsD's names go through: each has a name in the list, and is in variables of that name.
+    fn mogrifiers(&mut self) {
+        const LIST: &str = "USE_DOG_STATSD_MOGRIFIERS";
+        let names: Vec<String> = go::list(self.text(LIST)).into_iter().map(str::to_owned).collect();
+        let mut rules = Vec::new();
+        for name in names {
+            let of_rule = |part: &str| format!("DOG_STATSD_MOGRIFIER_{}_{part}", name.to_ascii_uppercase());
+            let text = |part: &str| self.others.get(&of_rule(part)).map_or("", String::as_str);
+            let Some(tags) = go::pairs(text("TAGS")) else {
+                let reason = format!("{}: not a map such as key:value,key:value", of_rule("TAGS"));
+                return self.layer.refuse(LIST, &reason);
+            };
+            if text("PATTERN").is_empty() || text("NAME").is_empty() {
+                let reason = format!("{name} needs {} and {}", of_rule("PATTERN"), of_rule("NAME"));
+                return self.layer.refuse(LIST, &reason);
+            }
+            let tags: BTreeMap<&str, &str> = tags.into_iter().collect();
+            rules.push(serde_json::json!({ "pattern": text("PATTERN"), "name": text("NAME"), "tags": tags }));
+        }
+        if !rules.is_empty() {
+            self.put(&[LIST], "statsd.mogrifiers", &serde_json::Value::from(rules).to_string());
         }
     }
 

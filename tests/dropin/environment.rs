@@ -9,7 +9,7 @@ use std::time::Duration;
 use weir::cli::ratelimit;
 use weir::config::envoy_ratelimit::{self, Effect, Machine, Note, Type, VARIABLES};
 use weir::config::settings::{
-    Endpoints, Layer, PolicySource, Problems, Secret, Setting, Settings, StoreKind, Topology,
+    Endpoints, Layer, LogFormat, PolicySource, Problems, Secret, Setting, Settings, StoreKind, Topology,
 };
 use weir::engine::Mode;
 
@@ -151,6 +151,37 @@ fn prometheus_has_a_listener_of_its_own_where_it_is_wanted() {
 }
 
 #[test]
+fn one_sink_of_statistics_is_on_at_most() {
+    let statsd = |given: &[(&str, &str)]| settings(given).statsd;
+    assert_eq!(statsd(&[]).address.as_deref(), Some("localhost:8125"));
+    assert!(!statsd(&[]).is_udp && !statsd(&[]).is_dogstatsd);
+    let given = [("STATSD_HOST", "::1"), ("STATSD_PORT", "1"), ("STATSD_PROTOCOL", "UDP"), ("EXTRA_TAGS", "a:b")];
+    let found = statsd(&given);
+    assert_eq!(found.address.as_deref(), Some("[::1]:1"));
+    assert!(found.is_udp);
+    assert_eq!(found.tags.len(), 1);
+    assert_eq!(statsd(&[("STATS_FLUSH_INTERVAL", "5ms")]).interval, Duration::from_millis(5));
+    for off in [("USE_STATSD", "false"), ("DISABLE_STATS", "true"), ("USE_PROMETHEUS", "true")] {
+        assert_eq!(statsd(&[off, ("EXTRA_TAGS", "a:b")]).address, None, "{off:?}");
+    }
+    let dog = [
+        ("USE_DOG_STATSD", "true"),
+        ("USE_DOG_STATSD_MOGRIFIERS", "TAG"),
+        ("DOG_STATSD_MOGRIFIER_TAG_PATTERN", "^a\\.(.*)$"),
+        ("DOG_STATSD_MOGRIFIER_TAG_NAME", "a"),
+        ("DOG_STATSD_MOGRIFIER_TAG_TAGS", "rest:$1"),
+    ];
+    let found = statsd(&dog);
+    assert!(found.is_dogstatsd);
+    assert_eq!(found.mogrifiers.len(), 1);
+    assert_eq!(found.mogrifiers[0].tags.get("rest").map(String::as_str), Some("$1"));
+    assert_eq!(
+        problems(&dog[..3]),
+        "USE_DOG_STATSD_MOGRIFIERS: TAG needs DOG_STATSD_MOGRIFIER_TAG_PATTERN and DOG_STATSD_MOGRIFIER_TAG_NAME"
+    );
+}
+
+#[test]
 fn the_log_takes_their_levels() {
     for (theirs, ours) in [
         ("panic", "error"),
@@ -164,6 +195,8 @@ fn the_log_takes_their_levels() {
     ] {
         assert_eq!(settings(&[("LOG_LEVEL", theirs)]).log.level, ours);
     }
+    assert_eq!(settings(&[("LOG_FORMAT", "JSON")]).log.format, LogFormat::JsonAt);
+    assert_eq!(settings(&[("LOG_FORMAT", "yaml")]).log.format, LogFormat::Text);
     let problem = problems(&[("LOG_LEVEL", "loud")]);
     assert_eq!(problem, "LOG_LEVEL: \"loud\": must be panic, fatal, error, warn, info, debug or trace");
 }
@@ -401,8 +434,6 @@ fn charging_and_the_local_cache() {
     assert_eq!(found.charging, Mode::Atomic);
     assert_eq!(found.deny_cache.max_keys, 10_000);
     assert!(found.deny_cache.until_window_end);
-    let off = settings(&[]).deny_cache;
-    assert!(off.max_age.is_zero() && !off.until_window_end);
     assert!(settings(&[("LOCAL_CACHE_SIZE_IN_BYTES", "1")]).deny_cache.max_keys > 1_000);
 }
 
@@ -425,7 +456,9 @@ fn every_malformed_value_is_an_error_that_names_its_variable() {
             Type::Map => "a",
         };
         let problem = problems(&[(variable.name, malformed)]);
-        assert!(problem.starts_with(&format!("{}: {malformed:?}: not a", variable.name)), "{problem}");
+        let is_secret = variable.name == "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS";
+        let shown = if is_secret { "***".to_owned() } else { format!("{malformed:?}") };
+        assert!(problem.starts_with(&format!("{}: {shown}: not a", variable.name)), "{problem}");
         if variable.kind != Type::Map {
             let problem = problems(&[(variable.name, "")]);
             assert!(problem.starts_with(&format!("{}: \"\": not a", variable.name)), "{problem}");
@@ -502,6 +535,7 @@ fn the_machine_is_asked_for_what_only_it_knows() {
     assert_eq!(settings.redis.pool_size, 3);
 }
 
+/// The settings that rows name exist.
 #[test]
 fn rows_name_the_settings_that_exist() {
     let mut unknown = BTreeSet::new();

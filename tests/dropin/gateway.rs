@@ -20,6 +20,7 @@ use tonic::transport::Channel;
 use crate::started::{Environment, Ratelimit, launch, program};
 use crate::support::ads::{self, Ads, limited};
 use crate::support::authority::{Authority, Issued};
+use crate::support::envoy::Envoy as RealEnvoy;
 use crate::support::http;
 use crate::support::process::{LogLine, Process};
 use crate::support::redis::RedisServer;
@@ -214,7 +215,7 @@ fn policies(requests: u32) -> Vec<envoy_types::pb::google::protobuf::Any> {
     let rules = vec![
         leaf("rule-0-match-0", "", requests),
         node("rule-1-match-0", "rule-1-match-0", vec![leaf("rule-1-match-1", "rule-1-match-1", requests)]),
-        node("masked_remote_address", "192.168.0.0/16", vec![each_address]),
+        node("masked_remote_address", "127.0.0.0/16", vec![each_address]),
         leaf("masked_remote_address", "2001:db8::/32", requests),
         shadowed(node("rule-4-match-0", "rule-4-match-0", vec![shadowed(leaf("rule-4-match-1", "", requests))])),
     ];
@@ -287,14 +288,18 @@ fn weir_serves_in_the_place_of_envoy_gateways_rate_limit_service() {
     let both = [("rule-1-match-0", "rule-1-match-0"), ("rule-1-match-1", "rule-1-match-1")];
     assert_eq!(envoy.all(ROUTE, &both), [true, true, false]);
     assert!(envoy.admits(ROUTE, &both[..1]), "one of both headers alone has no limit");
-    let from = |address: &'static str| [("masked_remote_address", "192.168.0.0/16"), ("remote_address", address)];
-    assert_eq!(envoy.all(ROUTE, &from("192.168.0.1")), [true, true, false]);
-    assert!(envoy.admits(ROUTE, &from("192.168.0.2")), "each address has a limit of its own");
+    let from = |address: &'static str| [("masked_remote_address", "127.0.0.0/16"), ("remote_address", address)];
+    assert_eq!(envoy.all(ROUTE, &from("127.0.0.1")), [true, true, false]);
+    assert!(envoy.admits(ROUTE, &from("127.0.0.2")), "each address has a limit of its own");
     assert_eq!(envoy.all(ROUTE, &[("masked_remote_address", "2001:db8::/32")]), [true, true, false]);
     assert!(envoy.admits(ROUTE, &[("masked_remote_address", "10.0.0.0/16"), ("remote_address", "10.0.0.1")]));
     let shadowed = [("rule-4-match-0", "rule-4-match-0"), ("rule-4-match-1", "ann")];
     assert_eq!(envoy.all(ROUTE, &shadowed), [true, true, true], "shadow denies nothing");
     assert_eq!(envoy.all(ANY_HOST, &[(EVERY, EVERY)]), [true, true, false]);
+
+    // GRPC_SERVER_TLS_CA_CERT is no variable of envoyproxy/ratelimit: a client needs no certificate.
+    let anonymous = Envoy::connect(Place::Tls(grpc, Arc::new(config(&gateway.authority, None))));
+    assert!(!anonymous.admits(ANY_HOST, &[(EVERY, EVERY)]), "it is served, and the limit is used up");
 
     // The mapping file's names. Requests of one rule have one name, whatever their values.
     let text = http::get(metrics, "/metrics").unwrap().body;
@@ -348,6 +353,35 @@ fn listed(directory: &Path) -> Vec<String> {
         fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort_unstable();
     names
+}
+
+/// What the callers of a real Envoy see before there are policies, with policies, and after an update.
+#[test]
+fn a_real_envoy_asks_by_tls() {
+    let gateway = Gateway::new();
+    let weir = Ratelimit::listening(&gateway.environment()).unwrap();
+    until("the probes to pass", PATIENCE, || (status_of(weir.http, "/healthcheck") == Some(200)).then_some(()));
+    let envoy = RealEnvoy::start_for_gateway(weir.grpc, gateway.files.path());
+    let get = |path: &str, headers: &[(&str, &str)]| {
+        http::request(envoy.ingress, "GET", path, headers, "").expect("an answer").status
+    };
+    assert_eq!(get("/users", &[("x-user", "ann")]), 200, "requests pass while there are no policies");
+
+    let ads = gateway.start();
+    ads.set("1", policies(2));
+    ads.wait_for_ack("1");
+    let thrice = |path: &str, headers: &[(&str, &str)]| [(); 3].map(|()| get(path, headers));
+    assert_eq!(thrice("/users", &[("x-user", "ann")]), [200, 200, 429]);
+    assert_eq!(thrice("/users", &[("x-user", "bob")]), [200, 200, 429], "each value has a limit of its own");
+    assert_eq!(thrice("/addresses", &[]), [200, 200, 429]);
+    assert_eq!(thrice("/shadow", &[("x-user", "ann"), ("x-plan", "trial")]), [200, 200, 200]);
+    assert_eq!(thrice("/users", &[]), [200, 200, 200], "without the header no limit holds");
+
+    ads.set("2", policies(4));
+    ads.wait_for_ack("2");
+    assert_eq!(get("/users", &[("x-user", "carol")]), 200);
+    assert_eq!(thrice("/users", &[("x-user", "carol")]), [200, 200, 200]);
+    assert_eq!(get("/users", &[("x-user", "carol")]), 429, "the update is in force");
 }
 
 /// The control plane of envoyproxy/ratelimit's own suite: without TLS, at a name that has an address of each IP version,

@@ -293,7 +293,7 @@ pub const VARIABLES: &[Variable] = {
             List,
             "",
             Part(&["statsd.mogrifiers"]),
-            "The names of the rules that turn parts of a name into tags. Each rule is in two more variables, as in envoyproxy/ratelimit.",
+            "The names of the rules that turn parts of a name into tags. Each rule NAME is in DOG_STATSD_MOGRIFIER_NAME_PATTERN, _NAME and _TAGS.",
         ),
         row(
             "USE_STATSD",
@@ -389,7 +389,7 @@ pub const VARIABLES: &[Variable] = {
             Integer,
             "0",
             Part(&["deny_cache.max_age", "deny_cache.max_keys", "deny_cache.until_window_end"]),
-            "0 turns the cache of denials off. Any other size turns it on: it keeps a denial until the window of its limit ends, with one key for each 100 bytes.",
+            "0 turns the cache of denials off. Any other size turns it on, with one key for each 100 bytes.",
         ),
         row(
             "NEAR_LIMIT_RATIO",

@@ -11,8 +11,6 @@ use crate::config::settings::spell;
 
 /// The port of a gRPC target that names none.
 const PORT: &str = "443";
-/// The part of a pause that can be random, in percent.
-const PERCENT_MAX: f64 = 100.0;
 /// What a later retry waits at most where only the first wait is given: envoyproxy/ratelimit's default.
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
 
@@ -131,8 +129,8 @@ fn pauses(mapping: &mut Mapping<'_>) {
         }
     }
     if mapping.given.contains_key(FACTOR) || mapping.given.contains_key(JITTER) {
-        let percent = if mapping.bool(JITTER) { percent(mapping, FACTOR) } else { 0.0 };
-        mapping.put(&[FACTOR, JITTER], "policies.xds.backoff.random_percent", &format!("{percent:.0}"));
+        let percent = if mapping.bool(JITTER) { percent(mapping, FACTOR) } else { 0 };
+        mapping.put(&[FACTOR, JITTER], "policies.xds.backoff.random_percent", &percent.to_string());
     }
 }
 
@@ -148,15 +146,16 @@ fn default_of(setting: &str) -> Option<Duration> {
     crate::config::settings::duration(&row.default_text()).ok()
 }
 
-/// The random part of a pause, rounded to a whole percent.
-fn percent(mapping: &mut Mapping<'_>, variable: &'static str) -> f64 {
-    let asked = go::float(mapping.text(variable)).unwrap_or_default() * PERCENT_MAX;
-    let fitting = asked.clamp(0.0, PERCENT_MAX);
-    if !(0.0..=PERCENT_MAX).contains(&asked) {
-        let text = format!("is taken as {}: a pause is at most twice as long by chance", fitting / PERCENT_MAX);
-        mapping.note(variable, text);
+/// The random part of a pause in percent, rounded.
+fn percent(mapping: &mut Mapping<'_>, variable: &'static str) -> u8 {
+    let asked = go::float(mapping.text(variable)).unwrap_or_default();
+    let fitting = asked.clamp(0.0, 1.0);
+    if !(0.0..=1.0).contains(&asked) {
+        mapping.note(variable, format!("is taken as {fitting}: a pause is at most twice as long by chance"));
     }
-    fitting.round()
+    // Two digits behind the point, without the point.
+    let digits = format!("{fitting:.2}").replace('.', "");
+    digits.parse().unwrap_or_default()
 }
 
 fn message_size(mapping: &mut Mapping<'_>) {
