@@ -312,6 +312,7 @@ fn a_server_that_starts_again_is_asked_from_the_beginning() {
 
     let address = ads.stop();
     wait_for_trouble(&weir, "onnection refused");
+    assert!(weir.wait_for_log(0, PATIENCE, is_message("no stream of policies: those in force stay")));
     assert_eq!(limit(&mut client, "shop"), Some(7), "without a server the policies stay");
     assert_eq!(policies(&weir)["server"]["version"], "7");
     assert_eq!(metric(&weir, "weir_xds_connected"), 0);
@@ -381,6 +382,8 @@ fn a_server_that_comes_later_is_found() {
     drop(listener);
     let weir = at_once(&address.to_string(), &[]);
     wait_for_trouble(&weir, "onnection refused");
+    let none_yet = is_message("no stream of policies: none are in force yet");
+    assert!(weir.wait_for_log(0, PATIENCE, none_yet));
     let ads = Ads::start_with(address, None);
     ads.set("1", vec![shop(5)]);
     ads.wait_for_ack("1");
