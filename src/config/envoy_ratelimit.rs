@@ -19,6 +19,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use super::settings::{ENV_PREFIX, HIDDEN, Kind, Layer, Preset, SETTINGS, Setting, spell};
+use crate::engine::arith::Fraction;
 
 pub use go::Type;
 pub use table::{Effect, Form, VARIABLES, Variable};
@@ -187,6 +188,14 @@ impl<'a> Mapping<'a> {
                     }
                     _ => Some(number.to_string()),
                 }
+            }
+            Form::Ratio => {
+                let number = go::float(text)?;
+                let fitting = number.clamp(0.0, 1.0).abs();
+                if fitting.total_cmp(&number).is_ne() {
+                    self.note(name, format!("{text} is taken as {fitting}, the nearest that weir can do"));
+                }
+                Some(format!("{fitting:.decimals$}", decimals = Fraction::DECIMALS_MAX))
             }
             Form::Duration => {
                 let micros = u64::try_from(go::nanoseconds(text)?).unwrap_or(0).div_ceil(1_000);

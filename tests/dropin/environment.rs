@@ -428,6 +428,24 @@ fn a_prefix_stands_before_every_key_whatever_is_in_it() {
 }
 
 #[test]
+fn every_number_that_go_reads_is_a_near_limit_ratio() {
+    for (text, expected) in [
+        ("0.5", "0.5"),
+        (".5", "0.5"),
+        ("8e-1", "0.8"),
+        ("0.80000000001", "0.8"),
+        ("1.5", "1"),
+        ("-0.5", "0"),
+        ("-0", "0"),
+    ] {
+        assert_eq!(format!("{:?}", settings(&[("NEAR_LIMIT_RATIO", text)]).near_limit_ratio), expected, "{text}");
+    }
+    assert_eq!(notes(&[("NEAR_LIMIT_RATIO", "8e-1")]), notes(&[]));
+    assert!(notes(&[("NEAR_LIMIT_RATIO", "1.5")]).contains("NEAR_LIMIT_RATIO 1.5 is taken as 1, the nearest"));
+    assert!(problems(&[("NEAR_LIMIT_RATIO", "80%")]).contains("NEAR_LIMIT_RATIO"));
+}
+
+#[test]
 fn charging_and_the_local_cache() {
     let found =
         settings(&[("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true"), ("LOCAL_CACHE_SIZE_IN_BYTES", "1000000")]);

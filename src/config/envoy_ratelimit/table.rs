@@ -42,6 +42,8 @@ pub enum Form {
     Switch,
     /// A whole number, moved into the setting's bounds.
     Integer,
+    /// A number with a fraction, moved into 0 to 1 and rounded to nine decimals.
+    Ratio,
     /// A length of time, moved into the setting's bounds. 0 leaves the setting at its default.
     Duration,
 }
@@ -395,7 +397,7 @@ pub const VARIABLES: &[Variable] = {
             "NEAR_LIMIT_RATIO",
             Float,
             "0.8",
-            Is("near_limit_ratio", Form::Text),
+            Is("near_limit_ratio", Form::Ratio),
             "The part of a limit above which hits count as near it.",
         ),
         row(
