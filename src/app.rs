@@ -142,7 +142,8 @@ async fn serve_on(listeners: Option<Listeners>, settings: Settings, shutdown: Sh
         PolicySource::Xds => {
             let policies = Arc::new(Policies::none_yet(metrics.observer()));
             let (store, metrics, report) = (control.first.clone(), metrics.clone(), report.clone());
-            let target = xds::Target { policies: policies.clone(), reading, store, metrics, report };
+            let load = policies::Target { policies: policies.clone(), metrics, report };
+            let target = xds::Target { load, reading, store };
             let (subscription, mut first) = xds::subscribe(&settings.policies.xds, target)?;
             let life = life.clone();
             supervisor.task("xds", async move {

@@ -74,6 +74,11 @@ pub trait Store: Send + Sync {
         Reply::Ready(Ok(Vec::new()))
     }
 
+    /// What the store lacks that it cannot decide without, as an error for people. Asked once it answers.
+    fn lacks(&self, _deadline: Instant) -> Reply<'_, Option<String>> {
+        Reply::Ready(Ok(None))
+    }
+
     /// How many keys are stored, where that is cheap to know.
     fn keys(&self) -> Option<u64> {
         None

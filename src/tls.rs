@@ -260,6 +260,8 @@ pub fn in_words(error: &io::Error) -> String {
         Some(Error::InvalidMessage(_)) => "it does not speak tls".to_owned(),
         Some(Error::AlertReceived(alert)) => format!("it refused tls: {alert:?}"),
         Some(other) => format!("tls: {other}"),
+        // The library's text is about how an end of TLS should look.
+        None if error.kind() == io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),
         None => error.to_string(),
     }
 }

@@ -121,7 +121,11 @@ impl Subscription {
             });
             if is_news {
                 let reason = &ended.reason;
-                tracing::warn!(server, reason, retry_in = ?pause, "no stream of policies: those in force stay");
+                if self.watch.read(|status| status.version.is_some()) {
+                    tracing::warn!(server, reason, retry_in = ?pause, "no stream of policies: those in force stay");
+                } else {
+                    tracing::warn!(server, reason, retry_in = ?pause, "no stream of policies: none are in force yet");
+                }
                 complained = Some((ended.reason, Instant::now()));
             } else {
                 tracing::debug!(server, reason = ended.reason, retry_in = ?pause, "no stream of policies");

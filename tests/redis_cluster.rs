@@ -521,9 +521,10 @@ async fn a_node_without_slots_is_left() {
     .await;
     store.ping(Instant::now() + PATIENCE).get().await.unwrap();
     let places = [0, 1].map(|node: usize| format!("127.0.0.1:{}", cluster.nodes[node].port()));
-    let (mut started, mut both) = (nodes.started.lock().unwrap().clone(), places.to_vec());
+    // A node has two pipelines: one for most calls, and one for those that would keep others waiting.
+    let (mut started, mut both) = (nodes.started.lock().unwrap().clone(), [places.clone(), places.clone()].concat());
     started.sort();
     both.sort();
     assert_eq!(started, both, "once each");
-    assert_eq!(*nodes.ended.lock().unwrap(), places[1..]);
+    assert_eq!(*nodes.ended.lock().unwrap(), [places[1].clone(), places[1].clone()]);
 }

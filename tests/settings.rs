@@ -92,6 +92,7 @@ fn the_defaults_are_those_of_the_design() {
                 tls: XdsTls {
                     enabled: false,
                     ca_file: None,
+                    system_store_always: false,
                     cert_file: None,
                     key_file: None,
                     server_name: None,
@@ -291,7 +292,7 @@ fn example(name: &str) -> &'static str {
         "metrics.path" => "/stats/prometheus",
         "admin.endpoints" => "ratelimit",
         "policies.files" => "all",
-        "redis.tls.system_store" => "always",
+        "redis.tls.system_store" | "policies.xds.tls.system_store" => "always",
         "listen.socket_mode" => "0600",
         "listen.tls.client_names" => "envoy.mesh,10.0.0.1,spiffe://mesh/envoy",
         "policies.directory" => "elsewhere",

@@ -324,6 +324,10 @@ fn settings_used_in_deploy_and_readme_are_on_the_configuration_page() {
 fn yaml_of_deploy_parses() {
     let mut problems = Problems::default();
     for (path, text) in texts("deploy", &["yaml", "yml"]) {
+        // Templates of the chart become YAML when helm renders them; scripts/check-deploy looks at the result.
+        if path.contains("/templates/") {
+            continue;
+        }
         for event in saphyr_parser::Parser::new_from_str(&text) {
             if let Err(error) = event {
                 problems.add(&path, error.marker().line(), error.info());

@@ -312,6 +312,7 @@ fn a_server_that_starts_again_is_asked_from_the_beginning() {
 
     let address = ads.stop();
     wait_for_trouble(&weir, "onnection refused");
+    assert!(weir.wait_for_log(0, PATIENCE, is_message("no stream of policies: those in force stay")));
     assert_eq!(limit(&mut client, "shop"), Some(7), "without a server the policies stay");
     assert_eq!(policies(&weir)["server"]["version"], "7");
     assert_eq!(metric(&weir, "weir_xds_connected"), 0);
@@ -381,6 +382,8 @@ fn a_server_that_comes_later_is_found() {
     drop(listener);
     let weir = at_once(&address.to_string(), &[]);
     wait_for_trouble(&weir, "onnection refused");
+    let none_yet = is_message("no stream of policies: none are in force yet");
+    assert!(weir.wait_for_log(0, PATIENCE, none_yet));
     let ads = Ads::start_with(address, None);
     ads.set("1", vec![shop(5)]);
     ads.wait_for_ack("1");
@@ -469,40 +472,12 @@ fn accepts_and_says_nothing() -> (TcpListener, SocketAddr) {
 }
 
 mod tls {
-    use std::sync::Arc;
-
     use rcgen::KeyPair;
     use support::authority::{Authority, Issued};
-    use tokio_rustls::rustls::crypto::ring;
+    use tokio_rustls::rustls::pki_types::CertificateDer;
     use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-    use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-    use tokio_rustls::rustls::server::WebPkiClientVerifier;
-    use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
     use super::*;
-
-    /// A server with this certificate that speaks TLS 1.3 only, and asks for certificates of `clients`.
-    fn config(server: &Issued, clients: Option<&Authority>) -> Arc<ServerConfig> {
-        let provider = Arc::new(ring::default_provider());
-        let builder = ServerConfig::builder_with_provider(provider.clone())
-            .with_protocol_versions(&[&tokio_rustls::rustls::version::TLS13])
-            .expect("TLS 1.3");
-        let builder = match clients {
-            None => builder.with_no_client_auth(),
-            Some(authority) => {
-                let mut roots = RootCertStore::empty();
-                roots.add(CertificateDer::from_pem_file(authority.file()).expect("PEM")).expect("an authority");
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-                builder.with_client_cert_verifier(verifier.expect("a verifier"))
-            }
-        };
-        let chain = vec![CertificateDer::from_pem_file(&server.certificate).expect("PEM")];
-        let key = PrivateKeyDer::from_pem_file(&server.key).expect("a key");
-        let mut config = builder.with_single_cert(chain, key).expect("a certificate and its key");
-        // As servers of gRPC do: a client that does not offer it is refused.
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        Arc::new(config)
-    }
 
     fn certificate(issued: &Issued) -> Vec<u8> {
         CertificateDer::from_pem_file(&issued.certificate).expect("PEM").to_vec()
@@ -513,7 +488,7 @@ mod tls {
         let authority = Authority::new("weir test");
         let server = authority.server("server", &["127.0.0.1"]);
         let one = authority.client("one");
-        let ads = Ads::start_with(ads::any_port(), Some(config(&server, Some(&authority))));
+        let ads = Ads::start_with(ads::any_port(), Some(ads::secured(&server, Some(&authority))));
         ads.set("1", vec![shop(1_000_000)]);
         let files: [(&str, &Path); 2] = [("cert_file", &one.certificate), ("key_file", &one.key)];
         let weir = serving(&ads.server(), &with_tls(&authority.file(), &files).each());
@@ -544,7 +519,7 @@ mod tls {
     fn keys_come_in_every_usual_form() {
         let authority = Authority::new("weir test");
         let server = authority.server("server", &["127.0.0.1"]);
-        let ads = Ads::start_with(ads::any_port(), Some(config(&server, Some(&authority))));
+        let ads = Ads::start_with(ads::any_port(), Some(ads::secured(&server, Some(&authority))));
         ads.set("1", vec![shop(1)]);
         let keys = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/keys");
         for (stream, (form, readable)) in
@@ -572,7 +547,7 @@ mod tls {
         let foreign = stranger.server("foreign", &["127.0.0.1"]);
         let old = authority.expired_server("old", &["127.0.0.1"]);
         let check = |server: &Issued, clients: Option<&Authority>, more: &[&str], reason: &str| {
-            let ads = Ads::start_with(ads::any_port(), Some(config(server, clients)));
+            let ads = Ads::start_with(ads::any_port(), Some(ads::secured(server, clients)));
             ads.set("1", vec![shop(1)]);
             let settings = with_tls(&authority.file(), &[]);
             let weir = at_once(&ads.server(), &[&settings.each()[..], more].concat());
@@ -586,11 +561,11 @@ mod tls {
         check(&old, None, &[], "expired");
         check(&good, Some(&authority), &[], "it refused tls: CertificateRequired");
 
-        let ads = Ads::start_with(ads::any_port(), Some(config(&good, None)));
+        let ads = Ads::start_with(ads::any_port(), Some(ads::secured(&good, None)));
         ads.set("1", vec![shop(1)]);
         let settings = with_tls(&authority.file(), &[]);
         let named = [&settings.each()[..], &["policies.xds.tls.server_name=xds.internal"]].concat();
-        drop(serving(&ads.server(), &named));
+        let _weir = serving(&ads.server(), &named);
         ads.wait_for_ack("1");
     }
 
@@ -602,7 +577,7 @@ mod tls {
         wait_for_trouble(&weir, "it does not speak tls");
         drop(weir);
         let server = authority.server("server", &["127.0.0.1"]);
-        let secure = Ads::start_with(ads::any_port(), Some(config(&server, None)));
+        let secure = Ads::start_with(ads::any_port(), Some(ads::secured(&server, None)));
         let weir = at_once(&secure.server(), &[]);
         wait_for_state(&weir, "without a connection", |state| state["server"]["trouble"].is_string());
         drop(weir);

@@ -20,6 +20,7 @@ pub fn set_up_log(log: &settings::Log) -> Result<(), InitError> {
     let format = match log.format {
         LogFormat::Text => Format::Text,
         LogFormat::Json => Format::Json,
+        LogFormat::JsonAt => Format::JsonAt,
     };
     logging::init(&log.level, format, log.file.as_deref())?;
     logging::log_panics();

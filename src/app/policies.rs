@@ -123,7 +123,7 @@ pub(super) struct Target {
 
 impl Target {
     /// Takes as long as there are rules: not for the control runtime.
-    fn put_in_force(&self, loaded: Loaded) {
+    pub(super) fn put_in_force(&self, loaded: Loaded) {
         let before = self.policies.current();
         self.policies.replace(loaded.policies);
         self.metrics.policies_loaded();
@@ -143,9 +143,14 @@ impl Target {
         );
     }
 
-    fn refuse(&self, problems: &[String]) {
+    /// Counts a load that is refused, and shows its problems at `/readyz`.
+    pub(super) fn count_refused(&self, problems: &[String]) {
         self.report.refused(shown(problems));
         self.metrics.policies_refused();
+    }
+
+    fn refuse(&self, problems: &[String]) {
+        self.count_refused(problems);
         // Last: who reads the log finds the rest at `/readyz`.
         log_problems(problems);
     }

@@ -118,6 +118,13 @@ async fn become_ready(
         match answer {
             Some(Ok(())) => {
                 report.store_answered(true);
+                if let Some(reason) = lack(stores).await {
+                    if !waited {
+                        return Err(reason);
+                    }
+                    // It serves by now, as `on_error` says.
+                    tracing::error!(store = stores[0].name(), "{reason}");
+                }
                 if !waited && tokio::time::timeout_at(end, warmth.complete()).await.is_err() {
                     tracing::warn!(store = stores[0].name(), "the store has not answered every runtime yet");
                 }
@@ -143,6 +150,16 @@ async fn become_ready(
         }
         tokio::time::sleep_until(if waited { next } else { next.min(end) }).await;
     }
+}
+
+/// What one of the stores lacks that weir cannot do without. One that does not answer in time lacks nothing.
+async fn lack(stores: &[Arc<dyn Store>]) -> Option<String> {
+    for store in stores {
+        if let Ok(Some(reason)) = store.lacks(Instant::now() + PING_PATIENCE).get().await {
+            return Some(reason);
+        }
+    }
+    None
 }
 
 /// Logs what the operator should know about how a store is set up.

@@ -61,7 +61,7 @@ impl Screen {
     pub(super) fn show(&self, format: LogFormat) {
         match format {
             LogFormat::Text => logging::write(&self.to_string()),
-            LogFormat::Json => tracing::info!(
+            LogFormat::Json | LogFormat::JsonAt => tracing::info!(
                 version = VERSION,
                 commit = COMMIT,
                 store = self.store,

@@ -10,11 +10,9 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::AppError;
-use super::policies::{self, Loaded};
+use super::policies;
 use crate::config::policy_file::Reading;
 use crate::config::settings;
-use crate::http::Report;
-use crate::limiter::Policies;
 use crate::store::Store;
 use crate::telemetry::metrics::Metrics;
 use crate::tls::{Identity, Tls, TlsFiles};
@@ -22,13 +20,12 @@ use crate::xds::{self, Options, Pauses, Status, Subscription, Watch};
 
 /// Where accepted policies go, and who hears of it.
 pub(super) struct Target {
-    pub(super) policies: Arc<Policies>,
+    /// What becomes of a load.
+    pub(super) load: policies::Target,
     /// How resources are read.
     pub(super) reading: Reading,
     /// Whose limits the policies may have.
     pub(super) store: Arc<dyn Store>,
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) report: Arc<Report>,
 }
 
 /// Knows whether there are policies yet.
@@ -50,9 +47,9 @@ pub(super) fn subscribe(settings: &settings::Xds, target: Target) -> Result<(Sub
     let options = options(settings)?;
     let server = format!("{}:{}", options.host, options.port);
     let watched = Arc::new(Watch::default());
-    gauges(&target.metrics, &watched)?;
+    gauges(&target.load.metrics, &watched)?;
     let shown = watched.clone();
-    target.report.source_is(move || shown.read(|status| as_json(&server, status)));
+    target.load.report.source_is(move || shown.read(|status| as_json(&server, status)));
     let (accepted, first) = watch::channel(false);
     let sink = move |resources: &[Any]| {
         target.put(resources)?;
@@ -72,16 +69,12 @@ impl Target {
         let read = xds::resource::policies(resources, self.reading);
         match policies::checked(read, &*self.store, started) {
             Ok(loaded) => {
-                let Loaded { policies, places, files, took } = loaded;
-                self.policies.replace(policies);
-                self.metrics.policies_loaded();
-                self.report.loaded(self.policies.current(), places);
-                policies::log(&self.policies.current(), files, took);
+                self.load.put_in_force(loaded);
                 Ok(())
             }
             Err(problems) => {
-                self.metrics.policies_refused();
-                self.report.refused(problems.clone());
+                // The subscription logs them, and only once for each version.
+                self.load.count_refused(&problems);
                 Err(problems)
             }
         }

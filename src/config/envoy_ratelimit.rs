@@ -3,7 +3,7 @@
 //!
 //! [`read`] makes two layers of settings: what holds for weir as `ratelimit` whatever is set, and what the variables
 //! say. `WEIR__*` wins over both. The variables are in `table.rs`, their syntax in `go.rs`, the places of Redis in
-//! `redis.rs`. Not here: when these variables count, which only the program's name decides (cli).
+//! `redis.rs`, the server of policies in `xds.rs`. Not here: when these variables count, which only the program's name decides (cli).
 //!
 //! What cannot be read is a problem of the layer, named by its variable. What can be read and has no effect is a
 //! [`Note`], for the log.
@@ -11,13 +11,14 @@
 mod go;
 mod redis;
 mod table;
+mod xds;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use super::settings::{ENV_PREFIX, Kind, Layer, Preset, SETTINGS, Setting, spell};
+use super::settings::{ENV_PREFIX, HIDDEN, Kind, Layer, Preset, SETTINGS, Setting, spell};
 
 pub use go::Type;
 pub use table::{Effect, Form, VARIABLES, Variable};
@@ -96,6 +97,12 @@ pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, machine
     Reading { fixed: mapping.fixed, variables: mapping.layer, notes: mapping.notes }
 }
 
+/// Whether no output may show the text of a variable.
+fn is_secret(variable: &Variable) -> bool {
+    let mut kinds = variable.settings().into_iter().filter_map(|setting| Setting::find(setting).map(|row| row.kind));
+    kinds.any(|kind| matches!(kind, Kind::Secret | Kind::Headers))
+}
+
 /// The variables on their way to settings.
 struct Mapping<'a> {
     machine: &'a Machine<'a>,
@@ -131,7 +138,10 @@ impl<'a> Mapping<'a> {
             match (variable, text.into_string()) {
                 (Some(variable), Ok(text)) => match variable.kind.check(&text) {
                     Ok(()) => drop(mapping.given.insert(variable.name, text)),
-                    Err(reason) => mapping.layer.refuse(variable.name, &format!("{text:?}: {reason}")),
+                    Err(reason) => {
+                        let shown = if is_secret(variable) { HIDDEN.to_owned() } else { format!("{text:?}") };
+                        mapping.layer.refuse(variable.name, &format!("{shown}: {reason}"));
+                    }
                 },
                 (Some(variable), Err(_)) => mapping.layer.refuse(variable.name, "not UTF-8"),
                 (None, Ok(text)) => drop(mapping.others.insert(name.to_owned(), text)),
@@ -202,12 +212,6 @@ impl<'a> Mapping<'a> {
     /// as `ratelimit`.
     fn put(&mut self, variables: &[&'static str], setting: &'static str, text: &str) {
         let origin = variables.iter().copied().find(|name| self.given.contains_key(name));
-        if Setting::find(setting).is_none() {
-            if let Some(name) = origin {
-                self.note(name, "is accepted and not in force yet".to_owned());
-            }
-            return;
-        }
         if self.ours.contains(setting) {
             return;
         }
@@ -313,14 +317,17 @@ impl<'a> Mapping<'a> {
             self.put(&["LOG_LEVEL"], "log.level", ours);
         }
         if self.text("LOG_FORMAT").eq_ignore_ascii_case("json") {
-            self.put(&["LOG_FORMAT"], "log.format", "json");
+            self.put(&["LOG_FORMAT"], "log.format", "json_at");
         }
     }
 
     fn policies(&mut self) {
         match self.text("CONFIG_TYPE") {
-            "FILE" => {}
-            "GRPC_XDS_SOTW" => self.layer.refuse("CONFIG_TYPE", "GRPC_XDS_SOTW: weir reads policies from files only"),
+            "FILE" => self.put(&["CONFIG_TYPE"], "policies.source", "directory"),
+            "GRPC_XDS_SOTW" => {
+                self.put(&["CONFIG_TYPE"], "policies.source", "xds");
+                xds::map(self);
+            }
             other => {
                 let reason = format!("{other:?}: must be FILE or GRPC_XDS_SOTW");
                 self.layer.refuse("CONFIG_TYPE", &reason);
@@ -379,6 +386,31 @@ impl<'a> Mapping<'a> {
         if is_udp {
             self.put(&[], "statsd.protocol", "udp");
         }
+        self.mogrifiers();
+    }
+
+    /// The rules that DogStatsD's names go through: each has a name in the list, and is in variables of that name.
+    fn mogrifiers(&mut self) {
+        const LIST: &str = "USE_DOG_STATSD_MOGRIFIERS";
+        let names: Vec<String> = go::list(self.text(LIST)).into_iter().map(str::to_owned).collect();
+        let mut rules = Vec::new();
+        for name in names {
+            let of_rule = |part: &str| format!("DOG_STATSD_MOGRIFIER_{}_{part}", name.to_ascii_uppercase());
+            let text = |part: &str| self.others.get(&of_rule(part)).map_or("", String::as_str);
+            let Some(tags) = go::pairs(text("TAGS")) else {
+                let reason = format!("{}: not a map such as key:value,key:value", of_rule("TAGS"));
+                return self.layer.refuse(LIST, &reason);
+            };
+            if text("PATTERN").is_empty() || text("NAME").is_empty() {
+                let reason = format!("{name} needs {} and {}", of_rule("PATTERN"), of_rule("NAME"));
+                return self.layer.refuse(LIST, &reason);
+            }
+            let tags: BTreeMap<&str, &str> = tags.into_iter().collect();
+            rules.push(serde_json::json!({ "pattern": text("PATTERN"), "name": text("NAME"), "tags": tags }));
+        }
+        if !rules.is_empty() {
+            self.put(&[LIST], "statsd.mogrifiers", &serde_json::Value::from(rules).to_string());
+        }
     }
 
     fn charging(&mut self) {
@@ -391,6 +423,7 @@ impl<'a> Mapping<'a> {
                 let keys = bytes.max(CACHE_BYTES_MIN) / CACHE_BYTES_PER_KEY;
                 let keys = self.formed(CACHE[0], "deny_cache.max_keys", Form::Integer, &keys.to_string());
                 self.put(&CACHE, "deny_cache.max_keys", &keys.unwrap_or_default());
+                self.put(&CACHE, "deny_cache.until_window_end", "on");
             }
         }
     }

@@ -308,6 +308,8 @@ pub enum LogFormat {
     Text,
     /// One object a line.
     Json,
+    /// The same with `@timestamp` and `@message`.
+    JsonAt,
 }
 
 /// How metrics are served, and what is counted under which names.
@@ -490,6 +492,7 @@ impl Settings {
                 format: from.value("log.format", |text| match text {
                     "text" => Ok(LogFormat::Text),
                     "json" => Ok(LogFormat::Json),
+                    "json_at" => Ok(LogFormat::JsonAt),
                     _ => Err("no such format".to_owned()),
                 })?,
                 file: from.optional("log.file")?.map(PathBuf::from),

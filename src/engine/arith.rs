@@ -28,7 +28,7 @@ pub fn mul_div(a: u64, b: u64, c: u64) -> (u64, u64) {
 /// use weir::engine::arith::Fraction;
 ///
 /// let ratio: Fraction = "0.8".parse().unwrap();
-/// assert_eq!(ratio.of(7), 5);
+/// assert_eq!(ratio.billionths(), 800_000_000);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fraction {
@@ -49,10 +49,10 @@ impl Fraction {
         Self { units: Self::UNITS / 100 * percent }
     }
 
-    /// The part of a whole number, rounded down.
+    /// In units of one billionth: 1,000,000,000 is the whole.
     #[must_use]
-    pub fn of(self, whole: u32) -> u64 {
-        u64::from(whole) * u64::from(self.units) / u64::from(Self::UNITS)
+    pub const fn billionths(self) -> u32 {
+        self.units
     }
 }
 
@@ -100,23 +100,20 @@ mod tests {
 
     #[test]
     fn fractions_are_read_exactly() {
-        let part = |text: &str, whole: u32| text.parse::<Fraction>().map(|fraction| fraction.of(whole));
-        assert_eq!(part("0.8", 10), Ok(8));
-        assert_eq!(part(".8", 10), Ok(8));
-        assert_eq!(part("0.7", 10), Ok(7));
-        assert_eq!(part("0.5", 7), Ok(3));
-        assert_eq!(part("1", u32::MAX), Ok(u64::from(u32::MAX)));
-        assert_eq!(part("1.000", 3), Ok(3));
-        assert_eq!(part("0", 10), Ok(0));
+        let read = |text: &str| text.parse::<Fraction>().map(Fraction::billionths);
+        assert_eq!(read("0.8"), Ok(800_000_000));
+        assert_eq!(read(".8"), Ok(800_000_000));
+        assert_eq!(read("1.000"), Ok(1_000_000_000));
+        assert_eq!(read("0"), Ok(0));
         assert_eq!("0.8".parse(), Ok(Fraction::percent(80)));
-        assert_eq!(part("0.333333333", 3), Ok(0));
-        assert_eq!(part("00.999999999", 1_000_000_000), Ok(999_999_999));
+        assert_eq!(read("0.333333333"), Ok(333_333_333));
+        assert_eq!(read("00.999999999"), Ok(999_999_999));
         for bad in ["", ".", "-0.1", "+0.1", "0,8", "80%", "1e-1", "0.8.1", " 0.8", "NaN"] {
-            assert!(part(bad, 10).unwrap_err().starts_with("not a decimal number"), "{bad}");
+            assert!(read(bad).unwrap_err().starts_with("not a decimal number"), "{bad}");
         }
         for above in ["1.1", "2", "10", "1.000000001"] {
-            assert_eq!(part(above, 10), Err("must be from 0 to 1".to_owned()), "{above}");
+            assert_eq!(read(above), Err("must be from 0 to 1".to_owned()), "{above}");
         }
-        assert_eq!(part("0.1234567891", 10), Err("more than 9 decimals".to_owned()));
+        assert_eq!(read("0.1234567891"), Err("more than 9 decimals".to_owned()));
     }
 }

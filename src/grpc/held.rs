@@ -10,8 +10,8 @@ use std::time::Duration;
 use tonic::Status;
 use tonic::codegen::Bytes;
 
-use super::other::KINDS;
-
+/// Kinds of requests of other services, by which their streams are counted (other.rs).
+pub(super) const KINDS: usize = 2;
 /// What a request costs beside the bytes of its messages: its task, its stream, its headers.
 pub(super) const STREAM_BYTES: usize = 2 * 1_024;
 /// Every connection may hold so much, even where the total is used up.

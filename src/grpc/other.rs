@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep};
 use tonic::Status;
 use tonic::codegen::{Body as HttpBody, Bytes};
 
-use super::held::{Hold, Peer, STREAM_BYTES};
+use super::held::{Hold, KINDS, Peer, STREAM_BYTES};
 
 /// A service whose streams may last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,9 +24,6 @@ pub(super) enum Kind {
     /// Server reflection, in both versions.
     Reflection,
 }
-
-/// How many kinds there are.
-pub(super) const KINDS: usize = 2;
 
 /// Bounds on the streams of one kind.
 struct Most {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::{Body, HttpBody as _};
+use axum::body::{Body, BodyDataStream, HttpBody as _};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
@@ -23,6 +23,8 @@ const PATHS: [&str; 5] = ["POST /json", "GET /healthcheck", "GET /healthz", "GET
 
 /// How long the body of a request may take to arrive.
 const BODY_PATIENCE: Duration = Duration::from_secs(10);
+/// How much of a body that is refused weir reads and drops.
+const DISCARDED_BYTES_MAX: usize = 8 << 20;
 /// Bytes of bodies that are held for all callers together; one more byte is refused.
 const BODIES_BYTES_MAX: usize = 32 << 20;
 
@@ -54,6 +56,17 @@ impl Drop for Incomplete<'_> {
     }
 }
 
+/// Reads what a client still sends of a body that is refused, up to a bound, and keeps none of it. Most clients read no
+/// answer before they have written their body.
+async fn discard(parts: &mut BodyDataStream) {
+    let mut left = DISCARDED_BYTES_MAX;
+    while left > 0
+        && let Some(Ok(part)) = parts.next().await
+    {
+        left = left.saturating_sub(part.len());
+    }
+}
+
 /// Reads the body of a request.
 ///
 /// # Errors
@@ -63,15 +76,19 @@ async fn read<'a>(site: &'a Site, body: Body) -> Result<Incomplete<'a>, Response
         site.limiter.unreadable(Instant::now());
         refusal(StatusCode::PAYLOAD_TOO_LARGE, &format!("body: more than {} bytes", site.request_bytes))
     };
-    if body.size_hint().lower() > site.request_bytes as u64 {
-        return Err(too_large());
-    }
+    let is_too_large = body.size_hint().lower() > site.request_bytes as u64;
     let reading = async {
         let mut read = Incomplete { bodies: &site.bodies, bytes: Vec::new() };
         let mut parts = body.into_data_stream();
+        if is_too_large {
+            discard(&mut parts).await;
+            return Err(too_large());
+        }
         while let Some(part) = parts.next().await {
             let part = part.map_err(|error| refusal(StatusCode::BAD_REQUEST, &format!("body: {error}")))?;
             if read.bytes.len() + part.len() > site.request_bytes {
+                drop(read);
+                discard(&mut parts).await;
                 return Err(too_large());
             }
             if !read.push(&part) {

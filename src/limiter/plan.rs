@@ -210,11 +210,14 @@ impl<'p> Plan<'p> {
 
     /// Whether a request that passes would be denied without the setting `shadow_mode`.
     pub(super) fn is_shadowed(&self, decided: &Decided<'_>) -> bool {
+        if !self.modes.shadow {
+            return false;
+        }
         let mut quotas = 0_usize;
         let mut quotas_over = 0_usize;
         for (planned, outcome) in decided.planned.iter().zip(&decided.decision.outcomes) {
             match planned.role {
-                Role::Enforced if outcome.verdict.is_over() => return self.modes.shadow,
+                Role::Enforced if outcome.verdict.is_over() => return true,
                 Role::Quota => {
                     quotas += 1;
                     quotas_over += usize::from(outcome.verdict.is_over());
@@ -222,7 +225,7 @@ impl<'p> Plan<'p> {
                 Role::Enforced | Role::Shadow => {}
             }
         }
-        self.modes.shadow && !self.has_open_quota && quotas > 0 && quotas == quotas_over
+        !self.has_open_quota && quotas > 0 && quotas == quotas_over
     }
 }
 

@@ -14,6 +14,7 @@ mod connection;
 mod dial;
 mod endpoint;
 mod heavy;
+mod lacks;
 pub mod merge;
 pub mod node;
 mod observer;
@@ -309,6 +310,30 @@ impl Store for Redis {
                 }
             }
             Ok(sentences)
+        }))
+    }
+
+    fn lacks(&self, deadline: Instant) -> Reply<'_, Option<String>> {
+        Reply::Pending(Box::pin(async move {
+            let key = self.prefixed("w1:{weir}start");
+            let mut missing: Vec<(String, Vec<&'static str>)> = Vec::new();
+            for (name, command) in lacks::trials(&key) {
+                let answers = match &self.link {
+                    Link::One(node) => {
+                        vec![(node.address().to_owned(), node.ask(lacks::call(&command), deadline).await)]
+                    }
+                    Link::Cluster(cluster) => cluster.ask_all(|| lacks::call(&command), deadline).await,
+                };
+                for (address, answer) in answers {
+                    if lacks::is_lack(&answer) {
+                        match missing.iter_mut().find(|(known, _)| *known == address) {
+                            Some((_, names)) => names.push(name),
+                            None => missing.push((address, vec![name])),
+                        }
+                    }
+                }
+            }
+            Ok(missing.first().map(|(address, names)| lacks::sentence(address, names)))
         }))
     }
 

@@ -132,8 +132,7 @@ pub(super) fn split(charged: &Charged<'_>, near_limit: Fraction) -> Part {
         return part;
     }
     let limit = u64::from(charge.limit.capacity());
-    // Rounded down, as the reference does.
-    let threshold = near_limit.of(charge.limit.capacity());
+    let threshold = near_threshold(charge.limit.capacity(), near_limit);
     let before = limit.saturating_sub(u64::from(outcome.remaining_before));
     let after = before + hits;
     if !is_over {
@@ -148,6 +147,21 @@ pub(super) fn split(charged: &Charged<'_>, near_limit: Fraction) -> Part {
         part.over = hits;
     }
     part
+}
+
+/// How many hits of a limit are not near it, rounded down. In floats of 32 bits, as envoyproxy/ratelimit computes it:
+/// of limits above 2^24 an exact product would count other hits as near.
+#[expect(
+    clippy::float_arithmetic,
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "metrics only, and the reference's own arithmetic"
+)]
+fn near_threshold(limit: u32, near_limit: Fraction) -> u64 {
+    let ratio = (f64::from(near_limit.billionths()) / 1e9) as f32;
+    // The product can round up to more than the limit.
+    ((limit as f32 * ratio) as u64).min(u64::from(limit))
 }
 
 #[cfg(test)]
@@ -206,6 +220,18 @@ mod tests {
         assert_eq!(half, part(8, 1, 4, 5));
         let to_the_brim = counted(&per_hour(7), Mode::Independent, "0.5", &[Take::Take(7), Take::Look]);
         assert_eq!(to_the_brim, part(7, 0, 4, 7));
+        let largest = [Take::Take(1), Take::Take(u32::MAX - 1), Take::Take(1)];
+        let largest = counted(&Limit::per_unit(u32::MAX, Unit::Year), Mode::Independent, "0.8", &largest);
+        assert_eq!(largest, part(4_294_967_296, 1, 858_993_407, 4_294_967_295));
+    }
+
+    #[test]
+    fn the_threshold_is_at_most_the_limit() {
+        let threshold = |limit, ratio: &str| near_threshold(limit, ratio.parse().expect("a fraction"));
+        assert_eq!(threshold(16_777_219, "1"), 16_777_219);
+        assert_eq!(threshold(u32::MAX, "1"), u64::from(u32::MAX));
+        assert_eq!((threshold(10, "0.7"), threshold(7, "0.8"), threshold(5, "0.8")), (7, 5, 4));
+        assert_eq!((threshold(0, "0.8"), threshold(9, "0")), (0, 0));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 
 mod call_sites;
 mod queue;
+mod renamed;
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ use self::call_sites::{CallSites, Limit};
 pub use self::call_sites::{LINES_MAX as CALL_SITE_LINES_MAX, PERIOD as CALL_SITE_PERIOD};
 pub use self::queue::{BYTES_MAX as QUEUE_BYTES_MAX, LINE_BYTES_MAX, LINES_MAX as QUEUE_LINES_MAX};
 use self::queue::{Lost, Queue, Target};
+use self::renamed::Renamed;
 
 /// The targets of weir's own lines begin with this.
 const OWN_TARGET: &str = "weir";
@@ -53,6 +55,8 @@ pub enum Format {
     Text,
     /// For machines: one JSON object a line; the fields of an event stand beside its message.
     Json,
+    /// The same with `@timestamp` and `@message` for the names of time and message.
+    JsonAt,
 }
 
 /// Why the log could not be set up.
@@ -240,6 +244,7 @@ where
     let lines = match format {
         Format::Text => lines.boxed(),
         Format::Json => lines.json().flatten_event(true).boxed(),
+        Format::JsonAt => lines.map_writer(Renamed).json().flatten_event(true).boxed(),
     };
     tracing_subscriber::registry().with(filter).with(Limit(call_sites.clone())).with(lines)
 }
@@ -283,6 +288,16 @@ mod tests {
         });
         let bytes = lines.0.lock().clone();
         String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn time_and_message_have_the_names_of_envoyproxy_ratelimit_where_that_is_asked_for() {
+        let text = logged("info", Format::JsonAt, Colour::None);
+        let line: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        assert_eq!(line["@message"], "policies loaded");
+        assert!(line["@timestamp"].as_str().unwrap().ends_with('Z'));
+        assert!(line["message"].is_null() && line["timestamp"].is_null(), "{line}");
+        assert_eq!(line["files"], 3);
     }
 
     #[test]

@@ -76,13 +76,16 @@ impl Conversion {
         let own = metadata.remove(OWN_METADATA);
         let rate_limit = self.rate_limit(rate_limit, own);
         let descriptors = (!descriptors.is_empty()).then(|| self.descriptors(descriptors));
+        // Control planes set the modes on every descriptor on the way to a limit. In a file that is a warning, since its
+        // author may have meant the limit.
+        let is_limited = rate_limit.is_some();
         mapping([
             ("key", Some(text(key))),
             ("value", (!value.is_empty()).then(|| text(value))),
             ("rate_limit", rate_limit),
-            ("shadow_mode", flag(descriptor.shadow_mode)),
-            ("detailed_metric", flag(descriptor.detailed_metric)),
-            ("quota_mode", flag(descriptor.quota_mode)),
+            ("shadow_mode", flag(descriptor.shadow_mode && is_limited)),
+            ("detailed_metric", flag(descriptor.detailed_metric && is_limited)),
+            ("quota_mode", flag(descriptor.quota_mode && is_limited)),
             ("metadata", (!metadata.is_empty()).then(|| of_struct(Struct { fields: metadata }))),
             ("descriptors", descriptors),
         ])

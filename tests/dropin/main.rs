@@ -2,7 +2,7 @@
 //! asked.
 //!
 //! Recorded answers of envoyproxy/ratelimit are in recorded.rs, what each variable becomes in environment.rs, the programs in
-//! program.rs, the listeners in endpoints.rs, and the ways to Redis in redis.rs.
+//! program.rs, the listeners in endpoints.rs, the ways to Redis in redis.rs, and how Envoy Gateway runs it in gateway.rs.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
@@ -11,6 +11,7 @@ mod support;
 
 mod endpoints;
 mod environment;
+mod gateway;
 mod program;
 mod recorded;
 mod redis;

@@ -5,6 +5,7 @@ use std::process::Output;
 use std::time::Duration;
 
 use crate::started::{Environment, Ratelimit, Runtime, launch, program};
+use crate::support::fake_node::FakeNode;
 use crate::support::http;
 use crate::support::process::{POLICIES_LOADED, Weir};
 use crate::support::wait::PATIENCE;
@@ -70,11 +71,14 @@ fn a_malformed_variable_ends_the_start_and_is_named() {
 #[test]
 fn the_log_names_the_store_and_each_variable_without_effect_once() {
     let runtime = Runtime::with(SHOP);
-    let environment = runtime.variables().with("TRACING_ENABLED", "true").with("REDIS_PIPELINE_LIMIT", "3");
+    let environment =
+        runtime.variables().with("REDIS_CLUSTER_PIPELINE_PARALLELISM", "2").with("REDIS_PIPELINE_LIMIT", "3");
     let started = Ratelimit::try_start(&environment).unwrap();
-    for text in
-        ["REDIS_URL is unset: weir keeps", "TRACING_ENABLED has no effect", "REDIS_PIPELINE_LIMIT has no effect"]
-    {
+    for text in [
+        "REDIS_URL is unset: weir keeps",
+        "REDIS_CLUSTER_PIPELINE_PARALLELISM has no effect",
+        "REDIS_PIPELINE_LIMIT has no effect",
+    ] {
         let times =
             started.process.count_in_log(|line| line.message().is_some_and(|message| message.starts_with(text)));
         assert_eq!(times, 1, "{text}\n{}", started.process.written());
@@ -217,12 +221,44 @@ fn a_server_is_asked_from_the_command_line() {
 const LONG: Duration = Duration::from_secs(60);
 
 #[test]
-fn sigterm_drains_it() {
+fn sigterm_and_sighup_drain_it() {
     let runtime = Runtime::with(SHOP);
     let environment = runtime.variables().with("WEIR__SHUTDOWN__PAUSE", "0s");
-    let started = Ratelimit::try_start(&environment).unwrap();
-    started.process.signal("TERM");
-    assert!(started.wait_for_log(0, LONG, |line| line.message() == Some("draining")), "{}", started.process.written());
-    let (status, written) = started.process.finish();
-    assert!(status.success(), "{written}");
+    for signal in ["TERM", "HUP"] {
+        let started = Ratelimit::try_start(&environment).unwrap();
+        started.process.signal(signal);
+        let draining = |line: &crate::support::process::LogLine| line.message() == Some("draining");
+        assert!(started.wait_for_log(0, LONG, draining), "{signal}: {}", started.process.written());
+        let (status, written) = started.process.finish();
+        assert!(status.success(), "{signal}: {written}");
+    }
+}
+
+#[test]
+fn the_log_in_json_has_their_names_for_time_and_message() {
+    let runtime = Runtime::with(SHOP);
+    let environment = runtime.variables().with("LOG_FORMAT", "json").with("WEIR__LOG__FORMAT", "json_at");
+    let process = launch(&environment, &[]);
+    assert!(process.wait_for_log(0, PATIENCE, |line| line.field("@message").is_some()), "{}", process.written());
+    assert_eq!(process.count_in_log(|line| line.field("@timestamp").is_none()), 0, "{}", process.written());
+}
+
+/// A server before 6.2, or a proxy: what it lacks is named in one error.
+#[test]
+fn a_redis_that_lacks_a_command_ends_the_start_and_what_is_missing_is_named() {
+    let old = FakeNode::start();
+    old.says(|command| match command[0].to_ascii_uppercase().as_str() {
+        "EVALSHA" => "-ERR unknown command 'EVALSHA', with args beginning with: \r\n".to_owned(),
+        "SET" => "-ERR syntax error\r\n".to_owned(),
+        _ => "+OK\r\n".to_owned(),
+    });
+    let runtime = Runtime::with(SHOP);
+    let url = format!("127.0.0.1:{}", old.port());
+    let environment = runtime.variables().with("REDIS_SOCKET_TYPE", "tcp").with("REDIS_URL", &url);
+    let (status, written) = launch(&environment.with("WEIR__REDIS__READY_AFTER", "60s"), &[]).finish();
+    assert_eq!(status.code(), Some(1), "{written}");
+    assert!(
+        written.contains(&format!("redis at {url} lacks EVALSHA, PXAT, an option of SET: weir needs Redis 6.2")),
+        "{written}"
+    );
 }

@@ -1,10 +1,11 @@
 //! Plays every recorded case of what envoyproxy/ratelimit answers, by gRPC and HTTP, on both stores, against weir started
-//! with the case's own variables, and compares the answers.
+//! with the case's own variables, and compares the answers and the statistics after them: those of Prometheus with the
+//! embedded store, those of StatsD with Redis.
 //!
 //! tests/data/parity/README.md has the format, and what weir answers otherwise on purpose.
 //! `WEIR_TEST_PARITY` may name one more directory of such files: every case there is played too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -14,10 +15,13 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::started::{Environment, Ratelimit, Runtime};
+use crate::support;
 use crate::support::http;
 use crate::support::process::{LogLine, POLICIES_LOADED, POLICIES_REFUSED};
 use crate::support::redis::RedisServer;
 use crate::support::rls;
+use crate::support::statsd::Lines;
+use crate::support::wait::{PATIENCE, within};
 
 /// The files to play.
 const GROUPS: [&str; 5] = ["core.json", "charging.json", "modes.json", "policies.json", "stats.json"];
@@ -44,14 +48,14 @@ const UNITS: [(&str, u64); 7] = [
 
 #[test]
 fn memory_answers_as_recorded() {
-    play_all(&|_| Environment::default());
+    play_all(Sink::Prometheus, &|_| Environment::default());
 }
 
 #[test]
 fn redis_answers_as_recorded() {
     let redis = RedisServer::start();
     // One server for all: what a case may not see of another's is kept apart by the prefix.
-    play_all(&|run| {
+    play_all(Sink::Statsd, &|run| {
         Environment::default()
             .with("REDIS_SOCKET_TYPE", "tcp")
             .with("REDIS_URL", &format!("127.0.0.1:{}", redis.port()))
@@ -77,10 +81,18 @@ struct Case {
     env: BTreeMap<String, String>,
     policies: BTreeMap<String, String>,
     steps: Vec<Step>,
-    #[serde(rename = "prometheus")]
-    _prometheus: Value,
-    #[serde(rename = "statsd")]
-    _statsd: Value,
+    prometheus: Counters,
+    statsd: Counters,
+}
+
+/// Counters above 0 by name. Whole numbers, which floats of 64 bits hold exactly.
+type Counters = BTreeMap<String, f64>;
+
+/// Where the statistics of a case are read.
+#[derive(Clone, Copy)]
+enum Sink {
+    Prometheus,
+    Statsd,
 }
 
 /// What is done, and what came of it.
@@ -112,7 +124,7 @@ struct HttpRequest {
 
 /// Plays every case and panics with all that differed. `store` gives the variables that choose a store which is empty
 /// for a run of that name.
-fn play_all(store: &(dyn Fn(&str) -> Environment + Sync)) {
+fn play_all(sink: Sink, store: &(dyn Fn(&str) -> Environment + Sync)) {
     let cases = load_cases();
     let waiting = Mutex::new(cases.iter().enumerate());
     let failures = Mutex::new(Vec::new());
@@ -124,7 +136,7 @@ fn play_all(store: &(dyn Fn(&str) -> Environment + Sync)) {
                     let Some((number, (title, case))) = next else {
                         break;
                     };
-                    let problems = play(number, case, store);
+                    let problems = play(number, case, sink, store);
                     if !problems.is_empty() {
                         let text = format!("{title}: {}\n{problems}", case.about);
                         failures.lock().expect("no player panics").push(text);
@@ -176,11 +188,11 @@ fn load(file: &Path, cases: &mut Vec<(String, Case)>) {
 }
 
 /// Plays one case, again from an empty store where a window turned meanwhile; returns what differed.
-fn play(number: usize, case: &Case, store: &dyn Fn(&str) -> Environment) -> String {
+fn play(number: usize, case: &Case, sink: Sink, store: &dyn Fn(&str) -> Environment) -> String {
     let mut round = 1;
     loop {
         let started = unix_seconds();
-        let problems = play_once(case, &store(&format!("case-{number}-{round}")));
+        let problems = play_once(case, sink, &store(&format!("case-{number}-{round}")));
         let unit = shortest_unit(case);
         let turned = started / unit != unix_seconds() / unit;
         if problems.is_empty() || !turned || round == ROUNDS_MAX {
@@ -191,9 +203,21 @@ fn play(number: usize, case: &Case, store: &dyn Fn(&str) -> Environment) -> Stri
 }
 
 /// Plays one case on its own weir; returns what differed, of every step.
-fn play_once(case: &Case, store: &Environment) -> String {
+fn play_once(case: &Case, sink: Sink, store: &Environment) -> String {
     let mut policies = Runtime::with(texts(&case.policies));
-    let weir = match Ratelimit::try_start(&policies.variables().and(store).and(&case.env)) {
+    let (statsd, lines) = support::statsd::tcp();
+    let sends = match sink {
+        Sink::Prometheus => {
+            Environment::default().with("USE_PROMETHEUS", "true").with("PROMETHEUS_ADDR", "127.0.0.1:0")
+        }
+        Sink::Statsd => Environment::default()
+            .with("USE_STATSD", "true")
+            .with("STATSD_HOST", "127.0.0.1")
+            .with("STATSD_PORT", &statsd.port().to_string())
+            .with("STATS_FLUSH_INTERVAL", "5ms"),
+    };
+    let given = policies.variables().and(store).and(&sends).and(&case.env).with("WEIR__SHUTDOWN__PAUSE", "0s");
+    let mut weir = match Ratelimit::try_start(&given) {
         Ok(weir) => weir,
         Err(problem) => return problem,
     };
@@ -220,10 +244,46 @@ fn play_once(case: &Case, store: &Environment) -> String {
             let _ = writeln!(problems, "  step {index}: {line}");
         }
     }
+    let mut differences = Differences::default();
+    match sink {
+        Sink::Prometheus => compare_prometheus(&mut weir, &case.prometheus, &mut differences),
+        Sink::Statsd => compare_statsd(&weir, &lines, &case.statsd, &mut differences),
+    }
+    for line in differences.0 {
+        let _ = writeln!(problems, "  statistics: {line}");
+    }
     if !problems.is_empty() {
         let _ = writeln!(problems, "  weir wrote:\n{}", weir.process.written());
     }
     problems
+}
+
+/// Compares what Prometheus scrapes. The embedded store needs no cache of denials, so nothing is counted for that.
+fn compare_prometheus(weir: &mut Ratelimit, expected: &Counters, differences: &mut Differences) {
+    let mut expected = expected.clone();
+    expected.retain(|name, _| !name.ends_with("_over_limit_with_local_cache"));
+    let address = weir.process.address_of("metrics").expect("a listener for metrics");
+    let page = http::get(address, "/metrics").expect("the metrics").body;
+    let is_counter = |name: &str| page.contains(&format!("# TYPE {name} counter\n"));
+    let found: Counters = page
+        .lines()
+        .filter(|line| line.starts_with("ratelimit_service") && is_counter(line.split(['{', ' ']).next().unwrap()))
+        .map(|line| line.rsplit_once(' ').expect("a series and a value"))
+        .map(|(series, value)| (series.to_owned(), value.parse().expect("a number")))
+        .collect();
+    differences.compare_counters(&expected, &found);
+}
+
+/// Compares the sums of all that was sent until weir ended.
+fn compare_statsd(weir: &Ratelimit, lines: &Lines, expected: &Counters, differences: &mut Differences) {
+    weir.process.terminate();
+    let sent = || -> Counters {
+        let sums = lines.counters().into_iter().filter(|(name, _)| name.starts_with("ratelimit.service."));
+        sums.map(|(name, sum)| (name, sum as f64)).collect()
+    };
+    // The last lines may still be on their way.
+    let _ = within(PATIENCE, || (sent() == *expected).then_some(()));
+    differences.compare_counters(expected, &sent());
 }
 
 fn play_answered(client: &mut rls::Client, request: &Value, expected: &Value, differences: &mut Differences) {
@@ -358,6 +418,16 @@ impl Differences {
         }
     }
 
+    fn compare_counters(&mut self, expected: &Counters, found: &Counters) {
+        let names: BTreeSet<&String> = expected.keys().chain(found.keys()).collect();
+        for name in names {
+            let (expected, found) = (expected.get(name).unwrap_or(&0.0), found.get(name).unwrap_or(&0.0));
+            if expected.total_cmp(found).is_ne() {
+                self.add(format!("{name}: expected {expected}, got {found}"));
+            }
+        }
+    }
+
     /// Compares everything below two values. Two texts stand for a range: `<=3600s` for a duration
     /// of whole seconds from 0, and `seconds` for a header's number.
     fn compare(&mut self, place: &str, expected: &Value, actual: &Value) {
@@ -425,6 +495,10 @@ fn differences_are_found() {
             "it.c.e: expected nothing, got null",
         ]
     );
+    let counters = |value: f64| Counters::from([("same".to_owned(), 1.0), ("other".to_owned(), value)]);
+    let mut differences = Differences::default();
+    differences.compare_counters(&counters(2.0), &counters(0.0));
+    assert_eq!(differences.0, ["other: expected 2, got 0"]);
     let fraction = serde_json::json!({"a": 1, "b": ["0.5s", "7"], "c": {"d": "x"}});
     assert_eq!(check(fraction), ["it.b[0]: expected <=60s, got 0.5s"]);
     let shorter = serde_json::json!({"a": 1, "b": ["1s"], "c": {"d": "x"}});

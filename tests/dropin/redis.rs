@@ -7,6 +7,7 @@ use crate::support::authority::Authority;
 use crate::support::cluster::{Plan, RedisCluster};
 use crate::support::http;
 use crate::support::redis::RedisServer;
+use crate::support::sentinel::FakeSentinel;
 
 const SHOP: [(&str, &str); 1] = [(
     "shop.yaml",
@@ -122,4 +123,24 @@ fn by_a_cluster() {
     let cluster = RedisCluster::start(&Plan::of(2));
     let seeds: Vec<String> = cluster.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
     assert_limits(&[("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", &seeds.join(","))]);
+}
+
+#[test]
+fn by_sentinels() {
+    let master = RedisServer::start_with(Some("hunter2"), &[]);
+    let sentinel = FakeSentinel::naming(Some(master.port()));
+    let url = format!("limits,127.0.0.1:{}", sentinel.port());
+    assert_limits(&[
+        ("REDIS_SOCKET_TYPE", "tcp"),
+        ("REDIS_TYPE", "SENTINEL"),
+        ("REDIS_URL", &url),
+        ("REDIS_AUTH", "hunter2"),
+        ("REDIS_SENTINEL_AUTH", "of-the-sentinel"),
+    ]);
+    assert!(sentinel.asked() > 0);
+    assert!(
+        sentinel.commands().iter().any(|command| command == "AUTH" || command == "HELLO"),
+        "{:?}",
+        sentinel.commands()
+    );
 }

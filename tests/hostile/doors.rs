@@ -209,6 +209,8 @@ fn callers_that_gave_up_during_a_stall_keep_their_connection() {
 #[test]
 fn a_process_that_was_stopped_keeps_its_connections() {
     const CALLERS: usize = 64;
+    /// All callers together give up fewer calls than weir lets wait, however slow the machine is.
+    const GIVEN_UP_MAX: usize = 28;
     const DEADLINE: Duration = Duration::from_millis(20);
     const STALL: Duration = Duration::from_millis(150);
     let (weir, _policies) = start(&["runtime.cores=1"]);
@@ -220,18 +222,19 @@ fn a_process_that_was_stopped_keeps_its_connections() {
         for _ in 0..CALLERS {
             let (channel, ending) = (channel.clone(), ending.clone());
             callers.spawn(async move {
-                let mut failed = Vec::new();
-                while !ending.load(Relaxed) {
+                let (mut failed, mut given_up) = (Vec::new(), 0);
+                while !ending.load(Relaxed) && given_up < GIVEN_UP_MAX {
                     let request = rls::request("shop", &[("user", "ann")]);
                     match tokio::time::timeout(DEADLINE, rls::ask(channel.clone(), request)).await {
-                        Ok(Ok(_)) | Err(_) => {}
+                        Ok(Ok(_)) => {}
+                        Err(_) => given_up += 1,
                         Ok(Err(status)) => failed.push(status.to_string()),
                     }
                 }
                 failed
             });
         }
-        for _ in 0..5 {
+        for _ in 0..3 {
             weir.signal("STOP");
             tokio::time::sleep(STALL).await;
             weir.signal("CONT");

@@ -128,7 +128,10 @@ fn a_flood_of_keys_that_are_used_up_buys_no_used_up_key_back() {
 fn a_flood_of_keys_that_are_hardly_used_buys_nothing_back() {
     let bought = flood(Flood::Empty, KEYS_MAX);
     let due = REQUESTS * NEWCOMERS;
-    assert_eq!(bought, Bought { denied: 0, not_asked: 0, often: due, seldom: due });
+    assert_eq!((bought.denied, bought.not_asked), (0, 0));
+    for newcomers in [bought.often, bought.seldom] {
+        assert!((due..=due * 21 / 20).contains(&newcomers), "{bought:?}");
+    }
 }
 
 /// Such a flood looks like many callers who go on asking: each state goes with the same chance, and the first flood as

@@ -26,13 +26,18 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::Server;
 use tonic::transport::server::Connected;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::authority::{Authority, Issued};
 use super::wait::{PATIENCE, until};
 
 /// The type of the resources.
@@ -351,6 +356,29 @@ impl AsyncWrite for Incoming {
             Incoming::Tls(stream) => Pin::new(stream).poll_shutdown(context),
         }
     }
+}
+
+/// TLS 1.3 with this certificate, for clients with a certificate of `clients` where that is given.
+pub fn secured(server: &Issued, clients: Option<&Authority>) -> Arc<ServerConfig> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&[&tokio_rustls::rustls::version::TLS13])
+        .expect("TLS 1.3");
+    let builder = match clients {
+        None => builder.with_no_client_auth(),
+        Some(authority) => {
+            let mut roots = RootCertStore::empty();
+            roots.add(CertificateDer::from_pem_file(authority.file()).expect("PEM")).expect("an authority");
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+            builder.with_client_cert_verifier(verifier.expect("a verifier"))
+        }
+    };
+    let chain = vec![CertificateDer::from_pem_file(&server.certificate).expect("PEM")];
+    let key = PrivateKeyDer::from_pem_file(&server.key).expect("a key");
+    let mut config = builder.with_single_cert(chain, key).expect("a certificate and its key");
+    // As servers of gRPC do: a client that does not offer it is refused.
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Arc::new(config)
 }
 
 /// Any free port of loopback.

@@ -21,6 +21,8 @@ const INGRESS: &str = "ingress";
 const ASKING: &str = include_str!("../data/envoy/envoy.yaml");
 /// Holds each request until its turn, too, and logs each.
 const HOLDING: &str = include_str!("../data/envoy/holding.yaml");
+/// Asks weir by TLS about the rules of each route.
+const GATEWAY: &str = include_str!("../data/envoy/gateway.yaml");
 
 /// Where the access log is, in the directory.
 const ACCESS_LOG: &str = "access.log";
@@ -45,6 +47,11 @@ impl Envoy {
     /// Starts one that asks the weir at this address, and then holds each request until its turn.
     pub fn start_holding(weir: SocketAddr) -> Envoy {
         Envoy::with(HOLDING, weir)
+    }
+
+    /// Starts one as Envoy Gateway sets it up, with the certificates of this directory.
+    pub fn start_for_gateway(weir: SocketAddr, certificates: &Path) -> Envoy {
+        Envoy::with(&GATEWAY.replace("{{certificates}}", &certificates.to_string_lossy()), weir)
     }
 
     fn with(template: &str, weir: SocketAddr) -> Envoy {

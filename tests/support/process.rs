@@ -187,6 +187,11 @@ impl Process {
         Ok(address.to_owned())
     }
 
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// All that it wrote so far.
     pub fn written(&self) -> String {
         self.output.text()

@@ -32,7 +32,10 @@ pub enum Tree<'a> {
 /// ```
 /// use weir::config::policy_file::{Reading, Tree, read_trees};
 ///
-/// let limit = Tree::Mapping(vec![("unit".into(), Tree::Text("hour".into()))]);
+/// let limit = Tree::Mapping(vec![
+///     ("unit".into(), Tree::Text("hour".into())),
+///     ("requests_per_unit".into(), Tree::Text("many".into())),
+/// ]);
 /// let user = Tree::Mapping(vec![("key".into(), Tree::Text("user".into())), ("rate_limit".into(), limit)]);
 /// let shop = Tree::Mapping(vec![
 ///     ("domain".into(), Tree::Text("shop".into())),
@@ -40,7 +43,8 @@ pub enum Tree<'a> {
 /// ]);
 /// assert_eq!(
 ///     read_trees([("shop".to_owned(), Ok(shop))], Reading::default()).unwrap_err().to_string(),
-///     "shop: descriptors[0].rate_limit (user): a rate limit without requests_per_unit"
+///     "shop: descriptors[0].rate_limit (user): requests_per_unit must be a whole number from 0 to 4294967295, not the \
+///      text \"many\""
 /// );
 /// ```
 ///

@@ -659,7 +659,7 @@ const FROM_STORE_ON: &[Setting] = &[
         kind: Kind::Choice(LOG_FORMATS),
         default: Preset::Is("text"),
         flag: None,
-        about: "text for people, json for machines: one object a line",
+        about: "text for people, json for machines: one object a line; json_at is json with @timestamp and @message",
     },
     Setting {
         name: "log.file",
@@ -798,7 +798,7 @@ const FROM_STORE_ON: &[Setting] = &[
 
 /// The values of `admin.endpoints`.
 pub(super) const ENDPOINTS: &[&str] = &["weir", "ratelimit"];
-/// The values of `redis.tls.system_store`.
+/// The values of `redis.tls.system_store` and `policies.xds.tls.system_store`.
 pub(super) const SYSTEM_STORE: &[&str] = &["fallback", "always"];
 /// The values of `policies.files`.
 pub(super) const POLICY_FILES: &[&str] = &["yaml", "all"];
@@ -815,7 +815,7 @@ pub(super) const CHARGINGS: &[&str] = &Mode::NAMES;
 /// The values of `on_error`.
 pub(super) const ON_ERRORS: &[&str] = &OnError::NAMES;
 /// The values of `log.format`.
-pub(super) const LOG_FORMATS: &[&str] = &["text", "json"];
+pub(super) const LOG_FORMATS: &[&str] = &["text", "json", "json_at"];
 
 /// The values of `statsd.protocol`.
 pub(super) const STATSD_PROTOCOLS: &[&str] = &["tcp", "udp"];

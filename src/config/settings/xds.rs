@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::layer::Layer;
 use super::row::{Kind, Preset, Setting};
+use super::table::SYSTEM_STORE;
 use super::value::{self, duration};
 use super::{HIDDEN, Merged, NAME_BYTES_MAX, PolicySource, Problem};
 
@@ -49,8 +50,10 @@ pub struct Xds {
 pub struct XdsTls {
     /// Whether there is any.
     pub enabled: bool,
-    /// The authorities to trust, in place of the public ones.
+    /// The authorities to trust, in place of those of the system.
     pub ca_file: Option<PathBuf>,
+    /// Whether the system's authorities are trusted beside those of `ca_file`. They always are without one.
+    pub system_store_always: bool,
     /// The client's certificate. Not without the key.
     pub cert_file: Option<PathBuf>,
     /// Its key. Not without the certificate.
@@ -108,7 +111,14 @@ pub(super) const ROWS: &[Setting] = &[
         kind: Kind::File,
         default: Preset::Unset,
         flag: None,
-        about: "the authorities to trust, in PEM, in place of the public ones",
+        about: "the authorities to trust, in PEM, in place of those of the system",
+    },
+    Setting {
+        name: "policies.xds.tls.system_store",
+        kind: Kind::Choice(SYSTEM_STORE),
+        default: Preset::Is("fallback"),
+        flag: None,
+        about: "when the system's authorities are trusted: without policies.xds.tls.ca_file, or always",
     },
     Setting {
         name: "policies.xds.tls.cert_file",
@@ -192,6 +202,8 @@ pub(super) const ROWS: &[Setting] = &[
 /// What can be on or off.
 const SWITCH: &[&str] = &["off", "on"];
 const SERVER: &str = "policies.xds.server";
+/// The one of TLS that has a default.
+const TRUST: &str = "policies.xds.tls.system_store";
 const TLS_FILES: [&str; 4] = [
     "policies.xds.tls.ca_file",
     "policies.xds.tls.cert_file",
@@ -213,6 +225,7 @@ impl Xds {
             tls: XdsTls {
                 enabled: from.value("policies.xds.tls.enabled", value::switch)?,
                 ca_file: path(ca_file)?,
+                system_store_always: from.value(TRUST, |text| Ok(text == "always"))?,
                 cert_file: path(cert_file)?,
                 key_file: path(key_file)?,
                 server_name: from.optional(server_name)?,
@@ -244,7 +257,7 @@ impl Xds {
             (None, Some(_)) => problem(key_file, format!("a key without its certificate: set {cert_file} too")),
             (Some(_), Some(_)) | (None, None) => {}
         }
-        for name in TLS_FILES {
+        for name in TLS_FILES.into_iter().chain([TRUST]) {
             if !self.tls.enabled && origin(name).is_some() {
                 problem(name, "means nothing without policies.xds.tls.enabled = on".to_owned());
             }

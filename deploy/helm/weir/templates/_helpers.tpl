@@ -1,0 +1,280 @@
+{{- define "weir.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 53 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := .Values.nameOverride | default .Chart.Name -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 53 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 53 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "weir.selectorLabels" -}}
+app.kubernetes.io/name: {{ .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "weir.labels" -}}
+{{ include "weir.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Name, namespace, labels and annotations of an object. Takes root, name, and where given namespace, labels, annotations. */}}
+{{- define "weir.metadata" -}}
+{{- $root := .root -}}
+name: {{ .name }}
+{{- with .namespace }}
+namespace: {{ . }}
+{{- end }}
+labels:
+  {{- merge (deepCopy (.labels | default dict)) (include "weir.labels" $root | fromYaml) | toYaml | nindent 2 }}
+{{- with merge (deepCopy (.annotations | default dict)) $root.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "weir.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- .Values.serviceAccount.name | default (include "weir.fullname" .) -}}
+{{- else -}}
+{{- .Values.serviceAccount.name | default "default" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "weir.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}
+{{ .repository }}@{{ .digest }}
+{{- else -}}
+{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "weir.address" -}}
+{{- if contains ":" .host -}}[{{ .host }}]{{- else -}}{{ .host }}{{- end -}}:{{ int64 .port }}
+{{- end -}}
+
+{{/* What says how to reach one Redis, as settings. Takes the values of that Redis, prefix and directory. */}}
+{{- define "weir.redisSettings" -}}
+{{- $p := .prefix -}}
+{{- $r := .redis -}}
+{{ $p }}.url: {{ required "redis.url: where the limits live, such as redis://redis:6379" $r.url | quote }}
+{{ $p }}.topology: {{ $r.topology | quote }}
+{{- with $r.auth.username }}
+{{ $p }}.username: {{ . | quote }}
+{{- end }}
+{{- if $r.auth.existingSecret }}
+{{ $p }}.password_file: {{ printf "/etc/weir/%s/password" .directory | quote }}
+{{- end }}
+{{- with $r.sentinel.master }}
+{{ $p }}.sentinel.master: {{ . | quote }}
+{{- end }}
+{{- with $r.sentinel.auth.username }}
+{{ $p }}.sentinel.username: {{ . | quote }}
+{{- end }}
+{{- if $r.sentinel.auth.existingSecret }}
+{{ $p }}.sentinel.password_file: {{ printf "/etc/weir/%s-sentinel/password" .directory | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* The settings that values of the chart set, by their names on docs/configuration.md. */}}
+{{- define "weir.settings" -}}
+{{- $v := .Values -}}
+listen.grpc: {{ include "weir.address" (dict "host" $v.listenAddress "port" $v.ports.grpc) | quote }}
+listen.http: {{ include "weir.address" (dict "host" $v.listenAddress "port" $v.ports.http) | quote }}
+{{- if $v.metrics.port }}
+listen.metrics: {{ include "weir.address" (dict "host" $v.listenAddress "port" $v.metrics.port) | quote }}
+metrics.path: {{ $v.metrics.path | quote }}
+{{- end }}
+{{- if $v.tls.enabled }}
+listen.tls.cert_file: {{ printf "/etc/weir/tls/%s" $v.tls.certKey | quote }}
+listen.tls.key_file: {{ printf "/etc/weir/tls/%s" $v.tls.keyKey | quote }}
+{{- with $v.tls.clientCaKey }}
+listen.tls.client_ca_file: {{ printf "/etc/weir/tls/%s" . | quote }}
+{{- end }}
+{{- with $v.tls.clientNames }}
+listen.tls.client_names: {{ join "," . | quote }}
+{{- end }}
+{{- end }}
+{{- if $v.policies.enabled }}
+policies.directory: /etc/weir/policies
+{{- end }}
+{{- with $v.store }}
+store: {{ . }}
+{{- end }}
+{{- if eq $v.store "redis" }}
+on_error: {{ $v.onError }}
+{{ include "weir.redisSettings" (dict "prefix" "redis" "redis" $v.redis "directory" "redis-auth") }}
+{{- if $v.redis.perSecond.url }}
+{{ include "weir.redisSettings" (dict "prefix" "redis.per_second" "redis" $v.redis.perSecond "directory" "redis-per-second-auth") }}
+{{- end }}
+{{- with $v.redis.tls }}
+{{- if .existingSecret }}
+{{- with .caKey }}
+redis.tls.ca_file: {{ printf "/etc/weir/redis-tls/%s" . | quote }}
+{{- end }}
+{{- with .certKey }}
+redis.tls.cert_file: {{ printf "/etc/weir/redis-tls/%s" . | quote }}
+{{- end }}
+{{- with .keyKey }}
+redis.tls.key_file: {{ printf "/etc/weir/redis-tls/%s" . | quote }}
+{{- end }}
+{{- end }}
+{{- with .serverName }}
+redis.tls.server_name: {{ . | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if not (kindIs "invalid" $v.memory.maxKeys) }}
+memory.max_keys: {{ int64 $v.memory.maxKeys | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" $v.denyCache.maxAge) }}
+deny_cache.max_age: {{ $v.denyCache.maxAge | quote }}
+{{- end }}
+{{- if not (kindIs "invalid" $v.denyCache.maxKeys) }}
+deny_cache.max_keys: {{ int64 $v.denyCache.maxKeys | quote }}
+{{- end }}
+{{- with $v.charging }}
+charging: {{ . }}
+{{- end }}
+log.level: {{ $v.log.level | quote }}
+log.format: {{ $v.log.format | quote }}
+runtime.cores: {{ int64 $v.cores | quote }}
+shutdown.pause: {{ printf "%ds" (int64 $v.shutdown.pauseSeconds) | quote }}
+shutdown.grace: {{ printf "%ds" (int64 $v.shutdown.graceSeconds) | quote }}
+{{- end -}}
+
+{{/* The same as environment variables: redis.tls.ca_file is WEIR__REDIS__TLS__CA_FILE. */}}
+{{- define "weir.env" -}}
+{{- range $name, $value := include "weir.settings" . | fromYaml }}
+- name: WEIR__{{ $name | upper | replace "." "__" }}
+  value: {{ $value | quote }}
+{{- end }}
+{{- end -}}
+
+{{- define "weir.envNames" -}}
+{{- range include "weir.env" . | fromYamlArray }}
+{{ .name }}: true
+{{- end }}
+{{- end -}}
+
+{{/* weir's settings in YAML 1.1 become true and false on their way through Helm; in weir's file they are on and off. */}}
+{{- define "weir.configFile" -}}
+{{- regexReplaceAll "(?m): false$" (regexReplaceAll "(?m): true$" (toYaml .Values.config) ": on") ": off" -}}
+{{- end -}}
+
+{{- define "weir.hasConfig" -}}
+{{- if or .Values.config .Values.existingConfig.name }}true{{ end -}}
+{{- end -}}
+
+{{/* The volumes of Secrets and ConfigMaps, each with its place: a list of name, path and source. */}}
+{{- define "weir.mounts" -}}
+{{- $v := .Values -}}
+{{- $name := include "weir.fullname" . -}}
+{{- if $v.policies.enabled }}
+- name: policies
+  path: /etc/weir/policies
+  source: {configMap: {name: {{ $v.policies.existingConfigMap | default (printf "%s-policies" $name) }}}}
+{{- end }}
+{{- if eq (include "weir.hasConfig" .) "true" }}
+- name: config
+  path: /etc/weir/config
+  source: {configMap: {name: {{ $v.existingConfig.name | default (printf "%s-config" $name) }}}}
+{{- end }}
+{{- if $v.tls.enabled }}
+- name: tls
+  path: /etc/weir/tls
+  source: {secret: {secretName: {{ $v.tls.existingSecret }}, defaultMode: 288}}
+{{- end }}
+{{- if eq $v.store "redis" }}
+{{- range $directory, $redis := dict "redis-auth" $v.redis "redis-per-second-auth" (ternary $v.redis.perSecond dict (ne $v.redis.perSecond.url "")) }}
+{{- range $suffix, $auth := dict "" ($redis.auth | default dict) "-sentinel" (($redis.sentinel | default dict).auth | default dict) }}
+{{- if $auth.existingSecret }}
+- name: {{ $directory }}{{ $suffix }}
+  path: /etc/weir/{{ $directory }}{{ $suffix }}
+  source: {secret: {secretName: {{ $auth.existingSecret }}, defaultMode: 288, items: [{key: {{ $auth.passwordKey | quote }}, path: password}]}}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- with $v.redis.tls.existingSecret }}
+- name: redis-tls
+  path: /etc/weir/redis-tls
+  source: {secret: {secretName: {{ . }}, defaultMode: 288}}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* What values cannot have together. */}}
+{{- define "weir.validate" -}}
+{{- $v := .Values -}}
+{{- if $v.policies.enabled -}}
+{{- if and $v.policies.files $v.policies.existingConfigMap -}}
+{{- fail "policies.files and policies.existingConfigMap: set one of the two" -}}
+{{- else if not (or $v.policies.files $v.policies.existingConfigMap) -}}
+{{- fail "policies.files: what is limited, one entry for each file; or policies.existingConfigMap; or policies.enabled=false" -}}
+{{- end -}}
+{{- end -}}
+{{- if and $v.config $v.existingConfig.name -}}
+{{- fail "config and existingConfig.name: set one of the two" -}}
+{{- end -}}
+{{- if and (eq $v.mode "ratelimit") (eq (include "weir.hasConfig" .) "true") -}}
+{{- fail "config and existingConfig have no effect with mode=ratelimit: set variables in env" -}}
+{{- end -}}
+{{- range $name, $_ := include "weir.settings" . | fromYaml -}}
+{{- $node := $v.config -}}
+{{- $found := true -}}
+{{- range splitList "." $name -}}
+{{- if and $found (kindIs "map" $node) (hasKey $node .) -}}
+{{- $node = index $node . -}}
+{{- else -}}
+{{- $found = false -}}
+{{- end -}}
+{{- end -}}
+{{- if $found -}}
+{{- fail (printf "config: %s is set by another value of this chart, which would win; set that one" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- range $v.env -}}
+{{- if hasKey (include "weir.envNames" $ | fromYaml) .name -}}
+{{- fail (printf "env: %s is set by another value of this chart; set that one" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- if $v.tls.enabled -}}
+{{- if not $v.tls.existingSecret -}}
+{{- fail "tls.existingSecret: required with tls.enabled" -}}
+{{- end -}}
+{{- if and $v.tls.clientNames (not $v.tls.clientCaKey) -}}
+{{- fail "tls.clientNames needs tls.clientCaKey" -}}
+{{- end -}}
+{{- end -}}
+{{- if and (ne $v.metrics.path "/metrics") (not $v.metrics.port) -}}
+{{- fail "metrics.path can be another than /metrics only with metrics.port" -}}
+{{- end -}}
+{{- if and $v.service.headless (ne $v.service.type "ClusterIP") -}}
+{{- fail (printf "service.type=%s needs service.headless=false" $v.service.type) -}}
+{{- end -}}
+{{- if and $v.serviceMonitor.enabled (not $v.metrics.port) (not $v.service.httpPort) -}}
+{{- fail "serviceMonitor.enabled needs service.httpPort or metrics.port" -}}
+{{- end -}}
+{{- with $v.podDisruptionBudget -}}
+{{- if and .enabled (eq (kindIs "invalid" .maxUnavailable) (kindIs "invalid" .minAvailable)) -}}
+{{- fail "podDisruptionBudget: set one of maxUnavailable and minAvailable, and the other to null" -}}
+{{- end -}}
+{{- end -}}
+{{- with $v.redis -}}
+{{- range $name, $auth := dict "redis.auth" .auth "redis.sentinel.auth" .sentinel.auth "redis.perSecond.auth" .perSecond.auth "redis.perSecond.sentinel.auth" .perSecond.sentinel.auth -}}
+{{- if and $auth.username (not $auth.existingSecret) -}}
+{{- fail (printf "%s.username needs %s.existingSecret" $name $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
