@@ -207,6 +207,7 @@ async fn serve_on(listeners: Option<Listeners>, settings: Settings, shutdown: Sh
         request_bytes,
         bodies: http::Bodies::default(),
         scrapes: http::Scrapes::default(),
+        orders: http::Orders::default(),
         admin_hosts: settings.http.admin_hosts.clone(),
         connections_per_peer: settings.http.connections_per_peer,
         endpoints: match settings.admin_endpoints {

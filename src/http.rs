@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+pub use self::admin::Orders;
 pub use self::listener::CONNECTIONS_MAX;
 pub use self::public::Bodies;
 use self::streamed::{Renderings, TooManyReaders};
@@ -53,6 +54,8 @@ pub struct Site {
     pub bodies: Bodies,
     /// The metrics as callers read them.
     pub scrapes: Scrapes,
+    /// The policies as callers read them.
+    pub orders: Orders,
     /// Names by which the admin listener may be addressed, beside loopback names and IPs; in lower case.
     pub admin_hosts: Vec<String>,
     /// The most connections of one address to one listener; 0 for no bound.

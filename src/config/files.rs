@@ -244,11 +244,24 @@ impl Walk<'_> {
     }
 }
 
-/// A path for messages, where control characters of a name must not reach a terminal.
+/// Characters that change how a terminal shows the text around them: the direction of writing, and line ends of Unicode.
+const INVISIBLE: [std::ops::RangeInclusive<char>; 5] = [
+    '\u{61c}'..='\u{61c}',
+    '\u{200e}'..='\u{200f}',
+    '\u{2028}'..='\u{202e}',
+    '\u{2066}'..='\u{2069}',
+    '\u{feff}'..='\u{feff}',
+];
+
+/// A path for messages, where such characters and control characters of a name must not reach a terminal.
 pub(super) fn shown(path: &Path) -> String {
     let mut text = String::new();
     for c in path.display().to_string().chars() {
-        if c.is_control() { text.extend(c.escape_debug()) } else { text.push(c) }
+        if c.is_control() || INVISIBLE.iter().any(|range| range.contains(&c)) {
+            text.extend(c.escape_debug());
+        } else {
+            text.push(c);
+        }
     }
     text
 }

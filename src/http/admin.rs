@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
@@ -20,7 +20,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::streamed::{PIECE_BYTES, pieces};
-use super::{Site, json_error, metrics, not_found, readyz, wrong_method};
+use super::{Report, Site, json_error, metrics, not_found, readyz, wrong_method};
 use crate::limiter::{Algorithm, Anchor, Domain, Entry, Limit, Mode, OnError, PolicySet, Refill, Rule, parse_entries};
 
 /// Every path, for whoever asks for another.
@@ -74,38 +74,53 @@ fn is_own_host(host: &[u8], names: &[String]) -> bool {
     name == "localhost" || name.ends_with(".localhost") || names.contains(&name)
 }
 
-/// The policies in force, rules in the order of their files. They are sorted on a thread of its own and written piece by
-/// piece, since they may be many.
+/// The policies in force, rules in the order of their files, written piece by piece, since they may be many.
 async fn policies(State(site): State<Arc<Site>>) -> Response {
-    let (policies, places) = {
-        let shown = site.report.policies.lock();
-        (shown.policies.clone(), shown.places.clone())
-    };
-    let on_error = site.on_error;
-    let listed = tokio::task::spawn_blocking(move || Listing::new(policies, places, on_error)).await;
-    match listed {
-        Ok(listing) => {
-            ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], listing.body()).into_response()
+    let order = site.orders.current(&site.report).await;
+    let body = Listing { order, on_error: site.on_error, domain: 0, rule: 0, has_ended: false }.body();
+    ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
+}
+
+/// The order in which `/policies` lists rules. Callers who read the same policies share one.
+#[derive(Debug, Default)]
+pub struct Orders {
+    last: tokio::sync::Mutex<Weak<Order>>,
+}
+
+impl Orders {
+    /// The order of the policies in force. It is made on a thread of its own, one at a time.
+    async fn current(&self, report: &Report) -> Arc<Order> {
+        let mut last = self.last.lock().await;
+        let (policies, places) = {
+            let shown = report.policies.lock();
+            (shown.policies.clone(), shown.places.clone())
+        };
+        let shared = last.upgrade().filter(|order| Arc::ptr_eq(&order.policies, &policies));
+        if let Some(order) = shared.filter(|order| Arc::ptr_eq(&order.places, &places)) {
+            return order;
         }
-        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+        match tokio::task::spawn_blocking(move || Order::new(policies, places)).await {
+            Ok(order) => {
+                let order = Arc::new(order);
+                *last = Arc::downgrade(&order);
+                order
+            }
+            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+        }
     }
 }
 
-/// Policies, as they are written out.
-struct Listing {
+/// Policies, and the order in which they are listed.
+#[derive(Debug)]
+struct Order {
     policies: Arc<PolicySet>,
     places: Arc<[String]>,
-    on_error: OnError,
     /// Names of the domains in order, each with the indexes of its rules.
     domains: Vec<(Box<str>, Vec<usize>)>,
-    /// Which domain is next, and which of its rules.
-    domain: usize,
-    rule: usize,
-    has_ended: bool,
 }
 
-impl Listing {
-    fn new(policies: Arc<PolicySet>, places: Arc<[String]>, on_error: OnError) -> Self {
+impl Order {
+    fn new(policies: Arc<PolicySet>, places: Arc<[String]>) -> Self {
         let mut domains: BTreeMap<Box<str>, Vec<usize>> =
             policies.domains().map(|domain| (domain.name.clone(), Vec::new())).collect();
         for (index, rule) in policies.rules().iter().enumerate().take(places.len()) {
@@ -114,9 +129,21 @@ impl Listing {
             }
         }
         let domains = domains.into_iter().collect();
-        Self { policies, places, on_error, domains, domain: 0, rule: 0, has_ended: false }
+        Self { policies, places, domains }
     }
+}
 
+/// Policies, as they are written out to one caller.
+struct Listing {
+    order: Arc<Order>,
+    on_error: OnError,
+    /// Which domain is next, and which of its rules.
+    domain: usize,
+    rule: usize,
+    has_ended: bool,
+}
+
+impl Listing {
     fn body(mut self) -> Body {
         pieces(move || {
             let mut piece = Vec::new();
@@ -133,12 +160,13 @@ impl Listing {
         if self.domain == 0 && self.rule == 0 {
             to.extend(b"{\"domains\":[");
         }
-        let Some((name, rules)) = self.domains.get(self.domain) else {
+        let Order { policies, places, domains } = &*self.order;
+        let Some((name, rules)) = domains.get(self.domain) else {
             to.extend(b"]}");
             self.has_ended = true;
             return true;
         };
-        let Some(domain) = self.policies.domain(name) else {
+        let Some(domain) = policies.domain(name) else {
             unreachable!("the policies do not change");
         };
         if self.rule == 0 {
@@ -154,7 +182,7 @@ impl Listing {
             to.push(b',');
         }
         if let Some(&index) = rules.get(self.rule) {
-            let rule = rule_as_json(&self.policies.rules()[index], domain, self.on_error, &self.places[index]);
+            let rule = rule_as_json(&policies.rules()[index], domain, self.on_error, &places[index]);
             to.extend(rule.to_string().as_bytes());
             self.rule += 1;
         }
@@ -296,6 +324,22 @@ fn no_limit() -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn callers_share_the_order_of_the_same_policies() {
+        let report = Report::default();
+        let orders = Orders::default();
+        let slow = orders.current(&report).await;
+        assert!(Arc::ptr_eq(&slow, &orders.current(&report).await), "one for both callers");
+        // Others are in force since: the slow caller keeps what it reads, and the next gets the new ones.
+        report.policies.lock().policies = Arc::default();
+        let next = orders.current(&report).await;
+        assert!(!Arc::ptr_eq(&slow.policies, &next.policies) && Arc::ptr_eq(&next, &orders.current(&report).await));
+        // An order that no caller reads holds no policies.
+        let policies = next.policies.clone();
+        drop((slow, next));
+        assert_eq!(Arc::strong_count(&policies), 2, "the report's and this");
+    }
 
     #[test]
     fn only_own_hosts_are_allowed() {

@@ -175,14 +175,14 @@ fn check_takes_one_file() {
 
 #[test]
 fn check_prints_no_control_characters_of_a_name() {
-    let name = "shop\u{1b}[31m\r.yaml";
+    let name = "shop\u{1b}[31m\r\u{202e}.yaml";
     for text in [rules(1, 1), "domain: [".to_owned()] {
         let directory = TempDir::new().expect("a temporary directory");
         fs::write(directory.path().join(name), text).expect("a policy");
         let output = check(directory.path());
         for printed in [output.stdout, output.stderr] {
             let printed = String::from_utf8_lossy(&printed).into_owned();
-            assert!(!printed.chars().any(|c| c.is_control() && c != '\n'), "{printed:?}");
+            assert!(!printed.chars().any(|c| c == '\u{202e}' || c.is_control() && c != '\n'), "{printed:?}");
         }
     }
 }
