@@ -175,7 +175,7 @@ impl Fingerprint {
     ///
     /// # Errors
     ///
-    /// Those of [`policy_files`](super::files::policy_files). A single file that cannot be described, such as a symlink that
+    /// Those of [`policy_files`]. A single file that cannot be described, such as a symlink that
     /// leads nowhere, is part of the fingerprint instead.
     pub fn of(source: &Source) -> io::Result<Self> {
         let root = match std::fs::canonicalize(&source.directory) {

@@ -180,7 +180,7 @@ pub fn lost(by: LostBy) -> u64 {
     }
 }
 
-/// Logs what was lost since the last call, one line for each call site, at most [`REPORTED_MAX`]. Call it every
+/// Logs what was lost since the last call, one line for each of at most 20 call sites. Call it every
 /// [`CALL_SITE_PERIOD`].
 pub fn report_lost() {
     let Some(log) = LOG.get() else { return };
