@@ -45,7 +45,7 @@ use super::files::{self, Source, policy_files};
 use crate::engine::PolicySet;
 use reader::Reader;
 
-pub use keys::{Key, Kind, Only};
+pub use keys::{KINDS, Key, Kind, Only};
 pub use rate::SHORT_UNITS;
 pub use tree::{Tree, read_trees};
 pub use warning::{Code, WARNINGS_MAX, Warning, Warnings};
