@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep};
 use tonic::Status;
 use tonic::codegen::{Body as HttpBody, Bytes};
 
-use super::held::{Hold, KINDS, Peer, STREAM_BYTES};
+use super::held::{Hold, Peer, STREAM_BYTES};
 
 /// A service whose streams may last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
