@@ -136,7 +136,7 @@ where
                     request_bytes: options.request_bytes,
                     receive_timeout: options.held.receive_timeout,
                 };
-                let peers = Peers::new(held.clone(), options.cores.get());
+                let peers = Peers::new(held.clone(), options.cores.get(), CONNECTIONS_MAX);
                 let lifetimes = Lifetimes::new(options.max_age);
                 let runtime = Runtime { load, held, peers, lifetimes, tls: options.tls };
                 serve(limits, runtime, &health, accepted, life).await

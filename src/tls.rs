@@ -256,6 +256,12 @@ pub fn in_words(error: &io::Error) -> String {
             let names = if names.is_empty() { "no name".to_owned() } else { names.join(", ") };
             format!("its certificate is for {names}, and not for {}", expected.to_str())
         }
+        Some(Error::InvalidCertificate(CertificateError::Other(reason)))
+            if reason.to_string().contains(verify::CAN_SIGN) =>
+        {
+            "its certificate can sign others, as a self-signed one can, and is not itself among those trusted here"
+                .to_owned()
+        }
         Some(Error::InvalidCertificate(reason)) => format!("its certificate is not accepted: {reason}"),
         Some(Error::InvalidMessage(_)) => "it does not speak tls".to_owned(),
         Some(Error::AlertReceived(alert)) => format!("it refused tls: {alert:?}"),

@@ -127,6 +127,11 @@ impl Core {
         others + self.bytes.load(Relaxed)
     }
 
+    /// The connections of all runtimes.
+    pub(super) fn connections(&self) -> usize {
+        self.total.connections.load(Relaxed)
+    }
+
     /// Whether all connections together hold as much as they may.
     pub(super) fn is_full(&self) -> bool {
         self.total_bytes() >= self.bounds.total_bytes
@@ -134,7 +139,7 @@ impl Core {
 
     /// What each connection may hold where the total is used up: all of them together a quarter of it more.
     pub(super) fn share(&self) -> usize {
-        let connections = self.total.connections.load(Relaxed).max(1);
+        let connections = self.connections().max(1);
         (self.bounds.total_bytes / SHARE_PARTS / connections).max(SHARE_BYTES_MIN)
     }
 

@@ -20,6 +20,10 @@ const HEADERS_TICKS_MAX: u32 = 10;
 const STUCK_TICKS_MAX: u32 = 5;
 /// Connections that have completed no request, over all runtimes; then the oldest of them are closed.
 pub(super) const FRESH_CONNECTIONS_MAX: usize = 4_096;
+/// Where the listener is full, connections without a request or a response for so many ticks are closed, longest idle first.
+const IDLE_TICKS_MIN: u32 = 10;
+/// How many of those one runtime closes in one tick.
+const IDLE_CLOSED_MAX: usize = 64;
 /// Every runtime may have so many, however many runtimes there are.
 const FRESH_OF_RUNTIME_MIN: usize = 64;
 
@@ -30,13 +34,15 @@ pub(super) struct Peers {
     /// Those before this one have completed a request, or have ended.
     oldest_fresh: usize,
     fresh_max: usize,
+    /// The most connections of the listener, over all runtimes.
+    connections_max: usize,
 }
 
 impl Peers {
-    /// For one of so many runtimes.
-    pub(super) fn new(core: Arc<Core>, runtimes: usize) -> Self {
+    /// For one of so many runtimes, of a listener with at most `connections_max` connections.
+    pub(super) fn new(core: Arc<Core>, runtimes: usize, connections_max: usize) -> Self {
         let fresh_max = (FRESH_CONNECTIONS_MAX / runtimes).max(FRESH_OF_RUNTIME_MIN);
-        Self { core, open: Vec::new(), oldest_fresh: 0, fresh_max }
+        Self { core, open: Vec::new(), oldest_fresh: 0, fresh_max, connections_max }
     }
 
     /// Adds a connection that `task` serves. Closes the oldest ones that have completed no request, if they are too many.
@@ -64,6 +70,19 @@ impl Peers {
             if let Some(reason) = self.overstays(peer, is_full, share) {
                 self.close(task, reason);
             }
+        }
+        if self.core.connections() >= self.connections_max {
+            self.close_idle();
+        }
+    }
+
+    /// Makes room for new callers: a full listener would otherwise refuse them for as long as others keep idle connections.
+    fn close_idle(&self) {
+        let is_idle = |peer: &Peer| peer.bytes() == 0 && peer.stuck_for() >= IDLE_TICKS_MIN;
+        let mut idle: Vec<_> = self.open.iter().filter(|(peer, _)| is_idle(peer)).collect();
+        idle.sort_by_key(|(peer, _)| std::cmp::Reverse(peer.stuck_for()));
+        for (_, task) in idle.into_iter().take(IDLE_CLOSED_MAX) {
+            self.close(task, "idle, and the listener is full");
         }
     }
 
@@ -115,7 +134,7 @@ mod tests {
     impl Bench {
         fn new(total_bytes: usize) -> Self {
             let core = Core::new(bounds(1 << 20, total_bytes), Arc::default());
-            let peers = Peers::new(core.clone(), 1);
+            let peers = Peers::new(core.clone(), 1, usize::MAX);
             Self { core, peers }
         }
 
@@ -203,6 +222,25 @@ mod tests {
         assert!(!greedy_task.is_finished());
         bench.ticks(1).await;
         assert!(greedy_task.is_finished() && !modest_task.is_finished());
+    }
+
+    #[tokio::test]
+    async fn a_full_listener_closes_idle_connections_and_no_others() {
+        let mut bench = Bench::new(1 << 30);
+        let (idle, closed) = bench.open();
+        let (waiting, open) = bench.open();
+        for peer in [&idle, &waiting] {
+            peer.observe(true, false);
+            peer.mature();
+        }
+        let _request = Hold::new(&waiting, 100).unwrap();
+        bench.ticks(2 * IDLE_TICKS_MIN).await;
+        assert!(!closed.is_finished(), "there is room");
+        bench.peers.connections_max = 3;
+        let (newcomer, served) = bench.open();
+        newcomer.observe(true, false);
+        bench.ticks(1).await;
+        assert!(closed.is_finished() && !open.is_finished() && !served.is_finished());
     }
 
     #[tokio::test]

@@ -14,7 +14,7 @@ use tokio_rustls::rustls::server::ParsedCertificate;
 use tokio_rustls::rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
 /// How the library begins its reason, after it found the certificate to be in force.
-const CAN_SIGN: &str = "CaUsedAsEndEntity";
+pub(super) const CAN_SIGN: &str = "CaUsedAsEndEntity";
 
 /// Accepts certificates.
 #[derive(Debug)]

@@ -116,6 +116,11 @@ fn by_tls_with_the_systems_authorities_or_one_that_is_given() {
     assert!(written.contains("its certificate is for cache.internal"), "{written}");
     let written = refused(&[("SSL_CERT_FILE", text(&other)), skip]);
     assert!(written.contains("signed by no authority that is trusted here"), "{written}");
+
+    // A self-signed certificate.
+    authority.present(&server, &authority.itself());
+    let written = refused(&[("REDIS_TLS_CACERT", text(&other))]);
+    assert!(written.contains("can sign others, as a self-signed one can, and is not itself among"), "{written}");
 }
 
 #[test]

@@ -55,6 +55,13 @@ impl Authority {
         self.issuer.pem()
     }
 
+    /// Its own certificate and key, for a server that shows a self-signed certificate.
+    pub fn itself(&self) -> Issued {
+        let key = self.directory.path().join("ca.key");
+        fs::write(&key, self.issuer.key().serialize_pem()).expect("the key is written");
+        Issued { certificate: self.file(), key }
+    }
+
     /// A certificate for a server with these names, which may be IPs.
     pub fn server(&self, file: &str, names: &[&str]) -> Issued {
         self.issue(file, names, &[], ExtendedKeyUsagePurpose::ServerAuth)
