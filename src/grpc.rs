@@ -285,10 +285,14 @@ struct Session {
 
 impl Session {
     /// Serves a connection until it ends, or until its lifetime is over and its requests are answered.
-    async fn serve<S>(self, connection: Connection<S>)
+    async fn serve<S>(self, mut connection: Connection<S>)
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
+        if let Err(error) = connection.open().await {
+            tracing::debug!(listener = "grpc", %error, "a connection did not begin");
+            return;
+        }
         let connection = self.http2.serve_connection(TokioIo::new(connection), self.connected);
         if let Err(error) = self.lifetime.serve(connection).await {
             tracing::debug!(listener = "grpc", %error, "a connection broke");

@@ -3,6 +3,7 @@
 //! A connection is generic over its stream, so that TLS and Unix sockets are served by the same code. Not here: what a
 //! connection may hold (held.rs) and for how long (peers.rs).
 
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,6 +17,11 @@ use super::held::Peer;
 
 /// A GOAWAY frame: of connection 0, after the largest stream, ENHANCE_YOUR_CALM, and a text for people.
 const GOAWAY: &[u8] = b"\0\0\x17\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0btoo_many_frames";
+
+/// The bytes that open every connection.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The preface, and the header of the SETTINGS frame behind it.
+const OPENING_BYTES: usize = PREFACE.len() + 9;
 
 /// What a runtime has to do.
 #[derive(Clone, Debug, Default)]
@@ -97,15 +103,54 @@ pub(super) struct Connection<S> {
     stream: S,
     peer: Arc<Peer>,
     meter: Meter,
+    opening: Opening,
     /// Whether all that was written so far are whole frames.
     is_flushed: bool,
     _counted: Counted,
 }
 
+/// The first bytes of a connection, which are read before HTTP/2 makes buffers for it.
+#[derive(Debug)]
+struct Opening {
+    bytes: [u8; OPENING_BYTES],
+    /// How many were read from the peer.
+    read: usize,
+    /// How many of these were read again, by HTTP/2.
+    taken: usize,
+}
+
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// For a stream that belongs to the runtime that this is called on.
     pub(super) fn new(stream: S, peer: Arc<Peer>, counted: Counted) -> Self {
-        Self { stream, peer, meter: Meter::new(), is_flushed: true, _counted: counted }
+        let opening = Opening { bytes: [0; OPENING_BYTES], read: 0, taken: 0 };
+        Self { stream, peer, meter: Meter::new(), opening, is_flushed: true, _counted: counted }
+    }
+
+    /// Reads how the connection begins. Until a peer has sent that, its connection costs no buffers.
+    ///
+    /// # Errors
+    /// When the peer closes the connection before, or does not speak HTTP/2.
+    pub(super) async fn open(&mut self) -> io::Result<()> {
+        poll_fn(|context| self.poll_open(context)).await
+    }
+
+    fn poll_open(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.opening.read < OPENING_BYTES {
+            let Opening { mut bytes, read, .. } = self.opening;
+            let mut buffer = ReadBuf::new(&mut bytes[read..]);
+            std::task::ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
+            let count = buffer.filled().len();
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
+            self.count(context, &bytes[read..read + count])?;
+            self.opening = Opening { bytes, read: read + count, taken: 0 };
+            let preface = &bytes[..PREFACE.len().min(read + count)];
+            if !PREFACE.starts_with(preface) {
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "not HTTP/2")));
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// Counts the frames in bytes that have just been read. Past the bound, the peer is sent a GOAWAY if that can be
@@ -132,6 +177,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Connection<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let Opening { bytes, read, taken } = &mut self.opening;
+        if *taken < *read {
+            let count = buffer.remaining().min(*read - *taken);
+            buffer.put_slice(&bytes[*taken..*taken + count]);
+            *taken += count;
+            return Poll::Ready(Ok(()));
+        }
         let before = buffer.filled().len();
         std::task::ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
         let counted = self.count(context, &buffer.filled()[before..]);
@@ -180,6 +232,32 @@ mod tests {
     use super::*;
     use crate::grpc::frames::IDLE_FRAMES_MAX;
     use crate::grpc::held;
+
+    #[tokio::test]
+    async fn what_opens_a_connection_is_read_again() {
+        let (here, mut there) = tokio::io::duplex(1 << 10);
+        let mut connection = Connection::new(here, held::tests::peer(), Counted::new(&Load::default()));
+        let sent = [PREFACE, b"\0\0\0\x04\0\0\0\0\0", b"more"].concat();
+        there.write_all(&sent[..10]).await.unwrap();
+        {
+            let mut open = std::pin::pin!(connection.open());
+            let polled = poll_fn(|context| Poll::Ready(open.as_mut().poll(context))).await;
+            assert!(polled.is_pending(), "ten bytes are not enough");
+            there.write_all(&sent[10..]).await.unwrap();
+            open.await.unwrap();
+        }
+        let mut read = vec![0; sent.len()];
+        connection.read_exact(&mut read).await.unwrap();
+        assert_eq!(read, sent);
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_does_not_speak_http2_is_refused_at_its_first_byte() {
+        let (here, mut there) = tokio::io::duplex(1 << 10);
+        let mut connection = Connection::new(here, held::tests::peer(), Counted::new(&Load::default()));
+        there.write_all(b"G").await.unwrap();
+        assert_eq!(connection.open().await.unwrap_err().to_string(), "not HTTP/2");
+    }
 
     #[tokio::test]
     async fn too_many_frames_end_in_a_goaway() {
