@@ -210,17 +210,6 @@ pub struct DenyCache {
     pub until_window_end: bool,
 }
 
-impl DenyCache {
-    /// What one key takes with its text, in bytes: an estimate for a text of 100 bytes.
-    pub const KEY_BYTES: u64 = 256;
-
-    /// How many keys a cache of this size holds, which is a value of `deny_cache.max_keys`.
-    #[must_use]
-    pub fn keys_in(bytes: u64) -> u64 {
-        (bytes / Self::KEY_BYTES).clamp(1, 10_000_000)
-    }
-}
-
 /// The Redis store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redis {
