@@ -1,12 +1,13 @@
-"""What the programs in bench/ share: building, servers to measure, loads to measure them with, and tables.
+"""Shared by the programs in bench/: builds, servers, loads, and tables.
 
 Every server listens on loopback or in a temporary directory and ends with its Stage; every load is a fixed number of
-requests within a fixed time. Not here: what is measured, and what it is compared to.
+requests within a fixed time. Not here: which scenarios there are, and what they are compared with.
 """
 
 import argparse
 import dataclasses
 import http.client
+import http.server
 import json
 import os
 import platform
@@ -16,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import tomllib
 import urllib.request
@@ -107,8 +109,10 @@ class Server:
             return None
         with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=30) as answer:
             text = answer.read().decode()
-        found = re.findall(r'^weir_requests_total\{result="(\w+)"\} (\d+)$', text, re.MULTILINE)
-        return {result: int(count) for result, count in found}
+        counts = {}
+        for result, count in re.findall(r'^weir_requests_total\{.*result="(\w+)"\} (\d+)$', text, re.MULTILINE):
+            counts[result] = counts.get(result, 0) + int(count)
+        return counts
 
     def is_ready(self):
         host, port = self.metrics.split(":")
@@ -235,6 +239,25 @@ class Stage:
         wait_until("weir", ready)
         return server
 
+    def collector(self):
+        """Takes spans by HTTP and keeps none. Its address."""
+        class Taker(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                self.rfile.read(int(self.headers["content-length"]))
+                self.send_response(200)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Taker)
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{server.server_port}"
+
     def weir_by_tls(self, policies, cores=1):
         """weir on memory, gRPC by TLS; h2load does not verify the certificate."""
         certificate, key = self.path("weir.pem"), self.path("weir.key")
@@ -245,6 +268,11 @@ class Stage:
             "listen.tls.cert_file": certificate, "listen.tls.key_file": key})
         server.scheme = "https"
         return server
+
+
+def tracing(collector):
+    """The settings of a weir that traces one decision in a hundred."""
+    return {"tracing.exporter": "otlp", "tracing.otlp.endpoint": collector, "tracing.sample_ratio": "0.01"}
 
 
 # Loads.

@@ -6,13 +6,16 @@ mod certificates;
 mod listeners;
 mod log;
 mod metrics;
+mod otlp;
 mod policies;
 mod policy_changes;
 mod ready;
 mod redis;
 mod redis_health;
 mod screen;
+mod service_manager;
 mod stores;
+mod traces;
 mod xds;
 
 use std::io;
@@ -23,7 +26,7 @@ use tokio::time::Instant;
 
 pub use self::listeners::{Addresses, Listeners};
 pub use self::log::{flush_log, set_up_log};
-pub use crate::lifecycle::{Death, OnHangup, Shutdown, Stop, shutdown};
+pub use crate::lifecycle::{Death, OnHangup, ServiceManager, Shutdown, Stop, shutdown};
 
 use self::certificates::Certificates;
 use self::policies::Reload;
@@ -62,7 +65,7 @@ pub enum AppError {
     /// The policies cannot be put in force. Each problem is a text of its own.
     #[error("{}", .0.join("\n"))]
     Policies(Vec<String>),
-    /// A file of the gRPC listener's TLS cannot be used.
+    /// A file of the TLS of the gRPC listener, or of the collector, cannot be used.
     #[error("{0}")]
     Tls(#[from] FileError),
     /// The address of Redis cannot be used.
@@ -77,19 +80,34 @@ pub enum AppError {
     /// A mapping file, or a pattern, cannot be used: the setting, the place and what is wrong.
     #[error("{0}")]
     Statistics(String),
+    /// Traces cannot be exported as the settings have it.
+    #[error("traces: {0}")]
+    Traces(String),
+    /// Metrics cannot be exported as the settings have it.
+    #[error("metrics export: {0}")]
+    MetricsExport(String),
     /// A part of weir ended without being told to.
     #[error("{0}")]
     Died(Death),
 }
 
 /// Binds the listeners and serves; see [`serve`]. Where policies come by xDS, it binds when the first are in force, unless
-/// the settings say not to wait for them.
+/// the settings say not to wait for them. Sends the state of the process, and an error at the end, to the service manager if
+/// there is one.
 ///
 /// # Errors
 /// When an address is taken, and those of [`serve`].
-pub async fn run(settings: Settings, shutdown: Shutdown) -> Result<(), AppError> {
-    let listeners = if waits_for_policies(&settings) { None } else { Some(Listeners::bind(&settings.listen).await?) };
-    serve_on(listeners, settings, shutdown).await
+pub async fn run(settings: Settings, shutdown: Shutdown, manager: Option<Arc<ServiceManager>>) -> Result<(), AppError> {
+    let serving = async {
+        let waits = waits_for_policies(&settings);
+        let listeners = if waits { None } else { Some(Listeners::bind(&settings.listen).await?) };
+        serve_on(listeners, settings, shutdown, manager.clone()).await
+    };
+    let ended = serving.await;
+    if let (Err(error), Some(manager)) = (&ended, &manager) {
+        service_manager::failed(manager, &error.to_string()).await;
+    }
+    ended
 }
 
 /// Serves until it is told to stop and everything is finished, or until a part of it dies.
@@ -100,7 +118,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown) -> Result<(), AppError>
 /// # Errors
 /// When the policies are wrong at the start, or when a part dies.
 pub async fn serve(listeners: Listeners, settings: Settings, shutdown: Shutdown) -> Result<(), AppError> {
-    serve_on(Some(listeners), settings, shutdown).await
+    serve_on(Some(listeners), settings, shutdown, None).await
 }
 
 /// Whether listeners stay closed until a server has sent the first policies.
@@ -109,10 +127,18 @@ fn waits_for_policies(settings: &Settings) -> bool {
 }
 
 /// Binds the listeners if they are not bound yet, as soon as there is something to serve.
-async fn serve_on(listeners: Option<Listeners>, settings: Settings, shutdown: Shutdown) -> Result<(), AppError> {
+async fn serve_on(
+    listeners: Option<Listeners>,
+    settings: Settings,
+    shutdown: Shutdown,
+    manager: Option<Arc<ServiceManager>>,
+) -> Result<(), AppError> {
     let tls = certificates::open(&settings.listen).await?;
     let metrics = Arc::new(Metrics::new(metrics::options(&settings)?)?);
     let (statsd, sent) = (metrics::statsd(&settings)?, metrics.clone());
+    let resource = otlp::resource(&settings.tracing);
+    let (tracer, exporting) = traces::open(&settings.tracing, &resource, &metrics).await?.unzip();
+    let exporter = metrics::export(&settings, &resource, &metrics).await?;
     let stores = Stores::new(&settings, &metrics)?;
     let control = stores.open();
     let needs = Needs { store: settings.health.redis, policies: settings.health.policies };
@@ -154,6 +180,9 @@ async fn serve_on(listeners: Option<Listeners>, settings: Settings, shutdown: Sh
             });
             if waits_for_policies(&settings) {
                 tracing::info!("waiting for the first policies");
+                if let Some(manager) = &manager {
+                    service_manager::waiting_for_policies(manager).await;
+                }
                 tokio::select! {
                     death = supervisor.death() => return Err(AppError::Died(death)),
                     () = shutdown.told() => return Ok(()),
@@ -181,6 +210,7 @@ async fn serve_on(listeners: Option<Listeners>, settings: Settings, shutdown: Sh
                 shadow: settings.shadow_mode,
                 quota: settings.quota_mode,
                 metadata: settings.response.limit_metadata,
+                limits: settings.response.ietf_headers,
             },
             budget: settings.redis.timeout,
             local,
@@ -214,6 +244,7 @@ async fn serve_on(listeners: Option<Listeners>, settings: Settings, shutdown: Sh
             settings::Endpoints::Weir => Endpoints::Operator,
             settings::Endpoints::Ratelimit => Endpoints::Debug,
         },
+        tracer: tracer.clone(),
     });
 
     let screen = screen::Screen::new(&settings, &listeners.addresses, &policies.current());
@@ -226,6 +257,7 @@ async fn serve_on(listeners: Option<Listeners>, settings: Settings, shutdown: Sh
         held: held(&settings.grpc),
         tls: tls.clone(),
         max_age: max_age(&settings.listen),
+        tracer,
     };
     let dialled = settings.redis.connect_timeout + settings.redis.timeout;
     let warmth = Arc::new(ready::Warmth::new(served.cores.get() * control.remote().count(), dialled));
@@ -255,6 +287,15 @@ async fn serve_on(listeners: Option<Listeners>, settings: Settings, shutdown: Sh
         let target = policies::Target { policies, metrics, report: report.clone() };
         supervisor.task("reload", reload.follow(target, shutdown.reloads(), life.clone()));
     }
+    if let Some(manager) = manager {
+        let sources = service_manager::Sources {
+            life: life.clone(),
+            report: report.clone(),
+            orders: shutdown.orders(),
+            pulses: grpc.pulses,
+        };
+        supervisor.task("service manager", service_manager::follow(manager, sources));
+    }
     screen.show(settings.log.format);
 
     let phases = Arc::new(phases);
@@ -262,11 +303,20 @@ async fn serve_on(listeners: Option<Listeners>, settings: Settings, shutdown: Sh
     let times = ready::Times { ready_after: settings.redis.ready_after, start_within: settings.redis.start_within };
     supervisor.task("store", ready::follow(both, warmth, times, phases.clone(), report.clone(), life.clone()));
 
-    let (sending, stop_sending) = tokio::sync::oneshot::channel::<()>();
-    let statsd = statsd.map(|options| {
-        let stop = async { drop(stop_sending.await) };
-        supervisor.task("statsd", statsd::run(options, sent, stop))
-    });
+    let (sending, stop_sending) = tokio::sync::watch::channel(());
+    let stop = |mut stop_sending: tokio::sync::watch::Receiver<()>| async move {
+        while stop_sending.changed().await.is_ok() {}
+    };
+    let mut senders = Vec::new();
+    if let Some(options) = statsd {
+        senders.push(supervisor.task("statsd", statsd::run(options, sent, stop(stop_sending.clone()))));
+    }
+    if let Some(exporting) = exporting {
+        senders.push(supervisor.task("traces", exporting.run(stop(stop_sending.clone()))));
+    }
+    if let Some(exporter) = exporter {
+        senders.push(supervisor.task("metrics export", exporter.run(stop(stop_sending))));
+    }
     tokio::select! {
         death = supervisor.death() => return Err(AppError::Died(death)),
         () = shutdown.told() => {}
@@ -277,9 +327,9 @@ async fn serve_on(listeners: Option<Listeners>, settings: Settings, shutdown: Sh
         () = leaving => Ok(()),
     };
     drop(sending);
-    if let Some(mut statsd) = statsd {
-        // It bounds its own time.
-        statsd.wait().await;
+    for mut sender in senders {
+        // Each bounds its own time, and they send what is left at the same time.
+        sender.wait().await;
     }
     left
 }
@@ -324,6 +374,7 @@ fn extras(response: &settings::Response) -> Extras {
         dynamic_metadata: response.dynamic_metadata,
         delay_header: response.delay_header,
         limit_metadata: response.limit_metadata,
+        ietf_headers: response.ietf_headers,
         limit_headers: response.limit_headers.then(|| LimitHeaders {
             limit: response.limit_header.clone(),
             remaining: response.remaining_header.clone(),

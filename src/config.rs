@@ -5,6 +5,7 @@
 
 pub mod envoy_ratelimit;
 pub mod files;
+pub mod otel;
 pub mod policy_file;
 pub mod settings;
 pub mod watch;

@@ -48,10 +48,11 @@ pub use self::listener::{Listener, SocketFile};
 use self::peers::{Peers, TICK};
 use self::service::{Connected, Other, RateLimits, Services};
 pub use self::service::{SERVICE_NAME, SHOULD_RATE_LIMIT};
-use crate::lifecycle::{Done, Life, Phase, Supervisor};
+use crate::lifecycle::{Done, Heart, Life, Phase, Pulse, Supervisor, pulse};
 use crate::limiter::Limiter;
 use crate::rls::convert::{Bounds, Extras};
 use crate::rls::proto::FILE_DESCRIPTOR_SET;
+use crate::telemetry::traces::Tracer;
 use crate::tls::server::ServerTls;
 
 /// The most connections at a time, over all runtimes; more are closed as they come.
@@ -87,6 +88,8 @@ pub struct Options {
     pub tls: Option<Arc<ServerTls>>,
     /// How old connections may become; any age where there is none.
     pub max_age: Option<MaxAge>,
+    /// Begins the traces of decisions, where they are traced.
+    pub tracer: Option<Arc<Tracer>>,
 }
 
 /// What is running.
@@ -97,6 +100,8 @@ pub struct Serving {
     pub loads: Vec<Load>,
     /// What is held for callers.
     pub held: Held,
+    /// One for each runtime, by which it shows that it still runs its tasks.
+    pub pulses: Vec<Pulse>,
 }
 
 /// Starts the runtimes and the acceptor. `limiter` is called on each runtime, with its number.
@@ -116,13 +121,15 @@ pub fn start<F>(
 where
     F: Fn(usize) -> Arc<Limiter> + Clone + Send + 'static,
 {
-    let mut serving = Serving { done: Vec::new(), loads: Vec::new(), held: Held::default() };
+    let mut serving = Serving { done: Vec::new(), loads: Vec::new(), held: Held::default(), pulses: Vec::new() };
     let mut runtimes = Vec::new();
     for core in 0..options.cores.get() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (sender, accepted) = mpsc::channel(HANDOVER_MAX);
         let load = Load::default();
         serving.loads.push(load.clone());
+        let (pulse, heart) = pulse();
+        serving.pulses.push(pulse);
         runtimes.push((load.clone(), sender));
         let (life, health, limiter) = (life.clone(), health.clone(), limiter.clone());
         let held = Core::new(options.held, serving.held.0.clone());
@@ -135,10 +142,11 @@ where
                     extras: options.extras,
                     request_bytes: options.request_bytes,
                     receive_timeout: options.held.receive_timeout,
+                    tracer: options.tracer,
                 };
                 let peers = Peers::new(held.clone(), options.cores.get(), CONNECTIONS_MAX);
                 let lifetimes = Lifetimes::new(options.max_age);
-                let runtime = Runtime { load, held, peers, lifetimes, tls: options.tls };
+                let runtime = Runtime { load, held, peers, lifetimes, tls: options.tls, heart };
                 serve(limits, runtime, &health, accepted, life).await
             });
             // Not by dropping it, which would wait for whoever waits for a name server or a dead disk.
@@ -160,6 +168,7 @@ struct Runtime {
     peers: Peers,
     lifetimes: Lifetimes,
     tls: Option<Arc<ServerTls>>,
+    heart: Heart,
 }
 
 /// Serves the connections of one runtime.
@@ -176,7 +185,7 @@ async fn serve(
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let refused = |error: tonic_reflection::server::Error| format!("server reflection: {error}");
-    let Runtime { load, held, mut peers, lifetimes, tls } = runtime;
+    let Runtime { load, held, mut peers, lifetimes, tls, mut heart } = runtime;
     let limiter = limits.limiter.clone();
     let services = Arc::new(Services {
         limits: Arc::new(limits),
@@ -188,6 +197,8 @@ async fn serve(
     let mut http2 = http2::Builder::new(TokioExecutor::new());
     http2
         .timer(TokioTimer::new())
+        // No gRPC client reads it, and it would cost each response more than a decision in memory does.
+        .auto_date_header(false)
         .max_concurrent_streams(held.bounds.streams)
         .max_header_list_size(HEADER_BYTES_MAX)
         .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
@@ -204,6 +215,7 @@ async fn serve(
                 peers.look();
                 continue;
             }
+            () = heart.beat() => continue,
             accepted = accepted.recv() => accepted,
         };
         // The acceptor ends only to drain.
@@ -222,6 +234,7 @@ async fn serve(
             // The grace is over: what is still on its way is dropped with this runtime.
             () = life.reached(Phase::Ending) => return Ok(()),
             _ = ticks.tick() => peers.look(),
+            () = heart.beat() => {}
         }
     }
 }

@@ -13,8 +13,9 @@ use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
+use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -26,11 +27,13 @@ use tokio::sync::watch;
 pub use self::admin::Orders;
 pub use self::listener::CONNECTIONS_MAX;
 pub use self::public::Bodies;
-use self::streamed::{Renderings, TooManyReaders};
+use self::streamed::{PIECE_BYTES, Rendering, Renderings, TooManyReaders, pieces};
 use crate::lifecycle::{Life, Phase};
 use crate::limiter::{Limiter, OnError, PolicySet};
 use crate::rls::convert::{Bounds, Extras};
-use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::text::{Format, TextWriter};
+use crate::telemetry::metrics::{Metrics, Prepared, Reading};
+use crate::telemetry::traces::Tracer;
 
 /// What the handlers of both listeners answer from.
 pub struct Site {
@@ -52,7 +55,7 @@ pub struct Site {
     pub request_bytes: usize,
     /// Bytes of bodies that are held for callers of `/json`.
     pub bodies: Bodies,
-    /// The metrics as callers read them.
+    /// What callers share who read the metrics.
     pub scrapes: Scrapes,
     /// The policies as callers read them.
     pub orders: Orders,
@@ -62,6 +65,8 @@ pub struct Site {
     pub connections_per_peer: usize,
     /// What the admin listener serves.
     pub endpoints: Endpoints,
+    /// Begins the traces of decisions, where they are traced.
+    pub tracer: Option<Arc<Tracer>>,
 }
 
 /// What the admin listener serves.
@@ -82,9 +87,9 @@ pub struct Needs {
     pub policies: bool,
 }
 
-/// The metrics as callers read them.
+/// What callers share who read the metrics.
 #[derive(Default)]
-pub struct Scrapes(Renderings);
+pub struct Scrapes(Renderings<Prepared>);
 
 /// What the listeners tell about the parts of weir.
 #[derive(Default)]
@@ -95,6 +100,19 @@ pub struct Report {
     circuit: OnceLock<Box<dyn Fn() -> &'static str + Send + Sync>>,
     source: OnceLock<Box<dyn Fn() -> Value + Send + Sync>>,
     policies: Mutex<Shown>,
+}
+
+/// What an operator reads first of the policies and the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// Domains in force.
+    pub domains: usize,
+    /// Rules in force.
+    pub rules: usize,
+    /// What keeps changed policies from being in force.
+    pub problems: usize,
+    /// The store has answered when it was asked last.
+    pub store_answered: bool,
 }
 
 /// The policies as they are shown.
@@ -154,6 +172,18 @@ impl Report {
         self.look();
     }
 
+    /// What an operator reads first of the policies and the store.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        let shown = self.policies.lock();
+        Summary {
+            domains: shown.policies.domains().len(),
+            rules: shown.policies.rules().len(),
+            problems: shown.problems.len(),
+            store_answered: self.store_answered.load(Relaxed),
+        }
+    }
+
     /// The policies have changed, and these problems keep the change from being in force.
     pub fn refused(&self, problems: Vec<String>) {
         self.policies.lock().problems = problems;
@@ -209,18 +239,41 @@ impl Site {
     }
 }
 
-async fn metrics(State(site): State<Arc<Site>>) -> Response {
+/// The metrics, made piece by piece while the caller takes them.
+async fn metrics(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
+    let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let format = Format::accepted(&accept.collect::<Vec<_>>().join(","));
     let metrics = site.metrics.clone();
-    match site.scrapes.0.body(move || metrics.text()).await {
-        Ok(Ok(body)) => {
-            let format = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-            ([(header::CONTENT_TYPE, format)], body).into_response()
+    let (reading, shared) = if metrics.is_copied() {
+        let of = metrics.clone();
+        match site.scrapes.0.get(move || of.prepare()).await {
+            Ok(shared) => (metrics.read(&shared.made), Some(shared)),
+            Err(TooManyReaders) => {
+                let text = "too many callers read the metrics slowly\n";
+                return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
+            }
         }
-        Ok(Err(error)) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
-        Err(TooManyReaders) => {
-            (StatusCode::SERVICE_UNAVAILABLE, "too many callers read the metrics slowly\n").into_response()
+    } else {
+        (metrics.read(&Prepared::default()), None)
+    };
+    let kind = HeaderValue::from_static(format.content_type());
+    ([(header::CONTENT_TYPE, kind)], scrape(reading, shared, format)).into_response()
+}
+
+/// A scrape as a body. What is shared counts as being read until the end.
+fn scrape(mut reading: Reading, shared: Option<Arc<Rendering<Prepared>>>, format: Format) -> Body {
+    let mut writer = TextWriter::new(format);
+    let mut has_ended = false;
+    pieces(move || {
+        let _shared = &shared;
+        while !has_ended && writer.len() < PIECE_BYTES {
+            has_ended = !reading.advance(&mut writer);
+            if has_ended {
+                writer.end();
+            }
         }
-    }
+        (!writer.is_empty()).then(|| writer.take().into())
+    })
 }
 
 /// Whether to send requests here. A store that is down is told and no reason to leave: all replicas would at once.

@@ -1,6 +1,10 @@
-//! How the process lives and ends: being told to stop, the phases of a drain, and tasks whose death ends everything.
+//! How the process lives and ends: being told to stop, the phases of a drain, tasks whose death ends everything, and the
+//! service manager that looks after the process.
 //!
 //! Not here: what each listener does in a phase (grpc, http) and in which order they follow (app).
+
+mod pulse;
+mod service_manager;
 
 use std::any::Any;
 use std::fmt;
@@ -8,10 +12,16 @@ use std::future::Future;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::task::Poll;
 
+use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
+
+pub use self::pulse::{Heart, Pulse, pulse};
+pub use self::service_manager::{AddressError, Notice, ServiceManager};
 
 /// What weir does for its callers. Phases follow each other in this order and never go back; some may be skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,27 +89,90 @@ impl Life {
 #[derive(Debug)]
 pub struct Stop {
     stops: watch::Sender<u32>,
-    reloads: watch::Sender<u32>,
+    /// The number of the last order to reload.
+    reloads: watch::Sender<u64>,
 }
 
 /// Hears that the server is to stop, or to reload.
 #[derive(Clone, Debug)]
 pub struct Shutdown {
     stops: watch::Receiver<u32>,
-    reloads: watch::Receiver<u32>,
+    reloads: watch::Receiver<u64>,
+    parts: Arc<Parts>,
 }
 
 /// Hears that the server is to read again what it keeps of the file system. Each part that keeps something has one.
-#[derive(Clone, Debug)]
-pub struct Reloads(watch::Receiver<u32>);
+#[derive(Debug)]
+pub struct Reloads {
+    orders: watch::Receiver<u64>,
+    /// The order that the part has heard last.
+    heard: u64,
+    /// The order that the part has carried out last.
+    done: Arc<AtomicU64>,
+    parts: Arc<Parts>,
+}
 
 impl Reloads {
     /// Waits for the next order to reload. Several orders since the last call are one. Waits for ever once no order can
-    /// come any more.
+    /// come any more. A part that calls this again has carried out the order that it heard last.
     pub async fn next(&mut self) {
-        if self.0.changed().await.is_err() {
+        if self.done.swap(self.heard, Relaxed) != self.heard {
+            self.parts.changed.send_replace(());
+        }
+        if self.orders.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
+        self.heard = *self.orders.borrow_and_update();
+    }
+}
+
+impl Drop for Reloads {
+    fn drop(&mut self) {
+        self.done.store(u64::MAX, Relaxed);
+        self.parts.changed.send_replace(());
+    }
+}
+
+/// How far each part has come with the orders to reload.
+#[derive(Debug)]
+struct Parts {
+    /// The order that each part has carried out last.
+    done: Mutex<Vec<Weak<AtomicU64>>>,
+    /// Changes whenever a part has carried out an order, or has ended.
+    changed: watch::Sender<()>,
+}
+
+/// Follows the orders to reload as a whole, for one who is no part.
+#[derive(Debug)]
+pub struct Orders {
+    orders: watch::Receiver<u64>,
+    parts: Arc<Parts>,
+}
+
+impl Orders {
+    /// Waits for the next order to reload. Several since the last call are one. Waits for ever once no order can come any
+    /// more.
+    pub async fn next(&mut self) {
+        if self.orders.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        self.orders.borrow_and_update();
+    }
+
+    /// Waits until each part has carried out the last order that [`Orders::next`] returned for, or has ended.
+    pub async fn carried_out(&self) {
+        let order = *self.orders.borrow();
+        let mut changed = self.parts.changed.subscribe();
+        // The sender is held here, so there is an end only with the last part.
+        let _ = changed.wait_for(|()| self.parts.all_past(order)).await;
+    }
+}
+
+impl Parts {
+    fn all_past(&self, order: u64) -> bool {
+        let mut parts = self.done.lock();
+        parts.retain(|part| part.strong_count() > 0);
+        parts.iter().filter_map(Weak::upgrade).all(|done| done.load(Relaxed) >= order)
     }
 }
 
@@ -117,7 +190,8 @@ pub enum OnHangup {
 pub fn shutdown() -> (Stop, Shutdown) {
     let (stops, stopped) = watch::channel(0);
     let (reloads, reloaded) = watch::channel(0);
-    (Stop { stops, reloads }, Shutdown { stops: stopped, reloads: reloaded })
+    let parts = Arc::new(Parts { done: Mutex::default(), changed: watch::Sender::new(()) });
+    (Stop { stops, reloads }, Shutdown { stops: stopped, reloads: reloaded, parts })
 }
 
 impl Stop {
@@ -128,7 +202,7 @@ impl Stop {
 
     /// Tells it to reload.
     pub fn reload(&self) {
-        self.reloads.send_modify(|times| *times = times.wrapping_add(1));
+        self.reloads.send_modify(|number| *number += 1);
     }
 }
 
@@ -163,10 +237,18 @@ impl Shutdown {
         Ok(shutdown)
     }
 
-    /// The orders to reload from now on.
+    /// The orders to reload, for one more part that carries them out.
     #[must_use]
     pub fn reloads(&self) -> Reloads {
-        Reloads(self.reloads.clone())
+        let done = Arc::new(AtomicU64::new(0));
+        self.parts.done.lock().push(Arc::downgrade(&done));
+        Reloads { orders: self.reloads.clone(), heard: 0, done, parts: self.parts.clone() }
+    }
+
+    /// The orders to reload, and what becomes of them.
+    #[must_use]
+    pub fn orders(&self) -> Orders {
+        Orders { orders: self.reloads.clone(), parts: self.parts.clone() }
     }
 
     /// Waits to be told to stop.
@@ -411,6 +493,47 @@ mod tests {
         stop.reload();
         again.await;
         assert_eq!(*shutdown.stops.borrow(), 0, "a reload is no stop");
+    }
+
+    #[tokio::test]
+    async fn an_order_is_carried_out_when_each_part_asks_for_the_next_one() {
+        let (stop, shutdown) = shutdown();
+        let (mut one, mut other, ended) = (shutdown.reloads(), shutdown.reloads(), shutdown.reloads());
+        let mut orders = shutdown.orders();
+        stop.reload();
+        orders.next().await;
+        drop(ended);
+        one.next().await;
+        other.next().await;
+        let mut carried_out = pin!(orders.carried_out());
+        assert!(now(&mut carried_out).await.is_none(), "both parts still work");
+        assert!(now(one.next()).await.is_none());
+        assert!(now(&mut carried_out).await.is_none(), "one part still works");
+        assert!(now(other.next()).await.is_none());
+        assert!(now(&mut carried_out).await.is_some());
+    }
+
+    #[tokio::test]
+    async fn a_part_that_begins_later_owes_the_orders_before_it() {
+        let (stop, shutdown) = shutdown();
+        let mut orders = shutdown.orders();
+        stop.reload();
+        orders.next().await;
+        assert!(now(orders.carried_out()).await.is_some(), "there is no part");
+        let mut part = shutdown.reloads();
+        assert!(now(orders.carried_out()).await.is_none());
+        part.next().await;
+        assert!(now(part.next()).await.is_none());
+        assert!(now(orders.carried_out()).await.is_some());
+    }
+
+    /// What a future gives without waiting.
+    async fn now<T>(future: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            output = future => Some(output),
+            () = std::future::ready(()) => None,
+        }
     }
 
     #[tokio::test]

@@ -1,24 +1,23 @@
 //! The use case: policies and a store make a decision about one request.
 //!
-//! In limiter/: what is charged and told (plan.rs), requests that several calls decide, or none (apart.rs), denials that
-//! need no store (deny_cache.rs), and where a calendar's windows begin (calendar.rs).
+//! In limiter/: the policies in force (policies.rs), what is charged and reported (plan.rs), requests that several calls
+//! decide, or none (apart.rs), denials that need no store (deny_cache.rs), and calendar windows (calendar.rs).
 //! Not here: the wire (rls) and what a decision is (engine).
 
 mod apart;
 mod calendar;
 pub mod deny_cache;
 mod plan;
+mod policies;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 pub use crate::engine::metadata;
-use crate::engine::observer::AnsweredBy;
-pub use crate::engine::observer::{Charged, DecisionResult, Observer, Tally};
+use crate::engine::observer::{AnsweredBy, StoreCall};
+pub use crate::engine::observer::{Charged, DecisionResult, Observer, Tally, Trace};
 pub use crate::engine::policy::Domain;
 use crate::engine::weight::{TOO_HEAVY, WEIGHT_MAX};
 use crate::engine::{Charge, Decision, Hits, Micros, State, Take, Unit, algorithm, key, weight};
@@ -32,6 +31,8 @@ use self::apart::Resolved;
 use self::calendar::Calendar;
 use self::deny_cache::{DenyCache, Known};
 use self::plan::{Decided, Plan, Planned};
+use self::policies::InForce;
+pub use self::policies::Policies;
 
 /// The most time that a store gets for one decision, where nobody says.
 const BUDGET: Duration = Duration::from_millis(10);
@@ -66,11 +67,35 @@ pub struct Answer {
     /// How long the request has to be held until its turn, in microseconds: the longest wait of all limits in which it
     /// took a place. 0 where it may not pass, and where no limit is a `leaky_bucket`.
     pub wait: Micros,
+    /// When a denied request would be admitted if no other came, in microseconds. None where it is not denied, where no
+    /// wait helps, and where no store gave a wait. [dt-2]
+    pub retry_after: Option<Micros>,
     /// One for each descriptor, in order.
     pub statuses: SmallVec<[Status; 2]>,
     /// What the rules give along whose limits were charged and passed, in the order of the descriptors. Empty unless
     /// [`Modes::metadata`] asks for it.
     pub metadata: Vec<Arc<metadata::Fields>>,
+    /// Every limit that could deny the request, in the order of the descriptors and of their rules. Empty unless
+    /// [`Modes::limits`] asks for it.
+    pub limits: Vec<ListedLimit>,
+}
+
+/// One limit of a request, for its client. [dt-3]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedLimit {
+    /// The limit's name. Without one the path of its rule, and behind a colon the limit's id where the rule has several;
+    /// `(request)` for a limit in the request.
+    pub name: Box<str>,
+    /// Hits per window.
+    pub requests: u32,
+    /// The window in seconds. None where that is no whole number, and for calendar windows, whose lengths differ.
+    pub window_s: Option<u64>,
+    /// The most hits that would be admitted now.
+    pub remaining: Hits,
+    /// As in a [`Status`], in microseconds.
+    pub until_reset: Micros,
+    /// Whether the request does not fit.
+    pub over: bool,
 }
 
 /// What one descriptor is told.
@@ -127,80 +152,6 @@ impl Told {
     }
 }
 
-/// The policies in force, replaced whole and shared by all runtimes.
-pub struct Policies {
-    current: ArcSwap<InForce>,
-    observer: Arc<dyn Observer>,
-    /// Sets that were replaced and that requests on their way may still use.
-    retired: Mutex<Vec<Arc<InForce>>>,
-}
-
-/// The most replaced sets that wait to be freed by [`Policies::free_unused`]. Past it the last request that uses the oldest
-/// one frees it.
-const RETIRED_MAX: usize = 16;
-
-struct InForce {
-    policies: Arc<PolicySet>,
-    tally: Arc<dyn Tally>,
-    /// Whether these were loaded, or stand in until some are.
-    is_loaded: bool,
-}
-
-impl Policies {
-    /// Puts the first policies in force.
-    #[must_use]
-    pub fn new(policies: PolicySet, observer: Arc<dyn Observer>) -> Self {
-        let current = ArcSwap::from_pointee(InForce::of(policies, &*observer));
-        Self { current, observer, retired: Mutex::default() }
-    }
-
-    /// Has no policies yet: until some are put in force, decisions fail with [`Undecided::NoPolicies`].
-    #[must_use]
-    pub fn none_yet(observer: Arc<dyn Observer>) -> Self {
-        let none = InForce { is_loaded: false, ..InForce::of(PolicySet::default(), &*observer) };
-        Self { current: ArcSwap::from_pointee(none), observer, retired: Mutex::default() }
-    }
-
-    /// Puts other policies in force. Requests on their way finish under those they began with. The time it takes grows with
-    /// the number of rules.
-    pub fn replace(&self, policies: PolicySet) {
-        let old = self.current.swap(Arc::new(InForce::of(policies, &*self.observer)));
-        let mut retired = self.retired.lock();
-        let oldest = if retired.len() == RETIRED_MAX { Some(retired.remove(0)) } else { None };
-        retired.push(old);
-        drop(retired);
-        drop(oldest);
-    }
-
-    /// Frees the replaced sets that no request uses any more. A set of many rules takes milliseconds to free, so call it
-    /// now and then on a thread that decides nothing; without it they are kept.
-    pub fn free_unused(&self) {
-        // Nothing can take another share of a set that is not in force, so one that has no other user gets none.
-        let mut unused = Vec::new();
-        self.retired.lock().retain(|set| {
-            let is_used = Arc::strong_count(set) > 1;
-            if !is_used {
-                unused.push(set.clone());
-            }
-            is_used
-        });
-        drop(unused);
-    }
-
-    /// The policies in force now.
-    #[must_use]
-    pub fn current(&self) -> Arc<PolicySet> {
-        self.current.load().policies.clone()
-    }
-}
-
-impl InForce {
-    fn of(policies: PolicySet, observer: &dyn Observer) -> Self {
-        let tally = observer.loaded(&policies);
-        Self { policies: Arc::new(policies), tally, is_loaded: true }
-    }
-}
-
 /// Why a request got no decision.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Undecided {
@@ -221,6 +172,8 @@ pub struct Modes {
     pub quota: bool,
     /// Answers carry the metadata of the rules whose limits passed.
     pub metadata: bool,
+    /// Answers list every limit that could deny the request.
+    pub limits: bool,
 }
 
 /// Where a limiter keeps states, and what else its decisions go by, besides the policies.
@@ -268,6 +221,8 @@ pub struct Limiter {
     options: Options,
     calendar: Calendar,
     observer: Arc<dyn Observer>,
+    /// That of the observer.
+    lane: usize,
 }
 
 /// What the cache of denials knows of a request.
@@ -286,13 +241,16 @@ struct Request<'a, 'p> {
     mode: Mode,
     started: Instant,
     deadline: Instant,
+    /// Hears how the decision is made; seldom there.
+    trace: Option<&'a dyn Trace>,
 }
 
 impl Limiter {
     /// A limiter of these policies.
     #[must_use]
     pub fn new(policies: Arc<Policies>, options: Options, observer: Arc<dyn Observer>) -> Self {
-        Self { policies, options, calendar: Calendar::default(), observer }
+        let lane = observer.lane();
+        Self { policies, options, calendar: Calendar::default(), observer, lane }
     }
 
     /// Decides one request, which began at `started` and has until `deadline` if its caller set one.
@@ -300,26 +258,40 @@ impl Limiter {
     /// # Errors
     /// When no policies were loaded yet, or when a store gave no decision in time and the policies say that this is an
     /// error.
-    pub async fn decide(
+    pub fn decide(
         &self,
         query: &Query<'_>,
         started: Instant,
         deadline: Option<Instant>,
+    ) -> impl Future<Output = Result<Answer, Undecided>> + Send {
+        self.decide_traced(query, started, deadline, None)
+    }
+
+    /// The same. `trace` hears how the decision is made.
+    ///
+    /// # Errors
+    /// As [`Limiter::decide`].
+    pub async fn decide_traced(
+        &self,
+        query: &Query<'_>,
+        started: Instant,
+        deadline: Option<Instant>,
+        trace: Option<&dyn Trace>,
     ) -> Result<Answer, Undecided> {
         let in_force = self.policies.current.load_full();
         let Some(domain) = in_force.policies.domain(query.domain) else {
-            return self.unknown_domain(query, &in_force, started);
+            return self.unknown_domain(query, &in_force, started, trace);
         };
         let plan = Plan::of(&in_force.policies, domain, self.options.modes, query);
         let mut charges = plan.charges(query);
         if charges.is_empty() {
-            return Ok(self.finish(query, &in_force, &plan, None, started));
+            return Ok(self.finish(query, &in_force, &plan, None, started, trace));
         }
         let deadline = self.deadline(started, deadline);
-        let request = Request { plan: &plan, mode: self.mode(domain), started, deadline };
+        let request = Request { plan: &plan, mode: self.mode(domain), started, deadline, trace };
         let finish = |decided: Decided<'_>, known: &[&str]| {
             let decided = Decided { known, ..decided };
-            Ok(self.finish(query, &in_force, &plan, Some(&decided), started))
+            Ok(self.finish(query, &in_force, &plan, Some(&decided), started, trace))
         };
         let known = self.known_denials(&request, &charges);
         if let Some(known) = known.as_ref().filter(|known| known.is_enough) {
@@ -344,7 +316,7 @@ impl Limiter {
             // What is known denies the request though its other limits cannot be looked up.
             Err(error) => match known.as_deref().filter(|_| request.mode == Mode::Atomic) {
                 Some(known) => finish(known.resolved.decided(), keys),
-                None => Err(self.failed(error, started).into()),
+                None => Err(self.failed(&in_force, &plan, error, started, trace).into()),
             },
         }
     }
@@ -363,30 +335,46 @@ impl Limiter {
     /// # Panics
     /// When the limiter is not immediate.
     pub fn decide_now(&self, query: &Query<'_>, started: Instant) -> Result<Answer, Undecided> {
+        self.decide_now_traced(query, started, None)
+    }
+
+    /// The same. `trace` hears how the decision is made.
+    ///
+    /// # Errors
+    /// As [`Limiter::decide_now`].
+    ///
+    /// # Panics
+    /// As [`Limiter::decide_now`].
+    pub fn decide_now_traced(
+        &self,
+        query: &Query<'_>,
+        started: Instant,
+        trace: Option<&dyn Trace>,
+    ) -> Result<Answer, Undecided> {
         // A guard and not a count that all cores would share: it does not outlive this call.
         let in_force = self.policies.current.load();
         let Some(domain) = in_force.policies.domain(query.domain) else {
-            return self.unknown_domain(query, &in_force, started);
+            return self.unknown_domain(query, &in_force, started, trace);
         };
         let plan = Plan::of(&in_force.policies, domain, self.options.modes, query);
         let mut charges = plan.charges(query);
         if charges.is_empty() {
-            return Ok(self.finish(query, &in_force, &plan, None, started));
+            return Ok(self.finish(query, &in_force, &plan, None, started, trace));
         }
         let deadline = self.deadline(started, None);
-        let request = Request { plan: &plan, mode: self.mode(domain), started, deadline };
+        let request = Request { plan: &plan, mode: self.mode(domain), started, deadline, trace };
         if let Some(error) = self.too_heavy(&charges) {
             return match self.decide_unanswered(&request, &charges, error) {
-                Ok(resolved) => Ok(self.finish(query, &in_force, &plan, Some(&resolved.decided()), started)),
-                Err(error) => Err(self.failed(error, started).into()),
+                Ok(resolved) => Ok(self.finish(query, &in_force, &plan, Some(&resolved.decided()), started, trace)),
+                Err(error) => Err(self.failed(&in_force, &plan, error, started, trace).into()),
             };
         }
         match self.ask_now(&self.options.store, &request, &mut charges) {
             Ok(decision) => {
                 let decided = Decided::whole(&charges, &plan, &decision);
-                Ok(self.finish(query, &in_force, &plan, Some(&decided), started))
+                Ok(self.finish(query, &in_force, &plan, Some(&decided), started, trace))
             }
-            Err(error) => Err(self.failed(error, started).into()),
+            Err(error) => Err(self.failed(&in_force, &plan, error, started, trace).into()),
         }
     }
 
@@ -411,19 +399,42 @@ impl Limiter {
     }
 
     /// Looked at here only, so that a request of a known domain does not pay for it.
-    fn unknown_domain(&self, query: &Query<'_>, in_force: &InForce, started: Instant) -> Result<Answer, Undecided> {
+    fn unknown_domain(
+        &self,
+        query: &Query<'_>,
+        in_force: &InForce,
+        started: Instant,
+        trace: Option<&dyn Trace>,
+    ) -> Result<Answer, Undecided> {
         if !in_force.is_loaded {
-            self.observer.decided(DecisionResult::NoPolicies, started.elapsed());
+            self.decided(DecisionResult::NoPolicies, started, trace);
             return Err(Undecided::NoPolicies);
         }
         self.observer.unknown_domain(query.domain, query.descriptors.len());
-        self.observer.decided(DecisionResult::UnknownDomain, started.elapsed());
+        self.decided(DecisionResult::UnknownDomain, started, trace);
         Ok(unmatched(query))
     }
 
-    fn failed(&self, error: StoreError, started: Instant) -> StoreError {
-        self.observer.decided(DecisionResult::StoreFailed, started.elapsed());
+    fn failed(
+        &self,
+        in_force: &InForce,
+        plan: &Plan<'_>,
+        error: StoreError,
+        started: Instant,
+        trace: Option<&dyn Trace>,
+    ) -> StoreError {
+        in_force.tally.decided(plan.domain, self.lane, DecisionResult::StoreFailed, plan.unmatched);
+        self.decided(DecisionResult::StoreFailed, started, trace);
         error
+    }
+
+    fn decided(&self, result: DecisionResult, started: Instant, trace: Option<&dyn Trace>) {
+        let took = started.elapsed();
+        self.observer.decided(result, took);
+        if let Some(trace) = trace {
+            trace.decided(result);
+            self.observer.sampled(result, took, trace.ids());
+        }
     }
 
     /// Counts what was decided, if anything had to be, and makes the answer of it.
@@ -434,7 +445,11 @@ impl Limiter {
         plan: &Plan<'_>,
         decided: Option<&Decided<'_>>,
         started: Instant,
+        trace: Option<&dyn Trace>,
     ) -> Answer {
+        if let Some(trace) = trace {
+            plan.tell(trace, query);
+        }
         if decided.is_some_and(|decided| plan.is_shadowed(decided)) {
             self.observer.shadowed();
         }
@@ -444,12 +459,17 @@ impl Limiter {
                 let entries = &query.descriptors[usize::from(charge.group)].entries;
                 let by = if known.contains(&charge.key) { AnsweredBy::Cache } else { AnsweredBy::Store };
                 let limit = plan.charged(planned);
-                in_force.tally.charged(&Charged { limit, entries, mode, charge, outcome, by });
+                let charged = Charged { limit, entries, mode, charge, outcome, by };
+                in_force.tally.charged(&charged);
+                if let Some(trace) = trace {
+                    trace.charged(&charged);
+                }
             }
         }
         let answer = plan.answer(query, decided);
         let result = if answer.denied { DecisionResult::OverLimit } else { DecisionResult::Ok };
-        self.observer.decided(result, started.elapsed());
+        in_force.tally.decided(plan.domain, self.lane, result, plan.unmatched);
+        self.decided(result, started, trace);
         answer
     }
 
@@ -516,12 +536,18 @@ impl Limiter {
         request: &Request<'_, '_>,
         charges: &[Charge<'_>],
     ) -> Result<Decision, StoreError> {
+        // The store may begin at once, so what the cache has to know comes before.
+        let ask = || match request.trace {
+            None => store.decide(charges, request.mode, request.deadline).get(),
+            // A box of its own: requests without a trace have no room for it.
+            Some(trace) => Box::pin(ask_traced(trace, store, request, charges)),
+        };
         let Some(cache) = &self.options.deny_cache else {
-            return store.decide(charges, request.mode, request.deadline).get().await;
+            return ask().await;
         };
         let _refunds = cache.forget_refunds(charges);
         let (generation, sent) = (cache.generation(), Instant::now());
-        let decision = store.decide(charges, request.mode, request.deadline).get().await?;
+        let decision = ask().await?;
         if decision.outcomes.iter().any(|outcome| outcome.verdict.is_over()) {
             let received = Instant::now();
             for (charge, outcome) in charges.iter().zip(&decision.outcomes) {
@@ -542,14 +568,19 @@ impl Limiter {
             Reply::Ready(decision) => decision,
             Reply::Pending(_) => unreachable!("the store {} is not immediate", store.name()),
         };
+        let began = request.trace.map(|_| Instant::now());
         self.set_bounds(charges, None);
-        match ask(charges) {
+        let decision = match ask(charges) {
             Err(StoreError::Rewindow { now }) => {
                 self.set_bounds(charges, Some(now));
                 ask(charges)
             }
             decision => decision,
+        };
+        if let Some((trace, began)) = request.trace.zip(began) {
+            trace.store_called(&store_call(store, charges, &decision, began));
         }
+        decision
     }
 
     /// Gives calendar charges the boundaries around `now`, by our own clock where the store has not told its. [cl-3]
@@ -690,59 +721,38 @@ fn keys_of<'p>(policies: &'p PolicySet, domain: &str, entries: &[Entry<'_>]) -> 
     keyed.collect()
 }
 
+/// Asks a store, and names the call to the trace of the request when it ends.
+async fn ask_traced(
+    trace: &dyn Trace,
+    store: &Arc<dyn Store>,
+    request: &Request<'_, '_>,
+    charges: &[Charge<'_>],
+) -> Result<Decision, StoreError> {
+    let began = Instant::now();
+    let decision = store.decide(charges, request.mode, request.deadline).get().await;
+    trace.store_called(&store_call(store, charges, &decision, began));
+    decision
+}
+
+#[cold]
+fn store_call(
+    store: &Arc<dyn Store>,
+    charges: &[Charge<'_>],
+    decision: &Result<Decision, StoreError>,
+    began: Instant,
+) -> StoreCall {
+    StoreCall {
+        store: store.name(),
+        place: store.place().map(str::to_owned),
+        charges: charges.len(),
+        error: decision.as_ref().err().map(StoreError::kind),
+        took: began.elapsed(),
+        is_immediate: store.is_immediate(),
+    }
+}
+
 /// The answer where nothing can match. [mt-7]
 fn unmatched(query: &Query<'_>) -> Answer {
     let statuses = query.descriptors.iter().map(|_| Status::default()).collect();
     Answer { statuses, ..Answer::default() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::observer::Tally;
-    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-
-    /// Counts the sets that were freed.
-    #[derive(Default)]
-    struct Freed(Arc<AtomicUsize>);
-
-    struct OfSet(Arc<AtomicUsize>);
-
-    impl Observer for Freed {
-        fn loaded(&self, _: &PolicySet) -> Arc<dyn Tally> {
-            Arc::new(OfSet(self.0.clone()))
-        }
-    }
-
-    impl Tally for OfSet {}
-
-    impl Drop for OfSet {
-        fn drop(&mut self) {
-            self.0.fetch_add(1, SeqCst);
-        }
-    }
-
-    #[test]
-    fn the_last_request_that_uses_a_replaced_set_does_not_free_it() {
-        let freed = Arc::new(AtomicUsize::new(0));
-        let policies = Policies::new(PolicySet::default(), Arc::new(Freed(freed.clone())));
-        let request = policies.current.load_full();
-        policies.replace(PolicySet::default());
-        policies.free_unused();
-        assert_eq!(freed.load(SeqCst), 0, "a request uses it");
-        drop(request);
-        assert_eq!(freed.load(SeqCst), 0, "the request freed it");
-        policies.free_unused();
-        assert_eq!(freed.load(SeqCst), 1);
-    }
-
-    #[test]
-    fn the_sets_that_wait_to_be_freed_are_bounded() {
-        let freed = Arc::new(AtomicUsize::new(0));
-        let policies = Policies::new(PolicySet::default(), Arc::new(Freed(freed.clone())));
-        for _ in 0..RETIRED_MAX + 3 {
-            policies.replace(PolicySet::default());
-        }
-        assert_eq!((policies.retired.lock().len(), freed.load(SeqCst)), (RETIRED_MAX, 3));
-    }
 }

@@ -79,6 +79,11 @@ pub trait Store: Send + Sync {
         Reply::Ready(Ok(None))
     }
 
+    /// Where the store is, `HOST:PORT` or the path of a socket, where that is one place outside of this process.
+    fn place(&self) -> Option<&str> {
+        None
+    }
+
     /// How many keys are stored, where that is cheap to know.
     fn keys(&self) -> Option<u64> {
         None

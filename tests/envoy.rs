@@ -76,6 +76,36 @@ fn three_of_five_pass(arguments: &[&str]) {
     assert_eq!(unlimited.header("x-ratelimit-limit"), None);
 }
 
+/// The headers of `response.ietf_headers`, as Envoy passes them on.
+#[test]
+fn clients_behind_envoy_see_when_to_come_back() {
+    let name = r#"'say "hi" \ é'"#;
+    let policy = POLICY.replace("requests_per_unit: 3", &format!("requests_per_unit: 3, name: {name}"));
+    let policies = PolicyDirectory::with_file("shop.yaml", &policy);
+    let weir = Weir::start(&policies.path(), &["--store", "memory", "--set", "response.ietf_headers=on"]);
+    let envoy = Envoy::start(weir.grpc);
+    let mut answers = ask_five_times(&envoy, "ann");
+    if statuses(&answers) != [200, 200, 200, 429, 429] {
+        // An hour ended between two of them.
+        answers = ask_five_times(&envoy, "bob");
+    }
+    assert_eq!(statuses(&answers), [200, 200, 200, 429, 429], "{answers:?}");
+    let name = r#""say \"hi\" \\ %C3%A9""#;
+    for (answer, left) in answers.iter().zip([2, 1, 0, 0, 0]) {
+        let reset = number(answer, "x-ratelimit-reset");
+        assert_eq!(answer.header("ratelimit"), Some(&*format!("{name};r={left};t={reset}")), "{answer:?}");
+        assert_eq!(answer.header("ratelimit-policy"), Some(&*format!("{name};q=3;w=3600")), "{answer:?}");
+        match answer.status {
+            200 => assert_eq!(answer.header("retry-after"), None, "{answer:?}"),
+            _ => assert_eq!(number(answer, "retry-after"), reset, "{answer:?}"),
+        }
+    }
+    let unlimited = get(&envoy, &[]);
+    for header in ["ratelimit", "ratelimit-policy", "retry-after"] {
+        assert_eq!(unlimited.header(header), None, "{unlimited:?}");
+    }
+}
+
 /// With `failure_mode_deny` a weir that is gone stops the traffic; this shows that the filter asks.
 #[test]
 fn without_weir_nothing_passes() {

@@ -11,6 +11,7 @@ use support::http::{self, Answer};
 use support::redis::RedisServer;
 use support::served::Served;
 use support::wait::{PATIENCE, until};
+use weir::telemetry::metrics::table::PARTS;
 
 const POLICY: &str = "\
 domain: shop
@@ -212,6 +213,107 @@ fn detail_is_only_where_it_is_asked_for_and_where_there_is_a_limit() {
     for key in ["staff", "nobody"] {
         let body = json_of(&ask_detail(served.at.http, "?detail=true", key, 1));
         assert_eq!(body["statuses"][0].get("detail"), None, "{body}");
+    }
+}
+
+/// A paced limit whose next hit fits a minute after the one before, and one of the year.
+const CLIENTS: &str = "\
+domain: shop
+descriptors:
+  - {key: paced, rate_limit: {unit: minute, requests_per_unit: 1, algorithm: gcra}}
+  - {key: year, rate_limit: {unit: year, requests_per_unit: 4, name: 'say \"hi\" \\ é'}}
+  - {key: tokens, rate_limit: {unit: year, requests_per_unit: 100, post_paid: true}}
+  - {key: watched, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
+";
+
+/// Asks about descriptors, each a key with more fields.
+fn ask_about(address: SocketAddr, descriptors: &[(&str, Value)]) -> Answer {
+    let descriptor = |(key, fields): &(&str, Value)| {
+        let mut descriptor = fields.clone();
+        descriptor["entries"] = json!([{"key": key, "value": "ann"}]);
+        descriptor
+    };
+    let descriptors: Vec<Value> = descriptors.iter().map(descriptor).collect();
+    let body = json!({"domain": "shop", "descriptors": descriptors}).to_string();
+    http::post_json(address, "/json", &body).expect("an answer")
+}
+
+/// The headers for the caller's client.
+fn client_headers(answer: &Answer) -> Vec<String> {
+    let body = json_of(answer);
+    let Some(headers) = body["responseHeadersToAdd"].as_array() else { return Vec::new() };
+    let text = |value: &Value| value.as_str().expect("a text").to_owned();
+    headers.iter().map(|header| format!("{}: {}", text(&header["key"]), text(&header["value"]))).collect()
+}
+
+/// A number after this text in a header.
+fn number_after(header: &str, text: &str) -> u64 {
+    let rest = header.split_once(text).unwrap_or_else(|| panic!("no {text} in {header}")).1;
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap_or_else(|_| panic!("no number after {text} in {header}"))
+}
+
+#[test]
+fn a_429_has_the_wait_where_a_wait_helps() {
+    let served = Served::start(CLIENTS, &[]);
+    let ask = |key: &str, fields: Value| ask_about(served.at.http, &[(key, fields)]);
+    let first = ask("paced", json!({}));
+    assert_eq!((first.status, first.header("retry-after")), (200, None));
+    let denied = ask("paced", json!({}));
+    let wait = number_after(&format!("retry-after: {}", denied.header("retry-after").expect("a wait")), ": ");
+    assert_eq!(denied.status, 429);
+    assert!((1..=60).contains(&wait), "{denied:?}");
+    assert_eq!(json_of(&denied)["statuses"][0]["durationUntilReset"], format!("{wait}s"));
+    assert_eq!(client_headers(&denied), [""; 0], "only by the setting");
+
+    let look = ask("paced", json!({"hitsAddend": 0}));
+    assert!(look.status == 429 && look.header("retry-after").is_some(), "a look tells it too: {look:?}");
+    let never = ask("year", json!({"hitsAddend": 5}));
+    assert_eq!((never.status, never.header("retry-after")), (429, None), "no wait makes 5 fit into 4");
+}
+
+#[test]
+fn headers_for_the_client_are_there_by_a_setting() {
+    let served = Served::start(CLIENTS, &["response.ietf_headers=on"]);
+    let ask = |descriptors: &[(&str, Value)]| client_headers(&ask_about(served.at.http, descriptors));
+    let name = r#""say \"hi\" \\ %C3%A9""#;
+    let year = |headers: &[String]| number_after(&headers[headers.len() - 2], &format!("RateLimit: {name};r="));
+
+    let admitted = ask(&[("year", json!({})), ("watched", json!({})), ("paced", json!({})), ("none", json!({}))]);
+    assert_eq!(admitted.len(), 2, "{admitted:?}");
+    assert!(admitted[0].starts_with(&format!("RateLimit: {name};r=3;t=")), "{admitted:?}");
+    assert!(admitted[0].ends_with(", \"paced\";r=0;t=60"), "{admitted:?}");
+    assert_eq!(admitted[1], format!("RateLimit-Policy: {name};q=4;w=31536000, \"paced\";q=1;w=60"));
+
+    let denied = ask(&[("year", json!({})), ("paced", json!({}))]);
+    assert_eq!(denied.len(), 3, "{denied:?}");
+    let wait = number_after(&denied[0], "Retry-After: ");
+    assert!(denied[1].ends_with(&format!(", \"paced\";r=0;t={wait}")), "{denied:?}");
+    assert_eq!((year(&denied), &denied[2]), (3, &admitted[1]), "nothing was charged");
+
+    // A look, what is given back, and more than ever fits.
+    assert_eq!(year(&ask(&[("year", json!({"hitsAddend": 0}))])), 3);
+    assert_eq!(year(&ask(&[("year", json!({"isNegativeHits": true}))])), 4);
+    let never = ask(&[("year", json!({"hitsAddend": 5}))]);
+    assert_eq!((never.len(), year(&never)), (2, 4), "{never:?}");
+    // A report is charged whole; the next one finds the limit used up.
+    let report = ask(&[("tokens", json!({"hitsAddend": 150}))]);
+    assert!(report.len() == 2 && report[0].starts_with("RateLimit: \"tokens\";r=0;t="), "{report:?}");
+    let next = ask(&[("tokens", json!({"hitsAddend": 1}))]);
+    assert!(next.len() == 3 && number_after(&next[0], "Retry-After: ") > 0, "{next:?}");
+    // A rule that only watches, and no rule.
+    for key in ["watched", "none"] {
+        assert_eq!(ask(&[(key, json!({}))]), [""; 0]);
+    }
+}
+
+#[test]
+fn where_nothing_is_enforced_clients_hear_of_no_limit() {
+    let served = Served::start(CLIENTS, &["response.ietf_headers=on", "shadow_mode=on"]);
+    for _ in 0..2 {
+        let answer = ask_about(served.at.http, &[("paced", json!({}))]);
+        assert_eq!((answer.status, answer.header("retry-after")), (200, None), "{answer:?}");
+        assert_eq!(client_headers(&answer), [""; 0]);
     }
 }
 
@@ -421,10 +523,10 @@ fn metrics_are_well_formed() {
     assert!(typed.len() > 15, "{typed:?}");
 }
 
-/// What docs/operations.md says of each metric by its table and the sentence above that: its name, its labels, and with
-/// which stores it is there.
+/// What docs/metrics.md has of each metric: its name, its labels, and with which stores it is there. Those of a control plane
+/// are in tests/xds.rs.
 #[test]
-fn metrics_are_those_of_the_page_for_operators() {
+fn metrics_are_those_of_the_page_about_them() {
     let documented = documented_metrics();
     let memory = Served::start(POLICY, &[]);
     http::post_json(memory.at.http, "/json", ANN).expect("an answer");
@@ -458,22 +560,13 @@ fn metrics_are_those_of_the_page_for_operators() {
 /// The names of metrics, and those of their labels.
 type Labels = BTreeMap<String, BTreeSet<String>>;
 
+/// The page is made of the same table.
 fn documented_metrics() -> Labels {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md")).expect("the page");
-    let (_, table) = page.split_once("| metric | labels |").expect("the table");
-    let words = |cell: &str| -> BTreeSet<String> { cell.split('`').skip(1).step_by(2).map(str::to_owned).collect() };
-    let mut metrics = Labels::new();
-    let mut labels = BTreeSet::new();
-    for row in table.lines().skip(2).take_while(|line| line.starts_with('|')) {
-        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-        if cells[2] != "the same" {
-            labels = words(cells[2]);
-        }
-        for name in words(cells[1]) {
-            assert!(metrics.insert(name, labels.clone()).is_none(), "twice: {row}");
-        }
-    }
-    metrics
+    let rows = PARTS.iter().flat_map(|part| part.rows).filter(|row| {
+        // With settings that have tests of their own: tests/xds.rs and tests/traces.rs.
+        !["weir_xds_", "weir_traces_", "weir_metrics_"].iter().any(|prefix| row.name.starts_with(prefix))
+    });
+    rows.map(|row| (row.name.to_owned(), row.labels.iter().map(|label| (*label).to_owned()).collect())).collect()
 }
 
 fn shown_metrics(address: SocketAddr) -> Labels {

@@ -14,7 +14,7 @@ use weir::config::policy_file;
 use weir::engine::descriptor::parse_entries;
 use weir::engine::observer::{Silent, Tally};
 use weir::engine::{Mode, Observer, PolicySet, Take, Unit};
-use weir::limiter::{Answer, Asked, Entry, Limiter, Modes, Options, Policies, Query};
+use weir::limiter::{Answer, Asked, Entry, Limiter, ListedLimit, Modes, Options, Policies, Query};
 use weir::store::memory::Memory;
 
 /// Keys in the memory store; more than a test here uses.
@@ -109,10 +109,11 @@ fn asked(entries: &[(String, String)]) -> Asked<'_> {
     Asked { entries, take: Take::Take(1), limit: None }
 }
 
-const NONE: Modes = Modes { shadow: false, quota: false, metadata: false };
+const NONE: Modes = Modes { shadow: false, quota: false, metadata: false, limits: false };
 const SHADOW: Modes = Modes { shadow: true, ..NONE };
 const QUOTA: Modes = Modes { quota: true, ..NONE };
 const METADATA: Modes = Modes { metadata: true, ..NONE };
+const LIMITS: Modes = Modes { limits: true, ..NONE };
 
 #[test]
 fn a_request_passes_until_all_of_its_quotas_are_over() {
@@ -218,6 +219,90 @@ fn answers_carry_the_metadata_of_the_limits_that_passed() {
     assert_eq!(pools(&bench, &["a", "b"]), r#"Some(Text("b"))"#, "a is over");
     assert_eq!(pools(&bench, &["none"]), "");
     assert_eq!(pools(&Bench::new(Mode::Atomic, NONE), &["a"]), "");
+}
+
+/// Every wait is known: one hit fits each paced limit, and the next one a whole period later.
+const WAITS: &str = "\
+domain: shop
+descriptors:
+  - {key: second, rate_limit: {unit: second, requests_per_unit: 1, algorithm: gcra}}
+  - {key: minute, rate_limit: {unit: minute, requests_per_unit: 1, algorithm: gcra}}
+  - {key: week, rate_limit: {unit: week, requests_per_unit: 1, algorithm: gcra}}
+  - {key: hour, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1, algorithm: gcra}}
+  - {key: day, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1, algorithm: gcra}}
+  - {key: open, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1000, algorithm: gcra}}
+  - {key: closed, rate_limit: {unit: hour, requests_per_unit: 0}}
+  - {key: shut, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 0}}
+  - {key: watched, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 1, algorithm: gcra}}
+  - key: login
+    rate_limits:
+      - {unit: minute, requests_per_unit: 5}
+      - {unit: day, requests_per_unit: 50, name: daily}
+  - {key: half, rate_limit: {window: 500ms, requests_per_unit: 5, name: half}}
+  - {key: month, rate_limit: {unit: month, requests_per_unit: 9, calendar: true}}
+";
+
+/// The limit of a second in a store of its own too.
+#[test]
+fn a_denial_tells_when_the_same_request_would_be_admitted() {
+    for (mode, per_second) in [(Mode::Atomic, false), (Mode::Atomic, true), (Mode::Independent, false)] {
+        let bench = Bench::of(WAITS, mode, NONE, per_second);
+        let after_s = |keys: &[&str]| {
+            let answer = bench.decide(&query(keys));
+            (answer.denied, answer.retry_after.map(|us| us / 1_000_000))
+        };
+        assert_eq!(after_s(&["second", "minute", "week", "hour", "day", "watched"]), (false, None));
+        for (keys, expected) in [
+            (&["minute"][..], (true, Some(60))),
+            (&["second", "minute"], (true, Some(60))),
+            (&["week", "minute"], (true, Some(7 * 86_400))),
+            // One of the quotas is enough.
+            (&["day", "hour"], (true, Some(3_600))),
+            (&["hour", "open"], (false, None)),
+            (&["hour", "open", "minute"], (true, Some(60))),
+            (&["day", "hour", "minute"], (true, Some(3_600))),
+            (&["hour", "week"], (true, Some(7 * 86_400))),
+            // What is never admitted has no wait.
+            (&["closed"], (true, None)),
+            (&["closed", "minute"], (true, None)),
+            (&["shut"], (true, None)),
+            (&["shut", "minute"], (true, None)),
+            (&["shut", "hour"], (true, Some(3_600))),
+            (&["watched"], (false, None)),
+            (&["watched", "minute"], (true, Some(60))),
+            (&["none"], (false, None)),
+        ] {
+            assert_eq!(after_s(keys), expected, "{mode:?} {per_second} {keys:?}");
+        }
+    }
+}
+
+#[test]
+fn answers_list_every_limit_that_could_deny() {
+    let listed = |answer: &Answer| {
+        let one = |limit: &ListedLimit| {
+            let window = limit.window_s.map_or("-".to_owned(), |window_s| window_s.to_string());
+            let over = if limit.over { " over" } else { "" };
+            format!("{} {}/{window} {}{over}", limit.name, limit.requests, limit.remaining)
+        };
+        answer.limits.iter().map(one).collect::<Vec<_>>().join(", ")
+    };
+    let keys = ["login", "watched", "half", "month", "hour"];
+    let bench = Bench::of(WAITS, Mode::Atomic, LIMITS, false);
+    let first = "login:f60s 5/60 4, daily 50/86400 49, half 5/- 4, month 9/- 8, hour 1/3600 0";
+    assert_eq!(listed(&bench.decide(&query(&keys))), first);
+    let mut look = query(&["login", "hour"]);
+    look.descriptors.iter_mut().for_each(|asked| asked.take = Take::Look);
+    let expected = "login:f60s 5/60 4, daily 50/86400 49, hour 1/3600 0 over";
+    assert_eq!(listed(&bench.decide(&look)), expected, "a look lists what is there");
+    let mut own = query(&["minute"]);
+    own.descriptors[0].limit = Some((3, Unit::Hour));
+    assert_eq!(listed(&bench.decide(&own)), "(request) 3/3600 2");
+    assert_eq!(listed(&bench.decide(&query(&["none", "watched"]))), "");
+
+    assert_eq!(listed(&Bench::of(WAITS, Mode::Atomic, NONE, false).decide(&query(&keys))), "", "off");
+    let watching = Modes { shadow: true, ..LIMITS };
+    assert_eq!(listed(&Bench::of(WAITS, Mode::Atomic, watching, false).decide(&query(&keys))), "");
 }
 
 #[test]

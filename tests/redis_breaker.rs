@@ -1,6 +1,6 @@
 //! The circuit breaker before a real Redis: when it opens and when not, what it costs callers, and how it finds back.
 //!
-//! Its transitions one by one are tested beside it (src/store/redis/breaker.rs), and what an operator sees of it in
+//! Its transitions one by one are tested beside it (src/store/redis/routing/breaker.rs), and what an operator sees of it in
 //! redis_health.rs.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]

@@ -24,8 +24,8 @@ use tokio::task::LocalSet;
 use weir::engine::observer::Silent;
 use weir::engine::{Charge, Limit, Mode, Receipt, Take};
 use weir::store::memory::Memory;
+use weir::store::redis::error_class::{self, RedisErrorClass};
 use weir::store::redis::pipeline::{self, Options};
-use weir::store::redis::refusal::{self, Refusal};
 use weir::store::redis::{Endpoint, Observer, Redis};
 use weir::store::{Store, Undo};
 
@@ -408,8 +408,8 @@ async fn a_user_with_the_documented_rights_is_enough() {
 struct Said(Mutex<Vec<String>>);
 
 impl Observer for Said {
-    fn refused(&self, _: &str, _: &Refusal, error: &ServerError) {
-        self.0.lock().unwrap().push(refusal::for_log(error));
+    fn refused(&self, _: &str, _: &RedisErrorClass, error: &ServerError) {
+        self.0.lock().unwrap().push(error_class::for_log(error));
     }
 }
 

@@ -24,8 +24,8 @@ use support::redis::RedisServer;
 use support::wait::{PATIENCE, until};
 use weir::engine::{Algorithm, Anchor, Limit, Mode, Refill, Take, Window};
 use weir::store::redis::breaker::{Circuit, TRIALS};
+use weir::store::redis::error_class::{After, Blame, ERROR_CLASSES, Proof, RedisErrorClass};
 use weir::store::redis::pipeline::Options;
-use weir::store::redis::refusal::{After, Blame, Proof, REFUSALS, Refusal};
 use weir::store::redis::{Endpoint, KINDS, Observer, Redis};
 use weir::store::{Failure, Store, StoreError};
 
@@ -49,8 +49,8 @@ impl Observer for Heard {
         self.dropped.lock().unwrap().push(reason.to_owned());
     }
 
-    fn refused(&self, _: &str, refusal: &Refusal, _: &ServerError) {
-        *self.refused.lock().unwrap().entry(refusal.kind).or_default() += 1;
+    fn refused(&self, _: &str, class: &RedisErrorClass, _: &ServerError) {
+        *self.refused.lock().unwrap().entry(class.kind).or_default() += 1;
     }
 
     fn circuit_changed(&self, _: &str, from: Circuit, to: Circuit) {
@@ -151,8 +151,8 @@ fn not_sent(error: &StoreError) -> &Failure {
     }
 }
 
-fn row(kind: &str) -> Refusal {
-    *REFUSALS.iter().find(|row| row.kind == kind).unwrap()
+fn row(kind: &str) -> RedisErrorClass {
+    *ERROR_CLASSES.iter().find(|row| row.kind == kind).unwrap()
 }
 
 /// A Redis that is brought into a state by `begin` and out of it by `end`, and what weir makes of that.
@@ -564,7 +564,7 @@ async fn a_node_of_a_cluster_sends_a_client_of_a_single_redis_away() {
 #[test]
 fn every_error_of_the_table_has_a_test_here() {
     let tests = include_str!("redis_errors.rs");
-    for row in &REFUSALS {
+    for row in &ERROR_CLASSES {
         assert!(tests.contains(&format!("\"{}\"", row.kind)) || row.kind == "noscript", "{}", row.kind);
     }
 }
@@ -574,7 +574,7 @@ fn the_page_for_operators_has_the_same_table() {
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md")).unwrap();
     let (_, table) = page.split_once("| kind | error | charged | breaker | connection |").expect("the table");
     let mut rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
-    for row in &REFUSALS {
+    for row in &ERROR_CLASSES {
         let charged = match row.proof {
             Proof::NothingRan => "no",
             Proof::UnlessInScript => "no; within a script perhaps",

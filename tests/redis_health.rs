@@ -191,6 +191,58 @@ fn a_refusal_is_logged_now_and_then_with_its_count() {
     assert_eq!(field(&weir, "redis refuses: OOM ", "count"), Some(1.into()));
 }
 
+/// Each outage of several short ones has a line that opens it, the reason, and a line that ends it with its own counts and
+/// its own duration.
+#[test]
+fn short_outages_are_logged_each_for_itself() {
+    let mut server = RedisServer::start();
+    // Nothing but these requests ends or fails: no circuit that answers instead of Redis.
+    let settings = ["redis.breaker.error_percent=0", "redis.timeout=200ms", "redis.pool_size=1"];
+    let (weir, _policies) = start(&server.url(), &settings);
+    let ask = || http::post_json(weir.http, "/json", REQUEST).expect("an answer").status;
+    assert_eq!(ask(), 200);
+    for (outage, failures) in [1, 3, 2].into_iter().enumerate() {
+        let (seen, began) = (weir.written().len(), Instant::now());
+        let refused = weir.count_in_log(says("no connection to redis"));
+        server.kill();
+        let mut failed = 0;
+        for _ in 0..failures {
+            assert_eq!(ask(), 503);
+            failed += 1;
+        }
+        assert!(weir.wait_for_log(refused, PATIENCE, says("no connection to redis")), "{}", weir.written());
+        server.restart();
+        until("a request to be decided again", PATIENCE, || {
+            let decided = ask() == 200;
+            failed += u64::from(!decided);
+            decided.then_some(())
+        });
+        assert!(weir.wait_for_log(outage, PATIENCE, says("stores answer again")), "{}", weir.written());
+
+        let written = weir.written();
+        let lines: Vec<Value> = written[seen..].lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let those = |text: &str| -> Vec<&Value> {
+            let fields = lines.iter().map(|line| line.get("fields").unwrap_or(line));
+            fields.filter(|line| line["message"].as_str().is_some_and(|message| message.starts_with(text))).collect()
+        };
+        assert_eq!(those("a store does not answer").len(), 1, "{written}");
+        assert_eq!(those("no connection to redis")[0]["count"], 1, "{written}");
+        let [end] = those("stores answer again")[..] else { panic!("{written}") };
+        assert_eq!(end["error"], failed, "{written}");
+        let after = duration(end["after"].as_str().expect("a duration"));
+        assert!(after <= began.elapsed(), "{after:?}: {written}");
+    }
+}
+
+/// A duration as the log has it, such as `1.5s`.
+#[allow(clippy::float_arithmetic, reason = "the log writes fractions")]
+fn duration(text: &str) -> Duration {
+    let units = [("ns", 1e9), ("µs", 1e6), ("ms", 1e3), ("s", 1.0)];
+    let found = units.into_iter().find_map(|(unit, parts)| Some((text.strip_suffix(unit)?, parts)));
+    let (number, parts) = found.unwrap_or_else(|| panic!("no unit: {text}"));
+    Duration::from_secs_f64(number.parse::<f64>().expect("a number") / parts)
+}
+
 /// A Redis that repeats, in its error, the arguments of a command that it does not know.
 struct Repeating {
     renamed: &'static str,

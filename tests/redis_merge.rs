@@ -13,9 +13,9 @@ use support::manual::charge;
 use support::redis::RedisServer;
 use tokio::runtime::Runtime;
 use weir::engine::{Algorithm, Anchor, Charge, Decision, Limit, Mode, Precision, Refill, State, Take, Unit, Verdict};
-use weir::store::redis::merge::{MERGE_MAX, MERGE_MAX_MAX};
 use weir::store::redis::pipeline::Options;
 use weir::store::redis::{Endpoint, Redis};
+use weir::store::redis::{MERGE_MAX, MERGE_MAX_MAX};
 use weir::store::{Store, StoreError};
 
 /// Longer than any answer takes.

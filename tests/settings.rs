@@ -117,6 +117,7 @@ fn the_defaults_are_those_of_the_design() {
             dynamic_metadata: false,
             delay_header: false,
             limit_metadata: false,
+            ietf_headers: false,
             limit_headers: false,
             limit_header: "RateLimit-Limit",
             remaining_header: "RateLimit-Remaining",
@@ -179,10 +180,16 @@ fn the_defaults_are_those_of_the_design() {
         metrics: Metrics {
             path: "/metrics",
             weir_names: true,
+            per_rule: true,
             ratelimit_names: false,
             mapper: None,
             response_time_milliseconds: false,
             dynamic_series: 10000,
+            export: MetricsExport {
+                enabled: false,
+                own_endpoint: None,
+                interval: 60s,
+            },
         },
         statsd: Statsd {
             address: None,
@@ -191,6 +198,34 @@ fn the_defaults_are_those_of_the_design() {
             interval: 10s,
             tags: [],
             mogrifiers: [],
+        },
+        tracing: Tracing {
+            enabled: false,
+            otlp: Otlp {
+                endpoint: None,
+                is_grpc: false,
+                headers: [],
+                timeout: 10s,
+                gzip: false,
+                ca_file: None,
+                cert_file: None,
+                key_file: None,
+            },
+            service_name: "weir",
+            service_namespace: None,
+            service_instance_id: None,
+            attributes: [],
+            sampler: Sampler {
+                is_parent_based: true,
+                ratio: 1,
+            },
+            w3c: true,
+            b3: true,
+            descriptor_values: false,
+            queue: 2048,
+            batch_max: 512,
+            delay: 5s,
+            export_timeout: 30s,
         },
         limits: Limits {
             descriptors: 64,
@@ -263,6 +298,12 @@ fn around(name: &str) -> Vec<&'static str> {
         around.push("policies.xds.tls.enabled=on");
         around.extend(["policies.xds.tls.cert_file=cert", "policies.xds.tls.key_file=key"]);
     }
+    if name.starts_with("tracing.otlp.tls.") {
+        around.extend(["tracing.otlp.tls.cert_file=cert", "tracing.otlp.tls.key_file=key"]);
+    }
+    if name == "tracing.queue" {
+        around.push("tracing.batch_max=1");
+    }
     if name == "policies.xds.backoff.max" {
         around.push("policies.xds.backoff.initial=10ms");
     }
@@ -301,15 +342,15 @@ fn example(name: &str) -> &'static str {
         "policies.xds.node_metadata" => "zone=eu-1,stage=a=b",
         "policies.xds.headers" => "authorization:Bearer x:y,x-tenant:blue",
         "policies.xds.start_without_config" | "policies.xds.tls.enabled" => "on",
-        "policies.xds.max_message_bytes" => "1024",
+        "policies.xds.max_message_bytes" | "limits.request_bytes" => "1024",
         "policies.xds.tls.server_name" => "xds.internal",
-        "policies.xds.keepalive.interval" | "policies.xds.connect_timeout" => "1s",
+        "policies.xds.keepalive.interval" | "policies.xds.connect_timeout" | "metrics.export_interval" => "1s",
         _ if name.starts_with("policies.xds.") && Setting::find(name).is_some_and(is_time) => "70ms",
         "store" => "redis",
         "charging" => "independent",
         "on_error" => "local",
-        "redis.breaker.window" | "redis.breaker.probe" => "70ms",
-        "metrics.weir_names" => "off",
+        "redis.breaker.window" | "redis.breaker.probe" | "tracing.otlp.timeout" | "tracing.export_timeout" => "70ms",
+        "metrics.weir_names" | "metrics.per_rule" => "off",
         "response.limit_header" | "response.remaining_header" | "response.reset_header" => "X-Limit",
         "redis.url" | "redis.per_second.url" => "redis+unix:///run/redis.sock?db=2",
         "near_limit_ratio" => "0.75",
@@ -318,12 +359,20 @@ fn example(name: &str) -> &'static str {
         "statsd.format" => "dogstatsd",
         "statsd.tags" => "zone:a",
         "statsd.mogrifiers" => r#"[{"pattern": "a", "name": "b"}]"#,
+        "tracing.exporter" | "metrics.exporter" => "otlp",
+        "tracing.otlp.endpoint" | "metrics.otlp.endpoint" => "http://collector:4318",
+        "tracing.otlp.protocol" => "grpc",
+        "tracing.otlp.headers" => "authorization:Bearer x:y",
+        "tracing.otlp.compression" => "gzip",
+        "tracing.sampler" => "always_off",
+        "tracing.sample_ratio" => "0.25",
+        "tracing.propagators" => "b3",
+        "tracing.resource_attributes" => "zone=eu-1",
         "redis.topology" | "redis.per_second.topology" => "cluster",
         "redis.key_prefix" => "eu:",
         "redis.tls.server_name" => "cache.internal",
         "log.level" => "weir=debug",
         "log.format" => "json",
-        "limits.request_bytes" => "1024",
         "grpc.connection_held_bytes" => "16777216",
         "grpc.held_bytes" => "67108864",
         "http.admin_hosts" => "weir.internal,limits.example.com",
@@ -409,6 +458,16 @@ fn every_bound_holds_at_and_past_its_edge() {
         ("redis.breaker.probe", "10ms", "9ms"),
         ("redis.breaker.probe", "1m", "1m1us"),
         ("redis.ready_after", "0s", "5m1us"),
+        ("tracing.otlp.endpoint", "https://collector", "collector:4317"),
+        ("tracing.otlp.endpoint", "http://[::1]:4318/v1/traces", "grpc://collector:4317"),
+        ("tracing.otlp.endpoint", "http://collector", "http://me:secret@collector"),
+        ("tracing.propagators", "tracecontext", "tracecontext,b3,b3"),
+        ("tracing.propagators", "none", "w3c"),
+        ("tracing.sample_ratio", "0.000000001", "1.1"),
+        ("tracing.queue", "1000000", "1000001"),
+        ("tracing.batch_max", "1", "0"),
+        ("tracing.delay", "1ms", "999us"),
+        ("tracing.export_timeout", "10m", "10m1us"),
     ];
     for (name, good, bad) in cases {
         let good = flags(&[&format!("{name}={good}")]);
@@ -538,67 +597,17 @@ fn settings_that_contradict_each_other_are_refused() {
     let names = ["listen.tls.cert_file=c", "listen.tls.key_file=k", "listen.tls.client_names=envoy.mesh"];
     insta::assert_snapshot!(together(&names), @"--set: listen.tls.client_names: has no effect without listen.tls.client_ca_file");
     insta::assert_snapshot!(together(&["redis.username=me"]), @"--set: redis.username: a user without a password: set redis.password or redis.password_file too");
+    let headers = ["response.ietf_headers=on", "response.limit_headers=on", "response.limit_header=ratelimit"];
+    insta::assert_snapshot!(together(&headers), @r#"--set: response.limit_header = "ratelimit": response.ietf_headers = on sets a header of this name"#);
     for fine in [
         vec!["listen.http=[::1]:8081"],
+        vec!["response.ietf_headers=on", "response.limit_headers=on"],
+        vec!["response.ietf_headers=on", "response.limit_header=RateLimit"],
         vec!["listen.http=0.0.0.0:0", "listen.grpc=0.0.0.0:0", "listen.admin=0.0.0.0:0"],
         vec!["listen.grpc=unix:/run/weir.sock", "listen.http=0.0.0.0:8081"],
         vec!["redis.username=me", "redis.url=redis://:pw@cache"],
         vec!["redis.username=me", "redis.password=pw"],
         vec!["redis.username=me", "redis.password_file=/run/secrets/redis"],
-    ] {
-        assert!(Settings::load(&[policies(), flags(&fine)]).is_ok(), "{fine:?}");
-    }
-}
-
-#[test]
-fn settings_of_redis_that_contradict_each_other_are_refused() {
-    let together = |assignments: &[&str]| problems(&[policies(), flags(assignments)]);
-    insta::assert_snapshot!(together(&["redis.url=redis://:pw@one,two:7000"]), @r#"--set: redis.url = "redis://***@one,two:7000": several hosts: set redis.topology to sentinel or cluster"#);
-    insta::assert_snapshot!(together(&["redis.topology=sentinel"]), @r#"--set: redis.topology = "sentinel": needs the name of the master: set redis.sentinel.master too"#);
-    insta::assert_snapshot!(
-        together(&["redis.topology=sentinel", "redis.sentinel.master=m", "redis.url=unix:///run/redis.sock"]),
-        @r#"--set: redis.url = "unix:///run/redis.sock": a socket, but redis.topology = sentinel needs hosts"#
-    );
-    insta::assert_snapshot!(together(&["redis.topology=cluster", "redis.url=redis://one,two/1"]), @r#"--set: redis.url = "redis://one,two/1": a cluster has no database but 0"#);
-    insta::assert_snapshot!(
-        together(&["redis.topology=cluster", "redis.sentinel.master=m", "redis.sentinel.password=p"]),
-        @"
-    --set: redis.sentinel.master: only for redis.topology = sentinel, which is cluster
-    --set: redis.sentinel.password: only for redis.topology = sentinel, which is cluster
-    "
-    );
-    insta::assert_snapshot!(
-        together(&["redis.topology=sentinel", "redis.sentinel.master=m", "redis.sentinel.username=me"]),
-        @"--set: redis.sentinel.username: a user without a password: set redis.sentinel.password or redis.sentinel.password_file too"
-    );
-    insta::assert_snapshot!(together(&["redis.password=p", "redis.password_file=/p"]), @"--set: redis.password_file: redis.password is set too: one of them has to go");
-    insta::assert_snapshot!(together(&["redis.tls.ca_file=/ca", "redis.tls.server_name=cache"]), @"
-    --set: redis.tls.ca_file: means nothing without a URL that begins with rediss://
-    --set: redis.tls.server_name: means nothing without a URL that begins with rediss://
-    ");
-    insta::assert_snapshot!(together(&["redis.url=rediss://cache", "redis.tls.cert_file=/c"]), @"--set: redis.tls.cert_file: a certificate without its key: set redis.tls.key_file too");
-    insta::assert_snapshot!(together(&["redis.url=rediss://cache", "redis.tls.key_file=/k"]), @"--set: redis.tls.key_file: a key without its certificate: set redis.tls.cert_file too");
-    insta::assert_snapshot!(together(&["redis.url=rediss://cache", "redis.tls.server_name=not a name"]), @r#"--set: redis.tls.server_name = "not a name": neither a DNS name nor an IP"#);
-    insta::assert_snapshot!(together(&["redis.sentinel.master="]), @r#"--set: redis.sentinel.master = "": empty: leave it out instead"#);
-    insta::assert_snapshot!(
-        together(&["redis.per_second.password=p", "redis.per_second.topology=cluster", "redis.per_second.sentinel.master=m"]),
-        @"
-    --set: redis.per_second.topology: means nothing without redis.per_second.url
-    --set: redis.per_second.password: means nothing without redis.per_second.url
-    --set: redis.per_second.sentinel.master: means nothing without redis.per_second.url
-    "
-    );
-    insta::assert_snapshot!(
-        together(&["redis.per_second.url=redis://one,two/1", "redis.per_second.username=me"]),
-        @r#"
-    --set: redis.per_second.url = "redis://one,two/1": several hosts: set redis.per_second.topology to sentinel or cluster
-    --set: redis.per_second.username: a user without a password: set redis.per_second.password or redis.per_second.password_file too
-    "#
-    );
-    for fine in [
-        vec!["redis.url=redis://me:pw@one,two:7000/3", "redis.topology=sentinel", "redis.sentinel.master=m"],
-        vec!["redis.url=rediss://one,two:7000", "redis.topology=cluster", "redis.tls.ca_file=/ca"],
-        vec!["redis.per_second.url=rediss://one", "redis.tls.cert_file=/c", "redis.tls.key_file=/k"],
     ] {
         assert!(Settings::load(&[policies(), flags(&fine)]).is_ok(), "{fine:?}");
     }

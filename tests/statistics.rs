@@ -25,13 +25,13 @@ fn numbers(recorded: &Value) -> BTreeMap<String, u64> {
     entries.map(|(name, value)| (name.clone(), value.to_string().trim_end_matches(".0").parse().unwrap())).collect()
 }
 
-/// The series of all counters that are above 0, as Prometheus reads them.
+/// The series of all counters that are above 0, as Prometheus reads them, but for those of the process.
 fn counters(text: &str) -> BTreeMap<String, u64> {
     let mut is_counter = false;
     let mut found = BTreeMap::new();
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("# TYPE ") {
-            is_counter = rest.ends_with(" counter");
+            is_counter = rest.ends_with(" counter") && !rest.starts_with("process_");
         } else if is_counter && !line.starts_with('#') {
             let (series, value) = line.rsplit_once(' ').unwrap();
             found.insert(series.to_owned(), value.parse().unwrap());

@@ -6,10 +6,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
+#[path = "tidy/source.rs"]
+mod source;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::fs;
 use std::path::Path;
+
+use source::{Source, circles, is_float, paths, paths_below, tokens};
 
 /// Each module, and what it may use of the others: a whole module, or one item of it. ARCHITECTURE.md draws the same.
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -20,7 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("rls", &["engine", "limiter"]),
     ("config", &["engine", "tls"]),
     ("xds", &["engine", "tls", "config"]),
-    ("telemetry", &["engine"]),
+    ("telemetry", &["engine", "tls"]),
     ("grpc", &["rls", "limiter", "telemetry", "lifecycle", "tls"]),
     ("http", &["rls", "limiter", "telemetry", "lifecycle"]),
     ("lifecycle", &[]),
@@ -28,6 +33,27 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("cli", &["app", "config", "engine", "rls"]),
     ("main", &["cli"]),
 ];
+
+/// Parts of a module, and what each may use of the others.
+type Floors = &'static [(&'static str, &'static [&'static str])];
+
+/// The floors inside of some modules: each folder or file there, and which of its neighbours it may use. The file of the
+/// module itself stands above them and may use all; none of them takes anything from it.
+const FLOORS: &[(&str, Floors)] = &[(
+    "store::redis",
+    &[
+        ("failure", &["transport", "base"]),
+        ("checks", &["transport", "base"]),
+        ("routing", &["transport", "dial", "base"]),
+        ("scripts", &["transport"]),
+        ("transport", &["dial", "base"]),
+        ("dial", &["base"]),
+        ("base", &[]),
+    ],
+)];
+
+/// Folders in which files may still use each other in a circle, and why.
+const CIRCLES: &[(&str, &str)] = &[("src/engine", "limits, keys and algorithms: to be untied with the algorithms")];
 
 /// The crates that the engine is made with: data structures and a hash.
 const ENGINE_CRATES: &[&str] = &["hashbrown", "sha2", "smallvec"];
@@ -88,6 +114,49 @@ fn dependencies_point_one_way() {
             } else if !table.contains_key(used.as_str()) {
                 problems.add(&source.path, line, format!("{used} is not in the table of tests/tidy.rs"));
             }
+        }
+    }
+    problems.report();
+}
+
+#[test]
+fn floors_use_only_those_below() {
+    let mut problems = Problems::default();
+    let sources = rust_sources("src");
+    for (parent, floors) in FLOORS {
+        let parent: Vec<&str> = parent.split("::").collect();
+        let table: BTreeMap<&str, &[&str]> = floors.iter().copied().collect();
+        let below = |path: &[String]| path.len() > parent.len() && path.iter().zip(&parent).all(|(a, b)| a == b);
+        let mut seen = BTreeSet::new();
+        for source in sources.iter().filter(|source| below(&source.module)) {
+            let own = source.module[parent.len()].as_str();
+            let Some(allowed) = table.get(own) else {
+                problems.add(&source.path, 1, format!("{own} is not in the table of tests/tidy.rs"));
+                continue;
+            };
+            seen.insert(own);
+            for (line, path) in paths(source, "crate").into_iter().filter(|(_, path)| below(path)) {
+                let used = path[parent.len()].as_str();
+                if !table.contains_key(used) {
+                    problems.add(&source.path, line, format!("{own} takes {} from above", path.join("::")));
+                } else if used != own && !allowed.contains(&used) {
+                    problems.add(&source.path, line, format!("{own} may not use {}", path.join("::")));
+                }
+            }
+        }
+        let listed: BTreeSet<&str> = table.keys().copied().collect();
+        assert_eq!(seen, listed, "the floors of {}", parent.join("::"));
+    }
+    problems.report();
+}
+
+#[test]
+fn no_files_use_each_other_in_a_circle() {
+    let sources = rust_sources("src");
+    let mut problems = Problems::default();
+    for circle in circles(&sources) {
+        if !CIRCLES.iter().any(|(folder, _)| circle.iter().all(|path| Path::new(path).starts_with(folder))) {
+            problems.add(circle[0], 1, format!("is in a circle with {}", circle[1..].join(", ")));
         }
     }
     problems.report();
@@ -271,6 +340,30 @@ fn the_architecture_page_is_short_and_names_tests_that_exist() {
     problems.report();
 }
 
+/// Recipes that name a file which has moved send the reader nowhere.
+#[test]
+fn the_pages_for_contributors_name_files_that_exist() {
+    const FOLDERS: [&str; 9] =
+        ["bench/", "benches/", "docs/", "examples/", "lua/", "proto/", "scripts/", "src/", "tests/"];
+    let mut problems = Problems::default();
+    for page in ["ARCHITECTURE.md", "docs/contributing.md"] {
+        let text = fs::read_to_string(root().join(page)).unwrap();
+        let mut named = 0;
+        for (number, line) in text.lines().enumerate() {
+            for quoted in line.split('`').skip(1).step_by(2) {
+                if FOLDERS.iter().any(|folder| quoted.starts_with(folder)) {
+                    named += 1;
+                    if !root().join(quoted).exists() {
+                        problems.add(page, number + 1, format!("there is no {quoted}"));
+                    }
+                }
+            }
+        }
+        assert!(named > 0, "no file was found on {page}");
+    }
+    problems.report();
+}
+
 #[test]
 fn links_between_pages_lead_somewhere() {
     let mut problems = Problems::default();
@@ -336,240 +429,6 @@ fn yaml_of_deploy_parses() {
         }
     }
     problems.report();
-}
-
-/// One file of Rust, taken apart.
-struct Source {
-    path: String,
-    /// Its place among the modules: `["store", "redis"]`; empty for lib.rs.
-    module: Vec<String>,
-    text: String,
-    /// The text with comments and the inside of strings blanked; lines stay where they are.
-    code: String,
-    /// The text with all but comments blanked.
-    comments: String,
-}
-
-impl Source {
-    fn new(path: &str, text: String) -> Self {
-        let inner = path.split_once('/').map_or(path, |(_, rest)| rest).trim_end_matches(".rs");
-        let module = if inner == "lib" { Vec::new() } else { inner.split('/').map(str::to_owned).collect() };
-        let (code, comments) = taken_apart(&text);
-        Self { path: path.to_owned(), module, text, code, comments }
-    }
-}
-
-/// Code and comments of a text, each with the other blanked.
-fn taken_apart(text: &str) -> (String, String) {
-    let chars: Vec<char> = text.chars().collect();
-    let at = |i: usize| chars.get(i).copied().unwrap_or('\0');
-    let mut code = String::new();
-    let mut comments = String::new();
-    let mut i = 0;
-    while i < chars.len() {
-        let start = i;
-        let (is_comment, is_text) = match (at(i), at(i + 1)) {
-            ('/', '/') => {
-                while i < chars.len() && at(i) != '\n' {
-                    i += 1;
-                }
-                (true, false)
-            }
-            ('/', '*') => {
-                let mut depth = 0;
-                while i < chars.len() {
-                    match (at(i), at(i + 1)) {
-                        ('/', '*') => (depth, i) = (depth + 1, i + 1),
-                        ('*', '/') => (depth, i) = (depth - 1, i + 1),
-                        _ => {}
-                    }
-                    i += 1;
-                    if depth == 0 {
-                        break;
-                    }
-                }
-                (true, false)
-            }
-            ('r', '"' | '#') if start == 0 || !is_word_char(at(start - 1)) || "bc".contains(at(start - 1)) => {
-                let mut hashes = 0;
-                while at(i + 1 + hashes) == '#' {
-                    hashes += 1;
-                }
-                i += 1;
-                if at(i + hashes) == '"' {
-                    i += hashes + 1;
-                    while i < chars.len() && !(at(i) == '"' && (1..=hashes).all(|n| at(i + n) == '#')) {
-                        i += 1;
-                    }
-                    i += hashes + 1;
-                    (false, true)
-                } else {
-                    (false, false)
-                }
-            }
-            ('"', _) => {
-                i += 1;
-                while i < chars.len() && at(i) != '"' {
-                    i += if at(i) == '\\' { 2 } else { 1 };
-                }
-                i += 1;
-                (false, true)
-            }
-            ('\'', '\\') => {
-                i += 3;
-                while i < chars.len() && at(i) != '\'' {
-                    i += 1;
-                }
-                i += 1;
-                (false, true)
-            }
-            ('\'', _) if at(i + 2) == '\'' => {
-                i += 3;
-                (false, true)
-            }
-            _ => {
-                i += 1;
-                (false, false)
-            }
-        };
-        for &c in &chars[start..i.min(chars.len())] {
-            let blank = if c == '\n' { '\n' } else { ' ' };
-            code.push(if is_comment || is_text { blank } else { c });
-            comments.push(if is_comment { c } else { blank });
-        }
-    }
-    (code, comments)
-}
-
-/// A word, a number, `::` or one other character of code.
-#[derive(Clone, Copy)]
-struct Token<'a> {
-    text: &'a str,
-    /// From 1.
-    line: usize,
-}
-
-fn tokens(code: &str) -> Vec<Token<'_>> {
-    let mut tokens = Vec::new();
-    for (number, line) in code.lines().enumerate() {
-        let mut rest = line.trim_start();
-        while let Some(first) = rest.chars().next() {
-            let length = if is_word_char(first) {
-                let word = rest.find(|c: char| !is_word_char(c)).unwrap_or(rest.len());
-                let after = rest[word..].strip_prefix('.').and_then(|after| after.chars().next());
-                match after {
-                    Some(digit) if first.is_ascii_digit() && digit.is_ascii_digit() => {
-                        let fraction = &rest[word + 1..];
-                        word + 1 + fraction.find(|c: char| !is_word_char(c)).unwrap_or(fraction.len())
-                    }
-                    _ => word,
-                }
-            } else if rest.starts_with("::") {
-                2
-            } else {
-                first.len_utf8()
-            };
-            tokens.push(Token { text: &rest[..length], line: number + 1 });
-            rest = rest[length..].trim_start();
-        }
-    }
-    tokens
-}
-
-/// Whether a token is a number with a fraction, and not the two indices of `pair.0.1`.
-fn is_float(tokens: &[Token<'_>], i: usize) -> bool {
-    let text = tokens[i].text;
-    text.starts_with(|c: char| c.is_ascii_digit()) && text.contains('.') && (i == 0 || tokens[i - 1].text != ".")
-}
-
-/// The paths in a file that start at the crate (called `crate_name`), at `super` or at `self`, from the crate's root on,
-/// and the line of each one's end.
-fn paths(source: &Source, crate_name: &str) -> Vec<(usize, Vec<String>)> {
-    let tokens = tokens(&source.code);
-    let mut found = Vec::new();
-    // Modules within the file, by the depth of braces at which each opened.
-    let mut inner: Vec<(usize, String)> = Vec::new();
-    let mut depth = 0;
-    for i in 0..tokens.len() {
-        let before = i.checked_sub(1).map_or("", |before| tokens[before].text);
-        match tokens[i].text {
-            "{" => {
-                if i >= 2 && tokens[i - 2].text == "mod" {
-                    inner.push((depth, before.to_owned()));
-                }
-                depth += 1;
-            }
-            "}" => {
-                depth -= 1;
-                inner.retain(|(opened, _)| *opened < depth);
-            }
-            head if before != "::" && tokens.get(i + 1).is_some_and(|next| next.text == "::") => {
-                let mut base: Vec<String> = source.module.clone();
-                base.extend(inner.iter().map(|(_, name)| name.clone()));
-                let mut at = i;
-                if head == crate_name {
-                    base.clear();
-                } else if head == "super" {
-                    base.pop();
-                    while tokens.get(at + 2).is_some_and(|next| next.text == "super") {
-                        base.pop();
-                        at += 2;
-                    }
-                } else if head != "self" {
-                    continue;
-                }
-                follow(&tokens, at + 1, base, &mut found);
-            }
-            _ => {}
-        }
-    }
-    found
-}
-
-/// The paths that start at `root`, without it.
-fn paths_below(tokens: &[Token<'_>], root: &str) -> Vec<(usize, Vec<String>)> {
-    let mut found = Vec::new();
-    for i in 0..tokens.len() {
-        let starts = tokens[i].text == root && (i == 0 || tokens[i - 1].text != "::" || root == "process");
-        if starts && tokens.get(i + 1).is_some_and(|next| next.text == "::") {
-            follow(tokens, i + 1, Vec::new(), &mut found);
-        }
-    }
-    found
-}
-
-/// Follows a path on from the `::` at `at`, into every branch of a group. Returns where it ended.
-fn follow(tokens: &[Token<'_>], mut at: usize, mut path: Vec<String>, found: &mut Vec<(usize, Vec<String>)>) -> usize {
-    let text = |at: usize| tokens.get(at).map_or("", |token| token.text);
-    while text(at) == "::" {
-        let next = text(at + 1);
-        if next == "{" {
-            at += 2;
-            while !["}", ""].contains(&text(at)) {
-                if text(at) == "," {
-                    at += 1;
-                    continue;
-                }
-                let mut branch = path.clone();
-                if !["self", "*"].contains(&text(at)) {
-                    branch.push(text(at).to_owned());
-                }
-                at = follow(tokens, at + 1, branch, found);
-                while ![",", "}", ""].contains(&text(at)) {
-                    at += 1;
-                }
-            }
-            return at + 1;
-        }
-        if !next.starts_with(|c: char| is_word_char(c)) {
-            break;
-        }
-        path.push(next.to_owned());
-        at += 2;
-    }
-    let line = tokens.get(at.saturating_sub(1)).map_or(0, |token| token.line);
-    found.push((line, path));
-    at
 }
 
 /// The numbered rules of a page and their lines. Each has a title and an example, and each letter counts up from 1.
@@ -679,10 +538,6 @@ fn texts_in(folder: &str, extensions: &[&str], below: bool) -> Vec<(String, Stri
     found
 }
 
-fn is_word_char(c: char) -> bool {
-    c == '_' || c.is_alphanumeric()
-}
-
 fn is_word(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b == b'_' || b.is_ascii_lowercase() || b.is_ascii_digit())
 }
@@ -716,6 +571,28 @@ mod self_checks {
             used("src/a/b.rs", "use self::c::{self, d as e, f::*};"),
             ["1:a::b::c", "1:a::b::c::d", "1:a::b::c::f"]
         );
+    }
+
+    #[test]
+    fn paths_begin_at_files_below_too() {
+        assert_eq!(
+            used("src/a.rs", "mod b;\npub use self::b::C;\nfn f() { b::g(); c::h() }\nmod tests { b::i(); }"),
+            ["2:a::b::C", "3:a::b::g"]
+        );
+    }
+
+    #[test]
+    fn circles_are_found_whole() {
+        let source = |path: &str, code: &str| Source::new(path, code.to_owned());
+        let sources = [
+            source("src/a.rs", "mod b; mod f;\nuse self::b::B;"),
+            source("src/a/b.rs", "use crate::c::d::D; use super::A;"),
+            source("src/a/f.rs", "use super::A; use crate::e::E;"),
+            source("src/c.rs", "pub mod d;"),
+            source("src/c/d.rs", "use crate::a::A; use crate::e::E;"),
+            source("src/e.rs", "use super::c::C;"),
+        ];
+        assert_eq!(circles(&sources), [["src/a.rs", "src/a/b.rs", "src/c/d.rs"]]);
     }
 
     #[test]

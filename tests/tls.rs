@@ -221,6 +221,29 @@ fn files_that_are_renamed_one_after_the_other_are_in_force_when_they_fit() {
     });
 }
 
+#[test]
+fn sighup_puts_replaced_files_in_force_and_ends_nothing() {
+    let (old, new) = (Authority::new("old"), Authority::new("new"));
+    let issued = old.server("grpc", &["localhost"]);
+    let weir = secured(&policies(), &issued, &[]);
+    let runtime = runtime();
+    let connector = tls(weir.grpc, config(&old, None));
+    let channel = runtime.block_on(connector.channel()).expect("a connection");
+    runtime.block_on(ask_once(&channel));
+    let second = new.server("second", &["localhost"]);
+    fs::rename(&second.certificate, &issued.certificate).unwrap();
+    fs::rename(&second.key, &issued.key).unwrap();
+    weir.signal("HUP");
+    let reloading =
+        |line: &support::process::LogLine| line.message() == Some("reloading policies, certificates and the log file");
+    assert!(weir.wait_for_log(0, PATIENCE, reloading));
+    until("the new certificate", PATIENCE, || {
+        (admitted(&tls(weir.grpc, config(&new, None))) == Ok(true)).then_some(())
+    });
+    runtime.block_on(ask_once(&channel));
+    assert_eq!(connector.count(), 1, "the open connection stays");
+}
+
 /// What weir prints when it cannot start with these files.
 fn refusal(certificate: &Path, key: &Path, settings: &[&str]) -> String {
     let issued = Issued { certificate: certificate.to_owned(), key: key.to_owned() };

@@ -19,6 +19,7 @@ use support::process::{LogLine, POLICIES_REFUSED, Process, Weir};
 use support::proxy::Proxy;
 use support::rls::{self, Client};
 use support::wait::{PATIENCE, until};
+use weir::telemetry::metrics::table::PARTS;
 
 /// The text of a decision while there are no policies.
 const NO_POLICIES: &str = "no rate limit configuration loaded";
@@ -73,11 +74,9 @@ fn wait_for_trouble(weir: &Weir, reason: &str) {
     });
 }
 
-/// One line of `/metrics`.
+/// Some series of `/metrics`, added up.
 fn metric(weir: &Weir, name: &str) -> u64 {
-    let answer = http::get(weir.http, "/metrics").expect("an answer");
-    let line = answer.body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).map(str::to_owned);
-    line.unwrap_or_else(|| panic!("no {name}")).parse().expect("a whole number")
+    support::served::metric(weir.http, name).unwrap_or_else(|| panic!("no {name}"))
 }
 
 fn is_message(message: &'static str) -> impl Fn(&LogLine) -> bool {
@@ -598,15 +597,13 @@ mod tls {
     }
 }
 
-/// The table of docs/operations.md has every metric, and no other.
+/// The table that docs/metrics.md is made from has every metric, and no other.
 #[test]
-fn metrics_are_those_of_the_page_for_operators() {
+fn metrics_are_those_of_the_page_about_them() {
     let ads = Ads::start();
     let weir = at_once(&ads.server(), &[]);
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md")).expect("the page");
-    let (_, table) = page.split_once("| metric of xDS |").expect("the table");
-    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
-    let documented: BTreeSet<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
+    let rows = PARTS.iter().flat_map(|part| part.rows).map(|row| row.name);
+    let documented: BTreeSet<&str> = rows.filter(|name| name.starts_with("weir_xds_")).collect();
     let text = http::get(weir.http, "/metrics").expect("an answer").body;
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
     let shown: BTreeSet<&str> = types.filter(|name| name.starts_with("weir_xds_")).collect();

@@ -51,24 +51,26 @@ impl Certificates {
     pub(super) fn new(tls: Arc<ServerTls>, metrics: &Metrics) -> Result<Self, prometheus::Error> {
         for kind in HandshakeFailure::ALL {
             let tls = tls.clone();
-            let help = "TLS handshakes of gRPC clients that failed, by reason.";
             let read = move || tls.failures(kind);
-            metrics.labelled_counter("weir_tls_handshake_errors_total", help, &[("kind", kind.name())], read)?;
+            metrics.counter("weir_tls_handshake_errors_total", &[("kind", kind.name())], read)?;
         }
         let reloads: [Arc<AtomicU64>; 2] = Default::default();
         for (count, result) in reloads.iter().zip(["replaced", "refused"]) {
             let count = count.clone();
-            let help = "Changed files of the gRPC listener's TLS, by whether they were put in force.";
             let read = move || count.load(Relaxed);
-            metrics.labelled_counter("weir_tls_reloads_total", help, &[("result", result)], read)?;
+            metrics.counter("weir_tls_reloads_total", &[("result", result)], read)?;
         }
         Ok(Self { tls, reloads })
     }
 
     /// Reads the files again and again, and at every order to reload, until weir drains. A file system that does not answer costs one thread.
-    pub(super) async fn follow(self, mut reloads: Reloads, life: Life) -> Result<(), String> {
+    pub(super) async fn follow(self, reloads: Reloads, life: Life) -> Result<(), String> {
+        self.read_every(READ_EVERY, reloads, life).await
+    }
+
+    async fn read_every(self, period: Duration, mut reloads: Reloads, life: Life) -> Result<(), String> {
         let Self { tls, reloads: [replaced, refused] } = self;
-        let mut ticks = tokio::time::interval(READ_EVERY);
+        let mut ticks = tokio::time::interval(period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut problem: Option<FileError> = None;
         loop {
@@ -101,5 +103,53 @@ impl Certificates {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::*;
+    use crate::lifecycle::{Phases, shutdown};
+
+    /// Writes a new certificate and its key.
+    fn issue(identity: &Identity) {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        fs::write(&identity.certificate, params.self_signed(&key).unwrap().pem()).unwrap();
+        fs::write(&identity.key, key.serialize_pem()).unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_order_to_reload_reads_the_files_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let (certificate, key) = (directory.path().join("tls.crt"), directory.path().join("tls.key"));
+        let identity = Identity { certificate, key };
+        issue(&identity);
+        let tls = ServerTls::new(ServerFiles { identity: identity.clone(), clients: None }).unwrap();
+        let certificates = Certificates { tls: Arc::new(tls), reloads: Default::default() };
+        let (tls, replaced) = (certificates.tls.clone(), certificates.reloads[0].clone());
+        let before = tls.config();
+        let (stop, shutdown) = shutdown();
+        let phases = Phases::starting();
+        // The second look of itself comes in an hour.
+        let following = certificates.read_every(Duration::from_secs(3_600), shutdown.reloads(), phases.watch());
+        let orders = async {
+            for order in 1..=2 {
+                issue(&identity);
+                stop.reload();
+                while replaced.load(Relaxed) < order {
+                    tokio::task::yield_now().await;
+                }
+            }
+        };
+        tokio::select! {
+            ended = following => panic!("{ended:?}"),
+            () = orders => {}
+        }
+        assert!(!Arc::ptr_eq(&before, &tls.config()), "new connections get the new certificate");
     }
 }

@@ -36,9 +36,8 @@ pub fn flush_log() {
 /// Adds what the log loses to the metrics.
 pub(super) fn count(metrics: &Metrics) -> Result<(), prometheus::Error> {
     for by in LostBy::ALL {
-        let help = "Lines of the log that were not written, by reason.";
         let labels = [("reason", by.name())];
-        metrics.labelled_counter("weir_log_lines_lost_total", help, &labels, move || logging::lost(by))?;
+        metrics.counter("weir_log_lines_lost_total", &labels, move || logging::lost(by))?;
     }
     Ok(())
 }

@@ -1,20 +1,25 @@
-//! What is counted beside decisions, and under which names.
+//! What is counted beside decisions, under which names, and where metrics are sent.
 //!
 //! Not here: the numbers themselves (telemetry, and the parts of weir that keep them).
 
 use std::sync::{Arc, Weak};
 
+use opentelemetry_sdk::Resource;
 use regex::Regex;
 
-use super::AppError;
+use super::{AppError, otlp};
 use crate::config::settings::Settings;
 use crate::grpc;
 use crate::limiter::deny_cache::DenyCache;
 use crate::store::Store;
 use crate::telemetry::mapper::Mapper;
 use crate::telemetry::metrics::{Metrics, Options};
+use crate::telemetry::metrics_export::MetricsExporter;
 use crate::telemetry::statistics::Kind;
 use crate::telemetry::statsd::{self, Format, Mogrifier, Transport};
+
+/// The path of metrics by HTTP.
+const EXPORT_PATH: &str = "/v1/metrics";
 
 /// What the settings say.
 ///
@@ -27,15 +32,20 @@ pub(super) fn options(settings: &Settings) -> Result<Options, AppError> {
             let shown = path.display();
             let text = std::fs::read_to_string(path)
                 .map_err(|error| AppError::Statistics(format!("metrics.mapper: {shown}: {error}")))?;
-            Mapper::parse(&text).map_err(|error| AppError::Statistics(format!("metrics.mapper: {shown}:{error}")))?
+            let mapper = Mapper::parse(&text);
+            Some(mapper.map_err(|error| AppError::Statistics(format!("metrics.mapper: {shown}:{error}")))?)
         }
-        None => Mapper::built_in(names.response_time_milliseconds),
+        // Its regular expressions take megabytes.
+        None => names.ratelimit_names.then(|| Mapper::built_in(names.response_time_milliseconds)),
     };
     Ok(Options {
         near_limit: settings.near_limit_ratio,
         dynamic_series: names.dynamic_series,
         weir_names: names.weir_names,
-        mapper: names.ratelimit_names.then_some(mapper),
+        per_rule: names.per_rule,
+        // One for each core, and one for HTTP.
+        runtimes: settings.runtime.cores().get() + 1,
+        mapper: mapper.filter(|_| names.ratelimit_names),
         statsd: settings.statsd.address.is_some(),
     })
 }
@@ -63,6 +73,30 @@ pub(super) fn statsd(settings: &Settings) -> Result<Option<statsd::Options>, App
     }))
 }
 
+/// What sends metrics to a collector, if the settings name one.
+///
+/// # Errors
+/// When the settings cannot be used: a file, or the URL.
+pub(super) async fn export(
+    settings: &Settings,
+    resource: &Resource,
+    metrics: &Arc<Metrics>,
+) -> Result<Option<MetricsExporter>, AppError> {
+    let (export, collector) = (&settings.metrics.export, &settings.tracing.otlp);
+    if !export.enabled {
+        return Ok(None);
+    }
+    let endpoint = export.endpoint(collector);
+    let url = endpoint.and_then(|endpoint| otlp::url(endpoint.as_deref(), collector.is_grpc, EXPORT_PATH));
+    let url = url.map_err(|problem| AppError::MetricsExport(format!("metrics.otlp.endpoint: {problem}")))?;
+    let sender = otlp::open(collector, url.clone()).await?.metrics();
+    let sender = sender.map_err(|error| AppError::MetricsExport(error.to_string()))?;
+    let exporter = MetricsExporter::new(metrics.clone(), sender, resource, export.interval)?;
+    let protocol = if collector.is_grpc { "grpc" } else { "http/protobuf" };
+    tracing::info!(%url, protocol, interval = ?export.interval, "exporting metrics");
+    Ok(Some(exporter))
+}
+
 /// What is read only when somebody looks at the metrics. The store is weak: it holds the metrics, which would hold it.
 pub(super) fn add_gauges(
     metrics: &Metrics,
@@ -71,36 +105,27 @@ pub(super) fn add_gauges(
     deny_cache: Option<Arc<DenyCache>>,
     is_local_cache: bool,
 ) -> Result<(), prometheus::Error> {
-    let build = [("version", super::screen::VERSION), ("commit", super::screen::COMMIT)];
-    metrics.gauge("weir_build_info", "Always 1; which build this is.", &build, || 1)?;
+    let build = [("commit", super::screen::COMMIT), ("version", super::screen::VERSION)];
+    metrics.gauge("weir_build_info", &build, || 1)?;
     for (core, load) in grpc.loads.iter().enumerate() {
-        let help = "gRPC connections that are open, by runtime.";
         let load = load.clone();
-        metrics
-            .gauge("weir_connections", help, &[("runtime", &core.to_string())], move || load.connections() as u64)?;
+        metrics.gauge("weir_connections", &[("runtime", &core.to_string())], move || load.connections() as u64)?;
     }
     let held = grpc.held.clone();
-    let help = "Bytes of requests and responses that weir holds for gRPC callers, as accounted.";
-    metrics.gauge("weir_grpc_held_bytes", help, &[], move || held.bytes())?;
+    metrics.gauge("weir_grpc_held_bytes", &[], move || held.bytes())?;
     let held = grpc.held.clone();
-    let help = "gRPC requests refused because too much was held for callers.";
-    metrics.counter("weir_grpc_refused_total", help, move || held.refused())?;
+    metrics.counter("weir_grpc_refused_total", &[], move || held.refused())?;
     let held = grpc.held.clone();
-    let help = "gRPC connections that weir closed for what their peers sent, or did not send or take in time.";
-    metrics.counter("weir_grpc_closed_total", help, move || held.closed())?;
+    metrics.counter("weir_grpc_closed_total", &[], move || held.closed())?;
     let keys = move || embedded.upgrade().and_then(|store| store.keys());
     if keys().is_some() {
-        let help = "States in the memory store, which with redis is that of on_error local; those that expired and were \
-                    not dropped yet included.";
-        metrics.gauge("weir_keys", help, &[], move || keys().unwrap_or_default())?;
+        metrics.gauge("weir_keys", &[], move || keys().unwrap_or_default())?;
     }
     if let Some(hits) = deny_cache {
         let kept = hits.clone();
-        let help = "Requests that were denied without asking a store.";
-        metrics.counter("weir_deny_cache_hits_total", help, move || hits.hits())?;
-        let help = "Keys whose denial is known, those that have ended and were not dropped yet included.";
+        metrics.counter("weir_deny_cache_hits_total", &[], move || hits.hits())?;
         let of = kept.clone();
-        metrics.gauge("weir_deny_cache_entries", help, &[], move || kept.len() as u64)?;
+        metrics.gauge("weir_deny_cache_entries", &[], move || kept.len() as u64)?;
         if is_local_cache {
             add_local_cache(metrics, &of);
         }

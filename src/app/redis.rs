@@ -46,7 +46,7 @@ pub(super) fn options(redis: &settings::Redis, place: &Place, turns: &Turns, obs
     options.queue_max = redis.queue;
     options.batch_max = redis.batch_max;
     options.merge_max = redis.merge_max;
-    options.breaker = breaker::Settings {
+    options.breaker = breaker::BreakerSettings {
         window: redis.breaker.window,
         calls: redis.breaker.calls,
         error_percent: redis.breaker.error_percent,

@@ -12,13 +12,13 @@ use parking_lot::Mutex;
 use redis::ServerError;
 
 use crate::store::redis::breaker::Circuit;
+use crate::store::redis::error_class::{self, Blame, ERROR_CLASSES, RedisErrorClass};
 use crate::store::redis::pipeline::Load;
-use crate::store::redis::refusal::{self, Blame, REFUSALS, Refusal};
 use crate::store::redis::{DialError, FileError, KINDS, Observer};
 use crate::telemetry::metrics::{Metrics, RedisMetrics};
 use crate::telemetry::statistics::Kind;
 
-/// How often, at most, one kind of trouble is logged; how often it happened stands in the line.
+/// How often, at most, one kind of trouble is logged in one outage; how often it happened stands in the line.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// What is known of all connections to Redis. One for the process.
@@ -27,7 +27,10 @@ pub(super) struct RedisHealth {
     /// The addresses whose circuit is not closed on every runtime.
     circuits: Mutex<BTreeMap<Box<str>, Troubled>>,
     /// When each kind of trouble was logged last, and how often it happened since. As many as there are kinds.
+    /// Each outage starts anew, so that its first line has its reason, and no count includes an earlier outage.
     complaints: Mutex<BTreeMap<&'static str, Complaint>>,
+    /// How many outages have ended.
+    outages_ended: Arc<AtomicU64>,
     batches: Mutex<Vec<Arc<Batches>>>,
     loads: Mutex<Vec<(Pool, Load)>>,
     /// How many connections were made, for each [`Pool`].
@@ -76,9 +79,11 @@ impl Troubled {
     }
 }
 
-#[derive(Default)]
+/// One kind of trouble, in the outage after so many that have ended.
 struct Complaint {
-    last: Option<Instant>,
+    outages_ended: u64,
+    logged: Instant,
+    happened: Instant,
     unsaid: u64,
 }
 
@@ -93,28 +98,25 @@ struct Batches {
 impl RedisHealth {
     pub(super) fn new(metrics: &Metrics) -> Result<Arc<Self>, prometheus::Error> {
         let health = Arc::new(Self {
-            metrics: metrics.redis(KINDS.into_iter().chain(REFUSALS.iter().map(|row| row.kind)))?,
+            metrics: metrics.redis(KINDS.into_iter().chain(ERROR_CLASSES.iter().map(|row| row.kind)))?,
             circuits: Mutex::default(),
             complaints: Mutex::default(),
+            outages_ended: metrics.outages_ended(),
             batches: Mutex::default(),
             loads: Mutex::default(),
             connected: Default::default(),
             servers: Mutex::default(),
         });
         let of = health.clone();
-        metrics.gauge("weir_redis_connections", "Connections to Redis that are open.", &[], move || {
-            of.sum(&Pool::ALL, Load::connections)
-        })?;
+        metrics.gauge("weir_redis_connections", &[], move || of.sum(&Pool::ALL, Load::connections))?;
         let of = health.clone();
-        metrics.gauge("weir_redis_queue", "Calls that wait to be sent to Redis.", &[], move || {
-            of.sum(&Pool::ALL, Load::waiting)
-        })?;
+        metrics.gauge("weir_redis_queue", &[], move || of.sum(&Pool::ALL, Load::waiting))?;
         let of = health.clone();
-        metrics.counter("weir_redis_batches_total", "Pipelines of calls that Redis answered.", move || {
+        metrics.counter("weir_redis_batches_total", &[], move || {
             of.batches.lock().iter().map(|tally| tally.batches.load(Relaxed)).sum()
         })?;
         let of = health.clone();
-        metrics.counter("weir_redis_batched_calls_total", "Calls in those pipelines.", move || {
+        metrics.counter("weir_redis_batched_calls_total", &[], move || {
             of.batches.lock().iter().map(|tally| tally.calls.load(Relaxed)).sum()
         })?;
         Ok(health)
@@ -176,14 +178,23 @@ impl RedisHealth {
 
     /// How often this kind of trouble happened since it was logged, if it is time to log it.
     fn complain(&self, kind: &'static str, now: Instant) -> Option<u64> {
+        let outages_ended = self.outages_ended.load(Relaxed);
+        let is_recent = |at: Instant| now.saturating_duration_since(at) < COMPLAIN_EVERY;
         let mut complaints = self.complaints.lock();
-        let complaint = complaints.entry(kind).or_default();
-        complaint.unsaid += 1;
-        if complaint.last.is_some_and(|last| now.saturating_duration_since(last) < COMPLAIN_EVERY) {
-            return None;
+        if let Some(complaint) = complaints.get_mut(kind)
+            && complaint.outages_ended == outages_ended
+            && is_recent(complaint.happened)
+        {
+            complaint.happened = now;
+            complaint.unsaid += 1;
+            if is_recent(complaint.logged) {
+                return None;
+            }
+            complaint.logged = now;
+            return Some(std::mem::take(&mut complaint.unsaid));
         }
-        complaint.last = Some(now);
-        Some(std::mem::take(&mut complaint.unsaid))
+        complaints.insert(kind, Complaint { outages_ended, logged: now, happened: now, unsaid: 0 });
+        Some(1)
     }
 
     fn circuit_changed(&self, address: &str, from: Circuit, to: Circuit, now: Instant) {
@@ -281,13 +292,7 @@ impl Observer for Listener {
 
     fn connection_broke(&self, address: &str, reason: &str) {
         if let Some(count) = self.health.complain("broken", Instant::now()) {
-            tracing::warn!(
-                store = "redis",
-                address,
-                kind = "broken",
-                count,
-                "the connection broke under calls: {reason}"
-            );
+            tracing::warn!(store = "redis", address, kind = "broken", count, "the connection broke: {reason}");
         }
     }
 
@@ -308,13 +313,13 @@ impl Observer for Listener {
         }
     }
 
-    fn refused(&self, address: &str, refusal: &Refusal, error: &ServerError) {
-        if self.is_cluster && refusal.blame == Blame::Route {
+    fn refused(&self, address: &str, class: &RedisErrorClass, error: &ServerError) {
+        if self.is_cluster && class.blame == Blame::Route {
             return;
         }
-        if let Some(count) = self.health.complain(refusal.kind, Instant::now()) {
-            let text = refusal::for_log(error);
-            tracing::warn!(store = "redis", address, kind = refusal.kind, count, "redis refuses: {text}");
+        if let Some(count) = self.health.complain(class.kind, Instant::now()) {
+            let text = error_class::for_log(error);
+            tracing::warn!(store = "redis", address, kind = class.kind, count, "redis refuses: {text}");
         }
     }
 
@@ -344,7 +349,7 @@ mod tests {
         let (one, other) = (health.listener(Pool::First, false), health.listener(Pool::First, false));
         let check = |worst: Circuit, open: u32, opened: u32| {
             assert_eq!(health.circuit(), worst);
-            let text = metrics.text().unwrap();
+            let text = metrics.text();
             assert!(text.contains(&format!("weir_redis_circuit_open{{address=\"a:1\"}} {open}\n")), "{text}");
             assert!(text.contains(&format!("weir_redis_circuit_opened_total{{address=\"a:1\"}} {opened}\n")), "{text}");
         };
@@ -377,7 +382,7 @@ mod tests {
         let (metrics, health) = health();
         let (one, other) = (health.listener(Pool::First, true), health.listener(Pool::First, true));
         let shown = || {
-            let text = metrics.text().unwrap();
+            let text = metrics.text();
             let names = ["weir_redis_circuit_open", "weir_redis_circuit_opened_total"];
             names.map(|name| text.contains(&format!("{name}{{address=\"a:1\"}} 0\n")))
         };
@@ -401,6 +406,20 @@ mod tests {
         assert_eq!(health.complain("readonly", start + COMPLAIN_EVERY / 2), Some(1), "another kind has its own turn");
         assert_eq!(health.complain("oom", start + COMPLAIN_EVERY), Some(2));
         assert_eq!(health.complain("oom", start + COMPLAIN_EVERY), None);
+        // Long after that it is news, and the one above is not counted to it.
+        assert_eq!(health.complain("oom", start + 100 * COMPLAIN_EVERY), Some(1));
+    }
+
+    #[test]
+    fn each_outage_has_its_reason_and_counts_for_itself() {
+        let (_, health) = health();
+        let start = Instant::now();
+        assert_eq!(health.complain("no_connection", start), Some(1));
+        assert_eq!(health.complain("no_connection", start + COMPLAIN_EVERY / 4), None);
+        health.outages_ended.fetch_add(1, Relaxed);
+        assert_eq!(health.complain("no_connection", start + COMPLAIN_EVERY / 2), Some(1));
+        assert_eq!(health.complain("no_connection", start + COMPLAIN_EVERY), None);
+        assert_eq!(health.complain("no_connection", start + COMPLAIN_EVERY * 3 / 2), Some(2));
     }
 
     #[test]
@@ -410,7 +429,7 @@ mod tests {
         one.batch_answered(3, Duration::ZERO);
         one.batch_answered(1, Duration::ZERO);
         other.batch_answered(5, Duration::ZERO);
-        let text = metrics.text().unwrap();
+        let text = metrics.text();
         assert!(text.contains("# TYPE weir_redis_batches_total counter\nweir_redis_batches_total 3\n"), "{text}");
         assert!(text.contains("weir_redis_batched_calls_total 9\n"), "{text}");
     }

@@ -124,23 +124,13 @@ fn gauges(metrics: &Metrics, watched: &Arc<Watch>) -> Result<(), prometheus::Err
         let watched = watched.clone();
         move || watched.read(number)
     };
-    let help = "Whether there is a connection to the server of policies.";
-    metrics.gauge("weir_xds_connected", help, &[], read(|status| u64::from(status.connected)))?;
-    let help = "When policies from the server were accepted last, in seconds since 1970; 0 before the first.";
-    metrics.gauge(
-        "weir_xds_accepted_timestamp_seconds",
-        help,
-        &[],
-        read(|status| status.acked_at.map_or(0, seconds)),
-    )?;
-    let help = "Connections to the server of policies that were made.";
-    metrics.counter("weir_xds_connections_total", help, read(|status| status.connections))?;
-    let help = "Connections to the server of policies that could not be made, and streams of it that ended.";
-    metrics.counter("weir_xds_failures_total", help, read(|status| status.failures))?;
-    let help = "Responses of the server of policies that were put in force.";
-    metrics.counter("weir_xds_accepted_total", help, read(|status| status.acks))?;
-    let help = "Responses of the server of policies that were refused; what was in force stays.";
-    metrics.counter("weir_xds_refused_total", help, read(|status| status.nacks))
+    metrics.gauge("weir_xds_connected", &[], read(|status| u64::from(status.connected)))?;
+    let accepted_at = read(|status| status.acked_at.map_or(0, seconds));
+    metrics.gauge("weir_xds_accepted_timestamp_seconds", &[], accepted_at)?;
+    metrics.counter("weir_xds_connections_total", &[], read(|status| status.connections))?;
+    metrics.counter("weir_xds_failures_total", &[], read(|status| status.failures))?;
+    metrics.counter("weir_xds_accepted_total", &[], read(|status| status.acks))?;
+    metrics.counter("weir_xds_refused_total", &[], read(|status| status.nacks))
 }
 
 fn as_json(server: &str, status: &Status) -> Value {

@@ -12,6 +12,7 @@ use std::sync::LazyLock;
 use clap::{Args, Parser, Subcommand};
 
 use super::check::Strictness;
+use crate::config::otel::{self, TurnsOn};
 use crate::config::policy_file::Reading;
 use crate::config::settings::{self, Layer, Problems, Secret, Setting, Settings};
 use crate::engine::descriptor::parse_entries;
@@ -202,12 +203,15 @@ impl ServeArguments {
     ///
     /// Every problem of the file, the environment and the flags together.
     pub fn settings(&self, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Settings, Problems> {
-        let mut layers = Vec::new();
+        let environment: Vec<_> = environment.into_iter().collect();
+        let standard = otel::read(environment.iter().cloned(), TurnsOn::Yes);
+        let mut layers = vec![standard.settings];
         if let Some(path) = &self.config {
             layers.push(Layer::file(path));
         }
         layers.push(Layer::environment(environment));
         layers.push(self.flags());
+        layers.push(standard.last);
         Settings::load(&layers)
     }
 

@@ -9,6 +9,7 @@ use std::num::NonZeroUsize;
 use super::serve::{self, ServeError};
 use crate::app::OnHangup;
 use crate::config::envoy_ratelimit::{self, Machine, Note};
+use crate::config::otel::{self, TurnsOn};
 use crate::config::settings::{Layer, Problems, Setting, Settings};
 
 /// Serves until a signal says to stop. The variables of the process are all that it is set by.
@@ -31,8 +32,9 @@ pub fn serve() -> Result<(), ServeError> {
 pub fn settings(environment: Vec<(OsString, OsString)>) -> Result<(Settings, Vec<Note>), Problems> {
     let machine = Machine { cores: cores(&environment), any: any_address(), resolve: &resolve };
     let reading = envoy_ratelimit::read(environment.iter().cloned(), &machine);
-    let layers = [reading.fixed, reading.variables, Layer::environment(environment)];
-    Ok((Settings::load(&layers)?, reading.notes))
+    let standard = otel::read(environment.iter().cloned(), TurnsOn::No);
+    let layers = [reading.fixed, standard.settings, reading.variables, Layer::environment(environment), standard.last];
+    Ok((Settings::load(&layers)?, [reading.notes, standard.notes].concat()))
 }
 
 /// The cores that will serve: as `WEIR__RUNTIME__CORES` says, or as many as there are.

@@ -1,10 +1,13 @@
 //! `weir serve`: settings, log and signals around [`app::run`].
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::args::ServeArguments;
-use crate::app::{self, AppError, OnHangup, Shutdown};
+use crate::app::{self, AppError, OnHangup, ServiceManager, Shutdown};
+use crate::config::envoy_ratelimit::Note;
+use crate::config::otel::{self, TurnsOn};
 use crate::config::settings::{Problems, Settings};
 
 /// How long what still runs on the control runtime may take when everything else has ended.
@@ -42,13 +45,18 @@ impl From<AppError> for ServeError {
 /// When the settings are wrong, when it cannot start, or when a part of it dies.
 pub fn serve(arguments: &ServeArguments) -> Result<(), ServeError> {
     let settings = arguments.settings(std::env::vars_os()).map_err(ServeError::Settings)?;
-    run(settings, OnHangup::Reload, || {})
+    run(settings, OnHangup::Reload, || {
+        for Note { variable, text } in otel::read(std::env::vars_os(), TurnsOn::Yes).notes {
+            tracing::warn!("{variable} {text}");
+        }
+    })
 }
 
 /// Serves under these settings until a signal says to stop. `opening` is called once there is a log.
 pub(super) fn run(settings: Settings, on_hangup: OnHangup, opening: impl FnOnce()) -> Result<(), ServeError> {
     app::set_up_log(&settings.log).map_err(|error| ServeError::Failed(error.to_string()))?;
     opening();
+    let manager = service_manager();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -56,9 +64,20 @@ pub(super) fn run(settings: Settings, on_hangup: OnHangup, opening: impl FnOnce(
     let result = runtime.block_on(async {
         let shutdown = Shutdown::on_signals(on_hangup)
             .map_err(|error| ServeError::Failed(format!("cannot listen to signals: {error}")))?;
-        Ok(app::run(settings, shutdown).await?)
+        Ok(app::run(settings, shutdown, manager).await?)
     });
     runtime.shutdown_timeout(REST_PATIENCE);
     app::flush_log();
     result
+}
+
+/// The service manager that has started this process, if one has. A wrong address is no reason not to serve.
+fn service_manager() -> Option<Arc<ServiceManager>> {
+    match ServiceManager::from_environment(|name| std::env::var_os(name)) {
+        Ok(manager) => manager.map(Arc::new),
+        Err(error) => {
+            tracing::warn!(%error, "the service manager is not notified");
+            None
+        }
+    }
 }

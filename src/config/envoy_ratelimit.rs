@@ -3,7 +3,7 @@
 //!
 //! [`read`] makes two layers of settings: what holds for weir as `ratelimit` whatever is set, and what the variables
 //! say. `WEIR__*` wins over both. The variables are in `table.rs`, their syntax in `go.rs`, the places of Redis in
-//! `redis.rs`, the server of policies in `xds.rs`. Not here: when these variables count, which only the program's name decides (cli).
+//! `redis.rs`, the server of policies in `xds.rs`. Not here: the variables of OpenTelemetry (config/otel.rs), and when these variables count, which only the program's name decides (cli).
 //!
 //! What cannot be read is a problem of the layer, named by its variable. What can be read and has no effect is a
 //! [`Note`], for the log.
@@ -94,6 +94,7 @@ pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, machine
     mapping.policies();
     mapping.statistics();
     mapping.charging();
+    mapping.tracing();
     redis::map(&mut mapping);
     Reading { fixed: mapping.fixed, variables: mapping.layer, notes: mapping.notes }
 }
@@ -164,7 +165,6 @@ impl<'a> Mapping<'a> {
             }
             Effect::Part(_) => {}
             Effect::Nothing => self.note(name, format!("has no effect: {}", variable.about)),
-            Effect::Later => self.note(name, "is accepted and not in force yet".to_owned()),
         }
     }
 
@@ -420,6 +420,28 @@ impl<'a> Mapping<'a> {
         if !rules.is_empty() {
             self.put(&[LIST], "statsd.mogrifiers", &serde_json::Value::from(rules).to_string());
         }
+    }
+
+    /// The collector itself is in the variables of OpenTelemetry (config/otel.rs).
+    fn tracing(&mut self) {
+        let exporter = if self.bool("TRACING_ENABLED") { "otlp" } else { "none" };
+        self.put(&["TRACING_ENABLED"], "tracing.exporter", exporter);
+        let name = self.some_text("TRACING_SERVICE_NAME").map(str::to_owned);
+        match name {
+            Some(name) => self.put(&["TRACING_SERVICE_NAME"], "tracing.service_name", &name),
+            // Below the variables of OpenTelemetry, which may give another.
+            None => self.put(&[], "tracing.service_name", "RateLimit"),
+        }
+        let protocol = match self.text("TRACING_EXPORTER_PROTOCOL") {
+            "" | "http" => "http/protobuf",
+            "grpc" => "grpc",
+            other => {
+                let reason = format!("{other:?}: must be http or grpc");
+                return self.layer.refuse("TRACING_EXPORTER_PROTOCOL", &reason);
+            }
+        };
+        // Without it a variable of OpenTelemetry may say otherwise.
+        self.put(&["TRACING_EXPORTER_PROTOCOL"], "tracing.otlp.protocol", protocol);
     }
 
     fn charging(&mut self) {

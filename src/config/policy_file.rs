@@ -33,6 +33,7 @@ mod metadata;
 mod rate;
 mod reader;
 mod scalar;
+mod state;
 mod tree;
 mod warning;
 mod yaml;
@@ -43,14 +44,17 @@ use std::sync::Arc;
 
 use super::files::{self, Source, policy_files};
 use crate::engine::PolicySet;
-use reader::Reader;
+use state::Reader;
+use tree::Planted;
 
 pub use keys::{KINDS, Key, Kind, Only};
 pub use rate::SHORT_UNITS;
-pub use tree::{Tree, read_trees};
+pub use tree::Tree;
 pub use warning::{Code, WARNINGS_MAX, Warning, Warnings};
 pub use yaml::{DEPTH_MAX, NODES_MAX};
 
+/// The longest name of a source in messages, in characters.
+const NAME_CHARS_MAX: usize = 200;
 /// The largest policy file, in bytes.
 pub const FILE_BYTES_MAX: usize = 32 << 20;
 /// The most bytes in all files together.
@@ -407,12 +411,66 @@ fn utf_16(bytes: &[u8]) -> Option<Option<String>> {
     Some(String::from_utf16(&units).ok().filter(|_| rest.is_empty()))
 }
 
+/// Reads sources that are at hand: names for messages, and what each holds, or why that is not known.
+///
+/// ```
+/// use weir::config::policy_file::{Reading, Tree, read_trees};
+///
+/// let limit = Tree::Mapping(vec![
+///     ("unit".into(), Tree::Text("hour".into())),
+///     ("requests_per_unit".into(), Tree::Text("many".into())),
+/// ]);
+/// let user = Tree::Mapping(vec![("key".into(), Tree::Text("user".into())), ("rate_limit".into(), limit)]);
+/// let shop = Tree::Mapping(vec![
+///     ("domain".into(), Tree::Text("shop".into())),
+///     ("descriptors".into(), Tree::List(vec![user])),
+/// ]);
+/// assert_eq!(
+///     read_trees([("shop".to_owned(), Ok(shop))], Reading::default()).unwrap_err().to_string(),
+///     "shop: descriptors[0].rate_limit (user): requests_per_unit must be a whole number from 0 to 4294967295, not the \
+///      text \"many\""
+/// );
+/// ```
+///
+/// # Errors
+/// All problems of all sources, in order.
+pub fn read_trees<'a>(
+    sources: impl IntoIterator<Item = (String, Result<Tree<'a>, Vec<String>>)>,
+    reading: Reading,
+) -> Result<Loaded, Problems> {
+    let mut reader = Reader::new(reading);
+    for (name, tree) in sources {
+        let name: Arc<str> = match name.char_indices().nth(NAME_CHARS_MAX) {
+            Some((end, _)) => name[..end].into(),
+            None => name.into(),
+        };
+        let planted = tree.and_then(|tree| Planted::new(tree).map_err(|message| vec![message]));
+        match planted {
+            Ok(planted) => reader.tree(&name, &planted),
+            Err(messages) => {
+                for message in messages {
+                    reader.refused(Problem { file: name.clone(), position: None, message });
+                }
+            }
+        }
+    }
+    reader.finish()
+}
+
 fn too_large() -> String {
     format!("larger than {} MiB: split it by domain", FILE_BYTES_MAX >> 20)
 }
 
 fn too_many_bytes() -> String {
     format!("all files together are larger than {} MiB", ALL_BYTES_MAX >> 20)
+}
+
+/// The end of a message about a word that is none of the known ones.
+fn instead(word: &str, known: &[&'static str]) -> String {
+    match nearest(word, known.iter().copied()) {
+        Some(near) => format!(", did you mean {near:?}?"),
+        None => format!(": it is one of {}", known.join(", ")),
+    }
 }
 
 /// A text that somebody wrote, quoted for a message and cut to a bounded length.

@@ -7,14 +7,20 @@
 //!
 //! The `config` crate's own deserialising is not used: it ends at the first error and knows no line.
 
+mod kind;
 mod layer;
 mod listen;
+mod metrics_export;
+mod metrics_export_rows;
 mod redis;
 mod row;
 mod statsd;
 mod table;
+mod traces;
+mod traces_rows;
 mod value;
 mod xds;
+mod xds_rows;
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -28,6 +34,7 @@ use crate::engine::{Mode, OnError};
 
 pub use layer::{FILE_BYTES_MAX, Layer};
 pub use listen::{CLIENT_NAMES_MAX, Endpoint, Listen, ListenTls, SOCKET_PATH_BYTES_MAX};
+pub use metrics_export::MetricsExport;
 pub use redis::{RedisServer, RedisTls, Sentinel, Topology};
 pub use row::{ENV_PREFIX, Kind, Preset, Setting};
 pub use statsd::{Mogrifier, Statsd};
@@ -35,6 +42,7 @@ pub use table::{
     HOST_NAMES_MAX, KEY_PREFIX_BYTES_MAX, NAME_BYTES_MAX, SETTINGS, URL_PATH_BYTES_MAX, VALUE_BYTES_MAX, listing,
     nearest,
 };
+pub use traces::{Otlp, Sampler, Tracing};
 pub use value::{HIDDEN, HOSTS_MAX, PAIRS_MAX, RedisUrl, Secret, duration, spell};
 pub use xds::{Xds, XdsTls};
 
@@ -88,6 +96,8 @@ pub struct Settings {
     pub metrics: Metrics,
     /// Where statistics are sent.
     pub statsd: Statsd,
+    /// Which decisions are traced, and where the spans go.
+    pub tracing: Tracing,
     /// Bounds on what a caller may send.
     pub limits: Limits,
 }
@@ -182,6 +192,8 @@ pub struct Response {
     pub delay_header: bool,
     /// The request and the metadata of the limits that it passed in the dynamic metadata.
     pub limit_metadata: bool,
+    /// `Retry-After`, `RateLimit` and `RateLimit-Policy` for the caller's client.
+    pub ietf_headers: bool,
     /// Three headers that show a limit to the caller's client.
     pub limit_headers: bool,
     /// The name of the header with the hits per window.
@@ -190,6 +202,23 @@ pub struct Response {
     pub remaining_header: String,
     /// The name of the header with the seconds until the limit is reset.
     pub reset_header: String,
+}
+
+/// The names of the headers of `response.ietf_headers`.
+const IETF_HEADERS: [&str; 3] = ["Retry-After", "RateLimit", "RateLimit-Policy"];
+
+impl Response {
+    /// The setting that gives a header of `limit_headers` the name of one of `ietf_headers`, where both are on.
+    fn taken_header(&self) -> Option<(&'static str, &str)> {
+        let named = [
+            ("response.limit_header", &self.limit_header),
+            ("response.remaining_header", &self.remaining_header),
+            ("response.reset_header", &self.reset_header),
+        ];
+        let is_taken = |header: &str| IETF_HEADERS.iter().any(|taken| taken.eq_ignore_ascii_case(header));
+        let mut taken = named.into_iter().filter(|(_, header)| is_taken(header));
+        taken.next().filter(|_| self.limit_headers && self.ietf_headers).map(|(name, header)| (name, header.as_str()))
+    }
 }
 
 /// The memory store.
@@ -308,6 +337,8 @@ pub struct Metrics {
     pub path: String,
     /// Whether weir's own metrics are shown.
     pub weir_names: bool,
+    /// Whether those of single limits are among them.
+    pub per_rule: bool,
     /// Whether those of envoyproxy/ratelimit are.
     pub ratelimit_names: bool,
     /// A mapping file for them, in place of the built-in mappings.
@@ -316,6 +347,8 @@ pub struct Metrics {
     pub response_time_milliseconds: bool,
     /// How many names can hold values of requests.
     pub dynamic_series: usize,
+    /// Whether they are sent to a collector of OpenTelemetry too.
+    pub export: MetricsExport,
 }
 
 /// Bounds on what a caller may send, each the largest that is accepted.
@@ -440,6 +473,7 @@ impl Settings {
                 dynamic_metadata: from.value("response.dynamic_metadata", value::switch)?,
                 delay_header: from.value("response.delay_header", value::switch)?,
                 limit_metadata: from.value("response.limit_metadata", value::switch)?,
+                ietf_headers: from.value("response.ietf_headers", value::switch)?,
                 limit_headers: from.value("response.limit_headers", value::switch)?,
                 limit_header: from.value("response.limit_header", |text| Ok(text.to_owned()))?,
                 remaining_header: from.value("response.remaining_header", |text| Ok(text.to_owned()))?,
@@ -489,12 +523,15 @@ impl Settings {
             metrics: Metrics {
                 path: from.value("metrics.path", |text| Ok(text.to_owned()))?,
                 weir_names: from.value("metrics.weir_names", value::switch)?,
+                per_rule: from.value("metrics.per_rule", value::switch)?,
                 ratelimit_names: from.value("metrics.ratelimit_names", value::switch)?,
                 mapper: from.optional("metrics.mapper")?.map(PathBuf::from),
                 response_time_milliseconds: from.value("metrics.response_time_milliseconds", value::switch)?,
                 dynamic_series: from.value("metrics.dynamic_series", value::integer)?,
+                export: MetricsExport::read(from)?,
             },
             statsd: Statsd::read(from)?,
+            tracing: Tracing::read(from)?,
             limits: Limits {
                 descriptors: from.value("limits.descriptors", value::integer)?,
                 entries: from.value("limits.entries", value::integer)?,
@@ -532,8 +569,18 @@ impl Settings {
                 reason: least,
             });
         }
+        if let Some((name, value)) = self.response.taken_header() {
+            problems.push(Problem {
+                origin: origin(name),
+                name: Some(name.to_owned()),
+                value: Some(value.to_owned()),
+                reason: "response.ietf_headers = on sets a header of this name".to_owned(),
+            });
+        }
         self.policies.xds.contradictions(self.policies.source, layers, &mut problems);
         self.redis.contradictions(layers, &mut problems);
+        self.tracing.contradictions(layers, &mut problems);
+        self.metrics.export.contradictions(&self.tracing, layers, &mut problems);
         problems
     }
 }

@@ -4,13 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::decision::Outcome;
-use super::policy::{OnError, PolicySet, Rule};
+use super::policy::{Domain, OnError, PolicySet, Rule};
 use super::{Charge, Entry, Hits, Mode};
 
 /// Hears what happens. Every method but `loaded` is called on the request path: it must neither block nor allocate.
 pub trait Observer: Send + Sync {
     /// New policies are about to be in force. What their rules do is told to the tally that this returns.
     fn loaded(&self, policies: &PolicySet) -> Arc<dyn Tally>;
+
+    /// Which lane of a tally's counters the runtime of this observer adds to ([`Tally::decided`]).
+    fn lane(&self) -> usize {
+        0
+    }
 
     /// A decision was made, or could not be, after so long.
     fn decided(&self, result: DecisionResult, took: Duration) {
@@ -25,6 +30,11 @@ pub trait Observer: Send + Sync {
     /// [`DecisionResult::UnknownDomain`].
     fn unknown_domain(&self, domain: &str, descriptors: usize) {
         let _ = (domain, descriptors);
+    }
+
+    /// The decision that [`Observer::decided`] was just called for belongs to a sampled trace: an exemplar for the metrics.
+    fn sampled(&self, result: DecisionResult, took: Duration, ids: TraceIds) {
+        let _ = (result, took, ids);
     }
 
     /// A store answered from elsewhere, or failed to, after so long; no time where it was not even asked. `error` names the
@@ -59,6 +69,60 @@ pub trait Tally: Send + Sync {
     fn charged(&self, charged: &Charged<'_>) {
         let _ = charged;
     }
+
+    /// A request for a domain of this policy set was decided, or its store failed. `unmatched` of its descriptors met no
+    /// rule. The observer is told too ([`Observer::decided`]). `lane` is [`Observer::lane`]: cores that add to different
+    /// lanes share no cache line.
+    fn decided(&self, domain: &Domain, lane: usize, result: DecisionResult, unmatched: u32) {
+        let _ = (domain, lane, result, unmatched);
+    }
+}
+
+/// The ids of a span, as W3C Trace Context has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceIds {
+    /// The trace, shared by all of its spans.
+    pub trace: u128,
+    /// The span.
+    pub span: u64,
+}
+
+/// Hears how one decision is made that belongs to a sampled trace. Decisions without one have none and pay nothing.
+pub trait Trace: Send + Sync {
+    /// The trace and the span of the decision.
+    fn ids(&self) -> TraceIds;
+
+    /// A descriptor matched this rule, or no rule.
+    fn matched(&self, entries: &[Entry<'_>], rule: Option<&Rule>);
+
+    /// A limit was charged, or denied without being asked.
+    fn charged(&self, charged: &Charged<'_>);
+
+    /// A store ended one call.
+    fn store_called(&self, call: &StoreCall);
+
+    /// The store of a descriptor gave no answer, and the policies decide what follows. [st-4]
+    fn fell_back(&self, action: OnError, kind: &'static str);
+
+    /// The decision was made, or could not be.
+    fn decided(&self, result: DecisionResult);
+}
+
+/// One call to a store that just ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreCall {
+    /// The store's name in settings.
+    pub store: &'static str,
+    /// Where the store is, `HOST:PORT` or a path, where that is one place outside of this process.
+    pub place: Option<String>,
+    /// The charges of the call.
+    pub charges: usize,
+    /// The failure in one word; none where the store answered.
+    pub error: Option<&'static str>,
+    /// How long the call took, the wait for its turn included.
+    pub took: Duration,
+    /// Whether the store is in this process, so that the call was no round trip.
+    pub is_immediate: bool,
 }
 
 /// One limit's part of a decision, for counting.
@@ -114,6 +178,21 @@ pub enum DecisionResult {
     NoPolicies,
     /// The store did not answer in time or at all.
     StoreFailed,
+}
+
+impl DecisionResult {
+    /// The word for it in metrics and traces.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::OverLimit => "over_limit",
+            Self::Invalid => "invalid",
+            Self::UnknownDomain => "unknown_domain",
+            Self::NoPolicies => "no_policies",
+            Self::StoreFailed => "store_failed",
+        }
+    }
 }
 
 /// Hears nothing.

@@ -373,6 +373,8 @@ fn joined(key: &str, value: Option<&str>) -> String {
 /// The rules of one domain.
 #[derive(Debug)]
 pub struct Domain {
+    /// Its position among the domains of its set, from 0.
+    pub id: u32,
     /// The domain's name.
     pub name: Box<str>,
     /// How its requests are charged; none where that is left to the setting `charging`. [dc-4]
@@ -431,7 +433,10 @@ impl PolicySet {
     fn add(&mut self, spec: DomainSpec) -> Result<(), PolicyError> {
         let DomainSpec { name, mode, on_error, descriptors } = spec;
         let name: Box<str> = name.into();
+        #[expect(clippy::cast_possible_truncation, reason = "a domain takes more than a byte of memory")]
+        let id = self.domains.len() as u32;
         let mut domain = self.domains.remove(&name).unwrap_or_else(|| Domain {
+            id,
             name: name.clone(),
             mode: None,
             on_error: None,

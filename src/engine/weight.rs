@@ -3,7 +3,7 @@
 //! A weight is the time that the charge takes Redis at worst, in charges of `fixed_window` (about 2 us of Redis CPU), as
 //! `bench/redis-scripts weights` measures it. It follows from the limit and the take alone, so that each store gives the
 //! same answer. Not here: what follows from a decision that is too heavy (limiter), and how heavy calls travel
-//! (store/redis/node.rs). See docs/adr/0016-charges-have-a-weight.md.
+//! (store/redis/routing/node.rs). See docs/adr/0016-charges-have-a-weight.md.
 
 use super::charge::{Charge, Take};
 use super::limit::{Algorithm, Anchor, Limit};

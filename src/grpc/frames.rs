@@ -30,6 +30,7 @@ const END_HEADERS: u8 = 0x4;
 pub(super) struct Meter {
     /// Bytes of the preface or of a payload that are still to come.
     skip: usize,
+    /// A header that arrives in pieces.
     head: [u8; HEAD_BYTES],
     /// How many bytes of `head` are there.
     head_bytes: usize,
@@ -93,13 +94,22 @@ impl Meter {
                 }
                 continue;
             }
+            // Nearly always a header is there as a whole.
+            if self.head_bytes == 0
+                && let Some((head, rest)) = bytes.split_first_chunk::<HEAD_BYTES>()
+            {
+                self.frame(head);
+                bytes = rest;
+                continue;
+            }
             let wanted = (HEAD_BYTES - self.head_bytes).min(bytes.len());
             self.head[self.head_bytes..self.head_bytes + wanted].copy_from_slice(&bytes[..wanted]);
             self.head_bytes += wanted;
             bytes = &bytes[wanted..];
             if self.head_bytes == HEAD_BYTES {
                 self.head_bytes = 0;
-                self.frame();
+                let head = self.head;
+                self.frame(&head);
             }
         }
         let extra = answers.wrapping_sub(self.answers_before).saturating_mul(FRAMES_PER_ANSWER);
@@ -119,8 +129,7 @@ impl Meter {
     }
 
     /// The header of a frame is complete.
-    fn frame(&mut self) {
-        let [a, b, c, kind, flags, ..] = self.head;
+    fn frame(&mut self, &[a, b, c, kind, flags, ..]: &[u8; HEAD_BYTES]) {
         self.skip = u32::from_be_bytes([0, a, b, c]) as usize;
         match kind {
             DATA if self.skip >= TINY_DATA_BYTES || flags & END_STREAM != 0 => {}

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hyper::body::Incoming;
-use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service, http};
+use tonic::{Code, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
 
@@ -21,10 +21,11 @@ use super::held::{Hold, Peer, STREAM_BYTES};
 use super::other::{Kind, Request, Stream};
 use super::status::{Refusal, status};
 use super::unary::{self, Received, Sent};
-use crate::limiter::{Answer, Limiter, Query, Undecided};
+use crate::limiter::{self, Answer, Limiter, Query, Undecided};
 use crate::rls::convert::{self, Bounds, Extras};
 use crate::rls::lenient;
 use crate::rls::proto::{RateLimitRequest, RateLimitResponse};
+use crate::telemetry::traces::{Trace, Tracer, Way};
 
 /// The service's full name.
 pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
@@ -37,6 +38,9 @@ const REFLECTION_V1ALPHA: &str = "/grpc.reflection.v1alpha.ServerReflection/";
 /// The time that an answer needs to get to its caller: we give up that much before the caller does, so that the reason
 /// arrives.
 const ANSWER_MARGIN: Duration = Duration::from_millis(1);
+
+/// How long a caller waits. A name that is parsed once, and not for each request.
+static GRPC_TIMEOUT: http::HeaderName = http::HeaderName::from_static("grpc-timeout");
 
 /// Any other service, as a function of the whole request.
 pub(super) type Other = Arc<dyn Fn(http::Request<Body>) -> BoxFuture<http::Response<Body>, Infallible> + Send + Sync>;
@@ -60,6 +64,8 @@ pub(super) struct RateLimits {
     pub(super) request_bytes: usize,
     /// How long a request may take to arrive after its headers.
     pub(super) receive_timeout: Duration,
+    /// Begins the traces of decisions, where they are traced.
+    pub(super) tracer: Option<Arc<Tracer>>,
 }
 
 /// What one connection is served by.
@@ -122,29 +128,55 @@ impl Services {
     /// read, and no room for waiting on a store where no store is waited for.
     fn should_rate_limit(&self, request: http::Request<Incoming>, mut hold: Hold) -> Answering {
         let limits = self.limits.clone();
+        let trace = limits.tracer.as_ref().and_then(|tracer| tracer.begin(Way::Grpc, request.headers()));
         if limits.limiter.is_immediate() {
             let body = request.into_body();
             return Box::pin(async move {
-                let decided = limits.decide_now(body, &mut hold).await;
+                let decided = limits.decide_now(body, &mut hold, trace.as_deref()).await;
+                end(trace, &decided);
                 Ok(unary::response(decided, hold))
             });
         }
         let (head, body) = request.into_parts();
         let patience = patience(&head.headers);
         Box::pin(async move {
-            let decided = limits.decide(body, patience, &mut hold).await;
+            let decided = limits.decide(body, patience, &mut hold, trace.as_deref()).await;
+            end(trace, &decided);
             Ok(unary::response(decided, hold))
         })
     }
 }
 
+/// Ends the trace of a request, if it has one. What broke off has none to answer, and ends as given up.
+fn end(trace: Option<Box<Trace>>, decided: &Result<RateLimitResponse, Status>) {
+    let Some(trace) = trace else { return };
+    match decided {
+        Err(status) if status.code() == Code::Cancelled => {}
+        Err(status) => trace.end_grpc(status.code() as i32),
+        Ok(_) => trace.end_grpc(Code::Ok as i32),
+    }
+}
+
+/// The trace as the limiter takes it.
+fn as_told<'a>(trace: Option<&'a Trace>, query: &Query<'_>) -> Option<&'a dyn limiter::Trace> {
+    let trace = trace?;
+    trace.domain(query.domain);
+    Some(trace)
+}
+
 impl RateLimits {
     /// For a limiter that is immediate: it need not know how long its caller waits.
-    async fn decide_now(&self, body: Incoming, hold: &mut Hold) -> Result<RateLimitResponse, Status> {
+    async fn decide_now(
+        &self,
+        body: Incoming,
+        hold: &mut Hold,
+        trace: Option<&Trace>,
+    ) -> Result<RateLimitResponse, Status> {
         let read = unary::read(body, self.request_bytes, self.receive_timeout, hold, lenient::decode).await;
         let started = Instant::now();
         let Received { message: request, .. } = self.read(read, started)?;
-        let decided = self.limiter.decide_now(&self.query(&request, started)?, started);
+        let query = self.query(&request, started)?;
+        let decided = self.limiter.decide_now_traced(&query, started, as_told(trace, &query));
         self.response(&request, decided)
     }
 
@@ -154,6 +186,7 @@ impl RateLimits {
         body: Incoming,
         patience: Option<Duration>,
         hold: &mut Hold,
+        trace: Option<&Trace>,
     ) -> Result<RateLimitResponse, Status> {
         let timeout = patience.map_or(self.receive_timeout, |patience| patience.min(self.receive_timeout));
         let read = unary::read(body, self.request_bytes, timeout, hold, lenient::decode).await;
@@ -161,7 +194,7 @@ impl RateLimits {
         let Received { message: request, since } = self.read(read, started)?;
         let deadline = patience.and_then(|patience| since.unwrap_or(started).checked_add(patience));
         let query = self.query(&request, started)?;
-        let decided = self.limiter.decide(&query, started, deadline).await;
+        let decided = self.limiter.decide_traced(&query, started, deadline, as_told(trace, &query)).await;
         self.response(&request, decided)
     }
 
@@ -191,7 +224,7 @@ impl RateLimits {
 
 /// How long the caller waits for the answer, less the time that it needs to get there.
 fn patience(headers: &http::HeaderMap) -> Option<Duration> {
-    let timeout = headers.get("grpc-timeout")?.to_str().ok()?;
+    let timeout = headers.get(&GRPC_TIMEOUT)?.to_str().ok()?;
     Some(timeout_of(timeout)?.saturating_sub(ANSWER_MARGIN))
 }
 

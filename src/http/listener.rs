@@ -44,7 +44,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(120);
 /// A full listener closes callers that have taken nothing of an answer for so long.
 const STALL_BEFORE_CLOSE: Duration = Duration::from_secs(1);
 /// The most bytes of the head of a request, and of an answer that waits to be written.
-const BUFFER_BYTES_MAX: usize = 64 * 1_024;
+const BUFFER_BYTES_MAX: usize = 16 * 1_024;
 /// How long to wait before the system is asked again, after it had no connection to give, or when no place was free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 

@@ -14,9 +14,10 @@ use axum::routing::{get, post};
 use tokio_stream::StreamExt as _;
 
 use super::{Site, metrics, not_found, readyz, wrong_method};
-use crate::limiter::Detail;
+use crate::limiter::{self, Detail};
 use crate::rls::proto::RateLimitRequest;
-use crate::rls::{convert, detail, json};
+use crate::rls::{client_headers, convert, detail, json};
+use crate::telemetry::traces::{Trace, Way};
 
 /// Every path, for whoever asks for another.
 const PATHS: [&str; 5] = ["POST /json", "GET /healthcheck", "GET /healthz", "GET /metrics", "GET /readyz"];
@@ -25,10 +26,10 @@ const PATHS: [&str; 5] = ["POST /json", "GET /healthcheck", "GET /healthz", "GET
 const BODY_PATIENCE: Duration = Duration::from_secs(10);
 /// How much of a body that is refused weir reads and drops.
 const DISCARDED_BYTES_MAX: usize = 8 << 20;
-/// Bytes of bodies that are held for all callers together; one more byte is refused.
-const BODIES_BYTES_MAX: usize = 32 << 20;
+/// Memory for the bodies of all callers together, in bytes; a body that needs one more is refused.
+const BODIES_BYTES_MAX: usize = 24 << 20;
 
-/// Bytes of bodies that are held for callers of `/json`.
+/// Bytes of memory for the bodies of callers of `/json`.
 #[derive(Debug, Default)]
 pub struct Bodies(AtomicUsize);
 
@@ -36,23 +37,37 @@ pub struct Bodies(AtomicUsize);
 struct Incomplete<'a> {
     bodies: &'a Bodies,
     bytes: Vec<u8>,
+    /// The part of `bodies` that this body has.
+    reserved: usize,
 }
 
-impl Incomplete<'_> {
-    /// Whether there was room for these bytes.
-    fn push(&mut self, bytes: &[u8]) -> bool {
-        if self.bodies.0.fetch_add(bytes.len(), Relaxed) + bytes.len() > BODIES_BYTES_MAX {
-            self.bodies.0.fetch_sub(bytes.len(), Relaxed);
-            return false;
+impl<'a> Incomplete<'a> {
+    fn new(bodies: &'a Bodies) -> Self {
+        Self { bodies, bytes: Vec::new(), reserved: 0 }
+    }
+
+    /// Adds a part of a body of at most `most` bytes. The buffer doubles, but not beyond that. Returns false where there is
+    /// no room.
+    fn push(&mut self, part: &[u8], most: usize) -> bool {
+        let wanted = self.bytes.len() + part.len();
+        if wanted > self.reserved {
+            let capacity = (2 * self.reserved).min(most).max(wanted);
+            let more = capacity - self.reserved;
+            if self.bodies.0.fetch_add(more, Relaxed) + more > BODIES_BYTES_MAX {
+                self.bodies.0.fetch_sub(more, Relaxed);
+                return false;
+            }
+            self.reserved = capacity;
+            self.bytes.reserve_exact(capacity - self.bytes.len());
         }
-        self.bytes.extend_from_slice(bytes);
+        self.bytes.extend_from_slice(part);
         true
     }
 }
 
 impl Drop for Incomplete<'_> {
     fn drop(&mut self) {
-        self.bodies.0.fetch_sub(self.bytes.len(), Relaxed);
+        self.bodies.0.fetch_sub(self.reserved, Relaxed);
     }
 }
 
@@ -78,7 +93,7 @@ async fn read<'a>(site: &'a Site, body: Body) -> Result<Incomplete<'a>, Response
     };
     let is_too_large = body.size_hint().lower() > site.request_bytes as u64;
     let reading = async {
-        let mut read = Incomplete { bodies: &site.bodies, bytes: Vec::new() };
+        let mut read = Incomplete::new(&site.bodies);
         let mut parts = body.into_data_stream();
         if is_too_large {
             discard(&mut parts).await;
@@ -91,7 +106,7 @@ async fn read<'a>(site: &'a Site, body: Body) -> Result<Incomplete<'a>, Response
                 discard(&mut parts).await;
                 return Err(too_large());
             }
-            if !read.push(&part) {
+            if !read.push(&part, site.request_bytes) {
                 let text = format!("body: {BODIES_BYTES_MAX} bytes are held for callers, and no more fit");
                 return Err(refusal(StatusCode::SERVICE_UNAVAILABLE, &text));
             }
@@ -153,6 +168,20 @@ async fn decide(
     asked: Result<Query<Vec<(String, String)>>, QueryRejection>,
     request: Request,
 ) -> Response {
+    let trace = site.tracer.as_ref().and_then(|tracer| tracer.begin(Way::Http, request.headers()));
+    let response = answer(&site, asked, request, trace.as_deref()).await;
+    if let Some(trace) = trace {
+        trace.end_http(response.status().as_u16());
+    }
+    response
+}
+
+async fn answer(
+    site: &Site,
+    asked: Result<Query<Vec<(String, String)>>, QueryRejection>,
+    request: Request,
+    trace: Option<&Trace>,
+) -> Response {
     let wants_detail = match wants_detail(asked) {
         Ok(detail) => detail,
         Err(reason) => {
@@ -160,7 +189,7 @@ async fn decide(
             return refusal(StatusCode::BAD_REQUEST, &reason);
         }
     };
-    let body = match read(&site, request.into_body()).await {
+    let body = match read(site, request.into_body()).await {
         Ok(body) => body,
         Err(refusal) => return refusal,
     };
@@ -180,18 +209,27 @@ async fn decide(
         Ok(query) => query,
         Err(invalid) => return refused(&invalid),
     };
-    let answer = match site.limiter.decide(&query, started, None).await {
+    let trace = trace.map(|trace| {
+        trace.domain(query.domain);
+        trace as &dyn limiter::Trace
+    });
+    let answer = match site.limiter.decide_traced(&query, started, None, trace).await {
         Ok(answer) => answer,
         Err(error) => return refusal(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
     };
     let status = if answer.denied { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
+    let retry_after = client_headers::retry_after(&answer);
     let details: Vec<Option<Detail>> = answer.statuses.iter().map(|status| status.detail).collect();
     let body = json::render_response(&convert::response(&request, answer, &site.extras));
     let body = if wants_detail { body.and_then(|body| detail::add_to_json(&body, &details)) } else { body };
     match body {
         Ok(body) => {
             let kind = HeaderValue::from_static("application/json");
-            (status, [(header::CONTENT_TYPE, kind)], body).into_response()
+            let mut response = (status, [(header::CONTENT_TYPE, kind)], body).into_response();
+            if let Some(seconds) = retry_after {
+                response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+            }
+            response
         }
         Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }
@@ -199,4 +237,28 @@ async fn decide(
 
 fn refusal(status: StatusCode, reason: &str) -> Response {
     (status, format!("{reason}\n")).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_count_with_the_memory_that_they_take() {
+        let bodies = Bodies::default();
+        let mut body = Incomplete::new(&bodies);
+        for (part, reserved) in [(100, 100), (1, 200), (99, 200), (1, 400), (500, 800), (299, 1_000)] {
+            assert!(body.push(&vec![b' '; part], 1_000));
+            assert_eq!((body.reserved, bodies.0.load(Relaxed)), (reserved, reserved));
+            assert_eq!(body.bytes.capacity(), reserved);
+        }
+        let mut other = Incomplete::new(&bodies);
+        assert!(!other.push(&vec![b' '; BODIES_BYTES_MAX - 999], usize::MAX), "one byte too many");
+        assert!(other.push(&vec![b' '; BODIES_BYTES_MAX - 1_000], usize::MAX));
+        assert!(!body.push(b" ", 1_001));
+        drop(other);
+        assert!(body.push(b" ", 1_001));
+        drop(body);
+        assert_eq!(bodies.0.load(Relaxed), 0);
+    }
 }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 /// About how many bytes one piece has.
 pub(super) const PIECE_BYTES: usize = 32 * 1_024;
-/// The most renderings of the metrics that are kept at a time because callers read them.
+/// The most renderings that are kept at a time because callers read them.
 const RENDERINGS_MAX: usize = 2;
 /// While so many are being read, a rendering of this age is given to one more caller.
 const RENDERING_AGE_MAX: Duration = Duration::from_secs(15);
@@ -46,32 +46,38 @@ impl<F: FnMut() -> Option<Bytes> + Unpin> HttpBody for Pieces<F> {
     }
 }
 
-/// One text, as it was at one time.
-struct Rendering {
-    text: Bytes,
+/// What readers share, as it was at one time.
+#[derive(Debug)]
+pub(super) struct Rendering<T> {
+    pub(super) made: T,
     at: Instant,
 }
 
-/// Renders a text for callers: one at a time, on a thread of its own, and never one for each caller that reads slowly.
-#[derive(Default)]
-pub(super) struct Renderings {
+/// Makes what readers share: one at a time, on a thread of its own, and never one for each caller that reads slowly.
+pub(super) struct Renderings<T> {
     turn: tokio::sync::Mutex<()>,
-    read: Mutex<Vec<Weak<Rendering>>>,
+    read: Mutex<Vec<Weak<Rendering<T>>>>,
+}
+
+impl<T> Default for Renderings<T> {
+    fn default() -> Self {
+        Self { turn: tokio::sync::Mutex::default(), read: Mutex::default() }
+    }
 }
 
 /// No rendering can be had: all are old and still being read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooManyReaders;
 
-impl Renderings {
-    /// The text that `render` gives, or one that it gave of late, as a body.
+impl<T: Send + 'static> Renderings<T> {
+    /// What `make` makes, or what it made of late. It counts as being read until it is dropped.
     ///
     /// # Errors
-    /// That of `render`, or [`TooManyReaders`].
-    pub(super) async fn body<E: Send + 'static>(
+    /// [`TooManyReaders`].
+    pub(super) async fn get(
         &self,
-        render: impl FnOnce() -> Result<String, E> + Send + 'static,
-    ) -> Result<Result<Body, E>, TooManyReaders> {
+        make: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<Arc<Rendering<T>>, TooManyReaders> {
         let _turn = self.turn.lock().await;
         let read = {
             let mut read = self.read.lock();
@@ -80,32 +86,17 @@ impl Renderings {
         };
         if read.len() >= RENDERINGS_MAX {
             let newest = read.into_iter().max_by_key(|rendering| rendering.at);
-            return match newest.filter(|newest| newest.at.elapsed() <= RENDERING_AGE_MAX) {
-                Some(newest) => Ok(Ok(body_of(newest))),
-                None => Err(TooManyReaders),
-            };
+            return newest.filter(|newest| newest.at.elapsed() <= RENDERING_AGE_MAX).ok_or(TooManyReaders);
         }
         drop(read);
-        let text = match tokio::task::spawn_blocking(render).await {
-            Ok(Ok(text)) => text,
-            Ok(Err(error)) => return Ok(Err(error)),
+        let made = match tokio::task::spawn_blocking(make).await {
+            Ok(made) => made,
             Err(panic) => std::panic::resume_unwind(panic.into_panic()),
         };
-        let rendering = Arc::new(Rendering { text: text.into(), at: Instant::now() });
+        let rendering = Arc::new(Rendering { made, at: Instant::now() });
         self.read.lock().push(Arc::downgrade(&rendering));
-        Ok(Ok(body_of(rendering)))
+        Ok(rendering)
     }
-}
-
-/// A body that keeps the rendering for as long as it is read.
-fn body_of(rendering: Arc<Rendering>) -> Body {
-    let mut sent = 0;
-    pieces(move || {
-        let end = rendering.text.len().min(sent + PIECE_BYTES);
-        let piece = rendering.text.slice(sent..end);
-        sent = end;
-        (!piece.is_empty()).then_some(piece)
-    })
 }
 
 #[cfg(test)]
@@ -124,32 +115,28 @@ mod tests {
         (pieces, text)
     }
 
-    async fn render(renderings: &Renderings, text: &str) -> Result<Body, TooManyReaders> {
-        let text = text.to_owned();
-        renderings.body(move || Ok::<_, ()>(text)).await.map(|body| body.unwrap())
-    }
-
     #[tokio::test]
-    async fn a_text_is_sent_in_pieces() {
-        let renderings = Renderings::default();
-        let long = "0123456789".repeat(10_000);
-        let body = render(&renderings, &long).await.unwrap();
-        assert_eq!(read(body).await, (long.len().div_ceil(PIECE_BYTES), long));
-        assert_eq!(read(render(&renderings, "").await.unwrap()).await, (0, String::new()));
+    async fn a_body_is_sent_piece_by_piece() {
+        let mut left = 3;
+        let body = pieces(move || {
+            left -= 1;
+            (left >= 0).then(|| Bytes::from_static(b"piece "))
+        });
+        assert_eq!(read(body).await, (3, "piece piece piece ".to_owned()));
+        assert_eq!(read(pieces(|| None)).await, (0, String::new()));
     }
 
     #[tokio::test]
     async fn slow_readers_share_two_renderings() {
         let renderings = Renderings::default();
         let mut slow = Vec::new();
-        for (number, expected) in [(1, "1"), (2, "2"), (3, "2"), (4, "2")] {
-            slow.push((render(&renderings, &number.to_string()).await.unwrap(), expected));
+        for (number, expected) in [(1, 1), (2, 2), (3, 2), (4, 2)] {
+            slow.push((renderings.get(move || number).await.unwrap(), expected));
         }
         drop(slow.remove(0));
-        let fresh = render(&renderings, "5").await.unwrap();
-        assert_eq!(read(fresh).await.1, "5", "the first is no longer read");
-        for (body, expected) in slow {
-            assert_eq!(read(body).await.1, expected);
+        assert_eq!(renderings.get(|| 5).await.unwrap().made, 5, "the first is no longer read");
+        for (rendering, expected) in slow {
+            assert_eq!(rendering.made, expected);
         }
     }
 
@@ -157,8 +144,7 @@ mod tests {
     async fn one_that_nobody_reads_is_let_go() {
         let renderings = Renderings::default();
         for number in 0..10 {
-            let body = render(&renderings, &number.to_string()).await.unwrap();
-            assert_eq!(read(body).await.1, number.to_string());
+            assert_eq!(renderings.get(move || number).await.unwrap().made, number);
         }
         assert!(renderings.read.lock().iter().all(|rendering| rendering.strong_count() == 0));
     }

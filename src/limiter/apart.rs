@@ -248,6 +248,9 @@ impl Limiter {
                 let action = action(group);
                 if last.replace(group) != Some(group) {
                     self.observer.fell_back(action, error.kind());
+                    if let Some(trace) = request.trace {
+                        trace.fell_back(action, error.kind());
+                    }
                 }
                 match action {
                     OnError::Error => is_error = true,

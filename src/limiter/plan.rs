@@ -6,15 +6,18 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Answer, Detail, Modes, OVERRIDE_SHARE, Query, Status, Told};
-use crate::engine::observer::LimitOf;
+use super::{Answer, Detail, ListedLimit, Modes, OVERRIDE_SHARE, Query, Status, Told};
+use crate::engine::observer::{LimitOf, Trace};
 use crate::engine::policy::{Domain, Match};
 use crate::engine::{
-    Charge, Decision, Hits, Limit, Micros, OnError, Outcome, PolicySet, Role, Take, Verdict, algorithm, key,
+    Algorithm, Anchor, Charge, Decision, Hits, Limit, Micros, OnError, Outcome, PolicySet, Role, Take, Verdict,
+    algorithm, key,
 };
 
 /// Keys are written into one text; room for a decision of a few charges, so that it seldom grows.
 const KEYS_BYTES: usize = 256;
+/// What clients know a limit by that came with the request.
+const OVERRIDE_NAME: &str = "(request)";
 
 /// What is to be charged for a request, before the store is asked.
 pub(super) struct Plan<'p> {
@@ -27,6 +30,8 @@ pub(super) struct Plan<'p> {
     /// The limits that came with the request, with their descriptors; seldom any.
     overrides: Vec<(usize, Limit)>,
     pub(super) planned: SmallVec<[Planned; 4]>,
+    /// How many descriptors met no rule and bring no limit of their own.
+    pub(super) unmatched: u32,
     /// The text of all keys, one after the other.
     keys: String,
 }
@@ -72,6 +77,7 @@ impl<'p> Plan<'p> {
             met: SmallVec::new(),
             overrides: Vec::new(),
             planned: SmallVec::new(),
+            unmatched: 0,
             keys: String::with_capacity(KEYS_BYTES),
         };
         for (group, asked) in query.descriptors.iter().enumerate() {
@@ -80,7 +86,11 @@ impl<'p> Plan<'p> {
                     plan.overrides.push((group, Limit::per_unit(requests, unit)));
                     Match { rule: None, shared: SmallVec::new() }
                 }
-                None => policies.find(domain, &asked.entries),
+                None => {
+                    let met = policies.find(domain, &asked.entries);
+                    plan.unmatched += u32::from(met.rule.is_none());
+                    met
+                }
             });
         }
         let replaced = replaced_names(&plan.met);
@@ -173,6 +183,14 @@ impl<'p> Plan<'p> {
         }
     }
 
+    /// Names the rules that the descriptors matched to the trace of the request.
+    #[cold]
+    pub(super) fn tell(&self, trace: &dyn Trace, query: &Query<'_>) {
+        for (asked, met) in query.descriptors.iter().zip(&self.met) {
+            trace.matched(&asked.entries, met.rule);
+        }
+    }
+
     /// What becomes of a descriptor whose store does not answer, as far as policies say. [st-4]
     pub(super) fn on_error(&self, group: u16) -> Option<OnError> {
         self.domain.on_error_of(self.met[usize::from(group)].rule).map(|(on_error, _)| on_error)
@@ -205,7 +223,45 @@ impl<'p> Plan<'p> {
             statuses.push(status);
             (rest, outcomes, planned) = (&rest[count..], &outcomes[count..], &planned[count..]);
         }
-        Answer { denied, wait, statuses, metadata }
+        let retry_after = decided.filter(|_| denied).and_then(retry_after);
+        let limits = decided.filter(|_| self.modes.limits).map_or_else(Vec::new, |decided| self.listed(decided));
+        Answer { denied, wait, retry_after, statuses, metadata, limits }
+    }
+
+    /// The limits that could deny the request. [dt-3]
+    fn listed(&self, decided: &Decided<'_>) -> Vec<ListedLimit> {
+        let mut listed = Vec::new();
+        if self.modes.shadow {
+            return listed;
+        }
+        for ((charge, planned), outcome) in decided.charges.iter().zip(decided.planned).zip(&decided.decision.outcomes)
+        {
+            if planned.role == Role::Shadow {
+                continue;
+            }
+            listed.push(ListedLimit {
+                name: self.name_of(charge.limit, planned),
+                requests: charge.limit.requests(),
+                window_s: whole_seconds(charge.limit),
+                remaining: outcome.remaining,
+                until_reset: match outcome.verdict {
+                    Verdict::Over { retry_after } => retry_after,
+                    Verdict::Within | Verdict::Never => outcome.reset_after,
+                },
+                over: outcome.verdict.is_over(),
+            });
+        }
+        listed
+    }
+
+    /// What clients know a limit by.
+    fn name_of(&self, limit: &Limit, planned: &Planned) -> Box<str> {
+        match (&limit.name, self.met[usize::from(planned.group)].rule) {
+            (Some(name), _) => name.clone(),
+            (None, Some(rule)) if planned.is_single => rule.path.clone(),
+            (None, Some(rule)) => format!("{}:{}", rule.path, limit.id()).into(),
+            (None, None) => OVERRIDE_NAME.into(),
+        }
     }
 
     /// Whether a request that passes would be denied without the setting `shadow_mode`.
@@ -292,6 +348,42 @@ fn status_of(charges: &[Charge<'_>], planned: &[Planned], outcomes: &[Outcome], 
         until_reset: Some(until_reset),
         detail: Some(detail),
     }
+}
+
+/// When a denied request would be admitted, if no other came: when each enforced limit has room and, where quotas deny it,
+/// when one of them has. Nothing where that never happens, or where no store gave a wait. [dt-2]
+fn retry_after(decided: &Decided<'_>) -> Option<Micros> {
+    let mut longest_enforced = None;
+    let mut shortest_quota: Option<Micros> = None;
+    let (mut quotas, mut quotas_over) = (0_usize, 0_usize);
+    for (charge, outcome) in decided.charges.iter().zip(&decided.decision.outcomes) {
+        quotas += usize::from(charge.role == Role::Quota);
+        let wait = match outcome.verdict {
+            Verdict::Within => continue,
+            Verdict::Over { retry_after } => Some(retry_after),
+            Verdict::Never => None,
+        };
+        match charge.role {
+            Role::Enforced => longest_enforced = longest_enforced.max(Some(wait?)),
+            Role::Quota => {
+                quotas_over += 1;
+                shortest_quota = shortest_quota.into_iter().chain(wait).min();
+            }
+            Role::Shadow => {}
+        }
+    }
+    if quotas > 0 && quotas == quotas_over {
+        return longest_enforced.max(Some(shortest_quota?));
+    }
+    longest_enforced
+}
+
+/// The length of a limit's windows, where all have one and it is whole seconds.
+fn whole_seconds(limit: &Limit) -> Option<u64> {
+    const MICROS_PER_SECOND: u64 = 1_000_000;
+    let us = limit.window().us();
+    let is_calendar = matches!(limit.algorithm(), Algorithm::FixedWindow { anchor: Anchor::Calendar(_) });
+    (!is_calendar && us.is_multiple_of(MICROS_PER_SECOND)).then_some(us / MICROS_PER_SECOND)
 }
 
 /// When the same hits would fit all of these limits again; nothing where one of them never holds so many.

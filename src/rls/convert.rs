@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::proto::rate_limit_response::rate_limit::Unit as WireUnit;
 use super::proto::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use super::proto::{HeaderValue, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit};
-use super::{detail, limit_metadata};
+use super::{client_headers, detail, limit_metadata};
 use crate::engine::{Entry, Micros, Take, Unit};
 use crate::limiter::{Answer, Asked, Query, Status, Told};
 
@@ -189,6 +189,8 @@ pub struct Extras {
     pub delay_header: bool,
     /// The request and the metadata of the limits that it passed, as dynamic metadata.
     pub limit_metadata: bool,
+    /// `Retry-After`, `RateLimit` and `RateLimit-Policy` as headers of the response to the caller's client.
+    pub ietf_headers: bool,
     /// The limit nearest to its end, as headers of the response to the caller's client; none where that is off.
     pub limit_headers: Option<LimitHeaders>,
 }
@@ -222,6 +224,9 @@ pub fn response(request: &RateLimitRequest, answer: Answer, extras: &Extras) -> 
     }
     if let Some(names) = &extras.limit_headers {
         response.response_headers_to_add = limit_headers(names, &answer.statuses);
+    }
+    if extras.ietf_headers {
+        response.response_headers_to_add.extend(client_headers::of(&answer));
     }
     if extras.delay_header && answer.wait > 0 {
         response.request_headers_to_add.push(HeaderValue {

@@ -1,30 +1,16 @@
 //! Redis: states that replicas share and that outlive a process, until they expire. [rd-1] [rd-2]
 //!
 //! Each decision is one call of one script, so that it is atomic and costs one round trip, which it shares with the
-//! other decisions in flight. Not here: connections (redis/pool.rs), what they tell (redis/observer.rs), what a call is
-//! (redis/call.rs), batching and deadlines (redis/pipeline.rs), how heavy calls travel (redis/heavy.rs), when a failing Redis is left alone (redis/node.rs), what
-//! its errors mean (redis/refusal.rs), which node of a cluster a call goes to (redis/cluster.rs), and the format of calls
-//! and replies (redis/wire.rs).
+//! other decisions in flight. This file holds only the implementation of `Store`. Its folders, each of which uses only
+//! those after it: checks, routing and scripts (which do not know each other), transport, dial, base.
 
-mod advice;
-pub mod breaker;
-mod call;
-mod cluster;
-mod connection;
+mod base;
+mod checks;
 mod dial;
-mod endpoint;
-mod heavy;
-mod lacks;
-pub mod merge;
-pub mod node;
-mod observer;
-mod pause;
-pub mod pipeline;
-pub mod pool;
-pub mod refusal;
-mod sentinel;
-pub mod turns;
-mod wire;
+mod failure;
+mod routing;
+mod scripts;
+mod transport;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -34,15 +20,26 @@ use std::time::Instant;
 use futures_util::future::join_all;
 use redis::Value;
 
-use self::cluster::{Cluster, slot};
-pub use self::endpoint::{Endpoint, EndpointError, PASSWORD_FILE_BYTES_MAX, Target};
-use self::node::Node;
-pub use self::observer::{DialError, Observer};
-use self::pipeline::{Call, CallError, Options, Reason};
-use self::refusal::Refusal;
-pub use self::sentinel::Sentinels;
-use super::{Failure, Peeked, Reply, Store, StoreError, Undo};
-use crate::engine::weight::TOO_HEAVY;
+pub use self::base::error_class as refusal;
+pub use self::base::error_class;
+pub use self::base::observer::{DialError, Observer};
+use self::checks::{commands, eviction};
+pub use self::dial::endpoint::{Endpoint, EndpointError, PASSWORD_FILE_BYTES_MAX};
+pub use self::dial::sentinel::Sentinels;
+pub use self::dial::target::Target;
+pub use self::failure::KINDS;
+use self::failure::{foreign_state, malformed_reply, several_slots, store_error};
+use self::routing::cluster::{Cluster, slot};
+use self::routing::node::Node;
+pub use self::routing::{breaker, node};
+use self::scripts::decode::{self, DecisionReply};
+use self::scripts::{encode, library};
+use self::transport::call::Call;
+use self::transport::error::CallError;
+use self::transport::options::Options;
+pub use self::transport::options::{MERGE_MAX, MERGE_MAX_MAX};
+pub use self::transport::{pipeline, pool, turns};
+use super::{Peeked, Reply, Store, StoreError, Undo};
 use crate::engine::{Algorithm, Charge, Decision, Limit, Micros, Mode, State, decision};
 pub use crate::tls::files::FileError;
 pub use crate::tls::{Identity, TLS_FILE_BYTES_MAX, TlsFiles};
@@ -52,7 +49,7 @@ pub struct Redis {
     link: Link,
     key_prefix: Box<str>,
     observer: Arc<dyn Observer>,
-    /// Stands for the server's clock in tests.
+    /// Replaces the server's clock in tests.
     now: Option<Micros>,
 }
 
@@ -74,7 +71,7 @@ impl Redis {
     }
 
     /// The same for a Redis Cluster that is found by way of any of the `seeds`, which share their login. Each node that
-    /// holds slots has a pipeline of these `options` (whose target does not count), made when it is first heard of.
+    /// holds slots has a pipeline of these `options` (whose target is not used), made when the map first names the node.
     ///
     /// # Panics
     /// As [`Redis::start`], and without seeds.
@@ -96,7 +93,7 @@ impl Redis {
         self.now = Some(now);
     }
 
-    /// Has the call run that `call` makes, where `key` lies. It may be made more than once, and runs at most once.
+    /// Runs the call that `call` makes, on the server of `key`. It may be made more than once, and runs at most once.
     async fn call(&self, key: &str, call: impl Fn() -> Call, deadline: Instant) -> Result<Value, StoreError> {
         let answer = match &self.link {
             Link::One(node) => node.call(call(), deadline).await,
@@ -110,10 +107,10 @@ impl Redis {
         format!("{}{key}", self.key_prefix)
     }
 
-    /// Has each server know our scripts, before a call needs one. Where that fails, as for a user who may not load any,
+    /// Loads the scripts on each server, before a call needs one. Where that fails, as for a user without the right,
     /// nothing is lost: a call whose script is missing brings it along.
     async fn load_scripts(&self, deadline: Instant) {
-        let loads = wire::scripts().map(|script| async {
+        let loads = library::all().map(|script| async {
             match &self.link {
                 Link::One(node) => drop(node.ask(script.load(), deadline).await),
                 Link::Cluster(cluster) => drop(cluster.ask_all(|| script.load(), deadline).await),
@@ -131,7 +128,7 @@ impl Redis {
             Call::command(command)
         };
         let reply = self.call(keys.first().unwrap_or(&""), delete, deadline).await?;
-        wire::integer(&reply).ok_or_else(strange_reply)
+        decode::integer(&reply).ok_or_else(malformed_reply)
     }
 
     /// Takes back the charges of one key, one after the other: a receipt may count on those before it. One that fails
@@ -141,16 +138,16 @@ impl Redis {
         for undo in undos {
             let one = std::slice::from_ref(undo);
             // One charge takes one call.
-            let call = || wire::undo_calls(&self.key_prefix, one, self.now).swap_remove(0);
+            let call = || encode::undo_calls(&self.key_prefix, one, self.now).swap_remove(0);
             ends.push(self.call(undo.key, call, deadline).await.and_then(|reply| undone(&reply, one)));
         }
         worst(ends)
     }
 
     async fn state(&self, key: &str, limit: &Limit, deadline: Instant) -> Result<Option<State>, StoreError> {
-        let read = || Call::command(wire::peek_command(limit, &self.prefixed(key)));
+        let read = || Call::command(encode::peek_command(limit, &self.prefixed(key)));
         let value = self.call(key, read, deadline).await?;
-        wire::read_stored(limit, &value).map_err(|wire::NotOurs| strange_state(key))
+        decode::read_stored(limit, &value).map_err(|decode::ForeignValue| foreign_state(key))
     }
 
     /// The clock of the Redis where `key` lies.
@@ -161,9 +158,9 @@ impl Redis {
             _ => &[],
         };
         let [seconds, micros] = parts else {
-            return Err(strange_reply());
+            return Err(malformed_reply());
         };
-        let (seconds, micros) = wire::integer(seconds).zip(wire::integer(micros)).ok_or_else(strange_reply)?;
+        let (seconds, micros) = decode::integer(seconds).zip(decode::integer(micros)).ok_or_else(malformed_reply)?;
         Ok(seconds * 1_000_000 + micros)
     }
 }
@@ -183,15 +180,15 @@ impl Store for Redis {
                 }
             }
             let (places, firsts) = decision::places(charges);
-            let call = || wire::decide_call(&self.key_prefix, charges, &places, &firsts, mode, self.now);
+            let call = || encode::decide_call(&self.key_prefix, charges, &places, &firsts, mode, self.now);
             let reply = self.call(first, call, deadline).await?;
-            let Some(reply) = wire::read_decision(&reply, charges) else {
+            let Some(reply) = decode::read_decision(&reply, charges) else {
                 self.observer.strange_reply();
-                return Err(strange_reply());
+                return Err(malformed_reply());
             };
             match reply {
-                wire::Reply::Found(now, found) => Ok(decision::settle(charges, &places, &found, mode, now)),
-                wire::Reply::Rewindow(now) => Err(StoreError::Rewindow { now }),
+                DecisionReply::Found(now, found) => Ok(decision::settle(charges, &places, &found, mode, now)),
+                DecisionReply::Rewindow(now) => Err(StoreError::Rewindow { now }),
             }
         }))
     }
@@ -221,7 +218,7 @@ impl Store for Redis {
                     parts.push(others);
                     let undone = parts.iter().map(async |undos| {
                         let mut ends = Vec::new();
-                        for call in wire::undo_calls(&self.key_prefix, undos, self.now) {
+                        for call in encode::undo_calls(&self.key_prefix, undos, self.now) {
                             let reply = node.call(call, deadline).await.map_err(store_error);
                             ends.push(reply.and_then(|reply| undone(&reply, undos)));
                         }
@@ -282,7 +279,7 @@ impl Store for Redis {
         }))
     }
 
-    /// Afterwards there is a connection to each server, and each knows our scripts: the first decision costs one round
+    /// Afterwards there is a connection to each server, and each has the scripts: the first decision costs one round
     /// trip, as those after it.
     fn prepare(&self, deadline: Instant) -> Reply<'_, ()> {
         Reply::Pending(Box::pin(async move {
@@ -294,17 +291,17 @@ impl Store for Redis {
 
     fn advice(&self, deadline: Instant) -> Reply<'_, Vec<String>> {
         Reply::Pending(Box::pin(async move {
-            let told = match &self.link {
-                Link::One(node) => vec![(node.address().to_owned(), node.ask(advice::question(), deadline).await)],
-                Link::Cluster(cluster) => cluster.ask_all(advice::question, deadline).await,
+            let answers = match &self.link {
+                Link::One(node) => vec![(node.address().to_owned(), node.ask(eviction::question(), deadline).await)],
+                Link::Cluster(cluster) => cluster.ask_all(eviction::question, deadline).await,
             };
             let mut sentences = Vec::new();
-            for (address, answer) in told {
+            for (address, answer) in answers {
                 match answer {
                     Ok(Value::BulkString(info)) => {
-                        sentences.extend(advice::warning(&address, &String::from_utf8_lossy(&info)));
+                        sentences.extend(eviction::warning(&address, &String::from_utf8_lossy(&info)));
                     }
-                    // Whoever may not ask is told nothing, and that is no error.
+                    // A user without the right to ask is no error.
                     Ok(_) | Err(CallError::Refused(_)) => {}
                     Err(error) => return Err(store_error(error)),
                 }
@@ -317,15 +314,15 @@ impl Store for Redis {
         Reply::Pending(Box::pin(async move {
             let key = self.prefixed("w1:{weir}start");
             let mut missing: Vec<(String, Vec<&'static str>)> = Vec::new();
-            for (name, command) in lacks::trials(&key) {
+            for (name, command) in commands::trials(&key) {
                 let answers = match &self.link {
                     Link::One(node) => {
-                        vec![(node.address().to_owned(), node.ask(lacks::call(&command), deadline).await)]
+                        vec![(node.address().to_owned(), node.ask(commands::call(&command), deadline).await)]
                     }
-                    Link::Cluster(cluster) => cluster.ask_all(|| lacks::call(&command), deadline).await,
+                    Link::Cluster(cluster) => cluster.ask_all(|| commands::call(&command), deadline).await,
                 };
                 for (address, answer) in answers {
-                    if lacks::is_lack(&answer) {
+                    if commands::is_lack(&answer) {
                         match missing.iter_mut().find(|(known, _)| *known == address) {
                             Some((_, names)) => names.push(name),
                             None => missing.push((address, vec![name])),
@@ -333,12 +330,19 @@ impl Store for Redis {
                     }
                 }
             }
-            Ok(missing.first().map(|(address, names)| lacks::sentence(address, names)))
+            Ok(missing.first().map(|(address, names)| commands::sentence(address, names)))
         }))
     }
 
     fn supports(&self, _limit: &Limit) -> Result<(), String> {
         Ok(())
+    }
+
+    fn place(&self) -> Option<&str> {
+        match &self.link {
+            Link::One(node) => Some(node.address()),
+            Link::Cluster(_) => None,
+        }
     }
 
     fn died(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
@@ -363,10 +367,10 @@ fn by_key<'a>(charges: &[Undo<'a>]) -> Vec<Vec<Undo<'a>>> {
 
 /// How a call that takes charges back ended.
 fn undone(reply: &Value, undos: &[Undo<'_>]) -> Result<(), StoreError> {
-    wire::undo_rewindow(reply, undos).map_or(Ok(()), |now| Err(StoreError::Rewindow { now }))
+    decode::undo_rewindow(reply, undos).map_or(Ok(()), |now| Err(StoreError::Rewindow { now }))
 }
 
-/// How several calls ended together: one whose outcome is unknown says more than one that charged nothing.
+/// How several calls ended together: an unknown outcome outranks a call that charged nothing.
 fn worst(ends: Vec<Result<(), StoreError>>) -> Result<(), StoreError> {
     let mut worst = Ok(());
     for end in ends {
@@ -376,100 +380,4 @@ fn worst(ends: Vec<Result<(), StoreError>>) -> Result<(), StoreError> {
         }
     }
     worst
-}
-
-/// What a failed call means for a charge: whether it can have been made.
-fn store_error(error: CallError) -> StoreError {
-    let message = told(&error);
-    match error {
-        CallError::NotSent { reason } => StoreError::NotSent(Failure { kind: kind_of(&reason), message }),
-        CallError::Unknown { reason } => StoreError::Unknown(Failure { kind: kind_of(&reason), message }),
-        CallError::Refused(answer) => {
-            let refusal = Refusal::of(&answer);
-            let failure = Failure { kind: refusal.kind, message };
-            if refusal.proves_nothing_ran(&answer) {
-                StoreError::NotSent(failure)
-            } else {
-                StoreError::Unknown(failure)
-            }
-        }
-    }
-}
-
-/// What a caller of weir is told: a sentence of ours. What the server said, and where it is, is for the log.
-fn told(error: &CallError) -> String {
-    match error {
-        CallError::NotSent { reason: Reason::NoConnection(error) } => {
-            format!("not sent to redis: no connection ({})", error.kind())
-        }
-        CallError::Unknown { reason: Reason::Broken(_) } => {
-            "sent to redis, outcome unknown: the connection broke".to_owned()
-        }
-        CallError::NotSent { reason: Reason::Broken(_) } => "not sent to redis: the connection broke".to_owned(),
-        CallError::NotSent { .. } | CallError::Unknown { .. } | CallError::Refused(_) => error.to_string(),
-    }
-}
-
-const fn kind_of(reason: &Reason) -> &'static str {
-    match reason {
-        Reason::QueueFull { .. } => "queue_full",
-        Reason::Deadline => "deadline",
-        Reason::NoConnection(error) => error.kind(),
-        Reason::Broken(_) => "broken",
-        Reason::CircuitOpen => "circuit_open",
-        Reason::NoNode { .. } => "no_node",
-    }
-}
-
-/// Whoever decides splits the charges by [`Store::part_of`] first.
-fn several_slots(charges: usize) -> StoreError {
-    let message = format!("the {charges} charges of one call lie in several slots of the redis cluster");
-    StoreError::NotSent(Failure { kind: "crossslot", message })
-}
-
-/// The kinds of failure that are no answers of Redis: with those of [`refusal::REFUSALS`] all that a decision can end with.
-pub const KINDS: [&str; 9] =
-    ["no_connection", "broken", "deadline", "queue_full", "circuit_open", "reply", "no_node", "rewindow", TOO_HEAVY];
-
-fn strange_reply() -> StoreError {
-    let message = "redis answered in a form that no script of ours has".into();
-    StoreError::Unknown(Failure { kind: "reply", message })
-}
-
-fn strange_state(key: &str) -> StoreError {
-    let message = format!("the value of the key {key:?} in redis was not written by this version");
-    StoreError::NotSent(Failure { kind: "state", message })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_reason_has_a_kind_that_is_shown_before_it_happens() {
-        let refused = || DialError::new("a:1".into(), connection::NO_CONNECTION, "refused".into());
-        // One after the other: the compiler asks for the place of a new one.
-        let next = |reason: &Reason| match reason {
-            Reason::QueueFull { .. } => Some(Reason::Deadline),
-            Reason::Deadline => Some(Reason::NoConnection(refused())),
-            Reason::NoConnection(_) => Some(Reason::Broken("reset".into())),
-            Reason::Broken(_) => Some(Reason::NoNode { slot: 0, why: "unknown".into() }),
-            Reason::NoNode { .. } => Some(Reason::CircuitOpen),
-            Reason::CircuitOpen => None,
-        };
-        let reasons = std::iter::successors(Some(Reason::QueueFull { max: 1 }), next);
-        let mut kinds: Vec<&str> = reasons.map(|reason| kind_of(&reason)).collect();
-        let StoreError::Unknown(reply) = strange_reply() else { panic!("a script has run") };
-        kinds.extend([reply.kind, StoreError::Rewindow { now: 0 }.kind(), TOO_HEAVY]);
-        kinds.sort_unstable();
-        let mut shown = KINDS;
-        shown.sort_unstable();
-        assert_eq!(kinds, shown);
-        // What is ours to say, though Redis says it too.
-        let is_answer = |kind: &str| refusal::REFUSALS.iter().any(|row| row.kind == kind);
-        let (StoreError::NotSent(slots), StoreError::NotSent(state)) = (several_slots(2), strange_state("k")) else {
-            panic!("nothing was charged");
-        };
-        assert!(is_answer(slots.kind) && is_answer(state.kind));
-    }
 }

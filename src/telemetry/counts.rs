@@ -19,6 +19,8 @@ pub(super) struct Counts {
     shadow: AtomicU64,
     shadow_over: AtomicU64,
     over_cached: AtomicU64,
+    uncharged_near: AtomicU64,
+    uncharged_within: AtomicU64,
 }
 
 /// The numbers of [`Counts`] at one moment, in hits.
@@ -28,9 +30,9 @@ pub(super) struct Values {
     pub(super) hits: u64,
     /// Above the limit.
     pub(super) over: u64,
-    /// Within the limit, and above the near threshold.
+    /// Charged within the limit, and above the near threshold.
     pub(super) near: u64,
-    /// Let pass.
+    /// Charged within the limit.
     pub(super) within: u64,
     /// Of requests that a limit in shadow mode would have denied, all their hits.
     pub(super) shadow: u64,
@@ -38,6 +40,10 @@ pub(super) struct Values {
     pub(super) shadow_over: u64,
     /// Above the limit, and denied from the cache of denials.
     pub(super) over_cached: u64,
+    /// As `near`, of hits that were not charged because another limit denied the request.
+    pub(super) uncharged_near: u64,
+    /// As `within`, of hits that were not charged because another limit denied the request.
+    pub(super) uncharged_within: u64,
 }
 
 /// One of the numbers.
@@ -46,7 +52,8 @@ pub(super) type Number = fn(&Values) -> u64;
 impl Values {
     /// Adds others to these.
     pub(super) fn add(&mut self, other: Self) {
-        let Self { hits, over, near, within, shadow, shadow_over, over_cached } = self;
+        let Self { hits, over, near, within, shadow, shadow_over, over_cached, uncharged_near, uncharged_within } =
+            self;
         // Counters wrap, as atomics do.
         for (sum, more) in [
             (hits, other.hits),
@@ -56,6 +63,8 @@ impl Values {
             (shadow, other.shadow),
             (shadow_over, other.shadow_over),
             (over_cached, other.over_cached),
+            (uncharged_near, other.uncharged_near),
+            (uncharged_within, other.uncharged_within),
         ] {
             *sum = sum.wrapping_add(more);
         }
@@ -72,12 +81,16 @@ impl Counts {
             shadow: self.shadow.load(Relaxed),
             shadow_over: self.shadow_over.load(Relaxed),
             over_cached: self.over_cached.load(Relaxed),
+            uncharged_near: self.uncharged_near.load(Relaxed),
+            uncharged_within: self.uncharged_within.load(Relaxed),
         }
     }
 
     pub(super) fn add(&self, part: &Part) {
         self.hits.fetch_add(part.hits, Relaxed);
-        for (count, hits) in [(&self.over, part.over), (&self.near, part.near), (&self.within, part.within)] {
+        let (near, within) =
+            if part.is_uncharged { (&self.uncharged_near, &self.uncharged_within) } else { (&self.near, &self.within) };
+        for (count, hits) in [(&self.over, part.over), (near, part.near), (within, part.within)] {
             if hits > 0 {
                 count.fetch_add(hits, Relaxed);
             }
@@ -107,6 +120,8 @@ pub(super) struct Part {
     pub(super) is_of_shadow_rule: bool,
     /// The cache of denials answered.
     pub(super) is_cached: bool,
+    /// The hits are within this limit, and were not charged because another limit denied the request. [dc-4]
+    pub(super) is_uncharged: bool,
 }
 
 /// Splits the hits of a charge at the limit and at the near threshold, as envoyproxy/ratelimit counts them: of a
@@ -136,6 +151,7 @@ pub(super) fn split(charged: &Charged<'_>, near_limit: Fraction) -> Part {
     let before = limit.saturating_sub(u64::from(outcome.remaining_before));
     let after = before + hits;
     if !is_over {
+        part.is_uncharged = outcome.receipt.is_none() && matches!(charge.take, Take::Take(_));
         // A report can be within and still end above the limit. [dc-9]
         part.over = after.saturating_sub(limit);
         part.within = hits - part.over;

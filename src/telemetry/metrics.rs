@@ -1,37 +1,47 @@
-//! Metrics in Prometheus' text format.
+//! What is counted, and how it is read.
 //!
 //! The request path adds to plain atomics: what it adds to was looked up when the policies were loaded. Names, labels
-//! and floats come into it only when somebody reads /metrics. Labels of weir's own metrics come from policies, never from
-//! callers. In metrics/: the counters of limits (rules.rs), times (latency.rs), Redis (redis.rs), and the metrics of
-//! envoyproxy/ratelimit (mapped.rs).
+//! and floats come into it only when metrics are read, little by little ([`Reading`]). Labels of weir's own metrics come from
+//! policies, never from callers. In metrics/: every metric with its name (table.rs), requests by domain (domains.rs), the counters of
+//! limits (rules.rs), times (latency.rs), Redis (redis.rs), the process (process.rs), the metrics of envoyproxy/ratelimit
+//! (mapped.rs), and the text formats (text.rs).
 //! Not here: when something is worth counting, which engine, store and limiter tell their observer.
 
-mod families;
+mod domains;
+pub mod families;
 mod latency;
+mod listed;
 mod mapped;
+mod process;
 mod redis;
 mod rules;
+pub mod table;
+pub mod text;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use prometheus::core::{Collector, Desc};
-use prometheus::proto::{Counter, Gauge, Metric, MetricFamily, MetricType};
-use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+use parking_lot::Mutex;
+use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 use tokio::time::MissedTickBehavior;
 
-use self::families::{Collected, family};
+use self::domains::{Domains, RequestsOfDomains, Unknown};
+use self::families::{FamilyKind, Gathered, ReadNumber, Single, Source, Value, Visitor};
 pub(super) use self::latency::TimesSeen;
 use self::latency::{Latencies, Recorder};
-use self::mapped::MappedStatistics;
 pub(super) use self::mapped::RESPONSE_TIME;
-use self::rules::Rules;
+use self::mapped::{MappedFamilies, MappedStatistics, ReadMapped};
+use self::process::Process;
+use self::rules::{HitsOfLimits, Rules};
+use self::table::{DECISION_DURATION, STORE_DURATION, row, row_of};
+use self::text::{Format, TextWriter};
 use super::mapper::Mapper;
 use super::statistics::{Kind, Statistics};
 use super::trouble::{self, Outages, Trouble};
 use crate::engine::arith::Fraction;
-use crate::engine::observer::{DecisionResult, Observer, Tally};
+use crate::engine::observer::{DecisionResult, Observer, Tally, TraceIds};
 use crate::engine::weight::TOO_HEAVY;
 use crate::engine::{Hits, OnError, PolicySet};
 
@@ -47,6 +57,10 @@ pub struct Options {
     pub dynamic_series: usize,
     /// Whether weir's own metrics are shown.
     pub weir_names: bool,
+    /// Whether those of single limits are among them.
+    pub per_rule: bool,
+    /// How many runtimes count. More are possible, and then some share what they write.
+    pub runtimes: usize,
     /// What makes metrics of the statistics of envoyproxy/ratelimit; none where they are not shown.
     pub mapper: Option<Mapper>,
     /// Whether the statistics go to a StatsD server.
@@ -59,6 +73,8 @@ impl Default for Options {
             near_limit: Fraction::percent(80),
             dynamic_series: 10_000,
             weir_names: true,
+            per_rule: true,
+            runtimes: 1,
             mapper: None,
             statsd: false,
         }
@@ -69,6 +85,13 @@ impl Default for Options {
 pub struct Metrics {
     registry: Registry,
     rules: Arc<Rules>,
+    domains: Arc<Domains>,
+    /// Held while policies are loaded.
+    loading: Mutex<()>,
+    /// Descriptors of domains that no policy has.
+    unknown_descriptors: AtomicU64,
+    /// How many observers there are.
+    lanes: AtomicUsize,
     requests: Arc<Latencies>,
     stores: Arc<Latencies>,
     store_errors: IntCounterVec,
@@ -85,6 +108,7 @@ pub struct Metrics {
     global_shadows: Arc<AtomicU64>,
     mapped: Option<MappedStatistics>,
     weir_names: bool,
+    per_rule: bool,
     statsd_dropped: IntCounter,
 }
 
@@ -95,77 +119,41 @@ impl Metrics {
     /// Two metrics have one name, which only a mistake in this file can cause.
     pub fn new(options: Options) -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
-        let counter = |name: &str, help: &str| {
-            let counter = IntCounter::new(name, help)?;
+        let counter = |name: &str| {
+            let row = row_of(name, FamilyKind::Counter)?;
+            let counter = IntCounter::new(row.name, row.help)?;
             registry.register(Box::new(counter.clone()))?;
             Ok::<_, prometheus::Error>(counter)
         };
-        let evictions = counter(
-            "weir_evictions_total",
-            "States that still mattered and were dropped because the memory store was full.",
-        )?;
-        let evicted_hits = counter(
-            "weir_evicted_hits_total",
-            "Hits in the states that the memory store dropped: so many more may be admitted.",
-        )?;
-        let loads = counter("weir_config_loads_total", "Policy directories that were loaded and put in force.")?;
-        let load_errors = counter(
-            "weir_config_load_errors_total",
-            "Policy directories that were refused, the last good policies kept.",
-        )?;
-        let last_load = IntGauge::new(
-            "weir_config_last_load_success_timestamp",
-            "When policies were last put in force, in seconds since the epoch.",
-        )?;
+        let evictions = counter("weir_evictions_total")?;
+        let evicted_hits = counter("weir_evicted_hits_total")?;
+        let loads = counter("weir_config_loads_total")?;
+        let load_errors = counter("weir_config_load_errors_total")?;
+        let last_load = row_of("weir_config_last_load_success_timestamp_seconds", FamilyKind::Gauge)?;
+        let last_load = IntGauge::new(last_load.name, last_load.help)?;
         registry.register(Box::new(last_load.clone()))?;
-        let statsd_dropped =
-            counter("weir_statsd_dropped_lines_total", "Lines of statistics that did not reach the StatsD server.")?;
-        let store_errors = IntCounterVec::new(
-            Opts::new("weir_store_errors_total", "Calls to the store that gave no answer, by reason."),
-            &["kind"],
-        )?;
-        registry.register(Box::new(store_errors.clone()))?;
+        let statsd_dropped = counter("weir_statsd_dropped_lines_total")?;
+        let store_errors = counters(&registry, "weir_store_errors_total")?;
         // The one failure that every store has.
         store_errors.with_label_values(&[TOO_HEAVY]);
-        let fallbacks = IntCounterVec::new(
-            Opts::new("weir_on_error_total", "Descriptors whose store gave no answer, by what the policies then did."),
-            &["action"],
-        )?;
-        registry.register(Box::new(fallbacks.clone()))?;
-        let undone = IntCounterVec::new(
-            Opts::new(
-                "weir_undone_total",
-                "Requests over several stores or slots that took charges back, by whether that was confirmed in time.",
-            ),
-            &["result"],
-        )?;
-        registry.register(Box::new(undone.clone()))?;
+        let fallbacks = counters(&registry, "weir_on_error_total")?;
+        let undone = counters(&registry, "weir_undone_total")?;
 
         let statistics = Arc::new(Statistics::new(options.dynamic_series, options.mapper.is_some() || options.statsd));
-        let rules = Arc::new(Rules::new(statistics.clone())?);
-        registry.register(Box::new(Collected(rules.clone())))?;
-        let requests = Arc::new(Latencies::new(
-            "weir_decision_duration_seconds",
-            "Time from a decoded request to its answer.",
-            Some("weir_requests_total"),
-            &options.mapper.as_ref().map(mapped::response_time_bounds).unwrap_or_default(),
-            options.statsd,
-        )?);
-        registry.register(Box::new(Collected(requests.clone())))?;
-        let stores = Arc::new(Latencies::new(
-            "weir_store_duration_seconds",
-            "Time that a store outside this process took for a decision.",
-            None,
-            &[],
-            false,
-        )?);
-        registry.register(Box::new(Collected(stores.clone())))?;
+        let rules = Arc::new(Rules::new(statistics.clone()));
+        let bounds = options.mapper.as_ref().map(mapped::response_time_bounds).unwrap_or_default();
+        let requests = Arc::new(Latencies::new(&bounds, options.statsd));
+        let stores = Arc::new(Latencies::new(&[], false));
         let global_shadows = Arc::<AtomicU64>::default();
         add_service(&statistics, &requests, [&loads, &load_errors], &global_shadows);
         let mapped = options.mapper.map(|mapper| MappedStatistics::new(mapper, statistics.clone(), requests.clone()));
         let metrics = Self {
             registry,
             rules,
+            domains: Arc::new(Domains::new(options.runtimes)),
+            loading: Mutex::default(),
+            unknown_descriptors: AtomicU64::new(0),
+            lanes: AtomicUsize::new(0),
             requests,
             stores,
             store_errors,
@@ -182,66 +170,42 @@ impl Metrics {
             global_shadows,
             mapped,
             weir_names: options.weir_names,
+            per_rule: options.per_rule,
             statsd_dropped,
         };
         let statistics = metrics.statistics.clone();
-        let help = "Names of statistics that requests gave.";
-        metrics.gauge("weir_dynamic_series", help, &[], move || statistics.dynamic_names() as u64)?;
+        metrics.gauge("weir_dynamic_series", &[], move || statistics.dynamic_names() as u64)?;
         let statistics = metrics.statistics.clone();
-        let help = "Counts of statistics for which there was no room under the name that the request gave.";
-        metrics.counter("weir_dynamic_series_refused_total", help, move || statistics.refused())?;
+        metrics.counter("weir_dynamic_series_refused_total", &[], move || statistics.refused())?;
         Ok(metrics)
     }
 
-    /// Adds a number that is read when /metrics is.
+    /// Adds a number that is read when the metrics are. Its help is that of the table.
     ///
     /// # Errors
-    /// The name is taken, or is none.
+    /// The table has no such gauge, or it has other labels; name and labels are taken.
     pub fn gauge(
         &self,
         name: &str,
-        help: &str,
         labels: &[(&str, &str)],
         read: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> Result<(), prometheus::Error> {
-        self.read(&labelled(name, help, labels), MetricType::GAUGE, Box::new(read))
+        let row = row_of(name, FamilyKind::Gauge)?;
+        self.registry.register(Box::new(ReadNumber::new(row, labels, Box::new(read))?))
     }
 
-    /// Adds a number that only grows and is read when /metrics is.
+    /// Adds a number that only grows and is read when the metrics are. Its help is that of the table.
     ///
     /// # Errors
-    /// The name is taken, or is none.
+    /// The table has no such counter, or it has other labels; name and labels are taken.
     pub fn counter(
         &self,
         name: &str,
-        help: &str,
-        read: impl Fn() -> u64 + Send + Sync + 'static,
-    ) -> Result<(), prometheus::Error> {
-        self.labelled_counter(name, help, &[], read)
-    }
-
-    /// The same with labels.
-    ///
-    /// # Errors
-    /// Name and labels are taken, or are none.
-    pub fn labelled_counter(
-        &self,
-        name: &str,
-        help: &str,
         labels: &[(&str, &str)],
         read: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> Result<(), prometheus::Error> {
-        self.read(&labelled(name, help, labels), MetricType::COUNTER, Box::new(read))
-    }
-
-    fn read(
-        &self,
-        opts: &Opts,
-        kind: MetricType,
-        read: Box<dyn Fn() -> u64 + Send + Sync>,
-    ) -> Result<(), prometheus::Error> {
-        let desc = prometheus::core::Describer::describe(opts)?;
-        self.registry.register(Box::new(ReadNumber { desc, kind, read }))
+        let row = row_of(name, FamilyKind::Counter)?;
+        self.registry.register(Box::new(ReadNumber::new(row, labels, Box::new(read))?))
     }
 
     /// An observer for one runtime that serves gRPC, which shares what it writes most often with no other.
@@ -255,6 +219,7 @@ impl Metrics {
     pub fn observer_of(self: &Arc<Self>, door: Door) -> Arc<dyn Observer> {
         Arc::new(PerRuntime {
             metrics: self.clone(),
+            lane: self.lanes.fetch_add(1, Relaxed),
             requests: self.requests.recorder(door),
             stores: self.stores.recorder(door),
         })
@@ -269,6 +234,11 @@ impl Metrics {
             ticks.tick().await;
             self.trouble.tick(&mut outages, Instant::now());
         }
+    }
+
+    /// The number of outages of stores that have ended, which grows.
+    pub(crate) fn outages_ended(&self) -> Arc<AtomicU64> {
+        self.trouble.ended()
     }
 
     /// The statistics by the names of envoyproxy/ratelimit.
@@ -300,25 +270,89 @@ impl Metrics {
         self.load_errors.inc();
     }
 
-    /// All of it, in the text format.
-    ///
-    /// # Errors
-    /// A metric is malformed.
-    pub fn text(&self) -> Result<String, prometheus::Error> {
-        let mut families = if self.weir_names { self.registry.gather() } else { Vec::new() };
-        if let Some(mapped) = &self.mapped {
-            let others = mapped.families(Instant::now());
-            // A mapping may give a name that a metric of weir's has: a family can be there once only.
-            let (mut others, taken): (Vec<_>, Vec<_>) = others
-                .into_iter()
-                .partition(|other| families.iter().all(|family: &MetricFamily| family.name() != other.name()));
-            for family in taken {
-                tracing::debug!(name = family.name(), "a mapping gives the name of one of weir's metrics");
-            }
-            families.append(&mut others);
-        }
-        TextEncoder::new().encode_to_string(&families)
+    /// Whether [`Metrics::prepare`] copies many series.
+    #[must_use]
+    pub fn is_copied(&self) -> bool {
+        self.mapped.is_some()
     }
+
+    /// Makes what readers can share of a scrape: the metrics of envoyproxy/ratelimit, where they are shown. It takes
+    /// milliseconds for each thousand series of them, so call it on a thread that decides nothing.
+    #[must_use]
+    pub fn prepare(&self) -> Prepared {
+        let families = self.mapped.as_ref().map(|mapped| mapped.families(Instant::now(), self.weir_names));
+        Prepared(Arc::new(families.unwrap_or_default()))
+    }
+
+    /// Begins to read all metrics.
+    #[must_use]
+    pub fn read(&self, prepared: &Prepared) -> Reading {
+        let mut sources: VecDeque<Box<dyn Source>> = VecDeque::new();
+        if self.weir_names {
+            sources.push_back(Box::new(Gathered(self.registry.gather().into_iter())));
+            for (name, latencies) in [(DECISION_DURATION, &self.requests), (STORE_DURATION, &self.stores)] {
+                let Some(row) = row(name) else { continue };
+                let histogram = latencies.histogram();
+                sources.push_back(Box::new(Single(Some(move |to: &mut dyn Visitor| {
+                    to.family(row.into());
+                    to.series(&[], Value::Histogram(&histogram));
+                }))));
+            }
+            let failures = |result| self.requests.failures(result);
+            let unknown = Unknown {
+                invalid: failures(DecisionResult::Invalid),
+                no_policies: failures(DecisionResult::NoPolicies),
+                unknown_domain: failures(DecisionResult::UnknownDomain),
+                descriptors: self.unknown_descriptors.load(Relaxed),
+            };
+            sources.push_back(Box::new(RequestsOfDomains::new(self.domains.clone(), unknown)));
+        }
+        sources.push_back(Box::new(Process::default()));
+        if self.weir_names && self.per_rule {
+            sources.push_back(Box::new(HitsOfLimits::new(self.rules.clone())));
+        }
+        sources.push_back(Box::new(ReadMapped::new(prepared.0.clone())));
+        Reading { sources }
+    }
+
+    /// All of it, in the text format of Prometheus: for few rules.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut writer = TextWriter::new(Format::Text);
+        let mut reading = self.read(&self.prepare());
+        while reading.advance(&mut writer) {}
+        writer.take()
+    }
+}
+
+/// What the readers of one scrape can share.
+#[derive(Debug, Default)]
+pub struct Prepared(Arc<MappedFamilies>);
+
+/// Reads all metrics little by little. It holds its place, and no copy of what there is for each rule.
+pub struct Reading {
+    sources: VecDeque<Box<dyn Source>>,
+}
+
+impl Reading {
+    /// Shows a little more: at most some hundred series. False when there is no more.
+    pub fn advance(&mut self, to: &mut dyn Visitor) -> bool {
+        while let Some(source) = self.sources.front_mut() {
+            if source.advance(to) {
+                return true;
+            }
+            self.sources.pop_front();
+        }
+        false
+    }
+}
+
+/// Registers counters by one label.
+fn counters(registry: &Registry, name: &str) -> Result<IntCounterVec, prometheus::Error> {
+    let row = row_of(name, FamilyKind::Counter)?;
+    let counters = IntCounterVec::new(Opts::new(row.name, row.help), row.labels)?;
+    registry.register(Box::new(counters.clone()))?;
+    Ok(counters)
 }
 
 /// Adds the statistics that are not about limits.
@@ -335,12 +369,12 @@ fn add_service(
     let of = requests.clone();
     statistics.add("ratelimit.service.call.should_rate_limit.service_error", Kind::Counter, move || {
         // What cannot be read never reaches the service.
-        let invalid = of.ended(DecisionResult::Invalid).saturating_sub(of.unreadable());
-        invalid + of.ended(DecisionResult::NoPolicies)
+        let invalid = of.failures(DecisionResult::Invalid).saturating_sub(of.unreadable());
+        invalid + of.failures(DecisionResult::NoPolicies)
     });
     let of = requests.clone();
     statistics.add("ratelimit.service.call.should_rate_limit.redis_error", Kind::Counter, move || {
-        of.ended(DecisionResult::StoreFailed)
+        of.failures(DecisionResult::StoreFailed)
     });
     let of = requests.clone();
     let name = "ratelimit_server.ShouldRateLimit.total_requests";
@@ -350,6 +384,7 @@ fn add_service(
 /// What one runtime tells.
 struct PerRuntime {
     metrics: Arc<Metrics>,
+    lane: usize,
     requests: Arc<Recorder>,
     stores: Arc<Recorder>,
 }
@@ -357,7 +392,13 @@ struct PerRuntime {
 impl Observer for PerRuntime {
     fn loaded(&self, policies: &PolicySet) -> Arc<dyn Tally> {
         let metrics = &self.metrics;
-        Arc::new(metrics.rules.load(policies, metrics.near_limit))
+        let _loading = metrics.loading.lock();
+        let domains = metrics.domains.load(policies);
+        Arc::new(metrics.rules.load(policies, metrics.near_limit, domains))
+    }
+
+    fn lane(&self) -> usize {
+        self.lane
     }
 
     fn unreadable(&self) {
@@ -369,16 +410,22 @@ impl Observer for PerRuntime {
     }
 
     fn unknown_domain(&self, domain: &str, descriptors: usize) {
+        self.metrics.unknown_descriptors.fetch_add(descriptors as u64, Relaxed);
         self.metrics.statistics.unknown_domain(domain, descriptors);
     }
 
     fn decided(&self, result: DecisionResult, took: Duration) {
-        self.requests.record(result as usize, took);
+        self.requests.record(took);
+        self.requests.ended(result);
+    }
+
+    fn sampled(&self, _result: DecisionResult, took: Duration, ids: TraceIds) {
+        self.metrics.requests.sampled(took, ids);
     }
 
     fn store_called(&self, error: Option<&'static str>, took: Option<Duration>) {
         if let Some(took) = took {
-            self.stores.record(0, took);
+            self.stores.record(took);
         }
         match error {
             Some(kind) => {
@@ -407,39 +454,6 @@ impl Observer for PerRuntime {
         self.metrics.evictions.inc();
         self.metrics.evicted_hits.inc_by(u64::from(hits_lost));
     }
-}
-
-/// A number that somebody else keeps.
-struct ReadNumber {
-    desc: Desc,
-    kind: MetricType,
-    read: Box<dyn Fn() -> u64 + Send + Sync>,
-}
-
-impl Collector for ReadNumber {
-    fn desc(&self) -> Vec<&Desc> {
-        vec![&self.desc]
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        let value = (self.read)() as f64;
-        let mut metric = Metric::from_label(self.desc.const_label_pairs.clone());
-        if self.kind == MetricType::COUNTER {
-            let mut counter = Counter::default();
-            counter.set_value(value);
-            metric.set_counter(counter);
-        } else {
-            let mut gauge = Gauge::default();
-            gauge.set_value(value);
-            metric.set_gauge(gauge);
-        }
-        vec![family(&self.desc.fq_name, &self.desc.help, self.kind, vec![metric])]
-    }
-}
-
-fn labelled(name: &str, help: &str, labels: &[(&str, &str)]) -> Opts {
-    let opts = Opts::new(name, help);
-    labels.iter().fold(opts, |opts, (name, value)| opts.const_label(*name, *value))
 }
 
 #[cfg(test)]
@@ -483,7 +497,7 @@ mod tests {
     }
 
     fn lines(metrics: &Metrics, start: &str) -> Vec<String> {
-        let text = metrics.text().unwrap();
+        let text = metrics.text();
         text.lines().filter(|line| line.starts_with(start)).map(str::to_owned).collect()
     }
 
@@ -548,19 +562,86 @@ mod tests {
         assert_eq!(lines(&metrics, &format!("{name}_bucket{{le=\"5\"}}")), [format!("{name}_bucket{{le=\"5\"}} 2")]);
         assert_eq!(lines(&metrics, &format!("{name}_count")), [format!("{name}_count 3")]);
         assert_eq!(lines(&metrics, &format!("{name}_sum")), [format!("{name}_sum 6.000100001")]);
+        let errors = ["weir_store_errors_total{kind=\"deadline\"} 1", "weir_store_errors_total{kind=\"too_heavy\"} 0"];
+        assert_eq!(lines(&metrics, "weir_store_errors_total"), errors);
+    }
+
+    #[test]
+    fn requests_are_counted_by_domain_and_result() {
+        let metrics = metrics();
+        let (one, other) = (metrics.observer(), metrics.observer());
+        assert_ne!(one.lane(), other.lane());
+        let policies = policies(&["user"]);
+        let tally = one.loaded(&policies);
+        let shop = policies.domain("shop").unwrap();
+        tally.decided(shop, one.lane(), DecisionResult::Ok, 0);
+        tally.decided(shop, other.lane(), DecisionResult::Ok, 2);
+        tally.decided(shop, 99, DecisionResult::StoreFailed, 1);
+        one.decided(DecisionResult::Invalid, Duration::ZERO);
+        other.decided(DecisionResult::UnknownDomain, Duration::ZERO);
+        other.unknown_domain("nowhere", 3);
         assert_eq!(
             lines(&metrics, "weir_requests_total"),
             [
-                "weir_requests_total{result=\"invalid\"} 0",
-                "weir_requests_total{result=\"no_policies\"} 0",
-                "weir_requests_total{result=\"ok\"} 2",
-                "weir_requests_total{result=\"over_limit\"} 1",
-                "weir_requests_total{result=\"store_failed\"} 0",
-                "weir_requests_total{result=\"unknown_domain\"} 0",
+                "weir_requests_total{domain=\"shop\",result=\"ok\"} 2",
+                "weir_requests_total{domain=\"shop\",result=\"over_limit\"} 0",
+                "weir_requests_total{domain=\"shop\",result=\"store_failed\"} 1",
+                "weir_requests_total{domain=\"(unknown)\",result=\"invalid\"} 1",
+                "weir_requests_total{domain=\"(unknown)\",result=\"no_policies\"} 0",
+                "weir_requests_total{domain=\"(unknown)\",result=\"unknown_domain\"} 1",
             ]
         );
-        let errors = ["weir_store_errors_total{kind=\"deadline\"} 1", "weir_store_errors_total{kind=\"too_heavy\"} 0"];
-        assert_eq!(lines(&metrics, "weir_store_errors_total"), errors);
+        let unmatched = "weir_unmatched_descriptors_total{domain=";
+        assert_eq!(
+            lines(&metrics, unmatched),
+            [format!("{unmatched}\"shop\"}} 3"), format!("{unmatched}\"(unknown)\"}} 3")]
+        );
+        // A domain keeps its counts over a reload, and goes with its policy.
+        let tally = one.loaded(&policies);
+        tally.decided(shop, 0, DecisionResult::Ok, 0);
+        assert!(
+            lines(&metrics, "weir_requests_total")
+                .contains(&"weir_requests_total{domain=\"shop\",result=\"ok\"} 3".to_owned())
+        );
+        one.loaded(&PolicySet::default());
+        assert_eq!(lines(&metrics, "weir_requests_total").len(), 3);
+    }
+
+    #[test]
+    fn a_domain_with_the_name_of_the_unknown_ones_is_shown_once() {
+        let metrics = metrics();
+        let spec = DomainSpec { name: domains::UNKNOWN.into(), mode: None, on_error: None, descriptors: Vec::new() };
+        let policies = PolicySet::compile(vec![spec]).unwrap();
+        let observer = metrics.observer();
+        let tally = observer.loaded(&policies);
+        tally.decided(policies.domain(domains::UNKNOWN).unwrap(), 0, DecisionResult::Ok, 1);
+        observer.unknown_domain("nowhere", 3);
+        let unmatched = "weir_unmatched_descriptors_total{domain=";
+        assert_eq!(lines(&metrics, unmatched), [format!("{unmatched}\"(unknown)\"}} 4")]);
+        let text = metrics.text();
+        let mut series: Vec<&str> =
+            text.lines().filter_map(|line| line.rsplit_once(' ')).map(|(series, _)| series).collect();
+        let count = series.len();
+        series.sort_unstable();
+        series.dedup();
+        assert_eq!(series.len(), count);
+    }
+
+    #[test]
+    fn series_of_single_limits_can_be_left_out() {
+        let metrics = Arc::new(Metrics::new(Options { per_rule: false, ..Options::default() }).unwrap());
+        let _tally = metrics.observer().loaded(&policies(&["user"]));
+        let text = metrics.text();
+        assert!(!text.contains("rule=") && text.contains("domain=\"shop\""), "{text}");
+    }
+
+    #[test]
+    fn a_metric_that_is_not_in_the_table_or_has_other_labels_is_refused() {
+        let metrics = metrics();
+        assert!(metrics.gauge("weir_nonsense", &[], || 0).is_err());
+        assert!(metrics.counter("weir_keys", &[], || 0).is_err(), "it is a gauge");
+        assert!(metrics.gauge("weir_keys", &[("kind", "x")], || 0).is_err());
+        assert!(metrics.gauge("weir_keys", &[], || 0).is_ok());
     }
 
     #[test]
@@ -574,11 +655,14 @@ mod tests {
             metrics.observer().decided(DecisionResult::OverLimit, Duration::ZERO);
             metrics.observer_of(Door::Http).decided(DecisionResult::Invalid, Duration::ZERO);
             metrics.policies_loaded();
-            metrics.text().unwrap()
+            metrics.text()
         };
         let alone = text(false);
-        let lines: Vec<&str> =
-            alone.lines().filter(|line| !line.starts_with('#') && !line.contains("response_time_seconds")).collect();
+        let lines: Vec<&str> = alone
+            .lines()
+            .filter(|line| line.starts_with("ratelimit") && !line.contains("response_time_seconds"))
+            .collect();
+        assert!(!alone.contains("weir_"), "{alone}");
         assert_eq!(
             lines,
             [

@@ -26,14 +26,15 @@ const REST: &str = "_other";
 /// What is counted where a request names a domain that no policy has.
 const DOMAIN_NOT_FOUND: &str = "domain_not_found";
 
-/// What is counted of one limit: the last part of the name, and the number. In hits.
+/// What is counted of one limit: the last part of the name, and the number. In hits. envoyproxy/ratelimit counts hits within a
+/// limit whether or not another limit denied the request.
 const LIMIT_STATISTICS: [(&str, Number); 6] = [
-    ("near_limit", |values| values.near),
+    ("near_limit", |values| values.near.wrapping_add(values.uncharged_near)),
     ("over_limit", |values| values.over),
     ("over_limit_with_local_cache", |values| values.over_cached),
     ("shadow_mode", |values| values.shadow_over),
     ("total_hits", |values| values.hits),
-    ("within_limit", |values| values.within),
+    ("within_limit", |values| values.within.wrapping_add(values.uncharged_within)),
 ];
 
 /// How a number behaves.
@@ -273,11 +274,11 @@ impl Statistics {
         let named = self.named.lock();
         // Requests may give a name that a policy has too.
         let mut shared: HashMap<Box<str>, Values> = HashMap::new();
-        self.dynamic.visit(|name, counts| {
+        self.dynamic.visit(Counts::values, |name, values| {
             if named.by_name.contains_key(name) {
-                shared.insert(name.into(), counts.values());
+                shared.insert(name.into(), values);
             } else {
-                see_limit(name, &counts.values());
+                see_limit(name, &values);
             }
         });
         for (name, kept) in &named.by_name {
@@ -288,8 +289,9 @@ impl Statistics {
             see_limit(name, &values);
         }
         drop(named);
-        self.unknown_domains.visit(|domain, count| {
-            see(&format!("{RATE_LIMIT}{domain}.{DOMAIN_NOT_FOUND}"), Kind::Counter, count.load(Relaxed));
+        let count = |count: &AtomicU64| count.load(Relaxed);
+        self.unknown_domains.visit(count, |domain, count| {
+            see(&format!("{RATE_LIMIT}{domain}.{DOMAIN_NOT_FOUND}"), Kind::Counter, count);
         });
         for Read { name, kind, read } in self.reads.lock().iter() {
             see(name, *kind, read());

@@ -30,11 +30,13 @@ type Counts = [u64; OnError::ALL.len()];
 pub(super) struct Trouble {
     /// Read on the request path, so that nothing is written while all is well.
     is_on: AtomicBool,
-    /// A store has answered while the trouble was on.
+    /// A store has answered since the last failure. False while no trouble is on.
     answered: AtomicBool,
     counts: [AtomicU64; OnError::ALL.len()],
     /// The failure that switched the trouble on.
     first: ArcSwapOption<Failure>,
+    /// How many outages have ended.
+    ended: Arc<AtomicU64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +74,8 @@ impl Trouble {
         // Together with the order in `tick` this loses no failure: either this sees the trouble off, or the tick sees the
         // count.
         self.counts[action as usize].fetch_add(1, SeqCst);
+        // Cleared here and not by the tick: the tick would also forget an answer that came after this failure.
+        self.answered.store(false, Relaxed);
         if !self.is_on.load(SeqCst) && !self.is_on.swap(true, SeqCst) {
             self.first.store(Some(Arc::new(Failure { action, kind, at: now() })));
         }
@@ -82,6 +86,11 @@ impl Trouble {
         if self.is_on.load(Relaxed) && !self.answered.load(Relaxed) {
             self.answered.store(true, Relaxed);
         }
+    }
+
+    /// How many outages have ended so far. What is logged about a store belongs to one outage while this number stays.
+    pub(super) fn ended(&self) -> Arc<AtomicU64> {
+        self.ended.clone()
     }
 
     /// Logs what began or ended since the last tick.
@@ -111,19 +120,19 @@ impl Trouble {
         let counts = self.counts();
         let has_failed = counts != outages.counted;
         let Some(outage) = &mut outages.current else {
+            if !has_failed {
+                return None;
+            }
             // Until the first failure is there the next tick decides.
             let failure = **self.first.load().as_ref()?;
             let before = outages.counted;
             outages.counted = counts;
-            self.answered.store(false, Relaxed);
             outages.current = Some(Outage { began: failure.at, last: failure.at.max(now), before });
             return Some(Line::Begins { action: failure.action, kind: failure.kind });
         };
         if has_failed {
             outage.last = now;
             outages.counted = counts;
-            // What answered before this failure does not end the outage.
-            self.answered.store(false, Relaxed);
             return None;
         }
         let quiet = now.saturating_duration_since(outage.last);
@@ -145,6 +154,7 @@ impl Trouble {
         }
         outages.current = None;
         self.answered.store(false, Relaxed);
+        self.ended.fetch_add(1, Relaxed);
         Some(Line::Ends { after, counts: of_outage, answered })
     }
 
@@ -213,6 +223,22 @@ mod tests {
             let allowed = actions.len() as u64 - 1;
             assert!(
                 matches!(lines[..], [Line::Ends { counts: [1, allow, 0, 0], answered: true, after }] if after < QUIET && allow == allowed),
+                "{lines:?}"
+            );
+        }
+    }
+
+    /// With little traffic all that a blip leaves is one failure and one answer, and both can fall between two ticks.
+    #[test]
+    fn an_answer_right_after_the_only_failure_ends_the_outage() {
+        let (trouble, mut outages, mut now) = (Trouble::default(), Outages::default(), Instant::now());
+        for ended in 0..2 {
+            assert_eq!(trouble.ended().load(Relaxed), ended);
+            trouble.fell_back(OnError::Local, "deadline", || now);
+            trouble.answered();
+            let lines = ticks(&trouble, &mut outages, &mut now, 2 * UNASKED);
+            assert!(
+                matches!(lines[..], [Line::Begins { .. }, Line::Ends { counts: [0, 0, 0, 1], answered: true, after }] if after < QUIET),
                 "{lines:?}"
             );
         }

@@ -1,7 +1,7 @@
 //! Files that are read again at every dial: passwords, certificates and keys, which others replace while
 //! weir runs.
 //!
-//! Not in here: what a file holds (tls.rs, store/redis/endpoint.rs).
+//! Not in here: what a file holds (tls.rs, store/redis/dial/endpoint.rs).
 
 use std::fs::File;
 use std::io::Read;

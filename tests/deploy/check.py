@@ -413,7 +413,7 @@ def check_rules_of_operator(objects):
     groups = one(objects, "PrometheusRule")["spec"]["groups"]
     alerts = {rule.get("alert"): rule for group in groups for rule in group["rules"]}
     check("WeirOverLimitShareHigh" not in alerts, "an alert with `enabled: false` is still there")
-    check(alerts["WeirSlow"]["annotations"]["runbook_url"].endswith("docs/operations.md#what-to-look-at"), "a changed alert has lost its runbook")
+    check(alerts["WeirSlow"]["annotations"]["runbook_url"].endswith("docs/operations.md#weirslow"), "a changed alert has lost its runbook")
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump({"groups": groups}, file)
         file.flush()
@@ -435,8 +435,8 @@ def anchors(page):
 
 
 def check_alerts():
-    page = read("docs/operations.md")
-    known = {name for line in page.splitlines() if line.startswith("| `weir_") for name in re.findall(r"`(weir_\w+)`", line.split("|")[1])}
+    page = read("docs/metrics.md")
+    known = set(re.findall(r"^\| `(weir_\w+)` \|", page, re.MULTILINE))
     groups = yaml.safe_load(read("deploy/prometheus/weir.rules.yaml"))["groups"]
     tests = yaml.safe_load(read("tests/deploy/alerts.test.yaml"))["tests"]
     tested = {t["alertname"] for test in tests for t in test.get("alert_rule_test", []) if t["exp_alerts"]}
@@ -450,11 +450,50 @@ def check_alerts():
         url = rule["annotations"].get("runbook_url", "")
         path, _, anchor = url.partition("#")
         check(path == "docs/operations.md" and anchor in headings, f"{name}: its runbook_url {url} leads nowhere")
+        check(anchor == name.lower(), f"{name}: its runbook_url {url} is not the section of its name")
         check(rule["labels"].get("severity") in ("warning", "critical"), f"{name}: its severity is neither warning nor critical")
         check({"summary", "description"} <= rule["annotations"].keys(), f"{name}: it needs a summary and a description")
         check(name in tested, f"{name}: no test in tests/deploy/alerts.test.yaml fires it")
         for metric in set(re.findall(r"\bweir_\w+", rule["expr"] + rule["annotations"]["description"])):
-            check(re.sub(r"_(bucket|sum|count)$", "", metric) in known, f"{name}: docs/operations.md has no metric {metric}")
+            check(re.sub(r"_(bucket|sum|count)$", "", metric) in known, f"{name}: docs/metrics.md has no metric {metric}")
+
+
+def check_dashboard():
+    """The dashboard shows metrics that exist. tests/metrics/dashboard.rs runs its queries."""
+    page = read("docs/metrics.md")
+    known = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    dashboard = json.loads(read("deploy/grafana/weir.json"))
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
+    check(len(queries) > 20, f"deploy/grafana/weir.json has {len(queries)} queries")
+    for query in queries:
+        for metric in re.findall(r"\b(?:weir|process)_\w+", query):
+            check(re.sub(r"_(bucket|sum|count)$", "", metric) in known, f"deploy/grafana/weir.json: docs/metrics.md has no metric {metric}")
+    mounts = yaml.safe_load(read("deploy/compose/compose.yaml"))["services"]["grafana"]["volumes"]
+    shown = yaml.safe_load(read("deploy/compose/grafana/dashboards.yaml"))["providers"][0]["options"]["path"]
+    check(f"../grafana/weir.json:{shown}/weir.json:ro" in mounts, "deploy/compose: Grafana does not load the dashboard")
+
+
+def check_runbook():
+    """Queries that an operator copies from docs/operations.md are valid, and of metrics that exist."""
+    tables = "".join(read(path) for path in ("docs/metrics.md", "docs/operations.md") if (ROOT / path).exists())
+    known = {name for line in tables.splitlines() if line.startswith("| `weir_") for name in re.findall(r"`(weir_\w+)`", line.split("|")[1])}
+    page = read("docs/operations.md")
+    queries = [line for block in re.findall(r"^```promql\n(.*?)^```", page, re.MULTILINE | re.DOTALL) for line in block.splitlines()]
+    spans = (span.replace("\\|", "|") for line in page.splitlines() for span in re.findall(r"`([^`]+)`", line))
+    queries += [span for span in spans if re.match(r"(sum|max|min|count|topk|rate|histogram_quantile)\b.*\(.*weir_", span)]
+    check(len(queries) > 20, f"docs/operations.md has {len(queries)} queries")
+    for query in queries:
+        for metric in re.findall(r"\bweir_\w+", query):
+            check(re.sub(r"_(bucket|sum|count)$", "", metric) in known, f"docs/operations.md: no page has the metric {metric}: {query}")
+    rules = [{"record": f"query:{number}", "expr": query} for number, query in enumerate(queries)]
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump({"groups": [{"name": "runbook", "rules": rules}]}, file)
+        file.flush()
+        try:
+            done = subprocess.run(["promtool", "check", "rules", file.name], capture_output=True, text=True, timeout=60)
+            check(done.returncode == 0, f"promtool on the queries of docs/operations.md: {done.stdout}{done.stderr}")
+        except FileNotFoundError:
+            print("skipped: promtool on the queries of docs/operations.md, since promtool is missing")
 
 
 def check_manifests():
@@ -526,6 +565,17 @@ def check_compose():
             check(not source.startswith(".") or (ROOT / "deploy/compose" / source).exists(), f"deploy/compose: {name} mounts {source}, which is not there")
 
 
+def check_restarts():
+    """Envoy finds out that a weir leaves within the time that it goes on serving."""
+    envoy = yaml.safe_load(read("deploy/compose/envoy.yaml"))
+    weir = next(cluster for cluster in envoy["static_resources"]["clusters"] if cluster["name"] == "weir")
+    for health_check in weir.get("health_checks") or [{}]:
+        seconds = [float(health_check.get(key, "inf").rstrip("s")) for key in ("interval", "no_traffic_interval", "timeout")]
+        pause = re.search(r"`shutdown.pause` \| `(\d+)s`", read("docs/configuration.md"))
+        check(max(seconds[:2]) + seconds[2] < int(pause.group(1)), f"deploy/compose/envoy.yaml: the health checks of weir take {seconds} s")
+        check("grpc_health_check" in health_check and health_check.get("unhealthy_threshold") == 1, "deploy/compose/envoy.yaml: one gRPC check does not decide")
+
+
 def check_envoy_gateway():
     """Both ways to install Envoy Gateway have the same image, and settings of weir in comments exist."""
     values = yaml.safe_load(read("deploy/envoy-gateway/values.yaml"))
@@ -552,7 +602,7 @@ def check_versions():
 
 def check_unit():
     """The unit's files agree with each other and with the documentation; systemd-analyze looks at the rest."""
-    for file in ("weir.service", "redis.conf"):
+    for file in ("weir.service", "redis.conf", "tls.conf"):
         for name in re.findall(r"WEIR__\w+", read(f"deploy/systemd/{file}")):
             check(f"`{name}`" in read("docs/configuration.md"), f"deploy/systemd/{file}: docs/configuration.md has no {name}")
     for path, _ in leaves(yaml.safe_load(read("deploy/systemd/weir.yaml"))):
@@ -565,9 +615,12 @@ def main():
         check_charts()
     elif part == "files":
         check_alerts()
+        check_dashboard()
         check_manifests()
+        check_runbook()
         check_envoy(*check_istio())
         check_compose()
+        check_restarts()
         check_envoy_gateway()
         check_unit()
         check_versions()

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use weir::cli::ratelimit;
 use weir::config::envoy_ratelimit::{self, Effect, Machine, Note, Type, VARIABLES};
+use weir::config::otel::{self, TurnsOn};
 use weir::config::settings::{
     Endpoints, Layer, LogFormat, PolicySource, Problems, Secret, Setting, Settings, StoreKind, Topology,
 };
@@ -22,8 +23,10 @@ fn read(given: &[(&str, &str)]) -> Result<(Settings, Vec<Note>), Problems> {
     let resolve = |host: &str| (host == "localhost").then_some(IpAddr::from(Ipv4Addr::LOCALHOST));
     let machine = Machine { cores: 4, any: Ipv6Addr::UNSPECIFIED.into(), resolve: &resolve };
     let reading = envoy_ratelimit::read(variables(given), &machine);
-    let layers = [reading.fixed, reading.variables, Layer::environment(variables(given))];
-    Ok((Settings::load(&layers)?, reading.notes))
+    let standard = otel::read(variables(given), TurnsOn::No);
+    let layers =
+        [reading.fixed, standard.settings, reading.variables, Layer::environment(variables(given)), standard.last];
+    Ok((Settings::load(&layers)?, [reading.notes, standard.notes].concat()))
 }
 
 #[track_caller]
@@ -503,14 +506,13 @@ fn variables_without_effect_are_named_once_and_others_are_not() {
     let told = notes(&[
         ("REDIS_URL", "r:1"),
         ("REDIS_PIPELINE_WINDOW", "150us"),
-        ("TRACING_ENABLED", "true"),
         ("GRPC_SERVER_TLS_CA_CERT", "/no/such/variable"),
         ("PATH", "/bin"),
     ]);
     assert_eq!(
         told,
         "REDIS_PIPELINE_WINDOW has no effect: weir sends what waits as soon as a connection is free, so no call waits for a \
-         window.\nTRACING_ENABLED is accepted and not in force yet"
+         window."
     );
     for variable in VARIABLES.iter().filter(|variable| variable.effect == Effect::Nothing) {
         let text = if variable.default.is_empty() { "x" } else { variable.default };
@@ -518,6 +520,34 @@ fn variables_without_effect_are_named_once_and_others_are_not() {
         let times = told.lines().filter(|line| line.starts_with(&format!("{} has no effect: ", variable.name))).count();
         assert_eq!(times, 1, "{told}");
     }
+}
+
+#[test]
+fn traces_are_set_by_their_own_variables_and_by_those_of_opentelemetry() {
+    let off = settings(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318"), ("OTEL_TRACES_EXPORTER", "otlp")]).tracing;
+    assert!(!off.enabled, "TRACING_ENABLED alone turns them on");
+    let found = settings(&[
+        ("TRACING_ENABLED", "true"),
+        ("TRACING_SERVICE_NAMESPACE", "edge"),
+        ("TRACING_SERVICE_INSTANCE_ID", "one"),
+        ("TRACING_SAMPLING_RATE", "0.6"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "4096"),
+    ])
+    .tracing;
+    assert!(found.enabled && !found.otlp.is_grpc);
+    assert_eq!(found.otlp.endpoint.as_deref(), Some("http://c:4318/v1/traces"));
+    assert_eq!((found.service_name.as_str(), found.queue), ("RateLimit", 4_096));
+    assert_eq!((found.service_namespace.as_deref(), found.service_instance_id.as_deref()), (Some("edge"), Some("one")));
+    assert_eq!((found.sampler.is_parent_based, found.sampler.ratio.billionths()), (true, 600_000_000));
+    let grpc = settings(&[("TRACING_EXPORTER_PROTOCOL", "grpc"), ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")]);
+    assert!(grpc.tracing.otlp.is_grpc);
+    let name = |variables: &[(&str, &str)]| settings(variables).tracing.service_name;
+    assert_eq!(name(&[("OTEL_SERVICE_NAME", "theirs")]), "theirs");
+    assert_eq!(name(&[("OTEL_SERVICE_NAME", "theirs"), ("TRACING_SERVICE_NAME", "limits")]), "limits");
+    assert!(!settings(&[("TRACING_ENABLED", "true"), ("OTEL_SDK_DISABLED", "true")]).tracing.enabled);
+    let wrong = read(&[("TRACING_EXPORTER_PROTOCOL", "thrift")]).unwrap_err().to_string();
+    assert_eq!(wrong, "TRACING_EXPORTER_PROTOCOL: \"thrift\": must be http or grpc");
 }
 
 #[test]
@@ -577,7 +607,6 @@ fn the_page_lists_every_variable_as_the_table_does() {
             let settings: Vec<String> = variable.settings().into_iter().map(quoted).collect();
             let settings = match variable.effect {
                 Effect::Nothing => "no effect".to_owned(),
-                Effect::Later => "not yet".to_owned(),
                 Effect::Is(..) | Effect::Part(_) => settings.join(", "),
             };
             let (name, kind) = (variable.name, variable.kind.name());

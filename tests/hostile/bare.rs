@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Child, ExitStatus, Stdio};
 
 use crate::support::http;
+use crate::support::listening;
 use crate::support::process::{end, serve};
 use crate::support::wait::{PATIENCE, until};
 
@@ -32,7 +33,7 @@ impl Bare {
         let child = serve(policies, &all).stdout(Stdio::null()).stderr(stderr).spawn().expect("weir starts");
         let mut bare = Bare { child, grpc: any(), http: any(), admin: any() };
         until("three listeners", PATIENCE, || {
-            let found = listeners(bare.child.id());
+            let found = listening::addresses(bare.child.id());
             let of = |host: &str| found.iter().find(|address| address.ip().to_string() == host).copied();
             (bare.grpc, bare.http, bare.admin) = (of("127.0.0.1")?, of("127.0.0.2")?, of("127.0.0.3")?);
             Some(())
@@ -71,32 +72,6 @@ impl Drop for Bare {
 
 fn any() -> SocketAddr {
     SocketAddr::from(([0, 0, 0, 0], 0))
-}
-
-/// Where a process listens by TCP over IPv4.
-fn listeners(process: u32) -> Vec<SocketAddr> {
-    const LISTEN: &str = "0A";
-    let mut inodes = Vec::new();
-    let Ok(files) = fs::read_dir(format!("/proc/{process}/fd")) else { return Vec::new() };
-    for file in files.flatten() {
-        let target = fs::read_link(file.path()).unwrap_or_default();
-        let target = target.to_string_lossy();
-        if let Some(inode) = target.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']')) {
-            inodes.push(inode.to_owned());
-        }
-    }
-    let mut found = Vec::new();
-    let table = fs::read_to_string("/proc/net/tcp").expect("the table of sockets");
-    for line in table.lines().skip(1) {
-        let columns: Vec<&str> = line.split_whitespace().collect();
-        let [_, local, _, LISTEN, _, _, _, _, _, inode, ..] = columns[..] else { continue };
-        if inodes.iter().any(|own| own == inode) {
-            let (host, port) = local.split_once(':').expect("host and port");
-            let host = u32::from_str_radix(host, 16).expect("hexadecimal").to_le_bytes();
-            found.push(SocketAddr::from((host, u16::from_str_radix(port, 16).expect("hexadecimal"))));
-        }
-    }
-    found
 }
 
 /// A pipe that is full, and the end that no process reads.

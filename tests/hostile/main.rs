@@ -16,4 +16,5 @@ mod doors_http;
 mod logs;
 mod policies;
 mod redis;
+mod scrapes;
 mod states;

@@ -198,7 +198,7 @@ fn the_example_in_the_help_of_explain_works() {
     assert!(output.status.success() && !text.contains("no domain") && text.contains("rule "), "{example}: {output:?}");
 }
 
-/// deploy/compose and README.md claim that the user `robot` is never limited; Envoy asks about its address too.
+/// deploy/README.md states that the user `robot` of deploy/compose is never limited; Envoy asks about its address too.
 #[test]
 fn the_robot_of_the_compose_example_is_never_limited() {
     let policy = fs::read_to_string("deploy/compose/policies/shop.yaml").expect("the example");

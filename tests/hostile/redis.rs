@@ -278,13 +278,19 @@ impl Nonsense {
 
 #[derive(Default)]
 struct Told {
-    broke: AtomicU64,
+    broke: Mutex<Vec<String>>,
     held: AtomicU64,
 }
 
+impl Told {
+    fn broke(&self) -> Vec<String> {
+        self.broke.lock().unwrap().clone()
+    }
+}
+
 impl Observer for Told {
-    fn connection_broke(&self, _: &str, _: &str) {
-        self.broke.fetch_add(1, SeqCst);
+    fn connection_broke(&self, _: &str, reason: &str) {
+        self.broke.lock().unwrap().push(reason.to_owned());
     }
 
     fn dial_held(&self, _: &str, _: Duration) {
@@ -297,7 +303,7 @@ impl Observer for Told {
 #[test]
 fn nonsense_of_a_redis_draws_a_bounded_number_of_dials() {
     const CONNECTIONS: u64 = 2;
-    // As DIALS_AT_ONCE and DIAL_EVERY of src/store/redis/pool.rs.
+    // As DIALS_AT_ONCE and DIAL_EVERY of src/store/redis/transport/pool.rs.
     const AT_ONCE: u64 = 8 * CONNECTIONS;
     const EVERY: Duration = Duration::from_millis(125);
     for answers in [&[":1\r\n", "hello\r\n"][..], &[":1\r\n", "$-7x\r\n"], &[":1\r\n"]] {
@@ -318,6 +324,64 @@ fn nonsense_of_a_redis_draws_a_bounded_number_of_dials() {
         let allowed = AT_ONCE + 1 + u64::try_from(start.elapsed().as_millis() / EVERY.as_millis()).unwrap();
         assert!(dials <= allowed, "{answers:?}: {dials} dials, of {allowed}");
         assert!(dials > 1, "{answers:?}: it goes on trying");
-        assert!(told.broke.load(SeqCst) + told.held.load(SeqCst) > 0, "{answers:?}: somebody hears of it");
+        assert!(!told.broke().is_empty() || told.held.load(SeqCst) > 0, "{answers:?}: somebody hears of it");
+    }
+}
+
+/// Asks a server that sends `surplus` after its answer to the first call: each later call gets its own answer. Returns
+/// why connections broke.
+fn answers_after(surplus: &'static str) -> Vec<String> {
+    let fake = FakeNode::start();
+    fake.says(move |words| match words[1].as_str() {
+        "0" => format!(":0\r\n{surplus}"),
+        n => format!(":{n}\r\n"),
+    });
+    let told = Arc::new(Told::default());
+    let (runtime, node) = node(fake.port(), |options| {
+        options.observer = told.clone();
+        options.connections = 1;
+    });
+    runtime.block_on(async {
+        for n in 0..5 {
+            let mut asked = cmd("ASKED");
+            asked.arg(n);
+            let answer = node.call(Call::command(asked), soon(PATIENCE)).await;
+            assert_eq!(answer.unwrap(), Value::Int(n), "after {surplus:?}");
+        }
+    });
+    told.broke()
+}
+
+#[test]
+fn a_reply_too_many_is_no_answer_to_a_later_call() {
+    for (surplus, shown) in [
+        (":666\r\n", r#"":666\r\n""#),
+        (":666\r\n:667\r\n", r#"":666\r\n:667\r\n""#),
+        // The answer to the next call would be its text.
+        ("$2\r\n", r#""$2\r\n""#),
+        ("*", r#""*""#),
+        ("x", r#""x""#),
+    ] {
+        let broke = answers_after(surplus);
+        assert_eq!(broke, [format!("a reply that no request waits for: {shown}")]);
+    }
+    assert!(answers_after("").is_empty());
+}
+
+#[test]
+fn the_log_shows_what_a_server_answers_that_is_no_redis() {
+    for (answer, why) in [
+        ("hello\r\n", r#"a value begins with "hello\r\n""#),
+        ("$-7x\r\n", r#"the length is no number in "$-7x\r\n""#),
+        ("HTTP/1.1 400 Bad Request\r\n\r\n", r#"a value begins with "HTTP/1.1 400 Bad Request\r\n\r\n""#),
+    ] {
+        let fake = FakeNode::start();
+        fake.says(move |_| answer.into());
+        let told = Arc::new(Told::default());
+        let (runtime, node) = node(fake.port(), |options| options.observer = told.clone());
+        let error = runtime.block_on(node.call(command("DBSIZE", 1), soon(PATIENCE))).unwrap_err();
+        assert!(matches!(error, CallError::Unknown { reason: Reason::Broken(_) }), "{error}");
+        let broke = told.broke();
+        assert!(broke[0].contains(&format!("a reply that is no RESP: {why}")), "{broke:?}");
     }
 }

@@ -278,7 +278,8 @@ impl AggregatedDiscoveryService for Plane {
     }
 }
 
-async fn accept(
+/// Takes connections, and TLS on each where there is a configuration of it.
+pub(super) async fn accept(
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,
     accepted: mpsc::UnboundedSender<io::Result<Incoming>>,
@@ -299,14 +300,14 @@ async fn accept(
 }
 
 /// A connection of a client.
-enum Incoming {
+pub(super) enum Incoming {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 /// What a connection knows of its client.
 #[derive(Clone)]
-struct Certificate(Option<Vec<u8>>);
+pub(super) struct Certificate(Option<Vec<u8>>);
 
 impl Connected for Incoming {
     type ConnectInfo = Certificate;

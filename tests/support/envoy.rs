@@ -24,8 +24,13 @@ const HOLDING: &str = include_str!("../data/envoy/holding.yaml");
 /// Asks weir by TLS about the rules of each route.
 const GATEWAY: &str = include_str!("../data/envoy/gateway.yaml");
 
+/// Asks several replicas of weir and checks their health.
+const REPLICAS: &str = include_str!("../data/envoy/replicas.yaml");
+
 /// Where the access log is, in the directory.
 const ACCESS_LOG: &str = "access.log";
+/// Where the address of Envoy's admin is, in the directory.
+const ADMIN: &str = "admin";
 /// How often Envoy writes its access log out, in milliseconds.
 const LOG_FLUSH_MS: &str = "20";
 
@@ -36,6 +41,15 @@ pub struct Envoy {
     directory: TempDir,
     /// Where clients send their requests.
     pub ingress: SocketAddr,
+}
+
+/// One weir as Envoy sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replica {
+    /// It passed the last health check.
+    pub is_healthy: bool,
+    /// The decisions that Envoy has asked it for.
+    pub requests: u64,
 }
 
 impl Envoy {
@@ -54,12 +68,55 @@ impl Envoy {
         Envoy::with(&GATEWAY.replace("{{certificates}}", &certificates.to_string_lossy()), weir)
     }
 
+    /// Starts one that asks these replicas in turn, as long as they are healthy.
+    pub fn start_with_replicas(weirs: &[SocketAddr]) -> Envoy {
+        let endpoints: Vec<Value> = weirs.iter().map(endpoint).collect();
+        Envoy::with(&REPLICAS.replace("{{weirs}}", &Value::from(endpoints).to_string()), weirs[0])
+    }
+
+    /// How Envoy sees the weir at this address.
+    pub fn replica(&self, weir: SocketAddr) -> Replica {
+        let clusters = self.admin("/clusters?format=json");
+        let clusters: Value = serde_json::from_str(&clusters).expect("an answer in JSON");
+        let named = |list: &Value, name: &str| {
+            let found = list.as_array().and_then(|list| list.iter().find(|entry| entry["name"] == name));
+            found.unwrap_or_else(|| panic!("no {name} in {list}")).clone()
+        };
+        let hosts = &named(&clusters["cluster_statuses"], "weir")["host_statuses"];
+        let host = hosts.as_array().and_then(|hosts| {
+            hosts.iter().find(|host| socket_address(&host["address"]["socket_address"]) == Some(weir))
+        });
+        let host = host.unwrap_or_else(|| panic!("no {weir} in {hosts}"));
+        let requests = named(&host["stats"], "rq_total")["value"].as_str().and_then(|text| text.parse().ok());
+        Replica {
+            is_healthy: host["health_status"]["failed_active_health_check"] != true,
+            // Envoy leaves out a count of 0.
+            requests: requests.unwrap_or_default(),
+        }
+    }
+
+    /// What its rate limit filter has counted for the upstream: `ok`, `over_limit` or `error`. Envoy has no line for a
+    /// count of 0.
+    pub fn counted(&self, what: &str) -> u64 {
+        let name = format!("cluster.upstream.ratelimit.{what}: ");
+        let stats = self.admin("/stats");
+        let value = stats.lines().find_map(|line| line.strip_prefix(&name));
+        value.map_or(0, |value| value.parse().expect("a number"))
+    }
+
+    fn admin(&self, path: &str) -> String {
+        let admin = std::fs::read_to_string(self.directory.path().join(ADMIN)).expect("the address of the admin");
+        let answer = http::get(admin.parse().expect("an address"), path).expect("an answer");
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.body
+    }
+
     fn with(template: &str, weir: SocketAddr) -> Envoy {
         let directory = TempDir::new().expect("a temporary directory");
         let config = directory.path().join("envoy.yaml");
         std::fs::write(&config, configuration(template, weir, directory.path())).expect("the configuration");
         let log = File::create(directory.path().join("log")).expect("a file for the log");
-        let admin = directory.path().join("admin");
+        let admin = directory.path().join(ADMIN);
 
         let binary = python::venv().join("bin/envoy");
         let mut command = Command::new(&binary);
@@ -128,11 +185,20 @@ fn ingress_address(admin_file: &Path) -> Option<SocketAddr> {
     let listeners: Value = serde_json::from_str(&answer.body).ok()?;
     for listener in listeners["listener_statuses"].as_array()? {
         if listener["name"] == INGRESS {
-            let address = &listener["local_address"]["socket_address"];
-            let host = address["address"].as_str()?;
-            let port = address["port_value"].as_u64()?;
-            return format!("{host}:{port}").parse().ok();
+            return socket_address(&listener["local_address"]["socket_address"]);
         }
     }
     None
+}
+
+/// A socket address as Envoy writes it.
+fn socket_address(address: &Value) -> Option<SocketAddr> {
+    let (host, port) = (address["address"].as_str()?, address["port_value"].as_u64()?);
+    format!("{host}:{port}").parse().ok()
+}
+
+/// An endpoint of a cluster.
+fn endpoint(address: &SocketAddr) -> Value {
+    let address = serde_json::json!({"address": address.ip().to_string(), "port_value": address.port()});
+    serde_json::json!({"endpoint": {"address": {"socket_address": address}}})
 }

@@ -377,7 +377,7 @@ pub fn serve<A: AsRef<OsStr>>(policies: &Path, arguments: &[A]) -> Command {
     let mut command = Command::new(binary());
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
-        if text.starts_with("WEIR__") || text == "RUST_LOG" {
+        if text.starts_with("WEIR__") || text.starts_with("OTEL_") || text == "RUST_LOG" {
             command.env_remove(&name);
         }
     }

@@ -100,10 +100,29 @@ impl Drop for Served {
     }
 }
 
-/// The value of one line of `/metrics`, named with its labels.
+/// The sum of the series at `/metrics` that have this name and these labels (`name{label="value",...}`); they may have
+/// more labels. None where there is no such series.
 pub fn metric(address: SocketAddr, series: &str) -> Option<u64> {
     let answer = http::get(address, "/metrics").expect("an answer");
     assert_eq!(answer.status, 200, "{answer:?}");
-    let line = answer.body.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-    line.map(|value| value.parse().expect("a whole number"))
+    sum_of(&answer.body, series)
+}
+
+/// The same in a text that was read before.
+pub fn sum_of(text: &str, series: &str) -> Option<u64> {
+    let parts = |series: &str| -> (String, Vec<String>) {
+        let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+        let labels = labels.trim_end_matches('}').split("\",").map(|label| label.trim_end_matches('"').to_owned());
+        (name.to_owned(), labels.filter(|label| !label.is_empty()).collect())
+    };
+    let (name, labels) = parts(series);
+    let mut sum = None;
+    for line in text.lines().filter(|line| line.starts_with(&name)) {
+        let (found, value) = line.rsplit_once(' ').expect("a value");
+        let (found, all) = parts(found);
+        if found == name && labels.iter().all(|label| all.contains(label)) {
+            *sum.get_or_insert(0) += value.parse::<u64>().expect("a whole number");
+        }
+    }
+    sum
 }

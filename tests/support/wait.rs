@@ -43,6 +43,11 @@ pub async fn eventually(what: &str, patience: Duration, mut look: impl AsyncFnMu
     }
 }
 
+/// Waits until the next request of an even load is due.
+pub fn pace(due: Instant) {
+    delay(due.saturating_duration_since(Instant::now()));
+}
+
 /// Does nothing for a while: between two looks, and where slowness itself is what a test is about.
 #[allow(
     clippy::disallowed_methods,

@@ -29,8 +29,6 @@ pub enum Effect {
     Part(&'static [&'static str]),
     /// Nothing: weir has no use for it. One line of log names the reason, which `about` has.
     Nothing,
-    /// Nothing yet. One line of log names it.
-    Later,
 }
 
 /// How the value of a variable becomes the text of a setting.
@@ -61,7 +59,7 @@ impl Variable {
         match self.effect {
             Effect::Is(setting, _) => vec![setting],
             Effect::Part(settings) => settings.to_vec(),
-            Effect::Nothing | Effect::Later => Vec::new(),
+            Effect::Nothing => Vec::new(),
         }
     }
 }
@@ -79,7 +77,7 @@ const STATSD: &[&str] = &["statsd.address", "statsd.format"];
 
 /// Every variable, in the order of envoyproxy/ratelimit's own settings.
 pub const VARIABLES: &[Variable] = {
-    use Effect::{Is, Later, Nothing, Part};
+    use Effect::{Is, Nothing, Part};
     use Type::{Bool, Duration, Float, Integer, List, Map, Text};
     &[
         row(
@@ -658,12 +656,54 @@ pub const VARIABLES: &[Variable] = {
             Is("policies.merge_domains", Form::Switch),
             "Files of one domain are merged. Without it a second file of a domain is refused.",
         ),
-        row("TRACING_ENABLED", Bool, "false", Later, "weir exports no traces yet."),
-        row("TRACING_SERVICE_NAME", Text, "RateLimit", Later, "weir exports no traces yet."),
-        row("TRACING_SERVICE_NAMESPACE", Text, "", Later, "weir exports no traces yet."),
-        row("TRACING_SERVICE_INSTANCE_ID", Text, "", Later, "weir exports no traces yet."),
-        row("TRACING_EXPORTER_PROTOCOL", Text, "http", Later, "weir exports no traces yet."),
-        row("TRACING_SAMPLING_RATE", Float, "1", Later, "weir exports no traces yet."),
-        row("OTEL_EXPORTER_OTLP_ENDPOINT", Text, "", Later, "weir exports no traces yet."),
+        row(
+            "TRACING_ENABLED",
+            Bool,
+            "false",
+            Part(&["tracing.exporter"]),
+            "Whether the spans of decisions go to a collector by OTLP. OTEL_SDK_DISABLED=true turns them off.",
+        ),
+        row(
+            "TRACING_SERVICE_NAME",
+            Text,
+            "RateLimit",
+            Part(&["tracing.service_name"]),
+            "service.name of all spans. Unset, OTEL_SERVICE_NAME counts, then the default.",
+        ),
+        row(
+            "TRACING_SERVICE_NAMESPACE",
+            Text,
+            "",
+            Is("tracing.service_namespace", Form::Text),
+            "service.namespace of all spans.",
+        ),
+        row(
+            "TRACING_SERVICE_INSTANCE_ID",
+            Text,
+            "",
+            Is("tracing.service_instance_id", Form::Text),
+            "service.instance.id of all spans. Unset or empty it is a random UUID for each start.",
+        ),
+        row(
+            "TRACING_EXPORTER_PROTOCOL",
+            Text,
+            "http",
+            Part(&["tracing.otlp.protocol"]),
+            "http is OTLP by HTTP with protobuf, grpc is OTLP by gRPC.",
+        ),
+        row(
+            "TRACING_SAMPLING_RATE",
+            Float,
+            "1",
+            Is("tracing.sample_ratio", Form::Ratio),
+            "The part of decisions that weir traces where the caller did not decide that.",
+        ),
+        row(
+            "OTEL_EXPORTER_OTLP_ENDPOINT",
+            Text,
+            "",
+            Part(&["tracing.otlp.endpoint"]),
+            "The collector. Other OTEL_* variables count too, as docs/configuration.md lists them.",
+        ),
     ]
 };

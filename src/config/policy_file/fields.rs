@@ -3,14 +3,14 @@
 //! Not here: which keys there are (keys.rs) and what their values mean (reader.rs, limit.rs).
 
 use super::keys::{KINDS, Kind, REFERENCE_KEYS};
-use super::reader::{FileReader, Told};
-use super::scalar::{self, IsOdd, Plain};
+use super::scalar::{self, IsOdd, Plain, whole_number};
+use super::state::{FileReader, Reported};
 use super::warning::Code;
 use super::yaml::{NodeId, Value};
-use super::{NAME_BYTES_MAX, Position, nearest, shown};
+use super::{NAME_BYTES_MAX, Position, instead, nearest, shown};
 
 /// A value that may be absent, or wrong.
-pub(super) type Read<T> = Result<Option<T>, Told>;
+pub(super) type Read<T> = Result<Option<T>, Reported>;
 
 /// The values of a mapping by the keys of its kind.
 pub(super) struct Fields {
@@ -40,12 +40,12 @@ impl Fields {
 
 impl FileReader<'_> {
     /// The keys and values of a mapping; what it cannot have is told.
-    pub(super) fn fields(&mut self, id: NodeId, kind: &'static Kind) -> Result<Fields, Told> {
+    pub(super) fn fields(&mut self, id: NodeId, kind: &'static Kind) -> Result<Fields, Reported> {
         let document = self.document;
         let node = document.node(id);
         let Value::Mapping(entries) = &node.value else {
             let message = format!("{} must be a mapping of keys and values, not {}", kind.name, node.describe());
-            return Err(self.tell(node.position, message));
+            return Err(self.report(node.position, message));
         };
         let found = vec![None; kind.keys.len()];
         let mut fields = Fields { at: node.position, kind, found, meant: Vec::new() };
@@ -60,13 +60,13 @@ impl FileReader<'_> {
                     continue;
                 }
                 let message = unknown_key(key, kind, &mut fields.meant);
-                self.tell(at, message);
+                self.report(at, message);
                 continue;
             };
             match fields.found[index] {
                 None => fields.found[index] = Some((at, value)),
                 Some((first, _)) => {
-                    self.tell(at, format!("{key} is here twice, first at line {}", first.line));
+                    self.report(at, format!("{key} is here twice, first at line {}", first.line));
                 }
             }
         }
@@ -84,11 +84,13 @@ impl FileReader<'_> {
             return Ok(None);
         }
         let Value::Scalar { text, .. } = &node.value else {
-            return Err(self.tell(self.value_position(at, id), format!("{key} must be text, not {}", node.describe())));
+            return Err(
+                self.report(self.value_position(at, id), format!("{key} must be text, not {}", node.describe()))
+            );
         };
         if text.len() > bytes_max {
             let message = format!("{key} has {} bytes: at most {bytes_max}", text.len());
-            return Err(self.tell(self.value_position(at, id), message));
+            return Err(self.report(self.value_position(at, id), message));
         }
         Ok(Some(text.to_string()).filter(|text| !text.is_empty()))
     }
@@ -100,12 +102,12 @@ impl FileReader<'_> {
         };
         match words.iter().find(|known| **known == word) {
             Some(word) => Ok(Some(word)),
-            None => Err(self.tell_value(fields, key, format!("no {key} {}{}", shown(&word), instead(&word, words)))),
+            None => Err(self.report_value(fields, key, format!("no {key} {}{}", shown(&word), instead(&word, words)))),
         }
     }
 
     /// True or false, in any of the words that YAML 1.1 has for it; absent and nothing are false.
-    pub(super) fn flag(&mut self, fields: &Fields, key: &str) -> Result<bool, Told> {
+    pub(super) fn flag(&mut self, fields: &Fields, key: &str) -> Result<bool, Reported> {
         let Some((at, id)) = fields.get(key) else {
             return Ok(false);
         };
@@ -120,7 +122,7 @@ impl FileReader<'_> {
             }
         }
         let message = format!("{key} must be true or false, not {}", node.describe());
-        Err(self.tell(self.value_position(at, id), message))
+        Err(self.report(self.value_position(at, id), message))
     }
 
     /// A flag that is there and is true or false.
@@ -157,7 +159,7 @@ impl FileReader<'_> {
             _ => "",
         };
         let message = format!("{key} must be a whole number from 0 to {}, not {}{reason}", u32::MAX, node.describe());
-        Err(self.tell(self.value_position(at, id), message))
+        Err(self.report(self.value_position(at, id), message))
     }
 
     /// The items of a list; nothing is none.
@@ -174,7 +176,7 @@ impl FileReader<'_> {
             Value::List(items) => Ok(Some(items.clone())),
             _ => {
                 let message = format!("{key} must be a list, not {}", node.describe());
-                Err(self.tell(self.value_position(at, id), message))
+                Err(self.report(self.value_position(at, id), message))
             }
         }
     }
@@ -185,9 +187,9 @@ impl FileReader<'_> {
     }
 
     /// Tells a problem of a key's value where the value stands.
-    pub(super) fn tell_value(&mut self, fields: &Fields, key: &str, message: String) -> Told {
+    pub(super) fn report_value(&mut self, fields: &Fields, key: &str, message: String) -> Reported {
         let at = fields.get(key).map_or(fields.at, |(key, node)| self.value_position(key, node));
-        self.tell(at, message)
+        self.report(at, message)
     }
 
     /// Where a value stands; the place of an alias is that of its key.
@@ -205,23 +207,6 @@ fn compatible_number(text: &str) -> Option<(u32, IsOdd)> {
     }
 }
 
-/// Reads decimal digits, perhaps with `_` between them.
-///
-/// # Errors
-/// The end of a message, empty where there is nothing to add.
-pub(super) fn whole_number(text: &str) -> Result<u32, &'static str> {
-    let digits: String = text.split('_').collect();
-    let is_decimal = digits.bytes().all(|byte| byte.is_ascii_digit());
-    // YAML 1.1 reads 010 as 8, YAML 1.2 as 10: nobody should have to know.
-    let is_octal = digits.starts_with('0') && digits != "0";
-    let starts_or_ends = text.starts_with('_') || text.ends_with('_');
-    match digits.parse() {
-        Ok(_) if is_decimal && is_octal => Err(": a leading 0 would mean octal to others"),
-        Ok(number) if is_decimal && !starts_or_ends => Ok(number),
-        _ => Err(""),
-    }
-}
-
 /// Says what is wrong with a key that a kind of mapping does not have, and notes what it was meant to be.
 fn unknown_key(key: &str, kind: &Kind, meant: &mut Vec<&'static str>) -> String {
     let text = shown(key);
@@ -234,12 +219,4 @@ fn unknown_key(key: &str, kind: &Kind, meant: &mut Vec<&'static str>) -> String 
         return format!("unknown key {text} in {}, did you mean {near:?}?", kind.name);
     }
     format!("unknown key {text} in {}: it has {}", kind.name, kind.names().collect::<Vec<_>>().join(", "))
-}
-
-/// The end of a message about a word that is none of the known ones.
-pub(super) fn instead(word: &str, known: &[&'static str]) -> String {
-    match nearest(word, known.iter().copied()) {
-        Some(near) => format!(", did you mean {near:?}?"),
-        None => format!(": it is one of {}", known.join(", ")),
-    }
 }

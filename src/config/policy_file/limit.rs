@@ -5,13 +5,13 @@
 
 use jiff::tz::TimeZoneDatabase;
 
-use super::fields::{Fields, Read, instead};
+use super::fields::{Fields, Read};
 use super::keys::{LIMIT, REPLACED};
 use super::rate::{self, Period};
-use super::reader::{FileReader, Told};
+use super::state::{FileReader, Reported};
 use super::warning::Code;
 use super::yaml::{NodeId, Value};
-use super::{NAME_BYTES_MAX, Position, nearest, shown};
+use super::{NAME_BYTES_MAX, Position, instead, nearest, shown};
 use crate::config::settings::duration;
 use crate::engine::{Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Refill, Unit};
 
@@ -38,11 +38,11 @@ struct Amount {
 
 impl FileReader<'_> {
     /// One limit, under `rate_limit` or in the list of `rate_limits`: a mapping, or a text such as `10/s`.
-    pub(super) fn limit(&mut self, at: Position, id: NodeId) -> Result<ReadLimit, Told> {
+    pub(super) fn limit(&mut self, at: Position, id: NodeId) -> Result<ReadLimit, Reported> {
         let document = self.document;
         let node = document.node(id);
         if node.is_null() {
-            return Err(self.tell(at, "an empty rate limit: give it unit and requests_per_unit, or leave it out"));
+            return Err(self.report(at, "an empty rate limit: give it unit and requests_per_unit, or leave it out"));
         }
         let names_max = self.bounds().name_bytes;
         if let Value::Scalar { text, .. } = &node.value {
@@ -52,7 +52,7 @@ impl FileReader<'_> {
             });
             return match limit {
                 Ok(limit) => Ok(ReadLimit { at, limit: Some(limit), name: None, replaces: Vec::new() }),
-                Err(message) => Err(self.tell(at, message)),
+                Err(message) => Err(self.report(at, message)),
             };
         }
         let fields = self.fields(id, &LIMIT)?;
@@ -71,7 +71,7 @@ impl FileReader<'_> {
         Ok(ReadLimit { at, limit, name, replaces })
     }
 
-    fn nothing_but_unlimited(&mut self, fields: &Fields) -> Result<(), Told> {
+    fn nothing_but_unlimited(&mut self, fields: &Fields) -> Result<(), Reported> {
         let mut result = Ok(());
         for key in LIMIT.names().filter(|key| !WITH_UNLIMITED.contains(key)) {
             if let Some(at) = fields.key_at(key) {
@@ -79,7 +79,7 @@ impl FileReader<'_> {
                     self.warn(at, Code::IgnoredKey, "unit with unlimited: true means nothing");
                     continue;
                 }
-                result = Err(self.tell(at, format!("{key} with unlimited: true, which has no limit to speak of")));
+                result = Err(self.report(at, format!("{key} with unlimited: true, which has no limit to speak of")));
             }
         }
         result
@@ -92,7 +92,7 @@ impl FileReader<'_> {
     }
 
     /// A limit that counts.
-    fn counted(&mut self, fields: &Fields) -> Result<Limit, Told> {
+    fn counted(&mut self, fields: &Fields) -> Result<Limit, Reported> {
         let amount = self.amount(fields);
         let drain = self.flag(fields, "drain");
         let post_paid = self.flag(fields, "post_paid");
@@ -111,7 +111,7 @@ impl FileReader<'_> {
         let anchor = match &amount {
             Ok(amount) => self.anchor(fields, calendar, anchor, &amount.period)?,
             // What calendar goes with is not known, but what timezone does.
-            Err(Told) => self.anchor(fields, calendar, anchor, &Unit::Day.into())?,
+            Err(Reported) => self.anchor(fields, calendar, anchor, &Unit::Day.into())?,
         };
         let (amount, burst, precision, refill, zone) = (amount?, burst?, precision?, refill?, zone?);
 
@@ -141,7 +141,7 @@ impl FileReader<'_> {
                     LimitError::Precision { .. } => "precision",
                     LimitError::LogTooLong { .. } => amount.requests_key,
                 };
-                return Err(self.tell_value(fields, key, error.to_string()));
+                return Err(self.report_value(fields, key, error.to_string()));
             }
         };
         if let Some(zone) = zone {
@@ -153,7 +153,7 @@ impl FileReader<'_> {
     }
 
     /// Refuses what the algorithm has no use for, with what has.
-    fn refuse_misfits(&mut self, fields: &Fields, algorithm: &str, off: &[(&str, bool)]) -> Result<(), Told> {
+    fn refuse_misfits(&mut self, fields: &Fields, algorithm: &str, off: &[(&str, bool)]) -> Result<(), Reported> {
         let mut result = Ok(());
         for key in LIMIT.keys {
             let Some(only) = key.only.as_ref().filter(|only| !only.algorithms.contains(&algorithm)) else {
@@ -163,18 +163,18 @@ impl FileReader<'_> {
                 continue;
             };
             let default = if fields.get("algorithm").is_none() { ", the default" } else { "" };
-            result = Err(self.tell(at, format!("{} on {algorithm}{default}: {}", key.name, only.reason)));
+            result = Err(self.report(at, format!("{} on {algorithm}{default}: {}", key.name, only.reason)));
         }
         result
     }
 
     /// How many per how long, by `rate` or by the keys that it takes the place of.
-    fn amount(&mut self, fields: &Fields) -> Result<Amount, Told> {
+    fn amount(&mut self, fields: &Fields) -> Result<Amount, Reported> {
         if fields.get("rate").is_some() {
             return self.rate(fields);
         }
         if !fields.lacks("rate") {
-            return Err(Told);
+            return Err(Reported);
         }
         let requests = match self.given(fields, "requests_per_unit") {
             Some(_) => self.number(fields, "requests_per_unit").map(Option::unwrap_or_default),
@@ -182,55 +182,55 @@ impl FileReader<'_> {
                 self.warn(fields.at, Code::NoRequests, "no requests_per_unit, which is 0: everything is denied");
                 Ok(0)
             }
-            None => Err(Told),
+            None => Err(Reported),
         };
         let period = self.period(fields);
         Ok(Amount { requests: requests?, period: period?, requests_key: "requests_per_unit" })
     }
 
-    fn rate(&mut self, fields: &Fields) -> Result<Amount, Told> {
+    fn rate(&mut self, fields: &Fields) -> Result<Amount, Reported> {
         let mut result = Ok(());
         for key in ["unit", "window", "requests_per_unit"] {
             if let Some(at) = fields.key_at(key) {
-                result = Err(self.tell(at, format!("{key} with rate, which says how many and per how long")));
+                result = Err(self.report(at, format!("{key} with rate, which says how many and per how long")));
             }
         }
         let text = self.text(fields, "rate", NAME_BYTES_MAX)?.unwrap_or_default();
         match rate::parse(&text) {
             Ok((requests, period)) => result.map(|()| Amount { requests, period, requests_key: "rate" }),
-            Err(message) => Err(self.tell_value(fields, "rate", message)),
+            Err(message) => Err(self.report_value(fields, "rate", message)),
         }
     }
 
     /// Per how long, of a unit or as a length.
-    fn period(&mut self, fields: &Fields) -> Result<Period, Told> {
+    fn period(&mut self, fields: &Fields) -> Result<Period, Reported> {
         match (fields.get("unit"), fields.get("window")) {
             (Some((unit, _)), Some((window, _))) => {
-                Err(self.tell(unit.max(window), "unit and window together: window takes the place of unit"))
+                Err(self.report(unit.max(window), "unit and window together: window takes the place of unit"))
             }
             (None, None) if fields.lacks("unit") && fields.lacks("window") => {
-                Err(self.tell(fields.at, "a rate limit without unit: give one, or a window such as 90s"))
+                Err(self.report(fields.at, "a rate limit without unit: give one, or a window such as 90s"))
             }
-            (None, None) => Err(Told),
+            (None, None) => Err(Reported),
             (Some((at, _)), None) => {
                 let names = Unit::ALL.map(Unit::name);
                 let Some(name) = self.text(fields, "unit", NAME_BYTES_MAX)? else {
-                    return Err(self.tell(at, format!("unit is empty: {}", names.join(", "))));
+                    return Err(self.report(at, format!("unit is empty: {}", names.join(", "))));
                 };
                 match Unit::from_name(&name) {
                     Some(unit) => Ok(unit.into()),
                     None => {
                         let message = format!("no unit {}{}", shown(&name), instead(&name, &names));
-                        Err(self.tell_value(fields, "unit", message))
+                        Err(self.report_value(fields, "unit", message))
                     }
                 }
             }
             (None, Some((at, _))) => {
                 let Some(text) = self.text(fields, "window", NAME_BYTES_MAX)? else {
-                    return Err(self.tell(at, "window is empty: write a length such as 90s"));
+                    return Err(self.report(at, "window is empty: write a length such as 90s"));
                 };
                 Period::of_length(&text)
-                    .map_err(|reason| self.tell_value(fields, "window", format!("window {}: {reason}", shown(&text))))
+                    .map_err(|reason| self.report_value(fields, "window", format!("window {}: {reason}", shown(&text))))
             }
         }
     }
@@ -246,7 +246,7 @@ impl FileReader<'_> {
             Ok(None) => format!("precision {}: a sub-bucket of no length", shown(&text)),
             Err(reason) => format!("precision {}: {reason}", shown(&text)),
         };
-        Err(self.tell_value(fields, "precision", message))
+        Err(self.report_value(fields, "precision", message))
     }
 
     /// Where the windows begin; what contradicts that is told.
@@ -256,16 +256,16 @@ impl FileReader<'_> {
         calendar: bool,
         anchor: Option<&str>,
         period: &Period,
-    ) -> Result<Anchor, Told> {
+    ) -> Result<Anchor, Reported> {
         let Some(at) = self.given(fields, "calendar").filter(|_| calendar) else {
             if let Some(at) = self.given(fields, "timezone") {
-                return Err(self.tell(at, "timezone without calendar: true: other windows are the same everywhere"));
+                return Err(self.report(at, "timezone without calendar: true: other windows are the same everywhere"));
             }
             return Ok(if anchor == Some("first_hit") { Anchor::FirstHit } else { Anchor::Clock });
         };
         if anchor.is_some() {
             let at = fields.key_at("anchor").unwrap_or(at);
-            return Err(self.tell(at, "anchor with calendar: true, whose windows begin when the calendar says"));
+            return Err(self.report(at, "anchor with calendar: true, whose windows begin when the calendar says"));
         }
         let unit = match period.unit {
             Some(Unit::Day) => CalendarUnit::Day,
@@ -275,11 +275,11 @@ impl FileReader<'_> {
             Some(unit) => {
                 let name = unit.name();
                 let message = format!("calendar with unit {name}: only day, week, month and year follow a calendar");
-                return Err(self.tell(at, message));
+                return Err(self.report(at, message));
             }
             None => {
                 let message = "calendar with a window: give it the unit day, week, month or year";
-                return Err(self.tell(at, message));
+                return Err(self.report(at, message));
             }
         };
         Ok(Anchor::Calendar(unit))
@@ -301,31 +301,32 @@ impl FileReader<'_> {
             Some(near) => format!(", did you mean {near:?}?"),
             None => ": write an IANA name such as Europe/Berlin".to_owned(),
         };
-        Err(self.tell_value(fields, "timezone", format!("no time zone {}{hint}", shown(&name))))
+        Err(self.report_value(fields, "timezone", format!("no time zone {}{hint}", shown(&name))))
     }
 
-    fn replaces(&mut self, fields: &Fields) -> Result<Vec<(Position, String)>, Told> {
+    fn replaces(&mut self, fields: &Fields) -> Result<Vec<(Position, String)>, Reported> {
         let Some(items) = self.list(fields, "replaces")? else {
             return Ok(Vec::new());
         };
         let most = self.bounds().replaces;
         if items.len() > most {
             let message = format!("replaces has {} names: at most {most}", items.len());
-            return Err(self.tell_value(fields, "replaces", message));
+            return Err(self.report_value(fields, "replaces", message));
         }
         let mut names = Vec::new();
         let mut result = Ok(());
         for item in items {
             let Ok(entry) = self.fields(item, &REPLACED) else {
-                result = Err(Told);
+                result = Err(Reported);
                 continue;
             };
             match self.text(&entry, "name", self.bounds().name_bytes) {
                 Ok(Some(name)) => names.push((entry.at, name)),
                 Ok(None) if entry.lacks("name") || entry.get("name").is_some() => {
-                    result = Err(self.tell(entry.at, "replaces without a name: write the name of another rate limit"));
+                    result =
+                        Err(self.report(entry.at, "replaces without a name: write the name of another rate limit"));
                 }
-                Ok(None) | Err(Told) => result = Err(Told),
+                Ok(None) | Err(Reported) => result = Err(Reported),
             }
         }
         result.map(|()| names)

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::fields::{Fields, Read};
-use super::reader::{FileReader, Told};
 use super::scalar::{self, IsOdd, Plain};
+use super::state::{FileReader, Reported};
 use super::warning::Code;
 use super::yaml::{NodeId, Value};
 use super::{METADATA_BYTES_MAX, METADATA_VALUES_MAX, shown};
@@ -33,7 +33,7 @@ impl FileReader<'_> {
         }
         if !matches!(node.value, Value::Mapping(_)) {
             let message = format!("metadata must be a mapping of keys and values, not {}", node.describe());
-            return Err(self.tell(self.value_position(at, id), message));
+            return Err(self.report(self.value_position(at, id), message));
         }
         let mut size = Size::default();
         match self.metadata_value(id, &mut size)? {
@@ -42,12 +42,12 @@ impl FileReader<'_> {
         }
     }
 
-    fn metadata_value(&mut self, id: NodeId, size: &mut Size) -> Result<metadata::Value, Told> {
+    fn metadata_value(&mut self, id: NodeId, size: &mut Size) -> Result<metadata::Value, Reported> {
         let document = self.document;
         let node = document.node(id);
         size.values += 1;
         if size.values > METADATA_VALUES_MAX {
-            return Err(self.tell(node.position, format!("metadata has more than {METADATA_VALUES_MAX} values")));
+            return Err(self.report(node.position, format!("metadata has more than {METADATA_VALUES_MAX} values")));
         }
         match &node.value {
             Value::Scalar { text, plain } => {
@@ -55,7 +55,8 @@ impl FileReader<'_> {
                 Ok(if *plain { self.plain_value(id, text) } else { metadata::Value::Text((**text).into()) })
             }
             Value::List(items) => {
-                let items: Result<Vec<_>, Told> = items.iter().map(|&item| self.metadata_value(item, size)).collect();
+                let items: Result<Vec<_>, Reported> =
+                    items.iter().map(|&item| self.metadata_value(item, size)).collect();
                 Ok(metadata::Value::List(items?.into()))
             }
             Value::Mapping(entries) => {
@@ -67,7 +68,7 @@ impl FileReader<'_> {
                     self.add_bytes(key, text, size)?;
                     let value = self.metadata_value(value, size)?;
                     if map.insert((**text).into(), value).is_some() {
-                        return Err(self.tell(document.node(key).position, format!("{} is here twice", shown(text))));
+                        return Err(self.report(document.node(key).position, format!("{} is here twice", shown(text))));
                     }
                 }
                 Ok(metadata::Value::Map(map))
@@ -75,11 +76,11 @@ impl FileReader<'_> {
         }
     }
 
-    fn add_bytes(&mut self, id: NodeId, text: &str, size: &mut Size) -> Result<(), Told> {
+    fn add_bytes(&mut self, id: NodeId, text: &str, size: &mut Size) -> Result<(), Reported> {
         size.bytes += text.len();
         if size.bytes > METADATA_BYTES_MAX {
             let at = self.document.node(id).position;
-            return Err(self.tell(at, format!("metadata has more than {METADATA_BYTES_MAX} bytes")));
+            return Err(self.report(at, format!("metadata has more than {METADATA_BYTES_MAX} bytes")));
         }
         Ok(())
     }

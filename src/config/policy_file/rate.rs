@@ -2,8 +2,8 @@
 //!
 //! Not here: what else a limit can say (limit.rs).
 
-use super::fields::{instead, whole_number};
-use super::{nearest, shown};
+use super::scalar::whole_number;
+use super::{instead, nearest, shown};
 use crate::config::settings::duration;
 use crate::engine::{Unit, Window};
 

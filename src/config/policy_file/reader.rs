@@ -12,40 +12,17 @@ use super::fields::{Fields, Read};
 use super::heavy;
 use super::keys::{DESCRIPTOR, FILE};
 use super::limit::ReadLimit;
+use super::state::{FileReader, Reader, Reported, place};
 use super::tree::{Paths, Planted};
-use super::warning::{Code, WARNINGS_MAX, Warning, Warnings};
+use super::warning::{Code, Warning};
 use super::yaml::{Document, NodeId, Value};
 use super::{
-    Bounds, DESCRIPTORS_MAX, DomainOutline, FILE_BYTES_MAX, Loaded, Outline, PROBLEMS_MAX, Place, Position, Problem,
-    Problems, Reading, shown, too_large,
+    DESCRIPTORS_MAX, DomainOutline, FILE_BYTES_MAX, Loaded, Outline, Position, Problem, Problems, shown, too_large,
 };
 use crate::engine::policy::{DomainSpec, LIMITS_PER_RULE_MAX, NodeSpec, RuleKind, RuleSpec};
 use crate::engine::{Mode, OnError, PolicySet, Role};
 
-/// A problem of the value at hand is on the list already.
-pub(super) struct Told;
-
-/// Reads files one after the other into one policy set.
-#[derive(Default)]
-pub(super) struct Reader {
-    reading: Reading,
-    problems: Problems,
-    warnings: Warnings,
-    specs: Vec<DomainSpec>,
-    outlines: Vec<DomainOutline>,
-    places: Vec<Place>,
-    /// The index in `outlines` of each domain.
-    domains: HashMap<String, usize>,
-    descriptors: usize,
-    files: usize,
-}
-
 impl Reader {
-    /// A reader that has read nothing yet.
-    pub(super) fn new(reading: Reading) -> Self {
-        Self { reading, ..Self::default() }
-    }
-
     /// Takes note of a file that cannot be read.
     pub(super) fn refused(&mut self, problem: Problem) {
         self.files += 1;
@@ -123,75 +100,11 @@ impl Reader {
     }
 }
 
-/// A place as messages and outlines have it: without a text, its path stands with the name of the file.
-fn place(file: &Arc<str>, paths: Option<&Paths>, position: Position) -> Place {
-    let file = match paths.map(|paths| paths.path(position)) {
-        Some(path) if !path.is_empty() => format!("{file}: {path}").into(),
-        _ => file.clone(),
-    };
-    Place { file, position }
-}
-
-/// Reads one file. What all files share is told to the reader of all.
-pub(super) struct FileReader<'r> {
-    file: &'r Arc<str>,
-    pub(super) document: &'r Document<'r>,
-    /// The path to each place, where the document was no text.
-    paths: Option<&'r Paths>,
-    all: &'r mut Reader,
-    problems: Vec<(Position, String)>,
-    warnings: Vec<(Position, Code, String)>,
-}
-
 impl FileReader<'_> {
-    /// Whether the file is read as envoyproxy/ratelimit reads it.
-    pub(super) fn is_compatible(&self) -> bool {
-        self.all.reading.compatible
-    }
-
-    /// How much of each thing there may be.
-    pub(super) fn bounds(&self) -> &'static Bounds {
-        if self.is_compatible() { &Bounds::COMPATIBLE } else { &Bounds::OURS }
-    }
-
-    /// Notes what is probably a mistake.
-    pub(super) fn warn(&mut self, at: Position, code: Code, message: impl Into<String>) {
-        // What is past the bound is counted where the warnings of all files are kept.
-        let message = if self.warnings.len() < WARNINGS_MAX { message.into() } else { String::new() };
-        self.warnings.push((at, code, message));
-    }
-
-    /// Notes a problem.
-    pub(super) fn tell(&mut self, at: Position, message: impl Into<String>) -> Told {
-        if self.problems.len() < PROBLEMS_MAX {
-            self.problems.push((at, message.into()));
-        } else {
-            self.all.problems.more += 1;
-        }
-        Told
-    }
-
-    /// Whether further problems of this file are only counted.
-    pub(super) fn is_full(&self) -> bool {
-        self.problems.len() >= PROBLEMS_MAX
-    }
-
-    fn place(&self, position: Position) -> Place {
-        place(self.file, self.paths, position)
-    }
-
-    /// A place of this document, in a message about another one.
-    fn spelled(&self, position: Position) -> String {
-        match self.paths {
-            None => format!("line {}", position.line),
-            Some(paths) => paths.path(position),
-        }
-    }
-
     fn root(&mut self) {
         let start = Position { line: 1, column: 1 };
         let Some(root) = self.document.root.filter(|&root| !self.document.node(root).is_null()) else {
-            self.tell(start, "empty: a policy file has a domain and descriptors");
+            self.report(start, "empty: a policy file has a domain and descriptors");
             return;
         };
         let Ok(fields) = self.fields(root, &FILE) else {
@@ -200,7 +113,7 @@ impl FileReader<'_> {
         let domain = self.domain(&fields);
         let mode = match self.choice(&fields, "charging", &Mode::NAMES) {
             Ok(charging) => charging.and_then(Mode::named),
-            Err(Told) => None,
+            Err(Reported) => None,
         };
         let on_error = self.on_error(&fields).unwrap_or_default();
         let (specs, outlines) = self.descriptors(&fields, 1);
@@ -223,7 +136,7 @@ impl FileReader<'_> {
         for key in ["charging", "on_error"] {
             if let Some(at) = self.given(fields, key) {
                 let place = self.all.outlines[first].place.clone();
-                self.tell(at, format!("{key} belongs in the first file of the domain, which is at {place}"));
+                self.report(at, format!("{key} belongs in the first file of the domain, which is at {place}"));
             }
         }
         let known: HashMap<_, _> = self.all.outlines[first]
@@ -234,25 +147,25 @@ impl FileReader<'_> {
         for outline in outlines {
             if let Some(place) = known.get(&(outline.key.clone(), outline.value.clone())) {
                 let what = twin(&outline.key, outline.value.as_deref());
-                self.tell(outline.position, format!("{what} is here twice, first at {place}"));
+                self.report(outline.position, format!("{what} is here twice, first at {place}"));
             }
         }
     }
 
-    fn domain(&mut self, fields: &Fields) -> Result<(Position, String), Told> {
+    fn domain(&mut self, fields: &Fields) -> Result<(Position, String), Reported> {
         let Some(name) = self.text(fields, "domain", self.bounds().domain_bytes)? else {
             let missing = fields.lacks("domain");
             return Err(match fields.get("domain") {
-                Some((at, _)) => self.tell(at, "domain is empty: give it the name that requests use"),
-                None if missing => self.tell(fields.at, "no domain: give the name that requests use"),
-                None => Told,
+                Some((at, _)) => self.report(at, "domain is empty: give it the name that requests use"),
+                None if missing => self.report(fields.at, "no domain: give the name that requests use"),
+                None => Reported,
             });
         };
         let at = fields.get("domain").map_or(fields.at, |(key, node)| self.value_position(key, node));
         if let Some(&first) = self.all.domains.get(&name).filter(|_| !self.all.reading.merge_domains) {
             let first = &self.all.outlines[first].place;
             let message = format!("domain {} is defined already, at {first}", shown(&name));
-            return Err(self.tell(at, message));
+            return Err(self.report(at, message));
         }
         Ok((at, name))
     }
@@ -267,7 +180,7 @@ impl FileReader<'_> {
         let levels_max = self.bounds().levels;
         if level > levels_max {
             let message = format!("more than {levels_max} levels of descriptors: no request has so many entries");
-            self.tell_value(fields, "descriptors", message);
+            self.report_value(fields, "descriptors", message);
             return (specs, outlines);
         }
         let mut first_places = HashMap::new();
@@ -276,7 +189,7 @@ impl FileReader<'_> {
             if self.all.descriptors > DESCRIPTORS_MAX {
                 if self.all.descriptors == DESCRIPTORS_MAX + 1 {
                     let at = self.document.node(item).position;
-                    self.tell(at, format!("more than {DESCRIPTORS_MAX} descriptors in all files"));
+                    self.report(at, format!("more than {DESCRIPTORS_MAX} descriptors in all files"));
                 }
                 break;
             }
@@ -287,7 +200,7 @@ impl FileReader<'_> {
             if let Some(first) = known {
                 let what = twin(&spec.key, spec.value.as_deref());
                 let message = format!("{what} is here twice, first at {}", self.spelled(first));
-                self.tell(outline.position, message);
+                self.report(outline.position, message);
             }
             specs.push(spec);
             outlines.push(outline);
@@ -295,14 +208,14 @@ impl FileReader<'_> {
         (specs, outlines)
     }
 
-    fn descriptor(&mut self, id: NodeId, level: usize) -> Result<(NodeSpec, Outline), Told> {
+    fn descriptor(&mut self, id: NodeId, level: usize) -> Result<(NodeSpec, Outline), Reported> {
         let fields = self.fields(id, &DESCRIPTOR)?;
         let key = match self.text(&fields, "key", self.bounds().key_bytes) {
             Ok(Some(key)) => Ok(key),
             Ok(None) => Err(match fields.get("key") {
-                Some((at, _)) => self.tell(at, "key is empty"),
-                None if fields.lacks("key") => self.tell(fields.at, "a descriptor without a key"),
-                None => Told,
+                Some((at, _)) => self.report(at, "key is empty"),
+                None if fields.lacks("key") => self.report(fields.at, "a descriptor without a key"),
+                None => Reported,
             }),
             Err(told) => Err(told),
         };
@@ -320,7 +233,7 @@ impl FileReader<'_> {
             && (fields.get("value").is_some() || fields.lacks("value"))
         {
             let at = fields.get("share_threshold").map_or(fields.at, |(at, _)| at);
-            self.tell(at, "share_threshold needs a value with * in it: values that match share one count");
+            self.report(at, "share_threshold needs a value with * in it: values that match share one count");
         }
         let place = self.place(fields.at);
         let file = place.file.clone();
@@ -381,10 +294,10 @@ impl FileReader<'_> {
         };
         match rule {
             Ok(None) if fields.lacks("rate_limit") && fields.lacks("rate_limits") => {
-                self.tell(at, "on_error without a rate limit beside it: descriptors further down do not inherit it");
+                self.report(at, "on_error without a rate limit beside it: descriptors further down do not inherit it");
             }
             Ok(Some((RuleKind::Unlimited { .. }, _))) => {
-                self.tell(at, "on_error with unlimited: true, which passes without asking a store");
+                self.report(at, "on_error with unlimited: true, which passes without asking a store");
             }
             _ => {}
         }
@@ -418,7 +331,7 @@ impl FileReader<'_> {
             (None, None) => Ok(None),
             (Some((one, _)), Some((many, _))) => {
                 let at = one.max(many);
-                Err(self.tell(at, "rate_limit and rate_limits together: write all of them under rate_limits"))
+                Err(self.report(at, "rate_limit and rate_limits together: write all of them under rate_limits"))
             }
             (Some((at, id)), None) => {
                 let limit = self.limit(at, id)?;
@@ -434,27 +347,30 @@ impl FileReader<'_> {
     }
 
     /// The list under `rate_limits`.
-    fn limits(&mut self, at: Position, id: NodeId) -> Result<(RuleKind, Vec<String>), Told> {
+    fn limits(&mut self, at: Position, id: NodeId) -> Result<(RuleKind, Vec<String>), Reported> {
         let document = self.document;
         let node = document.node(id);
         let Value::List(items) = &node.value else {
             let message = format!("rate_limits must be a list of rate limits, not {}", node.describe());
-            return Err(self.tell(at, message));
+            return Err(self.report(at, message));
         };
         if !(1..=LIMITS_PER_RULE_MAX).contains(&items.len()) {
             let message = format!("rate_limits has {} rate limits: 1 to {LIMITS_PER_RULE_MAX}", items.len());
-            return Err(self.tell(at, message));
+            return Err(self.report(at, message));
         }
         let mut all = Vec::new();
         let mut is_wrong = false;
         for &item in items {
             match self.limit(document.node(item).position, item) {
                 Ok(ReadLimit { limit: None, at, .. }) => {
-                    self.tell(at, "unlimited in a list: the other limits would still apply, write rate_limit instead");
+                    self.report(
+                        at,
+                        "unlimited in a list: the other limits would still apply, write rate_limit instead",
+                    );
                     is_wrong = true;
                 }
                 Ok(limit) => all.push(limit),
-                Err(Told) => is_wrong = true,
+                Err(Reported) => is_wrong = true,
             }
         }
         let names: Vec<_> = all.iter().map(|limit| limit.name.as_deref()).collect();
@@ -463,7 +379,7 @@ impl FileReader<'_> {
         }
         let twins = self.twins(&all)?;
         if is_wrong {
-            return Err(Told);
+            return Err(Reported);
         }
         let mut limits = Vec::new();
         let mut replaces = Vec::new();
@@ -475,7 +391,7 @@ impl FileReader<'_> {
     }
 
     /// Which limits of a list have the shape of another one, and are told from it by their names.
-    fn twins(&mut self, all: &[ReadLimit]) -> Result<Vec<bool>, Told> {
+    fn twins(&mut self, all: &[ReadLimit]) -> Result<Vec<bool>, Reported> {
         let mut twins = vec![false; all.len()];
         let mut told = Ok(());
         for (i, limit) in all.iter().enumerate() {
@@ -494,7 +410,7 @@ impl FileReader<'_> {
                      give each a name of its own, by which their counts are told apart",
                     other.at.line
                 );
-                told = Err(self.tell(limit.at, message));
+                told = Err(self.report(limit.at, message));
                 break;
             }
         }
@@ -502,11 +418,11 @@ impl FileReader<'_> {
     }
 
     /// A rule that replaced itself would never apply.
-    fn check_replaces(&mut self, replaces: &[(Position, String)], own: &[Option<&str>]) -> Result<(), Told> {
+    fn check_replaces(&mut self, replaces: &[(Position, String)], own: &[Option<&str>]) -> Result<(), Reported> {
         let mut result = Ok(());
         for (at, name) in replaces {
             if own.contains(&Some(name)) {
-                result = Err(self.tell(*at, format!("replaces {}, which is a name of its own", shown(name))));
+                result = Err(self.report(*at, format!("replaces {}, which is a name of its own", shown(name))));
             }
         }
         result

@@ -95,6 +95,23 @@ fn float(text: &str) -> Option<Plain> {
     number.is_finite().then_some(Plain::Float(number))
 }
 
+/// Reads decimal digits, perhaps with `_` between them.
+///
+/// # Errors
+/// The end of a message, empty where there is nothing to add.
+pub(super) fn whole_number(text: &str) -> Result<u32, &'static str> {
+    let digits: String = text.split('_').collect();
+    let is_decimal = digits.bytes().all(|byte| byte.is_ascii_digit());
+    // YAML 1.1 reads 010 as 8, YAML 1.2 as 10: nobody should have to know.
+    let is_octal = digits.starts_with('0') && digits != "0";
+    let starts_or_ends = text.starts_with('_') || text.ends_with('_');
+    match digits.parse() {
+        Ok(_) if is_decimal && is_octal => Err(": a leading 0 would mean octal to others"),
+        Ok(number) if is_decimal && !starts_or_ends => Ok(number),
+        _ => Err(""),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

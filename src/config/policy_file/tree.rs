@@ -5,14 +5,9 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::sync::Arc;
 
-use super::reader::Reader;
 use super::yaml::{Document, NODES_MAX, Node, NodeId, Value};
-use super::{Loaded, Position, Problem, Problems, Reading, shown};
-
-/// The longest name of a source in messages, in characters.
-const NAME_CHARS_MAX: usize = 200;
+use super::{Position, shown};
 
 /// A value as a policy file could have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,52 +20,6 @@ pub enum Tree<'a> {
     List(Vec<Tree<'a>>),
     /// Keys with their values. No key is there twice.
     Mapping(Vec<(Cow<'a, str>, Tree<'a>)>),
-}
-
-/// Reads sources that are at hand: names for messages, and what each holds, or why that is not known.
-///
-/// ```
-/// use weir::config::policy_file::{Reading, Tree, read_trees};
-///
-/// let limit = Tree::Mapping(vec![
-///     ("unit".into(), Tree::Text("hour".into())),
-///     ("requests_per_unit".into(), Tree::Text("many".into())),
-/// ]);
-/// let user = Tree::Mapping(vec![("key".into(), Tree::Text("user".into())), ("rate_limit".into(), limit)]);
-/// let shop = Tree::Mapping(vec![
-///     ("domain".into(), Tree::Text("shop".into())),
-///     ("descriptors".into(), Tree::List(vec![user])),
-/// ]);
-/// assert_eq!(
-///     read_trees([("shop".to_owned(), Ok(shop))], Reading::default()).unwrap_err().to_string(),
-///     "shop: descriptors[0].rate_limit (user): requests_per_unit must be a whole number from 0 to 4294967295, not the \
-///      text \"many\""
-/// );
-/// ```
-///
-/// # Errors
-/// All problems of all sources, in order.
-pub fn read_trees<'a>(
-    sources: impl IntoIterator<Item = (String, Result<Tree<'a>, Vec<String>>)>,
-    reading: Reading,
-) -> Result<Loaded, Problems> {
-    let mut reader = Reader::new(reading);
-    for (name, tree) in sources {
-        let name: Arc<str> = match name.char_indices().nth(NAME_CHARS_MAX) {
-            Some((end, _)) => name[..end].into(),
-            None => name.into(),
-        };
-        let planted = tree.and_then(|tree| Planted::new(tree).map_err(|message| vec![message]));
-        match planted {
-            Ok(planted) => reader.tree(&name, &planted),
-            Err(messages) => {
-                for message in messages {
-                    reader.refused(Problem { file: name.clone(), position: None, message });
-                }
-            }
-        }
-    }
-    reader.finish()
 }
 
 /// A tree in the form that files are read in, and the paths of its places.
@@ -96,7 +45,7 @@ struct Step {
 impl<'a> Planted<'a> {
     /// # Errors
     /// When the tree is too large.
-    fn new(tree: Tree<'a>) -> Result<Self, String> {
+    pub(super) fn new(tree: Tree<'a>) -> Result<Self, String> {
         let mut planter = Planter { nodes: Vec::new(), steps: Vec::new() };
         let root = planter.plant(tree, 0)?;
         Ok(Self { document: Document::of_nodes(planter.nodes, root), paths: Paths(planter.steps) })
@@ -224,6 +173,7 @@ fn too_many() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::policy_file::{Reading, read_trees};
 
     fn text(text: &str) -> Tree<'_> {
         Tree::Text(text.into())

@@ -11,6 +11,9 @@ use crate::engine::arith::Fraction;
 /// What the environment's names of settings start with.
 pub const ENV_PREFIX: &str = "WEIR__";
 
+/// The values of `redis.tls.system_store` and `policies.xds.tls.system_store`.
+pub(super) const SYSTEM_STORE: &[&str] = &["fallback", "always"];
+
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
@@ -104,6 +107,10 @@ pub enum Kind {
         /// The longest allowed value.
         bytes_max: usize,
     },
+    /// The URL of a collector, `http` or `https`.
+    Url,
+    /// Some of these words, by commas.
+    Words(&'static [&'static str]),
     /// DNS names by commas, or nothing.
     HostNames {
         /// How many names there may be.
@@ -172,6 +179,8 @@ impl Setting {
                 format!("at most {bytes_max} printable ASCII bytes, no braces or blanks")
             }
             Kind::UrlPath { bytes_max } => format!("a path of at most {bytes_max} bytes, from its slash on"),
+            Kind::Url => "http://HOST:PORT or https://HOST:PORT, with a path".to_owned(),
+            Kind::Words(words) => format!("by commas: {}", alternatives(words)),
             Kind::HostNames { most } => format!("at most {most} DNS names, by commas"),
             Kind::Fraction => format!("0 to 1, at most {} decimals", Fraction::DECIMALS_MAX),
             Kind::Tags => "key:value,key:value".to_owned(),

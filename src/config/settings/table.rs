@@ -6,15 +6,17 @@
 
 use std::time::Duration;
 
-use super::row::{Kind, Preset, Setting};
-use super::xds;
+use super::row::{Kind, Preset, SYSTEM_STORE, Setting};
+pub use super::value::{NAME_BYTES_MAX, VALUE_BYTES_MAX};
+use super::{metrics_export_rows, traces_rows, xds_rows};
 use crate::engine::{Mode, OnError};
 
 /// Every setting, grouped as in the documentation.
 pub const SETTINGS: &[Setting] = &flat::<{ count(GROUPS) }>(GROUPS);
 
 /// The groups in their order. A large one stands beside its typed fields.
-const GROUPS: &[&[Setting]] = &[UP_TO_POLICIES, xds::ROWS, FROM_STORE_ON];
+const GROUPS: &[&[Setting]] =
+    &[UP_TO_POLICIES, xds_rows::ROWS, FROM_STORE_ON, traces_rows::ROWS, metrics_export_rows::ROWS];
 
 const fn count(groups: &[&[Setting]]) -> usize {
     let (mut sum, mut group) = (0, 0);
@@ -303,6 +305,13 @@ const FROM_STORE_ON: &[Setting] = &[
         default: Preset::Is("off"),
         flag: None,
         about: "the request and the metadata of the limits that it passed, in the response's dynamic metadata",
+    },
+    Setting {
+        name: "response.ietf_headers",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("off"),
+        flag: None,
+        about: "Retry-After on denials, and RateLimit and RateLimit-Policy, as headers for the client",
     },
     Setting {
         name: "response.limit_headers",
@@ -676,6 +685,13 @@ const FROM_STORE_ON: &[Setting] = &[
         about: "shows weir's own metrics at /metrics",
     },
     Setting {
+        name: "metrics.per_rule",
+        kind: Kind::Choice(SWITCH),
+        default: Preset::Is("on"),
+        flag: None,
+        about: "shows the series of each limit among weir's own metrics",
+    },
+    Setting {
         name: "metrics.ratelimit_names",
         kind: Kind::Choice(SWITCH),
         default: Preset::Is("off"),
@@ -798,8 +814,6 @@ const FROM_STORE_ON: &[Setting] = &[
 
 /// The values of `admin.endpoints`.
 pub(super) const ENDPOINTS: &[&str] = &["weir", "ratelimit"];
-/// The values of `redis.tls.system_store` and `policies.xds.tls.system_store`.
-pub(super) const SYSTEM_STORE: &[&str] = &["fallback", "always"];
 /// The values of `policies.files`.
 pub(super) const POLICY_FILES: &[&str] = &["yaml", "all"];
 /// What can be on or off.
@@ -823,14 +837,10 @@ pub(super) const STATSD_PROTOCOLS: &[&str] = &["tcp", "udp"];
 pub(super) const STATSD_FORMATS: &[&str] = &["statsd", "dogstatsd"];
 /// The longest age of a connection: a year.
 const CONNECTION_AGE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// No value of any setting is longer, in bytes.
-pub const VALUE_BYTES_MAX: usize = 4096;
 /// The longest `redis.key_prefix`, in bytes: it is paid for with every key in Redis.
 pub const KEY_PREFIX_BYTES_MAX: usize = 64;
 /// The longest path of a URL, in bytes.
 pub const URL_PATH_BYTES_MAX: usize = 255;
-/// The longest name of a master at its sentinels, in bytes.
-pub const NAME_BYTES_MAX: usize = 255;
 /// The most names of hosts in one setting.
 pub const HOST_NAMES_MAX: usize = 16;
 

@@ -11,15 +11,13 @@ use std::time::Duration;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use serde::{Serialize, Serializer};
 use tokio_rustls::rustls::pki_types::ServerName;
-use tonic::codegen::http::HeaderName;
+use tonic::codegen::http::{HeaderName, Uri};
 use tracing_subscriber::EnvFilter;
 
-use super::listen;
-use super::row::{Kind, alternatives};
-use super::statsd;
-use super::table::{NAME_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::engine::arith::Fraction;
-
+/// No value of any setting is longer, in bytes.
+pub const VALUE_BYTES_MAX: usize = 4096;
+/// The longest name of a master at its sentinels, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
 /// What stands in every output where a secret would.
 pub const HIDDEN: &str = "***";
 
@@ -239,71 +237,32 @@ impl Serialize for RedisUrl {
     }
 }
 
-impl Kind {
-    /// Whether the text is a legal value; if not, what is wrong with it.
-    ///
-    /// # Errors
-    ///
-    /// The reason, without the value and without where it came from.
-    pub fn check(&self, text: &str) -> Result<(), String> {
-        if text.len() > VALUE_BYTES_MAX {
-            return Err(format!("{} bytes: at most {VALUE_BYTES_MAX}", text.len()));
-        }
-        match *self {
-            Self::Address => address(text).map(drop),
-            Self::Endpoint => listen::endpoint(text).map(drop),
-            Self::Permissions => listen::mode(text).map(drop),
-            Self::ClientNames => listen::client_names(text).map(drop),
-            Self::Directory if text.is_empty() => Err("empty: a directory is needed".to_owned()),
-            Self::Choice(words) if words.contains(&text) => Ok(()),
-            Self::Choice(words) => Err(format!("must be {}", alternatives(words))),
-            Self::Integer { min, max, unit } => {
-                let number: u64 = integer(text)?;
-                if number < min || number > max {
-                    return Err(format!("must be from {min} to {max} {unit}"));
-                }
-                Ok(())
-            }
-            Self::Fraction => text.parse::<Fraction>().map(drop),
-            Self::Duration { min, max } => {
-                let length = duration(text)?;
-                if length < min || length > max {
-                    return Err(format!("must be from {} to {}", spell(min), spell(max)));
-                }
-                Ok(())
-            }
-            Self::Tags => statsd::tags(text).map(drop),
-            Self::Mogrifiers => statsd::mogrifiers(text).map(drop),
-            Self::KeyPrefix { bytes_max } => key_prefix(text, bytes_max),
-            Self::UrlPath { bytes_max } => url_path(text, bytes_max),
-            Self::Secret | Self::File if text.is_empty() => Err("empty: leave it out instead".to_owned()),
-            Self::Directory | Self::File | Self::Secret => Ok(()),
-            Self::Name { bytes_max } => name(text, bytes_max),
-            Self::HeaderName => header_name(text),
-            Self::ServerName => match ServerName::try_from(text) {
-                Ok(_) => Ok(()),
-                Err(_) => Err("neither a DNS name nor an IP".to_owned()),
-            },
-            Self::HostPort => host_port(text).map(drop),
-            Self::Pairs { between } => pairs(text, between).map(drop),
-            Self::Headers => headers(text).map(drop),
-            Self::HostNames { most } => {
-                let names = host_names(text)?;
-                if names.len() > most { Err(format!("{} names, at most {most}", names.len())) } else { Ok(()) }
-            }
-            Self::RedisUrl => text.parse::<RedisUrl>().map(drop),
-            Self::LogLevel => log_level(text),
-        }
+/// Reads the URL of a collector. A login in it is refused: a header does that, and is not printed.
+pub(super) fn url(text: &str) -> Result<Uri, String> {
+    const FORM: &str = "not a URL such as http://collector:4318";
+    let url: Uri = text.parse().map_err(|_| FORM.to_owned())?;
+    if !matches!(url.scheme_str(), Some("http" | "https")) || url.host().is_none_or(str::is_empty) {
+        return Err(FORM.to_owned());
     }
+    if url.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        return Err("has a login: send a header in its place".to_owned());
+    }
+    Ok(url)
+}
 
-    /// The value as an error may show it; none where it must not be seen.
-    pub(super) fn show(&self, text: &str) -> Option<String> {
-        match self {
-            Self::Secret | Self::Headers => None,
-            Self::RedisUrl => Some(shorten(&redact(text))),
-            _ => Some(shorten(text)),
+/// Reads some of the known words, by commas.
+pub(super) fn words(text: &str, known: &[&'static str]) -> Result<Vec<&'static str>, String> {
+    let mut found = Vec::new();
+    for word in text.split(',').map(str::trim) {
+        let Some(known) = known.iter().find(|known| **known == word) else {
+            return Err(format!("{:?} is none of {}", shorten(word), known.join(", ")));
+        };
+        if found.contains(known) {
+            return Err(format!("{known} is there twice"));
         }
+        found.push(*known);
     }
+    Ok(found)
 }
 
 /// Reads DNS names by commas. They are compared in lower case.
@@ -486,7 +445,7 @@ pub(super) fn integer<T: FromStr>(text: &str) -> Result<T, String> {
 }
 
 /// Letters, digits and what needs no encoding in a path. Braces and colons would mean parameters to the router.
-fn url_path(text: &str, bytes_max: usize) -> Result<(), String> {
+pub(super) fn url_path(text: &str, bytes_max: usize) -> Result<(), String> {
     if !text.starts_with('/') {
         return Err("does not begin with a slash".to_owned());
     }
@@ -499,7 +458,7 @@ fn url_path(text: &str, bytes_max: usize) -> Result<(), String> {
     }
 }
 
-fn header_name(text: &str) -> Result<(), String> {
+pub(super) fn header_name(text: &str) -> Result<(), String> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if text.is_empty() || text.len() > NAME_BYTES_MAX || !text.bytes().all(is_allowed) {
         return Err(format!("no name of a header: 1 to {NAME_BYTES_MAX} letters, digits and dashes"));
@@ -507,7 +466,7 @@ fn header_name(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn name(text: &str, bytes_max: usize) -> Result<(), String> {
+pub(super) fn name(text: &str, bytes_max: usize) -> Result<(), String> {
     if text.is_empty() {
         return Err("empty: leave it out instead".to_owned());
     }
@@ -521,7 +480,7 @@ fn name(text: &str, bytes_max: usize) -> Result<(), String> {
 }
 
 /// A brace would become Redis Cluster's hash tag and put every key on one node.
-fn key_prefix(text: &str, bytes_max: usize) -> Result<(), String> {
+pub(super) fn key_prefix(text: &str, bytes_max: usize) -> Result<(), String> {
     if text.len() > bytes_max {
         return Err(format!("{} bytes: at most {bytes_max}", text.len()));
     }
@@ -535,7 +494,7 @@ fn key_prefix(text: &str, bytes_max: usize) -> Result<(), String> {
 /// `EnvFilter` reads a bare word that is no level as a target with everything on, so that `inof`
 /// would log all of a target that does not exist and nothing else: such words are refused. So are
 /// targets that no crate can have, such as the `info weir` of `info weir=debug`.
-fn log_level(text: &str) -> Result<(), String> {
+pub(super) fn log_level(text: &str) -> Result<(), String> {
     const LEVELS: &[&str] = &["off", "error", "warn", "info", "debug", "trace"];
     if text.is_empty() {
         return Err(format!("empty: write {}", LEVELS.join(", ")));
@@ -558,7 +517,7 @@ fn log_level(text: &str) -> Result<(), String> {
 
 /// The URL without what could be a credential. Works on texts that are no URL too, since a
 /// misspelled one appears in an error; where the text is ambiguous everything goes.
-fn redact(url: &str) -> String {
+pub(super) fn redact(url: &str) -> String {
     let (scheme, rest) = match url.split_once("://") {
         Some((scheme, rest)) => (format!("{scheme}://"), rest),
         None => (String::new(), url),

@@ -7,10 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::layer::Layer;
-use super::row::{Kind, Preset, Setting};
-use super::table::SYSTEM_STORE;
 use super::value::{self, duration};
-use super::{HIDDEN, Merged, NAME_BYTES_MAX, PolicySource, Problem};
+use super::xds_rows::{SERVER, TLS_FILES, TRUST};
+use super::{HIDDEN, Merged, PolicySource, Problem};
 
 /// The server of policies.
 #[derive(Clone, PartialEq, Eq)]
@@ -61,155 +60,6 @@ pub struct XdsTls {
     /// The name to find in the server's certificate, in place of the host.
     pub server_name: Option<String>,
 }
-
-/// The rows of the table that begin with `policies.xds`.
-pub(super) const ROWS: &[Setting] = &[
-    Setting {
-        name: "policies.xds.server",
-        kind: Kind::HostPort,
-        default: Preset::Unset,
-        flag: None,
-        about: "the control plane's discovery service; needed with policies.source = xds",
-    },
-    Setting {
-        name: "policies.xds.node_id",
-        kind: Kind::Name { bytes_max: NAME_BYTES_MAX },
-        default: Preset::Is("weir"),
-        flag: None,
-        about: "the name by which the control plane knows this replica",
-    },
-    Setting {
-        name: "policies.xds.node_metadata",
-        kind: Kind::Pairs { between: '=' },
-        default: Preset::Unset,
-        flag: None,
-        about: "what else the control plane may choose policies by: key=value by commas",
-    },
-    Setting {
-        name: "policies.xds.headers",
-        kind: Kind::Headers,
-        default: Preset::Unset,
-        flag: None,
-        about: "headers of the stream, such as a token: name:value by commas",
-    },
-    Setting {
-        name: "policies.xds.start_without_config",
-        kind: Kind::Choice(SWITCH),
-        default: Preset::Is("off"),
-        flag: None,
-        about: "on: listeners open at once, and decisions are UNAVAILABLE until there are policies",
-    },
-    Setting {
-        name: "policies.xds.tls.enabled",
-        kind: Kind::Choice(SWITCH),
-        default: Preset::Is("off"),
-        flag: None,
-        about: "whether the connection has TLS",
-    },
-    Setting {
-        name: "policies.xds.tls.ca_file",
-        kind: Kind::File,
-        default: Preset::Unset,
-        flag: None,
-        about: "the authorities to trust, in PEM, in place of those of the system",
-    },
-    Setting {
-        name: "policies.xds.tls.system_store",
-        kind: Kind::Choice(SYSTEM_STORE),
-        default: Preset::Is("fallback"),
-        flag: None,
-        about: "when the system's authorities are trusted: without policies.xds.tls.ca_file, or always",
-    },
-    Setting {
-        name: "policies.xds.tls.cert_file",
-        kind: Kind::File,
-        default: Preset::Unset,
-        flag: None,
-        about: "the certificate to show to the control plane, in PEM, with its intermediates; needs the key",
-    },
-    Setting {
-        name: "policies.xds.tls.key_file",
-        kind: Kind::File,
-        default: Preset::Unset,
-        flag: None,
-        about: "the key of that certificate, in PEM",
-    },
-    Setting {
-        name: "policies.xds.tls.server_name",
-        kind: Kind::ServerName,
-        default: Preset::Unset,
-        flag: None,
-        about: "the name that the control plane's certificate must have, in place of the host",
-    },
-    Setting {
-        name: "policies.xds.connect_timeout",
-        kind: Kind::Duration { min: Duration::from_millis(10), max: Duration::from_secs(60) },
-        default: Preset::Is("5s"),
-        flag: None,
-        about: "how long opening the connection may take, TLS included",
-    },
-    Setting {
-        name: "policies.xds.connect_retry",
-        kind: Kind::Duration { min: Duration::from_millis(10), max: Duration::from_secs(3600) },
-        default: Preset::Is("3s"),
-        flag: None,
-        about: "the longest pause after a connection that could not be made; the first is 250ms",
-    },
-    Setting {
-        name: "policies.xds.backoff.initial",
-        kind: Kind::Duration { min: Duration::from_millis(10), max: Duration::from_secs(3600) },
-        default: Preset::Is("1s"),
-        flag: None,
-        about: "the pause after a stream that ended",
-    },
-    Setting {
-        name: "policies.xds.backoff.max",
-        kind: Kind::Duration { min: Duration::from_millis(10), max: Duration::from_secs(3600) },
-        default: Preset::Is("30s"),
-        flag: None,
-        about: "the longest pause, where streams end again and again without a response",
-    },
-    Setting {
-        name: "policies.xds.backoff.random_percent",
-        kind: Kind::Integer { min: 0, max: 100, unit: "percent" },
-        default: Preset::Is("50"),
-        flag: None,
-        about: "by how much a pause is longer or shorter at random, so that replicas do not move in step",
-    },
-    Setting {
-        name: "policies.xds.max_message_bytes",
-        kind: Kind::Integer { min: 1024, max: 268_435_456, unit: "bytes" },
-        default: Preset::Is("33554432"),
-        flag: None,
-        about: "the largest response of the control plane",
-    },
-    Setting {
-        name: "policies.xds.keepalive.interval",
-        kind: Kind::Duration { min: Duration::from_secs(1), max: Duration::from_secs(86_400) },
-        default: Preset::Is("6m"),
-        flag: None,
-        about: "how long a connection is idle before an HTTP/2 PING; many servers end one that sends more often than every 5m",
-    },
-    Setting {
-        name: "policies.xds.keepalive.timeout",
-        kind: Kind::Duration { min: Duration::from_millis(10), max: Duration::from_secs(300) },
-        default: Preset::Is("20s"),
-        flag: None,
-        about: "how long the answer to that PING may take",
-    },
-];
-
-/// What can be on or off.
-const SWITCH: &[&str] = &["off", "on"];
-const SERVER: &str = "policies.xds.server";
-/// The one of TLS that has a default.
-const TRUST: &str = "policies.xds.tls.system_store";
-const TLS_FILES: [&str; 4] = [
-    "policies.xds.tls.ca_file",
-    "policies.xds.tls.cert_file",
-    "policies.xds.tls.key_file",
-    "policies.xds.tls.server_name",
-];
 
 impl Xds {
     pub(super) fn read(from: &Merged) -> Result<Self, Problem> {

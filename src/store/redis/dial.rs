@@ -1,113 +1,18 @@
-//! Opens a TCP connection to a name, whichever of its addresses answers first.
+//! From an address to one open connection: TCP, TLS and Unix sockets, the login, and the master that sentinels name.
 //!
-//! A name can have several addresses of which some drop every packet: the dead pod of a headless service, or IPv6 where
-//! none is routed. One attempt after the other, the first of them would use up the time of every dial. So each attempt
-//! gets a head start and the next one joins it (RFC 8305, "happy eyeballs", in the order of the resolver). Not here: what
-//! is said on the connection, and how long all of this may take (endpoint.rs, pool.rs).
+//! Not here: when a connection is made and when it is used again (transport/pool.rs), and what is sent on it
+//! (transport/worker.rs).
 
-use std::io;
-use std::net::SocketAddr;
-use std::time::Duration;
-
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
-use smallvec::SmallVec;
-use tokio::net::TcpStream;
-
-/// The head start of one attempt before the next. More than a connection within a data centre takes, and short enough
-/// for [`ADDRESSES_MAX`] attempts within the default of `redis.connect_timeout`.
-const HEAD_START: Duration = Duration::from_millis(25);
-
-/// The most addresses of one name that are tried.
-const ADDRESSES_MAX: usize = 16;
-
-/// How long a TCP connection may be silent before the kernel asks the peer whether it is still there.
-/// Finds peers that vanished without a word while a connection waits in the pool.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
-
-/// The time between two such questions, of which the system's default number (nine on Linux) may stay
-/// unanswered.
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
-
-/// Connects to `host`, a name or an address. Has no bound of its own.
-///
-/// # Errors
-/// The name has no address, or none accepts; then that of the last attempt that ended.
-pub(super) async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
-    let addresses: SmallVec<[SocketAddr; 4]> =
-        tokio::net::lookup_host((host, port)).await?.take(ADDRESSES_MAX).collect();
-    let stream = first_of(&addresses).await?;
-    stream.set_nodelay(true)?;
-    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
-    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
-    Ok(stream)
-}
-
-/// The first connection that is there. Attempts that are still under way then are given up.
-async fn first_of(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
-    let mut rest = addresses.iter();
-    let mut attempts = FuturesUnordered::new();
-    let mut error = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    loop {
-        // One more with each turn: the attempts so far have failed, or have had their head start.
-        if let Some(address) = rest.next() {
-            attempts.push(TcpStream::connect(address));
-        }
-        tokio::select! {
-            ended = attempts.next() => match ended {
-                Some(Ok(stream)) => return Ok(stream),
-                Some(Err(failed)) => error = failed,
-                None => return Err(error),
-            },
-            () = tokio::time::sleep(HEAD_START), if rest.len() > 0 => {}
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::TcpListener;
-
-    use redis::io::tcp::socket2::{Domain, Socket, Type};
-
-    use super::*;
-
-    /// Longer than any connection to loopback takes, and shorter than Linux tries one that is not answered.
-    const PATIENCE: Duration = Duration::from_secs(20);
-
-    /// An address that answers no SYN: a listener whose queue is full. The connections keep it so.
-    async fn black_hole() -> (SocketAddr, Socket, Vec<TcpStream>) {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        socket.bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
-        socket.listen(0).unwrap();
-        let address = socket.local_addr().unwrap().as_socket().unwrap();
-        let mut held = Vec::new();
-        while let Ok(Ok(one)) = tokio::time::timeout(Duration::from_millis(500), TcpStream::connect(address)).await {
-            held.push(one);
-            assert!(held.len() < 64, "a full queue drops connections");
-        }
-        (address, socket, held)
-    }
-
-    #[tokio::test]
-    async fn an_address_that_answers_nothing_does_not_defeat_the_next() {
-        let (hole, _socket, _held) = black_hole().await;
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let good = listener.local_addr().unwrap();
-        let connected = tokio::time::timeout(PATIENCE / 20, first_of(&[hole, hole, good])).await;
-        assert_eq!(connected.expect("within a dial's time").unwrap().peer_addr().unwrap(), good);
-    }
-
-    #[tokio::test]
-    async fn an_address_that_refuses_is_no_reason_to_wait() {
-        let refusing = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let good = listener.local_addr().unwrap();
-        let connected = tokio::time::timeout(PATIENCE, first_of(&[refusing, good])).await.unwrap();
-        assert_eq!(connected.unwrap().peer_addr().unwrap(), good);
-        let error = tokio::time::timeout(PATIENCE, first_of(&[refusing])).await.unwrap().unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
-        let error = first_of(&[]).await.unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::NotFound);
-    }
-}
+pub(super) mod connection;
+pub(super) mod credentials;
+pub(super) mod endpoint;
+mod generation;
+pub(super) mod handshake;
+pub(super) mod host_port;
+pub(super) mod meter;
+mod replies;
+mod resp;
+pub(super) mod sentinel;
+pub(super) mod target;
+mod tcp;
+pub(super) mod unusable;

@@ -1,55 +1,185 @@
-//! Helpers that make metric families of numbers which others keep.
+//! Metric families as readers see them, one series after the other: readers of the text formats and of OTLP alike.
+//!
+//! A `Source` makes its families little by little, so that a scrape of many series never holds a copy of all of them.
+//! Not here: what is counted (the other files), and how families are written out (text.rs).
 
-use std::sync::Arc;
+use std::time::SystemTime;
 
 use prometheus::core::{Collector, Desc};
-use prometheus::proto::{Counter, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::proto::{Counter, Gauge, Metric, MetricFamily, MetricType};
+use smallvec::SmallVec;
 
-/// Something shared that makes metric families when asked.
-pub(super) trait Source: Send + Sync {
-    /// What families it makes.
-    fn descs(&self) -> Vec<&Desc>;
-    /// Makes them.
-    fn families(&self) -> Vec<MetricFamily>;
+pub use super::table::FamilyKind;
+use super::table::Row;
+use crate::engine::observer::TraceIds;
+
+/// What stands above the series of a family.
+#[derive(Clone, Copy, Debug)]
+pub struct Family<'a> {
+    /// The name, that of a counter with its `_total`.
+    pub name: &'a str,
+    /// What it counts.
+    pub help: &'a str,
+    /// How its numbers behave.
+    pub kind: FamilyKind,
 }
 
-/// A shared source, as the registry takes it.
-pub(super) struct Collected<S>(pub(super) Arc<S>);
+impl From<&'static Row> for Family<'static> {
+    fn from(row: &'static Row) -> Self {
+        Self { name: row.name, help: row.help, kind: row.kind }
+    }
+}
 
-impl<S: Source> Collector for Collected<S> {
+/// What one series shows.
+#[derive(Clone, Copy, Debug)]
+pub enum Value<'a> {
+    /// A whole number.
+    Count(u64),
+    /// Any number.
+    Number(f64),
+    /// Observations by bounds.
+    Histogram(&'a Histogram),
+    /// Quantiles.
+    Summary(&'a Summary),
+}
+
+/// Observations by bounds.
+#[derive(Clone, Debug, Default)]
+pub struct Histogram {
+    /// In the order of their bounds; the last one has none.
+    pub buckets: Vec<Bucket>,
+    /// How many observations there were.
+    pub count: u64,
+    /// Their sum.
+    pub sum: f64,
+}
+
+/// The observations up to one bound.
+#[derive(Clone, Debug)]
+pub struct Bucket {
+    /// The largest observation that is counted here: infinite for the last bucket.
+    pub bound: f64,
+    /// How many observations were at most so large.
+    pub cumulative: u64,
+    /// The last observation between the bound before and this one that is part of a recorded trace.
+    pub exemplar: Option<Exemplar>,
+}
+
+/// One observation that is part of a recorded trace.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Exemplar {
+    /// The trace and the span.
+    pub ids: TraceIds,
+    /// What was observed.
+    pub value: f64,
+    /// When.
+    pub at: SystemTime,
+}
+
+/// Quantiles of recent observations.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Each quantile, from 0 to 1, and its value.
+    pub quantiles: Vec<(f64, f64)>,
+    /// How many observations there were.
+    pub count: u64,
+    /// Their sum.
+    pub sum: f64,
+}
+
+/// Gets all families, each followed by its series.
+pub trait Visitor {
+    /// A family begins.
+    fn family(&mut self, family: Family<'_>);
+    /// A series of the family that began last. Labels are in alphabetical order.
+    fn series(&mut self, labels: &[(&str, &str)], value: Value<'_>);
+}
+
+/// Makes families little by little.
+pub(super) trait Source: Send {
+    /// Shows a bounded number of series more. False when there are no more.
+    fn advance(&mut self, to: &mut dyn Visitor) -> bool;
+}
+
+/// Families that the registry gathered: few, with few series each.
+pub(super) struct Gathered(pub(super) std::vec::IntoIter<MetricFamily>);
+
+impl Source for Gathered {
+    fn advance(&mut self, to: &mut dyn Visitor) -> bool {
+        let Some(family) = self.0.next() else { return false };
+        let is_counter = family.get_field_type() == MetricType::COUNTER;
+        let kind = if is_counter { FamilyKind::Counter } else { FamilyKind::Gauge };
+        to.family(Family { name: family.name(), help: family.help(), kind });
+        for metric in family.get_metric() {
+            let labels: SmallVec<[(&str, &str); 4]> =
+                metric.get_label().iter().map(|label| (label.name(), label.value())).collect();
+            let value = if is_counter { metric.get_counter().get_value() } else { metric.get_gauge().get_value() };
+            to.series(&labels, Value::Number(value));
+        }
+        true
+    }
+}
+
+/// A family of one series, made once.
+pub(super) struct Single<F>(pub(super) Option<F>);
+
+impl<F: FnOnce(&mut dyn Visitor) + Send> Source for Single<F> {
+    fn advance(&mut self, to: &mut dyn Visitor) -> bool {
+        self.0.take().map(|show| show(to)).is_some()
+    }
+}
+
+/// A number that is kept elsewhere, as the registry takes it.
+pub(super) struct ReadNumber {
+    desc: Desc,
+    kind: FamilyKind,
+    read: Box<dyn Fn() -> u64 + Send + Sync>,
+}
+
+impl ReadNumber {
+    /// The number of a row, with the values of its labels.
+    ///
+    /// # Errors
+    /// The row has other labels.
+    pub(super) fn new(
+        row: &'static Row,
+        labels: &[(&str, &str)],
+        read: Box<dyn Fn() -> u64 + Send + Sync>,
+    ) -> Result<Self, prometheus::Error> {
+        if !labels.iter().map(|(label, _)| label).eq(row.labels) {
+            let text = format!("{} has the labels {:?}, not {labels:?}", row.name, row.labels);
+            return Err(prometheus::Error::Msg(text));
+        }
+        let labels = labels.iter().map(|(label, value)| ((*label).to_owned(), (*value).to_owned())).collect();
+        let desc = Desc::new(row.name.to_owned(), row.help.to_owned(), Vec::new(), labels)?;
+        Ok(Self { desc, kind: row.kind, read })
+    }
+}
+
+impl Collector for ReadNumber {
     fn desc(&self) -> Vec<&Desc> {
-        self.0.descs()
+        vec![&self.desc]
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        self.0.families()
+        let value = (self.read)() as f64;
+        let mut metric = Metric::from_label(self.desc.const_label_pairs.clone());
+        let kind = if self.kind == FamilyKind::Counter {
+            let mut counter = Counter::default();
+            counter.set_value(value);
+            metric.set_counter(counter);
+            MetricType::COUNTER
+        } else {
+            let mut gauge = Gauge::default();
+            gauge.set_value(value);
+            metric.set_gauge(gauge);
+            MetricType::GAUGE
+        };
+        let mut family = MetricFamily::default();
+        family.set_name(self.desc.fq_name.clone());
+        family.set_help(self.desc.help.clone());
+        family.set_field_type(kind);
+        family.set_metric(vec![metric]);
+        vec![family]
     }
-}
-
-pub(super) fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metric>) -> MetricFamily {
-    let mut family = MetricFamily::default();
-    family.set_name(name.to_owned());
-    family.set_help(help.to_owned());
-    family.set_field_type(kind);
-    family.set_metric(metrics);
-    family
-}
-
-/// Labels in alphabetical order, as the text format's readers expect them.
-pub(super) fn labelled<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> Metric {
-    let pairs = labels.into_iter().map(|(name, value)| {
-        let mut pair = LabelPair::default();
-        pair.set_name(name.to_owned());
-        pair.set_value(value.to_owned());
-        pair
-    });
-    Metric::from_label(pairs.collect())
-}
-
-pub(super) fn counter(labels: &[(&str, &str)], value: u64) -> Metric {
-    let mut counter = Counter::default();
-    counter.set_value(value as f64);
-    let mut metric = labelled(labels.iter().copied());
-    metric.set_counter(counter);
-    metric
 }

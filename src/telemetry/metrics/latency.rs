@@ -4,28 +4,19 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
-use prometheus::core::Desc;
-use prometheus::proto::{Bucket, Histogram, Metric, MetricFamily, MetricType};
 
-use super::families::{Source, counter, family};
-use crate::engine::observer::DecisionResult;
+use super::families::{Bucket, Exemplar, Histogram};
+use crate::engine::observer::{DecisionResult, TraceIds};
 
 /// The upper bounds of the latency histograms, in microseconds. The last bucket has none.
 pub const BUCKETS_US: [u64; 15] =
     [50, 100, 200, 400, 800, 1_500, 3_000, 5_000, 10_000, 20_000, 50_000, 100_000, 250_000, 1_000_000, 5_000_000];
 
-/// How decisions end, in the order in which they are counted.
-pub(super) const RESULTS: [(DecisionResult, &str); 6] = [
-    (DecisionResult::Ok, "ok"),
-    (DecisionResult::OverLimit, "over_limit"),
-    (DecisionResult::Invalid, "invalid"),
-    (DecisionResult::UnknownDomain, "unknown_domain"),
-    (DecisionResult::NoPolicies, "no_policies"),
-    (DecisionResult::StoreFailed, "store_failed"),
-];
+/// How many ways there are to end a decision.
+const RESULTS: usize = DecisionResult::StoreFailed as usize + 1;
 
 /// How many of the last times each runtime keeps for StatsD.
 const TIMES_KEPT: usize = 1024;
@@ -39,13 +30,14 @@ pub enum Door {
     Http,
 }
 
-/// Latencies of all runtimes, with a count for each way to end where there are several.
+/// Latencies of all runtimes.
 pub(super) struct Latencies {
-    descs: Vec<Desc>,
     /// The upper bounds that are counted, in nanoseconds, ascending: all of [`BUCKETS_US`] and those that others need.
     bounds_ns: Arc<[u64]>,
     keeps_times: bool,
     recorders: Mutex<Vec<Arc<Recorder>>>,
+    /// The last traced observation of each bucket of [`BUCKETS_US`], and of the one above.
+    exemplars: Mutex<[Option<Exemplar>; BUCKETS_US.len() + 1]>,
 }
 
 /// What one runtime has measured.
@@ -56,7 +48,8 @@ pub(super) struct Recorder {
     bounds_ns: Arc<[u64]>,
     buckets: Box<[AtomicU64]>,
     sum_ns: AtomicU64,
-    results: [AtomicU64; RESULTS.len()],
+    /// Those that are not counted by domain.
+    failures: [AtomicU64; RESULTS],
     /// Requests that could not be read, which are among those that are invalid.
     unreadable: AtomicU64,
     times: Option<Times>,
@@ -120,19 +113,29 @@ impl Distribution {
 }
 
 impl Recorder {
-    pub(super) fn record(&self, result: usize, took: Duration) {
+    pub(super) fn record(&self, took: Duration) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let bucket = self.bounds_ns.partition_point(|bound| *bound < ns);
         self.buckets[bucket].fetch_add(1, Relaxed);
         self.sum_ns.fetch_add(ns, Relaxed);
-        self.results[result].fetch_add(1, Relaxed);
         if let Some(times) = &self.times {
             times.keep(ns / 1_000);
         }
     }
 
+    /// A decision that ended in this way was recorded. What has a domain is counted there (domains.rs).
+    pub(super) fn ended(&self, result: DecisionResult) {
+        if !matches!(result, DecisionResult::Ok | DecisionResult::OverLimit) {
+            self.failures[result as usize].fetch_add(1, Relaxed);
+        }
+    }
+
     pub(super) fn unreadable(&self) {
         self.unreadable.fetch_add(1, Relaxed);
+    }
+
+    fn count(&self) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.load(Relaxed)).sum()
     }
 }
 
@@ -151,25 +154,11 @@ impl Times {
 
 impl Latencies {
     /// None yet. `bounds_ns` are counted beside [`BUCKETS_US`].
-    pub(super) fn new(
-        name: &str,
-        help: &str,
-        results: Option<&str>,
-        bounds_ns: &[u64],
-        keeps_times: bool,
-    ) -> Result<Self, prometheus::Error> {
-        let desc = |name: &str, help: &str, labels: Vec<String>| {
-            Desc::new(name.to_owned(), help.to_owned(), labels, Default::default())
-        };
-        let mut descs = vec![desc(name, help, Vec::new())?];
-        if let Some(results) = results {
-            let help = "Requests, by how their decision ended.";
-            descs.push(desc(results, help, vec!["result".to_owned()])?);
-        }
+    pub(super) fn new(bounds_ns: &[u64], keeps_times: bool) -> Self {
         let mut all: Vec<u64> = BUCKETS_US.iter().map(|us| us * 1_000).chain(bounds_ns.iter().copied()).collect();
         all.sort_unstable();
         all.dedup();
-        Ok(Self { descs, bounds_ns: all.into(), keeps_times, recorders: Mutex::default() })
+        Self { bounds_ns: all.into(), keeps_times, recorders: Mutex::default(), exemplars: Mutex::default() }
     }
 
     pub(super) fn recorder(&self, door: Door) -> Arc<Recorder> {
@@ -178,7 +167,7 @@ impl Latencies {
             bounds_ns: self.bounds_ns.clone(),
             buckets: (0..=self.bounds_ns.len()).map(|_| AtomicU64::new(0)).collect(),
             sum_ns: AtomicU64::new(0),
-            results: Default::default(),
+            failures: Default::default(),
             unreadable: AtomicU64::new(0),
             times: (self.keeps_times && door == Door::Grpc).then(Times::new),
         });
@@ -186,9 +175,16 @@ impl Latencies {
         recorder
     }
 
-    /// How many decisions ended in this way.
-    pub(super) fn ended(&self, result: DecisionResult) -> u64 {
-        self.recorders.lock().iter().map(|recorder| recorder.results[result as usize].load(Relaxed)).sum()
+    /// How many decisions ended in this way, which is neither `Ok` nor `OverLimit`.
+    pub(super) fn failures(&self, result: DecisionResult) -> u64 {
+        self.recorders.lock().iter().map(|recorder| recorder.failures[result as usize].load(Relaxed)).sum()
+    }
+
+    /// Keeps an observation that was recorded as an example of its bucket.
+    pub(super) fn sampled(&self, took: Duration, ids: TraceIds) {
+        let bucket = BUCKETS_US.partition_point(|us| Duration::from_micros(*us) < took);
+        let exemplar = Exemplar { ids, value: took.as_secs_f64(), at: SystemTime::now() };
+        self.exemplars.lock()[bucket] = Some(exemplar);
     }
 
     /// How many requests could not be read.
@@ -200,11 +196,7 @@ impl Latencies {
     pub(super) fn requests(&self, door: Door) -> u64 {
         let recorders = self.recorders.lock();
         let of_door = recorders.iter().filter(|recorder| recorder.door == door);
-        let read = of_door.map(|recorder| {
-            let all: u64 = recorder.results.iter().map(|count| count.load(Relaxed)).sum();
-            all.saturating_sub(recorder.unreadable.load(Relaxed))
-        });
-        read.sum()
+        of_door.map(|recorder| recorder.count().saturating_sub(recorder.unreadable.load(Relaxed))).sum()
     }
 
     /// The times of the requests that came by these doors.
@@ -218,6 +210,17 @@ impl Latencies {
             sum_ns = sum_ns.wrapping_add(recorder.sum_ns.load(Relaxed));
         }
         Distribution { bounds_ns: self.bounds_ns.clone(), buckets, sum_ns }
+    }
+
+    /// All times, by [`BUCKETS_US`], in seconds.
+    pub(super) fn histogram(&self) -> Histogram {
+        let times = self.distribution(&[Door::Grpc, Door::Http]);
+        let (count, sum) = (times.count(), Duration::from_nanos(times.sum_ns).as_secs_f64());
+        let exemplars = *self.exemplars.lock();
+        let bounded = BUCKETS_US.map(|us| (Duration::from_micros(us).as_secs_f64(), times.up_to(us * 1_000)));
+        let all = bounded.into_iter().chain([(f64::INFINITY, count)]);
+        let buckets = all.zip(exemplars).map(|((bound, cumulative), exemplar)| Bucket { bound, cumulative, exemplar });
+        Histogram { buckets: buckets.collect(), count, sum }
     }
 
     /// Shows the times in microseconds that came since the last look, the last ones of each runtime. Answers how many there were.
@@ -241,51 +244,27 @@ impl Latencies {
     }
 }
 
-impl Source for Latencies {
-    fn descs(&self) -> Vec<&Desc> {
-        self.descs.iter().collect()
-    }
-
-    fn families(&self) -> Vec<MetricFamily> {
-        let times = self.distribution(&[Door::Grpc, Door::Http]);
-        let mut histogram = Histogram::default();
-        let mut buckets = Vec::new();
-        for bound_us in BUCKETS_US {
-            let mut bucket = Bucket::default();
-            bucket.set_upper_bound(Duration::from_micros(bound_us).as_secs_f64());
-            bucket.set_cumulative_count(times.up_to(bound_us * 1_000));
-            buckets.push(bucket);
-        }
-        histogram.set_bucket(buckets);
-        histogram.set_sample_count(times.count());
-        histogram.set_sample_sum(Duration::from_nanos(times.sum_ns).as_secs_f64());
-        let mut metric = Metric::default();
-        metric.set_histogram(histogram);
-        let latency = &self.descs[0];
-        let mut families = vec![family(&latency.fq_name, &latency.help, MetricType::HISTOGRAM, vec![metric])];
-        if let Some(results) = self.descs.get(1) {
-            let metrics = RESULTS.iter().map(|&(result, label)| counter(&[("result", label)], self.ended(result)));
-            let metrics = metrics.collect();
-            families.push(family(&results.fq_name, &results.help, MetricType::COUNTER, metrics));
-        }
-        families
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn each_result_is_counted_under_its_own_name() {
-        for (i, (result, _)) in RESULTS.into_iter().enumerate() {
-            assert_eq!(result as usize, i, "{result:?}");
+    fn a_traced_observation_is_the_example_of_its_bucket() {
+        let latencies = Latencies::new(&[70_000], false);
+        for (us, trace) in [(50, 1), (51, 2), (60, 3), (9_000_000, 4)] {
+            latencies.sampled(Duration::from_micros(us), TraceIds { trace, span: 1 });
         }
+        let found = latencies.histogram().buckets.into_iter().filter_map(|bucket| {
+            let exemplar = bucket.exemplar?;
+            assert!(exemplar.value <= bucket.bound, "{exemplar:?}");
+            Some((bucket.bound, exemplar.ids.trace))
+        });
+        assert_eq!(found.collect::<Vec<_>>(), [(0.000_05, 1), (0.000_1, 3), (f64::INFINITY, 4)]);
     }
 
     #[test]
     fn the_last_times_are_shown_once_and_all_are_counted() {
-        let latencies = Latencies::new("a", "b", None, &[], true).unwrap();
+        let latencies = Latencies::new(&[], true);
         let (one, other, http) =
             (latencies.recorder(Door::Grpc), latencies.recorder(Door::Grpc), latencies.recorder(Door::Http));
         let mut seen = TimesSeen::default();
@@ -294,25 +273,25 @@ mod tests {
             let came = latencies.times_since(seen, |us| times.push(us));
             (came, times)
         };
-        one.record(0, Duration::from_micros(7));
-        other.record(0, Duration::from_micros(9));
-        http.record(0, Duration::from_micros(11));
+        one.record(Duration::from_micros(7));
+        other.record(Duration::from_micros(9));
+        http.record(Duration::from_micros(11));
         assert_eq!(look(&mut seen), (2, vec![7, 9]));
         assert_eq!(look(&mut seen), (0, vec![]));
         for us in 0..TIMES_KEPT as u64 + 5 {
-            one.record(0, Duration::from_micros(us));
+            one.record(Duration::from_micros(us));
         }
         let (came, times) = look(&mut seen);
         assert_eq!((came, times.len(), times[0]), (TIMES_KEPT as u64 + 5, TIMES_KEPT, 5));
-        assert_eq!((latencies.requests(Door::Http), latencies.ended(DecisionResult::Ok)), (1, TIMES_KEPT as u64 + 8));
+        assert_eq!((latencies.requests(Door::Http), latencies.requests(Door::Grpc)), (1, TIMES_KEPT as u64 + 7));
     }
 
     #[test]
     fn a_rank_is_found_in_the_bucket_that_holds_it() {
-        let latencies = Latencies::new("a", "b", None, &[70_000], false).unwrap();
+        let latencies = Latencies::new(&[70_000], false);
         let recorder = latencies.recorder(Door::Grpc);
         for us in [60, 60, 90, 6_000_000] {
-            recorder.record(0, Duration::from_micros(us));
+            recorder.record(Duration::from_micros(us));
         }
         let times = latencies.distribution(&[Door::Grpc]);
         let bounds: Vec<Option<u64>> = (1..=5).map(|rank| times.bound_of(rank)).collect();

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use prometheus::proto::{
-    Bucket, Counter, Gauge, Histogram, Metric, MetricFamily, MetricType as FamilyType, Quantile, Summary,
-};
+use smallvec::SmallVec;
 
-use super::families::{family, labelled};
+use super::families::{Bucket, Family, FamilyKind, Histogram, Source, Summary, Value, Visitor};
 use super::latency::{Distribution, Door, Latencies};
+use super::table::row;
 use crate::telemetry::mapper::{Mapped, Mapper, MetricType, ObserverKind};
 use crate::telemetry::statistics::{Kind, Statistics};
 
@@ -42,11 +41,73 @@ pub(super) struct MappedStatistics {
     earlier: Mutex<VecDeque<(Instant, Distribution)>>,
 }
 
-/// The metrics of one name.
-struct Family {
-    kind: FamilyType,
+/// How many series are shown at a time.
+const BATCH: usize = 64;
+
+/// The metrics of one name, while they are added up.
+struct Sums {
+    kind: FamilyKind,
     help: String,
     values: BTreeMap<Labels, f64>,
+}
+
+/// The metrics as they were at one time. Readers share them.
+#[derive(Debug, Default)]
+pub(super) struct MappedFamilies(Vec<MappedFamily>);
+
+#[derive(Debug)]
+struct MappedFamily {
+    name: String,
+    help: String,
+    kind: FamilyKind,
+    series: Vec<(Labels, Shown)>,
+}
+
+#[derive(Debug)]
+enum Shown {
+    Number(f64),
+    Histogram(Histogram),
+    Summary(Summary),
+}
+
+impl Shown {
+    fn value(&self) -> Value<'_> {
+        match self {
+            Self::Number(number) => Value::Number(*number),
+            Self::Histogram(histogram) => Value::Histogram(histogram),
+            Self::Summary(summary) => Value::Summary(summary),
+        }
+    }
+}
+
+/// Shows them.
+pub(super) struct ReadMapped {
+    families: Arc<MappedFamilies>,
+    /// Which family is shown, and which of its series is next.
+    at: (usize, usize),
+}
+
+impl ReadMapped {
+    pub(super) fn new(families: Arc<MappedFamilies>) -> Self {
+        Self { families, at: (0, 0) }
+    }
+}
+
+impl Source for ReadMapped {
+    fn advance(&mut self, to: &mut dyn Visitor) -> bool {
+        let Some(family) = self.families.0.get(self.at.0) else { return false };
+        if self.at.1 == 0 {
+            to.family(Family { name: &family.name, help: &family.help, kind: family.kind });
+        }
+        let end = family.series.len().min(self.at.1 + BATCH);
+        for (labels, shown) in &family.series[self.at.1..end] {
+            let labels: SmallVec<[(&str, &str); 4]> =
+                labels.iter().map(|(label, value)| (label.as_str(), value.as_str())).collect();
+            to.series(&labels, shown.value());
+        }
+        self.at = if end == family.series.len() { (self.at.0 + 1, 0) } else { (self.at.0, end) };
+        true
+    }
 }
 
 /// The bounds in nanoseconds at which response times have to be counted for what the mapper makes of them.
@@ -88,40 +149,46 @@ impl MappedStatistics {
         Self { mapper, statistics, requests, remembered: Mutex::default(), earlier: Mutex::default() }
     }
 
-    /// All of them. A counter that is 0 is not there yet, as with envoyproxy/ratelimit.
-    pub(super) fn families(&self, now: Instant) -> Vec<MetricFamily> {
-        let mut families: BTreeMap<String, Family> = BTreeMap::new();
+    /// All of them, but those that have the name of one of weir's where those are shown too. A counter that is 0 is not there
+    /// yet, as with envoyproxy/ratelimit.
+    pub(super) fn families(&self, now: Instant, weir_names: bool) -> MappedFamilies {
+        let mut sums: BTreeMap<String, Sums> = BTreeMap::new();
         self.statistics.visit(|name, kind, value| {
             if value > 0 || kind == Kind::Gauge {
-                self.add(&mut families, name, kind, value);
+                self.add(&mut sums, name, kind, value);
             }
         });
-        let mut made: Vec<MetricFamily> = families
-            .into_iter()
-            .map(|(name, Family { kind, help, values })| {
-                let metrics = values.into_iter().map(|(labels, value)| metric(kind, &labels, value));
-                family(&name, &help, kind, metrics.collect())
-            })
-            .collect();
+        let shown = sums.into_iter().map(|(name, Sums { kind, help, values })| {
+            let series = values.into_iter().map(|(labels, value)| (labels, Shown::Number(value))).collect();
+            MappedFamily { name, help, kind, series }
+        });
+        let mut families: Vec<MappedFamily> = shown.collect();
         // A metric has one type: where a mapping gives the same name to times and to numbers, the numbers stay.
-        made.extend(self.times(now).filter(|times| made.iter().all(|other| other.name() != times.name())));
-        made
+        families.extend(self.times(now).filter(|times| families.iter().all(|other| other.name != times.name)));
+        families.retain(|family| {
+            let is_taken = row(&family.name).is_some_and(|_| weir_names || family.name.starts_with("process_"));
+            if is_taken {
+                tracing::debug!(name = family.name, "a mapping gives the name of one of weir's metrics");
+            }
+            !is_taken
+        });
+        MappedFamilies(families)
     }
 
-    fn add(&self, families: &mut BTreeMap<String, Family>, statistic: &str, kind: Kind, value: u64) {
-        let (metric_type, family_type) = match kind {
-            Kind::Counter => (MetricType::Counter, FamilyType::COUNTER),
-            Kind::Gauge => (MetricType::Gauge, FamilyType::GAUGE),
+    fn add(&self, families: &mut BTreeMap<String, Sums>, statistic: &str, kind: Kind, value: u64) {
+        let (metric_type, family_kind) = match kind {
+            Kind::Counter => (MetricType::Counter, FamilyKind::Counter),
+            Kind::Gauge => (MetricType::Gauge, FamilyKind::Gauge),
         };
         let Mapped::Metric { name, labels, help, scale, .. } = self.find(statistic, metric_type) else {
             return;
         };
-        let family = families.entry(name).or_insert_with(|| Family {
-            kind: family_type,
+        let family = families.entry(name).or_insert_with(|| Sums {
+            kind: family_kind,
             help: help.unwrap_or_else(|| HELP.to_owned()),
             values: BTreeMap::new(),
         });
-        if family.kind == family_type {
+        if family.kind == family_kind {
             add_up(family.values.entry(labels).or_default(), value, scale);
         }
     }
@@ -140,51 +207,39 @@ impl MappedStatistics {
     }
 
     /// The response times, once there are any.
-    fn times(&self, now: Instant) -> Option<MetricFamily> {
+    fn times(&self, now: Instant) -> Option<MappedFamily> {
         let times = self.requests.distribution(&[Door::Grpc]);
         let Mapped::Metric { name, labels, help, scale, times: kind } =
             self.mapper.find(RESPONSE_TIME, MetricType::Observer)
         else {
             return None;
         };
-        if times.count() == 0 {
+        let count = times.count();
+        if count == 0 {
             return None;
         }
-        let mut metric = labelled(labels.iter().map(|(label, value)| (label.as_str(), value.as_str())));
         let sum = scaled(times.sum_ns, scale);
-        let family_type = match kind {
+        let (kind, shown) = match kind {
             ObserverKind::Histogram(bounds) => {
-                let mut histogram = Histogram::default();
-                let buckets = bounds.into_iter().map(|bound| {
-                    let mut bucket = Bucket::default();
-                    bucket.set_upper_bound(bound);
-                    bucket.set_cumulative_count(times.up_to(nanoseconds(bound, scale)));
-                    bucket
-                });
-                histogram.set_bucket(buckets.collect());
-                histogram.set_sample_count(times.count());
-                histogram.set_sample_sum(sum);
-                metric.set_histogram(histogram);
-                FamilyType::HISTOGRAM
+                let bucket = |bound, cumulative| Bucket { bound, cumulative, exemplar: None };
+                let mut buckets: Vec<Bucket> =
+                    bounds.into_iter().map(|bound| bucket(bound, times.up_to(nanoseconds(bound, scale)))).collect();
+                if buckets.last().is_none_or(|last| last.bound.is_finite()) {
+                    buckets.push(bucket(f64::INFINITY, count));
+                }
+                (FamilyKind::Histogram, Shown::Histogram(Histogram { buckets, count, sum }))
             }
             ObserverKind::Summary(quantiles, max_age) => {
                 let recent = self.recent(&times, max_age, now);
-                let mut summary = Summary::default();
                 let quantiles = quantiles.into_iter().map(|quantile| {
-                    let rank = rank(quantile, recent.count());
-                    let mut shown = Quantile::default();
-                    shown.set_quantile(quantile);
-                    shown.set_value(recent.bound_of(rank).map_or(f64::NAN, |bound| scaled(bound, scale)));
-                    shown
+                    let bound = recent.bound_of(rank(quantile, recent.count()));
+                    (quantile, bound.map_or(f64::NAN, |bound| scaled(bound, scale)))
                 });
-                summary.set_quantile(quantiles.collect());
-                summary.set_sample_count(times.count());
-                summary.set_sample_sum(sum);
-                metric.set_summary(summary);
-                FamilyType::SUMMARY
+                (FamilyKind::Summary, Shown::Summary(Summary { quantiles: quantiles.collect(), count, sum }))
             }
         };
-        Some(family(&name, help.as_deref().unwrap_or(HELP), family_type, vec![metric]))
+        let help = help.unwrap_or_else(|| HELP.to_owned());
+        Some(MappedFamily { name, help, kind, series: vec![(labels, shown)] })
     }
 
     /// The times of about the last `max_age`, as far as somebody looked often enough to know.
@@ -221,25 +276,10 @@ fn add_up(sum: &mut f64, value: u64, scale: f64) {
     *sum += value as f64 * scale;
 }
 
-fn metric(kind: FamilyType, labels: &Labels, value: f64) -> Metric {
-    let mut metric = labelled(labels.iter().map(|(label, value)| (label.as_str(), value.as_str())));
-    if kind == FamilyType::COUNTER {
-        let mut counter = Counter::default();
-        counter.set_value(value);
-        metric.set_counter(counter);
-    } else {
-        let mut gauge = Gauge::default();
-        gauge.set_value(value);
-        metric.set_gauge(gauge);
-    }
-    metric
-}
-
 #[cfg(test)]
 mod tests {
-    use prometheus::TextEncoder;
-
     use super::*;
+    use crate::telemetry::metrics::text::{Format, TextWriter};
 
     struct Scene {
         statistics: Arc<Statistics>,
@@ -251,14 +291,17 @@ mod tests {
         fn new(mapper: Mapper) -> Self {
             let statistics = Arc::new(Statistics::new(100, true));
             let bounds = response_time_bounds(&mapper);
-            let requests = Arc::new(Latencies::new("a", "b", None, &bounds, false).unwrap());
+            let requests = Arc::new(Latencies::new(&bounds, false));
             let mapped = MappedStatistics::new(mapper, statistics.clone(), requests.clone());
             Self { statistics, requests, mapped }
         }
 
         /// Without the lines of comment.
         fn text(&self, now: Instant) -> String {
-            let text = TextEncoder::new().encode_to_string(&self.mapped.families(now)).unwrap();
+            let mut read = ReadMapped::new(Arc::new(self.mapped.families(now, true)));
+            let mut writer = TextWriter::new(Format::Text);
+            while read.advance(&mut writer) {}
+            let text = writer.take();
             let lines = text.lines().filter(|line| !line.starts_with('#'));
             lines.map(|line| format!("{line}\n")).collect()
         }
@@ -289,9 +332,9 @@ mod tests {
         let scene = Scene::new(Mapper::built_in(false));
         assert_eq!(scene.text(Instant::now()), "", "not before there are any");
         let recorder = scene.requests.recorder(Door::Grpc);
-        scene.requests.recorder(Door::Http).record(0, Duration::from_secs(1));
+        scene.requests.recorder(Door::Http).record(Duration::from_secs(1));
         for time in [5_000, 5_001, 2_500_000] {
-            recorder.record(0, Duration::from_micros(time));
+            recorder.record(Duration::from_micros(time));
         }
         let text = scene.text(Instant::now());
         let name = "ratelimit_service_response_time_seconds";
@@ -306,7 +349,7 @@ mod tests {
             assert!(text.contains(&format!("{name}{line}\n")), "{line}\n{text}");
         }
         let milliseconds = Scene::new(Mapper::built_in(true));
-        milliseconds.requests.recorder(Door::Grpc).record(0, Duration::from_micros(2_500));
+        milliseconds.requests.recorder(Door::Grpc).record(Duration::from_micros(2_500));
         let text = milliseconds.text(Instant::now());
         assert!(text.contains("le=\"2.5\"} 1\n") && text.contains("le=\"1\"} 0\n"), "{text}");
         assert!(text.contains("_sum{grpc_method=\"ShouldRateLimit\"} 2.5\n"), "{text}");
@@ -324,10 +367,10 @@ mod tests {
         };
         let is_about = |found: f64, expected: f64| assert!((expected..=expected * 1.06).contains(&found), "{found}");
         for _ in 0..10 {
-            recorder.record(0, Duration::from_millis(20));
+            recorder.record(Duration::from_millis(20));
         }
         is_about(median(start), 20.0);
-        recorder.record(0, Duration::from_millis(300));
+        recorder.record(Duration::from_millis(300));
         is_about(median(start + Duration::from_secs(599)), 20.0);
         is_about(median(start + Duration::from_secs(601)), 300.0);
         assert!(scene.text(start + Duration::from_secs(601)).contains("_count 11\n"), "the count is of all");

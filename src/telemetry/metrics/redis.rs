@@ -5,7 +5,9 @@
 
 use prometheus::{IntCounterVec, IntGaugeVec, Opts};
 
-use super::Metrics;
+use super::families::FamilyKind;
+use super::table::row_of;
+use super::{Metrics, counters};
 
 /// The metrics of all servers, shared by all runtimes. A healthy decision touches none of them.
 pub struct RedisMetrics {
@@ -23,22 +25,11 @@ impl Metrics {
         for kind in kinds {
             self.store_errors.with_label_values(&[kind]);
         }
-        let opts = |name: &str, help: &str| Opts::new(name, help);
-        let open = IntGaugeVec::new(
-            opts("weir_redis_circuit_open", "Runtimes whose circuit breaker before this Redis is open."),
-            &["address"],
-        )?;
-        let opened = IntCounterVec::new(
-            opts("weir_redis_circuit_opened_total", "How often a runtime's circuit breaker before this Redis opened."),
-            &["address"],
-        )?;
-        let dial_errors = IntCounterVec::new(
-            opts("weir_redis_dial_errors_total", "Connections to Redis that could not be made, by reason."),
-            &["kind"],
-        )?;
+        let open = row_of("weir_redis_circuit_open", FamilyKind::Gauge)?;
+        let open = IntGaugeVec::new(Opts::new(open.name, open.help), open.labels)?;
         self.registry.register(Box::new(open.clone()))?;
-        self.registry.register(Box::new(opened.clone()))?;
-        self.registry.register(Box::new(dial_errors.clone()))?;
+        let opened = counters(&self.registry, "weir_redis_circuit_opened_total")?;
+        let dial_errors = counters(&self.registry, "weir_redis_dial_errors_total")?;
         Ok(RedisMetrics { open, opened, dial_errors })
     }
 }

@@ -6,35 +6,38 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-use prometheus::core::Desc;
-use prometheus::proto::{Metric, MetricFamily, MetricType};
-
-use super::families::{Source, counter, family};
+use super::domains::DomainCounts;
+use super::families::{Source, Value, Visitor};
+use super::listed::{Listed, Place};
+use super::table::row;
 use crate::engine::PolicySet;
 use crate::engine::arith::Fraction;
-use crate::engine::observer::{Charged, LimitOf, Tally};
+use crate::engine::observer::{Charged, DecisionResult, LimitOf, Tally};
+use crate::engine::policy::Domain;
 use crate::telemetry::counts::{Counts, Number, split};
 use crate::telemetry::statistics::{LimitName, RequestName, Statistics};
 
 /// What stands in the labels `rule` and `limit` for limits that came with a request.
 const OVERRIDE: &str = "(request)";
+/// How many limits are shown at a time.
+const BATCH: usize = 64;
 
-/// The metrics of a limit: name, what it counts, and which number it is.
-const RULE_METRICS: [(&str, &str, Number); 5] = [
-    ("weir_hits_total", "Hits asked of a limit.", |values| values.hits),
-    ("weir_over_limit_hits_total", "Hits above a limit.", |values| values.over),
-    (
-        "weir_near_limit_hits_total",
-        "Hits within a limit that used it nearly up (setting near_limit_ratio), or those below it of a charge that crossed it.",
-        |values| values.near,
-    ),
-    ("weir_within_limit_hits_total", "Hits that a limit let pass.", |values| values.within),
-    ("weir_shadow_hits_total", "Hits that a limit in shadow mode would have denied.", |values| values.shadow),
+/// The metrics of a limit, and which number each is.
+const RULE_METRICS: [(&str, Number); 5] = [
+    ("weir_hits_total", |values| values.hits),
+    ("weir_within_limit_hits_total", |values| values.within),
+    ("weir_over_limit_hits_total", |values| values.over),
+    ("weir_near_limit_hits_total", |values| values.near),
+    ("weir_shadow_hits_total", |values| values.shadow),
 ];
 
-/// Domain, rule and limit.
-type Labels = (Box<str>, Box<str>, Box<str>);
+/// By what the counters of a limit are known.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Labels {
+    domain: Arc<str>,
+    rule: Box<str>,
+    limit: Box<str>,
+}
 
 /// The counters of one limit, and the fixed name that they have among the statistics. A limit whose name changes gets
 /// new counters: what the old ones hold stays with the old name.
@@ -46,37 +49,44 @@ struct Labelled {
 
 /// The counters of all limits of the policies in force.
 pub(super) struct Rules {
-    counts: Mutex<BTreeMap<Labels, Labelled>>,
+    counts: Listed<Arc<Labels>, Labelled>,
     statistics: Arc<Statistics>,
-    descs: Vec<Desc>,
 }
 
 impl Rules {
-    pub(super) fn new(statistics: Arc<Statistics>) -> Result<Self, prometheus::Error> {
-        let labels = || ["domain", "rule", "limit"].map(str::to_owned).to_vec();
-        let mut descs = Vec::new();
-        for (name, help, _) in RULE_METRICS {
-            descs.push(Desc::new(name.to_owned(), help.to_owned(), labels(), Default::default())?);
-        }
-        Ok(Self { counts: Mutex::default(), statistics, descs })
+    pub(super) fn new(statistics: Arc<Statistics>) -> Self {
+        Self { counts: Listed::default(), statistics }
     }
 
-    /// Looks up the counters of all these rules, and forgets those of rules that are gone.
-    pub(super) fn load(&self, policies: &PolicySet, near_limit: Fraction) -> RuleTally {
-        let mut before = self.counts.lock();
-        let mut counts = BTreeMap::new();
+    /// Looks up the counters of all these rules, and forgets those of rules that are gone. One load at a time.
+    pub(super) fn load(
+        &self,
+        policies: &PolicySet,
+        near_limit: Fraction,
+        domains: Box<[Arc<DomainCounts>]>,
+    ) -> RuleTally {
+        let before = self.counts.entries();
+        let mut counts: BTreeMap<Arc<Labels>, Labelled> = BTreeMap::new();
         let mut live = Vec::new();
         let mut keep = |labels: Labels, statistic: Option<&str>| -> Arc<Counts> {
-            let known = before.get(&labels).filter(|known| known.statistic.as_deref() == statistic);
+            if let Some(twin) = counts.get(&labels) {
+                return twin.counts.clone();
+            }
+            let known = before.binary_search_by(|(known, _)| (**known).cmp(&labels)).ok().map(|at| &before[at]);
+            let known = known.filter(|(_, known)| known.statistic.as_deref() == statistic).cloned();
             let new = || Labelled { counts: Arc::default(), statistic: statistic.map(Into::into) };
-            let known = known.cloned().unwrap_or_else(new);
+            let (labels, known) = known.unwrap_or_else(|| (Arc::new(labels), new()));
             counts.entry(labels).or_insert(known).counts.clone()
         };
+        // Rules of one domain share its name.
+        let names: BTreeMap<&str, Arc<str>> =
+            policies.domains().map(|domain| (&*domain.name, Arc::from(&*domain.name))).collect();
         let mut rules = Vec::new();
         for rule in policies.rules() {
+            let domain = names.get(&*rule.domain).map_or_else(|| Arc::from(&*rule.domain), Arc::clone);
             let of_rule = rule.limits.iter().enumerate().map(|(i, limit)| {
                 let label = limit.name.as_deref().unwrap_or(limit.id());
-                let labels = (rule.domain.clone(), rule.path.clone(), label.into());
+                let labels = Labels { domain: domain.clone(), rule: rule.path.clone(), limit: label.into() };
                 match self.statistics.name_of(rule, i) {
                     LimitName::Fixed(name) => {
                         let counts = keep(labels, Some(&name));
@@ -93,14 +103,18 @@ impl Rules {
         }
         let mut overrides = BTreeMap::new();
         for domain in policies.domains() {
-            let labels = (domain.name.clone(), OVERRIDE.into(), OVERRIDE.into());
+            let labels = Labels {
+                domain: names.get(&*domain.name).map_or_else(|| Arc::from(&*domain.name), Arc::clone),
+                rule: OVERRIDE.into(),
+                limit: OVERRIDE.into(),
+            };
             let rest = Arc::<Counts>::default();
             live.push((Statistics::rest_of_overrides(&domain.name), rest.clone()));
             overrides.insert(domain.name.clone(), Override { counts: keep(labels, None), rest });
         }
-        *before = counts;
+        self.counts.replace(counts.into_iter().collect());
         self.statistics.replace(live);
-        RuleTally { rules, overrides, statistics: self.statistics.clone(), near_limit }
+        RuleTally { rules, overrides, domains, statistics: self.statistics.clone(), near_limit }
     }
 }
 
@@ -122,11 +136,19 @@ struct Override {
 pub(super) struct RuleTally {
     rules: Vec<Box<[LimitTally]>>,
     overrides: BTreeMap<Box<str>, Override>,
+    /// By the id of the domain.
+    domains: Box<[Arc<DomainCounts>]>,
     statistics: Arc<Statistics>,
     near_limit: Fraction,
 }
 
 impl Tally for RuleTally {
+    fn decided(&self, domain: &Domain, lane: usize, result: DecisionResult, unmatched: u32) {
+        if let Some(counts) = self.domains.get(domain.id as usize) {
+            counts.add(lane, result, unmatched);
+        }
+    }
+
     fn charged(&self, charged: &Charged<'_>) {
         let part = split(charged, self.near_limit);
         if part.hits == 0 {
@@ -153,26 +175,40 @@ impl Tally for RuleTally {
     }
 }
 
-impl Source for Rules {
-    fn descs(&self) -> Vec<&Desc> {
-        self.descs.iter().collect()
-    }
+/// Shows the counters of all limits, one metric after the other.
+pub(super) struct HitsOfLimits {
+    rules: Arc<Rules>,
+    /// Which of [`RULE_METRICS`] is shown.
+    metric: usize,
+    /// Whether its head was shown.
+    has_begun: bool,
+    place: Place<Arc<Labels>>,
+}
 
-    fn families(&self) -> Vec<MetricFamily> {
-        let counts = self.counts.lock();
-        let mut metrics: [Vec<Metric>; RULE_METRICS.len()] = Default::default();
-        for ((domain, rule, limit), labelled) in counts.iter() {
-            let values = labelled.counts.values();
-            if **rule == *OVERRIDE && values.hits == 0 {
-                // Most domains never see a limit in a request.
-                continue;
-            }
-            let labels = [("domain", &**domain), ("limit", &**limit), ("rule", &**rule)];
-            for (metrics, (_, _, value)) in metrics.iter_mut().zip(RULE_METRICS) {
-                metrics.push(counter(&labels, value(&values)));
-            }
+impl HitsOfLimits {
+    pub(super) fn new(rules: Arc<Rules>) -> Self {
+        Self { rules, metric: 0, has_begun: false, place: Place::default() }
+    }
+}
+
+impl Source for HitsOfLimits {
+    fn advance(&mut self, to: &mut dyn Visitor) -> bool {
+        let Some((name, number)) = RULE_METRICS.get(self.metric) else { return false };
+        if let Some(row) = row(name).filter(|_| !self.has_begun) {
+            to.family(row.into());
         }
-        let named = RULE_METRICS.iter().zip(metrics);
-        named.map(|((name, help, _), metrics)| family(name, help, MetricType::COUNTER, metrics)).collect()
+        self.has_begun = true;
+        let is_more = self.rules.counts.next(&mut self.place, BATCH, |labels, labelled| {
+            let values = labelled.counts.values();
+            let Labels { domain, rule, limit } = &**labels;
+            // Most domains never see a limit in a request.
+            if **rule != *OVERRIDE || values.hits > 0 {
+                to.series(&[("domain", domain), ("limit", limit), ("rule", rule)], Value::Count(number(&values)));
+            }
+        });
+        if !is_more {
+            (self.metric, self.has_begun, self.place) = (self.metric + 1, false, Place::default());
+        }
+        true
     }
 }

@@ -3,6 +3,7 @@
 //! Not here: the names (names.rs).
 
 use std::hash::BuildHasher;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use hashbrown::{DefaultHashBuilder, HashMap};
@@ -39,7 +40,7 @@ impl Room {
 /// Values by name. A plain mutex is right: nothing is awaited while it is held.
 #[derive(Debug)]
 pub(super) struct Dynamic<V> {
-    parts: [Mutex<HashMap<Box<str>, V>>; PARTS],
+    parts: [Mutex<HashMap<Arc<str>, V>>; PARTS],
     /// Keyed at random, so that no caller can aim at a part.
     hasher: DefaultHashBuilder,
 }
@@ -71,10 +72,12 @@ impl<V: Default> Dynamic<V> {
         true
     }
 
-    /// Shows every name and its value, part by part.
-    pub(super) fn visit(&self, mut see: impl FnMut(&str, &V)) {
+    /// Shows every name and what is read of its value, part by part. No part is locked while `see` works: requests count
+    /// meanwhile.
+    pub(super) fn visit<T>(&self, read: impl Fn(&V) -> T, mut see: impl FnMut(&str, T)) {
         for part in &self.parts {
-            part.lock().iter().for_each(|(name, value)| see(name, value));
+            let all: Vec<(Arc<str>, T)> = part.lock().iter().map(|(name, value)| (name.clone(), read(value))).collect();
+            all.into_iter().for_each(|(name, value)| see(&name, value));
         }
     }
 }
@@ -99,7 +102,14 @@ mod tests {
         assert!(!add("c"));
         assert!(add("b"), "a name that is known needs no room");
         let mut seen = Vec::new();
-        names.visit(|name, count| seen.push((name.to_owned(), count.load(Relaxed))));
+        // What sees a name may count for it.
+        names.visit(
+            |count| count.load(Relaxed),
+            |name, count| {
+                add(name);
+                seen.push((name.to_owned(), count));
+            },
+        );
         seen.sort();
         assert_eq!(seen, [("a".to_owned(), 2), ("b".to_owned(), 2)]);
         assert_eq!(room.taken(), 3);

@@ -1,0 +1,102 @@
+//! A collector of OpenTelemetry as the settings have it, and what weir calls itself there.
+//!
+//! Not here: what is sent to it (traces.rs, metrics.rs), and the connection (telemetry/otlp.rs).
+
+use std::sync::Arc;
+
+use opentelemetry_sdk::Resource;
+use tonic::codegen::http::{HeaderName, HeaderValue, Uri};
+
+use super::AppError;
+use crate::config::settings::{Otlp, Tracing};
+use crate::telemetry::otlp::{self, Collector};
+use crate::telemetry::traces::Service;
+use crate::tls::{Identity, Tls, TlsFiles};
+
+/// Where a collector is that no setting names; by HTTP the path follows.
+const DEFAULT_GRPC: &str = "http://localhost:4317";
+const DEFAULT_HTTP: &str = "http://localhost:4318";
+
+/// The resource of all signals. Where the settings have no instance id, each call makes another one.
+pub(super) fn resource(settings: &Tracing) -> Resource {
+    let service = Service {
+        name: settings.service_name.clone(),
+        namespace: settings.service_namespace.clone(),
+        instance_id: settings.service_instance_id.clone(),
+        attributes: settings.attributes.clone(),
+    };
+    service.resource()
+}
+
+/// The collector at this URL. Files of TLS are read once.
+///
+/// # Errors
+/// When a file cannot be used.
+pub(super) async fn open(settings: &Otlp, url: Uri) -> Result<Collector, AppError> {
+    let collector = collector(settings, url);
+    if let Some(tls) = collector.tls.clone() {
+        let read = tokio::task::spawn_blocking(move || tls.config(|_| {}).map(drop)).await;
+        read.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
+    }
+    Ok(collector)
+}
+
+fn collector(settings: &Otlp, url: Uri) -> Collector {
+    let headers = settings.headers.iter().filter_map(|(name, value)| {
+        Some((HeaderName::from_bytes(name.as_bytes()).ok()?, HeaderValue::from_str(value).ok()?))
+    });
+    let tls = (url.scheme_str() == Some("https")).then(|| {
+        let identity = settings.cert_file.clone().zip(settings.key_file.clone());
+        Tls::new(TlsFiles {
+            ca: settings.ca_file.clone(),
+            identity: identity.map(|(certificate, key)| Identity { certificate, key }),
+            ..TlsFiles::default()
+        })
+        .offering(otlp::protocols(settings.is_grpc))
+    });
+    Collector {
+        url,
+        is_grpc: settings.is_grpc,
+        headers: headers.collect(),
+        timeout: settings.timeout,
+        gzip: settings.gzip,
+        tls: tls.map(Arc::new),
+    }
+}
+
+/// The URL to send a signal to. By HTTP it has this path, unless it has one; gRPC has paths of its own.
+///
+/// # Errors
+/// When it has no form that can be used, which the settings check before.
+pub(super) fn url(endpoint: Option<&str>, is_grpc: bool, path: &str) -> Result<Uri, String> {
+    let text = endpoint.unwrap_or(if is_grpc { DEFAULT_GRPC } else { DEFAULT_HTTP });
+    let authority = text.find("://").map_or(0, |at| at + 3);
+    let own = text[authority..].find('/').map(|at| authority + at);
+    let text = match (own, is_grpc) {
+        (Some(own), true) => text[..own].to_owned(),
+        (None, false) => format!("{text}{path}"),
+        (Some(_), false) | (None, true) => text.to_owned(),
+    };
+    text.parse().map_err(|error| format!("{text:?}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_url_has_the_path_of_the_signal_unless_it_has_one() {
+        for (endpoint, is_grpc, expected) in [
+            (None, true, "http://localhost:4317/"),
+            (None, false, "http://localhost:4318/v1/traces"),
+            (Some("http://c:4318"), false, "http://c:4318/v1/traces"),
+            (Some("http://c:4318/"), false, "http://c:4318/"),
+            (Some("https://c/otlp/v1/traces"), false, "https://c/otlp/v1/traces"),
+            (Some("http://c:4317"), true, "http://c:4317/"),
+            (Some("http://c:4317/v1/traces"), true, "http://c:4317/"),
+            (Some("http://[::1]:4317"), true, "http://[::1]:4317/"),
+        ] {
+            assert_eq!(url(endpoint, is_grpc, "/v1/traces").unwrap().to_string(), expected, "{endpoint:?}");
+        }
+    }
+}

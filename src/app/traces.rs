@@ -1,0 +1,62 @@
+//! Traces as the settings have them: the queue to the collector, and the numbers about both.
+//!
+//! Not here: what is traced (telemetry/traces.rs), and the collector (otlp.rs).
+
+use std::sync::Arc;
+
+use opentelemetry_sdk::Resource;
+
+use super::{AppError, otlp};
+use crate::config::settings::Tracing;
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::otlp::SpanSender;
+use crate::telemetry::traces::{Batches, Dropped, Exporting, Options, Propagators, Sampler, Spans, Tracer};
+
+/// The path of spans by HTTP.
+const PATH: &str = "/v1/traces";
+
+/// What begins traces, and what exports them; nothing where traces are off. Files of TLS are read once.
+///
+/// # Errors
+/// When the settings cannot be used: a file, or the URL.
+pub(super) async fn open(
+    settings: &Tracing,
+    resource: &Resource,
+    metrics: &Metrics,
+) -> Result<Option<(Arc<Tracer>, Exporting<SpanSender>)>, AppError> {
+    if !settings.enabled {
+        return Ok(None);
+    }
+    let url = otlp::url(settings.otlp.endpoint.as_deref(), settings.otlp.is_grpc, PATH)
+        .map_err(|problem| AppError::Traces(format!("tracing.otlp.endpoint: {problem}")))?;
+    let collector = otlp::open(&settings.otlp, url.clone()).await?;
+    let exporter = collector.spans(resource).map_err(|error| AppError::Traces(error.to_string()))?;
+    let batches = Batches {
+        queue: settings.queue,
+        batch_max: settings.batch_max,
+        delay: settings.delay,
+        export_timeout: settings.export_timeout,
+    };
+    let (spans, exporting) = Spans::new(batches, exporter);
+    count(&spans, metrics)?;
+    let options = Options {
+        propagators: Propagators { w3c: settings.w3c, b3: settings.b3 },
+        sampler: Sampler::ratio(settings.sampler.ratio, settings.sampler.is_parent_based),
+        descriptor_values: settings.descriptor_values,
+    };
+    let protocol = if settings.otlp.is_grpc { "grpc" } else { "http/protobuf" };
+    tracing::info!(%url, protocol, sample_ratio = ?settings.sampler.ratio, "exporting traces");
+    Ok(Some((Arc::new(Tracer::new(options, spans)), exporting)))
+}
+
+/// Shows what became of spans.
+fn count(spans: &Arc<Spans>, metrics: &Metrics) -> Result<(), prometheus::Error> {
+    let of = spans.clone();
+    metrics.counter("weir_traces_spans_exported_total", &[], move || of.exported())?;
+    for why in Dropped::ALL {
+        let of = spans.clone();
+        let labels = [("reason", why.name())];
+        metrics.counter("weir_traces_spans_dropped_total", &labels, move || of.dropped(why))?;
+    }
+    Ok(())
+}

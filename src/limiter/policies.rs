@@ -1,0 +1,136 @@
+//! The policies in force: one set that is replaced whole, and replaced sets until no request uses them.
+//!
+//! Not here: where policies come from (config, xds) and what is decided by them.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+
+use crate::engine::PolicySet;
+use crate::engine::observer::{Observer, Tally};
+
+/// The policies in force, replaced whole and shared by all runtimes.
+pub struct Policies {
+    pub(super) current: ArcSwap<InForce>,
+    observer: Arc<dyn Observer>,
+    /// Sets that were replaced and that requests on their way may still use.
+    retired: Mutex<Vec<Arc<InForce>>>,
+}
+
+/// The most replaced sets that wait to be freed by [`Policies::free_unused`]. Past it the last request that uses the oldest
+/// one frees it.
+const RETIRED_MAX: usize = 16;
+
+pub(super) struct InForce {
+    pub(super) policies: Arc<PolicySet>,
+    pub(super) tally: Arc<dyn Tally>,
+    /// Whether these were loaded, or stand in until some are.
+    pub(super) is_loaded: bool,
+}
+
+impl Policies {
+    /// Puts the first policies in force.
+    #[must_use]
+    pub fn new(policies: PolicySet, observer: Arc<dyn Observer>) -> Self {
+        let current = ArcSwap::from_pointee(InForce::of(policies, &*observer));
+        Self { current, observer, retired: Mutex::default() }
+    }
+
+    /// Has no policies yet: until some are put in force, decisions fail with [`Undecided::NoPolicies`](super::Undecided::NoPolicies).
+    #[must_use]
+    pub fn none_yet(observer: Arc<dyn Observer>) -> Self {
+        let none = InForce { is_loaded: false, ..InForce::of(PolicySet::default(), &*observer) };
+        Self { current: ArcSwap::from_pointee(none), observer, retired: Mutex::default() }
+    }
+
+    /// Puts other policies in force. Requests on their way finish under those they began with. The time it takes grows with
+    /// the number of rules.
+    pub fn replace(&self, policies: PolicySet) {
+        let old = self.current.swap(Arc::new(InForce::of(policies, &*self.observer)));
+        let mut retired = self.retired.lock();
+        let oldest = if retired.len() == RETIRED_MAX { Some(retired.remove(0)) } else { None };
+        retired.push(old);
+        drop(retired);
+        drop(oldest);
+    }
+
+    /// Frees the replaced sets that no request uses any more. A set of many rules takes milliseconds to free, so call it
+    /// now and then on a thread that decides nothing; without it they are kept.
+    pub fn free_unused(&self) {
+        // Nothing can take another share of a set that is not in force, so one that has no other user gets none.
+        let mut unused = Vec::new();
+        self.retired.lock().retain(|set| {
+            let is_used = Arc::strong_count(set) > 1;
+            if !is_used {
+                unused.push(set.clone());
+            }
+            is_used
+        });
+        drop(unused);
+    }
+
+    /// The policies in force now.
+    #[must_use]
+    pub fn current(&self) -> Arc<PolicySet> {
+        self.current.load().policies.clone()
+    }
+}
+
+impl InForce {
+    fn of(policies: PolicySet, observer: &dyn Observer) -> Self {
+        let tally = observer.loaded(&policies);
+        Self { policies: Arc::new(policies), tally, is_loaded: true }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::observer::Tally;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    /// Counts the sets that were freed.
+    #[derive(Default)]
+    struct Freed(Arc<AtomicUsize>);
+
+    struct OfSet(Arc<AtomicUsize>);
+
+    impl Observer for Freed {
+        fn loaded(&self, _: &PolicySet) -> Arc<dyn Tally> {
+            Arc::new(OfSet(self.0.clone()))
+        }
+    }
+
+    impl Tally for OfSet {}
+
+    impl Drop for OfSet {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+
+    #[test]
+    fn the_last_request_that_uses_a_replaced_set_does_not_free_it() {
+        let freed = Arc::new(AtomicUsize::new(0));
+        let policies = Policies::new(PolicySet::default(), Arc::new(Freed(freed.clone())));
+        let request = policies.current.load_full();
+        policies.replace(PolicySet::default());
+        policies.free_unused();
+        assert_eq!(freed.load(SeqCst), 0, "a request uses it");
+        drop(request);
+        assert_eq!(freed.load(SeqCst), 0, "the request freed it");
+        policies.free_unused();
+        assert_eq!(freed.load(SeqCst), 1);
+    }
+
+    #[test]
+    fn the_sets_that_wait_to_be_freed_are_bounded() {
+        let freed = Arc::new(AtomicUsize::new(0));
+        let policies = Policies::new(PolicySet::default(), Arc::new(Freed(freed.clone())));
+        for _ in 0..RETIRED_MAX + 3 {
+            policies.replace(PolicySet::default());
+        }
+        assert_eq!((policies.retired.lock().len(), freed.load(SeqCst)), (RETIRED_MAX, 3));
+    }
+}

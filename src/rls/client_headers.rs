@@ -1,0 +1,200 @@
+//! The headers by which an HTTP client learns its limits: `Retry-After` of RFC 9110, and `RateLimit` and `RateLimit-Policy` of
+//! draft-ietf-httpapi-ratelimit-headers-11. [dt-2] [dt-3]
+//!
+//! The last two are lists of RFC 9651: each limit is a string with parameters. Not here: which limits are listed (limiter).
+
+use std::fmt::Write as _;
+
+use super::proto::HeaderValue;
+use crate::engine::Micros;
+use crate::limiter::{Answer, ListedLimit};
+
+/// The longest value of `RateLimit`, and of `RateLimit-Policy`. Many clients and proxies take 4 KiB or 8 KiB of headers.
+pub const FIELD_BYTES_MAX: usize = 1_024;
+/// The longest name of a limit as it is written, without its quotes. The rest is cut off.
+pub const NAME_BYTES_MAX: usize = 128;
+
+const MICROS_PER_SECOND: Micros = 1_000_000;
+
+/// The headers for a request's client: `Retry-After` on a denial whose wait is known, and the two lists where a limit could
+/// deny the request.
+pub(super) fn of(answer: &Answer) -> Vec<HeaderValue> {
+    let header = |key: &str, value: String| HeaderValue { key: key.to_owned(), value, ..HeaderValue::default() };
+    let mut headers = Vec::with_capacity(3);
+    if let Some(seconds) = retry_after(answer) {
+        headers.push(header("Retry-After", seconds.to_string()));
+    }
+    let items = fitting(answer.limits.iter().map(Item::of).collect());
+    if !items.is_empty() {
+        headers.push(header("RateLimit", list(items.iter().map(|item| &item.limit))));
+        headers.push(header("RateLimit-Policy", list(items.iter().map(|item| &item.policy))));
+    }
+    headers
+}
+
+/// The value of `Retry-After`: whole seconds, rounded up and at least 1. None where the request is not denied, where no wait
+/// helps, and where none is known.
+#[must_use]
+pub fn retry_after(answer: &Answer) -> Option<u64> {
+    answer.retry_after.map(|us| us.div_ceil(MICROS_PER_SECOND).max(1))
+}
+
+/// One limit, as both lists have it.
+struct Item {
+    limit: String,
+    policy: String,
+    over: bool,
+}
+
+impl Item {
+    fn of(listed: &ListedLimit) -> Self {
+        let name = string(&listed.name);
+        let seconds = listed.until_reset.div_ceil(MICROS_PER_SECOND);
+        let limit = format!("{name};r={};t={seconds}", listed.remaining);
+        let mut policy = format!("{name};q={}", listed.requests);
+        if let Some(window) = listed.window_s {
+            // Writing to a string cannot fail.
+            let _ = write!(policy, ";w={window}");
+        }
+        Self { limit, policy, over: listed.over }
+    }
+}
+
+const SEPARATOR: &str = ", ";
+
+/// Leaves items out until both lists fit: of those that are not over the last first, then of those that are.
+fn fitting(mut items: Vec<Item>) -> Vec<Item> {
+    let bytes = |of: fn(&Item) -> &String, items: &[Item]| -> usize {
+        items.iter().map(|item| of(item).len() + SEPARATOR.len()).sum::<usize>().saturating_sub(SEPARATOR.len())
+    };
+    let mut limit_bytes = bytes(|item| &item.limit, &items);
+    let mut policy_bytes = bytes(|item| &item.policy, &items);
+    while limit_bytes.max(policy_bytes) > FIELD_BYTES_MAX
+        && let Some(last) = items.len().checked_sub(1)
+    {
+        let left_out = items.remove(items.iter().rposition(|item| !item.over).unwrap_or(last));
+        limit_bytes = limit_bytes.saturating_sub(left_out.limit.len() + SEPARATOR.len());
+        policy_bytes = policy_bytes.saturating_sub(left_out.policy.len() + SEPARATOR.len());
+    }
+    items
+}
+
+fn list<'a>(items: impl Iterator<Item = &'a String>) -> String {
+    let mut list = String::new();
+    for item in items {
+        if !list.is_empty() {
+            list.push_str(SEPARATOR);
+        }
+        list.push_str(item);
+    }
+    list
+}
+
+/// A name as a string of RFC 9651, which holds printable ASCII only. Every other byte of UTF-8 becomes a percent sign and two
+/// hexadecimal digits, and so does a percent sign, so that different names stay different.
+fn string(name: &str) -> String {
+    let mut string = String::with_capacity(name.len() + 2);
+    string.push('"');
+    for character in name.chars() {
+        let start = string.len();
+        match character {
+            '"' | '\\' => {
+                string.push('\\');
+                string.push(character);
+            }
+            ' '..='~' if character != '%' => string.push(character),
+            _ => {
+                for byte in character.encode_utf8(&mut [0; 4]).bytes() {
+                    let _ = write!(string, "%{byte:02X}");
+                }
+            }
+        }
+        // The opening quote is not counted.
+        if string.len() - 1 > NAME_BYTES_MAX {
+            string.truncate(start);
+            break;
+        }
+    }
+    string.push('"');
+    string
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(name: &str, requests: u32, remaining: u32) -> ListedLimit {
+        let (window_s, until_reset) = (Some(60), 29_000_001);
+        ListedLimit { name: name.into(), requests, window_s, remaining, until_reset, over: false }
+    }
+
+    fn shown(answer: &Answer) -> Vec<String> {
+        of(answer).into_iter().map(|header| format!("{}: {}", header.key, header.value)).collect()
+    }
+
+    #[test]
+    fn several_limits_stand_in_both_lists_in_one_order() {
+        let hour = ListedLimit { window_s: Some(3_600), until_reset: 0, ..limit("hour", 1_000, 998) };
+        let odd = ListedLimit { window_s: None, ..limit("odd", 7, 0) };
+        let answer = Answer { limits: vec![limit("minute", 100, 50), hour, odd], ..Answer::default() };
+        let expected = [
+            r#"RateLimit: "minute";r=50;t=30, "hour";r=998;t=0, "odd";r=0;t=30"#,
+            r#"RateLimit-Policy: "minute";q=100;w=60, "hour";q=1000;w=3600, "odd";q=7"#,
+        ];
+        assert_eq!(shown(&answer), expected);
+    }
+
+    #[test]
+    fn retry_after_is_whole_seconds_and_never_0() {
+        for (wait, expected) in [(0, "1"), (1, "1"), (1_000_000, "1"), (1_000_001, "2"), (3_599_999_999, "3600")] {
+            let answer = Answer { denied: true, retry_after: Some(wait), ..Answer::default() };
+            assert_eq!(shown(&answer), [format!("Retry-After: {expected}")], "{wait} us");
+        }
+        for denied in [false, true] {
+            assert!(shown(&Answer { denied, ..Answer::default() }).is_empty(), "no wait is known");
+        }
+    }
+
+    #[test]
+    fn names_are_strings_of_structured_fields() {
+        for (name, expected) in [
+            ("per user", r#""per user""#),
+            (r#"a"b\c"#, r#""a\"b\\c""#),
+            ("", r#""""#),
+            ("café", r#""caf%C3%A9""#),
+            ("50%\n\u{7f}~", r#""50%25%0A%7F~""#),
+            ("日本🦀", r#""%E6%97%A5%E6%9C%AC%F0%9F%A6%80""#),
+        ] {
+            assert_eq!(string(name), expected);
+        }
+    }
+
+    #[test]
+    fn a_long_name_is_cut_between_characters() {
+        let edge = "n".repeat(NAME_BYTES_MAX);
+        assert_eq!(string(&edge), format!("\"{edge}\""));
+        assert_eq!(string(&format!("{edge}n")), format!("\"{edge}\""));
+        let before = "n".repeat(NAME_BYTES_MAX - 5);
+        // Two bytes of UTF-8 are six here, a quote is two.
+        assert_eq!(string(&format!("{before}é")), format!("\"{before}\""));
+        assert_eq!(string(&format!("{before}\"\"\"")), format!(r#""{before}\"\"""#));
+    }
+
+    #[test]
+    fn lists_are_bounded_and_keep_the_limits_that_are_over() {
+        let mut limits: Vec<ListedLimit> = (0..512).map(|i| limit(&format!("limit {i}"), 10, 5)).collect();
+        limits[300].over = true;
+        let answer = Answer { limits, ..Answer::default() };
+        let headers = of(&answer);
+        assert_eq!(headers.len(), 2);
+        for header in &headers {
+            assert!(header.value.len() <= FIELD_BYTES_MAX, "{} bytes", header.value.len());
+            assert!(header.value.len() > FIELD_BYTES_MAX / 2, "{} bytes", header.value.len());
+            assert!(header.value.starts_with("\"limit 0\";") && header.value.contains("\"limit 1\";"), "{header:?}");
+            let last = header.value.rsplit(", ").next().unwrap();
+            assert!(last.starts_with("\"limit 300\";"), "{last}");
+        }
+        let count = |header: &HeaderValue| header.value.split(", ").count();
+        assert_eq!(count(&headers[0]), count(&headers[1]), "both list the same");
+    }
+}

@@ -1,0 +1,267 @@
+//! Every error of Redis that weir knows, and what follows from it: one table, which docs/operations.md explains to
+//! operators.
+//!
+//! Not here: errors of the network, which are no answers of Redis (transport/error.rs), and how the breaker counts
+//! (routing/breaker.rs).
+
+use redis::ServerError;
+
+/// A class of errors of Redis, and what weir concludes from one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RedisErrorClass {
+    /// The first word of the error, or its beginning where the first word is the `ERR` of many errors.
+    pub code: &'static str,
+    /// Its word in metrics.
+    pub kind: &'static str,
+    /// Whether the call that got it can have charged anything.
+    pub proof: Proof,
+    /// What becomes of the connection that it came on.
+    pub connection: After,
+    /// What it is about.
+    pub blame: Blame,
+}
+
+/// What an error proves about the call that got it. [rd-4]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// Nothing was written. Redis raises such errors before a call runs; or within a script, but then only while the
+    /// script has not written yet.
+    NothingRan,
+    /// The same where Redis refused the call itself. Raised within a script, it may have come after a write.
+    UnlessInScript,
+    /// The call may have written something before it failed.
+    Nothing,
+}
+
+/// What becomes of a connection after an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// It is used again.
+    Keep,
+    /// It is closed and dialled anew: the name may lead to another server now, and the password file may hold another
+    /// password.
+    Redial,
+}
+
+/// What an error is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blame {
+    /// The server, for every key: the breaker counts it.
+    Server,
+    /// This call alone, or what is stored at its keys.
+    Call,
+    /// Where the key is: routing finds the right node by it.
+    Route,
+}
+
+const fn row(code: &'static str, kind: &'static str, proof: Proof, connection: After, blame: Blame) -> RedisErrorClass {
+    RedisErrorClass { code, kind, proof, connection, blame }
+}
+
+/// All of them. The last but one is weir's own, raised by its scripts.
+///
+/// Why the first ones prove that nothing ran: Redis checks them before it runs a command at all. READONLY, OOM, MISCONF
+/// and NOREPLICAS it checks at each command of a script, but no more once the script has written. WRONGTYPE and STATE
+/// come while a script reads, and weir's scripts read all keys before they write the first. NOPERM is different: a user may lack
+/// the right to a script's second write.
+pub const ERROR_CLASSES: [RedisErrorClass; 21] = {
+    use {After::*, Blame::*, Proof::*};
+    [
+        row("READONLY", "readonly", NothingRan, Redial, Server),
+        row("LOADING", "loading", NothingRan, Redial, Server),
+        row("MASTERDOWN", "masterdown", NothingRan, Redial, Server),
+        row("CLUSTERDOWN", "clusterdown", NothingRan, Keep, Server),
+        row("MOVED", "moved", NothingRan, Keep, Route),
+        row("ASK", "ask", NothingRan, Keep, Route),
+        row("TRYAGAIN", "tryagain", NothingRan, Keep, Route),
+        row("CROSSSLOT", "crossslot", NothingRan, Keep, Route),
+        row("BUSY", "busy", NothingRan, Keep, Server),
+        row("NOSCRIPT", "noscript", NothingRan, Keep, Call),
+        row("OOM", "oom", NothingRan, Keep, Server),
+        row("MISCONF", "misconf", NothingRan, Keep, Server),
+        row("NOREPLICAS", "noreplicas", NothingRan, Keep, Server),
+        row("NOAUTH", "noauth", NothingRan, Redial, Server),
+        row("WRONGPASS", "wrongpass", NothingRan, Redial, Server),
+        row("NOPERM", "noperm", UnlessInScript, Keep, Server),
+        row("ERR max number of clients reached", "max_clients", NothingRan, Redial, Server),
+        row("ERR unknown command", "unknown_command", NothingRan, Keep, Server),
+        row("WRONGTYPE", "wrongtype", NothingRan, Keep, Call),
+        row("STATE", "state", NothingRan, Keep, Call),
+        OTHER,
+    ]
+};
+
+/// The class of every error that has no row of its own.
+pub const OTHER: RedisErrorClass = row("ERR", "refused", Proof::Nothing, After::Keep, Blame::Call);
+
+/// How Redis before version 7 begins an error that was raised within a script. The error itself stands further on.
+const WRAPPED: &str = "Error running script";
+
+/// How Redis up to version 7.0 words NOPERM within a script.
+const LACKS_A_RIGHT: &str = "The user executing the script can't ";
+
+/// What the scripts of lua/ raise.
+const NOT_OURS: &str = "STATE the value at the key was not written by weir";
+
+/// How Redis from version 7 on ends one: `script: <sha1>, on @user_script:<line>.`
+const IN_SCRIPT: &str = " script: ";
+
+/// How Redis begins to repeat what it was sent: a password where it does not know AUTH, a key where it does not know
+/// EVALSHA.
+const ARGUMENTS: &str = ", with args beginning with";
+
+/// What may be shown of a text that a server sent: all but the arguments of our commands, which it may repeat.
+#[must_use]
+pub fn without_arguments(text: &str) -> &str {
+    text.find(ARGUMENTS).map_or(text, |end| &text[..end])
+}
+
+/// An error of Redis as it may stand in a log.
+#[must_use]
+pub fn for_log(error: &ServerError) -> String {
+    let text = format!("{} {}", error.code(), error.details().unwrap_or_default());
+    without_arguments(&text).trim_end().to_owned()
+}
+
+impl RedisErrorClass {
+    /// The row of an error that Redis answered.
+    #[must_use]
+    pub fn of(error: &ServerError) -> &'static RedisErrorClass {
+        Self::of_parts(error.code(), error.details().unwrap_or_default())
+    }
+
+    /// The same by its first word and what follows it.
+    #[must_use]
+    pub fn of_parts(code: &str, text: &str) -> &'static RedisErrorClass {
+        let code = match code {
+            "ERR" if text.contains(LACKS_A_RIGHT) => "NOPERM",
+            "ERR" if text.contains(NOT_OURS) => "STATE",
+            code => code,
+        };
+        for row in &ERROR_CLASSES {
+            match row.code.split_once(' ') {
+                None if row.code == code && code != OTHER.code => return row,
+                Some((first, rest)) if first == code && text.starts_with(rest) => return row,
+                _ => {}
+            }
+        }
+        if code == OTHER.code && text.starts_with(WRAPPED) {
+            for row in &ERROR_CLASSES {
+                if !row.code.contains(' ') && row.code != OTHER.code && wraps(text, row.code) {
+                    return row;
+                }
+            }
+        }
+        &OTHER
+    }
+
+    /// Whether a call that got `error`, whose row this is, certainly wrote nothing.
+    #[must_use]
+    pub fn proves_nothing_ran(&self, error: &ServerError) -> bool {
+        match self.proof {
+            Proof::NothingRan => true,
+            Proof::UnlessInScript => {
+                let text = error.details().unwrap_or_default();
+                !text.contains(IN_SCRIPT) && !text.starts_with(WRAPPED)
+            }
+            Proof::Nothing => false,
+        }
+    }
+}
+
+/// Whether a wrapped error is one with this code: `...: @user_script: 7: -CODE text`, the dash not always.
+fn wraps(text: &str, code: &str) -> bool {
+    text.match_indices(code).any(|(at, _)| {
+        let before = text[..at].trim_end_matches('-');
+        before.ends_with(": ") && text[at + code.len()..].starts_with(' ')
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redis::Value;
+
+    fn error(answer: &str) -> ServerError {
+        match redis::parse_redis_value(format!("-{answer}\r\n").as_bytes()).unwrap() {
+            Value::ServerError(error) => error,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_error_is_known_by_its_beginning() {
+        let check = |answer: &str, kind: &str| assert_eq!(RedisErrorClass::of(&error(answer)).kind, kind, "{answer}");
+        check("READONLY You can't write against a read only replica.", "readonly");
+        check("LOADING Redis is loading the dataset in memory", "loading");
+        check("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", "masterdown");
+        check("MOVED 3999 127.0.0.1:6381", "moved");
+        check("ASK 3999 127.0.0.1:6381", "ask");
+        check("OOM command not allowed when used memory > 'maxmemory'. script: 5a, on @user_script:3.", "oom");
+        check("ERR max number of clients reached", "max_clients");
+        check("ERR unknown command 'EVALSHA', with args beginning with: ", "unknown_command");
+        check("ERR value is not an integer or out of range", "refused");
+        check("ERR", "refused");
+        check("STATE the value at the key was not written by weir", "state");
+        check("ERR user_script:55: STATE the value at the key was not written by weir script: 5a", "state");
+        check("NEWS of an unknown kind", "refused");
+    }
+
+    /// As Redis 6.2 words them.
+    #[test]
+    fn an_error_within_a_script_is_known_inside_of_its_wrapping() {
+        let check = |text: &str, kind: &str| {
+            let sha1 = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
+            let answer = format!("ERR Error running script (call to f_{sha1}): @user_script:3: {text}");
+            assert_eq!(RedisErrorClass::of(&error(&answer)).kind, kind, "{answer}");
+        };
+        check("@user_script: 3: -READONLY You can't write against a read only replica. ", "readonly");
+        check("-OOM command not allowed when used memory > 'maxmemory'. ", "oom");
+        check("WRONGTYPE Operation against a key holding the wrong kind of value", "wrongtype");
+        check("user_script:3: attempt to perform arithmetic on local 'stored' (a nil value)", "refused");
+        check("ERR value is not an integer or out of range", "refused");
+        check("user_script:55: STATE the value at the key was not written by weir", "state");
+        check("a sentence about READONLY and -OOM that is neither", "refused");
+    }
+
+    #[test]
+    fn a_right_that_a_script_lacks_may_have_been_missed_after_a_write() {
+        let check = |answer: &str, expected: bool| {
+            let error = error(answer);
+            let row = RedisErrorClass::of(&error);
+            assert_eq!(row.kind, "noperm", "{answer}");
+            assert_eq!(row.proves_nothing_ran(&error), expected, "{answer}");
+        };
+        check("NOPERM User weir has no permissions to run the 'evalsha' command", true);
+        check("NOPERM No permissions to access a key", true);
+        check("NOPERM ACL failure in script: User weir has no permissions script: 5a, on @user_script:9.", false);
+        check("ERR The user executing the script can't run this command script: 5a, on @user_script:9.", false);
+        check(
+            "ERR Error running script (call to f_5a): @user_script:9: The user executing the script can't run",
+            false,
+        );
+    }
+
+    #[test]
+    fn what_redis_repeats_of_a_command_is_not_shown() {
+        let check = |answer: &str, shown: &str| assert_eq!(for_log(&error(answer)), shown);
+        check("ERR unknown command 'AUTH', with args beginning with: 'weir' 'secret' ", "ERR unknown command 'AUTH'");
+        check("ERR unknown command `EVALSHA`, with args beginning with: `5a`, `1`, ", "ERR unknown command `EVALSHA`");
+        check(
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            "OOM command not allowed when used memory > 'maxmemory'.",
+        );
+        check("ERR", "ERR");
+    }
+
+    #[test]
+    fn kinds_and_codes_stand_for_one_thing_each() {
+        for (i, row) in ERROR_CLASSES.iter().enumerate() {
+            for other in &ERROR_CLASSES[..i] {
+                assert!(row.kind != other.kind && row.code != other.code, "{row:?}, {other:?}");
+            }
+            assert!(row.blame == Blame::Call || row.proof != Proof::Nothing, "{row:?}");
+        }
+        assert_eq!(ERROR_CLASSES[ERROR_CLASSES.len() - 1], OTHER);
+    }
+}

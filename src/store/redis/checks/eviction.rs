@@ -1,0 +1,60 @@
+//! Whether a server can evict limits that are in use.
+//!
+//! Not here: when a server is asked (app), and what follows from a lost limit (docs/semantics.md).
+
+use crate::store::redis::transport::call::Call;
+
+/// The policies under which a full Redis evicts nothing, or what ends soonest.
+const HARMLESS: [&str; 2] = ["noeviction", "volatile-ttl"];
+
+/// The question.
+pub(crate) fn question() -> Call {
+    let mut info = redis::cmd("INFO");
+    info.arg("memory");
+    Call::command(info)
+}
+
+/// The warning about the Redis at `address` that answered the question so, if there is one.
+pub(crate) fn warning(address: &str, info: &str) -> Option<String> {
+    let field = |name: &str| info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'));
+    let bytes: u64 = field("maxmemory")?.parse().ok()?;
+    let policy = field("maxmemory_policy")?;
+    if bytes == 0 || HARMLESS.contains(&policy) {
+        return None;
+    }
+    Some(format!(
+        "redis at {address} evicts limits that are in use once it holds {bytes} bytes: its maxmemory-policy is {policy}, \
+         and should be noeviction or volatile-ttl"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_that_can_drop_live_state_is_warned_about() {
+        let check = |bytes: u64, policy: &str, warned: bool| {
+            let info = format!(
+                "# Memory\r\nused_memory:1\r\nmaxmemory:{bytes}\r\nmaxmemory_human:x\r\nmaxmemory_policy:{policy}\r\n"
+            );
+            let warning = warning("cache:6379", &info);
+            assert_eq!(warning.is_some(), warned, "{bytes} {policy}: {warning:?}");
+        };
+        for policy in
+            ["allkeys-lru", "allkeys-lfu", "allkeys-random", "volatile-lru", "volatile-lfu", "volatile-random"]
+        {
+            check(1 << 20, policy, true);
+            check(0, policy, false);
+        }
+        check(1 << 20, "noeviction", false);
+        check(1 << 20, "volatile-ttl", false);
+    }
+
+    #[test]
+    fn what_tells_no_policy_is_no_reason_to_warn() {
+        assert_eq!(warning("cache:6379", ""), None);
+        assert_eq!(warning("cache:6379", "maxmemory:much\r\nmaxmemory_policy:allkeys-lru\r\n"), None);
+        assert_eq!(warning("cache:6379", "maxmemory:5\r\n"), None);
+    }
+}

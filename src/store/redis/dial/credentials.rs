@@ -1,0 +1,122 @@
+//! The user, password and database of a Redis.
+//!
+//! A password in a file is read again at every dial, so you can replace the file without a restart. If the new file
+//! cannot be used, the last good password stays in force, and the observer reports the file.
+//!
+//! Not here: how a file is read off the runtime and kept (src/tls/files.rs).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use redis::RedisConnectionInfo;
+
+use crate::store::redis::base::observer::Observer;
+use crate::tls::files::{self, FileError, OneAtATime, Reread};
+
+/// The largest file of a password, in bytes, its line end included.
+pub const PASSWORD_FILE_BYTES_MAX: u64 = 4096;
+
+/// The login of one dial.
+#[derive(Default)]
+pub(crate) struct Login {
+    pub(crate) username: Option<Box<str>>,
+    pub(crate) password: Option<Arc<str>>,
+    /// 0 is that of a new connection.
+    pub(crate) database: i64,
+}
+
+/// Who logs in, and to which database. Clones share what they read from a file.
+#[derive(Clone, Default)]
+pub(crate) struct Credentials {
+    username: Option<Box<str>>,
+    password: Password,
+    database: i64,
+}
+
+#[derive(Clone, Default)]
+enum Password {
+    #[default]
+    None,
+    Given(Arc<str>),
+    File(Arc<PasswordFile>),
+}
+
+struct PasswordFile {
+    path: PathBuf,
+    reread: Reread<Arc<str>>,
+    gate: OneAtATime,
+}
+
+impl Credentials {
+    /// Those that redis-rs read from a URL.
+    pub(crate) fn of(login: &RedisConnectionInfo) -> Self {
+        Self {
+            username: login.username().map(Into::into),
+            password: login.password().map_or(Password::None, |password| Password::Given(password.into())),
+            database: login.db(),
+        }
+    }
+
+    /// Replaces each part that is given.
+    pub(crate) fn replace(&mut self, username: Option<&str>, password: Option<&str>) {
+        if let Some(username) = username {
+            self.username = Some(username.into());
+        }
+        if let Some(password) = password {
+            self.password = Password::Given(password.into());
+        }
+    }
+
+    /// Takes the password from a file, at each dial.
+    pub(crate) fn read_password_from(&mut self, path: &Path) {
+        let file = PasswordFile { path: path.to_owned(), reread: Reread::default(), gate: OneAtATime::default() };
+        self.password = Password::File(Arc::new(file));
+    }
+
+    /// Reads the file that a dial would read.
+    ///
+    /// # Errors
+    /// When it cannot be used.
+    pub(crate) fn check(&self) -> Result<(), FileError> {
+        match &self.password {
+            Password::File(file) => file.read(&()).map(drop),
+            Password::None | Password::Given(_) => Ok(()),
+        }
+    }
+
+    /// The login of one dial.
+    ///
+    /// # Errors
+    /// When the password's file has never been readable, for people.
+    pub(super) async fn login(&self, observer: &Arc<dyn Observer>) -> Result<Login, String> {
+        let password = match &self.password {
+            Password::None => None,
+            Password::Given(password) => Some(password.clone()),
+            Password::File(file) => {
+                let (reader, observer) = (file.clone(), observer.clone());
+                Some(files::off_the_runtime(&file.gate, move || reader.read(&*observer)).await?)
+            }
+        };
+        Ok(Login { username: self.username.clone(), password, database: self.database })
+    }
+}
+
+impl PasswordFile {
+    fn read(&self, observer: &dyn Observer) -> Result<Arc<str>, FileError> {
+        self.reread.read(
+            |error| observer.file_refused(error),
+            |_| {
+                let refused = |reason: &str| FileError::new(&self.path, reason);
+                let bytes = files::read_bounded(&self.path, PASSWORD_FILE_BYTES_MAX)?;
+                // No error shows what the file holds.
+                let text = String::from_utf8(bytes).map_err(|_| refused("not UTF-8"))?;
+                let text = text.strip_suffix('\n').unwrap_or(&text);
+                let text = text.strip_suffix('\r').unwrap_or(text);
+                if text.is_empty() {
+                    return Err(refused("holds no password"));
+                }
+                Ok(text.into())
+            },
+        )
+    }
+}

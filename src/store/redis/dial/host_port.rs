@@ -1,0 +1,18 @@
+//! Host and port of a server, as sentinels and cluster nodes name it.
+
+use std::fmt;
+
+/// Where a server can be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HostPort {
+    /// A name or an IP address.
+    pub(crate) host: Box<str>,
+    /// The port for clients.
+    pub(crate) port: u16,
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}

@@ -1,0 +1,127 @@
+//! The bytes that a connection received for one batch, and the replies in them.
+//!
+//! Where a reply ends is found here, so that every byte belongs to a known reply. What a reply holds is read by the redis
+//! crate.
+
+use redis::{Parser, Value};
+
+use super::resp::{ValueEnds, shown};
+
+/// The room for one read from the socket at least, in bytes.
+const READ_BYTES_MIN: usize = 1 << 10;
+
+/// The room that a buffer gets when it has less than [`READ_BYTES_MIN`] left.
+const READ_BYTES: usize = 4 << 10;
+
+/// A buffer larger than this is given back after its batch.
+const KEPT_BYTES: usize = 64 << 10;
+
+/// What was received for the batch in flight.
+#[derive(Default)]
+pub(super) struct Replies {
+    buffer: Vec<u8>,
+    /// How far `ends` has gone.
+    scanned: usize,
+    /// Where the first reply begins that was not returned yet.
+    begin: usize,
+    ends: ValueEnds,
+    parser: Parser,
+}
+
+impl Replies {
+    /// Where the next read appends.
+    pub(super) fn room(&mut self) -> &mut Vec<u8> {
+        if self.buffer.capacity() - self.buffer.len() < READ_BYTES_MIN {
+            self.buffer.reserve(READ_BYTES);
+        }
+        &mut self.buffer
+    }
+
+    /// All bytes of this batch so far.
+    pub(super) fn received(&self) -> &[u8] {
+        &self.buffer
+    }
+
+    /// The next reply. None until more bytes arrive.
+    ///
+    /// # Errors
+    /// Where the bytes are no RESP 2, for people.
+    pub(super) fn next(&mut self) -> Result<Option<Value>, String> {
+        while self.scanned < self.buffer.len() {
+            let taken = self.ends.advance(&self.buffer[self.scanned..]).map_err(|error| error.to_string())?;
+            self.scanned += taken;
+            if self.ends.is_between() {
+                let reply = &self.buffer[self.begin..self.scanned];
+                self.begin = self.scanned;
+                return self
+                    .parser
+                    .parse_value(reply)
+                    .map(Some)
+                    .map_err(|error| format!("{error} in {}", shown(reply)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The sentence about bytes that follow the last reply.
+    pub(super) fn surplus(&self) -> String {
+        format!("a reply that no request waits for: {}", shown(&self.buffer[self.begin..]))
+    }
+
+    /// Makes room for the next batch. Returns the sentence about surplus bytes, if there are any.
+    pub(super) fn finish(&mut self) -> Option<String> {
+        let surplus = (self.begin < self.buffer.len()).then(|| self.surplus());
+        if self.buffer.capacity() > KEPT_BYTES {
+            self.buffer = Vec::new();
+        } else {
+            self.buffer.clear();
+        }
+        (self.scanned, self.begin) = (0, 0);
+        surplus
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(replies: &mut Replies) -> Vec<Value> {
+        std::iter::from_fn(|| replies.next().unwrap()).collect()
+    }
+
+    #[test]
+    fn replies_are_read_from_pieces_of_any_size() {
+        let bytes = b"*3\r\n:1\r\n$2\r\nab\r\n*-1\r\n+OK\r\n-ERR no\r\n$-1\r\n";
+        for size in 1..=bytes.len() {
+            let (mut replies, mut found) = (Replies::default(), Vec::new());
+            for piece in bytes.chunks(size) {
+                replies.room().extend_from_slice(piece);
+                found.extend(all(&mut replies));
+            }
+            assert_eq!(found.len(), 4, "pieces of {size}");
+            assert_eq!(found[0], Value::Array(vec![Value::Int(1), Value::BulkString(b"ab".to_vec()), Value::Nil]));
+            assert_eq!((&found[1], &found[3]), (&Value::Okay, &Value::Nil));
+            assert!(matches!(&found[2], Value::ServerError(error) if error.details() == Some("no")));
+            assert_eq!(replies.finish(), None);
+        }
+    }
+
+    #[test]
+    fn bytes_after_the_last_reply_are_shown_and_dropped() {
+        let mut replies = Replies::default();
+        replies.room().extend_from_slice(b":1\r\n:666\r\n");
+        assert_eq!(replies.next().unwrap(), Some(Value::Int(1)));
+        assert_eq!(replies.finish().unwrap(), r#"a reply that no request waits for: ":666\r\n""#);
+        assert_eq!(replies.next(), Ok(None));
+    }
+
+    #[test]
+    fn a_large_buffer_is_given_back() {
+        let mut replies = Replies::default();
+        let text = "x".repeat(2 * KEPT_BYTES);
+        replies.room().extend_from_slice(format!("${}\r\n{text}\r\n", text.len()).as_bytes());
+        assert_eq!(replies.next().unwrap(), Some(Value::BulkString(text.into_bytes())));
+        assert_eq!(replies.finish(), None);
+        assert_eq!(replies.buffer.capacity(), 0);
+    }
+}

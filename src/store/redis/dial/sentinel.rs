@@ -1,0 +1,240 @@
+//! Sentinel: which of several Redis servers is the master now.
+//!
+//! Not here: when a connection is made, and when it is given up (transport/pool.rs, transport/worker.rs).
+//!
+//! A dial asks the sentinels in turn, and begins with the one whose last answer was good. When one names a master, the
+//! dial goes there and asks the server for its role: a sentinel can be out of date, and a demoted master accepts
+//! connections too. If the server is no master, the dial fails, and the next dial begins with the next sentinel.
+//!
+//! After a failover the old master answers READONLY or is gone, and the next dial asks here. But for some seconds the old
+//! master may go on as before, and what is written to it then is lost. So weir also asks a sentinel every second. When
+//! that or a dial finds another master, every connection to the old one is left, between two batches.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use redis::Value;
+use tokio::time::{Instant, timeout};
+
+use super::connection::Connection;
+use super::endpoint::{Endpoint, EndpointError};
+use super::generation::{Generation, Generations};
+use super::host_port::HostPort;
+use super::unusable::Unusable;
+use crate::store::redis::base::observer::Observer;
+
+/// How often a sentinel is asked whether the master is still the same, by all runtimes together.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+/// The sentinels of one master. Shared by all runtimes.
+#[derive(Debug)]
+pub struct Sentinels {
+    master: Box<str>,
+    sentinels: Vec<Endpoint>,
+    /// The login, database and TLS of the Redis servers; its address is not used.
+    redis: Endpoint,
+    /// The sentinel that the next question goes to. Only a hint: all dials share it.
+    first: AtomicUsize,
+    epoch: Mutex<Epoch>,
+    /// One for each master that was found. A connection keeps that of its master.
+    generations: Generations,
+}
+
+/// The master that was found last.
+#[derive(Debug)]
+struct Epoch {
+    /// None before the first dial.
+    master: Option<HostPort>,
+    /// When the next question is due.
+    ask_at: Instant,
+}
+
+impl Sentinels {
+    /// Sentinels (at least one) that know a master by the name `master`. The Redis servers that they name
+    /// are dialled with the login, database and TLS of `redis`.
+    ///
+    /// # Panics
+    ///
+    /// Without a sentinel.
+    #[must_use]
+    pub fn new(master: &str, sentinels: Vec<Endpoint>, redis: Endpoint) -> Sentinels {
+        assert!(!sentinels.is_empty(), "a master is found by at least one sentinel");
+        Sentinels {
+            master: master.into(),
+            sentinels,
+            redis,
+            first: AtomicUsize::new(0),
+            epoch: Mutex::new(Epoch { master: None, ask_at: Instant::now() }),
+            generations: Generations::default(),
+        }
+    }
+
+    /// Reads every file that a dial would read.
+    pub(crate) fn check(&self) -> Result<(), EndpointError> {
+        self.redis.check()?;
+        self.sentinels.iter().try_for_each(Endpoint::check)
+    }
+
+    /// Finds the master and opens a connection to it, within about `within`: each sentinel gets an even
+    /// part of the time that is left, and so does the master. The caller has the exact bound.
+    pub(crate) async fn open(&self, observer: &Arc<dyn Observer>, within: Duration) -> Result<Connection, Unusable> {
+        let end = Instant::now() + within;
+        let count = self.sentinels.len();
+        let first = self.first.load(Ordering::Relaxed);
+        let mut problems = Vec::with_capacity(count);
+        for turn in 0..count {
+            let index = (first + turn) % count;
+            let sentinel = &self.sentinels[index];
+            let left = end.saturating_duration_since(Instant::now());
+            let others = u32::try_from(count - turn).unwrap_or(u32::MAX);
+            let part = left / others.saturating_add(1);
+            match timeout(part, self.ask(sentinel, observer)).await {
+                Ok(Ok(master)) => {
+                    // The next dial begins with another sentinel, unless this one is right.
+                    self.first.store((index + 1) % count, Ordering::Relaxed);
+                    let connection = self.open_master(master, sentinel, observer).await?;
+                    self.first.store(index, Ordering::Relaxed);
+                    return Ok(connection);
+                }
+                Ok(Err(problem)) => problems.push(format!("{sentinel}: {problem}")),
+                Err(_) => problems.push(format!("{sentinel}: no answer within {part:?}")),
+            }
+        }
+        Err(format!("no sentinel names it: {}", problems.join("; ")).into())
+    }
+
+    /// Asks a sentinel every second whether another server is master, once any was dialled. Never ends.
+    pub(crate) async fn watch(self: Arc<Self>, observer: Arc<dyn Observer>, within: Duration) {
+        let mut kept = None;
+        loop {
+            tokio::time::sleep(ASK_EVERY).await;
+            let Some(master) = self.master_to_check() else {
+                continue;
+            };
+            let index = self.first.load(Ordering::Relaxed);
+            match timeout(within, self.check_master(index, kept.take(), &master, &observer)).await {
+                Ok(Ok(connection)) => kept = Some(connection),
+                // A dial reports what is wrong. Until then, another sentinel is asked.
+                Ok(Err(_)) | Err(_) => self.first.store((index + 1) % self.sentinels.len(), Ordering::Relaxed),
+            }
+        }
+    }
+
+    /// The known master, if a question is due and no other runtime asks it.
+    fn master_to_check(&self) -> Option<HostPort> {
+        let now = Instant::now();
+        let mut epoch = self.epoch.lock();
+        let master = epoch.master.clone()?;
+        if now < epoch.ask_at {
+            return None;
+        }
+        epoch.ask_at = now + ASK_EVERY;
+        Some(master)
+    }
+
+    /// Asks one sentinel, on the connection that was kept or on a new one, and returns the connection. If the sentinel
+    /// names another master than `known`, dials that one, which begins a new generation if the server is a master.
+    async fn check_master(
+        &self,
+        index: usize,
+        kept: Option<(usize, Connection)>,
+        known: &HostPort,
+        observer: &Arc<dyn Observer>,
+    ) -> Result<(usize, Connection), Unusable> {
+        let sentinel = &self.sentinels[index];
+        let mut connection = match kept {
+            Some((of, connection)) if of == index && connection.is_reusable() => connection,
+            _ => sentinel.open(observer).await?,
+        };
+        let named = self.ask_on(&mut connection).await?;
+        if named != *known {
+            self.open_master(named, sentinel, observer).await?;
+        }
+        Ok((index, connection))
+    }
+
+    async fn ask(&self, sentinel: &Endpoint, observer: &Arc<dyn Observer>) -> Result<HostPort, Unusable> {
+        let mut connection = sentinel.open(observer).await?;
+        self.ask_on(&mut connection).await
+    }
+
+    async fn ask_on(&self, connection: &mut Connection) -> Result<HostPort, Unusable> {
+        let mut question = redis::cmd("SENTINEL");
+        question.arg("get-master-addr-by-name").arg(&*self.master);
+        match connection.ask(question).await? {
+            Value::Nil => Err("it knows no master of this name".to_owned().into()),
+            Value::Array(parts) => {
+                let address = match &parts[..] {
+                    [Value::BulkString(host), Value::BulkString(port)] => text(host).zip(text(port)),
+                    _ => None,
+                };
+                let address =
+                    address.and_then(|(host, port)| Some(HostPort { host: host.into(), port: port.parse().ok()? }));
+                Ok(address.ok_or_else(|| NOT_A_SENTINEL.to_owned())?)
+            }
+            _ => Err(NOT_A_SENTINEL.to_owned().into()),
+        }
+    }
+
+    async fn open_master(
+        &self,
+        address: HostPort,
+        sentinel: &Endpoint,
+        observer: &Arc<dyn Observer>,
+    ) -> Result<Connection, Unusable> {
+        let master = self.redis.at(&address.host, address.port);
+        let named = |problem: Unusable| Unusable {
+            kind: problem.kind,
+            text: format!("{master}, which the sentinel at {sentinel} names: {problem}"),
+        };
+        let mut connection = master.open(observer).await.map_err(named)?;
+        let answer = connection.ask(redis::cmd("ROLE")).await.map_err(named)?;
+        let role = match &answer {
+            Value::Array(parts) => match parts.first() {
+                Some(Value::BulkString(role)) => text(role),
+                _ => None,
+            },
+            _ => None,
+        };
+        match role {
+            Some("master") => {
+                connection.set_generation(self.generation_of(address));
+                Ok(connection)
+            }
+            Some(role) => Err(named(format!("it is no master, but a {role}").into())),
+            None => Err(named("it does not tell its role".to_owned().into())),
+        }
+    }
+
+    /// Notes which server is master. Another one than before begins a new generation.
+    fn generation_of(&self, address: HostPort) -> Generation {
+        let mut epoch = self.epoch.lock();
+        if epoch.master.as_ref() != Some(&address) {
+            epoch.master = Some(address);
+            self.generations.advance();
+        }
+        self.generations.current()
+    }
+}
+
+const NOT_A_SENTINEL: &str = "it does not answer as a sentinel";
+
+fn text(bytes: &[u8]) -> Option<&str> {
+    std::str::from_utf8(bytes).ok()
+}
+
+impl fmt::Display for Sentinels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (sentinels ", self.master)?;
+        for (index, sentinel) in self.sentinels.iter().enumerate() {
+            if index > 0 {
+                f.write_str(",")?;
+            }
+            sentinel.fmt(f)?;
+        }
+        f.write_str(")")
+    }
+}

@@ -1,0 +1,82 @@
+//! What a pool dials: one fixed address, or the master that sentinels name.
+//!
+//! Not here: how an address is dialled (endpoint.rs), and how a master is found (sentinel.rs).
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::connection::Connection;
+use super::endpoint::{Endpoint, EndpointError};
+use super::sentinel::Sentinels;
+use super::unusable::Unusable;
+use crate::store::redis::base::observer::Observer;
+
+/// What a pool dials: a fixed address, or the address that sentinels name at that moment.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// Always the same address.
+    Fixed(Endpoint),
+    /// The master that sentinels name, asked at every dial.
+    Sentinel(Arc<Sentinels>),
+}
+
+impl Target {
+    /// Reads every file that a dial would read, so that a mistake is known before the first one.
+    ///
+    /// # Errors
+    ///
+    /// With the first file that cannot be used.
+    pub fn check(&self) -> Result<(), EndpointError> {
+        match self {
+            Target::Fixed(endpoint) => endpoint.check(),
+            Target::Sentinel(sentinels) => sentinels.check(),
+        }
+    }
+
+    /// Opens a connection. A fixed address has no bound of its own; sentinels get `within` together.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, for people. Never shows a password.
+    pub(crate) async fn open(&self, observer: &Arc<dyn Observer>, within: Duration) -> Result<Connection, Unusable> {
+        match self {
+            Target::Fixed(endpoint) => endpoint.open(observer).await,
+            Target::Sentinel(sentinels) => sentinels.open(observer, within).await,
+        }
+    }
+
+    /// The task that finds out when sentinels name another master. It gives each question `within`, and never ends. None
+    /// for a fixed address.
+    pub(crate) fn watch(
+        &self,
+        observer: Arc<dyn Observer>,
+        within: Duration,
+    ) -> Option<impl Future<Output = ()> + Send + 'static> {
+        match self {
+            Target::Fixed(_) => None,
+            Target::Sentinel(sentinels) => Some(sentinels.clone().watch(observer, within)),
+        }
+    }
+}
+
+impl From<Endpoint> for Target {
+    fn from(endpoint: Endpoint) -> Target {
+        Target::Fixed(endpoint)
+    }
+}
+
+impl From<Sentinels> for Target {
+    fn from(sentinels: Sentinels) -> Target {
+        Target::Sentinel(Arc::new(sentinels))
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Fixed(endpoint) => endpoint.fmt(f),
+            Target::Sentinel(sentinels) => sentinels.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! Which node holds which slot: the answer of a cluster, and what has been learned so far.
+//!
+//! Generic over what a node is here, and free of waiting, so that it can be read and tested alone. Not in here: when
+//! it is learned, and what is sent where (cluster.rs).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redis::Value;
+
+use super::slot::SLOTS;
+use crate::store::redis::dial::host_port::HostPort;
+
+/// The nodes that are remembered at most: Redis' own recommended bound for a cluster.
+pub(super) const NODES_MAX: usize = 1_000;
+
+/// How long a node that has no slot yet is kept after something was redirected to it: longer than the pauses in the
+/// move of a slot, so that its connections last until it holds one.
+const GUEST_FOR: Duration = Duration::from_secs(60);
+
+/// No node, in the table of slots.
+const NO_NODE: u16 = u16::MAX;
+
+/// Reads `host:port`. An empty host is that of the node that was `asked`. None where the node does not know its own
+/// name (`?`), or where it is no address.
+pub(super) fn address(text: &str, asked: &str) -> Option<HostPort> {
+    // From the right: the colons of an IPv6 address are its own.
+    let (host, port) = text.rsplit_once(':')?;
+    let port = port.parse().ok()?;
+    match host {
+        "?" => None,
+        "" => Some(HostPort { host: asked.into(), port }),
+        host => Some(HostPort { host: host.into(), port }),
+    }
+}
+
+/// How one node sees the cluster.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct View {
+    /// First slot, last slot, and the master that holds them.
+    ranges: Vec<(u16, u16, HostPort)>,
+    /// The replicas: they know the cluster too.
+    replicas: Vec<HostPort>,
+}
+
+impl View {
+    /// Reads the answer to CLUSTER SLOTS. None where it is none.
+    pub(super) fn read(answer: &Value, asked: &str) -> Option<Self> {
+        let Value::Array(entries) = answer else {
+            return None;
+        };
+        let (mut ranges, mut replicas) = (Vec::new(), Vec::new());
+        for entry in entries {
+            let Value::Array(entry) = entry else {
+                return None;
+            };
+            let [Value::Int(first), Value::Int(last), nodes @ ..] = &entry[..] else {
+                return None;
+            };
+            let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
+            if first > last || last >= SLOTS {
+                return None;
+            }
+            for (i, node) in nodes.iter().enumerate() {
+                // A node whose name is not known cannot be reached; the others can.
+                let Some(address) = node_address(node, asked) else { continue };
+                if i == 0 {
+                    ranges.push((first, last, address));
+                } else if replicas.len() < NODES_MAX && !replicas.contains(&address) {
+                    replicas.push(address);
+                }
+            }
+        }
+        Some(Self { ranges, replicas })
+    }
+
+    /// How many slots have a master.
+    pub(super) fn covered(&self) -> usize {
+        self.ranges.iter().map(|(first, last, _)| usize::from(last - first) + 1).sum()
+    }
+}
+
+/// One node of CLUSTER SLOTS: its preferred address, its port, its id and, from Redis 7 on, its other addresses.
+fn node_address(node: &Value, asked: &str) -> Option<HostPort> {
+    let Value::Array(fields) = node else {
+        return None;
+    };
+    let [host, Value::Int(port), rest @ ..] = &fields[..] else {
+        return None;
+    };
+    let port = u16::try_from(*port).ok()?;
+    let host = match text(host) {
+        None if *host == Value::Nil => asked,
+        Some("") => asked,
+        // It was to announce its name and has none.
+        Some("?") => other_name(rest)?,
+        Some(host) => host,
+        None => return None,
+    };
+    Some(HostPort { host: host.into(), port })
+}
+
+/// The IP address among a node's other addresses, which are a list of names and values after its id.
+fn other_name(rest: &[Value]) -> Option<&str> {
+    let Some(Value::Array(others)) = rest.get(1) else {
+        return None;
+    };
+    let (pairs, _) = others.as_chunks::<2>();
+    let [_, ip] = pairs.iter().find(|[name, _]| text(name) == Some("ip"))?;
+    text(ip).filter(|ip| !ip.is_empty())
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// What is known of the cluster, and the nodes `N` that are in use.
+pub(super) struct Map<N> {
+    /// For each slot the index of its node in `nodes`. Empty until something was learned.
+    slots: Vec<u16>,
+    nodes: Vec<Known<N>>,
+    replicas: Vec<HostPort>,
+}
+
+struct Known<N> {
+    address: HostPort,
+    node: Arc<N>,
+    /// When something was last redirected to it.
+    redirected: Option<Instant>,
+}
+
+impl<N> Map<N> {
+    /// Nothing is known.
+    pub(super) const fn new() -> Self {
+        Self { slots: Vec::new(), nodes: Vec::new(), replicas: Vec::new() }
+    }
+
+    /// Whether anything was ever learned.
+    pub(super) const fn is_known(&self) -> bool {
+        !self.slots.is_empty()
+    }
+
+    /// The node that holds a slot.
+    pub(super) fn node(&self, slot: u16) -> Option<Arc<N>> {
+        let place = *self.slots.get(usize::from(slot))?;
+        self.nodes.get(usize::from(place)).map(|known| known.node.clone())
+    }
+
+    /// The first slot that no node holds.
+    pub(super) fn uncovered(&self) -> Option<u16> {
+        if !self.is_known() {
+            return Some(0);
+        }
+        (0..SLOTS).find(|slot| self.slots[usize::from(*slot)] == NO_NODE)
+    }
+
+    /// How many nodes are in use.
+    pub(super) const fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The nodes in use, with where they are.
+    pub(super) fn nodes(&self) -> Vec<(HostPort, Arc<N>)> {
+        self.nodes.iter().map(|known| (known.address.clone(), known.node.clone())).collect()
+    }
+
+    /// The replicas of the last view.
+    pub(super) fn replicas(&self) -> &[HostPort] {
+        &self.replicas
+    }
+
+    /// The node that a redirection names, made by `dial` where it is new. None where there are too many.
+    pub(super) fn redirected(
+        &mut self,
+        address: &HostPort,
+        now: Instant,
+        dial: impl FnOnce(&HostPort) -> N,
+    ) -> Option<Arc<N>> {
+        let place = self.place(address, dial)?;
+        let known = &mut self.nodes[place];
+        known.redirected = Some(now);
+        Some(known.node.clone())
+    }
+
+    /// Notes that a slot has moved to a node, and returns that node as [`Map::redirected`] does.
+    pub(super) fn moved(
+        &mut self,
+        slot: u16,
+        address: &HostPort,
+        now: Instant,
+        dial: impl FnOnce(&HostPort) -> N,
+    ) -> Option<Arc<N>> {
+        let node = self.redirected(address, now, dial)?;
+        if let Some(place) = self.nodes.iter().position(|known| known.address == *address)
+            && let Some(holder) = self.slots.get_mut(usize::from(slot))
+        {
+            *holder = index(place);
+        }
+        Some(node)
+    }
+
+    /// Takes over the view of a node. Returns the nodes that are gone, for the caller to drop where no lock is held.
+    pub(super) fn adopt(&mut self, view: View, now: Instant, mut dial: impl FnMut(&HostPort) -> N) -> Vec<Arc<N>> {
+        let mut slots = vec![NO_NODE; usize::from(SLOTS)];
+        for (first, last, address) in &view.ranges {
+            let Some(place) = self.place(address, &mut dial) else { continue };
+            slots[usize::from(*first)..=usize::from(*last)].fill(index(place));
+        }
+        self.slots = slots;
+        self.replicas = view.replicas;
+        self.forget(now)
+    }
+
+    /// Drops the nodes that hold no slot and that nothing was redirected to of late.
+    fn forget(&mut self, now: Instant) -> Vec<Arc<N>> {
+        let mut holds = vec![false; self.nodes.len()];
+        for place in &self.slots {
+            if let Some(holds) = holds.get_mut(usize::from(*place)) {
+                *holds = true;
+            }
+        }
+        let (mut stay, mut gone) = (Vec::with_capacity(self.nodes.len()), Vec::new());
+        let mut places = Vec::with_capacity(self.nodes.len());
+        for (known, holds) in self.nodes.drain(..).zip(holds) {
+            let guest = known.redirected.is_some_and(|at| now.saturating_duration_since(at) < GUEST_FOR);
+            if holds || guest {
+                places.push(index(stay.len()));
+                stay.push(known);
+            } else {
+                places.push(NO_NODE);
+                gone.push(known.node);
+            }
+        }
+        for place in &mut self.slots {
+            *place = places.get(usize::from(*place)).copied().unwrap_or(NO_NODE);
+        }
+        self.nodes = stay;
+        gone
+    }
+
+    fn place(&mut self, address: &HostPort, dial: impl FnOnce(&HostPort) -> N) -> Option<usize> {
+        if let Some(place) = self.nodes.iter().position(|known| known.address == *address) {
+            return Some(place);
+        }
+        if self.nodes.len() >= NODES_MAX {
+            return None;
+        }
+        self.nodes.push(Known { address: address.clone(), node: Arc::new(dial(address)), redirected: None });
+        Some(self.nodes.len() - 1)
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "there are at most NODES_MAX nodes")]
+const fn index(place: usize) -> u16 {
+    place as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> HostPort {
+        address(text, "asked").unwrap()
+    }
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.into())
+    }
+
+    fn node(host: Value, port: i64) -> Value {
+        Value::Array(vec![host, Value::Int(port), bulk("id")])
+    }
+
+    fn range(first: i64, last: i64, nodes: &[Value]) -> Value {
+        Value::Array([&[Value::Int(first), Value::Int(last)], nodes].concat())
+    }
+
+    /// A view of ranges with a master each.
+    fn view(ranges: &[(u16, u16, &str)]) -> View {
+        let ranges = ranges.iter().map(|(first, last, to)| (*first, *last, at(to))).collect();
+        View { ranges, replicas: Vec::new() }
+    }
+
+    /// A map whose nodes are their addresses.
+    fn learned(ranges: &[(u16, u16, &str)], now: Instant) -> Map<String> {
+        let mut map = Map::new();
+        assert!(map.adopt(view(ranges), now, HostPort::to_string).is_empty());
+        map
+    }
+
+    fn holder(map: &Map<String>, slot: u16) -> Option<String> {
+        map.node(slot).map(|node| (*node).clone())
+    }
+
+    #[test]
+    fn an_address_is_read_from_the_right() {
+        assert_eq!(at("10.0.0.1:6379").to_string(), "10.0.0.1:6379");
+        assert_eq!(at("fd00::1:6379"), HostPort { host: "fd00::1".into(), port: 6379 });
+        assert_eq!(at(":6379").to_string(), "asked:6379", "no host: the node that was asked");
+        assert_eq!(address("?:6379", "asked"), None, "a node that does not know its name");
+        assert_eq!(address("10.0.0.1", "asked"), None);
+        assert_eq!(address("10.0.0.1:70000", "asked"), None);
+    }
+
+    #[test]
+    fn a_view_is_read_with_masters_replicas_and_missing_hosts() {
+        let named = |host: &str, others: Vec<Value>| {
+            Value::Array(vec![bulk(host), Value::Int(3), bulk("id"), Value::Array(others)])
+        };
+        let answer = Value::Array(vec![
+            range(0, 99, &[node(bulk("a"), 1), node(bulk("r"), 2)]),
+            range(100, 199, &[node(Value::Nil, 2), node(bulk("r"), 2)]),
+            range(200, 299, &[node(bulk(""), 4)]),
+            range(300, 300, &[named("?", vec![bulk("ip"), bulk("10.0.0.3")])]),
+            range(301, 400, &[named("?", vec![]), node(bulk("s"), 5)]),
+        ]);
+        let view = View::read(&answer, "asked").unwrap();
+        assert_eq!(
+            view.ranges,
+            [(0, 99, at("a:1")), (100, 199, at("asked:2")), (200, 299, at("asked:4")), (300, 300, at("10.0.0.3:3"))]
+        );
+        assert_eq!(view.replicas, [at("r:2"), at("s:5")]);
+        assert_eq!(view.covered(), 301);
+    }
+
+    #[test]
+    fn what_is_no_view_is_not_read_as_one() {
+        let one = node(bulk("a"), 1);
+        for answer in [
+            Value::Nil,
+            Value::Array(vec![Value::Int(1)]),
+            Value::Array(vec![range(5, 4, std::slice::from_ref(&one))]),
+            Value::Array(vec![range(0, 16_384, std::slice::from_ref(&one))]),
+            Value::Array(vec![range(-1, 4, &[one])]),
+            Value::Array(vec![Value::Array(vec![Value::Int(0)])]),
+        ] {
+            assert_eq!(View::read(&answer, "asked"), None, "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn a_slot_that_moved_goes_to_the_node_named_and_the_others_stay() {
+        let now = Instant::now();
+        let mut map = learned(&[(0, 8_000, "a:1"), (8_001, 16_383, "b:1")], now);
+        assert_eq!(map.uncovered(), None);
+        let kept = map.node(0).unwrap();
+        let node = map.moved(7, &at("c:1"), now, HostPort::to_string).unwrap();
+        assert_eq!(*node, "c:1");
+        assert_eq!([6, 7, 8, 8_001].map(|slot| holder(&map, slot).unwrap()), ["a:1", "c:1", "a:1", "b:1"]);
+        // The whole view says the same, and a node that stays keeps its connections.
+        let all = [(0, 6, "a:1"), (7, 7, "c:1"), (8, 8_000, "a:1"), (8_001, 16_383, "b:1")];
+        assert!(map.adopt(view(&all), now, |_| panic!("all are known")).is_empty());
+        assert!(Arc::ptr_eq(&kept, &map.node(0).unwrap()));
+    }
+
+    #[test]
+    fn a_node_is_dropped_with_its_last_slot() {
+        let now = Instant::now();
+        let mut map = learned(&[(0, 8_000, "a:1"), (8_001, 16_383, "b:1")], now);
+        let gone = map.adopt(view(&[(0, 16_000, "b:1")]), now, HostPort::to_string);
+        assert_eq!(gone.iter().map(|node| node.as_str()).collect::<Vec<_>>(), ["a:1"]);
+        assert_eq!(holder(&map, 0).as_deref(), Some("b:1"));
+        assert_eq!(map.uncovered(), Some(16_001));
+        assert_eq!(holder(&map, 16_001), None);
+        assert_eq!(map.nodes().len(), 1);
+    }
+
+    #[test]
+    fn a_node_that_only_takes_a_slot_over_is_kept_for_a_while() {
+        let now = Instant::now();
+        let all: &[(u16, u16, &str)] = &[(0, 16_383, "a:1")];
+        let mut map = learned(all, now);
+        let guest = map.redirected(&at("b:1"), now, HostPort::to_string).unwrap();
+        assert_eq!(holder(&map, 5).as_deref(), Some("a:1"), "the slot has not moved yet");
+        let gone = map.adopt(view(all), now + GUEST_FOR / 2, |_| panic!("all are known"));
+        assert!(gone.is_empty());
+        let again = map.redirected(&at("b:1"), now, |_| panic!("it is known")).unwrap();
+        assert!(Arc::ptr_eq(&guest, &again));
+        let gone = map.adopt(view(all), now + GUEST_FOR, |_| panic!("all are known"));
+        assert_eq!(gone.len(), 1);
+    }
+
+    #[test]
+    fn nodes_are_bounded() {
+        let now = Instant::now();
+        let mut map = learned(&[(0, 16_383, "a:1")], now);
+        for port in 2..=u16::try_from(NODES_MAX).unwrap() {
+            assert!(map.redirected(&HostPort { host: "a".into(), port }, now, HostPort::to_string).is_some());
+        }
+        assert!(map.redirected(&at("z:1"), now, HostPort::to_string).is_none());
+        assert!(map.moved(3, &at("z:1"), now, HostPort::to_string).is_none());
+        assert_eq!(holder(&map, 3).as_deref(), Some("a:1"));
+    }
+
+    #[test]
+    fn before_anything_is_learned_no_slot_has_a_node() {
+        let map = Map::<String>::new();
+        assert!(!map.is_known());
+        assert_eq!(holder(&map, 0), None);
+        assert_eq!(map.uncovered(), Some(0));
+    }
+}

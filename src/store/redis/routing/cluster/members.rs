@@ -1,0 +1,154 @@
+//! The nodes of a cluster that are in use, each with a pipeline, and the map by which they are found.
+//!
+//! Not here: how the map is learned (learn.rs), and what becomes of a call that a node refuses (cluster.rs).
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, Semaphore};
+
+use super::map::Map;
+use crate::store::redis::dial::endpoint::Endpoint;
+use crate::store::redis::dial::host_port::HostPort;
+use crate::store::redis::routing::node::Node;
+use crate::store::redis::transport::error::{CallError, Reason};
+use crate::store::redis::transport::options::Options;
+
+/// Why a slot that the cluster does not mention has no node.
+pub(super) const NOT_ASSIGNED: &str = "the cluster has assigned it to no node";
+
+/// The error of a call to a slot that has no node.
+pub(super) fn no_node(slot: u16, why: Arc<str>) -> CallError {
+    CallError::NotSent { reason: Reason::NoNode { slot, why } }
+}
+
+/// A node in use.
+pub(super) struct Member {
+    pub(super) node: Node,
+    /// Its own host: an address that it gives without a host lies there.
+    pub(super) host: Box<str>,
+}
+
+/// The nodes of one cluster, for one runtime.
+pub(super) struct Members {
+    /// Asked about the cluster at first, and again when other nodes do not answer.
+    pub(super) seeds: Vec<Endpoint>,
+    /// How each node's pipeline is built, but for the address.
+    pub(super) options: Options,
+    /// Runs the tasks of each pipeline.
+    runtime: tokio::runtime::Handle,
+    /// Never held across an await; no contention on a runtime of one thread.
+    pub(super) state: Mutex<State>,
+    /// Bounds the calls that wait for the first map, as each pipeline bounds its queue.
+    waiting: Semaphore,
+    /// Wakes the task that learns the map.
+    pub(super) map_wanted: Notify,
+    /// Wakes the calls that wait for the first map, and the supervision of the nodes' tasks.
+    pub(super) changed: Notify,
+}
+
+/// What is known of the cluster.
+pub(super) struct State {
+    pub(super) map: Map<Member>,
+    /// Why the last attempt to learn a map failed.
+    pub(super) problem: Option<Problem>,
+    /// A node that a redirection named: it is asked for the map first.
+    pub(super) preferred: Option<HostPort>,
+}
+
+impl Members {
+    /// Nothing is known yet. Takes the current runtime for the tasks of its nodes.
+    pub(super) fn new(seeds: Vec<Endpoint>, options: Options) -> Self {
+        Self {
+            seeds,
+            waiting: Semaphore::new(options.queue_max.min(Semaphore::MAX_PERMITS)),
+            options,
+            runtime: tokio::runtime::Handle::current(),
+            state: Mutex::new(State { map: Map::new(), problem: None, preferred: None }),
+            map_wanted: Notify::new(),
+            changed: Notify::new(),
+        }
+    }
+
+    /// The node that holds a slot. While nothing is known of the cluster yet, waits for it.
+    pub(super) async fn member(&self, slot: u16, deadline: Instant) -> Result<Arc<Member>, CallError> {
+        if let Some(member) = self.known(slot)? {
+            return Ok(member);
+        }
+        let Ok(_permit) = self.waiting.try_acquire() else {
+            return Err(CallError::NotSent { reason: Reason::QueueFull { max: self.options.queue_max } });
+        };
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if let Some(member) = self.known(slot)? {
+                return Ok(member);
+            }
+            self.map_wanted.notify_one();
+            if tokio::time::timeout_at(deadline.into(), changed).await.is_err() {
+                return Err(CallError::NotSent { reason: Reason::Deadline });
+            }
+        }
+    }
+
+    /// The node that holds a slot; none where the first attempt to learn of the cluster is not over yet.
+    fn known(&self, slot: u16) -> Result<Option<Arc<Member>>, CallError> {
+        let state = self.state.lock();
+        if let Some(member) = state.map.node(slot) {
+            return Ok(Some(member));
+        }
+        if !state.map.is_known() && state.problem.is_none() {
+            return Ok(None);
+        }
+        let error = match &state.problem {
+            Some(Problem::NoAnswer(reason)) if !state.map.is_known() => CallError::NotSent { reason: reason.clone() },
+            Some(Problem::Answer(why)) if !state.map.is_known() => no_node(slot, why.clone()),
+            _ => no_node(slot, NOT_ASSIGNED.into()),
+        };
+        drop(state);
+        self.map_wanted.notify_one();
+        Err(error)
+    }
+
+    /// The node that a redirection names, which holds `moved` from now on if a slot is given.
+    pub(super) fn redirected(&self, to: &HostPort, moved: Option<u16>) -> Option<Arc<Member>> {
+        let now = Instant::now();
+        let (member, is_new) = {
+            let mut state = self.state.lock();
+            let before = state.map.len();
+            let member = match moved {
+                Some(slot) => {
+                    state.preferred = Some(to.clone());
+                    state.map.moved(slot, to, now, |to| self.dial(to))
+                }
+                None => state.map.redirected(to, now, |to| self.dial(to)),
+            };
+            (member, state.map.len() > before)
+        };
+        if is_new {
+            self.changed.notify_waiters();
+        }
+        member
+    }
+
+    /// A pipeline to a node. Nothing is dialled before its first call.
+    pub(super) fn dial(&self, to: &HostPort) -> Member {
+        let _on = self.runtime.enter();
+        // The seeds share login and TLS: any of them will do.
+        let endpoint = self.seeds[0].at(&to.host, to.port);
+        // The keys of one call lie in one slot, and those of calls that happen to wait together do not.
+        let options = Options { target: endpoint.into(), merge_max: 0, ..self.options.clone() };
+        Member { node: Node::start(options), host: to.host.clone() }
+    }
+}
+
+/// Why no map was learned.
+#[derive(Clone)]
+pub(super) enum Problem {
+    /// No node answered.
+    NoAnswer(Reason),
+    /// A node answered something else than a map.
+    Answer(Arc<str>),
+}

@@ -1,0 +1,316 @@
+//! One Redis server for its callers: a pipeline behind a circuit breaker, and the probes that find out when a failed Redis
+//! is back.
+//!
+//! Not here: batching, deadlines and the lane of heavy calls (transport), when the breaker opens (breaker.rs), and which
+//! server a key lies on (cluster.rs).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use redis::Value;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use super::breaker::{Breaker, BreakerSettings, Change, Circuit, Outcome, Pass, TRIALS};
+use crate::store::redis::base::backoff::jittered;
+use crate::store::redis::base::error_class::{Blame, RedisErrorClass};
+use crate::store::redis::base::observer::Observer;
+use crate::store::redis::transport::call::Call;
+use crate::store::redis::transport::error::{CallError, Reason};
+use crate::store::redis::transport::heavy::Lane;
+use crate::store::redis::transport::options::Options;
+use crate::store::redis::transport::pipeline::Pipeline;
+
+/// A server and its breaker. One for each runtime and server: its tasks live on the runtime that started it and end
+/// when it is dropped.
+#[derive(Debug)]
+pub struct Node {
+    pipeline: Arc<Pipeline>,
+    /// For calls that would delay others.
+    heavy: Lane,
+    gate: Arc<Gate>,
+    /// The task that probes. Aborted when dropped; it ends by itself only by a panic.
+    prober: tokio::sync::Mutex<JoinSet<()>>,
+}
+
+impl Node {
+    /// Starts the tasks on the current runtime. Nothing is dialled before the first call.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime, and when one of the numbers in `options` is out of its bounds.
+    #[must_use]
+    pub fn start(options: Options) -> Self {
+        let settings = options.breaker;
+        let connect_timeout = options.connect_timeout;
+        let gate = Arc::new(Gate {
+            address: options.target.to_string().into(),
+            timeout: settings.timeout,
+            calm: AtomicBool::new(true),
+            breaker: Mutex::new(Breaker::new(settings)),
+            opened: Notify::new(),
+            observer: options.observer.clone(),
+        });
+        let heavy = Lane::start(&options);
+        let pipeline = Arc::new(Pipeline::start(options));
+        let mut prober = JoinSet::new();
+        prober.spawn(probe(gate.clone(), pipeline.clone(), settings, connect_timeout));
+        Self { pipeline, heavy, gate, prober: tokio::sync::Mutex::new(prober) }
+    }
+
+    /// Makes a call; see [`Pipeline::call`]. Fails at once where the breaker is open.
+    ///
+    /// # Errors
+    /// Those of the pipeline, and [`Reason::CircuitOpen`].
+    pub async fn call(&self, call: Call, deadline: Instant) -> Result<Value, CallError> {
+        let Some(mut passing) = self.gate.admit() else {
+            return Err(CallError::NotSent { reason: Reason::CircuitOpen });
+        };
+        if Lane::takes(&call) {
+            passing.lateness = Lateness::Expected;
+            // A box keeps the future of light calls small.
+            let answer = Box::pin(self.heavy.call(call, deadline)).await;
+            passing.end(&answer, deadline);
+            return answer;
+        }
+        let answer = self.pipeline.call(call, deadline).await;
+        passing.end(&answer, deadline);
+        answer
+    }
+
+    /// Makes a call past the breaker, which does not count it: a question about the server, for which no caller of weir
+    /// waits.
+    ///
+    /// # Errors
+    /// Those of the pipeline.
+    pub async fn ask(&self, question: Call, deadline: Instant) -> Result<Value, CallError> {
+        self.pipeline.call(question, deadline).await
+    }
+
+    /// Whether the server answers a PING, past the breaker. NOPERM is an answer too.
+    ///
+    /// # Errors
+    /// Those of the pipeline.
+    pub async fn ping(&self, deadline: Instant) -> Result<(), CallError> {
+        ping(&self.pipeline, deadline).await
+    }
+
+    /// Whether calls pass, now.
+    #[must_use]
+    pub fn circuit(&self) -> Circuit {
+        self.gate.breaker.lock().circuit()
+    }
+
+    /// Where the server is, without user and password.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.gate.address
+    }
+
+    /// Returns, with its reason, when a task of the node has died. Waits for ever otherwise.
+    pub async fn died(&self) -> String {
+        let prober_died = async {
+            match self.prober.lock().await.join_next().await {
+                Some(Err(error)) => format!("the task that probes redis died: {error}"),
+                Some(Ok(())) | None => "the task that probes redis ended".to_owned(),
+            }
+        };
+        tokio::select! {
+            reason = self.pipeline.died() => reason,
+            reason = self.heavy.died() => reason,
+            reason = prober_died => reason,
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // The count of open circuits is over the nodes that exist.
+        let was = self.circuit();
+        if was != Circuit::Closed {
+            self.gate.observer.circuit_gone(&self.gate.address, was);
+        }
+    }
+}
+
+/// The breaker, shared by the calls and probes of one runtime.
+///
+/// A plain mutex is right: nothing is awaited while it is held, a runtime of one thread has no contention, and calls do not
+/// lock a calm breaker at all.
+struct Gate {
+    address: Box<str>,
+    timeout: Duration,
+    /// The last result of [`Breaker::is_calm`].
+    calm: AtomicBool,
+    breaker: Mutex<Breaker>,
+    /// Wakes the task that probes.
+    opened: Notify,
+    observer: Arc<dyn Observer>,
+}
+
+impl std::fmt::Debug for Gate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gate").field("address", &self.address).field("breaker", &self.breaker).finish_non_exhaustive()
+    }
+}
+
+impl Gate {
+    fn admit(&self) -> Option<Passing<'_>> {
+        if self.calm.load(Relaxed) {
+            return Some(Passing { gate: self, pass: Some(Pass::Ordinary), begun: None, lateness: Lateness::Counts });
+        }
+        let pass = self.breaker.lock().admit()?;
+        Some(Passing { gate: self, pass: Some(pass), begun: Some(Instant::now()), lateness: Lateness::Counts })
+    }
+
+    /// Lets a probe be one of the trials of a half-open breaker.
+    fn admit_probe(&self) -> Option<Passing<'_>> {
+        let pass = self.breaker.lock().admit_probe()?;
+        Some(Passing { gate: self, pass: Some(pass), begun: Some(Instant::now()), lateness: Lateness::Counts })
+    }
+
+    fn ended(&self, pass: Pass, outcome: Outcome) {
+        if outcome != Outcome::Failure && self.calm.load(Relaxed) {
+            return;
+        }
+        self.change(|breaker| breaker.ended(pass, outcome, Instant::now()));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Breaker) -> Option<Change>) {
+        let changed = {
+            let mut breaker = self.breaker.lock();
+            let changed = change(&mut breaker);
+            self.calm.store(breaker.is_calm(), Relaxed);
+            changed
+        };
+        if let Some(Change { from, to }) = changed {
+            if to == Circuit::Open {
+                self.opened.notify_one();
+            }
+            self.observer.circuit_changed(&self.address, from, to);
+        }
+    }
+}
+
+/// A call that the breaker let pass. Dropped without an answer, it counts neither way and frees its trial.
+struct Passing<'a> {
+    gate: &'a Gate,
+    pass: Option<Pass>,
+    /// When it passed. Not known of a call through a calm breaker: reading the clock costs more than all the rest here.
+    begun: Option<Instant>,
+    lateness: Lateness,
+}
+
+/// What a missed deadline means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lateness {
+    /// The server is slow, if the call had enough time.
+    Counts,
+    /// Nothing: the call takes long on any server.
+    Expected,
+}
+
+impl Passing<'_> {
+    /// The call ended with `answer`; it had time until `deadline`.
+    fn end(&mut self, answer: &Result<Value, CallError>, deadline: Instant) {
+        let gate = self.gate;
+        if let Err(CallError::Refused(error)) = answer {
+            gate.observer.refused(&gate.address, RedisErrorClass::of(error), error);
+        }
+        let Some(pass) = self.pass.take() else {
+            return;
+        };
+        let time_given = match self.lateness {
+            Lateness::Counts => self.begun.map(|begun| deadline.saturating_duration_since(begun)),
+            Lateness::Expected => Some(Duration::ZERO),
+        };
+        match judge(answer, time_given, gate.timeout) {
+            Some(outcome) => gate.ended(pass, outcome),
+            None => gate.change(|breaker| {
+                breaker.suspect(Instant::now());
+                None
+            }),
+        }
+    }
+}
+
+impl Drop for Passing<'_> {
+    fn drop(&mut self) {
+        if let Some(pass) = self.pass.take() {
+            self.gate.ended(pass, Outcome::Neutral);
+        }
+    }
+}
+
+/// What an answer says about the server. The call had `time_given`, and calls usually have `timeout`. None for a missed
+/// deadline where `time_given` is not known.
+fn judge(answer: &Result<Value, CallError>, time_given: Option<Duration>, timeout: Duration) -> Option<Outcome> {
+    Some(match answer {
+        Ok(_) => Outcome::Success,
+        Err(CallError::NotSent { reason } | CallError::Unknown { reason }) => match reason {
+            Reason::NoConnection(_) | Reason::Broken(_) => Outcome::Failure,
+            Reason::Deadline if time_given? >= timeout / 2 => Outcome::Failure,
+            Reason::Deadline | Reason::QueueFull { .. } | Reason::CircuitOpen | Reason::NoNode { .. } => {
+                Outcome::Neutral
+            }
+        },
+        Err(CallError::Refused(error)) => match RedisErrorClass::of(error).blame {
+            Blame::Server => Outcome::Failure,
+            Blame::Call | Blame::Route => Outcome::Neutral,
+        },
+    })
+}
+
+/// Probes the server of an open breaker until it answers. Then makes the trials itself while no calls come.
+async fn probe(gate: Arc<Gate>, pipeline: Arc<Pipeline>, settings: BreakerSettings, connect_timeout: Duration) {
+    loop {
+        let pause = loop {
+            let pause = gate.breaker.lock().next_probe();
+            match pause {
+                Some(pause) => break pause,
+                // A breaker that opened meanwhile has left a permit here.
+                None => gate.opened.notified().await,
+            }
+        };
+        if gate.breaker.lock().circuit() == Circuit::Open {
+            tokio::time::sleep(jittered(pause)).await;
+            let answered = is_back(&pipeline, settings.timeout, connect_timeout).await;
+            gate.change(|breaker| breaker.probed(answered));
+        } else {
+            tokio::select! {
+                () = tokio::time::sleep(pause) => stand_in(&gate, &pipeline).await,
+                // A trial has failed: the pause has changed.
+                () = gate.opened.notified() => {}
+            }
+        }
+    }
+}
+
+/// Makes the trials for which no calls came.
+async fn stand_in(gate: &Gate, pipeline: &Pipeline) {
+    for _ in 0..TRIALS {
+        let Some(mut passing) = gate.admit_probe() else {
+            return;
+        };
+        let deadline = Instant::now() + gate.timeout;
+        let answer = ping(pipeline, deadline).await.map(|()| Value::Okay);
+        passing.end(&answer, deadline);
+    }
+}
+
+/// Whether a server answers as fast as calls need it: first a PING that may take the time of a dial, since there may be
+/// no connection; then one that may not.
+async fn is_back(pipeline: &Pipeline, timeout: Duration, connect_timeout: Duration) -> bool {
+    let patient = ping(pipeline, Instant::now() + connect_timeout + timeout).await;
+    patient.is_ok() && ping(pipeline, Instant::now() + timeout).await.is_ok()
+}
+
+async fn ping(pipeline: &Pipeline, deadline: Instant) -> Result<(), CallError> {
+    match pipeline.call(Call::command(redis::cmd("PING")), deadline).await {
+        Ok(_) => Ok(()),
+        // A user without the right to PING can still be the right user.
+        Err(CallError::Refused(error)) if RedisErrorClass::of(&error).kind == "noperm" => Ok(()),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,9 @@
+//! The scripts of lua/ as calls: charges to arguments, replies to states, and decisions that share one call.
+//!
+//! Not here: how calls travel (transport), and which server they go to (routing).
+
+pub(super) mod decode;
+pub(super) mod encode;
+mod kind;
+pub(super) mod library;
+mod merge;

@@ -1,0 +1,55 @@
+//! The kinds of state that the scripts and the stored formats distinguish.
+
+use super::library;
+use crate::engine::{Algorithm, Anchor, Limit, Refill};
+use crate::store::redis::transport::call::Script;
+
+/// The kinds of state. Each has its script and its stored format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    FixedWindow = 1,
+    Pacing = 2,
+    AnchoredWindow = 3,
+    SlidingWindowCounter = 4,
+    SlidingWindow = 5,
+    SlidingWindowLog = 6,
+    TokenBucket = 7,
+}
+
+impl Kind {
+    /// That of a limit.
+    pub(super) const fn of(limit: &Limit) -> Self {
+        match limit.algorithm() {
+            Algorithm::FixedWindow { anchor: Anchor::Clock } => Self::FixedWindow,
+            Algorithm::FixedWindow { .. } => Self::AnchoredWindow,
+            Algorithm::SlidingWindowCounter => Self::SlidingWindowCounter,
+            Algorithm::SlidingWindow { .. } => Self::SlidingWindow,
+            Algorithm::SlidingWindowLog => Self::SlidingWindowLog,
+            Algorithm::TokenBucket { refill: Refill::Interval, .. } => Self::TokenBucket,
+            Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } | Algorithm::Gcra { .. } => Self::Pacing,
+        }
+    }
+
+    /// The kind as lua/decide.lua reads it.
+    pub(super) const fn digit(self) -> u8 {
+        b'0' + self as u8
+    }
+
+    /// Whether the state is a hash or a sorted set.
+    pub(super) const fn is_list(self) -> bool {
+        matches!(self, Self::SlidingWindow | Self::SlidingWindowLog)
+    }
+
+    /// The script that decides over one charge of this kind.
+    pub(super) fn script(self) -> &'static Script {
+        match self {
+            Self::FixedWindow => &library::FIXED_WINDOW,
+            Self::Pacing => &library::GCRA,
+            Self::AnchoredWindow => &library::ANCHORED_WINDOW,
+            Self::SlidingWindowCounter => &library::SLIDING_WINDOW_COUNTER,
+            Self::SlidingWindow => &library::SLIDING_WINDOW,
+            Self::SlidingWindowLog => &library::SLIDING_WINDOW_LOG,
+            Self::TokenBucket => &library::TOKEN_BUCKET,
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! The bounded queue of the calls to one server, and the deadline of each call in it.
+//!
+//! Not here: who takes calls out and sends them (worker.rs).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use redis::Value;
+use tokio::sync::{Notify, oneshot};
+
+use super::call::Call;
+use super::error::{CallError, Reason};
+use crate::store::redis::base::observer::{Backlog, DialError};
+
+pub(crate) type Answer = Result<Value, CallError>;
+
+/// A call, and where its answer goes.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) call: Call,
+    pub(crate) deadline: Instant,
+    /// Taken by the first answer.
+    reply: Option<oneshot::Sender<Answer>>,
+}
+
+impl Waiting {
+    /// A call, and the receiver of its answer.
+    pub(crate) fn new(call: Call, deadline: Instant) -> (Waiting, oneshot::Receiver<Answer>) {
+        let (reply, answer) = oneshot::channel();
+        (Waiting { call, deadline, reply: Some(reply) }, answer)
+    }
+
+    pub(crate) fn answer(&mut self, answer: Answer) {
+        if let Some(reply) = self.reply.take() {
+            // A caller that has gone needs no answer.
+            let _ = reply.send(answer);
+        }
+    }
+
+    /// Takes the call out, to be sent again. What is left has no caller.
+    pub(crate) fn take(&mut self) -> Waiting {
+        let command = std::mem::take(&mut self.call.command);
+        Waiting { call: Call { command, ..self.call }, deadline: self.deadline, reply: self.reply.take() }
+    }
+
+    /// Whether a caller still waits for the answer.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.reply.as_ref().is_some_and(|reply| !reply.is_closed())
+    }
+}
+
+/// A caller's entry in the queue. Dropping it withdraws the call, if it still waits there.
+pub(crate) struct QueueSlot<'a> {
+    queue: &'a Queue,
+    ticket: Option<u64>,
+}
+
+impl QueueSlot<'_> {
+    /// The call was answered: there is nothing to withdraw.
+    pub(crate) fn answered(mut self) {
+        self.ticket = None;
+    }
+}
+
+impl Drop for QueueSlot<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            self.queue.withdraw(ticket);
+        }
+    }
+}
+
+/// The calls that wait, oldest first.
+///
+/// A plain mutex is right: nothing is awaited while it is held, and on a runtime of one thread it has no contention.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    max: usize,
+    state: Mutex<QueueState>,
+    /// Wakes one worker.
+    arrived: Notify,
+    /// Wakes the task that expires calls, when a deadline is earlier than what it sleeps for.
+    hurry: Notify,
+}
+
+#[derive(Debug)]
+struct QueueState {
+    /// A call that expired or was withdrawn leaves a hole, which counts until it is the oldest. The
+    /// first entry is never a hole.
+    entries: VecDeque<Option<Waiting>>,
+    /// The ticket of the first entry; the others follow in order. Tickets are never used again.
+    first: u64,
+    /// A worker was woken and has not taken calls yet. It takes all of them, so no other is woken.
+    waking: bool,
+    /// When the task that expires calls runs next.
+    expiry: Option<Instant>,
+    /// Why there is no connection, where the last dial failed.
+    dial_error: Option<DialError>,
+}
+
+impl Queue {
+    pub(crate) fn new(max: usize) -> Queue {
+        Queue {
+            max,
+            state: Mutex::new(QueueState {
+                entries: VecDeque::new(),
+                first: 0,
+                waking: false,
+                expiry: None,
+                dial_error: None,
+            }),
+            arrived: Notify::new(),
+            hurry: Notify::new(),
+        }
+    }
+
+    /// Appends a call.
+    ///
+    /// # Errors
+    /// When the queue is full.
+    pub(crate) fn enter(&self, waiting: Waiting) -> Result<QueueSlot<'_>, CallError> {
+        let ticket = self.push(waiting)?;
+        Ok(QueueSlot { queue: self, ticket: Some(ticket) })
+    }
+
+    /// Wakes up when a call arrives.
+    pub(crate) async fn arrival(&self) {
+        self.arrived.notified().await;
+    }
+
+    /// Notes why there is no connection, for the calls that expire.
+    pub(crate) fn dial_failed(&self, error: DialError) {
+        self.state.lock().dial_error = Some(error);
+    }
+
+    /// Appends a call and returns its ticket.
+    fn push(&self, waiting: Waiting) -> Result<u64, CallError> {
+        let deadline = waiting.deadline;
+        let mut state = self.state.lock();
+        if state.entries.len() >= self.max {
+            return Err(CallError::NotSent { reason: Reason::QueueFull { max: self.max } });
+        }
+        let ticket = state.first + state.entries.len() as u64;
+        state.entries.push_back(Some(waiting));
+        let wake = !std::mem::replace(&mut state.waking, true);
+        let hurry = state.expiry.is_none_or(|expiry| deadline < expiry);
+        if hurry {
+            state.expiry = Some(deadline);
+        }
+        drop(state);
+        if wake {
+            self.arrived.notify_one();
+        }
+        if hurry {
+            self.hurry.notify_one();
+        }
+        Ok(ticket)
+    }
+
+    /// Returns when there are calls to send.
+    pub(crate) async fn nonempty(&self) {
+        loop {
+            {
+                let mut state = self.state.lock();
+                state.waking = false;
+                if !state.entries.is_empty() {
+                    return;
+                }
+            }
+            self.arrived.notified().await;
+        }
+    }
+
+    /// Moves up to `max` calls that can still be sent into `batch`, and has the next worker woken if
+    /// more are left.
+    pub(crate) fn take(&self, batch: &mut Vec<Waiting>, max: usize, now: Instant) {
+        let mut state = self.state.lock();
+        state.dial_error = None;
+        while batch.len() < max {
+            let Some(entry) = state.entries.pop_front() else {
+                break;
+            };
+            state.first += 1;
+            let Some(mut waiting) = entry else { continue };
+            if waiting.deadline <= now {
+                waiting.answer(Err(CallError::NotSent { reason: Reason::Deadline }));
+            } else {
+                batch.push(waiting);
+            }
+        }
+        state.trim();
+        if !state.entries.is_empty() && !std::mem::replace(&mut state.waking, true) {
+            self.arrived.notify_one();
+        }
+    }
+
+    /// Takes out the call with this ticket, if it still waits.
+    fn withdraw(&self, ticket: u64) {
+        let mut state = self.state.lock();
+        let Some(index) = ticket.checked_sub(state.first) else {
+            return;
+        };
+        if let Some(entry) = usize::try_from(index).ok().and_then(|index| state.entries.get_mut(index)) {
+            *entry = None;
+            state.trim();
+        }
+    }
+
+    /// Answers the calls whose deadline has passed, and returns when the next one does.
+    fn expire(&self, now: Instant) -> Option<Instant> {
+        let mut state = self.state.lock();
+        let reason = match &state.dial_error {
+            Some(error) => Reason::NoConnection(error.clone()),
+            None => Reason::Deadline,
+        };
+        let mut next: Option<Instant> = None;
+        for entry in &mut state.entries {
+            let Some(waiting) = entry else { continue };
+            if waiting.deadline <= now {
+                waiting.answer(Err(CallError::NotSent { reason: reason.clone() }));
+                *entry = None;
+            } else {
+                next = Some(next.map_or(waiting.deadline, |next| next.min(waiting.deadline)));
+            }
+        }
+        state.trim();
+        state.expiry = next;
+        next
+    }
+}
+
+impl Backlog for Queue {
+    fn waiting(&self) -> usize {
+        self.state.lock().entries.len()
+    }
+}
+
+impl QueueState {
+    fn trim(&mut self) {
+        while let Some(None) = self.entries.front() {
+            self.entries.pop_front();
+            self.first += 1;
+        }
+    }
+}
+
+/// The task that answers calls whose deadline passes in the queue. It sleeps until the earliest deadline. One timer serves
+/// all calls: a timer for each would cost more than the rest of the queue.
+pub(crate) async fn expire(queue: Arc<Queue>) {
+    loop {
+        match queue.expire(Instant::now()) {
+            Some(next) => tokio::select! {
+                () = tokio::time::sleep_until(next.into()) => {}
+                () = queue.hurry.notified() => {}
+            },
+            None => queue.hurry.notified().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn waiting(deadline: Instant) -> (Waiting, oneshot::Receiver<Answer>) {
+        Waiting::new(Call::command(redis::cmd("PING")), deadline)
+    }
+
+    fn seconds(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    #[test]
+    fn a_full_queue_refuses_and_a_withdrawn_call_makes_room() {
+        let now = Instant::now();
+        let queue = Queue::new(2);
+        let (one, _one) = waiting(now + seconds(1));
+        let (two, _two) = waiting(now + seconds(1));
+        let (three, _three) = waiting(now + seconds(1));
+        let (four, _four) = waiting(now + seconds(1));
+        let first = queue.push(one).unwrap();
+        queue.push(two).unwrap();
+        assert!(matches!(queue.push(three), Err(CallError::NotSent { reason: Reason::QueueFull { max: 2 } })));
+        queue.withdraw(first);
+        queue.push(four).unwrap();
+    }
+
+    #[test]
+    fn a_stale_ticket_withdraws_no_other_call() {
+        let now = Instant::now();
+        let queue = Queue::new(2);
+        let (one, _one) = waiting(now + seconds(1));
+        let (two, _two) = waiting(now + seconds(2));
+        let first = queue.push(one).unwrap();
+        assert_eq!(queue.expire(now + seconds(1)), None, "no call waits any more");
+        queue.push(two).unwrap();
+        queue.withdraw(first);
+        let mut batch = Vec::new();
+        queue.take(&mut batch, 9, now);
+        assert_eq!(batch.len(), 1);
+    }
+
+    #[test]
+    fn what_is_late_is_answered_and_not_taken() {
+        let now = Instant::now();
+        let queue = Queue::new(9);
+        let (late, mut late_answer) = waiting(now);
+        let (later, _later_answer) = waiting(now + seconds(2));
+        let (timely, _timely_answer) = waiting(now + seconds(1));
+        queue.push(later).unwrap();
+        queue.push(late).unwrap();
+        queue.push(timely).unwrap();
+        assert_eq!(queue.expire(now), Some(now + seconds(1)));
+        assert!(matches!(late_answer.try_recv().unwrap(), Err(CallError::NotSent { reason: Reason::Deadline })));
+        let mut batch = Vec::new();
+        queue.take(&mut batch, 9, now + seconds(1));
+        assert_eq!(batch.len(), 1, "at its deadline a call is late");
+        assert_eq!(batch[0].deadline, now + seconds(2));
+    }
+
+    #[test]
+    fn a_batch_is_bounded_and_oldest_first() {
+        let now = Instant::now();
+        let queue = Queue::new(9);
+        let mut answers = Vec::new();
+        for n in 1..=5 {
+            let (one, answer) = waiting(now + seconds(n));
+            queue.push(one).unwrap();
+            answers.push(answer);
+        }
+        let mut batch = Vec::new();
+        queue.take(&mut batch, 3, now);
+        let deadlines: Vec<_> = batch.iter().map(|waiting| waiting.deadline - now).collect();
+        assert_eq!(deadlines, [seconds(1), seconds(2), seconds(3)]);
+        assert!(queue.state.lock().waking, "another worker is called");
+    }
+}

@@ -1,0 +1,114 @@
+//! Whose turn it is to make a heavy call: one at a time on each server, by all runtimes of the process.
+//!
+//! Redis runs one script at a time, so that two heavy calls would only keep light ones waiting for twice as long. Not here:
+//! which calls are heavy (engine/weight.rs) and how they travel (heavy.rs).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// Heavy calls that may wait for one server: with a few milliseconds each, more cannot be made in time.
+pub const HEAVY_WAITING_MAX: usize = 64;
+
+/// The turns of all servers. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Turns {
+    /// By address; those of servers that are gone are dropped when another one comes.
+    servers: Arc<Mutex<HashMap<Box<str>, Weak<Turn>>>>,
+}
+
+/// The turn of one server.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    /// One for the call that runs, and one for each that waits.
+    places: Semaphore,
+    running: Semaphore,
+}
+
+/// Why there is no turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoTurn {
+    /// [`HEAVY_WAITING_MAX`] calls wait.
+    Full,
+    /// The deadline has passed.
+    Deadline,
+}
+
+impl Turns {
+    /// That of the server at `address`.
+    pub(crate) fn of(&self, address: &str) -> Arc<Turn> {
+        let mut servers = self.servers.lock();
+        if let Some(turn) = servers.get(address).and_then(Weak::upgrade) {
+            return turn;
+        }
+        servers.retain(|_, turn| turn.strong_count() > 0);
+        let turn = Arc::new(Turn { places: Semaphore::new(1 + HEAVY_WAITING_MAX), running: Semaphore::new(1) });
+        servers.insert(address.into(), Arc::downgrade(&turn));
+        turn
+    }
+}
+
+/// The right to make one heavy call, given up when dropped.
+#[derive(Debug)]
+pub(crate) struct Running<'a> {
+    _running: SemaphorePermit<'a>,
+    _place: SemaphorePermit<'a>,
+}
+
+impl Turn {
+    /// Waits for the turn, in the order of arrival and until `deadline`.
+    pub(crate) async fn take(&self, deadline: Instant) -> Result<Running<'_>, NoTurn> {
+        let place = self.places.try_acquire().map_err(|_| NoTurn::Full)?;
+        match tokio::time::timeout_at(deadline.into(), self.running.acquire()).await {
+            Ok(Ok(running)) => Ok(Running { _running: running, _place: place }),
+            // Nothing closes the semaphore.
+            Ok(Err(_)) | Err(_) => Err(NoTurn::Deadline),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Whether it still waits, after one look.
+    async fn is_pending(future: impl Future) -> bool {
+        tokio::select! {
+            biased;
+            _ = future => false,
+            () = std::future::ready(()) => true,
+        }
+    }
+
+    #[tokio::test]
+    async fn one_runs_and_a_bounded_number_waits() {
+        let turns = Turns::default();
+        let turn = turns.of("a:1");
+        let late = Instant::now() + Duration::from_secs(60);
+        let first = turns.clone().of("a:1").places.available_permits();
+        assert_eq!(first, 1 + HEAVY_WAITING_MAX, "clones share the turn of a server");
+        let running = turn.take(late).await.unwrap();
+        assert_eq!(turn.take(Instant::now()).await.unwrap_err(), NoTurn::Deadline);
+        let mut waiting: Vec<_> = (0..HEAVY_WAITING_MAX).map(|_| Box::pin(turn.take(late))).collect();
+        for one in &mut waiting {
+            assert!(is_pending(one.as_mut()).await);
+        }
+        assert_eq!(turn.take(late).await.unwrap_err(), NoTurn::Full);
+        assert!(turns.of("b:2").take(late).await.is_ok(), "another server has a turn of its own");
+        drop(running);
+        assert!(!is_pending(waiting[0].as_mut()).await);
+    }
+
+    #[test]
+    fn a_server_that_is_gone_leaves_nothing() {
+        let turns = Turns::default();
+        drop(turns.of("a:1"));
+        let _kept = turns.of("b:2");
+        assert_eq!(turns.servers.lock().len(), 1);
+    }
+}

@@ -1,0 +1,380 @@
+//! Takes batches from the queue, sends each as one pipeline over a connection of the pool, and gives each call its answer.
+//!
+//! Not here: how connections are made (pool.rs), and how calls are merged (the [`Merger`] that a call names).
+//!
+//! [`Merger`]: super::call::Merger
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redis::{ServerError, ServerErrorKind, Value};
+use smallvec::SmallVec;
+use tokio::time::Sleep;
+
+use super::call::{Call, Script};
+use super::error::{CallError, Reason};
+use super::options::{BATCH_MAX, Options};
+use super::pool::{Connection, Pool, SUPERSEDED};
+use super::queue::{Queue, Waiting};
+use crate::store::redis::base::backoff::{doubled, jittered};
+use crate::store::redis::base::error_class::{After, RedisErrorClass};
+use crate::store::redis::base::observer::Observer;
+
+/// The pause of a worker before its second dial in a row. It doubles with each further one; each pause
+/// is cut by up to half at random, so that workers and replicas do not dial in step.
+const BACKOFF_MIN: Duration = Duration::from_millis(5);
+
+/// The longest pause between two dials of a worker, and so the time that a Redis which is back may stay
+/// unnoticed. A hundred workers that wait for one Redis dial it some 500 times a second.
+const BACKOFF_MAX: Duration = Duration::from_millis(250);
+
+/// Takes batches from the queue and sends them, over one connection at a time.
+pub(crate) struct Worker {
+    queue: Arc<Queue>,
+    /// Where its connections go, for people.
+    address: Arc<str>,
+    observer: Arc<dyn Observer>,
+    batch_max: usize,
+    merge_max: usize,
+    /// How long the worker waits for the answers to a batch at least: callers with short deadlines must not cost the others
+    /// the connection.
+    answer_timeout: Duration,
+    /// The batch as it is sent, kept for its room.
+    request: redis::Pipeline,
+    /// The timer for the batch in flight, reset for each batch: cheaper than a new one, because a later
+    /// deadline costs the runtime next to nothing.
+    alarm: Pin<Box<Sleep>>,
+    /// Dials that failed and connections that were given up, since a batch was last answered.
+    setbacks: u32,
+}
+
+/// Whether a connection can be used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Health {
+    Good,
+    Bad,
+}
+
+impl Worker {
+    /// A worker of `queue` for connections of `pool`.
+    pub(crate) fn new(queue: Arc<Queue>, pool: &Pool, options: &Options) -> Self {
+        Self {
+            queue,
+            address: pool.address().into(),
+            observer: options.observer.clone(),
+            batch_max: options.batch_max,
+            merge_max: options.merge_max,
+            answer_timeout: options.breaker.timeout,
+            request: redis::Pipeline::with_capacity(options.batch_max),
+            alarm: Box::pin(tokio::time::sleep(Duration::ZERO)),
+            setbacks: 0,
+        }
+    }
+
+    /// Serves the queue until it is aborted.
+    pub(crate) async fn run(mut self, pool: Pool) {
+        // Waits before the first look at the queue: else the first call would have every worker dial.
+        self.queue.arrival().await;
+        loop {
+            self.queue.nonempty().await;
+            match pool.checkout().await {
+                Ok(mut connection) => {
+                    if self.serve(&mut connection).await == Health::Good {
+                        continue;
+                    }
+                }
+                Err(error) => self.queue.dial_failed(error),
+            }
+            self.pause().await;
+        }
+    }
+
+    /// Waits before the next dial: not at all after the first setback, then longer each time.
+    async fn pause(&mut self) {
+        if self.setbacks > 0 {
+            let whole = doubled(BACKOFF_MIN, self.setbacks - 1, BACKOFF_MAX);
+            tokio::time::sleep(jittered(whole)).await;
+        }
+        self.setbacks = self.setbacks.saturating_add(1);
+    }
+
+    /// Sends batch after batch until the queue is empty or the connection is to be given up.
+    async fn serve(&mut self, connection: &mut Connection) -> Health {
+        let mut batch = Vec::with_capacity(self.batch_max);
+        loop {
+            if connection.is_superseded() {
+                self.observer.connection_dropped(SUPERSEDED);
+                return Health::Good;
+            }
+            let now = Instant::now();
+            self.queue.take(&mut batch, self.batch_max, now);
+            if batch.is_empty() {
+                return Health::Good;
+            }
+            if self.send(connection, &mut batch, now).await == Health::Bad {
+                return Health::Bad;
+            }
+            if let Some(fault) = connection.fault() {
+                let reason = fault.to_string();
+                self.observer.connection_broke(&self.address, &reason);
+                self.observer.connection_dropped(&reason);
+                return Health::Bad;
+            }
+            self.setbacks = 0;
+            batch.clear();
+        }
+    }
+
+    /// Sends one batch and answers its calls; those whose script Redis does not know, after a second
+    /// round.
+    async fn send(&mut self, connection: &mut Connection, batch: &mut [Waiting], now: Instant) -> Health {
+        self.request.clear();
+        let mut groups = SmallVec::<[usize; BATCH_MAX]>::new();
+        let mut rest = &mut *batch;
+        while !rest.is_empty() {
+            let merger = rest[0].call.mergeable.map(|how| how.merger);
+            let count = merger.map_or(1, |merger| merger.count(&mut calls(rest), self.merge_max));
+            let (group, others) = rest.split_at_mut(count);
+            match merger {
+                Some(merger) if count > 1 => {
+                    self.request.add_command(merger.command(&mut calls(group)));
+                }
+                _ => group.iter_mut().for_each(|waiting| waiting.call.add_to(&mut self.request)),
+            }
+            groups.push(count);
+            rest = others;
+        }
+        let Some(answers) = self.exchange(connection, batch, now).await else {
+            return Health::Bad;
+        };
+        self.observer.batch_answered(batch.len(), now.elapsed());
+        let mut close_reason = None;
+        let mut again = Vec::new();
+        let mut merged_script = None;
+        let (mut answers, mut commands) = (answers.into_iter(), self.request.cmd_iter());
+        let mut rest = &mut *batch;
+        for count in groups {
+            let (group, others) = rest.split_at_mut(count);
+            rest = others;
+            // The exchange returns one answer for each command.
+            let [waiting] = group else {
+                let Some((answer, _)) = answers.next().zip(commands.next()) else { break };
+                if let Some(script) = answer_merged(group, answer, &mut again, &mut close_reason) {
+                    merged_script = Some(script);
+                }
+                continue;
+            };
+            let Some((answer, command)) = waiting.call.take_answer(&mut answers, &mut commands) else { break };
+            match answer {
+                Value::ServerError(error) if waiting.call.script.is_some() && is_no_script(&error) => {
+                    waiting.call.command = command.clone();
+                    again.push(waiting.take());
+                }
+                Value::ServerError(error) => refuse(waiting, error, &mut close_reason),
+                value => waiting.answer(Ok(value)),
+            }
+        }
+        drop(commands);
+        if !again.is_empty()
+            && self.send_again(connection, again, merged_script, &mut close_reason).await == Health::Bad
+        {
+            return Health::Bad;
+        }
+        match close_reason {
+            None => Health::Good,
+            Some(reason) => {
+                connection.close_after_use();
+                self.observer.connection_dropped(&reason);
+                Health::Bad
+            }
+        }
+    }
+
+    /// Loads the scripts that Redis did not know and sends their calls once more, each alone, in one round trip. Where
+    /// merged calls failed together, the script that merges them is loaded too.
+    async fn send_again(
+        &mut self,
+        connection: &mut Connection,
+        mut batch: Vec<Waiting>,
+        merged_script: Option<&'static Script>,
+        close_reason: &mut Option<String>,
+    ) -> Health {
+        let now = Instant::now();
+        batch.retain_mut(|waiting| {
+            if waiting.deadline <= now {
+                waiting.answer(Err(CallError::NotSent { reason: Reason::Deadline }));
+            }
+            waiting.is_wanted()
+        });
+        if batch.is_empty() {
+            return Health::Good;
+        }
+        let mut scripts: Vec<&'static Script> = merged_script.into_iter().collect();
+        for script in batch.iter().filter_map(|waiting| waiting.call.script) {
+            if !scripts.iter().any(|known| known.sha1 == script.sha1) {
+                scripts.push(script);
+            }
+        }
+        self.request.clear();
+        for script in &scripts {
+            self.request.cmd("SCRIPT").arg("LOAD").arg(script.code);
+        }
+        for waiting in &mut batch {
+            waiting.call.add_to(&mut self.request);
+        }
+        let Some(answers) = self.exchange(connection, &mut batch, now).await else {
+            return Health::Bad;
+        };
+        self.observer.batch_answered(batch.len(), now.elapsed());
+        let (mut answers, mut commands) = (answers.into_iter(), self.request.cmd_iter());
+        let mut load_error = None;
+        for (loaded, _) in answers.by_ref().zip(commands.by_ref()).take(scripts.len()) {
+            if let Value::ServerError(error) = loaded {
+                load_error = Some(error);
+            }
+        }
+        for waiting in &mut batch {
+            let Some((answer, _)) = waiting.call.take_answer(&mut answers, &mut commands) else { break };
+            match answer {
+                Value::ServerError(error) if is_no_script(&error) => {
+                    // The reason why it could not be loaded helps more than NOSCRIPT.
+                    refuse(waiting, load_error.clone().unwrap_or(error), close_reason);
+                }
+                Value::ServerError(error) => refuse(waiting, error, close_reason),
+                value => waiting.answer(Ok(value)),
+            }
+        }
+        Health::Good
+    }
+
+    /// Sends `self.request`, which holds the calls of `batch`, at the time `sent`. Calls that pass their deadline are
+    /// answered meanwhile. When all have, the worker still waits for the answers until `answer_timeout`, and drops them:
+    /// then none is outstanding, and the connection is used again. `None` when there are no answers; then every call of the
+    /// batch has its error.
+    async fn exchange(
+        &mut self,
+        connection: &mut Connection,
+        batch: &mut [Waiting],
+        sent: Instant,
+    ) -> Option<Vec<Value>> {
+        let written = connection.bytes_written();
+        let meter = connection.meter();
+        let end = sent + self.answer_timeout;
+        let alarm = &mut self.alarm;
+        let reason = {
+            let mut exchange = pin!(connection.exchange(&self.request));
+            let mut at = earliest(batch, None).unwrap_or(end);
+            loop {
+                alarm.as_mut().reset(at.into());
+                tokio::select! {
+                    biased;
+                    answers = &mut exchange => match answers {
+                        Ok(answers) => return Some(answers),
+                        Err(broken) => break Reason::Broken(broken.into_reason()),
+                    },
+                    () = alarm.as_mut() => {
+                        let now = Instant::now();
+                        at = match earliest(batch, Some(now)) {
+                            Some(next) => next,
+                            // No caller waits for what has not been written by now.
+                            None if now < end && meter.bytes_written() > written => end,
+                            None => break Reason::Deadline,
+                        };
+                        answer_late(batch, now);
+                    }
+                }
+            }
+        };
+        if let Reason::Broken(why) = &reason {
+            self.observer.connection_broke(&self.address, why);
+        }
+        // The exchange is over, so the count is final.
+        let unwritten = connection.bytes_written() == written;
+        self.observer.connection_dropped(&match &reason {
+            Reason::Deadline => format!("{} calls were not answered in time", batch.len()),
+            reason => reason.to_string(),
+        });
+        for waiting in batch {
+            let reason = reason.clone();
+            waiting.answer(Err(if unwritten { CallError::NotSent { reason } } else { CallError::Unknown { reason } }));
+        }
+        None
+    }
+}
+
+/// The earliest deadline of a batch, of those after `now` where it is given.
+fn earliest(batch: &[Waiting], now: Option<Instant>) -> Option<Instant> {
+    let mut earliest: Option<Instant> = None;
+    for waiting in batch {
+        if now.is_some_and(|now| waiting.deadline <= now) {
+            continue;
+        }
+        earliest = Some(earliest.map_or(waiting.deadline, |at| at.min(waiting.deadline)));
+    }
+    earliest
+}
+
+/// Answers the calls of a batch in flight whose deadline has passed. They may have run.
+fn answer_late(batch: &mut [Waiting], now: Instant) {
+    for waiting in batch {
+        if waiting.deadline <= now {
+            waiting.answer(Err(CallError::Unknown { reason: Reason::Deadline }));
+        }
+    }
+}
+
+/// Answers a call with an error of Redis, and sets `close_reason` if the connection is not to be used again.
+fn refuse(waiting: &mut Waiting, error: ServerError, close_reason: &mut Option<String>) {
+    if close_reason.is_none() && RedisErrorClass::of(&error).connection == After::Redial {
+        *close_reason = Some(format!("redis answered {}", error.code()));
+    }
+    waiting.answer(Err(CallError::Refused(error)));
+}
+
+/// Answers the calls that one merged command made. Where its error proves that nothing ran, and the connection stays, all
+/// of them go to `again`, where each gets its own answer: alone some would have succeeded, by another key, or because
+/// they write nothing. Returns the script that merged them if they were put there.
+fn answer_merged(
+    group: &mut [Waiting],
+    answer: Value,
+    again: &mut Vec<Waiting>,
+    close_reason: &mut Option<String>,
+) -> Option<&'static Script> {
+    let merger = group.first()?.call.mergeable?.merger;
+    match answer {
+        Value::ServerError(error) => {
+            let class = RedisErrorClass::of(&error);
+            let is_undone = class.connection == After::Keep && class.proves_nothing_ran(&error);
+            for waiting in group {
+                if is_undone {
+                    again.push(waiting.take());
+                } else {
+                    refuse(waiting, error.clone(), close_reason);
+                }
+            }
+            is_undone.then(|| merger.script())
+        }
+        Value::Array(numbers) => {
+            let answers = merger.split(&mut calls(group), numbers);
+            for (waiting, answer) in group.iter_mut().zip(answers) {
+                waiting.answer(Ok(answer));
+            }
+            None
+        }
+        other => {
+            for waiting in group {
+                waiting.answer(Ok(other.clone()));
+            }
+            None
+        }
+    }
+}
+
+fn calls(batch: &[Waiting]) -> impl Iterator<Item = &Call> {
+    batch.iter().map(|waiting| &waiting.call)
+}
+
+fn is_no_script(error: &ServerError) -> bool {
+    error.kind() == Some(ServerErrorKind::NoScript)
+}

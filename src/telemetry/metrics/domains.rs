@@ -1,0 +1,181 @@
+//! Requests by the domains of the policies in force, and descriptors that met no rule.
+//!
+//! Each runtime adds to a lane of its own, so that cores which serve one domain do not slow each other. Not here: requests whose
+//! domain no policy has (latency.rs counts them by result).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::families::{Source, Value, Visitor};
+use super::listed::{Listed, Place};
+use super::table::{REQUESTS_TOTAL, UNMATCHED, row};
+use crate::engine::PolicySet;
+use crate::engine::observer::DecisionResult;
+
+/// What stands in the label `domain` for domains that no policy has, and for requests that cannot be read.
+pub(super) const UNKNOWN: &str = "(unknown)";
+/// More runtimes than this share lanes: a domain takes 64 bytes for each.
+const LANES_MAX: usize = 16;
+/// How many domains are shown at a time.
+const BATCH: usize = 64;
+
+/// What one runtime counts of one domain.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Lane {
+    ok: AtomicU64,
+    over_limit: AtomicU64,
+    store_failed: AtomicU64,
+    unmatched: AtomicU64,
+}
+
+/// What is counted of one domain.
+#[derive(Debug)]
+pub(super) struct DomainCounts {
+    lanes: Box<[Lane]>,
+}
+
+/// A result by name, and where a lane counts it.
+type Counted = (&'static str, fn(&Lane) -> &AtomicU64);
+
+/// The results that a request for a known domain can have.
+const RESULTS: [Counted; 3] =
+    [("ok", |lane| &lane.ok), ("over_limit", |lane| &lane.over_limit), ("store_failed", |lane| &lane.store_failed)];
+
+impl DomainCounts {
+    fn new(lanes: usize) -> Self {
+        Self { lanes: (0..lanes).map(|_| Lane::default()).collect() }
+    }
+
+    pub(super) fn add(&self, lane: usize, result: DecisionResult, unmatched: u32) {
+        let lane = &self.lanes[lane % self.lanes.len()];
+        let count = match result {
+            DecisionResult::Ok => &lane.ok,
+            DecisionResult::OverLimit => &lane.over_limit,
+            DecisionResult::StoreFailed => &lane.store_failed,
+            // These have no domain.
+            DecisionResult::Invalid | DecisionResult::UnknownDomain | DecisionResult::NoPolicies => return,
+        };
+        count.fetch_add(1, Relaxed);
+        if unmatched > 0 {
+            lane.unmatched.fetch_add(u64::from(unmatched), Relaxed);
+        }
+    }
+
+    fn sum(&self, count: fn(&Lane) -> &AtomicU64) -> u64 {
+        self.lanes.iter().map(|lane| count(lane).load(Relaxed)).sum()
+    }
+}
+
+/// The counters of all domains of the policies in force, by their names.
+#[derive(Debug)]
+pub(super) struct Domains {
+    named: Listed<Arc<str>, Arc<DomainCounts>>,
+    lanes: usize,
+}
+
+impl Domains {
+    /// None yet, for so many runtimes.
+    pub(super) fn new(runtimes: usize) -> Self {
+        Self { named: Listed::default(), lanes: runtimes.clamp(1, LANES_MAX) }
+    }
+
+    /// Looks up the counters of all these domains, by their ids, and forgets those of domains that are gone. One load at a time.
+    pub(super) fn load(&self, policies: &PolicySet) -> Box<[Arc<DomainCounts>]> {
+        let before = self.named.entries();
+        let mut domains: Vec<_> = policies.domains().collect();
+        domains.sort_unstable_by_key(|domain| domain.id);
+        let counts = domains.iter().map(|domain| {
+            let known = before.binary_search_by(|(name, _)| (**name).cmp(&*domain.name));
+            known.map_or_else(|_| Arc::new(DomainCounts::new(self.lanes)), |at| before[at].1.clone())
+        });
+        let counts: Box<[_]> = counts.collect();
+        let names = domains.iter().map(|domain| Arc::<str>::from(&*domain.name));
+        let mut named: Vec<_> = names.zip(counts.iter().cloned()).collect();
+        named.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+        self.named.replace(named.into());
+        counts
+    }
+}
+
+/// What is counted of requests that have no domain of the policies.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Unknown {
+    pub(super) invalid: u64,
+    pub(super) no_policies: u64,
+    pub(super) unknown_domain: u64,
+    /// The descriptors of those that name a domain.
+    pub(super) descriptors: u64,
+}
+
+/// Shows the requests of all domains, and then the descriptors that met no rule.
+pub(super) struct RequestsOfDomains {
+    domains: Arc<Domains>,
+    unknown: Unknown,
+    family: Shown,
+    /// Whether the head of the family was shown.
+    has_begun: bool,
+    place: Place<Arc<str>>,
+    /// A policy has the name that stands for unknown domains.
+    is_taken: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    Requests,
+    Unmatched,
+    Nothing,
+}
+
+impl RequestsOfDomains {
+    pub(super) fn new(domains: Arc<Domains>, unknown: Unknown) -> Self {
+        let (family, place) = (Shown::Requests, Place::default());
+        Self { domains, unknown, family, has_begun: false, place, is_taken: false }
+    }
+}
+
+impl Source for RequestsOfDomains {
+    fn advance(&mut self, to: &mut dyn Visitor) -> bool {
+        let (name, next) = match self.family {
+            Shown::Requests => (REQUESTS_TOTAL, Shown::Unmatched),
+            Shown::Unmatched => (UNMATCHED, Shown::Nothing),
+            Shown::Nothing => return false,
+        };
+        if let Some(row) = row(name).filter(|_| !self.has_begun) {
+            to.family(row.into());
+        }
+        self.has_begun = true;
+        let (family, unknown, is_taken) = (self.family, &self.unknown, &mut self.is_taken);
+        let is_more = self.domains.named.next(&mut self.place, BATCH, |domain, counts| match family {
+            Shown::Requests => {
+                for (result, count) in RESULTS {
+                    to.series(&[("domain", domain), ("result", result)], Value::Count(counts.sum(count)));
+                }
+            }
+            _ => {
+                let mut unmatched = counts.sum(|lane| &lane.unmatched);
+                if **domain == *UNKNOWN {
+                    // A series is shown once.
+                    *is_taken = true;
+                    unmatched += unknown.descriptors;
+                }
+                to.series(&[("domain", domain)], Value::Count(unmatched));
+            }
+        });
+        if is_more {
+            return true;
+        }
+        if family == Shown::Requests {
+            let Unknown { invalid, no_policies, unknown_domain, .. } = *unknown;
+            for (result, count) in
+                [("invalid", invalid), ("no_policies", no_policies), ("unknown_domain", unknown_domain)]
+            {
+                to.series(&[("domain", UNKNOWN), ("result", result)], Value::Count(count));
+            }
+        } else if !*is_taken {
+            to.series(&[("domain", UNKNOWN)], Value::Count(unknown.descriptors));
+        }
+        (self.family, self.has_begun, self.place) = (next, false, Place::default());
+        true
+    }
+}

@@ -1,0 +1,116 @@
+//! Entries in order, which are replaced whole and read little by little.
+//!
+//! A reader holds its place and no copy: a caller that takes a scrape slowly does not keep entries that were replaced.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// Entries in the order of their keys.
+#[derive(Debug)]
+pub(super) struct Listed<K, V> {
+    current: Mutex<Current<K, V>>,
+}
+
+#[derive(Debug)]
+struct Current<K, V> {
+    /// How often the entries were replaced.
+    generation: u64,
+    entries: Arc<[(K, V)]>,
+}
+
+/// How far a reader has come.
+#[derive(Debug)]
+pub(super) struct Place<K> {
+    generation: u64,
+    at: usize,
+    last: Option<K>,
+}
+
+impl<K> Default for Place<K> {
+    fn default() -> Self {
+        Self { generation: 0, at: 0, last: None }
+    }
+}
+
+impl<K, V> Default for Listed<K, V> {
+    fn default() -> Self {
+        Self { current: Mutex::new(Current { generation: 0, entries: Arc::new([]) }) }
+    }
+}
+
+impl<K: Ord + Clone, V> Listed<K, V> {
+    /// The entries now.
+    pub(super) fn entries(&self) -> Arc<[(K, V)]> {
+        self.current.lock().entries.clone()
+    }
+
+    /// Puts other entries in the place of all. They are in the order of their keys, and no key is there twice.
+    pub(super) fn replace(&self, entries: Arc<[(K, V)]>) {
+        let mut current = self.current.lock();
+        current.generation += 1;
+        let before = std::mem::replace(&mut current.entries, entries);
+        // Freed after the lock is released: many entries take a while.
+        drop(current);
+        drop(before);
+    }
+
+    /// Shows at most `max` entries after this place, which moves on. False when none is left after those. Where entries were
+    /// replaced, the reader goes on behind the key that it saw last.
+    pub(super) fn next(&self, place: &mut Place<K>, max: usize, mut see: impl FnMut(&K, &V)) -> bool {
+        let current = self.current.lock();
+        let (generation, entries) = (current.generation, current.entries.clone());
+        drop(current);
+        if place.generation != generation {
+            place.generation = generation;
+            place.at = place.last.as_ref().map_or(0, |last| entries.partition_point(|(key, _)| key <= last));
+        }
+        let end = entries.len().min(place.at + max);
+        for (key, value) in &entries[place.at..end] {
+            see(key, value);
+        }
+        if let Some((key, _)) = entries[place.at..end].last() {
+            place.last = Some(key.clone());
+        }
+        place.at = end;
+        end < entries.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(keys: &[u32]) -> Arc<[(u32, ())]> {
+        keys.iter().map(|key| (*key, ())).collect()
+    }
+
+    #[test]
+    fn a_reader_goes_on_behind_the_last_key_when_entries_were_replaced() {
+        let listed = Listed::default();
+        listed.replace(entries(&[1, 3, 5, 7]));
+        let mut place = Place::default();
+        let read = |place: &mut Place<u32>| {
+            let mut seen = Vec::new();
+            let is_more = listed.next(place, 2, |key, ()| seen.push(*key));
+            (seen, is_more)
+        };
+        assert_eq!(read(&mut place), (vec![1, 3], true));
+        listed.replace(entries(&[0, 2, 4, 6]));
+        assert_eq!(read(&mut place), (vec![4, 6], false));
+        assert_eq!(read(&mut place), (vec![], false));
+        listed.replace(entries(&[]));
+        assert_eq!(read(&mut place), (vec![], false));
+        assert_eq!(read(&mut Place::default()), (vec![], false));
+    }
+
+    #[test]
+    fn what_was_replaced_is_freed_while_a_reader_is_under_way() {
+        let (listed, value) = (Listed::default(), Arc::new(()));
+        listed.replace([(1, value.clone()), (2, value.clone())].into());
+        let mut place = Place::default();
+        assert!(listed.next(&mut place, 1, |_, _| {}));
+        listed.replace([(2, Arc::new(()))].into());
+        assert_eq!(Arc::strong_count(&value), 1);
+    }
+}

@@ -1,0 +1,690 @@
+//! Every metric of weir's own: its name, type, labels and unit, and what it counts. docs/metrics.md is made from it.
+//!
+//! A metric that is not here cannot be registered. Not here: the numbers (the other files, and app), and the metrics of
+//! envoyproxy/ratelimit (mapped.rs).
+
+use std::fmt::Write as _;
+
+use self::FamilyKind::{Counter, Gauge, Histogram};
+
+/// How the numbers of a family behave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FamilyKind {
+    /// They only grow, and begin at 0 when weir starts.
+    Counter,
+    /// They go up and down.
+    Gauge,
+    /// Counts of observations at or below bounds.
+    Histogram,
+    /// Quantiles of recent observations.
+    Summary,
+}
+
+impl FamilyKind {
+    /// Its name in the text formats.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+            Self::Summary => "summary",
+        }
+    }
+}
+
+/// One metric.
+#[derive(Debug)]
+pub struct Row {
+    /// Its name.
+    pub name: &'static str,
+    /// How its numbers behave.
+    pub kind: FamilyKind,
+    /// Its labels, in alphabetical order.
+    pub labels: &'static [&'static str],
+    /// What one of it is.
+    pub unit: &'static str,
+    /// What it counts, as readers of /metrics see it.
+    pub help: &'static str,
+    /// What docs/metrics.md has beyond that: values of labels, and when to look.
+    pub more: &'static str,
+}
+
+/// Metrics that belong together.
+#[derive(Debug)]
+pub struct Part {
+    /// The heading.
+    pub title: &'static str,
+    /// When these metrics are there.
+    pub about: &'static str,
+    /// The metrics.
+    pub rows: &'static [Row],
+}
+
+/// All metrics.
+pub const PARTS: [Part; 12] =
+    [REQUESTS, LIMITS, STORES, REDIS, MEMORY, POLICIES, XDS, CALLERS, STATISTICS, METRICS_EXPORT, TRACES, PROCESS];
+
+/// Those of requests.
+pub const REQUESTS_TOTAL: &str = "weir_requests_total";
+/// Descriptors that met no rule.
+pub const UNMATCHED: &str = "weir_unmatched_descriptors_total";
+/// Times of decisions.
+pub const DECISION_DURATION: &str = "weir_decision_duration_seconds";
+/// Times of calls to a store.
+pub const STORE_DURATION: &str = "weir_store_duration_seconds";
+
+const REQUESTS: Part = Part {
+    title: "Requests",
+    about: "The label `domain` has the domains of the policies in force. `(unknown)` stands for all others.",
+    rows: &[
+        Row {
+            name: REQUESTS_TOTAL,
+            kind: Counter,
+            labels: &["domain", "result"],
+            unit: "requests",
+            help: "Requests by domain and by how their decision ended.",
+            more: "`result` is `ok`, `over_limit` or `store_failed` (by `on_error: error`; its other actions count as `ok` or \
+                   `over_limit`). The domain `(unknown)` has three results of its own: `unknown_domain` (no policy has the domain; it \
+                   is probably misspelt), `invalid` (the request breaks a bound or cannot be read), `no_policies` (no policies were \
+                   loaded yet, only with `policies.source: xds`).",
+        },
+        Row {
+            name: UNMATCHED,
+            kind: Counter,
+            labels: &["domain"],
+            unit: "descriptors",
+            help: "Descriptors that met no rule, by domain. They are not limited.",
+            more: "A misspelt key, in a policy or in Envoy's configuration, shows here. So does a descriptor that is \
+                   deliberately without a rule. A descriptor that brings its own limit is not counted. `(unknown)` has the \
+                   descriptors of domains that no policy has.",
+        },
+        Row {
+            name: DECISION_DURATION,
+            kind: Histogram,
+            labels: &[],
+            unit: "seconds",
+            help: "Time from a decoded request to its answer.",
+            more: "Its buckets have exemplars with trace ids where tracing is on and the reader asks for OpenMetrics.",
+        },
+    ],
+};
+
+const LIMITS: Part = Part {
+    title: "Limits",
+    about: "One series for each limit of the policies in force. `rule` is the path of the rule (`plan=free|path`), `limit` the \
+            name of the limit, or its id where it has none. A `|`, `=` or `\\` of a key, and a `|` or `\\` of a value, has a \
+            backslash before it in a path. Limits that come with requests count as rule and limit `(request)` of their domain. \
+            `metrics.per_rule: off` leaves all of these out.",
+    rows: &[
+        Row {
+            name: "weir_hits_total",
+            kind: Counter,
+            labels: &["domain", "limit", "rule"],
+            unit: "hits",
+            help: "Hits asked of a limit.",
+            more: "",
+        },
+        Row {
+            name: "weir_within_limit_hits_total",
+            kind: Counter,
+            labels: &["domain", "limit", "rule"],
+            unit: "hits",
+            help: "Hits that were charged to a limit and were within it.",
+            more: "Hits that a limit would have admitted, but that were not charged because another limit denied the request, \
+                   count in `weir_hits_total` only. Of a report to a post-paid limit: the hits below the limit.",
+        },
+        Row {
+            name: "weir_over_limit_hits_total",
+            kind: Counter,
+            labels: &["domain", "limit", "rule"],
+            unit: "hits",
+            help: "Hits above a limit.",
+            more: "Of a report: the hits above the limit, which are charged too.",
+        },
+        Row {
+            name: "weir_near_limit_hits_total",
+            kind: Counter,
+            labels: &["domain", "limit", "rule"],
+            unit: "hits",
+            help: "Hits within a limit that used it nearly up (setting near_limit_ratio).",
+            more: "Of a charge that crosses the limit: the part between that ratio and the limit.",
+        },
+        Row {
+            name: "weir_shadow_hits_total",
+            kind: Counter,
+            labels: &["domain", "limit", "rule"],
+            unit: "hits",
+            help: "Hits that a limit in shadow mode would have denied.",
+            more: "",
+        },
+    ],
+};
+
+const STORES: Part = Part {
+    title: "Stores",
+    about: "With `store: memory` the histogram is empty, and `weir_store_errors_total` has the kind `too_heavy` alone.",
+    rows: &[
+        Row {
+            name: STORE_DURATION,
+            kind: Histogram,
+            labels: &[],
+            unit: "seconds",
+            help: "Time that a store outside this process took for a decision.",
+            more: "From the decoded request to the answer of Redis or its failure, waiting in the queue included. A request that asks several \
+                   Redis or slots is several calls. Where its refunds are a second round, their time includes the first.",
+        },
+        Row {
+            name: "weir_store_errors_total",
+            kind: Counter,
+            labels: &["kind"],
+            unit: "calls",
+            help: "Calls to the store that gave no decision, by reason.",
+            more: "[Every kind](operations.md#every-kind-of-failure), and whether the call may have been charged, is on the page \
+                   for operators.",
+        },
+        Row {
+            name: "weir_on_error_total",
+            kind: Counter,
+            labels: &["action"],
+            unit: "descriptors",
+            help: "Descriptors whose store gave no answer, by what the policies did then.",
+            more: "`action` is `error`, `allow`, `deny` or `local`. [Alert on any increase](operations.md#when-redis-is-in-trouble).",
+        },
+        Row {
+            name: "weir_undone_total",
+            kind: Counter,
+            labels: &["result"],
+            unit: "requests",
+            help: "Requests over several stores or slots that took charges back, by whether that was confirmed in time.",
+            more: "They were denied or failed after a part of them was charged. `result` is `confirmed` or `unconfirmed`: then a \
+                   charge may stand, which can only admit less.",
+        },
+        Row {
+            name: "weir_deny_cache_hits_total",
+            kind: Counter,
+            labels: &[],
+            unit: "requests",
+            help: "Requests that were denied from the cache of denials, without asking a store.",
+            more: "With a cache of denials only.",
+        },
+        Row {
+            name: "weir_deny_cache_entries",
+            kind: Gauge,
+            labels: &[],
+            unit: "keys",
+            help: "Keys in the cache of denials, those that have ended and were not dropped yet included.",
+            more: "With a cache of denials only.",
+        },
+    ],
+};
+
+const REDIS: Part = Part {
+    title: "Redis",
+    about: "With `store: redis` only. The label `address` comes from the settings or from the map of a cluster. A node that has \
+            left its cluster is not shown any more.",
+    rows: &[
+        Row {
+            name: "weir_redis_circuit_open",
+            kind: Gauge,
+            labels: &["address"],
+            unit: "runtimes",
+            help: "Runtimes whose circuit breaker for this Redis is open.",
+            more: "weir has a runtime for each core and one for HTTP. See \
+                   [when Redis is in trouble](operations.md#when-redis-is-in-trouble).",
+        },
+        Row {
+            name: "weir_redis_circuit_opened_total",
+            kind: Counter,
+            labels: &["address"],
+            unit: "times",
+            help: "How often a runtime's circuit breaker for this Redis opened.",
+            more: "If it opens often and for short, Redis is at its edge, or `redis.timeout` is too near to the time that Redis takes.",
+        },
+        Row {
+            name: "weir_redis_connections",
+            kind: Gauge,
+            labels: &[],
+            unit: "connections",
+            help: "Open connections to Redis, of all runtimes.",
+            more: "",
+        },
+        Row {
+            name: "weir_redis_dial_errors_total",
+            kind: Counter,
+            labels: &["kind"],
+            unit: "connections",
+            help: "Connections to Redis that could not be made, by reason.",
+            more: "The [kinds](operations.md#every-kind-of-failure) are those of failures.",
+        },
+        Row {
+            name: "weir_redis_queue",
+            kind: Gauge,
+            labels: &[],
+            unit: "calls",
+            help: "Calls that wait to be sent to Redis.",
+            more: "Near `redis.queue`: Redis is too slow.",
+        },
+        Row {
+            name: "weir_redis_batches_total",
+            kind: Counter,
+            labels: &[],
+            unit: "round trips",
+            help: "Round trips to Redis that were answered.",
+            more: "",
+        },
+        Row {
+            name: "weir_redis_batched_calls_total",
+            kind: Counter,
+            labels: &[],
+            unit: "calls",
+            help: "Calls in the round trips to Redis that were answered.",
+            more: "Divided by the round trips: how many calls share one.",
+        },
+    ],
+};
+
+const MEMORY: Part = Part {
+    title: "Memory store",
+    about: "With `store: redis` it is the store of `on_error: local`.",
+    rows: &[
+        Row {
+            name: "weir_keys",
+            kind: Gauge,
+            labels: &[],
+            unit: "states",
+            help: "States in the memory store, those that expired and were not dropped yet included.",
+            more: "",
+        },
+        Row {
+            name: "weir_evictions_total",
+            kind: Counter,
+            labels: &[],
+            unit: "states",
+            help: "States that still mattered and were dropped because the memory store was full.",
+            more: "",
+        },
+        Row {
+            name: "weir_evicted_hits_total",
+            kind: Counter,
+            labels: &[],
+            unit: "hits",
+            help: "Hits in the states that the full memory store dropped: so many more may be admitted.",
+            more: "Alert on any.",
+        },
+    ],
+};
+
+const POLICIES: Part = Part {
+    title: "Policies",
+    about: "With `policies.source: xds` a load is a response of the control plane.",
+    rows: &[
+        Row {
+            name: "weir_config_loads_total",
+            kind: Counter,
+            labels: &[],
+            unit: "loads",
+            help: "Policies that were loaded and put in force.",
+            more: "",
+        },
+        Row {
+            name: "weir_config_load_errors_total",
+            kind: Counter,
+            labels: &[],
+            unit: "loads",
+            help: "Changed policies that were refused. The last good ones stay in force.",
+            more: "Alert on any.",
+        },
+        Row {
+            name: "weir_config_last_load_success_timestamp_seconds",
+            kind: Gauge,
+            labels: &[],
+            unit: "seconds since 1970",
+            help: "When policies were last put in force, in seconds since 1970.",
+            more: "",
+        },
+    ],
+};
+
+const XDS: Part = Part {
+    title: "Control plane",
+    about: "With `policies.source: xds` only.",
+    rows: &[
+        Row {
+            name: "weir_xds_connected",
+            kind: Gauge,
+            labels: &[],
+            unit: "0 or 1",
+            help: "Whether there is a connection to the control plane.",
+            more: "Alert when it is 0 for minutes: changes do not arrive.",
+        },
+        Row {
+            name: "weir_xds_connections_total",
+            kind: Counter,
+            labels: &[],
+            unit: "connections",
+            help: "Connections to the control plane that were made.",
+            more: "",
+        },
+        Row {
+            name: "weir_xds_failures_total",
+            kind: Counter,
+            labels: &[],
+            unit: "failures",
+            help: "Connections to the control plane that could not be made, and streams that ended.",
+            more: "",
+        },
+        Row {
+            name: "weir_xds_accepted_total",
+            kind: Counter,
+            labels: &[],
+            unit: "responses",
+            help: "Responses of the control plane that were put in force.",
+            more: "",
+        },
+        Row {
+            name: "weir_xds_refused_total",
+            kind: Counter,
+            labels: &[],
+            unit: "responses",
+            help: "Responses of the control plane that were refused. The last good policies stay in force.",
+            more: "Alert on any.",
+        },
+        Row {
+            name: "weir_xds_accepted_timestamp_seconds",
+            kind: Gauge,
+            labels: &[],
+            unit: "seconds since 1970",
+            help: "When a response of the control plane was last accepted, in seconds since 1970. 0 before the first.",
+            more: "",
+        },
+    ],
+};
+
+const CALLERS: Part = Part {
+    title: "Callers",
+    about: "Those that begin with `weir_tls` are there with `listen.tls` only.",
+    rows: &[
+        Row {
+            name: "weir_connections",
+            kind: Gauge,
+            labels: &["runtime"],
+            unit: "connections",
+            help: "Open gRPC connections of each runtime. There is one for each core.",
+            more: "weir spreads connections by the requests of the last seconds, so busy callers weigh more than idle ones.",
+        },
+        Row {
+            name: "weir_grpc_held_bytes",
+            kind: Gauge,
+            labels: &[],
+            unit: "bytes",
+            help: "Bytes of requests and responses that weir holds for gRPC callers.",
+            more: "At most `grpc.held_bytes` and a quarter more, or 32 KiB for each connection.",
+        },
+        Row {
+            name: "weir_grpc_refused_total",
+            kind: Counter,
+            labels: &[],
+            unit: "requests",
+            help: "gRPC requests refused with UNAVAILABLE because weir held too much for its callers.",
+            more: "Alert on any increase: callers do not read, or a store stalls.",
+        },
+        Row {
+            name: "weir_grpc_closed_total",
+            kind: Counter,
+            labels: &[],
+            unit: "connections",
+            help: "gRPC connections that weir closed because of what their peers sent, or did not send or take in time.",
+            more: "See [what a caller can hold](operations.md#what-a-caller-can-hold).",
+        },
+        Row {
+            name: "weir_tls_handshake_errors_total",
+            kind: Counter,
+            labels: &["kind"],
+            unit: "handshakes",
+            help: "TLS handshakes of gRPC clients that failed, by reason.",
+            more: "`closed`: the client closed the connection. `no_certificate`: it has none. `certificate`: its authority, time or use is \
+                   wrong. `name`: it has none of `listen.tls.client_names`. `refused`: the client does not accept weir's \
+                   certificate. `protocol`: it does not speak TLS 1.2 or 1.3.",
+        },
+        Row {
+            name: "weir_tls_reloads_total",
+            kind: Counter,
+            labels: &["result"],
+            unit: "changes",
+            help: "Changed files of the gRPC listener's TLS, by whether they were put in force.",
+            more: "`replaced`, or `refused` because they do not fit together or cannot be read. Alert on `refused`.",
+        },
+    ],
+};
+
+const STATISTICS: Part = Part {
+    title: "Statistics and log",
+    about: "The [statistics](operations.md#statistics-of-envoyproxyratelimit) are those of envoyproxy/ratelimit.",
+    rows: &[
+        Row {
+            name: "weir_dynamic_series",
+            kind: Gauge,
+            labels: &[],
+            unit: "names",
+            help: "Names of statistics that hold values of requests.",
+            more: "At most `metrics.dynamic_series`.",
+        },
+        Row {
+            name: "weir_dynamic_series_refused_total",
+            kind: Counter,
+            labels: &[],
+            unit: "counts",
+            help: "Counts of statistics for which there was no room under the name that the request gave.",
+            more: "Raise `metrics.dynamic_series`, or take `detailed_metric` off a rule.",
+        },
+        Row {
+            name: "weir_statsd_dropped_lines_total",
+            kind: Counter,
+            labels: &[],
+            unit: "lines",
+            help: "Lines of statistics that did not reach the StatsD server.",
+            more: "The connection broke, or a datagram was refused.",
+        },
+        Row {
+            name: "weir_log_lines_lost_total",
+            kind: Counter,
+            labels: &["reason"],
+            unit: "lines",
+            help: "Lines of the log that were not written, by reason.",
+            more: "`queue_full` (the target is stuck or too slow), `write_failed` (a closed pipe, a full disk), `call_site` (one \
+                   line of code logged more than 100 times in 10 s). Alert on the first two: the log has a hole.",
+        },
+    ],
+};
+
+const METRICS_EXPORT: Part = Part {
+    title: "Metrics by OTLP",
+    about: "With `metrics.exporter: otlp` only. Decisions do not wait for a collector.",
+    rows: &[Row {
+        name: "weir_metrics_exports_total",
+        kind: Counter,
+        labels: &["result"],
+        unit: "exports",
+        help: "Exports of all metrics to the collector, by result.",
+        more: "`ok`, or `failed`: the collector did not take all of it. The next export has the same counts and more. See \
+               [metrics by OTLP](operations.md#metrics-by-otlp).",
+    }],
+};
+
+const TRACES: Part = Part {
+    title: "Traces",
+    about: "With `tracing.exporter: otlp` only. Decisions do not wait for a collector.",
+    rows: &[
+        Row {
+            name: "weir_traces_spans_exported_total",
+            kind: Counter,
+            labels: &[],
+            unit: "spans",
+            help: "Spans that the collector took.",
+            more: "",
+        },
+        Row {
+            name: "weir_traces_spans_dropped_total",
+            kind: Counter,
+            labels: &["reason"],
+            unit: "spans",
+            help: "Spans that were dropped, by reason.",
+            more: "`queue_full` (more than `tracing.queue` waited), `export_failed` (the collector did not take their batch), \
+                   `shutdown`. See [traces](operations.md#traces).",
+        },
+    ],
+};
+
+const PROCESS: Part = Part {
+    title: "Process",
+    about: "Those that begin with `process_` have the names that all clients of Prometheus use. They are there on Linux, also with \
+            `metrics.weir_names: off`.",
+    rows: &[
+        Row {
+            name: "weir_build_info",
+            kind: Gauge,
+            labels: &["commit", "version"],
+            unit: "always 1",
+            help: "Always 1. Its labels say which build this is.",
+            more: "",
+        },
+        Row {
+            name: "process_cpu_seconds_total",
+            kind: Counter,
+            labels: &[],
+            unit: "seconds",
+            help: "CPU time that the process has used, in seconds.",
+            more: "User and system time of all threads.",
+        },
+        Row {
+            name: "process_max_fds",
+            kind: Gauge,
+            labels: &[],
+            unit: "file descriptors",
+            help: "The most file descriptors that the process may have open.",
+            more: "The soft limit. The metric is absent where there is no limit.",
+        },
+        Row {
+            name: "process_open_fds",
+            kind: Gauge,
+            labels: &[],
+            unit: "file descriptors",
+            help: "File descriptors that the process has open.",
+            more: "",
+        },
+        Row {
+            name: "process_resident_memory_bytes",
+            kind: Gauge,
+            labels: &[],
+            unit: "bytes",
+            help: "Memory of the process that is in RAM, in bytes.",
+            more: "",
+        },
+        Row {
+            name: "process_start_time_seconds",
+            kind: Gauge,
+            labels: &[],
+            unit: "seconds since 1970",
+            help: "When the process started, in seconds since 1970.",
+            more: "",
+        },
+        Row {
+            name: "process_threads",
+            kind: Gauge,
+            labels: &[],
+            unit: "threads",
+            help: "Threads of the process.",
+            more: "",
+        },
+        Row {
+            name: "process_virtual_memory_bytes",
+            kind: Gauge,
+            labels: &[],
+            unit: "bytes",
+            help: "Address space of the process, in bytes.",
+            more: "",
+        },
+    ],
+};
+
+/// The metric of that name.
+#[must_use]
+pub fn row(name: &str) -> Option<&'static Row> {
+    const ALL: &[Part] = &PARTS;
+    ALL.iter().flat_map(|part| part.rows).find(|row| row.name == name)
+}
+
+/// The metric of that name, which is to be shown as this kind.
+///
+/// # Errors
+/// There is none, or it is of another kind.
+pub(super) fn row_of(name: &str, kind: FamilyKind) -> Result<&'static Row, prometheus::Error> {
+    let found = row(name).filter(|row| row.kind == kind);
+    found.ok_or_else(|| prometheus::Error::Msg(format!("src/telemetry/metrics/table.rs has no {} {name}", kind.name())))
+}
+
+/// docs/metrics.md.
+#[must_use]
+pub fn page() -> String {
+    let mut page = String::from(INTRODUCTION);
+    for part in &PARTS {
+        // A String takes all that is written to it.
+        let _ = writeln!(page, "\n## {}\n\n{}\n", part.title, part.about);
+        page.push_str("| metric | type | labels | unit | meaning |\n| --- | --- | --- | --- | --- |\n");
+        for Row { name, kind, labels, unit, help, more } in part.rows {
+            let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
+            let space = if more.is_empty() { "" } else { " " };
+            let (kind, labels) = (kind.name(), labels.join(", "));
+            let _ = writeln!(page, "| `{name}` | {kind} | {labels} | {unit} | {help}{space}{more} |");
+        }
+    }
+    page
+}
+
+const INTRODUCTION: &str = "\
+# Metrics
+
+Every metric of weir's own. This page is generated from `src/telemetry/metrics/table.rs`; after a change there, run
+`cargo test --test metrics -- --ignored write_docs_metrics_md`.
+
+```sh
+curl localhost:8080/metrics
+```
+
+- The metrics are at `/metrics` of both HTTP listeners, and at `metrics.path` of `listen.metrics` if that is set.
+- The format is Prometheus' text format, or OpenMetrics 1.0.0 if the reader's `Accept` header prefers it, as Prometheus' does.
+- Only OpenMetrics has exemplars. To keep them, start Prometheus with `--enable-feature=exemplar-storage`.
+- Labels come from policies, settings and the map of a Redis Cluster, never from callers. The number of series does not
+  depend on what callers send.
+- weir makes the text while the reader takes it, so a scrape of 100,000 rules holds no copy of it. weir shows no series
+  of single limits with `metrics.per_rule: off`.
+- Every metric is reset when weir restarts. The series of a rule or a domain end when it leaves the policies.
+
+Alert rules are in [deploy/prometheus](../deploy/README.md#alerts), a dashboard in [deploy/grafana](../deploy/README.md#dashboard).
+What to look at first: [operations.md](operations.md#metrics). Metrics with the names of envoyproxy/ratelimit:
+[statistics](operations.md#statistics-of-envoyproxyratelimit).
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_row_keeps_the_conventions_of_prometheus() {
+        let mut names = Vec::new();
+        for row in PARTS.iter().flat_map(|part| part.rows) {
+            let Row { name, kind, labels, unit, help, .. } = row;
+            assert_eq!(name.ends_with("_total"), *kind == Counter, "{name}");
+            assert!(name.starts_with("weir_") || name.starts_with("process_"), "{name}");
+            assert!(help.ends_with('.') && !unit.is_empty(), "{name}: {help}");
+            assert!(labels.is_sorted(), "{name}: {labels:?}");
+            for base in ["seconds", "bytes"] {
+                let is_in_name = name.trim_end_matches("_total").ends_with(base);
+                assert_eq!(unit.starts_with(base), is_in_name, "{name}: {unit}");
+            }
+            assert!(!names.contains(name), "{name} twice");
+            names.push(name);
+        }
+    }
+}

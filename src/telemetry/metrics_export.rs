@@ -1,0 +1,159 @@
+//! Metrics to a collector of OpenTelemetry, at intervals.
+//!
+//! Each export reads all metrics as a scrape does, request by request, so it never holds a copy of all of them. One export runs
+//! at a time. Numbers are cumulative: an export that fails is not repeated, since the next one has the same counts and more.
+//! Not here: families as messages (messages.rs), the connection (otlp.rs), and what is counted (metrics.rs).
+
+mod messages;
+
+use std::future::Future;
+use std::panic::resume_unwind;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
+
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::resource::v1::Resource;
+use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, MissedTickBehavior, timeout};
+
+use self::messages::Messages;
+use super::metrics::{Metrics, Reading};
+use super::otlp::MetricsSender;
+
+/// How long the last export may take when weir ends.
+const FLUSH_MAX: Duration = Duration::from_secs(2);
+/// How often, at most, a collector that takes nothing is logged.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
+
+/// What became of exports.
+#[derive(Debug, Default)]
+struct Exports {
+    taken: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// Exports all metrics at intervals.
+pub struct MetricsExporter {
+    metrics: Arc<Metrics>,
+    sender: MetricsSender,
+    resource: Resource,
+    interval: Duration,
+    started: SystemTime,
+    exports: Arc<Exports>,
+    /// When it was logged that the collector takes nothing; none while it takes all.
+    complained: Option<Instant>,
+    failed_in_row: u64,
+}
+
+impl MetricsExporter {
+    /// An exporter of these metrics, which have counted nothing yet. It adds its own counters to them.
+    ///
+    /// # Errors
+    /// The metrics have an exporter already.
+    pub fn new(
+        metrics: Arc<Metrics>,
+        sender: MetricsSender,
+        resource: &opentelemetry_sdk::Resource,
+        interval: Duration,
+    ) -> Result<Self, prometheus::Error> {
+        let exports = Arc::<Exports>::default();
+        let of = exports.clone();
+        metrics.counter("weir_metrics_exports_total", &[("result", "ok")], move || of.taken.load(Relaxed))?;
+        let of = exports.clone();
+        metrics.counter("weir_metrics_exports_total", &[("result", "failed")], move || of.failed.load(Relaxed))?;
+        let attributes = ResourceAttributesWithSchema::from(resource).attributes.0;
+        Ok(Self {
+            metrics,
+            sender,
+            resource: Resource { attributes, ..Resource::default() },
+            interval,
+            started: SystemTime::now(),
+            exports,
+            complained: None,
+            failed_in_row: 0,
+        })
+    }
+
+    /// Exports at once and then at intervals until `stop` ends, and once more then, for at most two seconds.
+    ///
+    /// # Errors
+    /// None; the type is that of a supervised task.
+    pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), String> {
+        let mut stop = pin!(stop);
+        let mut ticks = tokio::time::interval(self.interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = &mut stop => break,
+                _ = ticks.tick() => {}
+            }
+            let result = tokio::select! {
+                // The last export has all that this one had.
+                () = &mut stop => break,
+                result = self.export() => result,
+            };
+            self.count(result);
+        }
+        let last = timeout(FLUSH_MAX, self.export()).await;
+        self.count(last.unwrap_or_else(|_| Err(format!("weir ends, and there was no answer within {FLUSH_MAX:?}"))));
+        Ok(())
+    }
+
+    /// Sends all metrics once. The requests after one that failed are left out.
+    async fn export(&self) -> Result<(), String> {
+        let (metrics, resource, started) = (self.metrics.clone(), self.resource.clone(), self.started);
+        let mut requests = apart(move || Requests {
+            reading: metrics.read(&metrics.prepare()),
+            messages: Messages::new(resource, started, SystemTime::now()),
+        })
+        .await?;
+        loop {
+            let (request, rest) = apart(move || (requests.next(), requests)).await?;
+            let Some(request) = request else { return Ok(()) };
+            self.sender.send(request).await?;
+            requests = rest;
+        }
+    }
+
+    fn count(&mut self, result: Result<(), String>) {
+        let Err(reason) = result else {
+            self.exports.taken.fetch_add(1, Relaxed);
+            if self.complained.take().is_some() {
+                tracing::info!(failed = self.failed_in_row, "the collector takes metrics again");
+            }
+            self.failed_in_row = 0;
+            return;
+        };
+        self.exports.failed.fetch_add(1, Relaxed);
+        self.failed_in_row += 1;
+        let now = Instant::now();
+        if self.complained.is_none_or(|last| now >= last + COMPLAIN_EVERY) {
+            self.complained = Some(now);
+            tracing::warn!(failed = self.failed_in_row, reason, "the collector does not take metrics");
+        }
+    }
+}
+
+/// Reading many series takes milliseconds, which the HTTP listeners on this runtime need not wait for.
+async fn apart<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
+    spawn_blocking(make).await.map_err(|error| match error.try_into_panic() {
+        Ok(panic) => resume_unwind(panic),
+        Err(cancelled) => cancelled.to_string(),
+    })
+}
+
+/// One export as requests, each made when the one before it is sent.
+struct Requests {
+    reading: Reading,
+    messages: Messages,
+}
+
+impl Requests {
+    fn next(&mut self) -> Option<ExportMetricsServiceRequest> {
+        while !self.messages.is_full() && self.reading.advance(&mut self.messages) {}
+        self.messages.take()
+    }
+}

@@ -1,0 +1,380 @@
+//! The connection to a collector of OpenTelemetry: OTLP by gRPC or HTTP, in cleartext or with TLS.
+//!
+//! One [`Collector`] is what a signal is sent to. For spans the exporter of `opentelemetry-otlp` encodes, compresses and tries
+//! again; this file gives it its connections and headers, so that TLS is the one of all of weir (ring, files that are read
+//! again at each dial) and the settings alone say which headers are sent. Metrics go the same way without that exporter, which
+//! takes only what the crate's own instruments have counted.
+//! Not here: what is sent (traces.rs, metrics_export.rs).
+
+use std::fmt;
+use std::future::Future;
+use std::io::{self, Write as _};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::TokioIo;
+use opentelemetry_http::hyper::HyperClient;
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use opentelemetry_otlp::{
+    Compression, ExporterBuildError, Protocol, SpanExporter, WithExportConfig as _, WithHttpConfig as _,
+    WithTonicConfig as _,
+};
+use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_client::MetricsServiceClient;
+use opentelemetry_proto::tonic::collector::metrics::v1::{ExportMetricsServiceRequest, ExportMetricsServiceResponse};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
+use opentelemetry_sdk::trace::{SpanData, SpanExporter as _};
+use parking_lot::Mutex;
+use prost::Message as _;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::client::TlsStream;
+use tonic::codec::CompressionEncoding;
+use tonic::codegen::Service;
+use tonic::codegen::http::{HeaderName, HeaderValue, Uri, header};
+use tonic::metadata::{MetadataKey, MetadataMap};
+use tonic::transport::{Channel, Endpoint};
+
+use crate::tls::Tls;
+use crate::tls::files::FileError;
+
+/// How long opening a connection may take, TLS included, where a whole request may take longer.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// What weir calls itself.
+const USER_AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
+
+/// What an exporter offers by ALPN.
+#[must_use]
+pub const fn protocols(is_grpc: bool) -> &'static [&'static [u8]] {
+    if is_grpc { &[b"h2"] } else { &[b"http/1.1"] }
+}
+
+/// Where a signal is sent, and how.
+#[derive(Debug)]
+pub struct Collector {
+    /// The URL: of the server alone for gRPC, with the path for HTTP.
+    pub url: Uri,
+    /// By gRPC, in place of HTTP with protobuf.
+    pub is_grpc: bool,
+    /// Headers of each request. May hold secrets.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// How long one request may take.
+    pub timeout: Duration,
+    /// Whether requests are compressed.
+    pub gzip: bool,
+    /// TLS, which offers what [`protocols`] gives; none for a URL with `http`.
+    pub tls: Option<Arc<Tls>>,
+}
+
+impl Collector {
+    /// An exporter of spans.
+    ///
+    /// # Errors
+    /// When the settings and the environment contradict what the exporter can do.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn spans(self, resource: &Resource) -> Result<SpanSender, ExporterBuildError> {
+        let trouble = Trouble::default();
+        let compression = self.gzip.then_some(Compression::Gzip);
+        let dial = Dial { tls: self.tls, trouble: trouble.clone() };
+        let mut exporter = if self.is_grpc {
+            let channel = channel(self.url, self.timeout, dial)
+                .map_err(|error| ExporterBuildError::InternalFailure(error.to_string()))?;
+            let metadata = metadata(&self.headers);
+            let mut builder = SpanExporter::builder()
+                .with_tonic()
+                .with_channel(channel)
+                .with_timeout(self.timeout)
+                // The exporter adds what the variables of the environment have; the settings have already read those.
+                .with_interceptor(move |mut request: tonic::Request<()>| {
+                    *request.metadata_mut() = metadata.clone();
+                    Ok(request)
+                });
+            if let Some(compression) = compression {
+                builder = builder.with_compression(compression);
+            }
+            builder.build()?
+        } else {
+            let client = Client { inner: HyperClient::new(dial, self.timeout, None), headers: self.headers };
+            let mut builder = SpanExporter::builder()
+                .with_http()
+                .with_protocol(Protocol::HttpBinary)
+                .with_endpoint(self.url.to_string())
+                .with_timeout(self.timeout)
+                .with_http_client(client);
+            if let Some(compression) = compression {
+                builder = builder.with_compression(compression);
+            }
+            builder.build()?
+        };
+        exporter.set_resource(resource);
+        Ok(SpanSender { exporter, trouble })
+    }
+
+    /// What sends metrics.
+    ///
+    /// # Errors
+    /// When weir's own name is no header, which only a mistake here can cause.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn metrics(self) -> Result<MetricsSender, tonic::transport::Error> {
+        let trouble = Trouble::default();
+        let dial = Dial { tls: self.tls, trouble: trouble.clone() };
+        let client = if self.is_grpc {
+            let mut service = MetricsServiceClient::new(channel(self.url, self.timeout, dial)?);
+            if self.gzip {
+                service = service.send_compressed(CompressionEncoding::Gzip);
+            }
+            MetricsClient::Grpc { service, metadata: metadata(&self.headers) }
+        } else {
+            let client = Client { inner: HyperClient::new(dial, self.timeout, None), headers: self.headers };
+            MetricsClient::Http { client, url: self.url, gzip: self.gzip }
+        };
+        Ok(MetricsSender { client, timeout: self.timeout, trouble })
+    }
+}
+
+fn channel(url: Uri, timeout: Duration, dial: Dial) -> Result<Channel, tonic::transport::Error> {
+    let endpoint = Endpoint::from(url).user_agent(USER_AGENT)?;
+    Ok(endpoint.connect_timeout(CONNECT_MAX.min(timeout)).timeout(timeout).connect_with_connector_lazy(dial))
+}
+
+/// Why there was no connection, the last time there was none.
+type Trouble = Arc<Mutex<Option<String>>>;
+
+/// Sends spans, and knows what was wrong where that fails.
+#[derive(Debug)]
+pub struct SpanSender {
+    exporter: SpanExporter,
+    trouble: Trouble,
+}
+
+impl opentelemetry_sdk::trace::SpanExporter for SpanSender {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        *self.trouble.lock() = None;
+        self.exporter.export(batch).await.map_err(|error| match self.trouble.lock().take() {
+            // By HTTP the exporter's own error has no reason.
+            Some(reason) => OTelSdkError::InternalFailure(format!("no connection: {reason}")),
+            None => error,
+        })
+    }
+}
+
+/// Sends metrics, and knows what was wrong where that fails.
+#[derive(Debug)]
+pub struct MetricsSender {
+    client: MetricsClient,
+    timeout: Duration,
+    trouble: Trouble,
+}
+
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one of it in a process")]
+enum MetricsClient {
+    Grpc { service: MetricsServiceClient<Channel>, metadata: MetadataMap },
+    Http { client: Client, url: Uri, gzip: bool },
+}
+
+impl MetricsSender {
+    /// Sends one request, once.
+    ///
+    /// # Errors
+    /// The reason why the collector did not take it, or not all of it.
+    pub async fn send(&self, metrics: ExportMetricsServiceRequest) -> Result<(), String> {
+        *self.trouble.lock() = None;
+        let answer = match timeout(self.timeout, self.client.send(metrics)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(format!("no answer within {:?}", self.timeout)),
+        };
+        let answer = answer.map_err(|reason| match self.trouble.lock().take() {
+            Some(reason) => format!("no connection: {reason}"),
+            None => reason,
+        })?;
+        match answer.partial_success {
+            Some(part) if part.rejected_data_points > 0 => {
+                Err(format!("{} series refused: {}", part.rejected_data_points, part.error_message))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl MetricsClient {
+    async fn send(&self, metrics: ExportMetricsServiceRequest) -> Result<ExportMetricsServiceResponse, String> {
+        match self {
+            Self::Grpc { service, metadata } => {
+                let request = tonic::Request::from_parts(metadata.clone(), tonic::Extensions::default(), metrics);
+                let answer = service.clone().export(request).await;
+                answer
+                    .map(tonic::Response::into_inner)
+                    .map_err(|status| format!("{}: {}", status.code(), status.message()))
+            }
+            Self::Http { client, url, gzip } => {
+                let mut body = metrics.encode_to_vec();
+                let mut request = Request::post(url).header(header::CONTENT_TYPE, "application/x-protobuf");
+                if *gzip {
+                    body = compressed(&body).map_err(|error| error.to_string())?;
+                    request = request.header(header::CONTENT_ENCODING, "gzip");
+                }
+                let request = request.body(Bytes::from(body)).map_err(|error| error.to_string())?;
+                let response = client.send_bytes(request).await.map_err(|error| error.to_string())?;
+                if !response.status().is_success() {
+                    return Err(format!("HTTP {}", response.status()));
+                }
+                // Some collectors answer without a message, or with one of JSON.
+                Ok(ExportMetricsServiceResponse::decode(response.into_body()).unwrap_or_default())
+            }
+        }
+    }
+}
+
+fn compressed(body: &[u8]) -> io::Result<Vec<u8>> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(body)?;
+    encoder.finish()
+}
+
+fn metadata(headers: &[(HeaderName, HeaderValue)]) -> MetadataMap {
+    let mut metadata = MetadataMap::new();
+    for (name, value) in headers {
+        let key = MetadataKey::from_bytes(name.as_str().as_bytes());
+        let value = value.to_str().ok().and_then(|text| text.parse().ok());
+        if let (Ok(key), Some(value)) = (key, value) {
+            metadata.insert(key, value);
+        }
+    }
+    metadata
+}
+
+/// A client of HTTP that sends the headers of the settings and no others.
+struct Client {
+    inner: HyperClient<Dial>,
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&HeaderName> = self.headers.iter().map(|(name, _)| name).collect();
+        f.debug_struct("Client").field("headers", &names).finish_non_exhaustive()
+    }
+}
+
+/// What the exporter itself has to say about a body.
+const OWN_HEADERS: [HeaderName; 2] = [header::CONTENT_TYPE, header::CONTENT_ENCODING];
+
+// The trait is one of `async_trait`: this is what the macro makes of it.
+impl HttpClient for Client {
+    fn send_bytes<'a, 'f>(
+        &'a self,
+        mut request: Request<Bytes>,
+    ) -> Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> + Send + 'f>>
+    where
+        'a: 'f,
+        Self: 'f,
+    {
+        let given = std::mem::take(request.headers_mut());
+        let headers = request.headers_mut();
+        headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+        for (name, value) in &self.headers {
+            headers.insert(name.clone(), value.clone());
+        }
+        for name in OWN_HEADERS {
+            if let Some(value) = given.get(&name) {
+                headers.insert(name, value.clone());
+            }
+        }
+        self.inner.send_bytes(request)
+    }
+}
+
+/// Opens connections: name, TCP, TLS.
+#[derive(Clone, Debug)]
+struct Dial {
+    tls: Option<Arc<Tls>>,
+    trouble: Trouble,
+}
+
+impl Service<Uri> for Dial {
+    type Response = TokioIo<Stream>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<TokioIo<Stream>>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let dial = self.clone();
+        Box::pin(async move {
+            let trouble = dial.trouble.clone();
+            let opened = match timeout(CONNECT_MAX, dial.open(&uri)).await {
+                Ok(opened) => opened,
+                Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, format!("none within {CONNECT_MAX:?}"))),
+            };
+            opened.map(TokioIo::new).inspect_err(|error| *trouble.lock() = Some(error.to_string()))
+        })
+    }
+}
+
+impl Dial {
+    async fn open(self, uri: &Uri) -> io::Result<Stream> {
+        let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+        let port = uri.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
+        let stream = TcpStream::connect((host, port)).await?;
+        stream.set_nodelay(true)?;
+        let Some(tls) = self.tls else { return Ok(Stream::Plain(stream)) };
+        let refused = |error: &FileError| tracing::warn!("{error}; what it held before stays in force");
+        let stream = tls.handshake(host, stream, refused).await.map_err(io::Error::other)?;
+        Ok(Stream::Tls(Box::new(stream)))
+    }
+}
+
+/// One connection.
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Connection for Stream {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Traces: which decisions have one, what their spans hold, and where the spans go.
+//!
+//! The sampling decision comes first, from the headers alone: a request that is not sampled has no [`Trace`] and allocates
+//! nothing. Spans are built here by hand and not with `tracing` (ADR 18). In traces/: the caller's context (context.rs), the
+//! sampler (sampler.rs), the spans (span.rs), and the queue with its exporter (queue.rs).
+//! Not here: the connection to the collector (otlp.rs), and what happens in a decision, which the limiter tells.
+
+mod context;
+mod queue;
+mod sampler;
+mod span;
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
+use opentelemetry::{InstrumentationScope, KeyValue};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{IdGenerator as _, RandomIdGenerator};
+use parking_lot::Mutex;
+use tonic::codegen::http::HeaderMap;
+
+use self::context::{Caller, tracestate};
+pub use self::queue::{Batches, Dropped, Exporting, Spans};
+pub use self::sampler::Sampler;
+use self::span::Told;
+use crate::engine::arith::Fraction;
+use crate::engine::observer::{self, Charged, DecisionResult, StoreCall, TraceIds};
+use crate::engine::{Entry, OnError, Rule};
+
+/// Which headers the caller's context comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Propagators {
+    /// `traceparent` and `tracestate` of W3C Trace Context. They win where both kinds are there.
+    pub w3c: bool,
+    /// `b3`, and `x-b3-*`.
+    pub b3: bool,
+}
+
+/// How decisions are traced.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Where the caller's context comes from.
+    pub propagators: Propagators,
+    /// Which decisions are sampled.
+    pub sampler: Sampler,
+    /// Whether spans hold the values of descriptors.
+    pub descriptor_values: bool,
+}
+
+/// Begins the traces of decisions. One for the process.
+#[derive(Debug)]
+pub struct Tracer {
+    options: Options,
+    ids: RandomIdGenerator,
+    scope: InstrumentationScope,
+    spans: Arc<Spans>,
+}
+
+/// The way by which a request came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// ShouldRateLimit.
+    Grpc,
+    /// `POST /json`.
+    Http,
+}
+
+/// How the answer to a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// With this code of gRPC.
+    Grpc(i32),
+    /// With this status of HTTP.
+    Http(u16),
+    /// The caller gave up.
+    Cancelled,
+}
+
+impl Tracer {
+    /// Hands the spans of sampled decisions to `spans`.
+    #[must_use]
+    pub fn new(options: Options, spans: Arc<Spans>) -> Self {
+        let scope = InstrumentationScope::builder("weir").with_version(env!("CARGO_PKG_VERSION")).build();
+        Self { options, ids: RandomIdGenerator::default(), scope, spans }
+    }
+
+    /// The trace of a request with these headers, if it is sampled.
+    #[must_use]
+    pub fn begin(self: &Arc<Self>, way: Way, headers: &HeaderMap) -> Option<Box<Trace>> {
+        let caller = Caller::of(headers, self.options.propagators);
+        let mut own = None;
+        let sampled = self.options.sampler.samples(caller.sampled, || match caller.ids {
+            Some(ids) => ids.trace,
+            None => *own.insert(u128::from_be_bytes(self.ids.new_trace_id().to_bytes())),
+        });
+        if !sampled {
+            return None;
+        }
+        let trace = match caller.ids {
+            Some(ids) => TraceId::from(ids.trace),
+            None => own.map_or_else(|| self.ids.new_trace_id(), TraceId::from),
+        };
+        let state = if caller.is_w3c { tracestate(headers) } else { TraceState::NONE };
+        Some(Box::new(Trace {
+            tracer: self.clone(),
+            way,
+            context: SpanContext::new(trace, self.ids.new_span_id(), TraceFlags::SAMPLED, false, state),
+            parent: caller.ids.map_or(SpanId::INVALID, |ids| SpanId::from(ids.span)),
+            began_at: SystemTime::now(),
+            began: Instant::now(),
+            told: Mutex::default(),
+            ended: None,
+        }))
+    }
+}
+
+/// The trace of one decision that is sampled. Its spans are handed on when it is dropped.
+pub struct Trace {
+    tracer: Arc<Tracer>,
+    way: Way,
+    context: SpanContext,
+    parent: SpanId,
+    began_at: SystemTime,
+    began: Instant,
+    told: Mutex<Told>,
+    ended: Option<Ended>,
+}
+
+impl Trace {
+    /// The request names this domain. Not called for a request that cannot be read.
+    pub fn domain(&self, domain: &str) {
+        self.told.lock().domain(domain);
+    }
+
+    /// The answer has this code of gRPC.
+    pub fn end_grpc(mut self: Box<Self>, code: i32) {
+        self.ended = Some(Ended::Grpc(code));
+    }
+
+    /// The answer has this status of HTTP.
+    pub fn end_http(mut self: Box<Self>, status: u16) {
+        self.ended = Some(Ended::Http(status));
+    }
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        let ended = self.ended.unwrap_or(Ended::Cancelled);
+        let told = std::mem::take(self.told.get_mut());
+        // By one clock: the time of day may be set in between.
+        let end = self.began_at + self.began.elapsed();
+        for span in span::spans(self, told, ended, end) {
+            self.tracer.spans.push(Box::new(span));
+        }
+    }
+}
+
+impl observer::Trace for Trace {
+    fn ids(&self) -> TraceIds {
+        TraceIds {
+            trace: u128::from_be_bytes(self.context.trace_id().to_bytes()),
+            span: u64::from_be_bytes(self.context.span_id().to_bytes()),
+        }
+    }
+
+    fn matched(&self, entries: &[Entry<'_>], rule: Option<&Rule>) {
+        self.told.lock().matched(entries, rule, self.tracer.options.descriptor_values);
+    }
+
+    fn charged(&self, charged: &Charged<'_>) {
+        self.told.lock().charged(charged);
+    }
+
+    fn store_called(&self, call: &StoreCall) {
+        let at = self.began_at + self.began.elapsed();
+        self.told.lock().store_called(call, at);
+    }
+
+    fn fell_back(&self, action: OnError, kind: &'static str) {
+        self.told.lock().fell_back(action, kind);
+    }
+
+    fn decided(&self, result: DecisionResult) {
+        self.told.lock().decided(result);
+    }
+}
+
+/// What every span of this process has in common.
+#[derive(Clone, Debug)]
+pub struct Service {
+    /// `service.name`.
+    pub name: String,
+    /// `service.namespace`.
+    pub namespace: Option<String>,
+    /// `service.instance.id`; a random UUID where there is none.
+    pub instance_id: Option<String>,
+    /// All others.
+    pub attributes: Vec<(String, String)>,
+}
+
+impl Service {
+    /// The resource of spans. Named attributes win over those of the list.
+    #[must_use]
+    pub fn resource(&self) -> Resource {
+        let listed = self.attributes.iter().map(|(key, value)| KeyValue::new(key.clone(), value.clone()));
+        let instance = self.instance_id.clone().unwrap_or_else(random_uuid);
+        let mut named = vec![
+            KeyValue::new("telemetry.sdk.name", "opentelemetry"),
+            KeyValue::new("telemetry.sdk.language", "rust"),
+            KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
+            KeyValue::new("service.name", self.name.clone()),
+            KeyValue::new("service.instance.id", instance),
+        ];
+        named.extend(self.namespace.clone().map(|namespace| KeyValue::new("service.namespace", namespace)));
+        // The version of the build, unless the list gives another.
+        if self.attributes.iter().any(|(key, _)| key == "service.version") {
+            named.retain(|pair| pair.key.as_str() != "service.version");
+        }
+        Resource::builder_empty().with_attributes(listed).with_attributes(named).build()
+    }
+}
+
+/// A UUID of version 4.
+fn random_uuid() -> String {
+    let random = u128::from_be_bytes(RandomIdGenerator::default().new_trace_id().to_bytes());
+    let uuid = random & !(0xf << 76) & !(0b11 << 62) | 4 << 76 | 0b10 << 62;
+    let hex = format!("{uuid:032x}");
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+impl Sampler {
+    /// The sampler that decides by this part of all traces.
+    #[must_use]
+    pub fn ratio(ratio: Fraction, is_parent_based: bool) -> Self {
+        Self::new(u64::from(ratio.billionths()), is_parent_based)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_random_uuid_has_the_form_of_version_4() {
+        let uuid = random_uuid();
+        let parts: Vec<usize> = uuid.split('-').map(str::len).collect();
+        assert_eq!(parts, [8, 4, 4, 4, 12], "{uuid}");
+        assert_eq!(&uuid[14..15], "4", "{uuid}");
+        assert!("89ab".contains(&uuid[19..20]), "{uuid}");
+        assert_ne!(uuid, random_uuid());
+    }
+
+    #[test]
+    fn the_resource_has_what_is_named_and_what_is_listed() {
+        let list = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let service = Service {
+            name: "limits".into(),
+            namespace: Some("edge".into()),
+            instance_id: Some("one".into()),
+            attributes: list(&[
+                ("k8s.pod.name", "weir-0"),
+                ("service.instance.id", "listed"),
+                ("service.version", "9"),
+            ]),
+        };
+        let resource = service.resource();
+        let value = |key: &'static str| resource.get(&opentelemetry::Key::new(key)).map(|value| value.to_string());
+        for (key, expected) in [
+            ("service.name", "limits"),
+            ("service.namespace", "edge"),
+            ("service.instance.id", "one"),
+            ("service.version", "9"),
+            ("k8s.pod.name", "weir-0"),
+        ] {
+            assert_eq!(value(key).as_deref(), Some(expected), "{key}");
+        }
+    }
+}

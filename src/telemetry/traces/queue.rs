@@ -1,0 +1,361 @@
+//! Finished spans on their way to a collector: a bounded queue that no decision waits for, and the task that empties it.
+//!
+//! A span that finds no room is dropped and counted, and so is a batch that the collector does not take. Spans are taken
+//! at intervals and not one by one, so that handing one on wakes no other thread.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use opentelemetry_sdk::trace::{SpanData, SpanExporter};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+/// How long the rest of the queue may take when weir ends.
+const FLUSH_MAX: Duration = Duration::from_secs(2);
+/// How often, at most, a collector that takes nothing is logged.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
+
+/// Why spans were dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dropped {
+    /// The queue was full.
+    QueueFull,
+    /// The collector did not take their batch.
+    ExportFailed,
+    /// weir ended before their turn.
+    Shutdown,
+}
+
+impl Dropped {
+    /// All reasons.
+    pub const ALL: [Self; 3] = [Self::QueueFull, Self::ExportFailed, Self::Shutdown];
+
+    /// The word for it in metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::QueueFull => "queue_full",
+            Self::ExportFailed => "export_failed",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
+/// How spans are sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Batches {
+    /// The most spans that wait.
+    pub queue: usize,
+    /// The most spans of one batch.
+    pub batch_max: usize,
+    /// How long spans wait for more.
+    pub delay: Duration,
+    /// How long one batch may take.
+    pub export_timeout: Duration,
+}
+
+/// The queue, as those see it who put spans in.
+#[derive(Debug)]
+pub struct Spans {
+    sender: SyncSender<Box<SpanData>>,
+    /// How many wait. One that is on its way in may not be counted yet.
+    waiting: AtomicUsize,
+    batch_max: usize,
+    /// Told when a whole batch waits.
+    full_batch: Notify,
+    exported: AtomicU64,
+    dropped: [AtomicU64; Dropped::ALL.len()],
+}
+
+/// The other end of the queue.
+#[derive(Debug)]
+pub struct Exporting<E> {
+    spans: Arc<Spans>,
+    receiver: Receiver<Box<SpanData>>,
+    batches: Batches,
+    exporter: E,
+    /// When it was logged that the collector takes nothing; none while it takes all.
+    complained: Option<Instant>,
+    lost: u64,
+}
+
+impl Spans {
+    /// An empty queue and what empties it.
+    #[must_use]
+    pub fn new<E: SpanExporter>(batches: Batches, exporter: E) -> (Arc<Self>, Exporting<E>) {
+        let (sender, receiver) = sync_channel(batches.queue);
+        let spans = Arc::new(Self {
+            sender,
+            waiting: AtomicUsize::new(0),
+            batch_max: batches.batch_max,
+            full_batch: Notify::new(),
+            exported: AtomicU64::new(0),
+            dropped: Default::default(),
+        });
+        let exporting = Exporting { spans: spans.clone(), receiver, batches, exporter, complained: None, lost: 0 };
+        (spans, exporting)
+    }
+
+    /// Puts a span in, or drops it where there is no room. Never waits.
+    pub(super) fn push(&self, span: Box<SpanData>) {
+        if self.sender.try_send(span).is_err() {
+            self.drop_some(Dropped::QueueFull, 1);
+        } else if self.waiting.fetch_add(1, Relaxed) + 1 == self.batch_max {
+            self.full_batch.notify_one();
+        }
+    }
+
+    /// How many spans the collector took.
+    #[must_use]
+    pub fn exported(&self) -> u64 {
+        self.exported.load(Relaxed)
+    }
+
+    /// How many spans were dropped for this reason.
+    #[must_use]
+    pub fn dropped(&self, why: Dropped) -> u64 {
+        self.dropped[why as usize].load(Relaxed)
+    }
+
+    fn drop_some(&self, why: Dropped, count: usize) {
+        self.dropped[why as usize].fetch_add(count as u64, Relaxed);
+    }
+}
+
+impl<E: SpanExporter> Exporting<E> {
+    /// Sends batches until `stop` ends, then what is left for at most two seconds.
+    ///
+    /// # Errors
+    /// None; the type is that of a supervised task.
+    pub async fn run(mut self, stop: impl Future<Output = ()>) -> Result<(), String> {
+        let mut stop = pin!(stop);
+        let mut end: Option<Instant> = None;
+        let spans = self.spans.clone();
+        while end.is_none() {
+            tokio::select! {
+                () = &mut stop => end = Some(Instant::now() + FLUSH_MAX),
+                () = spans.full_batch.notified() => {}
+                () = sleep(self.batches.delay) => {}
+            }
+            loop {
+                let batch = self.next_batch();
+                if batch.is_empty() {
+                    break;
+                }
+                let count = batch.len();
+                let result = {
+                    let mut exporting = pin!(timeout(self.batches.export_timeout, self.exporter.export(batch)));
+                    if end.is_none() {
+                        tokio::select! {
+                            result = &mut exporting => Some(result),
+                            () = &mut stop => {
+                                let at = Instant::now() + FLUSH_MAX;
+                                end = Some(at);
+                                timeout_at(at, exporting).await.ok()
+                            }
+                        }
+                    } else {
+                        let at = end.unwrap_or_else(Instant::now);
+                        timeout_at(at, exporting).await.ok()
+                    }
+                };
+                match result {
+                    Some(Ok(Ok(()))) => self.took(count),
+                    Some(Ok(Err(error))) => self.failed(count, &error.to_string()),
+                    Some(Err(_)) => self.failed(count, &format!("no answer within {:?}", self.batches.export_timeout)),
+                    None => self.spans.drop_some(Dropped::Shutdown, count),
+                }
+                match end {
+                    Some(end) if Instant::now() >= end => break,
+                    None if self.spans.waiting.load(Relaxed) < self.batches.batch_max => break,
+                    _ => {}
+                }
+            }
+        }
+        let left = self.receiver.try_iter().count();
+        self.spans.drop_some(Dropped::Shutdown, left);
+        let dropped = self.spans.dropped(Dropped::Shutdown);
+        if dropped > 0 {
+            tracing::warn!(dropped, "spans dropped: the collector did not take them before the end");
+        }
+        Ok(())
+    }
+
+    fn next_batch(&mut self) -> Vec<SpanData> {
+        let batch: Vec<SpanData> = self.receiver.try_iter().take(self.batches.batch_max).map(|span| *span).collect();
+        // Those who put a span in count it afterwards: the count may be behind for a moment, and wraps then until it is not.
+        self.spans.waiting.fetch_sub(batch.len(), Relaxed);
+        batch
+    }
+
+    fn took(&mut self, count: usize) {
+        self.spans.exported.fetch_add(count as u64, Relaxed);
+        if self.complained.take().is_some() {
+            tracing::info!(dropped = self.lost, "the collector takes spans again");
+            self.lost = 0;
+        }
+    }
+
+    fn failed(&mut self, count: usize, reason: &str) {
+        self.spans.drop_some(Dropped::ExportFailed, count);
+        self.lost += count as u64;
+        let now = Instant::now();
+        if self.complained.is_none_or(|last| now >= last + COMPLAIN_EVERY) {
+            self.complained = Some(now);
+            tracing::warn!(dropped = self.lost, reason, "the collector does not take spans");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::time::SystemTime;
+
+    use opentelemetry::InstrumentationScope;
+    use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status};
+    use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
+    use opentelemetry_sdk::trace::{SpanEvents, SpanLinks};
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    const BATCHES: Batches =
+        Batches { queue: 8, batch_max: 4, delay: Duration::from_millis(5), export_timeout: Duration::from_millis(20) };
+    /// A delay that no test lives to see the end of.
+    const NEVER: Duration = Duration::from_secs(3_600);
+    /// Longer than anything here takes on a busy machine.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// A collector that takes batches, refuses them, or does not answer.
+    #[derive(Clone, Debug, Default)]
+    struct Collector {
+        batches: Arc<Mutex<Vec<usize>>>,
+        is_broken: Arc<AtomicBool>,
+        is_silent: Arc<AtomicBool>,
+    }
+
+    impl SpanExporter for Collector {
+        async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+            if self.is_silent.load(Relaxed) {
+                std::future::pending::<()>().await;
+            }
+            self.batches.lock().push(batch.len());
+            if self.is_broken.load(Relaxed) { Err(OTelSdkError::InternalFailure("gone".into())) } else { Ok(()) }
+        }
+    }
+
+    fn span() -> Box<SpanData> {
+        Box::new(SpanData {
+            span_context: SpanContext::NONE,
+            parent_span_id: SpanId::INVALID,
+            parent_span_is_remote: false,
+            span_kind: SpanKind::Server,
+            name: "a".into(),
+            start_time: SystemTime::UNIX_EPOCH,
+            end_time: SystemTime::UNIX_EPOCH,
+            attributes: Vec::new(),
+            dropped_attributes_count: 0,
+            events: SpanEvents::default(),
+            links: SpanLinks::default(),
+            status: Status::Unset,
+            instrumentation_scope: InstrumentationScope::default(),
+        })
+    }
+
+    fn put(spans: &Spans, count: usize) {
+        (0..count).for_each(|_| spans.push(span()));
+    }
+
+    async fn until(what: &str, mut look: impl FnMut() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !look() {
+            assert!(Instant::now() < end, "waited in vain for {what}");
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    fn counts(spans: &Spans) -> (u64, [u64; 3]) {
+        (spans.exported(), Dropped::ALL.map(|why| spans.dropped(why)))
+    }
+
+    #[tokio::test]
+    async fn what_finds_no_room_is_dropped_and_counted() {
+        let collector = Collector::default();
+        let (spans, exporting) = Spans::new(BATCHES, collector.clone());
+        put(&spans, 11);
+        assert_eq!(counts(&spans), (0, [3, 0, 0]));
+        exporting.run(std::future::ready(())).await.unwrap();
+        assert_eq!(counts(&spans), (8, [3, 0, 0]), "the rest is sent at the end");
+        assert_eq!(*collector.batches.lock(), [4, 4]);
+    }
+
+    #[tokio::test]
+    async fn a_full_batch_goes_at_once() {
+        let collector = Collector::default();
+        let (spans, exporting) = Spans::new(Batches { delay: NEVER, ..BATCHES }, collector.clone());
+        let running = tokio::spawn(exporting.run(std::future::pending()));
+        tokio::task::yield_now().await;
+        put(&spans, 5);
+        until("the full batch", || spans.exported() == 4).await;
+        assert_eq!(*collector.batches.lock(), [4], "the fifth waits for more");
+        running.abort();
+    }
+
+    #[tokio::test]
+    async fn a_part_of_a_batch_goes_after_the_delay() {
+        let collector = Collector::default();
+        let (spans, exporting) = Spans::new(BATCHES, collector.clone());
+        put(&spans, 3);
+        let running = tokio::spawn(exporting.run(std::future::pending()));
+        until("the batch", || spans.exported() == 3).await;
+        assert_eq!(*collector.batches.lock(), [3]);
+        running.abort();
+    }
+
+    #[tokio::test]
+    async fn a_batch_that_is_refused_or_not_answered_is_counted_and_the_next_one_is_tried() {
+        let collector = Collector::default();
+        let (spans, exporting) = Spans::new(BATCHES, collector.clone());
+        let running = tokio::spawn(exporting.run(std::future::pending()));
+        collector.is_broken.store(true, Relaxed);
+        put(&spans, 2);
+        until("a refused batch", || counts(&spans) == (0, [0, 2, 0])).await;
+        collector.is_silent.store(true, Relaxed);
+        put(&spans, 1);
+        until("a batch without an answer", || counts(&spans) == (0, [0, 3, 0])).await;
+        collector.is_silent.store(false, Relaxed);
+        collector.is_broken.store(false, Relaxed);
+        put(&spans, 2);
+        until("a batch that is taken", || counts(&spans) == (2, [0, 3, 0])).await;
+        running.abort();
+    }
+
+    #[tokio::test]
+    async fn the_end_does_not_wait_for_a_collector_that_is_silent() {
+        let collector = Collector::default();
+        collector.is_silent.store(true, Relaxed);
+        let (spans, exporting) = Spans::new(Batches { export_timeout: NEVER, ..BATCHES }, collector);
+        put(&spans, 7);
+        timeout(PATIENCE, exporting.run(std::future::ready(()))).await.expect("it ends").unwrap();
+        assert_eq!(counts(&spans), (0, [0, 0, 7]));
+    }
+
+    #[tokio::test]
+    async fn the_end_cuts_a_batch_short_that_is_on_its_way() {
+        let collector = Collector::default();
+        collector.is_silent.store(true, Relaxed);
+        let (spans, exporting) = Spans::new(Batches { export_timeout: NEVER, ..BATCHES }, collector);
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let running = tokio::spawn(exporting.run(async { drop(stopped.await) }));
+        put(&spans, 4);
+        until("the batch to be on its way", || spans.waiting.load(Relaxed) == 0).await;
+        drop(stop);
+        timeout(PATIENCE, running).await.expect("it ends").unwrap().unwrap();
+        assert_eq!(counts(&spans), (0, [0, 0, 4]));
+    }
+}

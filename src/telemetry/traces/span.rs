@@ -1,0 +1,317 @@
+//! The spans of one decision: its own, and one for each call to a store outside of this process.
+//!
+//! Attributes have the names of OpenTelemetry's semantic conventions where there are some, and begin with `weir.` else.
+//! Every text and list is bounded: domains, keys and values come from callers.
+
+use std::time::SystemTime;
+
+use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags};
+use opentelemetry::{Array, KeyValue, StringValue, Value};
+use opentelemetry_sdk::trace::{IdGenerator as _, SpanData, SpanEvents, SpanLinks};
+
+use super::{Ended, Trace, Way};
+use crate::engine::observer::{AnsweredBy, Charged, DecisionResult, LimitOf, StoreCall};
+use crate::engine::{Entry, OnError, Rule};
+
+/// The longest text of an attribute that comes from a caller or a policy, in bytes.
+const TEXT_BYTES_MAX: usize = 256;
+/// The most members of a list.
+const LIST_MAX: usize = 64;
+/// The most calls to stores that have a span of their own; a decision over more slots of a cluster has fewer spans.
+const CALLS_MAX: usize = 32;
+
+/// The service and the method of gRPC.
+const GRPC_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// What was told about a decision so far.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    domain: Option<StringValue>,
+    descriptors: Vec<StringValue>,
+    rules: Vec<StringValue>,
+    unmatched: i64,
+    over: Vec<StringValue>,
+    store: Option<&'static str>,
+    known: bool,
+    fallback: Option<(OnError, &'static str)>,
+    result: Option<DecisionResult>,
+    calls: i64,
+    spans: Vec<Called>,
+}
+
+/// A call to a store outside of this process.
+#[derive(Debug)]
+struct Called {
+    call: StoreCall,
+    at: SystemTime,
+}
+
+impl Told {
+    pub(super) fn domain(&mut self, domain: &str) {
+        self.domain = Some(bounded(domain));
+    }
+
+    pub(super) fn matched(&mut self, entries: &[Entry<'_>], rule: Option<&Rule>, has_values: bool) {
+        if self.descriptors.len() < LIST_MAX {
+            let mut text = String::new();
+            for (i, entry) in entries.iter().enumerate() {
+                if text.len() > TEXT_BYTES_MAX {
+                    break;
+                }
+                text.push_str(if i == 0 { "" } else { "|" });
+                text.push_str(entry.key);
+                if has_values {
+                    text.push('=');
+                    text.push_str(entry.value);
+                }
+            }
+            self.descriptors.push(bounded(&text));
+        }
+        match rule {
+            Some(rule) => push(&mut self.rules, || bounded(&rule.path)),
+            None => self.unmatched += 1,
+        }
+    }
+
+    pub(super) fn charged(&mut self, charged: &Charged<'_>) {
+        self.known |= charged.by == AnsweredBy::Cache;
+        if charged.outcome.verdict.is_over() {
+            let path = match charged.limit {
+                LimitOf::Rule(rule, _) => &*rule.path,
+                LimitOf::Override { .. } => "(request)",
+            };
+            push(&mut self.over, || bounded(&format!("{path} {}", charged.charge.limit.id())));
+        }
+    }
+
+    pub(super) fn store_called(&mut self, call: &StoreCall, at: SystemTime) {
+        self.store.get_or_insert(call.store);
+        if call.is_immediate {
+            return;
+        }
+        self.calls += 1;
+        if self.spans.len() < CALLS_MAX {
+            self.spans.push(Called { call: call.clone(), at });
+        }
+    }
+
+    pub(super) fn fell_back(&mut self, action: OnError, kind: &'static str) {
+        self.fallback = Some((action, kind));
+    }
+
+    pub(super) fn decided(&mut self, result: DecisionResult) {
+        self.result = Some(result);
+    }
+}
+
+/// The spans of a trace that ended, the decision's own last.
+pub(super) fn spans(trace: &Trace, told: Told, ended: Ended, end: SystemTime) -> Vec<SpanData> {
+    let mut spans: Vec<SpanData> = told.spans.iter().map(|called| store_span(trace, called)).collect();
+    spans.push(decision_span(trace, told, ended, end));
+    spans
+}
+
+fn decision_span(trace: &Trace, told: Told, ended: Ended, end: SystemTime) -> SpanData {
+    let mut attributes = Vec::with_capacity(16);
+    let mut add = |key: &'static str, value: Value| attributes.push(KeyValue::new(key, value));
+    let name = match trace.way {
+        Way::Grpc => {
+            add("rpc.system", "grpc".into());
+            add("rpc.service", "envoy.service.ratelimit.v3.RateLimitService".into());
+            add("rpc.method", "ShouldRateLimit".into());
+            GRPC_NAME
+        }
+        Way::Http => {
+            add("http.request.method", "POST".into());
+            add("http.route", "/json".into());
+            add("url.path", "/json".into());
+            add("url.scheme", "http".into());
+            "POST /json"
+        }
+    };
+    let error = match ended {
+        Ended::Grpc(code) => {
+            add("rpc.grpc.status_code", i64::from(code).into());
+            grpc_error(code)
+        }
+        Ended::Http(status) => {
+            add("http.response.status_code", i64::from(status).into());
+            (status >= 500).then_some("server error")
+        }
+        Ended::Cancelled => None,
+    };
+    if let Some(domain) = told.domain {
+        add("weir.domain", Value::String(domain));
+    }
+    let outcome = match (told.result, ended) {
+        (Some(result), _) => result.name(),
+        (None, Ended::Cancelled) => "cancelled",
+        (None, Ended::Grpc(_) | Ended::Http(_)) => DecisionResult::Invalid.name(),
+    };
+    add("weir.outcome", outcome.into());
+    for (key, list) in
+        [("weir.descriptors", told.descriptors), ("weir.rules", told.rules), ("weir.limits_over", told.over)]
+    {
+        if !list.is_empty() {
+            add(key, Value::Array(Array::String(list)));
+        }
+    }
+    if told.unmatched > 0 {
+        add("weir.unmatched_descriptors", told.unmatched.into());
+    }
+    if let Some(store) = told.store.or(told.known.then_some("deny_cache")) {
+        add("weir.store", store.into());
+    }
+    if told.calls > 0 {
+        add("weir.store_calls", told.calls.into());
+    }
+    if let Some((action, kind)) = told.fallback {
+        add("weir.on_error", action.name().into());
+        add("weir.store_error", kind.into());
+    }
+    let status = match error {
+        Some(reason) => {
+            let kind = told.fallback.map_or(reason, |(_, kind)| kind);
+            add("error.type", kind.into());
+            Status::error(kind)
+        }
+        None => Status::Unset,
+    };
+    SpanData {
+        span_context: trace.context.clone(),
+        parent_span_id: trace.parent,
+        parent_span_is_remote: trace.parent != SpanId::INVALID,
+        span_kind: SpanKind::Server,
+        name: name.into(),
+        start_time: trace.began_at,
+        end_time: end,
+        attributes,
+        dropped_attributes_count: 0,
+        events: SpanEvents::default(),
+        links: SpanLinks::default(),
+        status,
+        instrumentation_scope: trace.tracer.scope.clone(),
+    }
+}
+
+/// The round trip of a call. Its command is the one that runs a script: every decision is one.
+fn store_span(trace: &Trace, called: &Called) -> SpanData {
+    let Called { call, at } = called;
+    let mut attributes = Vec::with_capacity(8);
+    let mut add = |key: &'static str, value: Value| attributes.push(KeyValue::new(key, value));
+    add("db.system.name", call.store.into());
+    // The name before the conventions were stable, which many tools still read.
+    add("db.system", call.store.into());
+    add("db.operation.name", "EVALSHA".into());
+    if let Some(place) = &call.place {
+        match place.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>())) {
+            Some((host, Ok(port))) => {
+                let host = host.trim_start_matches('[').trim_end_matches(']');
+                add("server.address", Value::String(bounded(host)));
+                add("server.port", i64::from(port).into());
+            }
+            _ => add("server.address", Value::String(bounded(place))),
+        }
+    }
+    add("weir.charges", i64::try_from(call.charges).unwrap_or(i64::MAX).into());
+    let status = match call.error {
+        Some(kind) => {
+            add("error.type", kind.into());
+            Status::error(kind)
+        }
+        None => Status::Unset,
+    };
+    let own = &trace.context;
+    SpanData {
+        span_context: SpanContext::new(
+            own.trace_id(),
+            trace.tracer.ids.new_span_id(),
+            TraceFlags::SAMPLED,
+            false,
+            own.trace_state().clone(),
+        ),
+        parent_span_id: own.span_id(),
+        parent_span_is_remote: false,
+        span_kind: SpanKind::Client,
+        name: "EVALSHA".into(),
+        start_time: at.checked_sub(call.took).unwrap_or(*at),
+        end_time: *at,
+        attributes,
+        dropped_attributes_count: 0,
+        events: SpanEvents::default(),
+        links: SpanLinks::default(),
+        status,
+        instrumentation_scope: trace.tracer.scope.clone(),
+    }
+}
+
+/// What is wrong on the server's side, by the codes that the conventions count as errors of a server.
+const fn grpc_error(code: i32) -> Option<&'static str> {
+    match code {
+        2 => Some("UNKNOWN"),
+        4 => Some("DEADLINE_EXCEEDED"),
+        12 => Some("UNIMPLEMENTED"),
+        13 => Some("INTERNAL"),
+        14 => Some("UNAVAILABLE"),
+        15 => Some("DATA_LOSS"),
+        _ => None,
+    }
+}
+
+fn push(list: &mut Vec<StringValue>, text: impl FnOnce() -> StringValue) {
+    if list.len() < LIST_MAX {
+        list.push(text());
+    }
+}
+
+/// The beginning of a text.
+fn bounded(text: &str) -> StringValue {
+    let mut end = text.len().min(TEXT_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_end_at_their_bound_and_between_characters() {
+        assert_eq!(bounded("shop").as_str(), "shop");
+        assert_eq!(bounded(&"x".repeat(300)).as_str().len(), TEXT_BYTES_MAX);
+        let odd = format!("x{}", "é".repeat(200));
+        assert_eq!(bounded(&odd).as_str().len(), TEXT_BYTES_MAX - 1);
+    }
+
+    #[test]
+    fn lists_and_calls_are_bounded() {
+        let mut told = Told::default();
+        let call = StoreCall {
+            store: "redis",
+            place: None,
+            charges: 1,
+            error: None,
+            took: std::time::Duration::ZERO,
+            is_immediate: false,
+        };
+        for _ in 0..LIST_MAX + 10 {
+            told.matched(&[Entry { key: "user", value: "ann" }], None, false);
+            told.store_called(&call, SystemTime::UNIX_EPOCH);
+        }
+        assert_eq!((told.descriptors.len(), told.spans.len()), (LIST_MAX, CALLS_MAX));
+        assert_eq!((told.unmatched, told.calls), (74, 74));
+        assert_eq!(told.descriptors[0].as_str(), "user");
+    }
+
+    #[test]
+    fn values_are_there_only_where_they_are_asked_for() {
+        let entries = [Entry { key: "user", value: "ann" }, Entry { key: "path", value: "/" }];
+        let mut told = Told::default();
+        told.matched(&entries, None, false);
+        told.matched(&entries, None, true);
+        let texts: Vec<&str> = told.descriptors.iter().map(StringValue::as_str).collect();
+        assert_eq!(texts, ["user|path", "user=ann|path=/"]);
+    }
+}
