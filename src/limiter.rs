@@ -578,7 +578,7 @@ impl Limiter {
             decision => decision,
         };
         if let Some((trace, began)) = request.trace.zip(began) {
-            trace.store_called(&store_call(store, charges, &decision, began));
+            trace.store_called(store_call(store, charges, &decision, began));
         }
         decision
     }
@@ -730,7 +730,7 @@ async fn ask_traced(
 ) -> Result<Decision, StoreError> {
     let began = Instant::now();
     let decision = store.decide(charges, request.mode, request.deadline).get().await;
-    trace.store_called(&store_call(store, charges, &decision, began));
+    trace.store_called(store_call(store, charges, &decision, began));
     decision
 }
 

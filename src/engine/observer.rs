@@ -99,7 +99,7 @@ pub trait Trace: Send + Sync {
     fn charged(&self, charged: &Charged<'_>);
 
     /// A store ended one call.
-    fn store_called(&self, call: &StoreCall);
+    fn store_called(&self, call: StoreCall);
 
     /// The store of a descriptor gave no answer, and the policies decide what follows. [st-4]
     fn fell_back(&self, action: OnError, kind: &'static str);

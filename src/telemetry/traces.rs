@@ -172,7 +172,7 @@ impl observer::Trace for Trace {
         self.told.lock().charged(charged);
     }
 
-    fn store_called(&self, call: &StoreCall) {
+    fn store_called(&self, call: StoreCall) {
         let at = self.began_at + self.began.elapsed();
         self.told.lock().store_called(call, at);
     }

@@ -24,21 +24,47 @@ pub(super) struct Caller {
 
 impl Caller {
     pub(super) fn of(headers: &HeaderMap, propagators: Propagators) -> Self {
+        let found = Found::among(headers);
         if propagators.w3c
-            && let Some(header) = headers.get("traceparent")
-            && let Some(caller) = w3c(header.as_bytes())
+            && let Some(caller) = found.traceparent.and_then(w3c)
         {
             return caller;
         }
         if propagators.b3 {
-            if let Some(header) = headers.get("b3")
-                && let Some(caller) = b3(header.as_bytes())
-            {
-                return caller;
-            }
-            return b3_multi(headers);
+            return found.b3.and_then(b3).unwrap_or_else(|| b3_multi(&found));
         }
         Self::default()
+    }
+}
+
+/// The headers of a trace context, each as the first value that the request has.
+#[derive(Default)]
+struct Found<'a> {
+    traceparent: Option<&'a [u8]>,
+    b3: Option<&'a [u8]>,
+    b3_trace: Option<&'a [u8]>,
+    b3_span: Option<&'a [u8]>,
+    b3_sampled: Option<&'a [u8]>,
+    b3_flags: Option<&'a [u8]>,
+}
+
+impl<'a> Found<'a> {
+    /// One pass: a look-up by name hashes the name, and most requests have none of the six.
+    fn among(headers: &'a HeaderMap) -> Self {
+        let mut found = Self::default();
+        for (name, value) in headers {
+            let place = match name.as_str() {
+                "traceparent" => &mut found.traceparent,
+                "b3" => &mut found.b3,
+                "x-b3-traceid" => &mut found.b3_trace,
+                "x-b3-spanid" => &mut found.b3_span,
+                "x-b3-sampled" => &mut found.b3_sampled,
+                "x-b3-flags" => &mut found.b3_flags,
+                _ => continue,
+            };
+            place.get_or_insert_with(|| value.as_bytes());
+        }
+        found
     }
 }
 
@@ -74,15 +100,14 @@ fn b3(text: &[u8]) -> Option<Caller> {
 }
 
 /// `x-b3-traceid`, `x-b3-spanid`, `x-b3-sampled` and `x-b3-flags`.
-fn b3_multi(headers: &HeaderMap) -> Caller {
-    let header = |name: &'static str| headers.get(name).map(tonic::codegen::http::HeaderValue::as_bytes);
-    let Some(trace) = header("x-b3-traceid") else {
+fn b3_multi(found: &Found<'_>) -> Caller {
+    let sampled = found.b3_sampled.and_then(decision);
+    let Some(trace) = found.b3_trace else {
         // A caller may send its decision alone.
-        return Caller { sampled: header("x-b3-sampled").and_then(decision), ..Caller::default() };
+        return Caller { sampled, ..Caller::default() };
     };
-    let is_debug = header("x-b3-flags") == Some(b"1");
-    let sampled = if is_debug { Some(true) } else { header("x-b3-sampled").and_then(decision) };
-    let ids = header("x-b3-spanid").and_then(|span| b3_ids(trace, span));
+    let sampled = if found.b3_flags == Some(b"1") { Some(true) } else { sampled };
+    let ids = found.b3_span.and_then(|span| b3_ids(trace, span));
     Caller { ids, sampled, is_w3c: false }
 }
 
@@ -209,6 +234,9 @@ mod tests {
         assert_eq!(of(&[ids[0], ids[1], ("x-b3-sampled", "0"), ("x-b3-flags", "1")]), (IDS, Some(true)));
         assert_eq!(of(&[("x-b3-sampled", "0")]), (None, Some(false)));
         assert_eq!(of(&[ids[0]]), (None, None));
+        let mut twice = headers(&[("x-b3-sampled", "1")]);
+        twice.append("x-b3-sampled", "0".parse().unwrap());
+        assert_eq!(Caller::of(&twice, BOTH).sampled, Some(true), "the first value counts");
     }
 
     #[test]

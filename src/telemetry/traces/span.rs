@@ -84,14 +84,14 @@ impl Told {
         }
     }
 
-    pub(super) fn store_called(&mut self, call: &StoreCall, at: SystemTime) {
+    pub(super) fn store_called(&mut self, call: StoreCall, at: SystemTime) {
         self.store.get_or_insert(call.store);
         if call.is_immediate {
             return;
         }
         self.calls += 1;
         if self.spans.len() < CALLS_MAX {
-            self.spans.push(Called { call: call.clone(), at });
+            self.spans.push(Called { call, at });
         }
     }
 
@@ -109,6 +109,33 @@ pub(super) fn spans(trace: &Trace, told: Told, ended: Ended, end: SystemTime) ->
     let mut spans: Vec<SpanData> = told.spans.iter().map(|called| store_span(trace, called)).collect();
     spans.push(decision_span(trace, told, ended, end));
     spans
+}
+
+/// A span with the parts that all spans have. An error is its status and its attribute `error.type`.
+fn span(
+    trace: &Trace,
+    span_context: SpanContext,
+    name: &'static str,
+    times: (SystemTime, SystemTime),
+    mut attributes: Vec<KeyValue>,
+    error: Option<&'static str>,
+) -> SpanData {
+    attributes.extend(error.map(|kind| KeyValue::new("error.type", kind)));
+    SpanData {
+        span_context,
+        parent_span_id: SpanId::INVALID,
+        parent_span_is_remote: false,
+        span_kind: SpanKind::Internal,
+        name: name.into(),
+        start_time: times.0,
+        end_time: times.1,
+        attributes,
+        dropped_attributes_count: 0,
+        events: SpanEvents::default(),
+        links: SpanLinks::default(),
+        status: error.map_or(Status::Unset, Status::error),
+        instrumentation_scope: trace.tracer.scope.clone(),
+    }
 }
 
 fn decision_span(trace: &Trace, told: Told, ended: Ended, end: SystemTime) -> SpanData {
@@ -169,28 +196,12 @@ fn decision_span(trace: &Trace, told: Told, ended: Ended, end: SystemTime) -> Sp
         add("weir.on_error", action.name().into());
         add("weir.store_error", kind.into());
     }
-    let status = match error {
-        Some(reason) => {
-            let kind = told.fallback.map_or(reason, |(_, kind)| kind);
-            add("error.type", kind.into());
-            Status::error(kind)
-        }
-        None => Status::Unset,
-    };
+    let error = error.map(|reason| told.fallback.map_or(reason, |(_, kind)| kind));
     SpanData {
-        span_context: trace.context.clone(),
         parent_span_id: trace.parent,
         parent_span_is_remote: trace.parent != SpanId::INVALID,
         span_kind: SpanKind::Server,
-        name: name.into(),
-        start_time: trace.began_at,
-        end_time: end,
-        attributes,
-        dropped_attributes_count: 0,
-        events: SpanEvents::default(),
-        links: SpanLinks::default(),
-        status,
-        instrumentation_scope: trace.tracer.scope.clone(),
+        ..span(trace, trace.context.clone(), name, (trace.began_at, end), attributes, error)
     }
 }
 
@@ -214,34 +225,14 @@ fn store_span(trace: &Trace, called: &Called) -> SpanData {
         }
     }
     add("weir.charges", i64::try_from(call.charges).unwrap_or(i64::MAX).into());
-    let status = match call.error {
-        Some(kind) => {
-            add("error.type", kind.into());
-            Status::error(kind)
-        }
-        None => Status::Unset,
-    };
     let own = &trace.context;
+    let (id, state) = (trace.tracer.ids.new_span_id(), own.trace_state().clone());
+    let context = SpanContext::new(own.trace_id(), id, TraceFlags::SAMPLED, false, state);
+    let began = at.checked_sub(call.took).unwrap_or(*at);
     SpanData {
-        span_context: SpanContext::new(
-            own.trace_id(),
-            trace.tracer.ids.new_span_id(),
-            TraceFlags::SAMPLED,
-            false,
-            own.trace_state().clone(),
-        ),
         parent_span_id: own.span_id(),
-        parent_span_is_remote: false,
         span_kind: SpanKind::Client,
-        name: "EVALSHA".into(),
-        start_time: at.checked_sub(call.took).unwrap_or(*at),
-        end_time: *at,
-        attributes,
-        dropped_attributes_count: 0,
-        events: SpanEvents::default(),
-        links: SpanLinks::default(),
-        status,
-        instrumentation_scope: trace.tracer.scope.clone(),
+        ..span(trace, context, "EVALSHA", (began, *at), attributes, call.error)
     }
 }
 
@@ -298,7 +289,7 @@ mod tests {
         };
         for _ in 0..LIST_MAX + 10 {
             told.matched(&[Entry { key: "user", value: "ann" }], None, false);
-            told.store_called(&call, SystemTime::UNIX_EPOCH);
+            told.store_called(call.clone(), SystemTime::UNIX_EPOCH);
         }
         assert_eq!((told.descriptors.len(), told.spans.len()), (LIST_MAX, CALLS_MAX));
         assert_eq!((told.unmatched, told.calls), (74, 74));
