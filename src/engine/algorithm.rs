@@ -13,9 +13,10 @@ pub mod sliding_window_counter;
 pub mod sliding_window_log;
 pub mod token_bucket;
 
-use super::charge::{Bounds, Receipt};
+use super::charge::Receipt;
+use super::descriptor::Hits;
 use super::limit::{Algorithm, Anchor, Limit, Refill};
-use super::{Hits, Micros};
+use super::time::{Bounds, Micros};
 
 /// How far a windowed state may lie ahead of a clock that stepped back and still be believed, in microseconds, if its
 /// window is shorter. [tm-2]

@@ -1,8 +1,8 @@
 //! A charge: hits to take from (or give to) one limit's state, as part of one decision. [dc-1]
 
-use super::Micros;
 use super::descriptor::Hits;
 use super::limit::Limit;
+use super::time::{Bounds, Micros};
 
 /// The most charges that one decision can hold: 64 descriptors of 8 limits. [dc-1]
 pub const CHARGES_MAX: usize = 512;
@@ -96,10 +96,6 @@ impl Mode {
         Self::ALL.into_iter().find(|mode| mode.name() == name)
     }
 }
-
-/// The boundaries of a calendar's windows around now: starts of the previous, the current, the next and the one
-/// after, in microseconds. [cl-1]
-pub type Bounds = [Micros; 4];
 
 /// One limit's part of a decision.
 #[derive(Clone, Debug)]

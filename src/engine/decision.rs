@@ -8,7 +8,8 @@ use smallvec::SmallVec;
 
 use super::algorithm::{self, Effect, Seen, State, anchored_window};
 use super::charge::{Charge, Mode, Receipt, Role, Take};
-use super::{Hits, Micros};
+use super::descriptor::Hits;
+use super::time::Micros;
 
 /// What a limit says to a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -78,9 +78,9 @@ pub fn of_undo(limit: &Limit) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::charge::CHARGES_MAX;
-    use crate::engine::limit::{Precision, Refill, Unit};
-    use crate::engine::{Bounds, Role};
+    use crate::engine::charge::{CHARGES_MAX, Role};
+    use crate::engine::limit::{Precision, Refill};
+    use crate::engine::time::{Bounds, Unit};
 
     fn limit(requests: u32, algorithm: Algorithm) -> Limit {
         Limit::new(requests, Unit::Hour.window(), algorithm).unwrap()

@@ -14,8 +14,9 @@ use weir::engine::algorithm::apply;
 use weir::engine::algorithm::sliding_window::BUCKETS_MAX;
 use weir::engine::algorithm::sliding_window_log::REQUESTS_MAX;
 use weir::engine::decision::decide;
-use weir::engine::limit::{DEBT_US_MAX, WINDOW_US_MAX, WINDOW_US_MIN};
+use weir::engine::limit::DEBT_US_MAX;
 use weir::engine::policy::LIMITS_PER_RULE_MAX;
+use weir::engine::time::{WINDOW_US_MAX, WINDOW_US_MIN};
 use weir::engine::{Algorithm, Charge, Limit, Mode, OnError, Role, State, Take, Unit};
 
 use super::shown::checked;

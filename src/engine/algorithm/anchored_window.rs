@@ -5,9 +5,10 @@
 //! calendar itself is not here: its boundaries come with the charge.
 
 use super::{View, is_believed};
-use crate::engine::charge::{Bounds, Receipt};
+use crate::engine::charge::Receipt;
+use crate::engine::descriptor::Hits;
 use crate::engine::limit::{Anchor, Limit};
-use crate::engine::{Hits, Micros};
+use crate::engine::time::{Bounds, Micros};
 
 /// A window as stored. [aw-5]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

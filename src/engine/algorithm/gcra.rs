@@ -8,8 +8,9 @@
 use super::{AHEAD_US_MIN, View};
 use crate::engine::arith::mul_div;
 use crate::engine::charge::Receipt;
+use crate::engine::descriptor::Hits;
 use crate::engine::limit::{DEBT_US_MAX, Limit};
-use crate::engine::{Hits, Micros};
+use crate::engine::time::Micros;
 
 /// Debts above this many hits are taken as the largest debt when the limit changes. [pc-6]
 const CONVERTED_HITS_MAX: u64 = (1 << 49) - 1;

@@ -6,8 +6,9 @@
 
 use super::{Effect, Summary, is_believed};
 use crate::engine::charge::Receipt;
+use crate::engine::descriptor::Hits;
 use crate::engine::limit::{Algorithm, Limit};
-use crate::engine::{Hits, Micros};
+use crate::engine::time::Micros;
 
 /// The most sub-buckets of a window. [sw-1]
 pub const BUCKETS_MAX: u64 = 256;

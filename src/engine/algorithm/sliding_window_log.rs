@@ -8,8 +8,9 @@ use std::collections::VecDeque;
 
 use super::{Effect, Summary, is_believed};
 use crate::engine::charge::Receipt;
+use crate::engine::descriptor::Hits;
 use crate::engine::limit::Limit;
-use crate::engine::{Hits, Micros};
+use crate::engine::time::Micros;
 
 /// The largest limit of a log, and so the most entries of one: each is at least one hit. [sl-1]
 pub const REQUESTS_MAX: u32 = 10_000;
