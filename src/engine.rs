@@ -15,7 +15,7 @@ pub mod observer;
 pub mod policy;
 pub mod weight;
 
-pub use algorithm::{Seen, State};
+pub use algorithm::{Observed, State};
 pub use charge::{Bounds, Charge, Mode, Receipt, Role, Take};
 pub use decision::{Decision, Outcome, Verdict};
 pub use descriptor::{Entry, Hits};
