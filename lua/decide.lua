@@ -22,7 +22,7 @@
 --
 -- Strategy: all keys are read before the first write, since Redis does not undo a script that fails. Each charge works
 -- on the copies that the charges before it left, in x, y and z, whose meaning is the algorithm's: the fields of its
--- state in their order. A copy is dirty once a charge has changed it, or found it in need of restating (moved, [tm-3]);
+-- state in their order. A copy is dirty once a charge has changed it, or found it in need of rewriting (moved, [tm-3]);
 -- then x is nil where the state is empty. Where an
 -- atomic decision denies, the copies are made anew and take only what is taken whatever the verdict. Branches are
 -- inline: at this size closures cost more than they save; those that are rarely called are functions.

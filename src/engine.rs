@@ -18,7 +18,7 @@ pub mod policy;
 pub mod time;
 pub mod weight;
 
-pub use algorithm::{Seen, State};
+pub use algorithm::{Observed, State};
 pub use charge::{Charge, Mode, Receipt, Role, Take};
 pub use decision::{Decision, Outcome, Verdict};
 pub use descriptor::{Entry, Hits};

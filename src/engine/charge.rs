@@ -10,25 +10,25 @@ pub const CHARGES_MAX: usize = 512;
 /// What a charge does to the state. [dc-1]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Take {
-    /// Takes so many hits if they fit; 1 or more.
-    Take(Hits),
-    /// Only looks: 0 hits.
-    Look,
-    /// Gives so many hits back; never over.
-    Give(Hits),
-    /// Takes so many hits whatever the verdict: usage that has already happened.
+    /// Consumes this many hits if they fit; 1 or more.
+    Consume(Hits),
+    /// Charges nothing and reports what 1 hit would get.
+    Peek,
+    /// Gives this many hits back; never over.
+    Refund(Hits),
+    /// Consumes this many hits whatever the verdict: usage that has already happened.
     Force(Hits),
 }
 
 impl Take {
-    /// The hits that the verdict and the wait are about. A look and a force ask about one hit; a give asks about none.
+    /// The hits that the verdict and the wait are about. A peek and a forced charge are about one hit, a refund about none.
     /// [dc-6] [dc-9]
     #[must_use]
     pub const fn asked(self) -> Hits {
         match self {
-            Self::Take(hits) => hits,
-            Self::Look | Self::Force(_) => 1,
-            Self::Give(_) => 0,
+            Self::Consume(hits) => hits,
+            Self::Peek | Self::Force(_) => 1,
+            Self::Refund(_) => 0,
         }
     }
 }

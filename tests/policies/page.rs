@@ -284,7 +284,7 @@ impl Counter {
     fn ask(&mut self, now: u64, times: usize) -> usize {
         let before = self.admitted.len();
         for _ in 0..times {
-            let (key, take) = ("k", Take::Take(1));
+            let (key, take) = ("k", Take::Consume(1));
             let charge =
                 Charge { key, limit: &self.limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None };
             let (decision, effects) = decide(&[charge], &[0], |_| self.state.as_ref(), Mode::Atomic, now).unwrap();

@@ -96,11 +96,11 @@ pub fn summary(limit: &Limit, log: Option<&Log>, hits: Hits, effect: Effect, now
                 .map_or(live.at, |entries| entries[entries.partition_point(|entry| entry.sum < live.base + left)].at);
             (left, newest, sum - (live.used - left))
         }
-        Effect::Nothing | Effect::Drain | Effect::Restate => (live.used, live.at, sum),
+        Effect::Nothing | Effect::Drain | Effect::Rewrite => (live.used, live.at, sum),
     };
     // Where nothing is added, the newest entry itself, which may be older than now.
     let newest = match (effect, entries.and_then(VecDeque::back)) {
-        (Effect::Nothing | Effect::Drain | Effect::Restate, Some(entry)) if !live.rebased => entry.at,
+        (Effect::Nothing | Effect::Drain | Effect::Rewrite, Some(entry)) if !live.rebased => entry.at,
         _ => newest,
     };
 
@@ -157,7 +157,7 @@ pub fn apply(limit: &Limit, log: &mut Log, effect: Effect, now: Micros) {
             log.entries.truncate(whole);
             log.entries.extend(split.filter(|_| kept < left));
         }
-        Effect::Nothing | Effect::Drain | Effect::Restate => {}
+        Effect::Nothing | Effect::Drain | Effect::Rewrite => {}
     }
 }
 

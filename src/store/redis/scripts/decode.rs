@@ -12,11 +12,11 @@ use crate::engine::algorithm::{
     token_bucket,
 };
 use crate::engine::decision::Found;
-use crate::engine::{Charge, Limit, Micros, Seen, State};
+use crate::engine::{Charge, Limit, Micros, Observed, State};
 use crate::store::Undo;
 
 /// The clock of a reply to [`undo_calls`](super::encode::undo_calls) that took nothing back: no window of a calendar holds it.
-pub(crate) fn undo_rewindow(reply: &Value, undos: &[Undo<'_>]) -> Option<Micros> {
+pub(crate) fn undo_stale_bounds(reply: &Value, undos: &[Undo<'_>]) -> Option<Micros> {
     match reply {
         Value::Array(numbers) if undos.iter().any(|undo| undo.bounds.is_some()) => match &numbers[..] {
             // Every charge answers something, so that the clock alone is no undo.
@@ -34,7 +34,7 @@ pub(crate) enum DecisionReply {
     /// The clock, and what each charge found.
     Found(Micros, SmallVec<[Found; 4]>),
     /// No window of a calendar holds the clock.
-    Rewindow(Micros),
+    StaleBounds(Micros),
 }
 
 /// Reads a decision's reply. None where it is none.
@@ -48,25 +48,25 @@ pub(crate) fn read_decision(reply: &Value, charges: &[Charge<'_>]) -> Option<Dec
     let now = next()?;
     // Every charge answers something, so that the clock alone is no decision. [cl-2]
     if clock_alone && charges.iter().any(|charge| charge.bounds.is_some()) {
-        return Some(DecisionReply::Rewindow(now));
+        return Some(DecisionReply::StaleBounds(now));
     }
     let mut found = SmallVec::new();
     for charge in charges {
         let limit = charge.limit;
         let before = match Kind::of(limit) {
-            Kind::FixedWindow => Seen::FixedWindow(fixed_window::Counter::unpacked(next()?)),
+            Kind::FixedWindow => Observed::FixedWindow(fixed_window::Counter::unpacked(next()?)),
             Kind::AnchoredWindow => {
                 let (start, end, count) = (next()?, next()?, small(next()?)?);
-                Seen::AnchoredWindow(anchored_window::SeenWindow { start, end, count })
+                Observed::AnchoredWindow(anchored_window::ObservedWindow { start, end, count })
             }
             Kind::SlidingWindowCounter => {
                 let (start, previous, count) = (next()?, small(next()?)?, small(next()?)?);
-                Seen::SlidingWindowCounter(sliding_window_counter::Counts { start, previous, count })
+                Observed::SlidingWindowCounter(sliding_window_counter::Counts { start, previous, count })
             }
             Kind::SlidingWindow | Kind::SlidingWindowLog => {
                 let mut summary = || {
                     let (used, fits_at, empty_at, mark) = (small(next()?)?, next()?, next()?, next()?);
-                    Some(Seen::Summary(Summary { used, fits_at, empty_at, mark }))
+                    Some(Observed::Summary(Summary { used, fits_at, empty_at, mark }))
                 };
                 let (before, after) = (summary()?, summary()?);
                 found.push(Found { before, after: Some(after) });
@@ -74,9 +74,9 @@ pub(crate) fn read_decision(reply: &Value, charges: &[Charge<'_>]) -> Option<Dec
             }
             Kind::Pacing => {
                 let (us, fraction) = (next()?, small(next()?)?);
-                Seen::Pacing(gcra::Debt { tat: now.checked_add(us)?, fraction, requests: limit.requests() })
+                Observed::Pacing(gcra::Debt { tat: now.checked_add(us)?, fraction, requests: limit.requests() })
             }
-            Kind::TokenBucket => Seen::TokenBucket(token_bucket::Bucket { anchor: next()?, used: small(next()?)? }),
+            Kind::TokenBucket => Observed::TokenBucket(token_bucket::Bucket { anchor: next()?, used: small(next()?)? }),
         };
         found.push(Found { before, after: None });
     }
