@@ -144,6 +144,7 @@ async fn serve_on(
     let needs = Needs { store: settings.health.redis, policies: settings.health.policies };
     let report = Arc::new(ServiceState::new(needs));
     report.circuit_is(stores.circuit());
+    report.queue_is(stores.queue());
     let reading = Reading { compatible: settings.policies.compatible, merge_domains: settings.policies.merge_domains };
     let phases = Phases::starting();
     let life = phases.watch();
@@ -245,6 +246,9 @@ async fn serve_on(
             settings::Endpoints::Ratelimit => Endpoints::Debug,
         },
         tracer: tracer.clone(),
+        looks: http::Looks::default(),
+        pages: tokio::sync::Mutex::default(),
+        token_file: settings.admin_token_file.clone(),
     });
 
     let banner = banner::Banner::new(&settings, &listeners.addresses, &policies.current());

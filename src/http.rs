@@ -5,11 +5,16 @@
 
 mod admin;
 mod debug;
+mod limited;
 mod listener;
+mod page;
 mod public;
+mod states;
 mod streamed;
+mod token;
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
@@ -25,6 +30,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 pub use self::admin::Orders;
+pub use self::limited::Looks;
 pub use self::listener::CONNECTIONS_MAX;
 pub use self::public::Bodies;
 use self::streamed::{PIECE_BYTES, Rendering, Renderings, TooManyReaders, pieces};
@@ -67,6 +73,12 @@ pub struct Site {
     pub endpoints: Endpoints,
     /// Begins the traces of decisions, where they are traced.
     pub tracer: Option<Arc<Tracer>>,
+    /// What callers share who look at who is limited.
+    pub looks: Looks,
+    /// Held while a page of states is looked for.
+    pub pages: tokio::sync::Mutex<()>,
+    /// The file of the token that changes by the admin listener need.
+    pub token_file: Option<PathBuf>,
 }
 
 /// What the admin listener serves.
@@ -98,6 +110,7 @@ pub struct ServiceState {
     fit: watch::Sender<bool>,
     store_answered: AtomicBool,
     circuit: OnceLock<Box<dyn Fn() -> &'static str + Send + Sync>>,
+    queue: OnceLock<Box<dyn Fn() -> u64 + Send + Sync>>,
     source: OnceLock<Box<dyn Fn() -> Value + Send + Sync>>,
     policies: Mutex<Shown>,
 }
@@ -157,6 +170,12 @@ impl ServiceState {
         let _ = self.circuit.set(Box::new(circuit));
     }
 
+    /// How the number of calls that wait for the store is found out when somebody asks. Said once; 0 until then.
+    pub fn queue_is(&self, queue: impl Fn() -> u64 + Send + Sync + 'static) {
+        // As with the circuit.
+        let _ = self.queue.set(Box::new(queue));
+    }
+
     /// How the state of a server of policies is found out when somebody asks, where policies come from one. Said once.
     pub fn source_is(&self, source: impl Fn() -> Value + Send + Sync + 'static) {
         // As with the circuit.
@@ -182,6 +201,12 @@ impl ServiceState {
             problems: shown.problems.len(),
             store_answered: self.store_answered.load(Relaxed),
         }
+    }
+
+    /// Whether the policies in force have a rule of this domain and path.
+    fn has_rule(&self, domain: &str, path: &str) -> bool {
+        let policies = self.policies.lock().policies.clone();
+        policies.rules().iter().any(|rule| *rule.domain == *domain && *rule.path == *path)
     }
 
     /// The policies have changed, and these problems keep the change from being in force.
@@ -237,6 +262,16 @@ impl Site {
     fn is_healthy(&self) -> bool {
         self.life.phase() == Phase::Serving && *self.report.fit.borrow()
     }
+
+    /// The state of the store.
+    fn store_as_json(&self) -> Value {
+        json!({
+            "name": self.limiter.store().name(),
+            "answered": self.report.store_answered.load(Relaxed),
+            "circuit": self.report.circuit.get().map_or("closed", |circuit| circuit()),
+            "queue": self.report.queue.get().map_or(0, |queue| queue()),
+        })
+    }
 }
 
 /// The metrics, made piece by piece while the caller takes them.
@@ -285,11 +320,7 @@ async fn readyz(State(site): State<Arc<Site>>) -> Response {
     let mut detail = json!({
         "ready": ready,
         "phase": phase_name(phase),
-        "store": {
-            "name": site.limiter.store().name(),
-            "answered": site.report.store_answered.load(Relaxed),
-            "circuit": site.report.circuit.get().map_or("closed", |circuit| circuit()),
-        },
+        "store": site.store_as_json(),
         "policies": {
             "domains": shown.policies.domains().len(),
             "rules": shown.policies.rules().len(),

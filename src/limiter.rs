@@ -9,6 +9,7 @@ pub mod deny_cache;
 mod plan;
 mod policies;
 mod split;
+pub mod states;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -461,6 +462,9 @@ impl Limiter {
                 let limit = plan.charged(planned);
                 let charged = Charged { limit, entries, mode, charge, outcome, by };
                 in_force.tally.charged(&charged);
+                if outcome.verdict.is_over() {
+                    self.observer.over(&charged);
+                }
                 if let Some(trace) = trace {
                     trace.charged(&charged);
                 }

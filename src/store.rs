@@ -37,6 +37,13 @@ pub trait Store: Send + Sync {
     /// The states of these keys as stored, without touching them.
     fn peek<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant) -> Reply<'a, Peeked>;
 
+    /// Keys that begin with `prefix`: a small step from this position on, so that decisions hardly wait for it. A key that is
+    /// there throughout all steps is in one of them at least.
+    fn scan<'a>(&'a self, prefix: &'a str, from: ScanPosition, deadline: Instant) -> Reply<'a, Scanned> {
+        let _ = (prefix, from, deadline);
+        Reply::Ready(Ok(Scanned::default()))
+    }
+
     /// Whether the store answers at all.
     fn ping(&self, deadline: Instant) -> Reply<'_, ()>;
 
@@ -101,6 +108,24 @@ pub struct Undo<'a> {
     pub receipt: Receipt,
     /// The boundaries of a calendar window around now; none for every other limit.
     pub bounds: Option<Bounds>,
+}
+
+/// How far [`Store::scan`] has come; the default begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScanPosition {
+    /// Which part of the store.
+    pub part: u32,
+    /// Where in that part; 0 begins it.
+    pub at: u64,
+}
+
+/// One step of [`Store::scan`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scanned {
+    /// The keys that were found.
+    pub keys: Vec<String>,
+    /// Where the next step begins; none behind the last.
+    pub next: Option<ScanPosition>,
 }
 
 /// What [`Store::peek`] saw.

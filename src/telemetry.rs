@@ -1,6 +1,7 @@
 //! What weir tells about itself: the log, the metrics and traces.
 
 mod counts;
+pub mod limited;
 pub mod logging;
 pub mod mapper;
 pub mod metrics;

@@ -8,10 +8,11 @@ use opentelemetry_sdk::Resource;
 use regex::Regex;
 
 use super::{AppError, otlp};
-use crate::config::settings::Settings;
+use crate::config::settings::{Settings, ShownValues};
 use crate::grpc;
 use crate::limiter::deny_cache::DenyCache;
 use crate::store::Store;
+use crate::telemetry::limited::Values;
 use crate::telemetry::mapper::Mapper;
 use crate::telemetry::metrics::{Metrics, Options};
 use crate::telemetry::metrics_export::MetricsExporter;
@@ -47,6 +48,11 @@ pub(super) fn options(settings: &Settings) -> Result<Options, AppError> {
         runtimes: settings.runtime.cores().get() + 1,
         mapper: mapper.filter(|_| names.ratelimit_names),
         statsd: settings.statsd.address.is_some(),
+        values: match settings.admin_values {
+            ShownValues::Shown => Values::Shown,
+            ShownValues::Hashed => Values::Hashed,
+            ShownValues::Hidden => Values::Hidden,
+        },
     })
 }
 

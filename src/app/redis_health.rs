@@ -110,7 +110,7 @@ impl RedisHealth {
         let of = health.clone();
         metrics.gauge("weir_redis_connections", &[], move || of.sum(&Pool::ALL, Load::connections))?;
         let of = health.clone();
-        metrics.gauge("weir_redis_queue", &[], move || of.sum(&Pool::ALL, Load::waiting))?;
+        metrics.gauge("weir_redis_queue", &[], move || of.waiting())?;
         let of = health.clone();
         metrics.counter("weir_redis_batches_total", &[], move || {
             of.batches.lock().iter().map(|tally| tally.batches.load(Relaxed)).sum()
@@ -150,6 +150,11 @@ impl RedisHealth {
         let circuits = self.circuits.lock();
         let worst = circuits.values().map(|troubled| if troubled.open > 0 { Circuit::Open } else { Circuit::HalfOpen });
         worst.max().unwrap_or_default()
+    }
+
+    /// The calls that wait to be sent, of all runtimes.
+    pub(super) fn waiting(&self) -> u64 {
+        self.sum(&Pool::ALL, Load::waiting)
     }
 
     fn sum(&self, pools: &[Pool], number: impl Fn(&Load) -> Option<usize>) -> u64 {

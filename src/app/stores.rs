@@ -87,6 +87,15 @@ impl Stores {
         };
         move || health.as_ref().map_or(Circuit::Closed, |health| health.circuit()).name()
     }
+
+    /// The calls that wait for Redis, whenever it is called.
+    pub(super) fn queue(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
+        let health = match self {
+            Self::Shared(_) => None,
+            Self::Redis(servers) => Some(servers.health.clone()),
+        };
+        move || health.as_ref().map_or(0, |health| health.waiting())
+    }
 }
 
 impl Opened {

@@ -58,6 +58,10 @@ pub struct Settings {
     pub listen: Listen,
     /// What the admin listener serves.
     pub admin_endpoints: Endpoints,
+    /// The file of the token that changes by the admin listener need.
+    pub admin_token_file: Option<PathBuf>,
+    /// How values of descriptors are shown to operators.
+    pub admin_values: ShownValues,
     /// What the health of weir depends on.
     pub health: Health,
     /// What gRPC callers may make weir hold.
@@ -109,6 +113,17 @@ pub enum Endpoints {
     Weir,
     /// What envoyproxy/ratelimit shows at its debug port, and nothing that changes anything.
     Ratelimit,
+}
+
+/// The values of `admin.values`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShownValues {
+    /// As they are.
+    Shown,
+    /// By a hash.
+    Hashed,
+    /// Not at all.
+    Hidden,
 }
 
 /// What the health of weir depends on, besides its own phase.
@@ -428,6 +443,13 @@ impl Settings {
                 "weir" => Ok(Endpoints::Weir),
                 "ratelimit" => Ok(Endpoints::Ratelimit),
                 _ => Err("no such endpoints".to_owned()),
+            })?,
+            admin_token_file: from.optional("admin.token_file")?.map(PathBuf::from),
+            admin_values: from.value("admin.values", |text| match text {
+                "shown" => Ok(ShownValues::Shown),
+                "hashed" => Ok(ShownValues::Hashed),
+                "hidden" => Ok(ShownValues::Hidden),
+                _ => Err("no such way to show values".to_owned()),
             })?,
             health: Health {
                 redis: from.value("health.redis", value::switch)?,

@@ -83,10 +83,96 @@ fn shorten(out: &mut String, start: usize) {
     }
 }
 
+/// A key, read back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParsedKey<'k> {
+    /// The domain.
+    pub domain: String,
+    /// Keys and values of the descriptor. A value that a pattern stands for is the pattern. The last value is cut where the
+    /// key is.
+    pub entries: Vec<(String, String)>,
+    /// Whether the descriptor was too long for a key, so that the key has its beginning and a hash. [ky-3]
+    pub is_hashed: bool,
+    /// The id of the limit; empty where only the tag was read.
+    pub limit_id: &'k str,
+}
+
+/// Reads what [`write_key`] or [`write_tag`] wrote; none where the text is no such key.
+#[must_use]
+pub fn parse(key: &str) -> Option<ParsedKey<'_>> {
+    let (tag, limit_id) = key.strip_prefix(VERSION)?.strip_prefix('{')?.split_once('}')?;
+    let (tag, is_hashed) = match tag.rsplit_once('~') {
+        Some((kept, _)) => (kept, true),
+        None => (tag, false),
+    };
+    let mut parts = tag.split('|');
+    let domain = unescape(parts.next()?)?;
+    let entry = |part: &str| {
+        // Where a long tag is cut, the last part may lack its value.
+        let (key, value) = part.split_once('=').or_else(|| is_hashed.then_some((part, "")))?;
+        Some((unescape(key)?, unescape(value)?))
+    };
+    let entries = parts.map(entry).collect::<Option<_>>()?;
+    Some(ParsedKey { domain, entries, is_hashed, limit_id })
+}
+
+/// Reverses [`escape`]. An escape that is cut off, as in a long tag, is left out.
+fn unescape(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, others @ ..] = rest {
+        rest = others;
+        if *first != b'%' {
+            bytes.push(*first);
+        } else if let [high, low, others @ ..] = others {
+            let digit = |byte: &u8| char::from(*byte).to_digit(16);
+            bytes.push(u8::try_from(digit(high)? << 4 | digit(low)?).ok()?);
+            rest = others;
+        } else {
+            rest = &[];
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::engine::time::Unit;
+
+    #[test]
+    fn a_key_is_read_back() {
+        let odd = [("a b|c", "d/e:{}*~%=\u{7f}\n"), ("x", ""), ("Zo\u{eb}", "\u{65e5}")];
+        let written = key("my shop", &odd);
+        let read = parse(&written).expect("a key");
+        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        assert_eq!(read.domain, "my shop");
+        assert_eq!(read.entries, odd.iter().map(owned).collect::<Vec<_>>());
+        assert!(!read.is_hashed);
+        assert_eq!(read.limit_id, "f3600s");
+        for other in ["", "w1:", "w1:{", "w1:{shop", "w0:{shop|a=b}f1s", "w1:{shop|a}f1s", "w1:{shop|a=%zz}f1s"] {
+            assert_eq!(parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_was_cut_and_hashed_is_read_as_far_as_it_goes() {
+        let read = |value: &str| {
+            let written = key("shop", &[("user", value)]);
+            let read = parse(&written).expect("a key");
+            assert!(read.is_hashed && read.domain == "shop" && read.limit_id == "f3600s");
+            let (key, value) = read.entries.into_iter().next().expect("an entry");
+            assert_eq!(key, "user");
+            value
+        };
+        assert_eq!(read(&"x".repeat(300)), "x".repeat(TAG_BYTES_KEPT - "shop|user=".len()));
+        // Cut at each place inside of an escape.
+        for blanks in 0..3 {
+            let value = format!("{}{}", "x".repeat(blanks), " ".repeat(300));
+            let kept = read(&value);
+            assert!(value.starts_with(&kept) && kept.len() >= 39, "{kept:?}");
+        }
+    }
 
     fn key(domain: &str, entries: &[(&str, &str)]) -> String {
         let mut out = String::new();

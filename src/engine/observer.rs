@@ -53,6 +53,11 @@ pub trait Observer: Send + Sync {
     /// A request passed only because the setting `shadow_mode` lets all of them pass.
     fn shadowed(&self) {}
 
+    /// A request asked more of a limit than it had. The tally is told too ([`Tally::charged`]).
+    fn over(&self, charged: &Charged<'_>) {
+        let _ = charged;
+    }
+
     /// Charges of a request that was denied elsewhere were taken back, or that could not be confirmed in time. [st-3]
     fn undone(&self, confirmed: bool) {
         let _ = confirmed;

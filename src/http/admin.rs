@@ -11,7 +11,7 @@ use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
 use axum::http::uri::Authority;
-use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -20,11 +20,15 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::streamed::{PIECE_BYTES, pieces};
-use super::{ServiceState, Site, json_error, metrics, not_found, readyz, wrong_method};
+use super::{ServiceState, Site, json_error, limited, metrics, not_found, page, readyz, states, token, wrong_method};
 use crate::limiter::{Algorithm, Anchor, Domain, Entry, Limit, Mode, OnError, PolicySet, Refill, Rule, parse_entries};
 
 /// Every path, for whoever asks for another.
-const PATHS: [&str; 5] = [
+const PATHS: [&str; 9] = [
+    "GET / (a page)",
+    "GET /top?minutes=5&limits=20&keys=5",
+    "GET /limited?domain=D&rule=R&minutes=5",
+    "GET /states?domain=D&rule=R&max=100&from=POSITION",
     "GET /policies",
     "GET /state?domain=D&descriptor=K=V,K=V",
     "DELETE /state?domain=D&descriptor=K=V,K=V",
@@ -34,6 +38,12 @@ const PATHS: [&str; 5] = [
 
 pub(super) fn router(site: &Arc<Site>) -> Router {
     Router::new()
+        .route("/", get(page::index))
+        .route("/page.css", get(page::style))
+        .route("/page.js", get(page::script))
+        .route("/top", get(limited::top))
+        .route("/limited", get(limited::limited))
+        .route("/states", get(states::states))
         .route("/policies", get(policies))
         .route("/state", get(peek).delete(reset))
         .route("/metrics", get(metrics))
@@ -302,7 +312,14 @@ async fn peek(State(site): State<Arc<Site>>, query: Result<Query<Which>, QueryRe
     Json(json!({ "limits": limits.collect::<Vec<_>>() })).into_response()
 }
 
-async fn reset(State(site): State<Arc<Site>>, query: Result<Query<Which>, QueryRejection>) -> Response {
+async fn reset(
+    State(site): State<Arc<Site>>,
+    headers: HeaderMap,
+    query: Result<Query<Which>, QueryRejection>,
+) -> Response {
+    if let Err(refusal) = token::check(site.token_file.as_deref(), &headers).await {
+        return refusal;
+    }
     let whose = match Whose::read(query) {
         Ok(whose) => whose,
         Err(reason) => return json_error(StatusCode::BAD_REQUEST, reason),

@@ -12,7 +12,7 @@ use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use super::{Clock, Peeked, Reply, Store, StoreError, Undo};
+use super::{Clock, Peeked, Reply, ScanPosition, Scanned, Store, StoreError, Undo};
 use crate::engine::algorithm::{self, Change, Effect, anchored_window};
 use crate::engine::decision;
 use crate::engine::{Bounds, Charge, Decision, Hits, Limit, Micros, Mode, Observer, State};
@@ -27,6 +27,8 @@ const EVICTION_SAMPLE: usize = 16;
 const EVICTION_SCAN: usize = 64;
 /// How many entries each insertion checks for expiry.
 const SWEEP: usize = 2;
+/// How many entries one step of a scan looks at while it holds a shard.
+const SCAN_STEP: usize = 256;
 /// A shard's list gives memory back when it is larger than this and three quarters empty.
 const SHRINK_ABOVE: usize = 1_024;
 
@@ -118,6 +120,26 @@ impl Memory {
         Ok(decision)
     }
 
+    /// Looks at a few entries of one shard, from its end on: an entry that moves takes the place of an earlier one.
+    fn scan_now(&self, prefix: &str, from: ScanPosition) -> Scanned {
+        let number = from.part as usize;
+        let Some(shard) = self.shards.get(number) else { return Scanned::default() };
+        let shard = shard.lock();
+        let now = self.clock.now();
+        // 0 begins a shard, so what is left of it is counted from 1.
+        let left = usize::try_from(from.at).unwrap_or(usize::MAX).checked_sub(1).unwrap_or(usize::MAX);
+        let end = left.min(shard.entries.len());
+        let start = end.saturating_sub(SCAN_STEP);
+        let is_wanted = |entry: &&Entry| entry.expires_at() > now && entry.key.starts_with(prefix);
+        let keys = shard.entries[start..end].iter().filter(is_wanted).map(|entry| entry.key.to_string()).collect();
+        let next = match start {
+            0 => ScanPosition { part: from.part + 1, at: 0 },
+            start => ScanPosition { part: from.part, at: start as u64 + 1 },
+        };
+        let is_last = next.part as usize == self.shards.len();
+        Scanned { keys, next: (!is_last).then_some(next) }
+    }
+
     /// Takes one charge back.
     ///
     /// # Errors
@@ -182,6 +204,10 @@ impl Store for Memory {
             .map(|((key, _), &hash)| shard(&mut locked, self.shard_of(hash)).live(key, hash, now).cloned())
             .collect();
         Reply::Ready(Ok(Peeked { now, states }))
+    }
+
+    fn scan<'a>(&'a self, prefix: &'a str, from: ScanPosition, _deadline: Instant) -> Reply<'a, Scanned> {
+        Reply::Ready(Ok(self.scan_now(prefix, from)))
     }
 
     fn ping(&self, _deadline: Instant) -> Reply<'_, ()> {

@@ -33,13 +33,13 @@ use self::routing::cluster::{Cluster, slot};
 use self::routing::node::Node;
 pub use self::routing::{breaker, node};
 use self::scripts::decode::{self, DecisionReply};
-use self::scripts::{encode, library};
+use self::scripts::{encode, library, scan};
 use self::transport::call::Call;
 use self::transport::error::CallError;
 use self::transport::options::Options;
 pub use self::transport::options::{MERGE_MAX, MERGE_MAX_MAX};
 pub use self::transport::{pipeline, pool, turns};
-use super::{Peeked, Reply, Store, StoreError, Undo};
+use super::{Peeked, Reply, ScanPosition, Scanned, Store, StoreError, Undo};
 use crate::engine::{Algorithm, Charge, Decision, Limit, Micros, Mode, State, decision};
 pub use crate::tls::files::FileError;
 pub use crate::tls::{Identity, TLS_FILE_BYTES_MAX, TlsFiles};
@@ -265,6 +265,28 @@ impl Store for Redis {
                 states.push(state?);
             }
             Ok(Peeked { now, states })
+        }))
+    }
+
+    /// The parts are the nodes of a cluster. Past the circuit breaker: no caller of weir waits for it.
+    fn scan<'a>(&'a self, prefix: &'a str, from: ScanPosition, deadline: Instant) -> Reply<'a, Scanned> {
+        Reply::Pending(Box::pin(async move {
+            let step = || scan::call(&self.prefixed(prefix), from.at);
+            let answer = match &self.link {
+                Link::One(node) => node.ask(step(), deadline).await,
+                Link::Cluster(cluster) => match cluster.ask_one(from.part as usize, step, deadline).await {
+                    Some(answer) => answer,
+                    None => return Ok(Scanned::default()),
+                },
+            };
+            let (cursor, keys) = scan::read(answer.map_err(store_error)?).ok_or_else(malformed_reply)?;
+            let without_prefix = |key: String| key.strip_prefix(&*self.key_prefix).map(str::to_owned);
+            let next = match (cursor, &self.link) {
+                (0, Link::One(_)) => None,
+                (0, Link::Cluster(_)) => Some(ScanPosition { part: from.part + 1, at: 0 }),
+                (at, _) => Some(ScanPosition { part: from.part, at }),
+            };
+            Ok(Scanned { keys: keys.into_iter().filter_map(without_prefix).collect(), next })
         }))
     }
 

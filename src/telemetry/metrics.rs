@@ -7,6 +7,7 @@
 //! (mapped.rs), and the text formats (text.rs).
 //! Not here: when something is worth counting, which engine, store and limiter tell their observer.
 
+mod busiest;
 mod domains;
 pub mod families;
 mod latency;
@@ -37,14 +38,16 @@ use self::process::Process;
 use self::rules::{HitsOfLimits, Rules};
 use self::table::{DECISION_DURATION, STORE_DURATION, row, row_of};
 use self::text::{Format, TextWriter};
+use super::limited::{Limited, Values};
 use super::mapper::Mapper;
 use super::statistics::{Kind, Statistics};
 use super::trouble::{self, Outages, Trouble};
 use crate::engine::arith::Fraction;
-use crate::engine::observer::{DecisionResult, Observer, Tally, TraceIds};
+use crate::engine::observer::{Charged, DecisionResult, Observer, Tally, TraceIds};
 use crate::engine::weight::TOO_HEAVY;
 use crate::engine::{Hits, OnError, PolicySet};
 
+pub use self::busiest::{BUSIEST_MAX, Busiest, BusyLimit, LOOK_AGE};
 pub use self::latency::{BUCKETS_US, Door};
 pub use self::redis::RedisMetrics;
 
@@ -65,6 +68,8 @@ pub struct Options {
     pub mapper: Option<Mapper>,
     /// Whether the statistics go to a StatsD server.
     pub statsd: bool,
+    /// How values of requests are shown to operators.
+    pub values: Values,
 }
 
 impl Default for Options {
@@ -77,6 +82,7 @@ impl Default for Options {
             runtimes: 1,
             mapper: None,
             statsd: false,
+            values: Values::default(),
         }
     }
 }
@@ -110,6 +116,8 @@ pub struct Metrics {
     weir_names: bool,
     per_rule: bool,
     statsd_dropped: IntCounter,
+    limited: Limited,
+    looks: busiest::Looks,
 }
 
 impl Metrics {
@@ -172,6 +180,8 @@ impl Metrics {
             weir_names: options.weir_names,
             per_rule: options.per_rule,
             statsd_dropped,
+            limited: Limited::new(options.runtimes, options.values),
+            looks: busiest::Looks::default(),
         };
         let statistics = metrics.statistics.clone();
         metrics.gauge("weir_dynamic_series", &[], move || statistics.dynamic_names() as u64)?;
@@ -245,6 +255,19 @@ impl Metrics {
     #[must_use]
     pub fn statistics(&self) -> &Statistics {
         &self.statistics
+    }
+
+    /// Who is limited.
+    #[must_use]
+    pub const fn limited(&self) -> &Limited {
+        &self.limited
+    }
+
+    /// What happened since the last look, of any caller. It reads the counters of every limit, so call it on a thread that
+    /// decides nothing.
+    #[must_use]
+    pub fn busiest(&self) -> Arc<Busiest> {
+        self.looks.look(&self.rules, &self.domains, Instant::now())
     }
 
     /// Shows the times in microseconds of gRPC requests since the last look, the last ones of each runtime. Answers how
@@ -446,6 +469,10 @@ impl Observer for PerRuntime {
         }
     }
 
+    fn over(&self, charged: &Charged<'_>) {
+        self.metrics.limited.record(self.lane, charged);
+    }
+
     fn undone(&self, confirmed: bool) {
         self.metrics.undone[usize::from(confirmed)].inc();
     }
@@ -460,7 +487,7 @@ impl Observer for PerRuntime {
 mod tests {
     use super::*;
     use crate::engine::decision;
-    use crate::engine::observer::{AnsweredBy, Charged, LimitOf};
+    use crate::engine::observer::{AnsweredBy, LimitOf};
     use crate::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
     use crate::engine::{Charge, Entry, Limit, Mode, Role, Take, Unit};
 

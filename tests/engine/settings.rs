@@ -1,5 +1,4 @@
-//! Settings as an operator meets them: precedence, every kind of mistake, what is never printed, and
-//! docs/configuration.md checked against the table in the code, both ways.
+//! Settings as an operator meets them: precedence, mistakes, what is never printed, and docs/configuration.md against the code.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -15,9 +14,7 @@ fn environment(variables: &[(&str, &str)]) -> Layer {
 
 fn flags(assignments: &[&str]) -> Layer {
     let mut layer = Layer::default();
-    for assignment in assignments {
-        layer.set(assignment);
-    }
+    assignments.iter().for_each(|assignment| layer.set(assignment));
     layer
 }
 
@@ -60,6 +57,8 @@ fn the_defaults_are_those_of_the_design() {
             metrics: None,
         },
         admin_endpoints: Weir,
+        admin_token_file: None,
+        admin_values: Shown,
         health: Health {
             redis: false,
             policies: false,
@@ -332,6 +331,7 @@ fn example(name: &str) -> &'static str {
         "listen.grpc" | "listen.http" | "listen.admin" | "listen.metrics" => "127.0.0.2:0",
         "metrics.path" => "/stats/prometheus",
         "admin.endpoints" => "ratelimit",
+        "admin.values" => "hashed",
         "policies.files" => "all",
         "redis.tls.system_store" | "policies.xds.tls.system_store" => "always",
         "listen.socket_mode" => "0600",

@@ -17,6 +17,7 @@ mod http;
 mod input_limits;
 mod lifecycle;
 mod metrics;
+mod operator;
 mod reload;
 mod traces;
 mod xds;

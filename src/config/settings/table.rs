@@ -135,6 +135,20 @@ const UP_TO_POLICIES: &[Setting] = &[
         about: "what listen.admin serves: weir can reset limits, ratelimit only shows, as envoyproxy/ratelimit does",
     },
     Setting {
+        name: "admin.token_file",
+        kind: Kind::File,
+        default: Preset::Unset,
+        flag: None,
+        about: "the file of the bearer token that requests need which change something by listen.admin; none: no token",
+    },
+    Setting {
+        name: "admin.values",
+        kind: Kind::Choice(VALUES),
+        default: Preset::Is("shown"),
+        flag: None,
+        about: "how values of descriptors look at listen.admin and in the log: as they are, as a hash, or as *",
+    },
+    Setting {
         name: "health.redis",
         kind: Kind::Choice(SWITCH),
         default: Preset::Is("off"),
@@ -814,6 +828,7 @@ const FROM_STORE_ON: &[Setting] = &[
 
 /// The values of `admin.endpoints`.
 pub(super) const ENDPOINTS: &[&str] = &["weir", "ratelimit"];
+const VALUES: &[&str] = &["shown", "hashed", "hidden"];
 /// The values of `policies.files`.
 pub(super) const POLICY_FILES: &[&str] = &["yaml", "all"];
 /// What can be on or off.

@@ -7,3 +7,4 @@ pub(super) mod encode;
 mod kind;
 pub(super) mod library;
 mod merge;
+pub(super) mod scan;

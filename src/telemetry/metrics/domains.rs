@@ -98,6 +98,14 @@ impl Domains {
     }
 }
 
+impl Domains {
+    /// The requests for all domains, by result in the order of [`RESULTS`].
+    pub(super) fn totals(&self) -> [u64; RESULTS.len()] {
+        let entries = self.named.entries();
+        RESULTS.map(|(_, count)| entries.iter().map(|(_, counts)| counts.sum(count)).sum())
+    }
+}
+
 /// What is counted of requests that have no domain of the policies.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Unknown {

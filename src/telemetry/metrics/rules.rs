@@ -14,7 +14,7 @@ use crate::engine::PolicySet;
 use crate::engine::arith::Fraction;
 use crate::engine::observer::{Charged, DecisionResult, LimitOf, Tally};
 use crate::engine::policy::Domain;
-use crate::telemetry::counts::{Counts, Number, split};
+use crate::telemetry::counts::{Counts, Number, Values, split};
 use crate::telemetry::statistics::{LimitName, RequestName, Statistics};
 
 /// What stands in the labels `rule` and `limit` for limits that came with a request.
@@ -33,18 +33,24 @@ const RULE_METRICS: [(&str, Number); 5] = [
 
 /// By what the counters of a limit are known.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Labels {
-    domain: Arc<str>,
-    rule: Box<str>,
-    limit: Box<str>,
+pub(super) struct Labels {
+    pub(super) domain: Arc<str>,
+    pub(super) rule: Box<str>,
+    pub(super) limit: Box<str>,
 }
 
 /// The counters of one limit, and the fixed name that they have among the statistics. A limit whose name changes gets
 /// new counters: what the old ones hold stays with the old name.
 #[derive(Clone)]
-struct Labelled {
+pub(super) struct Labelled {
     counts: Arc<Counts>,
     statistic: Option<Box<str>>,
+}
+
+impl Labelled {
+    pub(super) fn values(&self) -> Values {
+        self.counts.values()
+    }
 }
 
 /// The counters of all limits of the policies in force.
@@ -56,6 +62,11 @@ pub(super) struct Rules {
 impl Rules {
     pub(super) fn new(statistics: Arc<Statistics>) -> Self {
         Self { counts: Listed::default(), statistics }
+    }
+
+    /// All limits now, in the order of their labels.
+    pub(super) fn entries(&self) -> Arc<[(Arc<Labels>, Labelled)]> {
+        self.counts.entries()
     }
 
     /// Looks up the counters of all these rules, and forgets those of rules that are gone. One load at a time.

@@ -167,6 +167,18 @@ impl Cluster {
         join_all(asked).await
     }
 
+    /// Asks the node of this number among those that hold slots, past its breaker; none behind the last.
+    pub(crate) async fn ask_one(
+        &self,
+        number: usize,
+        question: impl FnOnce() -> Call,
+        deadline: Instant,
+    ) -> Option<Result<Value, CallError>> {
+        let nodes = self.members.state.lock().map.nodes();
+        let (_, member) = nodes.get(number)?;
+        Some(member.node.ask(question(), deadline).await)
+    }
+
     /// Returns, with its reason, when the task that learns the map or a task of a node has died. Waits for ever otherwise.
     pub(crate) async fn died(&self) -> String {
         let mut learner = self.learner.lock().await;

@@ -1,0 +1,196 @@
+//! `/top` and `/limited`: who is limited, by which rule, over the last minutes.
+//!
+//! Callers share what is looked up, which happens on a thread of its own at most once in [`LOOK_AGE`], so that many who ask
+//! delay neither decisions nor each other. Not here: what is remembered (telemetry).
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Site, json_error};
+use crate::telemetry::limited::{KeyReport, LimitReport, MINUTES_MAX, Report, STEP_MS, Values};
+use crate::telemetry::metrics::{BUSIEST_MAX, Busiest, LOOK_AGE, Metrics};
+
+/// The most limits of an answer.
+const LIMITS_MAX: usize = 64;
+/// The most keys of each limit in an answer of `/top`; `/limited` has all that there are.
+const KEYS_MAX: usize = 16;
+
+/// The reports that callers share, by their minutes.
+#[derive(Default)]
+pub struct Looks(tokio::sync::Mutex<[Option<(Instant, Arc<Report>)>; MINUTES_MAX]>);
+
+impl Looks {
+    /// Who was limited in the last `minutes`, from 1 to [`MINUTES_MAX`].
+    async fn report(&self, metrics: &Arc<Metrics>, minutes: usize) -> Arc<Report> {
+        let mut reports = self.0.lock().await;
+        let last = &mut reports[minutes - 1];
+        if let Some((_, report)) = last.as_ref().filter(|(at, _)| at.elapsed() < LOOK_AGE) {
+            return report.clone();
+        }
+        let metrics = metrics.clone();
+        let report = Arc::new(on_own_thread(move || metrics.limited().report(minutes)).await);
+        *last = Some((Instant::now(), report.clone()));
+        report
+    }
+}
+
+async fn on_own_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+    }
+}
+
+/// What is asked of `/top`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Most {
+    #[serde(default = "minutes_max")]
+    minutes: usize,
+    #[serde(default = "most_limits")]
+    limits: usize,
+    #[serde(default = "most_keys")]
+    keys: usize,
+}
+
+const fn minutes_max() -> usize {
+    MINUTES_MAX
+}
+
+const fn most_limits() -> usize {
+    20
+}
+
+const fn most_keys() -> usize {
+    5
+}
+
+/// What is asked of `/limited`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OfRule {
+    domain: String,
+    rule: String,
+    #[serde(default = "minutes_max")]
+    minutes: usize,
+}
+
+/// The limits that were over most, with their keys; the limits that were asked most; the store.
+pub(super) async fn top(State(site): State<Arc<Site>>, query: Result<Query<Most>, QueryRejection>) -> Response {
+    let most = match query {
+        Ok(Query(most)) => most,
+        Err(rejection) => return json_error(StatusCode::BAD_REQUEST, rejection.body_text()),
+    };
+    for (name, value, max) in
+        [("minutes", most.minutes, MINUTES_MAX), ("limits", most.limits, LIMITS_MAX), ("keys", most.keys, KEYS_MAX)]
+    {
+        if let Err(reason) = in_bounds(name, value, max) {
+            return json_error(StatusCode::BAD_REQUEST, reason);
+        }
+    }
+    let report = site.looks.report(&site.metrics, most.minutes).await;
+    let metrics = site.metrics.clone();
+    let busiest = on_own_thread(move || metrics.busiest()).await;
+    let values = site.metrics.limited().values();
+    let shown = report.limits.iter().take(most.limits);
+    let mut answer = head(&report, values);
+    answer["limits"] = shown.map(|limit| limit_as_json(limit, most.keys, values)).collect();
+    answer["limits_left_out"] = json!(report.limits.len().saturating_sub(most.limits));
+    answer["busiest"] = busiest_as_json(&busiest, most.limits.min(BUSIEST_MAX));
+    answer["store"] = site.store_as_json();
+    fresh(&answer)
+}
+
+/// All that is known of who was over the limits of one rule.
+pub(super) async fn limited(State(site): State<Arc<Site>>, query: Result<Query<OfRule>, QueryRejection>) -> Response {
+    let of = match query {
+        Ok(Query(of)) => of,
+        Err(rejection) => return json_error(StatusCode::BAD_REQUEST, rejection.body_text()),
+    };
+    if let Err(reason) = in_bounds("minutes", of.minutes, MINUTES_MAX) {
+        return json_error(StatusCode::BAD_REQUEST, reason);
+    }
+    let report = site.looks.report(&site.metrics, of.minutes).await;
+    let values = site.metrics.limited().values();
+    let is_asked = |limit: &&LimitReport| limit.domain == of.domain && limit.rule == of.rule;
+    let shown: Vec<Value> =
+        report.limits.iter().filter(is_asked).map(|limit| limit_as_json(limit, usize::MAX, values)).collect();
+    if shown.is_empty() && !site.report.has_rule(&of.domain, &of.rule) {
+        let reason = "no rule of the policies in force has this domain and descriptor: see \"descriptor\" in /policies";
+        return json_error(StatusCode::NOT_FOUND, reason);
+    }
+    let mut answer = head(&report, values);
+    answer["limits"] = shown.into();
+    fresh(&answer)
+}
+
+/// # Errors
+/// With the text of a 400.
+fn in_bounds(name: &str, value: usize, max: usize) -> Result<(), String> {
+    if (1..=max).contains(&value) { Ok(()) } else { Err(format!("{name} = {value}: must be from 1 to {max}")) }
+}
+
+/// An answer that no cache keeps.
+pub(super) fn fresh(answer: &Value) -> Response {
+    ([(header::CACHE_CONTROL, "no-store")], Json(answer)).into_response()
+}
+
+fn head(report: &Report, values: Values) -> Value {
+    json!({
+        "now_ms": report.now_ms,
+        "minutes": report.minutes,
+        "step_ms": STEP_MS,
+        "values": values.name(),
+        "denials_left_out": report.left_out,
+    })
+}
+
+fn limit_as_json(limit: &LimitReport, keys_max: usize, values: Values) -> Value {
+    let keys = limit.keys.iter().take(keys_max).map(|key| key_as_json(key, values));
+    json!({
+        "domain": limit.domain,
+        "rule": limit.rule,
+        "limit": limit.limit,
+        "role": limit.role.name(),
+        "denials": limit.denials,
+        "history": limit.history,
+        "keys": keys.collect::<Vec<_>>(),
+    })
+}
+
+fn key_as_json(key: &KeyReport, values: Values) -> Value {
+    let descriptor = values.descriptor(&key.key);
+    json!({
+        "descriptor": descriptor.text(),
+        "cut": descriptor.is_cut,
+        "denials_min": key.at_least,
+        "denials_max": key.at_most,
+        "first_ms": key.first_ms,
+        "last_ms": key.last_ms,
+    })
+}
+
+fn busiest_as_json(busiest: &Busiest, limits_max: usize) -> Value {
+    let limits = busiest.limits.iter().take(limits_max).map(|limit| {
+        json!({
+            "domain": *limit.domain,
+            "rule": limit.rule,
+            "limit": limit.limit,
+            "hits": limit.hits,
+            "over_limit_hits": limit.over,
+        })
+    });
+    json!({
+        "interval_ms": busiest.interval_ms,
+        "requests": { "ok": busiest.ok, "over_limit": busiest.over_limit, "store_failed": busiest.store_failed },
+        "limits": limits.collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,39 @@
+//! The live page of the admin listener: what is limited now, by which rule, for whom.
+//!
+//! Three files inside of the binary, which ask for nothing but this listener. The page only reads. What it shows comes from
+//! callers too, so its policy lets no markup run, and page.js makes text of everything. Not here: the numbers (limited.rs).
+
+use axum::http::{HeaderName, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+
+const INDEX: &str = include_str!("page/index.html");
+const STYLE: &str = include_str!("page/page.css");
+const SCRIPT: &str = include_str!("page/page.js");
+
+/// Nothing but this listener's own files, in no frame of others.
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
+     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
+
+pub(super) async fn index() -> Response {
+    file("text/html; charset=utf-8", INDEX)
+}
+
+pub(super) async fn style() -> Response {
+    file("text/css; charset=utf-8", STYLE)
+}
+
+pub(super) async fn script() -> Response {
+    file("text/javascript; charset=utf-8", SCRIPT)
+}
+
+fn file(kind: &'static str, text: &'static str) -> Response {
+    let headers: [(HeaderName, &'static str); 6] = [
+        (header::CONTENT_TYPE, kind),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ];
+    (headers.map(|(name, value)| (name, HeaderValue::from_static(value))), text).into_response()
+}

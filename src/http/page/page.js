@@ -1,0 +1,254 @@
+"use strict";
+// The live page of the admin listener. It only reads. What comes from the server is text and never markup: it enters the page by
+// textContent alone.
+
+const EVERY_MS = 2000;
+const TIMEOUT_MS = 5000;
+const SERIES_MAX = 6;
+const POINTS_MAX = 150;
+const RULES_MAX = 2000;
+const SVG = "http://www.w3.org/2000/svg";
+
+const byId = (id) => document.getElementById(id);
+const requests = [];
+const limits = new Map();
+let shownGeneration = "";
+let timer = 0;
+let paused = false;
+let running = false;
+let again = false;
+
+function element(name, text, className) {
+  const made = document.createElement(name);
+  if (text !== undefined) made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
+function drawn(name, attributes, text) {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+function row(cells, numbersFrom) {
+  const made = element("tr");
+  cells.forEach((cell, at) => made.append(element("td", String(cell), at >= numbersFrom ? "number" : "")));
+  return made;
+}
+
+function shorten(number) {
+  if (number >= 1000000) return (number / 1000000).toFixed(1) + "M";
+  if (number >= 10000) return (number / 1000).toFixed(1) + "k";
+  return number >= 100 || Number.isInteger(number) ? String(Math.round(number)) : number.toFixed(1);
+}
+
+function clock(ms) {
+  return new Date(ms).toLocaleTimeString([], { hour12: false });
+}
+
+// Lines over time; `series` is [{name, values}], all of one length.
+function plot(into, series, label, oldest) {
+  const width = Math.max(300, into.clientWidth - 14), height = 176, left = 48, bottom = 22, top = 8;
+  const count = Math.max(2, ...series.map((one) => one.values.length));
+  const most = Math.max(1, ...series.flatMap((one) => one.values));
+  const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+  const y = (value) => height - bottom - (value / most) * (height - bottom - top);
+  for (const part of [0, 0.5, 1]) {
+    svg.append(drawn("line", { class: "grid", x1: left, x2: width, y1: y(most * part), y2: y(most * part) }));
+    svg.append(drawn("text", { x: 2, y: y(most * part) + 4 }, shorten(most * part)));
+  }
+  svg.append(drawn("text", { x: left, y: height - 4 }, oldest));
+  svg.append(drawn("text", { x: width - 30, y: height - 4 }, "now"));
+  series.forEach((one, at) => {
+    const shift = count - one.values.length;
+    const x = (position) => left + ((position + shift) / (count - 1)) * (width - left);
+    const points = one.values.map((value, position) => `${x(position).toFixed(1)},${y(value).toFixed(1)}`);
+    svg.append(drawn("polyline", { class: "s" + at, points: points.join(" ") }));
+  });
+  into.replaceChildren(svg);
+}
+
+function legend(into, names) {
+  into.replaceChildren(...names.map((name, at) => {
+    const item = element("li");
+    const mark = drawn("svg", { viewBox: "0 0 32 8", "aria-hidden": "true" });
+    mark.append(drawn("line", { class: "s" + at, x1: 0, x2: 32, y1: 4, y2: 4 }));
+    item.append(mark, document.createTextNode(name));
+    return item;
+  }));
+}
+
+function state(id, text, isGood) {
+  const shown = byId(id);
+  shown.textContent = text;
+  shown.className = isGood ? "good" : "bad";
+}
+
+function showHealth(top, ready) {
+  state("phase", ready.ready ? "ready" : ready.phase, ready.ready);
+  state("store", top.store.name + (top.store.answered ? " answers" : " does not answer"), top.store.answered);
+  state("circuit", top.store.circuit, top.store.circuit === "closed");
+  byId("queue").textContent = shorten(top.store.queue);
+  const { rules, domains, problems } = ready.policies;
+  byId("rules").textContent = `${rules} in ${domains} ${domains === 1 ? "domain" : "domains"}`;
+  state("problem-count", String(problems.length), problems.length === 0);
+  byId("problems-section").hidden = problems.length === 0;
+  byId("problems").replaceChildren(...problems.map((problem) => element("li", problem)));
+}
+
+function showDenials(top) {
+  const most = top.limits.slice(0, SERIES_MAX);
+  const perSecond = (count) => (count * 1000) / top.step_ms;
+  const series = most.map((limit) => ({ name: nameOf(limit), values: limit.history.slice(0, -1).map(perSecond) }));
+  plot(byId("denials-plot"), series, "Denials a second by limit; the list below has the numbers", `${top.minutes} min ago`);
+  legend(byId("denials-legend"), series.map((one, at) => `${one.name}: ${shorten(most[at].denials)}`));
+}
+
+function nameOf(limit) {
+  return `${limit.domain} ${limit.rule} (${limit.limit})`;
+}
+
+function showRequests(top) {
+  const { interval_ms: ms, requests: by } = top.busiest;
+  if (ms > 0) {
+    requests.push([by.ok, by.over_limit, by.store_failed].map((count) => (count * 1000) / ms));
+    if (requests.length > POINTS_MAX) requests.shift();
+  }
+  const names = ["ok", "over limit", "failed"];
+  const series = names.map((name, at) => ({ name, values: requests.map((point) => point[at]) }));
+  plot(byId("requests-plot"), series, "Requests a second by result", "");
+  const last = requests[requests.length - 1] || [0, 0, 0];
+  legend(byId("requests-legend"), names.map((name, at) => `${name}: ${shorten(last[at])}/s`));
+}
+
+// One entry for each limit. It stays open, and keeps the focus, while its numbers change.
+function entryOf(limit) {
+  const id = JSON.stringify([limit.domain, limit.rule, limit.limit]);
+  let entry = limits.get(id);
+  if (!entry) {
+    const details = element("details");
+    const summary = element("summary");
+    const table = element("table");
+    const head = element("tr");
+    for (const name of ["who", "first", "last", "denials"]) head.append(element("th", name, name === "denials" ? "number" : ""));
+    const top = element("thead");
+    top.append(head);
+    const body = element("tbody");
+    table.append(top, body);
+    details.append(summary, table);
+    details.open = limits.size < 3;
+    entry = { details, summary, body };
+    limits.set(id, entry);
+  }
+  return entry;
+}
+
+function showLimits(top) {
+  byId("nobody").hidden = top.limits.length > 0;
+  const kept = new Set();
+  const wanted = top.limits.map((limit) => {
+    const entry = entryOf(limit);
+    kept.add(entry);
+    const watches = limit.role === "shadow" ? " (only watches)" : "";
+    entry.summary.replaceChildren(
+      element("span", shorten(limit.denials), "count"),
+      document.createTextNode(` denials by ${nameOf(limit)}${watches} `),
+    );
+    entry.body.replaceChildren(...limit.keys.map((key) => {
+      const count = key.denials_min === key.denials_max ? `${key.denials_min}` : `${key.denials_min} to ${key.denials_max}`;
+      return row([key.descriptor, clock(key.first_ms), clock(key.last_ms), count], 3);
+    }));
+    return entry.details;
+  });
+  for (const [id, entry] of limits) {
+    if (!kept.has(entry)) {
+      entry.details.remove();
+      limits.delete(id);
+    }
+  }
+  const into = byId("limited");
+  wanted.forEach((details, at) => {
+    if (into.children[at] !== details) into.insertBefore(details, into.children[at] || null);
+  });
+  const leftOut = top.limits_left_out;
+  byId("left-out").hidden = leftOut === 0 && top.denials_left_out === 0;
+  byId("left-out").textContent = `${leftOut} more limits and ${shorten(top.denials_left_out)} denials of others are not shown.`;
+}
+
+function showBusiest(top) {
+  const { interval_ms: ms, limits: busy } = top.busiest;
+  const perSecond = (count) => shorten(ms > 0 ? (count * 1000) / ms : 0);
+  byId("busiest").replaceChildren(...busy.map((limit) =>
+    row([limit.domain, limit.rule, limit.limit, perSecond(limit.hits), perSecond(limit.over_limit_hits)], 3)));
+}
+
+async function get(path) {
+  const answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
+  // /readyz is answered by 503 and the reason while weir is not ready.
+  if (!answer.ok && answer.status !== 503) throw new Error(`${path}: ${answer.status}`);
+  return answer.json();
+}
+
+async function showPolicies(ready) {
+  const count = ready.policies.rules;
+  if (!byId("policies-details").open) return;
+  if (count > RULES_MAX) {
+    byId("policies-note").textContent = `${count} rules are too many for this page: see /policies.`;
+    byId("policies").replaceChildren();
+    return;
+  }
+  const policies = await get("policies");
+  const generation = JSON.stringify(policies);
+  if (generation === shownGeneration) return;
+  shownGeneration = generation;
+  const text = (limit) => `${limit.requests} per ${limit.window_us / 1000000} s ${limit.algorithm}${limit.name ? " " + limit.name : ""}`;
+  byId("policies").replaceChildren(...policies.domains.flatMap((domain) => domain.rules.map((rule) => row([
+    domain.domain,
+    rule.descriptor,
+    rule.unlimited ? "unlimited" : rule.limits.map(text).join("; "),
+    rule.role,
+    rule.on_error ? rule.on_error.action : "",
+    rule.place,
+  ], 6))));
+}
+
+async function refresh() {
+  window.clearTimeout(timer);
+  // One at a time: another look follows at once.
+  again = running;
+  if (running) return;
+  running = true;
+  if (!paused && !document.hidden) {
+    try {
+      const [top, ready] = await Promise.all([get(`top?minutes=${byId("minutes").value}`), get("readyz")]);
+      showHealth(top, ready);
+      showDenials(top);
+      showRequests(top);
+      showLimits(top);
+      showBusiest(top);
+      await showPolicies(ready);
+      byId("updated").textContent = `as of ${clock(top.now_ms)}`;
+      byId("updated").className = "";
+      document.body.dataset.state = "shown";
+    } catch (error) {
+      byId("updated").textContent = `no answer from weir: ${error.message}`;
+      byId("updated").className = "bad";
+      document.body.dataset.state = "failed";
+    }
+  }
+  running = false;
+  timer = window.setTimeout(refresh, again ? 0 : EVERY_MS);
+}
+
+byId("pause").addEventListener("click", () => {
+  paused = !paused;
+  byId("pause").setAttribute("aria-pressed", String(paused));
+  byId("pause").textContent = paused ? "Go on" : "Pause";
+  if (!paused) refresh();
+});
+byId("minutes").addEventListener("change", refresh);
+byId("policies-details").addEventListener("toggle", refresh);
+document.addEventListener("visibilitychange", refresh);
+refresh();

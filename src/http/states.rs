@@ -1,0 +1,87 @@
+//! `/states`: the states of one rule as they are stored, a page at a time.
+//!
+//! Not here: looking for them (limiter, store).
+
+use std::sync::Arc;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::limited::fresh;
+use super::{Site, json_error};
+use crate::limiter::states::{NoStates, ScanPosition, StoredState};
+use crate::telemetry::limited::Values;
+
+/// The most states that are asked for in one page. The last step may bring some more.
+const STATES_MAX: usize = 256;
+
+/// What is asked.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Page {
+    domain: String,
+    rule: String,
+    #[serde(default = "some")]
+    max: usize,
+    from: Option<String>,
+}
+
+const fn some() -> usize {
+    100
+}
+
+/// The states of one rule, in no order.
+pub(super) async fn states(State(site): State<Arc<Site>>, query: Result<Query<Page>, QueryRejection>) -> Response {
+    let page = match query {
+        Ok(Query(page)) => page,
+        Err(rejection) => return json_error(StatusCode::BAD_REQUEST, rejection.body_text()),
+    };
+    if !(1..=STATES_MAX).contains(&page.max) {
+        let reason = format!("max = {}: must be from 1 to {STATES_MAX}", page.max);
+        return json_error(StatusCode::BAD_REQUEST, reason);
+    }
+    let Some(from) = page.from.as_deref().map_or(Some(ScanPosition::default()), position) else {
+        return json_error(StatusCode::BAD_REQUEST, "from: must be the \"next\" of an answer");
+    };
+    // One page at a time, so that many callers do not slow decisions down together.
+    let _turn = site.pages.lock().await;
+    let found = match site.limiter.states(&page.domain, &page.rule, from, page.max).await {
+        Ok(found) => found,
+        Err(NoStates::NoRule) => {
+            let reason =
+                "no rule of the policies in force has this domain and descriptor: see \"descriptor\" in /policies";
+            return json_error(StatusCode::NOT_FOUND, reason);
+        }
+        Err(NoStates::Store(error)) => return json_error(StatusCode::SERVICE_UNAVAILABLE, error),
+    };
+    let values = site.metrics.limited().values();
+    let states: Vec<Value> = found.states.iter().map(|state| state_as_json(state, values)).collect();
+    fresh(&json!({
+        "store": site.limiter.store().name(),
+        "values": values.name(),
+        "states": states,
+        "next": found.next.map(|next| format!("{}-{}", next.part, next.at)),
+    }))
+}
+
+fn position(text: &str) -> Option<ScanPosition> {
+    let (part, at) = text.split_once('-')?;
+    Some(ScanPosition { part: part.parse().ok()?, at: at.parse().ok()? })
+}
+
+fn state_as_json(state: &StoredState, values: Values) -> Value {
+    let descriptor = values.descriptor(&state.key);
+    json!({
+        "descriptor": descriptor.text(),
+        "cut": descriptor.is_cut,
+        "limit": state.limit,
+        "capacity": state.capacity,
+        "used": state.used,
+        "remaining": state.remaining,
+        "reset_after_us": state.reset_after_us,
+    })
+}

@@ -1,0 +1,143 @@
+//! The states of one rule as they are stored, a page at a time, for the operator.
+//!
+//! Stores are asked in small steps, between which decisions go on. States come and go meanwhile: one that is there throughout is
+//! listed, perhaps twice. Not here: how values are shown (telemetry), and JSON (http).
+
+use std::time::Instant;
+
+use super::Limiter;
+use crate::engine::{Entry, Hits, Limit, Micros, PolicySet, Rule, algorithm, key};
+pub use crate::store::ScanPosition;
+use crate::store::{Scanned, StoreError};
+
+/// The most steps for one page.
+const STEPS_MAX: usize = 64;
+/// How many states are read in one step.
+const READ_MAX: usize = 32;
+
+/// A page of states.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StatesPage {
+    /// The states, in no order.
+    pub states: Vec<StoredState>,
+    /// Where the next page begins, if there is more to look at.
+    pub next: Option<ScanPosition>,
+}
+
+/// A stored state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredState {
+    /// Its key.
+    pub key: String,
+    /// The name of its limit, or its id.
+    pub limit: String,
+    /// The most hits that the limit can hold.
+    pub capacity: Hits,
+    /// Hits that are used.
+    pub used: Hits,
+    /// The most hits that would be admitted now.
+    pub remaining: Hits,
+    /// The time in microseconds until the state is empty.
+    pub reset_after_us: Micros,
+}
+
+/// Why there is no page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoStates {
+    /// No rule of the policies in force has this domain and path.
+    NoRule,
+    /// The store did not answer.
+    Store(StoreError),
+}
+
+impl Limiter {
+    /// States of the rule with this domain and path, from a position on: at least `most` of them unless there are fewer or the
+    /// steps of one page are used up, and few more.
+    ///
+    /// # Errors
+    /// Where there is no such rule, and where a store did not answer.
+    pub async fn states(
+        &self,
+        domain: &str,
+        path: &str,
+        from: ScanPosition,
+        most: usize,
+    ) -> Result<StatesPage, NoStates> {
+        let policies = self.policies.current();
+        let is_it = |rule: &&Rule| *rule.domain == *domain && *rule.path == *path;
+        let rule = policies.rules().iter().find(is_it).ok_or(NoStates::NoRule)?;
+        let mut page = StatesPage { states: Vec::new(), next: Some(from) };
+        let Some(first) = rule.limits.first() else {
+            return Ok(StatesPage::default());
+        };
+        let store = self.store_of(first, rule.limits.len() == 1);
+        let prefix = prefix_of(rule);
+        for _ in 0..STEPS_MAX {
+            let Some(position) = page.next.filter(|_| page.states.len() < most) else { break };
+            let deadline = self.deadline(Instant::now(), None);
+            let Scanned { keys, next } =
+                store.scan(&prefix, position, deadline).get().await.map_err(NoStates::Store)?;
+            page.next = next;
+            let of_rule: Vec<(&str, &Limit)> =
+                keys.iter().filter_map(|key| Some((key.as_str(), limit_of(&policies, rule, key)?))).collect();
+            for keys in of_rule.chunks(READ_MAX) {
+                self.read_states(keys, &mut page.states, store.as_ref()).await.map_err(NoStates::Store)?;
+            }
+            tokio::task::yield_now().await;
+        }
+        Ok(page)
+    }
+
+    async fn read_states(
+        &self,
+        keys: &[(&str, &Limit)],
+        to: &mut Vec<StoredState>,
+        store: &dyn crate::store::Store,
+    ) -> Result<(), StoreError> {
+        let peeked = store.peek(keys, self.deadline(Instant::now(), None)).get().await?;
+        for ((key, limit), state) in keys.iter().zip(peeked.states) {
+            // It may have expired meanwhile.
+            let Some(state) = state else { continue };
+            let bounds = self.calendar.bounds(limit, peeked.now);
+            let observed = algorithm::seen(limit, Some(&state), 0, bounds, peeked.now);
+            let remaining = observed.remaining(limit, peeked.now);
+            to.push(StoredState {
+                key: (*key).to_owned(),
+                limit: limit.name.as_deref().unwrap_or(limit.id()).to_owned(),
+                capacity: limit.capacity(),
+                used: limit.capacity().saturating_sub(remaining),
+                remaining,
+                reset_after_us: observed.reset_after(limit, peeked.now),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// What the keys of a rule begin with, as far as that is the same for all.
+fn prefix_of(rule: &Rule) -> String {
+    let mut prefix = String::new();
+    let first = rule.levels.first().filter(|level| !level.key.contains('*'));
+    let entry = first.map(|level| {
+        let value = level.value.as_deref().filter(|value| !value.contains('*'));
+        Entry { key: &level.key, value: value.unwrap_or_default() }
+    });
+    key::write_tag(&mut prefix, &rule.domain, entry.into_iter(), &[]);
+    // A key may go on where this tag ends, or has a hash of its own where this has one.
+    let end = prefix.find('~').unwrap_or(prefix.len() - 1);
+    prefix.truncate(end);
+    prefix
+}
+
+/// The limit of the rule that this key is for; none where the key is another rule's. Of a key that was cut, only the limit and
+/// the first entry are known.
+fn limit_of<'p>(policies: &PolicySet, rule: &'p Rule, key: &str) -> Option<&'p Limit> {
+    let read = key::parse(key)?;
+    let limit = rule.limits.iter().find(|limit| limit.id() == read.limit_id)?;
+    if read.is_hashed {
+        return Some(limit);
+    }
+    let entries: Vec<Entry<'_>> = read.entries.iter().map(|(key, value)| Entry { key, value }).collect();
+    let met = policies.find(policies.domain(&read.domain)?, &entries);
+    met.rule.is_some_and(|met| met.id == rule.id).then_some(limit)
+}

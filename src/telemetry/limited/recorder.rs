@@ -1,0 +1,160 @@
+//! What one core remembers of denials: of each of the last minutes, the limits that were over and the keys that were over them
+//! most. Not here: putting cores and minutes together (report.rs).
+
+use hashbrown::DefaultHashBuilder;
+use std::hash::BuildHasher as _;
+
+use super::sketch::Sketch;
+use crate::engine::key;
+use crate::engine::observer::{Charged, LimitOf};
+use crate::engine::{Limit, Role};
+
+/// The minutes that are remembered, the current one among them.
+pub const MINUTES_MAX: usize = 5;
+/// The most limits that one core remembers of one minute. Where more are over, the one with the fewest denials goes.
+pub const LIMITS_MAX: usize = 64;
+/// The length of a step of a history, in milliseconds.
+pub const STEP_MS: u64 = 5_000;
+/// The steps of a minute.
+pub const STEPS: usize = 12;
+/// What stands for rule and limit of limits that came with a request.
+const OVERRIDE: &str = "(request)";
+/// The longest key that is kept, in bytes: a whole tag.
+const KEY_BYTES_MAX: usize = key::VERSION.len() + key::TAG_BYTES_MAX + 2;
+
+const MINUTE_MS: u64 = 60_000;
+const _: () = assert!(STEP_MS * STEPS as u64 == MINUTE_MS, "steps fill a minute");
+
+/// Which limit was over.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Whose {
+    pub(super) domain: String,
+    pub(super) rule: String,
+    pub(super) limit: String,
+}
+
+impl Whose {
+    fn is(&self, [domain, rule, limit]: [&str; 3]) -> bool {
+        self.limit == limit && self.rule == rule && self.domain == domain
+    }
+
+    fn set(&mut self, texts: [&str; 3]) {
+        for (to, text) in [&mut self.domain, &mut self.rule, &mut self.limit].into_iter().zip(texts) {
+            to.clear();
+            to.push_str(text);
+        }
+    }
+}
+
+/// Domain, rule and limit as they are shown.
+pub(super) fn names<'a>(charged: &Charged<'a>) -> [&'a str; 3] {
+    match charged.limit {
+        LimitOf::Rule(rule, at) => [&rule.domain, &rule.path, rule.limits.get(at).map_or("", label)],
+        LimitOf::Override { domain } => [domain, OVERRIDE, OVERRIDE],
+    }
+}
+
+/// A limit's name, or its id, as in the metrics.
+fn label(limit: &Limit) -> &str {
+    limit.name.as_deref().unwrap_or(limit.id())
+}
+
+/// The denials of one limit in one minute.
+#[derive(Clone, Debug)]
+pub(super) struct Denials {
+    pub(super) whose: Whose,
+    /// The role of the last one.
+    pub(super) role: Role,
+    pub(super) count: u64,
+    /// By step of the minute.
+    pub(super) steps: [u32; STEPS],
+    pub(super) keys: Sketch,
+}
+
+/// One minute of one core.
+#[derive(Debug, Default)]
+struct Minute {
+    /// Its number since the Unix epoch.
+    number: u64,
+    len: usize,
+    /// Those behind `len` are kept for their buffers.
+    limits: Vec<Denials>,
+    /// Denials of limits that had to go.
+    left_out: u64,
+}
+
+/// What one core remembers.
+#[derive(Debug, Default)]
+pub(super) struct Recorder {
+    hasher: DefaultHashBuilder,
+    minutes: [Minute; MINUTES_MAX],
+}
+
+impl Recorder {
+    /// Remembers that a limit was over.
+    pub(super) fn add(&mut self, charged: &Charged<'_>, now_ms: u64) {
+        let text = tag(charged.charge.key);
+        let hash = self.hasher.hash_one(text);
+        let number = now_ms / MINUTE_MS;
+        let minute = &mut self.minutes[(number % MINUTES_MAX as u64) as usize];
+        // A clock that steps back may meet a later minute, which is forgotten.
+        if minute.number != number {
+            (minute.number, minute.len, minute.left_out) = (number, 0, 0);
+        }
+        let denials = minute.of(names(charged), charged.charge.role);
+        denials.role = charged.charge.role;
+        denials.count += 1;
+        let step = &mut denials.steps[(now_ms % MINUTE_MS / STEP_MS) as usize];
+        *step = step.saturating_add(1);
+        denials.keys.add(hash, text, now_ms);
+    }
+
+    /// The denials of one limit in the minute of this number, by position; none behind the last.
+    pub(super) fn denials(&self, number: u64, at: usize) -> Option<Denials> {
+        self.minute(number).filter(|minute| at < minute.len).and_then(|minute| minute.limits.get(at)).cloned()
+    }
+
+    /// Denials in that minute of limits that had to go.
+    pub(super) fn left_out(&self, number: u64) -> u64 {
+        self.minute(number).map_or(0, |minute| minute.left_out)
+    }
+
+    fn minute(&self, number: u64) -> Option<&Minute> {
+        let minute = &self.minutes[(number % MINUTES_MAX as u64) as usize];
+        (minute.number == number).then_some(minute)
+    }
+}
+
+impl Minute {
+    fn of(&mut self, names: [&str; 3], role: Role) -> &mut Denials {
+        let at = match self.limits[..self.len].iter().position(|denials| denials.whose.is(names)) {
+            Some(at) => return &mut self.limits[at],
+            None if self.len < LIMITS_MAX => {
+                self.len += 1;
+                self.len - 1
+            }
+            None => {
+                let fewest = self.limits.iter().enumerate().min_by_key(|(_, denials)| denials.count);
+                let (at, count) = fewest.map_or((0, 0), |(at, denials)| (at, denials.count));
+                self.left_out += count;
+                at
+            }
+        };
+        if self.limits.len() < self.len {
+            let (whose, keys) = (Whose::default(), Sketch::default());
+            self.limits.push(Denials { whose, role, count: 0, steps: [0; STEPS], keys });
+        }
+        let denials = &mut self.limits[at];
+        denials.whose.set(names);
+        (denials.count, denials.steps) = (0, [0; STEPS]);
+        denials.keys.clear();
+        denials
+    }
+}
+
+/// The part of a key that the descriptor is in, which all of its limits share.
+fn tag(key: &str) -> &str {
+    let end = key.find('}').map_or(key.len(), |at| at + 1);
+    debug_assert!(end <= KEY_BYTES_MAX, "{end} bytes of a tag");
+    &key[..end]
+}

@@ -1,0 +1,164 @@
+//! Denials of all cores and of several minutes, put together: for each limit the keys that were over it most.
+//!
+//! A count of a key lies between two bounds, since each sketch may have counted other keys under its name, or may have let the
+//! key go. Not here: how values are shown (values.rs), and JSON (http).
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::recorder::{Denials, MINUTES_MAX, STEP_MS, STEPS, Whose};
+use super::sketch::Sketch;
+use crate::engine::Role;
+
+/// The most keys of one limit in a report.
+pub const REPORTED_KEYS_MAX: usize = 128;
+/// The most limits of a report.
+pub const REPORTED_LIMITS_MAX: usize = 256;
+
+/// Who was limited in the last minutes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// When it was made, in milliseconds since the Unix epoch.
+    pub now_ms: u64,
+    /// The minutes that it is about, the current one among them.
+    pub minutes: usize,
+    /// The limits that were over, most denials first.
+    pub limits: Vec<LimitReport>,
+    /// Denials by limits for which there was no room.
+    pub left_out: u64,
+}
+
+/// The denials by one limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitReport {
+    /// The domain.
+    pub domain: String,
+    /// The path of the rule; `(request)` for limits in requests.
+    pub rule: String,
+    /// The name of the limit, or its id; `(request)` for limits in requests.
+    pub limit: String,
+    /// What being over meant, the last time.
+    pub role: Role,
+    /// How often a request was over this limit.
+    pub denials: u64,
+    /// The same by steps of [`STEP_MS`], oldest first. The last one is not over yet.
+    pub history: Vec<u64>,
+    /// The keys that were over it most, first those with most denials for certain.
+    pub keys: Vec<KeyReport>,
+}
+
+/// The denials of one key by one limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyReport {
+    /// The tag of the key, see [`crate::engine::key`].
+    pub key: String,
+    /// Denials that it had for certain.
+    pub at_least: u64,
+    /// The most denials that it can have had.
+    pub at_most: u64,
+    /// Its first denial that is remembered, in milliseconds since the Unix epoch.
+    pub first_ms: u64,
+    /// Its last denial.
+    pub last_ms: u64,
+}
+
+/// Puts a report together.
+#[derive(Debug)]
+pub(super) struct Maker {
+    now_ms: u64,
+    minutes: usize,
+    limits: BTreeMap<Whose, Parts>,
+    left_out: u64,
+}
+
+#[derive(Debug)]
+struct Parts {
+    role: Role,
+    denials: u64,
+    history: Vec<u64>,
+    sketches: Vec<Sketch>,
+}
+
+impl Maker {
+    /// A report of the last `minutes`, at most [`MINUTES_MAX`].
+    pub(super) fn new(minutes: usize, now_ms: u64) -> Self {
+        let minutes = minutes.clamp(1, MINUTES_MAX);
+        Self { now_ms, minutes, limits: BTreeMap::new(), left_out: 0 }
+    }
+
+    /// The numbers of its minutes, oldest first.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u64> + use<> {
+        let last = self.now_ms / (STEP_MS * STEPS as u64);
+        (0..self.minutes as u64).rev().map(move |back| last.saturating_sub(back))
+    }
+
+    pub(super) fn add(&mut self, number: u64, denials: Denials) {
+        let steps = self.steps();
+        let parts = self.limits.entry(denials.whose).or_insert_with(|| Parts {
+            role: denials.role,
+            denials: 0,
+            history: vec![0; steps],
+            sketches: Vec::new(),
+        });
+        parts.role = denials.role;
+        parts.denials += denials.count;
+        let first = number * STEPS as u64;
+        let oldest = (self.now_ms / STEP_MS + 1).saturating_sub(steps as u64);
+        for (step, count) in (first..).zip(denials.steps) {
+            let at = step.checked_sub(oldest).and_then(|at| usize::try_from(at).ok());
+            if let Some(sum) = at.and_then(|at| parts.history.get_mut(at)) {
+                *sum += u64::from(count);
+            }
+        }
+        parts.sketches.push(denials.keys);
+    }
+
+    pub(super) fn left_out(&mut self, denials: u64) {
+        self.left_out += denials;
+    }
+
+    pub(super) fn report(self) -> Report {
+        let mut limits: Vec<LimitReport> = self.limits.into_iter().map(|(whose, parts)| parts.report(whose)).collect();
+        limits.sort_by_key(|limit| std::cmp::Reverse(limit.denials));
+        let dropped = limits.split_off(limits.len().min(REPORTED_LIMITS_MAX));
+        let left_out = self.left_out + dropped.iter().map(|limit| limit.denials).sum::<u64>();
+        Report { now_ms: self.now_ms, minutes: self.minutes, limits, left_out }
+    }
+
+    const fn steps(&self) -> usize {
+        self.minutes * STEPS
+    }
+}
+
+impl Parts {
+    fn report(self, whose: Whose) -> LimitReport {
+        let Whose { domain, rule, limit } = whose;
+        let keys = keys(&self.sketches);
+        LimitReport { domain, rule, limit, role: self.role, denials: self.denials, history: self.history, keys }
+    }
+}
+
+/// The keys of all sketches. A key that a sketch lacks may have occurred as often there as the sketch can have missed.
+fn keys(sketches: &[Sketch]) -> Vec<KeyReport> {
+    let missed: u64 = sketches.iter().map(|sketch| u64::from(sketch.missed_max())).sum();
+    let mut keys: HashMap<&str, KeyReport> = HashMap::new();
+    for sketch in sketches {
+        let missed_here = u64::from(sketch.missed_max());
+        for counted in sketch.keys() {
+            let key = keys.entry(&counted.key).or_insert_with(|| KeyReport {
+                key: counted.key.clone(),
+                at_least: 0,
+                at_most: missed,
+                first_ms: counted.first_ms,
+                last_ms: counted.last_ms,
+            });
+            key.at_least += u64::from(counted.count - counted.error);
+            key.at_most += u64::from(counted.count) - missed_here;
+            key.first_ms = key.first_ms.min(counted.first_ms);
+            key.last_ms = key.last_ms.max(counted.last_ms);
+        }
+    }
+    let mut keys: Vec<KeyReport> = keys.into_values().collect();
+    keys.sort_by(|one, other| (other.at_least, other.at_most, &one.key).cmp(&(one.at_least, one.at_most, &other.key)));
+    keys.truncate(REPORTED_KEYS_MAX);
+    keys
+}

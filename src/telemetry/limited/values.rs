@@ -1,0 +1,121 @@
+//! How the values of descriptors are shown to operators: as they are, as a hash, or not at all.
+
+use std::fmt::Write as _;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::engine::key;
+
+/// Bytes of SHA-256 that stand for a value.
+const HASH_BYTES: usize = 8;
+
+/// How values of requests are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Values {
+    /// As they are.
+    #[default]
+    Shown,
+    /// The first 16 hex digits of their SHA-256.
+    Hashed,
+    /// Not at all.
+    Hidden,
+}
+
+/// A descriptor that is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShownDescriptor {
+    /// Keys and values, the values as [`Values`] has them. A value that a pattern stands for is the pattern.
+    pub entries: Vec<(String, String)>,
+    /// Whether the end is missing, because the descriptor was too long.
+    pub is_cut: bool,
+}
+
+impl Values {
+    /// The word for it in answers.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Shown => "shown",
+            Self::Hashed => "hashed",
+            Self::Hidden => "hidden",
+        }
+    }
+
+    /// The descriptor of a key; without entries where the text is no key.
+    #[must_use]
+    pub fn descriptor(self, key: &str) -> ShownDescriptor {
+        let Some(read) = key::parse(key) else {
+            return ShownDescriptor { entries: Vec::new(), is_cut: true };
+        };
+        let entries = read.entries.into_iter().map(|(key, value)| (key, self.value(value)));
+        ShownDescriptor { entries: entries.collect(), is_cut: read.is_hashed }
+    }
+
+    fn value(self, value: String) -> String {
+        match self {
+            Self::Shown => value,
+            Self::Hashed => {
+                let mut hex = String::new();
+                for byte in &Sha256::digest(value.as_bytes())[..HASH_BYTES] {
+                    let _ = write!(hex, "{byte:02x}");
+                }
+                hex
+            }
+            Self::Hidden => "*".to_owned(),
+        }
+    }
+}
+
+impl ShownDescriptor {
+    /// As people type it, `k=v,k=v`: a comma in a value is `\,` and a backslash `\\`.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let entry = |(key, value): &(String, String)| format!("{}={}", escaped(key), escaped(value));
+        let mut text = self.entries.iter().map(entry).collect::<Vec<_>>().join(",");
+        if self.is_cut {
+            text.push('\u{2026}');
+        }
+        text
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace(',', "\\,")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Entry;
+
+    fn key_of(entries: &[(&str, &str)]) -> String {
+        let mut key = String::new();
+        let entries = entries.iter().map(|&(key, value)| Entry { key, value });
+        crate::engine::key::write_tag(&mut key, "shop", entries, &[]);
+        key
+    }
+
+    #[test]
+    fn values_are_shown_hashed_or_hidden() {
+        let key = key_of(&[("user", "ann"), ("path", "/a,b\\c")]);
+        let text = |values: Values| values.descriptor(&key).text();
+        assert_eq!(text(Values::Shown), "user=ann,path=/a\\,b\\\\c");
+        // printf ann | sha256sum
+        assert!(text(Values::Hashed).starts_with("user=49915e0d7d4b402e,path="), "{}", text(Values::Hashed));
+        assert_eq!(text(Values::Hidden), "user=*,path=*");
+    }
+
+    #[test]
+    fn what_is_shown_is_what_the_admin_listener_reads() {
+        let entries = [("user", "ann,bob=\\x"), ("path", "")];
+        let text = Values::Shown.descriptor(&key_of(&entries)).text();
+        let read = crate::engine::descriptor::parse_entries(&text).unwrap();
+        assert_eq!(read, entries.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    }
+
+    #[test]
+    fn a_descriptor_that_was_cut_says_so() {
+        let shown = Values::Shown.descriptor(&key_of(&[("user", &"x".repeat(400))]));
+        assert!(shown.is_cut && shown.text().starts_with("user=xxx") && shown.text().ends_with('\u{2026}'));
+    }
+}

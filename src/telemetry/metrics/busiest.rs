@@ -1,0 +1,112 @@
+//! Which limits were asked most since the last look, and how requests ended meanwhile.
+//!
+//! Nothing is counted for this: each look compares the counters with those of the last one, so it costs nothing while nobody
+//! looks. All callers share one look. Not here: which keys were denied (limited.rs).
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::domains::Domains;
+use super::rules::{Labelled, Labels, Rules};
+use crate::telemetry::counts::Values;
+
+/// A look is repeated to callers until it is this old.
+pub const LOOK_AGE: Duration = Duration::from_secs(1);
+/// A look this old is not compared with: what lies between is no rate of now.
+const LOOK_AGE_MAX: Duration = Duration::from_secs(60);
+/// The most limits of one look.
+pub const BUSIEST_MAX: usize = 64;
+
+/// What happened between two looks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Busiest {
+    /// The time between them, in milliseconds; 0 where there was no look to compare with.
+    pub interval_ms: u64,
+    /// Requests that passed.
+    pub ok: u64,
+    /// Requests over a limit.
+    pub over_limit: u64,
+    /// Requests that failed since a store did.
+    pub store_failed: u64,
+    /// The limits that were asked for most hits.
+    pub limits: Vec<BusyLimit>,
+}
+
+/// What happened to one limit between two looks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BusyLimit {
+    /// The domain.
+    pub domain: Arc<str>,
+    /// The path of the rule.
+    pub rule: Box<str>,
+    /// The name of the limit, or its id.
+    pub limit: Box<str>,
+    /// Hits asked of it.
+    pub hits: u64,
+    /// Hits above it.
+    pub over: u64,
+}
+
+/// The last look.
+#[derive(Default)]
+pub(super) struct Looks(Mutex<Option<Look>>);
+
+type Entry = (Arc<Labels>, Labelled);
+
+struct Look {
+    at: Instant,
+    requests: [u64; 3],
+    /// The limits of that time, to tell whether they were replaced since.
+    entries: Weak<[Entry]>,
+    /// Hits and hits above the limit, by position.
+    counts: Vec<[u64; 2]>,
+    found: Arc<Busiest>,
+}
+
+impl Looks {
+    /// What happened since the last look. It takes milliseconds for 10,000 limits.
+    pub(super) fn look(&self, rules: &Rules, domains: &Domains, now: Instant) -> Arc<Busiest> {
+        let mut last = self.0.lock();
+        if let Some(look) = last.as_ref().filter(|look| now.saturating_duration_since(look.at) < LOOK_AGE) {
+            return look.found.clone();
+        }
+        let entries = rules.entries();
+        let requests = domains.totals();
+        let count = |(_, labelled): &Entry| {
+            let Values { hits, over, .. } = labelled.values();
+            [hits, over]
+        };
+        let counts: Vec<[u64; 2]> = entries.iter().map(count).collect();
+        let mut found = Busiest::default();
+        let before = last.as_ref().filter(|look| now.saturating_duration_since(look.at) <= LOOK_AGE_MAX);
+        if let Some(before) = before {
+            found.interval_ms = u64::try_from(now.saturating_duration_since(before.at).as_millis()).unwrap_or(u64::MAX);
+            let requests = [0, 1, 2].map(|at: usize| requests[at].saturating_sub(before.requests[at]));
+            [found.ok, found.over_limit, found.store_failed] = requests;
+            if before.entries.upgrade().is_some_and(|known| Arc::ptr_eq(&known, &entries)) {
+                found.limits = busiest(&entries, &before.counts, &counts);
+            }
+        }
+        let found = Arc::new(found);
+        *last = Some(Look { at: now, requests, entries: Arc::downgrade(&entries), counts, found: found.clone() });
+        found
+    }
+}
+
+fn busiest(entries: &[Entry], before: &[[u64; 2]], now: &[[u64; 2]]) -> Vec<BusyLimit> {
+    let mut asked: Vec<(u64, u64, usize)> = Vec::new();
+    for (at, (now, before)) in now.iter().zip(before).enumerate() {
+        let (hits, over) = (now[0].wrapping_sub(before[0]), now[1].wrapping_sub(before[1]));
+        if hits > 0 {
+            asked.push((hits, over, at));
+        }
+    }
+    asked.sort_unstable_by_key(|&(hits, over, at)| (std::cmp::Reverse((hits, over)), at));
+    let limits = asked.into_iter().take(BUSIEST_MAX).map(|(hits, over, at)| {
+        let Labels { domain, rule, limit } = &*entries[at].0;
+        BusyLimit { domain: domain.clone(), rule: rule.clone(), limit: limit.clone(), hits, over }
+    });
+    limits.collect()
+}

@@ -1,0 +1,5 @@
+//! What an operator sees of a running weir at the admin listener and in the log: who is limited, the live page, states.
+
+mod limited;
+mod page;
+mod states;
