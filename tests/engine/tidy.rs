@@ -253,7 +253,7 @@ fn no_tabs_and_no_trailing_spaces() {
     let mut problems = Problems::default();
     let kinds = &["rs", "lua", "proto", "md", "toml", "yaml", "yml", "sh", "py", "json"];
     let mut all = Vec::new();
-    for folder in ["src", "lua", "proto", "docs", "deploy", "examples", "benches", "bench"] {
+    for folder in ["src", "lua", "proto", "docs", "deploy", "examples", "bench"] {
         all.extend(texts(folder, kinds));
     }
     all.extend(texts("tests", &["rs", "py"]));
@@ -343,8 +343,7 @@ fn the_architecture_page_is_short_and_names_tests_that_exist() {
 /// Recipes that name a file which has moved send the reader nowhere.
 #[test]
 fn the_pages_for_contributors_name_files_that_exist() {
-    const FOLDERS: [&str; 9] =
-        ["bench/", "benches/", "docs/", "examples/", "lua/", "proto/", "scripts/", "src/", "tests/"];
+    const FOLDERS: [&str; 8] = ["bench/", "docs/", "examples/", "lua/", "proto/", "scripts/", "src/", "tests/"];
     let mut problems = Problems::default();
     for page in ["ARCHITECTURE.md", "docs/contributing.md"] {
         let text = fs::read_to_string(root().join(page)).unwrap();
