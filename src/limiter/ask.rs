@@ -20,22 +20,29 @@ struct Learning<'a> {
 
 impl Limiter {
     /// Asks one store for a decision over charges that it can decide together.
+    ///
+    /// The decision is written in place: it is large, and each level that returned it would copy it.
     pub(super) async fn ask(
         &self,
         store: &Arc<dyn Store>,
         request: &Request<'_, '_>,
         charges: &mut [Charge<'_>],
-    ) -> Result<Decision, StoreError> {
+        decision: &mut Decision,
+    ) -> Result<(), StoreError> {
         self.set_bounds(charges, None);
-        let now = match self.call(store, request, charges).await {
-            Err(StoreError::StaleBounds { now }) => now,
-            decision => return self.called(store, request, decision),
-        };
-        // Nothing was charged: the store's clock and ours are on two sides of a boundary. Once more is enough, unless its
-        // clock jumps meanwhile.
-        self.set_bounds(charges, Some(now));
-        let decision = self.call(store, request, charges).await;
-        self.called(store, request, decision)
+        let mut result = self.call(store, request, charges, decision).await;
+        if let Err(StoreError::StaleBounds { now }) = result {
+            // Nothing was charged: the store's clock and ours are on two sides of a boundary. Once more is enough, unless
+            // its clock jumps meanwhile.
+            self.set_bounds(charges, Some(now));
+            result = self.call(store, request, charges, decision).await;
+        }
+        if !store.is_immediate() {
+            let error = result.as_ref().err();
+            let took = error.is_none_or(StoreError::was_asked).then(|| request.started.elapsed());
+            self.observer.store_called(error.map(StoreError::kind), took);
+        }
+        result
     }
 
     /// Calls the store once. The cache of denials learns from the answer of a store outside of this process.
@@ -44,34 +51,29 @@ impl Limiter {
         store: &Arc<dyn Store>,
         request: &Request<'_, '_>,
         charges: &[Charge<'_>],
-    ) -> Result<Decision, StoreError> {
+        decision: &mut Decision,
+    ) -> Result<(), StoreError> {
         let began = request.trace.map(|_| Instant::now());
         let cache = self.options.deny_cache.as_deref().filter(|_| !store.is_immediate());
         // The store may begin at once, so this comes before.
         let learning = cache.map(|cache| Learning::new(cache, charges));
-        let decision = answer(store, request, charges).await;
-        if let (Some(learning), Ok(decision)) = (learning, &decision) {
+        let mut write = |answer: Result<Decision, StoreError>| answer.map(|answer| *decision = answer);
+        // In two steps, so that a request that waits keeps no room for an answer that is ready.
+        let reply = match store.decide(charges, request.mode, request.deadline) {
+            Reply::Ready(answer) => Err(write(answer)),
+            Reply::Pending(answer) => Ok(answer),
+        };
+        let result = match reply {
+            Ok(pending) => write(pending.await),
+            Err(result) => result,
+        };
+        if let (Some(learning), Ok(())) = (learning, &result) {
             learning.learn(charges, decision);
         }
         if let Some((trace, began)) = request.trace.zip(began) {
-            trace.store_called(store_call(store, charges, &decision, began));
+            trace.store_called(store_call(store, charges, result.as_ref().err(), began));
         }
-        decision
-    }
-
-    /// Reports the call to a store outside of this process.
-    fn called(
-        &self,
-        store: &Arc<dyn Store>,
-        request: &Request<'_, '_>,
-        decision: Result<Decision, StoreError>,
-    ) -> Result<Decision, StoreError> {
-        if !store.is_immediate() {
-            let error = decision.as_ref().err();
-            let took = error.is_none_or(StoreError::was_asked).then(|| request.started.elapsed());
-            self.observer.store_called(error.map(StoreError::kind), took);
-        }
-        decision
+        result
     }
 
     /// Gives calendar charges the boundaries around `now`, by our own clock if the store has not sent its own. [cl-3]
@@ -100,31 +102,13 @@ impl<'a> Learning<'a> {
     }
 }
 
-/// The store's answer, which is awaited only if it is not there yet.
-async fn answer(
-    store: &Arc<dyn Store>,
-    request: &Request<'_, '_>,
-    charges: &[Charge<'_>],
-) -> Result<Decision, StoreError> {
-    let pending = match store.decide(charges, request.mode, request.deadline) {
-        Reply::Ready(decision) => return decision,
-        Reply::Pending(pending) => pending,
-    };
-    pending.await
-}
-
 #[cold]
-fn store_call(
-    store: &Arc<dyn Store>,
-    charges: &[Charge<'_>],
-    decision: &Result<Decision, StoreError>,
-    began: Instant,
-) -> StoreCall {
+fn store_call(store: &Arc<dyn Store>, charges: &[Charge<'_>], error: Option<&StoreError>, began: Instant) -> StoreCall {
     StoreCall {
         store: store.name(),
         place: store.place().map(str::to_owned),
         charges: charges.len(),
-        error: decision.as_ref().err().map(StoreError::kind),
+        error: error.map(StoreError::kind),
         took: began.elapsed(),
         is_immediate: store.is_immediate(),
     }

@@ -7,20 +7,14 @@ use super::plan::Decided;
 use super::policies::InForce;
 use super::{Limiter, Query, Undecided};
 use crate::engine::observer::{AnsweredBy, Charged, DecisionResult, Trace};
-use crate::store::StoreError;
 
 impl Limiter {
-    /// Counts a decision, and reports it to the trace.
-    pub(super) fn count(
-        &self,
-        request: &Request<'_, '_>,
-        query: &Query<'_>,
-        decided: &Result<Decided<'_>, StoreError>,
-    ) {
+    /// Counts a decision, and reports it to the trace. None if no store gave one.
+    pub(super) fn count(&self, request: &Request<'_, '_>, query: &Query<'_>, decided: Option<&Decided<'_>>) {
         let Request { plan, in_force, .. } = request;
         let result = match decided {
-            Err(_) => DecisionResult::StoreFailed,
-            Ok(decided) => {
+            None => DecisionResult::StoreFailed,
+            Some(decided) => {
                 self.count_charges(request, query, decided);
                 if decided.decision.denied { DecisionResult::OverLimit } else { DecisionResult::Ok }
             }

@@ -28,13 +28,6 @@ pub(super) struct Request<'a, 'p> {
     pub(super) trace: Option<&'a dyn Trace>,
 }
 
-/// What the cache of denials knows of a request: a decision over the charges that are known to be denied, at least one.
-struct KnownDenials<'a> {
-    decided: Decided<'a>,
-    /// No store has to be asked.
-    is_enough: bool,
-}
-
 impl Limiter {
     /// Decides a request under these policies.
     pub(super) async fn decide_under(
@@ -55,28 +48,29 @@ impl Limiter {
         let deadline = deadline.map_or(ours, |theirs| ours.min(theirs));
         let request = Request { in_force, plan: &plan, mode, started, deadline, trace };
         let mut charges = plan.charges(query);
-        let decided = match self.known_denials(&request, &charges) {
-            _ if charges.is_empty() => Ok(Decided::default()),
-            Some(known) if known.is_enough => Ok(known.decided),
-            // A box, because a part is seldom known.
-            known => self.decide_by_stores(&request, &mut charges, known.map(Box::new)).await,
+        let mut decided = Decided::default();
+        let result = if charges.is_empty() || self.is_known(&request, &charges, &mut decided) {
+            Ok(())
+        } else {
+            self.decide_by_stores(&request, &mut charges, &mut decided).await
         };
-        self.count(&request, query, &decided);
-        Ok(plan.answer(query, &decided?))
+        self.count(&request, query, result.is_ok().then_some(&decided));
+        result?;
+        Ok(plan.answer(query, &decided))
     }
 
-    /// What the cache knows of these charges. [dn-1]
-    fn known_denials<'a>(&self, request: &Request<'_, '_>, charges: &[Charge<'a>]) -> Option<KnownDenials<'a>> {
-        let cache = self.options.deny_cache.as_ref()?;
+    /// Whether the cache of denials knows enough for an answer. `decided` gets all that it knows. [dn-1]
+    fn is_known<'a>(&self, request: &Request<'_, '_>, charges: &[Charge<'a>], decided: &mut Decided<'a>) -> bool {
+        let Some(cache) = &self.options.deny_cache else { return false };
         let (denials, is_enough) = match cache.answers(charges, request.mode, request.started) {
-            Known::Nothing => return None,
+            Known::Nothing => return false,
             Known::Part(denials) => (denials, false),
             Known::Enough(denials) => (denials, true),
         };
-        let mut decided = Decided::of_some(charges, &request.plan.planned, denials);
+        *decided = Decided::of_some(charges, &request.plan.planned, denials);
         decided.decision.denied = true;
         decided.known = decided.charges.iter().map(|charge| charge.key).collect();
-        Some(KnownDenials { decided, is_enough })
+        is_enough
     }
 
     /// Asks the store that can decide all charges in one call. What one call cannot decide, or fails to, is split.
@@ -84,14 +78,17 @@ impl Limiter {
         &self,
         request: &Request<'c, '_>,
         charges: &'c mut [Charge<'_>],
-        known: Option<Box<KnownDenials<'c>>>,
-    ) -> Result<Decided<'c>, StoreError> {
+        decided: &mut Decided<'c>,
+    ) -> Result<(), StoreError> {
+        // A box, because a part is seldom known.
+        let known = (!decided.known.is_empty()).then(|| Box::new(std::mem::take(decided)));
         let failed = match self.one_call(request.plan, charges) {
-            Ok(Some(store)) => match self.ask(store, request, charges).await {
-                Ok(decision) => {
-                    let known = known.map_or_else(SmallVec::new, |known| known.decided.known);
-                    let (charges, planned) = (Selected::All(charges), Selected::All(&request.plan.planned));
-                    return Ok(Decided { charges, planned, decision, denied_groups: 0, known });
+            Ok(Some(store)) => match self.ask(store, request, charges, &mut decided.decision).await {
+                Ok(()) => {
+                    decided.charges = Selected::All(charges);
+                    decided.planned = Selected::All(&request.plan.planned);
+                    decided.known = known.map_or_else(SmallVec::new, |known| known.known);
+                    return Ok(());
                 }
                 Err(error) => Some(error),
             },
@@ -99,12 +96,13 @@ impl Limiter {
             Err(too_heavy) => Some(too_heavy),
         };
         // A box, so that a request for which one call was enough does not carry the room for this.
-        match (Box::pin(self.decide_split(request, charges, failed)).await, known) {
+        *decided = match (Box::pin(self.decide_split(request, charges, failed)).await, known) {
             // What is known denies the request though its other limits cannot be looked up.
-            (Err(_), Some(known)) if request.mode == Mode::Atomic => Ok(known.decided),
-            (Ok(decided), Some(known)) => Ok(Decided { known: known.decided.known, ..decided }),
-            (decided, _) => decided,
-        }
+            (Err(_), Some(known)) if request.mode == Mode::Atomic => *known,
+            (Ok(decided), Some(known)) => Decided { known: known.known, ..decided },
+            (decided, _) => decided?,
+        };
+        Ok(())
     }
 
     /// The store that can decide all of these charges in one call, if one can.

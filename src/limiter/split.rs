@@ -210,7 +210,8 @@ impl Limiter {
         let mut alone: Vec<Charge<'a>> = local.iter().map(|&i| charges[i].clone()).collect();
         // Quota limits are judged together with those that other stores have answered.
         alone.iter_mut().filter(|charge| is_quota(charge)).for_each(|charge| charge.role = Role::Shadow);
-        let decision = self.ask(store, request, &mut alone).await?;
+        let mut decision = Decision::default();
+        self.ask(store, request, &mut alone, &mut decision).await?;
         pieces.denied |= decision.denied;
         let stands = request.mode == Mode::Atomic && !decision.denied;
         for ((i, charge), outcome) in local.into_iter().zip(&alone).zip(decision.outcomes) {
@@ -260,8 +261,9 @@ impl Limiter {
         parts: Vec<Part<'a>>,
     ) -> FuturesUnordered<impl Future<Output = (Part<'a>, Result<Decision, StoreError>)>> {
         let ask = async |mut part: Part<'a>| {
-            let decision = self.ask(part.store, request, &mut part.charges).await;
-            (part, decision)
+            let mut decision = Decision::default();
+            let result = self.ask(part.store, request, &mut part.charges, &mut decision).await;
+            (part, result.map(|()| decision))
         };
         parts.into_iter().map(ask).collect()
     }
