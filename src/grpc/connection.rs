@@ -5,6 +5,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -189,12 +190,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Connection<S> {
             return Poll::Pending;
         }
         let before = buffer.filled().len();
+        let mut part = [MaybeUninit::uninit(); BYTES_AT_ONCE];
         let room = buffer.remaining().min(BYTES_AT_ONCE);
-        let mut part = ReadBuf::new(buffer.initialize_unfilled_to(room));
+        let mut part = ReadBuf::uninit(&mut part[..room]);
         std::task::ready!(Pin::new(&mut self.stream).poll_read(context, &mut part))?;
-        let bytes = part.filled().len();
-        buffer.advance(bytes);
-        self.peer.reading.add(bytes);
+        buffer.put_slice(part.filled());
+        self.peer.reading.add(part.filled().len());
         let counted = self.count(context, &buffer.filled()[before..]);
         if counted.is_err() {
             buffer.set_filled(before);
