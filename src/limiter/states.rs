@@ -74,7 +74,7 @@ impl Limiter {
         let prefix = prefix_of(rule);
         for _ in 0..STEPS_MAX {
             let Some(position) = page.next.filter(|_| page.states.len() < most) else { break };
-            let deadline = self.deadline(Instant::now(), None);
+            let deadline = Instant::now() + self.options.budget;
             let Scanned { keys, next } =
                 store.scan(&prefix, position, deadline).get().await.map_err(NoStates::Store)?;
             page.next = next;
@@ -94,7 +94,7 @@ impl Limiter {
         to: &mut Vec<StoredState>,
         store: &dyn crate::store::Store,
     ) -> Result<(), StoreError> {
-        let peeked = store.peek(keys, self.deadline(Instant::now(), None)).get().await?;
+        let peeked = store.peek(keys, Instant::now() + self.options.budget).get().await?;
         for ((key, limit), state) in keys.iter().zip(peeked.states) {
             // It may have expired meanwhile.
             let Some(state) = state else { continue };
