@@ -20,10 +20,10 @@ use crate::engine::observer::{AnsweredBy, StoreCall};
 pub use crate::engine::observer::{Charged, DecisionResult, Observer, Tally, Trace};
 pub use crate::engine::policy::Domain;
 use crate::engine::weight::{TOO_HEAVY, WEIGHT_MAX};
-use crate::engine::{Charge, Decision, Hits, Micros, State, Take, Unit, algorithm, key, weight};
+use crate::engine::{Charge, Decision, Hits, Micros, State, Take, Unit, key, weight};
 // What the listeners need of the modules below, so that they need not know those.
 pub use crate::engine::descriptor::parse_entries;
-pub use crate::engine::{Algorithm, Anchor, Entry, Limit, Mode, OnError, PolicySet, Refill, Rule};
+pub use crate::engine::{Entry, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule};
 use crate::store::{Clock, Reply, Store, SystemClock};
 pub use crate::store::{Failure, StoreError};
 
@@ -586,7 +586,7 @@ impl Limiter {
     /// Gives calendar charges the boundaries around `now`, by our own clock where the store has not told its. [cl-3]
     fn set_bounds(&self, charges: &mut [Charge<'_>], now: Option<Micros>) {
         for charge in charges {
-            if let Anchor::Calendar(_) = charge.limit.algorithm().anchor() {
+            if charge.limit.calendar().is_some() {
                 charge.bounds = self.calendar.bounds(charge.limit, now.unwrap_or_else(|| SystemClock.now()));
             }
         }
@@ -626,14 +626,14 @@ impl Limiter {
         let peeked = store.peek(&asked, self.deadline(Instant::now(), None)).get().await?;
         let peeks = keyed.iter().zip(peeked.states).map(|((key, limit), state)| {
             let bounds = self.calendar.bounds(limit, peeked.now);
-            let seen = algorithm::seen(limit, state.as_ref(), 0, bounds, peeked.now);
+            let observed = limit.kind().observe(state.as_ref(), 0, bounds, peeked.now);
             Peek {
                 key: key.clone(),
                 algorithm: limit.algorithm().name(),
                 requests: limit.requests(),
                 window_us: limit.window().us(),
-                remaining: seen.remaining(limit, peeked.now),
-                reset_after_us: seen.reset_after(limit, peeked.now),
+                remaining: limit.kind().remaining(&observed, peeked.now),
+                reset_after_us: limit.kind().reset_after(&observed, peeked.now),
                 state,
             }
         });
