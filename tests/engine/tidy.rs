@@ -57,20 +57,6 @@ const FLOORS: &[(&str, Floors)] = &[
         ],
     ),
     (
-        "engine::algorithm",
-        &[
-            ("fixed_window", &["counting"]),
-            ("anchored_window", &["counting"]),
-            ("sliding_window_counter", &["counting"]),
-            ("sliding_window", &["counting", "parameters"]),
-            ("sliding_window_log", &["counting"]),
-            ("gcra", &["counting"]),
-            ("token_bucket", &["counting"]),
-            ("counting", &[]),
-            ("parameters", &[]),
-        ],
-    ),
-    (
         "store::redis",
         &[
             ("failure", &["transport", "base"]),
