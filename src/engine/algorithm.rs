@@ -5,11 +5,14 @@
 //! leaves. The Lua scripts make the same transition, and return what they found; all that follows from it is derived
 //! here.
 
-pub mod anchored_window;
+#[macro_use]
 pub mod counting;
+#[macro_use]
+mod kinds;
+
+pub mod anchored_window;
 pub mod fixed_window;
 pub mod gcra;
-mod kinds;
 pub mod parameters;
 pub mod sliding_window;
 pub mod sliding_window_counter;
@@ -23,7 +26,6 @@ use smallvec::{SmallVec, smallvec};
 pub use self::counting::{Change, Effect, Format, Numbers, Receipt, Summary};
 use self::counting::{Counting, Written};
 use self::gcra::{BurstError, Pace, Pacing, full_burst};
-use self::kinds::kinds;
 use self::parameters::{Anchor, Parameter, ParameterValue, Precision, Refill};
 use self::sliding_window::BUCKETS_MAX;
 use self::sliding_window_log::REQUESTS_MAX as LOG_REQUESTS_MAX;

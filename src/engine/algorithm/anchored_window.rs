@@ -4,7 +4,7 @@
 //! from the first hit admits at most 2L - 1 over any span of its length. Its Lua twin is lua/anchored_window.lua. The
 //! calendar itself is not here: its boundaries come with the charge.
 
-use super::counting::{Counting, Effect, Format, Numbers, Receipt, Written, is_believed, small, small_state};
+use super::counting::{Counting, Effect, Format, Numbers, Receipt, Written, is_believed, small};
 use crate::engine::descriptor::Hits;
 use crate::engine::time::{self, Bounds, CalendarUnit, Micros};
 

@@ -218,7 +218,6 @@ macro_rules! small_state {
         }
     };
 }
-pub(super) use small_state;
 
 /// What matters of a state that keeps hits apart by their time, for a charge of so many hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,9 +5,7 @@
 //! and hits fit while the debt stays within that of a full burst. Debts are exact: whole microseconds and a fraction over
 //! `L`, so that a rate such as 7 per second loses nothing over time. [ex-1] Its Lua twin is lua/gcra.lua.
 
-use super::counting::{
-    AHEAD_US_MIN, Counting, DEBT_US_MAX, Effect, Format, Numbers, Receipt, Written, small, small_state,
-};
+use super::counting::{AHEAD_US_MIN, Counting, DEBT_US_MAX, Effect, Format, Numbers, Receipt, Written, small};
 use crate::engine::arith::mul_div;
 use crate::engine::descriptor::Hits;
 use crate::engine::time::{Bounds, Micros, Window};

@@ -386,4 +386,3 @@ macro_rules! kinds {
         }
     };
 }
-pub(super) use kinds;

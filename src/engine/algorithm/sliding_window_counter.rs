@@ -4,7 +4,7 @@
 //! admit twice the limit. The weighted part rounds down: rounding up would lose a seventh of 7 per second. Its Lua twin
 //! is lua/sliding_window_counter.lua.
 
-use super::counting::{Counting, Effect, Format, Numbers, Receipt, Written, is_believed, small, small_state};
+use super::counting::{Counting, Effect, Format, Numbers, Receipt, Written, is_believed, small};
 use crate::engine::arith::mul_div;
 use crate::engine::descriptor::Hits;
 use crate::engine::time::{Bounds, Micros, Window};

@@ -3,9 +3,7 @@
 //! Known from AWS' and Stripe's limiters. What is stored is what was used, never what is left, so that a change of limit
 //! or burst keeps it. A bucket that is refilled continuously is a debt: gcra.rs. Its Lua twin is lua/token_bucket.lua.
 
-use super::counting::{
-    Counting, DEBT_US_MAX, Effect, Format, Numbers, Receipt, Written, is_believed, small, small_state,
-};
+use super::counting::{Counting, DEBT_US_MAX, Effect, Format, Numbers, Receipt, Written, is_believed, small};
 use crate::engine::descriptor::Hits;
 use crate::engine::time::{Bounds, Micros, Window};
 
