@@ -7,7 +7,6 @@ use crate::support::arbitrary::bounds;
 use crate::support::redis::RedisServer;
 use weir::engine::{
     Algorithm, Anchor, CalendarUnit, Charge, Limit, Micros, Mode, Precision, Receipt, Refill, Role, Take, Unit,
-    algorithm,
 };
 use weir::store::redis::pipeline::Options;
 use weir::store::redis::{Endpoint, Redis};
