@@ -1,7 +1,7 @@
 //! The kinds of state that the scripts and the stored formats distinguish.
 
 use super::library;
-use crate::engine::{Algorithm, Anchor, Limit, Refill};
+use crate::engine::{Limit, StateKind};
 use crate::store::redis::transport::call::Script;
 
 /// The kinds of state. Each has its script and its stored format.
@@ -19,14 +19,14 @@ pub(super) enum Kind {
 impl Kind {
     /// That of a limit.
     pub(super) const fn of(limit: &Limit) -> Self {
-        match limit.algorithm() {
-            Algorithm::FixedWindow { anchor: Anchor::Clock } => Self::FixedWindow,
-            Algorithm::FixedWindow { .. } => Self::AnchoredWindow,
-            Algorithm::SlidingWindowCounter => Self::SlidingWindowCounter,
-            Algorithm::SlidingWindow { .. } => Self::SlidingWindow,
-            Algorithm::SlidingWindowLog => Self::SlidingWindowLog,
-            Algorithm::TokenBucket { refill: Refill::Interval, .. } => Self::TokenBucket,
-            Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } | Algorithm::Gcra { .. } => Self::Pacing,
+        match limit.kind() {
+            StateKind::FixedWindow(_) => Self::FixedWindow,
+            StateKind::Pacing(_) => Self::Pacing,
+            StateKind::AnchoredWindow(_) => Self::AnchoredWindow,
+            StateKind::SlidingWindowCounter(_) => Self::SlidingWindowCounter,
+            StateKind::SlidingWindow(_) => Self::SlidingWindow,
+            StateKind::SlidingWindowLog(_) => Self::SlidingWindowLog,
+            StateKind::TokenBucket(_) => Self::TokenBucket,
         }
     }
 

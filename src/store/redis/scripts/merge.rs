@@ -29,13 +29,12 @@ const HEAD: usize = 2;
 /// clock, which would be the answer to all; and not on a state that can be long.
 pub(super) const fn mergeable(charge: &Charge<'_>) -> Option<Mergeable> {
     let kind = Kind::of(charge.limit);
-    let replies = match kind {
-        Kind::FixedWindow => 1,
-        Kind::Pacing | Kind::TokenBucket => 2,
-        Kind::AnchoredWindow | Kind::SlidingWindowCounter => 3,
-        Kind::SlidingWindow | Kind::SlidingWindowLog => return None,
-    };
-    if charge.bounds.is_some() { None } else { Some(Mergeable { merger: &Decisions, kind: kind.digit(), replies }) }
+    let replies = charge.limit.kind().reply_count();
+    if charge.bounds.is_some() || charge.limit.kind().format().is_list() {
+        None
+    } else {
+        Some(Mergeable { merger: &Decisions, kind: kind.digit(), replies })
+    }
 }
 
 /// Merges decisions of one charge. The command of each is EVALSHA, the script, 1, the key and a blob: op, hits, the numbers
