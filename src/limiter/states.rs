@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use super::Limiter;
-use crate::engine::{Entry, Hits, Limit, Micros, PolicySet, Rule, algorithm, key};
+use crate::engine::{Entry, Hits, Limit, Micros, PolicySet, Rule, key};
 pub use crate::store::ScanPosition;
 use crate::store::{Scanned, StoreError};
 
@@ -99,15 +99,15 @@ impl Limiter {
             // It may have expired meanwhile.
             let Some(state) = state else { continue };
             let bounds = self.calendar.bounds(limit, peeked.now);
-            let observed = algorithm::seen(limit, Some(&state), 0, bounds, peeked.now);
-            let remaining = observed.remaining(limit, peeked.now);
+            let observed = limit.kind().observe(Some(&state), 0, bounds, peeked.now);
+            let remaining = limit.kind().remaining(&observed, peeked.now);
             to.push(StoredState {
                 key: (*key).to_owned(),
                 limit: limit.name.as_deref().unwrap_or(limit.id()).to_owned(),
                 capacity: limit.capacity(),
                 used: limit.capacity().saturating_sub(remaining),
                 remaining,
-                reset_after_us: observed.reset_after(limit, peeked.now),
+                reset_after_us: limit.kind().reset_after(&observed, peeked.now),
             });
         }
         Ok(())
