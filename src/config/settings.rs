@@ -435,7 +435,7 @@ impl Settings {
                 "ratelimit" => Ok(Endpoints::Ratelimit),
                 _ => Err("no such endpoints".to_owned()),
             })?,
-            admin_token_file: from.optional("admin.token_file")?.map(PathBuf::from),
+            admin_token_file: from.path("admin.token_file"),
             admin_values: from.value("admin.values", |text| match text {
                 "shown" => Ok(ShownValues::Shown),
                 "hashed" => Ok(ShownValues::Hashed),

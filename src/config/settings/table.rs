@@ -126,14 +126,12 @@ const UP_TO_POLICIES: &[Setting] = &[
         name: "admin.token_file",
         kind: Kind::File,
         default: Preset::Unset,
-        flag: None,
         about: "the file of the bearer token that requests need which change something by listen.admin; none: no token",
     },
     Setting {
         name: "admin.values",
         kind: Kind::Choice(VALUES),
         default: Preset::Is("shown"),
-        flag: None,
         about: "how values of descriptors look at listen.admin and in the log: as they are, as a hash, or as *",
     },
     Setting {
