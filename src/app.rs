@@ -26,6 +26,7 @@ use tokio::time::Instant;
 
 pub use self::listeners::{Addresses, Listeners};
 pub use self::log::{flush_log, set_up_log};
+pub use crate::store::redis::{ScriptText, scripts};
 pub use crate::lifecycle::{Death, OnHangup, ServiceManager, Shutdown, Stop, shutdown};
 
 use self::certificates::Certificates;
