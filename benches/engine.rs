@@ -135,13 +135,13 @@ fn decisions(c: &mut Criterion) {
             decision.denied
         };
         let with = |hits| algorithm::apply(limit, None, Effect::Add(hits), None, NOW).into_state();
-        let (one, used, full) = ([charge(Take::Take(1), 0)], with(1), with(100));
+        let (one, used, full) = ([charge(Take::Consume(1), 0)], with(1), with(100));
         assert!(!decide(&one, &[0], used.as_ref()));
         assert!(decide(&one, &[0], full.as_ref()));
         group.bench_function(BenchmarkId::new(name, "new"), |b| b.iter(|| decide(&one, &[0], None)));
         group.bench_function(BenchmarkId::new(name, "admitted"), |b| b.iter(|| decide(&one, &[0], used.as_ref())));
         group.bench_function(BenchmarkId::new(name, "denied"), |b| b.iter(|| decide(&one, &[0], full.as_ref())));
-        let four = [0, 1, 2, 3].map(|group| charge(Take::Take(1), group));
+        let four = [0, 1, 2, 3].map(|group| charge(Take::Consume(1), group));
         group.bench_function(BenchmarkId::new(name, "4 charges"), |b| {
             b.iter(|| decide(&four, &[0, 1, 2, 3], used.as_ref()));
         });

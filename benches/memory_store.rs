@@ -14,7 +14,7 @@ use smallvec::smallvec;
 use weir::engine::observer::Silent;
 use weir::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
 use weir::engine::{Charge, Decision, Entry, Limit, Mode, PolicySet, Role, Take, Unit};
-use weir::limiter::{Answer, Asked, Limiter, Options, Policies, Query};
+use weir::limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query};
 use weir::store::memory::Memory;
 use weir::store::{Reply, Store, SystemClock};
 
@@ -49,7 +49,7 @@ fn decide(memory: &Memory, charges: &[Charge<'_>]) -> Decision {
 }
 
 fn charge<'a>(key: &'a str, limit: &'a Limit, hits: u32) -> Charge<'a> {
-    Charge { key, limit, take: Take::Take(hits), group: 0, role: Role::Enforced, share: 0, bounds: None }
+    Charge { key, limit, take: Take::Consume(hits), group: 0, role: Role::Enforced, share: 0, bounds: None }
 }
 
 fn store(c: &mut Criterion) {
@@ -100,9 +100,9 @@ fn limiter(c: &mut Criterion) {
     let policies = Arc::new(Policies::new(policies, Arc::new(Silent)));
     let limiter = Limiter::new(policies, Options::new(Arc::new(memory())), Arc::new(Silent));
 
-    let asked = |key: &'static str| Asked {
+    let asked = |key: &'static str| DescriptorRequest {
         entries: smallvec![Entry { key, value: "0123456789" }],
-        take: Take::Take(1),
+        take: Take::Consume(1),
         limit: None,
     };
     let one = Query { domain: "shop", descriptors: smallvec![asked("user")] };

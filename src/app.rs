@@ -2,6 +2,7 @@
 //!
 //! Not here: what any part does by itself, and the end of the process (main).
 
+mod banner;
 mod certificates;
 mod listeners;
 mod log;
@@ -12,7 +13,6 @@ mod policy_changes;
 mod ready;
 mod redis;
 mod redis_health;
-mod screen;
 mod service_manager;
 mod stores;
 mod traces;
@@ -36,7 +36,7 @@ use crate::config::policy_file::Reading;
 use crate::config::settings::{self, Endpoint, PolicySource, Settings};
 use crate::config::watch::Source;
 use crate::grpc::health::Health;
-use crate::http::{Endpoints, Needs, Report, Site};
+use crate::http::{Endpoints, Needs, ServiceState, Site};
 use crate::lifecycle::{Done, Phase, Phases, Supervisor};
 use crate::limiter::{Limiter, Modes, Options, Policies};
 use crate::rls::convert::{Bounds, Extras, LimitHeaders};
@@ -143,7 +143,7 @@ async fn serve_on(
     let stores = Stores::new(&settings, &metrics)?;
     let control = stores.open();
     let needs = Needs { store: settings.health.redis, policies: settings.health.policies };
-    let report = Arc::new(Report::new(needs));
+    let report = Arc::new(ServiceState::new(needs));
     report.circuit_is(stores.circuit());
     let reading = Reading { compatible: settings.policies.compatible, merge_domains: settings.policies.merge_domains };
     let phases = Phases::starting();
@@ -248,7 +248,7 @@ async fn serve_on(
         tracer: tracer.clone(),
     });
 
-    let screen = screen::Screen::new(&settings, &listeners.addresses, &policies.current());
+    let banner = banner::Banner::new(&settings, &listeners.addresses, &policies.current());
     let health = Health::starting().await;
     let served = grpc::Options {
         cores: settings.runtime.cores(),
@@ -297,7 +297,7 @@ async fn serve_on(
         };
         supervisor.task("service manager", service_manager::follow(manager, sources));
     }
-    screen.show(settings.log.format);
+    banner.show(settings.log.format);
 
     let phases = Arc::new(phases);
     let both = std::iter::once(control.first).chain(control.per_second).collect();

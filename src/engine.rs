@@ -8,20 +8,21 @@ pub mod arith;
 pub mod charge;
 pub mod decision;
 pub mod descriptor;
+mod escape;
 pub mod key;
 pub mod limit;
 pub mod metadata;
 pub mod observer;
+pub mod pattern;
 pub mod policy;
+pub mod time;
 pub mod weight;
 
-pub use algorithm::{Seen, State};
-pub use charge::{Bounds, Charge, Mode, Receipt, Role, Take};
+pub use algorithm::{Observed, State};
+pub use charge::{Charge, Mode, Receipt, Role, Take};
 pub use decision::{Decision, Outcome, Verdict};
 pub use descriptor::{Entry, Hits};
-pub use limit::{Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Refill, Unit, Window};
+pub use limit::{Algorithm, Anchor, Limit, LimitError, Precision, Refill};
 pub use observer::Observer;
 pub use policy::{Domain, OnError, PolicySet, Rule};
-
-/// Microseconds since the Unix epoch, at most 2^52 (the year 2112). [tm-1]
-pub type Micros = u64;
+pub use time::{Bounds, CalendarUnit, Micros, Unit, Window};

@@ -15,6 +15,7 @@ mod other;
 mod peers;
 mod service;
 pub mod status;
+mod turns;
 mod unary;
 
 use std::convert::Infallible;

@@ -46,7 +46,7 @@ pub struct Site {
     /// Which phase it is.
     pub life: Life,
     /// What is told about policies and store.
-    pub report: Arc<Report>,
+    pub report: Arc<ServiceState>,
     /// What a request may hold.
     pub bounds: Bounds,
     /// What responses have beyond the statuses.
@@ -93,7 +93,7 @@ pub struct Scrapes(Renderings<Prepared>);
 
 /// What the listeners tell about the parts of weir.
 #[derive(Default)]
-pub struct Report {
+pub struct ServiceState {
     needs: Needs,
     fit: watch::Sender<bool>,
     store_answered: AtomicBool,
@@ -125,7 +125,7 @@ struct Shown {
     problems: Vec<String>,
 }
 
-impl Report {
+impl ServiceState {
     /// The report of a weir whose health depends on these.
     #[must_use]
     pub fn new(needs: Needs) -> Self {

@@ -311,14 +311,14 @@ impl Done {
 }
 
 /// Reports the end of one task.
-struct Report {
+struct TaskExit {
     task: String,
     life: Life,
     deaths: mpsc::UnboundedSender<Death>,
     done: oneshot::Sender<()>,
 }
 
-impl Report {
+impl TaskExit {
     fn end(self, result: Result<Result<(), String>, Box<dyn Any + Send>>) {
         let reason = match result {
             Ok(Ok(())) if self.life.phase() >= Phase::Draining => None,
@@ -352,15 +352,15 @@ impl Supervisor {
         Self { life, deaths, heard }
     }
 
-    fn report(&self, task: &str) -> (Report, Done) {
+    fn exit_of(&self, task: &str) -> (TaskExit, Done) {
         let (done, ended) = oneshot::channel();
-        let report = Report { task: task.to_owned(), life: self.life.clone(), deaths: self.deaths.clone(), done };
-        (report, Done(Some(ended)))
+        let exit = TaskExit { task: task.to_owned(), life: self.life.clone(), deaths: self.deaths.clone(), done };
+        (exit, Done(Some(ended)))
     }
 
     /// Runs a task on this runtime.
     pub fn task(&self, name: &str, task: impl Future<Output = Result<(), String>> + Send + 'static) -> Done {
-        let (report, done) = self.report(name);
+        let (exit, done) = self.exit_of(name);
         tokio::spawn(async move {
             let mut task = pin!(task);
             let ended =
@@ -369,7 +369,7 @@ impl Supervisor {
                     Ok(Poll::Ready(result)) => Poll::Ready(Ok(result)),
                     Err(panic) => Poll::Ready(Err(panic)),
                 });
-            report.end(ended.await);
+            exit.end(ended.await);
         });
         done
     }
@@ -379,10 +379,10 @@ impl Supervisor {
     /// # Errors
     /// When the system gives no thread.
     pub fn thread(&self, name: &str, body: impl FnOnce() -> Result<(), String> + Send + 'static) -> io::Result<Done> {
-        let (report, done) = self.report(name);
+        let (exit, done) = self.exit_of(name);
         std::thread::Builder::new()
             .name(name.to_owned())
-            .spawn(move || report.end(catch_unwind(AssertUnwindSafe(body))))?;
+            .spawn(move || exit.end(catch_unwind(AssertUnwindSafe(body))))?;
         Ok(done)
     }
 

@@ -1,14 +1,14 @@
 //! The use case: policies and a store make a decision about one request.
 //!
 //! In limiter/: the policies in force (policies.rs), what is charged and reported (plan.rs), requests that several calls
-//! decide, or none (apart.rs), denials that need no store (deny_cache.rs), and calendar windows (calendar.rs).
+//! decide, or none (split.rs), denials that need no store (deny_cache.rs), and calendar windows (calendar.rs).
 //! Not here: the wire (rls) and what a decision is (engine).
 
-mod apart;
 mod calendar;
 pub mod deny_cache;
 mod plan;
 mod policies;
+mod split;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,12 +27,12 @@ pub use crate::engine::{Algorithm, Anchor, Entry, Limit, Mode, OnError, PolicySe
 use crate::store::{Clock, Reply, Store, SystemClock};
 pub use crate::store::{Failure, StoreError};
 
-use self::apart::Resolved;
 use self::calendar::Calendar;
 use self::deny_cache::{DenyCache, Known};
 use self::plan::{Decided, Plan, Planned};
 use self::policies::InForce;
 pub use self::policies::Policies;
+use self::split::Resolved;
 
 /// The most time that a store gets for one decision, where nobody says.
 const BUDGET: Duration = Duration::from_millis(10);
@@ -45,12 +45,12 @@ pub struct Query<'a> {
     /// The domain, not empty.
     pub domain: &'a str,
     /// What is asked, at least one.
-    pub descriptors: SmallVec<[Asked<'a>; 2]>,
+    pub descriptors: SmallVec<[DescriptorRequest<'a>; 2]>,
 }
 
 /// One descriptor of a request.
 #[derive(Clone, Debug)]
-pub struct Asked<'a> {
+pub struct DescriptorRequest<'a> {
     /// Keys and values, in the request's order. May be empty, which matches nothing.
     pub entries: SmallVec<[Entry<'a>; 4]>,
     /// What to charge.
@@ -104,7 +104,7 @@ pub struct Status {
     /// Whether this descriptor is over a limit that denies.
     pub over: bool,
     /// The limit that the rest speaks of; none where nothing matched.
-    pub limit: Option<Told>,
+    pub limit: Option<LimitInfo>,
     /// The most hits that would be admitted now.
     pub remaining: Hits,
     /// Over: the wait until this request would fit. Within: the time until the state is empty. In microseconds.
@@ -131,7 +131,7 @@ pub struct Detail {
 
 /// A limit as callers see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct LimitInfo {
     /// Hits per window.
     pub requests: u32,
     /// The window's unit, where it is exactly one.
@@ -140,7 +140,7 @@ pub struct Told {
     pub name: Option<Box<str>>,
 }
 
-impl Told {
+impl LimitInfo {
     fn of(limit: &Limit) -> Self {
         let unit = limit.window().unit();
         let name = match &limit.name {
@@ -311,7 +311,7 @@ impl Limiter {
             None
         };
         // A box, so that a request for which one call was enough does not carry the room for this.
-        match Box::pin(self.decide_apart(&request, &charges, failed)).await {
+        match Box::pin(self.decide_split(&request, &charges, failed)).await {
             Ok(resolved) => finish(resolved.decided(), keys),
             // What is known denies the request though its other limits cannot be looked up.
             Err(error) => match known.as_deref().filter(|_| request.mode == Mode::Atomic) {
@@ -523,7 +523,7 @@ impl Limiter {
         // Nothing was charged where the store's clock and ours are on two sides of a boundary. Once more is enough, unless
         // its clock jumps meanwhile.
         let now = match self.ask_once(store, request, charges).await {
-            Err(StoreError::Rewindow { now }) => now,
+            Err(StoreError::StaleBounds { now }) => now,
             decision => return called(decision),
         };
         self.set_bounds(charges, Some(now));
@@ -571,7 +571,7 @@ impl Limiter {
         let began = request.trace.map(|_| Instant::now());
         self.set_bounds(charges, None);
         let decision = match ask(charges) {
-            Err(StoreError::Rewindow { now }) => {
+            Err(StoreError::StaleBounds { now }) => {
                 self.set_bounds(charges, Some(now));
                 ask(charges)
             }

@@ -26,7 +26,7 @@ pub trait Store: Send + Sync {
     /// Takes back the charges that the receipts prove, each only as far as it still stands. A charge that fails does not
     /// keep the others from being taken back.
     ///
-    /// The answer is [`StoreError::Rewindow`] where the boundaries of a calendar charge do not hold the store's clock.
+    /// The answer is [`StoreError::StaleBounds`] where the boundaries of a calendar charge do not hold the store's clock.
     /// That charge was not taken back, and others of the call may have been. A caller that is to try again with other
     /// boundaries gives each calendar charge a call of its own. [cl-3]
     fn undo<'a>(&'a self, charges: &'a [Undo<'a>], deadline: Instant) -> Reply<'a, ()>;
@@ -120,7 +120,7 @@ pub enum StoreError {
     /// The call was sent and not answered: whether it was charged cannot be known.
     Unknown(Failure),
     /// None of a calendar window's boundaries held the store's own clock; nothing was charged or taken back. [cl-3]
-    Rewindow {
+    StaleBounds {
         /// The store's clock.
         now: Micros,
     },
@@ -141,7 +141,7 @@ impl StoreError {
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::NotSent(failure) | Self::Unknown(failure) => failure.kind,
-            Self::Rewindow { .. } => "rewindow",
+            Self::StaleBounds { .. } => "stale_bounds",
         }
     }
 }
@@ -160,7 +160,7 @@ impl fmt::Display for StoreError {
         match self {
             Self::NotSent(failure) => write!(f, "{} (nothing was charged)", failure.message),
             Self::Unknown(failure) => write!(f, "{} (the charge may stand)", failure.message),
-            Self::Rewindow { now } => {
+            Self::StaleBounds { now } => {
                 write!(f, "no calendar window held the store's clock, {now} us")
             }
         }

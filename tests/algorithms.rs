@@ -96,8 +96,8 @@ fn each_algorithm_admits_its_limit_on_redis() {
     for charging in ["atomic", "independent"] {
         let redis = RedisServer::start();
         // Busy machines: how long Redis may take.
-        let patience = ["--set", "redis.timeout=5s"];
-        check_all(charging, &[&["--store", "redis", "--redis-url", &redis.url()][..], &patience[..]].concat());
+        let timeout = ["--set", "redis.timeout=5s"];
+        check_all(charging, &[&["--store", "redis", "--redis-url", &redis.url()][..], &timeout[..]].concat());
         let keys = redis.command(&["KEYS", "*"]).expect("redis answers");
         let keys: Vec<&str> = keys.lines().collect();
         let staying = keys.iter().filter(|key| key.contains(&format!("={STAYS}}}"))).count();

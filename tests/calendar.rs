@@ -12,7 +12,7 @@ use support::redis::RedisServer;
 use weir::config::policy_file;
 use weir::engine::observer::Silent;
 use weir::engine::{Algorithm, Anchor, Bounds, CalendarUnit, Charge, Decision, Entry, Limit, Micros, Mode, Take, Unit};
-use weir::limiter::{Answer, Asked, Limiter, Options, Policies, Query, Undecided};
+use weir::limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query, Undecided};
 use weir::store::memory::Memory;
 use weir::store::redis::pipeline;
 use weir::store::redis::{Endpoint, Redis};
@@ -94,7 +94,7 @@ impl Machine {
     fn decide(&self, store: Arc<dyn Store>, key: &str) -> Result<Answer, StoreError> {
         let limiter = limiter(store);
         let entries = [Entry { key, value: "ann" }].into_iter().collect();
-        let asked = Asked { entries, take: Take::Take(1), limit: None };
+        let asked = DescriptorRequest { entries, take: Take::Consume(1), limit: None };
         let query = Query { domain: "shop", descriptors: [asked].into_iter().collect() };
         let answer = if limiter.is_immediate() {
             limiter.decide_now(&query, Instant::now())
@@ -199,7 +199,7 @@ fn a_store_with_another_clock_is_asked_once_more() {
                 let (answer, calls) = machine.ask(key, now);
                 let [first, second] = &calls[..] else { panic!("two calls: {way:?} {key} {calls:?}") };
                 assert!(!hold(&first.bounds, now), "{way:?} {key} {first:?}");
-                assert_eq!(first.answer, Err(StoreError::Rewindow { now }), "{way:?} {key}");
+                assert_eq!(first.answer, Err(StoreError::StaleBounds { now }), "{way:?} {key}");
                 assert_eq!(second.bounds[1..3], [DAY_STARTS_US, DAY_ENDS_US], "{way:?} {key}");
                 assert_eq!(second.answer, Ok(()), "{way:?} {key}");
                 // Each request is charged once, and the two are told when the day ends: after 23 hours and not 24.
@@ -254,7 +254,7 @@ fn nothing_is_charged_where_no_window_holds_the_clock() {
                 }
                 for list in lists {
                     let answer = machine.runtime.block_on(store.decide(&list, mode, far()).get());
-                    assert_eq!(answer, Err(StoreError::Rewindow { now }), "{way:?} {mode:?} {list:?}");
+                    assert_eq!(answer, Err(StoreError::StaleBounds { now }), "{way:?} {mode:?} {list:?}");
                     let keys: Vec<_> = list.iter().map(|charge| (charge.key, charge.limit)).collect();
                     let peeked = machine.runtime.block_on(store.peek(&keys, far()).get()).expect("an answer");
                     assert!(peeked.states.iter().all(Option::is_none), "{way:?} {mode:?} {list:?}: {peeked:?}");
@@ -284,9 +284,9 @@ fn nothing_is_taken_back_where_no_window_holds_the_clock() {
             let machine = Machine::new(way);
             let store = machine.store(charged_at);
             let charges = [
-                charge("log", &log, Take::Take(2)),
-                Charge { bounds: Some(around(charged_at)), ..charge("calendar", &day, Take::Take(2)) },
-                charge("hourly", &hourly, Take::Take(2)),
+                charge("log", &log, Take::Consume(2)),
+                Charge { bounds: Some(around(charged_at)), ..charge("calendar", &day, Take::Consume(2)) },
+                charge("hourly", &hourly, Take::Consume(2)),
             ];
             let decided =
                 machine.runtime.block_on(store.decide(&charges, Mode::Atomic, far()).get()).expect("an answer");
@@ -307,7 +307,7 @@ fn nothing_is_taken_back_where_no_window_holds_the_clock() {
             let before = states(&store);
             let store = machine.store(now);
             let undone = machine.runtime.block_on(store.undo(&undos, far()).get());
-            assert_eq!(undone, Err(StoreError::Rewindow { now }), "{way:?} at {now}");
+            assert_eq!(undone, Err(StoreError::StaleBounds { now }), "{way:?} at {now}");
             if now == charged_at {
                 let expected = vec![None, before[1].clone(), None];
                 assert_eq!(states(&store), expected, "{way:?}: those beside it are taken back");
@@ -317,7 +317,7 @@ fn nothing_is_taken_back_where_no_window_holds_the_clock() {
             let again = [Undo { bounds: Some(around(now)), ..undos[1] }];
             let undone = machine.runtime.block_on(store.undo(&again, far()).get());
             assert_eq!(undone, Ok(()), "{way:?} at {now}");
-            let next = [Charge { bounds: Some(around(now)), ..charge("calendar", &day, Take::Take(1)) }];
+            let next = [Charge { bounds: Some(around(now)), ..charge("calendar", &day, Take::Consume(1)) }];
             let next = machine.runtime.block_on(store.decide(&next, Mode::Atomic, far()).get()).expect("an answer");
             // Where the clock has stepped back, the count has moved to another day than the receipt's.
             let left = if now < charged_at { 2 } else { 4 };
@@ -340,7 +340,7 @@ impl Store for Jumpy {
         let mut asked = self.asked.lock().expect("no panic while it is held");
         asked.push(charges[0].bounds.expect("a calendar has boundaries"));
         let now = DAY_STARTS_US + asked.len() as u64 * 30 * 24 * HOUR_US;
-        Reply::Ready(Err(StoreError::Rewindow { now }))
+        Reply::Ready(Err(StoreError::StaleBounds { now }))
     }
 
     fn undo<'a>(&'a self, _: &'a [Undo<'a>], _: Instant) -> Reply<'a, ()> {
@@ -370,7 +370,7 @@ fn a_clock_that_jumps_again_is_not_followed_for_ever() {
     let jumpy = Arc::new(Jumpy { asked: Mutex::default() });
     let answer = machine.decide(jumpy.clone(), "alone");
     let month_us = 30 * 24 * HOUR_US;
-    assert_eq!(answer, Err(StoreError::Rewindow { now: DAY_STARTS_US + 2 * month_us }));
+    assert_eq!(answer, Err(StoreError::StaleBounds { now: DAY_STARTS_US + 2 * month_us }));
     let asked = jumpy.asked.lock().expect("no panic while it is held");
     assert_eq!(asked.len(), 2, "{asked:?}");
     assert!(hold(&asked[1], DAY_STARTS_US + month_us), "{asked:?}");

@@ -109,8 +109,8 @@ fn admits_exactly_the_limit(key: &str) {
     let policies = PolicyDirectory::with_file("shop.yaml", &POLICY.replace("steady", steady_unit()));
     let url = redis.url();
     let store = ["--store", "redis", "--redis-url", &url];
-    let patience = ["--set", "redis.timeout=5s"];
-    let arguments = [&store[..], &patience[..]].concat();
+    let timeout = ["--set", "redis.timeout=5s"];
+    let arguments = [&store[..], &timeout[..]].concat();
     let mut replicas = Vec::new();
     for _ in 0..REPLICAS {
         replicas.push(Weir::start(&policies.path(), &arguments));

@@ -35,7 +35,7 @@ fn debt(burst: u32) -> Limit {
 }
 
 fn take(store: &Memory, keys: &[(&str, &Limit)], hits: u32) -> Decision {
-    let charges: Vec<_> = keys.iter().map(|(key, limit)| charge(key, limit, Take::Take(hits))).collect();
+    let charges: Vec<_> = keys.iter().map(|(key, limit)| charge(key, limit, Take::Consume(hits))).collect();
     answer(store.decide(&charges, Mode::Atomic, far()))
 }
 

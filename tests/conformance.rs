@@ -12,7 +12,7 @@ use std::path::Path;
 use support::redis::RedisServer;
 use support::stores::{NAMES, Stores};
 use support::vectors::{self, Action, Answer, Vector};
-use weir::engine::decision::Rewindow;
+use weir::engine::decision::StaleBounds;
 use weir::engine::{Charge, Decision, Limit, Micros};
 use weir::store::Undo;
 
@@ -71,14 +71,14 @@ fn run(vector: &Vector, stores: &mut Stores) -> Result<(), String> {
             let states: Vec<_> = keys.iter().map(|(key, _)| *key).zip(states).collect();
             if let (Some(made), Action::Decide(mode, asked)) = (&made, &step.action) {
                 let answer = match made[i].clone() {
-                    Err(Rewindow) => Answer::Rewindow,
+                    Err(StaleBounds) => Answer::StaleBounds,
                     Ok(Decision { denied, outcomes, .. }) => {
                         Answer::Decision { denied, outcomes: vectors::without_idle_marks(outcomes) }
                     }
                 };
                 if answer != step.answer {
                     let line = made[i].as_ref().map(|made| vector.write_decision(asked, *mode, made, &states));
-                    let line = line.unwrap_or_else(|Rewindow| "rewindow".to_owned());
+                    let line = line.unwrap_or_else(|StaleBounds| "stale_bounds".to_owned());
                     return Err(format!("{at}\n  {name:6}{line}\n  {answer:?}"));
                 }
                 if let Ok(made) = &made[i] {
@@ -98,10 +98,10 @@ fn run(vector: &Vector, stores: &mut Stores) -> Result<(), String> {
 }
 
 /// What the three made of one decision.
-type Made = [Result<Decision, Rewindow>; 3];
+type Made = [Result<Decision, StaleBounds>; 3];
 
-fn charges<'a>(vector: &'a Vector, asked: &'a [vectors::Asked], now: Micros) -> Vec<Charge<'a>> {
-    let charge = |asked: &'a vectors::Asked| {
+fn charges<'a>(vector: &'a Vector, asked: &'a [vectors::VectorCharge], now: Micros) -> Vec<Charge<'a>> {
+    let charge = |asked: &'a vectors::VectorCharge| {
         let limit = vector.limit(&asked.limit);
         let bounds = vector.bounds(limit, asked.by.unwrap_or(now));
         Charge { key: &asked.key, limit, take: asked.take, group: asked.group, role: asked.role, share: 0, bounds }

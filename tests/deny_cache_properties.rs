@@ -16,7 +16,7 @@ use support::arbitrary::{bounds, config, hits, limit, limits, mode, role, step, 
 use support::cached::{AGES, KEY, KEYS_MAX, MS, SECOND, Scene, is_summed_up, plain};
 use support::manual::{answer, far};
 use weir::engine::algorithm::{self, Effect};
-use weir::engine::{Charge, Decision, Limit, Micros, Mode, Role, Seen, Take, Verdict};
+use weir::engine::{Charge, Decision, Limit, Micros, Mode, Observed, Role, Take, Verdict};
 use weir::store::{Clock as _, Store as _, Undo};
 
 /// After 2^20 windows a fixed window's number means another one; every store has dropped it long before.
@@ -33,7 +33,7 @@ struct OnItsWay {
 /// A charge that keeps to what pacing limits believe, so that what they tell is exact.
 fn believable(limit: &Limit, take: Take) -> Take {
     match take {
-        Take::Force(hits) if limit.algorithm().burst().is_some() => Take::Take(hits),
+        Take::Force(hits) if limit.algorithm().burst().is_some() => Take::Consume(hits),
         take => take,
     }
 }
@@ -72,7 +72,7 @@ fn events() -> impl Strategy<Value = Event> {
     prop_oneof![
         3 => (hits(), way(), way()).prop_map(|(hits, there, back)| Event::Ours { hits, there, back }),
         4 => (way(), way()).prop_map(|(there, back)| Event::Again { there, back }),
-        2 => take().prop_filter("they give nothing back", |take| !matches!(take, Take::Give(_))).prop_map(Event::Theirs),
+        2 => take().prop_filter("they give nothing back", |take| !matches!(take, Take::Refund(_))).prop_map(Event::Theirs),
     ]
 }
 
@@ -133,7 +133,7 @@ fn check_story(
             Event::Theirs(take) => {
                 let take = believable(&theirs, take);
                 scene.decide(&[scene.charge(KEY, &theirs, take, Role::Enforced)], mode);
-                learnt.iter_mut().for_each(|learnt| learnt.touched |= take != Take::Look);
+                learnt.iter_mut().for_each(|learnt| learnt.touched |= take != Take::Peek);
                 continue;
             }
             Event::Ours { hits, there, back } => (hits, there, back),
@@ -208,7 +208,7 @@ const NAMES: [&str; 2] = ["w1:{shop|user=ann}", "w1:{shop|user=bob}"];
 
 fn doings() -> impl Strategy<Value = Doing> {
     let asked = vec((0..NAMES.len(), take(), role()), 1..4);
-    let taken = vec((0..NAMES.len(), hits().prop_map(Take::Take), Just(Role::Enforced)), 1..3);
+    let taken = vec((0..NAMES.len(), hits().prop_map(Take::Consume), Just(Role::Enforced)), 1..3);
     prop_oneof![
         3 => (mode(), asked).prop_map(|(mode, asked)| Doing::Decide(mode, asked)),
         3 => (mode(), taken).prop_map(|(mode, asked)| Doing::Decide(mode, asked)),
@@ -235,7 +235,7 @@ fn check_answer(scene: &Scene, charges: &[Charge<'_>], mode: Mode) -> Result<boo
         prop_assert!(over || denials[i].is_none(), "{denials:?} and not {decision:?} of {charges:?}");
         // Atomic charges nothing; independent nothing but the denied hits of fixed windows.
         let counted = mode == Mode::Independent && over && algorithm::counts_denied(charge.limit);
-        prop_assert!(counted || matches!(effects[i], Effect::Nothing | Effect::Restate), "{effects:?} of {charges:?}");
+        prop_assert!(counted || matches!(effects[i], Effect::Nothing | Effect::Rewrite), "{effects:?} of {charges:?}");
         prop_assert!(mode == Mode::Atomic || denials[i].is_some());
     }
     Ok(true)
@@ -257,7 +257,7 @@ fn check_doings(limits: &[Limit], max_age: Duration, story: Vec<(i64, Doing)>) -
                 // While a refund is on its way its caller has not been told of it, and nor has anybody else.
                 let given = |key: usize| {
                     let mut asked = on_their_way.iter().flat_map(|way| &way.asked);
-                    asked.any(|&(other, take, _)| other == key && matches!(take, Take::Give(_)))
+                    asked.any(|&(other, take, _)| other == key && matches!(take, Take::Refund(_)))
                 };
                 if !asked.iter().any(|&(key, ..)| given(key)) && check_answer(&scene, &charges, mode)? {
                     continue;
@@ -347,7 +347,7 @@ proptest! {
         prop_assert!(later.remaining(&limit, now) <= then.remaining(&limit, now));
         prop_assert_eq!(later.is_empty(now), then.is_empty(now));
         // A calendar's window that has ended is empty, and that is all that is known of the next.
-        let calendar = matches!(seen, Seen::AnchoredWindow(window) if window.end > window.start && now >= window.end);
+        let calendar = matches!(seen, Observed::AnchoredWindow(window) if window.end > window.start && now >= window.end);
         if !calendar {
             prop_assert_eq!(later.reset_after(&limit, now), then.reset_after(&limit, now), "after {}", reset_after);
         }

@@ -18,8 +18,8 @@ use support::arbitrary::{DAY_US, bounds, config, fitting, limits, mode, role, st
 use support::manual::START_US;
 use support::redis::RedisServer;
 use support::stores::{NAMES, Stores};
-use support::vectors::{Action, Answer, Asked, Step, Vector};
-use weir::engine::decision::Rewindow;
+use support::vectors::{Action, Answer, Step, Vector, VectorCharge};
+use weir::engine::decision::StaleBounds;
 use weir::engine::{Anchor, Charge, Decision, Limit, Micros, Mode, Receipt, Role, Take, Verdict};
 use weir::store::Undo;
 
@@ -140,12 +140,12 @@ fn play(stores: &mut Stores, limits: &[[Limit; 2]], story: Vec<(Move, Doing)>) -
         });
         let mut differences = Vec::new();
         let mut line = format!("{} ", vector.time(stores.now()));
-        let mut made: Option<[Result<Decision, Rewindow>; 3]> = None;
+        let mut made: Option<[Result<Decision, StaleBounds>; 3]> = None;
         let mut action = Action::Peek(Vec::new());
         match doing {
             Doing::Decide(mode, parts) => {
                 let now = stores.now();
-                let asked: Vec<Asked> = parts.iter().map(|part| asked(part, limits, now)).collect();
+                let asked: Vec<VectorCharge> = parts.iter().map(|part| asked(part, limits, now)).collect();
                 let mut charges = Vec::new();
                 for asked in &asked {
                     let (key, limit) = (asked.key.as_str(), &named[&asked.limit]);
@@ -218,8 +218,8 @@ fn play(stores: &mut Stores, limits: &[[Limit; 2]], story: Vec<(Move, Doing)>) -
         let listed: Vec<_> = listed.into_iter().filter(|(key, _)| used.contains_key(key)).collect();
         lines.push(match (&made, &vector.steps.last().unwrap().action) {
             (Some([Ok(made), ..]), Action::Decide(mode, asked)) => vector.write_decision(asked, *mode, made, &listed),
-            (Some([Err(Rewindow), ..]), Action::Decide(mode, asked)) => {
-                vector.write_rewindow(asked, *mode, stores.now(), &listed)
+            (Some([Err(StaleBounds), ..]), Action::Decide(mode, asked)) => {
+                vector.write_stale_bounds(asked, *mode, stores.now(), &listed)
             }
             _ => line + &vector.write_states(&listed),
         });
@@ -233,11 +233,11 @@ fn play(stores: &mut Stores, limits: &[[Limit; 2]], story: Vec<(Move, Doing)>) -
     Ok(())
 }
 
-fn asked(part: &Part, limits: &[[Limit; 2]], now: Micros) -> Asked {
+fn asked(part: &Part, limits: &[[Limit; 2]], now: Micros) -> VectorCharge {
     let key = KEYS[part.key].to_owned();
     let of = &limits[part.key][usize::from(part.second_limit)];
     let limit = format!("{key}{}", u8::from(part.second_limit));
     let behind = part.behind && matches!(of.algorithm().anchor(), Anchor::Calendar(_));
     let by = behind.then_some(now - 3 * DAY_US);
-    Asked { limit, key, take: fitting(of, part.take), role: part.role, group: 0, by }
+    VectorCharge { limit, key, take: fitting(of, part.take), role: part.role, group: 0, by }
 }

@@ -32,9 +32,9 @@ fn three_of_five_pass_on_redis() {
     let redis = RedisServer::start();
     let url = redis.url();
     // Busy machines: the time that Envoy waits for an answer.
-    let patience = ["--set", "redis.timeout=900ms"];
+    let timeout = ["--set", "redis.timeout=900ms"];
     let store = ["--store", "redis", "--redis-url", &url];
-    three_of_five_pass(&[&store[..], &patience[..]].concat());
+    three_of_five_pass(&[&store[..], &timeout[..]].concat());
 }
 
 fn three_of_five_pass(arguments: &[&str]) {

@@ -60,14 +60,14 @@ impl Page {
 
     /// Takes hits that fit: remaining, wait and reset.
     fn take(&mut self, now: Micros, hits: u32) -> (u32, u64, u64) {
-        let outcome = self.charge(now, Take::Take(hits));
+        let outcome = self.charge(now, Take::Consume(hits));
         assert_eq!(outcome.verdict, Verdict::Within, "{outcome:?}");
         (outcome.remaining, outcome.wait, outcome.reset_after)
     }
 
     /// Asks for hits that do not fit: how long they wait.
     fn over(&mut self, now: Micros, hits: u32) -> u64 {
-        match self.charge(now, Take::Take(hits)).verdict {
+        match self.charge(now, Take::Consume(hits)).verdict {
             Verdict::Over { retry_after } => retry_after,
             other => panic!("{other:?}"),
         }
@@ -75,17 +75,17 @@ impl Page {
 
     /// Looks: remaining and reset.
     fn look(&mut self, now: Micros) -> (u32, u64) {
-        let outcome = self.charge(now, Take::Look);
+        let outcome = self.charge(now, Take::Peek);
         (outcome.remaining, outcome.reset_after)
     }
 
     /// Gives back: what remains.
     fn give(&mut self, now: Micros, hits: u32) -> u32 {
-        self.charge(now, Take::Give(hits)).remaining
+        self.charge(now, Take::Refund(hits)).remaining
     }
 
     fn receipt(&mut self, now: Micros, hits: u32) -> Receipt {
-        self.charge(now, Take::Take(hits)).receipt.unwrap()
+        self.charge(now, Take::Consume(hits)).receipt.unwrap()
     }
 
     fn undo(&mut self, now: Micros, receipt: Receipt) -> (u32, u64) {
@@ -112,7 +112,7 @@ fn the_diagrams_are_what_the_engine_admits() {
         ("... refill: interval", by_interval(burst)),
         ("leaky_bucket", Algorithm::LeakyBucket { burst }),
     ];
-    let fits = |page: &mut Page, now| page.charge(now, Take::Take(1)).verdict == Verdict::Within;
+    let fits = |page: &mut Page, now| page.charge(now, Take::Consume(1)).verdict == Verdict::Within;
     let (mut steady, mut bursts) = (String::new(), String::new());
     for (name, algorithm) in rows {
         let mut page = Page::of(6, MINUTE, algorithm);

@@ -48,8 +48,15 @@ fn limits() -> Vec<Limit> {
 }
 
 /// What is done to a key, one after the other; each is a key of its own for each prefix of the list.
-const TAKES: [Take; 7] =
-    [Take::Take(3), Take::Take(2), Take::Give(1), Take::Look, Take::Force(2), Take::Take(90), Take::Give(2)];
+const TAKES: [Take; 7] = [
+    Take::Consume(3),
+    Take::Consume(2),
+    Take::Refund(1),
+    Take::Peek,
+    Take::Force(2),
+    Take::Consume(90),
+    Take::Refund(2),
+];
 
 struct Setup {
     server: RedisServer,

@@ -14,7 +14,7 @@ use weir::config::policy_file;
 use weir::engine::descriptor::parse_entries;
 use weir::engine::observer::{Silent, Tally};
 use weir::engine::{Mode, Observer, PolicySet, Take, Unit};
-use weir::limiter::{Answer, Asked, Entry, Limiter, ListedLimit, Modes, Options, Policies, Query};
+use weir::limiter::{Answer, DescriptorRequest, Entry, Limiter, ListedLimit, Modes, Options, Policies, Query};
 use weir::store::memory::Memory;
 
 /// Keys in the memory store; more than a test here uses.
@@ -83,15 +83,15 @@ impl Bench {
     /// What is left of a key's limit.
     fn left(&self, key: &str) -> u32 {
         let mut query = query(&[key]);
-        query.descriptors[0].take = Take::Look;
+        query.descriptors[0].take = Take::Peek;
         self.decide(&query).statuses[0].remaining
     }
 }
 
 fn query<'a>(keys: &[&'a str]) -> Query<'a> {
-    let asked = |&key: &&'a str| Asked {
+    let asked = |&key: &&'a str| DescriptorRequest {
         entries: std::iter::once(Entry { key, value: "1" }).collect(),
-        take: Take::Take(1),
+        take: Take::Consume(1),
         limit: None,
     };
     Query { domain: "shop", descriptors: keys.iter().map(asked).collect() }
@@ -104,9 +104,9 @@ fn codes(answer: &Answer) -> String {
 }
 
 /// One hit on a descriptor of these keys and values.
-fn asked(entries: &[(String, String)]) -> Asked<'_> {
+fn asked(entries: &[(String, String)]) -> DescriptorRequest<'_> {
     let entries = entries.iter().map(|(key, value)| Entry { key, value }).collect();
-    Asked { entries, take: Take::Take(1), limit: None }
+    DescriptorRequest { entries, take: Take::Consume(1), limit: None }
 }
 
 const NONE: Modes = Modes { shadow: false, quota: false, metadata: false, limits: false };
@@ -292,7 +292,7 @@ fn answers_list_every_limit_that_could_deny() {
     let first = "login:f60s 5/60 4, daily 50/86400 49, half 5/- 4, month 9/- 8, hour 1/3600 0";
     assert_eq!(listed(&bench.decide(&query(&keys))), first);
     let mut look = query(&["login", "hour"]);
-    look.descriptors.iter_mut().for_each(|asked| asked.take = Take::Look);
+    look.descriptors.iter_mut().for_each(|asked| asked.take = Take::Peek);
     let expected = "login:f60s 5/60 4, daily 50/86400 49, hour 1/3600 0 over";
     assert_eq!(listed(&bench.decide(&look)), expected, "a look lists what is there");
     let mut own = query(&["minute"]);

@@ -11,10 +11,10 @@ use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq, proptest};
 use support::arbitrary::{bounds, config, fitting, hits, leaky, limit, limits, mode, role, step, step_on, take};
 use support::manual::START_US;
-use support::oracle::{Oracle, Told};
+use support::oracle::{Expected, Oracle};
 use weir::engine::algorithm::{Effect, Next};
 use weir::engine::{
-    Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Outcome, Receipt, Refill, Role, Seen, State, Take,
+    Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Observed, Outcome, Receipt, Refill, Role, State, Take,
     Verdict, algorithm, decision,
 };
 
@@ -85,14 +85,14 @@ impl Key {
     /// The same key with a debt as its limit believes it. One that a clock set back by less than a minute has left past
     /// full is shown as full, but not stored so: the clock may just flicker [tm-3].
     fn believed(mut self, limit: &Limit) -> Self {
-        if let Seen::Pacing(debt) = self.seen(limit, 0) {
+        if let Observed::Pacing(debt) = self.seen(limit, 0) {
             self.state = (!self.seen(limit, 0).is_empty(self.now)).then_some(State::Pacing(debt));
         }
         self
     }
 
     /// The state as a charge of so many hits finds it.
-    fn seen(&self, limit: &Limit, hits: u32) -> Seen {
+    fn seen(&self, limit: &Limit, hits: u32) -> Observed {
         algorithm::seen(limit, self.state.as_ref(), hits, bounds(limit, self.now), self.now)
     }
 }
@@ -104,7 +104,7 @@ fn charge<'a>(key: &'a str, limit: &'a Limit, take: Take, role: Role, now: Micro
 /// A charge that keeps to what pacing limits believe: more than a full burst is forced only where usage is post-paid.
 fn believable(limit: &Limit, take: Take) -> Take {
     match take {
-        Take::Force(hits) if limit.algorithm().burst().is_some() && !limit.post_paid => Take::Take(hits),
+        Take::Force(hits) if limit.algorithm().burst().is_some() && !limit.post_paid => Take::Consume(hits),
         take => take,
     }
 }
@@ -163,12 +163,12 @@ proptest! {
 
     /// Over any span no more is admitted than the stated bound, whatever is asked.
     #[test]
-    fn admitted_hits_stay_within_the_bound(limit in limit(), story in story(step_on(), hits().prop_map(Take::Take))) {
+    fn admitted_hits_stay_within_the_bound(limit in limit(), story in story(step_on(), hits().prop_map(Take::Consume))) {
         let (mut key, mut admitted) = (Key::new(), Admitted::new());
         for (us, take) in story {
             key.step(us);
             let outcome = key.take(&limit, take);
-            if let (Verdict::Within, Take::Take(hits)) = (outcome.verdict, take) {
+            if let (Verdict::Within, Take::Consume(hits)) = (outcome.verdict, take) {
                 admitted.push((key.now, hits));
             }
         }
@@ -183,13 +183,13 @@ proptest! {
             key.step(us);
             key.take(&limit, believable(&limit, take));
             let mut asker = key.clone().believed(&limit);
-            let outcome = asker.take(&asking, Take::Take(asked));
+            let outcome = asker.take(&asking, Take::Consume(asked));
             if let Verdict::Over { retry_after } = outcome.verdict {
                 prop_assert!(retry_after >= 1);
-                let early = asker.after(retry_after - 1).take(&asking, Take::Take(asked));
+                let early = asker.after(retry_after - 1).take(&asking, Take::Consume(asked));
                 let left = Verdict::Over { retry_after: 1 };
                 prop_assert_eq!(early.verdict, left, "one microsecond before {} of {:?}", retry_after, asker);
-                let then = asker.after(retry_after).take(&asking, Take::Take(asked));
+                let then = asker.after(retry_after).take(&asking, Take::Consume(asked));
                 prop_assert_eq!(then.verdict, Verdict::Within, "after {} of {:?}", retry_after, asker);
             }
         }
@@ -203,7 +203,7 @@ proptest! {
             key.step(us);
             let take = believable(&limit, take);
             let outcome = key.take(&limit, take);
-            let (Take::Take(hits), Verdict::Within) = (take, outcome.verdict) else { continue };
+            let (Take::Consume(hits), Verdict::Within) = (take, outcome.verdict) else { continue };
             let wait = algorithm::fits_after(&limit, &outcome.state, hits, key.now);
             let wait = wait.unwrap();
             prop_assert_eq!(key.after(wait).take(&limit, take).verdict, Verdict::Within, "after {} of {:?}", wait, key);
@@ -221,10 +221,10 @@ proptest! {
         for (us, take) in story {
             key.step(us);
             key.decide(&limit, take, mode);
-            let before = key.clone().take(&limit, Take::Look).remaining_before;
+            let before = key.clone().take(&limit, Take::Peek).remaining_before;
             for hits in [asked, before, before.saturating_add(1)] {
                 if hits > 0 {
-                    let outcome = &key.clone().decide(&limit, Take::Take(hits), mode).outcomes[0];
+                    let outcome = &key.clone().decide(&limit, Take::Consume(hits), mode).outcomes[0];
                     prop_assert_eq!(outcome.remaining_before, before);
                     prop_assert_eq!(outcome.verdict == Verdict::Within, hits <= before);
                     let never = hits > limit.capacity();
@@ -273,13 +273,13 @@ proptest! {
     /// Requests that a leaky bucket admits are told turns that keep its rate: each is later than the one before by what
     /// the hits between them cost, to the microsecond that each is rounded up by.
     #[test]
-    fn turns_of_a_leaky_bucket_keep_its_rate(limit in leaky(), story in story(step_on(), hits().prop_map(Take::Take))) {
+    fn turns_of_a_leaky_bucket_keep_its_rate(limit in leaky(), story in story(step_on(), hits().prop_map(Take::Consume))) {
         let mut key = Key::new();
         let mut last: Option<(Micros, u32)> = None;
         for (us, take) in story {
             key.step(us);
             let outcome = key.take(&limit, take);
-            let (Take::Take(hits), Verdict::Within) = (take, outcome.verdict) else { continue };
+            let (Take::Consume(hits), Verdict::Within) = (take, outcome.verdict) else { continue };
             let turn = key.now + outcome.wait;
             if let Some((turn_before, hits)) = last {
                 let apart = u128::from(turn - turn_before) + 1;
@@ -303,7 +303,7 @@ proptest! {
             if undoes && !standing.is_empty() {
                 let (_, _, receipt) = standing.remove(which.index(standing.len()));
                 key.undo(&limit, receipt);
-            } else if let Some(receipt) = key.take(&limit, Take::Take(hits)).receipt {
+            } else if let Some(receipt) = key.take(&limit, Take::Consume(hits)).receipt {
                 standing.push((key.now, hits, receipt));
             }
             check_bound(&limit, &standing.iter().map(|&(at, hits, _)| (at, hits)).collect())?;
@@ -326,7 +326,7 @@ proptest! {
             for &(i, take, role) in &asked {
                 charges.push(charge(names[i], &limits[i], take, role, now));
             }
-            let (places, firsts) = decision::places(&charges);
+            let (places, firsts) = decision::key_indices(&charges);
             let read = |place: u16| states[asked[usize::from(firsts[usize::from(place)])].0].as_ref();
             let decided = decision::decide(&charges, &places, read, Mode::Atomic, now);
             let (decision, effects) = decided.unwrap();
@@ -334,10 +334,10 @@ proptest! {
                 let over = decision.outcomes[i].verdict.is_over();
                 let may_change = match charge.take {
                     Take::Force(_) => true,
-                    Take::Take(_) if decision.denied => over && charge.limit.drain,
-                    Take::Take(_) => !over,
-                    Take::Give(_) => !decision.denied,
-                    Take::Look => false,
+                    Take::Consume(_) if decision.denied => over && charge.limit.drain,
+                    Take::Consume(_) => !over,
+                    Take::Refund(_) => !decision.denied,
+                    Take::Peek => false,
                 };
                 let state = &mut states[asked[i].0];
                 let bounds = bounds(charge.limit, now);
@@ -378,7 +378,7 @@ proptest! {
             let decision = key.decide(&limits[i], take, mode);
             let outcome = &decision.outcomes[0];
             prop_assert_eq!(decision.denied, outcome.verdict.is_over());
-            let told = Told {
+            let told = Expected {
                 verdict: outcome.verdict,
                 remaining_before: outcome.remaining_before,
                 remaining: outcome.remaining,

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use support::redis::RedisServer;
-use support::vectors::{self, Action, Asked, Vector};
+use support::vectors::{self, Action, Vector, VectorCharge};
 use weir::engine::{Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Role, Take, Unit};
 use weir::store::redis::pipeline::Options;
 use weir::store::redis::{Endpoint, Redis};
@@ -83,7 +83,7 @@ async fn the_rights_on_the_page_are_enough_for_everything_and_no_more() {
     let charge = Charge {
         key: "w1:{shop|user=ann}",
         limit: &limit,
-        take: Take::Take(1),
+        take: Take::Consume(1),
         group: 0,
         role: Role::Enforced,
         share: 0,
@@ -108,7 +108,7 @@ async fn replay(vector: &Vector, url: &str) {
                 let charges: Vec<Charge<'_>> = asked.iter().map(|asked| charge(vector, asked, step.now)).collect();
                 match store.decide(&charges, *mode, deadline).get().await {
                     Ok(decision) => made = Some(decision),
-                    Err(StoreError::Rewindow { .. }) => {}
+                    Err(StoreError::StaleBounds { .. }) => {}
                     Err(error) => panic!("{}: {error}", vector.title),
                 }
             }
@@ -129,7 +129,7 @@ async fn replay(vector: &Vector, url: &str) {
     }
 }
 
-fn charge<'a>(vector: &'a Vector, asked: &'a Asked, now: Micros) -> Charge<'a> {
+fn charge<'a>(vector: &'a Vector, asked: &'a VectorCharge, now: Micros) -> Charge<'a> {
     let limit = vector.limit(&asked.limit);
     let bounds = vector.bounds(limit, asked.by.unwrap_or(now));
     Charge { key: &asked.key, limit, take: asked.take, group: asked.group, role: asked.role, share: 0, bounds }

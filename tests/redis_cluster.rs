@@ -126,7 +126,7 @@ fn a_cluster_decides_as_the_memory_store_does() {
     result.unwrap_or_else(|error| panic!("{error}"));
     assert!(masters.borrow().iter().all(|stories| *stories > 0), "some master was not used: {masters:?}");
     let charges: Vec<(String, Limit)> = (0..9).map(|i| (format!("w1:{{{i}}}"), daily(1))).collect();
-    let charges: Vec<Charge<'_>> = charges.iter().map(|(key, limit)| charge(key, limit, Take::Take(1))).collect();
+    let charges: Vec<Charge<'_>> = charges.iter().map(|(key, limit)| charge(key, limit, Take::Consume(1))).collect();
     let over_slots = runtime.block_on(redis.decide(&charges, Mode::Atomic, deadline()).get());
     assert_eq!(not_sent(over_slots), "crossslot", "whoever decides splits first");
 }
@@ -233,7 +233,7 @@ async fn several_keys_of_a_moving_slot_are_decided_where_they_are_together() {
     let store = store(&cluster);
     let (pace, log) = (daily(100), daily_log(100));
     let (a, b) = ("w1:{shop}a", "w1:{shop}b");
-    let both = [charge(a, &pace, Take::Take(1)), charge(b, &log, Take::Take(1))];
+    let both = [charge(a, &pace, Take::Consume(1)), charge(b, &log, Take::Consume(1))];
     let decide = async |within| store.decide(&both, Mode::Atomic, Instant::now() + within).get().await;
     let at = async || [used(&store, a, &pace).await, used(&store, b, &log).await];
     let slot = store.part_of(a);
@@ -265,7 +265,7 @@ async fn several_keys_of_a_moving_slot_are_decided_where_they_are_together() {
     assert_eq!(at().await[1], 2, "both are at the new place, and the slot still at the old one");
 
     // Keys that are nowhere yet may be on either side: Redis refuses those until the move is over.
-    let fresh = [charge("w1:{shop}c", &pace, Take::Take(1)), charge("w1:{shop}d", &log, Take::Take(1))];
+    let fresh = [charge("w1:{shop}c", &pace, Take::Consume(1)), charge("w1:{shop}d", &log, Take::Consume(1))];
     assert_eq!(not_sent(store.decide(&fresh, Mode::Atomic, Instant::now() + SHORT).get().await), "tryagain");
     assert_eq!(store.reset(&["w1:{shop}c", a], Instant::now() + PATIENCE).get().await.unwrap(), 1);
     cluster.end_move(slot, from, to);
@@ -386,7 +386,7 @@ async fn a_user_with_the_documented_rights_is_enough() {
     let mut source = cluster.connect(from);
     cluster.move_key("weir:w1:{shop}a", &mut source, to);
     cluster.end_move(slot, from, to);
-    let both = [charge(a, &pace, Take::Take(1)), charge(b, &log, Take::Take(1))];
+    let both = [charge(a, &pace, Take::Consume(1)), charge(b, &log, Take::Consume(1))];
     store.decide(&both, Mode::Atomic, Instant::now() + PATIENCE).get().await.unwrap();
     let peeked = store.peek(&[(a, &pace), (b, &log)], Instant::now() + PATIENCE).get().await.unwrap();
     assert!(peeked.states.iter().all(Option::is_some) && peeked.now > 0);

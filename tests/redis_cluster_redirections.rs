@@ -38,7 +38,7 @@ async fn hit(store: &Redis, within: Duration) -> Result<(), StoreError> {
     let charges = [Charge {
         key: "w1:{shop}",
         limit: &limit,
-        take: Take::Take(1),
+        take: Take::Consume(1),
         group: 0,
         role: Role::Enforced,
         share: 0,

@@ -1,5 +1,5 @@
 //! The whole of weir over a real Redis Cluster: requests whose descriptors lie in several slots. Not in here: how calls
-//! find their node (redis_cluster.rs), and such requests over made-up stores, step by step (apart.rs).
+//! find their node (redis_cluster.rs), and such requests over made-up stores, step by step (split.rs).
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 

@@ -94,7 +94,7 @@ impl Rig {
     /// One charge by the script of its algorithm.
     async fn one(&self) -> Result<(), StoreError> {
         let limit = limit();
-        let charges = [charge("{k}one", &limit, Take::Take(1))];
+        let charges = [charge("{k}one", &limit, Take::Consume(1))];
         self.store.decide(&charges, Mode::Atomic, Instant::now() + SHORT).get().await?;
         self.charged.fetch_add(1, Ordering::SeqCst);
         Ok(())
@@ -103,7 +103,7 @@ impl Rig {
     /// The same hit and one on another key, by the script for several charges.
     async fn two(&self) -> Result<(), StoreError> {
         let limit = limit();
-        let charges = [charge("{k}one", &limit, Take::Take(1)), charge("{k}two", &limit, Take::Take(1))];
+        let charges = [charge("{k}one", &limit, Take::Consume(1)), charge("{k}two", &limit, Take::Consume(1))];
         self.store.decide(&charges, Mode::Atomic, Instant::now() + SHORT).get().await?;
         self.charged.fetch_add(1, Ordering::SeqCst);
         Ok(())
@@ -137,7 +137,7 @@ impl Rig {
     /// Everything that was charged was told so, and the other way round.
     async fn assert_charged(&self) {
         let limit = limit();
-        let look = [charge("{k}one", &limit, Take::Look)];
+        let look = [charge("{k}one", &limit, Take::Peek)];
         let seen = self.store.decide(&look, Mode::Atomic, Instant::now() + SHORT).get().await.unwrap();
         let used = REQUESTS - seen.outcomes[0].remaining;
         assert_eq!(used, self.charged.load(Ordering::SeqCst), "charged at Redis, and told so");
@@ -283,7 +283,7 @@ async fn a_full_redis_still_denies() {
     let rig = Rig::start(&server.url());
     let day = Window::from_micros(86_400_000_000).unwrap();
     let one = Limit::new(1, day, Algorithm::FixedWindow { anchor: Anchor::FirstHit }).unwrap();
-    let charges = [charge("full", &one, Take::Take(1))];
+    let charges = [charge("full", &one, Take::Consume(1))];
     let decide = async || rig.store.decide(&charges, Mode::Atomic, Instant::now() + SHORT).get().await;
     assert!(!decide().await.unwrap().denied);
     config(&server, "maxmemory", "1");
@@ -483,8 +483,8 @@ async fn every_algorithm_refuses_what_it_has_not_written() {
             _ => &["SET", "{k}bad", "garbage"],
         };
         server.command(garbage).unwrap();
-        let alone = [charge("{k}bad", &limit, Take::Take(1))];
-        let several = [charge("{k}good", &good, Take::Take(1)), charge("{k}bad", &limit, Take::Take(1))];
+        let alone = [charge("{k}bad", &limit, Take::Consume(1))];
+        let several = [charge("{k}good", &good, Take::Consume(1)), charge("{k}bad", &limit, Take::Consume(1))];
         for charges in [&alone[..], &several[..]] {
             let answer = rig.store.decide(charges, Mode::Independent, Instant::now() + SHORT).get().await;
             let error = answer.unwrap_err();
@@ -501,7 +501,7 @@ async fn an_error_that_nobody_knows_proves_nothing() {
     let rig = Rig::start(&server.url());
     let (hour, minute) = (Window::from_micros(3_600_000_000).unwrap(), NonZeroU64::new(60_000_000).unwrap());
     let limit = Limit::new(9, hour, Algorithm::SlidingWindow { precision: minute }).unwrap();
-    let charges = [charge("k", &limit, Take::Take(1))];
+    let charges = [charge("k", &limit, Take::Consume(1))];
     let error = rig.store.decide(&charges, Mode::Atomic, Instant::now() + SHORT).get().await.unwrap_err();
     assert!(matches!(&error, StoreError::Unknown(Failure { kind: "refused", .. })), "{error:?}");
     assert_heard(&rig, "refused");
@@ -535,7 +535,7 @@ async fn a_node_of_a_cluster_sends_a_client_of_a_single_redis_away() {
     });
 
     let limit = limit();
-    let apart = [charge("{k}one", &limit, Take::Take(1)), charge("{another}one", &limit, Take::Take(1))];
+    let apart = [charge("{k}one", &limit, Take::Consume(1)), charge("{another}one", &limit, Take::Consume(1))];
     let error = rig.store.decide(&apart, Mode::Atomic, Instant::now() + SHORT).get().await.unwrap_err();
     assert_eq!(not_sent(&error).kind, "crossslot", "{error}");
 
@@ -544,7 +544,7 @@ async fn a_node_of_a_cluster_sends_a_client_of_a_single_redis_away() {
     assert_eq!(one.command(&["DEL", "{k}two"]).unwrap().trim(), "1");
     let error = rig.two().await.unwrap_err();
     assert_eq!(not_sent(&error).kind, "tryagain", "{error}");
-    let gone = [charge("{k}two", &limit, Take::Take(1))];
+    let gone = [charge("{k}two", &limit, Take::Consume(1))];
     let error = rig.store.decide(&gone, Mode::Atomic, Instant::now() + SHORT).get().await.unwrap_err();
     assert_eq!(not_sent(&error).kind, "ask", "{error}");
     ok(&one, &["CLUSTER", "SETSLOT", slot, "STABLE"]);

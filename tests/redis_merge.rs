@@ -48,7 +48,7 @@ async fn decide(store: &Redis, charge: Charge<'_>, mode: Mode) -> Result<Decisio
 
 /// One hit on each of these keys, all at once.
 fn hit_all(runtime: &Runtime, store: &Redis, keys: &[String], limit: &Limit) -> Vec<Result<Decision, StoreError>> {
-    let hits = keys.iter().map(|key| decide(store, charge(key, limit, Take::Take(1)), Mode::Atomic));
+    let hits = keys.iter().map(|key| decide(store, charge(key, limit, Take::Consume(1)), Mode::Atomic));
     runtime.block_on(join_all(hits))
 }
 
@@ -104,7 +104,7 @@ fn decisions_made_together_are_what_they_would_be_alone() {
     let (server, runtime) = (RedisServer::start(), runtime());
     let mut together = store(&server, &runtime, "together:", MERGE_MAX);
     let mut alone = store(&server, &runtime, "alone:", 0);
-    let (limits, takes) = (limits(), [Take::Take(1), Take::Take(3), Take::Look, Take::Give(2), Take::Force(4)]);
+    let (limits, takes) = (limits(), [Take::Consume(1), Take::Consume(3), Take::Peek, Take::Refund(2), Take::Force(4)]);
     let mut numbers = Numbers(1);
     let mut now = NOW;
     for round in 0..200 {
@@ -136,7 +136,7 @@ fn decisions_made_together_are_what_they_would_be_alone() {
 
 /// A number of the charges that a decision may have in the next test.
 fn some_charges<'a>(numbers: &mut Numbers, limits: &'a [(String, Limit)], now: u64) -> Vec<Charge<'a>> {
-    let takes = [Take::Take(1), Take::Take(1), Take::Take(3), Take::Look, Take::Give(2), Take::Force(4)];
+    let takes = [Take::Consume(1), Take::Consume(1), Take::Consume(3), Take::Peek, Take::Refund(2), Take::Force(4)];
     let roles = [Role::Enforced, Role::Enforced, Role::Shadow, Role::Quota];
     let day = 24 * 3_600_000_000;
     (0..=numbers.below(5))
@@ -259,7 +259,7 @@ fn a_call_is_bounded_by_the_weight_of_its_charges() {
         let server = RedisServer::start();
         let store = store(&server, &runtime, "", MERGE_MAX);
         let keys = keys(width);
-        let charges: Vec<_> = keys.iter().map(|key| charge(key, &limit, Take::Take(1))).collect();
+        let charges: Vec<_> = keys.iter().map(|key| charge(key, &limit, Take::Consume(1))).collect();
         let decide_all = || {
             let decisions = (0..asked).map(|_| store.decide(&charges, Mode::Atomic, Instant::now() + PATIENCE).get());
             runtime.block_on(join_all(decisions))
@@ -286,7 +286,7 @@ fn decisions_that_are_denied_together_write_nothing() {
             .iter()
             .map(|key| {
                 let other = if key.len() == 2 { &limit } else { &paced };
-                [charge(key, other, Take::Take(1)), charge("none", &none, Take::Take(1))]
+                [charge(key, other, Take::Consume(1)), charge("none", &none, Take::Consume(1))]
             })
             .collect();
         let far = Instant::now() + PATIENCE;
@@ -346,7 +346,7 @@ fn however_many_ask_together_exactly_the_limit_is_admitted() {
     let (server, runtime) = (RedisServer::start(), runtime());
     let stores = [4, 16, 0].map(|merge_max| store(&server, &runtime, "", merge_max));
     let limit = per_hour(250);
-    let hits = (0..600).map(|i| decide(&stores[i % 3], charge("hot", &limit, Take::Take(1)), Mode::Atomic));
+    let hits = (0..600).map(|i| decide(&stores[i % 3], charge("hot", &limit, Take::Consume(1)), Mode::Atomic));
     assert_eq!(admitted(&runtime.block_on(join_all(hits))), 250);
 }
 
@@ -357,9 +357,9 @@ fn each_decision_is_answered_by_its_own_deadline() {
     let (keys, limit) = (keys(16), per_hour(9));
     hit_all(&runtime, &store, &keys, &limit);
     server.freeze();
-    let hit = async |key: &String, patience: Duration| {
-        let charges = [charge(key, &limit, Take::Take(1))];
-        store.decide(&charges, Mode::Atomic, Instant::now() + patience).get().await
+    let hit = async |key: &String, timeout: Duration| {
+        let charges = [charge(key, &limit, Take::Consume(1))];
+        store.decide(&charges, Mode::Atomic, Instant::now() + timeout).get().await
     };
     let hurried = async {
         let decisions = join_all(keys[..8].iter().map(|key| hit(key, Duration::from_secs(1)))).await;
@@ -463,19 +463,19 @@ fn garbage_at_one_key_fails_no_decision_on_another() {
             let before = keys(3);
             let hit = |key: &String| {
                 let (key, others, together) = (key.clone(), &others, &together);
-                async move { decide(together, charge(&key, others, Take::Take(1)), Mode::Atomic).await }
+                async move { decide(together, charge(&key, others, Take::Consume(1)), Mode::Atomic).await }
             };
             let (first, middle, last) = runtime.block_on(async {
                 tokio::join!(
                     join_all(before.iter().map(hit)),
-                    decide(&together, charge(&bad, limit, Take::Take(1)), Mode::Atomic),
+                    decide(&together, charge(&bad, limit, Take::Consume(1)), Mode::Atomic),
                     join_all(before.iter().map(hit)),
                 )
             });
             for decision in first.into_iter().chain(last) {
                 assert!(!decision.unwrap_or_else(|error| panic!("{what}: {error}")).denied, "{what}");
             }
-            let expected = runtime.block_on(decide(&alone, charge(&bad, limit, Take::Take(1)), Mode::Atomic));
+            let expected = runtime.block_on(decide(&alone, charge(&bad, limit, Take::Consume(1)), Mode::Atomic));
             match (&middle, &expected) {
                 (Ok(decision), Ok(expected)) => assert_eq!(decision, expected, "{what}"),
                 (Err(error), Err(expected)) => {
@@ -486,7 +486,7 @@ fn garbage_at_one_key_fails_no_decision_on_another() {
             }
             seen.insert(middle.is_ok());
             // With another key in one decision: charged, or nothing at all.
-            let pair = [charge(&bad, limit, Take::Take(1)), charge("pair", &others, Take::Take(1))];
+            let pair = [charge(&bad, limit, Take::Consume(1)), charge("pair", &others, Take::Consume(1))];
             let pair = runtime.block_on(together.decide(&pair, Mode::Atomic, Instant::now() + PATIENCE).get());
             assert!(!matches!(pair, Err(StoreError::Unknown(_))), "{what}: {pair:?}");
         }

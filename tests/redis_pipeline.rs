@@ -726,11 +726,11 @@ async fn undos_of_many_logs_share_round_trips_and_one_that_fails_stops_no_other(
     // Twice each, so that undos of one key have an order to keep.
     let mut undos = Vec::new();
     for _ in 0..2 {
-        for (key, outcome) in keys.iter().zip(decide(Take::Take(1)).await) {
+        for (key, outcome) in keys.iter().zip(decide(Take::Consume(1)).await) {
             undos.push(Undo { key, limit: &limit, receipt: outcome.receipt.unwrap(), bounds: None });
         }
     }
-    assert!(decide(Take::Look).await.iter().all(|outcome| outcome.remaining == 1));
+    assert!(decide(Take::Peek).await.iter().all(|outcome| outcome.remaining == 1));
     // The script is known from then on.
     store.undo(&undos[40..41], Instant::now() + PATIENCE).get().await.unwrap();
     let broken = server.command(&["SET", &keys[1], "no log"]).unwrap();
@@ -741,7 +741,7 @@ async fn undos_of_many_logs_share_round_trips_and_one_that_fails_stops_no_other(
     assert!(matches!(&error, StoreError::NotSent(failure) if failure.kind == "wrongtype"), "{error:?}");
     proxy.delay(Duration::ZERO);
     server.command(&["DEL", &keys[1]]).unwrap();
-    for (key, outcome) in keys.iter().zip(decide(Take::Look).await) {
+    for (key, outcome) in keys.iter().zip(decide(Take::Peek).await) {
         assert_eq!(outcome.remaining, 3, "{key}");
     }
 }

@@ -18,7 +18,7 @@ use tonic::transport::Channel;
 use support::authority::{Authority, Issued};
 use support::process::{PolicyDirectory, Process, Weir, point, serve};
 use support::rls::{admits, ask, request};
-use support::secured::{Connector, Place, config, config_of_pem, handshake};
+use support::secured::{Address, Connector, config, config_of_pem, handshake};
 use support::wait::{PATIENCE, eventually, until};
 use support::{http, served};
 
@@ -58,7 +58,7 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 fn tls(address: SocketAddr, config: ClientConfig) -> Connector {
-    Connector::new(Place::Tls(address, Arc::new(config)))
+    Connector::new(Address::Tls(address, Arc::new(config)))
 }
 
 /// Connects and asks once; the error's text where either fails.
@@ -82,7 +82,7 @@ fn a_client_that_trusts_the_authority_is_served_and_another_is_not() {
     assert_eq!(admitted(&tls(weir.grpc, config(&authority, None))), Ok(true));
     let refused = admitted(&tls(weir.grpc, config(&other, None))).expect_err("another authority");
     assert!(refused.contains("UnknownIssuer"), "{refused}");
-    let cleartext = admitted(&Connector::new(Place::Tcp(weir.grpc)));
+    let cleartext = admitted(&Connector::new(Address::Tcp(weir.grpc)));
     assert!(cleartext.is_err(), "{cleartext:?}");
     until("the failures in the metrics", PATIENCE, || {
         let count =
@@ -367,7 +367,7 @@ fn a_unix_socket_serves_and_goes_with_weir() {
     let arguments = ["--grpc", &address, "--set", "listen.socket_mode=0600"];
     let mut killed = Process::spawn(serve(&policies.path(), &arguments));
     killed.address_text("grpc").expect("it listens");
-    assert_eq!(admitted(&Connector::new(Place::Unix(path.clone()))), Ok(true));
+    assert_eq!(admitted(&Connector::new(Address::Unix(path.clone()))), Ok(true));
     let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600);
 
@@ -375,13 +375,13 @@ fn a_unix_socket_serves_and_goes_with_weir() {
     let (status, written) = Process::spawn(serve(&policies.path(), &arguments)).finish();
     assert_eq!(status.code(), Some(1), "{written}");
     assert!(written.contains("a process listens on this socket"), "{written}");
-    assert_eq!(admitted(&Connector::new(Place::Unix(path.clone()))), Ok(true));
+    assert_eq!(admitted(&Connector::new(Address::Unix(path.clone()))), Ok(true));
 
     drop(killed);
     assert!(path.exists(), "a process that is killed leaves its socket");
     let mut weir = Process::spawn(serve(&policies.path(), &arguments));
     weir.address_text("grpc").expect("the socket that was left is replaced");
-    let connector = Connector::new(Place::Unix(path.clone()));
+    let connector = Connector::new(Address::Unix(path.clone()));
     until("an answer", PATIENCE, || (admitted(&connector) == Ok(true)).then_some(()));
     weir.terminate();
     assert!(weir.wait_for_exit().success());

@@ -11,7 +11,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::R
 use serde_json::{Value, json};
 use support::authority::Authority;
 use support::http;
-use support::otlp::{By, Collector, Does, Seen};
+use support::otlp::{By, Collector, Does, ReceivedSpan};
 use support::process::{PolicyDirectory, Weir};
 use support::redis::RedisServer;
 use support::rls::{self, RateLimitRequest, RateLimitResponse};
@@ -81,7 +81,7 @@ fn user(value: &str) -> RateLimitRequest {
     rls::request("shop", &[("user", value)])
 }
 
-fn of_kind(spans: &[Seen], kind: i32) -> Vec<&Seen> {
+fn of_kind(spans: &[ReceivedSpan], kind: i32) -> Vec<&ReceivedSpan> {
     spans.iter().filter(|span| span.kind == kind).collect()
 }
 
@@ -530,10 +530,10 @@ fn a_request_that_its_caller_gives_up_has_a_span() {
     redis.freeze();
     let mut client = Client::connect(&served);
     let before = Instant::now();
-    let patience = Duration::from_millis(300);
+    let timeout = Duration::from_millis(300);
     let service = &mut client.service;
     let given_up =
-        client.runtime.block_on(async { tokio::time::timeout(patience, service.should_rate_limit(user("ann"))).await });
+        client.runtime.block_on(async { tokio::time::timeout(timeout, service.should_rate_limit(user("ann"))).await });
     assert!(given_up.is_err(), "{:?}", before.elapsed());
     drop(client);
     redis.thaw();

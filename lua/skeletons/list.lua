@@ -17,7 +17,7 @@
 -- Strategy: all keys are read before the first write, since Redis does not undo a script that fails. Each charge works on
 -- copies of the states, in x, y and z: the fields of its state in their order; x is nil where the key was not read yet and
 -- false where the state is empty. A charge finds what the charges before it left. A copy has an expiry once a charge has
--- changed it, or found it in need of restating (moved, [tm-3]), and is written. A decision that is all or nothing keeps in
+-- changed it, or found it in need of rewriting (moved, [tm-3]), and is written. A decision that is all or nothing keeps in
 -- `undo_k` and its neighbours what it changed: if it is denied, the copies go back, and its charges run a second time if
 -- something is taken whatever the verdict. Branches are inline: at this size closures cost more than they save.
 local plan, blob = ARGV[1], ARGV[2]

@@ -105,7 +105,7 @@ pub(super) fn add_gauges(
     deny_cache: Option<Arc<DenyCache>>,
     is_local_cache: bool,
 ) -> Result<(), prometheus::Error> {
-    let build = [("commit", super::screen::COMMIT), ("version", super::screen::VERSION)];
+    let build = [("commit", super::banner::COMMIT), ("version", super::banner::VERSION)];
     metrics.gauge("weir_build_info", &build, || 1)?;
     for (core, load) in grpc.loads.iter().enumerate() {
         let load = load.clone();

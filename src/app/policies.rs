@@ -11,7 +11,7 @@ use super::policy_changes::Changes;
 use crate::config::policy_file::{self, Problems, Reading, Warnings};
 use crate::config::watch::{Change, POLL_EVERY, Source, Watch};
 use crate::engine::PolicySet;
-use crate::http::Report;
+use crate::http::ServiceState;
 use crate::lifecycle::{Life, Phase, Reloads};
 use crate::limiter::Policies;
 use crate::store::Store;
@@ -118,7 +118,7 @@ fn shown(problems: &[String]) -> Vec<String> {
 pub(super) struct Target {
     pub(super) policies: Arc<Policies>,
     pub(super) metrics: Arc<Metrics>,
-    pub(super) report: Arc<Report>,
+    pub(super) report: Arc<ServiceState>,
 }
 
 impl Target {

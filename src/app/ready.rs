@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::watch;
 
-use crate::http::Report;
+use crate::http::ServiceState;
 use crate::lifecycle::{Life, Phase, Phases};
 use crate::store::{Store, StoreError};
 
@@ -27,22 +27,22 @@ pub(super) struct Warmth {
     /// How many have answered.
     answered: watch::Sender<usize>,
     expected: usize,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Warmth {
-    /// That of `expected` stores, over all runtimes. `patience` is what one attempt may take, dialling included.
-    pub(super) fn new(expected: usize, patience: Duration) -> Self {
-        Self { answered: watch::Sender::new(0), expected, patience }
+    /// That of `expected` stores, over all runtimes. `timeout` is what one attempt may take, dialling included.
+    pub(super) fn new(expected: usize, timeout: Duration) -> Self {
+        Self { answered: watch::Sender::new(0), expected, timeout }
     }
 
     /// Has these stores of the current runtime prepared in the background, for as long as they do not answer.
     pub(super) fn prepare<'a>(&self, stores: impl Iterator<Item = &'a Arc<dyn Store>>) {
-        let patience = self.patience;
+        let timeout = self.timeout;
         for store in stores {
             let (store, answered) = (store.clone(), self.answered.clone());
             tokio::spawn(async move {
-                while let Err(error) = store.prepare(Instant::now() + patience).get().await {
+                while let Err(error) = store.prepare(Instant::now() + timeout).get().await {
                     tracing::debug!(store = store.name(), %error, "the store of a runtime has not answered yet");
                     tokio::time::sleep(PING_EVERY.0).await;
                 }
@@ -76,7 +76,7 @@ pub(super) async fn follow(
     warmth: Arc<Warmth>,
     times: Times,
     phases: Arc<Phases>,
-    report: Arc<Report>,
+    report: Arc<ServiceState>,
     life: Life,
 ) -> Result<(), String> {
     let stores = &stores;
@@ -102,7 +102,7 @@ async fn become_ready(
     warmth: &Warmth,
     times: Times,
     phases: &Phases,
-    report: &Report,
+    report: &ServiceState,
 ) -> Result<(), String> {
     let start = tokio::time::Instant::now();
     let end = start + times.ready_after;
@@ -177,7 +177,7 @@ async fn advise(stores: &[Arc<dyn Store>]) {
 }
 
 /// Keeps the report true, and logs when it changes.
-async fn keep_asking(stores: &[Arc<dyn Store>], report: &Report) {
+async fn keep_asking(stores: &[Arc<dyn Store>], report: &ServiceState) {
     let mut answers = true;
     loop {
         tokio::time::sleep(PING_EVERY.1).await;

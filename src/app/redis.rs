@@ -17,7 +17,7 @@ const SENTINEL_PORT: u16 = 26379;
 
 /// What one Redis is made of.
 #[derive(Clone)]
-pub(super) enum Place {
+pub(super) enum Deployment {
     /// One server at a time.
     Node(Target),
     /// A cluster, found by these nodes.
@@ -29,17 +29,22 @@ pub(super) enum Place {
 ///
 /// # Errors
 /// With the first address or file that cannot be used.
-pub(super) fn places(redis: &settings::Redis) -> Result<(Place, Option<Place>), EndpointError> {
-    let first = place(&redis.server, &redis.tls)?;
-    let second = redis.per_second.as_ref().map(|server| place(server, &redis.tls)).transpose()?;
+pub(super) fn deployments(redis: &settings::Redis) -> Result<(Deployment, Option<Deployment>), EndpointError> {
+    let first = deployment(&redis.server, &redis.tls)?;
+    let second = redis.per_second.as_ref().map(|server| deployment(server, &redis.tls)).transpose()?;
     Ok((first, second))
 }
 
 /// How a Redis is dialled and used: the same for all of them, and for every node of a cluster.
-pub(super) fn options(redis: &settings::Redis, place: &Place, turns: &Turns, observer: Arc<dyn Observer>) -> Options {
-    let mut options = Options::new(match place {
-        Place::Node(target) => target.clone(),
-        Place::Cluster(seeds) => seeds[0].clone().into(),
+pub(super) fn options(
+    redis: &settings::Redis,
+    deployment: &Deployment,
+    turns: &Turns,
+    observer: Arc<dyn Observer>,
+) -> Options {
+    let mut options = Options::new(match deployment {
+        Deployment::Node(target) => target.clone(),
+        Deployment::Cluster(seeds) => seeds[0].clone().into(),
     });
     options.connections = redis.pool_size;
     options.connect_timeout = redis.connect_timeout;
@@ -58,7 +63,7 @@ pub(super) fn options(redis: &settings::Redis, place: &Place, turns: &Turns, obs
     options
 }
 
-fn place(server: &RedisServer, tls: &RedisTls) -> Result<Place, EndpointError> {
+fn deployment(server: &RedisServer, tls: &RedisTls) -> Result<Deployment, EndpointError> {
     let username = server.username.as_ref().map(Secret::expose);
     let password = server.password.as_ref().map(Secret::expose);
     let mut endpoint = Endpoint::parse(server.url.expose())?.with_tls(tls_files(tls)).with_login(username, password);
@@ -69,7 +74,7 @@ fn place(server: &RedisServer, tls: &RedisTls) -> Result<Place, EndpointError> {
     match (server.topology, &server.sentinel) {
         (Topology::Cluster, _) => {
             let places = server.url.places(REDIS_PORT);
-            Ok(Place::Cluster(places.iter().map(|(host, port)| endpoint.at(host, *port)).collect()))
+            Ok(Deployment::Cluster(places.iter().map(|(host, port)| endpoint.at(host, *port)).collect()))
         }
         (_, Some(sentinel)) => {
             let username = sentinel.username.as_ref().map(Secret::expose);
@@ -81,9 +86,9 @@ fn place(server: &RedisServer, tls: &RedisTls) -> Result<Place, EndpointError> {
             asked.check()?;
             let places = server.url.places(SENTINEL_PORT);
             let sentinels = places.iter().map(|(host, port)| asked.at(host, *port)).collect();
-            Ok(Place::Node(Sentinels::new(&sentinel.master, sentinels, endpoint).into()))
+            Ok(Deployment::Node(Sentinels::new(&sentinel.master, sentinels, endpoint).into()))
         }
-        (_, None) => Ok(Place::Node(endpoint.into())),
+        (_, None) => Ok(Deployment::Node(endpoint.into())),
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::http::{Report, Summary};
+use crate::http::{ServiceState, Summary};
 use crate::lifecycle::{Life, Notice, Orders, Phase, Pulse, ServiceManager};
 
 /// How often the state is compared with the one that was sent last.
@@ -23,7 +23,7 @@ const WATCHDOG_LOOKS: u32 = 4;
 /// What the notices are made from.
 pub(super) struct Sources {
     pub(super) life: Life,
-    pub(super) report: Arc<Report>,
+    pub(super) report: Arc<ServiceState>,
     pub(super) orders: Orders,
     /// Of the runtimes that decide.
     pub(super) pulses: Vec<Pulse>,
@@ -49,7 +49,7 @@ pub(super) async fn follow(manager: Arc<ServiceManager>, sources: Sources) -> Re
 }
 
 /// Sends the state, until the end.
-async fn announce(manager: &ServiceManager, life: &Life, report: &Report, mut orders: Orders) {
+async fn announce(manager: &ServiceManager, life: &Life, report: &ServiceState, mut orders: Orders) {
     manager.send(&[Notice::Status("starts")]).await;
     tokio::select! {
         () = life.reached(Phase::Leaving) => {}
@@ -62,7 +62,12 @@ async fn announce(manager: &ServiceManager, life: &Life, report: &Report, mut or
 }
 
 /// Sends that weir is ready, once it is, then every reload and every other state.
-async fn announce_service(manager: &ServiceManager, life: &Life, report: &Report, orders: &mut Orders) -> Infallible {
+async fn announce_service(
+    manager: &ServiceManager,
+    life: &Life,
+    report: &ServiceState,
+    orders: &mut Orders,
+) -> Infallible {
     life.reached(Phase::Serving).await;
     // The report is held by the caller, so the sender is there.
     let _ = report.fit().wait_for(|fit| *fit).await;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::AppError;
-use super::redis::{self, Place};
+use super::redis::{self, Deployment};
 use super::redis_health::{Pool, RedisHealth};
 use crate::config::settings::{self, Settings, StoreKind};
 use crate::limiter::deny_cache::DenyCache;
@@ -29,8 +29,8 @@ pub(super) enum Stores {
 #[derive(Clone)]
 pub(super) struct Servers {
     settings: settings::Redis,
-    first: Place,
-    per_second: Option<Place>,
+    first: Deployment,
+    per_second: Option<Deployment>,
     health: Arc<RedisHealth>,
     /// Of heavy calls, by all runtimes.
     turns: Turns,
@@ -56,7 +56,7 @@ impl Stores {
         match settings.store {
             StoreKind::Memory => Ok(Self::Shared(memory(settings, metrics))),
             StoreKind::Redis => {
-                let (first, per_second) = redis::places(&settings.redis)?;
+                let (first, per_second) = redis::deployments(&settings.redis)?;
                 let health = RedisHealth::new(metrics)?;
                 health.add_statistics(metrics, Pool::First);
                 if per_second.is_some() {
@@ -74,7 +74,7 @@ impl Stores {
             Self::Shared(store) => Opened { first: store.clone(), per_second: None },
             Self::Redis(servers) => Opened {
                 first: servers.open(&servers.first, Pool::First),
-                per_second: servers.per_second.as_ref().map(|place| servers.open(place, Pool::PerSecond)),
+                per_second: servers.per_second.as_ref().map(|second| servers.open(second, Pool::PerSecond)),
             },
         }
     }
@@ -116,13 +116,13 @@ fn memory(settings: &Settings, metrics: &Arc<Metrics>) -> Arc<dyn Store> {
 }
 
 impl Servers {
-    fn open(&self, place: &Place, pool: Pool) -> Arc<dyn Store> {
+    fn open(&self, deployment: &Deployment, pool: Pool) -> Arc<dyn Store> {
         let prefix = &self.settings.key_prefix;
-        let listener = self.health.listener(pool, matches!(place, Place::Cluster(_)));
-        let options = redis::options(&self.settings, place, &self.turns, listener);
-        Arc::new(match place {
-            Place::Node(_) => Redis::start(options, prefix),
-            Place::Cluster(seeds) => Redis::start_cluster(seeds.clone(), options, prefix),
+        let listener = self.health.listener(pool, matches!(deployment, Deployment::Cluster(_)));
+        let options = redis::options(&self.settings, deployment, &self.turns, listener);
+        Arc::new(match deployment {
+            Deployment::Node(_) => Redis::start(options, prefix),
+            Deployment::Cluster(seeds) => Redis::start_cluster(seeds.clone(), options, prefix),
         })
     }
 }

@@ -227,7 +227,7 @@ pub struct Loaded {
     /// The policies, ready to match.
     pub policies: PolicySet,
     /// Where each rule is written, by [`Rule::id`](crate::engine::Rule::id).
-    pub places: Vec<Place>,
+    pub places: Vec<Location>,
     /// The domains as written, in file order. For people; matching does not use them.
     pub domains: Vec<DomainOutline>,
     /// How many files were read.
@@ -242,7 +242,7 @@ pub struct DomainOutline {
     /// Its name.
     pub name: String,
     /// Where its name stands.
-    pub place: Place,
+    pub place: Location,
     /// The first level.
     pub descriptors: Vec<Outline>,
 }
@@ -269,8 +269,8 @@ pub struct Outline {
 impl Outline {
     /// Where it stands.
     #[must_use]
-    pub fn place(&self) -> Place {
-        Place { file: self.file.clone(), position: self.position }
+    pub fn place(&self) -> Location {
+        Location { file: self.file.clone(), position: self.position }
     }
 }
 
@@ -294,14 +294,14 @@ impl Position {
 /// A place in a policy file; displayed as `file:line:column`. For policies that did not come as text, the path to the place
 /// stands in `file`, and is all that is displayed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     /// The file as it was named to the loader.
     pub file: Arc<str>,
     /// Where in it.
     pub position: Position,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.position.is_text() {
             return f.write_str(&self.file);

@@ -52,9 +52,9 @@ pub const RESTLESS: Duration = Duration::from_secs(5);
 pub struct Watch {
     source: Source,
     /// What settled last, or what stood when the watch was made.
-    settled: Seen,
+    settled: Snapshot,
     /// What the last poll saw.
-    last: Seen,
+    last: Snapshot,
     /// How many polls in a row have seen the same as the one before.
     same: u32,
     /// When a poll last saw a difference; none before the first.
@@ -80,13 +80,13 @@ impl Watch {
     #[must_use]
     pub fn new(source: impl Into<Source>) -> Self {
         let source = source.into();
-        let seen = Seen::at(&source);
+        let seen = Snapshot::at(&source);
         Self { source, settled: seen.clone(), last: seen, same: 0, changed: None, unsettled: None, in_place: false }
     }
 
     /// Looks once; `now` must not go back. Blocks for as long as the file system takes to describe each policy file.
     pub fn poll(&mut self, now: Instant) -> Option<Change> {
-        let seen = Seen::at(&self.source);
+        let seen = Snapshot::at(&self.source);
         if seen == self.last {
             self.same = self.same.saturating_add(1);
         } else {
@@ -116,7 +116,7 @@ impl Watch {
 
     /// Takes what is there now as settled: the caller loads it, whether it has come to rest or not.
     pub fn settle_now(&mut self) {
-        self.last = Seen::at(&self.source);
+        self.last = Snapshot::at(&self.source);
         self.settled = self.last.clone();
         self.same = 0;
         self.settle();
@@ -126,7 +126,7 @@ impl Watch {
     /// change, which settles later.
     #[must_use]
     pub fn is_unchanged(&self) -> bool {
-        Seen::at(&self.source) == self.settled
+        Snapshot::at(&self.source) == self.settled
     }
 
     fn settle(&mut self) {
@@ -137,12 +137,12 @@ impl Watch {
 
 /// What a look sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Seen {
+enum Snapshot {
     Files(Fingerprint),
     Unreadable(String),
 }
 
-impl Seen {
+impl Snapshot {
     fn at(source: &Source) -> Self {
         match Fingerprint::of(source) {
             Ok(fingerprint) => Self::Files(fingerprint),

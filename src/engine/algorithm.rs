@@ -1,6 +1,6 @@
 //! One file per algorithm, and the one place that tells them apart.
 //!
-//! A [`State`] is what a store keeps. A [`Seen`] is that state as one charge finds it: windows rolled, debts drained,
+//! A [`State`] is what a store keeps. A [`Observed`] is that state as one charge finds it: windows rolled, debts drained,
 //! clock steps taken into account, and small enough to copy. Everything that a decision says follows from what was
 //! seen, and is derived here for every store; the Lua scripts hold [`seen`] and [`apply`], and the [`Summary`] of a state
 //! that can be long.
@@ -13,9 +13,10 @@ pub mod sliding_window_counter;
 pub mod sliding_window_log;
 pub mod token_bucket;
 
-use super::charge::{Bounds, Receipt};
+use super::charge::Receipt;
+use super::descriptor::Hits;
 use super::limit::{Algorithm, Anchor, Limit, Refill};
-use super::{Hits, Micros};
+use super::time::{Bounds, Micros};
 
 /// How far a windowed state may lie ahead of a clock that stepped back and still be believed, in microseconds, if its
 /// window is shorter. [tm-2]
@@ -42,11 +43,11 @@ pub enum State {
 
 /// A state as one charge finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum Observed {
     /// See [`State::FixedWindow`].
     FixedWindow(fixed_window::Counter),
     /// See [`State::AnchoredWindow`].
-    AnchoredWindow(anchored_window::SeenWindow),
+    AnchoredWindow(anchored_window::ObservedWindow),
     /// See [`State::SlidingWindowCounter`].
     SlidingWindowCounter(sliding_window_counter::Counts),
     /// What matters of [`State::SlidingWindow`] and [`State::SlidingWindowLog`], which can be long.
@@ -81,13 +82,13 @@ pub enum Effect {
     Give(Hits),
     /// Adds whatever is left.
     Drain,
-    /// Stores what was seen, though nothing is charged: see [`is_restated`].
-    Restate,
+    /// Stores what was seen, though nothing is charged: see [`is_stale`].
+    Rewrite,
 }
 
 impl Effect {
     /// The effect on a state in plain hits: never a drain, and nothing where nothing would change.
-    fn on(self, limit: &Limit, before: &Seen, now: Micros) -> Self {
+    fn on(self, limit: &Limit, before: &Observed, now: Micros) -> Self {
         match self {
             Self::Drain => Self::Add(before.remaining(limit, now)).on(limit, before, now),
             Self::Add(0) | Self::Give(0) => Self::Nothing,
@@ -146,7 +147,7 @@ impl Next {
     }
 }
 
-/// What follows from a state as seen. One implementation for each kind of [`Seen`].
+/// What follows from a state as seen. One implementation for each kind of [`Observed`].
 trait View {
     /// The largest number of hits that a take would be admitted for.
     fn remaining(&self, limit: &Limit, now: Micros) -> Hits;
@@ -188,7 +189,7 @@ impl View for Summary {
     }
 }
 
-impl Seen {
+impl Observed {
     fn view(&self) -> &dyn View {
         match self {
             Self::FixedWindow(seen) => seen,
@@ -249,50 +250,52 @@ fn mismatch(limit: &Limit, state: Option<&State>) -> ! {
 ///
 /// `bounds` are those of a calendar window, and hold `now`; none for every other limit.
 #[must_use]
-pub fn seen(limit: &Limit, state: Option<&State>, hits: Hits, bounds: Option<Bounds>, now: Micros) -> Seen {
+pub fn seen(limit: &Limit, state: Option<&State>, hits: Hits, bounds: Option<Bounds>, now: Micros) -> Observed {
     match (limit.algorithm(), state) {
         (Algorithm::FixedWindow { anchor: Anchor::Clock }, None) => {
-            Seen::FixedWindow(fixed_window::seen(limit, None, now))
+            Observed::FixedWindow(fixed_window::seen(limit, None, now))
         }
         (Algorithm::FixedWindow { anchor: Anchor::Clock }, Some(State::FixedWindow(stored))) => {
-            Seen::FixedWindow(fixed_window::seen(limit, Some(*stored), now))
+            Observed::FixedWindow(fixed_window::seen(limit, Some(*stored), now))
         }
-        (Algorithm::FixedWindow { .. }, None) => Seen::AnchoredWindow(anchored_window::seen(limit, None, bounds, now)),
+        (Algorithm::FixedWindow { .. }, None) => {
+            Observed::AnchoredWindow(anchored_window::seen(limit, None, bounds, now))
+        }
         (Algorithm::FixedWindow { .. }, Some(State::AnchoredWindow(stored))) => {
-            Seen::AnchoredWindow(anchored_window::seen(limit, Some(*stored), bounds, now))
+            Observed::AnchoredWindow(anchored_window::seen(limit, Some(*stored), bounds, now))
         }
         (Algorithm::SlidingWindowCounter, None) => {
-            Seen::SlidingWindowCounter(sliding_window_counter::seen(limit, None, now))
+            Observed::SlidingWindowCounter(sliding_window_counter::seen(limit, None, now))
         }
         (Algorithm::SlidingWindowCounter, Some(State::SlidingWindowCounter(stored))) => {
-            Seen::SlidingWindowCounter(sliding_window_counter::seen(limit, Some(*stored), now))
+            Observed::SlidingWindowCounter(sliding_window_counter::seen(limit, Some(*stored), now))
         }
         (Algorithm::SlidingWindow { .. } | Algorithm::SlidingWindowLog, state) => {
-            Seen::Summary(summary(limit, state, hits, Effect::Nothing, now))
+            Observed::Summary(summary(limit, state, hits, Effect::Nothing, now))
         }
         (Algorithm::TokenBucket { refill: Refill::Interval, .. }, None) => {
-            Seen::TokenBucket(token_bucket::seen(limit, None, now))
+            Observed::TokenBucket(token_bucket::seen(limit, None, now))
         }
         (Algorithm::TokenBucket { refill: Refill::Interval, .. }, Some(State::TokenBucket(stored))) => {
-            Seen::TokenBucket(token_bucket::seen(limit, Some(*stored), now))
+            Observed::TokenBucket(token_bucket::seen(limit, Some(*stored), now))
         }
         (Algorithm::Gcra { .. } | Algorithm::LeakyBucket { .. } | Algorithm::TokenBucket { .. }, None) => {
-            Seen::Pacing(gcra::seen(limit, None, now))
+            Observed::Pacing(gcra::seen(limit, None, now))
         }
         (
             Algorithm::Gcra { .. } | Algorithm::LeakyBucket { .. } | Algorithm::TokenBucket { .. },
             Some(State::Pacing(stored)),
-        ) => Seen::Pacing(gcra::seen(limit, Some(*stored), now)),
+        ) => Observed::Pacing(gcra::seen(limit, Some(*stored), now)),
         (_, state) => mismatch(limit, state),
     }
 }
 
 /// A state that a charge under another limit of the same shape found, as one under this limit would.
 #[must_use]
-pub fn seen_by(limit: &Limit, found: &Seen, now: Micros) -> Seen {
+pub fn seen_by(limit: &Limit, found: &Observed, now: Micros) -> Observed {
     match found {
-        Seen::Pacing(debt) => Seen::Pacing(gcra::seen(limit, Some(*debt), now)),
-        Seen::TokenBucket(bucket) => Seen::TokenBucket(token_bucket::seen(limit, Some(*bucket), now)),
+        Observed::Pacing(debt) => Observed::Pacing(gcra::seen(limit, Some(*debt), now)),
+        Observed::TokenBucket(bucket) => Observed::TokenBucket(token_bucket::seen(limit, Some(*bucket), now)),
         found => *found,
     }
 }
@@ -303,35 +306,46 @@ pub fn seen_by(limit: &Limit, found: &Seen, now: Micros) -> Seen {
 /// goes. A calendar's window that has ended becomes one without hits and without length: where the next one ends is not
 /// known here. Of fixed windows `now` may be up to 2^20 windows later, as everywhere.
 #[must_use]
-pub fn later(limit: &Limit, found: &Seen, now: Micros) -> Seen {
+pub fn later(limit: &Limit, found: &Observed, now: Micros) -> Observed {
     match found {
-        Seen::FixedWindow(counter) => Seen::FixedWindow(fixed_window::seen(limit, Some(*counter), now)),
-        Seen::AnchoredWindow(window) if now < window.end => *found,
-        Seen::AnchoredWindow(_) => Seen::AnchoredWindow(anchored_window::SeenWindow { start: now, end: now, count: 0 }),
-        Seen::SlidingWindowCounter(counts) => {
-            Seen::SlidingWindowCounter(sliding_window_counter::seen(limit, Some(*counts), now))
+        Observed::FixedWindow(counter) => Observed::FixedWindow(fixed_window::seen(limit, Some(*counter), now)),
+        Observed::AnchoredWindow(window) if now < window.end => *found,
+        Observed::AnchoredWindow(_) => {
+            Observed::AnchoredWindow(anchored_window::ObservedWindow { start: now, end: now, count: 0 })
         }
-        Seen::Summary(summary) if now < summary.empty_at => *found,
-        Seen::Summary(summary) => Seen::Summary(Summary { used: 0, fits_at: 0, empty_at: 0, mark: summary.mark }),
-        Seen::Pacing(_) | Seen::TokenBucket(_) => seen_by(limit, found, now),
+        Observed::SlidingWindowCounter(counts) => {
+            Observed::SlidingWindowCounter(sliding_window_counter::seen(limit, Some(*counts), now))
+        }
+        Observed::Summary(summary) if now < summary.empty_at => *found,
+        Observed::Summary(summary) => {
+            Observed::Summary(Summary { used: 0, fits_at: 0, empty_at: 0, mark: summary.mark })
+        }
+        Observed::Pacing(_) | Observed::TokenBucket(_) => seen_by(limit, found, now),
     }
 }
 
 /// A state that was written at `now`, as it is: not yet clamped to what a limit believes at the next charge.
 #[must_use]
-pub fn as_written(limit: &Limit, state: &State, bounds: Option<Bounds>, now: Micros) -> Seen {
+pub fn as_written(limit: &Limit, state: &State, bounds: Option<Bounds>, now: Micros) -> Observed {
     match state {
-        State::Pacing(debt) => Seen::Pacing(*debt),
-        State::TokenBucket(bucket) => Seen::TokenBucket(*bucket),
+        State::Pacing(debt) => Observed::Pacing(*debt),
+        State::TokenBucket(bucket) => Observed::TokenBucket(*bucket),
         state => seen(limit, Some(state), 0, bounds, now),
     }
 }
 
 /// What a charge of `hits` leaves behind, as the same charge would find it.
 #[must_use]
-pub fn after(limit: &Limit, state: Option<&State>, before: &Seen, hits: Hits, effect: Effect, now: Micros) -> Seen {
+pub fn after(
+    limit: &Limit,
+    state: Option<&State>,
+    before: &Observed,
+    hits: Hits,
+    effect: Effect,
+    now: Micros,
+) -> Observed {
     match before {
-        Seen::Summary(_) => Seen::Summary(summary(limit, state, hits, effect.on(limit, before, now), now)),
+        Observed::Summary(_) => Observed::Summary(summary(limit, state, hits, effect.on(limit, before, now), now)),
         _ => changed(limit, before, effect, now),
     }
 }
@@ -356,24 +370,28 @@ fn summary(limit: &Limit, state: Option<&State>, hits: Hits, effect: Effect, now
 /// # Panics
 /// On a summary: what becomes of it depends on what it leaves out.
 #[must_use]
-pub fn changed(limit: &Limit, before: &Seen, effect: Effect, now: Micros) -> Seen {
+pub fn changed(limit: &Limit, before: &Observed, effect: Effect, now: Micros) -> Observed {
     match effect.on(limit, before, now) {
-        Effect::Nothing | Effect::Drain | Effect::Restate => *before,
+        Effect::Nothing | Effect::Drain | Effect::Rewrite => *before,
         Effect::Add(hits) => match before {
-            Seen::FixedWindow(seen) => Seen::FixedWindow(fixed_window::added(*seen, hits)),
-            Seen::AnchoredWindow(seen) => Seen::AnchoredWindow(anchored_window::added(limit, *seen, hits, now)),
-            Seen::SlidingWindowCounter(seen) => Seen::SlidingWindowCounter(sliding_window_counter::added(*seen, hits)),
-            Seen::Pacing(seen) => Seen::Pacing(gcra::added(limit, *seen, hits, now)),
-            Seen::TokenBucket(seen) => Seen::TokenBucket(token_bucket::added(limit, *seen, hits)),
-            Seen::Summary(_) => unreachable!("a summary does not hold what adding to it needs"),
+            Observed::FixedWindow(seen) => Observed::FixedWindow(fixed_window::added(*seen, hits)),
+            Observed::AnchoredWindow(seen) => Observed::AnchoredWindow(anchored_window::added(limit, *seen, hits, now)),
+            Observed::SlidingWindowCounter(seen) => {
+                Observed::SlidingWindowCounter(sliding_window_counter::added(*seen, hits))
+            }
+            Observed::Pacing(seen) => Observed::Pacing(gcra::added(limit, *seen, hits, now)),
+            Observed::TokenBucket(seen) => Observed::TokenBucket(token_bucket::added(limit, *seen, hits)),
+            Observed::Summary(_) => unreachable!("a summary does not hold what adding to it needs"),
         },
         Effect::Give(hits) => match before {
-            Seen::FixedWindow(seen) => Seen::FixedWindow(fixed_window::given(*seen, hits)),
-            Seen::AnchoredWindow(seen) => Seen::AnchoredWindow(anchored_window::given(limit, *seen, hits, now)),
-            Seen::SlidingWindowCounter(seen) => Seen::SlidingWindowCounter(sliding_window_counter::given(*seen, hits)),
-            Seen::Pacing(seen) => Seen::Pacing(gcra::given(limit, *seen, hits, now)),
-            Seen::TokenBucket(seen) => Seen::TokenBucket(token_bucket::given(*seen, hits)),
-            Seen::Summary(_) => unreachable!("a summary does not hold what giving back needs"),
+            Observed::FixedWindow(seen) => Observed::FixedWindow(fixed_window::given(*seen, hits)),
+            Observed::AnchoredWindow(seen) => Observed::AnchoredWindow(anchored_window::given(limit, *seen, hits, now)),
+            Observed::SlidingWindowCounter(seen) => {
+                Observed::SlidingWindowCounter(sliding_window_counter::given(*seen, hits))
+            }
+            Observed::Pacing(seen) => Observed::Pacing(gcra::given(limit, *seen, hits, now)),
+            Observed::TokenBucket(seen) => Observed::TokenBucket(token_bucket::given(*seen, hits)),
+            Observed::Summary(_) => unreachable!("a summary does not hold what giving back needs"),
         },
     }
 }
@@ -399,8 +417,8 @@ pub fn apply_in_place(
     }
     let before = seen(limit, state.as_ref(), 0, bounds, now);
     let effect = effect.on(limit, &before, now);
-    let restated = state.as_ref().is_some_and(|state| is_restated(limit, state, bounds, now));
-    if matches!(effect, Effect::Nothing | Effect::Restate) && !restated {
+    let stale = state.as_ref().is_some_and(|state| is_stale(limit, state, bounds, now));
+    if matches!(effect, Effect::Nothing | Effect::Rewrite) && !stale {
         return Change::Kept;
     }
     match limit.algorithm() {
@@ -420,7 +438,7 @@ pub fn apply_in_place(
         },
         _ => match changed(limit, &before, effect, now) {
             // At its bound already.
-            same if same == before && !restated => Change::Kept,
+            same if same == before && !stale => Change::Kept,
             next => put(state, &next, now),
         },
     }
@@ -446,14 +464,14 @@ pub fn undo_in_place(
     }
     let before = seen(limit, state.as_ref(), 0, bounds, now);
     let left = match &before {
-        Seen::FixedWindow(seen) => Seen::FixedWindow(fixed_window::undone(*seen, receipt)),
-        Seen::AnchoredWindow(seen) => Seen::AnchoredWindow(anchored_window::undone(limit, *seen, receipt, now)),
-        Seen::SlidingWindowCounter(seen) => {
-            Seen::SlidingWindowCounter(sliding_window_counter::undone(limit, *seen, receipt))
+        Observed::FixedWindow(seen) => Observed::FixedWindow(fixed_window::undone(*seen, receipt)),
+        Observed::AnchoredWindow(seen) => Observed::AnchoredWindow(anchored_window::undone(limit, *seen, receipt, now)),
+        Observed::SlidingWindowCounter(seen) => {
+            Observed::SlidingWindowCounter(sliding_window_counter::undone(limit, *seen, receipt))
         }
-        Seen::Pacing(seen) => Seen::Pacing(gcra::undone(limit, *seen, receipt, now)),
-        Seen::TokenBucket(seen) => Seen::TokenBucket(token_bucket::undone(limit, *seen, receipt)),
-        Seen::Summary(_) => {
+        Observed::Pacing(seen) => Observed::Pacing(gcra::undone(limit, *seen, receipt, now)),
+        Observed::TokenBucket(seen) => Observed::TokenBucket(token_bucket::undone(limit, *seen, receipt)),
+        Observed::Summary(_) => {
             let (is_undone, is_empty) = match state {
                 Some(State::SlidingWindow(buckets)) => {
                     (sliding_window::undone(limit, buckets, receipt, now), buckets.buckets.is_empty())
@@ -467,38 +485,38 @@ pub fn undo_in_place(
         }
     };
     // A charge that no longer stands leaves the state as it was, rolled or not.
-    if left == before && !state.as_ref().is_some_and(|state| is_restated(limit, state, bounds, now)) {
+    if left == before && !state.as_ref().is_some_and(|state| is_stale(limit, state, bounds, now)) {
         return Change::Kept;
     }
     put(state, &left, now)
 }
 
 /// Stores what was seen whole, in place of what was stored.
-fn put(state: &mut Option<State>, seen: &Seen, now: Micros) -> Change {
+fn put(state: &mut Option<State>, seen: &Observed, now: Micros) -> Change {
     *state = stored(seen, now);
     Change::to(state.is_none())
 }
 
 /// What a store keeps of a state that was seen whole; nothing where it is empty.
-fn stored(seen: &Seen, now: Micros) -> Option<State> {
+fn stored(seen: &Observed, now: Micros) -> Option<State> {
     if seen.is_empty(now) {
         return None;
     }
     Some(match seen {
-        Seen::FixedWindow(seen) => State::FixedWindow(*seen),
-        Seen::AnchoredWindow(seen) => {
+        Observed::FixedWindow(seen) => State::FixedWindow(*seen),
+        Observed::AnchoredWindow(seen) => {
             State::AnchoredWindow(anchored_window::Window { start: seen.start, count: seen.count })
         }
-        Seen::SlidingWindowCounter(seen) => State::SlidingWindowCounter(*seen),
-        Seen::Pacing(seen) => State::Pacing(*seen),
-        Seen::TokenBucket(seen) => State::TokenBucket(*seen),
-        Seen::Summary(_) => unreachable!("a summary is not stored"),
+        Observed::SlidingWindowCounter(seen) => State::SlidingWindowCounter(*seen),
+        Observed::Pacing(seen) => State::Pacing(*seen),
+        Observed::TokenBucket(seen) => State::TokenBucket(*seen),
+        Observed::Summary(_) => unreachable!("a summary is not stored"),
     })
 }
 
 /// The wait of an admitted request until its turn, in microseconds: the debt before it, rounded up. [lb-2]
 #[must_use]
-pub fn wait(limit: &Limit, before: &Seen, now: Micros) -> Micros {
+pub fn wait(limit: &Limit, before: &Observed, now: Micros) -> Micros {
     match limit.algorithm() {
         Algorithm::LeakyBucket { .. } => before.reset_after(limit, now),
         _ => 0,
@@ -507,7 +525,7 @@ pub fn wait(limit: &Limit, before: &Seen, now: Micros) -> Micros {
 
 /// When hits would fit again, after a charge left this behind: 0 where they do, nothing where they never will.
 #[must_use]
-pub fn fits_after(limit: &Limit, left: &Seen, hits: Hits, now: Micros) -> Option<Micros> {
+pub fn fits_after(limit: &Limit, left: &Observed, hits: Hits, now: Micros) -> Option<Micros> {
     if hits > limit.capacity() {
         None
     } else if hits <= left.remaining(limit, now) {
@@ -536,7 +554,7 @@ pub const fn is_stateless(limit: &Limit) -> bool {
 /// The clock stepped back by so much that the state is no longer believed: it would be met ahead again and again, and
 /// stay silent until the clock has caught up. Or another limit wrote a debt: it would go on draining at the old rate.
 #[must_use]
-pub fn is_restated(limit: &Limit, stored: &State, bounds: Option<Bounds>, now: Micros) -> bool {
+pub fn is_stale(limit: &Limit, stored: &State, bounds: Option<Bounds>, now: Micros) -> bool {
     if is_stateless(limit) {
         return false;
     }
@@ -548,7 +566,7 @@ pub fn is_restated(limit: &Limit, stored: &State, bounds: Option<Bounds>, now: M
         }
         State::SlidingWindow(buckets) => sliding_window::is_far_ahead(limit, buckets, now),
         State::SlidingWindowLog(log) => sliding_window_log::is_far_ahead(limit, log, now),
-        State::Pacing(debt) => gcra::is_restated(limit, *debt, now),
+        State::Pacing(debt) => gcra::is_stale(limit, *debt, now),
         State::TokenBucket(bucket) => !is_believed(u128::from(bucket.anchor.saturating_sub(now)), limit.window().us()),
     }
 }

@@ -1,8 +1,8 @@
 //! A charge: hits to take from (or give to) one limit's state, as part of one decision. [dc-1]
 
-use super::Micros;
 use super::descriptor::Hits;
 use super::limit::Limit;
+use super::time::{Bounds, Micros};
 
 /// The most charges that one decision can hold: 64 descriptors of 8 limits. [dc-1]
 pub const CHARGES_MAX: usize = 512;
@@ -10,25 +10,25 @@ pub const CHARGES_MAX: usize = 512;
 /// What a charge does to the state. [dc-1]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Take {
-    /// Takes so many hits if they fit; 1 or more.
-    Take(Hits),
-    /// Only looks: 0 hits.
-    Look,
-    /// Gives so many hits back; never over.
-    Give(Hits),
-    /// Takes so many hits whatever the verdict: usage that has already happened.
+    /// Consumes this many hits if they fit; 1 or more.
+    Consume(Hits),
+    /// Charges nothing and reports what 1 hit would get.
+    Peek,
+    /// Gives this many hits back; never over.
+    Refund(Hits),
+    /// Consumes this many hits whatever the verdict: usage that has already happened.
     Force(Hits),
 }
 
 impl Take {
-    /// The hits that the verdict and the wait are about. A look and a force ask about one hit; a give asks about none.
+    /// The hits that the verdict and the wait are about. A peek and a forced charge are about one hit, a refund about none.
     /// [dc-6] [dc-9]
     #[must_use]
     pub const fn asked(self) -> Hits {
         match self {
-            Self::Take(hits) => hits,
-            Self::Look | Self::Force(_) => 1,
-            Self::Give(_) => 0,
+            Self::Consume(hits) => hits,
+            Self::Peek | Self::Force(_) => 1,
+            Self::Refund(_) => 0,
         }
     }
 }
@@ -96,10 +96,6 @@ impl Mode {
         Self::ALL.into_iter().find(|mode| mode.name() == name)
     }
 }
-
-/// The boundaries of a calendar's windows around now: starts of the previous, the current, the next and the one
-/// after, in microseconds. [cl-1]
-pub type Bounds = [Micros; 4];
 
 /// One limit's part of a decision.
 #[derive(Clone, Debug)]

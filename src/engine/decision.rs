@@ -6,9 +6,10 @@
 
 use smallvec::SmallVec;
 
-use super::algorithm::{self, Effect, Seen, State, anchored_window};
+use super::algorithm::{self, Effect, Observed, State, anchored_window};
 use super::charge::{Charge, Mode, Receipt, Role, Take};
-use super::{Hits, Micros};
+use super::descriptor::Hits;
+use super::time::Micros;
 
 /// What a limit says to a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,13 +45,13 @@ pub struct Outcome {
     /// The clock of the store that made the decision, which the times count from.
     pub now: Micros,
     /// The state at the key before the decision.
-    pub before: Seen,
+    pub before: Observed,
     /// How long an admitted request waits for its turn, in microseconds; 0 for all but `leaky_bucket`.
     pub wait: Micros,
     /// The time in microseconds until [`Outcome::state`] equals an empty one.
     pub reset_after: Micros,
     /// The state that the charge shows: after it; for a denied atomic decision, before the decision. [dc-7]
-    pub state: Seen,
+    pub state: Observed,
     /// Proof of what was added, if anything was.
     pub receipt: Option<Receipt>,
 }
@@ -85,25 +86,25 @@ pub struct Decision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The state just before the charge.
-    pub before: Seen,
-    /// The state just after it, where that does not follow from the state before: of a [`Seen::Summary`].
-    pub after: Option<Seen>,
+    pub before: Observed,
+    /// The state just after it, where that does not follow from the state before: of a [`Observed::Summary`].
+    pub after: Option<Observed>,
 }
 
 /// A decision that was not made: a calendar charge whose bounds do not hold the store's clock. [cl-3]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rewindow;
+pub struct StaleBounds;
 
 /// Which distinct key each charge is on, numbered by first use: `places[i]` for charge `i`.
-pub type Places = SmallVec<[u16; 4]>;
+pub type KeyIndices = SmallVec<[u16; 4]>;
 
 /// Numbers the distinct keys of a decision. Returns the place of each charge's key, and the charge that used each place
 /// first.
 #[must_use]
 #[expect(clippy::cast_possible_truncation, reason = "at most 512 charges")]
-pub fn places(charges: &[Charge<'_>]) -> (Places, Places) {
-    let mut places = Places::new();
-    let mut firsts = Places::new();
+pub fn key_indices(charges: &[Charge<'_>]) -> (KeyIndices, KeyIndices) {
+    let mut places = KeyIndices::new();
+    let mut firsts = KeyIndices::new();
     for (i, charge) in charges.iter().enumerate() {
         let known = firsts.iter().position(|&first| charges[usize::from(first)].key == charge.key);
         let place = known.unwrap_or_else(|| {
@@ -126,16 +127,16 @@ pub fn decide<'s>(
     read: impl Fn(u16) -> Option<&'s State>,
     mode: Mode,
     now: Micros,
-) -> Result<(Decision, SmallVec<[Effect; 4]>), Rewindow> {
+) -> Result<(Decision, SmallVec<[Effect; 4]>), StaleBounds> {
     let mut found = SmallVec::<[Found; 4]>::new();
     let mut effects = SmallVec::<[Effect; 4]>::new();
     let mut verdicts = SmallVec::<[Verdict; 4]>::new();
-    // A charge that takes nothing may still have to restate what it finds; where several share a key, what one finds
+    // A charge that takes nothing may still have to rewrite what it finds; where several share a key, what one finds
     // depends on the others, so that this is left to `algorithm::apply`.
-    let restate = |i: usize, state: Option<&State>, effect: Effect| match (effect, state) {
-        (Effect::Nothing, _) if places.iter().filter(|&&place| place == places[i]).count() > 1 => Effect::Restate,
-        (Effect::Nothing, Some(state)) if algorithm::is_restated(charges[i].limit, state, charges[i].bounds, now) => {
-            Effect::Restate
+    let rewrite = |i: usize, state: Option<&State>, effect: Effect| match (effect, state) {
+        (Effect::Nothing, _) if places.iter().filter(|&&place| place == places[i]).count() > 1 => Effect::Rewrite,
+        (Effect::Nothing, Some(state)) if algorithm::is_stale(charges[i].limit, state, charges[i].bounds, now) => {
+            Effect::Rewrite
         }
         (effect, _) => effect,
     };
@@ -143,16 +144,16 @@ pub fn decide<'s>(
     let mut copies = SmallVec::<[(u16, Option<State>); 2]>::new();
     for (i, (charge, &place)) in charges.iter().zip(places).enumerate() {
         if charge.bounds.is_some_and(|bounds| anchored_window::window_at(&bounds, now).is_none()) {
-            return Err(Rewindow);
+            return Err(StaleBounds);
         }
         let (limit, hits) = (charge.limit, charge.take.asked());
         let copy = copies.iter().position(|(other, _)| *other == place);
         let state = copy.map_or_else(|| read(place), |copy| copies[copy].1.as_ref());
         let before = algorithm::seen(limit, state, hits, charge.bounds, now);
         let (verdict, _) = verdict(charge, &before, mode, now);
-        let effect = restate(i, state, effect(charge, verdict, mode, false));
+        let effect = rewrite(i, state, effect(charge, verdict, mode, false));
         let after = match before {
-            Seen::Summary(_) => Some(algorithm::after(limit, state, &before, hits, effect, now)),
+            Observed::Summary(_) => Some(algorithm::after(limit, state, &before, hits, effect, now)),
             _ => None,
         };
         if places[i + 1..].contains(&place) {
@@ -168,7 +169,7 @@ pub fn decide<'s>(
     }
     if mode == Mode::Atomic && is_denied(charges, verdicts.iter().copied()) {
         for (i, charge) in charges.iter().enumerate() {
-            effects[i] = restate(i, read(places[i]), effect(charge, verdicts[i], mode, true));
+            effects[i] = rewrite(i, read(places[i]), effect(charge, verdicts[i], mode, true));
         }
     }
     Ok((settle(charges, places, &found, mode, now), effects))
@@ -194,7 +195,7 @@ pub fn settle(charges: &[Charge<'_>], places: &[u16], found: &[Found], mode: Mod
         let taken = match effect {
             Effect::Add(hits) => hits,
             Effect::Drain if !nothing_taken => remaining_before,
-            Effect::Drain | Effect::Give(_) | Effect::Nothing | Effect::Restate => 0,
+            Effect::Drain | Effect::Give(_) | Effect::Nothing | Effect::Rewrite => 0,
         };
         outcomes.push(Outcome {
             verdict,
@@ -212,7 +213,7 @@ pub fn settle(charges: &[Charge<'_>], places: &[u16], found: &[Found], mode: Mod
 }
 
 /// What the limit says to a charge that finds this state, and how many hits would have fitted. [dc-6] [dc-9]
-fn verdict(charge: &Charge<'_>, seen: &Seen, mode: Mode, now: Micros) -> (Verdict, Hits) {
+fn verdict(charge: &Charge<'_>, seen: &Observed, mode: Mode, now: Micros) -> (Verdict, Hits) {
     let limit = charge.limit;
     let remaining = seen.remaining(limit, now);
     let over = |hits: Hits| {
@@ -223,13 +224,13 @@ fn verdict(charge: &Charge<'_>, seen: &Seen, mode: Mode, now: Micros) -> (Verdic
         }
     };
     let verdict = match charge.take {
-        Take::Give(_) => Verdict::Within,
+        Take::Refund(_) => Verdict::Within,
         // Of a force the verdict is about one hit: the hits are charged in any case.
-        Take::Take(_) | Take::Force(_) => {
+        Take::Consume(_) | Take::Force(_) => {
             let hits = charge.take.asked();
             if hits <= remaining { Verdict::Within } else { over(hits) }
         }
-        Take::Look => {
+        Take::Peek => {
             let fits = match mode {
                 Mode::Atomic => remaining >= 1,
                 Mode::Independent => !seen.is_past(limit, now),
@@ -266,18 +267,18 @@ fn effect(charge: &Charge<'_>, verdict: Verdict, mode: Mode, denied: bool) -> Ef
     let over = verdict.is_over();
     match (charge.take, mode) {
         (Take::Force(hits), _) => Effect::Add(hits),
-        (Take::Give(_), Mode::Atomic) if denied => Effect::Nothing,
-        (Take::Give(hits), _) => Effect::Give(hits),
-        (Take::Take(_), Mode::Atomic) if denied => {
+        (Take::Refund(_), Mode::Atomic) if denied => Effect::Nothing,
+        (Take::Refund(hits), _) => Effect::Give(hits),
+        (Take::Consume(_), Mode::Atomic) if denied => {
             if over && limit.drain {
                 Effect::Drain
             } else {
                 Effect::Nothing
             }
         }
-        (Take::Take(hits), _) if !over => Effect::Add(hits),
-        (Take::Look, _) | (Take::Take(_), Mode::Atomic) => Effect::Nothing,
-        (Take::Take(hits), Mode::Independent) => {
+        (Take::Consume(hits), _) if !over => Effect::Add(hits),
+        (Take::Peek, _) | (Take::Consume(_), Mode::Atomic) => Effect::Nothing,
+        (Take::Consume(hits), Mode::Independent) => {
             if algorithm::counts_denied(limit) {
                 Effect::Add(hits)
             } else if limit.drain {

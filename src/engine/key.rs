@@ -7,8 +7,9 @@ use std::fmt::Write as _;
 use sha2::{Digest as _, Sha256};
 
 use super::descriptor::Entry;
-use super::limit::{Algorithm, Anchor, Duration, Limit, Refill};
-use super::policy::Pattern;
+use super::escape::escape;
+use super::limit::Limit;
+use super::pattern::Pattern;
 
 /// What every key starts with; a change of the stored formats changes it. [ky-5]
 pub const VERSION: &str = "w1:";
@@ -68,59 +69,6 @@ pub fn write_tag<'a>(
     out.push('}');
 }
 
-/// The id of a limit: a letter for the algorithm, then every parameter that shapes the state. [ky-4]
-pub(super) fn limit_id(limit: &Limit, name: Option<&str>) -> Box<str> {
-    let window = limit.window();
-    let mut id = match limit.algorithm() {
-        Algorithm::FixedWindow { anchor: Anchor::Clock } => format!("f{window}"),
-        Algorithm::FixedWindow { anchor: Anchor::FirstHit } => format!("h{window}"),
-        Algorithm::FixedWindow { anchor: Anchor::Calendar(unit) } => {
-            format!("k{}@{}", unit.unit().name(), limit.zone())
-        }
-        Algorithm::SlidingWindowCounter => format!("c{window}"),
-        Algorithm::SlidingWindow { precision } => format!("s{window}/{}", Duration(precision.get())),
-        Algorithm::SlidingWindowLog => format!("l{window}"),
-        Algorithm::TokenBucket { refill: Refill::Continuous, .. } => format!("t{window}"),
-        Algorithm::TokenBucket { refill: Refill::Interval, .. } => format!("i{window}"),
-        Algorithm::LeakyBucket { .. } => format!("b{window}"),
-        Algorithm::Gcra { .. } => format!("g{window}"),
-    };
-    if let Some(name) = name {
-        id.push(':');
-        escape(&mut id, name);
-    }
-    id.into()
-}
-
-/// Whether a byte stands for itself in a key. Bytes above ASCII do: keys are UTF-8.
-const PLAIN: [bool; 256] = {
-    let mut plain = [true; 256];
-    let mut byte = 0;
-    while byte <= b' ' as usize {
-        plain[byte] = false;
-        byte += 1;
-    }
-    plain[0x7f] = false;
-    let special = b"%{}|=*~";
-    let mut i = 0;
-    while i < special.len() {
-        plain[special[i] as usize] = false;
-        i += 1;
-    }
-    plain
-};
-
-/// Appends `text`, with every byte that has a meaning in keys written as `%XX`. [ky-2]
-fn escape(out: &mut String, text: &str) {
-    let mut rest = text;
-    while let Some(at) = rest.bytes().position(|byte| !PLAIN[usize::from(byte)]) {
-        out.push_str(&rest[..at]);
-        let _ = write!(out, "%{:02X}", rest.as_bytes()[at]);
-        rest = &rest[at + 1..];
-    }
-    out.push_str(rest);
-}
-
 /// Cuts the tag that starts at `start` to what people can read and a hash of the whole. [ky-3]
 fn shorten(out: &mut String, start: usize) {
     let hash = Sha256::digest(&out.as_bytes()[start..]);
@@ -138,7 +86,7 @@ fn shorten(out: &mut String, start: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::limit::Unit;
+    use crate::engine::time::Unit;
 
     fn key(domain: &str, entries: &[(&str, &str)]) -> String {
         let mut out = String::new();

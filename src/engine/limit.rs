@@ -7,125 +7,11 @@ use std::fmt;
 use super::algorithm::sliding_window::BUCKETS_MAX;
 use super::algorithm::sliding_window_log::REQUESTS_MAX as LOG_REQUESTS_MAX;
 use super::arith::mul_div;
+use super::escape::escape;
+use super::time::{CalendarUnit, Duration, Unit, Window};
 
-/// The shortest window or period: 1 ms, in microseconds. [lm-1]
-pub const WINDOW_US_MIN: u64 = 1_000;
-/// The longest window or period: 366 days, in microseconds. [lm-1]
-pub const WINDOW_US_MAX: u64 = 366 * 86_400 * 1_000_000;
 /// The longest time that a full burst may take to drain: 2^48 us, 8.9 years. [lm-2]
 pub const DEBT_US_MAX: u64 = 1 << 48;
-
-/// A unit of time as policies and Envoy name it; months have 30 days and years 365. [lm-3]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Unit {
-    /// 1 s.
-    Second,
-    /// 60 s.
-    Minute,
-    /// 3,600 s.
-    Hour,
-    /// 86,400 s.
-    Day,
-    /// 7 days, starting on Thursday 00:00 UTC as the epoch did.
-    Week,
-    /// 30 days.
-    Month,
-    /// 365 days.
-    Year,
-}
-
-impl Unit {
-    /// Every unit, shortest first.
-    pub const ALL: [Self; 7] = [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
-
-    /// The unit's lower-case name in policies.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Second => "second",
-            Self::Minute => "minute",
-            Self::Hour => "hour",
-            Self::Day => "day",
-            Self::Week => "week",
-            Self::Month => "month",
-            Self::Year => "year",
-        }
-    }
-
-    /// The unit of that name, in any case.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
-    }
-
-    /// The unit's length.
-    #[must_use]
-    pub const fn window(self) -> Window {
-        let seconds = match self {
-            Self::Second => 1,
-            Self::Minute => 60,
-            Self::Hour => 3_600,
-            Self::Day => 86_400,
-            Self::Week => 7 * 86_400,
-            Self::Month => 30 * 86_400,
-            Self::Year => 365 * 86_400,
-        };
-        Window(seconds * 1_000_000)
-    }
-}
-
-/// The length of a window, or the period of a rate: 1 ms to 366 days in whole microseconds. [lm-1]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Window(u64);
-
-impl Window {
-    /// A window of so many microseconds.
-    ///
-    /// # Errors
-    /// When it is shorter than 1 ms or longer than 366 days.
-    pub const fn from_micros(us: u64) -> Result<Self, LimitError> {
-        if us < WINDOW_US_MIN {
-            return Err(LimitError::WindowTooShort { us });
-        }
-        if us > WINDOW_US_MAX {
-            return Err(LimitError::WindowTooLong { us });
-        }
-        Ok(Self(us))
-    }
-
-    /// The length in microseconds.
-    #[must_use]
-    pub const fn us(self) -> u64 {
-        self.0
-    }
-
-    /// The unit that is exactly so long, if there is one.
-    #[must_use]
-    pub fn unit(self) -> Option<Unit> {
-        Unit::ALL.into_iter().find(|unit| unit.window() == self)
-    }
-}
-
-impl fmt::Display for Window {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Duration(self.0).fmt(f)
-    }
-}
-
-/// Microseconds, shown in the largest of `s`, `ms` and `us` that divides them: an hour is `3600s`.
-pub(super) struct Duration(pub(super) u64);
-
-impl fmt::Display for Duration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_multiple_of(1_000_000) {
-            write!(f, "{}s", self.0 / 1_000_000)
-        } else if self.0.is_multiple_of(1_000) {
-            write!(f, "{}ms", self.0 / 1_000)
-        } else {
-            write!(f, "{}us", self.0)
-        }
-    }
-}
 
 /// Where a fixed window begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,32 +22,6 @@ pub enum Anchor {
     FirstHit,
     /// With a calendar's day, week, month or year; the time zone is the limit's.
     Calendar(CalendarUnit),
-}
-
-/// What a calendar window is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CalendarUnit {
-    /// A local day, of 23 to 25 hours.
-    Day,
-    /// Seven local days from Monday.
-    Week,
-    /// A month of 28 to 31 local days.
-    Month,
-    /// A year of 365 or 366 local days.
-    Year,
-}
-
-impl CalendarUnit {
-    /// The unit whose name policies use.
-    #[must_use]
-    pub const fn unit(self) -> Unit {
-        match self {
-            Self::Day => Unit::Day,
-            Self::Week => Unit::Week,
-            Self::Month => Unit::Month,
-            Self::Year => Unit::Year,
-        }
-    }
 }
 
 /// How a token bucket is refilled.
@@ -271,16 +131,6 @@ impl Algorithm {
 /// What is wrong with the numbers of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitError {
-    /// The window is shorter than 1 ms.
-    WindowTooShort {
-        /// The window asked for, in microseconds.
-        us: u64,
-    },
-    /// The window is longer than 366 days.
-    WindowTooLong {
-        /// The window asked for, in microseconds.
-        us: u64,
-    },
     /// A burst of 0 could never admit anything.
     BurstZero,
     /// A full burst would take longer than 2^48 us (8.9 years) to drain.
@@ -305,12 +155,6 @@ pub enum LimitError {
 impl fmt::Display for LimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::WindowTooShort { us } => {
-                write!(f, "a window of {us} us is too short: at least 1 ms")
-            }
-            Self::WindowTooLong { us } => {
-                write!(f, "a window of {} s is too long: at most 366 days", us / 1_000_000)
-            }
             Self::BurstZero => f.write_str("a burst of 0 admits nothing: at least 1"),
             Self::BurstTooLong { us } => {
                 write!(f, "a full burst would take {} days to drain: at most 8.9 years (2^48 us)", us / 86_400_000_000)
@@ -430,7 +274,7 @@ impl Limit {
 
     fn with_id(mut self) -> Self {
         let name = self.name.as_deref().filter(|_| self.is_keyed_by_name);
-        self.id = super::key::limit_id(&self, name);
+        self.id = limit_id(&self, name);
         self
     }
 
@@ -472,4 +316,28 @@ impl Limit {
     pub const fn full(&self) -> (u64, u64) {
         self.full
     }
+}
+
+/// The id of a limit: a letter for the algorithm, then every parameter that shapes the state. [ky-4]
+fn limit_id(limit: &Limit, name: Option<&str>) -> Box<str> {
+    let window = limit.window();
+    let mut id = match limit.algorithm() {
+        Algorithm::FixedWindow { anchor: Anchor::Clock } => format!("f{window}"),
+        Algorithm::FixedWindow { anchor: Anchor::FirstHit } => format!("h{window}"),
+        Algorithm::FixedWindow { anchor: Anchor::Calendar(unit) } => {
+            format!("k{}@{}", unit.unit().name(), limit.zone())
+        }
+        Algorithm::SlidingWindowCounter => format!("c{window}"),
+        Algorithm::SlidingWindow { precision } => format!("s{window}/{}", Duration(precision.get())),
+        Algorithm::SlidingWindowLog => format!("l{window}"),
+        Algorithm::TokenBucket { refill: Refill::Continuous, .. } => format!("t{window}"),
+        Algorithm::TokenBucket { refill: Refill::Interval, .. } => format!("i{window}"),
+        Algorithm::LeakyBucket { .. } => format!("b{window}"),
+        Algorithm::Gcra { .. } => format!("g{window}"),
+    };
+    if let Some(name) = name {
+        id.push(':');
+        escape(&mut id, name);
+    }
+    id.into()
 }

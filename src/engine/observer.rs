@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::charge::{Charge, Mode};
 use super::decision::Outcome;
+use super::descriptor::{Entry, Hits};
 use super::policy::{Domain, OnError, PolicySet, Rule};
-use super::{Charge, Entry, Hits, Mode};
 
 /// Hears what happens. Every method but `loaded` is called on the request path: it must neither block nor allocate.
 pub trait Observer: Send + Sync {

@@ -55,7 +55,7 @@ pub fn of_charge(charge: &Charge<'_>) -> u32 {
     let weight = of_limit(charge.limit);
     match (charge.take, charge.limit.algorithm()) {
         // Giving back drops as many charges of the log as it takes.
-        (Take::Give(hits), Algorithm::SlidingWindowLog) => weight + hits.min(charge.limit.requests()).div_ceil(16),
+        (Take::Refund(hits), Algorithm::SlidingWindowLog) => weight + hits.min(charge.limit.requests()).div_ceil(16),
         _ => weight,
     }
 }
@@ -78,9 +78,9 @@ pub fn of_undo(limit: &Limit) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::charge::CHARGES_MAX;
-    use crate::engine::limit::{Precision, Refill, Unit};
-    use crate::engine::{Bounds, Role};
+    use crate::engine::charge::{CHARGES_MAX, Role};
+    use crate::engine::limit::{Precision, Refill};
+    use crate::engine::time::{Bounds, Unit};
 
     fn limit(requests: u32, algorithm: Algorithm) -> Limit {
         Limit::new(requests, Unit::Hour.window(), algorithm).unwrap()
@@ -109,7 +109,7 @@ mod tests {
         ];
         for algorithm in short {
             let limit = limit(100, algorithm);
-            for take in [Take::Take(9), Take::Look, Take::Give(u32::MAX), Take::Force(9)] {
+            for take in [Take::Consume(9), Take::Peek, Take::Refund(u32::MAX), Take::Force(9)] {
                 let charges = vec![charge(&limit, take); CHARGES_MAX];
                 assert!(of_charges(&charges) <= WEIGHT_MAX, "{algorithm:?}, {take:?}");
             }
@@ -127,15 +127,15 @@ mod tests {
         assert_eq!(of_limit(&limit(1, Algorithm::SlidingWindowLog)), 16);
         assert_eq!(of_limit(&limit(10_000, Algorithm::SlidingWindowLog)), 42);
         let log = limit(10_000, Algorithm::SlidingWindowLog);
-        assert_eq!(of_charge(&charge(&log, Take::Take(9_999))), 42);
-        assert_eq!(of_charge(&charge(&log, Take::Give(u32::MAX))), 42 + 625);
+        assert_eq!(of_charge(&charge(&log, Take::Consume(9_999))), 42);
+        assert_eq!(of_charge(&charge(&log, Take::Refund(u32::MAX))), 42 + 625);
         assert_eq!(of_undo(&log), 42 + 5_000);
     }
 
     #[test]
     fn one_charge_is_never_too_heavy() {
         let log = limit(10_000, Algorithm::SlidingWindowLog);
-        for (limit, take) in [(&log, Take::Give(u32::MAX)), (&sliding(256), Take::Take(1))] {
+        for (limit, take) in [(&log, Take::Refund(u32::MAX)), (&sliding(256), Take::Consume(1))] {
             assert!(of_charge(&charge(limit, take)) <= WEIGHT_MAX);
         }
     }

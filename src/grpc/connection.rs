@@ -20,6 +20,9 @@ const GOAWAY: &[u8] = b"\0\0\x17\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0btoo_many
 
 /// The bytes that open every connection.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// When a connection has read so many bytes in one go, the other tasks of its runtime run before it reads on. That is a
+/// hundred requests or more, and most callers send fewer at once.
+const BYTES_AT_ONCE: usize = 8 * 1_024;
 /// The preface, and the header of the SETTINGS frame behind it.
 const OPENING_BYTES: usize = PREFACE.len() + 9;
 
@@ -104,6 +107,8 @@ pub(super) struct Connection<S> {
     peer: Arc<Peer>,
     meter: Meter,
     opening: Opening,
+    /// The bytes read since there was nothing to read.
+    at_once: usize,
     /// Whether all that was written so far are whole frames.
     is_flushed: bool,
     _counted: Counted,
@@ -123,7 +128,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// For a stream that belongs to the runtime that this is called on.
     pub(super) fn new(stream: S, peer: Arc<Peer>, counted: Counted) -> Self {
         let opening = Opening { bytes: [0; OPENING_BYTES], read: 0, taken: 0 };
-        Self { stream, peer, meter: Meter::new(), opening, is_flushed: true, _counted: counted }
+        Self { stream, peer, meter: Meter::new(), opening, at_once: 0, is_flushed: true, _counted: counted }
     }
 
     /// Reads how the connection begins. Until a peer has sent that, its connection costs no buffers.
@@ -184,8 +189,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Connection<S> {
             *taken += count;
             return Poll::Ready(Ok(()));
         }
+        if self.at_once >= BYTES_AT_ONCE {
+            self.at_once = 0;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
-        std::task::ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(context, buffer) else {
+            self.at_once = 0;
+            return Poll::Pending;
+        };
+        read?;
+        self.at_once += buffer.filled().len() - before;
         let counted = self.count(context, &buffer.filled()[before..]);
         if counted.is_err() {
             buffer.set_filled(before);
@@ -257,6 +272,33 @@ mod tests {
         let mut connection = Connection::new(here, held::tests::peer(), Counted::new(&Load::default()));
         there.write_all(b"G").await.unwrap();
         assert_eq!(connection.open().await.unwrap_err().to_string(), "not HTTP/2");
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_sends_much_lets_others_go_first() {
+        const SENT: usize = 8 * BYTES_AT_ONCE;
+        let (here, mut there) = tokio::io::duplex(SENT);
+        let mut connection = Connection::new(here, held::tests::peer(), Counted::new(&Load::default()));
+        // The rest is the payload of one DATA frame.
+        let frame = [&u32::try_from(SENT).unwrap().to_be_bytes()[1..], &[0; 6]].concat();
+        let mut sent = [PREFACE, b"\0\0\0\x04\0\0\0\0\0", &frame].concat();
+        sent.resize(SENT, 0);
+        there.write_all(&sent).await.unwrap();
+        connection.open().await.unwrap();
+        let mut read = 0;
+        let mut turns = 0;
+        poll_fn(|context| {
+            turns += 1;
+            let mut bytes = [0; 1_024];
+            while read < SENT {
+                let mut buffer = ReadBuf::new(&mut bytes);
+                std::task::ready!(Pin::new(&mut connection).poll_read(context, &mut buffer)).unwrap();
+                read += buffer.filled().len();
+            }
+            Poll::Ready(())
+        })
+        .await;
+        assert_eq!(turns, SENT / BYTES_AT_ONCE);
     }
 
     #[tokio::test]

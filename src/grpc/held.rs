@@ -10,6 +10,8 @@ use std::time::Duration;
 use tonic::Status;
 use tonic::codegen::Bytes;
 
+use super::turns;
+
 /// Kinds of requests of other services, by which their streams are counted (other.rs).
 pub(super) const KINDS: usize = 2;
 /// What a request costs beside the bytes of its messages: its task, its stream, its headers.
@@ -85,6 +87,7 @@ pub(super) struct Core {
     tick: AtomicU32,
     /// Connections that have completed no request.
     fresh: AtomicUsize,
+    turns: turns::OfCore,
 }
 
 impl Core {
@@ -96,6 +99,7 @@ impl Core {
             posted: AtomicUsize::new(0),
             tick: AtomicU32::new(0),
             fresh: AtomicUsize::new(0),
+            turns: turns::OfCore::default(),
         })
     }
 
@@ -176,6 +180,7 @@ pub(super) struct Peer {
     headers_since: AtomicU32,
     /// Requests of other services, by their kind.
     pub(super) streams: [AtomicU32; KINDS],
+    turns: turns::OfPeer,
 }
 
 impl Peer {
@@ -193,6 +198,7 @@ impl Peer {
             has_shaken_hands: AtomicBool::new(false),
             headers_since: AtomicU32::new(0),
             streams: Default::default(),
+            turns: turns::OfPeer::default(),
         })
     }
 
@@ -337,6 +343,11 @@ impl Hold {
         self.peer.add(bytes);
         self.bytes += bytes;
         Ok(())
+    }
+
+    /// Waits for the turn of a wide request.
+    pub(super) async fn turn(&self) {
+        self.peer.turns.wait(&self.peer.core.turns).await;
     }
 
     /// The message of the request is complete, and has been let go.

@@ -62,17 +62,17 @@ impl Kind {
 
 /// One stream among those of its kind, until this is dropped.
 #[derive(Debug)]
-struct Place {
+struct StreamSlot {
     peer: Arc<Peer>,
     kind: Kind,
 }
 
-impl Place {
+impl StreamSlot {
     /// # Errors
     /// There are too many.
     fn take(peer: &Arc<Peer>, kind: Kind) -> Result<Self, Status> {
         let most = kind.most();
-        let place = Self { peer: peer.clone(), kind };
+        let slot = Self { peer: peer.clone(), kind };
         let of_connection = peer.streams[kind as usize].fetch_add(1, Relaxed);
         let in_all = peer.core().total().streams[kind as usize].fetch_add(1, Relaxed);
         if of_connection >= most.of_connection {
@@ -82,11 +82,11 @@ impl Place {
         if in_all >= most.in_all {
             return Err(Status::resource_exhausted(format!("{} requests in all, at most {}", most.name, most.in_all)));
         }
-        Ok(place)
+        Ok(slot)
     }
 }
 
-impl Drop for Place {
+impl Drop for StreamSlot {
     fn drop(&mut self) {
         self.peer.streams[self.kind as usize].fetch_sub(1, Relaxed);
         self.peer.core().total().streams[self.kind as usize].fetch_sub(1, Relaxed);
@@ -97,7 +97,7 @@ impl Drop for Place {
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) hold: Hold,
-    _place: Place,
+    _slot: StreamSlot,
 }
 
 impl Stream {
@@ -106,8 +106,8 @@ impl Stream {
     /// # Errors
     /// There are too many of its kind, or too much is held.
     pub(super) fn open(peer: &Arc<Peer>, kind: Kind) -> Result<Box<Self>, Status> {
-        let place = Place::take(peer, kind)?;
-        Ok(Box::new(Self { hold: Hold::new(peer, kind.most().held_bytes)?, _place: place }))
+        let slot = StreamSlot::take(peer, kind)?;
+        Ok(Box::new(Self { hold: Hold::new(peer, kind.most().held_bytes)?, _slot: slot }))
     }
 }
 

@@ -19,7 +19,7 @@ use tonic_health::server::HealthService;
 use super::connection::Load;
 use super::held::{Hold, Peer, STREAM_BYTES};
 use super::other::{Kind, Request, Stream};
-use super::status::{Refusal, status};
+use super::status::{RequestError, status};
 use super::unary::{self, Received, Sent};
 use crate::limiter::{self, Answer, Limiter, Query, Undecided};
 use crate::rls::convert::{self, Bounds, Extras};
@@ -138,9 +138,9 @@ impl Services {
             });
         }
         let (head, body) = request.into_parts();
-        let patience = patience(&head.headers);
+        let caller_timeout = caller_timeout(&head.headers);
         Box::pin(async move {
-            let decided = limits.decide(body, patience, &mut hold, trace.as_deref()).await;
+            let decided = limits.decide(body, caller_timeout, &mut hold, trace.as_deref()).await;
             end(trace, &decided);
             Ok(unary::response(decided, hold))
         })
@@ -184,15 +184,16 @@ impl RateLimits {
     async fn decide(
         &self,
         body: Incoming,
-        patience: Option<Duration>,
+        caller_timeout: Option<Duration>,
         hold: &mut Hold,
         trace: Option<&Trace>,
     ) -> Result<RateLimitResponse, Status> {
-        let timeout = patience.map_or(self.receive_timeout, |patience| patience.min(self.receive_timeout));
+        let timeout =
+            caller_timeout.map_or(self.receive_timeout, |caller_timeout| caller_timeout.min(self.receive_timeout));
         let read = unary::read(body, self.request_bytes, timeout, hold, lenient::decode).await;
         let started = Instant::now();
         let Received { message: request, since } = self.read(read, started)?;
-        let deadline = patience.and_then(|patience| since.unwrap_or(started).checked_add(patience));
+        let deadline = caller_timeout.and_then(|caller_timeout| since.unwrap_or(started).checked_add(caller_timeout));
         let query = self.query(&request, started)?;
         let decided = self.limiter.decide_traced(&query, started, deadline, as_told(trace, &query)).await;
         self.response(&request, decided)
@@ -206,7 +207,7 @@ impl RateLimits {
     fn query<'a>(&self, request: &'a RateLimitRequest, started: Instant) -> Result<Query<'a>, Status> {
         convert::query(request, &self.bounds).map_err(|invalid| {
             self.limiter.refused(started);
-            status(&Refusal::Invalid(invalid))
+            status(&RequestError::Invalid(invalid))
         })
     }
 
@@ -217,13 +218,13 @@ impl RateLimits {
     ) -> Result<RateLimitResponse, Status> {
         match decided {
             Ok(answer) => Ok(convert::response(request, answer, &self.extras)),
-            Err(undecided) => Err(status(&Refusal::Undecided(undecided))),
+            Err(undecided) => Err(status(&RequestError::Undecided(undecided))),
         }
     }
 }
 
 /// How long the caller waits for the answer, less the time that it needs to get there.
-fn patience(headers: &http::HeaderMap) -> Option<Duration> {
+fn caller_timeout(headers: &http::HeaderMap) -> Option<Duration> {
     let timeout = headers.get(&GRPC_TIMEOUT)?.to_str().ok()?;
     Some(timeout_of(timeout)?.saturating_sub(ANSWER_MARGIN))
 }

@@ -12,14 +12,14 @@ use crate::rls::convert::Invalid;
 
 /// Why a request got no decision.
 #[derive(Clone, Debug)]
-pub enum Refusal {
+pub enum RequestError {
     /// It was not a request that can be decided.
     Invalid(Invalid),
     /// There are no policies yet, or the store gave none.
     Undecided(Undecided),
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Invalid(invalid) => invalid.fmt(f),
@@ -30,13 +30,13 @@ impl fmt::Display for Refusal {
 
 /// The status that a caller gets.
 #[must_use]
-pub fn status(refusal: &Refusal) -> Status {
-    let text = refusal.to_string();
-    match refusal {
-        Refusal::Invalid(_) => Status::invalid_argument(text),
-        Refusal::Undecided(Undecided::NoPolicies) => Status::unavailable(text),
-        Refusal::Undecided(Undecided::Store(error)) => match error {
-            StoreError::NotSent(_) | StoreError::Rewindow { .. } => Status::unavailable(text),
+pub fn status(error: &RequestError) -> Status {
+    let text = error.to_string();
+    match error {
+        RequestError::Invalid(_) => Status::invalid_argument(text),
+        RequestError::Undecided(Undecided::NoPolicies) => Status::unavailable(text),
+        RequestError::Undecided(Undecided::Store(error)) => match error {
+            StoreError::NotSent(_) | StoreError::StaleBounds { .. } => Status::unavailable(text),
             StoreError::Unknown(_) => Status::deadline_exceeded(text),
         },
     }
@@ -54,12 +54,12 @@ mod tests {
         for (error, code, text) in [
             (StoreError::NotSent(failure()), Code::Unavailable, "no answer within 10 ms (nothing was charged)"),
             (StoreError::Unknown(failure()), Code::DeadlineExceeded, "no answer within 10 ms (the charge may stand)"),
-            (StoreError::Rewindow { now: 5 }, Code::Unavailable, "no calendar window held the store's clock, 5 us"),
+            (StoreError::StaleBounds { now: 5 }, Code::Unavailable, "no calendar window held the store's clock, 5 us"),
         ] {
-            let status = status(&Refusal::Undecided(error.into()));
+            let status = status(&RequestError::Undecided(error.into()));
             assert_eq!((status.code(), status.message()), (code, text));
         }
-        let status = status(&Refusal::Undecided(Undecided::NoPolicies));
+        let status = status(&RequestError::Undecided(Undecided::NoPolicies));
         assert_eq!((status.code(), status.message()), (Code::Unavailable, "no rate limit configuration loaded"));
     }
 }

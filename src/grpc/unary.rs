@@ -17,6 +17,7 @@ use tonic::codegen::{Body as HttpBody, Bytes, http};
 
 use super::held::{Hold, Piece};
 use super::other::Stream;
+use super::turns;
 
 /// What is before each message: whether it is compressed, and its length in four bytes.
 const HEAD_BYTES: usize = 5;
@@ -74,6 +75,17 @@ where
             };
             complete?;
         }
+    }
+    if parts.whole().get(HEAD_BYTES..).is_some_and(turns::is_wide) {
+        // In a box of its own, for the same reason.
+        Box::pin(async {
+            if since.is_none() {
+                parts.keep(hold)?;
+            }
+            hold.turn().await;
+            Ok::<(), Status>(())
+        })
+        .await?;
     }
     let whole = parts.whole();
     let message = match whole.split_first_chunk::<HEAD_BYTES>() {
@@ -135,7 +147,7 @@ impl Parts {
         Poll::Ready(Ok(()))
     }
 
-    /// Accounts for what is there, before more is waited for. Copies the first part: as it came, it keeps the buffer of
+    /// Accounts for what is there, before anything is waited for. Copies the first part: as it came, it keeps the buffer of
     /// its connection from being used again.
     fn keep(&mut self, hold: &mut Hold) -> Result<(), Status> {
         let first = std::mem::take(&mut self.first);

@@ -20,7 +20,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::streamed::{PIECE_BYTES, pieces};
-use super::{Report, Site, json_error, metrics, not_found, readyz, wrong_method};
+use super::{ServiceState, Site, json_error, metrics, not_found, readyz, wrong_method};
 use crate::limiter::{Algorithm, Anchor, Domain, Entry, Limit, Mode, OnError, PolicySet, Refill, Rule, parse_entries};
 
 /// Every path, for whoever asks for another.
@@ -89,7 +89,7 @@ pub struct Orders {
 
 impl Orders {
     /// The order of the policies in force. It is made on a thread of its own, one at a time.
-    async fn current(&self, report: &Report) -> Arc<Order> {
+    async fn current(&self, report: &ServiceState) -> Arc<Order> {
         let mut last = self.last.lock().await;
         let (policies, places) = {
             let shown = report.policies.lock();
@@ -327,7 +327,7 @@ mod tests {
 
     #[tokio::test]
     async fn callers_share_the_order_of_the_same_policies() {
-        let report = Report::default();
+        let report = ServiceState::default();
         let orders = Orders::default();
         let slow = orders.current(&report).await;
         assert!(Arc::ptr_eq(&slow, &orders.current(&report).await), "one for both callers");

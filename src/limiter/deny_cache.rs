@@ -16,7 +16,7 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use crate::engine::algorithm;
-use crate::engine::{Algorithm, Charge, Hits, Limit, Micros, Mode, Outcome, Role, Seen, Take, Verdict, Window};
+use crate::engine::{Algorithm, Charge, Hits, Limit, Micros, Mode, Observed, Outcome, Role, Take, Verdict, Window};
 
 /// How many keys a set holds at most. [dn-6]
 const SET_KEYS_MAX: usize = 8;
@@ -205,15 +205,15 @@ impl DenyCache {
             return None;
         }
         let hash = self.hasher.hash_one(charge.key);
-        let sighting = {
+        let denial = {
             let mut set = self.lock(hash);
             self.expire(&mut set, now);
-            set.entries[set.find(charge.key, hash)?].sighting
+            set.entries[set.find(charge.key, hash)?].denial
         };
-        if sighting.share != charge.share {
+        if denial.share != charge.share {
             return None;
         }
-        sighting.denies(charge.limit, hits, now)
+        denial.denies(charge.limit, hits, now)
     }
 
     /// What [`DenyCache::insert`] wants to know: to be read before a decision is sent to the store.
@@ -228,12 +228,12 @@ impl DenyCache {
     /// read before it was sent: if the key was forgotten since, what the store said may be older than that.
     pub fn insert(&self, charge: &Charge<'_>, outcome: &Outcome, sent: Instant, received: Instant, generation: u64) {
         debug_assert!(sent <= received, "an answer comes after its question");
-        let Some(sighting) = Sighting::of(charge, outcome, sent, received) else { return };
+        let Some(denial) = CachedDenial::of(charge, outcome, sent, received) else { return };
         let max_age = match self.age {
             Age::AtMost(max_age) => max_age,
             Age::Window => Duration::from_micros(charge.limit.window().us()),
         };
-        let ends_at = sent + sighting.lasts(charge.limit).min(max_age);
+        let ends_at = sent + denial.lasts(charge.limit).min(max_age);
         if ends_at <= received {
             return;
         }
@@ -246,8 +246,8 @@ impl DenyCache {
         if let Some(at) = set.find(charge.key, hash) {
             let entry = &mut set.entries[at];
             // Answers overtake each other; what was asked for last is the best that is known.
-            if entry.sighting.sent <= sent {
-                (entry.ends_at, entry.sighting) = (ends_at, sighting);
+            if entry.denial.sent <= sent {
+                (entry.ends_at, entry.denial) = (ends_at, denial);
                 self.overwritten.fetch_add(1, Ordering::Relaxed);
             }
             return;
@@ -256,7 +256,7 @@ impl DenyCache {
             self.evict(&mut set);
             self.evicted.fetch_add(1, Ordering::Relaxed);
         }
-        set.entries.push(Entry { key: charge.key.into(), hash, ends_at, sighting });
+        set.entries.push(Entry { key: charge.key.into(), hash, ends_at, denial });
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -350,9 +350,9 @@ impl DenyCache {
 /// Whether a charge writes something even where its decision is denied, or makes room for others in it. [dn-4]
 fn writes_when_denied(charge: &Charge<'_>) -> bool {
     match charge.take {
-        Take::Force(_) | Take::Give(_) => true,
-        Take::Take(_) => charge.limit.drain,
-        Take::Look => false,
+        Take::Force(_) | Take::Refund(_) => true,
+        Take::Consume(_) => charge.limit.drain,
+        Take::Peek => false,
     }
 }
 
@@ -360,8 +360,8 @@ fn writes_when_denied(charge: &Charge<'_>) -> bool {
 fn hits_to_deny(charge: &Charge<'_>) -> Option<Hits> {
     match charge.take {
         // Usage that has happened is never denied, and a state that holds some is seen with other bounds.
-        Take::Take(_) if charge.limit.drain || charge.limit.post_paid => None,
-        Take::Take(hits) if charge.role == Role::Enforced => Some(hits),
+        Take::Consume(_) if charge.limit.drain || charge.limit.post_paid => None,
+        Take::Consume(hits) if charge.role == Role::Enforced => Some(hits),
         _ => None,
     }
 }
@@ -375,7 +375,7 @@ pub struct ForgetOnDrop<'a> {
 impl Drop for ForgetOnDrop<'_> {
     fn drop(&mut self) {
         for charge in self.charges {
-            if let Take::Give(_) = charge.take {
+            if let Take::Refund(_) = charge.take {
                 self.cache.forget(charge.key);
             }
         }
@@ -401,12 +401,12 @@ struct Entry {
     hash: u64,
     /// From when on nothing is answered from it.
     ends_at: Instant,
-    sighting: Sighting,
+    denial: CachedDenial,
 }
 
 /// A state that a store has shown, and when that was.
 #[derive(Clone, Copy)]
-struct Sighting {
+struct CachedDenial {
     /// The limit's numbers, by which it was seen: only what is not in the key could differ, and all of it is compared.
     requests: u32,
     window: Window,
@@ -415,14 +415,14 @@ struct Sighting {
     share: u32,
     /// The hits that were asked for.
     hits: Hits,
-    seen: Seen,
+    seen: Observed,
     /// The store's clock when it was seen, somewhere between the two instants below.
     at: Micros,
     sent: Instant,
     received: Instant,
 }
 
-impl Sighting {
+impl CachedDenial {
     /// What a denial shows; nothing where it was no denial, or one that the state alone does not explain. [dn-2]
     fn of(charge: &Charge<'_>, outcome: &Outcome, sent: Instant, received: Instant) -> Option<Self> {
         let hits = hits_to_deny(charge)?;
@@ -462,7 +462,7 @@ impl Sighting {
             Verdict::Never
         } else {
             // When other hits than those that were asked for would fit is not in a summary.
-            let is_known = hits == self.hits || !matches!(self.seen, Seen::Summary(_));
+            let is_known = hits == self.hits || !matches!(self.seen, Observed::Summary(_));
             if !is_known || hits <= self.seen.remaining(limit, self.at) {
                 return None;
             }

@@ -1,12 +1,12 @@
 //! What is to be charged for a request before a store is asked, and what the request is told afterwards.
 //!
-//! Not here: asking stores (limiter.rs), several of them, and stores that fail (apart.rs).
+//! Not here: asking stores (limiter.rs), several of them, and stores that fail (split.rs).
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Answer, Detail, ListedLimit, Modes, OVERRIDE_SHARE, Query, Status, Told};
+use super::{Answer, Detail, LimitInfo, ListedLimit, Modes, OVERRIDE_SHARE, Query, Status};
 use crate::engine::observer::{LimitOf, Trace};
 use crate::engine::policy::{Domain, Match};
 use crate::engine::{
@@ -159,7 +159,7 @@ impl<'p> Plan<'p> {
                 limit,
                 take: match query.descriptors[group].take {
                     // [dc-5]
-                    Take::Take(hits) if limit.post_paid => Take::Force(hits),
+                    Take::Consume(hits) if limit.post_paid => Take::Force(hits),
                     take => take,
                 },
                 group: planned.group,
@@ -343,7 +343,7 @@ fn status_of(charges: &[Charge<'_>], planned: &[Planned], outcomes: &[Outcome], 
     };
     Status {
         over,
-        limit: Some(Told::of(charge.limit)),
+        limit: Some(LimitInfo::of(charge.limit)),
         remaining: outcome.remaining,
         until_reset: Some(until_reset),
         detail: Some(detail),
@@ -414,7 +414,7 @@ fn turn(decided: &Decided<'_>) -> Micros {
         return longest;
     }
     for ((charge, planned), outcome) in decided.charges.iter().zip(decided.planned).zip(&decided.decision.outcomes) {
-        let takes_a_place = matches!(charge.take, Take::Take(_) | Take::Force(_));
+        let takes_a_place = matches!(charge.take, Take::Consume(_) | Take::Force(_));
         if takes_a_place && planned.role != Role::Shadow {
             longest = longest.max(outcome.wait);
         }

@@ -14,7 +14,7 @@ use super::proto::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use super::proto::{HeaderValue, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit};
 use super::{client_headers, detail, limit_metadata};
 use crate::engine::{Entry, Micros, Take, Unit};
-use crate::limiter::{Answer, Asked, Query, Status, Told};
+use crate::limiter::{Answer, DescriptorRequest, LimitInfo, Query, Status};
 
 /// The most that one request may hold. Each is the largest that is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ pub fn query<'a>(request: &'a RateLimitRequest, bounds: &Bounds) -> Result<Query
     within(count, bounds.descriptors, "descriptors", || "descriptors".to_owned())?;
     let mut descriptors = SmallVec::with_capacity(count);
     for (i, descriptor) in request.descriptors.iter().enumerate() {
-        descriptors.push(Asked {
+        descriptors.push(DescriptorRequest {
             entries: entries(descriptor, i, bounds)?,
             take: take(request, descriptor, i, bounds)?,
             limit: limit(descriptor, i)?,
@@ -148,9 +148,9 @@ fn take(
         }
     };
     Ok(match (hits, descriptor.is_negative_hits) {
-        (0, _) => Take::Look,
-        (hits, false) => Take::Take(hits),
-        (hits, true) => Take::Give(hits),
+        (0, _) => Take::Peek,
+        (hits, false) => Take::Consume(hits),
+        (hits, true) => Take::Refund(hits),
     })
 }
 
@@ -269,8 +269,8 @@ fn status(status: Status) -> DescriptorStatus {
     }
 }
 
-fn current_limit(told: Told) -> RateLimit {
-    let unit = match told.unit {
+fn current_limit(limit: LimitInfo) -> RateLimit {
+    let unit = match limit.unit {
         None => WireUnit::Unknown,
         Some(Unit::Second) => WireUnit::Second,
         Some(Unit::Minute) => WireUnit::Minute,
@@ -281,9 +281,9 @@ fn current_limit(told: Told) -> RateLimit {
         Some(Unit::Year) => WireUnit::Year,
     };
     RateLimit {
-        requests_per_unit: told.requests,
+        requests_per_unit: limit.requests,
         unit: unit.into(),
-        name: told.name.map(String::from).unwrap_or_default(),
+        name: limit.name.map(String::from).unwrap_or_default(),
     }
 }
 
@@ -382,15 +382,15 @@ mod tests {
     #[test]
     fn hits_come_from_the_descriptor_first() {
         for (of_request, of_descriptor, negative, expected) in [
-            (0, None, false, Take::Take(1)),
-            (7, None, false, Take::Take(7)),
-            (7, Some(3), false, Take::Take(3)),
-            (7, Some(0), false, Take::Look),
-            (0, Some(u64::from(Hits::MAX)), false, Take::Take(Hits::MAX)),
-            (0, None, true, Take::Give(1)),
-            (7, None, true, Take::Give(7)),
-            (7, Some(3), true, Take::Give(3)),
-            (7, Some(0), true, Take::Look),
+            (0, None, false, Take::Consume(1)),
+            (7, None, false, Take::Consume(7)),
+            (7, Some(3), false, Take::Consume(3)),
+            (7, Some(0), false, Take::Peek),
+            (0, Some(u64::from(Hits::MAX)), false, Take::Consume(Hits::MAX)),
+            (0, None, true, Take::Refund(1)),
+            (7, None, true, Take::Refund(7)),
+            (7, Some(3), true, Take::Refund(3)),
+            (7, Some(0), true, Take::Peek),
         ] {
             let mut user = descriptor(vec![]);
             user.hits_addend = of_descriptor.map(Into::into);
@@ -433,7 +433,7 @@ mod tests {
                 Status { remaining: Hits::MAX, ..Status::default() },
                 Status {
                     over: true,
-                    limit: Some(Told { requests: 3, unit: Some(Unit::Week), name: Some("weekly".into()) }),
+                    limit: Some(LimitInfo { requests: 3, unit: Some(Unit::Week), name: Some("weekly".into()) }),
                     remaining: 0,
                     until_reset: Some(1),
                     detail: None,
@@ -460,7 +460,7 @@ mod tests {
         let names = LimitHeaders { limit: "l".into(), remaining: "r".into(), reset: "t".into() };
         let status = |over, requests, remaining, until_reset| Status {
             over,
-            limit: Some(Told { requests, unit: Some(Unit::Hour), name: None }),
+            limit: Some(LimitInfo { requests, unit: Some(Unit::Hour), name: None }),
             remaining,
             until_reset: Some(until_reset),
             detail: None,

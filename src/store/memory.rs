@@ -71,7 +71,7 @@ impl Memory {
     }
 
     fn decide_now(&self, charges: &[Charge<'_>], mode: Mode) -> Result<Decision, StoreError> {
-        let (places, firsts) = decision::places(charges);
+        let (places, firsts) = decision::key_indices(charges);
         let hashes: SmallVec<[u32; 4]> =
             firsts.iter().map(|&first| self.hash(charges[usize::from(first)].key)).collect();
         let mut locked = self.lock(&hashes);
@@ -91,7 +91,7 @@ impl Memory {
             shard.live_at(found[place]?, now)
         };
         let decided = decision::decide(charges, &places, read, mode, now);
-        let (decision, effects) = decided.map_err(|decision::Rewindow| StoreError::Rewindow { now })?;
+        let (decision, effects) = decided.map_err(|decision::StaleBounds| StoreError::StaleBounds { now })?;
         if decision.outcomes.iter().any(|outcome| outcome.verdict.is_over()) {
             for (&place, outcome) in places.iter().zip(&decision.outcomes) {
                 let place = usize::from(place);
@@ -107,11 +107,11 @@ impl Memory {
                 continue;
             }
             let (hash, known) = (hashes[usize::from(place)], found[usize::from(place)]);
-            let place =
-                Place { key: charge.key, hash, share: charge.share, limit: charge.limit, bounds: charge.bounds };
+            let slot =
+                StateSlot { key: charge.key, hash, share: charge.share, limit: charge.limit, bounds: charge.bounds };
             let shard = shard(&mut locked, self.shard_of(hash));
             let at = if renumbered { shard.find(charge.key, hash) } else { known };
-            renumbered |= shard.change(at, &place, now, &*self.observer, |state| {
+            renumbered |= shard.change(at, &slot, now, &*self.observer, |state| {
                 algorithm::apply_in_place(charge.limit, state, effect, charge.bounds, now)
             });
         }
@@ -127,15 +127,15 @@ impl Memory {
         let mut locked = self.lock(&[hash]);
         let now = self.clock.now();
         if undo.bounds.is_some_and(|bounds| anchored_window::window_at(&bounds, now).is_none()) {
-            return Err(StoreError::Rewindow { now });
+            return Err(StoreError::StaleBounds { now });
         }
         let shard = shard(&mut locked, self.shard_of(hash));
         let Some(at) = shard.find(undo.key, hash).filter(|&at| shard.live_at(at, now).is_some()) else {
             return Ok(());
         };
         let share = shard.entries[at].share;
-        let place = Place { key: undo.key, hash, share, limit: undo.limit, bounds: undo.bounds };
-        shard.change(Some(at), &place, now, &*self.observer, |state| {
+        let slot = StateSlot { key: undo.key, hash, share, limit: undo.limit, bounds: undo.bounds };
+        shard.change(Some(at), &slot, now, &*self.observer, |state| {
             algorithm::undo_in_place(undo.limit, state, undo.receipt, undo.bounds, now)
         });
         Ok(())
@@ -271,7 +271,7 @@ impl Entry {
 }
 
 /// Where a state is to be stored, and under which limit.
-struct Place<'a> {
+struct StateSlot<'a> {
     key: &'a str,
     hash: u32,
     share: u32,
@@ -332,7 +332,7 @@ impl Shard {
     fn change(
         &mut self,
         at: Option<usize>,
-        place: &Place<'_>,
+        slot: &StateSlot<'_>,
         now: Micros,
         observer: &dyn Observer,
         change: impl FnOnce(&mut Option<State>) -> Change,
@@ -341,7 +341,7 @@ impl Shard {
             return match change(&mut self.entries[at].state) {
                 Change::Kept => false,
                 Change::Put => {
-                    self.written(at, place, now);
+                    self.written(at, slot, now);
                     false
                 }
                 Change::Gone => {
@@ -356,12 +356,12 @@ impl Shard {
                 let entry = &mut self.entries[at];
                 // What has expired is not full any more.
                 (entry.state, entry.ends) = (state, 0);
-                self.written(at, place, now);
+                self.written(at, slot, now);
                 false
             }
             (None, Change::Put) => {
-                let at = self.insert(place, state, now, observer);
-                self.written(at, place, now);
+                let at = self.insert(slot, state, now, observer);
+                self.written(at, slot, now);
                 true
             }
             (Some(at), Change::Gone) => {
@@ -374,14 +374,14 @@ impl Shard {
 
     /// Makes an entry, which has expired until [`Shard::written`] tells how long it lasts.
     #[expect(clippy::cast_possible_truncation, reason = "entries are numbered by u32, see Shard::new")]
-    fn insert(&mut self, place: &Place<'_>, state: Option<State>, now: Micros, observer: &dyn Observer) -> usize {
+    fn insert(&mut self, slot: &StateSlot<'_>, state: Option<State>, now: Micros, observer: &dyn Observer) -> usize {
         self.sweep(now);
         if self.entries.len() >= self.keys_max {
-            self.evict(place.share, now, observer);
+            self.evict(slot.share, now, observer);
         }
-        *self.shares.entry(place.share).or_insert(0) += 1;
+        *self.shares.entry(slot.share).or_insert(0) += 1;
         let at = self.entries.len();
-        let (key, hash, share) = (place.key.into(), place.hash, place.share);
+        let (key, hash, share) = (slot.key.into(), slot.hash, slot.share);
         self.entries.push(Entry { key, state, ends: 0, used_or_fill: 0, capacity: 0, share, hash });
         let entries = &self.entries;
         self.index.insert_unique(spread(hash), at as u32, |&at| spread(entries[at as usize].hash));
@@ -389,13 +389,13 @@ impl Shard {
     }
 
     /// Notes what eviction has to know of a state that was just written.
-    fn written(&mut self, at: usize, place: &Place<'_>, now: Micros) {
+    fn written(&mut self, at: usize, slot: &StateSlot<'_>, now: Micros) {
         let entry = &mut self.entries[at];
         let Some(state) = &entry.state else { return };
-        let seen = algorithm::as_written(place.limit, state, place.bounds, now);
-        let capacity = place.limit.capacity();
-        let used = capacity - seen.remaining(place.limit, now).min(capacity);
-        let expires_at = now + seen.reset_after(place.limit, now);
+        let seen = algorithm::as_written(slot.limit, state, slot.bounds, now);
+        let capacity = slot.limit.capacity();
+        let used = capacity - seen.remaining(slot.limit, now).min(capacity);
+        let expires_at = now + seen.reset_after(slot.limit, now);
         if used < capacity {
             (entry.ends, entry.used_or_fill) = (expires_at, used);
         } else if entry.ends & FULL == 0 {
@@ -406,10 +406,10 @@ impl Shard {
             entry.ends = expires_at | (entry.ends & (FULL | DENIED));
         }
         entry.capacity = capacity;
-        let before = std::mem::replace(&mut entry.share, place.share);
-        if before != place.share {
+        let before = std::mem::replace(&mut entry.share, slot.share);
+        if before != slot.share {
             self.leave(before);
-            *self.shares.entry(place.share).or_insert(0) += 1;
+            *self.shares.entry(slot.share).or_insert(0) += 1;
         }
     }
 

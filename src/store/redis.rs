@@ -180,7 +180,7 @@ impl Store for Redis {
                     return Err(several_slots(charges.len()));
                 }
             }
-            let (places, firsts) = decision::places(charges);
+            let (places, firsts) = decision::key_indices(charges);
             let call = || encode::decide_call(&self.key_prefix, charges, &places, &firsts, mode, self.now);
             let reply = self.call(first, call, deadline).await?;
             let Some(reply) = decode::read_decision(&reply, charges) else {
@@ -189,7 +189,7 @@ impl Store for Redis {
             };
             match reply {
                 DecisionReply::Found(now, found) => Ok(decision::settle(charges, &places, &found, mode, now)),
-                DecisionReply::Rewindow(now) => Err(StoreError::Rewindow { now }),
+                DecisionReply::StaleBounds(now) => Err(StoreError::StaleBounds { now }),
             }
         }))
     }
@@ -368,7 +368,7 @@ fn by_key<'a>(charges: &[Undo<'a>]) -> Vec<Vec<Undo<'a>>> {
 
 /// How a call that takes charges back ended.
 fn undone(reply: &Value, undos: &[Undo<'_>]) -> Result<(), StoreError> {
-    decode::undo_rewindow(reply, undos).map_or(Ok(()), |now| Err(StoreError::Rewindow { now }))
+    decode::undo_stale_bounds(reply, undos).map_or(Ok(()), |now| Err(StoreError::StaleBounds { now }))
 }
 
 /// How several calls ended together: an unknown outcome outranks a call that charged nothing.

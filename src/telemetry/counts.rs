@@ -130,12 +130,12 @@ pub(super) struct Part {
 pub(super) fn split(charged: &Charged<'_>, near_limit: Fraction) -> Part {
     let Charged { charge, outcome, mode, .. } = charged;
     let (hits, counted_when_over) = match charge.take {
-        Take::Take(hits) => {
+        Take::Consume(hits) => {
             let counts = *mode == Mode::Independent && crate::engine::algorithm::counts_denied(charge.limit);
             (u64::from(hits), counts)
         }
         Take::Force(hits) => (u64::from(hits), true),
-        Take::Look | Take::Give(_) => return Part::default(),
+        Take::Peek | Take::Refund(_) => return Part::default(),
     };
     let is_over = outcome.verdict.is_over();
     let is_shadow = is_over && charge.role == Role::Shadow;
@@ -151,7 +151,7 @@ pub(super) fn split(charged: &Charged<'_>, near_limit: Fraction) -> Part {
     let before = limit.saturating_sub(u64::from(outcome.remaining_before));
     let after = before + hits;
     if !is_over {
-        part.is_uncharged = outcome.receipt.is_none() && matches!(charge.take, Take::Take(_));
+        part.is_uncharged = outcome.receipt.is_none() && matches!(charge.take, Take::Consume(_));
         // A report can be within and still end above the limit. [dc-9]
         part.over = after.saturating_sub(limit);
         part.within = hits - part.over;
@@ -225,18 +225,18 @@ mod tests {
     /// Counts that envoyproxy/ratelimit has been recorded to make.
     #[test]
     fn hits_are_split_as_the_reference_splits_them() {
-        let one_by_one = [Take::Take(1); 13];
+        let one_by_one = [Take::Consume(1); 13];
         let plain = counted(&per_hour(10), Mode::Independent, "0.8", &one_by_one);
         assert_eq!(plain, part(13, 3, 2, 10));
-        let crossing = counted(&per_hour(10), Mode::Independent, "0.8", &[Take::Take(9), Take::Take(4)]);
+        let crossing = counted(&per_hour(10), Mode::Independent, "0.8", &[Take::Consume(9), Take::Consume(4)]);
         assert_eq!(crossing, part(13, 3, 2, 9));
-        let all_at_once = counted(&per_hour(10), Mode::Independent, "0.8", &[Take::Take(15)]);
+        let all_at_once = counted(&per_hour(10), Mode::Independent, "0.8", &[Take::Consume(15)]);
         assert_eq!(all_at_once, part(15, 5, 2, 0));
-        let half = counted(&per_hour(7), Mode::Independent, "0.5", &[Take::Take(5), Take::Take(3)]);
+        let half = counted(&per_hour(7), Mode::Independent, "0.5", &[Take::Consume(5), Take::Consume(3)]);
         assert_eq!(half, part(8, 1, 4, 5));
-        let to_the_brim = counted(&per_hour(7), Mode::Independent, "0.5", &[Take::Take(7), Take::Look]);
+        let to_the_brim = counted(&per_hour(7), Mode::Independent, "0.5", &[Take::Consume(7), Take::Peek]);
         assert_eq!(to_the_brim, part(7, 0, 4, 7));
-        let largest = [Take::Take(1), Take::Take(u32::MAX - 1), Take::Take(1)];
+        let largest = [Take::Consume(1), Take::Consume(u32::MAX - 1), Take::Consume(1)];
         let largest = counted(&Limit::per_unit(u32::MAX, Unit::Year), Mode::Independent, "0.8", &largest);
         assert_eq!(largest, part(4_294_967_296, 1, 858_993_407, 4_294_967_295));
     }
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn where_a_denied_take_takes_nothing_all_its_hits_are_over() {
-        let takes = [Take::Take(9), Take::Take(4), Take::Take(1)];
+        let takes = [Take::Consume(9), Take::Consume(4), Take::Consume(1)];
         let atomic = counted(&per_hour(10), Mode::Atomic, "0.8", &takes);
         assert_eq!(atomic, part(14, 4, 2, 10));
         let gcra = Limit::new(10, Unit::Day.window(), Algorithm::Gcra { burst: 10 }).unwrap();
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn forced_hits_are_split_and_refunds_are_not_counted() {
-        let takes = [Take::Force(9), Take::Force(4), Take::Force(2), Take::Give(5)];
+        let takes = [Take::Force(9), Take::Force(4), Take::Force(2), Take::Refund(5)];
         for mode in Mode::ALL {
             let forced = counted(&per_hour(10), mode, "0.8", &takes);
             assert_eq!(forced, part(15, 5, 2, 10));

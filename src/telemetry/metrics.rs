@@ -487,7 +487,7 @@ mod tests {
     fn charge_first_rule(policies: &PolicySet, tally: &dyn Tally, hits: Hits) {
         let rule = &policies.rules()[0];
         let limit = &rule.limits[0];
-        let take = Take::Take(hits);
+        let take = Take::Consume(hits);
         let charges = [Charge { key: "k", limit, take, group: 0, role: rule.role, share: 0, bounds: None }];
         let (decision, _) = decision::decide(&charges, &[0], |_| None, Mode::Atomic, NOW).expect("no calendar");
         let limit = LimitOf::Rule(rule, 0);
@@ -529,7 +529,7 @@ mod tests {
         let policies = policies(&["user"]);
         let tally = metrics.observer().loaded(&policies);
         let limit = per_hour(5);
-        let take = Take::Take(2);
+        let take = Take::Consume(2);
         let charges =
             [Charge { key: "k", limit: &limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None }];
         let (decision, _) = decision::decide(&charges, &[0], |_| None, Mode::Atomic, NOW).expect("no calendar");

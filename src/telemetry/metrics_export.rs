@@ -105,13 +105,13 @@ impl MetricsExporter {
     /// Sends all metrics once. The requests after one that failed are left out.
     async fn export(&self) -> Result<(), String> {
         let (metrics, resource, started) = (self.metrics.clone(), self.resource.clone(), self.started);
-        let mut requests = apart(move || Requests {
+        let mut requests = on_blocking_thread(move || Requests {
             reading: metrics.read(&metrics.prepare()),
             messages: Messages::new(resource, started, SystemTime::now()),
         })
         .await?;
         loop {
-            let (request, rest) = apart(move || (requests.next(), requests)).await?;
+            let (request, rest) = on_blocking_thread(move || (requests.next(), requests)).await?;
             let Some(request) = request else { return Ok(()) };
             self.sender.send(request).await?;
             requests = rest;
@@ -138,7 +138,7 @@ impl MetricsExporter {
 }
 
 /// Reading many series takes milliseconds, which the HTTP listeners on this runtime need not wait for.
-async fn apart<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
+async fn on_blocking_thread<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
     spawn_blocking(make).await.map_err(|error| match error.try_into_panic() {
         Ok(panic) => resume_unwind(panic),
         Err(cancelled) => cancelled.to_string(),

@@ -23,7 +23,7 @@ use tonic::codegen::http::HeaderMap;
 use self::context::{Caller, tracestate};
 pub use self::queue::{Batches, Dropped, Exporting, Spans};
 pub use self::sampler::Sampler;
-use self::span::Told;
+use self::span::DecisionRecord;
 use crate::engine::arith::Fraction;
 use crate::engine::observer::{self, Charged, DecisionResult, StoreCall, TraceIds};
 use crate::engine::{Entry, OnError, Rule};
@@ -109,7 +109,7 @@ impl Tracer {
             parent: caller.ids.map_or(SpanId::INVALID, |ids| SpanId::from(ids.span)),
             began_at: SystemTime::now(),
             began: Instant::now(),
-            told: Mutex::default(),
+            record: Mutex::default(),
             ended: None,
         }))
     }
@@ -123,14 +123,14 @@ pub struct Trace {
     parent: SpanId,
     began_at: SystemTime,
     began: Instant,
-    told: Mutex<Told>,
+    record: Mutex<DecisionRecord>,
     ended: Option<Ended>,
 }
 
 impl Trace {
     /// The request names this domain. Not called for a request that cannot be read.
     pub fn domain(&self, domain: &str) {
-        self.told.lock().domain(domain);
+        self.record.lock().domain(domain);
     }
 
     /// The answer has this code of gRPC.
@@ -147,10 +147,10 @@ impl Trace {
 impl Drop for Trace {
     fn drop(&mut self) {
         let ended = self.ended.unwrap_or(Ended::Cancelled);
-        let told = std::mem::take(self.told.get_mut());
+        let record = std::mem::take(self.record.get_mut());
         // By one clock: the time of day may be set in between.
         let end = self.began_at + self.began.elapsed();
-        for span in span::spans(self, told, ended, end) {
+        for span in span::spans(self, record, ended, end) {
             self.tracer.spans.push(Box::new(span));
         }
     }
@@ -165,24 +165,24 @@ impl observer::Trace for Trace {
     }
 
     fn matched(&self, entries: &[Entry<'_>], rule: Option<&Rule>) {
-        self.told.lock().matched(entries, rule, self.tracer.options.descriptor_values);
+        self.record.lock().matched(entries, rule, self.tracer.options.descriptor_values);
     }
 
     fn charged(&self, charged: &Charged<'_>) {
-        self.told.lock().charged(charged);
+        self.record.lock().charged(charged);
     }
 
     fn store_called(&self, call: StoreCall) {
         let at = self.began_at + self.began.elapsed();
-        self.told.lock().store_called(call, at);
+        self.record.lock().store_called(call, at);
     }
 
     fn fell_back(&self, action: OnError, kind: &'static str) {
-        self.told.lock().fell_back(action, kind);
+        self.record.lock().fell_back(action, kind);
     }
 
     fn decided(&self, result: DecisionResult) {
-        self.told.lock().decided(result);
+        self.record.lock().decided(result);
     }
 }
 

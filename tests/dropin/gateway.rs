@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor as Asked;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor as WireDescriptor;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::ratelimit::config::ratelimit::v3::{RateLimitConfig, RateLimitDescriptor};
@@ -25,7 +25,7 @@ use crate::support::http;
 use crate::support::process::{LogLine, Process};
 use crate::support::redis::RedisServer;
 use crate::support::rls::{self, RateLimitRequest, RateLimitResponse};
-use crate::support::secured::{Connector, Place, config};
+use crate::support::secured::{Address, Connector, config};
 use crate::support::wait::{PATIENCE, until, within};
 
 /// The text of a decision while there are no policies.
@@ -153,7 +153,7 @@ impl Gateway {
     /// A connection as Envoy makes it: TLS, with a certificate that weir does not ask for.
     fn envoy(&self, grpc: SocketAddr) -> Envoy {
         let own = self.authority.client("envoy");
-        Envoy::connect(Place::Tls(grpc, Arc::new(config(&self.authority, Some(&own)))))
+        Envoy::connect(Address::Tls(grpc, Arc::new(config(&self.authority, Some(&own)))))
     }
 }
 
@@ -164,7 +164,7 @@ struct Envoy {
 }
 
 impl Envoy {
-    fn connect(place: Place) -> Self {
+    fn connect(place: Address) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let channel = runtime.block_on(Connector::new(place).channel()).expect("a connection");
         Self { runtime, channel }
@@ -188,7 +188,7 @@ impl Envoy {
 fn routed(route: &str, entries: &[(&str, &str)]) -> RateLimitRequest {
     let entry = |key: &str, value: &str| Entry { key: key.to_owned(), value: value.to_owned() };
     let entries = std::iter::once(entry(route, route)).chain(entries.iter().map(|(key, value)| entry(key, value)));
-    let descriptor = Asked { entries: entries.collect(), ..Asked::default() };
+    let descriptor = WireDescriptor { entries: entries.collect(), ..WireDescriptor::default() };
     RateLimitRequest { domain: DOMAIN.to_owned(), descriptors: vec![descriptor], hits_addend: 0 }
 }
 
@@ -298,7 +298,7 @@ fn weir_serves_in_the_place_of_envoy_gateways_rate_limit_service() {
     assert_eq!(envoy.all(ANY_HOST, &[(EVERY, EVERY)]), [true, true, false]);
 
     // GRPC_SERVER_TLS_CA_CERT is no variable of envoyproxy/ratelimit: a client needs no certificate.
-    let anonymous = Envoy::connect(Place::Tls(grpc, Arc::new(config(&gateway.authority, None))));
+    let anonymous = Envoy::connect(Address::Tls(grpc, Arc::new(config(&gateway.authority, None))));
     assert!(!anonymous.admits(ANY_HOST, &[(EVERY, EVERY)]), "it is served, and the limit is used up");
 
     // The mapping file's names. Requests of one rule have one name, whatever their values.
@@ -467,7 +467,7 @@ fn callers_need_the_name_and_certificates_are_replaced_by_renames() {
     let ask = |trusted: &Authority, own: &Issued| {
         let mut client = config(trusted, Some(own));
         client.alpn_protocols.clear();
-        let connector = Connector::new(Place::Tls(weir.grpc, Arc::new(client)));
+        let connector = Connector::new(Address::Tls(weir.grpc, Arc::new(client)));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let channel = connector.channel().await.map_err(|error| format!("{error:?}"))?;

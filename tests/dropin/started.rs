@@ -120,8 +120,8 @@ impl Ratelimit {
     }
 
     /// Waits until there are more than `before` lines of log that `wanted` accepts; false if it took too long.
-    pub(crate) fn wait_for_log(&self, before: usize, patience: Duration, wanted: impl Fn(&LogLine) -> bool) -> bool {
-        self.process.wait_for_log(before, patience, wanted)
+    pub(crate) fn wait_for_log(&self, before: usize, timeout: Duration, wanted: impl Fn(&LogLine) -> bool) -> bool {
+        self.process.wait_for_log(before, timeout, wanted)
     }
 }
 

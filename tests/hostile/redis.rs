@@ -277,18 +277,18 @@ impl Nonsense {
 }
 
 #[derive(Default)]
-struct Told {
+struct Recorder {
     broke: Mutex<Vec<String>>,
     held: AtomicU64,
 }
 
-impl Told {
+impl Recorder {
     fn broke(&self) -> Vec<String> {
         self.broke.lock().unwrap().clone()
     }
 }
 
-impl Observer for Told {
+impl Observer for Recorder {
     fn connection_broke(&self, _: &str, reason: &str) {
         self.broke.lock().unwrap().push(reason.to_owned());
     }
@@ -308,7 +308,7 @@ fn nonsense_of_a_redis_draws_a_bounded_number_of_dials() {
     const EVERY: Duration = Duration::from_millis(125);
     for answers in [&[":1\r\n", "hello\r\n"][..], &[":1\r\n", "$-7x\r\n"], &[":1\r\n"]] {
         let nonsense = Nonsense::start(answers);
-        let told = Arc::new(Told::default());
+        let told = Arc::new(Recorder::default());
         let (runtime, node) = node(nonsense.port, |options| {
             options.observer = told.clone();
             // The breaker would bound the dials too, where enough calls fail.
@@ -336,7 +336,7 @@ fn answers_after(surplus: &'static str) -> Vec<String> {
         "0" => format!(":0\r\n{surplus}"),
         n => format!(":{n}\r\n"),
     });
-    let told = Arc::new(Told::default());
+    let told = Arc::new(Recorder::default());
     let (runtime, node) = node(fake.port(), |options| {
         options.observer = told.clone();
         options.connections = 1;
@@ -377,7 +377,7 @@ fn the_log_shows_what_a_server_answers_that_is_no_redis() {
     ] {
         let fake = FakeNode::start();
         fake.says(move |_| answer.into());
-        let told = Arc::new(Told::default());
+        let told = Arc::new(Recorder::default());
         let (runtime, node) = node(fake.port(), |options| options.observer = told.clone());
         let error = runtime.block_on(node.call(command("DBSIZE", 1), soon(PATIENCE))).unwrap_err();
         assert!(matches!(error, CallError::Unknown { reason: Reason::Broken(_) }), "{error}");

@@ -63,7 +63,7 @@ impl Target {
 
     /// Whether so many hits are admitted.
     fn take(&self, key: &str, hits: u32) -> bool {
-        let charges = [charge(key, &self.limit, Take::Take(hits))];
+        let charges = [charge(key, &self.limit, Take::Consume(hits))];
         !answer(self.store.decide(&charges, Mode::Atomic, far())).denied
     }
 
@@ -159,9 +159,9 @@ fn a_panic_in_the_middle_of_a_change_loses_no_key() {
     let others = [log, buckets].map(|algorithm| Limit::new(5, Unit::Hour.window(), algorithm).unwrap());
     let charges = |bounds| {
         vec![
-            charge("log", &others[0], Take::Take(2)),
-            charge("buckets", &others[1], Take::Take(2)),
-            Charge { bounds, ..charge("calendar", &month, Take::Take(2)) },
+            charge("log", &others[0], Take::Consume(2)),
+            charge("buckets", &others[1], Take::Consume(2)),
+            Charge { bounds, ..charge("calendar", &month, Take::Consume(2)) },
         ]
     };
     let decided = answer(target.store.decide(&charges(bounds), Mode::Atomic, far()));

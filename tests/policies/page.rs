@@ -14,8 +14,9 @@ use weir::engine::algorithm::apply;
 use weir::engine::algorithm::sliding_window::BUCKETS_MAX;
 use weir::engine::algorithm::sliding_window_log::REQUESTS_MAX;
 use weir::engine::decision::decide;
-use weir::engine::limit::{DEBT_US_MAX, WINDOW_US_MAX, WINDOW_US_MIN};
+use weir::engine::limit::DEBT_US_MAX;
 use weir::engine::policy::LIMITS_PER_RULE_MAX;
+use weir::engine::time::{WINDOW_US_MAX, WINDOW_US_MIN};
 use weir::engine::{Algorithm, Charge, Limit, Mode, OnError, Role, State, Take, Unit};
 
 use super::shown::checked;
@@ -283,7 +284,7 @@ impl Counter {
     fn ask(&mut self, now: u64, times: usize) -> usize {
         let before = self.admitted.len();
         for _ in 0..times {
-            let (key, take) = ("k", Take::Take(1));
+            let (key, take) = ("k", Take::Consume(1));
             let charge =
                 Charge { key, limit: &self.limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None };
             let (decision, effects) = decide(&[charge], &[0], |_| self.state.as_ref(), Mode::Atomic, now).unwrap();

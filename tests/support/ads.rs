@@ -45,7 +45,7 @@ pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.Ra
 
 /// A request as it came.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct AdsRequest {
     /// The stream, from 0.
     pub stream: usize,
     /// The request.
@@ -56,7 +56,7 @@ pub struct Seen {
     pub certificate: Option<Vec<u8>>,
 }
 
-impl Seen {
+impl AdsRequest {
     /// The reason of a NACK.
     pub fn error(&self) -> Option<&str> {
         self.request.error_detail.as_ref().map(|status| status.message.as_str())
@@ -86,7 +86,7 @@ struct State {
     /// Send the current version again as an answer to each NACK, as some control planes do.
     insists: bool,
     streams: Vec<mpsc::UnboundedSender<Result<DiscoveryResponse, Status>>>,
-    seen: Vec<Seen>,
+    seen: Vec<AdsRequest>,
     nonces: usize,
 }
 
@@ -161,22 +161,22 @@ impl Ads {
     }
 
     /// All requests so far.
-    pub fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<AdsRequest> {
         self.plane.lock().seen.clone()
     }
 
     /// Waits for a request of this kind, and returns the first.
-    pub fn wait_for(&self, what: &str, wanted: impl Fn(&Seen) -> bool) -> Seen {
+    pub fn wait_for(&self, what: &str, wanted: impl Fn(&AdsRequest) -> bool) -> AdsRequest {
         until(what, PATIENCE, || self.plane.lock().seen.iter().find(|seen| wanted(seen)).cloned())
     }
 
     /// Waits until a version is accepted.
-    pub fn wait_for_ack(&self, version: &str) -> Seen {
+    pub fn wait_for_ack(&self, version: &str) -> AdsRequest {
         self.wait_for(&format!("an ACK of version {version}"), |seen| seen.accepts(version))
     }
 
     /// Waits until a NACK says this.
-    pub fn wait_for_nack(&self, reason: &str) -> Seen {
+    pub fn wait_for_nack(&self, reason: &str) -> AdsRequest {
         self.wait_for(&format!("a NACK with {reason:?}"), |seen| {
             seen.error().is_some_and(|error| error.contains(reason))
         })
@@ -258,7 +258,7 @@ impl AggregatedDiscoveryService for Plane {
                 let mut state = plane.lock();
                 let is_nack = request.error_detail.is_some();
                 let (headers, certificate) = (headers.clone(), certificate.clone());
-                state.seen.push(Seen { stream, request, headers, certificate });
+                state.seen.push(AdsRequest { stream, request, headers, certificate });
                 let current = state.current.clone().filter(|_| is_first || (is_nack && state.insists));
                 if let (Some(response), Some(sender)) = (current, sender.upgrade()) {
                     let response = state.numbered(response);

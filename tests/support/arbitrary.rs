@@ -131,7 +131,7 @@ pub fn limits() -> impl Strategy<Value = [Limit; 2]> {
 /// The charge of a limit: nothing is ever forced into a log.
 pub fn fitting(limit: &Limit, take: Take) -> Take {
     match take {
-        Take::Force(hits) if limit.algorithm() == Algorithm::SlidingWindowLog => Take::Take(hits),
+        Take::Force(hits) if limit.algorithm() == Algorithm::SlidingWindowLog => Take::Consume(hits),
         take => take,
     }
 }
@@ -151,9 +151,9 @@ pub fn hits() -> impl Strategy<Value = u32> {
 /// What a charge does.
 pub fn take() -> impl Strategy<Value = Take> {
     prop_oneof![
-        8 => hits().prop_map(Take::Take),
-        2 => Just(Take::Look),
-        2 => hits().prop_map(Take::Give),
+        8 => hits().prop_map(Take::Consume),
+        2 => Just(Take::Peek),
+        2 => hits().prop_map(Take::Refund),
         2 => hits().prop_map(Take::Force),
     ]
 }

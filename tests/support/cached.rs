@@ -76,7 +76,7 @@ impl Scene {
 
     /// What the store would decide now, and what it would write, without doing so.
     pub fn would(&self, charges: &[Charge<'_>], mode: Mode) -> (Decision, Vec<Effect>) {
-        let (places, firsts) = decision::places(charges);
+        let (places, firsts) = decision::key_indices(charges);
         let asked: Vec<(&str, &Limit)> =
             firsts.iter().map(|&first| (charges[usize::from(first)].key, charges[usize::from(first)].limit)).collect();
         let peeked = answer(self.store.peek(&asked, far()));
@@ -86,7 +86,7 @@ impl Scene {
     }
 
     pub fn would_take(&self, limit: &Limit, hits: u32) -> Outcome {
-        let (decision, _) = self.would(&[self.charge(KEY, limit, Take::Take(hits), Role::Enforced)], Mode::Atomic);
+        let (decision, _) = self.would(&[self.charge(KEY, limit, Take::Consume(hits), Role::Enforced)], Mode::Atomic);
         decision.outcomes[0].clone()
     }
 
@@ -101,14 +101,14 @@ impl Scene {
 
     /// What the cache says to a take.
     pub fn cached(&self, limit: &Limit, hits: u32) -> Option<Outcome> {
-        self.cache.denies(&self.charge(KEY, limit, Take::Take(hits), Role::Enforced), self.now())
+        self.cache.denies(&self.charge(KEY, limit, Take::Consume(hits), Role::Enforced), self.now())
     }
 
     /// Takes from the store, whose answer is learnt, by a way of so many microseconds there and back.
     pub fn ask(&mut self, limit: &Limit, hits: u32, mode: Mode, there: u64, back: u64) -> Outcome {
         let (sent, generation) = (self.now(), self.cache.generation());
         self.step(there);
-        let charge = self.charge(KEY, limit, Take::Take(hits), Role::Enforced);
+        let charge = self.charge(KEY, limit, Take::Consume(hits), Role::Enforced);
         let outcome = self.decide_one(&charge, mode);
         self.step(back);
         self.cache.insert(&charge, &outcome, sent, self.now(), generation);
@@ -117,7 +117,7 @@ impl Scene {
 
     /// Uses a limit up, and lets the cache see that.
     pub fn use_up(&mut self, limit: &Limit) {
-        let all = self.charge(KEY, limit, Take::Take(limit.capacity()), Role::Enforced);
+        let all = self.charge(KEY, limit, Take::Consume(limit.capacity()), Role::Enforced);
         self.decide(&[all], Mode::Atomic);
         assert!(self.ask(limit, 1, Mode::Atomic, 0, 0).verdict.is_over());
     }

@@ -110,7 +110,7 @@ impl Load {
     /// Waits until so many more requests were answered than were sent when this is called.
     pub fn pass(&self, more: usize) {
         let enough = self.shared.sent.load(SeqCst) + more;
-        // What the schedule needs, and some patience on top: it is the caller who says how much may pass.
+        // What the schedule needs, and some time on top: it is the caller who says how much may pass.
         until("the load's answers", PATIENCE * 4, || {
             self.is_alive();
             (self.shared.samples.lock().expect("no sender panics").len() >= enough).then_some(())

@@ -16,7 +16,7 @@ const COUNT: i128 = (1 << 32) - 1;
 
 /// What it says of one charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct Expected {
     /// Whether the charge fits.
     pub verdict: Verdict,
     /// The hits that would have fitted.
@@ -88,21 +88,21 @@ impl Oracle {
     }
 
     /// One decision of one enforced charge.
-    pub fn decide(&mut self, limit: &Limit, take: Take, mode: Mode, bounds: Option<Bounds>, now: Micros) -> Told {
+    pub fn decide(&mut self, limit: &Limit, take: Take, mode: Mode, bounds: Option<Bounds>, now: Micros) -> Expected {
         let when = When { now: i128::from(now), bounds };
         let (before, stale) = self.now(limit, when);
         let fits = remaining(limit, &before, when);
         let asked = match take {
-            Take::Take(hits) => Some(i128::from(hits)),
+            Take::Consume(hits) => Some(i128::from(hits)),
             // The usage that is reported has happened: the question is whether anything was left before it.
             Take::Force(_) => Some(1),
-            Take::Look if mode == Mode::Atomic => Some(1),
-            Take::Look => (is_past(limit, &before, when)).then_some(1),
-            Take::Give(_) => None,
+            Take::Peek if mode == Mode::Atomic => Some(1),
+            Take::Peek => (is_past(limit, &before, when)).then_some(1),
+            Take::Refund(_) => None,
         };
         let verdict = match asked {
             // An independent look past the limit is over although nothing is asked of it.
-            Some(hits) if hits <= fits && !(take == Take::Look && mode == Mode::Independent) => Verdict::Within,
+            Some(hits) if hits <= fits && !(take == Take::Peek && mode == Mode::Independent) => Verdict::Within,
             Some(hits) if hits > capacity(limit) => Verdict::Never,
             Some(hits) => Verdict::Over { retry_after: wait(limit, &before, hits, when) },
             None => Verdict::Within,
@@ -113,16 +113,16 @@ impl Oracle {
         let taken = match take {
             _ if stateless => 0,
             Take::Force(hits) => i128::from(hits),
-            Take::Take(hits) if verdict == Verdict::Within => i128::from(hits),
-            Take::Take(hits) if mode == Mode::Independent && windowed => i128::from(hits),
-            Take::Take(_) if limit.drain => fits,
-            Take::Take(_) | Take::Look | Take::Give(_) => 0,
+            Take::Consume(hits) if verdict == Verdict::Within => i128::from(hits),
+            Take::Consume(hits) if mode == Mode::Independent && windowed => i128::from(hits),
+            Take::Consume(_) if limit.drain => fits,
+            Take::Consume(_) | Take::Peek | Take::Refund(_) => 0,
         };
         let mut after = before.clone();
         if taken > 0 {
             add(limit, &mut after, taken, when);
         }
-        if let Take::Give(hits) = take
+        if let Take::Refund(hits) = take
             && !stateless
         {
             give(limit, &mut after, i128::from(hits));
@@ -139,14 +139,14 @@ impl Oracle {
 
         let denied = verdict != Verdict::Within;
         let shown = if denied && mode == Mode::Atomic { &before } else { &after };
-        let drained = denied && mode == Mode::Atomic && matches!(take, Take::Take(_));
+        let drained = denied && mode == Mode::Atomic && matches!(take, Take::Consume(_));
         let again = match take {
-            Take::Take(hits) => i128::from(hits),
-            Take::Look | Take::Force(_) => 1,
-            Take::Give(_) => 0,
+            Take::Consume(hits) => i128::from(hits),
+            Take::Peek | Take::Force(_) => 1,
+            Take::Refund(_) => 0,
         };
         let leaks = matches!(limit.algorithm(), Algorithm::LeakyBucket { .. });
-        Told {
+        Expected {
             verdict,
             remaining_before: u32::try_from(fits).expect("at most the capacity"),
             remaining: u32::try_from(remaining(limit, shown, when)).expect("at most the capacity"),
@@ -241,7 +241,7 @@ impl Oracle {
             Self::Hits(written, list) => {
                 let length = place_length(limit);
                 let here = now.div_euclid(length) * length;
-                // Places in time: where they begin.
+                // KeyIndices in time: where they begin.
                 let of = |hit: &Hit| hit.place * place_unit(limit);
                 let newest = match limit.algorithm() {
                     // Its two windows are those of the clock that it was written by.

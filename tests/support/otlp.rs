@@ -77,7 +77,7 @@ pub enum Does {
 
 /// A span as it came.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ReceivedSpan {
     /// The ids in hex, the parent's empty where there is none.
     pub trace: String,
     /// Its own.
@@ -100,7 +100,7 @@ pub struct Seen {
     pub times: (u64, u64),
 }
 
-impl Seen {
+impl ReceivedSpan {
     /// An attribute; null where there is none.
     pub fn attribute(&self, key: &str) -> Value {
         self.attributes.get(key).cloned().unwrap_or(Value::Null)
@@ -119,7 +119,7 @@ pub struct SeenMetrics {
 #[derive(Debug, Default)]
 struct State {
     does: Does,
-    spans: Vec<Seen>,
+    spans: Vec<ReceivedSpan>,
     metrics: Vec<SeenMetrics>,
     /// The paths and headers of the requests.
     requests: Vec<(String, BTreeMap<String, String>)>,
@@ -191,7 +191,7 @@ impl Collector {
     }
 
     /// All spans so far.
-    pub fn spans(&self) -> Vec<Seen> {
+    pub fn spans(&self) -> Vec<ReceivedSpan> {
         self.kept.lock().spans.clone()
     }
 
@@ -206,7 +206,7 @@ impl Collector {
     }
 
     /// Waits for so many spans at least, and returns all.
-    pub fn wait_for(&self, count: usize) -> Vec<Seen> {
+    pub fn wait_for(&self, count: usize) -> Vec<ReceivedSpan> {
         until(&format!("{count} spans"), PATIENCE, || {
             let spans = self.spans();
             (spans.len() >= count).then_some(spans)
@@ -214,9 +214,9 @@ impl Collector {
     }
 
     /// Waits for the spans of this trace, so many.
-    pub fn wait_for_trace(&self, trace: &str, count: usize) -> Vec<Seen> {
+    pub fn wait_for_trace(&self, trace: &str, count: usize) -> Vec<ReceivedSpan> {
         until(&format!("{count} spans of {trace}"), PATIENCE, || {
-            let spans: Vec<Seen> = self.spans().into_iter().filter(|span| span.trace == trace).collect();
+            let spans: Vec<ReceivedSpan> = self.spans().into_iter().filter(|span| span.trace == trace).collect();
             (spans.len() >= count).then_some(spans)
         })
     }
@@ -390,9 +390,9 @@ impl Kept {
     }
 }
 
-fn seen(span: &Span, resource: &BTreeMap<String, Value>) -> Seen {
+fn seen(span: &Span, resource: &BTreeMap<String, Value>) -> ReceivedSpan {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    Seen {
+    ReceivedSpan {
         trace: hex(&span.trace_id),
         id: hex(&span.span_id),
         parent: hex(&span.parent_span_id),

@@ -89,8 +89,8 @@ impl Weir {
 
     /// Waits until there are more than `before` lines of log that `wanted` accepts; false if there
     /// were not in time.
-    pub fn wait_for_log(&self, before: usize, patience: Duration, wanted: impl Fn(&LogLine) -> bool) -> bool {
-        self.process.output.wait_for_count(before + 1, patience, wanted)
+    pub fn wait_for_log(&self, before: usize, timeout: Duration, wanted: impl Fn(&LogLine) -> bool) -> bool {
+        self.process.output.wait_for_count(before + 1, timeout, wanted)
     }
 
     /// All that it wrote so far.
@@ -203,8 +203,8 @@ impl Process {
     }
 
     /// Waits until there are more than `before` lines of log that `wanted` accepts; false if there were not in time.
-    pub fn wait_for_log(&self, before: usize, patience: Duration, wanted: impl Fn(&LogLine) -> bool) -> bool {
-        self.output.wait_for_count(before + 1, patience, wanted)
+    pub fn wait_for_log(&self, before: usize, timeout: Duration, wanted: impl Fn(&LogLine) -> bool) -> bool {
+        self.output.wait_for_count(before + 1, timeout, wanted)
     }
 
     /// Whether there is a line of log so far that `wanted` accepts.
@@ -323,8 +323,8 @@ impl Output {
 
     /// Waits until at least `count` lines are wanted ones; false if it took too long, or if nothing
     /// more can come.
-    fn wait_for_count(&self, count: usize, patience: Duration, wanted: impl Fn(&LogLine) -> bool) -> bool {
-        let end = Instant::now() + patience;
+    fn wait_for_count(&self, count: usize, timeout: Duration, wanted: impl Fn(&LogLine) -> bool) -> bool {
+        let end = Instant::now() + timeout;
         let mut written = self.lock();
         loop {
             let found = written.lines.iter().filter(|line| wanted(line)).count();

@@ -49,10 +49,10 @@ impl Client {
         answer.map(tonic::Response::into_inner)
     }
 
-    /// Keeps the connection alive without asking anything, until `done` or for `patience`; false if
+    /// Keeps the connection alive without asking anything, until `done` or for `timeout`; false if
     /// it was not done by then.
-    pub fn drive_until(&mut self, patience: Duration, mut done: impl FnMut() -> bool) -> bool {
-        within(patience, || {
+    pub fn drive_until(&mut self, timeout: Duration, mut done: impl FnMut() -> bool) -> bool {
+        within(timeout, || {
             self.runtime.block_on(async { tokio::time::sleep(A_MOMENT).await });
             done().then_some(())
         })

@@ -62,7 +62,7 @@ pub async fn handshake(address: SocketAddr, config: ClientConfig) -> io::Result<
 
 /// Where a client connects.
 #[derive(Clone)]
-pub enum Place {
+pub enum Address {
     /// TCP, with TLS.
     Tls(SocketAddr, Arc<ClientConfig>),
     /// TCP, without.
@@ -74,14 +74,14 @@ pub enum Place {
 /// Connects to a place, again and again where connections end.
 #[derive(Clone)]
 pub struct Connector {
-    place: Place,
+    place: Address,
     /// How often it has connected.
     pub connected: Arc<AtomicUsize>,
 }
 
 impl Connector {
     /// To this place.
-    pub fn new(place: Place) -> Connector {
+    pub fn new(place: Address) -> Connector {
         Connector { place, connected: Arc::default() }
     }
 
@@ -114,9 +114,9 @@ impl Service<Uri> for Connector {
         let Connector { place, connected } = self.clone();
         Box::pin(async move {
             let stream: Box<dyn Stream> = match place {
-                Place::Tls(address, config) => Box::new(handshake(address, (*config).clone()).await?),
-                Place::Tcp(address) => Box::new(TcpStream::connect(address).await?),
-                Place::Unix(path) => Box::new(UnixStream::connect(path).await?),
+                Address::Tls(address, config) => Box::new(handshake(address, (*config).clone()).await?),
+                Address::Tcp(address) => Box::new(TcpStream::connect(address).await?),
+                Address::Unix(path) => Box::new(UnixStream::connect(path).await?),
             };
             connected.fetch_add(1, Ordering::SeqCst);
             Ok(TokioIo::new(stream))

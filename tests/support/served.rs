@@ -53,7 +53,7 @@ impl Served {
         }
         layer.set(&format!("policies.directory={}", policies.path().display()));
         layer.set("shutdown.pause=0s");
-        // The screen of the text format is for people.
+        // The banner of the text format is for people.
         layer.set("log.format=json");
         let mut asked = Layer::default();
         for assignment in settings {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use weir::engine::algorithm::anchored_window::window_at;
 use weir::engine::algorithm::fixed_window::{Counter, WINDOW_NUMBERS};
 use weir::engine::algorithm::{Effect, Next};
-use weir::engine::decision::{self, Rewindow};
+use weir::engine::decision::{self, StaleBounds};
 use weir::engine::observer::Silent;
 use weir::engine::{Algorithm, Anchor, Bounds, Charge, Decision, Limit, Micros, Mode, Refill, State, algorithm};
 use weir::store::memory::Memory;
@@ -101,11 +101,11 @@ impl Store for Engine {
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode, _: Instant) -> Reply<'a, Decision> {
         let mut states = self.states.lock().unwrap();
         let now = self.clock.now();
-        let (places, firsts) = decision::places(charges);
+        let (places, firsts) = decision::key_indices(charges);
         let read =
             |place: u16| states.get(charges[usize::from(firsts[usize::from(place)])].key).map(|kept| &kept.state);
         let decided = decision::decide(charges, &places, read, mode, now);
-        let Ok((decision, effects)) = decided else { return Reply::Ready(Err(StoreError::Rewindow { now })) };
+        let Ok((decision, effects)) = decided else { return Reply::Ready(Err(StoreError::StaleBounds { now })) };
         for (charge, effect) in charges.iter().zip(effects) {
             if effect != Effect::Nothing {
                 let Charge { key, limit, bounds, .. } = *charge;
@@ -123,7 +123,7 @@ impl Store for Engine {
         for undo in charges {
             let Undo { key, limit, receipt, bounds } = *undo;
             if bounds.is_some_and(|bounds| window_at(&bounds, now).is_none()) {
-                return Reply::Ready(Err(StoreError::Rewindow { now }));
+                return Reply::Ready(Err(StoreError::StaleBounds { now }));
             }
             change(&mut states, key, (limit, bounds, now), |state| {
                 algorithm::undone(limit, state, receipt, bounds, now)
@@ -217,10 +217,10 @@ impl Stores {
     }
 
     /// One decision by each, or that no window of a calendar holds the clock.
-    pub fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode) -> [Result<Decision, Rewindow>; 3] {
+    pub fn decide<'a>(&'a self, charges: &'a [Charge<'a>], mode: Mode) -> [Result<Decision, StaleBounds>; 3] {
         self.ask(|_, store, deadline| store.decide(charges, mode, deadline)).map(|answer| match answer {
             Ok(decision) => Ok(decision),
-            Err(StoreError::Rewindow { now }) if now == self.now() => Err(Rewindow),
+            Err(StoreError::StaleBounds { now }) if now == self.now() => Err(StaleBounds),
             Err(error) => panic!("{error}"),
         })
     }

@@ -18,7 +18,7 @@
 //! - charge: `take N`, `force N`, `give N` or `look`; the limit's name, with `@key` where the key is not `k`; then `shadow`
 //!   or `quota`, and `group N`; then `by <time>`: the clock of the caller who chose the boundaries of a calendar, where it
 //!   is not the store's. Calendar windows start at the vector's `boundaries`, or every 24 hours from its base. A decision
-//!   whose boundaries do not hold the clock answers `rewindow`.
+//!   whose boundaries do not hold the clock answers `stale_bounds`.
 //! - outcome: `within`, `over <retry_after>` or `never`; `<remaining_before>><remaining>`; `reset <reset_after>`; then
 //!   `wait <wait>` where there is one, `took N` where there is a receipt (and `mark <mark>`, where the receipt is for
 //!   another part of the state than the newest one shown), and `shows <state>` where the state shown is not the one that
@@ -45,8 +45,8 @@ use std::path::{Path, PathBuf};
 use self::states::{mark, mark_of, seen, state};
 use weir::engine::algorithm::Summary;
 use weir::engine::{
-    Algorithm, Anchor, Bounds, CalendarUnit, Decision, Limit, Micros, Mode, Outcome, Precision, Receipt, Refill, Role,
-    Seen, State, Take, Verdict, Window,
+    Algorithm, Anchor, Bounds, CalendarUnit, Decision, Limit, Micros, Mode, Observed, Outcome, Precision, Receipt,
+    Refill, Role, State, Take, Verdict, Window,
 };
 
 /// 2041-01-01T00:00:00Z.
@@ -94,7 +94,7 @@ pub struct Step {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Makes a decision.
-    Decide(Mode, Vec<Asked>),
+    Decide(Mode, Vec<VectorCharge>),
     /// Takes charges back: of which step, and which of its charges, both from 0.
     Undo(Vec<(usize, usize)>),
     /// Forgets keys.
@@ -105,7 +105,7 @@ pub enum Action {
 
 /// One charge of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct VectorCharge {
     /// The name of its limit.
     pub limit: String,
     /// Its key.
@@ -131,7 +131,7 @@ pub enum Answer {
         outcomes: Vec<Outcome>,
     },
     /// That no boundaries hold the clock.
-    Rewindow,
+    StaleBounds,
     /// How many states were forgotten.
     Count(u64),
     /// Nothing but an end.
@@ -235,7 +235,7 @@ impl Vector {
     }
 
     /// A limit that a key is used with: all of them store the same kind of state.
-    fn limit_of(&self, key: &str, asked: &[Asked]) -> Option<&Limit> {
+    fn limit_of(&self, key: &str, asked: &[VectorCharge]) -> Option<&Limit> {
         let here = asked.iter().find(|asked| asked.key == key);
         let before = || {
             self.steps.iter().find_map(|step| match &step.action {
@@ -284,7 +284,13 @@ impl Vector {
     }
 
     /// The line of a decision, ready to paste.
-    pub fn write_decision(&self, asked: &[Asked], mode: Mode, decision: &Decision, states: &States<'_>) -> String {
+    pub fn write_decision(
+        &self,
+        asked: &[VectorCharge],
+        mode: Mode,
+        decision: &Decision,
+        states: &States<'_>,
+    ) -> String {
         let denied = if decision.denied { "denied" } else { "ok" };
         let mut outcomes = Vec::new();
         for (asked, outcome) in asked.iter().zip(&decision.outcomes) {
@@ -296,17 +302,17 @@ impl Vector {
     }
 
     /// The line of a decision that was not made, for want of a window, ready to paste.
-    pub fn write_rewindow(&self, asked: &[Asked], mode: Mode, now: Micros, states: &States<'_>) -> String {
-        format!("{} -> rewindow{}", self.write_question(asked, mode, now), self.write_states(states))
+    pub fn write_stale_bounds(&self, asked: &[VectorCharge], mode: Mode, now: Micros, states: &States<'_>) -> String {
+        format!("{} -> stale_bounds{}", self.write_question(asked, mode, now), self.write_states(states))
     }
 
-    fn write_question(&self, asked: &[Asked], mode: Mode, now: Micros) -> String {
+    fn write_question(&self, asked: &[VectorCharge], mode: Mode, now: Micros) -> String {
         let charges: Vec<String> = asked.iter().map(|asked| self.write_asked(asked)).collect();
         let independent = if mode == Mode::Independent { " independent" } else { "" };
         format!("{}{independent} {}", self.time(now), charges.join(", "))
     }
 
-    fn write_outcome(&self, asked: &Asked, outcome: &Outcome, stored: Option<&State>, now: Micros) -> String {
+    fn write_outcome(&self, asked: &VectorCharge, outcome: &Outcome, stored: Option<&State>, now: Micros) -> String {
         let limit = self.limit(&asked.limit);
         let mut text = match outcome.verdict {
             Verdict::Within => "within".to_owned(),
@@ -341,7 +347,7 @@ impl Vector {
         text
     }
 
-    fn write_asked(&self, asked: &Asked) -> String {
+    fn write_asked(&self, asked: &VectorCharge) -> String {
         let mut text = write_asked(asked);
         if let Some(by) = asked.by {
             let _ = write!(text, " by {}", self.time(by));
@@ -371,7 +377,7 @@ pub type States<'a> = [(&'a str, Option<State>)];
 pub fn without_idle_marks(outcomes: impl IntoIterator<Item = Outcome>) -> Vec<Outcome> {
     let mut outcomes: Vec<Outcome> = outcomes.into_iter().collect();
     for outcome in &mut outcomes {
-        if let Seen::Summary(Summary { used: 0, mark, .. }) = &mut outcome.state {
+        if let Observed::Summary(Summary { used: 0, mark, .. }) = &mut outcome.state {
             *mark = 0;
         }
         outcome.before = outcome.state;
@@ -451,16 +457,16 @@ fn action_of(vector: &Vector, text: &str) -> Result<Action, String> {
     Ok(Action::Undo(proofs))
 }
 
-fn asked_of(vector: &Vector, text: &str) -> Result<Vec<Asked>, String> {
+fn asked_of(vector: &Vector, text: &str) -> Result<Vec<VectorCharge>, String> {
     let mut list = Vec::new();
     for part in text.split(',') {
         let mut words = part.split_whitespace();
         let mut next = |what: &str| words.next().ok_or_else(|| format!("{part:?} lacks {what}"));
         let take = match next("what to do")? {
-            "take" => Take::Take(number(next("hits")?)?),
+            "take" => Take::Consume(number(next("hits")?)?),
             "force" => Take::Force(number(next("hits")?)?),
-            "give" => Take::Give(number(next("hits")?)?),
-            "look" => Take::Look,
+            "give" => Take::Refund(number(next("hits")?)?),
+            "look" => Take::Peek,
             other => return Err(format!("unknown action {other:?}")),
         };
         let target = next("a limit")?;
@@ -478,7 +484,7 @@ fn asked_of(vector: &Vector, text: &str) -> Result<Vec<Asked>, String> {
                 other => return Err(format!("unknown word {other:?}")),
             }
         }
-        list.push(Asked { limit: limit.to_owned(), key: key.to_owned(), take, role, group, by });
+        list.push(VectorCharge { limit: limit.to_owned(), key: key.to_owned(), take, role, group, by });
     }
     Ok(list)
 }
@@ -496,8 +502,8 @@ fn answer_of(
         Action::Undo(_) | Action::Peek(_) if text == "done" => return Ok(Answer::Done),
         Action::Undo(_) | Action::Peek(_) => return Err(format!("{text:?} is not done")),
     };
-    if text == "rewindow" {
-        return Ok(Answer::Rewindow);
+    if text == "stale_bounds" {
+        return Ok(Answer::StaleBounds);
     }
     let (word, rest) = text.split_once(' ').ok_or("there is no outcome")?;
     let denied = match word {
@@ -518,7 +524,7 @@ fn answer_of(
     Ok(Answer::Decision { denied, outcomes })
 }
 
-fn outcome(vector: &Vector, limit: &Limit, stored: Seen, text: &str, now: Micros) -> Result<Outcome, String> {
+fn outcome(vector: &Vector, limit: &Limit, stored: Observed, text: &str, now: Micros) -> Result<Outcome, String> {
     let mut words = text.split_whitespace();
     let mut next = || words.next().ok_or_else(|| format!("the outcome {text:?} is cut off"));
     let verdict = match next()? {
@@ -618,12 +624,12 @@ pub fn write_limit(limit: &Limit) -> String {
     text
 }
 
-fn write_asked(asked: &Asked) -> String {
+fn write_asked(asked: &VectorCharge) -> String {
     let mut text = match asked.take {
-        Take::Take(hits) => format!("take {hits} "),
+        Take::Consume(hits) => format!("take {hits} "),
         Take::Force(hits) => format!("force {hits} "),
-        Take::Give(hits) => format!("give {hits} "),
-        Take::Look => "look ".to_owned(),
+        Take::Refund(hits) => format!("give {hits} "),
+        Take::Peek => "look ".to_owned(),
     };
     text.push_str(&asked.limit);
     if asked.key != KEY {

@@ -10,19 +10,19 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// The pause between two looks.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
-/// Returns what `look` finds, as soon as it finds something; panics with `what` once `patience` is
+/// Returns what `look` finds, as soon as it finds something; panics with `what` once `timeout` is
 /// over.
-pub fn until<T>(what: &str, patience: Duration, look: impl FnMut() -> Option<T>) -> T {
-    match within(patience, look) {
+pub fn until<T>(what: &str, timeout: Duration, look: impl FnMut() -> Option<T>) -> T {
+    match within(timeout, look) {
         Some(found) => found,
-        None => panic!("waited {patience:?} in vain for {what}"),
+        None => panic!("waited {timeout:?} in vain for {what}"),
     }
 }
 
-/// Returns what `look` finds, as soon as it finds something, or `None` once `patience` is over. It
+/// Returns what `look` finds, as soon as it finds something, or `None` once `timeout` is over. It
 /// looks at least once, and once more at the very end.
-pub fn within<T>(patience: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
-    let end = Instant::now() + patience;
+pub fn within<T>(timeout: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let end = Instant::now() + timeout;
     loop {
         let last = Instant::now() >= end;
         let found = look();
@@ -33,11 +33,11 @@ pub fn within<T>(patience: Duration, mut look: impl FnMut() -> Option<T>) -> Opt
     }
 }
 
-/// Waits until `look` says yes, without blocking the runtime; panics with `what` once `patience` is over.
-pub async fn eventually(what: &str, patience: Duration, mut look: impl AsyncFnMut() -> bool) {
-    let end = Instant::now() + patience;
+/// Waits until `look` says yes, without blocking the runtime; panics with `what` once `timeout` is over.
+pub async fn eventually(what: &str, timeout: Duration, mut look: impl AsyncFnMut() -> bool) {
+    let end = Instant::now() + timeout;
     while !look().await {
-        assert!(Instant::now() < end, "waited {patience:?} in vain for {what}");
+        assert!(Instant::now() < end, "waited {timeout:?} in vain for {what}");
         // Shorter than between two looks of a thread: the runtime has other work meanwhile.
         tokio::time::sleep(Duration::from_millis(2)).await;
     }

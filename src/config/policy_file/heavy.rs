@@ -5,14 +5,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Code, DomainOutline, Outline, Place, Warning, Warnings};
+use super::{Code, DomainOutline, Location, Outline, Warning, Warnings};
 use crate::engine::PolicySet;
 use crate::engine::weight::{DESCRIPTORS_MAX, WEIGHT_MAX, WEIGHT_SHARED_MAX, of_limit};
 
 /// Adds the warnings of a policy set, rules before domains. [dc-11]
 pub(super) fn warn(policies: &PolicySet, domains: &[DomainOutline], warnings: &mut Warnings) {
     // A domain can be spread over several files; the first place stands for it.
-    let mut by_name: BTreeMap<&str, (&Place, Vec<u32>)> = BTreeMap::new();
+    let mut by_name: BTreeMap<&str, (&Location, Vec<u32>)> = BTreeMap::new();
     for domain in domains {
         let (_, weights) = by_name.entry(&domain.name).or_insert((&domain.place, Vec::new()));
         for outline in &domain.descriptors {
@@ -54,7 +54,7 @@ fn warn_of_rules(
                 "these limits weigh {weight} together, so that {request} weighs more than {WEIGHT_MAX}: no store decides \
                  it, and on_error does; a coarser precision, or fewer limits, weigh less"
             );
-            let place = Place { file: file.clone(), position: outline.position };
+            let place = Location { file: file.clone(), position: outline.position };
             warnings.push(Warning::at(&place, Code::Heavy, message));
         }
     }

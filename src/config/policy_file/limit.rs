@@ -137,7 +137,6 @@ impl FileReader<'_> {
             Err(error) => {
                 let key = match error {
                     LimitError::BurstZero | LimitError::BurstTooLong { .. } => "burst",
-                    LimitError::WindowTooShort { .. } | LimitError::WindowTooLong { .. } => "window",
                     LimitError::Precision { .. } => "precision",
                     LimitError::LogTooLong { .. } => amount.requests_key,
                 };

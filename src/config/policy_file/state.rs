@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::tree::Paths;
 use super::warning::{Code, WARNINGS_MAX, Warnings};
 use super::yaml::Document;
-use super::{Bounds, DomainOutline, PROBLEMS_MAX, Place, Position, Problems, Reading};
+use super::{Bounds, DomainOutline, Location, PROBLEMS_MAX, Position, Problems, Reading};
 use crate::engine::policy::DomainSpec;
 
 /// A problem of the value at hand is on the list already.
@@ -22,7 +22,7 @@ pub(super) struct Reader {
     pub(super) warnings: Warnings,
     pub(super) specs: Vec<DomainSpec>,
     pub(super) outlines: Vec<DomainOutline>,
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<Location>,
     /// The index in `outlines` of each domain.
     pub(super) domains: HashMap<String, usize>,
     pub(super) descriptors: usize,
@@ -37,12 +37,12 @@ impl Reader {
 }
 
 /// A place as messages and outlines have it: without a text, its path stands with the name of the file.
-pub(super) fn place(file: &Arc<str>, paths: Option<&Paths>, position: Position) -> Place {
+pub(super) fn place(file: &Arc<str>, paths: Option<&Paths>, position: Position) -> Location {
     let file = match paths.map(|paths| paths.path(position)) {
         Some(path) if !path.is_empty() => format!("{file}: {path}").into(),
         _ => file.clone(),
     };
-    Place { file, position }
+    Location { file, position }
 }
 
 /// Reads one file. What all files share is told to the reader of all.
@@ -89,7 +89,7 @@ impl FileReader<'_> {
         self.problems.len() >= PROBLEMS_MAX
     }
 
-    pub(super) fn place(&self, position: Position) -> Place {
+    pub(super) fn place(&self, position: Position) -> Location {
         place(self.file, self.paths, position)
     }
 

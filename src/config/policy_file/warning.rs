@@ -5,7 +5,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Place, Position};
+use super::{Location, Position};
 
 /// The most warnings that are kept; those past it are counted.
 pub const WARNINGS_MAX: usize = 1_000;
@@ -67,14 +67,14 @@ pub struct Warning {
 impl Warning {
     /// A warning about a place, such as that of a rule.
     #[must_use]
-    pub fn at(place: &Place, code: Code, message: impl Into<String>) -> Self {
+    pub fn at(place: &Location, code: Code, message: impl Into<String>) -> Self {
         Self { file: place.file.clone(), position: place.position, message: message.into(), code }
     }
 }
 
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = Place { file: self.file.clone(), position: self.position };
+        let place = Location { file: self.file.clone(), position: self.position };
         write!(f, "{place}: warning: {} [{}]", self.message, self.code.name())
     }
 }

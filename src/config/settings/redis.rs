@@ -178,40 +178,40 @@ impl RedisServer {
         })
     }
 
-    fn contradictions(&self, names: &Names, report: &mut Report) {
+    fn contradictions(&self, names: &Names, problems: &mut ProblemList) {
         let hosts = self.url.places(0).len();
         let url = Some(self.url.to_string());
         match self.topology {
             Topology::Single if hosts > 1 => {
                 let reason = format!("several hosts: set {} to sentinel or cluster", names.topology);
-                report.problem(names.url, url, reason);
+                problems.problem(names.url, url, reason);
             }
             Topology::Sentinel | Topology::Cluster if hosts == 0 => {
                 let reason = format!("a socket, but {} = {} needs hosts", names.topology, self.topology.name());
-                report.problem(names.url, url, reason);
+                problems.problem(names.url, url, reason);
             }
             Topology::Cluster if self.url.database() != 0 => {
-                report.problem(names.url, url, "a cluster has no database but 0".to_owned());
+                problems.problem(names.url, url, "a cluster has no database but 0".to_owned());
             }
             Topology::Single | Topology::Sentinel | Topology::Cluster => {}
         }
         let has_password = self.url.has_password() || self.password.is_some() || self.password_file.is_some();
-        report.login(&names.login, self.username.is_some(), has_password);
+        problems.login(&names.login, self.username.is_some(), has_password);
         match &self.sentinel {
             Some(sentinel) => {
                 if sentinel.master.is_empty() {
                     let reason = format!("needs the name of the master: set {} too", names.master);
-                    report.problem(names.topology, Some("sentinel".to_owned()), reason);
+                    problems.problem(names.topology, Some("sentinel".to_owned()), reason);
                 }
                 let has_password = sentinel.password.is_some() || sentinel.password_file.is_some();
-                report.login(&names.sentinel, sentinel.username.is_some(), has_password);
+                problems.login(&names.sentinel, sentinel.username.is_some(), has_password);
             }
             None => {
                 for name in names.of_sentinels() {
-                    if report.is_given(name) {
+                    if problems.is_given(name) {
                         let reason =
                             format!("only for {} = sentinel, which is {}", names.topology, self.topology.name());
-                        report.problem(name, None, reason);
+                        problems.problem(name, None, reason);
                     }
                 }
             }
@@ -236,14 +236,14 @@ impl RedisTls {
 impl Redis {
     /// What is legal alone and wrong together.
     pub(super) fn contradictions(&self, layers: &[Layer], problems: &mut Vec<Problem>) {
-        let mut report = Report { layers, problems };
-        self.server.contradictions(&SERVER, &mut report);
+        let mut problems = ProblemList { layers, problems };
+        self.server.contradictions(&SERVER, &mut problems);
         match &self.per_second {
-            Some(server) => server.contradictions(&PER_SECOND, &mut report),
+            Some(server) => server.contradictions(&PER_SECOND, &mut problems),
             None => {
                 for name in PER_SECOND.around_url() {
-                    if report.is_given(name) {
-                        report.problem(name, None, format!("means nothing without {}", PER_SECOND.url));
+                    if problems.is_given(name) {
+                        problems.problem(name, None, format!("means nothing without {}", PER_SECOND.url));
                     }
                 }
             }
@@ -251,33 +251,33 @@ impl Redis {
         let [_, cert_file, key_file, _] = TLS;
         match (&self.tls.cert_file, &self.tls.key_file) {
             (Some(_), None) => {
-                report.problem(cert_file, None, format!("a certificate without its key: set {key_file} too"));
+                problems.problem(cert_file, None, format!("a certificate without its key: set {key_file} too"));
             }
             (None, Some(_)) => {
-                report.problem(key_file, None, format!("a key without its certificate: set {cert_file} too"));
+                problems.problem(key_file, None, format!("a key without its certificate: set {cert_file} too"));
             }
             (Some(_), Some(_)) | (None, None) => {}
         }
         let tls = self.server.url.is_tls() || self.per_second.as_ref().is_some_and(|server| server.url.is_tls());
         if self.tls.skip_hostname_verification && self.tls.server_name.is_some() {
             let reason = "redis.tls.server_name is set too: one of them has to go".to_owned();
-            report.problem(SKIP_HOSTNAME, None, reason);
+            problems.problem(SKIP_HOSTNAME, None, reason);
         }
         for name in TLS.into_iter().chain([SYSTEM_STORE, SKIP_HOSTNAME]) {
-            if !tls && report.is_given(name) {
-                report.problem(name, None, "means nothing without a URL that begins with rediss://".to_owned());
+            if !tls && problems.is_given(name) {
+                problems.problem(name, None, "means nothing without a URL that begins with rediss://".to_owned());
             }
         }
     }
 }
 
 /// Collects problems, each with the place of its setting.
-struct Report<'a> {
+struct ProblemList<'a> {
     layers: &'a [Layer],
     problems: &'a mut Vec<Problem>,
 }
 
-impl Report<'_> {
+impl ProblemList<'_> {
     fn origin(&self, name: &str) -> Option<&str> {
         self.layers.iter().rev().find_map(|layer| layer.origin(name))
     }

@@ -5,9 +5,10 @@
 //! calendar itself is not here: its boundaries come with the charge.
 
 use super::{View, is_believed};
-use crate::engine::charge::{Bounds, Receipt};
+use crate::engine::charge::Receipt;
+use crate::engine::descriptor::Hits;
 use crate::engine::limit::{Anchor, Limit};
-use crate::engine::{Hits, Micros};
+use crate::engine::time::{Bounds, Micros};
 
 /// A window as stored. [aw-5]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +21,7 @@ pub struct Window {
 
 /// A window as seen: with its end, which is not stored. An empty window of the first hit has not begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SeenWindow {
+pub struct ObservedWindow {
     /// When it began.
     pub start: Micros,
     /// When it ends.
@@ -37,7 +38,7 @@ pub fn window_at(bounds: &Bounds, now: Micros) -> Option<(Micros, Micros)> {
 
 /// The window as it is at `now`. [aw-2] [cl-2] [tm-2]
 #[must_use]
-pub fn seen(limit: &Limit, stored: Option<Window>, bounds: Option<Bounds>, now: Micros) -> SeenWindow {
+pub fn seen(limit: &Limit, stored: Option<Window>, bounds: Option<Bounds>, now: Micros) -> ObservedWindow {
     match (limit.algorithm().anchor(), bounds) {
         (Anchor::Calendar(_), Some(bounds)) => seen_by_calendar(stored, &bounds, now),
         (Anchor::Calendar(_), None) => unreachable!("a calendar's charge comes with its bounds"),
@@ -45,37 +46,37 @@ pub fn seen(limit: &Limit, stored: Option<Window>, bounds: Option<Bounds>, now: 
     }
 }
 
-fn seen_from_first_hit(limit: &Limit, stored: Option<Window>, now: Micros) -> SeenWindow {
+fn seen_from_first_hit(limit: &Limit, stored: Option<Window>, now: Micros) -> ObservedWindow {
     let window_us = limit.window().us();
     match stored {
         Some(Window { start, count }) if count > 0 && start > now => {
             let believed = is_believed(u128::from(start - now), window_us);
             let start = if believed { start } else { now };
-            SeenWindow { start, end: start + window_us, count }
+            ObservedWindow { start, end: start + window_us, count }
         }
         Some(Window { start, count }) if count > 0 && now < start + window_us => {
-            SeenWindow { start, end: start + window_us, count }
+            ObservedWindow { start, end: start + window_us, count }
         }
-        _ => SeenWindow { start: now, end: now, count: 0 },
+        _ => ObservedWindow { start: now, end: now, count: 0 },
     }
 }
 
-fn seen_by_calendar(stored: Option<Window>, bounds: &Bounds, now: Micros) -> SeenWindow {
+fn seen_by_calendar(stored: Option<Window>, bounds: &Bounds, now: Micros) -> ObservedWindow {
     let Some((start, end)) = window_at(bounds, now) else {
         unreachable!("the bounds {bounds:?} were checked to hold {now}")
     };
     match stored {
-        Some(Window { start: theirs, count }) if theirs == start => SeenWindow { start, end, count },
+        Some(Window { start: theirs, count }) if theirs == start => ObservedWindow { start, end, count },
         Some(Window { start: theirs, count }) if theirs > start => {
             // The window after theirs begins at the first boundary past it; one that we do not know lasts as ours.
             let their_end = bounds.iter().copied().find(|&bound| bound > theirs).unwrap_or(theirs + (end - start));
             if is_believed(u128::from(theirs.saturating_sub(now)), end - start) {
-                SeenWindow { start: theirs, end: their_end, count }
+                ObservedWindow { start: theirs, end: their_end, count }
             } else {
-                SeenWindow { start, end, count }
+                ObservedWindow { start, end, count }
             }
         }
-        _ => SeenWindow { start, end, count: 0 },
+        _ => ObservedWindow { start, end, count: 0 },
     }
 }
 
@@ -91,33 +92,33 @@ pub fn is_far_ahead(limit: &Limit, stored: Window, bounds: Option<Bounds>, now: 
 
 /// The window with hits added; an empty one of the first hit begins now. [aw-2]
 #[must_use]
-pub fn added(limit: &Limit, seen: SeenWindow, hits: Hits, now: Micros) -> SeenWindow {
+pub fn added(limit: &Limit, seen: ObservedWindow, hits: Hits, now: Micros) -> ObservedWindow {
     let count = seen.count.saturating_add(hits);
     if seen.end == seen.start {
-        SeenWindow { start: now, end: now + limit.window().us(), count }
+        ObservedWindow { start: now, end: now + limit.window().us(), count }
     } else {
-        SeenWindow { count, ..seen }
+        ObservedWindow { count, ..seen }
     }
 }
 
 /// The window with hits given back; one of the first hit that has none left has not begun. [aw-3]
 #[must_use]
-pub fn given(limit: &Limit, seen: SeenWindow, hits: Hits, now: Micros) -> SeenWindow {
+pub fn given(limit: &Limit, seen: ObservedWindow, hits: Hits, now: Micros) -> ObservedWindow {
     let count = seen.count.saturating_sub(hits);
     if count == 0 && limit.algorithm().anchor() == Anchor::FirstHit {
-        SeenWindow { start: now, end: now, count }
+        ObservedWindow { start: now, end: now, count }
     } else {
-        SeenWindow { count, ..seen }
+        ObservedWindow { count, ..seen }
     }
 }
 
 /// The window without one charge, if it is still the receipt's. [un-2]
 #[must_use]
-pub fn undone(limit: &Limit, seen: SeenWindow, receipt: Receipt, now: Micros) -> SeenWindow {
+pub fn undone(limit: &Limit, seen: ObservedWindow, receipt: Receipt, now: Micros) -> ObservedWindow {
     if seen.start == receipt.mark { given(limit, seen, receipt.hits, now) } else { seen }
 }
 
-impl View for SeenWindow {
+impl View for ObservedWindow {
     /// What is left of the limit as it is now: the window holds what was used. [aw-4] [aw-7]
     fn remaining(&self, limit: &Limit, _now: Micros) -> Hits {
         limit.requests().saturating_sub(self.count)

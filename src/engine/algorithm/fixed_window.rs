@@ -5,8 +5,9 @@
 
 use super::{View, is_believed};
 use crate::engine::charge::Receipt;
+use crate::engine::descriptor::Hits;
 use crate::engine::limit::Limit;
-use crate::engine::{Hits, Micros};
+use crate::engine::time::Micros;
 
 /// Window numbers are stored modulo this, so that number and count fit 53 bits together. [fw-2]
 pub const WINDOW_NUMBERS: u64 = 1 << 21;

@@ -8,8 +8,9 @@
 use super::{AHEAD_US_MIN, View};
 use crate::engine::arith::mul_div;
 use crate::engine::charge::Receipt;
+use crate::engine::descriptor::Hits;
 use crate::engine::limit::{DEBT_US_MAX, Limit};
-use crate::engine::{Hits, Micros};
+use crate::engine::time::Micros;
 
 /// Debts above this many hits are taken as the largest debt when the limit changes. [pc-6]
 const CONVERTED_HITS_MAX: u64 = (1 << 49) - 1;
@@ -47,7 +48,7 @@ pub fn seen(limit: &Limit, stored: Option<Debt>, now: Micros) -> Debt {
 /// Whether the debt has to be stored as it was seen: another limit wrote it, or it lies so far past the largest that is
 /// believed that the difference is no flicker of the clock. [tm-3]
 #[must_use]
-pub fn is_restated(limit: &Limit, stored: Debt, now: Micros) -> bool {
+pub fn is_stale(limit: &Limit, stored: Debt, now: Micros) -> bool {
     let foreign = stored.requests != limit.requests();
     let owed = stored.tat > now || (stored.tat == now && stored.fraction > 0);
     owed && (foreign || stored.tat - now > ceiling(limit).0 + AHEAD_US_MIN)

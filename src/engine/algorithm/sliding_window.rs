@@ -6,8 +6,9 @@
 
 use super::{Effect, Summary, is_believed};
 use crate::engine::charge::Receipt;
+use crate::engine::descriptor::Hits;
 use crate::engine::limit::{Algorithm, Limit};
-use crate::engine::{Hits, Micros};
+use crate::engine::time::Micros;
 
 /// The most sub-buckets of a window. [sw-1]
 pub const BUCKETS_MAX: u64 = 256;
@@ -68,7 +69,7 @@ pub fn summary(limit: &Limit, stored: Option<&Buckets>, hits: Hits, effect: Effe
     let (added, mut given) = match effect {
         Effect::Add(hits) => (u64::from(hits), 0),
         Effect::Give(hits) => (0, u64::from(hits)),
-        Effect::Nothing | Effect::Drain | Effect::Restate => (0, 0),
+        Effect::Nothing | Effect::Drain | Effect::Rewrite => (0, 0),
     };
     let used = (found + added).saturating_sub(given);
     let newest = if added > 0 {
@@ -137,7 +138,7 @@ pub fn apply(limit: &Limit, stored: &mut Buckets, effect: Effect, now: Micros) {
                 buckets.pop();
             }
         }
-        Effect::Nothing | Effect::Drain | Effect::Restate => {}
+        Effect::Nothing | Effect::Drain | Effect::Rewrite => {}
     }
 }
 

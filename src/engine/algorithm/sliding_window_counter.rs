@@ -7,8 +7,9 @@
 use super::{View, is_believed};
 use crate::engine::arith::mul_div;
 use crate::engine::charge::Receipt;
+use crate::engine::descriptor::Hits;
 use crate::engine::limit::Limit;
-use crate::engine::{Hits, Micros};
+use crate::engine::time::Micros;
 
 /// The hits of the window that holds now, and of the one before; stored as it is. [sc-6]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

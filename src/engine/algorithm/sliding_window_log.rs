@@ -8,8 +8,9 @@ use std::collections::VecDeque;
 
 use super::{Effect, Summary, is_believed};
 use crate::engine::charge::Receipt;
+use crate::engine::descriptor::Hits;
 use crate::engine::limit::Limit;
-use crate::engine::{Hits, Micros};
+use crate::engine::time::Micros;
 
 /// The largest limit of a log, and so the most entries of one: each is at least one hit. [sl-1]
 pub const REQUESTS_MAX: u32 = 10_000;
@@ -95,11 +96,11 @@ pub fn summary(limit: &Limit, log: Option<&Log>, hits: Hits, effect: Effect, now
                 .map_or(live.at, |entries| entries[entries.partition_point(|entry| entry.sum < live.base + left)].at);
             (left, newest, sum - (live.used - left))
         }
-        Effect::Nothing | Effect::Drain | Effect::Restate => (live.used, live.at, sum),
+        Effect::Nothing | Effect::Drain | Effect::Rewrite => (live.used, live.at, sum),
     };
     // Where nothing is added, the newest entry itself, which may be older than now.
     let newest = match (effect, entries.and_then(VecDeque::back)) {
-        (Effect::Nothing | Effect::Drain | Effect::Restate, Some(entry)) if !live.rebased => entry.at,
+        (Effect::Nothing | Effect::Drain | Effect::Rewrite, Some(entry)) if !live.rebased => entry.at,
         _ => newest,
     };
 
@@ -156,7 +157,7 @@ pub fn apply(limit: &Limit, log: &mut Log, effect: Effect, now: Micros) {
             log.entries.truncate(whole);
             log.entries.extend(split.filter(|_| kept < left));
         }
-        Effect::Nothing | Effect::Drain | Effect::Restate => {}
+        Effect::Nothing | Effect::Drain | Effect::Rewrite => {}
     }
 }
 

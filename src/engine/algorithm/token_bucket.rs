@@ -5,8 +5,9 @@
 
 use super::{View, is_believed};
 use crate::engine::charge::Receipt;
+use crate::engine::descriptor::Hits;
 use crate::engine::limit::{DEBT_US_MAX, Limit};
-use crate::engine::{Hits, Micros};
+use crate::engine::time::Micros;
 
 /// What has been used of a bucket. [tb-5]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

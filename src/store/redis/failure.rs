@@ -54,8 +54,17 @@ pub(super) fn several_slots(charges: usize) -> StoreError {
 
 /// The kinds of failure that are no answers of Redis: with those of [`ERROR_CLASSES`](crate::store::redis::error_class::ERROR_CLASSES) all that a decision
 /// can end with.
-pub const KINDS: [&str; 9] =
-    ["no_connection", "broken", "deadline", "queue_full", "circuit_open", "reply", "no_node", "rewindow", TOO_HEAVY];
+pub const KINDS: [&str; 9] = [
+    "no_connection",
+    "broken",
+    "deadline",
+    "queue_full",
+    "circuit_open",
+    "reply",
+    "no_node",
+    "stale_bounds",
+    TOO_HEAVY,
+];
 
 pub(super) fn malformed_reply() -> StoreError {
     let message = "redis answered in a form that no script of weir has".into();
@@ -88,7 +97,7 @@ mod tests {
         let reasons = std::iter::successors(Some(Reason::QueueFull { max: 1 }), next);
         let mut kinds: Vec<&str> = reasons.map(|reason| kind_of(&reason)).collect();
         let StoreError::Unknown(reply) = malformed_reply() else { panic!("a script has run") };
-        kinds.extend([reply.kind, StoreError::Rewindow { now: 0 }.kind(), TOO_HEAVY]);
+        kinds.extend([reply.kind, StoreError::StaleBounds { now: 0 }.kind(), TOO_HEAVY]);
         kinds.sort_unstable();
         let mut shown = KINDS;
         shown.sort_unstable();

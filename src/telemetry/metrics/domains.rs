@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::families::{Source, Value, Visitor};
-use super::listed::{Listed, Place};
+use super::listed::{Cursor, Listed};
 use super::table::{REQUESTS_TOTAL, UNMATCHED, row};
 use crate::engine::PolicySet;
 use crate::engine::observer::DecisionResult;
@@ -115,7 +115,7 @@ pub(super) struct RequestsOfDomains {
     family: Shown,
     /// Whether the head of the family was shown.
     has_begun: bool,
-    place: Place<Arc<str>>,
+    cursor: Cursor<Arc<str>>,
     /// A policy has the name that stands for unknown domains.
     is_taken: bool,
 }
@@ -129,8 +129,8 @@ enum Shown {
 
 impl RequestsOfDomains {
     pub(super) fn new(domains: Arc<Domains>, unknown: Unknown) -> Self {
-        let (family, place) = (Shown::Requests, Place::default());
-        Self { domains, unknown, family, has_begun: false, place, is_taken: false }
+        let (family, cursor) = (Shown::Requests, Cursor::default());
+        Self { domains, unknown, family, has_begun: false, cursor, is_taken: false }
     }
 }
 
@@ -146,7 +146,7 @@ impl Source for RequestsOfDomains {
         }
         self.has_begun = true;
         let (family, unknown, is_taken) = (self.family, &self.unknown, &mut self.is_taken);
-        let is_more = self.domains.named.next(&mut self.place, BATCH, |domain, counts| match family {
+        let is_more = self.domains.named.next(&mut self.cursor, BATCH, |domain, counts| match family {
             Shown::Requests => {
                 for (result, count) in RESULTS {
                     to.series(&[("domain", domain), ("result", result)], Value::Count(counts.sum(count)));
@@ -175,7 +175,7 @@ impl Source for RequestsOfDomains {
         } else if !*is_taken {
             to.series(&[("domain", UNKNOWN)], Value::Count(unknown.descriptors));
         }
-        (self.family, self.has_begun, self.place) = (next, false, Place::default());
+        (self.family, self.has_begun, self.cursor) = (next, false, Cursor::default());
         true
     }
 }

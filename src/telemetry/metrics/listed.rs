@@ -21,13 +21,13 @@ struct Current<K, V> {
 
 /// How far a reader has come.
 #[derive(Debug)]
-pub(super) struct Place<K> {
+pub(super) struct Cursor<K> {
     generation: u64,
     at: usize,
     last: Option<K>,
 }
 
-impl<K> Default for Place<K> {
+impl<K> Default for Cursor<K> {
     fn default() -> Self {
         Self { generation: 0, at: 0, last: None }
     }
@@ -55,24 +55,24 @@ impl<K: Ord + Clone, V> Listed<K, V> {
         drop(before);
     }
 
-    /// Shows at most `max` entries after this place, which moves on. False when none is left after those. Where entries were
+    /// Shows at most `max` entries after this cursor, and moves it. False when none is left after those. Where entries were
     /// replaced, the reader goes on behind the key that it saw last.
-    pub(super) fn next(&self, place: &mut Place<K>, max: usize, mut see: impl FnMut(&K, &V)) -> bool {
+    pub(super) fn next(&self, cursor: &mut Cursor<K>, max: usize, mut see: impl FnMut(&K, &V)) -> bool {
         let current = self.current.lock();
         let (generation, entries) = (current.generation, current.entries.clone());
         drop(current);
-        if place.generation != generation {
-            place.generation = generation;
-            place.at = place.last.as_ref().map_or(0, |last| entries.partition_point(|(key, _)| key <= last));
+        if cursor.generation != generation {
+            cursor.generation = generation;
+            cursor.at = cursor.last.as_ref().map_or(0, |last| entries.partition_point(|(key, _)| key <= last));
         }
-        let end = entries.len().min(place.at + max);
-        for (key, value) in &entries[place.at..end] {
+        let end = entries.len().min(cursor.at + max);
+        for (key, value) in &entries[cursor.at..end] {
             see(key, value);
         }
-        if let Some((key, _)) = entries[place.at..end].last() {
-            place.last = Some(key.clone());
+        if let Some((key, _)) = entries[cursor.at..end].last() {
+            cursor.last = Some(key.clone());
         }
-        place.at = end;
+        cursor.at = end;
         end < entries.len()
     }
 }
@@ -89,27 +89,27 @@ mod tests {
     fn a_reader_goes_on_behind_the_last_key_when_entries_were_replaced() {
         let listed = Listed::default();
         listed.replace(entries(&[1, 3, 5, 7]));
-        let mut place = Place::default();
-        let read = |place: &mut Place<u32>| {
+        let mut cursor = Cursor::default();
+        let read = |cursor: &mut Cursor<u32>| {
             let mut seen = Vec::new();
-            let is_more = listed.next(place, 2, |key, ()| seen.push(*key));
+            let is_more = listed.next(cursor, 2, |key, ()| seen.push(*key));
             (seen, is_more)
         };
-        assert_eq!(read(&mut place), (vec![1, 3], true));
+        assert_eq!(read(&mut cursor), (vec![1, 3], true));
         listed.replace(entries(&[0, 2, 4, 6]));
-        assert_eq!(read(&mut place), (vec![4, 6], false));
-        assert_eq!(read(&mut place), (vec![], false));
+        assert_eq!(read(&mut cursor), (vec![4, 6], false));
+        assert_eq!(read(&mut cursor), (vec![], false));
         listed.replace(entries(&[]));
-        assert_eq!(read(&mut place), (vec![], false));
-        assert_eq!(read(&mut Place::default()), (vec![], false));
+        assert_eq!(read(&mut cursor), (vec![], false));
+        assert_eq!(read(&mut Cursor::default()), (vec![], false));
     }
 
     #[test]
     fn what_was_replaced_is_freed_while_a_reader_is_under_way() {
         let (listed, value) = (Listed::default(), Arc::new(()));
         listed.replace([(1, value.clone()), (2, value.clone())].into());
-        let mut place = Place::default();
-        assert!(listed.next(&mut place, 1, |_, _| {}));
+        let mut cursor = Cursor::default();
+        assert!(listed.next(&mut cursor, 1, |_, _| {}));
         listed.replace([(2, Arc::new(()))].into());
         assert_eq!(Arc::strong_count(&value), 1);
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::domains::DomainCounts;
 use super::families::{Source, Value, Visitor};
-use super::listed::{Listed, Place};
+use super::listed::{Cursor, Listed};
 use super::table::row;
 use crate::engine::PolicySet;
 use crate::engine::arith::Fraction;
@@ -182,12 +182,12 @@ pub(super) struct HitsOfLimits {
     metric: usize,
     /// Whether its head was shown.
     has_begun: bool,
-    place: Place<Arc<Labels>>,
+    cursor: Cursor<Arc<Labels>>,
 }
 
 impl HitsOfLimits {
     pub(super) fn new(rules: Arc<Rules>) -> Self {
-        Self { rules, metric: 0, has_begun: false, place: Place::default() }
+        Self { rules, metric: 0, has_begun: false, cursor: Cursor::default() }
     }
 }
 
@@ -198,7 +198,7 @@ impl Source for HitsOfLimits {
             to.family(row.into());
         }
         self.has_begun = true;
-        let is_more = self.rules.counts.next(&mut self.place, BATCH, |labels, labelled| {
+        let is_more = self.rules.counts.next(&mut self.cursor, BATCH, |labels, labelled| {
             let values = labelled.counts.values();
             let Labels { domain, rule, limit } = &**labels;
             // Most domains never see a limit in a request.
@@ -207,7 +207,7 @@ impl Source for HitsOfLimits {
             }
         });
         if !is_more {
-            (self.metric, self.has_begun, self.place) = (self.metric + 1, false, Place::default());
+            (self.metric, self.has_begun, self.cursor) = (self.metric + 1, false, Cursor::default());
         }
         true
     }

@@ -25,7 +25,7 @@ const GRPC_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateL
 
 /// What was told about a decision so far.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct DecisionRecord {
     domain: Option<StringValue>,
     descriptors: Vec<StringValue>,
     rules: Vec<StringValue>,
@@ -46,7 +46,7 @@ struct Called {
     at: SystemTime,
 }
 
-impl Told {
+impl DecisionRecord {
     pub(super) fn domain(&mut self, domain: &str) {
         self.domain = Some(bounded(domain));
     }
@@ -105,9 +105,9 @@ impl Told {
 }
 
 /// The spans of a trace that ended, the decision's own last.
-pub(super) fn spans(trace: &Trace, told: Told, ended: Ended, end: SystemTime) -> Vec<SpanData> {
-    let mut spans: Vec<SpanData> = told.spans.iter().map(|called| store_span(trace, called)).collect();
-    spans.push(decision_span(trace, told, ended, end));
+pub(super) fn spans(trace: &Trace, record: DecisionRecord, ended: Ended, end: SystemTime) -> Vec<SpanData> {
+    let mut spans: Vec<SpanData> = record.spans.iter().map(|called| store_span(trace, called)).collect();
+    spans.push(decision_span(trace, record, ended, end));
     spans
 }
 
@@ -138,7 +138,7 @@ fn span(
     }
 }
 
-fn decision_span(trace: &Trace, told: Told, ended: Ended, end: SystemTime) -> SpanData {
+fn decision_span(trace: &Trace, record: DecisionRecord, ended: Ended, end: SystemTime) -> SpanData {
     let mut attributes = Vec::with_capacity(16);
     let mut add = |key: &'static str, value: Value| attributes.push(KeyValue::new(key, value));
     let name = match trace.way {
@@ -167,36 +167,36 @@ fn decision_span(trace: &Trace, told: Told, ended: Ended, end: SystemTime) -> Sp
         }
         Ended::Cancelled => None,
     };
-    if let Some(domain) = told.domain {
+    if let Some(domain) = record.domain {
         add("weir.domain", Value::String(domain));
     }
-    let outcome = match (told.result, ended) {
+    let outcome = match (record.result, ended) {
         (Some(result), _) => result.name(),
         (None, Ended::Cancelled) => "cancelled",
         (None, Ended::Grpc(_) | Ended::Http(_)) => DecisionResult::Invalid.name(),
     };
     add("weir.outcome", outcome.into());
     for (key, list) in
-        [("weir.descriptors", told.descriptors), ("weir.rules", told.rules), ("weir.limits_over", told.over)]
+        [("weir.descriptors", record.descriptors), ("weir.rules", record.rules), ("weir.limits_over", record.over)]
     {
         if !list.is_empty() {
             add(key, Value::Array(Array::String(list)));
         }
     }
-    if told.unmatched > 0 {
-        add("weir.unmatched_descriptors", told.unmatched.into());
+    if record.unmatched > 0 {
+        add("weir.unmatched_descriptors", record.unmatched.into());
     }
-    if let Some(store) = told.store.or(told.known.then_some("deny_cache")) {
+    if let Some(store) = record.store.or(record.known.then_some("deny_cache")) {
         add("weir.store", store.into());
     }
-    if told.calls > 0 {
-        add("weir.store_calls", told.calls.into());
+    if record.calls > 0 {
+        add("weir.store_calls", record.calls.into());
     }
-    if let Some((action, kind)) = told.fallback {
+    if let Some((action, kind)) = record.fallback {
         add("weir.on_error", action.name().into());
         add("weir.store_error", kind.into());
     }
-    let error = error.map(|reason| told.fallback.map_or(reason, |(_, kind)| kind));
+    let error = error.map(|reason| record.fallback.map_or(reason, |(_, kind)| kind));
     SpanData {
         parent_span_id: trace.parent,
         parent_span_is_remote: trace.parent != SpanId::INVALID,
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn lists_and_calls_are_bounded() {
-        let mut told = Told::default();
+        let mut record = DecisionRecord::default();
         let call = StoreCall {
             store: "redis",
             place: None,
@@ -288,21 +288,21 @@ mod tests {
             is_immediate: false,
         };
         for _ in 0..LIST_MAX + 10 {
-            told.matched(&[Entry { key: "user", value: "ann" }], None, false);
-            told.store_called(call.clone(), SystemTime::UNIX_EPOCH);
+            record.matched(&[Entry { key: "user", value: "ann" }], None, false);
+            record.store_called(call.clone(), SystemTime::UNIX_EPOCH);
         }
-        assert_eq!((told.descriptors.len(), told.spans.len()), (LIST_MAX, CALLS_MAX));
-        assert_eq!((told.unmatched, told.calls), (74, 74));
-        assert_eq!(told.descriptors[0].as_str(), "user");
+        assert_eq!((record.descriptors.len(), record.spans.len()), (LIST_MAX, CALLS_MAX));
+        assert_eq!((record.unmatched, record.calls), (74, 74));
+        assert_eq!(record.descriptors[0].as_str(), "user");
     }
 
     #[test]
     fn values_are_there_only_where_they_are_asked_for() {
         let entries = [Entry { key: "user", value: "ann" }, Entry { key: "path", value: "/" }];
-        let mut told = Told::default();
-        told.matched(&entries, None, false);
-        told.matched(&entries, None, true);
-        let texts: Vec<&str> = told.descriptors.iter().map(StringValue::as_str).collect();
+        let mut record = DecisionRecord::default();
+        record.matched(&entries, None, false);
+        record.matched(&entries, None, true);
+        let texts: Vec<&str> = record.descriptors.iter().map(StringValue::as_str).collect();
         assert_eq!(texts, ["user|path", "user=ann|path=/"]);
     }
 }

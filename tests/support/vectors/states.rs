@@ -2,30 +2,30 @@
 //! a vector says (vectors.rs).
 
 use weir::engine::algorithm::Summary;
-use weir::engine::algorithm::anchored_window::{self, SeenWindow};
+use weir::engine::algorithm::anchored_window::{self, ObservedWindow};
 use weir::engine::algorithm::fixed_window::{Counter, WINDOW_NUMBERS};
 use weir::engine::algorithm::gcra::Debt;
 use weir::engine::algorithm::sliding_window::Buckets;
 use weir::engine::algorithm::sliding_window_counter::Counts;
 use weir::engine::algorithm::sliding_window_log::{Entry, Log};
 use weir::engine::algorithm::token_bucket::Bucket;
-use weir::engine::{Algorithm, Anchor, Limit, Micros, Refill, Seen, State};
+use weir::engine::{Algorithm, Anchor, Limit, Micros, Observed, Refill, State};
 
 use super::{Vector, number};
 
 impl Vector {
     /// What a state shows, to a charge of so many hits.
-    pub(super) fn shown(&self, limit: &Limit, state: Option<&State>, hits: u32, now: Micros) -> Seen {
+    pub(super) fn shown(&self, limit: &Limit, state: Option<&State>, hits: u32, now: Micros) -> Observed {
         let window_us = limit.window().us();
         match (limit.algorithm(), state) {
-            (_, Some(State::FixedWindow(counter))) => Seen::FixedWindow(*counter),
-            (_, Some(State::SlidingWindowCounter(counts))) => Seen::SlidingWindowCounter(*counts),
-            (_, Some(State::Pacing(debt))) => Seen::Pacing(*debt),
-            (_, Some(State::TokenBucket(bucket))) => Seen::TokenBucket(*bucket),
+            (_, Some(State::FixedWindow(counter))) => Observed::FixedWindow(*counter),
+            (_, Some(State::SlidingWindowCounter(counts))) => Observed::SlidingWindowCounter(*counts),
+            (_, Some(State::Pacing(debt))) => Observed::Pacing(*debt),
+            (_, Some(State::TokenBucket(bucket))) => Observed::TokenBucket(*bucket),
             (_, Some(State::AnchoredWindow(anchored_window::Window { start, count }))) => {
                 let (start, count) = (*start, *count);
                 let end = self.bounds(limit, start).map_or(start + window_us, |bounds| bounds[2]);
-                Seen::AnchoredWindow(SeenWindow { start, end, count })
+                Observed::AnchoredWindow(ObservedWindow { start, end, count })
             }
             (Algorithm::SlidingWindow { precision }, Some(State::SlidingWindow(state))) => {
                 let precision = precision.get();
@@ -35,7 +35,7 @@ impl Vector {
                 let live =
                     state.buckets.iter().filter(|(number, _)| number * precision + precision - 1 > at - window_us);
                 let hits_of = live.map(|(number, count)| (*number, number * precision + precision - 1, *count));
-                Seen::Summary(summary(limit, hits_of, hits))
+                Observed::Summary(summary(limit, hits_of, hits))
             }
             (_, Some(State::SlidingWindowLog(log))) => {
                 let at = now.max(log.entries.back().map_or(0, |entry| entry.at));
@@ -47,26 +47,26 @@ impl Vector {
                     }
                     before = entry.sum;
                 }
-                Seen::Summary(summary(limit, live.into_iter(), hits))
+                Observed::Summary(summary(limit, live.into_iter(), hits))
             }
             (Algorithm::FixedWindow { anchor: Anchor::Clock }, _) => {
-                Seen::FixedWindow(Counter { window: window_number(limit, now, 0), count: 0 })
+                Observed::FixedWindow(Counter { window: window_number(limit, now, 0), count: 0 })
             }
             (Algorithm::FixedWindow { .. }, _) => {
                 let (start, end) = self.bounds(limit, now).map_or((now, now), |bounds| (bounds[1], bounds[2]));
-                Seen::AnchoredWindow(SeenWindow { start, end, count: 0 })
+                Observed::AnchoredWindow(ObservedWindow { start, end, count: 0 })
             }
             (Algorithm::SlidingWindowCounter, _) => {
-                Seen::SlidingWindowCounter(Counts { start: now / window_us * window_us, previous: 0, count: 0 })
+                Observed::SlidingWindowCounter(Counts { start: now / window_us * window_us, previous: 0, count: 0 })
             }
             (Algorithm::SlidingWindow { .. } | Algorithm::SlidingWindowLog, _) => {
-                Seen::Summary(Summary { used: 0, fits_at: 0, empty_at: 0, mark: 0 })
+                Observed::Summary(Summary { used: 0, fits_at: 0, empty_at: 0, mark: 0 })
             }
             (Algorithm::TokenBucket { refill: Refill::Interval, .. }, _) => {
-                Seen::TokenBucket(Bucket { anchor: now, used: 0 })
+                Observed::TokenBucket(Bucket { anchor: now, used: 0 })
             }
             (Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } | Algorithm::Gcra { .. }, _) => {
-                Seen::Pacing(Debt { tat: now, fraction: 0, requests: limit.requests() })
+                Observed::Pacing(Debt { tat: now, fraction: 0, requests: limit.requests() })
             }
         }
     }
@@ -94,9 +94,9 @@ impl Vector {
 
     pub(super) fn write_state(&self, limit: &Limit, state: &State) -> String {
         match state {
-            State::FixedWindow(counter) => self.write_seen(limit, &Seen::FixedWindow(*counter)),
+            State::FixedWindow(counter) => self.write_seen(limit, &Observed::FixedWindow(*counter)),
             State::AnchoredWindow(window) => format!("{}@{}", window.count, self.time(window.start)),
-            State::SlidingWindowCounter(counts) => self.write_seen(limit, &Seen::SlidingWindowCounter(*counts)),
+            State::SlidingWindowCounter(counts) => self.write_seen(limit, &Observed::SlidingWindowCounter(*counts)),
             State::SlidingWindow(state) => {
                 let Algorithm::SlidingWindow { precision } = limit.algorithm() else { unreachable!("{limit:?}") };
                 let text = |(number, count): &(u64, u32)| format!("{count}@#{}", self.number(precision.get(), *number));
@@ -107,30 +107,30 @@ impl Vector {
                 let entries = (0..log.entries.len()).map(text).collect::<Vec<_>>().join("/");
                 if log.base > 0 { format!("{}|{entries}", log.base) } else { entries }
             }
-            State::Pacing(debt) => self.write_seen(limit, &Seen::Pacing(*debt)),
-            State::TokenBucket(bucket) => self.write_seen(limit, &Seen::TokenBucket(*bucket)),
+            State::Pacing(debt) => self.write_seen(limit, &Observed::Pacing(*debt)),
+            State::TokenBucket(bucket) => self.write_seen(limit, &Observed::TokenBucket(*bucket)),
         }
     }
 
-    pub(super) fn write_seen(&self, limit: &Limit, seen: &Seen) -> String {
+    pub(super) fn write_seen(&self, limit: &Limit, seen: &Observed) -> String {
         match seen {
-            Seen::FixedWindow(counter) => {
+            Observed::FixedWindow(counter) => {
                 format!("#{}:{}", self.near(limit, u64::from(counter.window)), counter.count)
             }
-            Seen::AnchoredWindow(SeenWindow { start, end, count }) => {
+            Observed::AnchoredWindow(ObservedWindow { start, end, count }) => {
                 format!("{count}@{}..{}", self.time(*start), self.time(*end))
             }
-            Seen::SlidingWindowCounter(Counts { start, previous, count }) => {
+            Observed::SlidingWindowCounter(Counts { start, previous, count }) => {
                 let window_us = limit.window().us();
                 format!("#{}:{previous}+{count}", self.number(window_us, start / window_us))
             }
-            Seen::Summary(Summary { used, fits_at, empty_at, mark }) => {
+            Observed::Summary(Summary { used, fits_at, empty_at, mark }) => {
                 let time = |at: Micros| if at == 0 { "-".to_owned() } else { self.time(at) };
                 let mark = if *used == 0 { "-".to_owned() } else { self.write_mark(limit, *mark) };
                 format!("{used}~{}~{}~{mark}", time(*empty_at), time(*fits_at))
             }
-            Seen::Pacing(debt) => format!("@{}~{}/{}", self.time(debt.tat), debt.fraction, debt.requests),
-            Seen::TokenBucket(bucket) => format!("{}@{}", bucket.used, self.time(bucket.anchor)),
+            Observed::Pacing(debt) => format!("@{}~{}/{}", self.time(debt.tat), debt.fraction, debt.requests),
+            Observed::TokenBucket(bucket) => format!("{}@{}", bucket.used, self.time(bucket.anchor)),
         }
     }
 }
@@ -158,14 +158,14 @@ fn summary(limit: &Limit, live: impl Iterator<Item = (u64, Micros, u32)>, asked:
 }
 
 /// The newest part of a state as shown, which a receipt is for.
-pub(super) fn mark(seen: &Seen) -> u64 {
+pub(super) fn mark(seen: &Observed) -> u64 {
     match seen {
-        Seen::FixedWindow(counter) => u64::from(counter.window),
-        Seen::AnchoredWindow(window) => window.start,
-        Seen::SlidingWindowCounter(counts) => counts.start,
-        Seen::Summary(summary) => summary.mark,
-        Seen::Pacing(_) => 0,
-        Seen::TokenBucket(bucket) => bucket.anchor,
+        Observed::FixedWindow(counter) => u64::from(counter.window),
+        Observed::AnchoredWindow(window) => window.start,
+        Observed::SlidingWindowCounter(counts) => counts.start,
+        Observed::Summary(summary) => summary.mark,
+        Observed::Pacing(_) => 0,
+        Observed::TokenBucket(bucket) => bucket.anchor,
     }
 }
 
@@ -226,10 +226,10 @@ pub(super) fn state(vector: &Vector, limit: &Limit, text: &str) -> Result<State,
                 State::SlidingWindowLog(Box::new(log))
             }
             _ => match seen(vector, limit, text)? {
-                Seen::FixedWindow(counter) => State::FixedWindow(counter),
-                Seen::SlidingWindowCounter(counts) => State::SlidingWindowCounter(counts),
-                Seen::Pacing(debt) => State::Pacing(debt),
-                Seen::TokenBucket(bucket) => State::TokenBucket(bucket),
+                Observed::FixedWindow(counter) => State::FixedWindow(counter),
+                Observed::SlidingWindowCounter(counts) => State::SlidingWindowCounter(counts),
+                Observed::Pacing(debt) => State::Pacing(debt),
+                Observed::TokenBucket(bucket) => State::TokenBucket(bucket),
                 other => return Err(format!("{other:?} is not stored")),
             },
         })
@@ -237,7 +237,7 @@ pub(super) fn state(vector: &Vector, limit: &Limit, text: &str) -> Result<State,
     read().map_err(wrong)
 }
 
-pub(super) fn seen(vector: &Vector, limit: &Limit, text: &str) -> Result<Seen, String> {
+pub(super) fn seen(vector: &Vector, limit: &Limit, text: &str) -> Result<Observed, String> {
     let window_us = limit.window().us();
     let cut = |mark: char| text.split_once(mark).ok_or_else(|| format!("{text:?} has no {mark}"));
     Ok(match limit.algorithm() {
@@ -245,35 +245,35 @@ pub(super) fn seen(vector: &Vector, limit: &Limit, text: &str) -> Result<Seen, S
             let (window, count) = cut(':')?;
             let window = mark_of(vector, limit, window)?;
             let window = u32::try_from(window).map_err(|error| error.to_string())?;
-            Seen::FixedWindow(Counter { window, count: number(count)? })
+            Observed::FixedWindow(Counter { window, count: number(count)? })
         }
         Algorithm::FixedWindow { .. } => {
             let (count, place) = placed(text)?;
             let (start, end) = place.split_once("..").ok_or_else(|| format!("{text:?} has no end"))?;
-            Seen::AnchoredWindow(SeenWindow { start: vector.at(start)?, end: vector.at(end)?, count })
+            Observed::AnchoredWindow(ObservedWindow { start: vector.at(start)?, end: vector.at(end)?, count })
         }
         Algorithm::SlidingWindowCounter => {
             let (window, counts) = cut(':')?;
             let (previous, count) = counts.split_once('+').ok_or_else(|| format!("{text:?} has no +"))?;
             let start = numbered(vector, window_us, window)? * window_us;
-            Seen::SlidingWindowCounter(Counts { start, previous: number(previous)?, count: number(count)? })
+            Observed::SlidingWindowCounter(Counts { start, previous: number(previous)?, count: number(count)? })
         }
         Algorithm::SlidingWindow { .. } | Algorithm::SlidingWindowLog => {
             let parts: Vec<&str> = text.split('~').collect();
             let [used, empty_at, fits_at, mark] = parts[..] else { return Err(format!("{text:?} has not four parts")) };
             let time = |text: &str| if text == "-" { Ok(0) } else { vector.at(text) };
             let mark = if mark == "-" { 0 } else { mark_of(vector, limit, mark)? };
-            Seen::Summary(Summary { used: number(used)?, fits_at: time(fits_at)?, empty_at: time(empty_at)?, mark })
+            Observed::Summary(Summary { used: number(used)?, fits_at: time(fits_at)?, empty_at: time(empty_at)?, mark })
         }
         Algorithm::TokenBucket { refill: Refill::Interval, .. } => {
             let (used, anchor) = placed(text)?;
-            Seen::TokenBucket(Bucket { anchor: vector.at(anchor)?, used })
+            Observed::TokenBucket(Bucket { anchor: vector.at(anchor)?, used })
         }
         Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } | Algorithm::Gcra { .. } => {
             let (tat, part) = cut('~')?;
             let (fraction, requests) = part.split_once('/').ok_or_else(|| format!("{text:?} has no /"))?;
             let tat = vector.at(tat.strip_prefix('@').ok_or_else(|| format!("{text:?} has no @"))?)?;
-            Seen::Pacing(Debt { tat, fraction: number(fraction)?, requests: number(requests)? })
+            Observed::Pacing(Debt { tat, fraction: number(fraction)?, requests: number(requests)? })
         }
     })
 }

@@ -12,11 +12,11 @@ use crate::engine::algorithm::{
     token_bucket,
 };
 use crate::engine::decision::Found;
-use crate::engine::{Charge, Limit, Micros, Seen, State};
+use crate::engine::{Charge, Limit, Micros, Observed, State};
 use crate::store::Undo;
 
 /// The clock of a reply to the undo of one charge on a calendar that took nothing back: no window holds the clock. [cl-3]
-pub(crate) fn undo_rewindow(reply: &Value, undos: &[Undo<'_>]) -> Option<Micros> {
+pub(crate) fn undo_stale_bounds(reply: &Value, undos: &[Undo<'_>]) -> Option<Micros> {
     match (reply, undos) {
         (Value::Array(numbers), [undo]) if undo.bounds.is_some() => match &numbers[..] {
             [now, _, end, _] if integer(end) == Some(0) => integer(now),
@@ -33,7 +33,7 @@ pub(crate) enum DecisionReply {
     /// The clock, and what each charge found.
     Found(Micros, SmallVec<[Found; 4]>),
     /// No window of a calendar holds the clock.
-    Rewindow(Micros),
+    StaleBounds(Micros),
 }
 
 /// Reads a decision's reply. None where it is none.
@@ -49,21 +49,21 @@ pub(crate) fn read_decision(reply: &Value, charges: &[Charge<'_>]) -> Option<Dec
     for charge in charges {
         let limit = charge.limit;
         let before = match Kind::of(limit) {
-            Kind::FixedWindow => Seen::FixedWindow(fixed_window::Counter::unpacked(next()?)),
+            Kind::FixedWindow => Observed::FixedWindow(fixed_window::Counter::unpacked(next()?)),
             Kind::AnchoredWindow => {
                 let (start, end, count) = (next()?, next()?, small(next()?)?);
                 // No window of the calendar ends at 0: none holds the clock. [cl-3]
                 is_stale |= end == 0 && charge.bounds.is_some();
-                Seen::AnchoredWindow(anchored_window::SeenWindow { start, end, count })
+                Observed::AnchoredWindow(anchored_window::ObservedWindow { start, end, count })
             }
             Kind::SlidingWindowCounter => {
                 let (start, previous, count) = (next()?, small(next()?)?, small(next()?)?);
-                Seen::SlidingWindowCounter(sliding_window_counter::Counts { start, previous, count })
+                Observed::SlidingWindowCounter(sliding_window_counter::Counts { start, previous, count })
             }
             Kind::SlidingWindow | Kind::SlidingWindowLog => {
                 let mut summary = || {
                     let (used, fits_at, empty_at, mark) = (small(next()?)?, next()?, next()?, next()?);
-                    Some(Seen::Summary(Summary { used, fits_at, empty_at, mark }))
+                    Some(Observed::Summary(Summary { used, fits_at, empty_at, mark }))
                 };
                 let (before, after) = (summary()?, summary()?);
                 found.push(Found { before, after: Some(after) });
@@ -71,13 +71,13 @@ pub(crate) fn read_decision(reply: &Value, charges: &[Charge<'_>]) -> Option<Dec
             }
             Kind::Pacing => {
                 let (us, fraction) = (next()?, small(next()?)?);
-                Seen::Pacing(gcra::Debt { tat: now.checked_add(us)?, fraction, requests: limit.requests() })
+                Observed::Pacing(gcra::Debt { tat: now.checked_add(us)?, fraction, requests: limit.requests() })
             }
-            Kind::TokenBucket => Seen::TokenBucket(token_bucket::Bucket { anchor: next()?, used: small(next()?)? }),
+            Kind::TokenBucket => Observed::TokenBucket(token_bucket::Bucket { anchor: next()?, used: small(next()?)? }),
         };
         found.push(Found { before, after: None });
     }
-    let reply = if is_stale { DecisionReply::Rewindow(now) } else { DecisionReply::Found(now, found) };
+    let reply = if is_stale { DecisionReply::StaleBounds(now) } else { DecisionReply::Found(now, found) };
     next().is_none().then_some(reply)
 }
 

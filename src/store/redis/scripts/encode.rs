@@ -33,14 +33,14 @@ enum Op {
 impl Op {
     fn of(charge: &Charge<'_>, mode: Mode) -> Self {
         match (charge.take, mode) {
-            (Take::Look, Mode::Atomic) => Self::Look,
-            (Take::Look, Mode::Independent) => Self::LookPast,
-            (Take::Give(_), _) => Self::Give,
+            (Take::Peek, Mode::Atomic) => Self::Look,
+            (Take::Peek, Mode::Independent) => Self::LookPast,
+            (Take::Refund(_), _) => Self::Give,
             (Take::Force(_), _) => Self::Add,
-            (Take::Take(_), Mode::Independent) if algorithm::counts_denied(charge.limit) => Self::TakeCounted,
-            (Take::Take(_), Mode::Independent) if charge.limit.drain => Self::TakeOrDrain,
-            (Take::Take(_), Mode::Atomic) if charge.limit.drain => Self::DrainIfDenied,
-            (Take::Take(_), _) => Self::Take,
+            (Take::Consume(_), Mode::Independent) if algorithm::counts_denied(charge.limit) => Self::TakeCounted,
+            (Take::Consume(_), Mode::Independent) if charge.limit.drain => Self::TakeOrDrain,
+            (Take::Consume(_), Mode::Atomic) if charge.limit.drain => Self::DrainIfDenied,
+            (Take::Consume(_), _) => Self::Take,
         }
     }
 
@@ -206,8 +206,8 @@ pub(crate) fn undo_calls(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) 
 /// The hits that a script works with: a look asks about one.
 fn hits_of(take: Take) -> u32 {
     match take {
-        Take::Take(hits) | Take::Give(hits) | Take::Force(hits) => hits,
-        Take::Look => 1,
+        Take::Consume(hits) | Take::Refund(hits) | Take::Force(hits) => hits,
+        Take::Peek => 1,
     }
 }
 

@@ -15,8 +15,8 @@ pub(super) const COMMIT: &str = match option_env!("WEIR_COMMIT") {
     None => "unknown",
 };
 
-/// One readable screen.
-pub(super) struct Screen {
+/// One readable banner.
+pub(super) struct Banner {
     listeners: Vec<(&'static str, String)>,
     store: String,
     charging: &'static str,
@@ -26,7 +26,7 @@ pub(super) struct Screen {
     rules: usize,
 }
 
-impl Screen {
+impl Banner {
     pub(super) fn new(settings: &Settings, addresses: &Addresses, policies: &PolicySet) -> Self {
         let store = match settings.store {
             StoreKind::Memory => format!("memory (at most {} keys, lost at the end)", settings.memory.max_keys),
@@ -57,7 +57,7 @@ impl Screen {
         }
     }
 
-    /// Shows it: as a screen where people read the log, as one event where machines do; then an event per listener.
+    /// Shows it: as a banner where people read the log, as one event where machines do; then an event per listener.
     pub(super) fn show(&self, format: LogFormat) {
         match format {
             LogFormat::Text => logging::write(&self.to_string()),
@@ -74,14 +74,14 @@ impl Screen {
             ),
         }
         for (listener, address) in &self.listeners {
-            // TLS is shown on the screen and not in the address, which tools read.
+            // TLS is shown on the banner and not in the address, which tools read.
             let address = address.split(' ').next();
             tracing::info!(listener, address, "listening");
         }
     }
 }
 
-impl fmt::Display for Screen {
+impl fmt::Display for Banner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "weir {VERSION} (commit {COMMIT})")?;
         for (listener, address) in &self.listeners {

@@ -91,7 +91,7 @@ impl Limiter {
     ///
     /// # Errors
     /// When a part gave no answer and that is an error by policy. What the others charged has been taken back.
-    pub(super) async fn decide_apart<'a>(
+    pub(super) async fn decide_split<'a>(
         &'a self,
         request: &Request<'_, '_>,
         charges: &[Charge<'a>],
@@ -167,16 +167,16 @@ impl Limiter {
     /// Asks every part at once.
     async fn reserve<'a>(&'a self, request: &Request<'_, '_>, charges: &[Charge<'a>], refunds: Refunds) -> Pieces {
         let mut parts = self.parts(request.plan, charges);
-        let quotas_are_apart = parts.iter().filter(|part| part.charges.iter().any(is_quota)).count() > 1;
+        let quotas_are_split = parts.iter().filter(|part| part.charges.iter().any(is_quota)).count() > 1;
         for part in &mut parts {
             for charge in &mut part.charges {
                 match charge.take {
                     // Nothing is given back before it is known that the request passes.
-                    Take::Give(_) if refunds == Refunds::Last => {
-                        (charge.take, charge.role) = (Take::Look, Role::Shadow);
+                    Take::Refund(_) if refunds == Refunds::Last => {
+                        (charge.take, charge.role) = (Take::Peek, Role::Shadow);
                     }
                     // No part knows whether all of them are over.
-                    _ if quotas_are_apart && is_quota(charge) => charge.role = Role::Shadow,
+                    _ if quotas_are_split && is_quota(charge) => charge.role = Role::Shadow,
                     _ => {}
                 }
             }
@@ -195,13 +195,13 @@ impl Limiter {
             let stands = request.mode == Mode::Atomic && !decision.denied;
             for ((&at, charge), mut outcome) in part.at.iter().zip(&part.charges).zip(decision.outcomes) {
                 match (charges[at].take, outcome.receipt) {
-                    (Take::Take(_), Some(receipt)) if stands => pieces.reserved.add(part.store, charge, receipt),
+                    (Take::Consume(_), Some(receipt)) if stands => pieces.reserved.add(part.store, charge, receipt),
                     // It was only looked at so far.
-                    (Take::Give(_), _) if refunds == Refunds::Last => {
+                    (Take::Refund(_), _) if refunds == Refunds::Last => {
                         outcome.verdict = Verdict::Within;
                         pieces.held_back.push(at);
                     }
-                    (Take::Give(_), _) | (_, Some(_)) => pieces.is_final = true,
+                    (Take::Refund(_), _) | (_, Some(_)) => pieces.is_final = true,
                     (_, None) => {}
                 }
                 pieces.outcomes[at] = Some(outcome);
@@ -281,7 +281,7 @@ impl Limiter {
         pieces.denied |= decision.denied;
         let stands = request.mode == Mode::Atomic && !decision.denied;
         for ((i, charge), outcome) in local.into_iter().zip(&alone).zip(decision.outcomes) {
-            if let (Take::Take(_), Some(receipt), true) = (charges[i].take, outcome.receipt, stands) {
+            if let (Take::Consume(_), Some(receipt), true) = (charges[i].take, outcome.receipt, stands) {
                 pieces.reserved.add(store, charge, receipt);
             }
             pieces.outcomes[i] = Some(outcome);
@@ -373,7 +373,7 @@ fn is_quota(charge: &Charge<'_>) -> bool {
 
 /// Whether a charge gives hits back.
 fn is_refund(charge: &Charge<'_>) -> bool {
-    matches!(charge.take, Take::Give(_))
+    matches!(charge.take, Take::Refund(_))
 }
 
 /// Whether there are quota limits and all of them are over. One that was let pass without an answer is not. [dc-3]
@@ -501,7 +501,7 @@ impl Taken {
     async fn undo_in_its_calendar(&self, deadline: Instant) -> bool {
         let mut undo = self.undo();
         match self.store.undo(std::slice::from_ref(&undo), deadline).get().await {
-            Err(StoreError::Rewindow { now }) => undo.bounds = calendar::computed_bounds(&self.limit, now),
+            Err(StoreError::StaleBounds { now }) => undo.bounds = calendar::computed_bounds(&self.limit, now),
             end => return end.is_ok(),
         }
         self.store.undo(std::slice::from_ref(&undo), deadline).get().await.is_ok()

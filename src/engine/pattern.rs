@@ -1,0 +1,80 @@
+//! Patterns: values of a policy with a star in them. [mt-3]
+
+/// A value with `*` in it; each `*` stands for any text, also for none. [mt-3]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    text: Box<str>,
+}
+
+impl Pattern {
+    /// The pattern, where the text has a `*` in it.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        text.contains('*').then(|| Self { text: text.into() })
+    }
+
+    /// The pattern as written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// What stands between the stars: at least two texts, which may be empty.
+    pub fn literals(&self) -> impl Iterator<Item = &str> {
+        self.text.split('*')
+    }
+
+    /// Whether the whole value matches.
+    #[must_use]
+    pub fn matches(&self, value: &str) -> bool {
+        let mut literals = self.text.split('*');
+        let first = literals.next().unwrap_or("");
+        let last = literals.next_back().unwrap_or("");
+        let Some(rest) = value.strip_prefix(first) else {
+            return false;
+        };
+        let Some(mut rest) = rest.strip_suffix(last) else {
+            return false;
+        };
+        // The leftmost place for each literal leaves the most room for the next, so that no step needs undoing.
+        for literal in literals {
+            let Some(at) = rest.find(literal) else {
+                return false;
+            };
+            rest = &rest[at + literal.len()..];
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_whole_values() {
+        for (pattern, value, expected) in [
+            ("*", "", true),
+            ("*", "anything", true),
+            ("/a/*", "/a/", true),
+            ("/a/*", "/b", false),
+            ("*.css", "/m.css", true),
+            ("*.css", "/m.css.map", false),
+            ("/x/*/y", "/x//y", true),
+            ("/x/*/y", "/x/y", false),
+            ("/x/*/y", "/x/1/y/z", false),
+            ("/q*r*s", "/qrs", true),
+            ("/q*r*s", "/qs", false),
+            ("/q*r*s", "/qrsr", false),
+            ("a*a", "a", false),
+            ("a**b", "ab", true),
+            ("ab*ba", "aba", false),
+            ("*aa*aa*", "aaa", false),
+            ("*ab*c*", "aabxc", true),
+        ] {
+            let compiled = Pattern::new(pattern).expect("has a star");
+            assert_eq!(compiled.matches(value), expected, "{pattern} on {value:?}");
+        }
+        assert_eq!(Pattern::new("plain"), None);
+    }
+}

@@ -1,0 +1,180 @@
+//! Times: the clock's microseconds, the lengths of windows, units, and the boundaries of a calendar's windows.
+//!
+//! Not here: a clock, and a time zone.
+
+use std::fmt;
+
+/// Microseconds since the Unix epoch, at most 2^52 (the year 2112). [tm-1]
+pub type Micros = u64;
+
+/// The boundaries of a calendar's windows around now: starts of the previous, the current, the next and the one
+/// after, in microseconds. [cl-1]
+pub type Bounds = [Micros; 4];
+
+/// The shortest window or period: 1 ms, in microseconds. [lm-1]
+pub const WINDOW_US_MIN: u64 = 1_000;
+/// The longest window or period: 366 days, in microseconds. [lm-1]
+pub const WINDOW_US_MAX: u64 = 366 * 86_400 * 1_000_000;
+/// A unit of time as policies and Envoy name it; months have 30 days and years 365. [lm-3]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unit {
+    /// 1 s.
+    Second,
+    /// 60 s.
+    Minute,
+    /// 3,600 s.
+    Hour,
+    /// 86,400 s.
+    Day,
+    /// 7 days, starting on Thursday 00:00 UTC as the epoch did.
+    Week,
+    /// 30 days.
+    Month,
+    /// 365 days.
+    Year,
+}
+
+impl Unit {
+    /// Every unit, shortest first.
+    pub const ALL: [Self; 7] = [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
+
+    /// The unit's lower-case name in policies.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Second => "second",
+            Self::Minute => "minute",
+            Self::Hour => "hour",
+            Self::Day => "day",
+            Self::Week => "week",
+            Self::Month => "month",
+            Self::Year => "year",
+        }
+    }
+
+    /// The unit of that name, in any case.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
+    }
+
+    /// The unit's length.
+    #[must_use]
+    pub const fn window(self) -> Window {
+        let seconds = match self {
+            Self::Second => 1,
+            Self::Minute => 60,
+            Self::Hour => 3_600,
+            Self::Day => 86_400,
+            Self::Week => 7 * 86_400,
+            Self::Month => 30 * 86_400,
+            Self::Year => 365 * 86_400,
+        };
+        Window(seconds * 1_000_000)
+    }
+}
+
+/// The length of a window, or the period of a rate: 1 ms to 366 days in whole microseconds. [lm-1]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Window(u64);
+
+impl Window {
+    /// A window of so many microseconds.
+    ///
+    /// # Errors
+    /// When it is shorter than 1 ms or longer than 366 days.
+    pub const fn from_micros(us: u64) -> Result<Self, WindowError> {
+        if us < WINDOW_US_MIN {
+            return Err(WindowError::TooShort { us });
+        }
+        if us > WINDOW_US_MAX {
+            return Err(WindowError::TooLong { us });
+        }
+        Ok(Self(us))
+    }
+
+    /// The length in microseconds.
+    #[must_use]
+    pub const fn us(self) -> u64 {
+        self.0
+    }
+
+    /// The unit that is exactly so long, if there is one.
+    #[must_use]
+    pub fn unit(self) -> Option<Unit> {
+        Unit::ALL.into_iter().find(|unit| unit.window() == self)
+    }
+}
+
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Duration(self.0).fmt(f)
+    }
+}
+
+/// A length that no window can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowError {
+    /// It is shorter than 1 ms.
+    TooShort {
+        /// The length in microseconds.
+        us: u64,
+    },
+    /// It is longer than 366 days.
+    TooLong {
+        /// The length in microseconds.
+        us: u64,
+    },
+}
+
+impl fmt::Display for WindowError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::TooShort { us } => write!(f, "a window of {us} us is too short: at least 1 ms"),
+            Self::TooLong { us } => write!(f, "a window of {} s is too long: at most 366 days", us / 1_000_000),
+        }
+    }
+}
+
+impl std::error::Error for WindowError {}
+
+/// Microseconds, shown in the largest of `s`, `ms` and `us` that divides them: an hour is `3600s`.
+pub(super) struct Duration(pub(super) u64);
+
+impl fmt::Display for Duration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_multiple_of(1_000_000) {
+            write!(f, "{}s", self.0 / 1_000_000)
+        } else if self.0.is_multiple_of(1_000) {
+            write!(f, "{}ms", self.0 / 1_000)
+        } else {
+            write!(f, "{}us", self.0)
+        }
+    }
+}
+
+/// What a calendar window is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CalendarUnit {
+    /// A local day, of 23 to 25 hours.
+    Day,
+    /// Seven local days from Monday.
+    Week,
+    /// A month of 28 to 31 local days.
+    Month,
+    /// A year of 365 or 366 local days.
+    Year,
+}
+
+impl CalendarUnit {
+    /// The unit whose name policies use.
+    #[must_use]
+    pub const fn unit(self) -> Unit {
+        match self {
+            Self::Day => Unit::Day,
+            Self::Week => Unit::Week,
+            Self::Month => Unit::Month,
+            Self::Year => Unit::Year,
+        }
+    }
+}

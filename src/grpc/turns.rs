@@ -1,0 +1,152 @@
+//! Wide requests take turns, so that a burst of them delays the requests of other callers by a few of them and no more.
+//!
+//! A runtime decides a request in one go. A caller may send thousands of wide ones at once, and they would all be decided
+//! before a narrow request that comes next. So a wide request waits: first behind the wide ones of its own connection, then
+//! behind one of each other connection. A few are decided each time that the runtime looks for new bytes of callers.
+
+use tokio::sync::Semaphore;
+
+/// A request with more descriptors is wide.
+const DESCRIPTORS_MAX: usize = 8;
+/// A request with a longer message is wide.
+const MESSAGE_BYTES_MAX: usize = 8 * 1_024;
+/// No shorter message has more than [`DESCRIPTORS_MAX`] descriptors of at least one entry with a key.
+const MESSAGE_BYTES_MIN: usize = (DESCRIPTORS_MAX + 1) * 7;
+/// How many wide requests of a runtime are decided between two looks for new bytes.
+const TURNS: usize = 4;
+
+/// The turns of one runtime.
+#[derive(Debug)]
+pub(super) struct OfCore(Semaphore);
+
+/// The turns of one connection.
+#[derive(Debug)]
+pub(super) struct OfPeer(Semaphore);
+
+impl Default for OfCore {
+    fn default() -> Self {
+        Self(Semaphore::new(TURNS))
+    }
+}
+
+impl Default for OfPeer {
+    fn default() -> Self {
+        Self(Semaphore::new(1))
+    }
+}
+
+impl OfPeer {
+    /// Waits for the turn of one wide request. The caller decides it without waiting for anything else.
+    pub(super) async fn wait(&self, core: &OfCore) {
+        // Both are fair, and are never closed.
+        let _of_peer = self.0.acquire().await;
+        let _of_core = core.0.acquire().await;
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Whether a `RateLimitRequest` is wide. Reads no more than the heads of its fields.
+pub(super) fn is_wide(message: &[u8]) -> bool {
+    match message.len() {
+        ..MESSAGE_BYTES_MIN => false,
+        MESSAGE_BYTES_MIN..=MESSAGE_BYTES_MAX => has_many_fields(message),
+        _ => true,
+    }
+}
+
+/// Whether there are more fields than a narrow request has: the domain, the hits, and the descriptors. What cannot be read
+/// ends the count; decoding refuses it.
+fn has_many_fields(mut message: &[u8]) -> bool {
+    const WIRE_TYPE: u64 = 7;
+    for _ in 0..DESCRIPTORS_MAX + 2 {
+        let Some(head) = varint(&mut message) else { return false };
+        let skipped = match head & WIRE_TYPE {
+            0 => varint(&mut message).map(|_| 0),
+            1 => Some(8),
+            2 => varint(&mut message),
+            5 => Some(4),
+            _ => None,
+        };
+        let Some(rest) = skipped.and_then(|bytes| message.get(usize::try_from(bytes).ok()?..)) else { return false };
+        message = rest;
+    }
+    !message.is_empty()
+}
+
+/// Takes a varint of protobuf: seven bits a byte, the lowest first.
+fn varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for (i, byte) in bytes.iter().enumerate().take(10) {
+        number |= u64::from(byte & 0x7f) << (7 * i);
+        if byte & 0x80 == 0 {
+            *bytes = &bytes[i + 1..];
+            return Some(number);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+    use crate::rls::proto::rate_limit_descriptor::Entry;
+    use crate::rls::proto::{RateLimitDescriptor, RateLimitRequest};
+
+    fn message(descriptors: usize, key: &str) -> Vec<u8> {
+        let entry = Entry { key: key.to_owned(), value: String::new() };
+        let descriptor = RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
+        RateLimitRequest { domain: "d".to_owned(), descriptors: vec![descriptor; descriptors], hits_addend: 3 }
+            .encode_to_vec()
+    }
+
+    #[test]
+    fn a_request_is_wide_by_its_descriptors_or_its_bytes() {
+        for key in ["k", "a key that is rather long", &"k".repeat(300)] {
+            assert!(!is_wide(&message(1, key)));
+            assert!(!is_wide(&message(DESCRIPTORS_MAX, key)));
+            assert!(is_wide(&message(DESCRIPTORS_MAX + 1, key)), "{key}");
+        }
+        assert!(is_wide(&message(1, &"k".repeat(MESSAGE_BYTES_MAX))));
+    }
+
+    #[test]
+    fn what_is_no_message_is_not_wide() {
+        assert!(!is_wide(&[]));
+        assert!(!is_wide(&[0xff; MESSAGE_BYTES_MIN]));
+        assert!(!is_wide(&[0x07; MESSAGE_BYTES_MIN]), "a wire type that there is not");
+        let mut cut = message(DESCRIPTORS_MAX - 1, "key");
+        cut.extend([0x12, 0xff, 0x01]);
+        assert!(!is_wide(&cut), "longer than the rest");
+    }
+
+    /// What was decided while two connections had wide requests waiting and a narrow one came last.
+    #[tokio::test]
+    async fn a_narrow_request_passes_a_burst_of_wide_ones_and_connections_take_turns() {
+        const BURST: usize = 1_000;
+        let core = std::sync::Arc::new(OfCore::default());
+        let decided = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
+        let mut tasks = Vec::new();
+        for (name, burst) in [("greedy", BURST), ("modest", 1)] {
+            let peer = std::sync::Arc::new(OfPeer::default());
+            for _ in 0..burst {
+                let (core, peer, decided) = (core.clone(), peer.clone(), decided.clone());
+                tasks.push(tokio::spawn(async move {
+                    peer.wait(&core).await;
+                    decided.lock().push(name);
+                }));
+            }
+        }
+        let narrow = decided.clone();
+        tasks.push(tokio::spawn(async move { narrow.lock().push("narrow") }));
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let decided = decided.lock();
+        let position = |name: &str| decided.iter().position(|decided| *decided == name).unwrap();
+        assert_eq!(decided.len(), BURST + 2);
+        assert!(position("narrow") <= TURNS, "{}", position("narrow"));
+        assert!(position("modest") <= 2 * TURNS, "{}", position("modest"));
+    }
+}
