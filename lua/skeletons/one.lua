@@ -41,14 +41,16 @@ end
 --@ stateless
 -- What becomes of it [dc-4].
 --@ effect
+local till
 if @changed@ then
-  local till
   --@ keep
+end
+--@ leaves
+if till then
   if @first@ then
     --@ write
   else
     call('DEL', key)
   end
 end
---@ leaves
 return reply

@@ -584,7 +584,7 @@ const FROM_STORE_ON: &[Setting] = &[
         kind: Kind::Integer { min: 0, max: 64, unit: "decisions per script call" },
         default: Preset::Is("16"),
         flag: None,
-        about: "how many of them share one script call at most, which Redis serves nobody else during; below 4 none do",
+        about: "how many of them share one script call at most, during which Redis serves no other client; with 0 none do",
     },
     Setting {
         name: "redis.key_prefix",
