@@ -60,8 +60,7 @@ const NAMES: [(&str, &str); 25] = [
 /// For people: a file that cannot be read or written, or a section that a fragment lacks.
 pub(crate) fn assemble(root: &Path, out: &Path) -> Result<Vec<String>, String> {
     let read = |path: &str| fs::read_to_string(root.join(path)).map_err(|e| format!("cannot read {path}: {e}"));
-    let (one, list, charge) =
-        (read("skeletons/one.lua")?, read("skeletons/list.lua")?, read("skeletons/charge.lua")?);
+    let (one, list, charge) = (read("skeletons/one.lua")?, read("skeletons/list.lua")?, read("skeletons/charge.lua")?);
     let mul_div = read("skeletons/mul_div.lua")?;
     let mut fragments = Vec::new();
     for (name, digit) in ALGORITHMS {
@@ -116,7 +115,8 @@ impl Fragment {
             }
         }
         let mut fragment = Self { name, digit, header, sections, helpers: String::new() };
-        for needed in ["numbers", "state", "read", "see", "finds", "over", "effect", "add", "changed", "keep", "write"] {
+        for needed in ["numbers", "state", "read", "see", "finds", "over", "effect", "add", "changed", "keep", "write"]
+        {
             if fragment.section(needed).is_none() {
                 return Err(format!("algorithms/{name}.lua has no section {needed}"));
             }
@@ -141,7 +141,12 @@ impl Fragment {
 
     /// Whether its state is a hash or a sorted set, which may be long.
     fn is_long(&self) -> bool {
-        self.text("read") != "GET"
+        self.command() != "GET"
+    }
+
+    /// The command by which its state is read; empty where `read` makes its own calls.
+    fn command(&self) -> &str {
+        self.text("read").split(' ').next().unwrap_or("")
     }
 
     fn fields(&self) -> Vec<&str> {
@@ -184,11 +189,11 @@ impl Fragment {
             }
             "if_stale" if self.lines("see").contains("stale") => format!("{rest}\n"),
             "key" if self.is_long() => format!("{rest}\n"),
-            "value" => match (self.text("read"), in_list) {
+            "value" => match (self.command(), in_list) {
                 ("GET", true) => format!("local value = raw[k]\nif value then\n{}end\n", indented(&read, 2)),
                 ("GET", false) => {
-                    let stateless = self.text("stateless");
-                    let test = if stateless.is_empty() { String::new() } else { format!(" and not ({stateless})") };
+                    let condition = self.text("read").split_once(" if ").map_or("", |(_, condition)| condition);
+                    let test = if condition.is_empty() { String::new() } else { format!(" and {condition}") };
                     format!("local value = call('GET', key)\nif value{test} then\n{}end\n", indented(&read, 2))
                 }
                 ("", _) => read,
@@ -214,7 +219,8 @@ impl Fragment {
     fn put_into(&self, skeleton: &str, in_list: bool) -> String {
         let fields = self.fields();
         let (found, finds) = self.told("finds");
-        let state_or_none = format!("{} or false{}", fields[0], self.text("state").strip_prefix(fields[0]).unwrap_or(""));
+        let state_or_none =
+            format!("{} or false{}", fields[0], self.text("state").strip_prefix(fields[0]).unwrap_or(""));
         let texts = [
             ("@algorithm@", self.name.to_owned()),
             ("@digit@", u32::from(self.digit).to_string()),
@@ -240,7 +246,11 @@ impl Fragment {
     /// The script that decides one charge.
     fn alone(&self, skeleton: &str) -> String {
         let (_, code) = skeleton.split_once("\n--\n").unwrap_or(("", skeleton));
-        format!("-- One charge on {}--\n{}", self.header.trim_start_matches("-- ").trim_end_matches('\n').to_owned() + "\n", self.put_into(code, false))
+        format!(
+            "-- One charge on {}--\n{}",
+            self.header.trim_start_matches("-- ").trim_end_matches('\n').to_owned() + "\n",
+            self.put_into(code, false)
+        )
     }
 }
 
@@ -325,8 +335,7 @@ fn declared(script: &str, helpers: &str, mul_div: &str) -> String {
         functions += mul_div;
     }
     functions += helpers;
-    let used: Vec<_> =
-        NAMES.iter().filter(|(name, _)| uses(script, name) || uses(&functions, name)).collect();
+    let used: Vec<_> = NAMES.iter().filter(|(name, _)| uses(script, name) || uses(&functions, name)).collect();
     let mut declarations = String::new();
     for row in used.chunks(6) {
         let names: Vec<&str> = row.iter().map(|(name, _)| *name).collect();

@@ -7,7 +7,7 @@
 
 --- numbers cost, cost_f, P, L, B, T, F, post_paid
 --- state tat, fraction, per
---- read GET
+--- read GET if L > 0
 if #value ~= 24 then
   return redis.error_reply(NOT_OURS)
 end

@@ -5,7 +5,7 @@
 
 --- numbers P, L, B, ceiling, most
 --- state begun, taken
---- read GET
+--- read GET if L > 0
 if #value ~= 16 then
   return redis.error_reply(NOT_OURS)
 end

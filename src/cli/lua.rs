@@ -39,10 +39,8 @@ pub fn run(name: Option<&str>, out: &mut dyn Write) -> Result<(), NoScript> {
     match scripts.iter().find(|script| script.name == name) {
         Some(script) => Ok(out.write_all(script.text.as_bytes())?),
         None => {
-            let hint = nearest(name, scripts.iter().map(|script| script.name)).map_or_else(
-                || "`weir lua` lists them".to_owned(),
-                |meant| format!("did you mean {meant:?}?"),
-            );
+            let hint = nearest(name, scripts.iter().map(|script| script.name))
+                .map_or_else(|| "`weir lua` lists them".to_owned(), |meant| format!("did you mean {meant:?}?"));
             Err(NoScript::Unknown { name: name.to_owned(), hint })
         }
     }
