@@ -19,8 +19,10 @@ mod turns;
 mod unary;
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io;
 use std::num::NonZeroUsize;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -307,8 +309,14 @@ impl Session {
             tracing::debug!(listener = "grpc", %error, "a connection did not begin");
             return;
         }
+        let peer = self.connected.peer.clone();
         let connection = self.http2.serve_connection(TokioIo::new(connection), self.connected);
-        if let Err(error) = self.lifetime.serve(connection).await {
+        let mut served = pin!(self.lifetime.serve(connection));
+        let ended = poll_fn(|context| {
+            peer.reading.begin();
+            served.as_mut().poll(context)
+        });
+        if let Err(error) = ended.await {
             tracing::debug!(listener = "grpc", %error, "a connection broke");
         }
     }

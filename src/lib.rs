@@ -1,6 +1,6 @@
 //! weir: a rate limit decision service for Envoy and for the owners of services.
 //!
-//! ARCHITECTURE.md says which module may use which; `tests/tidy.rs` holds it.
+//! ARCHITECTURE.md says which module may use which; `tests/engine/tidy.rs` holds it.
 
 pub mod app;
 pub mod cli;

@@ -20,9 +20,6 @@ const GOAWAY: &[u8] = b"\0\0\x17\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0btoo_many
 
 /// The bytes that open every connection.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// When a connection has read so many bytes in one go, the other tasks of its runtime run before it reads on. That is a
-/// hundred requests or more, and most callers send fewer at once.
-const BYTES_AT_ONCE: usize = 8 * 1_024;
 /// The preface, and the header of the SETTINGS frame behind it.
 const OPENING_BYTES: usize = PREFACE.len() + 9;
 
@@ -107,8 +104,6 @@ pub(super) struct Connection<S> {
     peer: Arc<Peer>,
     meter: Meter,
     opening: Opening,
-    /// The bytes read since there was nothing to read.
-    at_once: usize,
     /// Whether all that was written so far are whole frames.
     is_flushed: bool,
     _counted: Counted,
@@ -128,7 +123,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// For a stream that belongs to the runtime that this is called on.
     pub(super) fn new(stream: S, peer: Arc<Peer>, counted: Counted) -> Self {
         let opening = Opening { bytes: [0; OPENING_BYTES], read: 0, taken: 0 };
-        Self { stream, peer, meter: Meter::new(), opening, at_once: 0, is_flushed: true, _counted: counted }
+        Self { stream, peer, meter: Meter::new(), opening, is_flushed: true, _counted: counted }
     }
 
     /// Reads how the connection begins. Until a peer has sent that, its connection costs no buffers.
@@ -189,18 +184,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Connection<S> {
             *taken += count;
             return Poll::Ready(Ok(()));
         }
-        if self.at_once >= BYTES_AT_ONCE {
-            self.at_once = 0;
-            context.waker().wake_by_ref();
+        if !self.peer.reading.may_read(context) {
             return Poll::Pending;
         }
         let before = buffer.filled().len();
-        let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(context, buffer) else {
-            self.at_once = 0;
-            return Poll::Pending;
-        };
-        read?;
-        self.at_once += buffer.filled().len() - before;
+        std::task::ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        self.peer.reading.add(buffer.filled().len() - before);
         let counted = self.count(context, &buffer.filled()[before..]);
         if counted.is_err() {
             buffer.set_filled(before);
@@ -247,6 +236,7 @@ mod tests {
     use super::*;
     use crate::grpc::frames::IDLE_FRAMES_MAX;
     use crate::grpc::held;
+    use crate::grpc::turns::BYTES_AT_ONCE;
 
     #[tokio::test]
     async fn what_opens_a_connection_is_read_again() {
@@ -289,10 +279,15 @@ mod tests {
         let mut turns = 0;
         poll_fn(|context| {
             turns += 1;
+            connection.peer.reading.begin();
             let mut bytes = [0; 1_024];
             while read < SENT {
                 let mut buffer = ReadBuf::new(&mut bytes);
-                std::task::ready!(Pin::new(&mut connection).poll_read(context, &mut buffer)).unwrap();
+                if Pin::new(&mut connection).poll_read(context, &mut buffer).is_pending() {
+                    let again = Pin::new(&mut connection).poll_read(context, &mut buffer);
+                    assert!(again.is_pending(), "HTTP/2 asks again for each request that it has read");
+                    return Poll::Pending;
+                }
                 read += buffer.filled().len();
             }
             Poll::Ready(())
@@ -312,7 +307,14 @@ mod tests {
         }
         there.write_all(&sent).await.unwrap();
         let mut read = Vec::new();
-        let error = connection.read_to_end(&mut read).await.expect_err("too many");
+        let error = {
+            let mut all = std::pin::pin!(connection.read_to_end(&mut read));
+            let read_on = poll_fn(|context| {
+                peer.reading.begin();
+                all.as_mut().poll(context)
+            });
+            read_on.await.expect_err("too many")
+        };
         assert_eq!(error.to_string(), "too many frames without requests");
         assert!(peer.has_shaken_hands());
         drop(connection);

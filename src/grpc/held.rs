@@ -181,6 +181,7 @@ pub(super) struct Peer {
     /// Requests of other services, by their kind.
     pub(super) streams: [AtomicU32; KINDS],
     turns: turns::OfPeer,
+    pub(super) reading: turns::Reading,
 }
 
 impl Peer {
@@ -199,6 +200,7 @@ impl Peer {
             headers_since: AtomicU32::new(0),
             streams: Default::default(),
             turns: turns::OfPeer::default(),
+            reading: turns::Reading::default(),
         })
     }
 

@@ -1,10 +1,17 @@
-//! Wide requests take turns, so that a burst of them delays the requests of other callers by a few of them and no more.
+//! Connections take turns, so that a burst on one delays the requests of others by a small part of it and no more.
 //!
-//! A runtime decides a request in one go. A caller may send thousands of wide ones at once, and they would all be decided
+//! A connection reads a few kilobytes at a turn of its task. And wide requests have turns of their own: a runtime decides a request in one go. A caller may send thousands of wide ones at once, and they would all be decided
 //! before a narrow request that comes next. So a wide request waits: first behind the wide ones of its own connection, then
 //! behind one of each other connection. A few are decided each time that the runtime looks for new bytes of callers.
 
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::Context;
+
 use tokio::sync::Semaphore;
+
+/// A connection that has read so many bytes at one turn of its task reads on at the next. That is fifty requests or more;
+/// most callers send fewer at once.
+pub(super) const BYTES_AT_ONCE: usize = 8 * 1_024;
 
 /// A request with more descriptors is wide.
 const DESCRIPTORS_MAX: usize = 8;
@@ -42,6 +49,32 @@ impl OfPeer {
         let _of_peer = self.0.acquire().await;
         let _of_core = core.0.acquire().await;
         tokio::task::yield_now().await;
+    }
+}
+
+/// The bytes that a connection has read at this turn of its task.
+#[derive(Debug, Default)]
+pub(super) struct Reading(AtomicUsize);
+
+impl Reading {
+    /// The task that serves the connection runs.
+    pub(super) fn begin(&self) {
+        self.0.store(0, Relaxed);
+    }
+
+    /// Whether the connection may read at this turn. If not, its task runs again after the others.
+    pub(super) fn may_read(&self, context: &Context<'_>) -> bool {
+        let bytes = self.0.load(Relaxed);
+        if (BYTES_AT_ONCE..usize::MAX).contains(&bytes) {
+            // Once is enough, and HTTP/2 tries to read for each request that it hands on.
+            self.0.store(usize::MAX, Relaxed);
+            context.waker().wake_by_ref();
+        }
+        bytes < BYTES_AT_ONCE
+    }
+
+    pub(super) fn add(&self, bytes: usize) {
+        self.0.store(self.0.load(Relaxed).saturating_add(bytes), Relaxed);
     }
 }
 

@@ -459,7 +459,7 @@ def check_alerts():
 
 
 def check_dashboard():
-    """The dashboard shows metrics that exist. tests/metrics/dashboard.rs runs its queries."""
+    """The dashboard shows metrics that exist. tests/service/metrics/dashboard.rs runs its queries."""
     page = read("docs/metrics.md")
     known = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
     dashboard = json.loads(read("deploy/grafana/weir.json"))

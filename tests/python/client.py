@@ -1,6 +1,6 @@
 """A client of weir that shares nothing with it: Python's grpcio and protobuf.
 
-It only reports, as JSON on standard output; tests/grpc_python.rs says what is right.
+It only reports, as JSON on standard output; tests/service/grpc/python.rs says what is right.
 
     client.py ask ADDRESS DOMAIN KEY VALUE TIMES   asks TIMES times, messages defined here
     client.py bad ADDRESS                          sends what must be refused

@@ -646,7 +646,7 @@ const INTRODUCTION: &str = "\
 # Metrics
 
 Every metric of weir's own. This page is generated from `src/telemetry/metrics/table.rs`; after a change there, run
-`cargo test --test metrics -- --ignored write_docs_metrics_md`.
+`cargo test --test service -- --ignored write_docs_metrics_md`.
 
 ```sh
 curl localhost:8080/metrics

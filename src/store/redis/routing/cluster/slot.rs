@@ -66,7 +66,7 @@ mod tests {
     fn a_slot_is_the_one_that_redis_computes() {
         // The check value of CRC-16/XMODEM, as Redis' cluster specification gives it.
         assert_eq!(crc16(0, b"123456789"), 0x31c3);
-        // The others are what CLUSTER KEYSLOT answers; tests/redis_cluster.rs asks it about thousands more.
+        // The others are what CLUSTER KEYSLOT answers; tests/redis/cluster.rs asks it about thousands more.
         assert_eq!(of("", "foo"), 12_182);
         assert_eq!(of("", "somekey"), 11_058);
         assert_eq!(of("", "foo{hash_tag}"), 2_515);

@@ -1,0 +1,390 @@
+//! What must be true of every decision, tried on random ones; and the engine against a second opinion (support/oracle.rs).
+//! `WEIR_PROPTEST_CASES` sets the number of cases for each property. Not in here: the stores (store/differential.rs).
+
+use crate::support::arbitrary::{bounds, config, fitting, hits, leaky, limit, limits, mode, role, step, step_on, take};
+use crate::support::manual::START_US;
+use crate::support::oracle::{Expected, Oracle};
+use proptest::collection::vec;
+use proptest::prelude::{Strategy, any};
+use proptest::test_runner::TestCaseError;
+use proptest::{prop_assert, prop_assert_eq, proptest};
+use weir::engine::algorithm::{Effect, Next};
+use weir::engine::{
+    Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Observed, Outcome, Receipt, Refill, Role, State, Take,
+    Verdict, algorithm, decision,
+};
+
+/// A clock that goes on by more than this lets what has expired go, as every store does: after 2^20 windows a window's
+/// stored number would mean another window.
+const LEAP_US: i64 = 600 * 1_000_000;
+
+/// One key's state, and a clock.
+#[derive(Clone, Debug)]
+struct Key {
+    now: Micros,
+    state: Option<State>,
+    /// When the state expires.
+    ends: Micros,
+}
+
+impl Key {
+    fn new() -> Self {
+        Self { now: START_US, state: None, ends: 0 }
+    }
+
+    /// Moves the clock. When a bucket that is refilled in steps ends depends on the limit that wrote it, so that it goes
+    /// in time, as in every store.
+    fn step(&mut self, us: i64) {
+        self.now = self.now.checked_add_signed(us).unwrap();
+        let early = us > LEAP_US || matches!(self.state, Some(State::TokenBucket(_)));
+        if early && self.ends <= self.now {
+            self.state = None;
+        }
+    }
+
+    /// The same key so long after, if nobody comes.
+    fn after(&self, us: Micros) -> Self {
+        let mut key = self.clone();
+        key.step(i64::try_from(us).unwrap());
+        key
+    }
+
+    fn decide(&mut self, limit: &Limit, take: Take, mode: Mode) -> Decision {
+        let charges = [charge("k", limit, take, Role::Enforced, self.now)];
+        let decided = decision::decide(&charges, &[0], |_| self.state.as_ref(), mode, self.now);
+        let (decision, effects) = decided.unwrap();
+        if effects[0] != Effect::Nothing {
+            let next = algorithm::apply(limit, self.state.clone(), effects[0], bounds(limit, self.now), self.now);
+            self.change(limit, next);
+        }
+        decision
+    }
+
+    fn change(&mut self, limit: &Limit, next: Next) {
+        if let Next::Put(state) = &next {
+            let seen = algorithm::as_written(limit, state, bounds(limit, self.now), self.now);
+            self.ends = self.now + seen.reset_after(limit, self.now);
+        }
+        self.state = next.into_state();
+    }
+
+    fn take(&mut self, limit: &Limit, take: Take) -> Outcome {
+        self.decide(limit, take, Mode::Atomic).outcomes[0].clone()
+    }
+
+    fn undo(&mut self, limit: &Limit, receipt: Receipt) {
+        let bounds = bounds(limit, self.now);
+        let next = algorithm::undone(limit, self.state.clone(), receipt, bounds, self.now);
+        self.change(limit, next);
+    }
+
+    /// The same key with a debt as its limit believes it. One that a clock set back by less than a minute has left past
+    /// full is shown as full, but not stored so: the clock may just flicker [tm-3].
+    fn believed(mut self, limit: &Limit) -> Self {
+        if let Observed::Pacing(debt) = self.seen(limit, 0) {
+            self.state = (!self.seen(limit, 0).is_empty(self.now)).then_some(State::Pacing(debt));
+        }
+        self
+    }
+
+    /// The state as a charge of so many hits finds it.
+    fn seen(&self, limit: &Limit, hits: u32) -> Observed {
+        algorithm::seen(limit, self.state.as_ref(), hits, bounds(limit, self.now), self.now)
+    }
+}
+
+fn charge<'a>(key: &'a str, limit: &'a Limit, take: Take, role: Role, now: Micros) -> Charge<'a> {
+    Charge { key, limit, take: fitting(limit, take), group: 0, role, share: 0, bounds: bounds(limit, now) }
+}
+
+/// A charge that keeps to what pacing limits believe: more than a full burst is forced only where usage is post-paid.
+fn believable(limit: &Limit, take: Take) -> Take {
+    match take {
+        Take::Force(hits) if limit.algorithm().burst().is_some() && !limit.post_paid => Take::Consume(hits),
+        take => take,
+    }
+}
+
+/// The limit without its drain, so that asking changes nothing.
+fn undrained(limit: &Limit) -> Limit {
+    let mut limit = limit.clone();
+    limit.drain = false;
+    limit
+}
+
+/// Hits that were admitted, and when.
+type Admitted = Vec<(Micros, u32)>;
+
+/// Checks that no span holds more than the limit's stated bound. Spans that start and end with an admission are enough.
+fn check_bound(limit: &Limit, admitted: &Admitted) -> Result<(), TestCaseError> {
+    let (requests, window_us) = (i128::from(limit.requests()), i128::from(limit.window().us()));
+    for (i, &(start, _)) in admitted.iter().enumerate() {
+        let mut sum = 0;
+        for &(at, hits) in &admitted[i..] {
+            sum += i128::from(hits);
+            let span = i128::from(at - start);
+            let most = match limit.algorithm() {
+                Algorithm::FixedWindow { anchor: Anchor::Clock }
+                    if at / limit.window().us() == start / limit.window().us() =>
+                {
+                    requests
+                }
+                Algorithm::FixedWindow { anchor: Anchor::FirstHit } if span < window_us => 2 * requests - 1,
+                Algorithm::FixedWindow { .. } | Algorithm::SlidingWindowCounter if span < window_us => 2 * requests,
+                Algorithm::SlidingWindow { .. } | Algorithm::SlidingWindowLog if span < window_us => requests,
+                Algorithm::TokenBucket { burst, refill: Refill::Interval } => {
+                    i128::from(burst) + requests * (span / window_us + 1)
+                }
+                Algorithm::TokenBucket { burst, .. } | Algorithm::LeakyBucket { burst } | Algorithm::Gcra { burst } => {
+                    i128::from(burst) + requests * span / window_us
+                }
+                _ => break,
+            };
+            prop_assert!(sum <= most, "{sum} hits in {span} us, and not {most}, of {limit:?}");
+        }
+    }
+    Ok(())
+}
+
+/// Steps of the clock and charges.
+fn story(
+    steps: impl Strategy<Value = i64>,
+    takes: impl Strategy<Value = Take>,
+) -> impl Strategy<Value = Vec<(i64, Take)>> {
+    vec((steps, takes), 1..60)
+}
+
+proptest! {
+    #![proptest_config(config(1))]
+
+    /// Over any span no more is admitted than the stated bound, whatever is asked.
+    #[test]
+    fn admitted_hits_stay_within_the_bound(limit in limit(), story in story(step_on(), hits().prop_map(Take::Consume))) {
+        let (mut key, mut admitted) = (Key::new(), Admitted::new());
+        for (us, take) in story {
+            key.step(us);
+            let outcome = key.take(&limit, take);
+            if let (Verdict::Within, Take::Consume(hits)) = (outcome.verdict, take) {
+                admitted.push((key.now, hits));
+            }
+        }
+        check_bound(&limit, &admitted)?;
+    }
+
+    /// A caller that asks again exactly when told is admitted then, and not a microsecond before, all else equal.
+    #[test]
+    fn retry_after_is_exact(limit in limit(), story in story(step(), take()), asked in hits()) {
+        let (mut key, asking) = (Key::new(), undrained(&limit));
+        for (us, take) in story {
+            key.step(us);
+            key.take(&limit, believable(&limit, take));
+            let mut asker = key.clone().believed(&limit);
+            let outcome = asker.take(&asking, Take::Consume(asked));
+            if let Verdict::Over { retry_after } = outcome.verdict {
+                prop_assert!(retry_after >= 1);
+                let early = asker.after(retry_after - 1).take(&asking, Take::Consume(asked));
+                let left = Verdict::Over { retry_after: 1 };
+                prop_assert_eq!(early.verdict, left, "one microsecond before {} of {:?}", retry_after, asker);
+                let then = asker.after(retry_after).take(&asking, Take::Consume(asked));
+                prop_assert_eq!(then.verdict, Verdict::Within, "after {} of {:?}", retry_after, asker);
+            }
+        }
+    }
+
+    /// When the same request would fit again is exact too, for requests that were admitted.
+    #[test]
+    fn fits_after_is_exact(limit in limit(), story in story(step(), take())) {
+        let mut key = Key::new();
+        for (us, take) in story {
+            key.step(us);
+            let take = believable(&limit, take);
+            let outcome = key.take(&limit, take);
+            let (Take::Consume(hits), Verdict::Within) = (take, outcome.verdict) else { continue };
+            let wait = algorithm::fits_after(&limit, &outcome.state, hits, key.now);
+            let wait = wait.unwrap();
+            prop_assert_eq!(key.after(wait).take(&limit, take).verdict, Verdict::Within, "after {} of {:?}", wait, key);
+            if wait > 0 {
+                let early = key.after(wait - 1).take(&limit, take).verdict;
+                prop_assert_eq!(early, Verdict::Over { retry_after: 1 }, "before {} of {:?}", wait, key);
+            }
+        }
+    }
+
+    /// A take fits if and only if it is not larger than what remained, in both modes.
+    #[test]
+    fn a_take_fits_what_remains(limit in limit(), story in story(step(), take()), asked in hits(), mode in mode()) {
+        let mut key = Key::new();
+        for (us, take) in story {
+            key.step(us);
+            key.decide(&limit, take, mode);
+            let before = key.clone().take(&limit, Take::Peek).remaining_before;
+            for hits in [asked, before, before.saturating_add(1)] {
+                if hits > 0 {
+                    let outcome = &key.clone().decide(&limit, Take::Consume(hits), mode).outcomes[0];
+                    prop_assert_eq!(outcome.remaining_before, before);
+                    prop_assert_eq!(outcome.verdict == Verdict::Within, hits <= before);
+                    let never = hits > limit.capacity();
+                    prop_assert_eq!(outcome.verdict == Verdict::Never, never && hits > before);
+                }
+            }
+        }
+    }
+
+    /// A state that is not empty equals an empty one at its reset, and not a microsecond before.
+    #[test]
+    fn reset_after_is_the_first_instant_of_emptiness(limit in limit(), story in story(step(), take())) {
+        let mut key = Key::new();
+        for (us, take) in story {
+            key.step(us);
+            key.take(&limit, believable(&limit, take));
+            let key = key.clone().believed(&limit);
+            let seen = key.seen(&limit, 0);
+            if seen.is_empty(key.now) {
+                continue;
+            }
+            let reset_after = seen.reset_after(&limit, key.now);
+            prop_assert!(reset_after >= 1);
+            for (us, empty) in [(reset_after - 1, false), (reset_after, true)] {
+                let then = Key { now: key.now + us, ..key.clone() };
+                let equal = then.seen(&limit, 0) == Key { state: None, ..then.clone() }.seen(&limit, 0);
+                prop_assert_eq!(equal, empty, "{} us after {:?}", us, key);
+            }
+        }
+    }
+
+    /// What remains never falls while nobody takes.
+    #[test]
+    fn remaining_only_grows_with_time(limit in limit(), story in story(step_on(), take()), later in step_on()) {
+        let mut key = Key::new();
+        for (us, take) in story {
+            key.step(us);
+            key.take(&limit, take);
+            let remaining = key.seen(&limit, 0).remaining(&limit, key.now);
+            let then = key.after(later.unsigned_abs());
+            let left = then.seen(&limit, 0).remaining(&limit, then.now);
+            prop_assert!(left >= remaining, "{then:?} after {key:?}");
+        }
+    }
+
+    /// Requests that a leaky bucket admits are told turns that keep its rate: each is later than the one before by what
+    /// the hits between them cost, to the microsecond that each is rounded up by.
+    #[test]
+    fn turns_of_a_leaky_bucket_keep_its_rate(limit in leaky(), story in story(step_on(), hits().prop_map(Take::Consume))) {
+        let mut key = Key::new();
+        let mut last: Option<(Micros, u32)> = None;
+        for (us, take) in story {
+            key.step(us);
+            let outcome = key.take(&limit, take);
+            let (Take::Consume(hits), Verdict::Within) = (take, outcome.verdict) else { continue };
+            let turn = key.now + outcome.wait;
+            if let Some((turn_before, hits)) = last {
+                let apart = u128::from(turn - turn_before) + 1;
+                let cost = u128::from(hits) * u128::from(limit.window().us());
+                prop_assert!(apart * u128::from(limit.requests()) >= cost, "{apart} us apart after {hits} hits");
+            }
+            last = Some((turn, hits));
+        }
+    }
+
+    /// Hits that were taken back do not count; those that stand stay within the bound whatever was undone, and when.
+    #[test]
+    fn an_undo_never_lets_more_than_the_bound_in(
+        limit in limit(),
+        story in vec((step_on(), hits(), any::<bool>(), any::<proptest::sample::Index>()), 1..60),
+    ) {
+        let mut key = Key::new();
+        let mut standing: Vec<(Micros, u32, Receipt)> = Vec::new();
+        for (us, hits, undoes, which) in story {
+            key.step(us);
+            if undoes && !standing.is_empty() {
+                let (_, _, receipt) = standing.remove(which.index(standing.len()));
+                key.undo(&limit, receipt);
+            } else if let Some(receipt) = key.take(&limit, Take::Consume(hits)).receipt {
+                standing.push((key.now, hits, receipt));
+            }
+            check_bound(&limit, &standing.iter().map(|&(at, hits, _)| (at, hits)).collect())?;
+        }
+    }
+
+    /// A denied atomic decision writes nothing but forces, and what limits that are over themselves drain; an admitted one
+    /// charges only limits that are within.
+    #[test]
+    fn a_denied_decision_changes_nothing(
+        limits in vec(limit(), 3),
+        story in vec((step_on(), vec((0..3_usize, take(), role()), 1..6)), 1..30),
+    ) {
+        let names = ["a", "b", "c"];
+        let mut states = [const { None }; 3];
+        let mut now = START_US;
+        for (us, asked) in story {
+            now = now.checked_add_signed(us).unwrap();
+            let mut charges = Vec::new();
+            for &(i, take, role) in &asked {
+                charges.push(charge(names[i], &limits[i], take, role, now));
+            }
+            let (places, firsts) = decision::key_indices(&charges);
+            let read = |place: u16| states[asked[usize::from(firsts[usize::from(place)])].0].as_ref();
+            let decided = decision::decide(&charges, &places, read, Mode::Atomic, now);
+            let (decision, effects) = decided.unwrap();
+            for (i, (charge, effect)) in charges.iter().zip(effects).enumerate() {
+                let over = decision.outcomes[i].verdict.is_over();
+                let may_change = match charge.take {
+                    Take::Force(_) => true,
+                    Take::Consume(_) if decision.denied => over && charge.limit.drain,
+                    Take::Consume(_) => !over,
+                    Take::Refund(_) => !decision.denied,
+                    Take::Peek => false,
+                };
+                let state = &mut states[asked[i].0];
+                let bounds = bounds(charge.limit, now);
+                // What is far ahead of the clock is stored as it was seen, and shows the same.
+                let shown = algorithm::seen(charge.limit, state.as_ref(), 0, bounds, now);
+                if effect == Effect::Nothing {
+                    continue;
+                }
+                *state = algorithm::apply(charge.limit, state.take(), effect, bounds, now).into_state();
+                let shows = algorithm::seen(charge.limit, state.as_ref(), 0, bounds, now);
+                prop_assert!(may_change || shows == shown, "{effect:?} of {charge:?} in {decision:?}");
+            }
+        }
+    }
+
+    /// The engine and the oracle tell the same story, under a clock that steps and limits that change.
+    #[test]
+    fn the_engine_agrees_with_the_oracle(
+        limits in limits(),
+        story in vec((step(), take(), mode(), 0..8_usize, 0..8_u8), 1..60),
+    ) {
+        let mut key = Key::new();
+        let mut oracle = Oracle::new(&limits[0]);
+        let mut receipts: Vec<(usize, Receipt)> = Vec::new();
+        for (us, take, mode, which, undoes) in story {
+            key.step(us);
+            if key.state.is_none() {
+                oracle = Oracle::new(&limits[0]);
+            }
+            // The second limit one time in eight, so that a state lives on under the first.
+            let i = usize::from(which == 0);
+            if undoes == 0 && let Some((i, receipt)) = receipts.pop() {
+                key.undo(&limits[i], receipt);
+                oracle.undo(&limits[i], receipt, bounds(&limits[i], key.now), key.now);
+                continue;
+            }
+            let take = fitting(&limits[i], take);
+            let decision = key.decide(&limits[i], take, mode);
+            let outcome = &decision.outcomes[0];
+            prop_assert_eq!(decision.denied, outcome.verdict.is_over());
+            let told = Expected {
+                verdict: outcome.verdict,
+                remaining_before: outcome.remaining_before,
+                remaining: outcome.remaining,
+                wait: outcome.wait,
+                fits_after: algorithm::fits_after(&limits[i], &outcome.state, take.asked(), key.now),
+                reset_after: outcome.reset_after,
+                took: outcome.receipt.map_or(0, |receipt| receipt.hits),
+            };
+            prop_assert_eq!(told, oracle.decide(&limits[i], take, mode, bounds(&limits[i], key.now), key.now));
+            receipts.extend(outcome.receipt.map(|receipt| (i, receipt)));
+        }
+    }
+}

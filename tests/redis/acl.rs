@@ -1,0 +1,146 @@
+//! The rights that an ACL user needs, as docs/operations.md gives them: enough for everything that weir asks of Redis,
+//! and not one command more. Not in here: what becomes of a user with fewer (redis/errors.rs).
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::support::redis::RedisServer;
+use crate::support::vectors::{self, Action, Vector, VectorCharge};
+use weir::engine::{Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Role, Take, Unit};
+use weir::store::redis::pipeline::Options;
+use weir::store::redis::{Endpoint, Redis};
+use weir::store::{Store, StoreError, Undo};
+
+/// Longer than any healthy call takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What the page writes before the user's rights.
+const BEFORE: &str = "ACL SETUSER weir ";
+
+/// What this test itself runs on the server, and no user of weir's.
+const OURS: [&str; 2] = ["info", "acl|setuser"];
+
+/// The rights as the page writes them, word by word.
+fn rights() -> Vec<String> {
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md")).unwrap();
+    let (_, after) = page.split_once(BEFORE).expect("the page gives the rights");
+    let (rights, _) = after.split_once("```").expect("in a block");
+    rights.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Commands that the rights allow, as Redis counts them: `script|load`.
+fn allowed(rights: &[String]) -> BTreeSet<String> {
+    rights.iter().filter_map(|right| right.strip_prefix('+')).map(str::to_owned).collect()
+}
+
+/// Commands that a server has run since its start, by whomever, those in scripts included.
+fn ran(server: &RedisServer) -> BTreeSet<String> {
+    let stats = server.command(&["INFO", "commandstats"]).unwrap();
+    let names = stats.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(':'));
+    names.map(|(name, _)| name.to_owned()).filter(|name| !OURS.contains(&name.as_str())).collect()
+}
+
+#[tokio::test]
+async fn the_rights_on_the_page_are_enough_for_everything_and_no_more() {
+    let server = RedisServer::start();
+    let rights = rights();
+    let mut order = vec!["ACL", "SETUSER", "weir"];
+    order.extend(rights.iter().map(String::as_str));
+    assert_eq!(server.command(&order).unwrap().trim(), "OK");
+    let secret = rights.iter().find_map(|right| right.strip_prefix('>')).expect("a password");
+    let url = format!("redis://weir:{secret}@127.0.0.1:{}", server.port());
+
+    for file in vectors::files() {
+        for vector in vectors::read(&file) {
+            replay(&vector, &url).await;
+            // The next one begins with the same keys.
+            assert_eq!(server.command(&["FLUSHALL"]).unwrap().trim(), "OK");
+        }
+    }
+    let by_us = Redis::start(Options::new(Endpoint::parse(&url).unwrap()), "");
+    by_us.ping(Instant::now() + PATIENCE).get().await.unwrap();
+    by_us.peek(&[], Instant::now() + PATIENCE).get().await.expect("the clock alone");
+
+    let mut ran = ran(&server);
+    ran.remove("flushall");
+    // With a password this is how a connection begins, and everybody may.
+    assert!(ran.remove("auth"));
+    assert_eq!(ran, allowed(&rights), "what was run, and what the page allows");
+
+    // Who may not load scripts in advance is not kept from starting.
+    assert_eq!(server.command(&["ACL", "SETUSER", "weir", "-script|load"]).unwrap().trim(), "OK");
+    by_us.prepare(Instant::now() + PATIENCE).get().await.unwrap();
+    assert_eq!(server.command(&["ACL", "SETUSER", "weir", "+script|load"]).unwrap().trim(), "OK");
+
+    // The keys of others are not weir's to touch.
+    let elsewhere = Redis::start(Options::new(Endpoint::parse(&url).unwrap()), "other:");
+    let limit = Limit::new(5, Unit::Hour.window(), Algorithm::FixedWindow { anchor: Anchor::Clock }).unwrap();
+    let charge = Charge {
+        key: "w1:{shop|user=ann}",
+        limit: &limit,
+        take: Take::Consume(1),
+        group: 0,
+        role: Role::Enforced,
+        share: 0,
+        bounds: None,
+    };
+    let refused = elsewhere.decide(&[charge], Mode::Atomic, Instant::now() + PATIENCE).get().await;
+    assert_eq!(refused.unwrap_err().kind(), "noperm");
+}
+
+/// Runs all that a vector asks for; that the answers are right, other tests say.
+async fn replay(vector: &Vector, url: &str) {
+    let limits = vector.keys();
+    // The vectors' keys are short; with this they begin as all keys of weir's do.
+    let mut store = Redis::start(Options::new(Endpoint::parse(url).unwrap()), "w1:").at(vector.base);
+    let mut decisions: Vec<Option<Decision>> = Vec::new();
+    for step in &vector.steps {
+        store.set_now(step.now);
+        let deadline = Instant::now() + PATIENCE;
+        let mut made = None;
+        match &step.action {
+            Action::Decide(mode, asked) => {
+                let charges: Vec<Charge<'_>> = asked.iter().map(|asked| charge(vector, asked, step.now)).collect();
+                match store.decide(&charges, *mode, deadline).get().await {
+                    Ok(decision) => made = Some(decision),
+                    Err(StoreError::StaleBounds { .. }) => {}
+                    Err(error) => panic!("{}: {error}", vector.title),
+                }
+            }
+            Action::Undo(proofs) => {
+                let undos: Vec<Undo<'_>> =
+                    proofs.iter().map(|proof| undo(vector, *proof, &decisions, step.now)).collect();
+                store.undo(&undos, deadline).get().await.unwrap_or_else(|error| panic!("{}: {error}", vector.title));
+            }
+            Action::Reset(keys) => {
+                let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+                store.reset(&keys, deadline).get().await.unwrap_or_else(|error| panic!("{}: {error}", vector.title));
+            }
+            Action::Peek(_) => {}
+        }
+        let keys: Vec<(&str, &Limit)> = limits.iter().map(|(key, limit)| (*key, *limit)).collect();
+        store.peek(&keys, deadline).get().await.unwrap_or_else(|error| panic!("{}: {error}", vector.title));
+        decisions.push(made);
+    }
+}
+
+fn charge<'a>(vector: &'a Vector, asked: &'a VectorCharge, now: Micros) -> Charge<'a> {
+    let limit = vector.limit(&asked.limit);
+    let bounds = vector.bounds(limit, asked.by.unwrap_or(now));
+    Charge { key: &asked.key, limit, take: asked.take, group: asked.group, role: asked.role, share: 0, bounds }
+}
+
+fn undo<'a>(
+    vector: &'a Vector,
+    (step, index): (usize, usize),
+    decisions: &[Option<Decision>],
+    now: Micros,
+) -> Undo<'a> {
+    let (Action::Decide(_, asked), Some(made)) = (&vector.steps[step].action, &decisions[step]) else {
+        panic!("{}: step {} is no decision", vector.title, step + 1);
+    };
+    let limit = vector.limit(&asked[index].limit);
+    let receipt = made.outcomes[index].receipt.expect("the vector undoes what was charged");
+    Undo { key: &asked[index].key, limit, receipt, bounds: vector.bounds(limit, now) }
+}

@@ -1,0 +1,17 @@
+//! Redis itself: each way to reach it, what its errors mean, and what happens while it or the network fails.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod acl;
+mod breaker;
+mod cluster;
+mod errors;
+mod faults;
+mod health;
+mod merge;
+mod pipeline;
+mod sentinel;
+mod topologies;

@@ -1,0 +1,494 @@
+//! Decisions that wait together and are made by one script call: each is what it would be alone, and one that cannot be
+//! made harms none of the others. Not here: how calls share round trips (redis/pipeline.rs), and what a decision is
+//! (store/conformance.rs).
+
+use std::time::{Duration, Instant};
+
+use crate::support::manual::charge;
+use crate::support::redis::RedisServer;
+use futures_util::future::join_all;
+use tokio::runtime::Runtime;
+use weir::engine::{
+    Algorithm, Anchor, CalendarUnit, Charge, Decision, Limit, Mode, Precision, Refill, Role, State, Take, Unit, Verdict,
+};
+use weir::store::redis::pipeline::Options;
+use weir::store::redis::{Endpoint, Redis};
+use weir::store::redis::{MERGE_MAX, MERGE_MAX_MAX};
+use weir::store::{Store, StoreError};
+
+/// Longer than any answer takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// In the future, so that no key expires: 2096.
+const NOW: u64 = 4_000_000_000_000_000;
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// A store of one connection, so that whatever is asked for at once travels at once.
+fn store(server: &RedisServer, runtime: &Runtime, prefix: &str, merge_max: usize) -> Redis {
+    let _entered = runtime.enter();
+    let mut options = Options::new(Endpoint::parse(&server.url()).unwrap());
+    (options.connections, options.merge_max) = (1, merge_max);
+    Redis::start(options, prefix)
+}
+
+fn per_hour(requests: u32) -> Limit {
+    Limit::per_unit(requests, Unit::Hour)
+}
+
+async fn decide(store: &Redis, charge: Charge<'_>, mode: Mode) -> Result<Decision, StoreError> {
+    let charges = [charge];
+    store.decide(&charges, mode, Instant::now() + PATIENCE).get().await
+}
+
+/// One hit on each of these keys, all at once.
+fn hit_all(runtime: &Runtime, store: &Redis, keys: &[String], limit: &Limit) -> Vec<Result<Decision, StoreError>> {
+    let hits = keys.iter().map(|key| decide(store, charge(key, limit, Take::Consume(1)), Mode::Atomic));
+    runtime.block_on(join_all(hits))
+}
+
+fn keys(count: usize) -> Vec<String> {
+    (0..count).map(|i| format!("k{i}")).collect()
+}
+
+fn admitted(decisions: &[Result<Decision, StoreError>]) -> usize {
+    decisions.iter().filter(|decision| decision.as_ref().unwrap().outcomes[0].verdict == Verdict::Within).count()
+}
+
+/// Numbers without order, always the same: splitmix64.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+
+    fn pick<'a, T>(&mut self, among: &'a [T]) -> &'a T {
+        let at = self.below(among.len() as u64);
+        &among[usize::try_from(at).unwrap()]
+    }
+}
+
+/// 5 per minute by every algorithm, one that drains and one of zero; with a state of their own each.
+fn limits() -> Vec<Limit> {
+    let minute = Unit::Minute.window();
+    let algorithms = [
+        Algorithm::FIXED_WINDOW,
+        Algorithm::FixedWindow { anchor: Anchor::FirstHit },
+        Algorithm::SlidingWindowCounter,
+        Algorithm::SlidingWindow { precision: Precision::new(10_000_000).unwrap() },
+        Algorithm::SlidingWindowLog,
+        Algorithm::TokenBucket { burst: 7, refill: Refill::Continuous },
+        Algorithm::TokenBucket { burst: 7, refill: Refill::Interval },
+        Algorithm::LeakyBucket { burst: 7 },
+        Algorithm::Gcra { burst: 7 },
+    ];
+    let mut limits = algorithms.map(|algorithm| Limit::new(5, minute, algorithm).unwrap()).to_vec();
+    let mut drains = per_hour(5);
+    drains.drain = true;
+    limits.extend([drains, per_hour(0)]);
+    limits
+}
+
+#[test]
+fn decisions_made_together_are_what_they_would_be_alone() {
+    let (server, runtime) = (RedisServer::start(), runtime());
+    let mut together = store(&server, &runtime, "together:", MERGE_MAX);
+    let mut alone = store(&server, &runtime, "alone:", 0);
+    let (limits, takes) = (limits(), [Take::Consume(1), Take::Consume(3), Take::Peek, Take::Refund(2), Take::Force(4)]);
+    let mut numbers = Numbers(1);
+    let mut now = NOW;
+    for round in 0..200 {
+        now += numbers.below(30_000_000);
+        together.set_now(now);
+        alone.set_now(now);
+        let mode = *numbers.pick(&[Mode::Atomic, Mode::Independent]);
+        let mut asked = Vec::new();
+        for _ in 0..=numbers.below(40) {
+            let limit = usize::try_from(numbers.below(limits.len() as u64)).unwrap();
+            // Two keys for each limit, so that most calls have several charges on one.
+            asked.push((format!("l{limit}.{}", numbers.below(2)), &limits[limit], *numbers.pick(&takes)));
+        }
+        let at_once = asked.iter().map(|(key, limit, take)| decide(&together, charge(key, limit, *take), mode));
+        let at_once = runtime.block_on(join_all(at_once));
+        for ((key, limit, take), decided) in asked.iter().zip(at_once) {
+            let expected = runtime.block_on(decide(&alone, charge(key, limit, *take), mode)).unwrap();
+            assert_eq!(decided.unwrap(), expected, "round {round}: {take:?} of {key}, {:?}", limit.algorithm());
+        }
+        for (key, limit, _) in &asked {
+            let states = |store: &Redis| -> Option<State> {
+                let asked = [(key.as_str(), *limit)];
+                runtime.block_on(store.peek(&asked, Instant::now() + PATIENCE).get()).unwrap().states.remove(0)
+            };
+            assert_eq!(states(&together), states(&alone), "round {round}: {key}");
+        }
+    }
+}
+
+/// A number of the charges that a decision may have in the next test.
+fn some_charges<'a>(numbers: &mut Numbers, limits: &'a [(String, Limit)], now: u64) -> Vec<Charge<'a>> {
+    let takes = [Take::Consume(1), Take::Consume(1), Take::Consume(3), Take::Peek, Take::Refund(2), Take::Force(4)];
+    let roles = [Role::Enforced, Role::Enforced, Role::Shadow, Role::Quota];
+    let day = 24 * 3_600_000_000;
+    (0..=numbers.below(5))
+        .map(|_| {
+            let (key, limit) = numbers.pick(limits);
+            let mut charge = charge(key, limit, *numbers.pick(&takes));
+            charge.role = *numbers.pick(&roles);
+            if limit.algorithm().anchor() == Anchor::Calendar(CalendarUnit::Day) {
+                // Now and then those of another time: then nothing of the decision may be written.
+                let begin = now - now % day - if numbers.below(8) == 0 { 9 * day } else { day };
+                charge.bounds = Some(std::array::from_fn(|i| begin + i as u64 * day));
+            }
+            charge
+        })
+        .collect()
+}
+
+#[test]
+fn decisions_of_several_charges_made_together_are_what_they_would_be_alone() {
+    let (server, runtime) = (RedisServer::start(), runtime());
+    let mut together = store(&server, &runtime, "together:", MERGE_MAX);
+    let mut alone = store(&server, &runtime, "alone:", 0);
+    let mut all = limits();
+    let by_day = Algorithm::FixedWindow { anchor: Anchor::Calendar(CalendarUnit::Day) };
+    all.push(Limit::new(5, Unit::Day.window(), by_day).unwrap());
+    let mut paced = Limit::new(5, Unit::Minute.window(), Algorithm::Gcra { burst: 7 }).unwrap();
+    paced.drain = true;
+    all.push(paced);
+    // Two keys of each limit, and one that two limits share, each of which restates what the other wrote.
+    let mut limits: Vec<(String, Limit)> = Vec::new();
+    for (l, limit) in all.iter().enumerate() {
+        limits.extend((0..2).map(|i| (format!("l{l}.{i}"), limit.clone())));
+    }
+    for requests in [5, 9] {
+        let limit = Limit::new(requests, Unit::Minute.window(), Algorithm::Gcra { burst: 7 }).unwrap();
+        limits.push(("shared".to_owned(), limit));
+    }
+    // A call whose script Redis does not know yet is sent again, after the others of its batch.
+    runtime.block_on(together.prepare(Instant::now() + PATIENCE).get()).unwrap();
+    let mut numbers = Numbers(2);
+    let mut now = NOW;
+    let before = server.runs("evalsha");
+    let mut decisions = 0;
+    for round in 0..150 {
+        // The clock also steps back, by a little and by more than is believed.
+        now = now + numbers.below(30_000_000) - [0, 0, 0, 20_000_000, 400_000_000][numbers.below(5) as usize];
+        together.set_now(now);
+        alone.set_now(now);
+        let asked: Vec<(Vec<Charge<'_>>, Mode)> = (0..=numbers.below(24))
+            .map(|_| {
+                let mode = *numbers.pick(&[Mode::Atomic, Mode::Atomic, Mode::Independent]);
+                (some_charges(&mut numbers, &limits, now), mode)
+            })
+            .collect();
+        decisions += asked.len() as u64;
+        let far = Instant::now() + PATIENCE;
+        let at_once = asked.iter().map(|(charges, mode)| together.decide(charges, *mode, far).get());
+        let at_once = runtime.block_on(join_all(at_once));
+        for ((charges, mode), decided) in asked.iter().zip(at_once) {
+            let expected = runtime.block_on(alone.decide(charges, *mode, far).get());
+            assert_eq!(decided, expected, "round {round}: {mode:?} {charges:?}");
+        }
+        for (key, limit) in &limits {
+            let states = |store: &Redis| {
+                let asked = [(key.as_str(), limit)];
+                runtime.block_on(store.peek(&asked, far).get()).unwrap().states.remove(0)
+            };
+            assert_eq!(states(&together), states(&alone), "round {round}: {key}");
+        }
+    }
+    let calls = server.runs("evalsha") - before - decisions;
+    assert!(calls < decisions * 9 / 10, "{calls} calls for {decisions} decisions are hardly merged");
+}
+
+#[test]
+fn as_many_as_may_share_a_call_and_no_more() {
+    let runtime = runtime();
+    // What is asked for at once, and the calls it takes: fewer than four go alone.
+    for (merge_max, asked, calls) in [
+        (16, 3, 3),
+        (16, 4, 1),
+        (16, 16, 1),
+        (16, 17, 2),
+        (16, 40, 3),
+        (0, 20, 20),
+        (1, 20, 20),
+        (3, 20, 20),
+        (4, 20, 5),
+        // Each key of its own takes its part of what a call may take.
+        (MERGE_MAX_MAX, 64, 2),
+    ] {
+        let server = RedisServer::start();
+        let store = store(&server, &runtime, "", merge_max);
+        let (keys, limit) = (keys(asked), per_hour(9));
+        // The first time the scripts have to be loaded.
+        hit_all(&runtime, &store, &keys, &limit);
+        let before = server.runs("evalsha");
+        assert_eq!(admitted(&hit_all(&runtime, &store, &keys, &limit)), asked);
+        assert_eq!(server.runs("evalsha") - before, calls, "{asked} of at most {merge_max}");
+    }
+}
+
+#[test]
+fn a_call_is_bounded_by_the_weight_of_its_charges() {
+    let runtime = runtime();
+    let paced = Limit::new(9, Unit::Hour.window(), Algorithm::Gcra { burst: 9 }).unwrap();
+    // Charges of each decision, all on the same keys, decisions, and the calls that they take: the charges of a call weigh
+    // at most 100, of which each distinct key takes 2.
+    for (limit, width, asked, calls) in [
+        (per_hour(9), 4, 16, 1),
+        (per_hour(9), 4, 17, 2),
+        (per_hour(9), 8, 10, 1),
+        (per_hour(9), 8, 11, 2),
+        (per_hour(9), 2, 2, 1),
+        (per_hour(9), 64, 3, 3),
+        (per_hour(9), 25, 2, 1),
+        (per_hour(9), 26, 2, 2),
+        (paced.clone(), 4, 11, 1),
+        (paced.clone(), 4, 12, 2),
+        (paced, 1, 16, 1),
+    ] {
+        let server = RedisServer::start();
+        let store = store(&server, &runtime, "", MERGE_MAX);
+        let keys = keys(width);
+        let charges: Vec<_> = keys.iter().map(|key| charge(key, &limit, Take::Consume(1))).collect();
+        let decide_all = || {
+            let decisions = (0..asked).map(|_| store.decide(&charges, Mode::Atomic, Instant::now() + PATIENCE).get());
+            runtime.block_on(join_all(decisions))
+        };
+        // The first time the scripts have to be loaded.
+        decide_all();
+        server.command(&["FLUSHALL"]).unwrap();
+        let before = server.runs("evalsha");
+        let admitted = decide_all().into_iter().filter(|decision| !decision.as_ref().unwrap().denied).count();
+        assert_eq!(admitted, asked.min(9), "{asked} of {width}");
+        assert_eq!(server.runs("evalsha") - before, calls, "{asked} of {width} {:?}", limit.algorithm());
+    }
+}
+
+/// A denial leaves no trace in Redis, wherever in a call it stands.
+#[test]
+fn decisions_that_are_denied_together_write_nothing() {
+    let (server, runtime) = (RedisServer::start(), runtime());
+    let store = store(&server, &runtime, "", MERGE_MAX);
+    let (keys, limit, none) = (keys(16), per_hour(9), per_hour(0));
+    let paced = Limit::new(9, Unit::Hour.window(), Algorithm::Gcra { burst: 9 }).unwrap();
+    let all = || {
+        let lists: Vec<_> = keys
+            .iter()
+            .map(|key| {
+                let other = if key.len() == 2 { &limit } else { &paced };
+                [charge(key, other, Take::Consume(1)), charge("none", &none, Take::Consume(1))]
+            })
+            .collect();
+        let far = Instant::now() + PATIENCE;
+        let decisions =
+            runtime.block_on(join_all(lists.iter().map(|list| store.decide(list, Mode::Atomic, far).get())));
+        assert!(decisions.into_iter().all(|decision| decision.unwrap().denied));
+    };
+    all();
+    let before = server.runs("evalsha");
+    all();
+    assert_eq!(server.runs("evalsha") - before, 1);
+    assert_eq!(server.command(&["DBSIZE"]).unwrap().trim(), "0");
+    assert_eq!(["set", "incr", "incrby", "del"].map(|command| server.runs(command)), [0; 4]);
+    // Out of memory nothing else is answered.
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
+    all();
+}
+
+#[test]
+fn one_key_that_weir_did_not_write_fails_its_own_decision_only() {
+    let (server, runtime) = (RedisServer::start(), runtime());
+    let store = store(&server, &runtime, "", MERGE_MAX);
+    let (keys, limit) = (keys(8), per_hour(9));
+    server.command(&["SET", "k2", "no number"]).unwrap();
+    server.command(&["RPUSH", "k5", "a list"]).unwrap();
+    for hits in 1..=3 {
+        let decisions = hit_all(&runtime, &store, &keys, &limit);
+        for (key, decision) in keys.iter().zip(decisions) {
+            match (key.as_str(), decision) {
+                ("k2", Err(StoreError::NotSent(failure))) => assert_eq!(failure.kind, "state"),
+                ("k5", Err(StoreError::NotSent(failure))) => assert_eq!(failure.kind, "wrongtype"),
+                ("k2" | "k5", other) => panic!("{key}: {other:?}"),
+                (_, decision) => assert_eq!(decision.unwrap().outcomes[0].remaining, 9 - hits, "{key}"),
+            }
+        }
+    }
+    assert_eq!(server.command(&["GET", "k2"]).unwrap().trim(), "no number");
+}
+
+#[test]
+fn scripts_that_redis_has_forgotten_are_loaded_and_nothing_is_charged_twice() {
+    let (server, runtime) = (RedisServer::start(), runtime());
+    let store = store(&server, &runtime, "", MERGE_MAX);
+    let (keys, limit) = (keys(16), per_hour(9));
+    for hits in 1..=4 {
+        server.command(&["SCRIPT", "FLUSH"]).unwrap();
+        for decision in hit_all(&runtime, &store, &keys, &limit) {
+            assert_eq!(decision.unwrap().outcomes[0].remaining, 9 - hits);
+        }
+    }
+    let before = server.runs("evalsha");
+    hit_all(&runtime, &store, &keys, &limit);
+    assert_eq!(server.runs("evalsha") - before, 1, "what makes them together was loaded too");
+}
+
+#[test]
+fn however_many_ask_together_exactly_the_limit_is_admitted() {
+    let (server, runtime) = (RedisServer::start(), runtime());
+    let stores = [4, 16, 0].map(|merge_max| store(&server, &runtime, "", merge_max));
+    let limit = per_hour(250);
+    let hits = (0..600).map(|i| decide(&stores[i % 3], charge("hot", &limit, Take::Consume(1)), Mode::Atomic));
+    assert_eq!(admitted(&runtime.block_on(join_all(hits))), 250);
+}
+
+#[test]
+fn each_decision_is_answered_by_its_own_deadline() {
+    let (server, runtime) = (RedisServer::start(), runtime());
+    let store = store(&server, &runtime, "", MERGE_MAX);
+    let (keys, limit) = (keys(16), per_hour(9));
+    hit_all(&runtime, &store, &keys, &limit);
+    server.freeze();
+    let hit = async |key: &String, timeout: Duration| {
+        let charges = [charge(key, &limit, Take::Consume(1))];
+        store.decide(&charges, Mode::Atomic, Instant::now() + timeout).get().await
+    };
+    let hurried = async {
+        let decisions = join_all(keys[..8].iter().map(|key| hit(key, Duration::from_secs(1)))).await;
+        // Only now, so that nothing but their deadline has answered them.
+        server.thaw();
+        decisions
+    };
+    let patient = join_all(keys[8..].iter().map(|key| hit(key, PATIENCE)));
+    let (hurried, patient) = runtime.block_on(async { tokio::join!(hurried, patient) });
+    for decision in hurried {
+        // It was sent, and may have been charged.
+        let Err(StoreError::Unknown(failure)) = decision else { panic!("{decision:?}") };
+        assert_eq!(failure.kind, "deadline");
+    }
+    for decision in patient {
+        assert_eq!(decision.unwrap().outcomes[0].remaining, 7);
+    }
+}
+
+/// Redis refuses writes, and a denial writes nothing: one that shares its call with charges is told all the same.
+#[test]
+fn a_redis_out_of_memory_still_denies() {
+    let (server, runtime) = (RedisServer::start(), runtime());
+    let store = store(&server, &runtime, "", MERGE_MAX);
+    let (keys, limit) = (keys(8), per_hour(1));
+    hit_all(&runtime, &store, &keys[..4], &limit);
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
+    for (i, decision) in hit_all(&runtime, &store, &keys, &limit).into_iter().enumerate() {
+        match decision {
+            Ok(decision) if i < 4 => assert!(decision.denied),
+            Err(StoreError::NotSent(failure)) if i >= 4 => assert_eq!(failure.kind, "oom"),
+            other => panic!("{i}: {other:?}"),
+        }
+    }
+}
+
+/// Values at a key that no weir has written, of the type that the algorithm keeps; each as the arguments of the command
+/// that writes it after its name and the key.
+fn garbage(limit: &Limit) -> Vec<(&'static str, Vec<Vec<u8>>)> {
+    let numbers = [f64::NAN, f64::INFINITY, -1.0, 1e300, 9_007_199_254_740_992.0, 1.5, 0.0];
+    let bytes = |numbers: &[f64]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
+    let doubles = |count: usize| {
+        let mut values: Vec<Vec<u8>> = Vec::new();
+        for bad in numbers {
+            for at in 0..count {
+                let mut good = vec![(NOW + 1_000_000) as f64, 1.0, 5.0];
+                good.truncate(count);
+                good[at] = bad;
+                values.push(bytes(&good));
+            }
+        }
+        values.push(vec![0; 7]);
+        values
+    };
+    let one = |values: Vec<Vec<u8>>| values.into_iter().map(|value| ("SET", vec![value])).collect();
+    let texts = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect::<Vec<_>>();
+    match limit.algorithm() {
+        Algorithm::FixedWindow { anchor: Anchor::Clock } => {
+            let here = (NOW / limit.window().us() % (1 << 21)) << 32;
+            let mut values =
+                texts(&["", "x", "nan", "-1", "inf", "1e400", "1.5", "99999999999999999999", " 7", "0x10"]);
+            // The window of now, as INCRBY does not read it.
+            values.push(format!("{here}.0").into_bytes());
+            values.push(format!("{}e0", here + 2).into_bytes());
+            one(values)
+        }
+        Algorithm::FixedWindow { .. } | Algorithm::TokenBucket { refill: Refill::Interval, .. } => one(doubles(2)),
+        Algorithm::SlidingWindow { .. } => {
+            [["x", "1"], ["1", "x"], ["nan", "1"], ["1", "inf"], ["-1", "1"], ["1e300", "1"]]
+                .map(|pair| ("HSET", texts(&pair)))
+                .to_vec()
+        }
+        Algorithm::SlidingWindowLog => {
+            [["1", "x"], ["inf", "0000000000000002:2"], ["1", "0000000000000001:2"], ["-5", "1:1"]]
+                .map(|pair| ("ZADD", texts(&pair)))
+                .to_vec()
+        }
+        _ => one(doubles(3)),
+    }
+}
+
+/// One key's value is garbage. The decision on it ends as it would alone, and every other one in the call is made.
+#[test]
+fn garbage_at_one_key_fails_no_decision_on_another() {
+    let (server, runtime) = (RedisServer::start(), runtime());
+    let mut together = store(&server, &runtime, "together:", MERGE_MAX);
+    let mut alone = store(&server, &runtime, "alone:", 0);
+    together.set_now(NOW);
+    alone.set_now(NOW);
+    let mut raw = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    let kind = |error: &StoreError| (matches!(error, StoreError::NotSent(_)), error.kind());
+    let mut seen = std::collections::BTreeSet::new();
+    for (l, limit) in limits().iter().enumerate() {
+        let others = per_hour(1_000_000);
+        for (g, (name, arguments)) in garbage(limit).into_iter().enumerate() {
+            let bad = format!("bad{l}.{g}");
+            for prefix in ["together:", "alone:"] {
+                redis::cmd(name).arg(format!("{prefix}{bad}")).arg(&arguments).exec(&mut raw).unwrap();
+            }
+            let what = format!("{:?}, {name} {:?}", limit.algorithm(), String::from_utf8_lossy(&arguments.concat()));
+            let before = keys(3);
+            let hit = |key: &String| {
+                let (key, others, together) = (key.clone(), &others, &together);
+                async move { decide(together, charge(&key, others, Take::Consume(1)), Mode::Atomic).await }
+            };
+            let (first, middle, last) = runtime.block_on(async {
+                tokio::join!(
+                    join_all(before.iter().map(hit)),
+                    decide(&together, charge(&bad, limit, Take::Consume(1)), Mode::Atomic),
+                    join_all(before.iter().map(hit)),
+                )
+            });
+            for decision in first.into_iter().chain(last) {
+                assert!(!decision.unwrap_or_else(|error| panic!("{what}: {error}")).denied, "{what}");
+            }
+            let expected = runtime.block_on(decide(&alone, charge(&bad, limit, Take::Consume(1)), Mode::Atomic));
+            match (&middle, &expected) {
+                (Ok(decision), Ok(expected)) => assert_eq!(decision, expected, "{what}"),
+                (Err(error), Err(expected)) => {
+                    assert_eq!(kind(error), kind(expected), "{what}");
+                    assert_eq!(kind(error), (true, "state"), "{what}: nothing was charged");
+                }
+                _ => panic!("{what}: {middle:?}, alone {expected:?}"),
+            }
+            seen.insert(middle.is_ok());
+            // With another key in one decision: charged, or nothing at all.
+            let pair = [charge(&bad, limit, Take::Consume(1)), charge("pair", &others, Take::Consume(1))];
+            let pair = runtime.block_on(together.decide(&pair, Mode::Atomic, Instant::now() + PATIENCE).get());
+            assert!(!matches!(pair, Err(StoreError::Unknown(_))), "{what}: {pair:?}");
+        }
+    }
+    assert_eq!(seen.len(), 2, "some garbage is read as a state, and some is not");
+}

@@ -1,0 +1,414 @@
+//! Redis behind sentinels: which server is dialled, what a failover costs, and that nothing is sent twice by it. With
+//! real servers and sentinels, and with sentinels that say what the test wants.
+//!
+//! Not in here: how the servers come to agree, which is Redis' own business.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::support::process::{PolicyDirectory, Weir};
+use crate::support::redis::RedisServer;
+use crate::support::rls::{self, Client};
+use crate::support::sentinel::{FAILOVER_PATIENCE, FakeSentinel, MASTER, SentinelSet};
+use crate::support::wait::{PATIENCE, until};
+use redis::{Cmd, Value, cmd};
+use weir::store::redis::pipeline::{Call, CallError, Options, Pipeline, Reason};
+use weir::store::redis::{Endpoint, Sentinels, Target};
+
+/// A deadline that a healthy Redis is never near, and that a sick one is to reach.
+const SHORT: Duration = Duration::from_millis(300);
+
+/// Passwords of the servers and of the sentinels.
+const REDIS_PASSWORD: &str = "geheim";
+const SENTINEL_PASSWORD: &str = "wachsam";
+
+/// Callers that count at the same time while something happens.
+const CALLERS: usize = 8;
+/// Calls that have to succeed one after the other before a failover counts as over.
+const CALM: u64 = 200;
+
+/// The servers behind these sentinels.
+fn behind(sentinels: &[u16], password: Option<&str>) -> Target {
+    let sentinel = Endpoint::parse("redis://127.0.0.1").unwrap();
+    let redis = sentinel.clone().with_login(None, password);
+    let sentinels = sentinels.iter().map(|port| sentinel.at("127.0.0.1", *port)).collect();
+    Sentinels::new(MASTER, sentinels, redis).into()
+}
+
+fn start(target: Target, change: impl FnOnce(&mut Options)) -> Arc<Pipeline> {
+    let mut options = Options::new(target);
+    options.connections = 1;
+    change(&mut options);
+    Arc::new(Pipeline::start(options))
+}
+
+fn incr() -> Cmd {
+    let mut command = cmd("INCR");
+    command.arg("n");
+    command
+}
+
+async fn count(pipeline: &Pipeline, within: Duration) -> Result<Value, CallError> {
+    pipeline.call(Call::command(incr()), Instant::now() + within).await
+}
+
+/// Why there is no connection.
+async fn refused(pipeline: &Pipeline) -> String {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match count(pipeline, SHORT).await {
+            Err(CallError::NotSent { reason: Reason::NoConnection(error) }) => return error.to_string(),
+            // A dial that is not at its end yet.
+            Err(error) => assert!(Instant::now() < end, "{error}"),
+            Ok(answer) => panic!("expected no connection: {answer:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_master_that_a_sentinel_names_is_dialled_and_the_sentinel_that_answered_is_asked_first() {
+    let server = RedisServer::start_with(Some(REDIS_PASSWORD), &[]);
+    let (silent, good) = (FakeSentinel::naming(None), FakeSentinel::naming(Some(server.port())));
+    silent.silence(true);
+    let sentinels = [silent.port(), good.port()];
+    let pipeline = start(behind(&sentinels, Some(REDIS_PASSWORD)), |options| {
+        options.connect_timeout = Duration::from_secs(3);
+    });
+    let begun = Instant::now();
+    assert_eq!(count(&pipeline, PATIENCE).await.unwrap(), Value::Int(1));
+    assert!(begun.elapsed() < Duration::from_secs(3), "one that does not answer costs its part only");
+    assert!(!good.commands().contains(&"AUTH".to_owned()), "they do not get the password of redis");
+    let silent_was_asked = silent.commands().len();
+    assert!(silent_was_asked > 0);
+    for n in 2..=4 {
+        server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).unwrap();
+        until_counted(&pipeline, n).await;
+    }
+    assert_eq!(silent.commands().len(), silent_was_asked, "it is not asked again");
+    assert!(good.asked() >= 4);
+}
+
+/// Counts until the count is `n`, over connections that break meanwhile.
+async fn until_counted(pipeline: &Pipeline, n: i64) {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match count(pipeline, SHORT).await {
+            Ok(Value::Int(count)) if count >= n => return,
+            other => assert!(Instant::now() < end, "{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_no_master_is_refused_until_another_sentinel_knows_better() {
+    let master = RedisServer::start();
+    let port = master.port().to_string();
+    let replica = RedisServer::start_with(None, &["--replicaof", "127.0.0.1", &port]);
+    let stale = FakeSentinel::naming(Some(replica.port()));
+    let pipeline = start(behind(&[stale.port()], None), |_| {});
+    let expected = format!(
+        "no connection to redis at limits (sentinels 127.0.0.1:{sentinel}): 127.0.0.1:{}, which the sentinel at \
+         127.0.0.1:{sentinel} names: it is no master, but a slave",
+        replica.port(),
+        sentinel = stale.port(),
+    );
+    assert_eq!(refused(&pipeline).await, expected);
+
+    let fresh = FakeSentinel::naming(Some(master.port()));
+    let pipeline = start(behind(&[stale.port(), fresh.port()], None), |_| {});
+    assert_eq!(count(&pipeline, PATIENCE).await.unwrap(), Value::Int(1));
+    assert_eq!(replica.runs("incr"), 0);
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_ask_for_the_role_is_told_so() {
+    let server = RedisServer::start();
+    server.command(&["ACL", "SETUSER", "weir", "on", ">pw", "~*", "+incr", "+ping", "+client|setname"]).unwrap();
+    let sentinel = FakeSentinel::naming(Some(server.port()));
+    let base = Endpoint::parse("redis://127.0.0.1").unwrap();
+    let redis = base.clone().with_login(Some("weir"), Some("pw"));
+    let pipeline = start(Sentinels::new(MASTER, vec![base.at("127.0.0.1", sentinel.port())], redis).into(), |_| {});
+    let reason = refused(&pipeline).await;
+    assert!(reason.contains("NOPERM") && reason.contains("'role'"), "{reason}");
+    server.command(&["ACL", "SETUSER", "weir", "+role"]).unwrap();
+    until_counted(&pipeline, 1).await;
+}
+
+#[tokio::test]
+async fn a_master_that_became_a_replica_is_left_and_the_sentinels_are_asked_again() {
+    let (old, new) = (RedisServer::start(), RedisServer::start());
+    let sentinel = FakeSentinel::naming(Some(old.port()));
+    let pipeline = start(behind(&[sentinel.port()], None), |_| {});
+    assert_eq!(count(&pipeline, PATIENCE).await.unwrap(), Value::Int(1));
+    assert_eq!(sentinel.asked(), 1);
+    old.command(&["REPLICAOF", "127.0.0.1", &new.port().to_string()]).unwrap();
+    sentinel.name(Some(new.port()));
+    // The socket to the old one is alive: its answer says that it wrote nothing.
+    match count(&pipeline, PATIENCE).await {
+        Err(CallError::Refused(error)) => assert_eq!(error.code(), "READONLY"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(count(&pipeline, PATIENCE).await.unwrap(), Value::Int(1));
+    assert_eq!(sentinel.asked(), 2);
+    assert_eq!(new.runs("incr"), 1);
+}
+
+#[tokio::test]
+async fn an_old_master_that_goes_on_as_if_nothing_had_happened_is_left_within_seconds() {
+    let (old, new) = (RedisServer::start(), RedisServer::start());
+    let sentinel = FakeSentinel::naming(Some(old.port()));
+    let pipeline = start(behind(&[sentinel.port()], None), |options| options.connections = 2);
+    let (load, callers) = Load::start(&pipeline);
+    load.calm().await;
+    sentinel.name(Some(new.port()));
+    let begun = Instant::now();
+    while new.runs("incr") == 0 {
+        assert!(begun.elapsed() < PATIENCE, "still with the old master: {load:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // Between two batches: nobody notices.
+    load.in_a_row.store(0, Ordering::SeqCst);
+    load.calm().await;
+    let left_with_the_old = old.runs("incr");
+    load.in_a_row.store(0, Ordering::SeqCst);
+    load.calm().await;
+    load.end(callers).await;
+    assert_eq!(old.runs("incr"), left_with_the_old, "no connection stays with it");
+    let answered = load.answered.load(Ordering::SeqCst);
+    assert_eq!(old.runs("incr") + new.runs("incr"), answered, "{load:?}");
+    assert_eq!(load.unknown.load(Ordering::SeqCst) + load.not_sent.load(Ordering::SeqCst), 0, "{load:?}");
+}
+
+#[tokio::test]
+async fn what_sentinels_say_in_place_of_a_master_is_told() {
+    let unknowing = FakeSentinel::naming(None);
+    let server = RedisServer::start();
+    let ports = [unknowing.port(), server.port(), 1];
+    let pipeline = start(behind(&ports, None), |_| {});
+    let reason = refused(&pipeline).await;
+    let [unknowing, server, nobody] = ports;
+    let expected = format!(
+        "no connection to redis at limits (sentinels 127.0.0.1:{unknowing},127.0.0.1:{server},127.0.0.1:{nobody}): \
+         no sentinel names it: 127.0.0.1:{unknowing}: it knows no master of this name; 127.0.0.1:{server}: \
+         ERR unknown command 'SENTINEL'; \
+         127.0.0.1:{nobody}: Connection refused (os error 111)"
+    );
+    assert_eq!(reason, expected);
+}
+
+/// Counts outcomes while something happens.
+#[derive(Debug, Default)]
+struct Load {
+    stop: AtomicBool,
+    answered: AtomicU64,
+    /// Answered since the last call that was not.
+    in_a_row: AtomicU64,
+    not_sent: AtomicU64,
+    unknown: AtomicU64,
+}
+
+impl Load {
+    fn start(pipeline: &Arc<Pipeline>) -> (Arc<Load>, tokio::task::JoinSet<()>) {
+        let load = Arc::new(Load::default());
+        let mut callers = tokio::task::JoinSet::new();
+        for _ in 0..CALLERS {
+            let (pipeline, load) = (pipeline.clone(), load.clone());
+            callers.spawn(async move {
+                while !load.stop.load(Ordering::SeqCst) {
+                    load.count(&count(&pipeline, SHORT).await);
+                    // The runtime has one thread, and sockets to look at.
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            });
+        }
+        (load, callers)
+    }
+
+    fn count(&self, outcome: &Result<Value, CallError>) {
+        let counter = match outcome {
+            Ok(_) => {
+                self.in_a_row.fetch_add(1, Ordering::SeqCst);
+                self.answered.fetch_add(1, Ordering::SeqCst);
+                return;
+            }
+            Err(CallError::Unknown { .. }) => &self.unknown,
+            Err(CallError::NotSent { .. } | CallError::Refused(_)) => &self.not_sent,
+        };
+        counter.fetch_add(1, Ordering::SeqCst);
+        self.in_a_row.store(0, Ordering::SeqCst);
+    }
+
+    /// Waits until calls succeed again, one after the other.
+    async fn calm(&self) {
+        let end = Instant::now() + FAILOVER_PATIENCE;
+        while self.in_a_row.load(Ordering::SeqCst) < CALM {
+            assert!(Instant::now() < end, "no calm in {FAILOVER_PATIENCE:?}: {self:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Waits until the master is another one than `before`, and then for calm.
+    async fn over(&self, sentinels: &SentinelSet, before: u16) {
+        let end = Instant::now() + FAILOVER_PATIENCE;
+        while sentinels.master().is_none_or(|master| master == before) {
+            assert!(Instant::now() < end, "no failover in {FAILOVER_PATIENCE:?}: {self:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        self.in_a_row.store(0, Ordering::SeqCst);
+        self.calm().await;
+    }
+
+    async fn end(&self, callers: tokio::task::JoinSet<()>) {
+        self.stop.store(true, Ordering::SeqCst);
+        callers.join_all().await;
+    }
+}
+
+fn counted(server: &RedisServer) -> u64 {
+    server.command(&["GET", "n"]).unwrap().trim().parse().unwrap()
+}
+
+/// A master, a replica of it, and three sentinels that know both. All want passwords, the sentinels one of their own.
+struct Group {
+    servers: [RedisServer; 2],
+    sentinels: SentinelSet,
+}
+
+impl Group {
+    fn start() -> Group {
+        let login = ["--masterauth", REDIS_PASSWORD, "--repl-diskless-sync-delay", "0"];
+        let master = RedisServer::start_with(Some(REDIS_PASSWORD), &login);
+        let port = master.port().to_string();
+        let of_master = ["--replicaof", "127.0.0.1", &port];
+        let replica = RedisServer::start_with(Some(REDIS_PASSWORD), &[&login[..], &of_master[..]].concat());
+        let sentinels = SentinelSet::start(3, SENTINEL_PASSWORD, &master, REDIS_PASSWORD, 1);
+        Group { servers: [master, replica], sentinels }
+    }
+
+    fn target(&self) -> Target {
+        let base = Endpoint::parse("redis://127.0.0.1").unwrap();
+        let redis = base.clone().with_login(None, Some(REDIS_PASSWORD));
+        let sentinel = base.with_login(None, Some(SENTINEL_PASSWORD));
+        let ports = self.sentinels.ports();
+        let sentinels = ports.iter().map(|port| sentinel.at("127.0.0.1", *port)).collect();
+        Sentinels::new(MASTER, sentinels, redis).into()
+    }
+
+    /// The server on this port.
+    fn server(&mut self, port: u16) -> &mut RedisServer {
+        self.servers.iter_mut().find(|server| server.port() == port).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_failover_by_order_costs_few_calls_and_none_runs_twice() {
+    let group = Group::start();
+    let pipeline = start(group.target(), |options| options.connections = 2);
+    let (load, callers) = Load::start(&pipeline);
+    load.calm().await;
+    let before = group.sentinels.master().unwrap();
+    assert_eq!(before, group.servers[0].port());
+    group.sentinels.fail_over();
+    load.over(&group.sentinels, before).await;
+    let [old, new] = &group.servers;
+    // Sentinels make a replica of the old master only when they have seen for some seconds that it thinks otherwise:
+    // by then nobody asks it any more.
+    let role = |server: &RedisServer| server.command(&["ROLE"]).unwrap().lines().next().unwrap().to_owned();
+    let begun = Instant::now();
+    while old.command(&["CLIENT", "LIST"]).unwrap().contains("name=weir") {
+        assert!(begun.elapsed() < FAILOVER_PATIENCE, "still connected to the old master: {load:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    load.in_a_row.store(0, Ordering::SeqCst);
+    load.calm().await;
+    load.end(callers).await;
+
+    assert_eq!(role(new), "master");
+    let answered = load.answered.load(Ordering::SeqCst);
+    let unknown = load.unknown.load(Ordering::SeqCst);
+    let stored = counted(new);
+    assert!(stored <= answered + unknown, "{stored} stored of {load:?}");
+    assert!(stored >= CALM, "the new master is the one that is written to: {load:?}");
+    assert!(unknown <= 4 * CALLERS as u64, "more than what was in flight when the sockets were closed: {load:?}");
+}
+
+#[tokio::test]
+async fn a_master_that_is_killed_is_replaced_and_nobody_restarts_anything() {
+    let mut group = Group::start();
+    let pipeline = start(group.target(), |options| options.connections = 2);
+    let (load, callers) = Load::start(&pipeline);
+    load.calm().await;
+    let before = group.sentinels.master().unwrap();
+    group.server(before).kill();
+    load.over(&group.sentinels, before).await;
+    load.end(callers).await;
+
+    let master = group.sentinels.master().unwrap();
+    let stored = counted(group.server(master));
+    let answered = load.answered.load(Ordering::SeqCst);
+    let unknown = load.unknown.load(Ordering::SeqCst);
+    assert!(stored <= answered + unknown, "{stored} stored of {load:?}");
+    assert!(unknown <= 2 * CALLERS as u64, "more than what was in flight at the end: {load:?}");
+    assert!(load.not_sent.load(Ordering::SeqCst) > 0, "nobody could answer meanwhile: {load:?}");
+}
+
+#[test]
+fn the_binary_follows_a_failover() {
+    const POLICY: &str = "\
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: day, requests_per_unit: 100000, anchor: first_hit}
+";
+    let mut group = Group::start();
+    // No more than docs/operations.md says that a user needs there.
+    let password = format!(">{SENTINEL_PASSWORD}");
+    let rights = ["-@all", "+sentinel|get-master-addr-by-name", "+client|setname", "+ping"];
+    group.sentinels.command(&[&["ACL", "SETUSER", "weir", "on", &password][..], &rights[..]].concat());
+    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
+    let url = format!("redis://:{REDIS_PASSWORD}@{}/1", group.sentinels.hosts());
+    let settings = [
+        "redis.topology=sentinel".to_owned(),
+        format!("redis.sentinel.master={MASTER}"),
+        "redis.sentinel.username=weir".to_owned(),
+        format!("redis.sentinel.password={SENTINEL_PASSWORD}"),
+        "shutdown.pause=0s".to_owned(),
+    ];
+    let mut arguments = vec!["--store".to_owned(), "redis".to_owned(), "--redis-url".to_owned(), url];
+    for setting in settings {
+        arguments.extend(["--set".to_owned(), setting]);
+    }
+    let mut weir = Weir::start(&policies.path(), &arguments);
+    let mut client = Client::connect(weir.grpc);
+    let mut charged = 0;
+    let mut lost = 0;
+    let mut ask = || match client.ask(rls::request("shop", &[("user", "ann")])) {
+        Ok(answer) => {
+            assert!(rls::admits(&answer));
+            charged += 1;
+            true
+        }
+        Err(status) => {
+            let code = status.code();
+            assert!(matches!(code, tonic::Code::Unavailable | tonic::Code::DeadlineExceeded), "{status}");
+            lost += 1;
+            false
+        }
+    };
+    until("the first decision", PATIENCE, || ask().then_some(()));
+    let before = group.sentinels.master().unwrap();
+    group.server(before).kill();
+    until("another master", FAILOVER_PATIENCE, || {
+        ask();
+        group.sentinels.master().filter(|master| *master != before)
+    });
+    for _ in 0..50 {
+        until("a decision by the new master", FAILOVER_PATIENCE, || ask().then_some(()));
+    }
+    assert!(lost > 0 && charged >= 51, "{charged} charged, {lost} lost");
+    assert!(weir.is_running());
+    for secret in [REDIS_PASSWORD, SENTINEL_PASSWORD] {
+        assert!(!weir.written().contains(secret), "{}", weir.written());
+    }
+}

@@ -1,0 +1,277 @@
+//! The statistics of envoyproxy/ratelimit, through the real binary: what was recorded of it, on the ways on which it is shown.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::support::http;
+use crate::support::process::{LogLine, POLICIES_LOADED, POLICIES_REFUSED, PolicyDirectory, Process, Weir};
+use crate::support::redis::RedisServer;
+use crate::support::rls;
+use crate::support::statsd;
+use crate::support::wait::{PATIENCE, until};
+
+const POLICY: &str = "domain: shop\ndescriptors:\n- {key: user, rate_limit: {unit: hour, requests_per_unit: 3}}\n";
+
+fn numbers(recorded: &Value) -> BTreeMap<String, u64> {
+    let entries = recorded.as_object().unwrap().iter();
+    entries.map(|(name, value)| (name.clone(), value.to_string().trim_end_matches(".0").parse().unwrap())).collect()
+}
+
+/// The series of all counters that are above 0, as Prometheus reads them, but for those of the process.
+fn counters(text: &str) -> BTreeMap<String, u64> {
+    let mut is_counter = false;
+    let mut found = BTreeMap::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            is_counter = rest.ends_with(" counter") && !rest.starts_with("process_");
+        } else if is_counter && !line.starts_with('#') {
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            found.insert(series.to_owned(), value.parse().unwrap());
+        }
+    }
+    found
+}
+
+fn files(policies: &Value) -> Vec<(String, String)> {
+    let files = policies.as_object().unwrap().iter();
+    files.map(|(name, text)| (name.clone(), text.as_str().unwrap().to_owned())).collect()
+}
+
+fn ask(weir: &Weir, request: &Value) {
+    let mut client = rls::Client::connect(weir.grpc);
+    // What was answered is the matter of other tests; bad requests are refused.
+    let _ = client.ask(rls::request_from_json(request).unwrap());
+}
+
+fn user(name: &str) -> Value {
+    json!({"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": name}]}]})
+}
+
+/// Plays a case, and answers the counters of Prometheus and of StatsD at its end.
+fn play(case: &Value, redis: &RedisServer) -> (BTreeMap<String, u64>, BTreeMap<String, u64>) {
+    let name = case["name"].as_str().unwrap();
+    let (address, lines) = statsd::tcp();
+    let mut sets = vec![
+        format!("redis.url={}", redis.url()),
+        format!("redis.key_prefix={name}:"),
+        format!("statsd.address={address}"),
+    ];
+    let fixed = ["store=redis", "charging=independent", "redis.timeout=5s", "metrics.ratelimit_names=on"];
+    sets.extend(fixed.map(str::to_owned));
+    sets.extend(["metrics.weir_names=off", "statsd.interval=5ms", "shutdown.pause=0s"].map(str::to_owned));
+    let mut cache = "deny_cache.max_age=0s";
+    for (variable, value) in case["env"].as_object().unwrap() {
+        match variable.as_str() {
+            "NEAR_LIMIT_RATIO" => sets.push(format!("near_limit_ratio={}", value.as_str().unwrap())),
+            "LOCAL_CACHE_SIZE_IN_BYTES" => cache = "deny_cache.until_window_end=on",
+            "SHADOW_MODE" => sets.push("shadow_mode=on".to_owned()),
+            other => panic!("{name} has the variable {other}"),
+        }
+    }
+    sets.push(cache.to_owned());
+    let arguments: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+    let mut policies = PolicyDirectory::with_files(&files(&case["policies"]));
+    let mut weir = Weir::start(&policies.path(), &arguments);
+    for step in case["steps"].as_array().unwrap() {
+        if let Some(next) = step.get("policies") {
+            let settled = |line: &LogLine| matches!(line.message(), Some(POLICIES_LOADED | POLICIES_REFUSED));
+            let before = weir.count_in_log(settled);
+            policies.replace(&files(next));
+            assert!(weir.wait_for_log(before, PATIENCE, settled), "the policies were not read again");
+        } else {
+            ask(&weir, &step["request"]);
+        }
+    }
+    let mut shown = counters(&http::get(weir.http, "/metrics").unwrap().body);
+    shown.retain(|name, _| !name.starts_with("ratelimit_redis_pool"));
+    weir.terminate();
+    assert!(weir.wait_for_exit().success());
+    // The last lines were sent before the end, and may still be on their way to the test.
+    let expected = numbers(&case["statsd"]);
+    let sent = || {
+        let mut sent = lines.counters();
+        sent.retain(|name, _| name.starts_with("ratelimit.service."));
+        sent
+    };
+    let _ = crate::support::wait::within(PATIENCE, || (sent() == expected).then_some(()));
+    (shown, sent())
+}
+
+#[test]
+fn statistics_are_those_that_were_recorded() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/parity/stats.json");
+    let group: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let redis = RedisServer::start();
+    let cases = group["cases"].as_array().unwrap();
+    assert_eq!(cases.len(), 11);
+    for case in cases {
+        let name = case["name"].as_str().unwrap();
+        let expected = (numbers(&case["prometheus"]), numbers(&case["statsd"]));
+        let mut found = play(case, &redis);
+        if found != expected {
+            // A window may have turned meanwhile.
+            redis.command(&["flushall"]);
+            found = play(case, &redis);
+        }
+        assert_eq!(found, expected, "{name}");
+    }
+}
+
+#[test]
+fn dogstatsd_gets_tags_and_names_of_its_own() {
+    let (address, lines) = statsd::udp();
+    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
+    let mogrifiers = r#"statsd.mogrifiers=[{"pattern": "^ratelimit\\.service\\.rate_limit\\.([^.]+)\\.([^.]+)\\.total_hits$",
+        "name": "hits", "tags": {"domain": "$1", "key": "$2"}}]"#;
+    let address = format!("statsd.address={address}");
+    let sets = [&address, "statsd.format=dogstatsd", "statsd.interval=5ms", "statsd.tags=build:7", mogrifiers];
+    let arguments: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+    let weir = Weir::start(&policies.path(), &arguments);
+    ask(&weir, &user("ann"));
+    until("the lines", PATIENCE, || {
+        let has = |wanted: &str| lines.any(|line| line == wanted);
+        (has("hits:1|c|#build:7,domain:shop,key:user")
+            && has("ratelimit.service.rate_limit.shop.user.within_limit:1|c|#build:7")
+            && lines.any(|line| {
+                line.starts_with("ratelimit_server.ShouldRateLimit.response_time:") && line.ends_with("|ms|#build:7")
+            }))
+        .then_some(())
+    });
+}
+
+#[test]
+fn a_server_that_comes_late_gets_all_that_was_counted() {
+    // A port on which nobody listens, until the test does.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
+    let address_set = format!("statsd.address={address}");
+    let sets = [&address_set, "statsd.interval=5ms", "statsd.tags=zone:a.b", "shutdown.pause=0s"];
+    let arguments: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+    let mut weir = Weir::start(&policies.path(), &arguments);
+    let missing = |line: &LogLine| line.message().is_some_and(|message| message.starts_with("no statsd server"));
+    assert!(weir.wait_for_log(0, PATIENCE, missing));
+    (0..4).for_each(|_| ask(&weir, &user("ann")));
+    let (_, lines) = statsd::tcp_at(address);
+    let name = |statistic: &str| format!("ratelimit.service.rate_limit.shop.user.{statistic}.__zone=a_b");
+    until("what was counted before", PATIENCE, || {
+        (lines.counters().get(&name("total_hits")) == Some(&4)).then_some(())
+    });
+    assert_eq!(lines.counters()[&name("over_limit")], 1);
+    assert_eq!(weir.count_in_log(missing), 1, "one warning");
+    ask(&weir, &user("ann"));
+    weir.terminate();
+    assert!(weir.wait_for_exit().success());
+    until("the last one", PATIENCE, || (lines.counters()[&name("total_hits")] == 5).then_some(()));
+    assert_eq!(lines.counters()[&name("over_limit")], 2, "each hit once");
+}
+
+#[test]
+fn the_debug_port_shows_each_statistic_on_a_line() {
+    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
+    let weir = Weir::start(&policies.path(), &["--set", "admin.endpoints=ratelimit"]);
+    ask(&weir, &user("ann"));
+    let text = http::get(weir.admin, "/stats").unwrap().body;
+    for line in [
+        "ratelimit.service.config_load_success: 1",
+        "ratelimit.service.rate_limit.shop.user.over_limit: 0",
+        "ratelimit.service.rate_limit.shop.user.total_hits: 1",
+        "ratelimit_server.ShouldRateLimit.total_requests: 1",
+    ] {
+        assert!(text.lines().any(|shown| shown == line), "{line}\n{text}");
+    }
+    assert!(text.lines().is_sorted(), "{text}");
+}
+
+#[test]
+fn a_mapping_file_makes_the_metrics() {
+    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
+    let file = |text: &str| {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file
+    };
+    let start = |file: &tempfile::NamedTempFile| {
+        let mapper = format!("metrics.mapper={}", file.path().display());
+        let arguments = ["--set", &mapper, "--set", "metrics.ratelimit_names=on"].map(str::to_owned);
+        Process::start(&policies.path(), &arguments, &[])
+    };
+    let good = file(
+        "mappings:\n\
+         - match: '^ratelimit\\.service\\.rate_limit\\.([^.]+)\\.(.+)\\.total_hits$'\n  match_type: regex\n\
+         \x20 name: hits\n  labels: {domain: '$1', rule: '$2'}\n  help: All of them.\n\
+         - {match: '*.*.rate_limit.*.*.within_limit', action: drop, name: dropped}\n\
+         - match: '*.*.response_time'\n  timer_type: histogram\n  name: times\n  buckets: [1, 1000000]\n",
+    );
+    let weir = Weir::from_process(start(&good)).unwrap();
+    ask(&weir, &user("ann"));
+    let text = http::get(weir.http, "/metrics").unwrap().body;
+    assert!(text.contains("# HELP hits All of them.\n"), "{text}");
+    let found = counters(&text);
+    assert_eq!(found["hits{domain=\"shop\",rule=\"user\"}"], 1);
+    assert_eq!(found["ratelimit_service_config_load_success"], 1, "what nothing matches has its own name");
+    assert!(!text.contains("within_limit{") || text.contains("weir_"), "{text}");
+    assert!(!found.keys().any(|name| name.starts_with("ratelimit_") && name.contains("within")), "{text}");
+    assert!(text.contains("times_bucket{le=\"1000000\"} 1\n"), "{text}");
+    assert!(text.contains("weir_hits_total{"), "both stand there");
+
+    let bad = file("mappings:\n- match: a.b\n  name: a\n  action: keep\n");
+    let (status, text) = start(&bad).finish();
+    assert!(!status.success());
+    let expected = format!("metrics.mapper: {}:4: action: \"keep\" is none of map, drop", bad.path().display());
+    assert!(text.contains(&expected), "{text}");
+}
+
+#[test]
+fn every_status_is_complete_where_denials_are_kept_until_the_window_ends() {
+    let redis = RedisServer::start();
+    let policies = PolicyDirectory::with_file(
+        "shop.yaml",
+        "domain: shop\ndescriptors:\n- {key: user, rate_limit: {unit: day, requests_per_unit: 1}}\n\
+         - {key: ip, rate_limit: {unit: day, requests_per_unit: 9}}\n",
+    );
+    let url = format!("redis.url={}", redis.url());
+    for charging in ["charging=atomic", "charging=independent"] {
+        let prefix = format!("redis.key_prefix={charging}:");
+        let sets = [
+            "store=redis",
+            &url,
+            &prefix,
+            charging,
+            "redis.timeout=5s",
+            "deny_cache.until_window_end=on",
+            "metrics.ratelimit_names=on",
+        ];
+        let arguments: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+        let weir = Weir::start(&policies.path(), &arguments);
+        let mut client = rls::Client::connect(weir.grpc);
+        let entry = |key: &str| json!({"entries": [{"key": key, "value": "x"}]});
+        let both = json!({"domain": "shop", "descriptors": [entry("user"), entry("ip")]});
+        let mut statuses = |request: &Value| {
+            let answer = client.ask(rls::request_from_json(request).unwrap()).unwrap();
+            rls::response_to_json(&answer)["statuses"].clone()
+        };
+        statuses(&both);
+        for round in 0..3 {
+            let shown = statuses(&both);
+            assert_eq!(shown[0]["code"], "OVER_LIMIT", "{charging}");
+            assert_eq!(shown[1]["code"], "OK", "{charging}");
+            assert_eq!(shown[1]["currentLimit"]["requestsPerUnit"], 9, "{charging}: {shown}");
+            let left = if charging == "charging=atomic" { 8 } else { 7 - round };
+            assert_eq!(shown[1]["limitRemaining"], left, "{charging}: {shown}");
+        }
+        // This one alone is answered without Redis.
+        let alone = json!({"domain": "shop", "descriptors": [entry("user")]});
+        assert_eq!(statuses(&alone)[0]["code"], "OVER_LIMIT");
+        let text = http::get(weir.http, "/metrics").unwrap().body;
+        let found = counters(&text);
+        assert_eq!(found["weir_deny_cache_hits_total"], 1, "{charging}");
+        assert_eq!(found["ratelimit_service_rate_limit_shop_user_over_limit_with_local_cache"], 3, "{charging}");
+        for line in ["ratelimit_localcache_lookupCount 9", "ratelimit_localcache_hitCount 3"] {
+            assert!(text.contains(&format!("{line}\n")), "{charging} {line}\n{text}");
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! The gRPC listener by TLS and through a Unix socket, and connections that are replaced when they are old: the real
+//! binary, asked by clients that are not weir's.
+
+use std::fs;
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use tokio::io::AsyncReadExt as _;
+use tokio_rustls::rustls::ClientConfig;
+use tonic::transport::Channel;
+
+use crate::support::authority::{Authority, Issued};
+use crate::support::process::{PolicyDirectory, Process, Weir, point, serve};
+use crate::support::rls::{admits, ask, request};
+use crate::support::secured::{Address, Connector, config, config_of_pem, handshake};
+use crate::support::wait::{PATIENCE, eventually, until};
+use crate::support::{http, served};
+
+/// Every user may ask as often as a test can.
+const POLICY: &str = "domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: day, requests_per_unit: 1000000}
+";
+
+/// How long a test asks while something changes.
+const CALLS: usize = 400;
+
+fn policies() -> PolicyDirectory {
+    PolicyDirectory::with_file("shop.yaml", POLICY)
+}
+
+/// A weir whose gRPC listener has this certificate, with more settings.
+fn secured(policies: &PolicyDirectory, issued: &Issued, settings: &[&str]) -> Weir {
+    Weir::start(&policies.path(), &arguments(issued, settings))
+}
+
+fn arguments(issued: &Issued, settings: &[&str]) -> Vec<String> {
+    let mut arguments = Vec::new();
+    let files = [
+        format!("listen.tls.cert_file={}", issued.certificate.display()),
+        format!("listen.tls.key_file={}", issued.key.display()),
+    ];
+    for setting in files.into_iter().chain(settings.iter().map(|&setting| setting.to_owned())) {
+        arguments.extend(["--set".to_owned(), setting]);
+    }
+    arguments
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+fn tls(address: SocketAddr, config: ClientConfig) -> Connector {
+    Connector::new(Address::Tls(address, Arc::new(config)))
+}
+
+/// Connects and asks once; the error's text where either fails.
+fn admitted(connector: &Connector) -> Result<bool, String> {
+    runtime().block_on(async {
+        let channel = connector.channel().await.map_err(|error| format!("{error:?}"))?;
+        let answer = ask(channel, request("shop", &[("user", "ann")])).await;
+        answer.map(|answer| admits(&answer)).map_err(|status| status.to_string())
+    })
+}
+
+async fn ask_once(channel: &Channel) {
+    let answer = ask(channel.clone(), request("shop", &[("user", "ann")])).await;
+    assert!(admits(&answer.expect("no call fails")));
+}
+
+#[test]
+fn a_client_that_trusts_the_authority_is_served_and_another_is_not() {
+    let (authority, other) = (Authority::new("ours"), Authority::new("theirs"));
+    let weir = secured(&policies(), &authority.server("grpc", &["localhost"]), &[]);
+    assert_eq!(admitted(&tls(weir.grpc, config(&authority, None))), Ok(true));
+    let refused = admitted(&tls(weir.grpc, config(&other, None))).expect_err("another authority");
+    assert!(refused.contains("UnknownIssuer"), "{refused}");
+    let cleartext = admitted(&Connector::new(Address::Tcp(weir.grpc)));
+    assert!(cleartext.is_err(), "{cleartext:?}");
+    until("the failures in the metrics", PATIENCE, || {
+        let count =
+            |kind: &str| served::metric(weir.http, &format!("weir_tls_handshake_errors_total{{kind=\"{kind}\"}}"));
+        (count("refused") >= Some(1) && count("protocol") >= Some(1)).then_some(())
+    });
+}
+
+#[test]
+fn a_client_that_names_no_protocol_is_served() {
+    let authority = Authority::new("ours");
+    let weir = secured(&policies(), &authority.server("grpc", &["localhost"]), &[]);
+    let mut client = config(&authority, None);
+    client.alpn_protocols.clear();
+    assert_eq!(admitted(&tls(weir.grpc, client)), Ok(true));
+    let mut client = config(&authority, None);
+    client.alpn_protocols = vec![b"http/1.1".to_vec()];
+    assert!(admitted(&tls(weir.grpc, client)).is_err());
+}
+
+#[test]
+fn clients_need_a_certificate_of_the_authority_given() {
+    let (authority, other) = (Authority::new("ours"), Authority::new("theirs"));
+    let ca = format!("listen.tls.client_ca_file={}", authority.file().display());
+    let weir = secured(&policies(), &authority.server("grpc", &["localhost"]), &[&ca]);
+    let known = authority.client("client");
+    assert_eq!(admitted(&tls(weir.grpc, config(&authority, Some(&known)))), Ok(true));
+    for stranger in [None, Some(other.client("client")), Some(authority.server("server", &["localhost"]))] {
+        let answer = admitted(&tls(weir.grpc, config(&authority, stranger.as_ref())));
+        assert!(answer.is_err(), "{stranger:?}: {answer:?}");
+    }
+    let count = |kind: &str| served::metric(weir.http, &format!("weir_tls_handshake_errors_total{{kind=\"{kind}\"}}"));
+    until("the failures in the metrics", PATIENCE, || {
+        // A client learns that it was refused after its own part of the handshake, and may try again.
+        (count("no_certificate") >= Some(1) && count("certificate") >= Some(2)).then_some(())
+    });
+}
+
+#[test]
+fn clients_need_one_of_the_names() {
+    let authority = Authority::new("ours");
+    let ca = format!("listen.tls.client_ca_file={}", authority.file().display());
+    let names = "listen.tls.client_names=one.envoy.mesh,10.1.2.3,spiffe://mesh/envoy";
+    let weir = secured(&policies(), &authority.server("grpc", &["localhost"]), &[&ca, names]);
+    let client = |file: &str, names: &[&str], uris: &[&str]| {
+        let issued = authority.client_named(file, names, uris);
+        admitted(&tls(weir.grpc, config(&authority, Some(&issued))))
+    };
+    assert_eq!(client("dns", &["one.envoy.mesh"], &[]), Ok(true));
+    assert_eq!(client("wildcard", &["*.envoy.mesh"], &[]), Ok(true));
+    assert_eq!(client("ip", &["10.1.2.3"], &[]), Ok(true));
+    assert_eq!(client("uri", &["a"], &["spiffe://mesh/envoy"]), Ok(true));
+    for (file, names, uris) in [
+        ("none", &[][..], &[][..]),
+        ("other-dns", &["one.envoy.mesh.evil"], &[]),
+        ("other-ip", &["10.1.2.4"], &[]),
+        ("other-uri", &["a"], &["spiffe://mesh/envoy/x"]),
+        ("uri-as-dns", &[], &["one.envoy.mesh://"]),
+    ] {
+        let answer = client(file, names, uris);
+        assert!(answer.is_err(), "{file}: {answer:?}");
+    }
+}
+
+/// Has `directory/tls` point to a new directory with this certificate, as Kubernetes mounts a secret.
+fn mount(directory: &Path, name: &str, certificate: &Path, key: &Path) {
+    let next = directory.join(name);
+    fs::create_dir(&next).expect("a new directory");
+    fs::copy(certificate, next.join("tls.crt")).expect("a copy");
+    fs::copy(key, next.join("tls.key")).expect("a copy");
+    point(&directory.join("tls"), Path::new(name));
+}
+
+#[test]
+fn a_certificate_is_replaced_under_load_without_a_failed_call() {
+    let (old, new) = (Authority::new("old"), Authority::new("new"));
+    let directory = tempfile::tempdir().unwrap();
+    let first = old.server("grpc", &["localhost"]);
+    mount(directory.path(), "first", &first.certificate, &first.key);
+    let mounted =
+        Issued { certificate: directory.path().join("tls/tls.crt"), key: directory.path().join("tls/tls.key") };
+    let weir = secured(&policies(), &mounted, &[]);
+    let (is_over, calls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let connector = tls(weir.grpc, config(&old, None));
+    let caller = std::thread::spawn({
+        let (is_over, calls, connector) = (is_over.clone(), calls.clone(), connector.clone());
+        move || {
+            runtime().block_on(async {
+                let channel = connector.channel().await.expect("a connection");
+                while !is_over.load(Ordering::SeqCst) {
+                    ask_once(&channel).await;
+                    calls.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    let called = |more: usize| {
+        let before = calls.load(Ordering::SeqCst);
+        until("calls", PATIENCE, || (calls.load(Ordering::SeqCst) >= before + more).then_some(()));
+    };
+    called(20);
+    let second = new.server("grpc", &["localhost"]);
+    // A key that is not the certificate's: the old pair stays.
+    mount(directory.path(), "torn", &second.certificate, &first.key);
+    until("the torn pair to be refused", PATIENCE, || {
+        (served::metric(weir.http, "weir_tls_reloads_total{result=\"refused\"}") == Some(1)).then_some(())
+    });
+    assert_eq!(admitted(&tls(weir.grpc, config(&old, None))), Ok(true));
+    let line = |line: &crate::support::process::LogLine| {
+        line.message() == Some("certificate refused, the last good one stays in force")
+            && line.raw().contains("is not the key of")
+    };
+    assert!(weir.wait_for_log(0, PATIENCE, line));
+    mount(directory.path(), "second", &second.certificate, &second.key);
+    until("the new certificate", PATIENCE, || {
+        (admitted(&tls(weir.grpc, config(&new, None))) == Ok(true)).then_some(())
+    });
+    assert!(admitted(&tls(weir.grpc, config(&old, None))).is_err(), "the old certificate is gone");
+    called(20);
+    is_over.store(true, Ordering::SeqCst);
+    caller.join().expect("no call fails");
+    assert_eq!(connector.count(), 1, "the open connection stays");
+}
+
+#[test]
+fn files_that_are_renamed_one_after_the_other_are_in_force_when_they_fit() {
+    let authority = Authority::new("ours");
+    let issued = authority.server("grpc", &["localhost"]);
+    let weir = secured(&policies(), &issued, &[]);
+    let other = Authority::new("other");
+    let second = other.server("second", &["localhost"]);
+    fs::rename(&second.certificate, &issued.certificate).unwrap();
+    fs::rename(&second.key, &issued.key).unwrap();
+    until("the new certificate", PATIENCE, || {
+        (admitted(&tls(weir.grpc, config(&other, None))) == Ok(true)).then_some(())
+    });
+}
+
+#[test]
+fn sighup_puts_replaced_files_in_force_and_ends_nothing() {
+    let (old, new) = (Authority::new("old"), Authority::new("new"));
+    let issued = old.server("grpc", &["localhost"]);
+    let weir = secured(&policies(), &issued, &[]);
+    let runtime = runtime();
+    let connector = tls(weir.grpc, config(&old, None));
+    let channel = runtime.block_on(connector.channel()).expect("a connection");
+    runtime.block_on(ask_once(&channel));
+    let second = new.server("second", &["localhost"]);
+    fs::rename(&second.certificate, &issued.certificate).unwrap();
+    fs::rename(&second.key, &issued.key).unwrap();
+    weir.signal("HUP");
+    let reloading = |line: &crate::support::process::LogLine| {
+        line.message() == Some("reloading policies, certificates and the log file")
+    };
+    assert!(weir.wait_for_log(0, PATIENCE, reloading));
+    until("the new certificate", PATIENCE, || {
+        (admitted(&tls(weir.grpc, config(&new, None))) == Ok(true)).then_some(())
+    });
+    runtime.block_on(ask_once(&channel));
+    assert_eq!(connector.count(), 1, "the open connection stays");
+}
+
+/// What weir prints when it cannot start with these files.
+fn refusal(certificate: &Path, key: &Path, settings: &[&str]) -> String {
+    let issued = Issued { certificate: certificate.to_owned(), key: key.to_owned() };
+    let policies = policies();
+    let arguments = arguments(&issued, settings);
+    let (status, written) = Process::spawn(serve(&policies.path(), &arguments)).finish();
+    assert_eq!(status.code(), Some(1), "{written}");
+    written
+}
+
+#[test]
+fn weir_does_not_start_with_files_that_cannot_be_used() {
+    let authority = Authority::new("ours");
+    let (one, two) = (authority.server("one", &["localhost"]), authority.server("two", &["localhost"]));
+    let directory = tempfile::tempdir().unwrap();
+    let missing = directory.path().join("missing.pem");
+    let empty = directory.path().join("empty.pem");
+    fs::write(&empty, "no PEM").unwrap();
+    for (certificate, key, settings, wanted) in [
+        (&missing, &one.key, None, "missing.pem: cannot be opened"),
+        (&one.certificate, &missing, None, "missing.pem: cannot be opened"),
+        (&one.certificate, &two.key, None, "two.key: is not the key of"),
+        (&empty, &one.key, None, "empty.pem: holds no certificate in PEM"),
+        (&one.certificate, &one.certificate, None, "one.pem: holds no private key"),
+        (&one.certificate, &one.key, Some(&empty), "empty.pem: holds no certificate in PEM"),
+    ] {
+        let ca = settings.map(|ca| format!("listen.tls.client_ca_file={}", ca.display()));
+        let settings: Vec<&str> = ca.iter().map(String::as_str).collect();
+        let written = refusal(certificate, key, &settings);
+        assert!(written.contains(wanted), "{wanted}\n{written}");
+        assert!(!written.contains("PRIVATE KEY"), "{written}");
+    }
+}
+
+/// RSA keys of 2048 bits as PKCS#1 and as PKCS#8, and an elliptic one as SEC1.
+#[test]
+fn every_form_of_key_is_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let output = Command::new("openssl").args(arguments).current_dir(&directory).output().expect("openssl runs");
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    run(&["genrsa", "-traditional", "-out", "pkcs1.key", "2048"]);
+    run(&["pkcs8", "-topk8", "-nocrypt", "-in", "pkcs1.key", "-out", "pkcs8.key"]);
+    run(&["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", "sec1.key"]);
+    for (key, first_line) in [
+        ("pkcs1.key", "-----BEGIN RSA PRIVATE KEY-----"),
+        ("pkcs8.key", "-----BEGIN PRIVATE KEY-----"),
+        ("sec1.key", "-----BEGIN EC PRIVATE KEY-----"),
+    ] {
+        let certificate = format!("{key}.pem");
+        run(&[
+            "req",
+            "-x509",
+            "-new",
+            "-key",
+            key,
+            "-out",
+            &certificate,
+            "-days",
+            "2",
+            "-subj",
+            "/CN=test",
+            "-addext",
+            "subjectAltName=DNS:localhost",
+            "-addext",
+            "basicConstraints=critical,CA:FALSE",
+        ]);
+        let path = |name: &str| -> PathBuf { directory.path().join(name) };
+        assert!(fs::read_to_string(path(key)).unwrap().starts_with(first_line));
+        let issued = Issued { certificate: path(&certificate), key: path(key) };
+        let weir = secured(&policies(), &issued, &[]);
+        let trusted = config_of_pem(&fs::read(&issued.certificate).unwrap(), None);
+        let accepted = runtime().block_on(async { handshake(weir.grpc, trusted).await.map(drop) });
+        accepted.unwrap_or_else(|error| panic!("{key}: {error}"));
+    }
+}
+
+#[test]
+fn old_connections_are_replaced_without_a_failed_call() {
+    let authority = Authority::new("ours");
+    let issued = authority.server("grpc", &["localhost"]);
+    let weir =
+        secured(&policies(), &issued, &["listen.max_connection_age=100ms", "listen.max_connection_age_grace=10s"]);
+    let connector = tls(weir.grpc, config(&authority, None));
+    runtime().block_on(async {
+        let channel = connector.channel().await.expect("a connection");
+        let mut calls = 0;
+        while connector.count() < 4 || calls < CALLS {
+            ask_once(&channel).await;
+            calls += 1;
+        }
+    });
+}
+
+#[test]
+fn a_connection_with_an_endless_request_is_closed_after_the_grace() {
+    let policies = policies();
+    let settings = ["--set", "listen.max_connection_age=50ms", "--set", "listen.max_connection_age_grace=50ms"];
+    let weir = Weir::start(&policies.path(), &settings);
+    runtime().block_on(async {
+        let mut stream = tokio::net::TcpStream::connect(weir.grpc).await.unwrap();
+        // A preface, SETTINGS, and the headers of a request whose body never ends: POST, http, a path.
+        let head = b"\x83\x86\x44\x01/";
+        let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+        bytes.extend([0, 0, u8::try_from(head.len()).unwrap(), 1, 4, 0, 0, 0, 1]);
+        bytes.extend(head);
+        tokio::io::AsyncWriteExt::write_all(&mut stream, &bytes).await.unwrap();
+        let mut read = Vec::new();
+        let closed = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut read)).await;
+        assert!(closed.is_ok(), "the connection is still open");
+    });
+}
+
+#[test]
+fn a_unix_socket_serves_and_goes_with_weir() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("grpc.sock");
+    let address = format!("unix:{}", path.display());
+    let policies = policies();
+    let arguments = ["--grpc", &address, "--set", "listen.socket_mode=0600"];
+    let mut killed = Process::spawn(serve(&policies.path(), &arguments));
+    killed.address_text("grpc").expect("it listens");
+    assert_eq!(admitted(&Connector::new(Address::Unix(path.clone()))), Ok(true));
+    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+
+    // Another weir does not take the socket of one that runs.
+    let (status, written) = Process::spawn(serve(&policies.path(), &arguments)).finish();
+    assert_eq!(status.code(), Some(1), "{written}");
+    assert!(written.contains("a process listens on this socket"), "{written}");
+    assert_eq!(admitted(&Connector::new(Address::Unix(path.clone()))), Ok(true));
+
+    drop(killed);
+    assert!(path.exists(), "a process that is killed leaves its socket");
+    let mut weir = Process::spawn(serve(&policies.path(), &arguments));
+    weir.address_text("grpc").expect("the socket that was left is replaced");
+    let connector = Connector::new(Address::Unix(path.clone()));
+    until("an answer", PATIENCE, || (admitted(&connector) == Ok(true)).then_some(()));
+    weir.terminate();
+    assert!(weir.wait_for_exit().success());
+    assert!(!path.exists(), "a process that ends removes its socket");
+}
+
+#[test]
+fn handshakes_that_stall_keep_nobody_out() {
+    const STALLED: usize = 300;
+    let authority = Authority::new("ours");
+    let weir = secured(&policies(), &authority.server("grpc", &["localhost"]), &[]);
+    let stalled: Vec<TcpStream> = (0..STALLED)
+        .map(|_| {
+            let mut stream = TcpStream::connect(weir.grpc).expect("a connection");
+            // The first bytes of a ClientHello that never ends.
+            stream.write_all(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03").expect("room for some bytes");
+            stream
+        })
+        .collect();
+    assert_eq!(admitted(&tls(weir.grpc, config(&authority, None))), Ok(true));
+    runtime().block_on(async {
+        eventually("the stalled handshakes to be closed", 2 * PATIENCE, async || {
+            served::metric(weir.http, "weir_connections{runtime=\"0\"}").unwrap_or_default()
+                + served::metric(weir.http, "weir_connections{runtime=\"1\"}").unwrap_or_default()
+                == 0
+        })
+        .await;
+    });
+    drop(stalled);
+    assert_eq!(http::get(weir.http, "/healthz").expect("an answer").status, 200);
+}

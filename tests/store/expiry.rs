@@ -1,0 +1,142 @@
+//! By Redis' own clock: every key that any script writes expires, not before its state is worth nothing and at most a
+//! second later. Under clocks that tests set, the vectors and the random sequences check the same, step by step.
+
+use std::time::{Duration, Instant};
+
+use crate::support::arbitrary::bounds;
+use crate::support::redis::RedisServer;
+use weir::engine::{
+    Algorithm, Anchor, CalendarUnit, Charge, Limit, Micros, Mode, Precision, Receipt, Refill, Role, Take, Unit,
+    algorithm,
+};
+use weir::store::redis::pipeline::Options;
+use weir::store::redis::{Endpoint, Redis};
+use weir::store::{Clock, Store, SystemClock, Undo};
+
+/// How much longer than it can matter a state may live.
+const SLACK_US: u64 = 1_000_000;
+
+/// A limit of every kind of state, for the longest of windows and for a short one.
+fn limits() -> Vec<Limit> {
+    let mut limits = Vec::new();
+    for (unit, requests) in [(Unit::Minute, 50), (Unit::Year, 7)] {
+        let window = unit.window();
+        let precision = Precision::new(window.us() / 60).unwrap();
+        let burst = 20;
+        for algorithm in [
+            Algorithm::FixedWindow { anchor: Anchor::Clock },
+            Algorithm::FixedWindow { anchor: Anchor::FirstHit },
+            Algorithm::FixedWindow { anchor: Anchor::Calendar(CalendarUnit::Day) },
+            Algorithm::SlidingWindowCounter,
+            Algorithm::SlidingWindow { precision },
+            Algorithm::SlidingWindowLog,
+            Algorithm::TokenBucket { burst: burst.min(requests), refill: Refill::Continuous },
+            Algorithm::TokenBucket { burst: burst.min(requests), refill: Refill::Interval },
+            Algorithm::LeakyBucket { burst: burst.min(requests) },
+            Algorithm::Gcra { burst: burst.min(requests) },
+        ] {
+            let mut limit = Limit::new(requests, window, algorithm).unwrap();
+            limit.drain = true;
+            limits.push(limit);
+        }
+    }
+    limits
+}
+
+/// What is done to a key, one after the other; each is a key of its own for each prefix of the list.
+const TAKES: [Take; 7] = [
+    Take::Consume(3),
+    Take::Consume(2),
+    Take::Refund(1),
+    Take::Peek,
+    Take::Force(2),
+    Take::Consume(90),
+    Take::Refund(2),
+];
+
+struct Setup {
+    server: RedisServer,
+    runtime: tokio::runtime::Runtime,
+    store: Redis,
+}
+
+impl Setup {
+    fn new() -> Self {
+        let server = RedisServer::start();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let entered = runtime.enter();
+        let mut options = Options::new(Endpoint::parse(&server.url()).unwrap());
+        options.connections = 1;
+        let store = Redis::start(options, "");
+        drop(entered);
+        Self { server, runtime, store }
+    }
+
+    /// One decision of every charge; its receipts.
+    fn decide(&self, keys: &[String], limits: &[&Limit], take: Take) -> Vec<Option<Receipt>> {
+        let now = SystemClock.now();
+        let mut charges = Vec::new();
+        for (key, &limit) in keys.iter().zip(limits) {
+            let take = crate::support::arbitrary::fitting(limit, take);
+            let bounds = bounds(limit, now);
+            charges.push(Charge { key, limit, take, group: 0, role: Role::Shadow, share: 0, bounds });
+        }
+        let decision = self.runtime.block_on(self.store.decide(&charges, Mode::Independent, deadline()).get()).unwrap();
+        decision.outcomes.iter().map(|outcome| outcome.receipt).collect()
+    }
+
+    fn undo(&self, key: &str, limit: &Limit, receipt: Receipt) {
+        let undo = [Undo { key, limit, receipt, bounds: bounds(limit, SystemClock.now()) }];
+        self.runtime.block_on(self.store.undo(&undo, deadline()).get()).unwrap();
+    }
+
+    fn check(&self, key: &str, limit: &Limit) -> bool {
+        let peeked = self.runtime.block_on(self.store.peek(&[(key, limit)], deadline()).get()).unwrap();
+        let Some(state) = &peeked.states[0] else { return false };
+        let bounds = bounds(limit, peeked.now);
+        let ends = peeked.now + algorithm::as_written(limit, state, bounds, peeked.now).reset_after(limit, peeked.now);
+        let expires = self.server.command(&["PEXPIRETIME", key]).unwrap();
+        let expires_ms: i64 = expires.trim().parse().unwrap();
+        let expires = Micros::try_from(expires_ms).unwrap_or_else(|_| panic!("{key} never expires")) * 1_000;
+        assert!(expires >= ends, "{key} expires {} us before {state:?} of {limit:?} ends", ends - expires);
+        assert!(expires <= ends + SLACK_US, "{key} expires {} us after {state:?} of {limit:?} ends", expires - ends);
+        true
+    }
+}
+
+fn deadline() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
+
+#[test]
+fn every_key_expires_when_its_state_is_worth_nothing() {
+    let setup = Setup::new();
+    let limits = limits();
+    let mut stored = 0;
+    for (i, limit) in limits.iter().enumerate() {
+        for done in 1..=TAKES.len() {
+            // By the script of one charge, and by the one of several.
+            let (alone, beside, other) = (format!("a{i}:{done}"), format!("b{i}:{done}"), format!("c{i}:{done}"));
+            let mut receipts = Vec::new();
+            for take in &TAKES[..done] {
+                receipts.extend(setup.decide(std::slice::from_ref(&alone), &[limit], *take));
+                setup.decide(&[beside.clone(), other.clone()], &[limit, limit], *take);
+                for key in [&alone, &beside, &other] {
+                    stored += usize::from(setup.check(key, limit));
+                }
+            }
+            for receipt in receipts.into_iter().flatten() {
+                setup.undo(&alone, limit, receipt);
+                stored += usize::from(setup.check(&alone, limit));
+            }
+        }
+    }
+    assert!(stored > limits.len() * TAKES.len() * 3, "only {stored} states were looked at");
+    let keys = setup.server.command(&["--scan"]).unwrap();
+    assert!(keys.lines().count() > limits.len(), "{keys}");
+    for key in keys.lines() {
+        let ttl_ms: i64 = setup.server.command(&["PTTL", key]).unwrap().trim().parse().unwrap();
+        // -2: it has expired since.
+        assert!(ttl_ms > 0 || ttl_ms == -2, "{key} has a TTL of {ttl_ms} ms");
+    }
+}

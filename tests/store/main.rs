@@ -1,0 +1,18 @@
+//! The two stores and what stands before them: memory and Redis decide alike, memory is bounded, denials are cached, a
+//! request over several stores is charged as a whole.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod allocations;
+mod calendar;
+mod concurrency;
+mod conformance;
+mod deny_cache;
+mod differential;
+mod eviction;
+mod expiry;
+mod regressions;
+mod split;
