@@ -5,6 +5,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -14,6 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::frames::Meter;
 use super::held::Peer;
+use super::turns::BYTES_AT_ONCE;
 
 /// A GOAWAY frame: of connection 0, after the largest stream, ENHANCE_YOUR_CALM, and a text for people.
 const GOAWAY: &[u8] = b"\0\0\x17\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0btoo_many_frames";
@@ -188,8 +190,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Connection<S> {
             return Poll::Pending;
         }
         let before = buffer.filled().len();
-        std::task::ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        self.peer.reading.add(buffer.filled().len() - before);
+        let mut part = [MaybeUninit::uninit(); BYTES_AT_ONCE];
+        let room = buffer.remaining().min(BYTES_AT_ONCE);
+        let mut part = ReadBuf::uninit(&mut part[..room]);
+        std::task::ready!(Pin::new(&mut self.stream).poll_read(context, &mut part))?;
+        buffer.put_slice(part.filled());
+        self.peer.reading.add(part.filled().len());
         let counted = self.count(context, &buffer.filled()[before..]);
         if counted.is_err() {
             buffer.set_filled(before);
@@ -236,7 +242,6 @@ mod tests {
     use super::*;
     use crate::grpc::frames::IDLE_FRAMES_MAX;
     use crate::grpc::held;
-    use crate::grpc::turns::BYTES_AT_ONCE;
 
     #[tokio::test]
     async fn what_opens_a_connection_is_read_again() {

@@ -24,6 +24,10 @@ pub(super) const FRESH_CONNECTIONS_MAX: usize = 4_096;
 const IDLE_TICKS_MIN: u32 = 10;
 /// How many of those one runtime closes in one tick.
 const IDLE_CLOSED_MAX: usize = 64;
+/// When so many connections have ended within one tick, their memory is given back to the system in the next ticks.
+const ENDED_MIN: usize = 64;
+/// In how many ticks.
+const GIVE_BACK_TICKS: u32 = 5;
 /// Every runtime may have so many, however many runtimes there are.
 const FRESH_OF_RUNTIME_MIN: usize = 64;
 
@@ -36,13 +40,15 @@ pub(super) struct Peers {
     fresh_max: usize,
     /// The most connections of the listener, over all runtimes.
     connections_max: usize,
+    /// In how many more ticks memory is given back.
+    give_back: u32,
 }
 
 impl Peers {
     /// For one of so many runtimes, of a listener with at most `connections_max` connections.
     pub(super) fn new(core: Arc<Core>, runtimes: usize, connections_max: usize) -> Self {
         let fresh_max = (FRESH_CONNECTIONS_MAX / runtimes).max(FRESH_OF_RUNTIME_MIN);
-        Self { core, open: Vec::new(), oldest_fresh: 0, fresh_max, connections_max }
+        Self { core, open: Vec::new(), oldest_fresh: 0, fresh_max, connections_max, give_back: 0 }
     }
 
     /// Adds a connection that `task` serves. Closes the oldest ones that have completed no request, if they are too many.
@@ -62,7 +68,14 @@ impl Peers {
     /// One tick later: closes what has run out of time.
     pub(super) fn look(&mut self) {
         self.core.advance();
+        let before = self.open.len();
         self.open.retain(|(_, task)| !task.is_finished());
+        if before - self.open.len() >= ENDED_MIN {
+            self.give_back = GIVE_BACK_TICKS;
+        } else if self.give_back > 0 {
+            self.give_back -= 1;
+            give_back();
+        }
         self.oldest_fresh = 0;
         let is_full = self.core.is_full();
         let share = self.core.share();
@@ -116,6 +129,16 @@ impl Peers {
         tracing::debug!(listener = "grpc", reason, "connection closed");
         self.core.count_closed();
         task.abort();
+    }
+}
+
+/// Lets the allocator give memory of this thread back to the system. mimalloc does so while it allocates and frees; a runtime
+/// whose callers have gone does neither.
+fn give_back() {
+    const BLOCKS: usize = 64;
+    for bytes in [64, 512, 4 * 1_024, 32 * 1_024, 256 * 1_024] {
+        let blocks: Vec<Vec<u8>> = (0..BLOCKS).map(|_| Vec::with_capacity(bytes)).collect();
+        drop(std::hint::black_box(blocks));
     }
 }
 

@@ -9,9 +9,9 @@ use std::task::Context;
 
 use tokio::sync::Semaphore;
 
-/// A connection that has read so many bytes at one turn of its task reads on at the next. That is fifty requests or more;
-/// most callers send fewer at once.
-pub(super) const BYTES_AT_ONCE: usize = 8 * 1_024;
+/// A connection that has read so many bytes at one turn of its task reads on at the next. That is about thirty requests; most
+/// callers send fewer at once.
+pub(super) const BYTES_AT_ONCE: usize = 4 * 1_024;
 
 /// A request with more descriptors is wide.
 const DESCRIPTORS_MAX: usize = 8;
