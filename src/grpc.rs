@@ -7,6 +7,8 @@
 mod balance;
 mod connection;
 mod frames;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod health;
 mod held;
 mod lifetime;

@@ -6,6 +6,8 @@ pub mod app;
 pub mod cli;
 pub mod config;
 pub mod engine;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod grpc;
 pub mod http;
 pub mod lifecycle;

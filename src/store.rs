@@ -4,6 +4,7 @@
 
 pub mod memory;
 pub mod redis;
+mod sync;
 
 use std::fmt;
 use std::future::Future;

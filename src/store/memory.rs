@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
-use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
+use super::sync::{Mutex, MutexGuard};
 use super::{Clock, Peeked, Reply, Store, StoreError, Undo};
 use crate::engine::algorithm::{self, Change, Effect, anchored_window};
 use crate::engine::decision;
@@ -514,4 +514,83 @@ impl Shard {
 /// The 64 bits that the index wants, of the 32 that an entry keeps.
 fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use shuttle::thread;
+
+    use super::*;
+    use crate::engine::{Role, Take, Unit};
+    use crate::store::sync::explore;
+
+    const LIMIT: u32 = 2;
+
+    struct Standing;
+
+    impl Clock for Standing {
+        fn now(&self) -> Micros {
+            1_000_000_000
+        }
+    }
+
+    fn store() -> Memory {
+        Memory::new(2 * SHARD_KEYS_MIN, Arc::new(Standing), Arc::new(crate::engine::observer::Silent))
+    }
+
+    /// A key in this shard.
+    fn key(store: &Memory, shard: usize) -> String {
+        let mut keys = (0..).map(|number: u32| number.to_string());
+        keys.find(|key| store.shard_of(store.hash(key)) == shard).unwrap()
+    }
+
+    fn charges<'a>(keys: &[&'a str], limit: &'a Limit) -> Vec<Charge<'a>> {
+        let charge = |&key| Charge {
+            key,
+            limit,
+            take: Take::Consume(1),
+            group: 0,
+            role: Role::Enforced,
+            share: 0,
+            bounds: None,
+        };
+        keys.iter().map(charge).collect()
+    }
+
+    fn used(store: &Memory, key: &str, limit: &Limit) -> u32 {
+        let charge = Charge { take: Take::Consume(0), ..charges(&[key], limit).remove(0) };
+        let decision = store.decide_now(&[charge], Mode::Atomic).unwrap();
+        limit.requests() - decision.outcomes[0].remaining
+    }
+
+    #[test]
+    fn in_any_schedule_keys_in_several_shards_are_charged_all_or_none() {
+        explore(|| {
+            let store = Arc::new(store());
+            let limit = Limit::per_unit(LIMIT, Unit::Hour);
+            let keys = [key(&store, 0), key(&store, 1)];
+            // Both keys in either order, or one alone.
+            let orders: [&'static [usize]; 4] = [&[0, 1], &[1, 0], &[0], &[1]];
+            let admitted = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
+            let threads = orders.map(|order| {
+                let (store, keys, admitted, limit) = (store.clone(), keys.clone(), admitted.clone(), limit.clone());
+                thread::spawn(move || {
+                    let named: Vec<&str> = order.iter().map(|&at| keys[at].as_str()).collect();
+                    let decision = store.decide_now(&charges(&named, &limit), Mode::Atomic).unwrap();
+                    if decision.outcomes.iter().all(|outcome| !outcome.verdict.is_over()) {
+                        for &at in order {
+                            admitted[at].fetch_add(1, Ordering::SeqCst);
+                        }
+                    }
+                })
+            });
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            for (key, admitted) in keys.iter().zip(admitted.iter()) {
+                let admitted = admitted.load(Ordering::SeqCst);
+                assert_eq!((admitted, used(&store, key, &limit)), (LIMIT, LIMIT), "each key had three requests");
+            }
+        });
+    }
 }

@@ -25,10 +25,14 @@ pub use self::base::error_class;
 pub use self::base::observer::{DialError, Observer};
 use self::checks::{commands, eviction};
 pub use self::dial::endpoint::{Endpoint, EndpointError, PASSWORD_FILE_BYTES_MAX};
+#[cfg(any(test, fuzzing))]
+pub use self::dial::fuzz::replies;
 pub use self::dial::sentinel::Sentinels;
 pub use self::dial::target::Target;
 pub use self::failure::KINDS;
 use self::failure::{foreign_state, malformed_reply, several_slots, store_error};
+#[cfg(any(test, fuzzing))]
+pub use self::routing::cluster::fuzz::map;
 use self::routing::cluster::{Cluster, slot};
 use self::routing::node::Node;
 pub use self::routing::{breaker, node};

@@ -27,6 +27,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("grpc", &["rls", "limiter", "telemetry", "lifecycle", "tls"]),
     ("http", &["rls", "limiter", "telemetry", "lifecycle"]),
     ("lifecycle", &[]),
+    ("fuzz", &["store", "rls", "config", "grpc"]),
     ("app", &["engine", "tls", "xds", "store", "limiter", "rls", "config", "telemetry", "grpc", "http", "lifecycle"]),
     ("cli", &["app", "config", "engine", "rls"]),
     ("main", &["cli"]),
@@ -344,7 +345,8 @@ fn the_architecture_page_is_short_and_names_tests_that_exist() {
 /// Recipes that name a file which has moved send the reader nowhere.
 #[test]
 fn the_pages_for_contributors_name_files_that_exist() {
-    const FOLDERS: [&str; 8] = ["bench/", "docs/", "examples/", "lua/", "proto/", "scripts/", "src/", "tests/"];
+    const FOLDERS: [&str; 9] =
+        ["bench/", "docs/", "examples/", "fuzz/", "lua/", "proto/", "scripts/", "src/", "tests/"];
     let mut problems = Problems::default();
     for page in ["ARCHITECTURE.md", "docs/contributing.md"] {
         let text = fs::read_to_string(root().join(page)).unwrap();

@@ -188,7 +188,8 @@ impl Oracle {
             }
             Now::Hits(_, list) if limit.algorithm() == Algorithm::SlidingWindowLog => {
                 let at = i128::from(receipt.at);
-                let its = list.iter().position(|hit| hit.sum == mark && hit.place == at && hit.hits == hits);
+                // Undoing or refunding earlier ones has lowered its sum. [un-4]
+                let its = list.iter().rposition(|hit| hit.sum <= mark && hit.place == at && hit.hits == hits);
                 if let Some(its) = its {
                     list.remove(its);
                     for later in &mut list[its..] {

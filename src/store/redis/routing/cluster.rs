@@ -12,6 +12,8 @@
 //! 4. One task learns the map anew: when a call was redirected or a node gave no answer, with pauses that grow while
 //!    that goes on, and from time to time.
 
+#[cfg(any(test, fuzzing))]
+pub(in crate::store::redis) mod fuzz;
 mod learn;
 mod map;
 mod members;

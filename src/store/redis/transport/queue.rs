@@ -6,13 +6,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use parking_lot::Mutex;
 use redis::Value;
 use tokio::sync::{Notify, oneshot};
 
 use super::call::Call;
 use super::error::{CallError, Reason};
 use crate::store::redis::base::observer::{Backlog, DialError};
+use crate::store::sync::Mutex;
 
 pub(crate) type Answer = Result<Value, CallError>;
 
@@ -264,7 +264,10 @@ pub(crate) async fn expire(queue: Arc<Queue>) {
 mod tests {
     use std::time::Duration;
 
+    use shuttle::{future, thread};
+
     use super::*;
+    use crate::store::sync::explore;
 
     fn waiting(deadline: Instant) -> (Waiting, oneshot::Receiver<Answer>) {
         Waiting::new(Call::command(redis::cmd("PING")), deadline)
@@ -337,5 +340,106 @@ mod tests {
         let deadlines: Vec<_> = batch.iter().map(|waiting| waiting.deadline - now).collect();
         assert_eq!(deadlines, [seconds(1), seconds(2), seconds(3)]);
         assert!(queue.state.lock().waking, "another worker is called");
+    }
+
+    /// A worker as the transport has them: it waits for calls, takes some, and answers them.
+    async fn work(queue: Arc<Queue>, max: usize) {
+        loop {
+            queue.nonempty().await;
+            let mut batch = Vec::new();
+            queue.take(&mut batch, max, Instant::now());
+            for waiting in &mut batch {
+                waiting.answer(Ok(Value::Int(1)));
+            }
+        }
+    }
+
+    #[test]
+    fn in_any_schedule_every_call_is_answered_or_refused() {
+        explore(|| {
+            let queue = Arc::new(Queue::new(2));
+            let workers = [1, 2].map(|max| future::spawn(work(queue.clone(), max)));
+            let deadline = Instant::now() + seconds(3_600);
+            let callers = [false, true, false].map(|gives_up| {
+                let queue = queue.clone();
+                thread::spawn(move || {
+                    for _ in 0..2 {
+                        let (call, answer) = waiting(deadline);
+                        let Ok(slot) = queue.enter(call) else { continue };
+                        if gives_up {
+                            drop(slot);
+                        } else {
+                            assert_eq!(future::block_on(answer).unwrap().unwrap(), Value::Int(1));
+                            slot.answered();
+                        }
+                    }
+                })
+            });
+            callers.into_iter().for_each(|caller| caller.join().unwrap());
+            // What was given up may still be in a worker's batch; the queue holds none of it.
+            assert_eq!(queue.waiting(), 0);
+            workers.iter().for_each(future::JoinHandle::abort);
+        });
+    }
+
+    #[test]
+    fn in_any_schedule_a_call_that_a_worker_leaves_wakes_another_worker() {
+        explore(|| {
+            let queue = Arc::new(Queue::new(9));
+            // Neither worker answers before the other has a call too.
+            let both = Arc::new(shuttle::sync::Barrier::new(2));
+            let workers = [(); 2].map(|()| {
+                let (queue, both) = (queue.clone(), both.clone());
+                future::spawn(async move {
+                    let mut batch = Vec::new();
+                    while batch.is_empty() {
+                        queue.nonempty().await;
+                        queue.take(&mut batch, 1, Instant::now());
+                    }
+                    both.wait();
+                    batch[0].answer(Ok(Value::Nil));
+                })
+            });
+            let answers = [(); 2].map(|()| {
+                let (call, answer) = waiting(Instant::now() + seconds(3_600));
+                queue.push(call).unwrap();
+                answer
+            });
+            answers.into_iter().for_each(|answer| assert_eq!(future::block_on(answer).unwrap().unwrap(), Value::Nil));
+            workers.into_iter().for_each(|worker| future::block_on(worker).unwrap());
+        });
+    }
+
+    #[test]
+    fn in_any_schedule_a_call_is_sent_or_expires_and_a_ticket_withdraws_its_own_call() {
+        explore(|| {
+            let queue = Arc::new(Queue::new(9));
+            let now = Instant::now();
+            let (late, mut late_answer) = waiting(now);
+            let (given_up, _given_up_answer) = waiting(now + seconds(1));
+            let (timely, mut timely_answer) = waiting(now + seconds(2));
+            queue.push(late).unwrap();
+            let ticket = queue.push(given_up).unwrap();
+            queue.push(timely).unwrap();
+            let expiring = thread::spawn({
+                let queue = queue.clone();
+                move || queue.expire(now)
+            });
+            let withdrawing = thread::spawn({
+                let queue = queue.clone();
+                move || queue.withdraw(ticket)
+            });
+            let mut batch = Vec::new();
+            while !batch.iter().any(|waiting: &Waiting| waiting.deadline == now + seconds(2)) {
+                let one_more = batch.len() + 1;
+                queue.take(&mut batch, one_more, now);
+            }
+            expiring.join().unwrap();
+            withdrawing.join().unwrap();
+            assert!(matches!(late_answer.try_recv().unwrap(), Err(CallError::NotSent { reason: Reason::Deadline })));
+            assert!(timely_answer.try_recv().is_err(), "it was sent, and has no answer yet");
+            assert!(batch.len() <= 2, "the late call was not sent");
+            assert_eq!(queue.waiting(), 0);
+        });
     }
 }

@@ -1,0 +1,88 @@
+//! Fuzz targets of what callers send on a connection. Compiled for tests and for cargo-fuzz only.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http_body::Frame;
+use prost::Message as _;
+use tonic::codegen::{Body, Bytes};
+use tonic::{Code, Status};
+
+use super::frames::Meter;
+use super::held::{Bounds, Core, Hold, Peer, STREAM_BYTES};
+use super::unary;
+use crate::rls::lenient;
+use crate::rls::proto::RateLimitRequest;
+
+const MESSAGE_BYTES_MAX: usize = 1_024;
+
+/// HTTP/2 frames, counted whole and in pieces; the first byte is the length of the pieces.
+///
+/// # Panics
+/// When the counts differ.
+pub fn frames(data: &[u8]) {
+    let Some((&size, bytes)) = data.split_first() else { return };
+    let count = |size: usize| {
+        let mut meter = Meter::new();
+        let counted = bytes.chunks(size).try_for_each(|piece| meter.count(piece, 0, 0));
+        counted.map(|()| (meter.has_shaken_hands(), meter.is_in_header_block()))
+    };
+    assert_eq!(count(usize::from(size).max(1)), count(bytes.len().max(1)));
+}
+
+/// The message of a call, received whole and in pieces, which come at once or one by one; the first byte is the length of
+/// the pieces.
+///
+/// # Panics
+/// When the outcomes differ, or when a request is not read back as it was written.
+pub fn message(data: &[u8]) {
+    let Some((&size, bytes)) = data.split_first() else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let read = |size: usize, waits: bool| {
+        let pieces = bytes.chunks(size).map(Bytes::copy_from_slice).collect();
+        runtime.block_on(receive(Pieces { pieces, waits, is_due: false }))
+    };
+    let whole = read(bytes.len().max(1), false);
+    for waits in [false, true] {
+        assert_eq!(read(usize::from(size).max(1), waits), whole, "waits: {waits}");
+    }
+    if let Ok(request) = whole {
+        assert_eq!(lenient::decode(&request.encode_to_vec()).as_ref(), Ok(&request));
+    }
+}
+
+async fn receive(body: Pieces) -> Result<RateLimitRequest, Code> {
+    let timeout = Duration::from_secs(60);
+    let bounds = Bounds { streams: 8, receive_timeout: timeout, connection_bytes: 1 << 20, total_bytes: 1 << 20 };
+    let peer = Peer::new(&Core::new(bounds, Arc::default()));
+    let mut hold = Hold::new(&peer, STREAM_BYTES).map_err(|status| status.code())?;
+    let received = unary::read(body, MESSAGE_BYTES_MAX, timeout, &mut hold, lenient::decode).await;
+    drop(hold);
+    assert_eq!(peer.bytes(), 0, "bytes are held after a request has ended");
+    received.map(|received| received.message).map_err(|status| status.code())
+}
+
+/// A body of these pieces.
+struct Pieces {
+    pieces: VecDeque<Bytes>,
+    /// Whether each piece is there only when it is asked for a second time.
+    waits: bool,
+    is_due: bool,
+}
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        self.is_due = !self.is_due;
+        if self.waits && self.is_due {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(self.pieces.pop_front().map(|piece| Ok(Frame::data(piece))))
+    }
+}

@@ -1,0 +1,30 @@
+//! The fuzz target of what a server sends on a connection. Compiled for tests and for cargo-fuzz only.
+
+use redis::Value;
+
+use super::replies::Replies;
+
+/// Replies, received whole and in pieces; the first byte is the length of the pieces.
+///
+/// # Panics
+/// When the pieces give other replies than the whole.
+pub fn replies(data: &[u8]) {
+    let Some((&size, bytes)) = data.split_first() else { return };
+    assert_eq!(read(bytes, usize::from(size).max(1)), read(bytes, bytes.len().max(1)));
+}
+
+/// The replies before the first error, whether there is one, and whether bytes follow the last reply.
+fn read(bytes: &[u8], size: usize) -> (Vec<Value>, bool, bool) {
+    let (mut replies, mut found) = (Replies::default(), Vec::new());
+    for piece in bytes.chunks(size) {
+        replies.room().extend_from_slice(piece);
+        loop {
+            match replies.next() {
+                Ok(Some(value)) => found.push(value),
+                Ok(None) => break,
+                Err(_) => return (found, true, false),
+            }
+        }
+    }
+    (found, false, replies.finish().is_some())
+}

@@ -1,0 +1,83 @@
+//! The mutex of what several cores change: parking_lot's. In tests it is the same mutex with a place for another thread to
+//! run before each lock and after each unlock, so that shuttle can try schedules of the code that uses it.
+
+#[cfg(not(test))]
+pub(super) use parking_lot::{Mutex, MutexGuard};
+
+#[cfg(test)]
+pub(super) use self::scheduled::{Mutex, MutexGuard, explore};
+
+#[cfg(test)]
+mod scheduled {
+    use std::cell::Cell;
+    use std::ops::{Deref, DerefMut};
+
+    thread_local! {
+        /// Whether shuttle decides what runs on this thread; its own threads run there too.
+        static EXPLORING: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// Schedules that a test tries.
+    const SCHEDULES: usize = 1_000;
+
+    /// Runs a test under random schedules. A schedule that fails is printed.
+    pub(in crate::store) fn explore(test: impl Fn() + Send + Sync + 'static) {
+        EXPLORING.set(true);
+        shuttle::check_random(test, SCHEDULES);
+        EXPLORING.set(false);
+    }
+
+    fn let_others_run() {
+        if EXPLORING.get() && !std::thread::panicking() {
+            shuttle::thread::yield_now();
+        }
+    }
+
+    #[derive(Debug)]
+    pub(in crate::store) struct Mutex<T>(parking_lot::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(in crate::store) const fn new(value: T) -> Self {
+            Self(parking_lot::Mutex::new(value))
+        }
+
+        pub(in crate::store) fn lock(&self) -> MutexGuard<'_, T> {
+            let_others_run();
+            let guard = if EXPLORING.get() {
+                // A thread that waited in the mutex would keep shuttle from running the one that holds it.
+                loop {
+                    match self.0.try_lock() {
+                        Some(guard) => break guard,
+                        None => let_others_run(),
+                    }
+                }
+            } else {
+                self.0.lock()
+            };
+            MutexGuard(Some(guard))
+        }
+    }
+
+    pub(in crate::store) struct MutexGuard<'a, T>(Option<parking_lot::MutexGuard<'a, T>>);
+
+    impl<T> Deref for MutexGuard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            self.0.as_ref().expect("it is locked until it is dropped")
+        }
+    }
+
+    impl<T> DerefMut for MutexGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            self.0.as_mut().expect("it is locked until it is dropped")
+        }
+    }
+
+    impl<T> Drop for MutexGuard<'_, T> {
+        fn drop(&mut self) {
+            self.0 = None;
+            let_others_run();
+        }
+    }
+}
