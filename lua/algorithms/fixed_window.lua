@@ -63,11 +63,7 @@ local rise = window * 4294967296 + count - (packed or 0)
 local refused = true
 -- A window that continues keeps its expiry.
 if packed and floor(packed / 4294967296) == window then
-  if rise == 1 then
-    refused = type(try('INCR', key)) == 'table'
-  else
-    refused = type(try('INCRBY', key, format('%d', rise))) == 'table'
-  end
+  refused = type(try('INCRBY', key, rise == 1 and '1' or format('%d', rise))) == 'table'
 end
 -- A number that INCRBY cannot read (another program may write one as 1e3) is written anew.
 if refused then

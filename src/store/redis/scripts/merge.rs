@@ -32,6 +32,11 @@ const SEVERAL: u8 = 0;
 /// The letters of a charge in a plan.
 const LETTERS: usize = 3;
 
+/// The room that a list begins with: for so many charges of so many numbers each, and so many distinct keys.
+const CHARGES_USUAL: usize = 64;
+const NUMBERS_USUAL: usize = 6;
+const KEYS_USUAL: usize = 32;
+
 /// Bytes of a double, in which all numbers travel.
 const NUMBER: usize = size_of::<f64>();
 
@@ -91,16 +96,28 @@ impl<'a> Parts<'a> {
 }
 
 /// A list of charges that grows.
-#[derive(Default)]
 struct List<'a> {
-    keys: Vec<&'a [u8]>,
+    keys: SmallVec<[&'a [u8]; KEYS_USUAL]>,
     places: HashMap<&'a [u8], usize>,
     key_bytes: usize,
-    plan: Vec<u8>,
+    plan: SmallVec<[u8; LETTERS * CHARGES_USUAL]>,
     blob: Vec<u8>,
 }
 
 impl<'a> List<'a> {
+    /// An empty one, at a time that is set at the end.
+    fn new() -> Self {
+        let mut blob = Vec::with_capacity(CHARGES_USUAL * NUMBERS_USUAL * NUMBER);
+        blob.extend_from_slice(&[0; NUMBER]);
+        Self {
+            keys: SmallVec::new(),
+            places: HashMap::with_capacity(KEYS_USUAL),
+            key_bytes: 0,
+            plan: SmallVec::new(),
+            blob,
+        }
+    }
+
     /// The number of the key, from 1.
     fn place(&mut self, key: &'a [u8]) -> usize {
         let (keys, key_bytes) = (&mut self.keys, &mut self.key_bytes);
@@ -157,10 +174,9 @@ impl<'a> List<'a> {
 
 impl Merger for Decisions {
     fn merge(&self, calls: &mut dyn Iterator<Item = &Call>, max: usize) -> Option<(usize, Cmd)> {
-        let mut list = List::default();
+        let mut list = List::new();
         let mut clock = None;
         let (mut count, mut charges, mut weight) = (0, 0, 0);
-        list.blob.extend_from_slice(&[0; NUMBER]);
         for call in calls.take(max) {
             let Some(parts) = Parts::of(call) else { break };
             // Tests set a clock, and one run has one.
