@@ -1,4 +1,4 @@
-//! The composition root: everything is bound, wired and started here, runs until told to stop, and leaves in order.
+//! The composition root: it binds, connects and starts all parts, runs until a stop signal, and ends in order.
 //!
 //! Not here: what any part does by itself, and the end of the process (main).
 
@@ -45,12 +45,12 @@ use crate::telemetry::statsd;
 use crate::tls::files::FileError;
 use crate::{grpc, http};
 
-/// What HTTP gets to finish what is on its way, where gRPC has used up the grace.
+/// The time in which HTTP finishes requests in flight if gRPC has used up the grace.
 const HTTP_GRACE_MIN: Duration = Duration::from_millis(250);
 /// How long the threads may take to end once everything they serve is dropped.
 const THREADS_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Why weir does not run, or not any more.
+/// Why weir did not start, or why it ended.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
     /// A listener has no address to listen on.
@@ -87,7 +87,7 @@ pub enum AppError {
     /// Metrics cannot be exported as the settings have it.
     #[error("metrics export: {0}")]
     MetricsExport(String),
-    /// A part of weir ended without being told to.
+    /// A part of weir ended before the shutdown.
     #[error("{0}")]
     Died(Death),
 }
@@ -111,7 +111,7 @@ pub async fn run(settings: Settings, shutdown: Shutdown, manager: Option<Arc<Ser
     ended
 }
 
-/// Serves until it is told to stop and everything is finished, or until a part of it dies.
+/// Serves until a stop signal and the end of all requests in flight, or until a part of it dies.
 ///
 /// Runs on the caller's runtime, which then is the control runtime: HTTP, reloading and supervision. gRPC has threads
 /// of its own.

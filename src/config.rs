@@ -5,7 +5,10 @@
 
 pub mod envoy_ratelimit;
 pub mod files;
+mod nearest;
 pub mod otel;
 pub mod policy_file;
 pub mod settings;
 pub mod watch;
+
+pub use nearest::nearest;

@@ -71,9 +71,9 @@ const PENDING_RESETS_MAX: usize = 2_048;
 const SEND_BUFFER_BYTES: usize = 64 * 1_024;
 /// Connections that may wait for their runtime to take them over.
 const HANDOVER_MAX: usize = 1_024;
-/// How long to wait after the system had no connection to give, such as for want of file descriptors.
+/// The pause after accept failed because of the system, for example without free file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How often, at most, a reason for not taking connections is logged.
+/// The shortest time between two log lines about the same reason for not accepting connections.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// How gRPC is served.
@@ -89,15 +89,15 @@ pub struct Options {
     pub extras: Extras,
     /// What callers may make weir hold.
     pub held: HeldBounds,
-    /// TLS; cleartext where there is none.
+    /// TLS; cleartext if there is none.
     pub tls: Option<Arc<ServerTls>>,
-    /// How old connections may become; any age where there is none.
+    /// How old connections may become; any age if there is none.
     pub max_age: Option<MaxAge>,
     /// Begins the traces of decisions, where they are traced.
     pub tracer: Option<Arc<Tracer>>,
 }
 
-/// What is running.
+/// The running listener.
 pub struct Serving {
     /// Ends of all threads and of the acceptor.
     pub done: Vec<Done>,
@@ -166,7 +166,7 @@ where
     Ok(serving)
 }
 
-/// What one runtime has of its own.
+/// The parts that each runtime has for itself.
 struct Runtime {
     load: Load,
     held: Arc<Core>,
@@ -394,7 +394,7 @@ impl Acceptor {
     }
 }
 
-/// Whether accept failed for a reason that lies in the one connection that was to be accepted.
+/// Whether accept failed because of this one connection, and not because of the system.
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)

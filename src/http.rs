@@ -1,4 +1,4 @@
-//! The HTTP listeners: `/json`, health and metrics for everybody; states and policies for the operator.
+//! The HTTP listeners: `/json`, health and metrics for all callers; states and policies for the operator.
 //!
 //! Both are served by the control runtime, not by one that serves gRPC. Not here: what is asked and answered (rls),
 //! deciding, and when to start and to stop (app).
@@ -35,17 +35,17 @@ use crate::telemetry::metrics::text::{Format, TextWriter};
 use crate::telemetry::metrics::{Metrics, Prepared, Reading};
 use crate::telemetry::traces::Tracer;
 
-/// What the handlers of both listeners answer from.
+/// The data that the handlers of both listeners use.
 pub struct Site {
     /// Decides what comes by `/json`, and shows states.
     pub limiter: Arc<Limiter>,
-    /// What becomes of a request whose store does not answer, where neither its rule nor its domain says.
+    /// What happens to a request whose store does not answer, where neither its rule nor its domain says.
     pub on_error: OnError,
     /// What is shown at `/metrics`.
     pub metrics: Arc<Metrics>,
-    /// Which phase it is.
+    /// The current phase of the process.
     pub life: Life,
-    /// What is told about policies and store.
+    /// The state of policies and store, for health and admin pages.
     pub report: Arc<ServiceState>,
     /// What a request may hold.
     pub bounds: Bounds,
@@ -55,7 +55,7 @@ pub struct Site {
     pub request_bytes: usize,
     /// Bytes of bodies that are held for callers of `/json`.
     pub bodies: Bodies,
-    /// What callers share who read the metrics.
+    /// The scrapes of `/metrics` that callers share.
     pub scrapes: Scrapes,
     /// The policies as callers read them.
     pub orders: Orders,
@@ -81,17 +81,17 @@ pub enum Endpoints {
 /// What weir's health depends on, besides its phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// The store has answered when it was asked last.
+    /// Whether the store answered the last question.
     pub store: bool,
     /// The policies have a domain.
     pub policies: bool,
 }
 
-/// What callers share who read the metrics.
+/// The scrapes of `/metrics` that callers share.
 #[derive(Default)]
 pub struct Scrapes(Renderings<Prepared>);
 
-/// What the listeners tell about the parts of weir.
+/// The state of weir's parts, as the health and admin endpoints show it.
 #[derive(Default)]
 pub struct ServiceState {
     needs: Needs,
@@ -102,16 +102,16 @@ pub struct ServiceState {
     policies: Mutex<Shown>,
 }
 
-/// What an operator reads first of the policies and the store.
+/// A summary of the policies and the store, for operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Domains in force.
     pub domains: usize,
     /// Rules in force.
     pub rules: usize,
-    /// What keeps changed policies from being in force.
+    /// The number of problems that keep changed policies from being in force.
     pub problems: usize,
-    /// The store has answered when it was asked last.
+    /// Whether the store answered the last question.
     pub store_answered: bool,
 }
 
@@ -121,18 +121,18 @@ struct Shown {
     policies: Arc<PolicySet>,
     /// Where each rule is written, by its id.
     places: Arc<[String]>,
-    /// What is wrong with what was seen since; nothing, where these are the last that were seen.
+    /// The problems of the newest policies, if they were refused.
     problems: Vec<String>,
 }
 
 impl ServiceState {
-    /// The report of a weir whose health depends on these.
+    /// The state of a weir whose health depends on `needs`.
     #[must_use]
     pub fn new(needs: Needs) -> Self {
         Self { needs, fit: watch::Sender::new(needs == Needs::default()), ..Self::default() }
     }
 
-    /// Whether all that weir's health depends on is well, and every change of that.
+    /// Whether weir is healthy, and every change of that.
     #[must_use]
     pub fn fit(&self) -> watch::Receiver<bool> {
         self.fit.subscribe()
@@ -144,14 +144,14 @@ impl ServiceState {
         self.fit.send_if_modified(|before| std::mem::replace(before, fit) != fit);
     }
 
-    /// The store has answered when it was asked last, or has not.
+    /// Sets whether the store answered the last question.
     pub fn store_answered(&self, answered: bool) {
         self.store_answered.store(answered, Relaxed);
         self.look();
     }
 
     /// How the circuit breakers are found out when somebody asks: the name of the worst. Said once; until then, and
-    /// where there are none, they count as closed.
+    /// if there are none, they count as closed.
     pub fn circuit_is(&self, circuit: impl Fn() -> &'static str + Send + Sync + 'static) {
         // The second one would be a mistake of app's, and no worse than the first.
         let _ = self.circuit.set(Box::new(circuit));
@@ -172,7 +172,7 @@ impl ServiceState {
         self.look();
     }
 
-    /// What an operator reads first of the policies and the store.
+    /// A summary of the policies and the store, for operators.
     #[must_use]
     pub fn summary(&self) -> Summary {
         let shown = self.policies.lock();
@@ -276,7 +276,7 @@ fn scrape(mut reading: Reading, shared: Option<Arc<Rendering<Prepared>>>, format
     })
 }
 
-/// Whether to send requests here. A store that is down is told and no reason to leave: all replicas would at once.
+/// Whether to send requests here. A store that is down is shown but does not count: else all replicas would leave at once.
 async fn readyz(State(site): State<Arc<Site>>) -> Response {
     let phase = site.life.phase();
     let ready = site.is_healthy();
@@ -312,19 +312,19 @@ const fn phase_name(phase: Phase) -> &'static str {
     }
 }
 
-/// A path that is not there, with those that are.
+/// The response for an unknown path: it lists the known ones.
 fn not_found(uri: &Uri, paths: &[&str]) -> Response {
     let text = format!("no {}, only {}\n", uri.path(), paths.join(", "));
     (StatusCode::NOT_FOUND, text).into_response()
 }
 
-/// A method that a path has not.
+/// The response for a method that the path does not have.
 async fn wrong_method(method: axum::http::Method, uri: Uri) -> Response {
     let text = format!("no {method} on {}\n", uri.path());
     (StatusCode::METHOD_NOT_ALLOWED, text).into_response()
 }
 
-/// An error as the admin paths tell it.
+/// An error in the format of the admin paths.
 fn json_error(status: StatusCode, error: impl std::fmt::Display) -> Response {
     let body: Value = json!({ "error": error.to_string() });
     (status, Json(body)).into_response()

@@ -1,5 +1,5 @@
-//! How the process lives and ends: being told to stop, the phases of a drain, tasks whose death ends everything, and the
-//! service manager that looks after the process.
+//! The life of the process: signals, the phases of a drain, tasks whose death ends the process, and the
+//! service manager's protocol.
 //!
 //! Not here: what each listener does in a phase (grpc, http) and in which order they follow (app).
 
@@ -26,15 +26,15 @@ pub use self::service_manager::{AddressError, Notice, ServiceManager};
 /// What weir does for its callers. Phases follow each other in this order and never go back; some may be skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// Serves, and says that it is not ready.
+    /// Serves, and reports that it is not ready.
     Starting,
     /// Serves.
     Serving,
-    /// Serves, and says that it is about to leave.
+    /// Serves, and reports that it is about to end.
     Leaving,
-    /// Takes no more gRPC connections and finishes what is on its way.
+    /// Takes no more gRPC connections and finishes the requests in flight.
     Draining,
-    /// gRPC is over; HTTP, which told of the drain until now, finishes too.
+    /// gRPC has ended; HTTP, which reported the drain until now, finishes too.
     Ending,
 }
 
@@ -43,7 +43,7 @@ pub enum Phase {
 pub struct Phases(watch::Sender<Phase>);
 
 impl Phases {
-    /// The beginning of a life.
+    /// The first phase.
     #[must_use]
     pub fn starting() -> Self {
         Self(watch::Sender::new(Phase::Starting))
@@ -67,7 +67,7 @@ impl Phases {
     }
 }
 
-/// Sees which phase it is.
+/// A view of the phase.
 #[derive(Clone, Debug)]
 pub struct Life(watch::Receiver<Phase>);
 
@@ -78,7 +78,7 @@ impl Life {
         *self.0.borrow()
     }
 
-    /// Waits until this phase, or a later one, has begun. Also ends when nobody is left to announce it.
+    /// Waits until this phase, or a later one, has begun. Also ends when the announcing side is gone.
     pub async fn reached(&self, phase: Phase) {
         let mut receiver = self.0.clone();
         let _ = receiver.wait_for(|current| *current >= phase).await;
@@ -93,7 +93,7 @@ pub struct Stop {
     reloads: watch::Sender<u64>,
 }
 
-/// Hears that the server is to stop, or to reload.
+/// Receives the orders to stop and to reload.
 #[derive(Clone, Debug)]
 pub struct Shutdown {
     stops: watch::Receiver<u32>,
@@ -101,13 +101,13 @@ pub struct Shutdown {
     parts: Arc<Parts>,
 }
 
-/// Hears that the server is to read again what it keeps of the file system. Each part that keeps something has one.
+/// Receives the orders to read files again. Each part that keeps data of files has one.
 #[derive(Debug)]
 pub struct Reloads {
     orders: watch::Receiver<u64>,
-    /// The order that the part has heard last.
+    /// The last order that the part has received.
     heard: u64,
-    /// The order that the part has carried out last.
+    /// The last order that the part has carried out.
     done: Arc<AtomicU64>,
     parts: Arc<Parts>,
 }
@@ -133,16 +133,16 @@ impl Drop for Reloads {
     }
 }
 
-/// How far each part has come with the orders to reload.
+/// The progress of each part with the orders to reload.
 #[derive(Debug)]
 struct Parts {
-    /// The order that each part has carried out last.
+    /// The last order that each part has carried out.
     done: Mutex<Vec<Weak<AtomicU64>>>,
     /// Changes whenever a part has carried out an order, or has ended.
     changed: watch::Sender<()>,
 }
 
-/// Follows the orders to reload as a whole, for one who is no part.
+/// Follows the orders to reload until all parts have carried them out.
 #[derive(Debug)]
 pub struct Orders {
     orders: watch::Receiver<u64>,
@@ -195,7 +195,7 @@ pub fn shutdown() -> (Stop, Shutdown) {
 }
 
 impl Stop {
-    /// Tells it to stop; each further time ends the wait that the drain is in.
+    /// Orders it to stop; each further order ends the current wait of the drain.
     pub fn tell(&self) {
         self.stops.send_modify(|times| *times = times.saturating_add(1));
     }
@@ -237,7 +237,7 @@ impl Shutdown {
         Ok(shutdown)
     }
 
-    /// The orders to reload, for one more part that carries them out.
+    /// The orders to reload, for one more part.
     #[must_use]
     pub fn reloads(&self) -> Reloads {
         let done = Arc::new(AtomicU64::new(0));
@@ -245,22 +245,22 @@ impl Shutdown {
         Reloads { orders: self.reloads.clone(), heard: 0, done, parts: self.parts.clone() }
     }
 
-    /// The orders to reload, and what becomes of them.
+    /// The orders to reload, and whether all parts have carried them out.
     #[must_use]
     pub fn orders(&self) -> Orders {
         Orders { orders: self.reloads.clone(), parts: self.parts.clone() }
     }
 
-    /// Waits to be told to stop.
+    /// Waits for the order to stop.
     pub async fn told(&self) {
         self.told_more_than(0).await;
     }
 
-    /// Waits to be told once more than it has been by now.
+    /// Waits for one more order to stop than there have been so far.
     pub async fn told_again(&self) {
         let times = *self.stops.borrow();
         if self.stops.has_changed().is_err() {
-            // Whoever could tell is gone: there is no second time.
+            // The sender is gone: no second order can come.
             std::future::pending::<()>().await;
         }
         self.told_more_than(times).await;
@@ -272,7 +272,7 @@ impl Shutdown {
     }
 }
 
-/// A task that ended although nobody had told it to.
+/// A task that ended before the shutdown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Death {
     /// The task.
@@ -301,7 +301,7 @@ pub struct Supervisor {
 pub struct Done(Option<oneshot::Receiver<()>>);
 
 impl Done {
-    /// Waits for the end of the task, however it ends. May be called again, also where the last call was dropped.
+    /// Waits for the end of the task. May be called again, also if the last call was dropped.
     pub async fn wait(&mut self) {
         if let Some(ended) = &mut self.0 {
             let _ = ended.await;
@@ -333,7 +333,7 @@ impl TaskExit {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn panic_text(panic: &(dyn Any + Send)) -> &str {
     if let Some(text) = panic.downcast_ref::<String>() {
         text
@@ -527,7 +527,7 @@ mod tests {
         assert!(now(orders.carried_out()).await.is_some());
     }
 
-    /// What a future gives without waiting.
+    /// The output of a future that is ready at once.
     async fn now<T>(future: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;

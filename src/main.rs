@@ -18,18 +18,18 @@ use weir::cli::program::Program;
 use weir::cli::ratelimit;
 use weir::cli::serve::{self, ServeError};
 
-/// A request costs dozens of small allocations, most of them below us, in HTTP/2: this allocator makes them cheaper and
+/// A request costs dozens of small allocations, most of them in the HTTP/2 library: this allocator makes them cheaper and
 /// keeps a store of many keys from fragmenting.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The exit code where something failed.
+/// The exit code if something failed.
 const FAILED: u8 = 1;
-/// The exit code of `weir ask` where the request is over a limit.
+/// The exit code of `weir ask` if the request is over a limit.
 const OVER_LIMIT: u8 = 1;
-/// How long the reason of a server's end may take to be written.
+/// The longest time for writing why the server ended.
 const REASON_TIMEOUT: Duration = Duration::from_secs(2);
-/// The exit code where the arguments or settings are wrong.
+/// The exit code if the arguments or settings are wrong.
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -80,7 +80,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whoever reads only the beginning (`weir check policies | head`) has got what they wanted.
+/// A reader that closes the pipe early (`weir check policies | head`) is no error.
 fn printed(result: Result<(), Failed>) -> Result<(), String> {
     match result {
         Err(Failed::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

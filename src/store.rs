@@ -1,4 +1,4 @@
-//! Where states live: the contract that every store keeps, whole.
+//! Stores of states: the contract that every store keeps.
 //!
 //! Not here: what a decision is (engine) and what to do when a store cannot answer (limiter).
 
@@ -38,10 +38,10 @@ pub trait Store: Send + Sync {
     /// The states of these keys as stored, without touching them.
     fn peek<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant) -> Reply<'a, Peeked>;
 
-    /// Whether the store answers at all.
+    /// Whether the store answers.
     fn ping(&self, deadline: Instant) -> Reply<'_, ()>;
 
-    /// Makes ready what the first decision would else have to wait for, and ends when the store answers a ping.
+    /// Prepares the store for its first decision, and ends when it answers a ping.
     fn prepare(&self, deadline: Instant) -> Reply<'_, ()> {
         self.ping(deadline)
     }
@@ -70,22 +70,22 @@ pub trait Store: Send + Sync {
         false
     }
 
-    /// What the operator should know about the store as it is set up: a sentence each. Asked once, at the start.
+    /// Hints about the store's configuration for the operator, a sentence each. Called once, at the start.
     fn advice(&self, _deadline: Instant) -> Reply<'_, Vec<String>> {
         Reply::Ready(Ok(Vec::new()))
     }
 
-    /// What the store lacks that it cannot decide without, as an error for people. Asked once it answers.
+    /// What the store needs for decisions and does not have, as an error for people. Called once the store answers.
     fn lacks(&self, _deadline: Instant) -> Reply<'_, Option<String>> {
         Reply::Ready(Ok(None))
     }
 
-    /// Where the store is, `HOST:PORT` or the path of a socket, where that is one place outside of this process.
+    /// The address of the store, `HOST:PORT` or the path of a socket, if it is one place outside of this process.
     fn place(&self) -> Option<&str> {
         None
     }
 
-    /// How many keys are stored, where that is cheap to know.
+    /// The number of keys, if the store can count them cheaply.
     fn keys(&self) -> Option<u64> {
         None
     }
@@ -104,7 +104,7 @@ pub struct Undo<'a> {
     pub bounds: Option<Bounds>,
 }
 
-/// What [`Store::peek`] saw.
+/// The answer to [`Store::peek`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peeked {
     /// The store's clock.
@@ -148,7 +148,7 @@ impl StoreError {
 }
 
 impl StoreError {
-    /// Whether a store, or its queue, was asked at all: how long that took tells nothing where it was not.
+    /// Whether the call reached the store or its queue. If not, its duration means nothing.
     #[must_use]
     pub fn was_asked(&self) -> bool {
         const REFUSED_AT_ONCE: [&str; 4] = ["circuit_open", "queue_full", "no_node", TOO_HEAVY];

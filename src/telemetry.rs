@@ -1,4 +1,4 @@
-//! What weir tells about itself: the log, the metrics and traces.
+//! What weir reports about itself: the log, the metrics and traces.
 
 mod counts;
 pub mod logging;

@@ -1,4 +1,4 @@
-//! TLS to a server: whom weir trusts and who it is, from files that may be replaced at any time.
+//! TLS to a server: the trusted authorities and weir's own certificate, from files that may be replaced at any time.
 //!
 //! Not in here: the socket below, and the protocol above (store/redis, xds).
 //!
@@ -47,7 +47,7 @@ pub struct TlsFiles {
     pub any_name: bool,
 }
 
-/// Who we are for a server that wants to know it by a certificate.
+/// Our certificate for a server that asks for one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The certificate, followed by its intermediates.
@@ -56,10 +56,10 @@ pub struct Identity {
     pub key: PathBuf,
 }
 
-/// TLS as it is at the moment.
+/// TLS by the current files.
 pub struct Tls {
     files: TlsFiles,
-    /// What is offered by ALPN; nothing where the list is empty.
+    /// What is offered by ALPN; nothing if the list is empty.
     protocols: &'static [&'static [u8]],
     reread: Reread<Made>,
     gate: OneAtATime,
@@ -237,7 +237,7 @@ fn not_pem(error: &pem::Error) -> &'static str {
     }
 }
 
-/// What went wrong on a stream. If it was TLS, so that an operator knows which file or name to look at.
+/// The error of a stream. An error of TLS names the file or the name that the operator has to check.
 #[must_use]
 pub fn in_words(error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());

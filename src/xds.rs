@@ -10,7 +10,7 @@
 //! Each response holds all resources there are. The sink puts all of them in force, or none. What is in force stays there
 //! while there is no connection.
 //!
-//! Not here: what policies mean (config/policy_file), how they come in force, and what is told about all this to operators
+//! Not here: what policies mean (config/policy_file), how they come in force, and what operators see of it
 //! (app).
 
 mod conversation;
@@ -34,7 +34,7 @@ use crate::tls::Tls;
 /// The type of the resources.
 pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
-/// How often at most one and the same trouble with the server is a warning in the log.
+/// The shortest time between two warnings in the log about the same problem of the server.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
 /// Which server, and how it is asked.
@@ -47,7 +47,7 @@ pub struct Options {
     pub tls: Option<Arc<Tls>>,
     /// The name by which the control plane knows this client.
     pub node_id: String,
-    /// What else the control plane may choose a configuration by: keys and values.
+    /// Keys and values by which the control plane may choose a configuration.
     pub node_metadata: Vec<(String, String)>,
     /// Headers of the stream: names and values. May hold secrets.
     pub headers: Vec<(String, String)>,
@@ -63,7 +63,7 @@ pub struct Options {
     pub keepalive_timeout: Duration,
 }
 
-/// Takes all resources of a response. Puts what they say in force, or returns every problem and leaves in force what was.
+/// Takes all resources of a response. Puts them in force, or returns every problem and keeps what is in force.
 /// Called on a thread for blocking work, never twice at once.
 pub type Sink = Arc<dyn Fn(&[Any]) -> Result<(), Vec<String>> + Send + Sync>;
 
@@ -95,13 +95,13 @@ enum Got {
 }
 
 impl Subscription {
-    /// A subscription whose state is told to `watch`. Nothing is dialled yet.
+    /// A subscription that reports its state to `watch`. Nothing is dialled yet.
     #[must_use]
     pub fn new(options: Options, sink: Sink, watch: Arc<Watch>) -> Self {
         Self { options, sink, watch }
     }
 
-    /// Follows the server, whatever happens to it. Never ends; drop it to close the connection.
+    /// Follows the server, through all failures. Never ends; drop it to close the connection.
     pub async fn follow(self) -> Infallible {
         let server = format!("{}:{}", self.options.host, self.options.port);
         let mut failures: u32 = 0;

@@ -112,7 +112,7 @@ fn limiter(c: &mut Criterion) {
 
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let decide = |query: &Query<'_>| -> Answer {
-        runtime.block_on(limiter.decide(black_box(query), Instant::now(), None)).unwrap()
+        runtime.block_on(limiter.decide(black_box(query), Instant::now(), None, None)).unwrap()
     };
     let mut group = c.benchmark_group("limiter");
     for (name, query, limited) in [

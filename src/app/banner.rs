@@ -1,4 +1,4 @@
-//! What weir says about itself when it starts.
+//! The banner that weir prints at the start.
 
 use std::fmt;
 

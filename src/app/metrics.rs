@@ -21,7 +21,7 @@ use crate::telemetry::statsd::{self, Format, Mogrifier, Transport};
 /// The path of metrics by HTTP.
 const EXPORT_PATH: &str = "/v1/metrics";
 
-/// What the settings say.
+/// By the settings.
 ///
 /// # Errors
 /// When the mapping file cannot be used.
@@ -97,7 +97,7 @@ pub(super) async fn export(
     Ok(Some(exporter))
 }
 
-/// What is read only when somebody looks at the metrics. The store is weak: it holds the metrics, which would hold it.
+/// Metrics that are read only at a scrape. The store is weak: it holds the metrics, which would hold it.
 pub(super) fn add_gauges(
     metrics: &Metrics,
     grpc: &grpc::Serving,

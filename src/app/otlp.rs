@@ -13,7 +13,7 @@ use crate::telemetry::otlp::{self, Collector};
 use crate::telemetry::traces::Service;
 use crate::tls::{Identity, Tls, TlsFiles};
 
-/// Where a collector is that no setting names; by HTTP the path follows.
+/// The default address of a collector; for HTTP the path follows.
 const DEFAULT_GRPC: &str = "http://localhost:4317";
 const DEFAULT_HTTP: &str = "http://localhost:4318";
 

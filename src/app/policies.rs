@@ -114,7 +114,7 @@ fn shown(problems: &[String]) -> Vec<String> {
     shown
 }
 
-/// What becomes of a load.
+/// Puts loaded policies in force, and reports problems.
 pub(super) struct Target {
     pub(super) policies: Arc<Policies>,
     pub(super) metrics: Arc<Metrics>,
@@ -122,7 +122,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Takes as long as there are rules: not for the control runtime.
+    /// The time grows with the number of rules: do not call this on the control runtime.
     pub(super) fn put_in_force(&self, loaded: Loaded) {
         let before = self.policies.current();
         self.policies.replace(loaded.policies);
@@ -161,7 +161,7 @@ impl Target {
 enum Cause {
     /// It is time to look for changes.
     Poll,
-    /// An operator has ordered it: what is there is loaded, at rest or not.
+    /// Loads the current files, even if they still change: the operator has ordered it.
     Order,
 }
 
@@ -193,7 +193,7 @@ impl Reload {
         }
     }
 
-    /// Puts every change in force, or logs what is wrong with it and keeps what was good.
+    /// Puts every change in force, or logs its problems and keeps the policies in force.
     pub(super) async fn follow(mut self, target: Target, mut reloads: Reloads, life: Life) -> Result<(), String> {
         let mut ticks = tokio::time::interval(POLL_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,7 +1,7 @@
 //! From the start on: ready once the stores have answered on every runtime that decides, or once they have had their
 //! time; and then whether they still do.
 //!
-//! Not here: what readiness means to a listener (http, grpc), and what a decision is told by a store that is down
+//! Not here: what readiness means to a listener (http, grpc), and decisions while a store is down
 //! (limiter).
 
 use std::future::pending;
@@ -61,7 +61,7 @@ impl Warmth {
 /// How long stores have for their first answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
-    /// Then weir is ready without them: a store that is down is no reason to stay away, nor to leave later.
+    /// After that weir is ready without an answer: a store that is down does not make it unready.
     pub(super) ready_after: Duration,
     /// Then weir ends; zero for never.
     pub(super) start_within: Duration,
@@ -171,7 +171,7 @@ async fn advise(stores: &[Arc<dyn Store>]) {
                     tracing::warn!(store = store.name(), "{sentence}");
                 }
             }
-            Err(error) => tracing::debug!(store = store.name(), %error, "the store does not tell how it is set up"),
+            Err(error) => tracing::debug!(store = store.name(), %error, "the store's configuration cannot be read"),
         }
     }
 }

@@ -24,7 +24,7 @@ pub(super) enum Deployment {
     Cluster(Vec<Endpoint>),
 }
 
-/// The first Redis, and the one for limits per second where there is one. Every file that belongs to them was
+/// The first Redis, and the one for limits per second if there is one. Every file that belongs to them was
 /// read once.
 ///
 /// # Errors

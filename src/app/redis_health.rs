@@ -1,7 +1,7 @@
-//! What weir tells about its Redis: a line of log for each change of state and not for each call, metrics, and the
+//! What weir reports about its Redis: a log line for each change of state and not for each call, metrics, and the
 //! circuit at `/readyz`.
 //!
-//! Not here: what happens (store), what a decision is told then (limiter), and whether a store answers at all (ready.rs).
+//! Not here: what happens (store), the decision (limiter), and whether a store answers (ready.rs).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -239,7 +239,7 @@ impl RedisHealth {
         if troubled.open + troubled.half_open == 0 {
             circuits.remove(address);
         }
-        tracing::debug!(address, was = was.name(), "circuit gone: this redis is left");
+        tracing::debug!(address, was = was.name(), "circuit gone: weir no longer uses this redis");
     }
 }
 
@@ -282,7 +282,7 @@ impl Observer for Listener {
 
     fn file_refused(&self, error: &FileError) {
         if let Some(count) = self.health.complain("file", Instant::now()) {
-            tracing::warn!(store = "redis", count, "{error}; what it held before stays in force");
+            tracing::warn!(store = "redis", count, "{error}; its last good content stays in force");
         }
     }
 
@@ -304,12 +304,7 @@ impl Observer for Listener {
 
     fn strange_reply(&self) {
         if let Some(count) = self.health.complain("reply", Instant::now()) {
-            tracing::warn!(
-                store = "redis",
-                kind = "reply",
-                count,
-                "redis answered in a form that no script of weir has"
-            );
+            tracing::warn!(store = "redis", kind = "reply", count, "redis sent a reply that no script of weir makes");
         }
     }
 

@@ -1,6 +1,6 @@
-//! Which stores, and those of each runtime that needs its own.
+//! The stores: shared ones, and those of each runtime.
 //!
-//! Not here: how a Redis is dialled (redis.rs), and what is told about it (redis_health.rs).
+//! Not here: how a Redis is dialled (redis.rs), and what is reported about it (redis_health.rs).
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub(super) struct Servers {
 
 /// The stores of one runtime.
 pub(super) struct Opened {
-    /// Where states are.
+    /// The store of all states.
     pub(super) first: Arc<dyn Store>,
     /// Where those of single limits per second are, if elsewhere.
     pub(super) per_second: Option<Arc<dyn Store>>,
@@ -90,7 +90,7 @@ impl Stores {
 }
 
 impl Opened {
-    /// The store that carries on where the policies say so: an embedded one, and none where the store is one itself.
+    /// The store for `on_error: local`: a memory store, and none if the first store is one.
     pub(super) fn local(&self, settings: &Settings, metrics: &Arc<Metrics>) -> Option<Arc<dyn Store>> {
         (!self.first.is_immediate()).then(|| memory(settings, metrics))
     }

@@ -15,7 +15,7 @@ use crate::telemetry::traces::{Batches, Dropped, Exporting, Options, Propagators
 /// The path of spans by HTTP.
 const PATH: &str = "/v1/traces";
 
-/// What begins traces, and what exports them; nothing where traces are off. Files of TLS are read once.
+/// What begins traces, and what exports them; nothing if traces are off. Files of TLS are read once.
 ///
 /// # Errors
 /// When the settings cannot be used: a file, or the URL.

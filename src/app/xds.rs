@@ -1,4 +1,4 @@
-//! Policies from a control plane: put in force as they come, and told of at `/readyz` and in metrics.
+//! Policies from a control plane: puts them in force as they come, and shows them at `/readyz` and in metrics.
 //!
 //! Not here: the client (xds), what resources mean (xds/resource.rs), and policies from files (policies.rs).
 
@@ -18,9 +18,9 @@ use crate::telemetry::metrics::Metrics;
 use crate::tls::{Identity, Tls, TlsFiles};
 use crate::xds::{self, Options, Pauses, Status, Subscription, Watch};
 
-/// Where accepted policies go, and who hears of it.
+/// Where accepted policies go.
 pub(super) struct Target {
-    /// What becomes of a load.
+    /// Puts loaded policies in force, and reports problems.
     pub(super) load: policies::Target,
     /// How resources are read.
     pub(super) reading: Reading,
@@ -28,7 +28,7 @@ pub(super) struct Target {
     pub(super) store: Arc<dyn Store>,
 }
 
-/// Knows whether there are policies yet.
+/// Whether there are policies yet.
 pub(super) struct First(watch::Receiver<bool>);
 
 impl First {
@@ -60,7 +60,7 @@ pub(super) fn subscribe(settings: &settings::Xds, target: Target) -> Result<(Sub
 }
 
 impl Target {
-    /// Puts all that these resources say in force, or nothing of it.
+    /// Puts all of these resources in force, or none.
     ///
     /// # Errors
     /// Every problem, as a text of its own.

@@ -58,7 +58,7 @@ pub enum Command {
     Check(CheckArguments),
     /// Ask a server whether a request may pass
     ///
-    /// The request is charged. The exit code is 0 where it may pass, 1 where it is over a limit, and 2 where there is no
+    /// The request is charged. The exit code is 0 if it may pass, 1 if it is over a limit, and 2 if there is no
     /// answer.
     #[command(after_help = "Example:\n  weir ask localhost:8081 shop user=ann plan=free,path=/search --hits 2")]
     Ask(AskArguments),
@@ -243,7 +243,7 @@ impl ServeArguments {
             ("charging", self.charging.as_deref()),
         ];
         for (name, text) in typed {
-            let flag = Setting::find(name).and_then(|setting| setting.flag);
+            let flag = Setting::find(name).and_then(Setting::flag);
             if let (Some(flag), Some(text)) = (flag, text) {
                 layer.flag(name, text, flag);
             }
@@ -341,7 +341,7 @@ mod tests {
             .map(|long| format!("--{long}"))
             .collect();
         of_clap.sort();
-        let mut of_table: Vec<&str> = SETTINGS.iter().filter_map(|row| row.flag).collect();
+        let mut of_table: Vec<&str> = SETTINGS.iter().filter_map(Setting::flag).collect();
         of_table.sort_unstable();
         assert_eq!(of_clap, of_table);
     }

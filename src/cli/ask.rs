@@ -18,7 +18,7 @@ use crate::rls::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse
 /// How long connecting, and the call, may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is asked.
+/// The request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     /// The server, `HOST:PORT`.
@@ -61,7 +61,7 @@ pub enum AskError {
     /// The server answered with an error.
     #[error("{0}")]
     Refused(String),
-    /// The answer says neither yes nor no.
+    /// The answer has an unknown code.
     #[error("the answer has no code")]
     NoCode,
     /// The answer cannot be written out.

@@ -12,7 +12,7 @@ use super::check;
 use crate::config::policy_file::{self, Reading};
 use crate::config::watch::Source;
 
-/// How a tool ends that did not do what it was asked.
+/// How a tool ends after an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The flags are wrong.

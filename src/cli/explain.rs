@@ -7,7 +7,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::check::{Failed, THE_SERVERS, describe, domain_wide, label, printable};
-use crate::config::policy_file::{DomainOutline, Loaded, Outline, Reading, load_dir_with, nearest};
+use crate::config::nearest;
+use crate::config::policy_file::{DomainOutline, Loaded, Outline, Reading, load_dir_with};
 use crate::engine::key::write_key;
 use crate::engine::policy::{Match, Step};
 use crate::engine::{Domain, Entry, Rule};
@@ -136,7 +137,7 @@ impl<'r> Request<'r> {
         })
     }
 
-    /// Where the nearest rule is, if the descriptor is too short or too long for it.
+    /// The position of the nearest rule, if the descriptor is too short or too long for it.
     fn nearby(&self, entries: &[Entry<'_>], matched: usize, level: &Level<'_>) -> String {
         if entries.is_empty() {
             return ": a descriptor without entries matches nothing".to_owned();

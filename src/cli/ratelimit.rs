@@ -45,7 +45,7 @@ fn cores(environment: &[(OsString, OsString)]) -> usize {
     given.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, NonZeroUsize::get))
 }
 
-/// What Go listens on where no host is given: IPv6 and IPv4 together, or IPv4 alone where there is no IPv6.
+/// What Go listens on without a host: IPv6 and IPv4 together, or IPv4 alone if there is no IPv6.
 fn any_address() -> IpAddr {
     match TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)) {
         Ok(_) => Ipv6Addr::UNSPECIFIED.into(),

@@ -10,7 +10,7 @@ use crate::config::envoy_ratelimit::Note;
 use crate::config::otel::{self, TurnsOn};
 use crate::config::settings::{Problems, Settings};
 
-/// How long what still runs on the control runtime may take when everything else has ended.
+/// The time for the last tasks of the control runtime after all other parts have ended.
 const REST_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Why serving failed.

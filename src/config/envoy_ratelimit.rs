@@ -168,7 +168,7 @@ impl<'a> Mapping<'a> {
         }
     }
 
-    /// The text of a setting that is one variable; none where the setting stays at its default.
+    /// The text of a setting that is one variable; none if the setting stays at its default.
     fn formed(&mut self, name: &'static str, setting: &'static str, form: Form, text: &str) -> Option<String> {
         match form {
             Form::Text => (!text.is_empty()).then(|| text.to_owned()),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// The most policy files in one directory, its subdirectories included.
 pub const FILES_MAX: usize = 10_000;
-/// The most names looked at to find them.
+/// The most names that are read to find them.
 pub const NAMES_MAX: usize = 100_000;
 /// How deep subdirectories may nest below the policy directory.
 pub const DEPTH_MAX: usize = 8;
@@ -20,14 +20,14 @@ pub const DEPTH_MAX: usize = 8;
 pub struct Source {
     /// The directory.
     pub directory: PathBuf,
-    /// Every file is a policy, whatever its name ends in.
+    /// Every file is a policy, with any extension.
     pub all_files: bool,
     /// Names that begin with one dot are read too. Those that begin with two never are: in a Kubernetes volume they hold
     /// every file a second time.
     pub dot_files: bool,
     /// What lies beside the directory and has its name, a dot and an ending belongs to it: `config.yaml` to `config`.
     pub beside: bool,
-    /// There may be no policy file, nor the directory.
+    /// The directory and its policy files may be missing.
     pub allow_empty: bool,
 }
 
@@ -97,13 +97,13 @@ pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
 pub(super) struct Found {
     /// The path below the directory that was asked for.
     pub(super) path: PathBuf,
-    /// Where it really is, symlinks followed; none for a symlink to nowhere.
+    /// Its path with symlinks followed; none for a symlink to nowhere.
     pub(super) real: Option<PathBuf>,
-    /// What tells this state of the file from others; none where the file cannot be described.
+    /// Identifies this state of the file; none if the file cannot be described.
     pub(super) mark: Option<Mark>,
 }
 
-/// What tells one state of a file from another without reading it.
+/// Identifies one state of a file without reading it.
 ///
 /// The time of the last change to the inode is part of it: no program can set it, so an edit that keeps the size and puts the
 /// modification time back is still seen.
@@ -170,7 +170,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Visits what lies beside the directory and belongs to it.
+    /// Visits the files beside the directory that belong to it.
     fn beside(&mut self) -> io::Result<()> {
         let directory = &self.source.directory;
         let (Some(parent), Some(name)) = (directory.parent(), directory.file_name()) else { return Ok(()) };
@@ -193,7 +193,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// One more name was looked at.
+    /// Counts one more name.
     fn count(&mut self) -> io::Result<()> {
         self.names += 1;
         if self.names > NAMES_MAX {

@@ -31,11 +31,11 @@ pub enum TurnsOn {
 }
 
 const PREFIX: &str = "OTEL_";
-/// Propagators that weir knows by name only. Baggage has no part in a decision, and weir calls nobody to hand it on to.
+/// Propagators that weir accepts and ignores. No decision uses baggage, and weir has no server to pass it on to.
 const PROPAGATORS_WITHOUT_EFFECT: [&str; 4] = ["baggage", "jaeger", "ottrace", "xray"];
 /// The endpoint of all signals.
 const ALL_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
-/// Variables of metrics that weir knows by name only: the collector of traces and of metrics share these settings.
+/// Variables of metrics that weir accepts and ignores: traces and metrics share the settings of the collector.
 const METRICS_WITHOUT_EFFECT: [&str; 7] = [
     "OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE",
     "OTEL_EXPORTER_OTLP_METRICS_CLIENT_CERTIFICATE",

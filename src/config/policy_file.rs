@@ -43,6 +43,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::files::{self, Source, policy_files};
+use super::nearest;
 use crate::engine::PolicySet;
 use state::Reader;
 use tree::Planted;
@@ -79,10 +80,8 @@ pub const METADATA_VALUES_MAX: usize = 10_000;
 pub const METADATA_BYTES_MAX: usize = 262_144;
 /// The most problems that are kept; those past it are counted.
 pub const PROBLEMS_MAX: usize = 1_000;
-/// How much of a text that somebody wrote is shown in a message, in characters.
+/// How much of a text from a file is shown in a message, in characters.
 const SHOWN_CHARS_MAX: usize = 60;
-/// A longer word is not compared to those that it could have been, in bytes: the comparison costs the square.
-const COMPARED_BYTES_MAX: usize = 64;
 
 /// How policy files are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -232,7 +231,7 @@ pub struct Loaded {
     pub domains: Vec<DomainOutline>,
     /// How many files were read.
     pub files: usize,
-    /// What is probably a mistake.
+    /// Probable mistakes.
     pub warnings: Warnings,
 }
 
@@ -315,7 +314,7 @@ impl fmt::Display for Location {
 pub struct Problem {
     /// The file as it was named to the loader, or the directory.
     pub file: Arc<str>,
-    /// Where in it; none where all of it is meant, such as a file that cannot be read.
+    /// Where in it; none if all of it is meant, such as a file that cannot be read.
     pub position: Option<Position>,
     /// What is wrong, and where possible what to write instead.
     pub message: String,
@@ -473,37 +472,10 @@ fn instead(word: &str, known: &[&'static str]) -> String {
     }
 }
 
-/// A text that somebody wrote, quoted for a message and cut to a bounded length.
+/// A text from a file, quoted for a message and cut to a bounded length.
 fn shown(text: &str) -> String {
     match text.char_indices().nth(SHOWN_CHARS_MAX) {
         Some((end, _)) => format!("{:?}...", &text[..end]),
         None => format!("{text:?}"),
     }
-}
-
-/// Which of the known words a misspelled one was probably meant to be.
-///
-/// That is one which the word begins (`min`), or one of which at most a third of the letters are wrong.
-#[must_use]
-pub fn nearest<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
-    const PREFIX_BYTES_MIN: usize = 3;
-    if word.len() > COMPARED_BYTES_MAX {
-        return None;
-    }
-    let word = word.to_lowercase();
-    let mut best: Option<(usize, &str)> = None;
-    for candidate in known {
-        if candidate.len() > COMPARED_BYTES_MAX {
-            continue;
-        }
-        let lower = candidate.to_lowercase();
-        let is_start = word.len() >= PREFIX_BYTES_MIN && lower.starts_with(&word);
-        let distance = if is_start { 1 } else { strsim::damerau_levenshtein(&word, &lower) };
-        let letters = lower.chars().count();
-        let close = distance < letters && distance <= (letters / 3).max(1);
-        if close && best.is_none_or(|(least, _)| distance < least) {
-            best = Some((distance, candidate));
-        }
-    }
-    best.map(|(_, candidate)| candidate)
 }

@@ -1,12 +1,11 @@
 //! Settings: one tree from four layers, defaults < file < environment < command line.
 //!
-//! [`Settings::load`] merges the layers with the `config` crate and returns typed values, or every
-//! problem at once: a layer checks each value it is given, also one that a later layer replaces.
+//! [`Settings::load`] merges the layers and returns typed values, or every problem at once: a layer checks each value it
+//! is given, also one that a later layer replaces.
 //! The rows are in `table.rs`, what a row is in `row.rs`, reading a text in `value.rs`, sources in `layer.rs`. Nothing is bound,
 //! connected or created; logging and stores are built elsewhere from what stands here.
-//!
-//! The `config` crate's own deserialising is not used: it ends at the first error and knows no line.
 
+mod contradictions;
 mod kind;
 mod layer;
 mod listen;
@@ -27,11 +26,10 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use config::Config;
-
 use crate::engine::arith::Fraction;
 use crate::engine::{Mode, OnError};
 
+use contradictions::ProblemList;
 pub use layer::{FILE_BYTES_MAX, Layer};
 pub use listen::{CLIENT_NAMES_MAX, Endpoint, Listen, ListenTls, SOCKET_PATH_BYTES_MAX};
 pub use metrics_export::MetricsExport;
@@ -70,7 +68,7 @@ pub struct Settings {
     pub store: StoreKind,
     /// How a decision over several limits is charged.
     pub charging: Mode,
-    /// What becomes of a request whose store does not answer, where neither its rule nor its domain says.
+    /// What happens to a request whose store does not answer, where neither its rule nor its domain says.
     pub on_error: OnError,
     /// No limit denies; statuses and metrics are as if it did.
     pub shadow_mode: bool,
@@ -147,7 +145,7 @@ pub struct Http {
 pub struct Policies {
     /// Which of the two below.
     pub source: PolicySource,
-    /// The directory of policy files; not checked to exist. May be empty where the source is another.
+    /// The directory of policy files; not checked to exist. May be empty if the source is another.
     pub directory: PathBuf,
     /// Whether every file is a policy, and not only `*.yaml` and `*.yml`.
     pub all_files: bool,
@@ -198,7 +196,7 @@ pub struct Response {
     pub limit_headers: bool,
     /// The name of the header with the hits per window.
     pub limit_header: String,
-    /// The name of the header with what is left.
+    /// The name of the header for the remaining hits.
     pub remaining_header: String,
     /// The name of the header with the seconds until the limit is reset.
     pub reset_header: String,
@@ -388,12 +386,8 @@ impl Settings {
     /// Every problem of every layer, in the order of the layers, then those of the whole.
     pub fn load(layers: &[Layer]) -> Result<Self, Problems> {
         let defaults = Layer::defaults();
-        let mut problems: Vec<Problem> = Vec::new();
-        let mut builder = Config::builder();
-        for layer in std::iter::once(&defaults).chain(layers) {
-            problems.extend_from_slice(layer.problems());
-            builder = builder.add_source(layer.clone());
-        }
+        let merged = Merged { layers: std::iter::once(&defaults).chain(layers).collect() };
+        let mut problems: Vec<Problem> = merged.layers.iter().flat_map(|layer| layer.problems()).cloned().collect();
         for setting in SETTINGS {
             let given = layers.iter().any(|layer| layer.origin(setting.name).is_some());
             let elsewhere = setting.name == "policies.directory" && is_xds(layers);
@@ -409,13 +403,10 @@ impl Settings {
         if !problems.is_empty() {
             return Err(Problems(problems));
         }
-        let config = match builder.build() {
-            Ok(config) => config,
-            Err(error) => return Err(Problems(vec![Problem::internal("settings", &error)])),
-        };
-        let merged = Merged { config };
         let settings = Self::read(&merged).map_err(|problem| Problems(vec![problem]))?;
-        let problems = settings.contradictions(layers);
+        let mut contradictions = ProblemList::new(layers);
+        settings.contradictions(&mut contradictions);
+        let problems = contradictions.problems;
         if problems.is_empty() { Ok(settings) } else { Err(Problems(problems)) }
     }
 
@@ -439,7 +430,7 @@ impl Settings {
                     "xds" => Ok(PolicySource::Xds),
                     _ => Err("no such source".to_owned()),
                 })?,
-                directory: from.optional("policies.directory")?.map(PathBuf::from).unwrap_or_default(),
+                directory: from.path("policies.directory").unwrap_or_default(),
                 all_files: from.value("policies.files", |text| Ok(text == "all"))?,
                 dot_files: from.value("policies.dot_files", value::switch)?,
                 beside: from.value("policies.beside", value::switch)?,
@@ -518,14 +509,14 @@ impl Settings {
                     "json_at" => Ok(LogFormat::JsonAt),
                     _ => Err("no such format".to_owned()),
                 })?,
-                file: from.optional("log.file")?.map(PathBuf::from),
+                file: from.path("log.file"),
             },
             metrics: Metrics {
                 path: from.value("metrics.path", |text| Ok(text.to_owned()))?,
                 weir_names: from.value("metrics.weir_names", value::switch)?,
                 per_rule: from.value("metrics.per_rule", value::switch)?,
                 ratelimit_names: from.value("metrics.ratelimit_names", value::switch)?,
-                mapper: from.optional("metrics.mapper")?.map(PathBuf::from),
+                mapper: from.path("metrics.mapper"),
                 response_time_milliseconds: from.value("metrics.response_time_milliseconds", value::switch)?,
                 dynamic_series: from.value("metrics.dynamic_series", value::integer)?,
                 export: MetricsExport::read(from)?,
@@ -544,14 +535,9 @@ impl Settings {
         })
     }
 
-    /// What is legal alone and wrong together. The place named is that of the later setting.
-    fn contradictions(&self, layers: &[Layer]) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        self.listen.contradictions(layers, &mut problems);
-        let origin = |name: &str| {
-            let given = layers.iter().rev().find_map(|layer| layer.origin(name));
-            given.unwrap_or("default").to_owned()
-        };
+    /// Reports settings that are valid alone and contradict each other. The place named is that of the later setting.
+    fn contradictions(&self, problems: &mut ProblemList<'_>) {
+        self.listen.contradictions(problems);
         // A connection must be able to hold its largest request.
         let largest = self.limits.request_bytes + GRPC_REQUEST_EXTRA_BYTES;
         if self.grpc.connection_held_bytes < largest || self.grpc.held_bytes < self.grpc.connection_held_bytes {
@@ -562,46 +548,45 @@ impl Settings {
                 let reason = format!("less than grpc.connection_held_bytes = {}", self.grpc.connection_held_bytes);
                 ("grpc.held_bytes", self.grpc.held_bytes, reason)
             };
-            problems.push(Problem {
-                origin: origin(name),
-                name: Some(name.to_owned()),
-                value: Some(value.to_string()),
-                reason: least,
-            });
+            problems.add_with_value(name, Some(value.to_string()), least);
         }
         if let Some((name, value)) = self.response.taken_header() {
-            problems.push(Problem {
-                origin: origin(name),
-                name: Some(name.to_owned()),
-                value: Some(value.to_owned()),
-                reason: "response.ietf_headers = on sets a header of this name".to_owned(),
-            });
+            let reason = "response.ietf_headers = on sets a header of this name".to_owned();
+            problems.add_with_value(name, Some(value.to_owned()), reason);
         }
-        self.policies.xds.contradictions(self.policies.source, layers, &mut problems);
-        self.redis.contradictions(layers, &mut problems);
-        self.tracing.contradictions(layers, &mut problems);
-        self.metrics.export.contradictions(&self.tracing, layers, &mut problems);
-        problems
+        self.policies.xds.contradictions(self.policies.source, problems);
+        self.redis.contradictions(problems);
+        self.tracing.contradictions(problems);
+        self.metrics.export.contradictions(&self.tracing, problems);
     }
 }
 
-/// The merged tree, as text.
-struct Merged {
-    config: Config,
+/// The layers as one, as text: a later layer wins.
+struct Merged<'a> {
+    layers: Vec<&'a Layer>,
 }
 
-impl Merged {
+impl Merged<'_> {
     fn value<T>(&self, name: &'static str, read: impl Fn(&str) -> Result<T, String>) -> Result<T, Problem> {
-        let text = self.config.get_string(name).map_err(|error| Problem::internal(name, &error))?;
-        read(&text).map_err(|reason| Problem::internal(name, &reason))
+        let text = self.text(name).ok_or_else(|| Problem::internal(name, &"no value"))?;
+        read(text).map_err(|reason| Problem::internal(name, &reason))
     }
 
-    fn optional(&self, name: &'static str) -> Result<Option<String>, Problem> {
-        match self.config.get_string(name) {
-            Ok(text) => Ok(Some(text)),
-            Err(config::ConfigError::NotFound(_)) => Ok(None),
-            Err(error) => Err(Problem::internal(name, &error)),
-        }
+    fn optional(&self, name: &str) -> Option<String> {
+        self.text(name).map(str::to_owned)
+    }
+
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        self.text(name).map(PathBuf::from)
+    }
+
+    /// A setting that may be left out.
+    fn given<T>(&self, name: &'static str, read: impl Fn(&str) -> Result<T, String>) -> Result<Option<T>, Problem> {
+        self.text(name).map(|_| self.value(name, read)).transpose()
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        self.layers.iter().rev().find_map(|layer| layer.text(name))
     }
 }
 
@@ -675,7 +660,7 @@ fn is_xds(layers: &[Layer]) -> bool {
 }
 
 fn how_to_give(setting: &Setting) -> String {
-    match setting.flag {
+    match setting.flag() {
         Some(flag) => format!("required: give {flag} or {}", setting.env_name()),
         None => format!("required: give {}", setting.env_name()),
     }

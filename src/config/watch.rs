@@ -22,7 +22,7 @@ const REST_POLLS: u32 = 5;
 /// After how long a change that does not settle is worth a warning, and then again.
 pub const RESTLESS: Duration = Duration::from_secs(5);
 
-/// Tells when a policy directory changed and has settled.
+/// Reports when a policy directory has changed and settled.
 ///
 /// A change that replaces whole files settles as soon as two polls in a row see the same: a symlink that is pointed
 /// elsewhere, a file that is renamed into place. A file that is written, made or removed in place settles after [`REST`].
@@ -114,7 +114,7 @@ impl Watch {
         Some(Change::Restless)
     }
 
-    /// Takes what is there now as settled: the caller loads it, whether it has come to rest or not.
+    /// Takes the current files as settled: the caller loads them even if they still change.
     pub fn settle_now(&mut self) {
         self.last = Snapshot::at(&self.source);
         self.settled = self.last.clone();
@@ -165,7 +165,7 @@ impl Snapshot {
 /// file its name, its place, device, inode, size and times, symlinks followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
-    /// None where the directory is missing and may be.
+    /// None if the directory is missing and may be.
     root: Option<PathBuf>,
     files: Vec<Found>,
 }

@@ -72,7 +72,7 @@ pub trait Tally: Send + Sync {
     }
 
     /// A request for a domain of this policy set was decided, or its store failed. `unmatched` of its descriptors met no
-    /// rule. The observer is told too ([`Observer::decided`]). `lane` is [`Observer::lane`]: cores that add to different
+    /// rule. [`Observer::decided`] is called too. `lane` is [`Observer::lane`]: cores that add to different
     /// lanes share no cache line.
     fn decided(&self, domain: &Domain, lane: usize, result: DecisionResult, unmatched: u32) {
         let _ = (domain, lane, result, unmatched);

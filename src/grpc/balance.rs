@@ -1,6 +1,6 @@
-//! Which runtime the next connection goes to: the one with the least to do of late.
+//! Which runtime the next connection goes to: the one with the least recent work.
 //!
-//! Envoy opens few connections and keeps them, and probes open many and say little, so that counting connections says
+//! Envoy opens few busy connections and probes open many idle ones, so a count of connections says
 //! nothing about work. What counts is the requests of the last seconds. Not here: accepting (grpc.rs) and counting
 //! (connection.rs).
 
@@ -28,14 +28,14 @@ pub(super) struct Balance {
     turn: usize,
 }
 
-/// What one runtime has to do.
+/// The load of one runtime.
 struct Share {
     load: Load,
     /// Its count of requests at the last look.
     counted: u64,
-    /// Requests of late: twice its requests in a second, where they are steady.
+    /// Recent requests: twice its requests in a second, if they are steady.
     recent: u64,
-    /// Connections of late, in parts of [`YOUNG`].
+    /// Recent connections, in parts of [`YOUNG`].
     young: u64,
 }
 
@@ -46,7 +46,7 @@ impl Balance {
         Self { runtimes: loads.into_iter().map(share).collect(), turn: 0 }
     }
 
-    /// Takes the requests into account that came since the last look. To be called every [`LOOK_EVERY`].
+    /// Counts the requests since the last call. To be called every [`LOOK_EVERY`].
     pub(super) fn look(&mut self) {
         for runtime in &mut self.runtimes {
             let counted = runtime.load.requests();

@@ -20,12 +20,12 @@ use super::turns::BYTES_AT_ONCE;
 /// A GOAWAY frame: of connection 0, after the largest stream, ENHANCE_YOUR_CALM, and a text for people.
 const GOAWAY: &[u8] = b"\0\0\x17\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0btoo_many_frames";
 
-/// The bytes that open every connection.
+/// The first bytes of every connection.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The preface, and the header of the SETTINGS frame behind it.
 const OPENING_BYTES: usize = PREFACE.len() + 9;
 
-/// What a runtime has to do.
+/// The load of a runtime.
 #[derive(Clone, Debug, Default)]
 pub struct Load(Arc<Counts>);
 

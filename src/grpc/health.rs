@@ -31,7 +31,7 @@ impl Health {
         HealthServer::new(HealthService::from_health_reporter(self.0.clone()))
     }
 
-    /// Tells the phases as they come, and returns when draining has begun. While weir is not `fit` it is not serving.
+    /// Reports each phase as it begins, and returns when draining has begun. While weir is not `fit`, it reports NOT_SERVING.
     ///
     /// # Errors
     /// None; the type is that of a supervised task.

@@ -16,7 +16,7 @@ use super::turns;
 pub(super) const KINDS: usize = 2;
 /// What a request costs beside the bytes of its messages: its task, its stream, its headers.
 pub(super) const STREAM_BYTES: usize = 2 * 1_024;
-/// Every connection may hold so much, even where the total is used up.
+/// The bytes that every connection may hold, even if the total is used up.
 const SHARE_BYTES_MIN: usize = 32 * 1_024;
 /// All connections together may hold this part of the total beyond it, in equal shares.
 const SHARE_PARTS: usize = 4;
@@ -24,7 +24,7 @@ const SHARE_PARTS: usize = 4;
 const POST_BYTES: usize = 64 * 1_024;
 /// How long a response may wait until its peer has taken it, in ticks of a second.
 pub(super) const RESPONSE_TICKS_MAX: u32 = 10;
-/// Responses are told apart by the tick they were made in; more of them than [`RESPONSE_TICKS_MAX`].
+/// Responses are counted by the tick they were made in; a connection has at most [`RESPONSE_TICKS_MAX`] such counts.
 const TICKS_KEPT: usize = 16;
 
 /// The bounds, from the settings.
@@ -176,7 +176,7 @@ pub(super) struct Peer {
     born: u32,
     is_fresh: AtomicBool,
     has_shaken_hands: AtomicBool,
-    /// The tick in which headers began that have not ended, plus one; 0 where there are none.
+    /// The tick in which headers began that have not ended, plus one; 0 if there are none.
     headers_since: AtomicU32,
     /// Requests of other services, by their kind.
     pub(super) streams: [AtomicU32; KINDS],

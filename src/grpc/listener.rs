@@ -1,6 +1,6 @@
 //! The socket on which gRPC listens: TCP, or a Unix socket with its file.
 //!
-//! Not here: what becomes of a connection (grpc.rs, connection.rs).
+//! Not here: what happens to a connection (grpc.rs, connection.rs).
 
 use std::fs::{self, Permissions};
 use std::io;

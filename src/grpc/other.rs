@@ -1,4 +1,4 @@
-//! What requests of health and reflection may hold: their number, their bytes, and how long they say nothing.
+//! The bounds of health and reflection requests: their number, their bytes, and how long they may be idle.
 //!
 //! Their streams may last, unlike decisions. Not here: the services themselves, which tonic has.
 

@@ -1,6 +1,6 @@
 //! The connections of one runtime, and which of them are closed because of what their peers do.
 //!
-//! They are looked at once a second, and when one is added. Not here: what is held for each (held.rs), and frames without
+//! They are checked once a second, and when one is added. Not here: what is held for each (held.rs), and frames without
 //! requests (connection.rs).
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::task::AbortHandle;
 
 use super::held::{Core, Peer};
 
-/// How often connections are looked at: the length of a tick.
+/// How often connections are checked: the length of a tick.
 pub(super) const TICK: Duration = Duration::from_secs(1);
 /// How long a peer may take to shake hands: from the connection to the end of its first SETTINGS frame, in ticks.
 const HANDSHAKE_TICKS_MAX: u32 = 10;
@@ -28,7 +28,7 @@ const IDLE_CLOSED_MAX: usize = 64;
 const ENDED_MIN: usize = 64;
 /// In how many ticks.
 const GIVE_BACK_TICKS: u32 = 5;
-/// Every runtime may have so many, however many runtimes there are.
+/// The connections that each runtime may have, for any number of runtimes.
 const FRESH_OF_RUNTIME_MIN: usize = 64;
 
 /// The open connections of one runtime, oldest first.
@@ -161,7 +161,7 @@ mod tests {
             Self { core, peers }
         }
 
-        /// Opens a connection, and says by what it is seen to be open.
+        /// Opens a connection, and returns the guard that shows it is open.
         fn open(&mut self) -> (Arc<Peer>, tokio::task::JoinHandle<()>) {
             let peer = Peer::new(&self.core);
             let task = tokio::spawn(std::future::pending());

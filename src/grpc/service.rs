@@ -176,7 +176,7 @@ impl RateLimits {
         let started = Instant::now();
         let Received { message: request, .. } = self.read(read, started)?;
         let query = self.query(&request, started)?;
-        let decided = self.limiter.decide_now_traced(&query, started, as_told(trace, &query));
+        let decided = self.limiter.decide_now(&query, started, as_told(trace, &query));
         self.response(&request, decided)
     }
 
@@ -195,7 +195,7 @@ impl RateLimits {
         let Received { message: request, since } = self.read(read, started)?;
         let deadline = caller_timeout.and_then(|caller_timeout| since.unwrap_or(started).checked_add(caller_timeout));
         let query = self.query(&request, started)?;
-        let decided = self.limiter.decide_traced(&query, started, deadline, as_told(trace, &query)).await;
+        let decided = self.limiter.decide(&query, started, deadline, as_told(trace, &query)).await;
         self.response(&request, decided)
     }
 
@@ -229,7 +229,7 @@ fn caller_timeout(headers: &http::HeaderMap) -> Option<Duration> {
     Some(timeout_of(timeout)?.saturating_sub(ANSWER_MARGIN))
 }
 
-/// Reads `grpc-timeout`: at most eight digits and a unit. What is not of that form is no timeout.
+/// Reads `grpc-timeout`: at most eight digits and a unit. Any other text counts as no timeout.
 fn timeout_of(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|digit| digit.is_ascii_digit()) {

@@ -1,4 +1,4 @@
-//! What an error is called on gRPC: the one place that knows.
+//! The gRPC codes of errors. No other file chooses them.
 //!
 //! Never UNKNOWN: Envoy lets such a request pass. UNAVAILABLE only where nothing was charged for certain, since
 //! clients try again on it and would be charged twice.
@@ -15,7 +15,7 @@ use crate::rls::convert::Invalid;
 pub enum RequestError {
     /// It was not a request that can be decided.
     Invalid(Invalid),
-    /// There are no policies yet, or the store gave none.
+    /// There are no policies yet, or the store gave no decision.
     Undecided(Undecided),
 }
 

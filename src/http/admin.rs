@@ -1,7 +1,7 @@
 //! What the operator uses: the policies as loaded, and the state of one descriptor.
 //!
-//! Whoever reaches this listener can reset limits: it is bound to the loopback interface unless told otherwise, and it refuses
-//! requests whose `Host` is a name of somebody else's (DNS rebinding).
+//! Anyone who reaches this listener can reset limits: by default it is bound to the loopback interface, and it refuses
+//! requests whose `Host` is a foreign name (DNS rebinding).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -23,7 +23,7 @@ use super::streamed::{PIECE_BYTES, pieces};
 use super::{ServiceState, Site, json_error, metrics, not_found, readyz, wrong_method};
 use crate::limiter::{Algorithm, Anchor, Domain, Entry, Limit, Mode, OnError, PolicySet, Refill, Rule, parse_entries};
 
-/// Every path, for whoever asks for another.
+/// Every path, for the response to an unknown one.
 const PATHS: [&str; 5] = [
     "GET /policies",
     "GET /state?domain=D&descriptor=K=V,K=V",
@@ -209,7 +209,7 @@ fn rule_as_json(rule: &Rule, domain: &Domain, servers: OnError, place: &str) -> 
     })
 }
 
-/// What becomes of a request whose store does not answer, and who says so: the rule, the domain or the server.
+/// What happens to a request whose store does not answer, and who decides that: the rule, the domain or the server.
 fn on_error_as_json(domain: &Domain, rule: Option<&Rule>, servers: OnError) -> Value {
     match domain.on_error_of(rule) {
         Some((on_error, said_by)) => json!({ "action": on_error.name(), "from": said_by.name() }),

@@ -1,7 +1,7 @@
 //! One HTTP listener: HTTP/1 only, with a bound on its connections and a time for all that a caller does.
 //!
 //! A listener that is full closes connections that wait for a request before it turns a new caller away, so that probes are
-//! answered whatever else is open. Not here: what is answered (public.rs, admin.rs), and bodies that stream (streamed.rs).
+//! answered whatever other connections are open. Not here: what is answered (public.rs, admin.rs), and bodies that stream (streamed.rs).
 
 use std::convert::Infallible;
 use std::io;

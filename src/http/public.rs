@@ -19,7 +19,7 @@ use crate::rls::proto::RateLimitRequest;
 use crate::rls::{client_headers, convert, detail, json};
 use crate::telemetry::traces::{Trace, Way};
 
-/// Every path, for whoever asks for another.
+/// Every path, for the response to an unknown one.
 const PATHS: [&str; 5] = ["POST /json", "GET /healthcheck", "GET /healthz", "GET /metrics", "GET /readyz"];
 
 /// How long the body of a request may take to arrive.
@@ -46,7 +46,7 @@ impl<'a> Incomplete<'a> {
         Self { bodies, bytes: Vec::new(), reserved: 0 }
     }
 
-    /// Adds a part of a body of at most `most` bytes. The buffer doubles, but not beyond that. Returns false where there is
+    /// Adds a part of a body of at most `most` bytes. The buffer doubles, but not beyond that. Returns false if there is
     /// no room.
     fn push(&mut self, part: &[u8], most: usize) -> bool {
         let wanted = self.bytes.len() + part.len();
@@ -213,7 +213,7 @@ async fn answer(
         trace.domain(query.domain);
         trace as &dyn limiter::Trace
     });
-    let answer = match site.limiter.decide_traced(&query, started, None, trace).await {
+    let answer = match site.limiter.decide(&query, started, None, trace).await {
         Ok(answer) => answer,
         Err(error) => return refusal(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
     };

@@ -18,7 +18,7 @@ const RENDERINGS_MAX: usize = 2;
 /// While so many are being read, a rendering of this age is given to one more caller.
 const RENDERING_AGE_MAX: Duration = Duration::from_secs(15);
 
-/// A body that is made piece by piece. Between two pieces the runtime does what else there is to do.
+/// A body that is made piece by piece. Between two pieces the runtime runs other tasks.
 struct Pieces<F> {
     next: F,
     is_turn: bool,
@@ -70,7 +70,7 @@ impl<T> Default for Renderings<T> {
 pub(super) struct TooManyReaders;
 
 impl<T: Send + 'static> Renderings<T> {
-    /// What `make` makes, or what it made of late. It counts as being read until it is dropped.
+    /// A new rendering from `make`, or a recent one if too many are being read. It counts as being read until it is dropped.
     ///
     /// # Errors
     /// [`TooManyReaders`].

@@ -5,7 +5,7 @@
 //! One cache serves all runtimes of a process. Keys are spread over small sets with a mutex each, and a set is both the
 //! place of a key and the sample that eviction compares. A plain mutex is right: nothing is awaited while it is held.
 //!
-//! Not here: when a store is worth a cache, and what a request is told (limiter.rs).
+//! Not here: when a store is worth a cache (ask.rs), and the answer to a request (plan.rs).
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -21,11 +21,11 @@ use crate::engine::{Algorithm, Charge, Hits, Limit, Micros, Mode, Observed, Outc
 /// How many keys a set holds at most. [dn-6]
 const SET_KEYS_MAX: usize = 8;
 
-/// What is known of the charges of one decision, in their order: one outcome for each charge that is known to be denied,
+/// The known outcomes of the charges of one decision, in their order: one for each charge that is known to be denied,
 /// none for the others.
 pub type Denials = SmallVec<[Option<Outcome>; 2]>;
 
-/// What a cache knows of a decision.
+/// What the cache knows about a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
     /// Nothing that helps.
@@ -80,7 +80,7 @@ thread_local! {
 /// What happened in a cache since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Charges that were looked up; 0 where denials are not kept until their window ends.
+    /// Charges that were looked up; 0 if denials are not kept until their window ends.
     pub lookups: u64,
     /// Those of them that were found denied.
     pub found: u64,
@@ -99,7 +99,7 @@ pub struct DenyCache {
     /// Keyed at random as in the memory store, so that no caller can aim at a set.
     hasher: DefaultHashBuilder,
     age: Age,
-    /// How many keys are kept: what a lookup reads first, and all that it reads where there are none.
+    /// How many keys are kept: what a lookup reads first, and all that it reads if there are none.
     count: AtomicUsize,
     /// How many times something was forgotten.
     forgotten: AtomicU64,
@@ -147,7 +147,7 @@ impl DenyCache {
         }
     }
 
-    /// What a decision is told without its store. [dn-4]
+    /// The answer to a decision without its store. [dn-4]
     ///
     /// `now` is any instant between the arrival of the request and its answer.
     pub fn answers(&self, charges: &[Charge<'_>], mode: Mode, now: Instant) -> Known {
@@ -157,7 +157,7 @@ impl DenyCache {
         }
     }
 
-    /// One limit that denies is enough, where the mode allows that.
+    /// One limit that denies is enough, if the mode allows that.
     fn answers_alone(&self, charges: &[Charge<'_>], mode: Mode, now: Instant) -> Known {
         if self.is_empty() || charges.iter().any(writes_when_denied) {
             return Known::Nothing;
@@ -222,7 +222,7 @@ impl DenyCache {
         self.forgotten.load(Ordering::Acquire)
     }
 
-    /// Keeps what the store said to a charge, if it denied that; called with any charge and outcome of a decision.
+    /// Keeps the store's outcome of a charge, if it is a denial; called with every charge and outcome of a decision.
     ///
     /// `sent` is an instant before the decision was sent, `received` one after it was answered, and `generation` was
     /// read before it was sent: if the key was forgotten since, what the store said may be older than that.
@@ -297,7 +297,7 @@ impl DenyCache {
         }
     }
 
-    /// How many keys are kept: some may have ended, which whoever comes by next drops.
+    /// How many keys are kept. Some may have ended; the next lookup in their set drops them.
     pub fn len(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
@@ -423,7 +423,7 @@ struct CachedDenial {
 }
 
 impl CachedDenial {
-    /// What a denial shows; nothing where it was no denial, or one that the state alone does not explain. [dn-2]
+    /// What a denial shows; nothing if it was no denial, or one that the state alone does not explain. [dn-2]
     fn of(charge: &Charge<'_>, outcome: &Outcome, sent: Instant, received: Instant) -> Option<Self> {
         let hits = hits_to_deny(charge)?;
         let (limit, seen, at) = (charge.limit, outcome.state, outcome.now);

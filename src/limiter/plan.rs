@@ -1,12 +1,13 @@
-//! What is to be charged for a request before a store is asked, and what the request is told afterwards.
+//! What is to be charged for a request before a store is asked, and the answer to the request after that.
 //!
-//! Not here: asking stores (limiter.rs), several of them, and stores that fail (split.rs).
+//! Not here: asking one store (ask.rs), several stores, and stores that fail (split.rs).
 
+use std::ops::Deref;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 
-use super::{Answer, Detail, LimitInfo, ListedLimit, Modes, OVERRIDE_SHARE, Query, Status};
+use super::{Answer, Detail, LimitInfo, ListedLimit, Modes, Query, Status};
 use crate::engine::observer::{LimitOf, Trace};
 use crate::engine::policy::{Domain, Match};
 use crate::engine::{
@@ -16,7 +17,9 @@ use crate::engine::{
 
 /// Keys are written into one text; room for a decision of a few charges, so that it seldom grows.
 const KEYS_BYTES: usize = 256;
-/// What clients know a limit by that came with the request.
+/// The portion of a bounded store that limits from requests share: no rule has this id.
+const OVERRIDE_SHARE: u32 = u32::MAX;
+/// The name, for clients, of a limit that came with the request.
 const OVERRIDE_NAME: &str = "(request)";
 
 /// What is to be charged for a request, before the store is asked.
@@ -49,22 +52,66 @@ pub(super) struct Planned {
     role: Role,
 }
 
-/// What was decided of a plan: charges, where they come from, and what they were told, each in the same order. A
-/// descriptor whose store did not answer has none of them.
+/// What was decided of a plan: charges, where they come from, and their outcomes, each in the same order. A descriptor
+/// whose store did not answer has none of them.
+#[derive(Default)]
 pub(super) struct Decided<'a> {
-    pub(super) charges: &'a [Charge<'a>],
-    pub(super) planned: &'a [Planned],
-    pub(super) decision: &'a Decision,
+    pub(super) charges: Selected<'a, [Charge<'a>; 2]>,
+    pub(super) planned: Selected<'a, [Planned; 2]>,
+    pub(super) decision: Decision,
     /// The descriptors that are denied because their store did not answer: a bit for each.
     pub(super) denied_groups: u64,
     /// The keys whose denial was known before a store was asked.
-    pub(super) known: &'a [&'a str],
+    pub(super) known: SmallVec<[&'a str; 2]>,
+}
+
+/// All items of a request's list, or some of them.
+pub(super) enum Selected<'a, A: Array> {
+    All(&'a [A::Item]),
+    Some(SmallVec<A>),
+}
+
+impl<A: Array> Default for Selected<'_, A> {
+    fn default() -> Self {
+        Self::All(&[])
+    }
+}
+
+impl<A: Array> Deref for Selected<'_, A> {
+    type Target = [A::Item];
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::All(items) => items,
+            Self::Some(items) => items,
+        }
+    }
 }
 
 impl<'a> Decided<'a> {
-    /// All of it, by one decision.
-    pub(super) fn whole(charges: &'a [Charge<'a>], plan: &'a Plan<'_>, decision: &'a Decision) -> Self {
-        Self { charges, planned: &plan.planned, decision, denied_groups: 0, known: &[] }
+    /// The charges that have an outcome.
+    pub(super) fn of_some(
+        charges: &[Charge<'a>],
+        planned: &[Planned],
+        outcomes: impl IntoIterator<Item = Option<Outcome>>,
+    ) -> Self {
+        let mut decision = Decision::default();
+        let (mut some_charges, mut some_planned) = (SmallVec::new(), SmallVec::new());
+        for ((charge, planned), outcome) in charges.iter().zip(planned).zip(outcomes) {
+            if let Some(outcome) = outcome {
+                some_charges.push(charge.clone());
+                some_planned.push(*planned);
+                decision.outcomes.push(outcome);
+            }
+        }
+        let (charges, planned) = (Selected::Some(some_charges), Selected::Some(some_planned));
+        Self { charges, planned, decision, ..Self::default() }
+    }
+
+    /// Each charge with its outcome.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Charge<'a>, &Planned, &Outcome)> {
+        let charges = self.charges.iter().zip(&*self.planned).zip(&self.decision.outcomes);
+        charges.map(|((charge, planned), outcome)| (charge, planned, outcome))
     }
 }
 
@@ -191,26 +238,23 @@ impl<'p> Plan<'p> {
         }
     }
 
-    /// What becomes of a descriptor whose store does not answer, as far as policies say. [st-4]
+    /// What happens to a descriptor whose store does not answer, if a policy says so. [st-4]
     pub(super) fn on_error(&self, group: u16) -> Option<OnError> {
         self.domain.on_error_of(self.met[usize::from(group)].rule).map(|(on_error, _)| on_error)
     }
 
-    /// What the request is told; nothing decided: it met no limit.
-    pub(super) fn answer(&self, query: &Query<'_>, decided: Option<&Decided<'_>>) -> Answer {
-        let denied = decided.is_some_and(|decided| decided.decision.denied);
-        let denied_groups = decided.map_or(0, |decided| decided.denied_groups);
-        let wait = if self.modes.shadow { 0 } else { decided.map_or(0, turn) };
+    /// The answer to a request, after its charges were decided.
+    pub(super) fn answer(&self, query: &Query<'_>, decided: &Decided<'_>) -> Answer {
+        let Decision { denied, ref outcomes, .. } = decided.decision;
+        let wait = if self.modes.shadow { 0 } else { turn(decided) };
         let mut statuses = SmallVec::new();
         let mut metadata = Vec::new();
-        let mut planned = decided.map_or(&[][..], |decided| decided.planned);
-        let mut rest = decided.map_or(&[][..], |decided| decided.charges);
-        let mut outcomes = decided.map_or(&[][..], |decided| &decided.decision.outcomes);
+        let (mut rest, mut planned, mut outcomes) = (&*decided.charges, &*decided.planned, &**outcomes);
         for group in 0..query.descriptors.len() {
             let count = rest.iter().take_while(|charge| usize::from(charge.group) == group).count();
             let status = match (self.met[group].rule, count) {
                 (Some(rule), 0) if rule.unlimited => Status { remaining: Hits::MAX, ..Status::default() },
-                (_, 0) => Status { over: denied_groups >> group & 1 == 1, ..Status::default() },
+                (_, 0) => Status { over: decided.denied_groups >> group & 1 == 1, ..Status::default() },
                 _ => status_of(&rest[..count], &planned[..count], &outcomes[..count], denied),
             };
             if let Some(fields) = self.met[group].rule.and_then(|rule| rule.metadata.as_ref())
@@ -223,8 +267,8 @@ impl<'p> Plan<'p> {
             statuses.push(status);
             (rest, outcomes, planned) = (&rest[count..], &outcomes[count..], &planned[count..]);
         }
-        let retry_after = decided.filter(|_| denied).and_then(retry_after);
-        let limits = decided.filter(|_| self.modes.limits).map_or_else(Vec::new, |decided| self.listed(decided));
+        let retry_after = if denied { retry_after(decided) } else { None };
+        let limits = if self.modes.limits { self.listed(decided) } else { Vec::new() };
         Answer { denied, wait, retry_after, statuses, metadata, limits }
     }
 
@@ -234,8 +278,7 @@ impl<'p> Plan<'p> {
         if self.modes.shadow {
             return listed;
         }
-        for ((charge, planned), outcome) in decided.charges.iter().zip(decided.planned).zip(&decided.decision.outcomes)
-        {
+        for (charge, planned, outcome) in decided.iter() {
             if planned.role == Role::Shadow {
                 continue;
             }
@@ -271,7 +314,7 @@ impl<'p> Plan<'p> {
         }
         let mut quotas = 0_usize;
         let mut quotas_over = 0_usize;
-        for (planned, outcome) in decided.planned.iter().zip(&decided.decision.outcomes) {
+        for (_, planned, outcome) in decided.iter() {
             match planned.role {
                 Role::Enforced if outcome.verdict.is_over() => return true,
                 Role::Quota => {
@@ -300,7 +343,7 @@ fn is_replaced(name: Option<&str>, replaced: &[&str]) -> bool {
     name.is_some_and(|name| replaced.contains(&name))
 }
 
-/// What a descriptor is told about its limits: over, the longest wait among those that deny; within, the least that is
+/// The status of a descriptor: over, the longest wait among the limits that deny; within, the least that is
 /// left, and of equals the one that resets last. [dc-8]
 fn status_of(charges: &[Charge<'_>], planned: &[Planned], outcomes: &[Outcome], denied: bool) -> Status {
     // The role by the policies: a quota that is over has that code also where the request passes.
@@ -351,12 +394,12 @@ fn status_of(charges: &[Charge<'_>], planned: &[Planned], outcomes: &[Outcome], 
 }
 
 /// When a denied request would be admitted, if no other came: when each enforced limit has room and, where quotas deny it,
-/// when one of them has. Nothing where that never happens, or where no store gave a wait. [dt-2]
+/// when one of them has. Nothing if that never happens, or where no store gave a wait. [dt-2]
 fn retry_after(decided: &Decided<'_>) -> Option<Micros> {
     let mut longest_enforced = None;
     let mut shortest_quota: Option<Micros> = None;
     let (mut quotas, mut quotas_over) = (0_usize, 0_usize);
-    for (charge, outcome) in decided.charges.iter().zip(&decided.decision.outcomes) {
+    for (charge, _, outcome) in decided.iter() {
         quotas += usize::from(charge.role == Role::Quota);
         let wait = match outcome.verdict {
             Verdict::Within => continue,
@@ -386,7 +429,7 @@ fn whole_seconds(limit: &Limit) -> Option<u64> {
     (!is_calendar && us.is_multiple_of(MICROS_PER_SECOND)).then_some(us / MICROS_PER_SECOND)
 }
 
-/// When the same hits would fit all of these limits again; nothing where one of them never holds so many.
+/// When the same hits would fit all of these limits again; nothing if one of them never holds so many.
 fn fits_after(charges: &[Charge<'_>], outcomes: &[Outcome]) -> Option<Micros> {
     let mut longest = 0;
     for (charge, outcome) in charges.iter().zip(outcomes) {
@@ -413,7 +456,7 @@ fn turn(decided: &Decided<'_>) -> Micros {
     if decided.decision.denied {
         return longest;
     }
-    for ((charge, planned), outcome) in decided.charges.iter().zip(decided.planned).zip(&decided.decision.outcomes) {
+    for (charge, planned, outcome) in decided.iter() {
         let takes_a_place = matches!(charge.take, Take::Consume(_) | Take::Force(_));
         if takes_a_place && planned.role != Role::Shadow {
             longest = longest.max(outcome.wait);

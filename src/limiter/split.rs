@@ -1,65 +1,23 @@
 //! Requests that no single call decides: those over several stores or slots, and those whose store gives no answer.
 //!
 //! Each part is asked for a decision of its own, all at the same time; where one denies, the charges of the others are
-//! taken back by their receipts [st-3]. What becomes of a part that does not answer, policies say [st-4].
-//! Not here: the usual way of a request, by one call (limiter.rs).
+//! taken back by their receipts [st-3]. Policies decide what happens to a part that does not answer [st-4].
+//! Not here: the usual path of a request, by one call (decide.rs), and how charges are taken back (reserved.rs).
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use futures_util::future::{join, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use smallvec::SmallVec;
-use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
 
-use super::plan::{Decided, Plan, Planned};
-use super::{DenyCache, Limiter, Request, calendar};
-use crate::engine::{Bounds, Charge, Decision, Limit, Mode, Observer, OnError, Outcome, Receipt, Role, Take, Verdict};
-use crate::store::{Failure, Store, StoreError, Undo};
+use super::decide::Request;
+use super::plan::{Decided, Plan};
+use super::reserved::Reserved;
+use super::{Limiter, Options};
+use crate::engine::{Charge, Decision, Mode, OnError, Outcome, Role, Take, Verdict};
+use crate::store::{Failure, Store, StoreError};
 
 /// The part of a request's time that is kept for taking back what must not stand: a quarter.
 const UNDO_SHARE: u32 = 4;
-
-/// A decision that was put together.
-#[derive(Default)]
-pub(super) struct Resolved<'a> {
-    pub(super) charges: SmallVec<[Charge<'a>; 2]>,
-    planned: SmallVec<[Planned; 4]>,
-    pub(super) decision: Decision,
-    denied_groups: u64,
-}
-
-impl<'a> Resolved<'a> {
-    /// The charges that have an outcome.
-    fn of(
-        request: &Request<'_, '_>,
-        charges: &[Charge<'a>],
-        outcomes: Vec<Option<Outcome>>,
-        is_denied: bool,
-        denied_groups: u64,
-    ) -> Self {
-        let mut resolved = Self { denied_groups, ..Self::default() };
-        resolved.decision.denied = is_denied;
-        for ((charge, planned), outcome) in charges.iter().zip(&request.plan.planned).zip(outcomes) {
-            if let Some(outcome) = outcome {
-                resolved.push(charge.clone(), *planned, outcome);
-            }
-        }
-        resolved
-    }
-
-    pub(super) fn push(&mut self, charge: Charge<'a>, planned: Planned, outcome: Outcome) {
-        self.charges.push(charge);
-        self.planned.push(planned);
-        self.decision.outcomes.push(outcome);
-    }
-
-    pub(super) fn decided(&self) -> Decided<'_> {
-        let Self { charges, planned, decision, denied_groups } = self;
-        Decided { charges, planned, decision, denied_groups: *denied_groups, known: &[] }
-    }
-}
 
 /// Charges that one call can decide.
 struct Part<'a> {
@@ -73,7 +31,7 @@ struct Part<'a> {
 
 /// What is known of a request's charges so far.
 struct Pieces {
-    /// One for each charge; nothing where its store gave no answer, or has not been asked.
+    /// One for each charge; nothing if its store gave no answer, or has not been asked.
     outcomes: Vec<Option<Outcome>>,
     denied: bool,
     /// The charges that got no answer, by the call that failed.
@@ -92,11 +50,11 @@ impl Limiter {
     /// # Errors
     /// When a part gave no answer and that is an error by policy. What the others charged has been taken back.
     pub(super) async fn decide_split<'a>(
-        &'a self,
+        &self,
         request: &Request<'_, '_>,
         charges: &[Charge<'a>],
         failed: Option<StoreError>,
-    ) -> Result<Resolved<'a>, StoreError> {
+    ) -> Result<Decided<'a>, StoreError> {
         let refunds = Refunds::of(request.mode, charges);
         let mut pieces = match failed {
             None => {
@@ -107,7 +65,7 @@ impl Limiter {
             }
             Some(error) => self.unanswered(charges, error),
         };
-        let denied_groups = match self.fall_back(request, charges, &mut pieces) {
+        let denied_groups = match self.fall_back(request, charges, &mut pieces).await {
             Ok(denied_groups) => denied_groups,
             Err(error) => {
                 let is_undone = self.take_back(request, &mut pieces.reserved).await;
@@ -128,33 +86,9 @@ impl Limiter {
                 self.give_back(request, charges, &mut pieces).await;
             }
         }
-        Ok(Resolved::of(request, charges, pieces.outcomes, is_denied, denied_groups))
-    }
-
-    /// Decides a request that no store was asked about, by policy and without waiting.
-    ///
-    /// # Errors
-    /// When that is an error by policy.
-    pub(super) fn decide_unanswered<'a>(
-        &'a self,
-        request: &Request<'_, '_>,
-        charges: &[Charge<'a>],
-        error: StoreError,
-    ) -> Result<Resolved<'a>, StoreError> {
-        let mut pieces = self.unanswered(charges, error);
-        let denied_groups = self.fall_back(request, charges, &mut pieces)?;
-        let is_denied = pieces.denied || quotas_are_over(charges, &pieces.outcomes);
-        if is_denied && request.mode == Mode::Atomic {
-            // Dropped with what is reserved, which takes it back.
-            for (charge, outcome) in charges.iter().zip(&mut pieces.outcomes) {
-                if let Some(outcome) = outcome {
-                    outcome.show_before(charge);
-                }
-            }
-        } else {
-            pieces.reserved.keep();
-        }
-        Ok(Resolved::of(request, charges, pieces.outcomes, is_denied, denied_groups))
+        let mut decided = Decided::of_some(charges, &request.plan.planned, pieces.outcomes);
+        (decided.decision.denied, decided.denied_groups) = (is_denied, denied_groups);
+        Ok(decided)
     }
 
     /// What is known of charges that got no answer, all for one reason.
@@ -214,8 +148,7 @@ impl Limiter {
     fn parts<'a>(&'a self, plan: &Plan<'_>, charges: &[Charge<'a>]) -> Vec<Part<'a>> {
         let mut parts: Vec<Part<'a>> = Vec::new();
         for (i, (charge, planned)) in charges.iter().zip(&plan.planned).enumerate() {
-            let store = self.store_of(charge.limit, planned.is_single);
-            let slot = store.part_of(charge.key);
+            let (store, slot) = self.part_of(charge, planned);
             match parts.iter_mut().find(|part| Arc::ptr_eq(part.store, store) && part.slot == slot) {
                 Some(part) => {
                     part.at.push(i);
@@ -227,11 +160,11 @@ impl Limiter {
         parts
     }
 
-    /// Does what the policies say with the charges that got no answer. Answers which descriptors are denied by that. [st-4]
+    /// Applies `on_error` to the charges that got no answer. Returns the descriptors that this denies. [st-4]
     ///
     /// # Errors
     /// When it is an error that there was none.
-    fn fall_back<'a>(
+    async fn fall_back<'a>(
         &'a self,
         request: &Request<'_, '_>,
         charges: &[Charge<'a>],
@@ -277,7 +210,8 @@ impl Limiter {
         let mut alone: Vec<Charge<'a>> = local.iter().map(|&i| charges[i].clone()).collect();
         // Quota limits are judged together with those that other stores have answered.
         alone.iter_mut().filter(|charge| is_quota(charge)).for_each(|charge| charge.role = Role::Shadow);
-        let decision = self.ask_now(store, request, &mut alone)?;
+        let mut decision = Decision::default();
+        self.ask(store, request, &mut alone, &mut decision).await?;
         pieces.denied |= decision.denied;
         let stands = request.mode == Mode::Atomic && !decision.denied;
         for ((i, charge), outcome) in local.into_iter().zip(&alone).zip(decision.outcomes) {
@@ -308,12 +242,8 @@ impl Limiter {
 
     /// Nothing known yet of these charges.
     fn pieces(&self, charges: &[Charge<'_>]) -> Pieces {
-        let reserved = Reserved {
-            charges: Vec::new(),
-            deny_cache: self.options.deny_cache.clone(),
-            observer: self.observer.clone(),
-            budget: self.options.budget,
-        };
+        let Options { deny_cache, budget, .. } = &self.options;
+        let reserved = Reserved::new(deny_cache.clone(), self.observer.clone(), *budget);
         Pieces {
             outcomes: vec![None; charges.len()],
             denied: false,
@@ -331,8 +261,9 @@ impl Limiter {
         parts: Vec<Part<'a>>,
     ) -> FuturesUnordered<impl Future<Output = (Part<'a>, Result<Decision, StoreError>)>> {
         let ask = async |mut part: Part<'a>| {
-            let decision = self.ask(part.store, request, &mut part.charges).await;
-            (part, decision)
+            let mut decision = Decision::default();
+            let result = self.ask(part.store, request, &mut part.charges, &mut decision).await;
+            (part, result.map(|()| decision))
         };
         parts.into_iter().map(ask).collect()
     }
@@ -383,7 +314,7 @@ fn quotas_are_over(charges: &[Charge<'_>], outcomes: &[Option<Outcome>]) -> bool
     quotas.peek().is_some() && quotas.all(|(_, outcome)| outcome.as_ref().is_some_and(is_over))
 }
 
-/// Of several failures the one that says least about what was charged.
+/// The failure that leaves most open what was charged.
 fn worst(failures: Vec<(Vec<usize>, StoreError)>) -> StoreError {
     let mut worst = None;
     for (_, error) in failures {
@@ -402,108 +333,5 @@ fn as_unknown(error: StoreError) -> StoreError {
             let message = format!("a part of the request was not decided: {error}; another part was");
             StoreError::Unknown(Failure { kind: error.kind(), message })
         }
-    }
-}
-
-/// Charges that stand until the whole request is known to pass. Dropped before that (its caller has gone, say), they are
-/// taken back all the same.
-struct Reserved {
-    charges: Vec<Taken>,
-    deny_cache: Option<Arc<DenyCache>>,
-    observer: Arc<dyn Observer>,
-    /// How long taking back may take.
-    budget: Duration,
-}
-
-struct Taken {
-    store: Arc<dyn Store>,
-    key: String,
-    limit: Limit,
-    receipt: Receipt,
-    bounds: Option<Bounds>,
-}
-
-impl Reserved {
-    fn add(&mut self, store: &Arc<dyn Store>, charge: &Charge<'_>, receipt: Receipt) {
-        self.charges.push(Taken {
-            store: store.clone(),
-            key: charge.key.to_owned(),
-            limit: charge.limit.clone(),
-            receipt,
-            bounds: charge.bounds,
-        });
-    }
-
-    /// Lets everything stand.
-    fn keep(&mut self) {
-        self.charges.clear();
-    }
-
-    /// Begins to take everything back, in a task that ends of itself, whoever waits for it. It tells whether nothing
-    /// stands any more. None where there is nothing to take back.
-    fn undo(&mut self) -> Option<JoinHandle<bool>> {
-        if self.charges.is_empty() {
-            return None;
-        }
-        // Without a runtime nobody could ask a store either.
-        let runtime = Handle::try_current().ok()?;
-        let charges = std::mem::take(&mut self.charges);
-        let (deny_cache, deadline) = (self.deny_cache.clone(), Instant::now() + self.budget);
-        let observer = self.observer.clone();
-        Some(runtime.spawn(async move {
-            let undone = undo_all(&charges, deadline).await;
-            observer.undone(undone);
-            // What was denied meanwhile may have been denied because of these charges.
-            if let Some(cache) = deny_cache {
-                charges.iter().for_each(|taken| cache.forget(&taken.key));
-            }
-            undone
-        }))
-    }
-}
-
-impl Drop for Reserved {
-    fn drop(&mut self) {
-        // Not awaited by anybody: what it answers is of no use any more.
-        drop(self.undo());
-    }
-}
-
-/// Takes charges back, each store's at once. Answers whether all stores have said that they did.
-async fn undo_all(charges: &[Taken], deadline: Instant) -> bool {
-    let mut stores: Vec<(&Arc<dyn Store>, Vec<Undo<'_>>)> = Vec::new();
-    let mut calendars = Vec::new();
-    for taken in charges {
-        if taken.bounds.is_some() {
-            calendars.push(taken);
-            continue;
-        }
-        match stores.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &taken.store)) {
-            Some((_, undos)) => undos.push(taken.undo()),
-            None => stores.push((&taken.store, vec![taken.undo()])),
-        }
-    }
-    let undo =
-        async |(store, undos): &(&Arc<dyn Store>, Vec<Undo<'_>>)| store.undo(undos, deadline).get().await.is_ok();
-    let together = join_all(stores.iter().map(undo));
-    let alone = join_all(calendars.into_iter().map(|taken| taken.undo_in_its_calendar(deadline)));
-    let (together, alone) = join(together, alone).await;
-    together.into_iter().chain(alone).all(|is_undone| is_undone)
-}
-
-impl Taken {
-    fn undo(&self) -> Undo<'_> {
-        Undo { key: &self.key, limit: &self.limit, receipt: self.receipt, bounds: self.bounds }
-    }
-
-    /// Takes a charge of a calendar window back. The store's clock may have left the boundaries of the charge: then the
-    /// store is asked once more, with those around its clock. [cl-3]
-    async fn undo_in_its_calendar(&self, deadline: Instant) -> bool {
-        let mut undo = self.undo();
-        match self.store.undo(std::slice::from_ref(&undo), deadline).get().await {
-            Err(StoreError::StaleBounds { now }) => undo.bounds = calendar::computed_bounds(&self.limit, now),
-            end => return end.is_ok(),
-        }
-        self.store.undo(std::slice::from_ref(&undo), deadline).get().await.is_ok()
     }
 }

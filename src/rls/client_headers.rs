@@ -32,7 +32,7 @@ pub(super) fn of(answer: &Answer) -> Vec<HeaderValue> {
     headers
 }
 
-/// The value of `Retry-After`: whole seconds, rounded up and at least 1. None where the request is not denied, where no wait
+/// The value of `Retry-After`: whole seconds, rounded up and at least 1. None if the request is not denied, where no wait
 /// helps, and where none is known.
 #[must_use]
 pub fn retry_after(answer: &Answer) -> Option<u64> {

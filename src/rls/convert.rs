@@ -1,7 +1,7 @@
 //! Between the wire and the use case: a request becomes a view of it, an answer becomes a response.
 //!
 //! The view borrows every text from the request. Whatever a caller may send too much of is bounded here, before it
-//! costs anything; what comes out of [`query`] need not be checked again. Not here: deciding, and what an error is
+//! costs anything; a result of [`query`] need not be checked again. Not here: deciding, and what an error is
 //! called on gRPC or HTTP.
 
 use std::fmt;
@@ -33,7 +33,7 @@ pub struct Bounds {
     pub hits: u32,
 }
 
-/// What is wrong with a request. Shown, it names the field, what was sent and the bound; never a caller's text.
+/// The error of a request. Its text has the field, the number that was sent and the bound; never a caller's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invalid {
     /// The field, such as `descriptors[2].entries[0].value`.
@@ -124,7 +124,7 @@ fn entries<'a>(
     Ok(entries)
 }
 
-/// What the descriptor asks for: its own hits, where 0 looks; else the request's, where 0 or nothing is 1.
+/// The hits of a descriptor: its own, of which 0 is a peek; else the request's, of which 0 or none means 1.
 fn take(
     request: &RateLimitRequest,
     descriptor: &RateLimitDescriptor,
@@ -180,7 +180,7 @@ fn within(sent: usize, most: usize, what: &'static str, field: impl FnOnce() -> 
     Err(Invalid { field: field(), problem: Problem::TooMany { sent, most, what } })
 }
 
-/// What a response has beyond what Envoy's own service tells; each off unless a setting asks for it.
+/// What a response has beyond the answer of envoyproxy/ratelimit; each is off by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extras {
     /// The detail of each status, as dynamic metadata under the key `weir`.
@@ -191,7 +191,7 @@ pub struct Extras {
     pub limit_metadata: bool,
     /// `Retry-After`, `RateLimit` and `RateLimit-Policy` as headers of the response to the caller's client.
     pub ietf_headers: bool,
-    /// The limit nearest to its end, as headers of the response to the caller's client; none where that is off.
+    /// The limit nearest to its end, as headers of the response to the caller's client; none if that is off.
     pub limit_headers: Option<LimitHeaders>,
 }
 
@@ -211,7 +211,7 @@ const MICROS_PER_SECOND: Micros = 1_000_000;
 /// The header by which Envoy's fault filter, set to `header_delay`, delays a request: milliseconds. [lb-3]
 pub const DELAY_HEADER: &str = "x-envoy-fault-delay-request";
 
-/// The answer to a request, as it goes over the wire.
+/// The response to a request, in the wire's types.
 #[must_use]
 pub fn response(request: &RateLimitRequest, answer: Answer, extras: &Extras) -> RateLimitResponse {
     let mut response = RateLimitResponse { overall_code: code(answer.denied).into(), ..RateLimitResponse::default() };

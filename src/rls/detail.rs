@@ -1,4 +1,4 @@
-//! What a decision knows and the wire has no field for: exact waits, per status. [dt-1]
+//! Details of a decision that the wire has no field for: exact waits, for each status. [dt-1]
 //!
 //! One set of names for both places, `/json?detail=true` and dynamic metadata. Strict clients refuse unknown fields, so
 //! that both are asked for explicitly. Not here: the statuses themselves (convert.rs).

@@ -55,7 +55,7 @@ impl Part {
     }
 }
 
-/// The message with its texts made UTF-8, and all else as it was; nothing if it is no message.
+/// The message with its texts made UTF-8 and all other fields unchanged; none if the bytes are no message.
 fn rewritten(mut bytes: &[u8], part: Part) -> Option<Vec<u8>> {
     const TAG_BITS: u32 = 3;
     let mut to = Vec::with_capacity(bytes.len());

@@ -19,7 +19,7 @@ use crate::engine::{Bounds, Charge, Decision, Hits, Limit, Micros, Mode, Observe
 
 /// The most shards. More than the cores of any pod, so that two decisions seldom meet in one.
 const SHARDS_MAX: usize = 64;
-/// The fewest keys a shard is made for: below that, a sample of one shard would say little about the store.
+/// The fewest keys a shard is made for: below that, a sample of one shard would not represent the store.
 const SHARD_KEYS_MIN: usize = 128;
 /// How many states an eviction compares.
 const EVICTION_SAMPLE: usize = 16;
@@ -246,7 +246,7 @@ impl Entry {
         if self.ends & FULL == 0 { self.used_or_fill } else { self.capacity }
     }
 
-    /// Remembers that the state has denied somebody, if it is full.
+    /// Remembers that the state has denied a request, if it is full.
     const fn mark_denied(&mut self) {
         if self.ends & FULL != 0 {
             self.ends |= DENIED;
@@ -270,7 +270,7 @@ impl Entry {
     }
 }
 
-/// Where a state is to be stored, and under which limit.
+/// The key and the limit of a state in the store.
 struct StateSlot<'a> {
     key: &'a str,
     hash: u32,
@@ -451,7 +451,7 @@ impl Shard {
         }
     }
 
-    /// Drops the next few entries that have expired, so that what nobody asks for again goes too.
+    /// Drops the next few entries that have expired, so that keys without further requests are dropped too.
     fn sweep(&mut self, now: Micros) {
         for _ in 0..SWEEP {
             if self.sweep_at >= self.entries.len() {

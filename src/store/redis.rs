@@ -112,7 +112,7 @@ impl Redis {
         format!("{}{key}", self.key_prefix)
     }
 
-    /// Loads the scripts on each server, before a call needs one. Where that fails, as for a user without the right,
+    /// Loads the scripts on each server, before a call needs one. If that fails, as for a user without the right,
     /// nothing is lost: a call whose script is missing brings it along.
     async fn load_scripts(&self, deadline: Instant) {
         let loads = library::all().map(|script| async move {

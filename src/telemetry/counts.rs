@@ -1,4 +1,4 @@
-//! What is counted of one limit, and how the hits of a charge lie about it.
+//! The counters of one limit, and which of them the hits of a charge add to.
 //!
 //! Not here: by which names it is shown (metrics/rules.rs for weir's, statistics.rs for those of envoyproxy/ratelimit).
 
@@ -8,7 +8,7 @@ use crate::engine::arith::Fraction;
 use crate::engine::observer::{AnsweredBy, Charged, LimitOf};
 use crate::engine::{Mode, Role, Take};
 
-/// What has happened to one limit, in hits. On a cache line of its own, so that busy limits do not slow each other.
+/// The counters of one limit, in hits. On a cache line of its own, so that busy limits do not slow each other.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Counts {

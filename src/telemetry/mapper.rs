@@ -18,11 +18,11 @@ pub const FILE_BYTES_MAX: usize = 1 << 20;
 /// What one regular expression may take once it is compiled, in bytes.
 const REGEX_BYTES_MAX: usize = 1 << 20;
 
-/// The upper bounds of a histogram for which nobody gives any, in the unit of the metric: those of Prometheus' clients.
+/// The default upper bounds of a histogram, in the unit of the metric: those of Prometheus' clients.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
-/// The quantiles of a summary for which nobody gives any.
+/// The default quantiles of a summary.
 const QUANTILES: [f64; 3] = [0.5, 0.9, 0.99];
-/// How far back a summary looks where nobody says.
+/// The default time that a summary covers.
 const SUMMARY_AGE: Duration = Duration::from_secs(600);
 /// Times arrive in milliseconds; metrics of Prometheus are in seconds.
 const SECONDS_OF_MILLISECONDS: f64 = 0.001;
@@ -53,7 +53,7 @@ pub(super) enum MetricType {
     Observer,
 }
 
-/// What becomes of times.
+/// How times are counted.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ObserverKind {
     /// The upper bounds, ascending.
@@ -97,7 +97,7 @@ enum Target {
     },
 }
 
-/// What becomes of one statistic.
+/// The metric that one statistic becomes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Mapped {
     /// Nothing.
@@ -109,7 +109,7 @@ pub(super) enum Mapped {
         help: Option<String>,
         /// What its value is multiplied by.
         scale: f64,
-        /// What becomes of it if it is times.
+        /// How it is counted if it is a time.
         times: ObserverKind,
     },
 }
@@ -168,7 +168,7 @@ impl Mapper {
         Self { mappings, most_specific_glob: false, unmapped_times: ObserverKind::default() }
     }
 
-    /// What becomes of a statistic.
+    /// The metric that a statistic becomes.
     pub(super) fn find(&self, statistic: &str, metric_type: MetricType) -> Mapped {
         let parts: Vec<&str> = statistic.split('.').collect();
         let is_for = |mapping: &&Mapping| mapping.metric_type.is_none_or(|wanted| wanted == metric_type);
@@ -233,7 +233,7 @@ impl Target {
 }
 
 impl Default for ObserverKind {
-    /// Where nobody says, as statsd_exporter has it.
+    /// The default of statsd_exporter.
     fn default() -> Self {
         Self::Summary(QUANTILES.to_vec(), SUMMARY_AGE)
     }

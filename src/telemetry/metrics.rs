@@ -1,11 +1,11 @@
-//! What is counted, and how it is read.
+//! The metrics: counting and reading them.
 //!
 //! The request path adds to plain atomics: what it adds to was looked up when the policies were loaded. Names, labels
 //! and floats come into it only when metrics are read, little by little ([`Reading`]). Labels of weir's own metrics come from
 //! policies, never from callers. In metrics/: every metric with its name (table.rs), requests by domain (domains.rs), the counters of
 //! limits (rules.rs), times (latency.rs), Redis (redis.rs), the process (process.rs), the metrics of envoyproxy/ratelimit
 //! (mapped.rs), and the text formats (text.rs).
-//! Not here: when something is worth counting, which engine, store and limiter tell their observer.
+//! Not here: what is worth counting, which engine, store and limiter report to their observer.
 
 mod domains;
 pub mod families;
@@ -48,7 +48,7 @@ use crate::engine::{Hits, OnError, PolicySet};
 pub use self::latency::{BUCKETS_US, Door};
 pub use self::redis::RedisMetrics;
 
-/// What is counted, and who is shown it.
+/// Which metrics there are, and who sees them.
 #[derive(Debug)]
 pub struct Options {
     /// The part of a limit above which hits are near it.
@@ -61,7 +61,7 @@ pub struct Options {
     pub per_rule: bool,
     /// How many runtimes count. More are possible, and then some share what they write.
     pub runtimes: usize,
-    /// What makes metrics of the statistics of envoyproxy/ratelimit; none where they are not shown.
+    /// What makes metrics of the statistics of envoyproxy/ratelimit; none if they are not shown.
     pub mapper: Option<Mapper>,
     /// Whether the statistics go to a StatsD server.
     pub statsd: bool,
@@ -381,7 +381,7 @@ fn add_service(
     statistics.add(name, Kind::Counter, move || of.requests(Door::Grpc));
 }
 
-/// What one runtime tells.
+/// The observer of one runtime.
 struct PerRuntime {
     metrics: Arc<Metrics>,
     lane: usize,

@@ -148,7 +148,7 @@ fn channel(url: Uri, timeout: Duration, dial: Dial) -> Result<Channel, tonic::tr
 /// Why there was no connection, the last time there was none.
 type Trouble = Arc<Mutex<Option<String>>>;
 
-/// Sends spans, and knows what was wrong where that fails.
+/// Sends spans, and keeps the reason of a failure.
 #[derive(Debug)]
 pub struct SpanSender {
     exporter: SpanExporter,
@@ -166,7 +166,7 @@ impl opentelemetry_sdk::trace::SpanExporter for SpanSender {
     }
 }
 
-/// Sends metrics, and knows what was wrong where that fails.
+/// Sends metrics, and keeps the reason of a failure.
 #[derive(Debug)]
 pub struct MetricsSender {
     client: MetricsClient,
@@ -329,7 +329,7 @@ impl Dial {
         let stream = TcpStream::connect((host, port)).await?;
         stream.set_nodelay(true)?;
         let Some(tls) = self.tls else { return Ok(Stream::Plain(stream)) };
-        let refused = |error: &FileError| tracing::warn!("{error}; what it held before stays in force");
+        let refused = |error: &FileError| tracing::warn!("{error}; its last good content stays in force");
         let stream = tls.handshake(host, stream, refused).await.map_err(io::Error::other)?;
         Ok(Stream::Tls(Box::new(stream)))
     }

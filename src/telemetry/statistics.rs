@@ -42,7 +42,7 @@ const LIMIT_STATISTICS: [(&str, Number); 6] = [
 pub enum Kind {
     /// It only grows.
     Counter,
-    /// It goes up and down.
+    /// A gauge.
     Gauge,
 }
 
@@ -60,7 +60,7 @@ pub struct Statistics {
     unknown_domains: Dynamic<AtomicU64>,
     /// For the names in the two above.
     room: Room,
-    /// Whether requests may give names: not where nobody is shown them.
+    /// Whether requests may give names; false if no listener shows them.
     by_request: bool,
     /// How often there was no room.
     refused: AtomicU64,
@@ -79,9 +79,9 @@ struct Named {
 /// The counters of one name. A name keeps counting when its rule changes, or goes and comes back.
 #[derive(Debug, Default)]
 struct Kept {
-    /// Those of the policies in force.
+    /// The counters of the policies in force.
     live: Vec<Arc<Counts>>,
-    /// Those of earlier policies, where a request may still be on its way.
+    /// The counters of earlier policies, which requests in flight may still use.
     leaving: Vec<Arc<Counts>>,
     /// What was counted by others before.
     before: Values,
@@ -96,7 +96,7 @@ impl Kept {
         values
     }
 
-    /// Keeps the numbers of counters that nobody else holds.
+    /// Keeps the numbers of counters that are no longer used.
     fn fold(&mut self) {
         let before = &mut self.before;
         self.leaving.retain(|counts| {
@@ -150,14 +150,14 @@ pub(super) struct RequestName {
     naming: Naming,
     /// Follows the name of the rule, where the rule has several limits.
     limit: Option<Box<str>>,
-    /// What is counted where there is no room for another name, under the name that the policy alone gives.
+    /// The counters for requests without room for another name, under the name that the policy alone gives.
     pub(super) rest: Arc<Counts>,
     /// That name. Both go to [`Statistics::replace`].
     pub(super) rest_name: String,
 }
 
 impl Statistics {
-    /// None yet. At most `dynamic_max` names are given by requests, and none where `by_request` is false.
+    /// None yet. At most `dynamic_max` names are given by requests, and none if `by_request` is false.
     pub(super) fn new(dynamic_max: usize, by_request: bool) -> Self {
         Self {
             named: Mutex::new(Named { gone_max: dynamic_max, ..Named::default() }),
@@ -221,7 +221,7 @@ impl Statistics {
         }
     }
 
-    /// The name of what overrides of a domain count where there is no room for another name.
+    /// The name of what overrides of a domain count if there is no room for another name.
     pub(super) fn rest_of_overrides(domain: &str) -> String {
         format!("{}.{REST}", names::cleaned(domain.to_owned()))
     }

@@ -97,7 +97,7 @@ struct Sender {
     /// Not before then is the next attempt to connect.
     retry_at: Option<Instant>,
     pause: Duration,
-    /// The log tells of it once, until there is a connection again.
+    /// Logged once, until there is a connection again.
     is_in_trouble: bool,
 }
 
@@ -115,7 +115,7 @@ impl Sender {
         }
     }
 
-    /// Sends what there is to tell, if there is a connection or one can be made.
+    /// Sends the changed statistics, if there is a connection or one can be made.
     async fn send(&mut self) {
         if !self.connect().await {
             return;

@@ -40,7 +40,7 @@ pub struct Propagators {
 /// How decisions are traced.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Where the caller's context comes from.
+    /// The headers that the caller's context is read from.
     pub propagators: Propagators,
     /// Which decisions are sampled.
     pub sampler: Sampler,
@@ -193,7 +193,7 @@ pub struct Service {
     pub name: String,
     /// `service.namespace`.
     pub namespace: Option<String>,
-    /// `service.instance.id`; a random UUID where there is none.
+    /// `service.instance.id`; a random UUID if there is none.
     pub instance_id: Option<String>,
     /// All others.
     pub attributes: Vec<(String, String)>,

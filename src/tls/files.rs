@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// A file that cannot be used. Shows its path and what is wrong, and nothing of what it holds.
+/// A file that cannot be used. Its text has the path and the error, and nothing of the content.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {problem}", .path.display())]
 pub struct FileError {
@@ -19,7 +19,7 @@ pub struct FileError {
 }
 
 impl FileError {
-    /// What is wrong with the file at `path`.
+    /// The error of the file at `path`.
     pub fn new(path: &Path, problem: impl Into<String>) -> FileError {
         FileError { path: path.to_owned(), problem: problem.into() }
     }

@@ -35,7 +35,7 @@ const TICKETS: usize = 1;
 pub struct ServerFiles {
     /// The listener's certificate and key.
     pub identity: Identity,
-    /// The clients that are accepted; every client where there is none.
+    /// The clients that are accepted; every client if there is none.
     pub clients: Option<Clients>,
 }
 
@@ -157,7 +157,7 @@ impl ServerTls {
         self.failures[kind as usize].load(Relaxed)
     }
 
-    /// Where the files are.
+    /// The paths of the files.
     #[must_use]
     pub const fn files(&self) -> &ServerFiles {
         &self.files

@@ -62,7 +62,7 @@ async fn open(options: &Options) -> Result<Dialled, String> {
     let (scheme, stream): (_, Box<dyn Stream>) = match &options.tls {
         None => ("http", Box::new(stream)),
         Some(tls) => {
-            let refused = |error: &FileError| tracing::warn!("{error}; what it held before stays in force");
+            let refused = |error: &FileError| tracing::warn!("{error}; its last good content stays in force");
             ("https", Box::new(tls.clone().handshake(&options.host, stream, refused).await?))
         }
     };

@@ -1,4 +1,4 @@
-//! Resources to policies: each `RateLimitConfig` becomes what a policy file would hold, and is read by the same rules.
+//! Resources to policies: each `RateLimitConfig` becomes the tree of a policy file, and is read by the same rules.
 //!
 //! A control plane sends every field, defaults included. A default is the same as leaving a key out, except for
 //! `requests_per_unit: 0`, which denies everything. What the messages have no field for comes in the metadata of a
@@ -91,7 +91,7 @@ impl Conversion {
         ])
     }
 
-    /// The limit of a descriptor, with the keys that only weir has. None where it has none.
+    /// The limit of a descriptor, with the keys that only weir has. None if it has none.
     fn rate_limit(&mut self, policy: Option<RateLimitPolicy>, own: Option<Value>) -> Option<Tree<'static>> {
         let own = match own.map(|own| own.kind) {
             None => None,

@@ -1,4 +1,4 @@
-//! What is known of the subscription at any time: for `/readyz`, metrics and logs.
+//! The state of the subscription, for `/readyz`, metrics and logs.
 //!
 //! Not here: how it is shown (app).
 

@@ -12,5 +12,6 @@ mod policies;
 mod properties;
 mod runbook;
 mod settings;
+mod settings_groups;
 mod settings_xds;
 mod tidy;

@@ -70,7 +70,7 @@ impl Bench {
 
     fn decide(&self, query: &Query<'_>) -> Answer {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        runtime.block_on(self.limiter.decide(query, Instant::now(), None)).expect("the store answers")
+        runtime.block_on(self.limiter.decide(query, Instant::now(), None, None)).expect("the store answers")
     }
 
     /// Asks for one hit on each of these keys; answers the codes, the whole's first.

@@ -14,9 +14,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
+use weir::config::nearest;
 use weir::config::policy_file::{
     DESCRIPTORS_MAX, DOMAIN_BYTES_MAX, FILE_BYTES_MAX, KEY_BYTES_MAX, KINDS, LEVELS_MAX, Loaded, PROBLEMS_MAX, Reading,
-    SHORT_UNITS, VALUE_BYTES_MAX, load_dir, nearest, parse, parse_with,
+    SHORT_UNITS, VALUE_BYTES_MAX, load_dir, parse, parse_with,
 };
 use weir::engine::policy::SaidBy;
 use weir::engine::{Algorithm, Anchor, CalendarUnit, Entry, Limit, Mode, OnError, Precision, Refill, Role, Rule, Unit};

@@ -13,7 +13,7 @@ fn environment(variables: &[(&str, &str)]) -> Layer {
     Layer::environment(variables.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))))
 }
 
-fn flags(assignments: &[&str]) -> Layer {
+pub(crate) fn flags(assignments: &[&str]) -> Layer {
     let mut layer = Layer::default();
     for assignment in assignments {
         layer.set(assignment);
@@ -26,7 +26,7 @@ fn file(text: &str) -> Layer {
 }
 
 /// The only setting without a default.
-fn policies() -> Layer {
+pub(crate) fn policies() -> Layer {
     flags(&["policies.directory=policies"])
 }
 
@@ -35,7 +35,7 @@ fn problems_of(text: &str) -> String {
     problems(&[file(text), policies()])
 }
 
-fn problems(layers: &[Layer]) -> String {
+pub(crate) fn problems(layers: &[Layer]) -> String {
     match Settings::load(layers) {
         Ok(settings) => panic!("accepted: {settings:?}"),
         Err(problems) => problems.to_string(),
@@ -645,7 +645,7 @@ fn no_output_shows_a_secret() {
     --set: redis.pasword: no such setting, the nearest is redis.password
     --set: an argument without "=": write NAME=VALUE
     environment: WEIR__REDIS__PASWORD: no such setting, the nearest is WEIR__REDIS__PASSWORD
-    weir.yaml:1:28: redis.pass: no such setting
+    weir.yaml:1:28: redis.pass: no such setting, the nearest is redis.password
     weir.yaml:2:1: redis.password: given twice, before by weir.yaml:1:9
     --set: redis.password: 7000 bytes: at most 4096
     "#);

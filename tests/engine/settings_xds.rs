@@ -1,25 +1,8 @@
 //! Settings of policies by xDS: what they need beside them, and what is never printed.
 
-use weir::config::settings::{Layer, Settings};
+use weir::config::settings::Settings;
 
-fn flags(assignments: &[&str]) -> Layer {
-    let mut layer = Layer::default();
-    for assignment in assignments {
-        layer.set(assignment);
-    }
-    layer
-}
-
-fn policies() -> Layer {
-    flags(&["policies.directory=policies"])
-}
-
-fn problems(layers: &[Layer]) -> String {
-    match Settings::load(layers) {
-        Ok(settings) => panic!("accepted: {settings:?}"),
-        Err(problems) => problems.to_string(),
-    }
-}
+use crate::settings::{flags, policies, problems};
 
 #[test]
 fn policies_by_xds_need_a_server_and_no_directory() {

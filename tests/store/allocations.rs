@@ -95,9 +95,9 @@ async fn answered(limiter: &Limiter, request: &RateLimitRequest) {
     let query = convert::query(request, &BOUNDS).unwrap();
     let started = Instant::now();
     let answer = if limiter.is_immediate() {
-        limiter.decide_now(&query, started).unwrap()
+        limiter.decide_now(&query, started, None).unwrap()
     } else {
-        limiter.decide(&query, started, None).await.unwrap()
+        limiter.decide(&query, started, None, None).await.unwrap()
     };
     let response = convert::response(request, answer, &Extras::default());
     assert_eq!(response.statuses.len(), request.descriptors.len());

@@ -95,9 +95,9 @@ impl Machine {
         let asked = DescriptorRequest { entries, take: Take::Consume(1), limit: None };
         let query = Query { domain: "shop", descriptors: [asked].into_iter().collect() };
         let answer = if limiter.is_immediate() {
-            limiter.decide_now(&query, Instant::now())
+            limiter.decide_now(&query, Instant::now(), None)
         } else {
-            self.runtime.block_on(limiter.decide(&query, Instant::now(), None))
+            self.runtime.block_on(limiter.decide(&query, Instant::now(), None, None))
         };
         answer.map_err(|undecided| match undecided {
             Undecided::Store(error) => error,

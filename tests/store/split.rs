@@ -313,7 +313,7 @@ async fn decide(limiter: &Limiter, asked: &[(&str, &str, Take)]) -> Result<Answe
             limit: None,
         })
         .collect();
-    let answer = limiter.decide(&Query { domain: "shop", descriptors }, Instant::now(), None).await;
+    let answer = limiter.decide(&Query { domain: "shop", descriptors }, Instant::now(), None, None).await;
     answer.map_err(|undecided| match undecided {
         Undecided::Store(error) => error,
         Undecided::NoPolicies => panic!("{undecided}"),
@@ -598,7 +598,7 @@ fn single_limits_per_second_have_a_store_of_their_own_and_lists_stay_together() 
     let entries = [Entry { key: "per_second", value: "ann" }];
     let asked = DescriptorRequest { entries: entries.into_iter().collect(), take: ONE, limit: Some((3, Unit::Second)) };
     let query = Query { domain: "shop", descriptors: [asked].into_iter().collect() };
-    let answer = run(limiter.decide(&query, Instant::now(), None)).unwrap();
+    let answer = run(limiter.decide(&query, Instant::now(), None, None)).unwrap();
     assert_eq!((calls(), answer.statuses[0].remaining), ((1, 2), 1));
 
     // Both in one request: all or nothing.

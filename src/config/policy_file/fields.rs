@@ -7,7 +7,8 @@ use super::scalar::{self, IsOdd, Plain, whole_number};
 use super::state::{FileReader, Reported};
 use super::warning::Code;
 use super::yaml::{NodeId, Value};
-use super::{NAME_BYTES_MAX, Position, instead, nearest, shown};
+use super::{NAME_BYTES_MAX, Position, instead, shown};
+use crate::config::nearest;
 
 /// A value that may be absent, or wrong.
 pub(super) type Read<T> = Result<Option<T>, Reported>;
@@ -39,7 +40,7 @@ impl Fields {
 }
 
 impl FileReader<'_> {
-    /// The keys and values of a mapping; what it cannot have is told.
+    /// The keys and values of a mapping. Reports keys that it cannot have.
     pub(super) fn fields(&mut self, id: NodeId, kind: &'static Kind) -> Result<Fields, Reported> {
         let document = self.document;
         let node = document.node(id);
@@ -186,7 +187,7 @@ impl FileReader<'_> {
         fields.get(key).filter(|(_, value)| !self.document.node(*value).is_null()).map(|(at, _)| at)
     }
 
-    /// Tells a problem of a key's value where the value stands.
+    /// Reports a problem of a key's value, with the position of the value.
     pub(super) fn report_value(&mut self, fields: &Fields, key: &str, message: String) -> Reported {
         let at = fields.get(key).map_or(fields.at, |(key, node)| self.value_position(key, node));
         self.report(at, message)

@@ -1,6 +1,6 @@
 //! Warns of rules that can make a request too heavy for every store.
 //!
-//! Not here: what weighs how much (engine/weight.rs), and what becomes of such a request (limiter).
+//! Not here: what weighs how much (engine/weight.rs), and what happens to such a request (limiter).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -18,7 +18,7 @@ pub struct Kind {
 pub struct Key {
     /// The key as it is written.
     pub name: &'static str,
-    /// Which algorithms it is for; none where it is for all, or has nothing to do with them.
+    /// Which algorithms it is for; none if it is for all, or has nothing to do with them.
     pub only: Option<Only>,
 }
 

@@ -1,6 +1,6 @@
-//! What one limit says: its numbers, its algorithm with its parameters, and what it replaces.
+//! Reads one limit: its numbers, its algorithm with its parameters, and what it replaces.
 //!
-//! A parameter that its algorithm does not have is refused, since whoever wrote it expects it to do something. Not
+//! A parameter that its algorithm does not have is refused, because it would have no effect. Not
 //! here: where a limit hangs (reader.rs) and what it decides (the engine).
 
 use jiff::tz::TimeZoneDatabase;
@@ -11,7 +11,8 @@ use super::rate::{self, Period};
 use super::state::{FileReader, Reported};
 use super::warning::Code;
 use super::yaml::{NodeId, Value};
-use super::{NAME_BYTES_MAX, Position, instead, nearest, shown};
+use super::{NAME_BYTES_MAX, Position, instead, shown};
+use crate::config::nearest;
 use crate::config::settings::duration;
 use crate::engine::{Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Refill, Unit};
 
@@ -23,7 +24,7 @@ const ZONE_BYTES_OFF_MAX: usize = 3;
 /// One limit as read, with what it says about its rule.
 pub(super) struct ReadLimit {
     pub(super) at: Position,
-    /// None where the rule is unlimited.
+    /// None if the rule is unlimited.
     pub(super) limit: Option<Limit>,
     pub(super) name: Option<Box<str>>,
     pub(super) replaces: Vec<(Position, String)>,
@@ -248,7 +249,7 @@ impl FileReader<'_> {
         Err(self.report_value(fields, "precision", message))
     }
 
-    /// Where the windows begin; what contradicts that is told.
+    /// Where the windows begin. Reports contradictions.
     fn anchor(
         &mut self,
         fields: &Fields,

@@ -3,7 +3,8 @@
 //! Not here: what else a limit can say (limit.rs).
 
 use super::scalar::whole_number;
-use super::{instead, nearest, shown};
+use super::{instead, shown};
+use crate::config::nearest;
 use crate::config::settings::duration;
 use crate::engine::{Unit, Window};
 

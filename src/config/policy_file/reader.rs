@@ -2,8 +2,8 @@
 //!
 //! Not here: what one limit says (limit.rs), and what keys there are (keys.rs).
 //!
-//! A problem never stops the reading, so that all are told at once; a value that is wrong is told where it stands and
-//! then counts as told, so that one mistake does not bring forth others.
+//! A problem never stops the reading, so that all are reported at once. A wrong value is reported with its position and
+//! then ignored, so that one mistake does not cause others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -131,7 +131,7 @@ impl FileReader<'_> {
         self.all.specs.push(DomainSpec { name, mode, on_error, descriptors: specs });
     }
 
-    /// Tells what a further file of a domain contradicts.
+    /// Reports contradictions between files of one domain.
     fn join(&mut self, first: usize, fields: &Fields, outlines: &[Outline]) {
         for key in ["charging", "on_error"] {
             if let Some(at) = self.given(fields, key) {
@@ -170,7 +170,7 @@ impl FileReader<'_> {
         Ok((at, name))
     }
 
-    /// The list under `descriptors`, which may be absent or nothing; without what is told to be wrong.
+    /// The list under `descriptors`, which may be absent or empty, without the entries that were reported as wrong.
     fn descriptors(&mut self, fields: &Fields, level: usize) -> (Vec<NodeSpec>, Vec<Outline>) {
         let mut specs = Vec::new();
         let mut outlines = Vec::new();
@@ -282,12 +282,12 @@ impl FileReader<'_> {
         Ok((spec, outline))
     }
 
-    /// What becomes of a charge that no store answers; none where that is left to what stands further out.
+    /// What happens to a charge that no store answers; none if the domain or the server decides that.
     fn on_error(&mut self, fields: &Fields) -> Read<OnError> {
         Ok(self.choice(fields, "on_error", &OnError::NAMES)?.and_then(OnError::named))
     }
 
-    /// Tells an `on_error` beside which nothing is charged: whoever wrote it expects it to do something.
+    /// Reports an `on_error` beside which nothing is charged, because it would have no effect.
     fn check_on_error(&mut self, fields: &Fields, rule: &Read<(RuleKind, Vec<String>)>) {
         let Some(at) = self.given(fields, "on_error") else {
             return;
@@ -320,7 +320,7 @@ impl FileReader<'_> {
         }
     }
 
-    /// What `rate_limit` or `rate_limits` says.
+    /// Reads `rate_limit` or `rate_limits`.
     fn rule(&mut self, fields: &Fields) -> Read<(RuleKind, Vec<String>)> {
         let mut one = fields.get("rate_limit");
         if let Some((at, _)) = one.filter(|(_, id)| self.document.node(*id).is_null()) {
@@ -390,7 +390,7 @@ impl FileReader<'_> {
         Ok((RuleKind::Limits(limits), replaces))
     }
 
-    /// Which limits of a list have the shape of another one, and are told from it by their names.
+    /// Which limits of a list have the shape of another one and differ from it by their names.
     fn twins(&mut self, all: &[ReadLimit]) -> Result<Vec<bool>, Reported> {
         let mut twins = vec![false; all.len()];
         let mut told = Ok(());

@@ -98,11 +98,11 @@ fn float(text: &str) -> Option<Plain> {
 /// Reads decimal digits, perhaps with `_` between them.
 ///
 /// # Errors
-/// The end of a message, empty where there is nothing to add.
+/// The end of a message, empty if there is nothing to add.
 pub(super) fn whole_number(text: &str) -> Result<u32, &'static str> {
     let digits: String = text.split('_').collect();
     let is_decimal = digits.bytes().all(|byte| byte.is_ascii_digit());
-    // YAML 1.1 reads 010 as 8, YAML 1.2 as 10: nobody should have to know.
+    // Ambiguous: YAML 1.1 reads 010 as 8, and YAML 1.2 as 10.
     let is_octal = digits.starts_with('0') && digits != "0";
     let starts_or_ends = text.starts_with('_') || text.ends_with('_');
     match digits.parse() {

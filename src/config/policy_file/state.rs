@@ -45,7 +45,7 @@ pub(super) fn place(file: &Arc<str>, paths: Option<&Paths>, position: Position) 
     Location { file, position }
 }
 
-/// Reads one file. What all files share is told to the reader of all.
+/// Reads one file. `all` holds what the files share.
 pub(super) struct FileReader<'r> {
     pub(super) file: &'r Arc<str>,
     pub(super) document: &'r Document<'r>,
@@ -67,7 +67,7 @@ impl FileReader<'_> {
         if self.is_compatible() { &Bounds::COMPATIBLE } else { &Bounds::OURS }
     }
 
-    /// Notes what is probably a mistake.
+    /// Adds a warning about a probable mistake.
     pub(super) fn warn(&mut self, at: Position, code: Code, message: impl Into<String>) {
         // What is past the bound is counted where the warnings of all files are kept.
         let message = if self.warnings.len() < WARNINGS_MAX { message.into() } else { String::new() };

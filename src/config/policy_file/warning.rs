@@ -17,7 +17,7 @@ pub enum Code {
     EmptyRateLimit,
     /// `requests_per_unit` is missing, so everything is denied.
     NoRequests,
-    /// A key that has no meaning where it stands.
+    /// A key that has no meaning in its place.
     IgnoredKey,
     /// A key of one mapping twice: later values win.
     KeyTwice,
@@ -58,7 +58,7 @@ pub struct Warning {
     pub file: Arc<str>,
     /// Where in it.
     pub position: Position,
-    /// What it is, and what it means as it stands.
+    /// The mistake, and what the text means now.
     pub message: String,
     /// Its kind.
     pub code: Code,

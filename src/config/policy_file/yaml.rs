@@ -1,4 +1,4 @@
-//! YAML as a small tree that knows where everything stands.
+//! YAML as a small tree with the position of each node.
 //!
 //! Aliases and merge keys (`<<`) are followed, as envoyproxy/ratelimit follows them; what they expand to counts
 //! against the same bounds as text written out. Tags other than `!!str`, and a second document, are refused, except in
@@ -46,7 +46,7 @@ pub(super) struct Node<'a> {
 
 #[derive(Debug)]
 pub(super) enum Value<'a> {
-    /// `plain` tells `5` from `"5"`.
+    /// `plain` distinguishes `5` from `"5"`.
     Scalar {
         text: Cow<'a, str>,
         plain: bool,
@@ -81,9 +81,9 @@ impl Node<'_> {
 #[derive(Debug)]
 pub(super) struct Document<'a> {
     nodes: Vec<Node<'a>>,
-    /// None where the text is empty but for comments.
+    /// None if the text is empty but for comments.
     pub(super) root: Option<NodeId>,
-    /// What is probably a mistake.
+    /// Probable mistakes.
     pub(super) notes: Vec<(Position, Code, String)>,
 }
 
@@ -224,7 +224,7 @@ impl<'a> Builder<'a> {
         self.place(subtree, at)
     }
 
-    /// The entries with those of every `<<` put in, where the mapping has no such key of its own.
+    /// The entries with those of every `<<` added, unless the mapping has the key itself.
     fn merged(&self, entries: Vec<(NodeId, NodeId)>) -> Result<Vec<(NodeId, NodeId)>, Fault> {
         let is_merge = |key: NodeId| matches!(self.scalar(key), Some(("<<", true)));
         if !entries.iter().any(|&(key, _)| is_merge(key)) {

@@ -71,7 +71,7 @@ impl Kind {
         }
     }
 
-    /// The value as an error may show it; none where it must not be seen.
+    /// The value as an error may show it; none if it must not be seen.
     pub(super) fn show(&self, text: &str) -> Option<String> {
         match self {
             Self::Secret | Self::Headers => None,

@@ -9,7 +9,6 @@ use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
-use config::{ConfigError, Map, Source, Value};
 use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
 use super::Problem;
@@ -312,23 +311,6 @@ struct Group {
 impl Group {
     fn name(&self, key: &str) -> String {
         format!("{}{key}", self.prefix)
-    }
-}
-
-/// Lets the `config` crate merge layers. Only known names are in a layer, so none is read as a path
-/// expression by accident.
-impl Source for Layer {
-    fn clone_into_box(&self) -> Box<dyn Source + Send + Sync> {
-        Box::new(self.clone())
-    }
-
-    fn collect(&self) -> Result<Map<String, Value>, ConfigError> {
-        let mut values = Map::new();
-        for entry in &self.entries {
-            let value = Value::new(Some(&entry.origin), entry.text.clone());
-            values.insert(entry.name.to_owned(), value);
-        }
-        Ok(values)
     }
 }
 

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Layer, Merged, Problem, duration, value};
+use super::contradictions::ProblemList;
+use super::{Merged, Problem, duration, value};
 use crate::tls::server::ClientName;
 
 /// The longest path of a Unix socket, in bytes: the system's address has 108 with the byte that ends it.
@@ -27,7 +28,7 @@ pub struct Listen {
     pub admin: SocketAddr,
     /// The permissions of a Unix socket.
     pub socket_mode: u32,
-    /// TLS of the gRPC listener; cleartext where there is none.
+    /// TLS of the gRPC listener; cleartext if there is none.
     pub tls: Option<ListenTls>,
     /// How old a gRPC connection may become before weir asks its client for a new one; zero for any age.
     pub max_connection_age: Duration,
@@ -81,18 +82,12 @@ pub struct ListenTls {
 
 impl Listen {
     pub(super) fn read(from: &Merged) -> Result<Self, Problem> {
-        let path = |name| from.optional(name).map(|path| path.map(PathBuf::from));
-        let client_names = match from.optional("listen.tls.client_names")? {
-            Some(names) => {
-                client_names(&names).map_err(|reason| Problem::internal("listen.tls.client_names", &reason))?
-            }
-            None => Vec::new(),
-        };
-        let tls = match (path("listen.tls.cert_file")?, path("listen.tls.key_file")?) {
+        let client_names = from.given("listen.tls.client_names", client_names)?.unwrap_or_default();
+        let tls = match (from.path("listen.tls.cert_file"), from.path("listen.tls.key_file")) {
             (Some(cert_file), Some(key_file)) => Some(ListenTls {
                 cert_file,
                 key_file,
-                client_ca_file: path("listen.tls.client_ca_file")?,
+                client_ca_file: from.path("listen.tls.client_ca_file"),
                 client_names,
             }),
             // One without the other is reported below.
@@ -106,20 +101,12 @@ impl Listen {
             tls,
             max_connection_age: from.value("listen.max_connection_age", duration)?,
             max_connection_age_grace: from.value("listen.max_connection_age_grace", duration)?,
-            metrics: match from.optional("listen.metrics")? {
-                Some(_) => Some(from.value("listen.metrics", value::address)?),
-                None => None,
-            },
+            metrics: from.given("listen.metrics", value::address)?,
         })
     }
 
-    /// What is legal alone and wrong together.
-    pub(super) fn contradictions(&self, layers: &[Layer], problems: &mut Vec<Problem>) {
-        let origin = |name: &str| layers.iter().rev().find_map(|layer| layer.origin(name)).map(str::to_owned);
-        let mut problem = |name: &str, value: Option<String>, reason: String| {
-            let origin = origin(name).unwrap_or_else(|| "default".to_owned());
-            problems.push(Problem { origin, name: Some(name.to_owned()), value, reason });
-        };
+    /// Reports settings that are valid alone and contradict each other.
+    pub(super) fn contradictions(&self, problems: &mut ProblemList<'_>) {
         let mut listeners = vec![("listen.http", self.http), ("listen.admin", self.admin)];
         if let Endpoint::Tcp(address) = self.grpc {
             listeners.insert(0, ("listen.grpc", address));
@@ -128,34 +115,19 @@ impl Listen {
         for (index, (name, address)) in listeners.iter().enumerate() {
             for (other, taken) in &listeners[..index] {
                 if overlap(address, taken) {
-                    problem(name, Some(address.to_string()), format!("already taken by {other} = {taken}"));
+                    let reason = format!("already taken by {other} = {taken}");
+                    problems.add_with_value(name, Some(address.to_string()), reason);
                 }
             }
         }
-        match (origin("listen.tls.cert_file"), origin("listen.tls.key_file")) {
-            (Some(_), None) => problem(
-                "listen.tls.cert_file",
-                None,
-                "a certificate without its key: set listen.tls.key_file too".to_owned(),
-            ),
-            (None, Some(_)) => problem(
-                "listen.tls.key_file",
-                None,
-                "a key without its certificate: set listen.tls.cert_file too".to_owned(),
-            ),
-            (None, None) => {
-                for name in TLS_CLIENTS {
-                    if origin(name).is_some() {
-                        problem(name, None, "has no effect without listen.tls.cert_file".to_owned());
-                    }
-                }
+        problems.certificate("listen.tls.cert_file", "listen.tls.key_file");
+        let [ca, names] = TLS_CLIENTS;
+        if self.tls.is_some() {
+            if problems.is_given(names) && !problems.is_given(ca) {
+                problems.add(names, format!("has no effect without {ca}"));
             }
-            (Some(_), Some(_)) => {
-                let [ca, names] = TLS_CLIENTS;
-                if origin(names).is_some() && origin(ca).is_none() {
-                    problem(names, None, format!("has no effect without {ca}"));
-                }
-            }
+        } else if !problems.is_given("listen.tls.cert_file") && !problems.is_given("listen.tls.key_file") {
+            problems.add_given(TLS_CLIENTS, "has no effect without listen.tls.cert_file");
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Whether metrics go to a collector of OpenTelemetry, where, how often, and what is wrong with these settings together.
+//! Whether, where and how often metrics go to a collector of OpenTelemetry, and contradictions between these settings.
 //!
 //! The collector is that of traces, with its protocol, headers and TLS. Not here: the variables of OpenTelemetry
 //! (config/otel.rs).
 
 use std::time::Duration;
 
-use super::layer::Layer;
+use super::contradictions::ProblemList;
 use super::metrics_export_rows::ENDPOINT;
 use super::traces::{Otlp, Tracing};
 use super::traces_rows::ENDPOINT as TRACES_ENDPOINT;
@@ -21,7 +21,7 @@ const METRICS_PATH: &str = "/v1/metrics";
 pub struct MetricsExport {
     /// Whether they are.
     pub enabled: bool,
-    /// The URL of its own, as written.
+    /// Its own URL, as written.
     pub own_endpoint: Option<String>,
     /// The time between exports.
     pub interval: Duration,
@@ -31,12 +31,12 @@ impl MetricsExport {
     pub(super) fn read(from: &Merged) -> Result<Self, Problem> {
         Ok(Self {
             enabled: from.value("metrics.exporter", |text| Ok(text == "otlp"))?,
-            own_endpoint: from.optional(ENDPOINT)?,
+            own_endpoint: from.optional(ENDPOINT),
             interval: from.value("metrics.export_interval", duration)?,
         })
     }
 
-    /// The URL of the collector: its own, or that of traces with the path of metrics. None where neither is set.
+    /// The URL of the collector: its own, or that of traces with the path of metrics. None if neither is set.
     ///
     /// # Errors
     /// The path of traces does not show that of metrics.
@@ -56,15 +56,10 @@ impl MetricsExport {
         Ok(Some(format!("{base}{METRICS_PATH}")))
     }
 
-    /// What is legal alone and wrong together.
-    pub(super) fn contradictions(&self, tracing: &Tracing, layers: &[Layer], problems: &mut Vec<Problem>) {
-        if !self.enabled {
-            return;
-        }
-        if let Err(reason) = self.endpoint(&tracing.otlp) {
-            let origin = layers.iter().rev().find_map(|layer| layer.origin(TRACES_ENDPOINT));
-            let origin = origin.unwrap_or("default").to_owned();
-            problems.push(Problem { origin, name: Some(ENDPOINT.to_owned()), value: None, reason });
+    /// Reports settings that are valid alone and contradict each other.
+    pub(super) fn contradictions(&self, tracing: &Tracing, problems: &mut ProblemList<'_>) {
+        if let (true, Err(reason)) = (self.enabled, self.endpoint(&tracing.otlp)) {
+            problems.add_for(ENDPOINT, TRACES_ENDPOINT, None, reason);
         }
     }
 }

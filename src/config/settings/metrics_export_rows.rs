@@ -17,21 +17,18 @@ pub(super) const ROWS: &[Setting] = &[
         name: "metrics.exporter",
         kind: Kind::Choice(EXPORTERS),
         default: Preset::Is("none"),
-        flag: None,
         about: "where metrics go beside /metrics: nowhere, or to the collector of tracing.otlp by OTLP",
     },
     Setting {
         name: "metrics.otlp.endpoint",
         kind: Kind::Url,
         default: Preset::Unset,
-        flag: None,
         about: "the collector of metrics; none: that of tracing.otlp.endpoint, with the path /v1/metrics",
     },
     Setting {
         name: "metrics.export_interval",
         kind: Kind::Duration { min: Duration::from_millis(100), max: Duration::from_secs(3_600) },
         default: Preset::Is("60s"),
-        flag: None,
         about: "how often metrics are sent to the collector",
     },
 ];

@@ -21,10 +21,8 @@ pub struct Setting {
     pub name: &'static str,
     /// How its text is read and which values are allowed.
     pub kind: Kind,
-    /// What holds where nobody sets it.
+    /// The value if no layer sets it.
     pub default: Preset,
-    /// The flag of `weir serve` that sets it, besides `--set`.
-    pub flag: Option<&'static str>,
     /// What it does, in a line.
     pub about: &'static str,
 }
@@ -124,7 +122,24 @@ pub enum Kind {
     LogLevel,
 }
 
+/// The settings with a flag of their own in `weir serve`, besides `--set`.
+const FLAGS: [(&str, &str); 7] = [
+    ("listen.grpc", "--grpc"),
+    ("listen.http", "--http"),
+    ("listen.admin", "--admin"),
+    ("policies.directory", "--policies"),
+    ("store", "--store"),
+    ("charging", "--charging"),
+    ("redis.url", "--redis-url"),
+];
+
 impl Setting {
+    /// The flag of `weir serve` that sets it, besides `--set`.
+    #[must_use]
+    pub fn flag(&self) -> Option<&'static str> {
+        FLAGS.iter().find(|(name, _)| *name == self.name).map(|(_, flag)| *flag)
+    }
+
     /// The environment variable that sets it: `redis.timeout` is `WEIR__REDIS__TIMEOUT`.
     #[must_use]
     pub fn env_name(&self) -> String {

@@ -49,7 +49,7 @@ impl Statsd {
     pub(super) fn read(from: &Merged) -> Result<Self, Problem> {
         let is_dogstatsd = from.value("statsd.format", |text| Ok(text == "dogstatsd"))?;
         Ok(Self {
-            address: from.optional("statsd.address")?.map(|text| server(&text)),
+            address: from.optional("statsd.address").map(|text| server(&text)),
             is_udp: is_dogstatsd || from.value("statsd.protocol", |text| Ok(text == "udp"))?,
             is_dogstatsd,
             interval: from.value("statsd.interval", duration)?,

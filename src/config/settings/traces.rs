@@ -1,4 +1,4 @@
-//! Which decisions are traced, where the spans go, and what is wrong with these settings together.
+//! Which decisions are traced, where the spans go, and contradictions between these settings.
 //!
 //! Not here: the variables of OpenTelemetry (config/otel.rs), and what a span holds (telemetry/traces.rs).
 
@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::layer::Layer;
+use super::contradictions::ProblemList;
 use super::traces_rows::{ATTRIBUTES, ENDPOINT, OWN_ATTRIBUTES, PROPAGATORS, TLS_FILES};
 use super::value::{self, duration};
 use super::{HIDDEN, Merged, Problem};
@@ -23,7 +23,7 @@ pub struct Tracing {
     pub service_name: String,
     /// `service.namespace`.
     pub service_namespace: Option<String>,
-    /// `service.instance.id`; random where there is none.
+    /// `service.instance.id`; random if there is none.
     pub service_instance_id: Option<String>,
     /// All other attributes of the resource.
     pub attributes: Vec<(String, String)>,
@@ -93,12 +93,9 @@ impl Tracing {
             enabled: from.value("tracing.exporter", |text| Ok(text == "otlp"))?,
             otlp: Otlp::read(from)?,
             service_name: from.value("tracing.service_name", |text| Ok(text.to_owned()))?,
-            service_namespace: from.optional("tracing.service_namespace")?,
-            service_instance_id: from.optional("tracing.service_instance_id")?,
-            attributes: match from.optional(ATTRIBUTES)? {
-                Some(text) => value::pairs(&text, '=').map_err(|reason| Problem::internal(ATTRIBUTES, &reason))?,
-                None => Vec::new(),
-            },
+            service_namespace: from.optional("tracing.service_namespace"),
+            service_instance_id: from.optional("tracing.service_instance_id"),
+            attributes: from.given(ATTRIBUTES, |text| value::pairs(text, '='))?.unwrap_or_default(),
             sampler: Sampler { is_parent_based, ratio },
             w3c: propagators.contains(&"tracecontext"),
             b3: propagators.contains(&"b3"),
@@ -110,26 +107,17 @@ impl Tracing {
         })
     }
 
-    /// What is legal alone and wrong together.
-    pub(super) fn contradictions(&self, layers: &[Layer], problems: &mut Vec<Problem>) {
-        let origin = |name: &str| layers.iter().rev().find_map(|layer| layer.origin(name));
-        let mut problem = |name: &str, reason: String| {
-            let origin = origin(name).unwrap_or("default").to_owned();
-            problems.push(Problem { origin, name: Some(name.to_owned()), value: None, reason });
-        };
+    /// Reports settings that are valid alone and contradict each other.
+    pub(super) fn contradictions(&self, problems: &mut ProblemList<'_>) {
         if self.batch_max > self.queue {
             let reason = format!("a batch of {} is more than tracing.queue = {} holds", self.batch_max, self.queue);
-            problem("tracing.batch_max", reason);
+            problems.add("tracing.batch_max", reason);
         }
         let [_, cert_file, key_file] = TLS_FILES;
-        match (&self.otlp.cert_file, &self.otlp.key_file) {
-            (Some(_), None) => problem(cert_file, format!("a certificate without its key: set {key_file} too")),
-            (None, Some(_)) => problem(key_file, format!("a key without its certificate: set {cert_file} too")),
-            (Some(_), Some(_)) | (None, None) => {}
-        }
+        problems.certificate(cert_file, key_file);
         for (attribute, setting) in OWN_ATTRIBUTES {
             if self.attributes.iter().any(|(key, _)| key == attribute) {
-                problem(ATTRIBUTES, format!("{attribute} is a setting by itself: {setting}"));
+                problems.add(ATTRIBUTES, format!("{attribute} is a setting by itself: {setting}"));
             }
         }
     }
@@ -137,22 +125,16 @@ impl Tracing {
 
 impl Otlp {
     fn read(from: &Merged) -> Result<Self, Problem> {
-        let path = |name| Ok(from.optional(name)?.map(PathBuf::from));
         let [ca_file, cert_file, key_file] = TLS_FILES;
         Ok(Self {
-            endpoint: from.optional(ENDPOINT)?,
+            endpoint: from.optional(ENDPOINT),
             is_grpc: from.value("tracing.otlp.protocol", |text| Ok(text == "grpc"))?,
-            headers: match from.optional("tracing.otlp.headers")? {
-                Some(text) => {
-                    value::headers(&text).map_err(|reason| Problem::internal("tracing.otlp.headers", &reason))?
-                }
-                None => Vec::new(),
-            },
+            headers: from.given("tracing.otlp.headers", value::headers)?.unwrap_or_default(),
             timeout: from.value("tracing.otlp.timeout", duration)?,
             gzip: from.value("tracing.otlp.compression", |text| Ok(text == "gzip"))?,
-            ca_file: path(ca_file)?,
-            cert_file: path(cert_file)?,
-            key_file: path(key_file)?,
+            ca_file: from.path(ca_file),
+            cert_file: from.path(cert_file),
+            key_file: from.path(key_file),
         })
     }
 }
@@ -171,48 +153,5 @@ impl fmt::Debug for Otlp {
             .field("cert_file", &self.cert_file)
             .field("key_file", &self.key_file)
             .finish()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::{Layer, Settings};
-
-    fn policies() -> Layer {
-        flags(&["policies.directory=policies"])
-    }
-
-    fn flags(assignments: &[&str]) -> Layer {
-        let mut layer = Layer::default();
-        assignments.iter().for_each(|assignment| layer.set(assignment));
-        layer
-    }
-
-    fn problems(layers: &[Layer]) -> String {
-        match Settings::load(layers) {
-            Ok(settings) => panic!("accepted: {settings:?}"),
-            Err(problems) => problems.to_string(),
-        }
-    }
-
-    #[test]
-    fn settings_of_traces_that_contradict_each_other_are_refused() {
-        let text = problems(&[
-            policies(),
-            flags(&[
-                "tracing.queue=10",
-                "tracing.batch_max=11",
-                "tracing.otlp.tls.cert_file=cert",
-                "tracing.resource_attributes=a=b,service.name=x",
-            ]),
-        ]);
-        insta::assert_snapshot!(text, @r"
-        --set: tracing.batch_max: a batch of 11 is more than tracing.queue = 10 holds
-        --set: tracing.otlp.tls.cert_file: a certificate without its key: set tracing.otlp.tls.key_file too
-        --set: tracing.resource_attributes: service.name is a setting by itself: tracing.service_name
-        ");
-        let secret = flags(&["tracing.otlp.headers=authorization:hunter2"]);
-        let settings = Settings::load(&[policies(), secret]).unwrap();
-        assert!(!format!("{settings:?}").contains("hunter2"));
     }
 }

@@ -1,4 +1,4 @@
-//! How the text of one setting becomes a value, and the two types that keep quiet.
+//! How the text of one setting becomes a value, and the two types whose `Debug` hides secrets.
 //!
 //! Each reader says what is wrong and what to write instead; where the text came from is added by
 //! the caller. Secrets never reach an error text. Nothing here touches the network.
@@ -18,7 +18,7 @@ use tracing_subscriber::EnvFilter;
 pub const VALUE_BYTES_MAX: usize = 4096;
 /// The longest name of a master at its sentinels, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
-/// What stands in every output where a secret would.
+/// What every output shows in place of a secret.
 pub const HIDDEN: &str = "***";
 
 /// The most keys with values in one setting.

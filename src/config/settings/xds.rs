@@ -1,4 +1,4 @@
-//! Which control plane policies come from, how it is reached, and what is wrong with these settings together.
+//! Which control plane policies come from, how it is reached, and contradictions between these settings.
 //!
 //! Not in here: what xDS is (src/xds.rs).
 
@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::layer::Layer;
+use super::contradictions::ProblemList;
 use super::value::{self, duration};
 use super::xds_rows::{SERVER, TLS_FILES, TRUST};
 use super::{HIDDEN, Merged, PolicySource, Problem};
@@ -18,7 +18,7 @@ pub struct Xds {
     pub server: Option<(String, u16)>,
     /// The name of this replica there.
     pub node_id: String,
-    /// What else it may choose policies by.
+    /// Keys and values by which it may choose policies.
     pub node_metadata: Vec<(String, String)>,
     /// Headers of the stream, names in lower case. May hold secrets.
     pub headers: Vec<(String, String)>,
@@ -63,22 +63,22 @@ pub struct XdsTls {
 
 impl Xds {
     pub(super) fn read(from: &Merged) -> Result<Self, Problem> {
-        let path = |name| Ok(from.optional(name)?.map(PathBuf::from));
         let [ca_file, cert_file, key_file, server_name] = TLS_FILES;
         Ok(Self {
-            server: given(from, SERVER, value::host_port)?,
+            server: from.given(SERVER, value::host_port)?,
             node_id: from.value("policies.xds.node_id", |text| Ok(text.to_owned()))?,
-            node_metadata: given(from, "policies.xds.node_metadata", |text| value::pairs(text, '='))?
+            node_metadata: from
+                .given("policies.xds.node_metadata", |text| value::pairs(text, '='))?
                 .unwrap_or_default(),
-            headers: given(from, "policies.xds.headers", value::headers)?.unwrap_or_default(),
+            headers: from.given("policies.xds.headers", value::headers)?.unwrap_or_default(),
             start_without_config: from.value("policies.xds.start_without_config", value::switch)?,
             tls: XdsTls {
                 enabled: from.value("policies.xds.tls.enabled", value::switch)?,
-                ca_file: path(ca_file)?,
+                ca_file: from.path(ca_file),
                 system_store_always: from.value(TRUST, |text| Ok(text == "always"))?,
-                cert_file: path(cert_file)?,
-                key_file: path(key_file)?,
-                server_name: from.optional(server_name)?,
+                cert_file: from.path(cert_file),
+                key_file: from.path(key_file),
+                server_name: from.optional(server_name),
             },
             connect_timeout: from.value("policies.xds.connect_timeout", duration)?,
             connect_retry: from.value("policies.xds.connect_retry", duration)?,
@@ -91,38 +91,20 @@ impl Xds {
         })
     }
 
-    /// What is legal alone and wrong together.
-    pub(super) fn contradictions(&self, source: PolicySource, layers: &[Layer], problems: &mut Vec<Problem>) {
-        let origin = |name: &str| layers.iter().rev().find_map(|layer| layer.origin(name));
-        let mut problem = |name: &str, reason: String| {
-            let origin = origin(name).unwrap_or("default").to_owned();
-            problems.push(Problem { origin, name: Some(name.to_owned()), value: None, reason });
-        };
+    /// Reports settings that are valid alone and contradict each other.
+    pub(super) fn contradictions(&self, source: PolicySource, problems: &mut ProblemList<'_>) {
         if source == PolicySource::Xds && self.server.is_none() {
-            problem("policies.source", format!("xds needs a server: set {SERVER} too"));
+            problems.add("policies.source", format!("xds needs a server: set {SERVER} too"));
         }
         let [_, cert_file, key_file, _] = TLS_FILES;
-        match (&self.tls.cert_file, &self.tls.key_file) {
-            (Some(_), None) => problem(cert_file, format!("a certificate without its key: set {key_file} too")),
-            (None, Some(_)) => problem(key_file, format!("a key without its certificate: set {cert_file} too")),
-            (Some(_), Some(_)) | (None, None) => {}
-        }
-        for name in TLS_FILES.into_iter().chain([TRUST]) {
-            if !self.tls.enabled && origin(name).is_some() {
-                problem(name, "means nothing without policies.xds.tls.enabled = on".to_owned());
-            }
+        problems.certificate(cert_file, key_file);
+        if !self.tls.enabled {
+            let names = TLS_FILES.into_iter().chain([TRUST]);
+            problems.add_given(names, "means nothing without policies.xds.tls.enabled = on");
         }
         if self.backoff_max < self.backoff_initial {
-            problem("policies.xds.backoff.max", "less than policies.xds.backoff.initial".to_owned());
+            problems.add("policies.xds.backoff.max", "less than policies.xds.backoff.initial".to_owned());
         }
-    }
-}
-
-/// A setting that may be left out.
-fn given<T>(from: &Merged, name: &'static str, read: impl Fn(&str) -> Result<T, String>) -> Result<Option<T>, Problem> {
-    match from.optional(name)? {
-        Some(_) => from.value(name, read).map(Some),
-        None => Ok(None),
     }
 }
 

@@ -67,7 +67,7 @@ pub const KINDS: [&str; 9] = [
 ];
 
 pub(super) fn malformed_reply() -> StoreError {
-    let message = "redis answered in a form that no script of weir has".into();
+    let message = "redis sent a reply that no script of weir makes".into();
     StoreError::Unknown(Failure { kind: "reply", message })
 }
 

@@ -17,7 +17,7 @@ use tracing_subscriber::layer::Context;
 pub const LINES_MAX: u64 = 100;
 /// The length of a period, which begins with the process and follows on the last.
 pub const PERIOD: Duration = Duration::from_secs(10);
-/// The call sites that are told apart. Those past it share one count.
+/// The call sites that have counts of their own. Those past it share one count.
 const CALL_SITES_MAX: usize = 1_024;
 /// How many places of the table are looked at for one call site.
 const PROBES_MAX: usize = 16;
@@ -35,7 +35,7 @@ pub(super) struct CallSites {
 
 #[derive(Default)]
 struct Site {
-    /// The hash of the call site; 0 where the place is free.
+    /// The hash of the call site; 0 if the place is free.
     key: AtomicU64,
     name: OnceLock<Box<str>>,
     /// The period in the upper half, how many lines it had in the lower.

@@ -71,7 +71,7 @@ struct Shared {
     items: AtomicUsize,
     /// Whether the file is to be opened again, also where the queue had no room for the item.
     reopen: AtomicBool,
-    /// Held by whoever waits for an empty queue, which `emptied` ends.
+    /// Held while a thread waits for an empty queue; `emptied` ends that wait.
     waiting: Mutex<()>,
     emptied: Condvar,
 }

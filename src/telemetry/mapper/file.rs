@@ -35,7 +35,7 @@ enum Value {
     Map(Vec<(String, Node)>),
 }
 
-/// What holds for all mappings that do not say.
+/// The defaults of all mappings.
 struct Defaults {
     is_regex: bool,
     is_histogram: bool,
@@ -117,7 +117,7 @@ fn target(node: &Node, defaults: &Defaults) -> Result<Target, MapperError> {
     Ok(Target::Metric { name: text.into(), labels, help, scale, times: times(node, defaults)? })
 }
 
-/// What becomes of times; a mapping for other things has it too, and no use of it.
+/// How times are counted; a mapping of other statistics has this too and does not use it.
 fn times(node: &Node, defaults: &Defaults) -> Result<ObserverKind, MapperError> {
     let is_histogram = is_histogram(node)?.unwrap_or(defaults.is_histogram);
     let (unused, used) = if is_histogram { ("summary", "histogram") } else { ("histogram", "summary") };
@@ -235,7 +235,7 @@ impl Node {
         MapperError { line: self.line, message }
     }
 
-    /// What stands under a key of a mapping; nothing where the key has no value.
+    /// What stands under a key of a mapping; nothing if the key has no value.
     fn get(&self, key: &str) -> Result<Option<&Self>, MapperError> {
         let found = self.map()?.iter().find(|(name, _)| name == key).map(|(_, node)| node);
         Ok(found.filter(|node| !matches!(node.value, Value::Nothing)))

@@ -97,7 +97,7 @@ pub trait Visitor {
 
 /// Makes families little by little.
 pub(super) trait Source: Send {
-    /// Shows a bounded number of series more. False when there are no more.
+    /// Shows a bounded number of further series. False if none is left.
     fn advance(&mut self, to: &mut dyn Visitor) -> bool;
 }
 

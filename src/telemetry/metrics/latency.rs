@@ -15,7 +15,7 @@ use crate::engine::observer::{DecisionResult, TraceIds};
 pub const BUCKETS_US: [u64; 15] =
     [50, 100, 200, 400, 800, 1_500, 3_000, 5_000, 10_000, 20_000, 50_000, 100_000, 250_000, 1_000_000, 5_000_000];
 
-/// How many ways there are to end a decision.
+/// The number of results of a decision.
 const RESULTS: usize = DecisionResult::StoreFailed as usize + 1;
 
 /// How many of the last times each runtime keeps for StatsD.
@@ -55,7 +55,7 @@ pub(super) struct Recorder {
     times: Option<Times>,
 }
 
-/// The last times of one runtime, in microseconds: a ring that nobody waits for.
+/// The last times of one runtime, in microseconds: a ring that never blocks.
 #[derive(Debug)]
 struct Times {
     kept: Box<[AtomicU32]>,
@@ -99,7 +99,7 @@ impl Distribution {
         }
     }
 
-    /// The bound of the bucket in which the `rank`-th of the times is, from 1; none where there are fewer.
+    /// The bound of the bucket in which the `rank`-th of the times is, from 1; none if there are fewer.
     pub(super) fn bound_of(&self, rank: u64) -> Option<u64> {
         let mut count = 0;
         for (bucket, bound_ns) in self.buckets.iter().zip(self.bounds_ns.iter().chain(self.bounds_ns.last())) {

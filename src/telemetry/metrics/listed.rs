@@ -19,7 +19,7 @@ struct Current<K, V> {
     entries: Arc<[(K, V)]>,
 }
 
-/// How far a reader has come.
+/// The position of a reader.
 #[derive(Debug)]
 pub(super) struct Cursor<K> {
     generation: u64,

@@ -242,7 +242,7 @@ impl MappedStatistics {
         Some(MappedFamily { name, help, kind, series: vec![(labels, shown)] })
     }
 
-    /// The times of about the last `max_age`, as far as somebody looked often enough to know.
+    /// The times of about the last `max_age`; exact only if it is read often enough.
     fn recent(&self, times: &Distribution, max_age: Duration, now: Instant) -> Distribution {
         let mut earlier = self.earlier.lock();
         let is_due = |(at, _): &(Instant, Distribution)| now.saturating_duration_since(*at) >= max_age / AGE_PARTS;

@@ -1,4 +1,4 @@
-//! What the system says about this process: CPU time, memory, file descriptors, threads. Read from /proc when asked.
+//! The figures of the system about this process: CPU time, memory, file descriptors, threads. Read from /proc on demand.
 //!
 //! Prometheus' own client has this behind its feature `process`, by the crate procfs and its four dependencies, for the
 //! seven numbers below. A number that cannot be read is left out, all of them on a system without /proc.
@@ -11,7 +11,7 @@ use super::table::row;
 /// How many ticks a second has where /proc counts in ticks: part of Linux' interface, whatever the kernel's own clock.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// What /proc says about this process.
+/// The figures of /proc about this process.
 #[derive(Debug, Default)]
 struct Texts {
     stat: String,

@@ -662,7 +662,7 @@ curl localhost:8080/metrics
 - Every metric is reset when weir restarts. The series of a rule or a domain end when it leaves the policies.
 
 Alert rules are in [deploy/prometheus](../deploy/README.md#alerts), a dashboard in [deploy/grafana](../deploy/README.md#dashboard).
-What to look at first: [operations.md](operations.md#metrics). Metrics with the names of envoyproxy/ratelimit:
+Begin with [operations.md](operations.md#metrics). Metrics with the names of envoyproxy/ratelimit:
 [statistics](operations.md#statistics-of-envoyproxyratelimit).
 ";
 

@@ -31,7 +31,7 @@ impl Room {
         self.taken.fetch_update(Relaxed, Relaxed, |taken| (taken < self.max).then_some(taken + 1)).is_ok()
     }
 
-    /// How many there are.
+    /// The number of names.
     pub(super) fn taken(&self) -> usize {
         self.taken.load(Relaxed)
     }

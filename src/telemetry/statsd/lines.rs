@@ -59,7 +59,7 @@ impl Lines {
         Self { format, tags, mogrifiers, made: HashMap::new(), times: TimesSeen::default() }
     }
 
-    /// What there is to tell, in packets of at most `packet_bytes` each, if no line is longer.
+    /// The changed statistics, in packets of at most `packet_bytes` each, unless a line is longer.
     pub(super) fn make(&mut self, metrics: &Metrics, packet_bytes: usize) -> Vec<Packet> {
         let mut packets = Packets { packets: Vec::new(), packet_bytes };
         let made = &mut self.made;
@@ -96,7 +96,7 @@ impl Lines {
     }
 }
 
-/// What follows a time that stands for several: nothing where all are sent.
+/// What follows a time that stands for several: nothing if all are sent.
 #[expect(clippy::float_arithmetic, reason = "the rate is a decimal number in the line")]
 fn sample_rate(sent: usize, came: u64) -> String {
     if sent as u64 == came { String::new() } else { format!("|@{:.6}", sent as f64 / came as f64) }

@@ -11,12 +11,12 @@ use crate::engine::observer::TraceIds;
 /// The most bytes of `tracestate` that are kept; a longer one is left out, as the specification allows.
 const TRACESTATE_BYTES_MAX: usize = 512;
 
-/// What the headers of a request say about its trace.
+/// The trace of a request by its headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Caller {
     /// The caller's span, which is the parent of ours.
     pub(super) ids: Option<TraceIds>,
-    /// The caller's decision; none where it leaves it to us.
+    /// The caller's sampling decision; none if it made none.
     pub(super) sampled: Option<bool>,
     /// Whether these are from `traceparent`.
     pub(super) is_w3c: bool,
@@ -146,7 +146,7 @@ const fn is_lower_hex(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'a'..=b'f')
 }
 
-/// `tracestate`, which other vendors keep their part of the context in; nothing where it is malformed.
+/// `tracestate`, which other vendors keep their part of the context in; nothing if it is malformed.
 pub(super) fn tracestate(headers: &HeaderMap) -> TraceState {
     let mut members = Vec::new();
     let mut bytes = 0;

@@ -65,7 +65,7 @@ pub struct Spans {
     /// How many wait. One that is on its way in may not be counted yet.
     waiting: AtomicUsize,
     batch_max: usize,
-    /// Told when a whole batch waits.
+    /// Notified when a whole batch waits.
     full_batch: Notify,
     exported: AtomicU64,
     dropped: [AtomicU64; Dropped::ALL.len()],
@@ -100,7 +100,7 @@ impl Spans {
         (spans, exporting)
     }
 
-    /// Puts a span in, or drops it where there is no room. Never waits.
+    /// Puts a span in, or drops it if there is no room. Never waits.
     pub(super) fn push(&self, span: Box<SpanData>) {
         if self.sender.try_send(span).is_err() {
             self.drop_some(Dropped::QueueFull, 1);

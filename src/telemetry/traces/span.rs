@@ -1,6 +1,6 @@
 //! The spans of one decision: its own, and one for each call to a store outside of this process.
 //!
-//! Attributes have the names of OpenTelemetry's semantic conventions where there are some, and begin with `weir.` else.
+//! Attributes have the names of OpenTelemetry's semantic conventions if there are some, and begin with `weir.` else.
 //! Every text and list is bounded: domains, keys and values come from callers.
 
 use std::time::SystemTime;
@@ -23,7 +23,7 @@ const CALLS_MAX: usize = 32;
 /// The service and the method of gRPC.
 const GRPC_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// What was told about a decision so far.
+/// What the limiter has reported about a decision so far.
 #[derive(Debug, Default)]
 pub(super) struct DecisionRecord {
     domain: Option<StringValue>,

@@ -49,7 +49,7 @@ fn hostile_domains_keys_and_values_add_no_series_beyond_the_bound() {
     let decide = |domain: &str, key: &str, value: &str, limit: Option<(u32, Unit)>| {
         let asked = DescriptorRequest { entries: smallvec![Entry { key, value }], take: Take::Consume(1), limit };
         let query = Query { domain, descriptors: smallvec![asked] };
-        limiter.decide_now(&query, Instant::now()).expect("an answer");
+        limiter.decide_now(&query, Instant::now(), None).expect("an answer");
     };
 
     decide("shop", "user", "ann", None);

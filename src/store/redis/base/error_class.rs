@@ -1,4 +1,4 @@
-//! Every error of Redis that weir knows, and what follows from it: one table, which docs/operations.md explains to
+//! Every error of Redis that weir knows, and what weir does about it: one table, which docs/operations.md explains to
 //! operators.
 //!
 //! Not here: errors of the network, which are no answers of Redis (transport/error.rs), and how the breaker counts
@@ -15,9 +15,9 @@ pub struct RedisErrorClass {
     pub kind: &'static str,
     /// Whether the call that got it can have charged anything.
     pub proof: Proof,
-    /// What becomes of the connection that it came on.
+    /// What happens to its connection.
     pub connection: After,
-    /// What it is about.
+    /// What it concerns.
     pub blame: Blame,
 }
 
@@ -33,7 +33,7 @@ pub enum Proof {
     Nothing,
 }
 
-/// What becomes of a connection after an error.
+/// What happens to a connection after an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     /// It is used again.
@@ -91,7 +91,7 @@ pub const ERROR_CLASSES: [RedisErrorClass; 21] = {
     ]
 };
 
-/// The class of every error that has no row of its own.
+/// The class of errors without a row of their own.
 pub const OTHER: RedisErrorClass = row("ERR", "refused", Proof::Nothing, After::Keep, Blame::Call);
 
 /// How Redis before version 7 begins an error that was raised within a script. The error itself stands further on.

@@ -30,7 +30,7 @@ pub trait Observer: Send + Sync + 'static {
         let _ = error;
     }
 
-    /// A file that is read at every dial cannot be used. What it held before stays in force.
+    /// A file that is read at every dial cannot be used. Its last good content stays in force.
     fn file_refused(&self, error: &FileError) {
         let _ = error;
     }
@@ -158,7 +158,7 @@ impl DialError {
         Self { address, kind, reason }
     }
 
-    /// Its word in metrics: that of the error by which Redis refused the connection, or `no_connection`.
+    /// Its label in metrics: the class of the error by which Redis refused the connection, or `no_connection`.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         self.kind

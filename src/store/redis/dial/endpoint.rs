@@ -143,7 +143,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Opens a connection, from the address to the answered greeting. Has no bound of its own.
+    /// Opens a connection, from the address to the answered greeting. The caller bounds the time.
     ///
     /// # Errors
     ///
@@ -197,7 +197,7 @@ pub enum EndpointError {
          redis+unix:///path)"
     )]
     Url(Box<str>),
-    /// A file that belongs to it cannot be used.
+    /// One of its files cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Where a server can be reached.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostPort {
     /// A name or an IP address.

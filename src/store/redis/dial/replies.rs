@@ -20,7 +20,7 @@ const KEPT_BYTES: usize = 64 << 10;
 #[derive(Default)]
 pub(super) struct Replies {
     buffer: Vec<u8>,
-    /// How far `ends` has gone.
+    /// The position that `ends` has reached.
     scanned: usize,
     /// Where the first reply begins that was not returned yet.
     begin: usize,
@@ -68,7 +68,7 @@ impl Replies {
         format!("a reply that no request waits for: {}", shown(&self.buffer[self.begin..]))
     }
 
-    /// Makes room for the next batch. Returns the sentence about surplus bytes, if there are any.
+    /// Makes room for the next batch. Returns an error text about surplus bytes, if there are any.
     pub(super) fn finish(&mut self) -> Option<String> {
         let surplus = (self.begin < self.buffer.len()).then(|| self.surplus());
         if self.buffer.capacity() > KEPT_BYTES {

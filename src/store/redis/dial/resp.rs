@@ -109,7 +109,7 @@ impl ValueEnds {
     }
 }
 
-/// A length as RESP writes it; none where the value is nil.
+/// A length as RESP writes it; none if the value is nil.
 fn length(number: &[u8], line: &[u8]) -> Result<Option<usize>, NotResp> {
     let number = std::str::from_utf8(number).ok().and_then(|number| number.trim().parse::<i64>().ok());
     match number {

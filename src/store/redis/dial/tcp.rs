@@ -29,7 +29,7 @@ const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 /// unanswered.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 
-/// Connects to `host`, a name or an address. Has no bound of its own.
+/// Connects to `host`, a name or an address. The caller bounds the time.
 ///
 /// # Errors
 /// The name has no address, or none accepts; then that of the last attempt that ended.

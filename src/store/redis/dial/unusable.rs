@@ -10,7 +10,7 @@ use crate::store::redis::base::observer::NO_CONNECTION;
 /// Why a server cannot be used.
 #[derive(Clone, Debug)]
 pub(crate) struct Unusable {
-    /// A word for metrics: that of the error of Redis, or [`NO_CONNECTION`].
+    /// The label in metrics: the class of the error of Redis, or [`NO_CONNECTION`].
     pub(crate) kind: &'static str,
     /// A sentence for the operator, without secrets. It may be the server's own text.
     pub(crate) text: String,

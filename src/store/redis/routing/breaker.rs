@@ -44,9 +44,9 @@ pub enum Pass {
 /// A change of the circuit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// What it was.
+    /// The state before.
     pub from: Circuit,
-    /// What it is now.
+    /// The state now.
     pub to: Circuit,
 }
 
@@ -108,7 +108,7 @@ impl Breaker {
         matches!(self.state, State::Closed(None))
     }
 
-    /// Asks for one call to pass. None where it may not.
+    /// Permits one call. None if it may not pass.
     pub const fn admit(&mut self) -> Option<Pass> {
         match &mut self.state {
             State::Closed(_) => Some(Pass::Ordinary),
@@ -187,7 +187,7 @@ impl Breaker {
     }
 
     /// How long to wait before the next probe: longer after each setback. Half open, it is the time that calls are given to
-    /// try Redis out; after it, probes do. None where none is needed.
+    /// try Redis out; after it, probes do. None if none is needed.
     #[must_use]
     pub fn next_probe(&self) -> Option<Duration> {
         let setbacks = match self.state {

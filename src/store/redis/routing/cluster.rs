@@ -3,7 +3,7 @@
 //! Not here: connections, batches and deadlines (transport), when a failing node gets no calls (node.rs), and what a call
 //! means (scripts). docs/adr/0011 explains why weir uses no cluster client.
 //!
-//! What is promised beyond the promises of a pipeline:
+//! Guarantees beyond those of a pipeline:
 //!
 //! 1. A call is sent again only after an answer that proves that it did not run (MOVED, ASK, TRYAGAIN), at most
 //!    [`RESENDS_MAX`] times, and never beyond its deadline. Every other error of a call is passed on as it is.

@@ -102,7 +102,7 @@ impl Node {
         self.gate.breaker.lock().circuit()
     }
 
-    /// Where the server is, without user and password.
+    /// The address of the server, without user and password.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.gate.address

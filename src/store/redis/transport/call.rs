@@ -1,6 +1,6 @@
 //! One call to Redis: a command, and what of it has to be known to send it, to merge it with others and to find its answer.
 //!
-//! Not here: when it is sent and what becomes of its answer (queue.rs, worker.rs), and what its arguments mean (scripts).
+//! Not here: when it is sent and what happens to its answer (queue.rs, worker.rs), and what its arguments mean (scripts).
 
 use std::fmt;
 use std::io::Write as _;
@@ -15,11 +15,11 @@ use super::options::MERGE_MAX;
 pub struct Call {
     pub(crate) command: Cmd,
     pub(crate) script: Option<&'static Script>,
-    /// ASKING goes right before it.
+    /// ASKING is sent right before it.
     pub(crate) asking: bool,
     /// How it can be merged with others, if it can.
     pub(crate) mergeable: Option<Mergeable>,
-    /// What it can cost Redis at worst; see src/engine/weight.rs.
+    /// The most work that it can be for Redis; see src/engine/weight.rs.
     pub(crate) weight: u32,
 }
 
@@ -149,7 +149,7 @@ pub(crate) trait Merger: fmt::Debug + Send + Sync {
     /// The script that the command runs.
     fn script(&self) -> &'static Script;
 
-    /// The answer of each call, in order, out of the answer to the command. Nil where that has the wrong form.
+    /// The answer of each call, in order, from the answer to the command. Nil if that has the wrong form.
     fn split(&self, calls: &mut dyn Iterator<Item = &Call>, answer: Vec<Value>) -> SmallVec<[Value; MERGE_MAX]>;
 }
 

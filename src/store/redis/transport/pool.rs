@@ -129,7 +129,7 @@ impl fmt::Debug for Failures {
     }
 }
 
-/// Gets what goes wrong in bb8's background tasks.
+/// Receives the errors of bb8's background tasks.
 #[derive(Debug)]
 struct Sink(Arc<Failures>);
 
@@ -169,7 +169,7 @@ pub enum Fault {
         /// For people.
         reason: String,
     },
-    /// An idle connection goes to a server that is not the master any more.
+    /// An idle connection goes to a server that is no longer the master.
     Superseded,
 }
 

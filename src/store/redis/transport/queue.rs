@@ -16,7 +16,7 @@ use crate::store::sync::Mutex;
 
 pub(crate) type Answer = Result<Value, CallError>;
 
-/// A call, and where its answer goes.
+/// A call, and the receiver of its answer.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) call: Call,
@@ -39,7 +39,7 @@ impl Waiting {
         }
     }
 
-    /// Takes the call out, to be sent again. What is left has no caller.
+    /// Takes the call out, to be sent again. The rest has no caller.
     pub(crate) fn take(&mut self) -> Waiting {
         let command = std::mem::take(&mut self.call.command);
         Waiting { call: Call { command, ..self.call }, deadline: self.deadline, reply: self.reply.take() }
@@ -96,7 +96,7 @@ struct QueueState {
     waking: bool,
     /// When the task that expires calls runs next.
     expiry: Option<Instant>,
-    /// Why there is no connection, where the last dial failed.
+    /// Why there is no connection, if the last dial failed.
     dial_error: Option<DialError>,
 }
 

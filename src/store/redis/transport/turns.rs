@@ -16,7 +16,7 @@ pub const HEAVY_WAITING_MAX: usize = 64;
 /// The turns of all servers. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Turns {
-    /// By address; those of servers that are gone are dropped when another one comes.
+    /// By address. Entries of unused servers are dropped when a new one is added.
     servers: Arc<Mutex<HashMap<Box<str>, Weak<Turn>>>>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) enum NoTurn {
 }
 
 impl Turns {
-    /// That of the server at `address`.
+    /// The turns of the server at `address`.
     pub(crate) fn of(&self, address: &str) -> Arc<Turn> {
         let mut servers = self.servers.lock();
         if let Some(turn) = servers.get(address).and_then(Weak::upgrade) {

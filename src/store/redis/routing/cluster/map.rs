@@ -21,7 +21,7 @@ const GUEST_FOR: Duration = Duration::from_secs(60);
 /// No node, in the table of slots.
 const NO_NODE: u16 = u16::MAX;
 
-/// Reads `host:port`. An empty host is that of the node that was `asked`. None where the node does not know its own
+/// Reads `host:port`. An empty host is that of the node that was `asked`. None if the node does not know its own
 /// name (`?`), or where it is no address.
 pub(super) fn address(text: &str, asked: &str) -> Option<HostPort> {
     // From the right: the colons of an IPv6 address are its own.
@@ -44,7 +44,7 @@ pub(super) struct View {
 }
 
 impl View {
-    /// Reads the answer to CLUSTER SLOTS. None where it is none.
+    /// Reads the answer to CLUSTER SLOTS. None if it has another form.
     pub(super) fn read(answer: &Value, asked: &str) -> Option<Self> {
         let Value::Array(entries) = answer else {
             return None;
@@ -118,7 +118,7 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// What is known of the cluster, and the nodes `N` that are in use.
+/// The known slots of the cluster, and the nodes `N` that are in use.
 pub(super) struct Map<N> {
     /// For each slot the index of its node in `nodes`. Empty until something was learned.
     slots: Vec<u16>,
@@ -163,7 +163,7 @@ impl<N> Map<N> {
         self.nodes.len()
     }
 
-    /// The nodes in use, with where they are.
+    /// The nodes in use, with their addresses.
     pub(super) fn nodes(&self) -> Vec<(HostPort, Arc<N>)> {
         self.nodes.iter().map(|known| (known.address.clone(), known.node.clone())).collect()
     }
@@ -173,7 +173,7 @@ impl<N> Map<N> {
         &self.replicas
     }
 
-    /// The node that a redirection names, made by `dial` where it is new. None where there are too many.
+    /// The node that a redirection names, made by `dial` where it is new. None if there are too many.
     pub(super) fn redirected(
         &mut self,
         address: &HostPort,
@@ -203,7 +203,7 @@ impl<N> Map<N> {
         Some(node)
     }
 
-    /// Takes over the view of a node. Returns the nodes that are gone, for the caller to drop where no lock is held.
+    /// Replaces the map by the view of a node. Returns the nodes that are gone, which the caller drops without a lock.
     pub(super) fn adopt(&mut self, view: View, now: Instant, mut dial: impl FnMut(&HostPort) -> N) -> Vec<Arc<N>> {
         let mut slots = vec![NO_NODE; usize::from(SLOTS)];
         for (first, last, address) in &view.ranges {
@@ -215,7 +215,7 @@ impl<N> Map<N> {
         self.forget(now)
     }
 
-    /// Drops the nodes that hold no slot and that nothing was redirected to of late.
+    /// Drops the nodes that hold no slot and that no call was redirected to recently.
     fn forget(&mut self, now: Instant) -> Vec<Arc<N>> {
         let mut holds = vec![false; self.nodes.len()];
         for place in &self.slots {

@@ -1,6 +1,6 @@
 //! The nodes of a cluster that are in use, each with a pipeline, and the map by which they are found.
 //!
-//! Not here: how the map is learned (learn.rs), and what becomes of a call that a node refuses (cluster.rs).
+//! Not here: how the map is learned (learn.rs), and what happens to a call that a node refuses (cluster.rs).
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ impl Members {
         }
     }
 
-    /// The node that holds a slot; none where the first attempt to learn of the cluster is not over yet.
+    /// The node that holds a slot; none while the map is first loaded.
     fn known(&self, slot: u16) -> Result<Option<Arc<Member>>, CallError> {
         let state = self.state.lock();
         if let Some(member) = state.map.node(slot) {
@@ -149,6 +149,6 @@ impl Members {
 pub(super) enum Problem {
     /// No node answered.
     NoAnswer(Reason),
-    /// A node answered something else than a map.
+    /// A node's answer was no map.
     Answer(Arc<str>),
 }

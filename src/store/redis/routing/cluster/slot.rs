@@ -18,7 +18,7 @@ pub(crate) fn of(prefix: &str, key: &str) -> u16 {
     slot(crc16(0, tag(&whole).unwrap_or(whole.as_bytes())))
 }
 
-/// What stands between the first `{` and the first `}` after it. None where that is nothing: then the whole key counts.
+/// The text between the first `{` and the first `}` after it. None if it is empty: then the whole key counts.
 fn tag(key: &str) -> Option<&[u8]> {
     let (_, rest) = key.split_once('{')?;
     let (tag, _) = rest.split_once('}')?;

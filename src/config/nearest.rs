@@ -1,0 +1,31 @@
+//! Which known word a misspelled one was meant to be.
+
+/// A longer word is not compared to those that it could have been, in bytes: the comparison costs the square.
+const COMPARED_BYTES_MAX: usize = 64;
+
+/// Which of the known words a misspelled one was probably meant to be.
+///
+/// That is one which the word begins (`min`), or one of which at most a third of the letters are wrong.
+#[must_use]
+pub fn nearest<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
+    const PREFIX_BYTES_MIN: usize = 3;
+    if word.len() > COMPARED_BYTES_MAX {
+        return None;
+    }
+    let word = word.to_lowercase();
+    let mut best: Option<(usize, &str)> = None;
+    for candidate in known {
+        if candidate.len() > COMPARED_BYTES_MAX {
+            continue;
+        }
+        let lower = candidate.to_lowercase();
+        let is_start = word.len() >= PREFIX_BYTES_MIN && lower.starts_with(&word);
+        let distance = if is_start { 1 } else { strsim::damerau_levenshtein(&word, &lower) };
+        let letters = lower.chars().count();
+        let close = distance < letters && distance <= (letters / 3).max(1);
+        if close && best.is_none_or(|(least, _)| distance < least) {
+            best = Some((distance, candidate));
+        }
+    }
+    best.map(|(_, candidate)| candidate)
+}

@@ -1,0 +1,85 @@
+//! What a request counts: its limits, its domain, its result.
+
+use std::time::Instant;
+
+use super::decide::Request;
+use super::plan::Decided;
+use super::policies::InForce;
+use super::{Limiter, Query, Undecided};
+use crate::engine::observer::{AnsweredBy, Charged, DecisionResult, Trace};
+
+impl Limiter {
+    /// Counts a decision, and reports it to the trace. None if no store gave one.
+    pub(super) fn count(&self, request: &Request<'_, '_>, query: &Query<'_>, decided: Option<&Decided<'_>>) {
+        let Request { plan, in_force, .. } = request;
+        let result = match decided {
+            None => DecisionResult::StoreFailed,
+            Some(decided) => {
+                self.count_charges(request, query, decided);
+                if decided.decision.denied { DecisionResult::OverLimit } else { DecisionResult::Ok }
+            }
+        };
+        in_force.tally.decided(plan.domain, self.lane, result, plan.unmatched);
+        self.decided(result, request.started, request.trace);
+    }
+
+    fn count_charges(&self, request: &Request<'_, '_>, query: &Query<'_>, decided: &Decided<'_>) {
+        let Request { plan, mode, trace, .. } = *request;
+        if let Some(trace) = trace {
+            plan.tell(trace, query);
+        }
+        if plan.is_shadowed(decided) {
+            self.observer.shadowed();
+        }
+        for (charge, planned, outcome) in decided.iter() {
+            let entries = &query.descriptors[usize::from(charge.group)].entries;
+            let by = if decided.known.contains(&charge.key) { AnsweredBy::Cache } else { AnsweredBy::Store };
+            let charged = Charged { limit: plan.charged(planned), entries, mode, charge, outcome, by };
+            request.in_force.tally.charged(&charged);
+            if let Some(trace) = trace {
+                trace.charged(&charged);
+            }
+        }
+    }
+
+    /// Counts a request whose domain no policy has. Looked at here only, so that a request of a known domain does not pay
+    /// for it.
+    ///
+    /// # Errors
+    /// When no policies were loaded yet.
+    pub(super) fn count_unmatched(
+        &self,
+        in_force: &InForce,
+        query: &Query<'_>,
+        started: Instant,
+        trace: Option<&dyn Trace>,
+    ) -> Result<(), Undecided> {
+        if !in_force.is_loaded {
+            self.decided(DecisionResult::NoPolicies, started, trace);
+            return Err(Undecided::NoPolicies);
+        }
+        self.observer.unknown_domain(query.domain, query.descriptors.len());
+        self.decided(DecisionResult::UnknownDomain, started, trace);
+        Ok(())
+    }
+
+    fn decided(&self, result: DecisionResult, started: Instant, trace: Option<&dyn Trace>) {
+        let took = started.elapsed();
+        self.observer.decided(result, took);
+        if let Some(trace) = trace {
+            trace.decided(result);
+            self.observer.sampled(result, took, trace.ids());
+        }
+    }
+
+    /// Counts a request, which began at `started`, that cannot be decided.
+    pub fn refused(&self, started: Instant) {
+        self.observer.decided(DecisionResult::Invalid, started.elapsed());
+    }
+
+    /// Counts a request, which began at `started`, that cannot even be read.
+    pub fn unreadable(&self, started: Instant) {
+        self.observer.unreadable();
+        self.refused(started);
+    }
+}

@@ -1,0 +1,147 @@
+//! The path of a request: match, plan, known denials, ask, resolve failures, count, answer.
+//!
+//! One path for all stores: whether a store answers at once or later shows only where it is asked (ask.rs).
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use smallvec::SmallVec;
+
+use super::deny_cache::Known;
+use super::plan::{Decided, Plan, Planned, Selected};
+use super::policies::InForce;
+use super::{Answer, Limiter, Query, Status, Undecided};
+use crate::engine::observer::Trace;
+use crate::engine::weight::{self, TOO_HEAVY, WEIGHT_MAX};
+use crate::engine::{Charge, Limit, Mode, Unit};
+use crate::store::{Failure, Store, StoreError};
+
+/// One request, as far as it does not change while stores are asked.
+#[derive(Clone, Copy)]
+pub(super) struct Request<'a, 'p> {
+    pub(super) in_force: &'a InForce,
+    pub(super) plan: &'a Plan<'p>,
+    pub(super) mode: Mode,
+    pub(super) started: Instant,
+    pub(super) deadline: Instant,
+    /// Reports how the decision is made; seldom there.
+    pub(super) trace: Option<&'a dyn Trace>,
+}
+
+impl Limiter {
+    /// Decides a request under these policies.
+    pub(super) async fn decide_under(
+        &self,
+        in_force: &InForce,
+        query: &Query<'_>,
+        started: Instant,
+        deadline: Option<Instant>,
+        trace: Option<&dyn Trace>,
+    ) -> Result<Answer, Undecided> {
+        let Some(domain) = in_force.policies.domain(query.domain) else {
+            self.count_unmatched(in_force, query, started, trace)?;
+            return Ok(unmatched(query));
+        };
+        let plan = Plan::of(&in_force.policies, domain, self.options.modes, query);
+        let mode = domain.mode.unwrap_or(self.options.mode);
+        let ours = started + self.options.budget;
+        let deadline = deadline.map_or(ours, |theirs| ours.min(theirs));
+        let request = Request { in_force, plan: &plan, mode, started, deadline, trace };
+        let mut charges = plan.charges(query);
+        let mut decided = Decided::default();
+        let result = if charges.is_empty() || self.is_known(&request, &charges, &mut decided) {
+            Ok(())
+        } else {
+            self.decide_by_stores(&request, &mut charges, &mut decided).await
+        };
+        self.count(&request, query, result.is_ok().then_some(&decided));
+        result?;
+        Ok(plan.answer(query, &decided))
+    }
+
+    /// Whether the cache of denials knows enough for an answer. `decided` gets all that it knows. [dn-1]
+    fn is_known<'a>(&self, request: &Request<'_, '_>, charges: &[Charge<'a>], decided: &mut Decided<'a>) -> bool {
+        let Some(cache) = &self.options.deny_cache else { return false };
+        let (denials, is_enough) = match cache.answers(charges, request.mode, request.started) {
+            Known::Nothing => return false,
+            Known::Part(denials) => (denials, false),
+            Known::Enough(denials) => (denials, true),
+        };
+        *decided = Decided::of_some(charges, &request.plan.planned, denials);
+        decided.decision.denied = true;
+        decided.known = decided.charges.iter().map(|charge| charge.key).collect();
+        is_enough
+    }
+
+    /// Asks the store that can decide all charges in one call. What one call cannot decide, or fails to, is split.
+    async fn decide_by_stores<'c>(
+        &self,
+        request: &Request<'c, '_>,
+        charges: &'c mut [Charge<'_>],
+        decided: &mut Decided<'c>,
+    ) -> Result<(), StoreError> {
+        // A box, because a part is seldom known.
+        let known = (!decided.known.is_empty()).then(|| Box::new(std::mem::take(decided)));
+        let failed = match self.one_call(request.plan, charges) {
+            Ok(Some(store)) => match self.ask(store, request, charges, &mut decided.decision).await {
+                Ok(()) => {
+                    decided.charges = Selected::All(charges);
+                    decided.planned = Selected::All(&request.plan.planned);
+                    decided.known = known.map_or_else(SmallVec::new, |known| known.known);
+                    return Ok(());
+                }
+                Err(error) => Some(error),
+            },
+            Ok(None) => None,
+            Err(too_heavy) => Some(too_heavy),
+        };
+        // A box, so that a request for which one call was enough does not carry the room for this.
+        *decided = match (Box::pin(self.decide_split(request, charges, failed)).await, known) {
+            // What is known denies the request though its other limits cannot be looked up.
+            (Err(_), Some(known)) if request.mode == Mode::Atomic => *known,
+            (Ok(decided), Some(known)) => Decided { known: known.known, ..decided },
+            (decided, _) => decided?,
+        };
+        Ok(())
+    }
+
+    /// The store that can decide all of these charges in one call, if one can.
+    ///
+    /// # Errors
+    /// When the decision would take Redis too long, whichever store makes it. [dc-11]
+    fn one_call(&self, plan: &Plan<'_>, charges: &[Charge<'_>]) -> Result<Option<&Arc<dyn Store>>, StoreError> {
+        if let [charge] = charges {
+            return Ok(Some(self.store_of(charge.limit, plan.planned[0].is_single)));
+        }
+        let weight = weight::of_charges(charges);
+        if weight > WEIGHT_MAX {
+            self.observer.store_called(Some(TOO_HEAVY), None);
+            let message =
+                format!("the {} charges of one request weigh {weight}, more than {WEIGHT_MAX}", charges.len());
+            return Err(StoreError::NotSent(Failure { kind: TOO_HEAVY, message }));
+        }
+        let mut parts = charges.iter().zip(&plan.planned).map(|(charge, planned)| self.part_of(charge, planned));
+        let Some((first, slot)) = parts.next() else { return Ok(None) };
+        Ok(parts.all(|(store, other)| Arc::ptr_eq(store, first) && other == slot).then_some(first))
+    }
+
+    /// The store that has the state of a charge, and the part of that store.
+    pub(super) fn part_of(&self, charge: &Charge<'_>, planned: &Planned) -> (&Arc<dyn Store>, u16) {
+        let store = self.store_of(charge.limit, planned.is_single);
+        (store, store.part_of(charge.key))
+    }
+
+    /// The store that has the state of a limit. A list of limits stays together.
+    pub(super) fn store_of(&self, limit: &Limit, is_single: bool) -> &Arc<dyn Store> {
+        match &self.options.per_second {
+            Some(store) if is_single && limit.window().unit() == Some(Unit::Second) => store,
+            _ => &self.options.store,
+        }
+    }
+}
+
+/// The answer where nothing can match. [mt-7]
+fn unmatched(query: &Query<'_>) -> Answer {
+    let statuses = query.descriptors.iter().map(|_| Status::default()).collect();
+    Answer { statuses, ..Answer::default() }
+}

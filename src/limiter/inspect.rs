@@ -1,0 +1,96 @@
+//! The states of one descriptor, for people: looking at them and forgetting them.
+
+use std::time::Instant;
+
+use super::Limiter;
+use crate::engine::{Entry, Hits, Limit, Micros, PolicySet, State, algorithm, key};
+use crate::store::StoreError;
+
+/// What is stored for one limit of a descriptor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peek {
+    /// The key.
+    pub key: String,
+    /// The algorithm's name.
+    pub algorithm: &'static str,
+    /// Hits per window.
+    pub requests: u32,
+    /// The window in microseconds.
+    pub window_us: u64,
+    /// The most hits that would be admitted now.
+    pub remaining: Hits,
+    /// The time in microseconds until the state is empty.
+    pub reset_after_us: Micros,
+    /// The state as stored.
+    pub state: Option<State>,
+}
+
+impl Limiter {
+    /// The states of a descriptor's limits, without touching them; empty if no rule matches.
+    ///
+    /// # Errors
+    /// When a store did not answer.
+    pub async fn peek(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Vec<Peek>, StoreError> {
+        let policies = self.policies.current();
+        let keyed = keys_of(&policies, domain, entries);
+        let Some((_, first)) = keyed.first() else {
+            return Ok(Vec::new());
+        };
+        let asked: Vec<(&str, &Limit)> = keyed.iter().map(|(key, limit)| (key.as_str(), *limit)).collect();
+        let store = self.store_of(first, keyed.len() == 1);
+        let peeked = store.peek(&asked, Instant::now() + self.options.budget).get().await?;
+        let peeks = keyed.iter().zip(peeked.states).map(|((key, limit), state)| {
+            let bounds = self.calendar.bounds(limit, peeked.now);
+            let seen = algorithm::seen(limit, state.as_ref(), 0, bounds, peeked.now);
+            Peek {
+                key: key.clone(),
+                algorithm: limit.algorithm().name(),
+                requests: limit.requests(),
+                window_us: limit.window().us(),
+                remaining: seen.remaining(limit, peeked.now),
+                reset_after_us: seen.reset_after(limit, peeked.now),
+                state,
+            }
+        });
+        Ok(peeks.collect())
+    }
+
+    /// Forgets what a descriptor has used of its limits, in its store, in the local one and among known denials.
+    /// Answers the keys that belong to it, and how many its store had.
+    ///
+    /// # Errors
+    /// When the store did not answer; then they may or may not be forgotten.
+    pub async fn reset(&self, domain: &str, entries: &[Entry<'_>]) -> Result<(Vec<String>, u64), StoreError> {
+        let policies = self.policies.current();
+        let keyed = keys_of(&policies, domain, entries);
+        let Some((_, first)) = keyed.first() else {
+            return Ok((Vec::new(), 0));
+        };
+        let asked: Vec<&str> = keyed.iter().map(|(key, _)| key.as_str()).collect();
+        let deadline = Instant::now() + self.options.budget;
+        let answer = self.store_of(first, keyed.len() == 1).reset(&asked, deadline).get().await;
+        if let Some(local) = &self.options.local {
+            local.reset(&asked, deadline).get().await?;
+        }
+        if let Some(cache) = &self.options.deny_cache {
+            asked.iter().for_each(|key| cache.forget(key));
+        }
+        let stored = answer?;
+        Ok((keyed.into_iter().map(|(key, _)| key).collect(), stored))
+    }
+}
+
+/// The keys and limits of one descriptor.
+fn keys_of<'p>(policies: &'p PolicySet, domain: &str, entries: &[Entry<'_>]) -> Vec<(String, &'p Limit)> {
+    let Some(domain) = policies.domain(domain) else {
+        return Vec::new();
+    };
+    let met = policies.find(domain, entries);
+    let limits = met.rule.map_or(&[][..], |rule| &rule.limits);
+    let keyed = limits.iter().map(|limit| {
+        let mut key = String::new();
+        key::write_key(&mut key, &domain.name, entries.iter().copied(), &met.shared, limit);
+        (key, limit)
+    });
+    keyed.collect()
+}
