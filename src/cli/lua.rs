@@ -5,7 +5,7 @@
 use std::io::{self, Write};
 
 use crate::app;
-use crate::config::policy_file::nearest;
+use crate::config::nearest;
 
 /// Why there is no script to print.
 #[derive(Debug, thiserror::Error)]
