@@ -1,4 +1,4 @@
--- Takes one charge of a log back; the twin of `undone` in src/engine/algorithm/sliding_window_log.rs.
+-- Takes one charge of a log back; the twin of `take_back` in src/engine/algorithm/sliding_window_log.rs.
 --
 -- KEYS[1]  the state, as in sliding_window_log.lua
 -- ARGV[1]  little-endian doubles: window in us, the charge's mark (its sum), time in us and hits, now in us (0: this

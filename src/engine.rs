@@ -18,11 +18,12 @@ pub mod policy;
 pub mod time;
 pub mod weight;
 
-pub use algorithm::{Observed, State};
-pub use charge::{Charge, Mode, Receipt, Role, Take};
+pub use algorithm::parameters::{Anchor, Parameter, ParameterValue, Precision, Refill};
+pub use algorithm::{Algorithm, LimitError, Observed, Receipt, State, StateKind};
+pub use charge::{Charge, Mode, Role, Take};
 pub use decision::{Decision, Outcome, Verdict};
 pub use descriptor::{Entry, Hits};
-pub use limit::{Algorithm, Anchor, Limit, LimitError, Precision, Refill};
+pub use limit::Limit;
 pub use observer::Observer;
 pub use policy::{Domain, OnError, PolicySet, Rule};
 pub use time::{Bounds, CalendarUnit, Micros, Unit, Window};

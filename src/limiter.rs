@@ -28,7 +28,7 @@ pub use crate::engine::observer::{Charged, DecisionResult, Observer, Tally, Trac
 pub use crate::engine::policy::Domain;
 // What the listeners need of the modules below, so that they need not know those.
 pub use crate::engine::descriptor::parse_entries;
-pub use crate::engine::{Algorithm, Anchor, Entry, Limit, Mode, OnError, PolicySet, Refill, Rule};
+pub use crate::engine::{Entry, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule};
 use crate::store::Store;
 pub use crate::store::{Failure, StoreError};
 

@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use weir::engine::algorithm::{self, Effect};
+use weir::engine::algorithm::Effect;
 use weir::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
 use weir::engine::{
     Algorithm, Charge, Entry, Limit, Micros, Mode, PolicySet, Refill, Role, State, Take, Unit, decision, key,
@@ -134,7 +134,7 @@ fn decisions(c: &mut Criterion) {
                 decision::decide(black_box(charges), slots, |_| black_box(state), Mode::Atomic, NOW).unwrap();
             decision.denied
         };
-        let with = |hits| algorithm::apply(limit, None, Effect::Add(hits), None, NOW).into_state();
+        let with = |hits| limit.kind().apply(None, Effect::Add(hits), None, NOW).into_state();
         let (one, used, full) = ([charge(Take::Consume(1), 0)], with(1), with(100));
         assert!(!decide(&one, &[0], used.as_ref()));
         assert!(decide(&one, &[0], full.as_ref()));

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::config::policy_file::{DomainOutline, Loaded, Outline, Problems, Reading, load_dir_with};
 use crate::config::settings::spell;
-use crate::engine::{Algorithm, Anchor, Domain, Limit, Mode, OnError, PolicySet, Refill, Role, Rule};
+use crate::engine::{Domain, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Role, Rule};
 
 /// How far the limits are moved to the right so that they stand below each other, in characters. Longer descriptors
 /// push theirs further.
@@ -189,27 +189,17 @@ fn length(us: u64) -> String {
 
 /// The algorithm and whatever shapes it, written as in a policy: `token_bucket burst 20 refill interval`.
 fn algorithm(limit: &Limit) -> String {
-    let algorithm = limit.algorithm();
-    let mut text = algorithm.name().to_owned();
-    match algorithm {
-        Algorithm::FixedWindow { anchor: Anchor::Clock }
-        | Algorithm::SlidingWindowCounter
-        | Algorithm::SlidingWindowLog => {}
-        Algorithm::FixedWindow { anchor: Anchor::FirstHit } => text.push_str(" anchor first_hit"),
-        Algorithm::FixedWindow { anchor: Anchor::Calendar(_) } => {
-            text.push_str(" calendar ");
-            text.push_str(if limit.zone().is_empty() { "UTC" } else { limit.zone() });
-        }
-        Algorithm::SlidingWindow { precision } => {
-            text.push_str(" precision ");
-            text.push_str(&length(precision.get()));
-        }
-        Algorithm::TokenBucket { burst, .. } | Algorithm::LeakyBucket { burst } | Algorithm::Gcra { burst } => {
-            text.push_str(&format!(" burst {burst}"));
-        }
-    }
-    if let Algorithm::TokenBucket { refill: Refill::Interval, .. } = algorithm {
-        text.push_str(" refill interval");
+    let mut text = limit.algorithm().name().to_owned();
+    let parameters = limit.algorithm().parameters();
+    for Parameter { name, value, .. } in parameters.iter().filter(|parameter| !parameter.is_default) {
+        let value = match *value {
+            ParameterValue::Hits(hits) => hits.to_string(),
+            ParameterValue::Length(us) => length(us),
+            ParameterValue::Word(word) => word.to_owned(),
+            ParameterValue::Calendar(_) if limit.zone().is_empty() => "UTC".to_owned(),
+            ParameterValue::Calendar(_) => limit.zone().to_owned(),
+        };
+        text.push_str(&format!(" {name} {value}"));
     }
     text
 }
@@ -225,7 +215,7 @@ fn details(limit: &Limit) -> Vec<String> {
     if limit.drain {
         details.push("drain".to_owned());
     }
-    if limit.post_paid {
+    if limit.post_paid() {
         details.push("post_paid".to_owned());
     }
     details

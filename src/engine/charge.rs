@@ -2,7 +2,7 @@
 
 use super::descriptor::Hits;
 use super::limit::Limit;
-use super::time::{Bounds, Micros};
+use super::time::Bounds;
 
 /// The most charges that one decision can hold: 64 descriptors of 8 limits. [dc-1]
 pub const CHARGES_MAX: usize = 512;
@@ -114,15 +114,4 @@ pub struct Charge<'a> {
     pub share: u32,
     /// The boundaries of a calendar window; none for every other limit.
     pub bounds: Option<Bounds>,
-}
-
-/// Proof of one charge, by which it can be taken back. Valid for the key and limit that it was given for. [un-1]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Receipt {
-    /// What was added to the state, in hits.
-    pub hits: Hits,
-    /// The time at which it was added.
-    pub at: Micros,
-    /// Which part of the state it was added to: the window, where the state has windows.
-    pub mark: u64,
 }

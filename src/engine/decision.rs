@@ -6,8 +6,8 @@
 
 use smallvec::SmallVec;
 
-use super::algorithm::{self, Effect, Observed, State, anchored_window};
-use super::charge::{Charge, Mode, Receipt, Role, Take};
+use super::algorithm::{Effect, Observed, Receipt, State, anchored_window};
+use super::charge::{Charge, Mode, Role, Take};
 use super::descriptor::Hits;
 use super::time::Micros;
 
@@ -64,9 +64,9 @@ impl Outcome {
         if !matches!(charge.take, Take::Force(_)) {
             self.receipt = None;
         }
-        let before = algorithm::seen_by(limit, &self.before, self.now);
-        self.remaining = before.remaining(limit, self.now);
-        self.reset_after = before.reset_after(limit, self.now);
+        let before = limit.kind().reobserved(&self.before, self.now);
+        self.remaining = limit.kind().remaining(&before, self.now);
+        self.reset_after = limit.kind().reset_after(&before, self.now);
         self.state = before;
     }
 }
@@ -87,7 +87,7 @@ pub struct Decision {
 pub struct Found {
     /// The state just before the charge.
     pub before: Observed,
-    /// The state just after it, where that does not follow from the state before: of a [`Observed::Summary`].
+    /// The state just after it, where that does not follow from the state before: of a summary.
     pub after: Option<Observed>,
 }
 
@@ -117,7 +117,7 @@ pub fn key_indices(charges: &[Charge<'_>]) -> (KeyIndices, KeyIndices) {
 }
 
 /// Makes a decision over states as read, one for each key. Says what each charge does to its state, in order; the
-/// store applies that with [`algorithm::apply`]. [dc-2]
+/// store applies that with [`apply`](super::algorithm::StateKind::apply). [dc-2]
 ///
 /// # Errors
 /// When the bounds of a calendar charge do not hold `now`; then nothing may be changed.
@@ -132,10 +132,10 @@ pub fn decide<'s>(
     let mut effects = SmallVec::<[Effect; 4]>::new();
     let mut verdicts = SmallVec::<[Verdict; 4]>::new();
     // A charge that takes nothing may still have to rewrite what it finds; where several share a key, what one finds
-    // depends on the others, so that this is left to `algorithm::apply`.
+    // depends on the others, so that this is left to `StateKind::apply`.
     let rewrite = |i: usize, state: Option<&State>, effect: Effect| match (effect, state) {
         (Effect::Nothing, _) if places.iter().filter(|&&place| place == places[i]).count() > 1 => Effect::Rewrite,
-        (Effect::Nothing, Some(state)) if algorithm::is_stale(charges[i].limit, state, charges[i].bounds, now) => {
+        (Effect::Nothing, Some(state)) if charges[i].limit.kind().is_stale(state, charges[i].bounds, now) => {
             Effect::Rewrite
         }
         (effect, _) => effect,
@@ -146,18 +146,15 @@ pub fn decide<'s>(
         if charge.bounds.is_some_and(|bounds| anchored_window::window_at(&bounds, now).is_none()) {
             return Err(StaleBounds);
         }
-        let (limit, hits) = (charge.limit, charge.take.asked());
+        let (kind, hits) = (charge.limit.kind(), charge.take.asked());
         let copy = copies.iter().position(|(other, _)| *other == place);
         let state = copy.map_or_else(|| read(place), |copy| copies[copy].1.as_ref());
-        let before = algorithm::seen(limit, state, hits, charge.bounds, now);
+        let before = kind.observe(state, hits, charge.bounds, now);
         let (verdict, _) = verdict(charge, &before, mode, now);
         let effect = rewrite(i, state, effect(charge, verdict, mode, false));
-        let after = match before {
-            Observed::Summary(_) => Some(algorithm::after(limit, state, &before, hits, effect, now)),
-            _ => None,
-        };
+        let after = kind.is_summary().then(|| kind.left_of(state, &before, hits, effect, now));
         if places[i + 1..].contains(&place) {
-            let next = algorithm::apply(limit, state.cloned(), effect, charge.bounds, now).into_state();
+            let next = kind.apply(state.cloned(), effect, charge.bounds, now).into_state();
             match copy {
                 Some(copy) => copies[copy].1 = next,
                 None => copies.push((place, next)),
@@ -185,13 +182,13 @@ pub fn settle(charges: &[Charge<'_>], places: &[u16], found: &[Found], mode: Mod
 
     let mut outcomes = SmallVec::new();
     for (i, charge) in charges.iter().enumerate() {
-        let (limit, (verdict, remaining_before)) = (charge.limit, judged[i]);
+        let (kind, (verdict, remaining_before)) = (charge.limit.kind(), judged[i]);
         let Found { before, after } = found[i];
         let effect = effect(charge, verdict, mode, denied);
-        let left = after.unwrap_or_else(|| algorithm::changed(limit, &before, effect, now));
+        let left = after.or_else(|| kind.left(&before, effect, now)).unwrap_or(before);
         let first = places.iter().position(|&place| place == places[i]).unwrap_or(i);
         let at_first = found[first].before;
-        let state = if nothing_taken { algorithm::seen_by(limit, &at_first, now) } else { left };
+        let state = if nothing_taken { kind.reobserved(&at_first, now) } else { left };
         let taken = match effect {
             Effect::Add(hits) => hits,
             Effect::Drain if !nothing_taken => remaining_before,
@@ -200,11 +197,11 @@ pub fn settle(charges: &[Charge<'_>], places: &[u16], found: &[Found], mode: Mod
         outcomes.push(Outcome {
             verdict,
             remaining_before,
-            remaining: state.remaining(limit, now),
+            remaining: kind.remaining(&state, now),
             now,
             before: at_first,
-            wait: if verdict.is_over() { 0 } else { algorithm::wait(limit, &before, now) },
-            reset_after: state.reset_after(limit, now),
+            wait: if verdict.is_over() { 0 } else { kind.turn_after(&before, now) },
+            reset_after: kind.reset_after(&state, now),
             state,
             receipt: (taken > 0).then(|| Receipt { hits: taken, at: now, mark: left.mark() }),
         });
@@ -213,14 +210,14 @@ pub fn settle(charges: &[Charge<'_>], places: &[u16], found: &[Found], mode: Mod
 }
 
 /// What the limit says to a charge that finds this state, and how many hits would have fitted. [dc-6] [dc-9]
-fn verdict(charge: &Charge<'_>, seen: &Observed, mode: Mode, now: Micros) -> (Verdict, Hits) {
-    let limit = charge.limit;
-    let remaining = seen.remaining(limit, now);
+fn verdict(charge: &Charge<'_>, observed: &Observed, mode: Mode, now: Micros) -> (Verdict, Hits) {
+    let kind = charge.limit.kind();
+    let remaining = kind.remaining(observed, now);
     let over = |hits: Hits| {
-        if hits > limit.capacity() {
+        if hits > kind.capacity() {
             Verdict::Never
         } else {
-            Verdict::Over { retry_after: seen.retry_after(limit, hits, now) }
+            Verdict::Over { retry_after: kind.retry_after(observed, hits, now) }
         }
     };
     let verdict = match charge.take {
@@ -233,7 +230,7 @@ fn verdict(charge: &Charge<'_>, seen: &Observed, mode: Mode, now: Micros) -> (Ve
         Take::Peek => {
             let fits = match mode {
                 Mode::Atomic => remaining >= 1,
-                Mode::Independent => !seen.is_past(limit, now),
+                Mode::Independent => !kind.is_past(observed, now),
             };
             if fits { Verdict::Within } else { over(1) }
         }
@@ -261,7 +258,7 @@ fn is_denied(charges: &[Charge<'_>], verdicts: impl Iterator<Item = Verdict>) ->
 /// What a charge does, given its own verdict and the decision's. [dc-4]
 fn effect(charge: &Charge<'_>, verdict: Verdict, mode: Mode, denied: bool) -> Effect {
     let limit = charge.limit;
-    if algorithm::is_stateless(limit) {
+    if limit.kind().is_stateless() {
         return Effect::Nothing;
     }
     let over = verdict.is_over();
@@ -279,7 +276,7 @@ fn effect(charge: &Charge<'_>, verdict: Verdict, mode: Mode, denied: bool) -> Ef
         (Take::Consume(hits), _) if !over => Effect::Add(hits),
         (Take::Peek, _) | (Take::Consume(_), Mode::Atomic) => Effect::Nothing,
         (Take::Consume(hits), Mode::Independent) => {
-            if algorithm::counts_denied(limit) {
+            if limit.kind().counts_denied() {
                 Effect::Add(hits)
             } else if limit.drain {
                 Effect::Drain

@@ -6,7 +6,7 @@
 //! (store/redis/routing/node.rs). See docs/adr/0016-charges-have-a-weight.md.
 
 use super::charge::{Charge, Take};
-use super::limit::{Algorithm, Anchor, Limit};
+use super::limit::Limit;
 
 /// The most that the charges of one decision may weigh together. It is what 512 charges weigh at most where no state is
 /// long, and takes Redis some milliseconds: well below the default of `redis.timeout`.
@@ -22,41 +22,18 @@ pub const TOO_HEAVY: &str = "too_heavy";
 /// The most descriptors in a request.
 pub const DESCRIPTORS_MAX: u32 = 64;
 
-/// Any state of a few numbers but that of `fixed_window` by the clock.
-const WEIGHT_OF_SHORT_STATE: u32 = 2;
-
-/// Redis stores a hash of more fields than this as a table, which takes longer to read.
-const COMPACT_FIELDS_MAX: u64 = 128;
-
 /// What a charge on the limit weighs, if it gives nothing back.
 #[must_use]
 pub fn of_limit(limit: &Limit) -> u32 {
-    match limit.algorithm() {
-        Algorithm::FixedWindow { anchor: Anchor::Clock } => 1,
-        // Each sub-bucket is read and added up.
-        Algorithm::SlidingWindow { precision } => {
-            let buckets = limit.window().us().div_ceil(precision.get());
-            let weight = if buckets <= COMPACT_FIELDS_MAX { 4 + (3 * buckets).div_ceil(4) } else { 16 + buckets };
-            u32::try_from(weight).unwrap_or(u32::MAX)
-        }
-        // Two binary searches, and the charges that are dropped.
-        Algorithm::SlidingWindowLog => 14 + 2 * (u32::BITS - limit.requests().leading_zeros()),
-        Algorithm::FixedWindow { .. }
-        | Algorithm::SlidingWindowCounter
-        | Algorithm::TokenBucket { .. }
-        | Algorithm::LeakyBucket { .. }
-        | Algorithm::Gcra { .. } => WEIGHT_OF_SHORT_STATE,
-    }
+    limit.kind().weight()
 }
 
 /// What the charge weighs.
 #[must_use]
 pub fn of_charge(charge: &Charge<'_>) -> u32 {
-    let weight = of_limit(charge.limit);
-    match (charge.take, charge.limit.algorithm()) {
-        // Giving back drops as many charges of the log as it takes.
-        (Take::Refund(hits), Algorithm::SlidingWindowLog) => weight + hits.min(charge.limit.requests()).div_ceil(16),
-        _ => weight,
+    match charge.take {
+        Take::Refund(hits) => charge.limit.kind().weight_to_give(hits),
+        Take::Consume(_) | Take::Peek | Take::Force(_) => of_limit(charge.limit),
     }
 }
 
@@ -66,20 +43,19 @@ pub fn of_charges(charges: &[Charge<'_>]) -> u32 {
     charges.iter().fold(0, |sum: u32, charge| sum.saturating_add(of_charge(charge)))
 }
 
-/// What taking one charge of the limit back weighs: of a log, each charge after it is written anew.
+/// What taking one charge of the limit back weighs.
 #[must_use]
 pub fn of_undo(limit: &Limit) -> u32 {
-    match limit.algorithm() {
-        Algorithm::SlidingWindowLog => of_limit(limit) + limit.requests() / 2,
-        _ => of_limit(limit),
-    }
+    limit.kind().weight_to_undo()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::algorithm::Algorithm;
+    use crate::engine::algorithm::counting::WEIGHT_OF_SHORT_STATE;
+    use crate::engine::algorithm::parameters::{Anchor, Precision, Refill};
     use crate::engine::charge::{CHARGES_MAX, Role};
-    use crate::engine::limit::{Precision, Refill};
     use crate::engine::time::{Bounds, Unit};
 
     fn limit(requests: u32, algorithm: Algorithm) -> Limit {

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use super::streamed::{PIECE_BYTES, pieces};
 use super::{ServiceState, Site, json_error, metrics, not_found, readyz, wrong_method};
-use crate::limiter::{Algorithm, Anchor, Domain, Entry, Limit, Mode, OnError, PolicySet, Refill, Rule, parse_entries};
+use crate::limiter::{Domain, Entry, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule, parse_entries};
 
 /// Every path, for the response to an unknown one.
 const PATHS: [&str; 5] = [
@@ -227,22 +227,19 @@ fn limit_as_json(limit: &Limit) -> Value {
         "capacity": limit.capacity(),
         "id": limit.id(),
         "drain": limit.drain,
-        "post_paid": limit.post_paid,
+        "post_paid": limit.post_paid(),
     });
-    match limit.algorithm() {
-        Algorithm::FixedWindow { anchor: Anchor::Clock } => shown["anchor"] = json!("clock"),
-        Algorithm::FixedWindow { anchor: Anchor::FirstHit } => shown["anchor"] = json!("first_hit"),
-        Algorithm::FixedWindow { anchor: Anchor::Calendar(unit) } => {
-            let zone = if limit.zone().is_empty() { "UTC" } else { limit.zone() };
-            shown["calendar"] = json!({ "unit": unit.unit().name(), "timezone": zone });
+    for Parameter { name, value, .. } in limit.algorithm().parameters() {
+        match value {
+            // The capacity says it.
+            ParameterValue::Hits(_) => {}
+            ParameterValue::Length(us) => shown[format!("{name}_us")] = json!(us),
+            ParameterValue::Word(word) => shown[name] = json!(word),
+            ParameterValue::Calendar(unit) => {
+                let zone = if limit.zone().is_empty() { "UTC" } else { limit.zone() };
+                shown[name] = json!({ "unit": unit.unit().name(), "timezone": zone });
+            }
         }
-        Algorithm::SlidingWindow { precision } => shown["precision_us"] = json!(precision.get()),
-        Algorithm::TokenBucket { refill: Refill::Continuous, .. } => shown["refill"] = json!("continuous"),
-        Algorithm::TokenBucket { refill: Refill::Interval, .. } => shown["refill"] = json!("interval"),
-        Algorithm::SlidingWindowCounter
-        | Algorithm::SlidingWindowLog
-        | Algorithm::LeakyBucket { .. }
-        | Algorithm::Gcra { .. } => {}
     }
     shown
 }

@@ -7,7 +7,7 @@ use super::Limiter;
 use super::decide::Request;
 use super::deny_cache::{DenyCache, ForgetOnDrop};
 use crate::engine::observer::StoreCall;
-use crate::engine::{Anchor, Charge, Decision, Micros};
+use crate::engine::{Charge, Decision, Micros};
 use crate::store::{Clock, Reply, Store, StoreError, SystemClock};
 
 /// What the cache of denials has to know from before the store was asked.
@@ -79,7 +79,7 @@ impl Limiter {
     /// Gives calendar charges the boundaries around `now`, by our own clock if the store has not sent its own. [cl-3]
     fn set_bounds(&self, charges: &mut [Charge<'_>], now: Option<Micros>) {
         for charge in charges {
-            if let Anchor::Calendar(_) = charge.limit.algorithm().anchor() {
+            if charge.limit.calendar().is_some() {
                 charge.bounds = self.calendar.bounds(charge.limit, now.unwrap_or_else(|| SystemClock.now()));
             }
         }

@@ -8,7 +8,7 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 use jiff::{Span, Timestamp};
 use parking_lot::Mutex;
 
-use crate::engine::{Anchor, Bounds, CalendarUnit, Limit, Micros};
+use crate::engine::{Bounds, CalendarUnit, Limit, Micros};
 
 /// How many kinds of boundaries are kept: one for each unit and zone in use. Past that all are computed anew.
 const KEPT_MAX: usize = 256;
@@ -25,9 +25,7 @@ pub(super) struct Calendar {
 impl Calendar {
     /// The boundaries around `now` for a limit of a calendar; none for every other limit.
     pub(super) fn bounds(&self, limit: &Limit, now: Micros) -> Option<Bounds> {
-        let Anchor::Calendar(unit) = limit.algorithm().anchor() else {
-            return None;
-        };
+        let unit = limit.calendar()?;
         // Nothing is awaited while it is held, and what is done under it is short.
         let mut kept = self.kept.lock();
         let known = kept.iter().position(|(other, zone, _)| *other == unit && **zone == *limit.zone());
@@ -49,10 +47,7 @@ impl Calendar {
 
 /// The boundaries around `now` for a limit of a calendar, computed anew: for what happens so seldom that nothing is kept.
 pub(super) fn computed_bounds(limit: &Limit, now: Micros) -> Option<Bounds> {
-    match limit.algorithm().anchor() {
-        Anchor::Calendar(unit) => Some(bounds(unit, limit.zone(), now)),
-        Anchor::Clock | Anchor::FirstHit => None,
-    }
+    limit.calendar().map(|unit| bounds(unit, limit.zone(), now))
 }
 
 /// The starts of the previous, the current, the next window and the one after. [cl-1]
@@ -96,6 +91,7 @@ fn start_of(date: Date, zone: &TimeZone) -> Option<Micros> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::{Algorithm, Anchor};
 
     fn at(text: &str) -> Micros {
         let timestamp: Timestamp = text.parse().expect("a timestamp");
@@ -186,7 +182,7 @@ mod tests {
     #[test]
     fn boundaries_are_kept_while_now_is_between_them() {
         let calendar = Calendar::default();
-        let algorithm = crate::engine::Algorithm::FixedWindow { anchor: Anchor::Calendar(CalendarUnit::Day) };
+        let algorithm = Algorithm::FixedWindow { anchor: Anchor::Calendar(CalendarUnit::Day) };
         let limit = Limit::new(1, crate::engine::Unit::Day.window(), algorithm).expect("a limit").in_zone("Asia/Tokyo");
         let morning = calendar.bounds(&limit, at("2025-05-05T00:00:00Z"));
         assert_eq!(calendar.bounds(&limit, at("2025-05-05T14:59:59Z")), morning);

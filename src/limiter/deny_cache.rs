@@ -15,7 +15,6 @@ use hashbrown::DefaultHashBuilder;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use crate::engine::algorithm;
 use crate::engine::{Algorithm, Charge, Hits, Limit, Micros, Mode, Observed, Outcome, Role, Take, Verdict, Window};
 
 /// How many keys a set holds at most. [dn-6]
@@ -360,7 +359,7 @@ fn writes_when_denied(charge: &Charge<'_>) -> bool {
 fn hits_to_deny(charge: &Charge<'_>) -> Option<Hits> {
     match charge.take {
         // Usage that has happened is never denied, and a state that holds some is seen with other bounds.
-        Take::Consume(_) if charge.limit.drain || charge.limit.post_paid => None,
+        Take::Consume(_) if charge.limit.drain || charge.limit.post_paid() => None,
         Take::Consume(hits) if charge.role == Role::Enforced => Some(hits),
         _ => None,
     }
@@ -433,7 +432,7 @@ impl CachedDenial {
             // Where two charges of a decision are on one key, the second can be denied for what the first would have
             // taken; and a summary is made for the hits of the first.
             Verdict::Over { retry_after } => {
-                hits > seen.remaining(limit, at) && seen.retry_after(limit, hits, at) == retry_after
+                hits > limit.kind().remaining(&seen, at) && limit.kind().retry_after(&seen, hits, at) == retry_after
             }
         };
         let (requests, window, algorithm) = (limit.requests(), limit.window(), limit.algorithm());
@@ -444,7 +443,7 @@ impl CachedDenial {
     /// How long it denies anything, from when it was seen: no hits that could ever fit wait longer than the reset. A
     /// state that is empty denies, for as long as that is so, what never fits.
     fn lasts(&self, limit: &Limit) -> Duration {
-        match self.seen.reset_after(limit, self.at) {
+        match limit.kind().reset_after(&self.seen, self.at) {
             0 => Duration::MAX,
             reset_after => Duration::from_micros(reset_after),
         }
@@ -462,19 +461,19 @@ impl CachedDenial {
             Verdict::Never
         } else {
             // When other hits than those that were asked for would fit is not in a summary.
-            let is_known = hits == self.hits || !matches!(self.seen, Observed::Summary(_));
-            if !is_known || hits <= self.seen.remaining(limit, self.at) {
+            let is_known = hits == self.hits || !limit.kind().is_summary();
+            if !is_known || hits <= limit.kind().remaining(&self.seen, self.at) {
                 return None;
             }
-            let retry_after = self.seen.retry_after(limit, hits, self.at);
+            let retry_after = limit.kind().retry_after(&self.seen, hits, self.at);
             if oldest >= retry_after {
                 return None;
             }
             Verdict::Over { retry_after: retry_after - youngest }
         };
         let at = self.at + youngest;
-        let state = algorithm::later(limit, &self.seen, at);
-        let remaining = state.remaining(limit, at);
+        let state = limit.kind().later(&self.seen, at);
+        let remaining = limit.kind().remaining(&state, at);
         Some(Outcome {
             verdict,
             remaining_before: remaining,
@@ -482,7 +481,7 @@ impl CachedDenial {
             now: at,
             before: state,
             wait: 0,
-            reset_after: state.reset_after(limit, at),
+            reset_after: limit.kind().reset_after(&state, at),
             state,
             receipt: None,
         })

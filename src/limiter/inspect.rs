@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::Limiter;
-use crate::engine::{Entry, Hits, Limit, Micros, PolicySet, State, algorithm, key};
+use crate::engine::{Entry, Hits, Limit, Micros, PolicySet, State, key};
 use crate::store::StoreError;
 
 /// What is stored for one limit of a descriptor.
@@ -41,14 +41,14 @@ impl Limiter {
         let peeked = store.peek(&asked, Instant::now() + self.options.budget).get().await?;
         let peeks = keyed.iter().zip(peeked.states).map(|((key, limit), state)| {
             let bounds = self.calendar.bounds(limit, peeked.now);
-            let seen = algorithm::seen(limit, state.as_ref(), 0, bounds, peeked.now);
+            let observed = limit.kind().observe(state.as_ref(), 0, bounds, peeked.now);
             Peek {
                 key: key.clone(),
                 algorithm: limit.algorithm().name(),
                 requests: limit.requests(),
                 window_us: limit.window().us(),
-                remaining: seen.remaining(limit, peeked.now),
-                reset_after_us: seen.reset_after(limit, peeked.now),
+                remaining: limit.kind().remaining(&observed, peeked.now),
+                reset_after_us: limit.kind().reset_after(&observed, peeked.now),
                 state,
             }
         });

@@ -10,10 +10,7 @@ use smallvec::{Array, SmallVec};
 use super::{Answer, Detail, LimitInfo, ListedLimit, Modes, Query, Status};
 use crate::engine::observer::{LimitOf, Trace};
 use crate::engine::policy::{Domain, Match};
-use crate::engine::{
-    Algorithm, Anchor, Charge, Decision, Hits, Limit, Micros, OnError, Outcome, PolicySet, Role, Take, Verdict,
-    algorithm, key,
-};
+use crate::engine::{Charge, Decision, Hits, Limit, Micros, OnError, Outcome, PolicySet, Role, Take, Verdict, key};
 
 /// Keys are written into one text; room for a decision of a few charges, so that it seldom grows.
 const KEYS_BYTES: usize = 256;
@@ -206,7 +203,7 @@ impl<'p> Plan<'p> {
                 limit,
                 take: match query.descriptors[group].take {
                     // [dc-5]
-                    Take::Consume(hits) if limit.post_paid => Take::Force(hits),
+                    Take::Consume(hits) if limit.post_paid() => Take::Force(hits),
                     take => take,
                 },
                 group: planned.group,
@@ -425,8 +422,7 @@ fn retry_after(decided: &Decided<'_>) -> Option<Micros> {
 fn whole_seconds(limit: &Limit) -> Option<u64> {
     const MICROS_PER_SECOND: u64 = 1_000_000;
     let us = limit.window().us();
-    let is_calendar = matches!(limit.algorithm(), Algorithm::FixedWindow { anchor: Anchor::Calendar(_) });
-    (!is_calendar && us.is_multiple_of(MICROS_PER_SECOND)).then_some(us / MICROS_PER_SECOND)
+    (limit.calendar().is_none() && us.is_multiple_of(MICROS_PER_SECOND)).then_some(us / MICROS_PER_SECOND)
 }
 
 /// When the same hits would fit all of these limits again; nothing if one of them never holds so many.
@@ -436,7 +432,7 @@ fn fits_after(charges: &[Charge<'_>], outcomes: &[Outcome]) -> Option<Micros> {
         let wait = match outcome.verdict {
             Verdict::Over { retry_after } => retry_after,
             Verdict::Never => return None,
-            Verdict::Within => algorithm::fits_after(charge.limit, &outcome.state, charge.take.asked(), outcome.now)?,
+            Verdict::Within => charge.limit.kind().fits_after(&outcome.state, charge.take.asked(), outcome.now)?,
         };
         longest = longest.max(wait);
     }

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::sync::{Mutex, MutexGuard};
 use super::{Clock, Peeked, Reply, Store, StoreError, Undo};
-use crate::engine::algorithm::{self, Change, Effect, anchored_window};
+use crate::engine::algorithm::{Change, Effect, anchored_window};
 use crate::engine::decision;
 use crate::engine::{Bounds, Charge, Decision, Hits, Limit, Micros, Mode, Observer, State};
 
@@ -112,7 +112,7 @@ impl Memory {
             let shard = shard(&mut locked, self.shard_of(hash));
             let at = if renumbered { shard.find(charge.key, hash) } else { known };
             renumbered |= shard.change(at, &slot, now, &*self.observer, |state| {
-                algorithm::apply_in_place(charge.limit, state, effect, charge.bounds, now)
+                charge.limit.kind().apply_in_place(state, effect, charge.bounds, now)
             });
         }
         Ok(decision)
@@ -136,7 +136,7 @@ impl Memory {
         let share = shard.entries[at].share;
         let slot = StateSlot { key: undo.key, hash, share, limit: undo.limit, bounds: undo.bounds };
         shard.change(Some(at), &slot, now, &*self.observer, |state| {
-            algorithm::undo_in_place(undo.limit, state, undo.receipt, undo.bounds, now)
+            undo.limit.kind().undo_in_place(state, undo.receipt, undo.bounds, now)
         });
         Ok(())
     }
@@ -392,10 +392,10 @@ impl Shard {
     fn written(&mut self, at: usize, slot: &StateSlot<'_>, now: Micros) {
         let entry = &mut self.entries[at];
         let Some(state) = &entry.state else { return };
-        let seen = algorithm::as_written(slot.limit, state, slot.bounds, now);
+        let seen = slot.limit.kind().as_written(state, slot.bounds, now);
         let capacity = slot.limit.capacity();
-        let used = capacity - seen.remaining(slot.limit, now).min(capacity);
-        let expires_at = now + seen.reset_after(slot.limit, now);
+        let used = capacity - slot.limit.kind().remaining(&seen, now).min(capacity);
+        let expires_at = now + slot.limit.kind().reset_after(&seen, now);
         if used < capacity {
             (entry.ends, entry.used_or_fill) = (expires_at, used);
         } else if entry.ends & FULL == 0 {

@@ -131,7 +131,7 @@ pub(super) fn split(charged: &Charged<'_>, near_limit: Fraction) -> Part {
     let Charged { charge, outcome, mode, .. } = charged;
     let (hits, counted_when_over) = match charge.take {
         Take::Consume(hits) => {
-            let counts = *mode == Mode::Independent && crate::engine::algorithm::counts_denied(charge.limit);
+            let counts = *mode == Mode::Independent && charge.limit.kind().counts_denied();
             (u64::from(hits), counts)
         }
         Take::Force(hits) => (u64::from(hits), true),
@@ -183,7 +183,7 @@ fn near_threshold(limit: u32, near_limit: Fraction) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Algorithm, Charge, Limit, State, Unit, algorithm, decision};
+    use crate::engine::{Algorithm, Charge, Limit, State, Unit, decision};
 
     const NOW: u64 = 2_000_000_000_000_000;
 
@@ -196,7 +196,7 @@ mod tests {
             let charges = [charge];
             let decided = decision::decide(&charges, &[0], |_| state.as_ref(), mode, NOW);
             let (decision, effects) = decided.expect("no calendar");
-            state = algorithm::apply(limit, state.take(), effects[0], None, NOW).into_state();
+            state = limit.kind().apply(state.take(), effects[0], None, NOW).into_state();
             let charged = Charged {
                 limit: LimitOf::Override { domain: "shop" },
                 entries: &[],

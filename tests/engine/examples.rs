@@ -7,7 +7,7 @@ use std::path::Path;
 
 use weir::engine::{
     Algorithm, Anchor, Bounds, CalendarUnit, Charge, Limit, Micros, Mode, Outcome, Precision, Receipt, Refill, Role,
-    State, Take, Verdict, Window, algorithm, decision,
+    State, Take, Verdict, Window, decision,
 };
 
 const SECOND: u64 = 1_000_000;
@@ -52,7 +52,7 @@ impl Page {
         let charge = Charge { key: "k", limit, take, group: 0, role: Role::Enforced, share: 0, bounds };
         let decided = decision::decide(&[charge], &[0], |_| self.state.as_ref(), Mode::Atomic, now);
         let (decision, effects) = decided.unwrap_or_else(|_| panic!("{bounds:?} do not hold {now}"));
-        self.state = algorithm::apply(limit, self.state.take(), effects[0], bounds, now).into_state();
+        self.state = limit.kind().apply(self.state.take(), effects[0], bounds, now).into_state();
         decision.outcomes[0].clone()
     }
 
@@ -87,7 +87,7 @@ impl Page {
     }
 
     fn undo(&mut self, now: Micros, receipt: Receipt) -> (u32, u64) {
-        self.state = algorithm::undone(&self.limit, self.state.take(), receipt, self.bounds, now).into_state();
+        self.state = self.limit.kind().undone(self.state.take(), receipt, self.bounds, now).into_state();
         self.look(now)
     }
 }

@@ -157,7 +157,7 @@ fn limits_of_every_kind_are_as_written() {
     assert_eq!(limits("purse")[0].algorithm(), Algorithm::Gcra { burst: 25 });
     assert_eq!(limits("purse")[0].window().us(), 90_000_000);
     assert_eq!(limits("closed")[0].capacity(), 0);
-    assert!(limits("tokens")[0].post_paid && limits("tokens")[0].drain);
+    assert!(limits("tokens")[0].post_paid() && limits("tokens")[0].drain);
     // Only those that have a twin are told apart by name.
     let ids: Vec<_> = limits("several").iter().map(weir::engine::Limit::id).collect();
     assert_eq!(ids, ["f3600s:soft", "f3600s:hard", "f86400s"]);

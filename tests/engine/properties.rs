@@ -11,7 +11,7 @@ use proptest::{prop_assert, prop_assert_eq, proptest};
 use weir::engine::algorithm::{Effect, Next};
 use weir::engine::{
     Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Observed, Outcome, Receipt, Refill, Role, State, Take,
-    Verdict, algorithm, decision,
+    Verdict, decision,
 };
 
 /// A clock that goes on by more than this lets what has expired go, as every store does: after 2^20 windows a window's
@@ -54,7 +54,7 @@ impl Key {
         let decided = decision::decide(&charges, &[0], |_| self.state.as_ref(), mode, self.now);
         let (decision, effects) = decided.unwrap();
         if effects[0] != Effect::Nothing {
-            let next = algorithm::apply(limit, self.state.clone(), effects[0], bounds(limit, self.now), self.now);
+            let next = limit.kind().apply(self.state.clone(), effects[0], bounds(limit, self.now), self.now);
             self.change(limit, next);
         }
         decision
@@ -62,8 +62,8 @@ impl Key {
 
     fn change(&mut self, limit: &Limit, next: Next) {
         if let Next::Put(state) = &next {
-            let seen = algorithm::as_written(limit, state, bounds(limit, self.now), self.now);
-            self.ends = self.now + seen.reset_after(limit, self.now);
+            let seen = limit.kind().as_written(state, bounds(limit, self.now), self.now);
+            self.ends = self.now + limit.kind().reset_after(&seen, self.now);
         }
         self.state = next.into_state();
     }
@@ -74,7 +74,7 @@ impl Key {
 
     fn undo(&mut self, limit: &Limit, receipt: Receipt) {
         let bounds = bounds(limit, self.now);
-        let next = algorithm::undone(limit, self.state.clone(), receipt, bounds, self.now);
+        let next = limit.kind().undone(self.state.clone(), receipt, bounds, self.now);
         self.change(limit, next);
     }
 
@@ -89,7 +89,7 @@ impl Key {
 
     /// The state as a charge of so many hits finds it.
     fn seen(&self, limit: &Limit, hits: u32) -> Observed {
-        algorithm::seen(limit, self.state.as_ref(), hits, bounds(limit, self.now), self.now)
+        limit.kind().observe(self.state.as_ref(), hits, bounds(limit, self.now), self.now)
     }
 }
 
@@ -100,7 +100,7 @@ fn charge<'a>(key: &'a str, limit: &'a Limit, take: Take, role: Role, now: Micro
 /// A charge that keeps to what pacing limits believe: more than a full burst is forced only where usage is post-paid.
 fn believable(limit: &Limit, take: Take) -> Take {
     match take {
-        Take::Force(hits) if limit.algorithm().burst().is_some() && !limit.post_paid => Take::Consume(hits),
+        Take::Force(hits) if limit.algorithm().burst().is_some() && !limit.post_paid() => Take::Consume(hits),
         take => take,
     }
 }
@@ -200,7 +200,7 @@ proptest! {
             let take = believable(&limit, take);
             let outcome = key.take(&limit, take);
             let (Take::Consume(hits), Verdict::Within) = (take, outcome.verdict) else { continue };
-            let wait = algorithm::fits_after(&limit, &outcome.state, hits, key.now);
+            let wait = limit.kind().fits_after(&outcome.state, hits, key.now);
             let wait = wait.unwrap();
             prop_assert_eq!(key.after(wait).take(&limit, take).verdict, Verdict::Within, "after {} of {:?}", wait, key);
             if wait > 0 {
@@ -242,7 +242,7 @@ proptest! {
             if seen.is_empty(key.now) {
                 continue;
             }
-            let reset_after = seen.reset_after(&limit, key.now);
+            let reset_after = limit.kind().reset_after(&seen, key.now);
             prop_assert!(reset_after >= 1);
             for (us, empty) in [(reset_after - 1, false), (reset_after, true)] {
                 let then = Key { now: key.now + us, ..key.clone() };
@@ -259,9 +259,9 @@ proptest! {
         for (us, take) in story {
             key.step(us);
             key.take(&limit, take);
-            let remaining = key.seen(&limit, 0).remaining(&limit, key.now);
+            let remaining = limit.kind().remaining(&key.seen(&limit, 0), key.now);
             let then = key.after(later.unsigned_abs());
-            let left = then.seen(&limit, 0).remaining(&limit, then.now);
+            let left = limit.kind().remaining(&then.seen(&limit, 0), then.now);
             prop_assert!(left >= remaining, "{then:?} after {key:?}");
         }
     }
@@ -338,12 +338,12 @@ proptest! {
                 let state = &mut states[asked[i].0];
                 let bounds = bounds(charge.limit, now);
                 // What is far ahead of the clock is stored as it was seen, and shows the same.
-                let shown = algorithm::seen(charge.limit, state.as_ref(), 0, bounds, now);
+                let shown = charge.limit.kind().observe(state.as_ref(), 0, bounds, now);
                 if effect == Effect::Nothing {
                     continue;
                 }
-                *state = algorithm::apply(charge.limit, state.take(), effect, bounds, now).into_state();
-                let shows = algorithm::seen(charge.limit, state.as_ref(), 0, bounds, now);
+                *state = charge.limit.kind().apply(state.take(), effect, bounds, now).into_state();
+                let shows = charge.limit.kind().observe(state.as_ref(), 0, bounds, now);
                 prop_assert!(may_change || shows == shown, "{effect:?} of {charge:?} in {decision:?}");
             }
         }
@@ -379,7 +379,7 @@ proptest! {
                 remaining_before: outcome.remaining_before,
                 remaining: outcome.remaining,
                 wait: outcome.wait,
-                fits_after: algorithm::fits_after(&limits[i], &outcome.state, take.asked(), key.now),
+                fits_after: limits[i].kind().fits_after(&outcome.state, take.asked(), key.now),
                 reset_after: outcome.reset_after,
                 took: outcome.receipt.map_or(0, |receipt| receipt.hits),
             };

@@ -251,7 +251,8 @@ fn looks_refunds_and_forces_are_never_denied() {
 fn a_limit_that_drains_or_is_post_paid_is_neither_kept_nor_denied() {
     for (drain, post_paid) in [(true, false), (false, true)] {
         let mut limit = per_hour(10);
-        (limit.drain, limit.post_paid) = (drain, post_paid);
+        limit.drain = drain;
+        limit.set_post_paid(post_paid);
         let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
         scene.use_up(&limit);
         assert!(scene.cache.is_empty());

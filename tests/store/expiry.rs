@@ -7,7 +7,6 @@ use crate::support::arbitrary::bounds;
 use crate::support::redis::RedisServer;
 use weir::engine::{
     Algorithm, Anchor, CalendarUnit, Charge, Limit, Micros, Mode, Precision, Receipt, Refill, Role, Take, Unit,
-    algorithm,
 };
 use weir::store::redis::pipeline::Options;
 use weir::store::redis::{Endpoint, Redis};
@@ -94,7 +93,8 @@ impl Setup {
         let peeked = self.runtime.block_on(self.store.peek(&[(key, limit)], deadline()).get()).unwrap();
         let Some(state) = &peeked.states[0] else { return false };
         let bounds = bounds(limit, peeked.now);
-        let ends = peeked.now + algorithm::as_written(limit, state, bounds, peeked.now).reset_after(limit, peeked.now);
+        let ends =
+            peeked.now + limit.kind().reset_after(&limit.kind().as_written(state, bounds, peeked.now), peeked.now);
         let expires = self.server.command(&["PEXPIRETIME", key]).unwrap();
         let expires_ms: i64 = expires.trim().parse().unwrap();
         let expires = Micros::try_from(expires_ms).unwrap_or_else(|_| panic!("{key} never expires")) * 1_000;

@@ -107,7 +107,8 @@ pub fn limit_of(shape: Shape, window_us: u64) -> impl Strategy<Value = Limit> {
         let limit = Limit::new(requests, window, with(burst.unwrap_or(own).max(1)));
         let mut limit = limit.unwrap_or_else(|_| Limit::new(requests, window, with(own)).expect("burst <= limit"));
         // A log that hits are forced into would have no bound: policies refuse it.
-        (limit.drain, limit.post_paid) = (drain, post_paid == 0 && shape != Shape::Log);
+        limit.drain = drain;
+        limit.set_post_paid(post_paid == 0 && shape != Shape::Log);
         limit
     })
 }

@@ -152,6 +152,7 @@ pub fn is_summed_up(limit: &Limit) -> bool {
 /// The limit as one that can be answered from the cache.
 pub fn plain(limit: &Limit) -> Limit {
     let mut limit = limit.clone();
-    (limit.drain, limit.post_paid) = (false, false);
+    limit.drain = false;
+    limit.set_post_paid(false);
     limit
 }

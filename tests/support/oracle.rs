@@ -271,7 +271,7 @@ impl Oracle {
                 if debt.rate != rate(limit) {
                     // Hit-microseconds are hits times the period, which is part of the key: another limit owes the same.
                     let owed = owed.min(DEBT_US * debt.rate);
-                    let many = limit.post_paid && owed > (HITS_CONVERTED - 1) * period;
+                    let many = limit.post_paid() && owed > (HITS_CONVERTED - 1) * period;
                     return (Now::Debt(if many { most } else { owed.min(most) }), true);
                 }
                 let far = owed.div_euclid(debt.rate) > most.div_euclid(debt.rate) + AHEAD_US;
@@ -280,7 +280,7 @@ impl Oracle {
             Self::Bucket(None) => (Now::Bucket(now, 0), false),
             Self::Bucket(Some(_)) if limit.requests() == 0 => (Now::Bucket(now, 0), false),
             Self::Bucket(Some((start, used))) => {
-                let used = (*used).min(if limit.post_paid { most(limit) } else { capacity(limit) });
+                let used = (*used).min(if limit.post_paid() { most(limit) } else { capacity(limit) });
                 if *start > now {
                     let far = start - now > period.max(AHEAD_US);
                     return (Now::Bucket(if far { now } else { *start }, used), far);
@@ -362,7 +362,7 @@ fn capacity(limit: &Limit) -> i128 {
 
 /// A full burst, or for a post-paid limit the longest debt, in hit-microseconds.
 fn ceiling(limit: &Limit) -> i128 {
-    if limit.post_paid { DEBT_US * rate(limit) } else { capacity(limit) * period(limit) }
+    if limit.post_paid() { DEBT_US * rate(limit) } else { capacity(limit) * period(limit) }
 }
 
 /// The most tokens that can be used: what comes back within the longest debt, or a burst.
@@ -512,7 +512,7 @@ fn give(limit: &Limit, state: &mut Now, mut given: i128) {
 fn later(limit: &Limit, state: &Now, when: When, then: i128) -> Now {
     // More than is believed may have been forced, and is what is told of.
     let mut limit = limit.clone();
-    limit.post_paid = true;
+    limit.set_post_paid(true);
     let mut kept = Oracle::new(&limit);
     kept.keep(&limit, state.clone(), when);
     kept.now(&limit, when.at(then)).0

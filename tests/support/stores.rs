@@ -10,7 +10,7 @@ use weir::engine::algorithm::fixed_window::{Counter, WINDOW_NUMBERS};
 use weir::engine::algorithm::{Effect, Next};
 use weir::engine::decision::{self, StaleBounds};
 use weir::engine::observer::Silent;
-use weir::engine::{Algorithm, Anchor, Bounds, Charge, Decision, Limit, Micros, Mode, Refill, State, algorithm};
+use weir::engine::{Algorithm, Anchor, Bounds, Charge, Decision, Limit, Micros, Mode, Refill, State};
 use weir::store::memory::Memory;
 use weir::store::redis::pipeline::Options;
 use weir::store::redis::{Endpoint, Redis};
@@ -83,8 +83,8 @@ fn change(
         Next::Kept(_) => {}
         Next::Put(state) => {
             let kept = Kept { state, limit: limit.clone(), bounds, at };
-            let seen = algorithm::as_written(limit, &kept.state, bounds, at);
-            assert_eq!(at + seen.reset_after(limit, at), kept.ends(), "when {kept:?} ends");
+            let seen = limit.kind().as_written(&kept.state, bounds, at);
+            assert_eq!(at + limit.kind().reset_after(&seen, at), kept.ends(), "when {kept:?} ends");
             states.insert(key.to_owned(), kept);
         }
         Next::Gone => {
@@ -109,9 +109,7 @@ impl Store for Engine {
         for (charge, effect) in charges.iter().zip(effects) {
             if effect != Effect::Nothing {
                 let Charge { key, limit, bounds, .. } = *charge;
-                change(&mut states, key, (limit, bounds, now), |state| {
-                    algorithm::apply(limit, state, effect, bounds, now)
-                });
+                change(&mut states, key, (limit, bounds, now), |state| limit.kind().apply(state, effect, bounds, now));
             }
         }
         Reply::Ready(Ok(decision))
@@ -125,9 +123,7 @@ impl Store for Engine {
             if bounds.is_some_and(|bounds| window_at(&bounds, now).is_none()) {
                 return Reply::Ready(Err(StoreError::StaleBounds { now }));
             }
-            change(&mut states, key, (limit, bounds, now), |state| {
-                algorithm::undone(limit, state, receipt, bounds, now)
-            });
+            change(&mut states, key, (limit, bounds, now), |state| limit.kind().undone(state, receipt, bounds, now));
         }
         Reply::Ready(Ok(()))
     }

@@ -377,7 +377,9 @@ pub type States<'a> = [(&'a str, Option<State>)];
 pub fn without_idle_marks(outcomes: impl IntoIterator<Item = Outcome>) -> Vec<Outcome> {
     let mut outcomes: Vec<Outcome> = outcomes.into_iter().collect();
     for outcome in &mut outcomes {
-        if let Observed::Summary(Summary { used: 0, mark, .. }) = &mut outcome.state {
+        if let Observed::SlidingWindow(Summary { used: 0, mark, .. })
+        | Observed::SlidingWindowLog(Summary { used: 0, mark, .. }) = &mut outcome.state
+        {
             *mark = 0;
         }
         outcome.before = outcome.state;
@@ -596,7 +598,8 @@ fn limit(text: &str) -> Result<Limit, String> {
         other => return Err(format!("unknown algorithm {other:?}")),
     };
     let mut limit = Limit::new(requests, window, algorithm).map_err(|error| error.to_string())?;
-    (limit.drain, limit.post_paid) = (drain, post_paid);
+    limit.drain = drain;
+    limit.set_post_paid(post_paid);
     Ok(limit)
 }
 
@@ -616,7 +619,7 @@ pub fn write_limit(limit: &Limit) -> String {
         }
         _ => {}
     }
-    for (on, word) in [(limit.drain, " drain"), (limit.post_paid, " post_paid")] {
+    for (on, word) in [(limit.drain, " drain"), (limit.post_paid(), " post_paid")] {
         if on {
             text.push_str(word);
         }

@@ -148,7 +148,7 @@ impl FileReader<'_> {
             limit = limit.in_zone(&zone);
         }
         limit.drain = drain?;
-        limit.post_paid = post_paid?;
+        limit.set_post_paid(post_paid?);
         Ok(limit)
     }
 

@@ -4,11 +4,9 @@
 //! from the first hit admits at most 2L - 1 over any span of its length. Its Lua twin is lua/algorithms/anchored_window.lua. The
 //! calendar itself is not here: its boundaries come with the charge.
 
-use super::{View, is_believed};
-use crate::engine::charge::Receipt;
+use super::counting::{Counting, Effect, Format, Numbers, Receipt, Written, is_believed, small};
 use crate::engine::descriptor::Hits;
-use crate::engine::limit::{Anchor, Limit};
-use crate::engine::time::{Bounds, Micros};
+use crate::engine::time::{self, Bounds, CalendarUnit, Micros};
 
 /// A window as stored. [aw-5]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +17,7 @@ pub struct Window {
     pub count: u32,
 }
 
-/// A window as seen: with its end, which is not stored. An empty window of the first hit has not begun.
+/// A window as observed: with its end, which is not stored. An empty window of the first hit has not begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObservedWindow {
     /// When it began.
@@ -36,38 +34,76 @@ pub fn window_at(bounds: &Bounds, now: Micros) -> Option<(Micros, Micros)> {
     bounds.windows(2).find(|pair| pair[0] <= now && now < pair[1]).map(|pair| (pair[0], pair[1]))
 }
 
-/// The window as it is at `now`. [aw-2] [cl-2] [tm-2]
-#[must_use]
-pub fn seen(limit: &Limit, stored: Option<Window>, bounds: Option<Bounds>, now: Micros) -> ObservedWindow {
-    match (limit.algorithm().anchor(), bounds) {
-        (Anchor::Calendar(_), Some(bounds)) => seen_by_calendar(stored, &bounds, now),
-        (Anchor::Calendar(_), None) => unreachable!("a calendar's charge comes with its bounds"),
-        (Anchor::FirstHit | Anchor::Clock, _) => seen_from_first_hit(limit, stored, now),
+/// So many hits in each window, from the first hit or by a calendar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnchoredWindow {
+    requests: u32,
+    window: time::Window,
+    /// None: from the first hit.
+    calendar: Option<CalendarUnit>,
+}
+
+impl AnchoredWindow {
+    pub(super) const fn from_first_hit(requests: u32, window: time::Window) -> Self {
+        Self { requests, window, calendar: None }
+    }
+
+    pub(super) const fn of_calendar(requests: u32, window: time::Window, unit: CalendarUnit) -> Self {
+        Self { requests, window, calendar: Some(unit) }
+    }
+
+    fn from_first_hit_at(&self, stored: Option<&Window>, now: Micros) -> ObservedWindow {
+        let window_us = self.window.us();
+        match stored {
+            Some(&Window { start, count }) if count > 0 && start > now => {
+                let believed = is_believed(u128::from(start - now), window_us);
+                let start = if believed { start } else { now };
+                ObservedWindow { start, end: start + window_us, count }
+            }
+            Some(&Window { start, count }) if count > 0 && now < start + window_us => {
+                ObservedWindow { start, end: start + window_us, count }
+            }
+            _ => ObservedWindow { start: now, end: now, count: 0 },
+        }
+    }
+
+    /// The window with hits added; an empty one of the first hit begins now. [aw-2]
+    fn added(&self, before: ObservedWindow, hits: Hits, now: Micros) -> ObservedWindow {
+        let count = before.count.saturating_add(hits);
+        if before.end == before.start {
+            ObservedWindow { start: now, end: now + self.window.us(), count }
+        } else {
+            ObservedWindow { count, ..before }
+        }
+    }
+
+    /// The window with hits given back; one of the first hit that has none left has not begun. [aw-3]
+    fn given(&self, before: ObservedWindow, hits: Hits, now: Micros) -> ObservedWindow {
+        let count = before.count.saturating_sub(hits);
+        if count == 0 && self.calendar.is_none() {
+            ObservedWindow { start: now, end: now, count }
+        } else {
+            ObservedWindow { count, ..before }
+        }
+    }
+
+    /// The window without one charge, if it is still the receipt's. [un-2]
+    fn undone(&self, before: ObservedWindow, receipt: Receipt, now: Micros) -> ObservedWindow {
+        if before.start == receipt.mark { self.given(before, receipt.hits, now) } else { before }
+    }
+
+    const fn stored(left: ObservedWindow) -> Window {
+        Window { start: left.start, count: left.count }
     }
 }
 
-fn seen_from_first_hit(limit: &Limit, stored: Option<Window>, now: Micros) -> ObservedWindow {
-    let window_us = limit.window().us();
-    match stored {
-        Some(Window { start, count }) if count > 0 && start > now => {
-            let believed = is_believed(u128::from(start - now), window_us);
-            let start = if believed { start } else { now };
-            ObservedWindow { start, end: start + window_us, count }
-        }
-        Some(Window { start, count }) if count > 0 && now < start + window_us => {
-            ObservedWindow { start, end: start + window_us, count }
-        }
-        _ => ObservedWindow { start: now, end: now, count: 0 },
-    }
-}
-
-fn seen_by_calendar(stored: Option<Window>, bounds: &Bounds, now: Micros) -> ObservedWindow {
+fn by_calendar(stored: Option<&Window>, bounds: &Bounds, now: Micros) -> ObservedWindow {
     let Some((start, end)) = window_at(bounds, now) else {
         unreachable!("the bounds {bounds:?} were checked to hold {now}")
     };
     match stored {
-        Some(Window { start: theirs, count }) if theirs == start => ObservedWindow { start, end, count },
-        Some(Window { start: theirs, count }) if theirs > start => {
+        Some(&Window { start: theirs, count }) if theirs == start => ObservedWindow { start, end, count },
+        Some(&Window { start: theirs, count }) if theirs > start => {
             // The window after theirs begins at the first boundary past it; one that we do not know lasts as ours.
             let their_end = bounds.iter().copied().find(|&bound| bound > theirs).unwrap_or(theirs + (end - start));
             if is_believed(u128::from(theirs.saturating_sub(now)), end - start) {
@@ -80,67 +116,92 @@ fn seen_by_calendar(stored: Option<Window>, bounds: &Bounds, now: Micros) -> Obs
     }
 }
 
-/// Whether the clock has stepped back by so much that the window is not believed any more. [aw-6] [tm-2]
-#[must_use]
-pub fn is_far_ahead(limit: &Limit, stored: Window, bounds: Option<Bounds>, now: Micros) -> bool {
-    let length = match bounds.and_then(|bounds| window_at(&bounds, now)) {
-        Some((start, end)) => end - start,
-        None => limit.window().us(),
-    };
-    stored.count > 0 && !is_believed(u128::from(stored.start.saturating_sub(now)), length)
-}
+impl Counting for AnchoredWindow {
+    type State = Window;
+    type Observed = ObservedWindow;
 
-/// The window with hits added; an empty one of the first hit begins now. [aw-2]
-#[must_use]
-pub fn added(limit: &Limit, seen: ObservedWindow, hits: Hits, now: Micros) -> ObservedWindow {
-    let count = seen.count.saturating_add(hits);
-    if seen.end == seen.start {
-        ObservedWindow { start: now, end: now + limit.window().us(), count }
-    } else {
-        ObservedWindow { count, ..seen }
+    const COUNTS_DENIED: bool = true;
+    const FORMAT: Format = Format::Doubles;
+    const REPLY: usize = 3;
+
+    small_state!();
+
+    fn requests(&self) -> Hits {
+        self.requests
     }
-}
 
-/// The window with hits given back; one of the first hit that has none left has not begun. [aw-3]
-#[must_use]
-pub fn given(limit: &Limit, seen: ObservedWindow, hits: Hits, now: Micros) -> ObservedWindow {
-    let count = seen.count.saturating_sub(hits);
-    if count == 0 && limit.algorithm().anchor() == Anchor::FirstHit {
-        ObservedWindow { start: now, end: now, count }
-    } else {
-        ObservedWindow { count, ..seen }
+    fn id(&self, zone: &str) -> String {
+        match self.calendar {
+            None => format!("h{}", self.window),
+            Some(unit) => format!("k{}@{zone}", unit.unit().name()),
+        }
     }
-}
 
-/// The window without one charge, if it is still the receipt's. [un-2]
-#[must_use]
-pub fn undone(limit: &Limit, seen: ObservedWindow, receipt: Receipt, now: Micros) -> ObservedWindow {
-    if seen.start == receipt.mark { given(limit, seen, receipt.hits, now) } else { seen }
-}
+    /// The window as it is at `now`. [aw-2] [cl-2] [tm-2]
+    fn observe(&self, stored: Option<&Window>, _asked: Hits, bounds: Option<Bounds>, now: Micros) -> ObservedWindow {
+        match (self.calendar, bounds) {
+            (None, _) => self.from_first_hit_at(stored, now),
+            (Some(_), Some(bounds)) => by_calendar(stored, &bounds, now),
+            (Some(_), None) => unreachable!("a calendar's charge comes with its bounds"),
+        }
+    }
 
-impl View for ObservedWindow {
+    /// Whether the clock has stepped back by so much that the window is not believed any more. [aw-6] [tm-2]
+    fn is_stale(&self, stored: &Window, bounds: Option<Bounds>, now: Micros) -> bool {
+        let length = match bounds.and_then(|bounds| window_at(&bounds, now)) {
+            Some((start, end)) => end - start,
+            None => self.window.us(),
+        };
+        stored.count > 0 && !is_believed(u128::from(stored.start.saturating_sub(now)), length)
+    }
+
+    /// A window that has ended becomes one without hits and without length: the end of the next one is not known here.
+    fn later(&self, found: ObservedWindow, now: Micros) -> ObservedWindow {
+        if now < found.end { found } else { ObservedWindow { start: now, end: now, count: 0 } }
+    }
+
     /// What is left of the limit as it is now: the window holds what was used. [aw-4] [aw-7]
-    fn remaining(&self, limit: &Limit, _now: Micros) -> Hits {
-        limit.requests().saturating_sub(self.count)
+    fn remaining(&self, observed: &ObservedWindow, _now: Micros) -> Hits {
+        self.requests.saturating_sub(observed.count)
     }
 
-    fn retry_after(&self, limit: &Limit, _hits: Hits, now: Micros) -> Micros {
-        self.reset_after(limit, now)
+    fn retry_after(&self, observed: &ObservedWindow, _hits: Hits, now: Micros) -> Micros {
+        self.reset_after(observed, now)
     }
 
-    fn reset_after(&self, _limit: &Limit, now: Micros) -> Micros {
-        self.end - now
+    fn reset_after(&self, observed: &ObservedWindow, now: Micros) -> Micros {
+        observed.end - now
     }
 
-    fn is_empty(&self, _now: Micros) -> bool {
-        self.count == 0
+    fn is_past(&self, observed: &ObservedWindow, _now: Micros) -> bool {
+        observed.count > self.requests
     }
 
-    fn is_past(&self, limit: &Limit, _now: Micros) -> bool {
-        self.count > limit.requests()
+    fn is_empty(observed: &ObservedWindow, _now: Micros) -> bool {
+        observed.count == 0
     }
 
-    fn mark(&self) -> u64 {
-        self.start
+    fn mark(observed: &ObservedWindow) -> u64 {
+        observed.start
+    }
+
+    fn script_numbers(&self, _hits: Hits, bounds: Option<Bounds>) -> Numbers {
+        let mut numbers = Numbers::from_slice(&[self.window.us(), u64::from(self.requests)]);
+        numbers.extend_from_slice(&bounds.unwrap_or_default());
+        numbers
+    }
+
+    fn read_reply(&self, numbers: &[u64], _now: Micros) -> Option<(ObservedWindow, Option<ObservedWindow>)> {
+        match *numbers {
+            [start, end, count] => Some((ObservedWindow { start, end, count: small(count)? }, None)),
+            _ => None,
+        }
+    }
+
+    fn read_stored(numbers: &[u64]) -> Option<Window> {
+        match *numbers {
+            [start, count] => Some(Window { start, count: small(count)? }),
+            _ => None,
+        }
     }
 }

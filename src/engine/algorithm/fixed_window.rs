@@ -3,11 +3,9 @@
 //! Known from INCR and EXPIRE counters. Admits at most the limit in each window, so at most twice the limit over a span
 //! as long as one window. Its Lua twin is lua/algorithms/fixed_window.lua. Windows that begin elsewhere: anchored_window.rs.
 
-use super::{View, is_believed};
-use crate::engine::charge::Receipt;
+use super::counting::{Counting, Effect, Format, Numbers, Receipt, Written, is_believed};
 use crate::engine::descriptor::Hits;
-use crate::engine::limit::Limit;
-use crate::engine::time::Micros;
+use crate::engine::time::{Bounds, Micros, Window};
 
 /// Window numbers are stored modulo this, so that number and count fit 53 bits together. [fw-2]
 pub const WINDOW_NUMBERS: u64 = 1 << 21;
@@ -32,77 +30,129 @@ impl Counter {
     }
 }
 
-/// The counter as it is at `now`. [fw-3] [tm-2]
-#[must_use]
-pub fn seen(limit: &Limit, stored: Option<Counter>, now: Micros) -> Counter {
-    let window_us = limit.window().us();
-    let here = window_here(now, window_us);
-    let Some(stored) = stored else {
-        return Counter { window: here, count: 0 };
-    };
-    if windows_ahead(stored.window, here) > WINDOW_NUMBERS / 2 {
-        return Counter { window: here, count: 0 };
+/// So many hits in each window of the clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FixedWindow {
+    requests: u32,
+    window: Window,
+}
+
+impl FixedWindow {
+    pub(super) const fn new(requests: u32, window: Window) -> Self {
+        Self { requests, window }
     }
-    if is_far_ahead(limit, stored, now) { Counter { window: here, count: stored.count } } else { stored }
-}
 
-/// Whether the clock has stepped back by so much that the window is not believed any more. [fw-5] [tm-2]
-#[must_use]
-pub fn is_far_ahead(limit: &Limit, stored: Counter, now: Micros) -> bool {
-    let window_us = limit.window().us();
-    let ahead = windows_ahead(stored.window, window_here(now, window_us));
-    if ahead == 0 || ahead > WINDOW_NUMBERS / 2 {
-        return false;
+    /// The counter with hits added; it stops at 2^32 - 1. [fw-3]
+    const fn added(&self, before: Counter, hits: Hits, _now: Micros) -> Counter {
+        Counter { window: before.window, count: before.count.saturating_add(hits) }
     }
-    let ahead_us = u128::from(now / window_us + ahead) * u128::from(window_us) - u128::from(now);
-    !is_believed(ahead_us, window_us)
+
+    /// The counter with hits given back. [fw-6]
+    const fn given(&self, before: Counter, hits: Hits, _now: Micros) -> Counter {
+        Counter { window: before.window, count: before.count.saturating_sub(hits) }
+    }
+
+    /// The counter without one charge, if its window is still the receipt's. [un-2]
+    fn undone(&self, before: Counter, receipt: Receipt, now: Micros) -> Counter {
+        if u64::from(before.window) == receipt.mark { self.given(before, receipt.hits, now) } else { before }
+    }
+
+    const fn stored(left: Counter) -> Counter {
+        left
+    }
 }
 
-/// The counter with hits added; it stops at 2^32 - 1. [fw-3]
-#[must_use]
-pub const fn added(seen: Counter, hits: Hits) -> Counter {
-    Counter { window: seen.window, count: seen.count.saturating_add(hits) }
-}
+impl Counting for FixedWindow {
+    type State = Counter;
+    type Observed = Counter;
 
-/// The counter with hits given back. [fw-6]
-#[must_use]
-pub const fn given(seen: Counter, hits: Hits) -> Counter {
-    Counter { window: seen.window, count: seen.count.saturating_sub(hits) }
-}
+    const COUNTS_DENIED: bool = true;
+    const FORMAT: Format = Format::Integer;
+    const REPLY: usize = 1;
 
-/// The counter without one charge, if its window is still the receipt's. [un-2]
-#[must_use]
-pub fn undone(seen: Counter, receipt: Receipt) -> Counter {
-    if u64::from(seen.window) == receipt.mark { given(seen, receipt.hits) } else { seen }
-}
+    small_state!();
 
-impl View for Counter {
+    fn requests(&self) -> Hits {
+        self.requests
+    }
+
+    fn id(&self, _zone: &str) -> String {
+        format!("f{}", self.window)
+    }
+
+    fn weight(&self) -> u32 {
+        1
+    }
+
+    /// The counter as it is at `now`. [fw-3] [tm-2]
+    fn observe(&self, stored: Option<&Counter>, _asked: Hits, bounds: Option<Bounds>, now: Micros) -> Counter {
+        let here = window_here(now, self.window.us());
+        let Some(&stored) = stored else {
+            return Counter { window: here, count: 0 };
+        };
+        if windows_ahead(stored.window, here) > WINDOW_NUMBERS / 2 {
+            return Counter { window: here, count: 0 };
+        }
+        if self.is_stale(&stored, bounds, now) { Counter { window: here, count: stored.count } } else { stored }
+    }
+
+    /// Whether the clock has stepped back by so much that the window is not believed any more. [fw-5] [tm-2]
+    fn is_stale(&self, stored: &Counter, _bounds: Option<Bounds>, now: Micros) -> bool {
+        let window_us = self.window.us();
+        let ahead = windows_ahead(stored.window, window_here(now, window_us));
+        if ahead == 0 || ahead > WINDOW_NUMBERS / 2 {
+            return false;
+        }
+        let ahead_us = u128::from(now / window_us + ahead) * u128::from(window_us) - u128::from(now);
+        !is_believed(ahead_us, window_us)
+    }
+
+    /// Up to 2^20 windows later, as everywhere.
+    fn later(&self, found: Counter, now: Micros) -> Counter {
+        self.observe(Some(&found), 0, None, now)
+    }
+
     /// What is left of the limit as it is now: the counter holds what was used. [fw-4] [fw-7]
-    fn remaining(&self, limit: &Limit, _now: Micros) -> Hits {
-        limit.requests().saturating_sub(self.count)
+    fn remaining(&self, observed: &Counter, _now: Micros) -> Hits {
+        self.requests.saturating_sub(observed.count)
     }
 
-    fn retry_after(&self, limit: &Limit, _hits: Hits, now: Micros) -> Micros {
-        self.reset_after(limit, now)
+    fn retry_after(&self, observed: &Counter, _hits: Hits, now: Micros) -> Micros {
+        self.reset_after(observed, now)
     }
 
     /// The time to the end of the window, from the clock's own now. [fw-4]
-    fn reset_after(&self, limit: &Limit, now: Micros) -> Micros {
-        let window_us = limit.window().us();
-        let ahead = windows_ahead(self.window, window_here(now, window_us));
+    fn reset_after(&self, observed: &Counter, now: Micros) -> Micros {
+        let window_us = self.window.us();
+        let ahead = windows_ahead(observed.window, window_here(now, window_us));
         (now / window_us + ahead + 1) * window_us - now
     }
 
-    fn is_empty(&self, _now: Micros) -> bool {
-        self.count == 0
+    fn is_past(&self, observed: &Counter, _now: Micros) -> bool {
+        observed.count > self.requests
     }
 
-    fn is_past(&self, limit: &Limit, _now: Micros) -> bool {
-        self.count > limit.requests()
+    fn is_empty(observed: &Counter, _now: Micros) -> bool {
+        observed.count == 0
     }
 
-    fn mark(&self) -> u64 {
-        u64::from(self.window)
+    fn mark(observed: &Counter) -> u64 {
+        u64::from(observed.window)
+    }
+
+    fn script_numbers(&self, _hits: Hits, _bounds: Option<Bounds>) -> Numbers {
+        Numbers::from_slice(&[self.window.us(), u64::from(self.requests)])
+    }
+
+    fn read_reply(&self, numbers: &[u64], _now: Micros) -> Option<(Counter, Option<Counter>)> {
+        Some((Self::read_stored(numbers)?, None))
+    }
+
+    fn read_stored(numbers: &[u64]) -> Option<Counter> {
+        match *numbers {
+            [packed] => Some(Counter::unpacked(packed)),
+            _ => None,
+        }
     }
 }
 

@@ -5,12 +5,10 @@
 //! and hits fit while the debt stays within that of a full burst. Debts are exact: whole microseconds and a fraction over
 //! `L`, so that a rate such as 7 per second loses nothing over time. [ex-1] Its Lua twin is lua/algorithms/gcra.lua.
 
-use super::{AHEAD_US_MIN, View};
+use super::counting::{AHEAD_US_MIN, Counting, DEBT_US_MAX, Effect, Format, Numbers, Receipt, Written, small};
 use crate::engine::arith::mul_div;
-use crate::engine::charge::Receipt;
 use crate::engine::descriptor::Hits;
-use crate::engine::limit::{DEBT_US_MAX, Limit};
-use crate::engine::time::Micros;
+use crate::engine::time::{Bounds, Micros, Window};
 
 /// Debts above this many hits are taken as the largest debt when the limit changes. [pc-6]
 const CONVERTED_HITS_MAX: u64 = (1 << 49) - 1;
@@ -29,140 +27,260 @@ pub struct Debt {
 /// Whole microseconds, and a fraction over the limit's requests; compared as pairs.
 type Span = (u64, u64);
 
-/// The debt as it is at `now`. [pc-3] [pc-5] [pc-6]
-#[must_use]
-pub fn seen(limit: &Limit, stored: Option<Debt>, now: Micros) -> Debt {
-    let requests = limit.requests();
-    let nothing = Debt { tat: now, fraction: 0, requests };
-    let Some(stored) = stored else { return nothing };
-    if requests == 0 || stored.requests == 0 || stored.tat < now {
-        return nothing;
+/// The algorithms that share this state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    Gcra,
+    TokenBucket,
+    /// As `Gcra`, but an admitted request waits for its turn. [lb-1]
+    LeakyBucket,
+}
+
+/// A rate of `requests` per period with a burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pacing {
+    requests: u32,
+    period: Window,
+    burst: u32,
+    /// The debt at which it is full. [pc-2]
+    full: Span,
+    post_paid: bool,
+    pace: Pace,
+}
+
+/// A burst that a rate cannot have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BurstError {
+    Zero,
+    /// It would take so many microseconds to drain: more than 2^48.
+    TooLong(u64),
+}
+
+impl Pacing {
+    /// A limit of 0 holds nothing, whatever its burst. [lm-2]
+    pub(super) fn new(pace: Pace, requests: u32, period: Window, burst: u32) -> Result<Self, BurstError> {
+        let full = full_burst(requests, period, burst)?;
+        Ok(Self { requests, period, burst: if requests == 0 { 0 } else { burst }, full, post_paid: false, pace })
     }
-    let mut debt = (stored.tat - now, u64::from(stored.fraction));
-    if stored.requests != requests {
-        debt = converted(limit, debt.min((DEBT_US_MAX, 0)), stored.requests);
+
+    /// What hits cost: at most 2^48 us. Nothing for a limit of 0, which keeps no state. [pc-1] [pc-7]
+    fn cost(&self, hits: Hits) -> Span {
+        if self.requests == 0 {
+            return (0, 0);
+        }
+        mul_div(u64::from(hits), self.period.us(), u64::from(self.requests)).min((DEBT_US_MAX, 0))
     }
-    made(limit, debt.min(ceiling(limit)), now)
+
+    /// The largest debt that a state is believed to hold: full, or for post-paid limits whatever was forced. [pc-5]
+    const fn ceiling(&self) -> Span {
+        if self.post_paid { (DEBT_US_MAX, 0) } else { self.full }
+    }
+
+    /// The debt with the cost of hits on top; it stops at 2^48 us. [pc-3]
+    fn added(&self, before: Debt, hits: Hits, now: Micros) -> Debt {
+        let debt = self.plus(span(&before, now), self.cost(hits));
+        self.made(debt.min((DEBT_US_MAX, 0)), now)
+    }
+
+    /// The debt less the cost of hits, never below none. [pc-8]
+    fn given(&self, before: Debt, hits: Hits, now: Micros) -> Debt {
+        self.made(self.minus(span(&before, now), self.cost(hits)), now)
+    }
+
+    /// The debt without one charge: its cost less what has drained since, so that no idle time is banked. [un-3]
+    fn undone(&self, before: Debt, receipt: Receipt, now: Micros) -> Debt {
+        let drained = (now.saturating_sub(receipt.at), 0);
+        let left = self.minus(self.cost(receipt.hits), drained);
+        self.made(self.minus(span(&before, now), left), now)
+    }
+
+    const fn stored(left: Debt) -> Debt {
+        left
+    }
+
+    /// A debt over another limit's requests as the same hits' debt over this one's; exact. [pc-6]
+    fn converted(&self, debt: Span, stored_requests: u32) -> Span {
+        let (period, requests) = (self.period.us(), u64::from(self.requests));
+        let (hits, rest) = mul_div(debt.0, u64::from(stored_requests), period);
+        // mul_div stops at the largest u64, and so do these sums: that is more than any bound below.
+        let (hits, rest) = (hits.saturating_add((rest + debt.1) / period), (rest + debt.1) % period);
+        let (hits_max, rest_max) = if self.post_paid { (CONVERTED_HITS_MAX, 0) } else { (u64::from(self.burst), 0) };
+        if (hits, rest) > (hits_max, rest_max) {
+            return self.ceiling();
+        }
+        let (us, part) = mul_div(hits, period, requests);
+        let part = part + rest % requests;
+        (us.saturating_add(rest / requests + part / requests), part % requests)
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "a fraction is below the requests that it is over")]
+    fn made(&self, debt: Span, now: Micros) -> Debt {
+        Debt { tat: now + debt.0, fraction: debt.1 as u32, requests: self.requests }
+    }
+
+    fn plus(&self, a: Span, b: Span) -> Span {
+        let requests = u64::from(self.requests);
+        let fraction = a.1 + b.1;
+        if fraction >= requests && requests > 0 { (a.0 + b.0 + 1, fraction - requests) } else { (a.0 + b.0, fraction) }
+    }
+
+    /// `a - b`, or nothing where b is more.
+    fn minus(&self, a: Span, b: Span) -> Span {
+        if a <= b {
+            return (0, 0);
+        }
+        if a.1 >= b.1 { (a.0 - b.0, a.1 - b.1) } else { (a.0 - b.0 - 1, a.1 + u64::from(self.requests) - b.1) }
+    }
 }
 
-/// Whether the debt has to be stored as it was seen: another limit wrote it, or it lies so far past the largest that is
-/// believed that the difference is no flicker of the clock. [tm-3]
-#[must_use]
-pub fn is_stale(limit: &Limit, stored: Debt, now: Micros) -> bool {
-    let foreign = stored.requests != limit.requests();
-    let owed = stored.tat > now || (stored.tat == now && stored.fraction > 0);
-    owed && (foreign || stored.tat - now > ceiling(limit).0 + AHEAD_US_MIN)
-}
+impl Counting for Pacing {
+    type State = Debt;
+    type Observed = Debt;
 
-/// The debt with the cost of hits on top; it stops at 2^48 us. [pc-3]
-#[must_use]
-pub fn added(limit: &Limit, seen: Debt, hits: Hits, now: Micros) -> Debt {
-    let debt = plus(limit, span(seen, now), cost(limit, hits));
-    made(limit, debt.min((DEBT_US_MAX, 0)), now)
-}
+    const FORMAT: Format = Format::Doubles;
+    const REPLY: usize = 2;
 
-/// The debt less the cost of hits, never below none. [pc-8]
-#[must_use]
-pub fn given(limit: &Limit, seen: Debt, hits: Hits, now: Micros) -> Debt {
-    made(limit, minus(limit, span(seen, now), cost(limit, hits)), now)
-}
+    small_state!();
 
-/// The debt without one charge: its cost less what has drained since, so that no idle time is banked. [un-3]
-#[must_use]
-pub fn undone(limit: &Limit, seen: Debt, receipt: Receipt, now: Micros) -> Debt {
-    let drained = (now.saturating_sub(receipt.at), 0);
-    let left = minus(limit, cost(limit, receipt.hits), drained);
-    made(limit, minus(limit, span(seen, now), left), now)
-}
+    fn requests(&self) -> Hits {
+        self.requests
+    }
 
-impl View for Debt {
+    fn capacity(&self) -> Hits {
+        self.burst
+    }
+
+    fn with_post_paid(self, post_paid: bool) -> Self {
+        Self { post_paid, ..self }
+    }
+
+    fn id(&self, _zone: &str) -> String {
+        let letter = match self.pace {
+            Pace::Gcra => 'g',
+            Pace::TokenBucket => 't',
+            Pace::LeakyBucket => 'b',
+        };
+        format!("{letter}{}", self.period)
+    }
+
+    /// The debt as it is at `now`. [pc-3] [pc-5] [pc-6]
+    fn observe(&self, stored: Option<&Debt>, _asked: Hits, _bounds: Option<Bounds>, now: Micros) -> Debt {
+        let nothing = Debt { tat: now, fraction: 0, requests: self.requests };
+        let Some(stored) = stored else { return nothing };
+        if self.requests == 0 || stored.requests == 0 || stored.tat < now {
+            return nothing;
+        }
+        let mut debt = span(stored, now);
+        if stored.requests != self.requests {
+            debt = self.converted(debt.min((DEBT_US_MAX, 0)), stored.requests);
+        }
+        self.made(debt.min(self.ceiling()), now)
+    }
+
+    /// Whether the debt has to be stored as it was observed: another limit wrote it, or it lies so far past the largest
+    /// that is believed that the difference is no flicker of the clock. [tm-3]
+    fn is_stale(&self, stored: &Debt, _bounds: Option<Bounds>, now: Micros) -> bool {
+        let foreign = stored.requests != self.requests;
+        let owed = stored.tat > now || (stored.tat == now && stored.fraction > 0);
+        owed && (foreign || stored.tat - now > self.ceiling().0 + AHEAD_US_MIN)
+    }
+
+    fn reobserved(&self, found: Debt, now: Micros) -> Debt {
+        self.observe(Some(&found), 0, None, now)
+    }
+
+    fn later(&self, found: Debt, now: Micros) -> Debt {
+        self.observe(Some(&found), 0, None, now)
+    }
+
+    fn as_written(&self, stored: &Debt, _bounds: Option<Bounds>, _now: Micros) -> Debt {
+        *stored
+    }
+
     /// How many hits fit: what is missing to a full debt, in hits, rounded down. [pc-4]
-    fn remaining(&self, limit: &Limit, now: Micros) -> Hits {
-        let (full, debt) = (limit.full(), span(*self, now));
-        if debt >= full {
+    fn remaining(&self, observed: &Debt, now: Micros) -> Hits {
+        let debt = span(observed, now);
+        if debt >= self.full {
             return 0;
         }
-        let (requests, period) = (u64::from(limit.requests()), limit.window().us());
-        let gap = minus(limit, full, debt);
+        let (requests, period) = (u64::from(self.requests), self.period.us());
+        let gap = self.minus(self.full, debt);
         let (hits, rest) = mul_div(gap.0, requests, period);
         let hits = hits + (rest + gap.1) / period;
         u32::try_from(hits).unwrap_or(u32::MAX)
     }
 
     /// The debt that the hits would make, less a full one, rounded up. [pc-4]
-    fn retry_after(&self, limit: &Limit, hits: Hits, now: Micros) -> Micros {
-        let full = limit.full();
-        let would_be = plus(limit, span(*self, now), cost(limit, hits));
-        would_be.0.saturating_sub(full.0) + u64::from(would_be.1 > full.1)
+    fn retry_after(&self, observed: &Debt, hits: Hits, now: Micros) -> Micros {
+        let would_be = self.plus(span(observed, now), self.cost(hits));
+        would_be.0.saturating_sub(self.full.0) + u64::from(would_be.1 > self.full.1)
     }
 
     /// The time until the debt is paid, rounded up. [pc-4]
-    fn reset_after(&self, _limit: &Limit, now: Micros) -> Micros {
-        self.tat - now + u64::from(self.fraction > 0)
+    fn reset_after(&self, observed: &Debt, now: Micros) -> Micros {
+        observed.tat - now + u64::from(observed.fraction > 0)
     }
 
-    fn is_empty(&self, now: Micros) -> bool {
-        span(*self, now) == (0, 0)
+    fn is_past(&self, observed: &Debt, now: Micros) -> bool {
+        span(observed, now) > self.full
     }
 
-    fn is_past(&self, limit: &Limit, now: Micros) -> bool {
-        span(*self, now) > limit.full()
+    /// The debt before the request, rounded up. [lb-2]
+    fn turn_after(&self, before: &Debt, now: Micros) -> Micros {
+        match self.pace {
+            Pace::LeakyBucket => self.reset_after(before, now),
+            Pace::Gcra | Pace::TokenBucket => 0,
+        }
     }
 
-    fn mark(&self) -> u64 {
+    fn is_empty(observed: &Debt, now: Micros) -> bool {
+        span(observed, now) == (0, 0)
+    }
+
+    fn mark(_observed: &Debt) -> u64 {
         0
     }
-}
 
-/// What hits cost: at most 2^48 us. Nothing for a limit of 0, which keeps no state. [pc-1] [pc-7]
-#[must_use]
-pub fn cost(limit: &Limit, hits: Hits) -> Span {
-    if limit.requests() == 0 {
-        return (0, 0);
+    fn proof(receipt: Receipt) -> u64 {
+        receipt.at
     }
-    mul_div(u64::from(hits), limit.window().us(), u64::from(limit.requests())).min((DEBT_US_MAX, 0))
-}
 
-/// The largest debt that a state is believed to hold: full, or for post-paid limits whatever was forced. [pc-5]
-#[must_use]
-pub const fn ceiling(limit: &Limit) -> Span {
-    if limit.post_paid { (DEBT_US_MAX, 0) } else { limit.full() }
-}
-
-/// A debt over another limit's requests as the same hits' debt over this one's; exact. [pc-6]
-fn converted(limit: &Limit, debt: Span, stored_requests: u32) -> Span {
-    let (period, requests) = (limit.window().us(), u64::from(limit.requests()));
-    let (hits, rest) = mul_div(debt.0, u64::from(stored_requests), period);
-    // mul_div stops at the largest u64, and so do these sums: that is more than any bound below.
-    let (hits, rest) = (hits.saturating_add((rest + debt.1) / period), (rest + debt.1) % period);
-    let (hits_max, rest_max) = if limit.post_paid { (CONVERTED_HITS_MAX, 0) } else { (u64::from(limit.capacity()), 0) };
-    if (hits, rest) > (hits_max, rest_max) {
-        return ceiling(limit);
+    fn script_numbers(&self, hits: Hits, _bounds: Option<Bounds>) -> Numbers {
+        let (cost, requests, burst) = (self.cost(hits), u64::from(self.requests), u64::from(self.burst));
+        let post_paid = u64::from(self.post_paid);
+        Numbers::from_slice(&[cost.0, cost.1, self.period.us(), requests, burst, self.full.0, self.full.1, post_paid])
     }
-    let (us, part) = mul_div(hits, period, requests);
-    let part = part + rest % requests;
-    (us.saturating_add(rest / requests + part / requests), part % requests)
+
+    fn read_reply(&self, numbers: &[u64], now: Micros) -> Option<(Debt, Option<Debt>)> {
+        match *numbers {
+            [us, fraction] => {
+                let debt = Debt { tat: now.checked_add(us)?, fraction: small(fraction)?, requests: self.requests };
+                Some((debt, None))
+            }
+            _ => None,
+        }
+    }
+
+    fn read_stored(numbers: &[u64]) -> Option<Debt> {
+        match *numbers {
+            [tat, fraction, requests] => Some(Debt { tat, fraction: small(fraction)?, requests: small(requests)? }),
+            _ => None,
+        }
+    }
 }
 
-fn span(debt: Debt, now: Micros) -> Span {
+/// The debt of a full burst. [pc-2]
+pub(super) fn full_burst(requests: u32, period: Window, burst: u32) -> Result<Span, BurstError> {
+    if requests == 0 {
+        return Ok((0, 0));
+    }
+    if burst == 0 {
+        return Err(BurstError::Zero);
+    }
+    let full = mul_div(u64::from(burst), period.us(), u64::from(requests));
+    if full > (DEBT_US_MAX, 0) { Err(BurstError::TooLong(full.0)) } else { Ok(full) }
+}
+
+fn span(debt: &Debt, now: Micros) -> Span {
     (debt.tat - now, u64::from(debt.fraction))
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "a fraction is below the requests that it is over")]
-fn made(limit: &Limit, debt: Span, now: Micros) -> Debt {
-    Debt { tat: now + debt.0, fraction: debt.1 as u32, requests: limit.requests() }
-}
-
-fn plus(limit: &Limit, a: Span, b: Span) -> Span {
-    let requests = u64::from(limit.requests());
-    let fraction = a.1 + b.1;
-    if fraction >= requests && requests > 0 { (a.0 + b.0 + 1, fraction - requests) } else { (a.0 + b.0, fraction) }
-}
-
-/// `a - b`, or nothing where b is more.
-fn minus(limit: &Limit, a: Span, b: Span) -> Span {
-    if a <= b {
-        return (0, 0);
-    }
-    if a.1 >= b.1 { (a.0 - b.0, a.1 - b.1) } else { (a.0 - b.0 - 1, a.1 + u64::from(limit.requests()) - b.1) }
 }

@@ -4,14 +4,15 @@
 //! span as long as the window ever admits more than the limit; the price is that an even stream at the nominal rate
 //! passes n / (n + 1) of it, where n is the number of buckets. Its Lua twin is lua/algorithms/sliding_window.lua.
 
-use super::{Effect, Summary, is_believed};
-use crate::engine::charge::Receipt;
+use super::counting::{Counting, Effect, Format, Numbers, Receipt, Summary, Written, is_believed, small};
+use super::parameters::Precision;
 use crate::engine::descriptor::Hits;
-use crate::engine::limit::{Algorithm, Limit};
-use crate::engine::time::Micros;
+use crate::engine::time::{Bounds, Duration, Micros, Window};
 
 /// The most sub-buckets of a window. [sw-1]
 pub const BUCKETS_MAX: u64 = 256;
+/// Redis stores a hash of more fields than this as a table, which takes longer to read.
+const COMPACT_FIELDS_MAX: u64 = 128;
 
 /// Hits by bucket number (`floor(t / precision)`), oldest first, none of them 0. [sw-5]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,8 +32,8 @@ struct Live<'a> {
 }
 
 impl<'a> Live<'a> {
-    fn of(limit: &Limit, stored: &'a [(u64, u32)], now: Micros) -> Self {
-        let (window_us, precision) = (limit.window().us(), precision(limit));
+    fn of(counting: &SlidingWindow, stored: &'a [(u64, u32)], now: Micros) -> Self {
+        let (window_us, precision) = (counting.window.us(), counting.precision.get());
         let newest = stored.last().map_or(0, |&(number, _)| number);
         let here = now / precision;
         let (here, believed) = if newest > here {
@@ -58,112 +59,247 @@ impl<'a> Live<'a> {
     }
 }
 
-/// What a charge of `hits` finds, or leaves behind after its effect, by the limit as it is now. [sw-2] [sw-3] [sw-7]
-#[must_use]
-pub fn summary(limit: &Limit, stored: Option<&Buckets>, hits: Hits, effect: Effect, now: Micros) -> Summary {
-    let (window_us, precision) = (limit.window().us(), precision(limit));
-    let live = Live::of(limit, stored.map_or(&[][..], |stored| &stored.buckets), now);
-    let leaves_at = |number: u64| (number + 1) * precision + window_us - 1;
-
-    let found: u64 = live.counts().map(|(_, hits)| u64::from(hits)).sum();
-    let (added, mut given) = match effect {
-        Effect::Add(hits) => (u64::from(hits), 0),
-        Effect::Give(hits) => (0, u64::from(hits)),
-        Effect::Nothing | Effect::Drain | Effect::Rewrite => (0, 0),
-    };
-    let used = (found + added).saturating_sub(given);
-    let newest = if added > 0 {
-        Some(live.here)
-    } else {
-        let left = live.counts().rev().find(|&(_, hits)| {
-            let gone = given.min(u64::from(hits));
-            given -= gone;
-            u64::from(hits) > gone
-        });
-        left.map(|(number, _)| number)
-    };
-
-    let excess = (used + u64::from(hits)).saturating_sub(u64::from(limit.requests()));
-    let mut fits_at = 0;
-    if excess > 0 && hits > 0 && hits <= limit.requests() && used > 0 {
-        let mut before = 0;
-        let last = live.counts().find(|&(_, hits)| {
-            before += u64::from(hits);
-            before >= excess
-        });
-        fits_at = leaves_at(last.map_or(live.here, |(number, _)| number));
-    }
-    Summary {
-        used: u32::try_from(used).unwrap_or(u32::MAX),
-        fits_at,
-        empty_at: if used > 0 { newest.map_or(0, leaves_at) } else { 0 },
-        mark: newest.unwrap_or(0),
-    }
+/// So many hits in any window, by sub-buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlidingWindow {
+    requests: u32,
+    window: Window,
+    precision: Precision,
 }
 
-/// Whether the clock has stepped back by so much that what counts moves to now. [sw-6] [tm-2]
-#[must_use]
-pub fn is_far_ahead(limit: &Limit, stored: &Buckets, now: Micros) -> bool {
-    Live::of(limit, &stored.buckets, now).rebased.is_some_and(|hits| hits > 0)
-}
-
-/// Makes it the next state; without buckets where nothing counts any more. [sw-2] [sw-4]
-pub fn apply(limit: &Limit, stored: &mut Buckets, effect: Effect, now: Micros) {
-    let live = Live::of(limit, &stored.buckets, now);
-    let (here, rebased, dead) = (live.here, live.rebased, stored.buckets.len() - live.buckets.len());
-    let buckets = &mut stored.buckets;
-    buckets.drain(..dead);
-    if let Some(hits) = rebased.filter(|&hits| hits > 0) {
-        buckets.push((here, hits));
+impl SlidingWindow {
+    /// None if the sub-buckets do not divide the window, or are more than [`BUCKETS_MAX`]. A limit of 0 needs none. [lm-2]
+    pub(super) fn new(requests: u32, window: Window, precision: Precision) -> Option<Self> {
+        let (us, window_us) = (precision.get(), window.us());
+        let is_divided = window_us.is_multiple_of(us) && window_us / us <= BUCKETS_MAX;
+        (requests == 0 || is_divided).then_some(Self { requests, window, precision })
     }
-    match effect {
-        Effect::Add(hits) => match buckets.last_mut() {
-            Some((number, count)) if *number == here => *count = count.saturating_add(hits),
-            _ => {
-                if buckets.is_empty() {
-                    // Many keys never have more than one, and room for four would double what they take.
-                    buckets.reserve_exact(1);
-                }
-                buckets.push((here, hits));
-            }
-        },
-        Effect::Give(mut hits) => {
-            while let Some((_, count)) = buckets.last_mut() {
-                let gone = hits.min(*count);
-                *count -= gone;
-                hits -= gone;
-                if *count > 0 {
-                    break;
-                }
-                buckets.pop();
-            }
+
+    /// What a charge of `hits` finds, or leaves behind after its effect, by the limit as it is now. [sw-2] [sw-3] [sw-7]
+    fn summary(&self, stored: Option<&Buckets>, hits: Hits, effect: Effect, now: Micros) -> Summary {
+        let (window_us, precision) = (self.window.us(), self.precision.get());
+        let live = Live::of(self, stored.map_or(&[][..], |stored| &stored.buckets), now);
+        let leaves_at = |number: u64| (number + 1) * precision + window_us - 1;
+
+        let found: u64 = live.counts().map(|(_, hits)| u64::from(hits)).sum();
+        let (added, mut given) = match effect {
+            Effect::Add(hits) => (u64::from(hits), 0),
+            Effect::Give(hits) => (0, u64::from(hits)),
+            Effect::Nothing | Effect::Drain | Effect::Rewrite => (0, 0),
+        };
+        let used = (found + added).saturating_sub(given);
+        let newest = if added > 0 {
+            Some(live.here)
+        } else {
+            let left = live.counts().rev().find(|&(_, hits)| {
+                let gone = given.min(u64::from(hits));
+                given -= gone;
+                u64::from(hits) > gone
+            });
+            left.map(|(number, _)| number)
+        };
+
+        let excess = (used + u64::from(hits)).saturating_sub(u64::from(self.requests));
+        let mut fits_at = 0;
+        if excess > 0 && hits > 0 && hits <= self.requests && used > 0 {
+            let mut before = 0;
+            let last = live.counts().find(|&(_, hits)| {
+                before += u64::from(hits);
+                before >= excess
+            });
+            fits_at = leaves_at(last.map_or(live.here, |(number, _)| number));
         }
-        Effect::Nothing | Effect::Drain | Effect::Rewrite => {}
+        Summary {
+            used: u32::try_from(used).unwrap_or(u32::MAX),
+            fits_at,
+            empty_at: if used > 0 { newest.map_or(0, leaves_at) } else { 0 },
+            mark: newest.unwrap_or(0),
+        }
+    }
+
+    /// Makes it the next state; without buckets where nothing counts any more. [sw-2] [sw-4]
+    fn change(&self, stored: &mut Buckets, effect: Effect, now: Micros) {
+        let live = Live::of(self, &stored.buckets, now);
+        let (here, rebased, dead) = (live.here, live.rebased, stored.buckets.len() - live.buckets.len());
+        let buckets = &mut stored.buckets;
+        buckets.drain(..dead);
+        if let Some(hits) = rebased.filter(|&hits| hits > 0) {
+            buckets.push((here, hits));
+        }
+        match effect {
+            Effect::Add(hits) => match buckets.last_mut() {
+                Some((number, count)) if *number == here => *count = count.saturating_add(hits),
+                _ => {
+                    if buckets.is_empty() {
+                        // Many keys never have more than one, and room for four would double what they take.
+                        buckets.reserve_exact(1);
+                    }
+                    buckets.push((here, hits));
+                }
+            },
+            Effect::Give(mut hits) => {
+                while let Some((_, count)) = buckets.last_mut() {
+                    let gone = hits.min(*count);
+                    *count -= gone;
+                    hits -= gone;
+                    if *count > 0 {
+                        break;
+                    }
+                    buckets.pop();
+                }
+            }
+            Effect::Nothing | Effect::Drain | Effect::Rewrite => {}
+        }
+    }
+
+    /// Takes one charge out of the state, if its bucket still counts. Returns whether it does. [un-2]
+    fn take_back(&self, stored: &mut Buckets, receipt: Receipt, now: Micros) -> bool {
+        let live = Live::of(self, &stored.buckets, now);
+        let at = live.buckets.binary_search_by_key(&receipt.mark, |&(number, _)| number);
+        let (None, Ok(at)) = (live.rebased, at) else {
+            return false;
+        };
+        let dead = stored.buckets.len() - live.buckets.len();
+        stored.buckets.drain(..dead);
+        let count = &mut stored.buckets[at].1;
+        *count = count.saturating_sub(receipt.hits);
+        if *count == 0 {
+            stored.buckets.remove(at);
+        }
+        true
     }
 }
 
-/// Takes one charge out of the state, if its bucket still counts. Returns whether it does. [un-2]
-#[must_use]
-pub fn undone(limit: &Limit, stored: &mut Buckets, receipt: Receipt, now: Micros) -> bool {
-    let live = Live::of(limit, &stored.buckets, now);
-    let at = live.buckets.binary_search_by_key(&receipt.mark, |&(number, _)| number);
-    let (None, Ok(at)) = (live.rebased, at) else {
-        return false;
-    };
-    let dead = stored.buckets.len() - live.buckets.len();
-    stored.buckets.drain(..dead);
-    let count = &mut stored.buckets[at].1;
-    *count = count.saturating_sub(receipt.hits);
-    if *count == 0 {
-        stored.buckets.remove(at);
-    }
-    true
-}
+impl Counting for SlidingWindow {
+    type State = Box<Buckets>;
+    type Observed = Summary;
 
-fn precision(limit: &Limit) -> u64 {
-    match limit.algorithm() {
-        Algorithm::SlidingWindow { precision } => precision.get(),
-        other => unreachable!("{} has no sub-buckets", other.name()),
+    const IS_SUMMARY: bool = true;
+    const FORMAT: Format = Format::Hash;
+    const REPLY: usize = 8;
+
+    fn requests(&self) -> Hits {
+        self.requests
+    }
+
+    fn id(&self, _zone: &str) -> String {
+        format!("s{}/{}", self.window, Duration(self.precision.get()))
+    }
+
+    /// Each sub-bucket is read and added up.
+    fn weight(&self) -> u32 {
+        let buckets = self.window.us().div_ceil(self.precision.get());
+        let weight = if buckets <= COMPACT_FIELDS_MAX { 4 + (3 * buckets).div_ceil(4) } else { 16 + buckets };
+        u32::try_from(weight).unwrap_or(u32::MAX)
+    }
+
+    fn observe(&self, stored: Option<&Box<Buckets>>, asked: Hits, _bounds: Option<Bounds>, now: Micros) -> Summary {
+        self.summary(stored.map(|stored| &**stored), asked, Effect::Nothing, now)
+    }
+
+    /// Whether the clock has stepped back by so much that what counts moves to now. [sw-6] [tm-2]
+    fn is_stale(&self, stored: &Box<Buckets>, _bounds: Option<Bounds>, now: Micros) -> bool {
+        Live::of(self, &stored.buckets, now).rebased.is_some_and(|hits| hits > 0)
+    }
+
+    fn left(&self, _before: Summary, _effect: Effect, _now: Micros) -> Option<Summary> {
+        None
+    }
+
+    fn left_of(
+        &self,
+        stored: Option<&Box<Buckets>>,
+        _before: Summary,
+        asked: Hits,
+        effect: Effect,
+        now: Micros,
+    ) -> Summary {
+        self.summary(stored.map(|stored| &**stored), asked, effect, now)
+    }
+
+    fn apply(
+        &self,
+        stored: Option<&mut Box<Buckets>>,
+        _before: Summary,
+        effect: Effect,
+        _is_stale: bool,
+        now: Micros,
+    ) -> Written<Box<Buckets>> {
+        let mut new = Box::default();
+        let is_new = stored.is_none();
+        let buckets = stored.unwrap_or(&mut new);
+        self.change(buckets, effect, now);
+        match (buckets.buckets.is_empty(), is_new) {
+            (true, _) => Written::Gone,
+            (false, false) => Written::InPlace,
+            (false, true) => Written::Put(new),
+        }
+    }
+
+    fn undo(
+        &self,
+        stored: Option<&mut Box<Buckets>>,
+        _before: Summary,
+        receipt: Receipt,
+        _is_stale: bool,
+        now: Micros,
+    ) -> Written<Box<Buckets>> {
+        let Some(buckets) = stored else {
+            return Written::Kept;
+        };
+        match (self.take_back(buckets, receipt, now), buckets.buckets.is_empty()) {
+            (false, _) => Written::Kept,
+            (true, true) => Written::Gone,
+            (true, false) => Written::InPlace,
+        }
+    }
+
+    fn later(&self, found: Summary, now: Micros) -> Summary {
+        found.later(now)
+    }
+
+    fn remaining(&self, observed: &Summary, _now: Micros) -> Hits {
+        observed.remaining(self.requests)
+    }
+
+    fn retry_after(&self, observed: &Summary, _hits: Hits, now: Micros) -> Micros {
+        observed.fits_at.saturating_sub(now)
+    }
+
+    fn reset_after(&self, observed: &Summary, now: Micros) -> Micros {
+        observed.empty_at.saturating_sub(now)
+    }
+
+    fn is_past(&self, observed: &Summary, _now: Micros) -> bool {
+        observed.used > self.requests
+    }
+
+    fn is_empty(observed: &Summary, _now: Micros) -> bool {
+        observed.used == 0
+    }
+
+    fn mark(observed: &Summary) -> u64 {
+        observed.mark
+    }
+
+    fn script_numbers(&self, _hits: Hits, _bounds: Option<Bounds>) -> Numbers {
+        Numbers::from_slice(&[self.window.us(), self.precision.get(), u64::from(self.requests)])
+    }
+
+    fn read_reply(&self, numbers: &[u64], _now: Micros) -> Option<(Summary, Option<Summary>)> {
+        Summary::read_reply(numbers)
+    }
+
+    fn read_stored(numbers: &[u64]) -> Option<Box<Buckets>> {
+        let (pairs, []) = numbers.as_chunks::<2>() else {
+            return None;
+        };
+        let mut buckets = Vec::with_capacity(pairs.len());
+        for &[number, count] in pairs {
+            buckets.push((number, small(count)?));
+        }
+        buckets.sort_unstable();
+        Some(Box::new(Buckets { buckets }))
     }
 }
 

@@ -4,12 +4,10 @@
 //! admit twice the limit. The weighted part rounds down: rounding up would lose a seventh of 7 per second. Its Lua twin
 //! is lua/algorithms/sliding_window_counter.lua.
 
-use super::{View, is_believed};
+use super::counting::{Counting, Effect, Format, Numbers, Receipt, Written, is_believed, small};
 use crate::engine::arith::mul_div;
-use crate::engine::charge::Receipt;
 use crate::engine::descriptor::Hits;
-use crate::engine::limit::Limit;
-use crate::engine::time::Micros;
+use crate::engine::time::{Bounds, Micros, Window};
 
 /// The hits of the window that holds now, and of the one before; stored as it is. [sc-6]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,49 +18,6 @@ pub struct Counts {
     pub previous: u32,
     /// The hits of the later window, at most 2^32 - 1.
     pub count: u32,
-}
-
-/// The counts as they are at `now`. [sc-2] [sc-7] [tm-2]
-#[must_use]
-pub fn seen(limit: &Limit, stored: Option<Counts>, now: Micros) -> Counts {
-    let window_us = limit.window().us();
-    let start = now - now % window_us;
-    let nothing = Counts { start, previous: 0, count: 0 };
-    let Some(stored) = stored else { return nothing };
-    if stored.start >= start {
-        // Of this window, or of one ahead of a clock that has stepped back.
-        let believed = is_believed(u128::from(stored.start.saturating_sub(now)), window_us);
-        if believed { stored } else { Counts { start, ..stored } }
-    } else if stored.start + window_us == start {
-        Counts { previous: stored.count, ..nothing }
-    } else {
-        nothing
-    }
-}
-
-/// The counts with hits added; they stop at 2^32 - 1. [sc-3]
-#[must_use]
-pub const fn added(seen: Counts, hits: Hits) -> Counts {
-    Counts { start: seen.start, previous: seen.previous, count: seen.count.saturating_add(hits) }
-}
-
-/// The counts with hits given back: to the later window first, then to the earlier. [sc-5]
-#[must_use]
-pub const fn given(seen: Counts, hits: Hits) -> Counts {
-    let rest = hits.saturating_sub(seen.count);
-    Counts { start: seen.start, previous: seen.previous.saturating_sub(rest), count: seen.count.saturating_sub(hits) }
-}
-
-/// The counts without one charge, if one of the two windows is still the receipt's. [un-2]
-#[must_use]
-pub fn undone(limit: &Limit, seen: Counts, receipt: Receipt) -> Counts {
-    if seen.start == receipt.mark {
-        Counts { count: seen.count.saturating_sub(receipt.hits), ..seen }
-    } else if seen.start == receipt.mark + limit.window().us() {
-        Counts { previous: seen.previous.saturating_sub(receipt.hits), ..seen }
-    } else {
-        seen
-    }
 }
 
 impl Counts {
@@ -77,41 +32,142 @@ impl Counts {
     }
 }
 
-impl View for Counts {
+/// So many hits per window, by two windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlidingWindowCounter {
+    requests: u32,
+    window: Window,
+}
+
+impl SlidingWindowCounter {
+    pub(super) const fn new(requests: u32, window: Window) -> Self {
+        Self { requests, window }
+    }
+
+    fn used(&self, observed: &Counts, now: Micros) -> u64 {
+        u64::from(observed.count) + observed.weighted(self.window.us(), now)
+    }
+
+    /// The counts with hits added; they stop at 2^32 - 1. [sc-3]
+    const fn added(&self, before: Counts, hits: Hits, _now: Micros) -> Counts {
+        Counts { count: before.count.saturating_add(hits), ..before }
+    }
+
+    /// The counts with hits given back: to the later window first, then to the earlier. [sc-5]
+    const fn given(&self, before: Counts, hits: Hits, _now: Micros) -> Counts {
+        let rest = hits.saturating_sub(before.count);
+        Counts {
+            start: before.start,
+            previous: before.previous.saturating_sub(rest),
+            count: before.count.saturating_sub(hits),
+        }
+    }
+
+    /// The counts without one charge, if one of the two windows is still the receipt's. [un-2]
+    fn undone(&self, before: Counts, receipt: Receipt, _now: Micros) -> Counts {
+        if before.start == receipt.mark {
+            Counts { count: before.count.saturating_sub(receipt.hits), ..before }
+        } else if before.start == receipt.mark + self.window.us() {
+            Counts { previous: before.previous.saturating_sub(receipt.hits), ..before }
+        } else {
+            before
+        }
+    }
+
+    const fn stored(left: Counts) -> Counts {
+        left
+    }
+}
+
+impl Counting for SlidingWindowCounter {
+    type State = Counts;
+    type Observed = Counts;
+
+    const FORMAT: Format = Format::Doubles;
+    const REPLY: usize = 3;
+
+    small_state!();
+
+    fn requests(&self) -> Hits {
+        self.requests
+    }
+
+    fn id(&self, _zone: &str) -> String {
+        format!("c{}", self.window)
+    }
+
+    /// The counts as they are at `now`. [sc-2] [sc-7] [tm-2]
+    fn observe(&self, stored: Option<&Counts>, _asked: Hits, bounds: Option<Bounds>, now: Micros) -> Counts {
+        let window_us = self.window.us();
+        let start = now - now % window_us;
+        let nothing = Counts { start, previous: 0, count: 0 };
+        let Some(&stored) = stored else { return nothing };
+        if stored.start >= start {
+            // Of this window, or of one ahead of a clock that has stepped back.
+            if self.is_stale(&stored, bounds, now) { Counts { start, ..stored } } else { stored }
+        } else if stored.start + window_us == start {
+            Counts { previous: stored.count, ..nothing }
+        } else {
+            nothing
+        }
+    }
+
+    fn is_stale(&self, stored: &Counts, _bounds: Option<Bounds>, now: Micros) -> bool {
+        !is_believed(u128::from(stored.start.saturating_sub(now)), self.window.us())
+    }
+
+    fn later(&self, found: Counts, now: Micros) -> Counts {
+        self.observe(Some(&found), 0, None, now)
+    }
+
     /// What is left of the limit as it is now: the counts hold what was used. [sc-4] [sc-8]
-    fn remaining(&self, limit: &Limit, now: Micros) -> Hits {
-        let used = u64::from(self.count) + self.weighted(limit.window().us(), now);
-        limit.requests().saturating_sub(u32::try_from(used).unwrap_or(u32::MAX))
+    fn remaining(&self, observed: &Counts, now: Micros) -> Hits {
+        self.requests.saturating_sub(u32::try_from(self.used(observed, now)).unwrap_or(u32::MAX))
     }
 
     /// The wait until enough of the earlier window's hits have faded, in this window or in the next. [sc-4]
-    fn retry_after(&self, limit: &Limit, hits: Hits, now: Micros) -> Micros {
-        let (window_us, count) = (limit.window().us(), u64::from(self.count));
-        let room = u64::from(limit.requests().saturating_sub(hits));
+    fn retry_after(&self, observed: &Counts, hits: Hits, now: Micros) -> Micros {
+        let (window_us, count) = (self.window.us(), u64::from(observed.count));
+        let room = u64::from(self.requests.saturating_sub(hits));
         let fits_at = if room >= count {
-            window_us + 1 - ceil_mul_div(room - count + 1, window_us, u64::from(self.previous))
+            window_us + 1 - ceil_mul_div(room - count + 1, window_us, u64::from(observed.previous))
         } else {
             window_us + window_us + 1 - ceil_mul_div(room + 1, window_us, count)
         };
-        self.start + fits_at - now
+        observed.start + fits_at - now
     }
 
-    fn reset_after(&self, limit: &Limit, now: Micros) -> Micros {
-        let window_us = limit.window().us();
-        let end = self.start + window_us + if self.count > 0 { window_us } else { 0 };
+    fn reset_after(&self, observed: &Counts, now: Micros) -> Micros {
+        let window_us = self.window.us();
+        let end = observed.start + window_us + if observed.count > 0 { window_us } else { 0 };
         end - now
     }
 
-    fn is_empty(&self, _now: Micros) -> bool {
-        self.count == 0 && self.previous == 0
+    fn is_past(&self, observed: &Counts, now: Micros) -> bool {
+        self.used(observed, now) > u64::from(self.requests)
     }
 
-    fn is_past(&self, limit: &Limit, now: Micros) -> bool {
-        u64::from(self.count) + self.weighted(limit.window().us(), now) > u64::from(limit.requests())
+    fn is_empty(observed: &Counts, _now: Micros) -> bool {
+        observed.count == 0 && observed.previous == 0
     }
 
-    fn mark(&self) -> u64 {
-        self.start
+    fn mark(observed: &Counts) -> u64 {
+        observed.start
+    }
+
+    fn script_numbers(&self, _hits: Hits, _bounds: Option<Bounds>) -> Numbers {
+        Numbers::from_slice(&[self.window.us(), u64::from(self.requests)])
+    }
+
+    fn read_reply(&self, numbers: &[u64], _now: Micros) -> Option<(Counts, Option<Counts>)> {
+        Some((Self::read_stored(numbers)?, None))
+    }
+
+    fn read_stored(numbers: &[u64]) -> Option<Counts> {
+        match *numbers {
+            [start, previous, count] => Some(Counts { start, previous: small(previous)?, count: small(count)? }),
+            _ => None,
+        }
     }
 }
 

@@ -6,11 +6,9 @@
 
 use std::collections::VecDeque;
 
-use super::{Effect, Summary, is_believed};
-use crate::engine::charge::Receipt;
+use super::counting::{Counting, Effect, Format, Numbers, Receipt, Summary, Written, is_believed};
 use crate::engine::descriptor::Hits;
-use crate::engine::limit::Limit;
-use crate::engine::time::Micros;
+use crate::engine::time::{Bounds, Micros, Window};
 
 /// The largest limit of a log, and so the most entries of one: each is at least one hit. [sl-1]
 pub const REQUESTS_MAX: u32 = 10_000;
@@ -61,8 +59,8 @@ struct Live {
 }
 
 impl Live {
-    fn of(limit: &Limit, log: Option<&Log>, now: Micros) -> Self {
-        let window_us = limit.window().us();
+    fn of(counting: &SlidingWindowLog, log: Option<&Log>, now: Micros) -> Self {
+        let window_us = counting.window.us();
         let nothing = Self { first: 0, base: 0, used: 0, at: now, rebased: false };
         let Some((log, newest)) = log.and_then(|log| Some((log, log.entries.back()?))) else {
             return nothing;
@@ -79,107 +77,256 @@ impl Live {
     }
 }
 
-/// What a charge of `hits` finds, or leaves behind after its effect, by the limit as it is now. [sl-2] [sl-3] [sl-7]
-#[must_use]
-pub fn summary(limit: &Limit, log: Option<&Log>, hits: Hits, effect: Effect, now: Micros) -> Summary {
-    let window_us = limit.window().us();
-    let live = Live::of(limit, log, now);
-    let entries = log.map(|log| &log.entries);
-    // Where nothing counts, the log begins anew. [sl-2]
-    let sum = if live.used > 0 { live.base + live.used } else { 0 };
-    let (used, newest, mark) = match effect {
-        Effect::Add(hits) => (live.used + u64::from(hits), live.at, sum + u64::from(hits)),
-        Effect::Give(hits) => {
-            let left = live.used.saturating_sub(u64::from(hits));
-            let newest = entries
-                .filter(|_| left > 0 && !live.rebased)
-                .map_or(live.at, |entries| entries[entries.partition_point(|entry| entry.sum < live.base + left)].at);
-            (left, newest, sum - (live.used - left))
+/// So many hits in any window, by a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlidingWindowLog {
+    requests: u32,
+    window: Window,
+}
+
+impl SlidingWindowLog {
+    /// None if the log would be longer than [`REQUESTS_MAX`].
+    pub(super) fn new(requests: u32, window: Window) -> Option<Self> {
+        (requests <= REQUESTS_MAX).then_some(Self { requests, window })
+    }
+
+    /// What a charge of `hits` finds, or leaves behind after its effect, by the limit as it is now. [sl-2] [sl-3] [sl-7]
+    fn summary(&self, log: Option<&Log>, hits: Hits, effect: Effect, now: Micros) -> Summary {
+        let window_us = self.window.us();
+        let live = Live::of(self, log, now);
+        let entries = log.map(|log| &log.entries);
+        // Where nothing counts, the log begins anew. [sl-2]
+        let sum = if live.used > 0 { live.base + live.used } else { 0 };
+        let (used, newest, mark) = match effect {
+            Effect::Add(hits) => (live.used + u64::from(hits), live.at, sum + u64::from(hits)),
+            Effect::Give(hits) => {
+                let left = live.used.saturating_sub(u64::from(hits));
+                let newest = entries.filter(|_| left > 0 && !live.rebased).map_or(live.at, |entries| {
+                    entries[entries.partition_point(|entry| entry.sum < live.base + left)].at
+                });
+                (left, newest, sum - (live.used - left))
+            }
+            Effect::Nothing | Effect::Drain | Effect::Rewrite => (live.used, live.at, sum),
+        };
+        // Where nothing is added, the newest entry itself, which may be older than now.
+        let newest = match (effect, entries.and_then(VecDeque::back)) {
+            (Effect::Nothing | Effect::Drain | Effect::Rewrite, Some(entry)) if !live.rebased => entry.at,
+            _ => newest,
+        };
+
+        let excess = (used + u64::from(hits)).saturating_sub(u64::from(self.requests));
+        let mut fits_at = 0;
+        if excess > 0 && hits > 0 && hits <= self.requests {
+            let within = entries.filter(|_| !live.rebased && excess <= live.used);
+            let last = within
+                .map_or(live.at, |entries| entries[entries.partition_point(|entry| entry.sum < live.base + excess)].at);
+            fits_at = last + window_us;
         }
-        Effect::Nothing | Effect::Drain | Effect::Rewrite => (live.used, live.at, sum),
-    };
-    // Where nothing is added, the newest entry itself, which may be older than now.
-    let newest = match (effect, entries.and_then(VecDeque::back)) {
-        (Effect::Nothing | Effect::Drain | Effect::Rewrite, Some(entry)) if !live.rebased => entry.at,
-        _ => newest,
-    };
-
-    let excess = (used + u64::from(hits)).saturating_sub(u64::from(limit.requests()));
-    let mut fits_at = 0;
-    if excess > 0 && hits > 0 && hits <= limit.requests() {
-        let within = entries.filter(|_| !live.rebased && excess <= live.used);
-        let last = within
-            .map_or(live.at, |entries| entries[entries.partition_point(|entry| entry.sum < live.base + excess)].at);
-        fits_at = last + window_us;
+        Summary {
+            used: u32::try_from(used).unwrap_or(u32::MAX),
+            fits_at,
+            empty_at: if used > 0 { newest + window_us } else { 0 },
+            mark,
+        }
     }
-    Summary {
-        used: u32::try_from(used).unwrap_or(u32::MAX),
-        fits_at,
-        empty_at: if used > 0 { newest + window_us } else { 0 },
-        mark,
+
+    /// Makes it the next state; without entries where nothing counts any more. [sl-2] [sl-4]
+    fn change(&self, log: &mut Log, effect: Effect, now: Micros) {
+        let live = Live::of(self, Some(log), now);
+        if live.used == 0 {
+            *log = Log::default();
+        } else if live.rebased {
+            let sum = live.base + live.used;
+            *log = Log { base: live.base, entries: VecDeque::from([Entry { at: live.at, sum }]) };
+        } else {
+            log.entries.drain(..live.first);
+            log.base = live.base;
+        }
+        match effect {
+            Effect::Add(hits) => {
+                let sum = log.sum() + u64::from(hits);
+                if log.entries.is_empty() {
+                    // Many keys never have more than one, and room for four would double what they take.
+                    log.entries.reserve_exact(1);
+                }
+                log.entries.push_back(Entry { at: live.at, sum });
+            }
+            Effect::Give(hits) => {
+                // Newest first; the last one that is touched keeps the rest of its hits.
+                let left = log.sum().saturating_sub(u64::from(hits)).max(log.base);
+                let whole = log.entries.partition_point(|entry| entry.sum <= left);
+                let kept = whole.checked_sub(1).map_or(log.base, |last| log.entries[last].sum);
+                let split = log.entries.get(whole).map(|entry| Entry { at: entry.at, sum: left });
+                log.entries.truncate(whole);
+                log.entries.extend(split.filter(|_| kept < left));
+            }
+            Effect::Nothing | Effect::Drain | Effect::Rewrite => {}
+        }
     }
-}
 
-/// Whether the clock has stepped back by so much that what counts moves to now. [sl-6] [tm-2]
-#[must_use]
-pub fn is_far_ahead(limit: &Limit, log: &Log, now: Micros) -> bool {
-    let live = Live::of(limit, Some(log), now);
-    live.rebased && live.used > 0
-}
-
-/// Makes it the next state; without entries where nothing counts any more. [sl-2] [sl-4]
-pub fn apply(limit: &Limit, log: &mut Log, effect: Effect, now: Micros) {
-    let live = Live::of(limit, Some(log), now);
-    if live.used == 0 {
-        *log = Log::default();
-    } else if live.rebased {
-        let sum = live.base + live.used;
-        *log = Log { base: live.base, entries: VecDeque::from([Entry { at: live.at, sum }]) };
-    } else {
+    /// Takes one charge out of the state, if it still counts: its entry goes, and the sums after it are lowered. Returns
+    /// whether it does. [un-4]
+    fn take_back(&self, log: &mut Log, receipt: Receipt, now: Micros) -> bool {
+        let live = Live::of(self, Some(log), now);
+        let hits = u64::from(receipt.hits);
+        // The sum is no more than it was: charges before this one may have been undone meanwhile.
+        let end = log.entries.partition_point(|entry| (entry.at, entry.sum) <= (receipt.at, receipt.mark));
+        let of_instant = (live.first..end).rev().take_while(|&index| log.entries[index].at == receipt.at);
+        let made = of_instant.into_iter().find(|&index| log.hits(index) == hits);
+        let Some(index) = made.filter(|_| !live.rebased) else {
+            return false;
+        };
         log.entries.drain(..live.first);
         log.base = live.base;
-    }
-    match effect {
-        Effect::Add(hits) => {
-            let sum = log.sum() + u64::from(hits);
-            if log.entries.is_empty() {
-                // Many keys never have more than one, and room for four would double what they take.
-                log.entries.reserve_exact(1);
-            }
-            log.entries.push_back(Entry { at: live.at, sum });
+        let index = index - live.first;
+        log.entries.remove(index);
+        for entry in log.entries.range_mut(index..) {
+            entry.sum -= hits;
         }
-        Effect::Give(hits) => {
-            // Newest first; the last one that is touched keeps the rest of its hits.
-            let left = log.sum().saturating_sub(u64::from(hits)).max(log.base);
-            let whole = log.entries.partition_point(|entry| entry.sum <= left);
-            let kept = whole.checked_sub(1).map_or(log.base, |last| log.entries[last].sum);
-            let split = log.entries.get(whole).map(|entry| Entry { at: entry.at, sum: left });
-            log.entries.truncate(whole);
-            log.entries.extend(split.filter(|_| kept < left));
-        }
-        Effect::Nothing | Effect::Drain | Effect::Rewrite => {}
+        true
     }
 }
 
-/// Takes one charge out of the state, if it still counts: its entry goes, and the sums after it are lowered. Returns
-/// whether it does. [un-4]
-#[must_use]
-pub fn undone(limit: &Limit, log: &mut Log, receipt: Receipt, now: Micros) -> bool {
-    let live = Live::of(limit, Some(log), now);
-    let hits = u64::from(receipt.hits);
-    // The sum is no more than it was: charges before this one may have been undone meanwhile.
-    let end = log.entries.partition_point(|entry| (entry.at, entry.sum) <= (receipt.at, receipt.mark));
-    let of_instant = (live.first..end).rev().take_while(|&index| log.entries[index].at == receipt.at);
-    let made = of_instant.into_iter().find(|&index| log.hits(index) == hits);
-    let Some(index) = made.filter(|_| !live.rebased) else {
-        return false;
-    };
-    log.entries.drain(..live.first);
-    log.base = live.base;
-    let index = index - live.first;
-    log.entries.remove(index);
-    for entry in log.entries.range_mut(index..) {
-        entry.sum -= hits;
+impl Counting for SlidingWindowLog {
+    type State = Box<Log>;
+    type Observed = Summary;
+
+    const IS_SUMMARY: bool = true;
+    const FORMAT: Format = Format::SortedSet;
+    const REPLY: usize = 8;
+
+    fn requests(&self) -> Hits {
+        self.requests
     }
-    true
+
+    fn id(&self, _zone: &str) -> String {
+        format!("l{}", self.window)
+    }
+
+    /// Two binary searches, and the charges that are dropped.
+    fn weight(&self) -> u32 {
+        14 + 2 * (u32::BITS - self.requests.leading_zeros())
+    }
+
+    /// Giving back drops as many charges as it takes.
+    fn weight_to_give(&self, hits: Hits) -> u32 {
+        self.weight() + hits.min(self.requests).div_ceil(16)
+    }
+
+    /// Each charge after it is written anew.
+    fn weight_to_undo(&self) -> u32 {
+        self.weight() + self.requests / 2
+    }
+
+    fn observe(&self, stored: Option<&Box<Log>>, asked: Hits, _bounds: Option<Bounds>, now: Micros) -> Summary {
+        self.summary(stored.map(|stored| &**stored), asked, Effect::Nothing, now)
+    }
+
+    /// Whether the clock has stepped back by so much that what counts moves to now. [sl-6] [tm-2]
+    fn is_stale(&self, stored: &Box<Log>, _bounds: Option<Bounds>, now: Micros) -> bool {
+        let live = Live::of(self, Some(stored), now);
+        live.rebased && live.used > 0
+    }
+
+    fn left(&self, _before: Summary, _effect: Effect, _now: Micros) -> Option<Summary> {
+        None
+    }
+
+    fn left_of(
+        &self,
+        stored: Option<&Box<Log>>,
+        _before: Summary,
+        asked: Hits,
+        effect: Effect,
+        now: Micros,
+    ) -> Summary {
+        self.summary(stored.map(|stored| &**stored), asked, effect, now)
+    }
+
+    fn apply(
+        &self,
+        stored: Option<&mut Box<Log>>,
+        _before: Summary,
+        effect: Effect,
+        _is_stale: bool,
+        now: Micros,
+    ) -> Written<Box<Log>> {
+        let mut new = Box::default();
+        let is_new = stored.is_none();
+        let log = stored.unwrap_or(&mut new);
+        self.change(log, effect, now);
+        match (log.entries.is_empty(), is_new) {
+            (true, _) => Written::Gone,
+            (false, false) => Written::InPlace,
+            (false, true) => Written::Put(new),
+        }
+    }
+
+    fn undo(
+        &self,
+        stored: Option<&mut Box<Log>>,
+        _before: Summary,
+        receipt: Receipt,
+        _is_stale: bool,
+        now: Micros,
+    ) -> Written<Box<Log>> {
+        let Some(log) = stored else {
+            return Written::Kept;
+        };
+        match (self.take_back(log, receipt, now), log.entries.is_empty()) {
+            (false, _) => Written::Kept,
+            (true, true) => Written::Gone,
+            (true, false) => Written::InPlace,
+        }
+    }
+
+    fn later(&self, found: Summary, now: Micros) -> Summary {
+        found.later(now)
+    }
+
+    fn remaining(&self, observed: &Summary, _now: Micros) -> Hits {
+        observed.remaining(self.requests)
+    }
+
+    fn retry_after(&self, observed: &Summary, _hits: Hits, now: Micros) -> Micros {
+        observed.fits_at.saturating_sub(now)
+    }
+
+    fn reset_after(&self, observed: &Summary, now: Micros) -> Micros {
+        observed.empty_at.saturating_sub(now)
+    }
+
+    fn is_past(&self, observed: &Summary, _now: Micros) -> bool {
+        observed.used > self.requests
+    }
+
+    fn is_empty(observed: &Summary, _now: Micros) -> bool {
+        observed.used == 0
+    }
+
+    fn mark(observed: &Summary) -> u64 {
+        observed.mark
+    }
+
+    fn script_numbers(&self, _hits: Hits, _bounds: Option<Bounds>) -> Numbers {
+        Numbers::from_slice(&[self.window.us(), u64::from(self.requests)])
+    }
+
+    fn read_reply(&self, numbers: &[u64], _now: Micros) -> Option<(Summary, Option<Summary>)> {
+        Summary::read_reply(numbers)
+    }
+
+    fn read_stored(numbers: &[u64]) -> Option<Box<Log>> {
+        let (charges, []) = numbers.as_chunks::<3>() else {
+            return None;
+        };
+        let mut log = Log::default();
+        for &[sum, hits, at] in charges {
+            if log.entries.is_empty() {
+                log.base = sum.checked_sub(hits)?;
+            }
+            log.entries.push_back(Entry { at, sum });
+        }
+        Some(Box::new(log))
+    }
 }

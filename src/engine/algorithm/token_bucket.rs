@@ -3,11 +3,9 @@
 //! Known from AWS' and Stripe's limiters. What is stored is what was used, never what is left, so that a change of limit
 //! or burst keeps it. A bucket that is refilled continuously is a debt: gcra.rs. Its Lua twin is lua/algorithms/token_bucket.lua.
 
-use super::{View, is_believed};
-use crate::engine::charge::Receipt;
+use super::counting::{Counting, DEBT_US_MAX, Effect, Format, Numbers, Receipt, Written, is_believed, small};
 use crate::engine::descriptor::Hits;
-use crate::engine::limit::{DEBT_US_MAX, Limit};
-use crate::engine::time::Micros;
+use crate::engine::time::{Bounds, Micros, Window};
 
 /// What has been used of a bucket. [tb-5]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,102 +16,176 @@ pub struct Bucket {
     pub used: u32,
 }
 
-/// The bucket as it is at `now`: refilled by each period that has ended. An empty one begins its period now. [tb-2]
-/// [tb-6] [tb-7]
-#[must_use]
-pub fn seen(limit: &Limit, stored: Option<Bucket>, now: Micros) -> Bucket {
-    let (period, requests) = (limit.window().us(), u64::from(limit.requests()));
-    let full = Bucket { anchor: now, used: 0 };
-    let Some(stored) = stored else { return full };
-    if requests == 0 {
-        return full;
+/// A bucket of `burst` tokens that gets `requests` of them at the end of each period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenBucket {
+    requests: u32,
+    period: Window,
+    burst: u32,
+    post_paid: bool,
+}
+
+impl TokenBucket {
+    /// A limit of 0 holds nothing, whatever its burst.
+    pub(super) const fn new(requests: u32, period: Window, burst: u32) -> Self {
+        Self { requests, period, burst: if requests == 0 { 0 } else { burst }, post_paid: false }
     }
-    let believed = stored.used.min(ceiling(limit));
-    if stored.anchor > now {
-        let anchor = if is_believed(u128::from(stored.anchor - now), period) { stored.anchor } else { now };
-        return Bucket { anchor, used: believed };
+
+    /// The most tokens that can be used at all: those that are refilled within 2^48 us, and a burst in any case. [tb-3]
+    fn most(&self) -> Hits {
+        let periods = DEBT_US_MAX / self.period.us();
+        let tokens = periods.saturating_mul(u64::from(self.requests));
+        u32::try_from(tokens).unwrap_or(Hits::MAX).max(self.burst)
     }
-    let periods = (now - stored.anchor) / period;
-    if periods >= u64::from(believed).div_ceil(requests) {
-        return full;
+
+    /// The most used tokens that a state is believed to hold: a burst, or for post-paid limits whatever was forced. [tb-2]
+    fn ceiling(&self) -> Hits {
+        if self.post_paid { self.most() } else { self.burst }
     }
-    let refilled = periods * requests;
-    Bucket {
-        anchor: stored.anchor + periods * period,
-        // Fewer periods than it takes to refill all, so that something is left of 32 bits.
-        used: believed - u32::try_from(refilled).unwrap_or(believed),
-    }
-}
 
-/// The bucket with tokens taken; it stops at what [`most`] says. [tb-3]
-#[must_use]
-pub fn added(limit: &Limit, seen: Bucket, hits: Hits) -> Bucket {
-    Bucket { anchor: seen.anchor, used: seen.used.saturating_add(hits).min(most(limit)) }
-}
-
-/// The bucket with tokens put back. [tb-4]
-#[must_use]
-pub const fn given(seen: Bucket, hits: Hits) -> Bucket {
-    Bucket { anchor: seen.anchor, used: seen.used.saturating_sub(hits) }
-}
-
-/// The bucket without one charge, less what has been refilled since. [un-5]
-#[must_use]
-pub fn undone(limit: &Limit, seen: Bucket, receipt: Receipt) -> Bucket {
-    let periods = seen.anchor.saturating_sub(receipt.mark) / limit.window().us();
-    let refilled = periods.saturating_mul(u64::from(limit.requests()));
-    let left = u64::from(receipt.hits).saturating_sub(refilled);
-    given(seen, u32::try_from(left).unwrap_or(Hits::MAX))
-}
-
-/// The most tokens that can be used at all: those that are refilled within 2^48 us, and a burst in any case. [tb-3]
-#[must_use]
-pub fn most(limit: &Limit) -> Hits {
-    let periods = DEBT_US_MAX / limit.window().us();
-    let tokens = periods.saturating_mul(u64::from(limit.requests()));
-    u32::try_from(tokens).unwrap_or(Hits::MAX).max(limit.capacity())
-}
-
-/// The most used tokens that a state is believed to hold: a burst, or for post-paid limits whatever was forced. [tb-2]
-#[must_use]
-pub fn ceiling(limit: &Limit) -> Hits {
-    if limit.post_paid { most(limit) } else { limit.capacity() }
-}
-
-impl Bucket {
     /// The wait for `tokens` to be refilled. [tb-3]
-    fn refilled_after(&self, limit: &Limit, tokens: u64, now: Micros) -> Micros {
+    fn refilled_after(&self, observed: &Bucket, tokens: u64, now: Micros) -> Micros {
         if tokens == 0 {
             return 0;
         }
-        let periods = tokens.div_ceil(u64::from(limit.requests().max(1)));
-        self.anchor + periods * limit.window().us() - now
+        let periods = tokens.div_ceil(u64::from(self.requests.max(1)));
+        observed.anchor + periods * self.period.us() - now
+    }
+
+    /// The bucket with tokens taken; it stops at [`TokenBucket::most`]. [tb-3]
+    fn added(&self, before: Bucket, hits: Hits, _now: Micros) -> Bucket {
+        Bucket { anchor: before.anchor, used: before.used.saturating_add(hits).min(self.most()) }
+    }
+
+    /// The bucket with tokens put back. [tb-4]
+    const fn given(&self, before: Bucket, hits: Hits, _now: Micros) -> Bucket {
+        Bucket { anchor: before.anchor, used: before.used.saturating_sub(hits) }
+    }
+
+    /// The bucket without one charge, less what has been refilled since. [un-5]
+    fn undone(&self, before: Bucket, receipt: Receipt, now: Micros) -> Bucket {
+        let periods = before.anchor.saturating_sub(receipt.mark) / self.period.us();
+        let refilled = periods.saturating_mul(u64::from(self.requests));
+        let left = u64::from(receipt.hits).saturating_sub(refilled);
+        self.given(before, u32::try_from(left).unwrap_or(Hits::MAX), now)
+    }
+
+    const fn stored(left: Bucket) -> Bucket {
+        left
     }
 }
 
-impl View for Bucket {
-    fn remaining(&self, limit: &Limit, _now: Micros) -> Hits {
-        limit.capacity().saturating_sub(self.used)
+impl Counting for TokenBucket {
+    type State = Bucket;
+    type Observed = Bucket;
+
+    const FORMAT: Format = Format::Doubles;
+    const REPLY: usize = 2;
+
+    small_state!();
+
+    fn requests(&self) -> Hits {
+        self.requests
     }
 
-    fn retry_after(&self, limit: &Limit, hits: Hits, now: Micros) -> Micros {
-        let short = (u64::from(self.used) + u64::from(hits)).saturating_sub(u64::from(limit.capacity()));
-        self.refilled_after(limit, short, now)
+    fn capacity(&self) -> Hits {
+        self.burst
     }
 
-    fn reset_after(&self, limit: &Limit, now: Micros) -> Micros {
-        self.refilled_after(limit, u64::from(self.used), now)
+    fn with_post_paid(self, post_paid: bool) -> Self {
+        Self { post_paid, ..self }
     }
 
-    fn is_empty(&self, _now: Micros) -> bool {
-        self.used == 0
+    fn id(&self, _zone: &str) -> String {
+        format!("i{}", self.period)
     }
 
-    fn is_past(&self, limit: &Limit, _now: Micros) -> bool {
-        self.used > limit.capacity()
+    /// The bucket as it is at `now`: refilled by each period that has ended. An empty one begins its period now. [tb-2]
+    /// [tb-6] [tb-7]
+    fn observe(&self, stored: Option<&Bucket>, _asked: Hits, bounds: Option<Bounds>, now: Micros) -> Bucket {
+        let (period, requests) = (self.period.us(), u64::from(self.requests));
+        let full = Bucket { anchor: now, used: 0 };
+        let Some(stored) = stored else { return full };
+        if requests == 0 {
+            return full;
+        }
+        let believed = stored.used.min(self.ceiling());
+        if stored.anchor > now {
+            let anchor = if self.is_stale(stored, bounds, now) { now } else { stored.anchor };
+            return Bucket { anchor, used: believed };
+        }
+        let periods = (now - stored.anchor) / period;
+        if periods >= u64::from(believed).div_ceil(requests) {
+            return full;
+        }
+        let refilled = periods * requests;
+        Bucket {
+            anchor: stored.anchor + periods * period,
+            // Fewer periods than it takes to refill all, so that something is left of 32 bits.
+            used: believed - u32::try_from(refilled).unwrap_or(believed),
+        }
     }
 
-    fn mark(&self) -> u64 {
-        self.anchor
+    fn is_stale(&self, stored: &Bucket, _bounds: Option<Bounds>, now: Micros) -> bool {
+        !is_believed(u128::from(stored.anchor.saturating_sub(now)), self.period.us())
+    }
+
+    fn reobserved(&self, found: Bucket, now: Micros) -> Bucket {
+        self.observe(Some(&found), 0, None, now)
+    }
+
+    fn later(&self, found: Bucket, now: Micros) -> Bucket {
+        self.observe(Some(&found), 0, None, now)
+    }
+
+    fn as_written(&self, stored: &Bucket, _bounds: Option<Bounds>, _now: Micros) -> Bucket {
+        *stored
+    }
+
+    fn remaining(&self, observed: &Bucket, _now: Micros) -> Hits {
+        self.burst.saturating_sub(observed.used)
+    }
+
+    fn retry_after(&self, observed: &Bucket, hits: Hits, now: Micros) -> Micros {
+        let short = (u64::from(observed.used) + u64::from(hits)).saturating_sub(u64::from(self.burst));
+        self.refilled_after(observed, short, now)
+    }
+
+    fn reset_after(&self, observed: &Bucket, now: Micros) -> Micros {
+        self.refilled_after(observed, u64::from(observed.used), now)
+    }
+
+    fn is_past(&self, observed: &Bucket, _now: Micros) -> bool {
+        observed.used > self.burst
+    }
+
+    fn is_empty(observed: &Bucket, _now: Micros) -> bool {
+        observed.used == 0
+    }
+
+    fn mark(observed: &Bucket) -> u64 {
+        observed.anchor
+    }
+
+    fn script_numbers(&self, _hits: Hits, _bounds: Option<Bounds>) -> Numbers {
+        let (burst, ceiling, most) = (self.burst, self.ceiling(), self.most());
+        Numbers::from_slice(&[
+            self.period.us(),
+            u64::from(self.requests),
+            u64::from(burst),
+            u64::from(ceiling),
+            u64::from(most),
+        ])
+    }
+
+    fn read_reply(&self, numbers: &[u64], _now: Micros) -> Option<(Bucket, Option<Bucket>)> {
+        Some((Self::read_stored(numbers)?, None))
+    }
+
+    fn read_stored(numbers: &[u64]) -> Option<Bucket> {
+        match *numbers {
+            [anchor, used] => Some(Bucket { anchor, used: small(used)? }),
+            _ => None,
+        }
     }
 }

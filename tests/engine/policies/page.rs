@@ -10,11 +10,10 @@ use weir::config::policy_file::{
     DEPTH_MAX, DESCRIPTORS_MAX, DOMAIN_BYTES_MAX, FILE_BYTES_MAX, KEY_BYTES_MAX, KINDS, Kind, LEVELS_MAX,
     NAME_BYTES_MAX, NODES_MAX, PROBLEMS_MAX, REPLACES_MAX, SHORT_UNITS, VALUE_BYTES_MAX, load_dir, parse,
 };
-use weir::engine::algorithm::apply;
+use weir::engine::algorithm::counting::DEBT_US_MAX;
 use weir::engine::algorithm::sliding_window::BUCKETS_MAX;
 use weir::engine::algorithm::sliding_window_log::REQUESTS_MAX;
 use weir::engine::decision::decide;
-use weir::engine::limit::DEBT_US_MAX;
 use weir::engine::policy::LIMITS_PER_RULE_MAX;
 use weir::engine::time::{WINDOW_US_MAX, WINDOW_US_MIN};
 use weir::engine::{Algorithm, Charge, Limit, Mode, OnError, Role, State, Take, Unit};
@@ -288,7 +287,7 @@ impl Counter {
             let charge =
                 Charge { key, limit: &self.limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None };
             let (decision, effects) = decide(&[charge], &[0], |_| self.state.as_ref(), Mode::Atomic, now).unwrap();
-            self.state = apply(&self.limit, self.state.take(), effects[0], None, now).into_state();
+            self.state = self.limit.kind().apply(self.state.take(), effects[0], None, now).into_state();
             if !decision.denied {
                 self.admitted.push(now);
             }

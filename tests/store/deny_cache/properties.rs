@@ -11,7 +11,7 @@ use proptest::prelude::{Just, Strategy, any};
 use proptest::sample::Index;
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq, prop_oneof, proptest};
-use weir::engine::algorithm::{self, Effect};
+use weir::engine::algorithm::Effect;
 use weir::engine::{Charge, Decision, Limit, Micros, Mode, Observed, Role, Take, Verdict};
 use weir::store::{Clock as _, Store as _, Undo};
 
@@ -230,7 +230,7 @@ fn check_answer(scene: &Scene, charges: &[Charge<'_>], mode: Mode) -> Result<boo
         let over = decision.outcomes[i].verdict.is_over();
         prop_assert!(over || denials[i].is_none(), "{denials:?} and not {decision:?} of {charges:?}");
         // Atomic charges nothing; independent nothing but the denied hits of fixed windows.
-        let counted = mode == Mode::Independent && over && algorithm::counts_denied(charge.limit);
+        let counted = mode == Mode::Independent && over && charge.limit.kind().counts_denied();
         prop_assert!(counted || matches!(effects[i], Effect::Nothing | Effect::Rewrite), "{effects:?} of {charges:?}");
         prop_assert!(mode == Mode::Atomic || denials[i].is_some());
     }
@@ -318,7 +318,7 @@ proptest! {
         story in vec((step_on(), doings()), 1..60),
     ) {
         let mut limits = limits;
-        limits.iter_mut().for_each(|limit| limit.post_paid = false);
+        limits.iter_mut().for_each(|limit| limit.set_post_paid(false));
         check_doings(&limits, max_age, story)?;
     }
 
@@ -336,16 +336,16 @@ proptest! {
             scene.decide(&[scene.charge(KEY, &limit, believable(&limit, take), Role::Enforced)], Mode::Atomic);
         }
         let seen = scene.would_take(&limit, 1).before;
-        let reset_after = seen.reset_after(&limit, scene.clock.now());
+        let reset_after = limit.kind().reset_after(&seen, scene.clock.now());
         scene.step(later.unsigned_abs());
         let now = scene.clock.now();
-        let (later, then) = (algorithm::later(&limit, &seen, now), scene.would_take(&limit, 1).before);
-        prop_assert!(later.remaining(&limit, now) <= then.remaining(&limit, now));
+        let (later, then) = (limit.kind().later(&seen, now), scene.would_take(&limit, 1).before);
+        prop_assert!(limit.kind().remaining(&later, now) <= limit.kind().remaining(&then, now));
         prop_assert_eq!(later.is_empty(now), then.is_empty(now));
         // A calendar's window that has ended is empty, and that is all that is known of the next.
         let calendar = matches!(seen, Observed::AnchoredWindow(window) if window.end > window.start && now >= window.end);
         if !calendar {
-            prop_assert_eq!(later.reset_after(&limit, now), then.reset_after(&limit, now), "after {}", reset_after);
+            prop_assert_eq!(limit.kind().reset_after(&later, now), limit.kind().reset_after(&then, now), "after {}", reset_after);
         }
         if !is_summed_up(&limit) && !calendar {
             prop_assert_eq!(later, then);

@@ -13,6 +13,9 @@ use weir::engine::{Algorithm, Anchor, Limit, Micros, Observed, Refill, State};
 
 use super::{Vector, number};
 
+/// Nothing counts.
+const NOTHING: Summary = Summary { used: 0, fits_at: 0, empty_at: 0, mark: 0 };
+
 impl Vector {
     /// What a state shows, to a charge of so many hits.
     pub(super) fn shown(&self, limit: &Limit, state: Option<&State>, hits: u32, now: Micros) -> Observed {
@@ -35,7 +38,7 @@ impl Vector {
                 let live =
                     state.buckets.iter().filter(|(number, _)| number * precision + precision - 1 > at - window_us);
                 let hits_of = live.map(|(number, count)| (*number, number * precision + precision - 1, *count));
-                Observed::Summary(summary(limit, hits_of, hits))
+                Observed::SlidingWindow(summary(limit, hits_of, hits))
             }
             (_, Some(State::SlidingWindowLog(log))) => {
                 let at = now.max(log.entries.back().map_or(0, |entry| entry.at));
@@ -47,7 +50,7 @@ impl Vector {
                     }
                     before = entry.sum;
                 }
-                Observed::Summary(summary(limit, live.into_iter(), hits))
+                Observed::SlidingWindowLog(summary(limit, live.into_iter(), hits))
             }
             (Algorithm::FixedWindow { anchor: Anchor::Clock }, _) => {
                 Observed::FixedWindow(Counter { window: window_number(limit, now, 0), count: 0 })
@@ -59,9 +62,8 @@ impl Vector {
             (Algorithm::SlidingWindowCounter, _) => {
                 Observed::SlidingWindowCounter(Counts { start: now / window_us * window_us, previous: 0, count: 0 })
             }
-            (Algorithm::SlidingWindow { .. } | Algorithm::SlidingWindowLog, _) => {
-                Observed::Summary(Summary { used: 0, fits_at: 0, empty_at: 0, mark: 0 })
-            }
+            (Algorithm::SlidingWindow { .. }, _) => Observed::SlidingWindow(NOTHING),
+            (Algorithm::SlidingWindowLog, _) => Observed::SlidingWindowLog(NOTHING),
             (Algorithm::TokenBucket { refill: Refill::Interval, .. }, _) => {
                 Observed::TokenBucket(Bucket { anchor: now, used: 0 })
             }
@@ -124,7 +126,8 @@ impl Vector {
                 let window_us = limit.window().us();
                 format!("#{}:{previous}+{count}", self.number(window_us, start / window_us))
             }
-            Observed::Summary(Summary { used, fits_at, empty_at, mark }) => {
+            Observed::SlidingWindow(Summary { used, fits_at, empty_at, mark })
+            | Observed::SlidingWindowLog(Summary { used, fits_at, empty_at, mark }) => {
                 let time = |at: Micros| if at == 0 { "-".to_owned() } else { self.time(at) };
                 let mark = if *used == 0 { "-".to_owned() } else { self.write_mark(limit, *mark) };
                 format!("{used}~{}~{}~{mark}", time(*empty_at), time(*fits_at))
@@ -140,7 +143,7 @@ fn summary(limit: &Limit, live: impl Iterator<Item = (u64, Micros, u32)>, asked:
     let live: Vec<_> = live.collect();
     let used: u64 = live.iter().map(|(_, _, hits)| u64::from(*hits)).sum();
     let Some(&(mark, newest, _)) = live.last() else {
-        return Summary { used: 0, fits_at: 0, empty_at: 0, mark: 0 };
+        return NOTHING;
     };
     let mut fits_at = 0;
     if asked > 0 && asked <= limit.requests() {
@@ -163,7 +166,7 @@ pub(super) fn mark(seen: &Observed) -> u64 {
         Observed::FixedWindow(counter) => u64::from(counter.window),
         Observed::AnchoredWindow(window) => window.start,
         Observed::SlidingWindowCounter(counts) => counts.start,
-        Observed::Summary(summary) => summary.mark,
+        Observed::SlidingWindow(summary) | Observed::SlidingWindowLog(summary) => summary.mark,
         Observed::Pacing(_) => 0,
         Observed::TokenBucket(bucket) => bucket.anchor,
     }
@@ -258,12 +261,17 @@ pub(super) fn seen(vector: &Vector, limit: &Limit, text: &str) -> Result<Observe
             let start = numbered(vector, window_us, window)? * window_us;
             Observed::SlidingWindowCounter(Counts { start, previous: number(previous)?, count: number(count)? })
         }
-        Algorithm::SlidingWindow { .. } | Algorithm::SlidingWindowLog => {
+        algorithm @ (Algorithm::SlidingWindow { .. } | Algorithm::SlidingWindowLog) => {
             let parts: Vec<&str> = text.split('~').collect();
             let [used, empty_at, fits_at, mark] = parts[..] else { return Err(format!("{text:?} has not four parts")) };
             let time = |text: &str| if text == "-" { Ok(0) } else { vector.at(text) };
             let mark = if mark == "-" { 0 } else { mark_of(vector, limit, mark)? };
-            Observed::Summary(Summary { used: number(used)?, fits_at: time(fits_at)?, empty_at: time(empty_at)?, mark })
+            let summary = Summary { used: number(used)?, fits_at: time(fits_at)?, empty_at: time(empty_at)?, mark };
+            if algorithm == Algorithm::SlidingWindowLog {
+                Observed::SlidingWindowLog(summary)
+            } else {
+                Observed::SlidingWindow(summary)
+            }
         }
         Algorithm::TokenBucket { refill: Refill::Interval, .. } => {
             let (used, anchor) = placed(text)?;

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 
 use super::kind::{ALONE, Kind};
 use super::{library, merge};
-use crate::engine::algorithm::{self, gcra, token_bucket};
-use crate::engine::{Algorithm, Bounds, Charge, Limit, Micros, Mode, Role, Take, weight};
+use crate::engine::algorithm::Format;
+use crate::engine::{Bounds, Charge, Limit, Micros, Mode, Role, Take, weight};
 use crate::store::Undo;
 use crate::store::redis::transport::call::{Call, Script};
 
@@ -37,7 +37,7 @@ impl Op {
             (Take::Peek, Mode::Independent) => Self::LookPast,
             (Take::Refund(_), _) => Self::Give,
             (Take::Force(_), _) => Self::Add,
-            (Take::Consume(_), Mode::Independent) if algorithm::counts_denied(charge.limit) => Self::TakeCounted,
+            (Take::Consume(_), Mode::Independent) if charge.limit.kind().counts_denied() => Self::TakeCounted,
             (Take::Consume(_), Mode::Independent) if charge.limit.drain => Self::TakeOrDrain,
             (Take::Consume(_), Mode::Atomic) if charge.limit.drain => Self::DrainIfDenied,
             (Take::Consume(_), _) => Self::Take,
@@ -71,30 +71,7 @@ impl Blob {
 
     /// The numbers of an algorithm, in the order in which the scripts read them.
     fn push_limit(&mut self, limit: &Limit, hits: u32, bounds: Option<Bounds>) {
-        let (window, requests) = (limit.window().us(), u64::from(limit.requests()));
-        let (burst, post_paid) = (u64::from(limit.capacity()), u64::from(limit.post_paid));
-        match Kind::of(limit) {
-            Kind::FixedWindow | Kind::SlidingWindowCounter | Kind::SlidingWindowLog => self.push(&[window, requests]),
-            Kind::AnchoredWindow => {
-                self.push(&[window, requests]);
-                self.push(&bounds.unwrap_or_default());
-            }
-            Kind::SlidingWindow => {
-                let precision = match limit.algorithm() {
-                    Algorithm::SlidingWindow { precision } => precision.get(),
-                    _ => unreachable!("only a sliding window has sub-buckets"),
-                };
-                self.push(&[window, precision, requests]);
-            }
-            Kind::Pacing => {
-                let (cost, full) = (gcra::cost(limit, hits), limit.full());
-                self.push(&[cost.0, cost.1, window, requests, burst, full.0, full.1, post_paid]);
-            }
-            Kind::TokenBucket => {
-                let (ceiling, most) = (token_bucket::ceiling(limit), token_bucket::most(limit));
-                self.push(&[window, requests, burst, u64::from(ceiling), u64::from(most)]);
-            }
-        }
+        self.push(&limit.kind().script_numbers(hits, bounds));
     }
 }
 
@@ -191,7 +168,7 @@ pub(crate) fn undo_calls(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) 
             keys.len() - 1
         });
         weight += weight::of_undo(undo.limit);
-        let proof = if kind == Kind::Pacing { receipt.at } else { receipt.mark };
+        let proof = undo.limit.kind().proof(receipt);
         plan.push(kind, Op::Undo, ALONE);
         together.push(&[slot as u64 + 1, hits]);
         together.push_limit(undo.limit, receipt.hits, undo.bounds);
@@ -213,14 +190,18 @@ fn hits_of(take: Take) -> u32 {
 
 /// The command that reads a stored state.
 pub(crate) fn peek_command(limit: &Limit, key: &str) -> Cmd {
-    let mut command = match Kind::of(limit) {
-        Kind::SlidingWindow => redis::cmd("HGETALL"),
-        Kind::SlidingWindowLog => redis::cmd("ZRANGE"),
-        _ => redis::cmd("GET"),
+    let command = |name| {
+        let mut command = redis::cmd(name);
+        command.arg(key);
+        command
     };
-    command.arg(key);
-    if Kind::of(limit) == Kind::SlidingWindowLog {
-        command.arg(0).arg(-1).arg("WITHSCORES");
+    match limit.kind().format() {
+        Format::Integer | Format::Doubles => command("GET"),
+        Format::Hash => command("HGETALL"),
+        Format::SortedSet => {
+            let mut command = command("ZRANGE");
+            command.arg(0).arg(-1).arg("WITHSCORES");
+            command
+        }
     }
-    command
 }

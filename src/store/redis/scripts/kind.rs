@@ -1,7 +1,7 @@
 //! The kinds of state that the scripts and the stored formats distinguish.
 
 use super::library;
-use crate::engine::{Algorithm, Anchor, Limit, Refill};
+use crate::engine::{Limit, StateKind};
 use crate::store::redis::transport::call::Script;
 
 /// The letter of a charge that is a decision of its own, where the others have their role.
@@ -22,14 +22,14 @@ pub(super) enum Kind {
 impl Kind {
     /// That of a limit.
     pub(super) const fn of(limit: &Limit) -> Self {
-        match limit.algorithm() {
-            Algorithm::FixedWindow { anchor: Anchor::Clock } => Self::FixedWindow,
-            Algorithm::FixedWindow { .. } => Self::AnchoredWindow,
-            Algorithm::SlidingWindowCounter => Self::SlidingWindowCounter,
-            Algorithm::SlidingWindow { .. } => Self::SlidingWindow,
-            Algorithm::SlidingWindowLog => Self::SlidingWindowLog,
-            Algorithm::TokenBucket { refill: Refill::Interval, .. } => Self::TokenBucket,
-            Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } | Algorithm::Gcra { .. } => Self::Pacing,
+        match limit.kind() {
+            StateKind::FixedWindow(_) => Self::FixedWindow,
+            StateKind::Pacing(_) => Self::Pacing,
+            StateKind::AnchoredWindow(_) => Self::AnchoredWindow,
+            StateKind::SlidingWindowCounter(_) => Self::SlidingWindowCounter,
+            StateKind::SlidingWindow(_) => Self::SlidingWindow,
+            StateKind::SlidingWindowLog(_) => Self::SlidingWindowLog,
+            StateKind::TokenBucket(_) => Self::TokenBucket,
         }
     }
 
@@ -46,16 +46,6 @@ impl Kind {
             b'3' => 6,
             b'5' => 3,
             _ => 5,
-        }
-    }
-
-    /// How many numbers a script finds for one charge.
-    pub(super) const fn replies(self) -> usize {
-        match self {
-            Self::FixedWindow => 1,
-            Self::Pacing | Self::TokenBucket => 2,
-            Self::AnchoredWindow | Self::SlidingWindowCounter => 3,
-            Self::SlidingWindow | Self::SlidingWindowLog => 8,
         }
     }
 

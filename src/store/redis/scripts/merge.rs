@@ -43,8 +43,9 @@ const NUMBER: usize = size_of::<f64>();
 /// How the decision of this one charge can be merged with others. Not on a state that can be long.
 pub(super) fn mergeable(charge: &Charge<'_>) -> Option<Mergeable> {
     let kind = Kind::of(charge.limit);
-    let how = Mergeable { merger: &Decisions, kind: kind.digit(), charges: 1, replies: kind.replies() };
-    (!kind.is_list()).then_some(how)
+    let replies = charge.limit.kind().reply_count();
+    let how = Mergeable { merger: &Decisions, kind: kind.digit(), charges: 1, replies };
+    (!charge.limit.kind().format().is_list()).then_some(how)
 }
 
 /// The same for a decision of several charges.

@@ -1,0 +1,361 @@
+//! What an algorithm's file implements, [`Counting`], and the words that it needs for that.
+//!
+//! Not here: which algorithms there are (algorithm.rs), and what a decision makes of verdicts (decision.rs).
+
+use std::fmt::Debug;
+
+use smallvec::SmallVec;
+
+use crate::engine::descriptor::Hits;
+use crate::engine::time::{Bounds, Micros};
+
+/// How far a windowed state may lie ahead of a clock that stepped back and still be believed, in microseconds, if its
+/// window is shorter. [tm-2]
+pub const AHEAD_US_MIN: u64 = 60_000_000;
+/// The longest time that a full burst may take to drain: 2^48 us, 8.9 years. [lm-2]
+pub const DEBT_US_MAX: u64 = 1 << 48;
+/// The weight of a charge on a state of a few numbers. See [`crate::engine::weight`].
+pub const WEIGHT_OF_SHORT_STATE: u32 = 2;
+
+/// Whether a state that lies `ahead_us` ahead of the clock is believed: the clock has stepped back a little. [tm-2]
+pub(super) fn is_believed(ahead_us: u128, window_us: u64) -> bool {
+    ahead_us <= u128::from(window_us.max(AHEAD_US_MIN))
+}
+
+/// How one kind of state counts: the numbers of a limit, and all that is done with a state under them.
+///
+/// [`State`](Self::State) is what a store keeps. [`Observed`](Self::Observed) is that state as one charge finds it:
+/// windows rolled, debts drained, clock steps taken into account, and small enough to copy. A state of a few numbers is
+/// observed whole; its file gets the effects from `small_state!`. A state that can be long is observed as a [`Summary`].
+pub trait Counting: Copy + Debug + PartialEq + Eq {
+    /// What a store keeps.
+    type State: Clone + Debug + PartialEq + Eq;
+    /// The state as one charge finds it.
+    type Observed: Copy + Debug + PartialEq + Eq;
+
+    /// Independent charging counts denied hits too. Only windows can: a bucket that is being hit would starve for ever,
+    /// and a log would grow without bound. [dc-4]
+    const COUNTS_DENIED: bool = false;
+    /// An observation says when the hits that were asked for would fit, and nothing of other hits.
+    const IS_SUMMARY: bool = false;
+    /// The form in which Redis stores the state.
+    const FORMAT: Format;
+    /// How many numbers a script returns for one charge.
+    const REPLY: usize;
+
+    /// Hits per window. 0 denies everything. [lm-5]
+    fn requests(&self) -> Hits;
+
+    /// The most hits that a state can hold at one instant. [lm-4]
+    fn capacity(&self) -> Hits {
+        self.requests()
+    }
+
+    /// The same for a limit whose usage is reported after the fact, or not: what was forced is believed. [dc-5]
+    #[must_use]
+    fn with_post_paid(self, _post_paid: bool) -> Self {
+        self
+    }
+
+    /// The id of the limit in keys: a letter for the algorithm, then all that shapes the state. [ky-4]
+    fn id(&self, zone: &str) -> String;
+
+    /// What a charge weighs that gives nothing back. [dc-11]
+    fn weight(&self) -> u32 {
+        WEIGHT_OF_SHORT_STATE
+    }
+
+    /// What a charge weighs that gives hits back.
+    fn weight_to_give(&self, _hits: Hits) -> u32 {
+        self.weight()
+    }
+
+    /// What taking one charge back weighs.
+    fn weight_to_undo(&self) -> u32 {
+        self.weight()
+    }
+
+    /// The state as a charge of `asked` hits finds it at `now`. `bounds` are those of a calendar window, and hold `now`.
+    fn observe(&self, stored: Option<&Self::State>, asked: Hits, bounds: Option<Bounds>, now: Micros)
+    -> Self::Observed;
+
+    /// Whether a state has to be stored as it was observed, even if nothing is charged. [tm-3]
+    ///
+    /// The clock stepped back by so much that the state is no longer believed: it would be met ahead again and again, and
+    /// stay silent until the clock has caught up. Or another limit wrote a debt: it would go on draining at the old rate.
+    fn is_stale(&self, stored: &Self::State, bounds: Option<Bounds>, now: Micros) -> bool;
+
+    /// What an effect in plain hits makes of an observation. None for a summary, which leaves out what it takes.
+    fn left(&self, before: Self::Observed, effect: Effect, now: Micros) -> Option<Self::Observed>;
+
+    /// What an effect in plain hits leaves of the state, as a charge of `asked` hits would find it.
+    fn left_of(
+        &self,
+        stored: Option<&Self::State>,
+        before: Self::Observed,
+        asked: Hits,
+        effect: Effect,
+        now: Micros,
+    ) -> Self::Observed;
+
+    /// Applies an effect in plain hits. The state stays in its place if it can be long.
+    fn apply(
+        &self,
+        stored: Option<&mut Self::State>,
+        before: Self::Observed,
+        effect: Effect,
+        is_stale: bool,
+        now: Micros,
+    ) -> Written<Self::State>;
+
+    /// Takes back the one charge that the receipt proves, as far as it still stands. [un-1]
+    fn undo(
+        &self,
+        stored: Option<&mut Self::State>,
+        before: Self::Observed,
+        receipt: Receipt,
+        is_stale: bool,
+        now: Micros,
+    ) -> Written<Self::State>;
+
+    /// An observation under another limit of the same shape, as a charge under this one would make it.
+    fn reobserved(&self, found: Self::Observed, _now: Micros) -> Self::Observed {
+        found
+    }
+
+    /// An earlier observation, as it is at `now` if nobody came since. [dn-3]
+    fn later(&self, found: Self::Observed, now: Micros) -> Self::Observed;
+
+    /// A state that was written at `now`, as it is: not yet clamped to what a limit believes at the next charge.
+    fn as_written(&self, stored: &Self::State, bounds: Option<Bounds>, now: Micros) -> Self::Observed {
+        self.observe(Some(stored), 0, bounds, now)
+    }
+
+    /// The largest number of hits that a take would be admitted for.
+    fn remaining(&self, observed: &Self::Observed, now: Micros) -> Hits;
+
+    /// The wait in microseconds, rounded up, until `hits` that do not fit would; `hits` is at most the capacity, and those
+    /// that were asked for if the observation is a summary.
+    fn retry_after(&self, observed: &Self::Observed, hits: Hits, now: Micros) -> Micros;
+
+    /// The time in microseconds, rounded up, until a state that nobody touches equals an empty one.
+    fn reset_after(&self, observed: &Self::Observed, now: Micros) -> Micros;
+
+    /// Whether more has been taken than the limit holds. [dc-6]
+    fn is_past(&self, observed: &Self::Observed, now: Micros) -> bool;
+
+    /// The wait of an admitted request until its turn, in microseconds. [lb-2]
+    fn turn_after(&self, _before: &Self::Observed, _now: Micros) -> Micros {
+        0
+    }
+
+    /// Whether the state is worth nothing, so that its key can go.
+    fn is_empty(observed: &Self::Observed, now: Micros) -> bool;
+
+    /// Which part of the state a charge goes to, for its receipt. [un-1]
+    fn mark(observed: &Self::Observed) -> u64;
+
+    /// The number of a receipt by which a script finds the charge.
+    fn proof(receipt: Receipt) -> u64 {
+        receipt.mark
+    }
+
+    /// The numbers of a charge, in the order in which its script reads them.
+    fn script_numbers(&self, hits: Hits, bounds: Option<Bounds>) -> Numbers;
+
+    /// What a script returned for one charge: the state before it, and the state after it if that is a summary. None if
+    /// these are not numbers of this kind.
+    fn read_reply(&self, numbers: &[u64], now: Micros) -> Option<(Self::Observed, Option<Self::Observed>)>;
+
+    /// A state out of the numbers that Redis stores. None if these are not numbers of this kind.
+    fn read_stored(numbers: &[u64]) -> Option<Self::State>;
+}
+
+/// The effects on a state that is observed whole, by the functions `added`, `given`, `undone` and `stored` of its file.
+macro_rules! small_state {
+    () => {
+        fn left(&self, before: Self::Observed, effect: Effect, now: Micros) -> Option<Self::Observed> {
+            Some(match effect {
+                Effect::Nothing | Effect::Drain | Effect::Rewrite => before,
+                Effect::Add(hits) => self.added(before, hits, now),
+                Effect::Give(hits) => self.given(before, hits, now),
+            })
+        }
+
+        fn left_of(
+            &self,
+            _stored: Option<&Self::State>,
+            before: Self::Observed,
+            _asked: Hits,
+            effect: Effect,
+            now: Micros,
+        ) -> Self::Observed {
+            self.left(before, effect, now).unwrap_or(before)
+        }
+
+        fn apply(
+            &self,
+            _stored: Option<&mut Self::State>,
+            before: Self::Observed,
+            effect: Effect,
+            is_stale: bool,
+            now: Micros,
+        ) -> Written<Self::State> {
+            let left = self.left(before, effect, now).unwrap_or(before);
+            Written::of(left == before && !is_stale, Self::is_empty(&left, now), Self::stored(left))
+        }
+
+        fn undo(
+            &self,
+            _stored: Option<&mut Self::State>,
+            before: Self::Observed,
+            receipt: Receipt,
+            is_stale: bool,
+            now: Micros,
+        ) -> Written<Self::State> {
+            let left = self.undone(before, receipt, now);
+            Written::of(left == before && !is_stale, Self::is_empty(&left, now), Self::stored(left))
+        }
+    };
+}
+
+/// What matters of a state that keeps hits apart by their time, for a charge of so many hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// The hits that still count, at most 2^32 - 1.
+    pub used: Hits,
+    /// When the charge's hits would fit, all else equal: 0 where they do, or never will.
+    pub fits_at: Micros,
+    /// When the last of the hits stops counting; 0 where none counts.
+    pub empty_at: Micros,
+    /// What a receipt would name: the newest bucket, or the sum of the newest entry.
+    pub mark: u64,
+}
+
+impl Summary {
+    /// The most hits that a limit of `requests` would admit.
+    pub(super) const fn remaining(&self, requests: Hits) -> Hits {
+        requests.saturating_sub(self.used)
+    }
+
+    /// What is used stays as it was until none of it counts: a summary does not hold when each part goes.
+    pub(super) const fn later(self, now: Micros) -> Self {
+        if now < self.empty_at { self } else { Self { used: 0, fits_at: 0, empty_at: 0, mark: self.mark } }
+    }
+
+    /// Two summaries in the numbers of a script's reply: before the charge, and after it.
+    pub(super) fn read_reply(numbers: &[u64]) -> Option<(Self, Option<Self>)> {
+        let &[used, fits_at, empty_at, mark, used_after, fits_at_after, empty_at_after, mark_after] = numbers else {
+            return None;
+        };
+        let before = Self { used: small(used)?, fits_at, empty_at, mark };
+        let after =
+            Self { used: small(used_after)?, fits_at: fits_at_after, empty_at: empty_at_after, mark: mark_after };
+        Some((before, Some(after)))
+    }
+}
+
+/// What a charge does to the state that it finds. [dc-4]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing.
+    Nothing,
+    /// Adds hits, whether or not they fit.
+    Add(Hits),
+    /// Gives hits back, never below empty.
+    Give(Hits),
+    /// Adds whatever is left.
+    Drain,
+    /// Stores what was observed, though nothing is charged: see [`Counting::is_stale`].
+    Rewrite,
+}
+
+impl Effect {
+    /// The effect in plain hits: never a drain, and nothing if nothing would change.
+    pub(super) fn on<C: Counting>(self, counting: &C, before: &C::Observed, now: Micros) -> Self {
+        match self {
+            Self::Drain => match counting.remaining(before, now) {
+                0 => Self::Nothing,
+                left => Self::Add(left),
+            },
+            Self::Add(0) | Self::Give(0) => Self::Nothing,
+            Self::Give(_) if C::is_empty(before, now) => Self::Nothing,
+            effect => effect,
+        }
+    }
+}
+
+/// What an algorithm made of a stored state.
+#[derive(Debug)]
+pub enum Written<S> {
+    /// It stays as it was.
+    Kept,
+    /// It was changed in its place.
+    InPlace,
+    /// It is this from now on.
+    Put(S),
+    /// It is empty.
+    Gone,
+}
+
+impl<S> Written<S> {
+    /// That of a state that is observed whole.
+    pub(super) fn of(is_same: bool, is_empty: bool, state: S) -> Self {
+        match (is_same, is_empty) {
+            (true, _) => Self::Kept,
+            (false, true) => Self::Gone,
+            (false, false) => Self::Put(state),
+        }
+    }
+}
+
+/// What was done to a state in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing: it stays as it was, rolled or not; so does the time at which it expires.
+    Kept,
+    /// It was written, so that it expires at another time.
+    Put,
+    /// It is empty, so that its key can go.
+    Gone,
+}
+
+/// Proof of one charge, by which it can be taken back. Valid for the key and limit that it was given for. [un-1]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// What was added to the state, in hits.
+    pub hits: Hits,
+    /// The time at which it was added.
+    pub at: Micros,
+    /// Which part of the state it was added to: the window, where the state has windows.
+    pub mark: u64,
+}
+
+/// The form in which Redis stores a state, and how its numbers are read from that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// One decimal integer.
+    Integer,
+    /// Little-endian doubles.
+    Doubles,
+    /// A hash: field and value, one pair after the other.
+    Hash,
+    /// A sorted set of members `<a>:<b>`: a, b and the score of each, oldest first.
+    SortedSet,
+}
+
+impl Format {
+    /// Whether the state can be long.
+    #[must_use]
+    pub const fn is_list(self) -> bool {
+        matches!(self, Self::Hash | Self::SortedSet)
+    }
+}
+
+/// The numbers that go to a script, each below 2^53. [ar-2]
+pub type Numbers = SmallVec<[u64; 8]>;
+
+/// A number of a script that is a count.
+pub(super) fn small(number: u64) -> Option<u32> {
+    u32::try_from(number).ok()
+}

@@ -1,0 +1,388 @@
+//! The macro that makes the enums of all kinds of state, and the dispatch over them, out of one row for each kind.
+//!
+//! Not here: the rows (algorithm.rs), and what a kind does (counting.rs).
+
+/// Makes [`StateKind`], [`State`] and [`Observed`] out of the rows, and what a limit asks of its kind.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $Kind:ident($Counting:ty, $name:literal, $number:literal),)*) => {
+        /// A kind of state, with the numbers of one limit.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum StateKind {
+            $($(#[$doc])* $Kind($Counting),)*
+        }
+
+        /// What a key stores. Its kind follows from the limit's shape, which is part of the key.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum State {
+            $($(#[$doc])* $Kind(<$Counting as Counting>::State),)*
+        }
+
+        /// A state as one charge finds it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Observed {
+            $($(#[$doc])* $Kind(<$Counting as Counting>::Observed),)*
+        }
+
+        $(impl Variant for $Counting {
+            fn state(state: &State) -> Option<&Self::State> {
+                match state {
+                    State::$Kind(own) => Some(own),
+                    _ => None,
+                }
+            }
+
+            fn state_mut(state: &mut State) -> Option<&mut Self::State> {
+                match state {
+                    State::$Kind(own) => Some(own),
+                    _ => None,
+                }
+            }
+
+            fn into_state(stored: Self::State) -> State {
+                State::$Kind(stored)
+            }
+
+            fn observed(observed: &Observed) -> Option<&Self::Observed> {
+                match observed {
+                    Observed::$Kind(own) => Some(own),
+                    _ => None,
+                }
+            }
+        })*
+
+        impl Observed {
+            /// Whether the state is worth nothing, so that its key can go.
+            #[must_use]
+            pub fn is_empty(&self, now: Micros) -> bool {
+                match self {
+                    $(Self::$Kind(own) => <$Counting>::is_empty(own, now),)*
+                }
+            }
+
+            /// Which part of the state a charge went to, for its receipt. [un-1]
+            #[must_use]
+            pub fn mark(&self) -> u64 {
+                match self {
+                    $(Self::$Kind(own) => <$Counting>::mark(own),)*
+                }
+            }
+        }
+
+        impl StateKind {
+            /// The names of all kinds, which their Lua has too, and the numbers by which scripts tell them apart.
+            pub const NAMES: &'static [(&'static str, u8)] = &[$(($name, $number)),*];
+
+            /// The name of the kind, which its Lua has too.
+            #[must_use]
+            pub const fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$Kind(_) => $name,)*
+                }
+            }
+
+            /// The number by which scripts tell it from the others.
+            #[must_use]
+            pub const fn number(&self) -> u8 {
+                match self {
+                    $(Self::$Kind(_) => $number,)*
+                }
+            }
+
+            /// Hits per window. 0 denies everything. [lm-5]
+            #[must_use]
+            pub fn requests(&self) -> Hits {
+                match self {
+                    $(Self::$Kind(counting) => counting.requests(),)*
+                }
+            }
+
+            /// The most hits that a state can hold at one instant. [lm-4]
+            #[must_use]
+            pub fn capacity(&self) -> Hits {
+                match self {
+                    $(Self::$Kind(counting) => counting.capacity(),)*
+                }
+            }
+
+            /// The same for a limit whose usage is reported after the fact, or not. [dc-5]
+            #[must_use]
+            pub fn with_post_paid(self, post_paid: bool) -> Self {
+                match self {
+                    $(Self::$Kind(counting) => Self::$Kind(counting.with_post_paid(post_paid)),)*
+                }
+            }
+
+            /// The id of the limit in keys. [ky-4]
+            #[must_use]
+            pub fn id(&self, zone: &str) -> String {
+                match self {
+                    $(Self::$Kind(counting) => counting.id(zone),)*
+                }
+            }
+
+            /// What a charge weighs that gives nothing back. [dc-11]
+            #[must_use]
+            pub fn weight(&self) -> u32 {
+                match self {
+                    $(Self::$Kind(counting) => counting.weight(),)*
+                }
+            }
+
+            /// What a charge weighs that gives hits back.
+            #[must_use]
+            pub fn weight_to_give(&self, hits: Hits) -> u32 {
+                match self {
+                    $(Self::$Kind(counting) => counting.weight_to_give(hits),)*
+                }
+            }
+
+            /// What taking one charge back weighs.
+            #[must_use]
+            pub fn weight_to_undo(&self) -> u32 {
+                match self {
+                    $(Self::$Kind(counting) => counting.weight_to_undo(),)*
+                }
+            }
+
+            /// Whether independent charging counts denied hits. [dc-4]
+            #[must_use]
+            pub const fn counts_denied(&self) -> bool {
+                match self {
+                    $(Self::$Kind(_) => <$Counting as Counting>::COUNTS_DENIED,)*
+                }
+            }
+
+            /// Whether an observation says when the hits that were asked for would fit, and nothing of other hits.
+            #[must_use]
+            pub const fn is_summary(&self) -> bool {
+                match self {
+                    $(Self::$Kind(_) => <$Counting as Counting>::IS_SUMMARY,)*
+                }
+            }
+
+            /// The state as a charge of `asked` hits finds it at `now`.
+            ///
+            /// `bounds` are those of a calendar window, and hold `now`; none for every other limit.
+            #[must_use]
+            pub fn observe(
+                &self,
+                state: Option<&State>,
+                asked: Hits,
+                bounds: Option<Bounds>,
+                now: Micros,
+            ) -> Observed {
+                match self {
+                    $(Self::$Kind(counting) => {
+                        let stored = state.map(|state| own_state(counting, state));
+                        Observed::$Kind(counting.observe(stored, asked, bounds, now))
+                    })*
+                }
+            }
+
+            /// Whether a state has to be stored as it was observed by whatever touches it, even if nothing is charged.
+            /// [tm-3]
+            #[must_use]
+            pub fn is_stale(&self, state: &State, bounds: Option<Bounds>, now: Micros) -> bool {
+                if self.is_stateless() {
+                    return false;
+                }
+                match self {
+                    $(Self::$Kind(counting) => counting.is_stale(own_state(counting, state), bounds, now),)*
+                }
+            }
+
+            /// What an effect makes of an observation. None for a summary, which leaves out what it takes.
+            #[must_use]
+            pub fn left(&self, before: &Observed, effect: Effect, now: Micros) -> Option<Observed> {
+                match self {
+                    $(Self::$Kind(counting) => {
+                        let before = own_observed(counting, before);
+                        counting.left(*before, effect.on(counting, before, now), now).map(Observed::$Kind)
+                    })*
+                }
+            }
+
+            /// What an effect leaves of the state, as the same charge of `asked` hits would find it.
+            #[must_use]
+            pub fn left_of(
+                &self,
+                state: Option<&State>,
+                before: &Observed,
+                asked: Hits,
+                effect: Effect,
+                now: Micros,
+            ) -> Observed {
+                match self {
+                    $(Self::$Kind(counting) => {
+                        let stored = state.map(|state| own_state(counting, state));
+                        let before = own_observed(counting, before);
+                        let effect = effect.on(counting, before, now);
+                        Observed::$Kind(counting.left_of(stored, *before, asked, effect, now))
+                    })*
+                }
+            }
+
+            /// What an effect makes of a key, whose state stays in its place: it can be long, and a store that would have to
+            /// take it out could lose it.
+            #[must_use]
+            pub fn apply_in_place(
+                &self,
+                state: &mut Option<State>,
+                effect: Effect,
+                bounds: Option<Bounds>,
+                now: Micros,
+            ) -> Change {
+                if self.is_stateless() {
+                    return Change::Kept;
+                }
+                match self {
+                    $(Self::$Kind(counting) => apply(counting, state, effect, bounds, now),)*
+                }
+            }
+
+            /// The state without the one charge that the receipt proves, as far as it still stands; in its place. [un-1]
+            #[must_use]
+            pub fn undo_in_place(
+                &self,
+                state: &mut Option<State>,
+                receipt: Receipt,
+                bounds: Option<Bounds>,
+                now: Micros,
+            ) -> Change {
+                if self.is_stateless() {
+                    return Change::Kept;
+                }
+                match self {
+                    $(Self::$Kind(counting) => undo(counting, state, receipt, bounds, now),)*
+                }
+            }
+
+            /// An observation under another limit of the same shape, as a charge under this one would make it.
+            #[must_use]
+            pub fn reobserved(&self, found: &Observed, now: Micros) -> Observed {
+                match self {
+                    $(Self::$Kind(counting) => {
+                        Observed::$Kind(counting.reobserved(*own_observed(counting, found), now))
+                    })*
+                }
+            }
+
+            /// An earlier observation, as it is at `now` if nobody came since. [dn-3]
+            #[must_use]
+            pub fn later(&self, found: &Observed, now: Micros) -> Observed {
+                match self {
+                    $(Self::$Kind(counting) => {
+                        Observed::$Kind(counting.later(*own_observed(counting, found), now))
+                    })*
+                }
+            }
+
+            /// A state that was written at `now`, as it is: not yet clamped to what a limit believes at the next charge.
+            #[must_use]
+            pub fn as_written(&self, state: &State, bounds: Option<Bounds>, now: Micros) -> Observed {
+                match self {
+                    $(Self::$Kind(counting) => {
+                        Observed::$Kind(counting.as_written(own_state(counting, state), bounds, now))
+                    })*
+                }
+            }
+
+            /// The largest number of hits that a take would be admitted for at `now`.
+            #[must_use]
+            pub fn remaining(&self, observed: &Observed, now: Micros) -> Hits {
+                match self {
+                    $(Self::$Kind(counting) => counting.remaining(own_observed(counting, observed), now),)*
+                }
+            }
+
+            /// The wait in microseconds, rounded up, until `hits` that do not fit now would, all else equal.
+            ///
+            /// `hits` is at most the capacity, since more would wait for ever; a summary knows only the hits that it was
+            /// made for.
+            #[must_use]
+            pub fn retry_after(&self, observed: &Observed, hits: Hits, now: Micros) -> Micros {
+                match self {
+                    $(Self::$Kind(counting) => {
+                        counting.retry_after(own_observed(counting, observed), hits, now)
+                    })*
+                }
+            }
+
+            /// The time in microseconds, rounded up, until a state that nobody touches equals an empty one.
+            #[must_use]
+            pub fn reset_after(&self, observed: &Observed, now: Micros) -> Micros {
+                match self {
+                    $(Self::$Kind(counting) => counting.reset_after(own_observed(counting, observed), now),)*
+                }
+            }
+
+            /// Whether more has been taken than the limit holds: what a peek of independent charging goes by. [dc-6]
+            #[must_use]
+            pub fn is_past(&self, observed: &Observed, now: Micros) -> bool {
+                match self {
+                    $(Self::$Kind(counting) => counting.is_past(own_observed(counting, observed), now),)*
+                }
+            }
+
+            /// The wait of an admitted request until its turn, in microseconds. [lb-2]
+            #[must_use]
+            pub fn turn_after(&self, before: &Observed, now: Micros) -> Micros {
+                match self {
+                    $(Self::$Kind(counting) => counting.turn_after(own_observed(counting, before), now),)*
+                }
+            }
+
+            /// The form in which Redis stores the state.
+            #[must_use]
+            pub const fn format(&self) -> Format {
+                match self {
+                    $(Self::$Kind(_) => <$Counting as Counting>::FORMAT,)*
+                }
+            }
+
+            /// How many numbers a script returns for one charge.
+            #[must_use]
+            pub const fn reply_count(&self) -> usize {
+                match self {
+                    $(Self::$Kind(_) => <$Counting as Counting>::REPLY,)*
+                }
+            }
+
+            /// The number of a receipt by which a script finds the charge.
+            #[must_use]
+            pub fn proof(&self, receipt: Receipt) -> u64 {
+                match self {
+                    $(Self::$Kind(_) => <$Counting>::proof(receipt),)*
+                }
+            }
+
+            /// The numbers of a charge, in the order in which its script reads them.
+            #[must_use]
+            pub fn script_numbers(&self, hits: Hits, bounds: Option<Bounds>) -> Numbers {
+                match self {
+                    $(Self::$Kind(counting) => counting.script_numbers(hits, bounds),)*
+                }
+            }
+
+            /// What a script returned for one charge: the state before it, and the state after it if that is a summary. None
+            /// if these are not numbers of this kind.
+            #[must_use]
+            pub fn read_reply(&self, numbers: &[u64], now: Micros) -> Option<(Observed, Option<Observed>)> {
+                match self {
+                    $(Self::$Kind(counting) => {
+                        let (before, after) = counting.read_reply(numbers, now)?;
+                        Some((Observed::$Kind(before), after.map(Observed::$Kind)))
+                    })*
+                }
+            }
+
+            /// A state out of the numbers that Redis stores. None if these are not numbers of this kind.
+            #[must_use]
+            pub fn read_stored(&self, numbers: &[u64]) -> Option<State> {
+                match self {
+                    $(Self::$Kind(_) => <$Counting>::read_stored(numbers).map(State::$Kind),)*
+                }
+            }
+        }
+    };
+}

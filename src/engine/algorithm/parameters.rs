@@ -1,0 +1,50 @@
+//! The parameters that tell the variants of an algorithm apart.
+
+use crate::engine::time::CalendarUnit;
+
+/// Where a fixed window begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Anchor {
+    /// At multiples of its length since the epoch.
+    Clock,
+    /// With the first hit.
+    FirstHit,
+    /// With a calendar's day, week, month or year; the time zone is the limit's.
+    Calendar(CalendarUnit),
+}
+
+/// How a token bucket is refilled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refill {
+    /// At a steady rate.
+    Continuous,
+    /// By all tokens of a period at its end.
+    Interval,
+}
+
+/// The length of a sub-bucket in microseconds; not 0.
+pub type Precision = std::num::NonZeroU64;
+
+/// One parameter of an algorithm, as policies name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    /// Its key in a policy.
+    pub name: &'static str,
+    /// What it is set to.
+    pub value: ParameterValue,
+    /// Whether a policy has it if it does not set it.
+    pub is_default: bool,
+}
+
+/// What a parameter is set to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParameterValue {
+    /// A number of hits.
+    Hits(u32),
+    /// A length in microseconds.
+    Length(u64),
+    /// A word.
+    Word(&'static str),
+    /// A calendar's window; its time zone is the limit's.
+    Calendar(CalendarUnit),
+}
