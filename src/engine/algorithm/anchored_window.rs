@@ -52,7 +52,7 @@ impl AnchoredWindow {
         Self { requests, window, calendar: Some(unit) }
     }
 
-    fn from_first_hit_at(&self, stored: Option<&Window>, now: Micros) -> ObservedWindow {
+    fn since_first_hit(&self, stored: Option<&Window>, now: Micros) -> ObservedWindow {
         let window_us = self.window.us();
         match stored {
             Some(&Window { start, count }) if count > 0 && start > now => {
@@ -140,7 +140,7 @@ impl Counting for AnchoredWindow {
     /// The window as it is at `now`. [aw-2] [cl-2] [tm-2]
     fn observe(&self, stored: Option<&Window>, _asked: Hits, bounds: Option<Bounds>, now: Micros) -> ObservedWindow {
         match (self.calendar, bounds) {
-            (None, _) => self.from_first_hit_at(stored, now),
+            (None, _) => self.since_first_hit(stored, now),
             (Some(_), Some(bounds)) => by_calendar(stored, &bounds, now),
             (Some(_), None) => unreachable!("a calendar's charge comes with its bounds"),
         }
