@@ -82,6 +82,9 @@ end
 local before, before_f = d, f
 --- add
 d, f = would_d, would_f
+if d >= 281474976710656 then
+  d, f = 281474976710656, 0
+end
 --- drain
 -- As many whole hits as fit.
 if d < T or (d == T and f < F) then
@@ -120,9 +123,6 @@ end
 --- changed d ~= before or f ~= before_f or moved
 
 --- keep
-if d >= 281474976710656 then
-  d, f = 281474976710656, 0
-end
 tat, fraction, per, till = (d > 0 or f > 0) and now + d, f, L, now + d
 if f > 0 then
   till = till + 1

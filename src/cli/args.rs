@@ -421,7 +421,7 @@ mod tests {
                 assert!(Arguments::try_parse_from(&words).is_ok(), "{line}");
             }
         }
-        assert_eq!(examples, 6);
+        assert_eq!(examples, 7);
     }
 
     #[test]

@@ -178,7 +178,12 @@ fn decisions_of_several_charges_made_together_are_what_they_would_be_alone() {
     let mut decisions = 0;
     for round in 0..150 {
         // The clock also steps back, by a little and by more than is believed.
-        now = now + numbers.below(30_000_000) - [0, 0, 0, 20_000_000, 400_000_000][numbers.below(5) as usize];
+        now = now + numbers.below(30_000_000)
+            - match numbers.below(5) {
+                0 => 20_000_000,
+                1 => 400_000_000,
+                _ => 0,
+            };
         together.set_now(now);
         alone.set_now(now);
         let asked: Vec<(Vec<Charge<'_>>, Mode)> = (0..=numbers.below(24))
