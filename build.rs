@@ -1,4 +1,4 @@
-//! Generates the wire types from proto/ and stamps the commit that `weir --version` prints.
+//! Generates the wire types from proto/, assembles the scripts of lua/, and stamps the commit that `weir --version` prints.
 //!
 //! There is no protoc here: protox compiles the files in-process, so a plain `cargo build` is all that
 //! a fresh machine needs. Which modules hold the generated code is src/rls.rs' and src/xds/proto.rs' business.
@@ -10,8 +10,15 @@ use std::{env, fs};
 
 use protox::prost::Message as _;
 
+/// Assembles the scripts of lua/.
+#[path = "lua/assemble.rs"]
+mod assemble;
+
 /// Where the proto files are, next to Cargo.toml.
 const PROTO_ROOT: &str = "proto";
+
+/// The folder of the Redis side of the algorithms.
+const LUA_ROOT: &str = "lua";
 
 /// The file that declares the service. It imports all the others.
 const SERVICE_PROTO: &str = "envoy/service/ratelimit/v3/rls.proto";
@@ -35,8 +42,9 @@ const COMMIT_DIGITS: &str = "--short=12";
 fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed={PROTO_ROOT}");
+    println!("cargo::rerun-if-changed={LUA_ROOT}");
     stamp_commit();
-    match generate() {
+    match generate().and_then(|()| assemble_scripts()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
             for line in problem.to_string().lines() {
@@ -85,6 +93,13 @@ fn generate() -> Result<(), Box<dyn Error>> {
     let file = out.join("descriptors.bin");
     fs::write(&file, encoded).map_err(|e| format!("cannot write {}: {e}", file.display()))?;
     generate_xds(&out.join("xds"))
+}
+
+/// Writes the scripts that run in Redis.
+fn assemble_scripts() -> Result<(), Box<dyn Error>> {
+    let out = PathBuf::from(env::var("OUT_DIR").map_err(|e| format!("OUT_DIR: {e}"))?);
+    assemble::assemble(Path::new(LUA_ROOT), &out.join("lua"))?;
+    Ok(())
 }
 
 /// Writes the client of xDS and its messages. They have a folder of their own: a file is named by its package, and both

@@ -27,6 +27,7 @@ use tokio::time::Instant;
 pub use self::listeners::{Addresses, Listeners};
 pub use self::log::{flush_log, set_up_log};
 pub use crate::lifecycle::{Death, OnHangup, ServiceManager, Shutdown, Stop, shutdown};
+pub use crate::store::redis::{ScriptText, scripts};
 
 use self::certificates::Certificates;
 use self::policies::Reload;

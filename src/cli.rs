@@ -5,6 +5,7 @@ pub mod ask;
 pub mod check;
 pub mod client;
 pub mod explain;
+pub mod lua;
 pub mod program;
 pub mod ratelimit;
 pub mod serve;

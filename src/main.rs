@@ -13,6 +13,7 @@ use weir::cli::ask::{self, Decided, Output, Question};
 use weir::cli::check::{self, Failed};
 use weir::cli::client::{self, Ended};
 use weir::cli::explain;
+use weir::cli::lua::{self, NoScript};
 use weir::cli::program::Program;
 use weir::cli::ratelimit;
 use weir::cli::serve::{self, ServeError};
@@ -67,6 +68,11 @@ fn main() -> ExitCode {
             let out = &mut io::stdout().lock();
             printed(explain::run(&arguments.directory, reading, &arguments.domain, &descriptors, out))
         }
+        Command::Lua(arguments) => match lua::run(arguments.name.as_deref(), &mut io::stdout().lock()) {
+            Err(NoScript::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Err(error @ NoScript::Unknown { .. }) => return told(&error, USAGE),
+            result => result.map_err(|error| error.to_string()),
+        },
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

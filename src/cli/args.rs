@@ -67,6 +67,12 @@ pub enum Command {
     /// Nothing is charged and no server is needed.
     #[command(after_help = "Example:\n  weir explain examples/quickstart quickstart user=ann plan=free,path=/search")]
     Explain(ExplainArguments),
+    /// Print a script that weir runs in Redis
+    ///
+    /// Line numbers in errors of Redis and in its debugger are those of this text. Without a name, lists the scripts, each
+    /// with the SHA-1 by which Redis knows it.
+    #[command(after_help = "Example:\n  weir lua decide")]
+    Lua(LuaArguments),
 }
 
 /// What the user typed after `weir serve`. Not checked before [`ServeArguments::settings`]; no
@@ -173,6 +179,13 @@ pub struct ExplainArguments {
     /// How the files are read.
     #[command(flatten)]
     pub dialect: DialectArguments,
+}
+
+/// What the user typed after `weir lua`.
+#[derive(Args, Debug)]
+pub struct LuaArguments {
+    /// The script, such as decide
+    pub name: Option<String>,
 }
 
 /// One descriptor as it is typed: `path=/login,client=10.0.0.1`.
@@ -408,7 +421,7 @@ mod tests {
                 assert!(Arguments::try_parse_from(&words).is_ok(), "{line}");
             }
         }
-        assert_eq!(examples, 6);
+        assert_eq!(examples, 7);
     }
 
     #[test]

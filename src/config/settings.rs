@@ -1,9 +1,11 @@
 //! Settings: one tree from four layers, defaults < file < environment < command line.
 //!
-//! [`Settings::load`] merges the layers and returns typed values, or every problem at once: a layer checks each value it
+//! [`Settings::load`] merges the layers with the `config` crate and returns typed values, or every problem at once: a layer checks each value it
 //! is given, also one that a later layer replaces.
 //! The rows are in `table.rs`, what a row is in `row.rs`, reading a text in `value.rs`, sources in `layer.rs`. Nothing is bound,
 //! connected or created; logging and stores are built elsewhere from what stands here.
+//!
+//! The `config` crate's own deserialising is not used: it ends at the first error and knows no line.
 
 mod contradictions;
 mod kind;
@@ -25,6 +27,8 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use config::Config;
 
 use crate::engine::arith::Fraction;
 use crate::engine::{Mode, OnError};
@@ -401,8 +405,8 @@ impl Settings {
     /// Every problem of every layer, in the order of the layers, then those of the whole.
     pub fn load(layers: &[Layer]) -> Result<Self, Problems> {
         let defaults = Layer::defaults();
-        let merged = Merged { layers: std::iter::once(&defaults).chain(layers).collect() };
-        let mut problems: Vec<Problem> = merged.layers.iter().flat_map(|layer| layer.problems()).cloned().collect();
+        let all = || std::iter::once(&defaults).chain(layers);
+        let mut problems: Vec<Problem> = all().flat_map(Layer::problems).cloned().collect();
         for setting in SETTINGS {
             let given = layers.iter().any(|layer| layer.origin(setting.name).is_some());
             let elsewhere = setting.name == "policies.directory" && is_xds(layers);
@@ -418,6 +422,11 @@ impl Settings {
         if !problems.is_empty() {
             return Err(Problems(problems));
         }
+        let builder = all().fold(Config::builder(), |builder, layer| builder.add_source(layer.clone()));
+        let merged = match builder.build() {
+            Ok(config) => Merged { config },
+            Err(error) => return Err(Problems(vec![Problem::internal("settings", &error)])),
+        };
         let settings = Self::read(&merged).map_err(|problem| Problems(vec![problem]))?;
         let mut contradictions = ProblemList::new(layers);
         settings.contradictions(&mut contradictions);
@@ -584,18 +593,18 @@ impl Settings {
 }
 
 /// The layers as one, as text: a later layer wins.
-struct Merged<'a> {
-    layers: Vec<&'a Layer>,
+struct Merged {
+    config: Config,
 }
 
-impl Merged<'_> {
+impl Merged {
     fn value<T>(&self, name: &'static str, read: impl Fn(&str) -> Result<T, String>) -> Result<T, Problem> {
         let text = self.text(name).ok_or_else(|| Problem::internal(name, &"no value"))?;
-        read(text).map_err(|reason| Problem::internal(name, &reason))
+        read(&text).map_err(|reason| Problem::internal(name, &reason))
     }
 
     fn optional(&self, name: &str) -> Option<String> {
-        self.text(name).map(str::to_owned)
+        self.text(name)
     }
 
     fn path(&self, name: &str) -> Option<PathBuf> {
@@ -607,8 +616,8 @@ impl Merged<'_> {
         self.text(name).map(|_| self.value(name, read)).transpose()
     }
 
-    fn text(&self, name: &str) -> Option<&str> {
-        self.layers.iter().rev().find_map(|layer| layer.text(name))
+    fn text(&self, name: &str) -> Option<String> {
+        self.config.get_string(name).ok()
     }
 }
 

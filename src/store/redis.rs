@@ -37,6 +37,7 @@ use self::routing::cluster::{Cluster, slot};
 use self::routing::node::Node;
 pub use self::routing::{breaker, node};
 use self::scripts::decode::{self, DecisionReply};
+pub use self::scripts::library::{ScriptText, scripts};
 use self::scripts::{encode, library, scan};
 use self::transport::call::Call;
 use self::transport::error::CallError;
@@ -114,7 +115,7 @@ impl Redis {
     /// Loads the scripts on each server, before a call needs one. If that fails, as for a user without the right,
     /// nothing is lost: a call whose script is missing brings it along.
     async fn load_scripts(&self, deadline: Instant) {
-        let loads = library::all().map(|script| async {
+        let loads = library::all().map(|script| async move {
             match &self.link {
                 Link::One(node) => drop(node.ask(script.load(), deadline).await),
                 Link::Cluster(cluster) => drop(cluster.ask_all(|| script.load(), deadline).await),

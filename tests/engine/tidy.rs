@@ -12,6 +12,7 @@ use std::fs;
 use std::path::Path;
 
 use source::{Source, circles, is_float, paths, paths_below, tokens};
+use weir::store::redis::ScriptText;
 
 /// Each module, and what it may use of the others: a whole module, or one item of it. ARCHITECTURE.md draws the same.
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -254,11 +255,11 @@ fn files_say_what_they_are_for_and_stay_short() {
             problems.add(&source.path, own, format!("{own} lines without its tests: at most {max}"));
         }
     }
-    for (path, text) in texts("lua", &["lua"]) {
+    for ScriptText { name: path, text, .. } in weir::store::redis::scripts() {
         let head: Vec<&str> = text.lines().take_while(|line| line.starts_with("--")).collect();
         for part in ["KEYS", "ARGV", "reply"] {
             if !head.iter().any(|line| line.trim_start_matches(['-', ' ']).starts_with(part)) {
-                problems.add(&path, 1, format!("its opening comment does not explain {part}"));
+                problems.add(path, 1, format!("its opening comment does not explain {part}"));
             }
         }
     }

@@ -8,7 +8,9 @@ use crate::support::manual::charge;
 use crate::support::redis::RedisServer;
 use futures_util::future::join_all;
 use tokio::runtime::Runtime;
-use weir::engine::{Algorithm, Anchor, Charge, Decision, Limit, Mode, Precision, Refill, State, Take, Unit, Verdict};
+use weir::engine::{
+    Algorithm, Anchor, CalendarUnit, Charge, Decision, Limit, Mode, Precision, Refill, Role, State, Take, Unit, Verdict,
+};
 use weir::store::redis::pipeline::Options;
 use weir::store::redis::{Endpoint, Redis};
 use weir::store::redis::{MERGE_MAX, MERGE_MAX_MAX};
@@ -128,6 +130,88 @@ fn decisions_made_together_are_what_they_would_be_alone() {
     }
 }
 
+/// A number of the charges that a decision may have in the next test.
+fn some_charges<'a>(numbers: &mut Numbers, limits: &'a [(String, Limit)], now: u64) -> Vec<Charge<'a>> {
+    let takes = [Take::Consume(1), Take::Consume(1), Take::Consume(3), Take::Peek, Take::Refund(2), Take::Force(4)];
+    let roles = [Role::Enforced, Role::Enforced, Role::Shadow, Role::Quota];
+    let day = 24 * 3_600_000_000;
+    (0..=numbers.below(5))
+        .map(|_| {
+            let (key, limit) = numbers.pick(limits);
+            let mut charge = charge(key, limit, *numbers.pick(&takes));
+            charge.role = *numbers.pick(&roles);
+            if limit.algorithm().anchor() == Anchor::Calendar(CalendarUnit::Day) {
+                // Now and then those of another time: then nothing of the decision may be written.
+                let begin = now - now % day - if numbers.below(8) == 0 { 9 * day } else { day };
+                charge.bounds = Some(std::array::from_fn(|i| begin + i as u64 * day));
+            }
+            charge
+        })
+        .collect()
+}
+
+#[test]
+fn decisions_of_several_charges_made_together_are_what_they_would_be_alone() {
+    let (server, runtime) = (RedisServer::start(), runtime());
+    let mut together = store(&server, &runtime, "together:", MERGE_MAX);
+    let mut alone = store(&server, &runtime, "alone:", 0);
+    let mut all = limits();
+    let by_day = Algorithm::FixedWindow { anchor: Anchor::Calendar(CalendarUnit::Day) };
+    all.push(Limit::new(5, Unit::Day.window(), by_day).unwrap());
+    let mut paced = Limit::new(5, Unit::Minute.window(), Algorithm::Gcra { burst: 7 }).unwrap();
+    paced.drain = true;
+    all.push(paced);
+    // Two keys of each limit, and one that two limits share, each of which restates what the other wrote.
+    let mut limits: Vec<(String, Limit)> = Vec::new();
+    for (l, limit) in all.iter().enumerate() {
+        limits.extend((0..2).map(|i| (format!("l{l}.{i}"), limit.clone())));
+    }
+    for requests in [5, 9] {
+        let limit = Limit::new(requests, Unit::Minute.window(), Algorithm::Gcra { burst: 7 }).unwrap();
+        limits.push(("shared".to_owned(), limit));
+    }
+    // A call whose script Redis does not know yet is sent again, after the others of its batch.
+    runtime.block_on(together.prepare(Instant::now() + PATIENCE).get()).unwrap();
+    let mut numbers = Numbers(2);
+    let mut now = NOW;
+    let before = server.runs("evalsha");
+    let mut decisions = 0;
+    for round in 0..150 {
+        // The clock also steps back, by a little and by more than is believed.
+        now = now + numbers.below(30_000_000)
+            - match numbers.below(5) {
+                0 => 20_000_000,
+                1 => 400_000_000,
+                _ => 0,
+            };
+        together.set_now(now);
+        alone.set_now(now);
+        let asked: Vec<(Vec<Charge<'_>>, Mode)> = (0..=numbers.below(24))
+            .map(|_| {
+                let mode = *numbers.pick(&[Mode::Atomic, Mode::Atomic, Mode::Independent]);
+                (some_charges(&mut numbers, &limits, now), mode)
+            })
+            .collect();
+        decisions += asked.len() as u64;
+        let far = Instant::now() + PATIENCE;
+        let at_once = asked.iter().map(|(charges, mode)| together.decide(charges, *mode, far).get());
+        let at_once = runtime.block_on(join_all(at_once));
+        for ((charges, mode), decided) in asked.iter().zip(at_once) {
+            let expected = runtime.block_on(alone.decide(charges, *mode, far).get());
+            assert_eq!(decided, expected, "round {round}: {mode:?} {charges:?}");
+        }
+        for (key, limit) in &limits {
+            let states = |store: &Redis| {
+                let asked = [(key.as_str(), limit)];
+                runtime.block_on(store.peek(&asked, far).get()).unwrap().states.remove(0)
+            };
+            assert_eq!(states(&together), states(&alone), "round {round}: {key}");
+        }
+    }
+    let calls = server.runs("evalsha") - before - decisions;
+    assert!(calls < decisions * 9 / 10, "{calls} calls for {decisions} decisions are hardly merged");
+}
+
 #[test]
 fn as_many_as_may_share_a_call_and_no_more() {
     let runtime = runtime();
@@ -142,7 +226,8 @@ fn as_many_as_may_share_a_call_and_no_more() {
         (1, 20, 20),
         (3, 20, 20),
         (4, 20, 5),
-        (MERGE_MAX_MAX, 64, 1),
+        // Each key of its own takes its part of what a call may take.
+        (MERGE_MAX_MAX, 64, 2),
     ] {
         let server = RedisServer::start();
         let store = store(&server, &runtime, "", merge_max);
@@ -153,6 +238,74 @@ fn as_many_as_may_share_a_call_and_no_more() {
         assert_eq!(admitted(&hit_all(&runtime, &store, &keys, &limit)), asked);
         assert_eq!(server.runs("evalsha") - before, calls, "{asked} of at most {merge_max}");
     }
+}
+
+#[test]
+fn a_call_is_bounded_by_the_weight_of_its_charges() {
+    let runtime = runtime();
+    let paced = Limit::new(9, Unit::Hour.window(), Algorithm::Gcra { burst: 9 }).unwrap();
+    // Charges of each decision, all on the same keys, decisions, and the calls that they take: the charges of a call weigh
+    // at most 100, of which each distinct key takes 2.
+    for (limit, width, asked, calls) in [
+        (per_hour(9), 4, 16, 1),
+        (per_hour(9), 4, 17, 2),
+        (per_hour(9), 8, 10, 1),
+        (per_hour(9), 8, 11, 2),
+        (per_hour(9), 2, 2, 1),
+        (per_hour(9), 64, 3, 3),
+        (per_hour(9), 25, 2, 1),
+        (per_hour(9), 26, 2, 2),
+        (paced.clone(), 4, 11, 1),
+        (paced.clone(), 4, 12, 2),
+        (paced, 1, 16, 1),
+    ] {
+        let server = RedisServer::start();
+        let store = store(&server, &runtime, "", MERGE_MAX);
+        let keys = keys(width);
+        let charges: Vec<_> = keys.iter().map(|key| charge(key, &limit, Take::Consume(1))).collect();
+        let decide_all = || {
+            let decisions = (0..asked).map(|_| store.decide(&charges, Mode::Atomic, Instant::now() + PATIENCE).get());
+            runtime.block_on(join_all(decisions))
+        };
+        // The first time the scripts have to be loaded.
+        decide_all();
+        server.command(&["FLUSHALL"]).unwrap();
+        let before = server.runs("evalsha");
+        let admitted = decide_all().into_iter().filter(|decision| !decision.as_ref().unwrap().denied).count();
+        assert_eq!(admitted, asked.min(9), "{asked} of {width}");
+        assert_eq!(server.runs("evalsha") - before, calls, "{asked} of {width} {:?}", limit.algorithm());
+    }
+}
+
+/// A denial leaves no trace in Redis, wherever in a call it stands.
+#[test]
+fn decisions_that_are_denied_together_write_nothing() {
+    let (server, runtime) = (RedisServer::start(), runtime());
+    let store = store(&server, &runtime, "", MERGE_MAX);
+    let (keys, limit, none) = (keys(16), per_hour(9), per_hour(0));
+    let paced = Limit::new(9, Unit::Hour.window(), Algorithm::Gcra { burst: 9 }).unwrap();
+    let all = || {
+        let lists: Vec<_> = keys
+            .iter()
+            .map(|key| {
+                let other = if key.len() == 2 { &limit } else { &paced };
+                [charge(key, other, Take::Consume(1)), charge("none", &none, Take::Consume(1))]
+            })
+            .collect();
+        let far = Instant::now() + PATIENCE;
+        let decisions =
+            runtime.block_on(join_all(lists.iter().map(|list| store.decide(list, Mode::Atomic, far).get())));
+        assert!(decisions.into_iter().all(|decision| decision.unwrap().denied));
+    };
+    all();
+    let before = server.runs("evalsha");
+    all();
+    assert_eq!(server.runs("evalsha") - before, 1);
+    assert_eq!(server.command(&["DBSIZE"]).unwrap().trim(), "0");
+    assert_eq!(["set", "incrby", "del"].map(|command| server.runs(command)), [0; 3]);
+    // Out of memory nothing else is answered.
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
+    all();
 }
 
 #[test]

@@ -519,7 +519,7 @@ pub const VARIABLES: &[Variable] = {
             Integer,
             "1",
             Nothing,
-            "weir asks the nodes of a cluster at the same time, whatever their number.",
+            "weir always asks all nodes of a cluster at the same time.",
         ),
         row("REDIS_PERSECOND", Bool, "false", Part(PER_SECOND), "Limits per second have a Redis of their own."),
         row("REDIS_PERSECOND_SOCKET_TYPE", Text, "unix", Part(&["redis.per_second.url"]), "As REDIS_SOCKET_TYPE."),

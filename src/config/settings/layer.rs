@@ -9,6 +9,7 @@ use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
+use config::{ConfigError, Map, Source, Value};
 use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
 use super::Problem;
@@ -311,6 +312,18 @@ struct Group {
 impl Group {
     fn name(&self, key: &str) -> String {
         format!("{}{key}", self.prefix)
+    }
+}
+
+/// Lets the `config` crate merge layers. Only known names are in a layer, so none is read as a path expression by accident.
+impl Source for Layer {
+    fn clone_into_box(&self) -> Box<dyn Source + Send + Sync> {
+        Box::new(self.clone())
+    }
+
+    fn collect(&self) -> Result<Map<String, Value>, ConfigError> {
+        let value = |entry: &Entry| Value::new(Some(&entry.origin), entry.text.clone());
+        Ok(self.entries.iter().map(|entry| (entry.name.to_owned(), value(entry))).collect())
     }
 }
 

@@ -260,5 +260,5 @@ fn login(problems: &mut ProblemList<'_>, names: &LoginNames, has_username: bool,
 }
 
 fn secret(from: &Merged, name: &str) -> Option<Secret> {
-    from.text(name).map(Secret::from)
+    from.text(name).as_deref().map(Secret::from)
 }

@@ -520,7 +520,7 @@ const FROM_STORE_ON: &[Setting] = &[
         name: "redis.merge_max",
         kind: Kind::Integer { min: 0, max: 64, unit: "decisions per script call" },
         default: Preset::Is("16"),
-        about: "how many of them share one script call at most; a call blocks Redis for other clients; below 4 none do",
+        about: "how many of them share one script call at most; a call blocks Redis for other clients; with 0 none do",
     },
     Setting {
         name: "redis.key_prefix",

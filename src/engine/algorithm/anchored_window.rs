@@ -1,7 +1,7 @@
 //! Fixed windows that begin with their first hit, or where a calendar says. [aw-1]
 //!
 //! Known from express-rate-limit and GitHub's hourly quota (first hit), and from billing months (calendar). A window
-//! from the first hit admits at most 2L - 1 over any span of its length. Its Lua twin is lua/anchored_window.lua. The
+//! from the first hit admits at most 2L - 1 over any span of its length. Its Lua twin is lua/algorithms/anchored_window.lua. The
 //! calendar itself is not here: its boundaries come with the charge.
 
 use super::counting::{Counting, Effect, Format, Numbers, Receipt, Written, is_believed, small};

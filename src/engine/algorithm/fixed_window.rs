@@ -1,7 +1,7 @@
 //! Fixed windows, aligned to the clock: quotas that people understand, and the cheapest algorithm. [fw-1]
 //!
 //! Known from INCR and EXPIRE counters. Admits at most the limit in each window, so at most twice the limit over a span
-//! as long as one window. Its Lua twin is lua/fixed_window.lua. Windows that begin elsewhere: anchored_window.rs.
+//! as long as one window. Its Lua twin is lua/algorithms/fixed_window.lua. Windows that begin elsewhere: anchored_window.rs.
 
 use super::counting::{Counting, Effect, Format, Numbers, Receipt, Written, is_believed};
 use crate::engine::descriptor::Hits;

@@ -3,7 +3,7 @@
 //! Known from ATM networks (ITU-T I.371) and redis-cell. The state is a debt in time, kept as the instant at which it is
 //! paid (the theoretical arrival time): each hit costs `P / L` microseconds, the debt drains by one microsecond in each,
 //! and hits fit while the debt stays within that of a full burst. Debts are exact: whole microseconds and a fraction over
-//! `L`, so that a rate such as 7 per second loses nothing over time. [ex-1] Its Lua twin is lua/gcra.lua.
+//! `L`, so that a rate such as 7 per second loses nothing over time. [ex-1] Its Lua twin is lua/algorithms/gcra.lua.
 
 use super::counting::{AHEAD_US_MIN, Counting, DEBT_US_MAX, Effect, Format, Numbers, Receipt, Written, small};
 use crate::engine::arith::mul_div;

@@ -2,7 +2,7 @@
 //!
 //! Known from Josiah Carlson's sliding windows. A bucket counts until its last instant has left the window, so that no
 //! span as long as the window ever admits more than the limit; the price is that an even stream at the nominal rate
-//! passes n / (n + 1) of it, where n is the number of buckets. Its Lua twin is lua/sliding_window.lua.
+//! passes n / (n + 1) of it, where n is the number of buckets. Its Lua twin is lua/algorithms/sliding_window.lua.
 
 use super::counting::{Counting, Effect, Format, Numbers, Receipt, Summary, Written, is_believed, small};
 use super::parameters::Precision;

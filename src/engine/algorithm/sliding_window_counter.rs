@@ -2,7 +2,7 @@
 //!
 //! Known from Cloudflare. No burst at the edge of a window on average; over one span as long as the window it can still
 //! admit twice the limit. The weighted part rounds down: rounding up would lose a seventh of 7 per second. Its Lua twin
-//! is lua/sliding_window_counter.lua.
+//! is lua/algorithms/sliding_window_counter.lua.
 
 use super::counting::{Counting, Effect, Format, Numbers, Receipt, Written, is_believed, small};
 use crate::engine::arith::mul_div;

@@ -2,7 +2,7 @@
 //!
 //! Known from sorted-set limiters. Entries carry the sum of all hits up to them, so that a sum over the window is one
 //! subtraction and the wait for room is a bisection; entries at one instant stay apart. Its Lua twin is
-//! lua/sliding_window_log.lua.
+//! lua/algorithms/sliding_window_log.lua.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
 //! A bucket that is refilled in steps: `requests` tokens at the end of each period. [tb-1]
 //!
 //! Known from AWS' and Stripe's limiters. What is stored is what was used, never what is left, so that a change of limit
-//! or burst keeps it. A bucket that is refilled continuously is a debt: gcra.rs. Its Lua twin is lua/token_bucket.lua.
+//! or burst keeps it. A bucket that is refilled continuously is a debt: gcra.rs. Its Lua twin is lua/algorithms/token_bucket.lua.
 
 use super::counting::{Counting, DEBT_US_MAX, Effect, Format, Numbers, Receipt, Written, is_believed, small};
 use crate::engine::descriptor::Hits;

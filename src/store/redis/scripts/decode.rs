@@ -11,12 +11,11 @@ use crate::engine::decision::Found;
 use crate::engine::{Charge, Limit, Micros, State};
 use crate::store::Undo;
 
-/// The clock of a reply to [`undo_calls`](super::encode::undo_calls) that took nothing back: no window of a calendar holds it.
+/// The clock of a reply to the undo of one charge on a calendar that took nothing back: no window holds the clock. [cl-3]
 pub(crate) fn undo_stale_bounds(reply: &Value, undos: &[Undo<'_>]) -> Option<Micros> {
-    match reply {
-        Value::Array(numbers) if undos.iter().any(|undo| undo.bounds.is_some()) => match &numbers[..] {
-            // Every charge answers something, so that the clock alone is no undo.
-            [now] => integer(now),
+    match (reply, undos) {
+        (Value::Array(numbers), [undo]) if undo.bounds.is_some() => match &numbers[..] {
+            [now, _, end, _] if integer(end) == Some(0) => integer(now),
             _ => None,
         },
         _ => None,
@@ -38,25 +37,24 @@ pub(crate) fn read_decision(reply: &Value, charges: &[Charge<'_>]) -> Option<Dec
     let Value::Array(numbers) = reply else {
         return None;
     };
-    let clock_alone = numbers.len() == 1;
     let mut numbers = numbers.iter().map(integer);
     let mut next = || numbers.next().flatten();
     let now = next()?;
-    // Every charge answers something, so that the clock alone is no decision. [cl-2]
-    if clock_alone && charges.iter().any(|charge| charge.bounds.is_some()) {
-        return Some(DecisionReply::StaleBounds(now));
-    }
     let mut found = SmallVec::new();
+    let mut is_stale = false;
     for charge in charges {
         let kind = charge.limit.kind();
         let mut own = Numbers::new();
         for _ in 0..kind.reply_count() {
             own.push(next()?);
         }
+        // No window of a calendar ends at 0: none holds the clock. [cl-3]
+        is_stale |= charge.bounds.is_some() && own.get(1) == Some(&0);
         let (before, after) = kind.read_reply(&own, now)?;
         found.push(Found { before, after });
     }
-    next().is_none().then_some(DecisionReply::Found(now, found))
+    let reply = if is_stale { DecisionReply::StaleBounds(now) } else { DecisionReply::Found(now, found) };
+    next().is_none().then_some(reply)
 }
 
 /// A stored value as a state; nothing where there is none.

@@ -6,17 +6,17 @@
 use redis::Cmd;
 use smallvec::SmallVec;
 
-use super::kind::Kind;
+use super::kind::{ALONE, Kind};
 use super::{library, merge};
 use crate::engine::algorithm::Format;
 use crate::engine::{Bounds, Charge, Limit, Micros, Mode, Role, Take, weight};
 use crate::store::Undo;
-use crate::store::redis::transport::call::Call;
+use crate::store::redis::transport::call::{Call, Script};
 
 /// Numbers that take more than this, in bytes, need an allocation: those of more than four charges.
 const BLOB_BYTES: usize = 256;
 
-/// What a script does with a charge: the numbers that lua/fixed_window.lua and lua/decide.lua explain.
+/// What a script does with a charge: the numbers that lua/README.md explains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
     Look = 0,
@@ -27,6 +27,7 @@ enum Op {
     Give = 5,
     LookPast = 6,
     Undo = 7,
+    DrainIfDenied = 8,
 }
 
 impl Op {
@@ -37,7 +38,8 @@ impl Op {
             (Take::Refund(_), _) => Self::Give,
             (Take::Force(_), _) => Self::Add,
             (Take::Consume(_), Mode::Independent) if charge.limit.kind().counts_denied() => Self::TakeCounted,
-            (Take::Consume(_), _) if charge.limit.drain => Self::TakeOrDrain,
+            (Take::Consume(_), Mode::Independent) if charge.limit.drain => Self::TakeOrDrain,
+            (Take::Consume(_), Mode::Atomic) if charge.limit.drain => Self::DrainIfDenied,
             (Take::Consume(_), _) => Self::Take,
         }
     }
@@ -46,7 +48,8 @@ impl Op {
     fn alone(charge: &Charge<'_>, mode: Mode) -> Self {
         match Self::of(charge, mode) {
             Self::LookPast => Self::Look,
-            Self::TakeOrDrain if mode == Mode::Atomic && charge.role == Role::Shadow => Self::Take,
+            Self::DrainIfDenied if charge.role == Role::Shadow => Self::Take,
+            Self::DrainIfDenied => Self::TakeOrDrain,
             op => op,
         }
     }
@@ -66,9 +69,31 @@ impl Blob {
         }
     }
 
-    /// The numbers of an algorithm, in the order in which its script and lua/decide.lua read them.
+    /// The numbers of an algorithm, in the order in which the scripts read them.
     fn push_limit(&mut self, limit: &Limit, hits: u32, bounds: Option<Bounds>) {
         self.push(&limit.kind().script_numbers(hits, bounds));
+    }
+}
+
+/// What a list does with its charges: three letters for each.
+struct Plan {
+    letters: SmallVec<[u8; 48]>,
+    has_long: bool,
+}
+
+impl Plan {
+    fn new() -> Self {
+        Self { letters: SmallVec::new(), has_long: false }
+    }
+
+    fn push(&mut self, kind: Kind, op: Op, role: u8) {
+        self.letters.extend_from_slice(&[kind.digit(), b'0' + op as u8, role]);
+        self.has_long |= kind.is_list();
+    }
+
+    /// The script that decides it.
+    fn script(&self) -> &'static Script {
+        if self.has_long { &library::DECIDE_LONG } else { &library::DECIDE }
     }
 }
 
@@ -94,22 +119,29 @@ pub(crate) fn decide_call(
             .weighing(weight::of_charge(charge));
     }
 
-    let mut kinds = SmallVec::<[u8; 16]>::new();
-    let has_lists = u64::from(charges.iter().any(|charge| Kind::of(charge.limit).is_list()));
-    blob.push(&[now, u64::from(mode == Mode::Atomic), charges.len() as u64, has_lists]);
-    for (charge, &place) in charges.iter().zip(places) {
+    let mut plan = Plan::new();
+    blob.push(&[now]);
+    // Only a decision that can be denied, or may find no window of a calendar, has to be undone as a whole.
+    let whole = mode == Mode::Atomic || charges.iter().any(|charge| charge.bounds.is_some());
+    for (i, (charge, &place)) in charges.iter().zip(places).enumerate() {
         let role = match charge.role {
-            Role::Enforced => 0,
-            Role::Shadow => 1,
-            Role::Quota => 2,
+            _ if !whole => ALONE,
+            _ if mode == Mode::Independent => b's',
+            Role::Enforced => b'e',
+            Role::Shadow => b's',
+            Role::Quota => b'q',
         };
+        let is_last = i + 1 == charges.len();
         let (op, hits) = (Op::of(charge, mode), hits_of(charge.take));
-        kinds.push(Kind::of(charge.limit).digit());
-        blob.push(&[u64::from(place) + 1, role, op as u64, u64::from(hits), 0]);
+        plan.push(Kind::of(charge.limit), op, if is_last { role.to_ascii_uppercase() } else { role });
+        blob.push(&[u64::from(place) + 1, u64::from(hits)]);
         blob.push_limit(charge.limit, hits, charge.bounds);
     }
     let keys = firsts.iter().map(|&first| charges[usize::from(first)].key);
-    Call::script_on(&library::DECIDE, prefix, keys, &[&kinds[..], &blob.0]).weighing(weight::of_charges(charges))
+    let weight = weight::of_charges(charges);
+    Call::script_on(plan.script(), prefix, keys, &[&plan.letters[..], &blob.0])
+        .mergeable(merge::mergeable_together(charges))
+        .weighing(weight)
 }
 
 /// The calls that take charges back: one decision in which each stands for itself, and one call for each log.
@@ -117,8 +149,9 @@ pub(crate) fn undo_calls(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) 
     let now = now.unwrap_or(0);
     let mut calls = Vec::new();
     let mut keys: Vec<String> = Vec::new();
-    let mut kinds = SmallVec::<[u8; 16]>::new();
+    let mut plan = Plan::new();
     let mut together = Blob::new();
+    together.push(&[now]);
     let mut weight = 0;
     for undo in undos {
         let (key, receipt) = (format!("{prefix}{}", undo.key), undo.receipt);
@@ -136,16 +169,13 @@ pub(crate) fn undo_calls(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) 
         });
         weight += weight::of_undo(undo.limit);
         let proof = undo.limit.kind().proof(receipt);
-        kinds.push(kind.digit());
-        together.push(&[slot as u64 + 1, 1, Op::Undo as u64, hits, proof]);
+        plan.push(kind, Op::Undo, ALONE);
+        together.push(&[slot as u64 + 1, hits]);
         together.push_limit(undo.limit, receipt.hits, undo.bounds);
+        together.push(&[proof]);
     }
-    if !kinds.is_empty() {
-        let mut blob = Blob::new();
-        let has_lists = u64::from(undos.iter().any(|undo| Kind::of(undo.limit).is_list()));
-        blob.push(&[now, 0, kinds.len() as u64, has_lists]);
-        blob.0.extend_from_slice(&together.0);
-        calls.push(Call::script(&library::DECIDE, &keys, &[&kinds[..], &blob.0]).weighing(weight));
+    if !plan.letters.is_empty() {
+        calls.push(Call::script(plan.script(), &keys, &[&plan.letters[..], &together.0]).weighing(weight));
     }
     calls
 }

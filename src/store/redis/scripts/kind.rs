@@ -4,6 +4,9 @@ use super::library;
 use crate::engine::{Limit, StateKind};
 use crate::store::redis::transport::call::Script;
 
+/// The letter of a charge that is a decision of its own, where the others have their role.
+pub(super) const ALONE: u8 = b'-';
+
 /// The kinds of state. Each has its script and its stored format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -30,9 +33,20 @@ impl Kind {
         }
     }
 
-    /// The kind as lua/decide.lua reads it.
+    /// The kind as lua/skeletons/list.lua reads it.
     pub(super) const fn digit(self) -> u8 {
         b'0' + self as u8
+    }
+
+    /// How many numbers the scripts get of a limit of the kind with this digit.
+    pub(super) const fn numbers(digit: u8) -> usize {
+        match digit {
+            b'1' | b'4' | b'6' => 2,
+            b'2' => 8,
+            b'3' => 6,
+            b'5' => 3,
+            _ => 5,
+        }
     }
 
     /// Whether the state is a hash or a sorted set.

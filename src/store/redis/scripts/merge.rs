@@ -1,121 +1,204 @@
-//! Decisions of one charge that wait together, made by one run of lua/decide.lua: Redis pays once for starting a script,
+//! Decisions that wait together, made by one run of the script `decide`: Redis pays once for starting a script,
 //! reading the clock and reading the states. See docs/adr/0012-waiting-decisions-share-a-script-call.md.
 //!
-//! Each decision remains its own: with `atomic` 0 the script decides over each charge alone, in the order of the calls, and
-//! a charge finds what those before it left. A merged decision can cost the others time, which
-//! [`MERGE_MAX`] bounds, and an error of the run. If that error proves that nothing ran, each
-//! is sent again alone.
+//! Each decision remains its own: the script makes them in the order of the calls, and a decision finds what those before
+//! it left. A merged decision can cost the others time, which [`MERGE_MAX`] and [`RUN_COST_MAX`] bound, and an error of
+//! the run. If that error proves that nothing ran, each is sent again alone.
 //! Not here: when calls are sent, and which errors prove what (transport/worker.rs, base/error_class.rs).
 
+use hashbrown::HashMap;
 use redis::{Arg, Cmd, Value};
 use smallvec::SmallVec;
 
-use super::kind::Kind;
+use super::kind::{ALONE, Kind};
 use super::library;
 use crate::engine::Charge;
 use crate::store::redis::transport::call::{Call, Mergeable, Merger, Script};
 use crate::store::redis::transport::options::MERGE_MAX;
 
-/// Fewer calls than that are sent as they are: two in one run cost Redis no less than two runs.
-const MERGE_MIN: usize = 4;
+/// Calls with fewer charges than that together are sent as they are: they cost Redis no less in one run.
+const CHARGES_MIN: u16 = 4;
+
+/// The most that calls in one run cost together, in about a microsecond of Redis each: what their charges weigh
+/// (src/engine/weight.rs), and [`KEY_COST`] for each distinct key.
+const RUN_COST_MAX: u32 = 100;
+
+/// What a distinct key costs a run: it is read, and usually written.
+const KEY_COST: u32 = 2;
+
+/// The kind of a call of several charges.
+const SEVERAL: u8 = 0;
+
+/// The letters of a charge in a plan.
+const LETTERS: usize = 3;
+
+/// The room that a list begins with: for so many charges of so many numbers each, and so many distinct keys.
+const CHARGES_USUAL: usize = 64;
+const NUMBERS_USUAL: usize = 6;
+const KEYS_USUAL: usize = 32;
 
 /// Bytes of a double, in which all numbers travel.
 const NUMBER: usize = size_of::<f64>();
 
-/// What a call's blob begins with, in numbers: op and hits.
-const HEAD: usize = 2;
-
-/// How the decision of this one charge can be merged with others. Not on a calendar, whose windows may not hold the
-/// clock, which would be the answer to all; and not on a state that can be long.
-pub(super) const fn mergeable(charge: &Charge<'_>) -> Option<Mergeable> {
+/// How the decision of this one charge can be merged with others. Not on a state that can be long.
+pub(super) fn mergeable(charge: &Charge<'_>) -> Option<Mergeable> {
     let kind = Kind::of(charge.limit);
     let replies = charge.limit.kind().reply_count();
-    if charge.bounds.is_some() || charge.limit.kind().format().is_list() {
-        None
-    } else {
-        Some(Mergeable { merger: &Decisions, kind: kind.digit(), replies })
-    }
+    let how = Mergeable { merger: &Decisions, kind: kind.digit(), charges: 1, replies };
+    (!charge.limit.kind().format().is_list()).then_some(how)
 }
 
-/// Merges decisions of one charge. The command of each is EVALSHA, the script, 1, the key and a blob: op, hits, the numbers
-/// of its algorithm, now.
+/// The same for a decision of several charges.
+pub(super) fn mergeable_together(charges: &[Charge<'_>]) -> Option<Mergeable> {
+    let mut how = Mergeable { merger: &Decisions, kind: SEVERAL, charges: 0, replies: 0 };
+    for charge in charges {
+        let one = mergeable(charge)?;
+        how.charges += 1;
+        how.replies += one.replies;
+    }
+    Some(how)
+}
+
+/// Merges decisions. The command of one of a single charge is EVALSHA, the script, 1, the key and a blob: op, hits, the
+/// numbers of its algorithm, now. That of several charges is a list already: EVALSHA, the script, how many keys, the keys,
+/// the plan, and a blob: now, and for each charge the number of its key, hits and the numbers of its algorithm.
 #[derive(Debug)]
 struct Decisions;
 
+/// A call taken apart.
 struct Parts<'a> {
     how: Mergeable,
-    key: &'a [u8],
-    /// op and hits.
-    head: &'a [u8],
-    limit: &'a [u8],
+    /// The command of the call from its keys on.
+    keys: SmallVec<[&'a [u8]; 8]>,
+    /// Empty for one of a single charge.
+    plan: &'a [u8],
     now: &'a [u8],
+    /// The charges without now.
+    charges: &'a [u8],
 }
 
 impl<'a> Parts<'a> {
     fn of(call: &'a Call) -> Option<Self> {
         let how = call.mergeable?;
-        let mut arguments = call.command.args_iter().skip(3);
-        let (Some(Arg::Simple(key)), Some(Arg::Simple(blob)), None) =
-            (arguments.next(), arguments.next(), arguments.next())
-        else {
-            return None;
-        };
-        let (head, rest) = blob.split_at_checked(HEAD * NUMBER)?;
-        let (limit, now) = rest.split_at_checked(rest.len().checked_sub(NUMBER)?)?;
-        Some(Self { how, key, head, limit, now })
+        let mut arguments = SmallVec::<[&[u8]; 8]>::new();
+        for argument in call.command.args_iter().skip(3) {
+            let Arg::Simple(argument) = argument else { return None };
+            arguments.push(argument);
+        }
+        let blob = arguments.pop()?;
+        if how.kind == SEVERAL {
+            let plan = arguments.pop()?;
+            let (now, charges) = blob.split_at_checked(NUMBER)?;
+            return Some(Self { how, keys: arguments, plan, now, charges });
+        }
+        let (charges, now) = blob.split_at_checked(blob.len().checked_sub(NUMBER)?)?;
+        Some(Self { how, keys: arguments, plan: &[], now, charges })
+    }
+}
+
+/// A list of charges that grows.
+struct List<'a> {
+    keys: SmallVec<[&'a [u8]; KEYS_USUAL]>,
+    places: HashMap<&'a [u8], usize>,
+    key_bytes: usize,
+    plan: SmallVec<[u8; LETTERS * CHARGES_USUAL]>,
+    blob: Vec<u8>,
+}
+
+impl<'a> List<'a> {
+    /// An empty one, at a time that is set at the end.
+    fn new() -> Self {
+        let mut blob = Vec::with_capacity(CHARGES_USUAL * NUMBERS_USUAL * NUMBER);
+        blob.extend_from_slice(&[0; NUMBER]);
+        Self {
+            keys: SmallVec::new(),
+            places: HashMap::with_capacity(KEYS_USUAL),
+            key_bytes: 0,
+            plan: SmallVec::new(),
+            blob,
+        }
+    }
+
+    /// The number of the key, from 1.
+    fn place(&mut self, key: &'a [u8]) -> usize {
+        let (keys, key_bytes) = (&mut self.keys, &mut self.key_bytes);
+        *self.places.entry(key).or_insert_with(|| {
+            keys.push(key);
+            *key_bytes += key.len();
+            keys.len()
+        })
+    }
+
+    fn push_number(&mut self, number: usize) {
+        self.blob.extend_from_slice(&(number as f64).to_le_bytes());
+    }
+
+    /// The command that decides it.
+    fn command(self, script: &Script) -> Cmd {
+        let sha1 = script.sha1();
+        let mut command = Cmd::with_capacity(
+            5 + self.keys.len(),
+            sha1.len() + self.key_bytes + self.plan.len() + self.blob.len() + NUMBER,
+        );
+        command.arg("EVALSHA").arg(sha1).arg(self.keys.len());
+        for key in self.keys {
+            command.arg(key);
+        }
+        command.arg(&self.plan[..]).arg(&self.blob[..]);
+        command
+    }
+
+    /// None where the call has not the numbers that its plan names: nothing of it can be merged.
+    fn add(&mut self, parts: &Parts<'a>) -> Option<()> {
+        if parts.how.kind != SEVERAL {
+            let (op, rest) = parts.charges.split_first_chunk::<NUMBER>()?;
+            let op = b'0' + u8::try_from(small(*op)).ok()?;
+            self.plan.extend_from_slice(&[parts.how.kind, op, ALONE]);
+            let place = self.place(parts.keys.first()?);
+            self.push_number(place);
+            self.blob.extend_from_slice(rest);
+            return Some(());
+        }
+        self.plan.extend_from_slice(parts.plan);
+        let places: SmallVec<[usize; 8]> = parts.keys.iter().map(|key| self.place(key)).collect();
+        let mut charges = parts.charges;
+        for letters in parts.plan.as_chunks::<LETTERS>().0 {
+            let (key, rest) = charges.split_first_chunk::<NUMBER>()?;
+            let (numbers, others) = rest.split_at_checked((1 + Kind::numbers(letters[0])) * NUMBER)?;
+            self.push_number(*places.get(usize::from(small(*key)).checked_sub(1)?)?);
+            self.blob.extend_from_slice(numbers);
+            charges = others;
+        }
+        Some(())
     }
 }
 
 impl Merger for Decisions {
-    fn count(&self, calls: &mut dyn Iterator<Item = &Call>, max: usize) -> usize {
-        let mut count = 0;
+    fn merge(&self, calls: &mut dyn Iterator<Item = &Call>, max: usize) -> Option<(usize, Cmd)> {
+        let mut list = List::new();
         let mut clock = None;
+        let (mut count, mut charges, mut weight) = (0, 0, 0);
         for call in calls.take(max) {
             let Some(parts) = Parts::of(call) else { break };
             // Tests set a clock, and one run has one.
             if *clock.get_or_insert(parts.now) != parts.now {
                 break;
             }
+            weight += call.weight;
+            let new_keys = parts.keys.iter().filter(|key| !list.places.contains_key(*key)).count();
+            let keys = u32::try_from(list.keys.len() + new_keys).unwrap_or(u32::MAX);
+            if weight.saturating_add(keys.saturating_mul(KEY_COST)) > RUN_COST_MAX {
+                break;
+            }
+            list.add(&parts)?;
+            charges += parts.how.charges;
             count += 1;
         }
-        if count < MERGE_MIN { 1 } else { count }
-    }
-
-    fn command(&self, calls: &mut dyn Iterator<Item = &Call>) -> Cmd {
-        let mut keys = SmallVec::<[&[u8]; MERGE_MAX]>::new();
-        let mut key_bytes = 0;
-        let mut digits = SmallVec::<[u8; MERGE_MAX]>::new();
-        let mut charges = Vec::with_capacity(MERGE_MAX * 10 * NUMBER);
-        let mut now = [0; NUMBER];
-        for parts in calls.filter_map(Parts::of) {
-            let known = keys.iter().position(|key| *key == parts.key);
-            let slot = known.unwrap_or_else(|| {
-                keys.push(parts.key);
-                key_bytes += parts.key.len();
-                keys.len() - 1
-            });
-            digits.push(parts.how.kind);
-            now.copy_from_slice(parts.now);
-            // The number of its key; shadow, since the script decides over each alone; op and hits; no proof.
-            push(&mut charges, &[slot + 1, 1]);
-            charges.extend_from_slice(parts.head);
-            push(&mut charges, &[0]);
-            charges.extend_from_slice(parts.limit);
+        if count < 2 || charges < CHARGES_MIN {
+            return None;
         }
-        let mut blob = Vec::with_capacity(4 * NUMBER + charges.len());
-        blob.extend_from_slice(&now);
-        // Not atomic; how many; no hash and no sorted set among the states.
-        push(&mut blob, &[0, digits.len(), 0]);
-        blob.extend_from_slice(&charges);
-        let sha1 = self.script().sha1();
-        let mut command =
-            Cmd::with_capacity(5 + keys.len(), sha1.len() + key_bytes + digits.len() + blob.len() + NUMBER);
-        command.arg("EVALSHA").arg(sha1).arg(keys.len());
-        for key in keys {
-            command.arg(key);
-        }
-        command.arg(&digits[..]).arg(&blob[..]);
-        command
+        list.blob[..NUMBER].copy_from_slice(clock?);
+        Some((count, list.command(self.script())))
     }
 
     fn script(&self) -> &'static Script {
@@ -139,8 +222,8 @@ fn answer_of(call: &Call, clock: &Value, numbers: &mut impl Iterator<Item = Valu
     (own.len() == 1 + replies).then_some(Value::Array(own))
 }
 
-fn push(blob: &mut Vec<u8>, numbers: &[usize]) {
-    for &number in numbers {
-        blob.extend_from_slice(&(number as f64).to_le_bytes());
-    }
+/// A number of at most 65,535 out of a double that weir wrote.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a small whole number")]
+fn small(double: [u8; NUMBER]) -> u16 {
+    f64::from_le_bytes(double) as u16
 }

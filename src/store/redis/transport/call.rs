@@ -134,17 +134,17 @@ pub(crate) struct Mergeable {
     pub(crate) merger: &'static dyn Merger,
     /// What the merger has to know of the call's kind.
     pub(crate) kind: u8,
+    /// How many charges the call makes.
+    pub(crate) charges: u16,
     /// How many of the numbers in the answer to the merged command are for this call.
     pub(crate) replies: usize,
 }
 
 /// Merges calls that wait together into one command, and splits its answer.
 pub(crate) trait Merger: fmt::Debug + Send + Sync {
-    /// How many of `calls`, from the first on and at most `max`, one command makes. 1: the first goes alone.
-    fn count(&self, calls: &mut dyn Iterator<Item = &Call>, max: usize) -> usize;
-
-    /// The command that makes these calls, as many as [`Merger::count`] returned.
-    fn command(&self, calls: &mut dyn Iterator<Item = &Call>) -> Cmd;
+    /// How many of `calls`, from the first on and at most `max`, one command makes, and the command. None: the first goes
+    /// alone.
+    fn merge(&self, calls: &mut dyn Iterator<Item = &Call>, max: usize) -> Option<(usize, Cmd)>;
 
     /// The script that the command runs.
     fn script(&self) -> &'static Script;

@@ -24,11 +24,11 @@ const CONNECTIONS: u32 = 2;
 /// How long a dial may take by default.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Calls that are merged into one command by default. Redis serves no other client meanwhile: some 40 us, less than one
-/// request of 64 limits takes. More than 16 save hardly anything.
+/// Calls that are merged into one command by default. Redis serves no other client meanwhile: at most about 100 us, which
+/// the merger bounds. More than 16 save hardly anything.
 pub const MERGE_MAX: usize = 16;
 
-/// The most calls that you can let one command merge: some 150 us.
+/// The most calls that you can let one command merge.
 pub const MERGE_MAX_MAX: usize = 64;
 
 /// How a pipeline to one server, and the node around it, is built. Start from [`Options::new`].
@@ -44,7 +44,7 @@ pub struct Options {
     pub queue_max: usize,
     /// Calls in one batch; at least 1.
     pub batch_max: usize,
-    /// Calls of a batch that are merged into one command at most; below 4 none are.
+    /// Calls of a batch that are merged into one command at most; below 2 none are.
     pub merge_max: usize,
     /// When the circuit breaker in front of a pipeline opens (routing/node.rs). The pipeline uses only `timeout`: it waits at
     /// least so long for the answers to a batch before it gives up the connection.

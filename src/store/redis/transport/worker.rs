@@ -133,14 +133,15 @@ impl Worker {
         let mut groups = SmallVec::<[usize; BATCH_MAX]>::new();
         let mut rest = &mut *batch;
         while !rest.is_empty() {
-            let merger = rest[0].call.mergeable.map(|how| how.merger);
-            let count = merger.map_or(1, |merger| merger.count(&mut calls(rest), self.merge_max));
+            let mergeable = rest[0].call.mergeable.filter(|_| self.merge_max > 1);
+            let merged = mergeable.and_then(|how| how.merger.merge(&mut calls(rest), self.merge_max));
+            let count = merged.as_ref().map_or(1, |&(count, _)| count);
             let (group, others) = rest.split_at_mut(count);
-            match merger {
-                Some(merger) if count > 1 => {
-                    self.request.add_command(merger.command(&mut calls(group)));
+            match merged {
+                Some((_, command)) => {
+                    self.request.add_command(command);
                 }
-                _ => group.iter_mut().for_each(|waiting| waiting.call.add_to(&mut self.request)),
+                None => group.iter_mut().for_each(|waiting| waiting.call.add_to(&mut self.request)),
             }
             groups.push(count);
             rest = others;

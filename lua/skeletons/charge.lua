@@ -1,0 +1,69 @@
+  if algorithm == @digit@ then
+    local @numbers@
+    k, hits, @numbers@, at = unpack_struct('<dd@doubles@', blob, at)
+    if op == UNDO then
+      proof, at = unpack_struct('<d', blob, at)
+    end
+    local @state@ = @stored@
+    --@ key local key = KEYS[k]
+    if @first@ == nil then
+      --@ value
+      kinds[k], @stored@ = @digit@, @state_or_none@
+    end
+    -- The hits that have to fit for the verdict [dc-9].
+    local needed = hits
+    if op > TAKE_OR_DRAIN and op ~= DRAIN_IF_DENIED then
+      needed = op == ADD and 1 or (op == LOOK_PAST and 0 or NEVER_OVER)
+    end
+    --@ see
+    if not second then
+      @told@ = @finds@
+      told = told + @found@
+    end
+    --@ over
+    -- What it does: in the second pass only what a denied decision does.
+    if second then
+      if op == ADD then
+        act = 'add'
+      elseif over[i] then
+        act = 'drain'
+      end
+    elseif op == TAKE then
+      if not is_over then
+        act = 'add'
+      end
+    elseif op == TAKE_COUNTED then
+      act = 'add'
+    elseif op == ADD then
+      act, again = 'add', true
+    elseif op == GIVE then
+      act, again = 'give', true
+    elseif op == UNDO then
+      act = 'undo'
+    elseif op == TAKE_OR_DRAIN then
+      act = is_over and 'drain' or 'add'
+    elseif op == DRAIN_IF_DENIED then
+      if is_over then
+        over[i], again = true, true
+      else
+        act = 'add'
+      end
+    end
+    if stale then
+      act = nil
+    end
+    --@ stateless
+    -- What becomes of it [dc-4].
+    --@ effect
+    if @changed@ then
+      if role ~= ALONE and not second then
+        changes, again = changes + 1, again or moved
+        undo_k[changes], undo_expires[changes] = k, expires[k]
+        @undo@ = @stored@
+      end
+      local till
+      --@ keep
+      @stored@ = @state@
+      expires[k] = till
+    end
+    --@ leaves

@@ -1,0 +1,56 @@
+-- One charge on @algorithm@.
+--
+-- KEYS[1]  the state
+-- ARGV[1]  little-endian doubles: op, hits, @numbers@, now in us (0: this server's clock)
+-- reply    now in us, and what this charge found: see lua/README.md
+--
+-- op: 0 look; 1 take if it fits; 2 take, and count what does not fit too; 3 take, and drain what is left where it does
+-- not fit; 4 add whatever the limit says; 5 give back.
+--@ locals
+local op, hits, @numbers@, now = unpack_struct('<dd@doubles@d', ARGV[1])
+if now == 0 then
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+local key = KEYS[1]
+local @state@
+--@ if_stale local stale = false
+--@ value
+-- The hits that have to fit for the verdict [dc-9].
+local needed = hits
+if op == ADD then
+  needed = 1
+elseif op == GIVE then
+  needed = NEVER_OVER
+end
+--@ see
+local reply = {now, @finds@}
+local is_over
+--@ over
+local act
+if op == TAKE then
+  if not is_over then
+    act = 'add'
+  end
+elseif op == GIVE then
+  act = 'give'
+elseif op ~= LOOK then
+  act = (op == TAKE_OR_DRAIN and is_over) and 'drain' or 'add'
+end
+--@ if_stale if stale then act = nil end
+--@ stateless
+-- What becomes of it [dc-4].
+--@ effect
+local till
+if @changed@ then
+  --@ keep
+end
+--@ leaves
+if till then
+  if @first@ then
+    --@ write
+  else
+    call('DEL', key)
+  end
+end
+return reply

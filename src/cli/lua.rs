@@ -1,0 +1,78 @@
+//! `weir lua`: the scripts that run in Redis, as they were assembled when weir was built.
+//!
+//! Not here: how they are assembled (lua/assemble.rs), and what they mean (lua/README.md).
+
+use std::io::{self, Write};
+
+use crate::app;
+use crate::config::nearest;
+
+/// Why there is no script to print.
+#[derive(Debug, thiserror::Error)]
+pub enum NoScript {
+    /// None has this name.
+    #[error("no script {name:?}; {hint}")]
+    Unknown {
+        /// The name that was asked for.
+        name: String,
+        /// What was probably meant, or how to find out.
+        hint: String,
+    },
+    /// The answer cannot be written out.
+    #[error("cannot write: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// Writes the script of this name, byte for byte as Redis runs it; without a name, a line for each script: its name and the
+/// SHA-1 by which Redis knows it.
+///
+/// # Errors
+/// When there is no such script, or the writer fails.
+pub fn run(name: Option<&str>, out: &mut dyn Write) -> Result<(), NoScript> {
+    let scripts = app::scripts();
+    let Some(name) = name else {
+        for script in scripts {
+            writeln!(out, "{:<23} {}", script.name, script.sha1)?;
+        }
+        return Ok(());
+    };
+    match scripts.iter().find(|script| script.name == name) {
+        Some(script) => Ok(out.write_all(script.text.as_bytes())?),
+        None => {
+            let hint = nearest(name, scripts.iter().map(|script| script.name))
+                .map_or_else(|| "`weir lua` lists them".to_owned(), |meant| format!("did you mean {meant:?}?"));
+            Err(NoScript::Unknown { name: name.to_owned(), hint })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(name: Option<&str>) -> Result<String, String> {
+        let mut out = Vec::new();
+        run(name, &mut out).map_err(|error| error.to_string())?;
+        Ok(String::from_utf8(out).expect("text"))
+    }
+
+    #[test]
+    fn every_script_that_is_listed_is_printed() {
+        let list = written(None).expect("a list");
+        assert_eq!(list.lines().count(), 10, "{list}");
+        for line in list.lines() {
+            let (name, sha1) = line.split_once(' ').expect("a name and a hash");
+            assert_eq!(sha1.trim().len(), 40, "{line}");
+            let text = written(Some(name)).expect("a script");
+            assert!(text.starts_with("-- "), "{name} begins with what it is for");
+            assert!(!text.contains("--@"), "{name} has a part of a skeleton in it");
+            assert!(!text.contains('@'), "{name} has a name of a skeleton in it");
+        }
+    }
+
+    #[test]
+    fn a_wrong_name_is_corrected() {
+        assert_eq!(written(Some("decid")).unwrap_err(), r#"no script "decid"; did you mean "decide"?"#);
+        assert_eq!(written(Some("?")).unwrap_err(), r#"no script "?"; `weir lua` lists them"#);
+    }
+}
