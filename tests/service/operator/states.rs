@@ -15,11 +15,11 @@ descriptors:
   - {key: us, rate_limit: {requests_per_unit: 3, unit: hour}}
   - key: plan
     value: free
+    rate_limit: {requests_per_unit: 10, unit: day}
     descriptors:
       - {key: path, rate_limit: {requests_per_unit: 10, unit: day, algorithm: token_bucket}}
-  - {key: plan, value: free, rate_limit: {requests_per_unit: 10, unit: day}}
   - {key: client, value: 10.*, share_threshold: true, rate_limit: {requests_per_unit: 7, unit: hour}}
-  - {key: vip, unlimited: true}
+  - {key: vip, rate_limit: {unlimited: true}}
 ";
 
 fn ask(served: &Served, times: usize, entries: &[(&str, &str)]) {
