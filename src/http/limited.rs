@@ -25,7 +25,10 @@ const KEYS_MAX: usize = 16;
 
 /// The reports that callers share, by their minutes.
 #[derive(Default)]
-pub struct Looks(tokio::sync::Mutex<[Option<(Instant, Arc<Report>)>; MINUTES_MAX]>);
+pub struct Looks(tokio::sync::Mutex<[Option<Look>; MINUTES_MAX]>);
+
+/// A report, and when it was made.
+type Look = (Instant, Arc<Report>);
 
 impl Looks {
     /// Who was limited in the last `minutes`, from 1 to [`MINUTES_MAX`].

@@ -120,7 +120,7 @@ impl Recorder {
     }
 
     fn minute(&self, number: u64) -> Option<&Minute> {
-        let minute = &self.minutes[(number % MINUTES_MAX as u64) as usize];
+        let minute = &self.minutes[usize::try_from(number % MINUTES_MAX as u64).unwrap_or_default()];
         (minute.number == number).then_some(minute)
     }
 }
