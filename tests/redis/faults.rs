@@ -99,7 +99,9 @@ fn a_redis_that_is_stopped_keeps_nobody_waiting_and_is_used_again_by_itself() {
     }
     seen::store_of_ready(&shop.weir);
     let by_circuit = seen::errors(&shop.weir, "circuit_open") - by_circuit;
-    assert!(by_circuit >= (seconds as u64 - 1) * u64::from(PER_SECOND), "{by_circuit}");
+    // Of those that the load has passed, some were decided before the first look at the metric.
+    let in_flight = u64::from(PER_SECOND / 10);
+    assert!(by_circuit + in_flight >= (seconds as u64 - 1) * u64::from(PER_SECOND), "{by_circuit}");
     assert_eq!(by_waiting(), waited, "nobody waits for a redis that is known not to answer");
     let back = Instant::now();
     redis.thaw();
