@@ -269,8 +269,12 @@ impl Site {
             "name": self.limiter.store().name(),
             "answered": self.report.store_answered.load(Relaxed),
             "circuit": self.report.circuit.get().map_or("closed", |circuit| circuit()),
-            "queue": self.report.queue.get().map_or(0, |queue| queue()),
         })
+    }
+
+    /// The calls that wait for the store.
+    fn store_queue(&self) -> u64 {
+        self.report.queue.get().map_or(0, |queue| queue())
     }
 }
 

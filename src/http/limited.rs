@@ -109,6 +109,7 @@ pub(super) async fn top(State(site): State<Arc<Site>>, query: Result<Query<Most>
     answer["limits_left_out"] = json!(report.limits.len().saturating_sub(most.limits));
     answer["busiest"] = busiest_as_json(&busiest, most.limits.min(BUSIEST_MAX));
     answer["store"] = site.store_as_json();
+    answer["store"]["queue"] = json!(site.store_queue());
     fresh(&answer)
 }
 
