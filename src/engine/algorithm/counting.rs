@@ -123,7 +123,7 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
         found
     }
 
-    /// An earlier observation, as it is at `now` if nobody came since. [dn-3]
+    /// An earlier observation as it is at `now`, if no charge came since. [dn-3]
     fn later(&self, found: Self::Observed, now: Micros) -> Self::Observed;
 
     /// A state that was written at `now`, as it is: not yet clamped to what a limit believes at the next charge.
@@ -138,7 +138,7 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
     /// that were asked for if the observation is a summary.
     fn retry_after(&self, observed: &Self::Observed, hits: Hits, now: Micros) -> Micros;
 
-    /// The time in microseconds, rounded up, until a state that nobody touches equals an empty one.
+    /// The microseconds, rounded up, after which the state equals an empty one if no charge comes.
     fn reset_after(&self, observed: &Self::Observed, now: Micros) -> Micros;
 
     /// Whether more has been taken than the limit holds. [dc-6]
@@ -264,7 +264,7 @@ pub enum Effect {
     Add(Hits),
     /// Gives hits back, never below empty.
     Give(Hits),
-    /// Adds whatever is left.
+    /// Adds all that is left.
     Drain,
     /// Stores what was observed, though nothing is charged: see [`Counting::is_stale`].
     Rewrite,

@@ -57,7 +57,7 @@ pub(super) enum BurstError {
 }
 
 impl Pacing {
-    /// A limit of 0 holds nothing, whatever its burst. [lm-2]
+    /// A limit of 0 holds nothing, with any burst. [lm-2]
     pub(super) fn new(pace: Pace, requests: u32, period: Window, burst: u32) -> Result<Self, BurstError> {
         let full = full_burst(requests, period, burst)?;
         Ok(Self { requests, period, burst: if requests == 0 { 0 } else { burst }, full, post_paid: false, pace })

@@ -267,7 +267,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// An earlier observation, as it is at `now` if nobody came since. [dn-3]
+            /// An earlier observation as it is at `now`, if no charge came since. [dn-3]
             #[must_use]
             pub fn later(&self, found: &Observed, now: Micros) -> Observed {
                 match self {
@@ -308,7 +308,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The time in microseconds, rounded up, until a state that nobody touches equals an empty one.
+            /// The microseconds, rounded up, after which the state equals an empty one if no charge comes.
             #[must_use]
             pub fn reset_after(&self, observed: &Observed, now: Micros) -> Micros {
                 match self {
