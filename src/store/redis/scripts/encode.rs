@@ -86,9 +86,9 @@ impl Plan {
         Self { letters: SmallVec::new(), has_long: false }
     }
 
-    fn push(&mut self, kind: Kind, op: Op, role: u8) {
-        self.letters.extend_from_slice(&[kind.digit(), b'0' + op as u8, role]);
-        self.has_long |= kind.is_list();
+    fn push(&mut self, limit: &Limit, op: Op, role: u8) {
+        self.letters.extend_from_slice(&[Kind::of(limit).digit(), b'0' + op as u8, role]);
+        self.has_long |= limit.kind().format().is_list();
     }
 
     /// The script that decides it.
@@ -133,7 +133,7 @@ pub(crate) fn decide_call(
         };
         let is_last = i + 1 == charges.len();
         let (op, hits) = (Op::of(charge, mode), hits_of(charge.take));
-        plan.push(Kind::of(charge.limit), op, if is_last { role.to_ascii_uppercase() } else { role });
+        plan.push(charge.limit, op, if is_last { role.to_ascii_uppercase() } else { role });
         blob.push(&[u64::from(place) + 1, u64::from(hits)]);
         blob.push_limit(charge.limit, hits, charge.bounds);
     }
@@ -169,7 +169,7 @@ pub(crate) fn undo_calls(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) 
         });
         weight += weight::of_undo(undo.limit);
         let proof = undo.limit.kind().proof(receipt);
-        plan.push(kind, Op::Undo, ALONE);
+        plan.push(undo.limit, Op::Undo, ALONE);
         together.push(&[slot as u64 + 1, hits]);
         together.push_limit(undo.limit, receipt.hits, undo.bounds);
         together.push(&[proof]);

@@ -49,11 +49,6 @@ impl Kind {
         }
     }
 
-    /// Whether the state is a hash or a sorted set.
-    pub(super) const fn is_list(self) -> bool {
-        matches!(self, Self::SlidingWindow | Self::SlidingWindowLog)
-    }
-
     /// The script that decides over one charge of this kind.
     pub(super) fn script(self) -> &'static Script {
         match self {
