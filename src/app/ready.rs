@@ -107,8 +107,15 @@ async fn become_ready(
     let start = tokio::time::Instant::now();
     let end = start + times.ready_after;
     let last = (!times.start_within.is_zero()).then(|| start + times.start_within);
+    let immediate = stores.iter().all(|store| store.is_immediate());
     let mut waited = false;
     loop {
+        // First, so that no store is asked before weir is ready where that is at once.
+        if !waited && !immediate && tokio::time::Instant::now() >= end {
+            waited = true;
+            phases.begin(Phase::Serving);
+            tracing::warn!(store = stores[0].name(), "ready, although the store has not answered yet");
+        }
         let next = tokio::time::Instant::now() + if waited { PING_EVERY.1 } else { PING_EVERY.0 };
         let answer = tokio::select! {
             biased;
@@ -141,12 +148,7 @@ async fn become_ready(
                 }
                 tracing::debug!(store, %error, "the store has not answered yet");
             }
-            None => {}
-        }
-        if !waited && tokio::time::Instant::now() >= end {
-            waited = true;
-            phases.begin(Phase::Serving);
-            tracing::warn!(store = stores[0].name(), "ready, although the store has not answered yet");
+            None => continue,
         }
         tokio::time::sleep_until(if waited { next } else { next.min(end) }).await;
     }
