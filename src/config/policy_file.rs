@@ -51,7 +51,7 @@ use state::Reader;
 use tree::Planted;
 
 pub use kept::{KEPT_BYTES_MAX, Kept, Sources};
-pub use keys::{KINDS, Key, Kind, Only};
+pub use keys::{KINDS, Key, Kind, Needs, Only};
 pub use rate::SHORT_UNITS;
 pub use tree::Tree;
 pub use warning::{Code, WARNINGS_MAX, Warning, Warnings};
