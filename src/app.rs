@@ -2,6 +2,7 @@
 //!
 //! Not here: what any part does by itself, and the end of the process (main).
 
+mod alerts;
 mod banner;
 mod certificates;
 mod listeners;
@@ -40,6 +41,7 @@ use crate::http::{Endpoints, Needs, ServiceState, Site};
 use crate::lifecycle::{Done, Phase, Phases, Supervisor};
 use crate::limiter::{Limiter, Modes, Options, Policies};
 use crate::rls::convert::{Bounds, Extras, LimitHeaders};
+use crate::telemetry::alerts::follow;
 use crate::telemetry::metrics::{Door, Metrics};
 use crate::telemetry::statsd;
 use crate::tls::files::FileError;
@@ -87,6 +89,9 @@ pub enum AppError {
     /// Metrics cannot be exported as the settings have it.
     #[error("metrics export: {0}")]
     MetricsExport(String),
+    /// Alerts cannot be sent as the settings have it: the setting, and what is wrong.
+    #[error("{0}")]
+    Alerts(String),
     /// A part of weir ended before the shutdown.
     #[error("{0}")]
     Died(Death),
@@ -140,6 +145,7 @@ async fn serve_on(
     let resource = otlp::resource(&settings.tracing);
     let (tracer, exporting) = traces::open(&settings.tracing, &resource, &metrics).await?.unzip();
     let exporter = metrics::export(&settings, &resource, &metrics).await?;
+    let (outbox, webhook) = alerts::open(&settings.alerts, &metrics).await?.unzip();
     let stores = Stores::new(&settings, &metrics)?;
     let control = stores.open();
     let needs = Needs { store: settings.health.redis, policies: settings.health.policies };
@@ -199,6 +205,7 @@ async fn serve_on(
         None => Listeners::bind(&settings.listen).await?,
     };
 
+    let crossed = metrics.alerts().take();
     let local = control.local(&settings, &metrics);
     let deny_cache = control.deny_cache(&settings);
     // The one in this process, if there is one.
@@ -320,7 +327,13 @@ async fn serve_on(
         senders.push(supervisor.task("traces", exporting.run(stop(stop_sending.clone()))));
     }
     if let Some(exporter) = exporter {
-        senders.push(supervisor.task("metrics export", exporter.run(stop(stop_sending))));
+        senders.push(supervisor.task("metrics export", exporter.run(stop(stop_sending.clone()))));
+    }
+    if let Some(crossed) = crossed {
+        senders.push(supervisor.task("alerts", follow(crossed, outbox, stop(stop_sending))));
+    }
+    if let Some(webhook) = webhook {
+        senders.push(supervisor.task("webhook", webhook.run()));
     }
     tokio::select! {
         death = supervisor.death() => return Err(AppError::Died(death)),

@@ -6,6 +6,7 @@
 pub mod algorithm;
 pub mod arith;
 pub mod charge;
+pub mod crossing;
 pub mod decision;
 pub mod descriptor;
 mod escape;
@@ -15,15 +16,18 @@ pub mod metadata;
 pub mod observer;
 pub mod pattern;
 pub mod policy;
+pub mod share;
 pub mod time;
 pub mod weight;
 
 pub use algorithm::parameters::{Anchor, Parameter, ParameterValue, Precision, Refill};
 pub use algorithm::{Algorithm, LimitError, Observed, Receipt, State, StateKind};
 pub use charge::{Charge, Mode, Role, Take};
+pub use crossing::Rise;
 pub use decision::{Decision, Outcome, Verdict};
 pub use descriptor::{Entry, Hits};
 pub use limit::Limit;
 pub use observer::Observer;
 pub use policy::{Domain, OnError, PolicySet, Rule};
+pub use share::{SHARES_MAX, Shares, SharesError};
 pub use time::{Bounds, CalendarUnit, Micros, Unit, Window};

@@ -18,6 +18,7 @@ mod policies;
 mod reserved;
 mod split;
 pub mod states;
+pub mod unanswered;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -38,6 +39,7 @@ use self::deny_cache::DenyCache;
 pub use self::inspect::Peek;
 pub use self::messages::{Answer, DescriptorRequest, Detail, LimitInfo, ListedLimit, Query, Status};
 pub use self::policies::Policies;
+use self::unanswered::Unanswered;
 
 /// The most time that a store gets for one decision, by default.
 const BUDGET: Duration = Duration::from_millis(10);
@@ -78,6 +80,8 @@ pub struct Options {
     pub local: Option<Arc<dyn Store>>,
     /// Denials that need no store, shared by all limiters of the process.
     pub deny_cache: Option<Arc<DenyCache>>,
+    /// Keys with alerts whose last charge has no known outcome, shared by all limiters of the process.
+    pub unanswered: Arc<Unanswered>,
     /// How requests are charged if their domain does not say.
     pub mode: Mode,
     /// What happens to a request whose store does not answer, if neither rule nor domain says.
@@ -97,6 +101,7 @@ impl Options {
             per_second: None,
             local: None,
             deny_cache: None,
+            unanswered: Arc::default(),
             mode: Mode::Atomic,
             on_error: OnError::Error,
             modes: Modes::default(),

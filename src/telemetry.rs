@@ -1,6 +1,8 @@
 //! What weir reports about itself: the log, the metrics and traces.
 
+pub mod alerts;
 mod counts;
+mod dial;
 pub mod limited;
 pub mod logging;
 pub mod mapper;

@@ -7,6 +7,8 @@
 //!
 //! The `config` crate's own deserialising is not used: it ends at the first error and knows no line.
 
+mod alerts;
+mod alerts_rows;
 mod contradictions;
 mod kind;
 mod layer;
@@ -33,6 +35,7 @@ use config::Config;
 use crate::engine::arith::Fraction;
 use crate::engine::{Mode, OnError};
 
+pub use alerts::Alerts;
 use contradictions::ProblemList;
 pub use layer::{FILE_BYTES_MAX, Layer};
 pub use listen::{CLIENT_NAMES_MAX, Endpoint, Listen, ListenTls, SOCKET_PATH_BYTES_MAX};
@@ -64,6 +67,8 @@ pub struct Settings {
     pub admin_token_file: Option<PathBuf>,
     /// How values of descriptors are shown to operators.
     pub admin_values: ShownValues,
+    /// Where alerts about the use of limits are sent.
+    pub alerts: Alerts,
     /// What the health of weir depends on.
     pub health: Health,
     /// What gRPC callers may make weir hold.
@@ -451,6 +456,7 @@ impl Settings {
                 "hidden" => Ok(ShownValues::Hidden),
                 _ => Err("no such way to show values".to_owned()),
             })?,
+            alerts: Alerts::read(&from)?,
             health: Health {
                 redis: from.value("health.redis", value::switch)?,
                 policies: from.value("health.policies", value::switch)?,
@@ -589,6 +595,7 @@ impl Settings {
         self.redis.contradictions(problems);
         self.tracing.contradictions(problems);
         self.metrics.export.contradictions(&self.tracing, problems);
+        self.alerts.contradictions(problems);
     }
 }
 

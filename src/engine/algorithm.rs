@@ -27,7 +27,7 @@ use std::fmt::{self, Debug};
 use smallvec::{SmallVec, smallvec};
 
 use self::counting::Written;
-pub use self::counting::{Change, Effect, Format, Numbers, Receipt, Summary, UndoScript};
+pub use self::counting::{Change, CountedWindow, Effect, Format, Numbers, Receipt, Summary, UndoScript};
 pub(crate) use self::counting::{Counting, ScriptNumbers};
 use self::gcra::{BurstError, Pace, Pacing, full_burst};
 use self::parameters::{Anchor, Parameter, ParameterValue, Parameters, Precision, Refill};
@@ -145,6 +145,12 @@ impl Algorithm {
             Self::LeakyBucket { burst: most } | Self::Gcra { burst: most } => smallvec![burst(most)],
             Self::SlidingWindowCounter | Self::SlidingWindowLog => SmallVec::new(),
         }
+    }
+
+    /// Whether hits are counted in windows with a beginning and an end, so that a share can be crossed once in each. [al-2]
+    #[must_use]
+    pub const fn has_windows(self) -> bool {
+        matches!(self, Self::FixedWindow { .. })
     }
 
     /// Whether usage can be reported after the fact: a log would grow with every report, without a bound. [dc-5]
@@ -373,6 +379,19 @@ impl StateKind {
     pub fn undone(&self, mut state: Option<State>, receipt: Receipt, bounds: Option<Bounds>, now: Micros) -> Next {
         let change = self.undo_in_place(&mut state, receipt, bounds, now);
         Next::of(change, state)
+    }
+
+    /// The window of a state that counts in one window after the other; none for every other kind, whose hits leave it one by
+    /// one. [al-2]
+    #[must_use]
+    pub fn counted(&self, observed: &Observed, now: Micros) -> Option<CountedWindow> {
+        match (self, observed) {
+            (Self::FixedWindow(counting), Observed::FixedWindow(counter)) => Some(counting.counted(*counter, now)),
+            (Self::AnchoredWindow(_), Observed::AnchoredWindow(window)) => {
+                Some(CountedWindow { start: window.start, end: window.end, count: window.count })
+            }
+            _ => None,
+        }
     }
 
     /// When hits would fit again, after a charge left this behind: 0 where they do, nothing where they never will.

@@ -5,6 +5,7 @@
 use super::algorithm::parameters::Anchor;
 use super::algorithm::{Algorithm, LimitError, StateKind};
 use super::escape::escape;
+use super::share::Shares;
 use super::time::{CalendarUnit, Unit, Window};
 
 /// A limit whose numbers have been checked. Two limits of equal shape share states, whatever their numbers.
@@ -17,6 +18,8 @@ pub struct Limit {
     pub name: Option<Box<str>>,
     /// A denied charge takes what this limit has left. [dc-4]
     pub drain: bool,
+    /// The shares whose crossing is reported; only a `fixed_window` has any. [al-1]
+    pub alert_at: Shares,
     post_paid: bool,
     /// The kind of its states, with the numbers of this limit.
     kind: StateKind,
@@ -39,6 +42,7 @@ impl Limit {
             algorithm,
             name: None,
             drain: false,
+            alert_at: Shares::default(),
             post_paid: false,
             kind,
             zone: "".into(),

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::algorithm::CountedWindow;
 use super::charge::{Charge, Mode};
 use super::decision::Outcome;
 use super::descriptor::{Entry, Hits};
 use super::policy::{Domain, OnError, PolicySet, Rule};
+use super::time::Micros;
 
 /// Hears what happens. Every method but `loaded` is called on the request path: it must neither block nor allocate.
 pub trait Observer: Send + Sync {
@@ -74,6 +76,11 @@ pub trait Tally: Send + Sync {
     /// A limit was charged, or denied without being asked.
     fn charged(&self, charged: &Charged<'_>) {
         let _ = charged;
+    }
+
+    /// The use of a limit has crossed one of its shares. [al-1]
+    fn crossed(&self, crossed: &Crossed<'_>) {
+        let _ = crossed;
     }
 
     /// A request for a domain of this policy set was decided, or its store failed. `unmatched` of its descriptors met no
@@ -146,6 +153,21 @@ pub struct Charged<'a> {
     pub outcome: &'a Outcome,
     /// Who gave the answer.
     pub by: AnsweredBy,
+}
+
+/// A share of a limit that its use has crossed.
+#[derive(Clone, Copy, Debug)]
+pub struct Crossed<'a> {
+    /// Whose limit it is.
+    pub limit: LimitOf<'a>,
+    /// The charge that crossed it.
+    pub charge: &'a Charge<'a>,
+    /// In percent of the limit.
+    pub share: u8,
+    /// The window, with the hits after the decision.
+    pub window: CountedWindow,
+    /// The clock of the store that made the decision.
+    pub at: Micros,
 }
 
 /// Whose limit was charged.

@@ -242,6 +242,7 @@ fn limit_as_json(limit: &Limit) -> Value {
         "id": limit.id(),
         "drain": limit.drain,
         "post_paid": limit.post_paid(),
+        "alert_at": limit.alert_at.iter().collect::<Vec<_>>(),
     });
     for Parameter { name, value, .. } in limit.algorithm().parameters() {
         match value {

@@ -57,6 +57,7 @@ impl Limiter {
         let cache = self.options.deny_cache.as_deref().filter(|_| !store.is_immediate());
         // The store may begin at once, so this comes before.
         let learning = cache.map(|cache| Learning::new(cache, charges));
+        let asked = if store.is_immediate() { None } else { self.options.unanswered.ask(charges) };
         let mut write = |answer: Result<Decision, StoreError>| answer.map(|answer| *decision = answer);
         // In two steps, so that a request that waits keeps no room for an answer that is ready.
         let reply = match store.decide(charges, request.mode, request.deadline) {
@@ -67,6 +68,9 @@ impl Limiter {
             Ok(pending) => write(pending.await),
             Err(result) => result,
         };
+        if let Some(asked) = asked.filter(|_| !matches!(result, Err(StoreError::Unknown(_)))) {
+            asked.is_answered();
+        }
         if let (Some(learning), Ok(())) = (learning, &result) {
             learning.learn(charges, decision);
         }

@@ -2,11 +2,15 @@
 
 use std::time::Instant;
 
+use smallvec::SmallVec;
+
 use super::decide::Request;
 use super::plan::Decided;
 use super::policies::InForce;
 use super::{Limiter, Query, Undecided};
-use crate::engine::observer::{AnsweredBy, Charged, DecisionResult, Trace};
+use crate::engine::Rise;
+use crate::engine::decision::key_indices;
+use crate::engine::observer::{AnsweredBy, Charged, Crossed, DecisionResult, Trace};
 
 impl Limiter {
     /// Counts a decision, and reports it to the trace. None if no store gave one.
@@ -31,7 +35,8 @@ impl Limiter {
         if plan.is_shadowed(decided) {
             self.observer.shadowed();
         }
-        for (charge, planned, outcome) in decided.iter() {
+        let mut alerts_at = SmallVec::<[usize; 4]>::new();
+        for (at, (charge, planned, outcome)) in decided.iter().enumerate() {
             let entries = &query.descriptors[usize::from(charge.group)].entries;
             let by = if decided.known.contains(&charge.key) { AnsweredBy::Cache } else { AnsweredBy::Store };
             let charged = Charged { limit: plan.charged(planned), entries, mode, charge, outcome, by };
@@ -41,6 +46,31 @@ impl Limiter {
             }
             if let Some(trace) = trace {
                 trace.charged(&charged);
+            }
+            if !charge.limit.alert_at.is_empty() {
+                alerts_at.push(at);
+            }
+        }
+        if !alerts_at.is_empty() {
+            self.report_shares(request, decided, &alerts_at);
+        }
+    }
+
+    /// Reports the shares that the decision crossed of the limits of these charges. [al-1]
+    #[cold]
+    fn report_shares(&self, request: &Request<'_, '_>, decided: &Decided<'_>, alerts_at: &[usize]) {
+        let Decided { charges, planned, decision, .. } = decided;
+        let (places, _) = key_indices(charges);
+        for &i in alerts_at {
+            let charge = &charges[i];
+            let Some(mut rise) = Rise::of_key(charges, &places, decision, request.mode, i) else { continue };
+            if !decided.is_taken_back && self.options.unanswered.take(charge.key, request.started) {
+                // Which of them were reported is not known for certain, so all are. [al-4]
+                rise.from = 0;
+            }
+            let (limit, at) = (request.plan.charged(&planned[i]), decision.outcomes[i].now);
+            for share in rise.shares(charge) {
+                request.in_force.tally.crossed(&Crossed { limit, charge, share, window: rise.window, at });
             }
         }
     }

@@ -58,6 +58,8 @@ pub(super) struct Decided<'a> {
     pub(super) decision: Decision,
     /// The descriptors that are denied because their store did not answer: a bit for each.
     pub(super) denied_groups: u64,
+    /// Some of the charges stood for a moment, and were taken back.
+    pub(super) is_taken_back: bool,
     /// The keys whose denial was known before a store was asked.
     pub(super) known: SmallVec<[&'a str; 2]>,
 }

@@ -9,10 +9,11 @@ use futures_util::future::{join, join_all};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use super::calendar;
 use super::deny_cache::DenyCache;
+use super::unanswered::Unanswered;
+use super::{Options, calendar};
 use crate::engine::observer::Observer;
-use crate::engine::{Bounds, Charge, Limit, Receipt};
+use crate::engine::{Bounds, Charge, Limit, Outcome, Receipt, Rise};
 use crate::store::{Store, StoreError, Undo};
 
 /// Charges that stand until the whole request is known to pass. Dropped before that (its caller is gone, for example), they are
@@ -20,6 +21,7 @@ use crate::store::{Store, StoreError, Undo};
 pub(super) struct Reserved {
     charges: Vec<Taken>,
     deny_cache: Option<Arc<DenyCache>>,
+    unanswered: Arc<Unanswered>,
     observer: Arc<dyn Observer>,
     budget: Duration,
 }
@@ -30,21 +32,28 @@ struct Taken {
     limit: Limit,
     receipt: Receipt,
     bounds: Option<Bounds>,
+    /// It crossed a share of its limit, which is reported only if it stands.
+    crossed: bool,
 }
 
 impl Reserved {
-    /// No charges yet. Taking them back may take as long as `budget`.
-    pub(super) fn new(deny_cache: Option<Arc<DenyCache>>, observer: Arc<dyn Observer>, budget: Duration) -> Self {
-        Self { charges: Vec::new(), deny_cache, observer, budget }
+    /// No charges yet. Taking them back may take as long as the budget of a decision.
+    pub(super) fn new(options: &Options, observer: Arc<dyn Observer>) -> Self {
+        let Options { deny_cache, unanswered, budget, .. } = options;
+        let (deny_cache, unanswered) = (deny_cache.clone(), unanswered.clone());
+        Self { charges: Vec::new(), deny_cache, unanswered, observer, budget: *budget }
     }
 
-    pub(super) fn add(&mut self, store: &Arc<dyn Store>, charge: &Charge<'_>, receipt: Receipt) {
+    pub(super) fn add(&mut self, store: &Arc<dyn Store>, charge: &Charge<'_>, outcome: &Outcome, receipt: Receipt) {
+        let crossed = !charge.limit.alert_at.is_empty()
+            && Rise::of_outcome(charge, outcome).is_some_and(|rise| rise.shares(charge).next().is_some());
         self.charges.push(Taken {
             store: store.clone(),
             key: charge.key.to_owned(),
             limit: charge.limit.clone(),
             receipt,
             bounds: charge.bounds,
+            crossed,
         });
     }
 
@@ -62,6 +71,8 @@ impl Reserved {
         // Without a runtime nobody could ask a store either.
         let runtime = Handle::try_current().ok()?;
         let charges = std::mem::take(&mut self.charges);
+        // Charges that came meanwhile found the count above the share.
+        charges.iter().filter(|taken| taken.crossed).for_each(|taken| self.unanswered.add(&taken.key));
         let (deny_cache, deadline) = (self.deny_cache.clone(), Instant::now() + self.budget);
         let observer = self.observer.clone();
         Some(runtime.spawn(async move {

@@ -9,11 +9,11 @@ use std::time::Instant;
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 
+use super::Limiter;
 use super::decide::Request;
 use super::plan::{Decided, Plan};
 use super::reserved::Reserved;
-use super::{Limiter, Options};
-use crate::engine::{Charge, Decision, Mode, OnError, Outcome, Role, Take, Verdict};
+use crate::engine::{Charge, Decision, Mode, OnError, Outcome, Rise, Role, Take, Verdict};
 use crate::store::{Failure, Store, StoreError};
 
 /// The part of a request's time that is kept for taking back what must not stand: a quarter.
@@ -68,6 +68,7 @@ impl Limiter {
         let denied_groups = match self.fall_back(request, charges, &mut pieces).await {
             Ok(denied_groups) => denied_groups,
             Err(error) => {
+                self.doubt(charges, &pieces.outcomes);
                 let is_undone = self.take_back(request, &mut pieces.reserved).await;
                 return Err(if is_undone && !pieces.is_final { error } else { as_unknown(error) });
             }
@@ -88,7 +89,18 @@ impl Limiter {
         }
         let mut decided = Decided::of_some(charges, &request.plan.planned, pieces.outcomes);
         (decided.decision.denied, decided.denied_groups) = (is_denied, denied_groups);
+        decided.is_taken_back = is_denied && request.mode == Mode::Atomic;
         Ok(decided)
+    }
+
+    /// Notes the keys whose charges crossed a share though the request fails: some stand, and some are taken back. [al-4]
+    fn doubt(&self, charges: &[Charge<'_>], outcomes: &[Option<Outcome>]) {
+        for (charge, outcome) in charges.iter().zip(outcomes).filter(|(charge, _)| !charge.limit.alert_at.is_empty()) {
+            let rise = outcome.as_ref().and_then(|outcome| Rise::of_outcome(charge, outcome));
+            if rise.is_some_and(|rise| rise.shares(charge).next().is_some()) {
+                self.options.unanswered.add(charge.key);
+            }
+        }
     }
 
     /// What is known of charges that got no answer, all for one reason.
@@ -129,7 +141,9 @@ impl Limiter {
             let stands = request.mode == Mode::Atomic && !decision.denied;
             for ((&at, charge), mut outcome) in part.at.iter().zip(&part.charges).zip(decision.outcomes) {
                 match (charges[at].take, outcome.receipt) {
-                    (Take::Consume(_), Some(receipt)) if stands => pieces.reserved.add(part.store, charge, receipt),
+                    (Take::Consume(_), Some(receipt)) if stands => {
+                        pieces.reserved.add(part.store, charge, &outcome, receipt);
+                    }
                     // It was only looked at so far.
                     (Take::Refund(_), _) if refunds == Refunds::Last => {
                         outcome.verdict = Verdict::Within;
@@ -216,7 +230,7 @@ impl Limiter {
         let stands = request.mode == Mode::Atomic && !decision.denied;
         for ((i, charge), outcome) in local.into_iter().zip(&alone).zip(decision.outcomes) {
             if let (Take::Consume(_), Some(receipt), true) = (charges[i].take, outcome.receipt, stands) {
-                pieces.reserved.add(store, charge, receipt);
+                pieces.reserved.add(store, charge, &outcome, receipt);
             }
             pieces.outcomes[i] = Some(outcome);
         }
@@ -242,8 +256,7 @@ impl Limiter {
 
     /// Nothing known yet of these charges.
     fn pieces(&self, charges: &[Charge<'_>]) -> Pieces {
-        let Options { deny_cache, budget, .. } = &self.options;
-        let reserved = Reserved::new(deny_cache.clone(), self.observer.clone(), *budget);
+        let reserved = Reserved::new(&self.options, self.observer.clone());
         Pieces {
             outcomes: vec![None; charges.len()],
             denied: false,

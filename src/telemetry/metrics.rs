@@ -7,9 +7,11 @@
 //! (mapped.rs), and the text formats (text.rs).
 //! Not here: what is worth counting, which engine, store and limiter report to their observer.
 
+mod alerts;
 mod busiest;
 mod domains;
 pub mod families;
+mod labels;
 mod latency;
 mod listed;
 mod mapped;
@@ -28,6 +30,7 @@ use parking_lot::Mutex;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 use tokio::time::MissedTickBehavior;
 
+use self::alerts::AlertsOfLimits;
 use self::domains::{Domains, RequestsOfDomains, Unknown};
 use self::families::{FamilyKind, Gathered, ReadNumber, Single, Source, Value, Visitor};
 pub(super) use self::latency::TimesSeen;
@@ -38,6 +41,7 @@ use self::process::Process;
 use self::rules::{HitsOfLimits, Rules};
 use self::table::{DECISION_DURATION, STORE_DURATION, row, row_of};
 use self::text::{Format, TextWriter};
+use super::alerts::Alerts;
 use super::limited::{Limited, Values};
 use super::mapper::Mapper;
 use super::statistics::{Kind, Statistics};
@@ -117,6 +121,7 @@ pub struct Metrics {
     per_rule: bool,
     statsd_dropped: IntCounter,
     limited: Limited,
+    alerts: Arc<Alerts>,
     looks: busiest::Looks,
 }
 
@@ -148,7 +153,8 @@ impl Metrics {
         let undone = counters(&registry, "weir_undone_total")?;
 
         let statistics = Arc::new(Statistics::new(options.dynamic_series, options.mapper.is_some() || options.statsd));
-        let rules = Arc::new(Rules::new(statistics.clone()));
+        let alerts = Arc::new(Alerts::new(options.values));
+        let rules = Arc::new(Rules::new(statistics.clone(), alerts.clone()));
         let bounds = options.mapper.as_ref().map(mapped::response_time_bounds).unwrap_or_default();
         let requests = Arc::new(Latencies::new(&bounds, options.statsd));
         let stores = Arc::new(Latencies::new(&[], false));
@@ -181,12 +187,14 @@ impl Metrics {
             per_rule: options.per_rule,
             statsd_dropped,
             limited: Limited::new(options.runtimes, options.values),
+            alerts: alerts.clone(),
             looks: busiest::Looks::default(),
         };
         let statistics = metrics.statistics.clone();
         metrics.gauge("weir_dynamic_series", &[], move || statistics.dynamic_names() as u64)?;
         let statistics = metrics.statistics.clone();
         metrics.counter("weir_dynamic_series_refused_total", &[], move || statistics.refused())?;
+        metrics.counter("weir_alerts_dropped_total", &[], move || alerts.dropped())?;
         Ok(metrics)
     }
 
@@ -263,6 +271,12 @@ impl Metrics {
         &self.limited
     }
 
+    /// Crossed shares of limits.
+    #[must_use]
+    pub fn alerts(&self) -> &Alerts {
+        &self.alerts
+    }
+
     /// What happened since the last look, of any caller. It reads the counters of every limit, so call it on a thread that
     /// decides nothing.
     #[must_use]
@@ -333,6 +347,7 @@ impl Metrics {
         sources.push_back(Box::new(Process::default()));
         if self.weir_names && self.per_rule {
             sources.push_back(Box::new(HitsOfLimits::new(self.rules.clone())));
+            sources.push_back(Box::new(AlertsOfLimits::new(self.rules.alert_counts())));
         }
         sources.push_back(Box::new(ReadMapped::new(prepared.0.clone())));
         Reading { sources }

@@ -11,11 +11,8 @@ use std::future::Future;
 use std::io::{self, Write as _};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper_util::client::legacy::connect::{Connected, Connection};
-use hyper_util::rt::TokioIo;
 use opentelemetry_http::hyper::HyperClient;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{
@@ -27,25 +24,15 @@ use opentelemetry_proto::tonic::collector::metrics::v1::{ExportMetricsServiceReq
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{SpanData, SpanExporter as _};
-use parking_lot::Mutex;
 use prost::Message as _;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::client::TlsStream;
 use tonic::codec::CompressionEncoding;
-use tonic::codegen::Service;
 use tonic::codegen::http::{HeaderName, HeaderValue, Uri, header};
 use tonic::metadata::{MetadataKey, MetadataMap};
 use tonic::transport::{Channel, Endpoint};
 
+use super::dial::{CONNECT_MAX, Dial, Trouble, USER_AGENT};
 use crate::tls::Tls;
-use crate::tls::files::FileError;
-
-/// How long opening a connection may take, TLS included, where a whole request may take longer.
-const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// What weir calls itself.
-const USER_AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
 
 /// What an exporter offers by ALPN.
 #[must_use]
@@ -144,9 +131,6 @@ fn channel(url: Uri, timeout: Duration, dial: Dial) -> Result<Channel, tonic::tr
     let endpoint = Endpoint::from(url).user_agent(USER_AGENT)?;
     Ok(endpoint.connect_timeout(CONNECT_MAX.min(timeout)).timeout(timeout).connect_with_connector_lazy(dial))
 }
-
-/// Why there was no connection, the last time there was none.
-type Trouble = Arc<Mutex<Option<String>>>;
 
 /// Sends spans, and keeps the reason of a failure.
 #[derive(Debug)]
@@ -290,91 +274,5 @@ impl HttpClient for Client {
             }
         }
         self.inner.send_bytes(request)
-    }
-}
-
-/// Opens connections: name, TCP, TLS.
-#[derive(Clone, Debug)]
-struct Dial {
-    tls: Option<Arc<Tls>>,
-    trouble: Trouble,
-}
-
-impl Service<Uri> for Dial {
-    type Response = TokioIo<Stream>;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<TokioIo<Stream>>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        let dial = self.clone();
-        Box::pin(async move {
-            let trouble = dial.trouble.clone();
-            let opened = match timeout(CONNECT_MAX, dial.open(&uri)).await {
-                Ok(opened) => opened,
-                Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, format!("none within {CONNECT_MAX:?}"))),
-            };
-            opened.map(TokioIo::new).inspect_err(|error| *trouble.lock() = Some(error.to_string()))
-        })
-    }
-}
-
-impl Dial {
-    async fn open(self, uri: &Uri) -> io::Result<Stream> {
-        let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
-        let port = uri.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
-        let stream = TcpStream::connect((host, port)).await?;
-        stream.set_nodelay(true)?;
-        let Some(tls) = self.tls else { return Ok(Stream::Plain(stream)) };
-        let refused = |error: &FileError| tracing::warn!("{error}; its last good content stays in force");
-        let stream = tls.handshake(host, stream, refused).await.map_err(io::Error::other)?;
-        Ok(Stream::Tls(Box::new(stream)))
-    }
-}
-
-/// One connection.
-enum Stream {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
-
-impl Connection for Stream {
-    fn connected(&self) -> Connected {
-        Connected::new()
-    }
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
-        }
     }
 }

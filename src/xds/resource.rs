@@ -220,14 +220,19 @@ mod tests {
         let mut alone = limited("alone", 0);
         alone.rate_limit = None;
         alone.metadata = Some(own(&[("rate", string("3/s")), ("drain", Kind::BoolValue(true))]));
-        let loaded =
-            policies(&[resource("shop", vec![pace, rate, alone, limited("none", 0)])], Reading::default()).unwrap();
+        let mut alerts = limited("alerts", 7);
+        let shares = [80.0, 100.0].map(|share| Value { kind: Some(Kind::NumberValue(share)) });
+        let shares = prost_types::ListValue { values: shares.to_vec() };
+        alerts.metadata = Some(own(&[("alert_at", Kind::ListValue(shares))]));
+        let descriptors = vec![pace, rate, alone, limited("none", 0), alerts];
+        let loaded = policies(&[resource("shop", descriptors)], Reading::default()).unwrap();
         let limits: Vec<_> = loaded.policies.rules().iter().map(|rule| &rule.limits[0]).collect();
         assert_eq!(limits[0].algorithm(), Algorithm::Gcra { burst: 20 });
         assert_eq!((limits[0].requests(), limits[0].window().us()), (7, 3_600_000_000));
         assert_eq!((limits[1].requests(), limits[1].window().us()), (5, 90_000_000));
         assert_eq!((limits[2].requests(), limits[2].drain), (3, true));
         assert_eq!(limits[3].requests(), 0, "a limit of nothing denies everything");
+        assert_eq!(limits[4].alert_at.iter().collect::<Vec<_>>(), [80, 100]);
     }
 
     #[test]

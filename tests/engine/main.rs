@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod alerts;
 mod examples;
 mod modes;
 mod policies;

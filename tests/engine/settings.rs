@@ -59,6 +59,15 @@ fn the_defaults_are_those_of_the_design() {
         admin_endpoints: Weir,
         admin_token_file: None,
         admin_values: Shown,
+        alerts: Alerts {
+            webhook_url: None,
+            webhook_secret_file: None,
+            webhook_ca_file: None,
+            webhook_timeout: 5s,
+            webhook_attempts: 20,
+            webhook_retry_for: 900s,
+            webhook_queue: 1024,
+        },
         health: Health {
             redis: false,
             policies: false,
@@ -290,6 +299,9 @@ fn around(name: &str) -> Vec<&'static str> {
     if name.starts_with("listen.tls.") {
         around.extend(["listen.tls.cert_file=cert", "listen.tls.key_file=key", "listen.tls.client_ca_file=ca"]);
     }
+    if name.starts_with("alerts.") {
+        around.extend(["alerts.webhook_url=https://alerts.example/base", "alerts.webhook_secret_file=base"]);
+    }
     if name == "policies.source" {
         around.push("policies.xds.server=xds.internal:18000");
     }
@@ -344,7 +356,11 @@ fn example(name: &str) -> &'static str {
         "policies.xds.start_without_config" | "policies.xds.tls.enabled" => "on",
         "policies.xds.max_message_bytes" | "limits.request_bytes" => "1024",
         "policies.xds.tls.server_name" => "xds.internal",
-        "policies.xds.keepalive.interval" | "policies.xds.connect_timeout" | "metrics.export_interval" => "1s",
+        "policies.xds.keepalive.interval"
+        | "policies.xds.connect_timeout"
+        | "metrics.export_interval"
+        | "alerts.webhook_timeout"
+        | "alerts.webhook_retry_for" => "1s",
         _ if name.starts_with("policies.xds.") && Setting::find(name).is_some_and(is_time) => "70ms",
         "store" => "redis",
         "charging" => "independent",
@@ -361,6 +377,7 @@ fn example(name: &str) -> &'static str {
         "statsd.mogrifiers" => r#"[{"pattern": "a", "name": "b"}]"#,
         "tracing.exporter" | "metrics.exporter" => "otlp",
         "tracing.otlp.endpoint" | "metrics.otlp.endpoint" => "http://collector:4318",
+        "alerts.webhook_url" => "https://alerts.example/weir",
         "tracing.otlp.protocol" => "grpc",
         "tracing.otlp.headers" => "authorization:Bearer x:y",
         "tracing.otlp.compression" => "gzip",
@@ -583,34 +600,6 @@ fn a_variable_that_is_not_utf8_is_named() {
 #[test]
 fn policies_are_required() {
     insta::assert_snapshot!(problems(&[]), @"settings: policies.directory: required: give --policies or WEIR__POLICIES__DIRECTORY");
-}
-
-#[test]
-fn settings_that_contradict_each_other_are_refused() {
-    let together = |assignments: &[&str]| problems(&[policies(), flags(assignments)]);
-    insta::assert_snapshot!(together(&["listen.http=0.0.0.0:8081"]), @r#"--set: listen.http = "0.0.0.0:8081": already taken by listen.grpc = 0.0.0.0:8081"#);
-    insta::assert_snapshot!(together(&["listen.admin=127.0.0.1:8080"]), @r#"--set: listen.admin = "127.0.0.1:8080": already taken by listen.http = 0.0.0.0:8080"#);
-    insta::assert_snapshot!(together(&["listen.grpc=[::]:6070"]), @r#"default: listen.admin = "127.0.0.1:6070": already taken by listen.grpc = [::]:6070"#);
-    insta::assert_snapshot!(together(&["listen.tls.cert_file=c"]), @"--set: listen.tls.cert_file: a certificate without its key: set listen.tls.key_file too");
-    insta::assert_snapshot!(together(&["listen.tls.key_file=k"]), @"--set: listen.tls.key_file: a key without its certificate: set listen.tls.cert_file too");
-    insta::assert_snapshot!(together(&["listen.tls.client_ca_file=ca"]), @"--set: listen.tls.client_ca_file: has no effect without listen.tls.cert_file");
-    let names = ["listen.tls.cert_file=c", "listen.tls.key_file=k", "listen.tls.client_names=envoy.mesh"];
-    insta::assert_snapshot!(together(&names), @"--set: listen.tls.client_names: has no effect without listen.tls.client_ca_file");
-    insta::assert_snapshot!(together(&["redis.username=me"]), @"--set: redis.username: a user without a password: set redis.password or redis.password_file too");
-    let headers = ["response.ietf_headers=on", "response.limit_headers=on", "response.limit_header=ratelimit"];
-    insta::assert_snapshot!(together(&headers), @r#"--set: response.limit_header = "ratelimit": response.ietf_headers = on sets a header of this name"#);
-    for fine in [
-        vec!["listen.http=[::1]:8081"],
-        vec!["response.ietf_headers=on", "response.limit_headers=on"],
-        vec!["response.ietf_headers=on", "response.limit_header=RateLimit"],
-        vec!["listen.http=0.0.0.0:0", "listen.grpc=0.0.0.0:0", "listen.admin=0.0.0.0:0"],
-        vec!["listen.grpc=unix:/run/weir.sock", "listen.http=0.0.0.0:8081"],
-        vec!["redis.username=me", "redis.url=redis://:pw@cache"],
-        vec!["redis.username=me", "redis.password=pw"],
-        vec!["redis.username=me", "redis.password_file=/run/secrets/redis"],
-    ] {
-        assert!(Settings::load(&[policies(), flags(&fine)]).is_ok(), "{fine:?}");
-    }
 }
 
 #[test]

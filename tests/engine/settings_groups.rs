@@ -1,8 +1,36 @@
-//! Settings of Redis and of traces that contradict each other.
+//! Settings that contradict each other: those of one group, of Redis and of traces.
 
 use weir::config::settings::Settings;
 
 use crate::settings::{flags, policies, problems};
+
+#[test]
+fn settings_that_contradict_each_other_are_refused() {
+    let together = |assignments: &[&str]| problems(&[policies(), flags(assignments)]);
+    insta::assert_snapshot!(together(&["listen.http=0.0.0.0:8081"]), @r#"--set: listen.http = "0.0.0.0:8081": already taken by listen.grpc = 0.0.0.0:8081"#);
+    insta::assert_snapshot!(together(&["listen.admin=127.0.0.1:8080"]), @r#"--set: listen.admin = "127.0.0.1:8080": already taken by listen.http = 0.0.0.0:8080"#);
+    insta::assert_snapshot!(together(&["listen.grpc=[::]:6070"]), @r#"default: listen.admin = "127.0.0.1:6070": already taken by listen.grpc = [::]:6070"#);
+    insta::assert_snapshot!(together(&["listen.tls.cert_file=c"]), @"--set: listen.tls.cert_file: a certificate without its key: set listen.tls.key_file too");
+    insta::assert_snapshot!(together(&["listen.tls.key_file=k"]), @"--set: listen.tls.key_file: a key without its certificate: set listen.tls.cert_file too");
+    insta::assert_snapshot!(together(&["listen.tls.client_ca_file=ca"]), @"--set: listen.tls.client_ca_file: has no effect without listen.tls.cert_file");
+    let names = ["listen.tls.cert_file=c", "listen.tls.key_file=k", "listen.tls.client_names=envoy.mesh"];
+    insta::assert_snapshot!(together(&names), @"--set: listen.tls.client_names: has no effect without listen.tls.client_ca_file");
+    insta::assert_snapshot!(together(&["redis.username=me"]), @"--set: redis.username: a user without a password: set redis.password or redis.password_file too");
+    let headers = ["response.ietf_headers=on", "response.limit_headers=on", "response.limit_header=ratelimit"];
+    insta::assert_snapshot!(together(&headers), @r#"--set: response.limit_header = "ratelimit": response.ietf_headers = on sets a header of this name"#);
+    for fine in [
+        vec!["listen.http=[::1]:8081"],
+        vec!["response.ietf_headers=on", "response.limit_headers=on"],
+        vec!["response.ietf_headers=on", "response.limit_header=RateLimit"],
+        vec!["listen.http=0.0.0.0:0", "listen.grpc=0.0.0.0:0", "listen.admin=0.0.0.0:0"],
+        vec!["listen.grpc=unix:/run/weir.sock", "listen.http=0.0.0.0:8081"],
+        vec!["redis.username=me", "redis.url=redis://:pw@cache"],
+        vec!["redis.username=me", "redis.password=pw"],
+        vec!["redis.username=me", "redis.password_file=/run/secrets/redis"],
+    ] {
+        assert!(Settings::load(&[policies(), flags(&fine)]).is_ok(), "{fine:?}");
+    }
+}
 
 #[test]
 fn settings_of_redis_that_contradict_each_other_are_refused() {

@@ -1,5 +1,6 @@
 //! What an operator sees of a running weir at the admin listener and in the log: who is limited, the live page, states.
 
+mod alerts;
 mod heavy;
 mod limited;
 mod page;

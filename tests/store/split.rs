@@ -1,6 +1,8 @@
 //! Requests over several slots or stores, and stores that give no answer: what stands afterwards, and what callers are
 //! told. Not in here: a real Redis Cluster (redis/cluster.rs) and a Redis in trouble (redis/faults.rs).
 
+mod alerts;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;

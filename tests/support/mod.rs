@@ -35,3 +35,4 @@ pub mod stores;
 pub mod terminal;
 pub mod vectors;
 pub mod wait;
+pub mod webhook;

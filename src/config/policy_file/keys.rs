@@ -41,6 +41,8 @@ pub enum Needs {
     Parameter(&'static str),
     /// A use for reports.
     Reports,
+    /// Windows with a beginning and an end.
+    Windows,
 }
 
 impl Only {
@@ -49,6 +51,7 @@ impl Only {
         match self.needs {
             Needs::Parameter(name) => algorithm.parameter_names().contains(&name),
             Needs::Reports => algorithm.takes_reports(),
+            Needs::Windows => algorithm.has_windows(),
         }
     }
 
@@ -154,6 +157,11 @@ pub(super) const LIMIT: Kind = Kind {
             "post_paid",
             Needs::Reports,
             "its log would grow with every report, without a bound, all other algorithms take it",
+        ),
+        key_of(
+            "alert_at",
+            Needs::Windows,
+            "only fixed_window has windows with a beginning and an end, in which a share is crossed once",
         ),
         key("unlimited"),
         key("name"),

@@ -8,6 +8,7 @@ use jiff::tz::TimeZoneDatabase;
 use super::fields::{Fields, Read};
 use super::keys::{LIMIT, REPLACED};
 use super::rate::{self, Period};
+use super::scalar::whole_number;
 use super::state::{FileReader, Reported};
 use super::warning::Code;
 use super::yaml::{NodeId, Value};
@@ -15,7 +16,7 @@ use super::{NAME_BYTES_MAX, Position, instead, shown};
 use crate::config::nearest;
 use crate::config::settings::duration;
 use crate::engine::algorithm::parameters::Parameters;
-use crate::engine::{Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Refill, Unit};
+use crate::engine::{Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Refill, Shares, Unit};
 
 /// What a rate limit can have though it limits nothing: envoyproxy/ratelimit reads a number there and forgets it.
 const WITH_UNLIMITED: [&str; 4] = ["unlimited", "name", "replaces", "requests_per_unit"];
@@ -104,10 +105,15 @@ impl FileReader<'_> {
         let calendar = self.flag(fields, "calendar");
         let anchor = self.choice(fields, "anchor", &["clock", "first_hit"]);
         let zone = self.zone(fields);
+        let alert_at = self.shares(fields);
         let algorithm = self.choice(fields, "algorithm", &Algorithm::NAMES)?.unwrap_or(Algorithm::FIXED_WINDOW.name());
 
-        // A flag that is off asks for nothing.
-        let off = [("calendar", &calendar), ("post_paid", &post_paid)].map(|(key, on)| (key, matches!(on, Ok(false))));
+        // A flag that is off asks for nothing, nor does an empty list.
+        let off = [
+            ("calendar", matches!(calendar, Ok(false))),
+            ("post_paid", matches!(post_paid, Ok(false))),
+            ("alert_at", matches!(&alert_at, Ok(shares) if shares.is_empty())),
+        ];
         self.refuse_misfits(fields, algorithm, &off)?;
         let (calendar, anchor) = (calendar?, anchor?);
         let anchor = match &amount {
@@ -141,8 +147,30 @@ impl FileReader<'_> {
             limit = limit.in_zone(&zone);
         }
         limit.drain = drain?;
+        limit.alert_at = alert_at?;
         limit.set_post_paid(post_paid?);
         Ok(limit)
+    }
+
+    /// The shares at which the use of a limit is reported: whole numbers of percent.
+    fn shares(&mut self, fields: &Fields) -> Result<Shares, Reported> {
+        const EXAMPLE: &str = "such as alert_at: [80, 100]";
+        let document = self.document;
+        let mut shares = Vec::new();
+        for id in self.list(fields, "alert_at")?.unwrap_or_default() {
+            let node = document.node(id);
+            let share = match &node.value {
+                Value::Scalar { text, plain: true } => whole_number(text).ok(),
+                _ => None,
+            };
+            let Some(share) = share else {
+                let message =
+                    format!("a share is a whole number of percent from 1 to 100, not {}, {EXAMPLE}", node.describe());
+                return Err(self.report(node.position, message));
+            };
+            shares.push(share);
+        }
+        Shares::new(&shares).map_err(|error| self.report_value(fields, "alert_at", format!("{error}, {EXAMPLE}")))
     }
 
     /// Refuses what the algorithm has no use for, with what has.

@@ -7,7 +7,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use super::row::{Kind, alternatives};
 use super::value::{
     RedisUrl, VALUE_BYTES_MAX, address, duration, header_name, headers, host_names, host_port, integer, key_prefix,
-    log_level, name, pairs, redact, shorten, spell, url, url_path, words,
+    log_level, name, pairs, redact, secret_url, shorten, spell, url, url_path, words,
 };
 use super::{listen, statsd};
 use crate::engine::arith::Fraction;
@@ -65,6 +65,7 @@ impl Kind {
                 if names.len() > most { Err(format!("{} names, at most {most}", names.len())) } else { Ok(()) }
             }
             Self::Url => url(text).map(drop),
+            Self::SecretUrl => secret_url(text),
             Self::Words(known) => words(text, known).map(drop),
             Self::RedisUrl => text.parse::<RedisUrl>().map(drop),
             Self::LogLevel => log_level(text),
@@ -74,7 +75,7 @@ impl Kind {
     /// The value as an error may show it; none if it must not be seen.
     pub(super) fn show(&self, text: &str) -> Option<String> {
         match self {
-            Self::Secret | Self::Headers => None,
+            Self::Secret | Self::SecretUrl | Self::Headers => None,
             Self::RedisUrl => Some(shorten(&redact(text))),
             _ => Some(shorten(text)),
         }

@@ -107,6 +107,8 @@ pub enum Kind {
     },
     /// The URL of a collector, `http` or `https`.
     Url,
+    /// The URL of a webhook, `http` or `https`; never printed.
+    SecretUrl,
     /// Some of these words, by commas.
     Words(&'static [&'static str]),
     /// DNS names by commas, or nothing.
@@ -195,6 +197,7 @@ impl Setting {
             }
             Kind::UrlPath { bytes_max } => format!("a path of at most {bytes_max} bytes, from its slash on"),
             Kind::Url => "http://HOST:PORT or https://HOST:PORT, with a path".to_owned(),
+            Kind::SecretUrl => "http://HOST:PORT or https://HOST:PORT, with a path; never printed".to_owned(),
             Kind::Words(words) => format!("by commas: {}", alternatives(words)),
             Kind::HostNames { most } => format!("at most {most} DNS names, by commas"),
             Kind::Fraction => format!("0 to 1, at most {} decimals", Fraction::DECIMALS_MAX),

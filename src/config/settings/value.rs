@@ -250,6 +250,19 @@ pub(super) fn url(text: &str) -> Result<Uri, String> {
     Ok(url)
 }
 
+/// Checks the URL of a webhook. A login in it is refused, because it would not be sent.
+pub(super) fn secret_url(text: &str) -> Result<(), String> {
+    const FORM: &str = "not a URL such as https://alerts.example/weir";
+    let url: Uri = text.parse().map_err(|_| FORM.to_owned())?;
+    if !matches!(url.scheme_str(), Some("http" | "https")) || url.host().is_none_or(str::is_empty) {
+        return Err(FORM.to_owned());
+    }
+    if url.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        return Err("has a login, which weir does not send".to_owned());
+    }
+    Ok(())
+}
+
 /// Reads some of the known words, by commas.
 pub(super) fn words(text: &str, known: &[&'static str]) -> Result<Vec<&'static str>, String> {
     let mut found = Vec::new();

@@ -22,6 +22,17 @@ pub(super) fn is_believed(ahead_us: u128, window_us: u64) -> bool {
     ahead_us <= u128::from(window_us.max(AHEAD_US_MIN))
 }
 
+/// The window that a state counts in, and its hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CountedWindow {
+    /// When it began. The same for all charges of one window, wherever they are decided.
+    pub start: Micros,
+    /// When it ends.
+    pub end: Micros,
+    /// The hits in it.
+    pub count: Hits,
+}
+
 /// How one kind of state counts: the numbers of a limit, and all that is done with a state under them.
 ///
 /// [`State`](Self::State) is what a store keeps. [`Observed`](Self::Observed) is that state as one charge finds it:

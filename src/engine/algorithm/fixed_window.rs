@@ -3,7 +3,7 @@
 //! Known from INCR and EXPIRE counters. Admits at most the limit in each window, so at most twice the limit over a span
 //! as long as one window. Its Lua twin is lua/algorithms/fixed_window.lua. Windows that begin elsewhere: anchored_window.rs.
 
-use super::counting::{Counting, Effect, Format, Receipt, Written, is_believed};
+use super::counting::{CountedWindow, Counting, Effect, Format, Receipt, Written, is_believed};
 use crate::engine::descriptor::Hits;
 use crate::engine::time::{Bounds, Micros, Window};
 
@@ -59,6 +59,12 @@ impl FixedWindow {
 
     const fn stored(left: Counter) -> Counter {
         left
+    }
+
+    /// The counter with the instants of its window. [fw-1] [fw-5]
+    pub(super) fn counted(&self, observed: Counter, now: Micros) -> CountedWindow {
+        let end = now + self.reset_after(&observed, now);
+        CountedWindow { start: end - self.window.us(), end, count: observed.count }
     }
 }
 

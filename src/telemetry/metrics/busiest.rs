@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::domains::Domains;
-use super::rules::{Labelled, Labels, Rules};
+use super::labels::Labels;
+use super::rules::{Labelled, Rules};
 use crate::telemetry::counts::Values;
 
 /// A look is repeated to callers until it is this old.

@@ -6,14 +6,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::alerts::{self, AlertCounts, AlertLoad, LimitAlerts};
 use super::domains::DomainCounts;
 use super::families::{Source, Value, Visitor};
+use super::labels::Labels;
 use super::listed::{Cursor, Listed};
 use super::table::row;
-use crate::engine::PolicySet;
 use crate::engine::arith::Fraction;
-use crate::engine::observer::{Charged, DecisionResult, LimitOf, Tally};
+use crate::engine::observer::{Charged, Crossed, DecisionResult, LimitOf, Tally};
 use crate::engine::policy::Domain;
+use crate::engine::{PolicySet, Rule, Shares};
+use crate::telemetry::alerts::Alerts;
 use crate::telemetry::counts::{Counts, Number, Values, split};
 use crate::telemetry::statistics::{LimitName, RequestName, Statistics};
 
@@ -30,14 +33,6 @@ const RULE_METRICS: [(&str, Number); 5] = [
     ("weir_near_limit_hits_total", |values| values.near),
     ("weir_shadow_hits_total", |values| values.shadow),
 ];
-
-/// By what the counters of a limit are known.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Labels {
-    pub(super) domain: Arc<str>,
-    pub(super) rule: Box<str>,
-    pub(super) limit: Box<str>,
-}
 
 /// The counters of one limit, and the fixed name that they have among the statistics. A limit whose name changes gets
 /// new counters: what the old ones hold stays with the old name.
@@ -56,12 +51,19 @@ impl Labelled {
 /// The counters of all limits of the policies in force.
 pub(super) struct Rules {
     counts: Listed<Arc<Labels>, Labelled>,
+    alert_counts: Arc<AlertCounts>,
     statistics: Arc<Statistics>,
+    alerts: Arc<Alerts>,
 }
 
 impl Rules {
-    pub(super) fn new(statistics: Arc<Statistics>) -> Self {
-        Self { counts: Listed::default(), statistics }
+    pub(super) fn new(statistics: Arc<Statistics>, alerts: Arc<Alerts>) -> Self {
+        Self { counts: Listed::default(), alert_counts: Arc::default(), statistics, alerts }
+    }
+
+    /// The counters of all shares.
+    pub(super) fn alert_counts(&self) -> Arc<AlertCounts> {
+        self.alert_counts.clone()
     }
 
     /// All limits now, in the order of their labels.
@@ -79,15 +81,17 @@ impl Rules {
         let before = self.counts.entries();
         let mut counts: BTreeMap<Arc<Labels>, Labelled> = BTreeMap::new();
         let mut live = Vec::new();
-        let mut keep = |labels: Labels, statistic: Option<&str>| -> Arc<Counts> {
-            if let Some(twin) = counts.get(&labels) {
-                return twin.counts.clone();
+        let mut alerts = AlertLoad::begin(&self.alert_counts);
+        let mut keep = |labels: Labels, statistic: Option<&str>, shares: &Shares| -> (Arc<Counts>, LimitAlerts) {
+            if let Some((labels, twin)) = counts.get_key_value(&labels) {
+                return (twin.counts.clone(), alerts.of(labels, shares));
             }
             let known = before.binary_search_by(|(known, _)| (**known).cmp(&labels)).ok().map(|at| &before[at]);
             let known = known.filter(|(_, known)| known.statistic.as_deref() == statistic).cloned();
             let new = || Labelled { counts: Arc::default(), statistic: statistic.map(Into::into) };
             let (labels, known) = known.unwrap_or_else(|| (Arc::new(labels), new()));
-            counts.entry(labels).or_insert(known).counts.clone()
+            let alerts = alerts.of(&labels, shares);
+            (counts.entry(labels).or_insert(known).counts.clone(), alerts)
         };
         // Rules of one domain share its name.
         let names: BTreeMap<&str, Arc<str>> =
@@ -100,13 +104,14 @@ impl Rules {
                 let labels = Labels { domain: domain.clone(), rule: rule.path.clone(), limit: label.into() };
                 match self.statistics.name_of(rule, i) {
                     LimitName::Fixed(name) => {
-                        let counts = keep(labels, Some(&name));
+                        let (counts, alerts) = keep(labels, Some(&name), &limit.alert_at);
                         live.push((name, counts.clone()));
-                        LimitTally { counts, by_request: None }
+                        LimitTally { counts, alerts, by_request: None }
                     }
                     LimitName::ByRequest(name) => {
                         live.push((name.rest_name.clone(), name.rest.clone()));
-                        LimitTally { counts: keep(labels, None), by_request: Some(name) }
+                        let (counts, alerts) = keep(labels, None, &limit.alert_at);
+                        LimitTally { counts, alerts, by_request: Some(name) }
                     }
                 }
             });
@@ -121,17 +126,20 @@ impl Rules {
             };
             let rest = Arc::<Counts>::default();
             live.push((Statistics::rest_of_overrides(&domain.name), rest.clone()));
-            overrides.insert(domain.name.clone(), Override { counts: keep(labels, None), rest });
+            overrides.insert(domain.name.clone(), Override { counts: keep(labels, None, &Shares::default()).0, rest });
         }
         self.counts.replace(counts.into_iter().collect());
+        alerts.end(&self.alert_counts);
         self.statistics.replace(live);
-        RuleTally { rules, overrides, domains, statistics: self.statistics.clone(), near_limit }
+        let (statistics, alerts) = (self.statistics.clone(), self.alerts.clone());
+        RuleTally { rules, overrides, domains, statistics, alerts, near_limit }
     }
 }
 
 /// The counters of one limit.
 struct LimitTally {
     counts: Arc<Counts>,
+    alerts: LimitAlerts,
     /// Set where requests give the name of the statistics, which then has counters of its own.
     by_request: Option<RequestName>,
 }
@@ -150,13 +158,29 @@ pub(super) struct RuleTally {
     /// By the id of the domain.
     domains: Box<[Arc<DomainCounts>]>,
     statistics: Arc<Statistics>,
+    alerts: Arc<Alerts>,
     near_limit: Fraction,
+}
+
+impl RuleTally {
+    fn of_limit(&self, rule: &Rule, limit: usize) -> Option<&LimitTally> {
+        self.rules.get(rule.id as usize)?.get(limit)
+    }
 }
 
 impl Tally for RuleTally {
     fn decided(&self, domain: &Domain, lane: usize, result: DecisionResult, unmatched: u32) {
         if let Some(counts) = self.domains.get(domain.id as usize) {
             counts.add(lane, result, unmatched);
+        }
+    }
+
+    fn crossed(&self, crossed: &Crossed<'_>) {
+        let LimitOf::Rule(rule, limit) = crossed.limit else { return };
+        if self.alerts.report(crossed)
+            && let Some(tally) = self.of_limit(rule, limit)
+        {
+            alerts::count(&tally.alerts, crossed.share);
         }
     }
 
@@ -167,9 +191,7 @@ impl Tally for RuleTally {
         }
         match charged.limit {
             LimitOf::Rule(rule, limit) => {
-                let Some(tally) = self.rules.get(rule.id as usize).and_then(|limits| limits.get(limit)) else {
-                    return;
-                };
+                let Some(tally) = self.of_limit(rule, limit) else { return };
                 tally.counts.add(&part);
                 if let Some(name) = &tally.by_request {
                     self.statistics.count_by_request(name, charged.entries, &part);

@@ -62,13 +62,28 @@ pub struct Part {
 }
 
 /// All metrics.
-pub const PARTS: [Part; 12] =
-    [REQUESTS, LIMITS, STORES, REDIS, MEMORY, POLICIES, XDS, CALLERS, STATISTICS, METRICS_EXPORT, TRACES, PROCESS];
+pub const PARTS: [Part; 13] = [
+    REQUESTS,
+    LIMITS,
+    ALERTS_PART,
+    STORES,
+    REDIS,
+    MEMORY,
+    POLICIES,
+    XDS,
+    CALLERS,
+    STATISTICS,
+    METRICS_EXPORT,
+    TRACES,
+    PROCESS,
+];
 
 /// Those of requests.
 pub const REQUESTS_TOTAL: &str = "weir_requests_total";
 /// Descriptors that met no rule.
 pub const UNMATCHED: &str = "weir_unmatched_descriptors_total";
+/// Crossed shares of limits.
+pub const ALERTS: &str = "weir_alerts_total";
 /// Times of decisions.
 pub const DECISION_DURATION: &str = "weir_decision_duration_seconds";
 /// Times of calls to a store.
@@ -157,6 +172,55 @@ const LIMITS: Part = Part {
             unit: "hits",
             help: "Hits that a limit in shadow mode would have denied.",
             more: "",
+        },
+    ],
+};
+
+const ALERTS_PART: Part = Part {
+    title: "Alerts",
+    about: "Of limits with [`alert_at`](policies.md#alerts). The metrics of the webhook are there if `alerts.webhook_url` is set.",
+    rows: &[
+        Row {
+            name: ALERTS,
+            kind: Counter,
+            labels: &["domain", "limit", "rule", "share"],
+            unit: "crossings",
+            help: "Times that a key crossed a share of its limit in a window, as this replica saw it.",
+            more: "`share` is in percent. The sum over all replicas counts each crossing once, but for the \
+                   [cases in which two replicas report it](semantics.md#alerts-al). `metrics.per_rule: off` leaves it out.",
+        },
+        Row {
+            name: "weir_alerts_dropped_total",
+            kind: Counter,
+            labels: &[],
+            unit: "alerts",
+            help: "Alerts that were counted and neither logged nor sent, because too many waited.",
+            more: "At most 1,024 wait. Only crossings of very many keys at once get here.",
+        },
+        Row {
+            name: "weir_alert_webhook_alerts_total",
+            kind: Counter,
+            labels: &["result"],
+            unit: "alerts",
+            help: "Alerts for the webhook, by what became of them.",
+            more: "`result` is `delivered`, `given_up` (attempts or time were used up, or weir ended) or `dropped` (no room in \
+                   the queue). [Alert on any increase of the last two](operations.md#alerts-about-use).",
+        },
+        Row {
+            name: "weir_alert_webhook_failures_total",
+            kind: Counter,
+            labels: &[],
+            unit: "attempts",
+            help: "Attempts to deliver an alert to the webhook that failed.",
+            more: "Each is tried again until the alert is given up.",
+        },
+        Row {
+            name: "weir_alert_webhook_waiting",
+            kind: Gauge,
+            labels: &[],
+            unit: "alerts",
+            help: "Alerts that wait for the webhook or are being delivered.",
+            more: "At most `alerts.webhook_queue` and four.",
         },
     ],
 };

@@ -65,7 +65,7 @@ descriptors:
     shadow_mode: true
     rate_limits:
       - {unit: second, requests_per_unit: 50, replaces: [{name: basic}], drain: true}
-      - {unit: month, requests_per_unit: 0, name: monthly, post_paid: true}
+      - {unit: month, requests_per_unit: 0, name: monthly, post_paid: true, alert_at: [80, 100]}
   - key: staff
     rate_limit: {unlimited: true, name: staff}
   - key: \"odd\\n\\e[1m\"
@@ -118,7 +118,7 @@ fn check_prints_a_tree() {
       tenant=t9
         path=/files/* (all as one)   9 per hour      fixed_window
       plan=gold                      50 per second   fixed_window, drain, shadow: never denies, replaces basic
-                                     0 per month     fixed_window, name monthly, denies everything, post_paid, shadow: never denies, replaces basic
+                                     0 per month     fixed_window, name monthly, denies everything, post_paid, alert_at 80, 100 %, shadow: never denies, replaces basic
       staff                          unlimited       name staff
       odd\n\u{1b}[1m                 no limit
 
@@ -307,7 +307,7 @@ fn explain_tells_what_a_request_replaces() {
       rule plan=gold   shop.yaml:21:5
         50 per second   fixed_window, drain, shadow: never denies, replaces basic
           key w1:{shop|plan=gold}f1s
-        0 per month   fixed_window, name monthly, denies everything, post_paid, shadow: never denies, replaces basic
+        0 per month   fixed_window, name monthly, denies everything, post_paid, alert_at 80, 100 %, shadow: never denies, replaces basic
           key w1:{shop|plan=gold}f2592000s
         on_error the server's
     ");

@@ -1,0 +1,82 @@
+//! Alerts as the settings have them: the webhook, its secret and its TLS, and the numbers about both.
+//!
+//! Not here: what an alert is, and delivering it (telemetry/alerts.rs).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::task::spawn_blocking;
+use tonic::codegen::http::Uri;
+
+use super::AppError;
+use crate::config::settings;
+use crate::telemetry::alerts::signature::Secret;
+use crate::telemetry::alerts::webhook::{Deliveries, Options, Outbox, Webhook};
+use crate::telemetry::metrics::Metrics;
+use crate::tls::{Tls, TlsFiles};
+
+/// What a webhook offers by ALPN.
+const PROTOCOLS: &[&[u8]] = &[b"http/1.1"];
+
+/// The webhook and what takes its alerts; nothing if the settings name none. Its files are read once.
+///
+/// # Errors
+/// When a file cannot be used.
+pub(super) async fn open(
+    settings: &settings::Alerts,
+    metrics: &Metrics,
+) -> Result<Option<(Outbox, Webhook)>, AppError> {
+    let (Some(url), Some(secret_file)) = (&settings.webhook_url, &settings.webhook_secret_file) else {
+        return Ok(None);
+    };
+    // The settings have checked it, and an error would show it.
+    let url: Uri = url.expose().parse().map_err(|_| AppError::Alerts("alerts.webhook_url: not a URL".to_owned()))?;
+    let secret = read(secret_file.clone()).await?;
+    let tls = match url.scheme_str() {
+        Some("https") => Some(tls(settings.webhook_ca_file.as_deref()).await?),
+        _ => None,
+    };
+    tracing::info!(host = url.host().unwrap_or_default(), tls = tls.is_some(), "sending alerts to a webhook");
+    let options = Options {
+        url,
+        secret_file: secret_file.clone(),
+        tls,
+        timeout: settings.webhook_timeout,
+        attempts: settings.webhook_attempts,
+        retry_for: settings.webhook_retry_for,
+        queue: settings.webhook_queue,
+    };
+    let (outbox, webhook) = Webhook::new(options, secret);
+    count(&webhook.deliveries(), metrics)?;
+    Ok(Some((outbox, webhook)))
+}
+
+async fn read(file: PathBuf) -> Result<Secret, AppError> {
+    let shown = file.display().to_string();
+    let read = spawn_blocking(move || Secret::read(&file)).await;
+    let read = read.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+    read.map_err(|reason| AppError::Alerts(format!("alerts.webhook_secret_file: {shown}: {reason}")))
+}
+
+async fn tls(ca_file: Option<&Path>) -> Result<Arc<Tls>, AppError> {
+    let files = TlsFiles { ca: ca_file.map(Path::to_owned), ..TlsFiles::default() };
+    let tls = Arc::new(Tls::new(files).offering(PROTOCOLS));
+    let reading = tls.clone();
+    let read = spawn_blocking(move || reading.config(|_| {}).map(drop)).await;
+    read.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
+    Ok(tls)
+}
+
+/// Shows what became of alerts.
+fn count(deliveries: &Arc<Deliveries>, metrics: &Metrics) -> Result<(), prometheus::Error> {
+    let results: [(&str, fn(&Deliveries) -> u64); 3] =
+        [("delivered", Deliveries::delivered), ("given_up", Deliveries::given_up), ("dropped", Deliveries::dropped)];
+    for (result, read) in results {
+        let of = deliveries.clone();
+        metrics.counter("weir_alert_webhook_alerts_total", &[("result", result)], move || read(&of))?;
+    }
+    let of = deliveries.clone();
+    metrics.counter("weir_alert_webhook_failures_total", &[], move || of.failed())?;
+    let of = deliveries.clone();
+    metrics.gauge("weir_alert_webhook_waiting", &[], move || of.waiting())
+}

@@ -1,0 +1,184 @@
+//! Alerts: the use of a key has crossed a share of its limit.
+//!
+//! The decision that crosses a share makes an [`Alert`] and puts it into a bounded queue; a task on another runtime logs it and
+//! gives it to the webhook (alerts/webhook.rs). A crossing has the same id wherever and how often it is reported.
+//! Not here: which decision crosses a share (the engine), and the counters by rule (metrics/alerts.rs).
+
+pub mod alert;
+mod message;
+pub mod signature;
+pub mod webhook;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+
+use self::alert::Alert;
+use self::webhook::Outbox;
+use super::limited::Values;
+use crate::engine::observer::{Crossed, LimitOf};
+
+/// The most alerts that wait to be logged.
+pub const ALERTS_WAITING_MAX: usize = 1_024;
+/// The most crossings that a replica remembers as reported. Past it one takes the place of another.
+pub const REPORTED_MAX: usize = 16_384;
+
+/// What all runtimes report crossings to.
+#[derive(Debug)]
+pub struct Alerts {
+    values: Values,
+    /// The first bytes of the ids that were reported, each in the place that it names; 0 is none.
+    reported: OnceLock<Box<[AtomicU64]>>,
+    sender: mpsc::Sender<Alert>,
+    receiver: Mutex<Option<mpsc::Receiver<Alert>>>,
+    dropped: AtomicU64,
+}
+
+impl Alerts {
+    /// None yet. Values of descriptors are shown like this.
+    #[must_use]
+    pub fn new(values: Values) -> Self {
+        let (sender, receiver) = mpsc::channel(ALERTS_WAITING_MAX);
+        let receiver = Mutex::new(Some(receiver));
+        Self { values, reported: OnceLock::new(), sender, receiver, dropped: AtomicU64::new(0) }
+    }
+
+    /// Reports a crossing of a rule's limit. Answers whether this replica had not reported it before. Never waits.
+    pub(super) fn report(&self, crossed: &Crossed<'_>) -> bool {
+        let LimitOf::Rule(rule, _) = crossed.limit else { return false };
+        let id = alert::id(&rule.path, crossed);
+        if !self.is_new(&id) {
+            return false;
+        }
+        let alert = Alert::new(&id, rule, crossed, self.values);
+        if let Err(error) = self.sender.try_send(alert) {
+            self.dropped.fetch_add(1, Relaxed);
+            let id = error.into_inner().id;
+            tracing::warn!(id, "an alert is neither logged nor sent: too many wait");
+        }
+        true
+    }
+
+    /// Alerts that were neither logged nor sent, because too many were waiting.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Relaxed)
+    }
+
+    /// The alerts, for the one task that follows them. None the second time.
+    #[must_use]
+    pub fn take(&self) -> Option<mpsc::Receiver<Alert>> {
+        self.receiver.lock().take()
+    }
+
+    fn is_new(&self, id: &[u8; 32]) -> bool {
+        let reported = self.reported.get_or_init(|| (0..REPORTED_MAX).map(|_| AtomicU64::new(0)).collect());
+        let mut start = [0; 8];
+        start.copy_from_slice(&id[..8]);
+        let start = u64::from_be_bytes(start).max(1);
+        let place = usize::try_from(start % reported.len() as u64).unwrap_or_default();
+        // Of two that report one crossing at once, one finds the other here.
+        reported[place].swap(start, Relaxed) != start
+    }
+}
+
+/// Logs alerts, and puts them into the outbox of the webhook if there is one, until `stop` ends; then those that wait.
+///
+/// # Errors
+/// None; the type is that of a supervised task.
+pub async fn follow(
+    mut alerts: mpsc::Receiver<Alert>,
+    outbox: Option<Outbox>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), String> {
+    let take = |alert: Alert| {
+        alert.log();
+        if let Some(outbox) = &outbox {
+            outbox.put(alert);
+        }
+    };
+    let mut stop = pin!(stop);
+    loop {
+        tokio::select! {
+            () = &mut stop => break,
+            Some(alert) = alerts.recv() => take(alert),
+        }
+    }
+    while let Ok(alert) = alerts.try_recv() {
+        take(alert);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::algorithm::CountedWindow;
+    use crate::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
+    use crate::engine::{Charge, Limit, PolicySet, Role, Take, Unit};
+
+    const WINDOW: CountedWindow = CountedWindow { start: 1_999_998_000_000_000, end: 2_000_001_600_000_000, count: 8 };
+
+    fn policies(requests: u32) -> PolicySet {
+        let limits = vec![Limit::per_unit(requests, Unit::Hour)];
+        let rule = Some(RuleSpec::of(RuleKind::Limits(limits)));
+        let descriptors = vec![NodeSpec { key: "user".to_owned(), rule, ..NodeSpec::default() }];
+        let domain = DomainSpec { name: "shop".into(), mode: None, on_error: None, descriptors };
+        PolicySet::compile(vec![domain]).unwrap()
+    }
+
+    /// Reports that a key of the first rule has crossed a share.
+    fn report(alerts: &Alerts, policies: &PolicySet, key: &str, share: u8, window: CountedWindow) -> bool {
+        let rule = &policies.rules()[0];
+        let (limit, take) = (&rule.limits[0], Take::Consume(1));
+        let charge = Charge { key, limit, take, group: 0, role: Role::Shadow, share: 0, bounds: None };
+        let limit = LimitOf::Rule(rule, 0);
+        alerts.report(&Crossed { limit, charge: &charge, share, window, at: 2_000_000_000_000_000 })
+    }
+
+    fn taken(alerts: &Alerts) -> Vec<Alert> {
+        let mut receiver = alerts.take().expect("the first time");
+        std::iter::from_fn(|| receiver.try_recv().ok()).collect()
+    }
+
+    #[test]
+    fn a_crossing_is_reported_once_with_an_id_of_its_own() {
+        let (alerts, ten) = (Alerts::new(Values::Hidden), policies(10));
+        let ann = "w1:{shop|user=ann}f3600s";
+        assert!(report(&alerts, &ten, ann, 80, WINDOW));
+        assert!(!report(&alerts, &ten, ann, 80, CountedWindow { count: 9, ..WINDOW }));
+        let others = [
+            report(&alerts, &ten, ann, 100, WINDOW),
+            report(&alerts, &ten, "w1:{shop|user=bob}f3600s", 80, WINDOW),
+            report(&alerts, &ten, ann, 80, CountedWindow { start: WINDOW.end, ..WINDOW }),
+            report(&alerts, &policies(11), ann, 80, WINDOW),
+        ];
+        assert_eq!(others, [true; 4]);
+        let taken = taken(&alerts);
+        // sha256 over the version, the path, the key, each behind its length, the hits, the start and the share.
+        assert_eq!(taken[0].id, "786695a4f61132beffd684f66a5a6386edbeb216c0fdf4a8412a36238af5f464");
+        assert_eq!((&*taken[0].descriptor, taken[0].role, taken[0].used), ("user=*", "shadow", 8));
+        let ids: std::collections::BTreeSet<&str> = taken.iter().map(|alert| &*alert.id).collect();
+        assert_eq!((taken.len(), ids.len()), (5, 5));
+        let replica = Alerts::new(Values::Shown);
+        assert!(report(&replica, &ten, ann, 80, WINDOW));
+        assert_eq!(self::taken(&replica)[0].id, taken[0].id);
+    }
+
+    #[test]
+    fn any_number_of_crossings_has_bounded_room() {
+        const CROSSINGS: usize = 2 * REPORTED_MAX;
+        let (alerts, ten) = (Alerts::new(Values::Shown), policies(10));
+        for number in 0..CROSSINGS {
+            assert!(report(&alerts, &ten, &format!("w1:{{shop|user={number}}}f3600s"), 80, WINDOW));
+        }
+        assert_eq!(alerts.dropped(), (CROSSINGS - ALERTS_WAITING_MAX) as u64);
+        assert_eq!(taken(&alerts).len(), ALERTS_WAITING_MAX);
+        assert!(alerts.take().is_none());
+        assert_eq!(alerts.reported.get().map(|reported| reported.len()), Some(REPORTED_MAX));
+    }
+}

@@ -1,0 +1,112 @@
+//! One alert: what it has to say, its id, and its line of the log.
+//!
+//! Not here: who makes alerts (alerts.rs), and their form for a webhook (message.rs).
+
+use std::fmt::Write as _;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::engine::observer::Crossed;
+use crate::engine::{Hits, Micros, Rule};
+use crate::telemetry::limited::Values;
+
+/// The whole of a limit, in percent.
+const WHOLE: u8 = 100;
+/// What ids are made from begins with this; a change of what follows changes it.
+const ID_VERSION: &[u8] = b"weir alert 1";
+
+/// The use of a key has crossed a share of its limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alert {
+    /// 64 hex digits: the same for the same crossing on every replica, and however often it is sent.
+    pub id: String,
+    /// The domain of the rule.
+    pub domain: Box<str>,
+    /// The path of the rule.
+    pub rule: Box<str>,
+    /// The name of the limit, or its id where it has none.
+    pub limit: Box<str>,
+    /// `enforced`, `shadow` or `quota`.
+    pub role: &'static str,
+    /// Keys and values, the values as the settings show them to operators.
+    pub entries: Vec<(String, String)>,
+    /// The same as one text.
+    pub descriptor: String,
+    /// In percent.
+    pub share: u8,
+    /// Hits per window.
+    pub requests: Hits,
+    /// The hits in the window after the decision that crossed the share.
+    pub used: Hits,
+    /// When the window began.
+    pub window_start: Micros,
+    /// When it ends.
+    pub window_end: Micros,
+    /// When the share was crossed, by the clock of the store.
+    pub at: Micros,
+}
+
+impl Alert {
+    /// The alert about a crossing. Values of the descriptor are shown like this.
+    pub(super) fn new(id: &[u8; 32], rule: &Rule, crossed: &Crossed<'_>, values: Values) -> Self {
+        let limit = crossed.charge.limit;
+        let descriptor = values.descriptor(crossed.charge.key);
+        Self {
+            id: hex(id),
+            domain: rule.domain.clone(),
+            rule: rule.path.clone(),
+            limit: limit.name.as_deref().unwrap_or(limit.id()).into(),
+            role: crossed.charge.role.name(),
+            descriptor: descriptor.text(),
+            entries: descriptor.entries,
+            share: crossed.share,
+            requests: limit.requests(),
+            used: crossed.window.count,
+            window_start: crossed.window.start,
+            window_end: crossed.window.end,
+            at: crossed.at,
+        }
+    }
+
+    /// Logs it.
+    pub(super) fn log(&self) {
+        let Self { id, domain, rule, limit, role, descriptor, share, requests, used, .. } = self;
+        let (window_start, window_end) = (time(self.window_start), time(self.window_end));
+        macro_rules! log {
+            ($level:ident) => {
+                tracing::$level!(
+                    id, %domain, %rule, %limit, role, key = descriptor, share, used, requests, window_start, window_end,
+                    "a key has used a share of its limit"
+                )
+            };
+        }
+        if *share < WHOLE { log!(info) } else { log!(warn) }
+    }
+}
+
+/// What tells a crossing from all others: the rule, the key of the state, the limit's hits, the window and the share. [al-3]
+pub(super) fn id(rule: &str, crossed: &Crossed<'_>) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    // Each text with its length, so that no two lists of texts are the same bytes.
+    for text in [ID_VERSION, rule.as_bytes(), crossed.charge.key.as_bytes()] {
+        hash.update((text.len() as u64).to_be_bytes());
+        hash.update(text);
+    }
+    hash.update(crossed.charge.limit.requests().to_be_bytes());
+    hash.update(crossed.window.start.to_be_bytes());
+    hash.update([crossed.share]);
+    hash.finalize().into()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+/// An instant in RFC 3339, UTC.
+pub(super) fn time(at: Micros) -> String {
+    let at = i64::try_from(at).ok().and_then(|at| jiff::Timestamp::from_microsecond(at).ok());
+    at.unwrap_or_default().to_string()
+}

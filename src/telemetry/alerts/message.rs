@@ -1,0 +1,35 @@
+//! An alert as the JSON that a webhook gets.
+//!
+//! The outer form is that of Standard Webhooks: `type`, `timestamp` and `data`.
+
+use serde_json::{Value, json};
+
+use super::alert::{Alert, time};
+
+/// The type of the event.
+const TYPE: &str = "weir.limit.share_crossed";
+
+/// The body. The same bytes each time.
+pub(super) fn body(alert: &Alert) -> String {
+    let entries: Vec<Value> = alert.entries.iter().map(|(key, value)| json!({ "key": key, "value": value })).collect();
+    let Alert { id, domain, rule, limit, role, descriptor, share, requests, used, .. } = alert;
+    json!({
+        "type": TYPE,
+        "timestamp": time(alert.at),
+        "data": {
+            "id": id,
+            "domain": domain,
+            "rule": rule,
+            "limit": limit,
+            "role": role,
+            "descriptor": descriptor,
+            "entries": entries,
+            "share": share,
+            "used": used,
+            "requests": requests,
+            "window_start": time(alert.window_start),
+            "window_end": time(alert.window_end),
+        },
+    })
+    .to_string()
+}

@@ -1,0 +1,97 @@
+//! The signature of a webhook's message, and the secret that makes it, as Standard Webhooks has them: HMAC-SHA256 over
+//! `id.timestamp.body`, in Base64 behind `v1,`; the secret is `whsec_` and Base64.
+
+use std::fmt;
+use std::io::Read as _;
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ring::hmac;
+
+/// What a secret begins with.
+const PREFIX: &[u8] = b"whsec_";
+/// The shortest secret, decoded, in bytes.
+pub const SECRET_BYTES_MIN: usize = 24;
+/// The longest secret, decoded, in bytes.
+pub const SECRET_BYTES_MAX: usize = 64;
+/// The largest file of a secret, in bytes: far more than the longest secret has.
+const FILE_BYTES_MAX: u64 = 4_096;
+
+/// What signs messages.
+#[derive(Clone)]
+pub struct Secret(hmac::Key);
+
+impl Secret {
+    /// The secret of a file, without the blanks around it.
+    ///
+    /// # Errors
+    /// With the reason, which shows nothing of the file.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let mut text = Vec::new();
+        let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(|error| error.to_string())?;
+        if text.len() as u64 > FILE_BYTES_MAX {
+            return Err(format!("more than {FILE_BYTES_MAX} bytes"));
+        }
+        Self::parse(&text)
+    }
+
+    /// A secret as it is written in a file.
+    ///
+    /// # Errors
+    /// With the reason, which shows nothing of the text.
+    pub fn parse(text: &[u8]) -> Result<Self, String> {
+        let encoded = text.trim_ascii().strip_prefix(PREFIX).ok_or("a secret begins with whsec_")?;
+        let secret = STANDARD.decode(encoded).map_err(|_| "what follows whsec_ is no Base64")?;
+        if !(SECRET_BYTES_MIN..=SECRET_BYTES_MAX).contains(&secret.len()) {
+            let bytes = secret.len();
+            return Err(format!("a secret of {bytes} bytes: from {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX}, decoded"));
+        }
+        Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, &secret)))
+    }
+
+    /// The value of the header `webhook-signature`.
+    #[must_use]
+    pub fn sign(&self, id: &str, timestamp: u64, body: &str) -> String {
+        let signed = hmac::sign(&self.0, format!("{id}.{timestamp}.{body}").as_bytes());
+        format!("v1,{}", STANDARD.encode(signed))
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_signed_as_standard_webhooks_has_it() {
+        let secret = Secret::parse(b"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n").unwrap();
+        let body = r#"{"test": 2432232314}"#;
+        // python3: base64.b64encode(hmac.new(base64.b64decode(SECRET), b"msg_p5jXN8AQM9LWM0D4loKWxJek.1614265330." + BODY,
+        // "sha256").digest())
+        let signature = secret.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, body);
+        assert_eq!(signature, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+        assert_eq!(format!("{secret:?}"), "***");
+    }
+
+    #[test]
+    fn a_secret_that_cannot_be_used_is_refused_without_showing_it() {
+        for (text, reason) in [
+            ("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "a secret begins with whsec_"),
+            ("whsec_not*base64", "what follows whsec_ is no Base64"),
+            ("whsec_c2hvcnQ=", "a secret of 5 bytes: from 24 to 64, decoded"),
+        ] {
+            assert_eq!(Secret::parse(text.as_bytes()).unwrap_err(), reason);
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "x".repeat(4_097)).unwrap();
+        assert_eq!(Secret::read(file.path()).unwrap_err(), "more than 4096 bytes");
+        assert!(Secret::read(Path::new("/nowhere/secret")).unwrap_err().contains("No such file"));
+    }
+}

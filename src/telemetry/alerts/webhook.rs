@@ -1,0 +1,341 @@
+//! Delivers alerts to a webhook, each as one POST that is signed as Standard Webhooks has it.
+//!
+//! Alerts wait in a bounded queue; a few are delivered at a time. Any answer but 2xx is a failure, and so is none in time: the alert is
+//! sent again after a pause, with the same id, until the attempts or the time for it are used up. Each attempt has a connection of
+//! its own, follows no redirect and reads no body of an answer.
+//! Not here: what the message says (message.rs), and its signature (signature.rs).
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use hyper::Request;
+use hyper::client::conn::http1;
+use hyper::header::{CONTENT_TYPE, HOST, USER_AGENT};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep, timeout};
+use tonic::codegen::http::Uri;
+
+use super::alert::Alert;
+use super::message;
+use super::signature::Secret;
+use crate::telemetry::dial::{Dial, USER_AGENT as WEIR};
+use crate::tls::Tls;
+
+/// How many alerts are delivered at a time.
+pub const DELIVERIES_MAX: usize = 4;
+/// How long the alerts that wait may take when weir ends.
+pub const DRAIN_MAX: Duration = Duration::from_secs(5);
+/// The largest head of an answer, in bytes.
+const ANSWER_BYTES_MAX: usize = 16 * 1_024;
+/// The pause after the first failure; it doubles with each further one.
+const PAUSE_FIRST: Duration = Duration::from_millis(500);
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// How often, at most, a webhook that takes nothing is logged.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
+
+/// Where alerts are delivered, and how.
+#[derive(Debug)]
+pub struct Options {
+    /// The URL, `http` or `https`. It may hold a secret, so only its host is logged.
+    pub url: Uri,
+    /// The file of the secret. It is read for each attempt, so that it can be replaced.
+    pub secret_file: PathBuf,
+    /// TLS, for a URL with `https`.
+    pub tls: Option<Arc<Tls>>,
+    /// How long one attempt may take.
+    pub timeout: Duration,
+    /// How often one alert is sent at most.
+    pub attempts: u32,
+    /// How long after its first attempt an alert is sent again.
+    pub retry_for: Duration,
+    /// How many alerts can wait.
+    pub queue: usize,
+}
+
+/// What became of alerts.
+#[derive(Debug, Default)]
+pub struct Deliveries {
+    delivered: AtomicU64,
+    given_up: AtomicU64,
+    dropped: AtomicU64,
+    failed: AtomicU64,
+    waiting: AtomicU64,
+}
+
+impl Deliveries {
+    /// Alerts that the webhook has taken.
+    #[must_use]
+    pub fn delivered(&self) -> u64 {
+        self.delivered.load(Relaxed)
+    }
+
+    /// Alerts whose attempts or time were used up, or that weir had no time for when it ended.
+    #[must_use]
+    pub fn given_up(&self) -> u64 {
+        self.given_up.load(Relaxed)
+    }
+
+    /// Alerts for which there was no room in the queue.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Relaxed)
+    }
+
+    /// Attempts that failed.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.failed.load(Relaxed)
+    }
+
+    /// Alerts that wait or are being delivered.
+    #[must_use]
+    pub fn waiting(&self) -> u64 {
+        self.waiting.load(Relaxed)
+    }
+}
+
+/// Takes alerts for the webhook. Once it is dropped, the webhook has a bounded time for those that wait.
+#[derive(Debug)]
+pub struct Outbox {
+    sender: mpsc::Sender<Alert>,
+    deliveries: Arc<Deliveries>,
+    /// Dropped with the outbox, which ends all pauses.
+    _open: watch::Sender<()>,
+}
+
+impl Outbox {
+    /// Puts an alert into the queue, or drops it where there is no room. Never waits.
+    pub(super) fn put(&self, alert: Alert) {
+        self.deliveries.waiting.fetch_add(1, Relaxed);
+        if let Err(error) = self.sender.try_send(alert) {
+            self.deliveries.waiting.fetch_sub(1, Relaxed);
+            self.deliveries.dropped.fetch_add(1, Relaxed);
+            let id = error.into_inner().id;
+            tracing::warn!(id, "an alert is not sent: too many wait for the webhook");
+        }
+    }
+}
+
+/// Delivers what comes from an [`Outbox`].
+#[derive(Debug)]
+pub struct Webhook {
+    options: Options,
+    queue: mpsc::Receiver<Alert>,
+    sender: Sender,
+    is_open: watch::Receiver<()>,
+}
+
+impl Webhook {
+    /// A webhook, and what takes its alerts. `secret` is that of the file now.
+    ///
+    /// # Panics
+    /// With a queue of 0.
+    #[must_use]
+    pub fn new(options: Options, secret: Secret) -> (Outbox, Self) {
+        let (sender, queue) = mpsc::channel(options.queue);
+        let (open, is_open) = watch::channel(());
+        let deliveries = Arc::<Deliveries>::default();
+        let sending =
+            Sender { deliveries: deliveries.clone(), secret: Mutex::new(secret), complaints: Mutex::default() };
+        (Outbox { sender, deliveries, _open: open }, Self { options, queue, sender: sending, is_open })
+    }
+
+    /// What became of alerts so far.
+    #[must_use]
+    pub fn deliveries(&self) -> Arc<Deliveries> {
+        self.sender.deliveries.clone()
+    }
+
+    /// Delivers alerts until the outbox is dropped, and then those that wait, for at most [`DRAIN_MAX`].
+    ///
+    /// # Errors
+    /// None; the type is that of a supervised task.
+    pub async fn run(self) -> Result<(), String> {
+        let Self { options, mut queue, sender, is_open } = self;
+        let deliver_all = async {
+            let mut under_way = FuturesUnordered::new();
+            let mut is_more = true;
+            while is_more || !under_way.is_empty() {
+                tokio::select! {
+                    alert = queue.recv(), if is_more && under_way.len() < DELIVERIES_MAX => match alert {
+                        Some(alert) => under_way.push(sender.deliver(&options, alert, is_open.clone())),
+                        None => is_more = false,
+                    },
+                    Some(()) = under_way.next() => {}
+                }
+            }
+        };
+        let out_of_time = async {
+            closed(is_open.clone()).await;
+            sleep(DRAIN_MAX).await;
+        };
+        tokio::select! {
+            () = deliver_all => {}
+            () = out_of_time => {
+                let lost = sender.deliveries.waiting.swap(0, Relaxed);
+                sender.deliveries.given_up.fetch_add(lost, Relaxed);
+                tracing::warn!(lost, "weir ends before the webhook has taken all alerts");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Waits until the outbox is dropped.
+async fn closed(mut is_open: watch::Receiver<()>) {
+    while is_open.changed().await.is_ok() {}
+}
+
+#[derive(Debug)]
+struct Sender {
+    deliveries: Arc<Deliveries>,
+    /// The last one that could be read.
+    secret: Mutex<Secret>,
+    complaints: Mutex<Complaints>,
+}
+
+/// Since when the webhook takes nothing.
+#[derive(Debug, Default)]
+struct Complaints {
+    /// When it was logged; none while it takes all.
+    last: Option<Instant>,
+    failed: u64,
+}
+
+impl Sender {
+    /// Sends one alert until it is taken, or its attempts or its time are used up.
+    async fn deliver(&self, options: &Options, alert: Alert, is_open: watch::Receiver<()>) {
+        let (started, body) = (Instant::now(), message::body(&alert));
+        let mut attempts = 0;
+        let taken = loop {
+            attempts += 1;
+            let result = match timeout(options.timeout, self.attempt(options, &alert.id, &body)).await {
+                Ok(result) => result,
+                Err(_) => Err(format!("no answer within {:?}", options.timeout)),
+            };
+            let Err(reason) = result else { break true };
+            self.failed(options, &reason);
+            let pause = pause(attempts);
+            let is_over = attempts >= options.attempts || started.elapsed() + pause > options.retry_for;
+            // When weir ends, each alert has one attempt more, without a pause.
+            if is_over || is_open.has_changed().is_err() {
+                break false;
+            }
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = closed(is_open.clone()) => {}
+            }
+        };
+        self.deliveries.waiting.fetch_sub(1, Relaxed);
+        if taken {
+            self.deliveries.delivered.fetch_add(1, Relaxed);
+            self.succeeded();
+        } else {
+            self.deliveries.given_up.fetch_add(1, Relaxed);
+            let after = started.elapsed();
+            tracing::warn!(id = alert.id, attempts, ?after, "an alert is given up: the webhook does not take it");
+        }
+    }
+
+    /// Sends one alert once.
+    async fn attempt(&self, options: &Options, id: &str, body: &str) -> Result<(), String> {
+        let timestamp = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let signature = self.secret(options).await.sign(id, timestamp, body);
+        let authority = options.url.authority().map_or("", |authority| authority.as_str());
+        let path = options.url.path_and_query().map_or("/", |path| path.as_str());
+        let request = Request::post(path)
+            .header(HOST, authority)
+            .header(USER_AGENT, WEIR)
+            .header(CONTENT_TYPE, "application/json")
+            .header("webhook-id", id)
+            .header("webhook-timestamp", timestamp)
+            .header("webhook-signature", signature)
+            .body(body.to_owned())
+            .map_err(|error| error.to_string())?;
+        let dial = Dial { tls: options.tls.clone(), trouble: Arc::default() };
+        let stream = dial.open(&options.url).await.map_err(|error| format!("no connection: {error}"))?;
+        let mut builder = http1::Builder::new();
+        builder.max_buf_size(ANSWER_BYTES_MAX);
+        let shaken = builder.handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = shaken.map_err(|error| error.to_string())?;
+        let mut connection = pin!(connection);
+        let mut answer = pin!(sender.send_request(request));
+        let mut is_connected = true;
+        let answer = loop {
+            tokio::select! {
+                biased;
+                answer = &mut answer => break answer,
+                _ = &mut connection, if is_connected => is_connected = false,
+            }
+        };
+        let status = answer.map_err(|error| format!("no answer: {error}"))?.status();
+        if status.is_success() { Ok(()) } else { Err(format!("HTTP {status}")) }
+    }
+
+    /// The secret of the file, or the last one that it had.
+    async fn secret(&self, options: &Options) -> Secret {
+        let path = options.secret_file.clone();
+        let read = spawn_blocking(move || Secret::read(&path)).await;
+        match read.unwrap_or_else(|error| Err(error.to_string())) {
+            Ok(secret) => *self.secret.lock() = secret,
+            Err(reason) => {
+                let file = options.secret_file.display();
+                tracing::warn!(%file, reason, "the secret of the webhook cannot be read; the last one stays in force");
+            }
+        }
+        self.secret.lock().clone()
+    }
+
+    fn failed(&self, options: &Options, reason: &str) {
+        self.deliveries.failed.fetch_add(1, Relaxed);
+        let mut complaints = self.complaints.lock();
+        complaints.failed += 1;
+        let now = Instant::now();
+        if complaints.last.is_none_or(|last| now >= last + COMPLAIN_EVERY) {
+            complaints.last = Some(now);
+            let host = options.url.host().unwrap_or_default();
+            tracing::warn!(host, failed = complaints.failed, reason, "the webhook does not take alerts");
+        }
+    }
+
+    fn succeeded(&self) {
+        let complaints = std::mem::take(&mut *self.complaints.lock());
+        if complaints.last.is_some() {
+            tracing::info!(failed = complaints.failed, "the webhook takes alerts again");
+        }
+    }
+}
+
+/// The pause after so many failures of one alert. Up to half of it is left out at random, so that replicas are not in step.
+fn pause(failures: u32) -> Duration {
+    let factor = 1_u32.checked_shl(failures - 1).unwrap_or(u32::MAX);
+    let whole = PAUSE_FIRST.saturating_mul(factor).min(PAUSE_MAX);
+    let half_us = u64::try_from((whole / 2).as_micros()).unwrap_or(u64::MAX);
+    whole - Duration::from_micros(RandomState::new().hash_one(failures) % (half_us + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_a_minute() {
+        for (failures, most) in [(1, 500), (2, 1_000), (3, 2_000), (7, 32_000), (8, 60_000), (9, 60_000), (99, 60_000)]
+        {
+            let most = Duration::from_millis(most);
+            let pauses: Vec<Duration> = (0..100).map(|_| pause(failures)).collect();
+            assert!(pauses.iter().all(|pause| (most / 2..=most).contains(pause)), "{failures}: {pauses:?}");
+            assert!(pauses.iter().any(|pause| *pause != pauses[0]), "{failures}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! How often shares of limits were crossed, by domain, rule, limit and share.
+//!
+//! Not here: what an alert is and where it goes (telemetry/alerts.rs).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::families::{Source, Value, Visitor};
+use super::labels::Labels;
+use super::listed::{Cursor, Listed};
+use super::table::{ALERTS, row};
+use crate::engine::Shares;
+
+/// How many counters are shown at a time.
+const BATCH: usize = 64;
+
+/// A share of a limit.
+type Share = (Arc<Labels>, u8);
+
+/// The counters of all shares of the policies in force.
+pub(super) type AlertCounts = Listed<Share, Arc<AtomicU64>>;
+
+/// The counters of one limit, each with its share; none for most limits.
+pub(super) type LimitAlerts = Box<[(u8, Arc<AtomicU64>)]>;
+
+/// Looks up the counters of a load. A share that is in force already keeps its counter.
+pub(super) struct AlertLoad {
+    before: Arc<[(Share, Arc<AtomicU64>)]>,
+    counts: BTreeMap<Share, Arc<AtomicU64>>,
+}
+
+impl AlertLoad {
+    pub(super) fn begin(counts: &AlertCounts) -> Self {
+        Self { before: counts.entries(), counts: BTreeMap::new() }
+    }
+
+    /// The counters of one limit.
+    pub(super) fn of(&mut self, labels: &Arc<Labels>, shares: &Shares) -> LimitAlerts {
+        shares.iter().map(|share| (share, self.of_share((labels.clone(), share)))).collect()
+    }
+
+    fn of_share(&mut self, share: Share) -> Arc<AtomicU64> {
+        let known = self.before.binary_search_by(|(known, _)| known.cmp(&share)).ok();
+        let known = known.map(|at| self.before[at].1.clone());
+        self.counts.entry(share).or_insert_with(|| known.unwrap_or_default()).clone()
+    }
+
+    /// Forgets the counters of shares that are gone.
+    pub(super) fn end(self, counts: &AlertCounts) {
+        counts.replace(self.counts.into_iter().collect());
+    }
+}
+
+/// Counts a crossing.
+pub(super) fn count(alerts: &LimitAlerts, share: u8) {
+    if let Some((_, count)) = alerts.iter().find(|(of, _)| *of == share) {
+        count.fetch_add(1, Relaxed);
+    }
+}
+
+/// Shows the counters of all shares.
+pub(super) struct AlertsOfLimits {
+    counts: Arc<AlertCounts>,
+    has_begun: bool,
+    is_more: bool,
+    cursor: Cursor<Share>,
+}
+
+impl AlertsOfLimits {
+    pub(super) fn new(counts: Arc<AlertCounts>) -> Self {
+        Self { counts, has_begun: false, is_more: true, cursor: Cursor::default() }
+    }
+}
+
+impl Source for AlertsOfLimits {
+    fn advance(&mut self, to: &mut dyn Visitor) -> bool {
+        if !self.is_more {
+            return false;
+        }
+        if let Some(row) = row(ALERTS).filter(|_| !self.has_begun) {
+            to.family(row.into());
+        }
+        self.has_begun = true;
+        self.is_more = self.counts.next(&mut self.cursor, BATCH, |(labels, share), count| {
+            let Labels { domain, rule, limit } = &**labels;
+            let share = share.to_string();
+            let labels = [("domain", &**domain), ("limit", limit), ("rule", rule), ("share", &share)];
+            to.series(&labels, Value::Count(count.load(Relaxed)));
+        });
+        true
+    }
+}

@@ -1,0 +1,11 @@
+//! By what the counters of a limit are known.
+
+use std::sync::Arc;
+
+/// Domain, rule and limit.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Labels {
+    pub(super) domain: Arc<str>,
+    pub(super) rule: Box<str>,
+    pub(super) limit: Box<str>,
+}
