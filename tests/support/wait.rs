@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// How long a step may take that is normally done in milliseconds. Generous, because the machine
 /// may be busy with other tests; a test that waits this long has failed.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The pause between two looks.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);

@@ -1,11 +1,11 @@
 //! The bytes that a connection received for one batch, and the replies in them.
 //!
-//! Where a reply ends is found here, so that every byte belongs to a known reply. What a reply holds is read by the redis
-//! crate.
+//! Where a reply ends is found here, so that every byte belongs to a known reply. A list of integers, which is what every
+//! decision is answered with, is read here too. What other replies hold is read by the redis crate.
 
 use redis::{Parser, Value};
 
-use super::resp::{ValueEnds, shown};
+use super::resp::{ValueEnds, integers, shown};
 
 /// The room for one read from the socket at least, in bytes.
 const READ_BYTES_MIN: usize = 1 << 10;
@@ -47,6 +47,13 @@ impl Replies {
     /// # Errors
     /// Where the bytes are no RESP 2, for people.
     pub(super) fn next(&mut self) -> Result<Option<Value>, String> {
+        if self.scanned == self.begin
+            && let Some((numbers, taken)) = integers(&self.buffer[self.begin..])
+        {
+            self.begin += taken;
+            self.scanned = self.begin;
+            return Ok(Some(Value::Array(numbers)));
+        }
         while self.scanned < self.buffer.len() {
             let taken = self.ends.advance(&self.buffer[self.scanned..]).map_err(|error| error.to_string())?;
             self.scanned += taken;
@@ -102,6 +109,25 @@ mod tests {
             assert_eq!(found[0], Value::Array(vec![Value::Int(1), Value::BulkString(b"ab".to_vec()), Value::Nil]));
             assert_eq!((&found[1], &found[3]), (&Value::Okay, &Value::Nil));
             assert!(matches!(&found[2], Value::ServerError(error) if error.details() == Some("no")));
+            assert_eq!(replies.finish(), None);
+        }
+    }
+
+    #[test]
+    fn lists_of_integers_are_read_as_the_redis_crate_reads_them() {
+        let lists = [
+            "*0",
+            "*1\r\n:-7",
+            "*2\r\n:0\r\n:9223372036854775807",
+            "*1\r\n:+3",
+            "*2\r\n:01\r\n$1\r\na",
+            "*1\r\n*1\r\n:1",
+        ];
+        for list in lists {
+            let bytes = format!("{list}\r\n").into_bytes();
+            let mut replies = Replies::default();
+            replies.room().extend_from_slice(&bytes);
+            assert_eq!(replies.next().unwrap(), Some(redis::parse_redis_value(&bytes).unwrap()), "{list}");
             assert_eq!(replies.finish(), None);
         }
     }

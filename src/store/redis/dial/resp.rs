@@ -1,10 +1,11 @@
 //! Where values of RESP end in a stream of bytes: so that replies can be counted as they arrive, before a client library
 //! matches them with requests.
 //!
-//! Not in here: what the values hold. The redis crate reads them again.
+//! Not in here: what the values hold, but for lists of integers. The redis crate reads the others again.
 
 use std::fmt;
 
+use redis::Value;
 use smallvec::SmallVec;
 
 /// The largest length of a string or an array: that of Redis' own strings.
@@ -13,8 +14,44 @@ const LENGTH_MAX: usize = 512 << 20;
 /// Bytes of a line that are kept where it arrives in pieces. A number is shorter, and of texts only the mark counts.
 const LINE_KEPT_BYTES: usize = 32;
 
+/// The least bytes of an integer.
+const INTEGER_BYTES_MIN: usize = b":0\r\n".len();
+
 /// Bytes of a stream that an error shows.
 const SHOWN_BYTES_MAX: usize = 32;
+
+/// The numbers of the list of integers that `bytes` begin with, and how many bytes it takes. None where they begin with
+/// anything else, or the list is not whole.
+pub(super) fn integers(bytes: &[u8]) -> Option<(Vec<Value>, usize)> {
+    let (count, mut at) = number(bytes, b'*')?;
+    let count = usize::try_from(count).ok()?;
+    // Each takes four bytes at least, so that no length makes more room than the bytes justify.
+    if count > (bytes.len() - at) / INTEGER_BYTES_MIN {
+        return None;
+    }
+    let mut numbers = Vec::with_capacity(count);
+    for _ in 0..count {
+        let (integer, taken) = number(&bytes[at..], b':')?;
+        numbers.push(Value::Int(integer));
+        at += taken;
+    }
+    Some((numbers, at))
+}
+
+/// The number of the line that `bytes` begin with after its mark, and how many bytes the line takes. None for a form that
+/// Redis does not write.
+fn number(bytes: &[u8], mark: u8) -> Option<(i64, usize)> {
+    let digits = bytes.strip_prefix(&[mark])?;
+    let is_negative = digits.first() == Some(&b'-');
+    let mut at = usize::from(is_negative);
+    let mut number = 0i64;
+    while let Some(digit @ b'0'..=b'9') = digits.get(at) {
+        number = number.checked_mul(10)?.checked_add(i64::from(digit - b'0'))?;
+        at += 1;
+    }
+    let is_whole = at > usize::from(is_negative) && digits[at..].starts_with(b"\r\n");
+    is_whole.then_some((if is_negative { -number } else { number }, 1 + at + 2))
+}
 
 /// A place in a stream of RESP values.
 #[derive(Debug, Default)]
