@@ -10,6 +10,10 @@ use std::{env, fs};
 
 use protox::prost::Message as _;
 
+/// The kinds of state, each of which has a fragment in lua/.
+#[path = "src/engine/algorithm/rows.rs"]
+mod rows;
+
 /// Assembles the scripts of lua/.
 #[path = "lua/assemble.rs"]
 mod assemble;
@@ -19,6 +23,9 @@ const PROTO_ROOT: &str = "proto";
 
 /// The folder of the Redis side of the algorithms.
 const LUA_ROOT: &str = "lua";
+
+/// The table of the kinds of state.
+const KIND_ROWS: &str = "src/engine/algorithm/rows.rs";
 
 /// The file that declares the service. It imports all the others.
 const SERVICE_PROTO: &str = "envoy/service/ratelimit/v3/rls.proto";
@@ -43,6 +50,7 @@ fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed={PROTO_ROOT}");
     println!("cargo::rerun-if-changed={LUA_ROOT}");
+    println!("cargo::rerun-if-changed={KIND_ROWS}");
     stamp_commit();
     match generate().and_then(|()| assemble_scripts()) {
         Ok(()) => ExitCode::SUCCESS,

@@ -8,22 +8,28 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-/// The algorithms, with the digits by which a list names them. The first is tested for first.
-const ALGORITHMS: [(&str, char); 7] = [
-    ("fixed_window", '1'),
-    ("gcra", '2'),
-    ("anchored_window", '3'),
-    ("sliding_window_counter", '4'),
-    ("token_bucket", '7'),
-    ("sliding_window", '5'),
-    ("sliding_window_log", '6'),
-];
+use crate::rows::kind_rows;
+
+/// Lists the fragments, with the numbers by which a list tells them apart. The first is tested for first.
+macro_rules! fragments {
+    ($($(#[$doc:meta])* $Kind:ident($Counting:ty, $name:literal, $number:literal),)*) => {
+        const ALGORITHMS: &[(&str, u8)] = &[$(($name, $number)),*];
+    };
+}
+
+kind_rows!(fragments);
 
 /// The script that decides lists of charges on short states, and the one that knows all states.
 const LISTS: [(&str, bool); 2] = [("decide", false), ("decide_long", true)];
 
 /// Scripts that are files of their own.
 const WHOLE: [&str; 1] = ["undo_log"];
+
+/// The sections that each fragment has.
+const NEEDED: [&str; 14] = [
+    "numbers", "state", "read", "see", "finds", "over", "effect", "add", "drain", "give", "undo", "changed", "keep",
+    "write",
+];
 
 /// Names that fragments and skeletons may use, and what they stand for. A script declares those that it uses.
 const NAMES: [(&str, &str); 25] = [
@@ -63,8 +69,8 @@ pub(crate) fn assemble(root: &Path, out: &Path) -> Result<Vec<String>, String> {
     let (one, list, charge) = (read("skeletons/one.lua")?, read("skeletons/list.lua")?, read("skeletons/charge.lua")?);
     let mul_div = read("skeletons/mul_div.lua")?;
     let mut fragments = Vec::new();
-    for (name, digit) in ALGORITHMS {
-        fragments.push(Fragment::parse(name, digit, &read(&format!("algorithms/{name}.lua"))?)?);
+    for &(name, number) in ALGORITHMS {
+        fragments.push(Fragment::parse(name, b'0' + number, &read(&format!("algorithms/{name}.lua"))?)?);
     }
     let mut scripts = Vec::new();
     for fragment in &fragments {
@@ -89,7 +95,7 @@ pub(crate) fn assemble(root: &Path, out: &Path) -> Result<Vec<String>, String> {
 /// One algorithm.
 struct Fragment {
     name: &'static str,
-    digit: char,
+    digit: u8,
     header: String,
     sections: Vec<Section>,
     helpers: String,
@@ -102,7 +108,7 @@ struct Section {
 }
 
 impl Fragment {
-    fn parse(name: &'static str, digit: char, source: &str) -> Result<Self, String> {
+    fn parse(name: &'static str, digit: u8, source: &str) -> Result<Self, String> {
         let (mut header, mut sections) = (String::new(), Vec::<Section>::new());
         for line in source.lines() {
             if let Some(heading) = line.strip_prefix("--- ") {
@@ -115,8 +121,7 @@ impl Fragment {
             }
         }
         let mut fragment = Self { name, digit, header, sections, helpers: String::new() };
-        for needed in ["numbers", "state", "read", "see", "finds", "over", "effect", "add", "changed", "keep", "write"]
-        {
+        for needed in NEEDED {
             if fragment.section(needed).is_none() {
                 return Err(format!("algorithms/{name}.lua has no section {needed}"));
             }
@@ -223,7 +228,7 @@ impl Fragment {
             format!("{} or false{}", fields[0], self.text("state").strip_prefix(fields[0]).unwrap_or(""));
         let texts = [
             ("@algorithm@", self.name.to_owned()),
-            ("@digit@", u32::from(self.digit).to_string()),
+            ("@digit@", self.digit.to_string()),
             ("@numbers@", self.text("numbers").to_owned()),
             ("@doubles@", "d".repeat(self.text("numbers").split(", ").count())),
             ("@state@", self.text("state").to_owned()),
@@ -256,11 +261,12 @@ impl Fragment {
 
 /// The script that decides lists of charges on these algorithms.
 fn in_list(skeleton: &str, charge: &str, known: &[&Fragment]) -> String {
-    let table: Vec<String> = known.iter().map(|fragment| format!("{} {}", fragment.digit, fragment.name)).collect();
+    let table: Vec<String> =
+        known.iter().map(|fragment| format!("{} {}", char::from(fragment.digit), fragment.name)).collect();
     let reads_itself: String = known
         .iter()
         .filter(|fragment| fragment.is_long())
-        .map(|fragment| format!(" and kinds[j] ~= {}", u32::from(fragment.digit)))
+        .map(|fragment| format!(" and kinds[j] ~= {}", fragment.digit))
         .collect();
     let lines = skeleton.replace("@table@", &table.join(", ")).replace("@reads_itself@", &reads_itself);
     expanded(&lines, |name, _| match name {
@@ -277,7 +283,7 @@ fn in_list(skeleton: &str, charge: &str, known: &[&Fragment]) -> String {
         "writes" => known.iter().fold(String::new(), |text, fragment| {
             let stored = fragment.stored().replace("[k]", "[j]");
             let write = format!("local {} = {stored}\n{}", fragment.text("state"), fragment.lines("write"));
-            text + &format!("elseif kind == {} then\n{}", u32::from(fragment.digit), indented(&write, 2))
+            text + &format!("elseif kind == {} then\n{}", fragment.digit, indented(&write, 2))
         }),
         _ => String::new(),
     })

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use weir::engine::algorithm::Effect;
+use weir::engine::algorithm::parameters::Parameters;
 use weir::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
 use weir::engine::{
     Algorithm, Charge, Entry, Limit, Micros, Mode, PolicySet, Refill, Role, State, Take, Unit, decision, key,
@@ -108,15 +109,13 @@ fn keys(c: &mut Criterion) {
 
 fn decisions(c: &mut Criterion) {
     let hour = Unit::Hour.window();
-    let limits = [
-        Algorithm::FIXED_WINDOW,
-        Algorithm::SlidingWindowCounter,
-        Algorithm::SlidingWindow { precision: Algorithm::default_precision(hour) },
-        Algorithm::SlidingWindowLog,
-        Algorithm::TokenBucket { burst: 100, refill: Refill::Interval },
-        Algorithm::Gcra { burst: 100 },
-    ]
-    .map(|algorithm| Limit::new(100, hour, algorithm).unwrap());
+    let with = Parameters {
+        precision: Algorithm::default_precision(hour),
+        burst: 100,
+        refill: Refill::Interval,
+        ..Parameters::LEAST
+    };
+    let limits = Algorithm::all(&with).map(|algorithm| Limit::new(100, hour, algorithm).unwrap());
     let mut group = c.benchmark_group("decide");
     for limit in &limits {
         let name = limit.algorithm().name();

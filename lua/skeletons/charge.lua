@@ -21,7 +21,7 @@
       told = told + @found@
     end
     --@ over
-    -- What it does: in the second pass only what a denied decision does.
+    -- The effect of the charge. The second pass has only the effects of a denied decision.
     if second then
       if op == ADD then
         act = 'add'
@@ -53,7 +53,7 @@
       act = nil
     end
     --@ stateless
-    -- What becomes of it [dc-4].
+    -- The state after the charge [dc-4].
     --@ effect
     if @changed@ then
       if role ~= ALONE and not second then

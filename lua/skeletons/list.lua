@@ -8,7 +8,7 @@
 --
 -- algorithm: @table@.
 -- op: 0 look; 1 take if it fits; 2 take, and count what does not fit too; 3 take, and drain what is left where it does
--- not fit; 4 add whatever the limit says: over where one hit would not fit [dc-9]; 5 give back; 6 look, over only when
+-- not fit; 4 add, also if it does not fit: over where one hit would not fit [dc-9]; 5 give back; 6 look, over only when
 -- more has been taken than the limit holds; 7 undo what the proof names: the receipt's mark, or the time of the charge for
 -- a debt; 8 take, and drain what is left where it does not fit and its decision is denied. A look has 1 for hits.
 -- role: `-` a decision of its own, which each charge of an independent decision is; e, s, q a charge of a decision that is
@@ -19,7 +19,7 @@
 -- false where the state is empty. A charge finds what the charges before it left. A copy has an expiry once a charge has
 -- changed it, or found it in need of rewriting (moved, [tm-3]), and is written. A decision that is all or nothing keeps in
 -- `undo_k` and its neighbours what it changed: if it is denied, the copies go back, and its charges run a second time if
--- something is taken whatever the verdict. Branches are inline: at this size closures cost more than they save.
+-- one of them has an effect on a denial too. Branches are inline: at this size closures cost more than they save.
 local plan, blob = ARGV[1], ARGV[2]
 --@ locals
 local now, at = unpack_struct('<d', blob)

@@ -5,7 +5,7 @@
 -- reply    now in us, and what this charge found: see lua/README.md
 --
 -- op: 0 look; 1 take if it fits; 2 take, and count what does not fit too; 3 take, and drain what is left where it does
--- not fit; 4 add whatever the limit says; 5 give back.
+-- not fit; 4 add, also if it does not fit; 5 give back.
 --@ locals
 local op, hits, @numbers@, now = unpack_struct('<dd@doubles@d', ARGV[1])
 if now == 0 then
@@ -39,7 +39,7 @@ elseif op ~= LOOK then
 end
 --@ if_stale if stale then act = nil end
 --@ stateless
--- What becomes of it [dc-4].
+-- The state after the charge [dc-4].
 --@ effect
 local till
 if @changed@ then

@@ -48,7 +48,7 @@ use crate::engine::PolicySet;
 use state::Reader;
 use tree::Planted;
 
-pub use keys::{KINDS, Key, Kind, Only};
+pub use keys::{KINDS, Key, Kind, Needs, Only};
 pub use rate::SHORT_UNITS;
 pub use tree::Tree;
 pub use warning::{Code, WARNINGS_MAX, Warning, Warnings};

@@ -9,6 +9,9 @@
 pub mod counting;
 #[macro_use]
 mod kinds;
+#[macro_use]
+mod names;
+mod rows;
 
 pub mod anchored_window;
 pub mod fixed_window;
@@ -23,79 +26,54 @@ use std::fmt::{self, Debug};
 
 use smallvec::{SmallVec, smallvec};
 
-pub use self::counting::{Change, Effect, Format, Numbers, Receipt, Summary};
-use self::counting::{Counting, Written};
+use self::counting::Written;
+pub use self::counting::{Change, Effect, Format, Numbers, Receipt, Summary, UndoScript};
+pub(crate) use self::counting::{Counting, ScriptNumbers};
 use self::gcra::{BurstError, Pace, Pacing, full_burst};
-use self::parameters::{Anchor, Parameter, ParameterValue, Precision, Refill};
+use self::parameters::{Anchor, Parameter, ParameterValue, Parameters, Precision, Refill};
+pub(crate) use self::rows::kind_rows;
 use self::sliding_window::BUCKETS_MAX;
 use self::sliding_window_log::REQUESTS_MAX as LOG_REQUESTS_MAX;
 use super::descriptor::Hits;
 use super::time::{Bounds, Duration, Micros, Window};
 
-/// How a limit counts. The parameters that are not here (hits, window) are the limit's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Algorithm {
+algorithms! {
     /// Counts in windows; admits at most twice the limit over any span of one window.
     FixedWindow {
         /// Where the windows begin.
         anchor: Anchor,
-    },
+    } = "fixed_window",
     /// Two windows, the earlier one weighted.
-    SlidingWindowCounter,
+    SlidingWindowCounter = "sliding_window_counter",
     /// A window in sub-buckets; never admits more than the limit over any span of one window.
     SlidingWindow {
         /// The length of a sub-bucket: divides the window into at most 256.
         precision: Precision,
-    },
+    } = "sliding_window",
     /// Every charge remembered; at most 10,000 hits.
-    SlidingWindowLog,
+    SlidingWindowLog = "sliding_window_log",
     /// A steady rate with a purse.
     TokenBucket {
         /// The most hits at one instant, at least 1.
         burst: u32,
         /// How it is refilled.
         refill: Refill,
-    },
+    } = "token_bucket",
     /// Pacing: admits what `gcra` does, and tells each request its turn. [lb-1]
     LeakyBucket {
         /// The most hits at one instant, at least 1.
         burst: u32,
-    },
+    } = "leaky_bucket",
     /// The generic cell rate algorithm: a steady rate with a burst.
     Gcra {
         /// The most hits at one instant, at least 1.
         burst: u32,
-    },
+    } = "gcra",
 }
 
 impl Algorithm {
     /// A fixed window aligned to the clock: what a policy gives by default.
     pub const FIXED_WINDOW: Self = Self::FixedWindow { anchor: Anchor::Clock };
-
-    /// The names of all algorithms, as policies write them.
-    pub const NAMES: [&'static str; 7] = [
-        "fixed_window",
-        "sliding_window_counter",
-        "sliding_window",
-        "sliding_window_log",
-        "token_bucket",
-        "leaky_bucket",
-        "gcra",
-    ];
-
-    /// The name that policies use.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::FixedWindow { .. } => Self::NAMES[0],
-            Self::SlidingWindowCounter => Self::NAMES[1],
-            Self::SlidingWindow { .. } => Self::NAMES[2],
-            Self::SlidingWindowLog => Self::NAMES[3],
-            Self::TokenBucket { .. } => Self::NAMES[4],
-            Self::LeakyBucket { .. } => Self::NAMES[5],
-            Self::Gcra { .. } => Self::NAMES[6],
-        }
-    }
 
     /// The kind of state that a limit of so many hits per window has, with its numbers.
     ///
@@ -166,6 +144,20 @@ impl Algorithm {
             }
             Self::LeakyBucket { burst: most } | Self::Gcra { burst: most } => smallvec![burst(most)],
             Self::SlidingWindowCounter | Self::SlidingWindowLog => SmallVec::new(),
+        }
+    }
+
+    /// Whether usage can be reported after the fact: a log would grow with every report, without a bound. [dc-5]
+    #[must_use]
+    pub const fn takes_reports(self) -> bool {
+        match self {
+            Self::FixedWindow { .. }
+            | Self::SlidingWindowCounter
+            | Self::SlidingWindow { .. }
+            | Self::TokenBucket { .. }
+            | Self::LeakyBucket { .. }
+            | Self::Gcra { .. } => true,
+            Self::SlidingWindowLog => false,
         }
     }
 
@@ -359,22 +351,7 @@ fn put<C: Variant>(state: &mut Option<State>, written: Written<C::State>) -> Cha
     }
 }
 
-kinds! {
-    /// Hits counted in one window of the clock.
-    FixedWindow(fixed_window::FixedWindow, "fixed_window", 1),
-    /// A debt that drains at a steady rate.
-    Pacing(gcra::Pacing, "gcra", 2),
-    /// Hits counted in a window that begins with its first hit, or with a calendar's.
-    AnchoredWindow(anchored_window::AnchoredWindow, "anchored_window", 3),
-    /// Hits counted in this window and in the one before.
-    SlidingWindowCounter(sliding_window_counter::SlidingWindowCounter, "sliding_window_counter", 4),
-    /// Hits counted in the sub-buckets of a window.
-    SlidingWindow(sliding_window::SlidingWindow, "sliding_window", 5),
-    /// Every charge of a window.
-    SlidingWindowLog(sliding_window_log::SlidingWindowLog, "sliding_window_log", 6),
-    /// Hits used of a bucket that is refilled in steps.
-    TokenBucket(token_bucket::TokenBucket, "token_bucket", 7),
-}
+kind_rows!(kinds);
 
 impl StateKind {
     /// Whether the limit keeps no state at all: a limit of 0 has nothing to count, but for a fixed window, whose denied

@@ -45,7 +45,8 @@ use self::transport::options::Options;
 pub use self::transport::options::{MERGE_MAX, MERGE_MAX_MAX};
 pub use self::transport::{pipeline, pool, turns};
 use super::{Peeked, Reply, ScanPosition, Scanned, Store, StoreError, Undo};
-use crate::engine::{Algorithm, Charge, Decision, Limit, Micros, Mode, State, decision};
+use crate::engine::algorithm::UndoScript;
+use crate::engine::{Charge, Decision, Limit, Micros, Mode, State, decision};
 pub use crate::tls::files::FileError;
 pub use crate::tls::{Identity, TLS_FILE_BYTES_MAX, TlsFiles};
 
@@ -214,7 +215,7 @@ impl Store for Redis {
                 // One call for each log and for each calendar window, whose boundaries may not hold the clock, and one for
                 // all others: they share round trips.
                 Link::One(node) => {
-                    let is_log = |undo: &Undo<'_>| matches!(undo.limit.algorithm(), Algorithm::SlidingWindowLog);
+                    let is_log = |undo: &Undo<'_>| undo.limit.kind().undo_script() == UndoScript::Log;
                     let (logs, others): (Vec<_>, Vec<_>) = charges.iter().copied().partition(is_log);
                     let (calendars, others): (Vec<_>, Vec<_>) =
                         others.into_iter().partition(|undo| undo.bounds.is_some());

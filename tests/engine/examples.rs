@@ -110,6 +110,9 @@ fn the_diagrams_are_what_the_engine_admits() {
         ("... refill: interval", by_interval(burst)),
         ("leaky_bucket", Algorithm::LeakyBucket { burst }),
     ];
+    for name in Algorithm::NAMES {
+        assert!(rows.iter().any(|(_, algorithm)| algorithm.name() == name), "the diagrams have no row for {name}");
+    }
     let fits = |page: &mut Page, now| page.charge(now, Take::Consume(1)).verdict == Verdict::Within;
     let (mut steady, mut bursts) = (String::new(), String::new());
     for (name, algorithm) in rows {

@@ -14,11 +14,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::support::algorithms::without_calendars;
 use crate::support::manual::charge;
 use crate::support::redis::RedisServer;
 use crate::support::wait::{PATIENCE, until};
 use redis::ServerError;
-use weir::engine::{Algorithm, Anchor, Limit, Mode, Refill, Take, Window};
+use weir::engine::algorithm::Format;
+use weir::engine::{Algorithm, Anchor, Limit, Mode, Take, Window};
 use weir::store::redis::breaker::{Circuit, TRIALS};
 use weir::store::redis::error_class::{After, Blame, ERROR_CLASSES, Proof, RedisErrorClass};
 use weir::store::redis::pipeline::Options;
@@ -458,25 +460,14 @@ async fn every_algorithm_refuses_what_it_has_not_written() {
     let rig = Rig::start(&server.url());
     let hour = Window::from_micros(3_600_000_000).unwrap();
     let minute = NonZeroU64::new(60_000_000).unwrap();
-    let algorithms = [
-        (Algorithm::FixedWindow { anchor: Anchor::Clock }, "SET"),
-        (Algorithm::FixedWindow { anchor: Anchor::FirstHit }, "SET"),
-        (Algorithm::SlidingWindowCounter, "SET"),
-        (Algorithm::Gcra { burst: 9 }, "SET"),
-        (Algorithm::LeakyBucket { burst: 9 }, "SET"),
-        (Algorithm::TokenBucket { burst: 9, refill: Refill::Continuous }, "SET"),
-        (Algorithm::TokenBucket { burst: 9, refill: Refill::Interval }, "SET"),
-        (Algorithm::SlidingWindow { precision: minute }, "HSET"),
-        (Algorithm::SlidingWindowLog, "ZADD"),
-    ];
     let good = limit();
-    for (algorithm, write) in algorithms {
+    for algorithm in without_calendars(minute, 9) {
         let limit = Limit::new(9, hour, algorithm).unwrap();
         server.command(&["FLUSHALL"]).unwrap();
-        let garbage: &[&str] = match write {
-            "HSET" => &["HSET", "{k}bad", "name", "ann"],
-            "ZADD" => &["ZADD", "{k}bad", "7", "ann"],
-            _ => &["SET", "{k}bad", "garbage"],
+        let garbage: &[&str] = match limit.kind().format() {
+            Format::Hash => &["HSET", "{k}bad", "name", "ann"],
+            Format::SortedSet => &["ZADD", "{k}bad", "7", "ann"],
+            Format::Integer | Format::Doubles => &["SET", "{k}bad", "garbage"],
         };
         server.command(garbage).unwrap();
         let alone = [charge("{k}bad", &limit, Take::Consume(1))];

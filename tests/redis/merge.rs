@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::support::algorithms::without_calendars;
 use crate::support::manual::charge;
 use crate::support::redis::RedisServer;
 use futures_util::future::join_all;
@@ -77,18 +78,9 @@ impl Numbers {
 /// 5 per minute by every algorithm, one that drains and one of zero; with a state of their own each.
 fn limits() -> Vec<Limit> {
     let minute = Unit::Minute.window();
-    let algorithms = [
-        Algorithm::FIXED_WINDOW,
-        Algorithm::FixedWindow { anchor: Anchor::FirstHit },
-        Algorithm::SlidingWindowCounter,
-        Algorithm::SlidingWindow { precision: Precision::new(10_000_000).unwrap() },
-        Algorithm::SlidingWindowLog,
-        Algorithm::TokenBucket { burst: 7, refill: Refill::Continuous },
-        Algorithm::TokenBucket { burst: 7, refill: Refill::Interval },
-        Algorithm::LeakyBucket { burst: 7 },
-        Algorithm::Gcra { burst: 7 },
-    ];
-    let mut limits = algorithms.map(|algorithm| Limit::new(5, minute, algorithm).unwrap()).to_vec();
+    let algorithms = without_calendars(Precision::new(10_000_000).unwrap(), 7);
+    let mut limits =
+        algorithms.into_iter().map(|algorithm| Limit::new(5, minute, algorithm).unwrap()).collect::<Vec<_>>();
     let mut drains = per_hour(5);
     drains.drain = true;
     limits.extend([drains, per_hour(0)]);

@@ -20,8 +20,9 @@ use weir::store::{Store, StoreError, Undo};
 /// A deadline that a healthy Redis is never near, and that a sick one is to reach.
 const SHORT: Duration = Duration::from_millis(200);
 
-static COUNT: LazyLock<Script> = LazyLock::new(|| Script::new("return redis.call('INCRBY', KEYS[1], ARGV[1])"));
-static ECHO: LazyLock<Script> = LazyLock::new(|| Script::new("return {KEYS[1], ARGV[1]}"));
+static COUNT: LazyLock<Script> =
+    LazyLock::new(|| Script::new("count", "return redis.call('INCRBY', KEYS[1], ARGV[1])"));
+static ECHO: LazyLock<Script> = LazyLock::new(|| Script::new("echo", "return {KEYS[1], ARGV[1]}"));
 
 /// What the pipeline told its observer.
 #[derive(Debug, Default)]
@@ -268,7 +269,7 @@ async fn a_script_that_redis_forgot_is_loaded_and_only_its_calls_are_sent_again(
 
 #[tokio::test]
 async fn a_script_that_cannot_be_loaded_is_refused_with_the_reason() {
-    static BROKEN: LazyLock<Script> = LazyLock::new(|| Script::new("return ("));
+    static BROKEN: LazyLock<Script> = LazyLock::new(|| Script::new("broken", "return ("));
     let server = RedisServer::start();
     let setup = start(&server.url(), |_| {});
     let call = Call::script(&BROKEN, &["k"], &["1"]);

@@ -5,6 +5,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::support::algorithms::without_calendars;
 use crate::support::manual::{ManualClock, charge, far};
 use crate::support::redis::RedisServer;
 use weir::config::policy_file;
@@ -225,14 +226,9 @@ fn a_store_with_another_clock_is_asked_once_more() {
 fn nothing_is_charged_where_no_window_holds_the_clock() {
     let day = Algorithm::FixedWindow { anchor: Anchor::Calendar(CalendarUnit::Day) };
     let day = Limit::new(5, Unit::Day.window(), day).expect("a limit");
-    let of = |algorithm| Limit::new(5, Unit::Day.window(), algorithm).expect("a limit");
-    let others = [
-        of(Algorithm::FIXED_WINDOW),
-        of(Algorithm::FixedWindow { anchor: Anchor::FirstHit }),
-        of(Algorithm::SlidingWindowCounter),
-        of(Algorithm::SlidingWindowLog),
-        of(Algorithm::Gcra { burst: 5 }),
-    ];
+    let others = without_calendars(Algorithm::default_precision(Unit::Day.window()), 5);
+    let others: Vec<Limit> =
+        others.into_iter().map(|algorithm| Limit::new(5, Unit::Day.window(), algorithm).expect("a limit")).collect();
     let now = DAY_STARTS_US;
     // Four days before: they end with the instant that is now.
     let past: Bounds = std::array::from_fn(|i| now - (3 - i as u64) * 24 * HOUR_US);

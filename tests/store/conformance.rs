@@ -3,13 +3,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::support::redis::RedisServer;
 use crate::support::stores::{NAMES, Stores};
 use crate::support::vectors::{self, Action, Answer, Vector};
 use weir::engine::decision::StaleBounds;
-use weir::engine::{Charge, Decision, Limit, Micros};
+use weir::engine::{Algorithm, Charge, Decision, Limit, Micros};
 use weir::store::Undo;
 
 /// How many vectors each file must have at least.
@@ -132,7 +132,12 @@ fn there_are_enough_vectors_and_each_cites_rules_that_the_code_cites() {
     for directory in ["src", "lua"] {
         cite(&Path::new(env!("CARGO_MANIFEST_DIR")).join(directory), &mut cited);
     }
-    for file in vectors::files() {
+    let files = vectors::files();
+    for algorithm in Algorithm::NAMES {
+        let is_own = |file: &PathBuf| file.file_stem().is_some_and(|stem| stem == algorithm);
+        assert!(files.iter().any(is_own), "tests/vectors has no {algorithm}.toml");
+    }
+    for file in files {
         let list = vectors::read(&file);
         assert!(list.len() >= VECTORS_MIN, "{} has {} vectors", file.display(), list.len());
         for vector in list {

@@ -3,11 +3,10 @@
 
 use std::time::{Duration, Instant};
 
+use crate::support::algorithms::every_algorithm;
 use crate::support::arbitrary::bounds;
 use crate::support::redis::RedisServer;
-use weir::engine::{
-    Algorithm, Anchor, CalendarUnit, Charge, Limit, Micros, Mode, Precision, Receipt, Refill, Role, Take, Unit,
-};
+use weir::engine::{Charge, Limit, Micros, Mode, Precision, Receipt, Role, Take, Unit};
 use weir::store::redis::pipeline::Options;
 use weir::store::redis::{Endpoint, Redis};
 use weir::store::{Clock, Store, SystemClock, Undo};
@@ -21,19 +20,7 @@ fn limits() -> Vec<Limit> {
     for (unit, requests) in [(Unit::Minute, 50), (Unit::Year, 7)] {
         let window = unit.window();
         let precision = Precision::new(window.us() / 60).unwrap();
-        let burst = 20;
-        for algorithm in [
-            Algorithm::FixedWindow { anchor: Anchor::Clock },
-            Algorithm::FixedWindow { anchor: Anchor::FirstHit },
-            Algorithm::FixedWindow { anchor: Anchor::Calendar(CalendarUnit::Day) },
-            Algorithm::SlidingWindowCounter,
-            Algorithm::SlidingWindow { precision },
-            Algorithm::SlidingWindowLog,
-            Algorithm::TokenBucket { burst: burst.min(requests), refill: Refill::Continuous },
-            Algorithm::TokenBucket { burst: burst.min(requests), refill: Refill::Interval },
-            Algorithm::LeakyBucket { burst: burst.min(requests) },
-            Algorithm::Gcra { burst: burst.min(requests) },
-        ] {
+        for algorithm in every_algorithm(precision, requests.min(20)) {
             let mut limit = Limit::new(requests, window, algorithm).unwrap();
             limit.drain = true;
             limits.push(limit);

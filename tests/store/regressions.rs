@@ -1,11 +1,12 @@
 //! Bugs that others reported against rate limiters, each shown not to be here, on every algorithm that it could be in.
 //! Named after the reports. Not in here: bugs of weir's own, which become vectors.
 
+use crate::support::algorithms::without_calendars;
 use crate::support::manual::{START_US, charge};
 use crate::support::redis::RedisServer;
 use crate::support::stores::Stores;
 use weir::engine::{
-    Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Outcome, Precision, Refill, Take, Verdict, Window,
+    Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Outcome, Precision, Take, Verdict, Window,
 };
 
 const SECOND_US: Micros = 1_000_000;
@@ -14,19 +15,7 @@ const HOUR_US: Micros = 3_600 * SECOND_US;
 /// Every algorithm with so many hits a window, and where it has a burst, as many at one instant.
 fn all(requests: u32, window_us: Micros) -> Vec<Limit> {
     let precision = Precision::new(window_us / 10).unwrap();
-    let burst = requests;
-    let algorithms = [
-        Algorithm::FixedWindow { anchor: Anchor::Clock },
-        Algorithm::FixedWindow { anchor: Anchor::FirstHit },
-        Algorithm::SlidingWindowCounter,
-        Algorithm::SlidingWindow { precision },
-        Algorithm::SlidingWindowLog,
-        Algorithm::TokenBucket { burst, refill: Refill::Continuous },
-        Algorithm::TokenBucket { burst, refill: Refill::Interval },
-        Algorithm::LeakyBucket { burst },
-        Algorithm::Gcra { burst },
-    ];
-    algorithms.map(|algorithm| limit(requests, window_us, algorithm)).into()
+    without_calendars(precision, requests).into_iter().map(|algorithm| limit(requests, window_us, algorithm)).collect()
 }
 
 fn limit(requests: u32, window_us: Micros, algorithm: Algorithm) -> Limit {

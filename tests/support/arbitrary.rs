@@ -2,11 +2,12 @@
 
 use proptest::prelude::{Just, Strategy, any};
 use proptest::prop_oneof;
+use proptest::sample::select;
 use proptest::test_runner::Config;
 use weir::engine::algorithm::sliding_window_log::REQUESTS_MAX;
-use weir::engine::{
-    Algorithm, Anchor, Bounds, CalendarUnit, Limit, Micros, Mode, Precision, Refill, Role, Take, Window,
-};
+use weir::engine::{Algorithm, Anchor, Bounds, Limit, Micros, Mode, Precision, Role, Take, Window};
+
+use super::algorithms::every_algorithm;
 
 /// The cases of one property where `WEIR_PROPTEST_CASES` does not say.
 const CASES: u32 = 400;
@@ -39,76 +40,51 @@ pub fn window() -> impl Strategy<Value = u64> {
 
 /// What tells the shapes of limits apart, but for their windows: limits of one shape share their states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
-    /// A fixed window of the clock.
-    Clock,
-    /// A fixed window from the first hit.
-    FirstHit,
-    /// Days of the calendar.
-    Calendar,
-    /// Two windows, the earlier one weighted.
-    Counter,
-    /// A window in so many sub-buckets.
-    Buckets(u64),
-    /// A log.
-    Log,
-    /// A token bucket that is refilled continuously.
-    Continuous,
-    /// A token bucket that is refilled in steps.
-    Interval,
-    /// A leaky bucket.
-    Leaky,
-    /// The generic cell rate algorithm.
-    Gcra,
+pub struct Shape {
+    /// The place in the list of all algorithms.
+    place: usize,
+    /// The sub-buckets of a window that has some.
+    buckets: u64,
+}
+
+impl Shape {
+    fn algorithm(self, window_us: u64, burst: u32) -> Algorithm {
+        let precision = Precision::new(window_us / self.buckets).expect("a long window");
+        every_algorithm(precision, burst)[self.place]
+    }
+}
+
+/// Any shape that is chosen.
+fn shape_where(is_chosen: impl Fn(Algorithm) -> bool) -> impl Strategy<Value = Shape> {
+    let all = every_algorithm(Precision::MIN, 1);
+    let places: Vec<usize> = (0..all.len()).filter(|place| is_chosen(all[*place])).collect();
+    let buckets = prop_oneof![Just(1), Just(60), Just(256), 2..12_u64];
+    (select(places), buckets).prop_map(|(place, buckets)| Shape { place, buckets })
 }
 
 /// Any shape.
 pub fn shape() -> impl Strategy<Value = Shape> {
-    prop_oneof![
-        2 => Just(Shape::Clock),
-        2 => Just(Shape::FirstHit),
-        2 => Just(Shape::Calendar),
-        2 => Just(Shape::Counter),
-        2 => prop_oneof![Just(1), Just(60), Just(256), 2..12_u64].prop_map(Shape::Buckets),
-        2 => Just(Shape::Log),
-        1 => Just(Shape::Continuous),
-        2 => Just(Shape::Interval),
-        1 => Just(Shape::Leaky),
-        2 => Just(Shape::Gcra),
-    ]
+    shape_where(|_| true)
 }
 
 /// A limit of that shape and about that window. Its burst is its number of hits half of the time.
 pub fn limit_of(shape: Shape, window_us: u64) -> impl Strategy<Value = Limit> {
     let burst = prop_oneof![3 => Just(None), 3 => (1..12_u32).prop_map(Some), 1 => any::<u32>().prop_map(Some)];
     (requests(), burst, any::<bool>(), 0..5_u8).prop_map(move |(requests, burst, drain, post_paid)| {
-        let window_us = match shape {
-            Shape::Calendar => DAY_US,
-            Shape::Buckets(count) => window_us / count * count,
+        let any = shape.algorithm(window_us, 1);
+        let window_us = match any {
+            Algorithm::FixedWindow { anchor: Anchor::Calendar(_) } => DAY_US,
+            Algorithm::SlidingWindow { .. } => window_us / shape.buckets * shape.buckets,
             _ => window_us,
         };
         let window = Window::from_micros(window_us).expect("within bounds");
-        let requests = if shape == Shape::Log { requests.min(REQUESTS_MAX) } else { requests };
+        let requests = if any == Algorithm::SlidingWindowLog { requests.min(REQUESTS_MAX) } else { requests };
         let own = requests.max(1);
-        let with = |burst| match shape {
-            Shape::Clock => Algorithm::FixedWindow { anchor: Anchor::Clock },
-            Shape::FirstHit => Algorithm::FixedWindow { anchor: Anchor::FirstHit },
-            Shape::Calendar => Algorithm::FixedWindow { anchor: Anchor::Calendar(CalendarUnit::Day) },
-            Shape::Counter => Algorithm::SlidingWindowCounter,
-            Shape::Buckets(count) => {
-                Algorithm::SlidingWindow { precision: Precision::new(window_us / count).expect("a long window") }
-            }
-            Shape::Log => Algorithm::SlidingWindowLog,
-            Shape::Continuous => Algorithm::TokenBucket { burst, refill: Refill::Continuous },
-            Shape::Interval => Algorithm::TokenBucket { burst, refill: Refill::Interval },
-            Shape::Leaky => Algorithm::LeakyBucket { burst },
-            Shape::Gcra => Algorithm::Gcra { burst },
-        };
+        let with = |burst| shape.algorithm(window_us, burst);
         let limit = Limit::new(requests, window, with(burst.unwrap_or(own).max(1)));
         let mut limit = limit.unwrap_or_else(|_| Limit::new(requests, window, with(own)).expect("burst <= limit"));
-        // A log that hits are forced into would have no bound: policies refuse it.
         limit.drain = drain;
-        limit.set_post_paid(post_paid == 0 && shape != Shape::Log);
+        limit.set_post_paid(post_paid == 0 && any.takes_reports());
         limit
     })
 }
@@ -120,7 +96,8 @@ pub fn limit() -> impl Strategy<Value = Limit> {
 
 /// A leaky bucket that admits something.
 pub fn leaky() -> impl Strategy<Value = Limit> {
-    let limit = window().prop_flat_map(|window_us| limit_of(Shape::Leaky, window_us));
+    let leaky = shape_where(|algorithm| matches!(algorithm, Algorithm::LeakyBucket { .. }));
+    let limit = (window(), leaky).prop_flat_map(|(window_us, shape)| limit_of(shape, window_us));
     limit.prop_filter("a limit of 0 has no turns", |limit| limit.requests() > 0)
 }
 
@@ -132,7 +109,7 @@ pub fn limits() -> impl Strategy<Value = [Limit; 2]> {
 /// The charge of a limit: nothing is ever forced into a log.
 pub fn fitting(limit: &Limit, take: Take) -> Take {
     match take {
-        Take::Force(hits) if limit.algorithm() == Algorithm::SlidingWindowLog => Take::Consume(hits),
+        Take::Force(hits) if !limit.algorithm().takes_reports() => Take::Consume(hits),
         take => take,
     }
 }

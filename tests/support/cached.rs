@@ -5,14 +5,12 @@ use std::time::{Duration, Instant};
 
 use weir::engine::algorithm::Effect;
 use weir::engine::observer::Silent;
-use weir::engine::{
-    Algorithm, Anchor, CalendarUnit, Charge, Decision, Limit, Micros, Mode, Outcome, Precision, Refill, Role, Take,
-    Unit, decision,
-};
+use weir::engine::{Charge, Decision, Limit, Micros, Mode, Outcome, Precision, Role, Take, Unit, decision};
 use weir::limiter::deny_cache::DenyCache;
 use weir::store::memory::Memory;
 use weir::store::{Clock as _, Store as _};
 
+use super::algorithms::every_algorithm;
 use super::arbitrary::{bounds, fitting};
 use super::manual::{ManualClock, answer, far};
 
@@ -130,23 +128,12 @@ pub fn per_hour(requests: u32) -> Limit {
 /// 10 per hour by every algorithm, and every variant of one.
 pub fn every_limit() -> Vec<Limit> {
     let hour = Unit::Hour.window();
-    let algorithms = [
-        Algorithm::FIXED_WINDOW,
-        Algorithm::FixedWindow { anchor: Anchor::FirstHit },
-        Algorithm::FixedWindow { anchor: Anchor::Calendar(CalendarUnit::Day) },
-        Algorithm::SlidingWindowCounter,
-        Algorithm::SlidingWindow { precision: Precision::new(60_000_000).unwrap() },
-        Algorithm::SlidingWindowLog,
-        Algorithm::TokenBucket { burst: 10, refill: Refill::Continuous },
-        Algorithm::TokenBucket { burst: 10, refill: Refill::Interval },
-        Algorithm::LeakyBucket { burst: 10 },
-        Algorithm::Gcra { burst: 10 },
-    ];
-    algorithms.map(|algorithm| Limit::new(10, hour, algorithm).unwrap()).to_vec()
+    let algorithms = every_algorithm(Precision::new(60_000_000).unwrap(), 10);
+    algorithms.into_iter().map(|algorithm| Limit::new(10, hour, algorithm).unwrap()).collect()
 }
 
 pub fn is_summed_up(limit: &Limit) -> bool {
-    matches!(limit.algorithm(), Algorithm::SlidingWindow { .. } | Algorithm::SlidingWindowLog)
+    limit.kind().is_summary()
 }
 
 /// The limit as one that can be answered from the cache.

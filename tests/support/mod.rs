@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
 
 pub mod ads;
+pub mod algorithms;
 pub mod arbitrary;
 pub mod authority;
 pub mod cached;

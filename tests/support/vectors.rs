@@ -44,6 +44,7 @@ use std::path::{Path, PathBuf};
 
 use self::states::{mark, mark_of, seen, state};
 use weir::engine::algorithm::Summary;
+use weir::engine::algorithm::parameters::Parameters;
 use weir::engine::{
     Algorithm, Anchor, Bounds, CalendarUnit, Decision, Limit, Micros, Mode, Observed, Outcome, Precision, Receipt,
     Refill, Role, State, Take, Verdict, Window,
@@ -585,18 +586,10 @@ fn limit(text: &str) -> Result<Limit, String> {
             other => return Err(format!("unknown word {other:?}")),
         }
     }
-    let algorithm = match name {
-        "fixed_window" => Algorithm::FixedWindow { anchor },
-        "sliding_window_counter" => Algorithm::SlidingWindowCounter,
-        "sliding_window" => {
-            Algorithm::SlidingWindow { precision: precision.ok_or("a sliding_window has a precision")? }
-        }
-        "sliding_window_log" => Algorithm::SlidingWindowLog,
-        "token_bucket" => Algorithm::TokenBucket { burst, refill },
-        "leaky_bucket" => Algorithm::LeakyBucket { burst },
-        "gcra" => Algorithm::Gcra { burst },
-        other => return Err(format!("unknown algorithm {other:?}")),
-    };
+    let precision = precision.unwrap_or_else(|| Algorithm::default_precision(window));
+    let all = Algorithm::all(&Parameters { anchor, precision, burst, refill });
+    let algorithm = all.into_iter().find(|known| known.name() == name);
+    let algorithm = algorithm.ok_or_else(|| format!("unknown algorithm {name:?}"))?;
     let mut limit = Limit::new(requests, window, algorithm).map_err(|error| error.to_string())?;
     limit.drain = drain;
     limit.set_post_paid(post_paid);
@@ -617,7 +610,12 @@ pub fn write_limit(limit: &Limit) -> String {
         Algorithm::SlidingWindow { precision } => {
             let _ = write!(text, " precision {}", write_us(i128::from(precision.get())));
         }
-        _ => {}
+        Algorithm::FixedWindow { anchor: Anchor::Clock }
+        | Algorithm::SlidingWindowCounter
+        | Algorithm::SlidingWindowLog
+        | Algorithm::TokenBucket { refill: Refill::Continuous, .. }
+        | Algorithm::LeakyBucket { .. }
+        | Algorithm::Gcra { .. } => {}
     }
     for (on, word) in [(limit.drain, " drain"), (limit.post_paid(), " post_paid")] {
         if on {

@@ -2,6 +2,9 @@
 //!
 //! Not here: what the values mean (reader.rs, limit.rs).
 
+use crate::engine::Algorithm;
+use crate::engine::algorithm::parameters::Parameters;
+
 /// A kind of mapping in a policy file.
 #[derive(Debug)]
 pub struct Kind {
@@ -25,10 +28,34 @@ pub struct Key {
 /// Why a key is for some algorithms only.
 #[derive(Debug)]
 pub struct Only {
-    /// The names of those that take it.
-    pub algorithms: &'static [&'static str],
+    /// What an algorithm has that takes it.
+    pub needs: Needs,
     /// Why the others refuse it, and what takes it: the end of a message.
     pub reason: &'static str,
+}
+
+/// What an algorithm has that takes a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// This parameter.
+    Parameter(&'static str),
+    /// A use for reports.
+    Reports,
+}
+
+impl Only {
+    /// Whether this algorithm takes the key.
+    fn takes(&self, algorithm: Algorithm) -> bool {
+        match self.needs {
+            Needs::Parameter(name) => algorithm.parameter_names().contains(&name),
+            Needs::Reports => algorithm.takes_reports(),
+        }
+    }
+
+    /// The names of the algorithms that take the key.
+    pub fn algorithms(&self) -> impl Iterator<Item = &'static str> {
+        Algorithm::all(&Parameters::LEAST).into_iter().filter(|known| self.takes(*known)).map(Algorithm::name)
+    }
 }
 
 impl Kind {
@@ -52,8 +79,8 @@ const fn key(name: &'static str) -> Key {
     Key { name, only: None }
 }
 
-const fn key_of(name: &'static str, algorithms: &'static [&'static str], reason: &'static str) -> Key {
-    Key { name, only: Some(Only { algorithms, reason }) }
+const fn key_of(name: &'static str, needs: Needs, reason: &'static str) -> Key {
+    Key { name, only: Some(Only { needs, reason }) }
 }
 
 /// The keys of envoyproxy/ratelimit. It accepts each of them in every mapping, and uses it where it has a meaning.
@@ -114,18 +141,18 @@ pub(super) const LIMIT: Kind = Kind {
         key("algorithm"),
         key_of(
             "burst",
-            &["token_bucket", "leaky_bucket", "gcra"],
+            Needs::Parameter("burst"),
             "a window admits all of its hits at once, only token_bucket, leaky_bucket and gcra have a burst",
         ),
-        key_of("refill", &["token_bucket"], "only token_bucket can be refilled by interval"),
-        key_of("precision", &["sliding_window"], "only sliding_window counts in sub-buckets"),
-        key_of("anchor", &["fixed_window"], "only the windows of fixed_window can begin with the first hit"),
-        key_of("calendar", &["fixed_window"], "only the windows of fixed_window can follow a calendar"),
-        key_of("timezone", &["fixed_window"], "only the windows of fixed_window can follow a calendar"),
+        key_of("refill", Needs::Parameter("refill"), "only token_bucket can be refilled by interval"),
+        key_of("precision", Needs::Parameter("precision"), "only sliding_window counts in sub-buckets"),
+        key_of("anchor", Needs::Parameter("anchor"), "only the windows of fixed_window can begin with the first hit"),
+        key_of("calendar", Needs::Parameter("anchor"), "only the windows of fixed_window can follow a calendar"),
+        key_of("timezone", Needs::Parameter("anchor"), "only the windows of fixed_window can follow a calendar"),
         key("drain"),
         key_of(
             "post_paid",
-            &["fixed_window", "sliding_window_counter", "sliding_window", "token_bucket", "leaky_bucket", "gcra"],
+            Needs::Reports,
             "its log would grow with every report, without a bound, all other algorithms take it",
         ),
         key("unlimited"),

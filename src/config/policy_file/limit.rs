@@ -14,6 +14,7 @@ use super::yaml::{NodeId, Value};
 use super::{NAME_BYTES_MAX, Position, instead, shown};
 use crate::config::nearest;
 use crate::config::settings::duration;
+use crate::engine::algorithm::parameters::Parameters;
 use crate::engine::{Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Refill, Unit};
 
 /// What a rate limit can have though it limits nothing: envoyproxy/ratelimit reads a number there and forgets it.
@@ -121,15 +122,7 @@ impl FileReader<'_> {
         let burst = burst.unwrap_or(amount.requests.max(1));
         let precision = precision.unwrap_or_else(|| Algorithm::default_precision(window));
         let refill = if refill == Some("interval") { Refill::Interval } else { Refill::Continuous };
-        let all = [
-            Algorithm::FixedWindow { anchor },
-            Algorithm::SlidingWindowCounter,
-            Algorithm::SlidingWindow { precision },
-            Algorithm::SlidingWindowLog,
-            Algorithm::TokenBucket { burst, refill },
-            Algorithm::LeakyBucket { burst },
-            Algorithm::Gcra { burst },
-        ];
+        let all = Algorithm::all(&Parameters { anchor, precision, burst, refill });
         let Some(algorithm) = all.into_iter().find(|known| known.name() == algorithm) else {
             unreachable!("{algorithm} is one of their names");
         };
@@ -156,7 +149,7 @@ impl FileReader<'_> {
     fn refuse_misfits(&mut self, fields: &Fields, algorithm: &str, off: &[(&str, bool)]) -> Result<(), Reported> {
         let mut result = Ok(());
         for key in LIMIT.keys {
-            let Some(only) = key.only.as_ref().filter(|only| !only.algorithms.contains(&algorithm)) else {
+            let Some(only) = key.only.as_ref().filter(|only| !only.algorithms().any(|name| name == algorithm)) else {
                 continue;
             };
             let Some(at) = self.given(fields, key.name).filter(|_| !off.contains(&(key.name, true))) else {

@@ -4,7 +4,7 @@
 //! from the first hit admits at most 2L - 1 over any span of its length. Its Lua twin is lua/algorithms/anchored_window.lua. The
 //! calendar itself is not here: its boundaries come with the charge.
 
-use super::counting::{Counting, Effect, Format, Numbers, Receipt, Written, is_believed, small};
+use super::counting::{Counting, Effect, Format, Receipt, Written, is_believed, small};
 use crate::engine::descriptor::Hits;
 use crate::engine::time::{self, Bounds, CalendarUnit, Micros};
 
@@ -119,6 +119,7 @@ fn by_calendar(stored: Option<&Window>, bounds: &Bounds, now: Micros) -> Observe
 impl Counting for AnchoredWindow {
     type State = Window;
     type Observed = ObservedWindow;
+    type Numbers = [u64; 6];
 
     const COUNTS_DENIED: bool = true;
     const FORMAT: Format = Format::Doubles;
@@ -185,10 +186,9 @@ impl Counting for AnchoredWindow {
         observed.start
     }
 
-    fn script_numbers(&self, _hits: Hits, bounds: Option<Bounds>) -> Numbers {
-        let mut numbers = Numbers::from_slice(&[self.window.us(), u64::from(self.requests)]);
-        numbers.extend_from_slice(&bounds.unwrap_or_default());
-        numbers
+    fn script_numbers(&self, _hits: Hits, bounds: Option<Bounds>) -> Self::Numbers {
+        let [before, start, end, after] = bounds.unwrap_or_default();
+        [self.window.us(), u64::from(self.requests), before, start, end, after]
     }
 
     fn read_reply(&self, numbers: &[u64], _now: Micros) -> Option<(ObservedWindow, Option<ObservedWindow>)> {

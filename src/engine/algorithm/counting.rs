@@ -32,6 +32,8 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
     type State: Clone + Debug + PartialEq + Eq;
     /// The state as one charge finds it.
     type Observed: Copy + Debug + PartialEq + Eq;
+    /// The numbers that its scripts read of a limit and a charge: an array.
+    type Numbers: ScriptNumbers;
 
     /// Independent charging counts denied hits too. Only windows can: a bucket that is being hit would starve for ever,
     /// and a log would grow without bound. [dc-4]
@@ -42,6 +44,8 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
     const FORMAT: Format;
     /// How many numbers a script returns for one charge.
     const REPLY: usize;
+    /// The script that takes a charge back.
+    const UNDO: UndoScript = UndoScript::List;
 
     /// Hits per window. 0 denies everything. [lm-5]
     fn requests(&self) -> Hits;
@@ -161,7 +165,7 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
     }
 
     /// The numbers of a charge, in the order in which its script reads them.
-    fn script_numbers(&self, hits: Hits, bounds: Option<Bounds>) -> Numbers;
+    fn script_numbers(&self, hits: Hits, bounds: Option<Bounds>) -> Self::Numbers;
 
     /// What a script returned for one charge: the state before it, and the state after it if that is a summary. None if
     /// these are not numbers of this kind.
@@ -169,6 +173,16 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
 
     /// A state out of the numbers that Redis stores. None if these are not numbers of this kind.
     fn read_stored(numbers: &[u64]) -> Option<Self::State>;
+}
+
+/// An array of numbers, with its length.
+pub trait ScriptNumbers: AsRef<[u64]> {
+    /// How many they are.
+    const COUNT: usize;
+}
+
+impl<const N: usize> ScriptNumbers for [u64; N] {
+    const COUNT: usize = N;
 }
 
 /// The effects on a state that is observed whole, by the functions `added`, `given`, `undone` and `stored` of its file.
@@ -219,6 +233,104 @@ macro_rules! small_state {
     };
 }
 
+/// The effects on a boxed state that is observed as a [`Summary`], by the functions `summary`, `change`, `take_back` and
+/// `holds_nothing` of its file; and what follows from a summary.
+macro_rules! long_state {
+    () => {
+        const IS_SUMMARY: bool = true;
+        const REPLY: usize = 8;
+
+        fn observe(&self, stored: Option<&Self::State>, asked: Hits, _bounds: Option<Bounds>, now: Micros) -> Summary {
+            self.summary(stored.map(|stored| &**stored), asked, Effect::Nothing, now)
+        }
+
+        fn left(&self, _before: Summary, _effect: Effect, _now: Micros) -> Option<Summary> {
+            None
+        }
+
+        fn left_of(
+            &self,
+            stored: Option<&Self::State>,
+            _before: Summary,
+            asked: Hits,
+            effect: Effect,
+            now: Micros,
+        ) -> Summary {
+            self.summary(stored.map(|stored| &**stored), asked, effect, now)
+        }
+
+        fn apply(
+            &self,
+            stored: Option<&mut Self::State>,
+            _before: Summary,
+            effect: Effect,
+            _is_stale: bool,
+            now: Micros,
+        ) -> Written<Self::State> {
+            let mut new = Self::State::default();
+            let is_new = stored.is_none();
+            let state = stored.unwrap_or(&mut new);
+            self.change(state, effect, now);
+            match (Self::holds_nothing(state), is_new) {
+                (true, _) => Written::Gone,
+                (false, false) => Written::InPlace,
+                (false, true) => Written::Put(new),
+            }
+        }
+
+        fn undo(
+            &self,
+            stored: Option<&mut Self::State>,
+            _before: Summary,
+            receipt: Receipt,
+            _is_stale: bool,
+            now: Micros,
+        ) -> Written<Self::State> {
+            let Some(state) = stored else {
+                return Written::Kept;
+            };
+            match (self.take_back(state, receipt, now), Self::holds_nothing(state)) {
+                (false, _) => Written::Kept,
+                (true, true) => Written::Gone,
+                (true, false) => Written::InPlace,
+            }
+        }
+
+        /// What is used stays as it was until none of it counts: a summary does not hold when each part goes.
+        fn later(&self, found: Summary, now: Micros) -> Summary {
+            if now < found.empty_at { found } else { Summary { used: 0, fits_at: 0, empty_at: 0, mark: found.mark } }
+        }
+
+        fn remaining(&self, observed: &Summary, _now: Micros) -> Hits {
+            self.requests().saturating_sub(observed.used)
+        }
+
+        fn retry_after(&self, observed: &Summary, _hits: Hits, now: Micros) -> Micros {
+            observed.fits_at.saturating_sub(now)
+        }
+
+        fn reset_after(&self, observed: &Summary, now: Micros) -> Micros {
+            observed.empty_at.saturating_sub(now)
+        }
+
+        fn is_past(&self, observed: &Summary, _now: Micros) -> bool {
+            observed.used > self.requests()
+        }
+
+        fn is_empty(observed: &Summary, _now: Micros) -> bool {
+            observed.used == 0
+        }
+
+        fn mark(observed: &Summary) -> u64 {
+            observed.mark
+        }
+
+        fn read_reply(&self, numbers: &[u64], _now: Micros) -> Option<(Summary, Option<Summary>)> {
+            Summary::read_reply(numbers)
+        }
+    };
+}
+
 /// What matters of a state that keeps hits apart by their time, for a charge of so many hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
@@ -233,16 +345,6 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// The most hits that a limit of `requests` would admit.
-    pub(super) const fn remaining(&self, requests: Hits) -> Hits {
-        requests.saturating_sub(self.used)
-    }
-
-    /// What is used stays as it was until none of it counts: a summary does not hold when each part goes.
-    pub(super) const fn later(self, now: Micros) -> Self {
-        if now < self.empty_at { self } else { Self { used: 0, fits_at: 0, empty_at: 0, mark: self.mark } }
-    }
-
     /// Two summaries in the numbers of a script's reply: before the charge, and after it.
     pub(super) fn read_reply(numbers: &[u64]) -> Option<(Self, Option<Self>)> {
         let &[used, fits_at, empty_at, mark, used_after, fits_at_after, empty_at_after, mark_after] = numbers else {
@@ -350,6 +452,15 @@ impl Format {
     pub const fn is_list(self) -> bool {
         matches!(self, Self::Hash | Self::SortedSet)
     }
+}
+
+/// The script that takes one charge back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UndoScript {
+    /// The list, by the `undo` of the kind's fragment.
+    List,
+    /// lua/undo_log.lua: each charge after it is written anew, so that it is a call of its own.
+    Log,
 }
 
 /// The numbers that go to a script, each below 2^53. [ar-2]

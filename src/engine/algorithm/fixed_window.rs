@@ -3,7 +3,7 @@
 //! Known from INCR and EXPIRE counters. Admits at most the limit in each window, so at most twice the limit over a span
 //! as long as one window. Its Lua twin is lua/algorithms/fixed_window.lua. Windows that begin elsewhere: anchored_window.rs.
 
-use super::counting::{Counting, Effect, Format, Numbers, Receipt, Written, is_believed};
+use super::counting::{Counting, Effect, Format, Receipt, Written, is_believed};
 use crate::engine::descriptor::Hits;
 use crate::engine::time::{Bounds, Micros, Window};
 
@@ -65,6 +65,7 @@ impl FixedWindow {
 impl Counting for FixedWindow {
     type State = Counter;
     type Observed = Counter;
+    type Numbers = [u64; 2];
 
     const COUNTS_DENIED: bool = true;
     const FORMAT: Format = Format::Integer;
@@ -140,8 +141,8 @@ impl Counting for FixedWindow {
         u64::from(observed.window)
     }
 
-    fn script_numbers(&self, _hits: Hits, _bounds: Option<Bounds>) -> Numbers {
-        Numbers::from_slice(&[self.window.us(), u64::from(self.requests)])
+    fn script_numbers(&self, _hits: Hits, _bounds: Option<Bounds>) -> Self::Numbers {
+        [self.window.us(), u64::from(self.requests)]
     }
 
     fn read_reply(&self, numbers: &[u64], _now: Micros) -> Option<(Counter, Option<Counter>)> {

@@ -5,7 +5,7 @@
 //! and hits fit while the debt stays within that of a full burst. Debts are exact: whole microseconds and a fraction over
 //! `L`, so that a rate such as 7 per second loses nothing over time. [ex-1] Its Lua twin is lua/algorithms/gcra.lua.
 
-use super::counting::{AHEAD_US_MIN, Counting, DEBT_US_MAX, Effect, Format, Numbers, Receipt, Written, small};
+use super::counting::{AHEAD_US_MIN, Counting, DEBT_US_MAX, Effect, Format, Receipt, Written, small};
 use crate::engine::arith::mul_div;
 use crate::engine::descriptor::Hits;
 use crate::engine::time::{Bounds, Micros, Window};
@@ -136,6 +136,7 @@ impl Pacing {
 impl Counting for Pacing {
     type State = Debt;
     type Observed = Debt;
+    type Numbers = [u64; 8];
 
     const FORMAT: Format = Format::Doubles;
     const REPLY: usize = 2;
@@ -245,10 +246,10 @@ impl Counting for Pacing {
         receipt.at
     }
 
-    fn script_numbers(&self, hits: Hits, _bounds: Option<Bounds>) -> Numbers {
+    fn script_numbers(&self, hits: Hits, _bounds: Option<Bounds>) -> Self::Numbers {
         let (cost, requests, burst) = (self.cost(hits), u64::from(self.requests), u64::from(self.burst));
         let post_paid = u64::from(self.post_paid);
-        Numbers::from_slice(&[cost.0, cost.1, self.period.us(), requests, burst, self.full.0, self.full.1, post_paid])
+        [cost.0, cost.1, self.period.us(), requests, burst, self.full.0, self.full.1, post_paid]
     }
 
     fn read_reply(&self, numbers: &[u64], now: Micros) -> Option<(Debt, Option<Debt>)> {

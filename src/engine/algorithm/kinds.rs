@@ -69,8 +69,14 @@ macro_rules! kinds {
         }
 
         impl StateKind {
-            /// The names of all kinds, which their Lua has too, and the numbers by which scripts tell them apart.
-            pub const NAMES: &'static [(&'static str, u8)] = &[$(($name, $number)),*];
+            /// How many numbers the scripts get of a limit and a charge, by the number of the kind. None for no kind.
+            #[must_use]
+            pub const fn numbers_of(number: u8) -> Option<usize> {
+                match number {
+                    $($number => Some(<<$Counting as Counting>::Numbers as ScriptNumbers>::COUNT),)*
+                    _ => None,
+                }
+            }
 
             /// The name of the kind, which its Lua has too.
             #[must_use]
@@ -348,6 +354,14 @@ macro_rules! kinds {
                 }
             }
 
+            /// The script that takes a charge back.
+            #[must_use]
+            pub const fn undo_script(&self) -> UndoScript {
+                match self {
+                    $(Self::$Kind(_) => <$Counting as Counting>::UNDO,)*
+                }
+            }
+
             /// The number of a receipt by which a script finds the charge.
             #[must_use]
             pub fn proof(&self, receipt: Receipt) -> u64 {
@@ -360,7 +374,7 @@ macro_rules! kinds {
             #[must_use]
             pub fn script_numbers(&self, hits: Hits, bounds: Option<Bounds>) -> Numbers {
                 match self {
-                    $(Self::$Kind(counting) => counting.script_numbers(hits, bounds),)*
+                    $(Self::$Kind(counting) => Numbers::from_slice(&counting.script_numbers(hits, bounds)),)*
                 }
             }
 

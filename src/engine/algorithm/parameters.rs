@@ -25,6 +25,25 @@ pub enum Refill {
 /// The length of a sub-bucket in microseconds; not 0.
 pub type Precision = std::num::NonZeroU64;
 
+/// What every parameter of any algorithm is set to, for those that have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameters {
+    /// Where windows begin.
+    pub anchor: Anchor,
+    /// The length of a sub-bucket.
+    pub precision: Precision,
+    /// The most hits at one instant.
+    pub burst: u32,
+    /// How a bucket is refilled.
+    pub refill: Refill,
+}
+
+impl Parameters {
+    /// The least of each.
+    pub const LEAST: Self =
+        Self { anchor: Anchor::Clock, precision: Precision::MIN, burst: 1, refill: Refill::Continuous };
+}
+
 /// One parameter of an algorithm, as policies name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameter {

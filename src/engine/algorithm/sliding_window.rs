@@ -4,7 +4,7 @@
 //! span as long as the window ever admits more than the limit; the price is that an even stream at the nominal rate
 //! passes n / (n + 1) of it, where n is the number of buckets. Its Lua twin is lua/algorithms/sliding_window.lua.
 
-use super::counting::{Counting, Effect, Format, Numbers, Receipt, Summary, Written, is_believed, small};
+use super::counting::{Counting, Effect, Format, Receipt, Summary, Written, is_believed, small};
 use super::parameters::Precision;
 use crate::engine::descriptor::Hits;
 use crate::engine::time::{Bounds, Duration, Micros, Window};
@@ -168,15 +168,20 @@ impl SlidingWindow {
         }
         true
     }
+
+    fn holds_nothing(stored: &Buckets) -> bool {
+        stored.buckets.is_empty()
+    }
 }
 
 impl Counting for SlidingWindow {
     type State = Box<Buckets>;
     type Observed = Summary;
+    type Numbers = [u64; 3];
 
-    const IS_SUMMARY: bool = true;
     const FORMAT: Format = Format::Hash;
-    const REPLY: usize = 8;
+
+    long_state!();
 
     fn requests(&self) -> Hits {
         self.requests
@@ -193,101 +198,13 @@ impl Counting for SlidingWindow {
         u32::try_from(weight).unwrap_or(u32::MAX)
     }
 
-    fn observe(&self, stored: Option<&Box<Buckets>>, asked: Hits, _bounds: Option<Bounds>, now: Micros) -> Summary {
-        self.summary(stored.map(|stored| &**stored), asked, Effect::Nothing, now)
-    }
-
     /// Whether the clock has stepped back by so much that what counts moves to now. [sw-6] [tm-2]
     fn is_stale(&self, stored: &Box<Buckets>, _bounds: Option<Bounds>, now: Micros) -> bool {
         Live::of(self, &stored.buckets, now).rebased.is_some_and(|hits| hits > 0)
     }
 
-    fn left(&self, _before: Summary, _effect: Effect, _now: Micros) -> Option<Summary> {
-        None
-    }
-
-    fn left_of(
-        &self,
-        stored: Option<&Box<Buckets>>,
-        _before: Summary,
-        asked: Hits,
-        effect: Effect,
-        now: Micros,
-    ) -> Summary {
-        self.summary(stored.map(|stored| &**stored), asked, effect, now)
-    }
-
-    fn apply(
-        &self,
-        stored: Option<&mut Box<Buckets>>,
-        _before: Summary,
-        effect: Effect,
-        _is_stale: bool,
-        now: Micros,
-    ) -> Written<Box<Buckets>> {
-        let mut new = Box::default();
-        let is_new = stored.is_none();
-        let buckets = stored.unwrap_or(&mut new);
-        self.change(buckets, effect, now);
-        match (buckets.buckets.is_empty(), is_new) {
-            (true, _) => Written::Gone,
-            (false, false) => Written::InPlace,
-            (false, true) => Written::Put(new),
-        }
-    }
-
-    fn undo(
-        &self,
-        stored: Option<&mut Box<Buckets>>,
-        _before: Summary,
-        receipt: Receipt,
-        _is_stale: bool,
-        now: Micros,
-    ) -> Written<Box<Buckets>> {
-        let Some(buckets) = stored else {
-            return Written::Kept;
-        };
-        match (self.take_back(buckets, receipt, now), buckets.buckets.is_empty()) {
-            (false, _) => Written::Kept,
-            (true, true) => Written::Gone,
-            (true, false) => Written::InPlace,
-        }
-    }
-
-    fn later(&self, found: Summary, now: Micros) -> Summary {
-        found.later(now)
-    }
-
-    fn remaining(&self, observed: &Summary, _now: Micros) -> Hits {
-        observed.remaining(self.requests)
-    }
-
-    fn retry_after(&self, observed: &Summary, _hits: Hits, now: Micros) -> Micros {
-        observed.fits_at.saturating_sub(now)
-    }
-
-    fn reset_after(&self, observed: &Summary, now: Micros) -> Micros {
-        observed.empty_at.saturating_sub(now)
-    }
-
-    fn is_past(&self, observed: &Summary, _now: Micros) -> bool {
-        observed.used > self.requests
-    }
-
-    fn is_empty(observed: &Summary, _now: Micros) -> bool {
-        observed.used == 0
-    }
-
-    fn mark(observed: &Summary) -> u64 {
-        observed.mark
-    }
-
-    fn script_numbers(&self, _hits: Hits, _bounds: Option<Bounds>) -> Numbers {
-        Numbers::from_slice(&[self.window.us(), self.precision.get(), u64::from(self.requests)])
-    }
-
-    fn read_reply(&self, numbers: &[u64], _now: Micros) -> Option<(Summary, Option<Summary>)> {
-        Summary::read_reply(numbers)
+    fn script_numbers(&self, _hits: Hits, _bounds: Option<Bounds>) -> Self::Numbers {
+        [self.window.us(), self.precision.get(), u64::from(self.requests)]
     }
 
     fn read_stored(numbers: &[u64]) -> Option<Box<Buckets>> {

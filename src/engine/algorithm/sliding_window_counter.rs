@@ -4,7 +4,7 @@
 //! admit twice the limit. The weighted part rounds down: rounding up would lose a seventh of 7 per second. Its Lua twin
 //! is lua/algorithms/sliding_window_counter.lua.
 
-use super::counting::{Counting, Effect, Format, Numbers, Receipt, Written, is_believed, small};
+use super::counting::{Counting, Effect, Format, Receipt, Written, is_believed, small};
 use crate::engine::arith::mul_div;
 use crate::engine::descriptor::Hits;
 use crate::engine::time::{Bounds, Micros, Window};
@@ -82,6 +82,7 @@ impl SlidingWindowCounter {
 impl Counting for SlidingWindowCounter {
     type State = Counts;
     type Observed = Counts;
+    type Numbers = [u64; 2];
 
     const FORMAT: Format = Format::Doubles;
     const REPLY: usize = 3;
@@ -155,8 +156,8 @@ impl Counting for SlidingWindowCounter {
         observed.start
     }
 
-    fn script_numbers(&self, _hits: Hits, _bounds: Option<Bounds>) -> Numbers {
-        Numbers::from_slice(&[self.window.us(), u64::from(self.requests)])
+    fn script_numbers(&self, _hits: Hits, _bounds: Option<Bounds>) -> Self::Numbers {
+        [self.window.us(), u64::from(self.requests)]
     }
 
     fn read_reply(&self, numbers: &[u64], _now: Micros) -> Option<(Counts, Option<Counts>)> {

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::counting::{Counting, Effect, Format, Numbers, Receipt, Summary, Written, is_believed};
+use super::counting::{Counting, Effect, Format, Receipt, Summary, UndoScript, Written, is_believed};
 use crate::engine::descriptor::Hits;
 use crate::engine::time::{Bounds, Micros, Window};
 
@@ -185,15 +185,21 @@ impl SlidingWindowLog {
         }
         true
     }
+
+    fn holds_nothing(stored: &Log) -> bool {
+        stored.entries.is_empty()
+    }
 }
 
 impl Counting for SlidingWindowLog {
     type State = Box<Log>;
     type Observed = Summary;
+    type Numbers = [u64; 2];
 
-    const IS_SUMMARY: bool = true;
     const FORMAT: Format = Format::SortedSet;
-    const REPLY: usize = 8;
+    const UNDO: UndoScript = UndoScript::Log;
+
+    long_state!();
 
     fn requests(&self) -> Hits {
         self.requests
@@ -218,102 +224,14 @@ impl Counting for SlidingWindowLog {
         self.weight() + self.requests / 2
     }
 
-    fn observe(&self, stored: Option<&Box<Log>>, asked: Hits, _bounds: Option<Bounds>, now: Micros) -> Summary {
-        self.summary(stored.map(|stored| &**stored), asked, Effect::Nothing, now)
-    }
-
     /// Whether the clock has stepped back by so much that what counts moves to now. [sl-6] [tm-2]
     fn is_stale(&self, stored: &Box<Log>, _bounds: Option<Bounds>, now: Micros) -> bool {
         let live = Live::of(self, Some(stored), now);
         live.rebased && live.used > 0
     }
 
-    fn left(&self, _before: Summary, _effect: Effect, _now: Micros) -> Option<Summary> {
-        None
-    }
-
-    fn left_of(
-        &self,
-        stored: Option<&Box<Log>>,
-        _before: Summary,
-        asked: Hits,
-        effect: Effect,
-        now: Micros,
-    ) -> Summary {
-        self.summary(stored.map(|stored| &**stored), asked, effect, now)
-    }
-
-    fn apply(
-        &self,
-        stored: Option<&mut Box<Log>>,
-        _before: Summary,
-        effect: Effect,
-        _is_stale: bool,
-        now: Micros,
-    ) -> Written<Box<Log>> {
-        let mut new = Box::default();
-        let is_new = stored.is_none();
-        let log = stored.unwrap_or(&mut new);
-        self.change(log, effect, now);
-        match (log.entries.is_empty(), is_new) {
-            (true, _) => Written::Gone,
-            (false, false) => Written::InPlace,
-            (false, true) => Written::Put(new),
-        }
-    }
-
-    fn undo(
-        &self,
-        stored: Option<&mut Box<Log>>,
-        _before: Summary,
-        receipt: Receipt,
-        _is_stale: bool,
-        now: Micros,
-    ) -> Written<Box<Log>> {
-        let Some(log) = stored else {
-            return Written::Kept;
-        };
-        match (self.take_back(log, receipt, now), log.entries.is_empty()) {
-            (false, _) => Written::Kept,
-            (true, true) => Written::Gone,
-            (true, false) => Written::InPlace,
-        }
-    }
-
-    fn later(&self, found: Summary, now: Micros) -> Summary {
-        found.later(now)
-    }
-
-    fn remaining(&self, observed: &Summary, _now: Micros) -> Hits {
-        observed.remaining(self.requests)
-    }
-
-    fn retry_after(&self, observed: &Summary, _hits: Hits, now: Micros) -> Micros {
-        observed.fits_at.saturating_sub(now)
-    }
-
-    fn reset_after(&self, observed: &Summary, now: Micros) -> Micros {
-        observed.empty_at.saturating_sub(now)
-    }
-
-    fn is_past(&self, observed: &Summary, _now: Micros) -> bool {
-        observed.used > self.requests
-    }
-
-    fn is_empty(observed: &Summary, _now: Micros) -> bool {
-        observed.used == 0
-    }
-
-    fn mark(observed: &Summary) -> u64 {
-        observed.mark
-    }
-
-    fn script_numbers(&self, _hits: Hits, _bounds: Option<Bounds>) -> Numbers {
-        Numbers::from_slice(&[self.window.us(), u64::from(self.requests)])
-    }
-
-    fn read_reply(&self, numbers: &[u64], _now: Micros) -> Option<(Summary, Option<Summary>)> {
-        Summary::read_reply(numbers)
+    fn script_numbers(&self, _hits: Hits, _bounds: Option<Bounds>) -> Self::Numbers {
+        [self.window.us(), u64::from(self.requests)]
     }
 
     fn read_stored(numbers: &[u64]) -> Option<Box<Log>> {

@@ -3,7 +3,7 @@
 //! Known from AWS' and Stripe's limiters. What is stored is what was used, never what is left, so that a change of limit
 //! or burst keeps it. A bucket that is refilled continuously is a debt: gcra.rs. Its Lua twin is lua/algorithms/token_bucket.lua.
 
-use super::counting::{Counting, DEBT_US_MAX, Effect, Format, Numbers, Receipt, Written, is_believed, small};
+use super::counting::{Counting, DEBT_US_MAX, Effect, Format, Receipt, Written, is_believed, small};
 use crate::engine::descriptor::Hits;
 use crate::engine::time::{Bounds, Micros, Window};
 
@@ -78,6 +78,7 @@ impl TokenBucket {
 impl Counting for TokenBucket {
     type State = Bucket;
     type Observed = Bucket;
+    type Numbers = [u64; 5];
 
     const FORMAT: Format = Format::Doubles;
     const REPLY: usize = 2;
@@ -167,15 +168,9 @@ impl Counting for TokenBucket {
         observed.anchor
     }
 
-    fn script_numbers(&self, _hits: Hits, _bounds: Option<Bounds>) -> Numbers {
+    fn script_numbers(&self, _hits: Hits, _bounds: Option<Bounds>) -> Self::Numbers {
         let (burst, ceiling, most) = (self.burst, self.ceiling(), self.most());
-        Numbers::from_slice(&[
-            self.period.us(),
-            u64::from(self.requests),
-            u64::from(burst),
-            u64::from(ceiling),
-            u64::from(most),
-        ])
+        [self.period.us(), u64::from(self.requests), u64::from(burst), u64::from(ceiling), u64::from(most)]
     }
 
     fn read_reply(&self, numbers: &[u64], _now: Micros) -> Option<(Bucket, Option<Bucket>)> {

@@ -4,7 +4,9 @@
 
 pub(super) mod decode;
 pub(super) mod encode;
-mod kind;
 pub(super) mod library;
 mod merge;
 pub(super) mod scan;
+
+/// The letter of a charge that is a decision of its own, where the others have their role.
+const ALONE: u8 = b'-';

@@ -6,9 +6,8 @@
 use redis::Cmd;
 use smallvec::SmallVec;
 
-use super::kind::{ALONE, Kind};
-use super::{library, merge};
-use crate::engine::algorithm::Format;
+use super::{ALONE, library, merge};
+use crate::engine::algorithm::{Format, UndoScript};
 use crate::engine::{Bounds, Charge, Limit, Micros, Mode, Role, Take, weight};
 use crate::store::Undo;
 use crate::store::redis::transport::call::{Call, Script};
@@ -87,7 +86,7 @@ impl Plan {
     }
 
     fn push(&mut self, limit: &Limit, op: Op, role: u8) {
-        self.letters.extend_from_slice(&[Kind::of(limit).digit(), b'0' + op as u8, role]);
+        self.letters.extend_from_slice(&[b'0' + limit.kind().number(), b'0' + op as u8, role]);
         self.has_long |= limit.kind().format().is_list();
     }
 
@@ -113,7 +112,7 @@ pub(crate) fn decide_call(
         blob.push(&[Op::alone(charge, mode) as u64, u64::from(hits)]);
         blob.push_limit(charge.limit, hits, charge.bounds);
         blob.push(&[now]);
-        let script = Kind::of(charge.limit).script();
+        let script = library::alone(charge.limit.kind());
         return Call::script_on(script, prefix, std::iter::once(charge.key), &[&blob.0])
             .mergeable(merge::mergeable(charge))
             .weighing(weight::of_charge(charge));
@@ -155,9 +154,8 @@ pub(crate) fn undo_calls(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) 
     let mut weight = 0;
     for undo in undos {
         let (key, receipt) = (format!("{prefix}{}", undo.key), undo.receipt);
-        let kind = Kind::of(undo.limit);
         let hits = u64::from(receipt.hits);
-        if kind == Kind::SlidingWindowLog {
+        if undo.limit.kind().undo_script() == UndoScript::Log {
             let mut blob = Blob::new();
             blob.push(&[undo.limit.window().us(), receipt.mark, receipt.at, hits, now]);
             calls.push(Call::script(&library::UNDO_LOG, &[key], &[&blob.0]).weighing(weight::of_undo(undo.limit)));

@@ -4,25 +4,58 @@
 
 use std::sync::LazyLock;
 
+use crate::engine::StateKind;
+use crate::engine::algorithm::kind_rows;
 use crate::store::redis::transport::call::Script;
 
-/// Declares the scripts, each of which Redis knows by its hash once it was sent there, and lists them.
-macro_rules! scripts {
-    ($($name:ident = $file:literal,)*) => {
-        $(pub(super) static $name: LazyLock<Script> =
-            LazyLock::new(|| Script::new(include_str!(concat!(env!("OUT_DIR"), "/lua/", $file, ".lua"))));)*
+/// Declares a script. Redis knows it by its hash once it was sent there.
+macro_rules! script {
+    ($name:literal) => {
+        LazyLock::new(|| Script::new($name, include_str!(concat!(env!("OUT_DIR"), "/lua/", $name, ".lua"))))
+    };
+}
 
-        /// All of them.
-        pub(crate) fn all() -> impl Iterator<Item = &'static Script> {
-            [$(&*$name),*].into_iter()
+/// Declares a script of one charge for each kind of state.
+macro_rules! scripts_of_kinds {
+    ($($(#[$doc:meta])* $Kind:ident($Counting:ty, $name:literal, $number:literal),)*) => {
+        #[expect(non_upper_case_globals, reason = "they have the names of the kinds")]
+        mod kinds {
+            use super::{LazyLock, Script};
+
+            $($(#[$doc])* pub(super) static $Kind: LazyLock<Script> = script!($name);)*
         }
 
-        /// The same, for people.
-        #[must_use]
-        pub fn scripts() -> Vec<ScriptText> {
-            vec![$(ScriptText { name: $file, text: $name.code, sha1: $name.sha1() }),*]
+        /// The script that decides one charge on a state of this kind.
+        pub(super) fn alone(kind: &StateKind) -> &'static Script {
+            match kind {
+                $(StateKind::$Kind(_) => &kinds::$Kind,)*
+            }
+        }
+
+        fn of_kinds() -> impl Iterator<Item = &'static Script> {
+            [$(&*kinds::$Kind),*].into_iter()
         }
     };
+}
+
+kind_rows!(scripts_of_kinds);
+
+/// Decides lists of charges on short states.
+pub(super) static DECIDE: LazyLock<Script> = script!("decide");
+/// Decides lists of charges.
+pub(super) static DECIDE_LONG: LazyLock<Script> = script!("decide_long");
+/// Takes one charge of a log back.
+pub(super) static UNDO_LOG: LazyLock<Script> = script!("undo_log");
+
+/// All of them.
+pub(crate) fn all() -> impl Iterator<Item = &'static Script> {
+    of_kinds().chain([&*DECIDE, &*DECIDE_LONG, &*UNDO_LOG])
+}
+
+/// The same, for people.
+#[must_use]
+pub fn scripts() -> Vec<ScriptText> {
+    all().map(|script| ScriptText { name: script.name, text: script.code, sha1: script.sha1() }).collect()
 }
 
 /// A script as Redis runs it.
@@ -36,15 +69,49 @@ pub struct ScriptText {
     pub sha1: &'static str,
 }
 
-scripts! {
-    FIXED_WINDOW = "fixed_window",
-    ANCHORED_WINDOW = "anchored_window",
-    SLIDING_WINDOW_COUNTER = "sliding_window_counter",
-    SLIDING_WINDOW = "sliding_window",
-    SLIDING_WINDOW_LOG = "sliding_window_log",
-    GCRA = "gcra",
-    TOKEN_BUCKET = "token_bucket",
-    DECIDE = "decide",
-    DECIDE_LONG = "decide_long",
-    UNDO_LOG = "undo_log",
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::engine::algorithm::{Counting, ScriptNumbers as _};
+
+    /// The text of a line `--- NAME TEXT`.
+    fn text_of<'a>(fragment: &'a str, name: &str) -> Option<&'a str> {
+        fragment.lines().find_map(|line| line.strip_prefix("--- ")?.strip_prefix(name)?.strip_prefix(' '))
+    }
+
+    fn numbers_of(fragment: &str) -> usize {
+        text_of(fragment, "numbers").map_or(0, |names| names.split(", ").count())
+    }
+
+    fn replies_of(fragment: &str) -> usize {
+        let count = |name| text_of(fragment, name).and_then(|text| text.split(' ').next()?.parse::<usize>().ok());
+        count("finds").unwrap_or(0) + count("leaves").unwrap_or(0)
+    }
+
+    /// Name, number, how many numbers a script gets, and how many it returns.
+    macro_rules! list {
+        ($($(#[$doc:meta])* $Kind:ident($file:ident :: $Counting:ident, $name:literal, $number:literal),)*) => {
+            [$({
+                use crate::engine::algorithm::$file::$Counting as Own;
+                ($name, $number, <Own as Counting>::Numbers::COUNT, <Own as Counting>::REPLY)
+            }),*]
+        };
+    }
+
+    #[test]
+    fn fragments_have_as_many_numbers_as_the_engine_and_a_row_in_the_readme() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
+        let readme = fs::read_to_string(folder.join("README.md")).expect("a readme");
+        for (name, number, numbers, replies) in kind_rows!(list) {
+            let fragment = fs::read_to_string(folder.join(format!("algorithms/{name}.lua"))).expect("a fragment");
+            assert_eq!(numbers_of(&fragment), numbers, "numbers of {name}");
+            assert_eq!(replies_of(&fragment), replies, "numbers that {name} returns");
+            let is_row =
+                |line: &str| line.starts_with(&format!("| `{name}`")) && line.contains(&format!("| {number} |"));
+            assert!(readme.lines().any(is_row), "lua/README.md has no row for {name} with the letter {number}");
+        }
+    }
 }

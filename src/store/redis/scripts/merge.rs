@@ -10,9 +10,8 @@ use hashbrown::HashMap;
 use redis::{Arg, Cmd, Value};
 use smallvec::SmallVec;
 
-use super::kind::{ALONE, Kind};
-use super::library;
-use crate::engine::Charge;
+use super::{ALONE, library};
+use crate::engine::{Charge, StateKind};
 use crate::store::redis::transport::call::{Call, Mergeable, Merger, Script};
 use crate::store::redis::transport::options::MERGE_MAX;
 
@@ -42,10 +41,9 @@ const NUMBER: usize = size_of::<f64>();
 
 /// How the decision of this one charge can be merged with others. Not on a state that can be long.
 pub(super) fn mergeable(charge: &Charge<'_>) -> Option<Mergeable> {
-    let kind = Kind::of(charge.limit);
-    let replies = charge.limit.kind().reply_count();
-    let how = Mergeable { merger: &Decisions, kind: kind.digit(), charges: 1, replies };
-    (!charge.limit.kind().format().is_list()).then_some(how)
+    let kind = charge.limit.kind();
+    let how = Mergeable { merger: &Decisions, kind: b'0' + kind.number(), charges: 1, replies: kind.reply_count() };
+    (!kind.format().is_list()).then_some(how)
 }
 
 /// The same for a decision of several charges.
@@ -164,7 +162,8 @@ impl<'a> List<'a> {
         let mut charges = parts.charges;
         for letters in parts.plan.as_chunks::<LETTERS>().0 {
             let (key, rest) = charges.split_first_chunk::<NUMBER>()?;
-            let (numbers, others) = rest.split_at_checked((1 + Kind::numbers(letters[0])) * NUMBER)?;
+            let count = StateKind::numbers_of(letters[0].checked_sub(b'0')?)?;
+            let (numbers, others) = rest.split_at_checked((1 + count) * NUMBER)?;
             self.push_number(*places.get(usize::from(small(*key)).checked_sub(1)?)?);
             self.blob.extend_from_slice(numbers);
             charges = others;

@@ -155,18 +155,19 @@ pub(crate) trait Merger: fmt::Debug + Send + Sync {
 
 /// A Lua script, known to Redis by its SHA-1.
 ///
-/// Meant for a `static`: `static DECIDE: LazyLock<Script> = LazyLock::new(|| Script::new(CODE));`
+/// Meant for a `static`: `static DECIDE: LazyLock<Script> = LazyLock::new(|| Script::new("decide", CODE));`
 #[derive(Debug)]
 pub struct Script {
+    pub(crate) name: &'static str,
     pub(crate) code: &'static str,
     pub(crate) sha1: String,
 }
 
 impl Script {
-    /// Computes the name of the script, once.
+    /// Computes the hash of the script, once.
     #[must_use]
-    pub fn new(code: &'static str) -> Script {
-        Script { code, sha1: redis::Script::new(code).get_hash().to_owned() }
+    pub fn new(name: &'static str, code: &'static str) -> Script {
+        Script { name, code, sha1: redis::Script::new(code).get_hash().to_owned() }
     }
 
     /// The call that makes it known to Redis.
@@ -206,7 +207,7 @@ mod tests {
     #[test]
     fn a_script_is_named_as_redis_names_it() {
         // `redis-cli script load "return 1"` answers this.
-        let script = Script::new("return 1");
+        let script = Script::new("one", "return 1");
         assert_eq!(script.sha1(), "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
     }
 }

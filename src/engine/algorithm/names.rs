@@ -1,0 +1,44 @@
+//! The macro that makes the enum of all algorithms out of one row for each: its name in policies, and its parameters.
+//!
+//! Not here: the rows (algorithm.rs), and the types of parameters (parameters.rs).
+
+/// Makes [`Algorithm`] out of the rows, and what follows from a row alone. A parameter is a field of [`Parameters`] too.
+macro_rules! algorithms {
+    ($(
+        $(#[$doc:meta])*
+        $Variant:ident $({ $($(#[$field_doc:meta])* $field:ident: $Type:ty,)* })? = $name:literal,
+    )*) => {
+        /// How a limit counts. The parameters that are not here (hits, window) are the limit's own.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Algorithm {
+            $($(#[$doc])* $Variant $({ $($(#[$field_doc])* $field: $Type,)* })?,)*
+        }
+
+        impl Algorithm {
+            /// The names of all algorithms, as policies write them.
+            pub const NAMES: [&'static str; [$($name),*].len()] = [$($name),*];
+
+            /// Every algorithm, each with those of the parameters that it has.
+            #[must_use]
+            pub const fn all(with: &Parameters) -> [Self; Self::NAMES.len()] {
+                [$(Self::$Variant $({ $($field: with.$field,)* })?),*]
+            }
+
+            /// The name that policies use.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$Variant { .. } => $name,)*
+                }
+            }
+
+            /// The names of the parameters that it has.
+            #[must_use]
+            pub const fn parameter_names(self) -> &'static [&'static str] {
+                match self {
+                    $(Self::$Variant { .. } => &[$($(stringify!($field)),*)?],)*
+                }
+            }
+        }
+    };
+}

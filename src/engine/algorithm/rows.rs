@@ -1,0 +1,30 @@
+//! The table of the kinds of state.
+//!
+//! Everything that has to know all kinds makes it out of these rows: the enums and the dispatch (kinds.rs), the assembly of
+//! the scripts when weir is built (lua/assemble.rs), and their texts (src/store/redis/scripts/library.rs).
+
+/// Calls a macro with all rows. A row is a variant, the type that implements `Counting`, the name, which is that of the
+/// fragment in lua/algorithms too, and the number by which scripts tell the kind from the others. Scripts test for the kinds
+/// in the order of the rows.
+macro_rules! kind_rows {
+    ($make:ident) => {
+        $make! {
+            /// Hits counted in one window of the clock.
+            FixedWindow(fixed_window::FixedWindow, "fixed_window", 1),
+            /// A debt that drains at a steady rate.
+            Pacing(gcra::Pacing, "gcra", 2),
+            /// Hits counted in a window that begins with its first hit, or with a calendar's.
+            AnchoredWindow(anchored_window::AnchoredWindow, "anchored_window", 3),
+            /// Hits counted in this window and in the one before.
+            SlidingWindowCounter(sliding_window_counter::SlidingWindowCounter, "sliding_window_counter", 4),
+            /// Hits used of a bucket that is refilled in steps.
+            TokenBucket(token_bucket::TokenBucket, "token_bucket", 7),
+            /// Hits counted in the sub-buckets of a window.
+            SlidingWindow(sliding_window::SlidingWindow, "sliding_window", 5),
+            /// Every charge of a window.
+            SlidingWindowLog(sliding_window_log::SlidingWindowLog, "sliding_window_log", 6),
+        }
+    };
+}
+
+pub(crate) use kind_rows;

@@ -1,0 +1,23 @@
+//! Every algorithm, for tests of what holds for all of them. A list that a test wrote out would miss the next one.
+
+use weir::engine::algorithm::parameters::Parameters;
+use weir::engine::{Algorithm, Anchor, CalendarUnit, Precision, Refill};
+
+/// Every algorithm, and every variant of one, with this precision and this burst.
+pub fn every_algorithm(precision: Precision, burst: u32) -> Vec<Algorithm> {
+    let mut all = Vec::new();
+    for anchor in [Anchor::Clock, Anchor::FirstHit, Anchor::Calendar(CalendarUnit::Day)] {
+        for refill in [Refill::Continuous, Refill::Interval] {
+            let these = Algorithm::all(&Parameters { anchor, precision, burst, refill });
+            all.extend(these.into_iter().filter(|algorithm| !all.contains(algorithm)).collect::<Vec<_>>());
+        }
+    }
+    all
+}
+
+/// The same without calendars, whose charges need the boundaries of their windows.
+pub fn without_calendars(precision: Precision, burst: u32) -> Vec<Algorithm> {
+    let mut all = every_algorithm(precision, burst);
+    all.retain(|algorithm| !matches!(algorithm.anchor(), Anchor::Calendar(_)));
+    all
+}
