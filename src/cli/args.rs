@@ -35,10 +35,10 @@ pub struct Arguments {
 /// The commands.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Serve decisions until told to stop
+    /// Serve decisions until SIGTERM or SIGINT
     ///
-    /// Settings come from the defaults, then the file, then the environment, then these flags; each
-    /// wins over those before it. The environment's name of redis.timeout is WEIR__REDIS__TIMEOUT.
+    /// Settings come from the defaults, the file, the environment and these flags; a later source wins over an earlier one. In the
+    /// environment redis.timeout is WEIR__REDIS__TIMEOUT.
     #[command(
         after_help = "Example:\n  weir serve --policies examples/quickstart --set redis.timeout=5ms",
         after_long_help = SERVE_HELP.as_str()
@@ -52,8 +52,8 @@ pub enum Command {
     Ratelimit,
     /// Validate a policy directory and print what it holds
     ///
-    /// Prints a tree of domains, rules and limits and every warning, or every problem with its file, line and column and
-    /// exits with 1. A warning is about what is valid and probably a mistake.
+    /// Prints a tree of domains, rules and limits, and the warnings. If a policy is wrong, prints every problem with its file, line
+    /// and column instead, and exits with 1. A warning marks a valid policy that is probably a mistake.
     #[command(after_help = "Example:\n  weir check examples/quickstart")]
     Check(CheckArguments),
     /// Ask a server whether a request may pass
@@ -62,7 +62,7 @@ pub enum Command {
     /// answer.
     #[command(after_help = "Example:\n  weir ask localhost:8081 shop user=ann plan=free,path=/search --hits 2")]
     Ask(AskArguments),
-    /// Say which rule each descriptor of a request matches, and why
+    /// Print which rule each descriptor of a request matches, and why
     ///
     /// Nothing is charged and no server is needed.
     #[command(after_help = "Example:\n  weir explain examples/quickstart quickstart user=ann plan=free,path=/search")]
@@ -107,7 +107,7 @@ pub struct CheckArguments {
     /// The directory of policy files, or one file
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// Exit with 1 where there are warnings
+    /// Exit with 1 if there are warnings
     #[arg(long)]
     strict: bool,
     /// How the files are read.
@@ -155,7 +155,7 @@ pub struct AskArguments {
     /// A comma inside a value is written as \, and a backslash as \\
     #[arg(value_name = "K=V[,K=V]", required = true)]
     pub descriptors: Vec<Descriptor>,
-    /// What the request costs
+    /// How many hits to charge
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub hits: u32,
     /// Print the response as JSON

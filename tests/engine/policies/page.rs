@@ -112,8 +112,8 @@ fn every_key_has_a_reader() {
                 "a rate limit" => vec![("rate", "5/month")],
                 _ => vec![("name", "n")],
             };
-            let only = key.only.as_ref().and_then(|only| only.algorithms.first());
-            around.extend(only.map(|algorithm| ("algorithm", *algorithm)));
+            let only = key.only.as_ref().and_then(|only| only.algorithms().next());
+            around.extend(only.map(|algorithm| ("algorithm", algorithm)));
             around.retain(|(other, _)| *other != name);
             let refused = |wrong: &&str| {
                 let others: String = around.iter().map(|(key, value)| format!("{key}: {value}, ")).collect();
