@@ -162,7 +162,7 @@ async fn serve_on(
                 .await
                 .map_err(AppError::Policies)?;
             let policies = Arc::new(Policies::new(loaded.policies, metrics.observer()));
-            report.loaded(policies.current(), loaded.places);
+            report.loaded(policies.current(), loaded.places, loaded.kept);
             metrics.policies_loaded();
             policies::log(&policies.current(), loaded.files, loaded.took);
             (policies, Some(reload))

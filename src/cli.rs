@@ -1,11 +1,15 @@
 //! The command line: what each command takes. What a command does is in a module of its own.
 
+pub mod admin;
 pub mod args;
 pub mod ask;
 pub mod check;
 pub mod client;
 pub mod explain;
 pub mod lua;
+mod printable;
 pub mod program;
 pub mod ratelimit;
 pub mod serve;
+pub mod served;
+pub mod top;

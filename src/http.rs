@@ -9,6 +9,7 @@ mod limited;
 mod listener;
 mod page;
 mod public;
+mod source;
 mod states;
 mod streamed;
 mod token;
@@ -134,6 +135,8 @@ struct Shown {
     policies: Arc<PolicySet>,
     /// Where each rule is written, by its id.
     places: Arc<[String]>,
+    /// What they were read from, as JSON in gzip.
+    source: Option<Arc<[u8]>>,
     /// The problems of the newest policies, if they were refused.
     problems: Vec<String>,
 }
@@ -182,9 +185,10 @@ impl ServiceState {
         let _ = self.source.set(Box::new(source));
     }
 
-    /// These policies are in force. `places` says where each rule is written, by its id.
-    pub fn loaded(&self, policies: Arc<PolicySet>, places: Vec<String>) {
-        let shown = Shown { policies, places: places.into(), problems: Vec::new() };
+    /// These policies are in force. `places` says where each rule is written, by its id; `source` is what they were read from, as
+    /// JSON in gzip, where that is kept.
+    pub fn loaded(&self, policies: Arc<PolicySet>, places: Vec<String>, source: Option<Arc<[u8]>>) {
+        let shown = Shown { policies, places: places.into(), source, problems: Vec::new() };
         // Freed after the lock is released: many rules take a while.
         let before = std::mem::replace(&mut *self.policies.lock(), shown);
         drop(before);

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Parser as _;
-use weir::cli::args::{Arguments, AskArguments, Command};
+use weir::cli::args::{Arguments, AskArguments, Command, Explained, Policies, TopArguments};
 use weir::cli::ask::{self, Decided, Output, Question};
 use weir::cli::check::{self, Failed};
 use weir::cli::client::{self, Ended};
@@ -17,6 +17,7 @@ use weir::cli::lua::{self, NoScript};
 use weir::cli::program::Program;
 use weir::cli::ratelimit;
 use weir::cli::serve::{self, ServeError};
+use weir::cli::top;
 
 /// A request costs dozens of small allocations, most of them in the HTTP/2 library: this allocator makes them cheaper and
 /// keeps a store of many keys from fragmenting.
@@ -49,7 +50,12 @@ fn main() -> ExitCode {
         Command::Ratelimit => return ended(ratelimit::serve()),
         Command::Check(arguments) => {
             let (reading, strictness) = (arguments.dialect.reading(), arguments.strictness());
-            printed(check::run(&arguments.directory, reading, strictness, &mut io::stdout().lock()))
+            let out = &mut io::stdout().lock();
+            match arguments.policies() {
+                Ok(Policies::Files(directory)) => printed(check::run(&directory, reading, strictness, out)),
+                Ok(Policies::Server(server)) => printed(check::run_served(&server, strictness, out)),
+                Err(reason) => return told(&reason, USAGE),
+            }
         }
         Command::Ask(arguments) => {
             let descriptors = arguments.descriptors.into_iter().map(|descriptor| descriptor.entries).collect();
@@ -63,10 +69,21 @@ fn main() -> ExitCode {
             };
         }
         Command::Explain(arguments) => {
-            let descriptors: Vec<_> = arguments.descriptors.into_iter().map(|descriptor| descriptor.entries).collect();
             let reading = arguments.dialect.reading();
-            let out = &mut io::stdout().lock();
-            printed(explain::run(&arguments.directory, reading, &arguments.domain, &descriptors, out))
+            let (out, notes) = (&mut io::stdout().lock(), &mut io::stderr().lock());
+            match arguments.explained() {
+                Ok(Explained { policies: Policies::Files(directory), domain, descriptors }) => {
+                    printed(explain::run(&directory, reading, &domain, &descriptors, out))
+                }
+                Ok(Explained { policies: Policies::Server(server), domain, descriptors }) => {
+                    printed(explain::run_served(&server, &domain, &descriptors, out, notes))
+                }
+                Err(reason) => return told(&reason, USAGE),
+            }
+        }
+        Command::Top(arguments) => {
+            let TopArguments { server, interval, sort, once } = arguments;
+            top::run(&top::Question { server, interval, sort, once }).map_err(|error| error.to_string())
         }
         Command::Lua(arguments) => match lua::run(arguments.name.as_deref(), &mut io::stdout().lock()) {
             Err(NoScript::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

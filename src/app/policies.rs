@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
 use super::policy_changes::Changes;
-use crate::config::policy_file::{self, Problems, Reading, Warnings};
+use crate::config::policy_file::{self, Kept, Problems, Reading, Warnings};
 use crate::config::watch::{Change, POLL_EVERY, Source, Watch};
 use crate::engine::PolicySet;
 use crate::http::ServiceState;
@@ -34,6 +34,8 @@ pub(super) struct Loaded {
     pub(super) policies: PolicySet,
     /// Where each rule is written, by its id.
     pub(super) places: Vec<String>,
+    /// What was read, for `/policies/source`.
+    pub(super) kept: Kept,
     pub(super) files: usize,
     pub(super) took: Duration,
 }
@@ -70,7 +72,8 @@ pub(super) fn checked(
         return Err(problems);
     }
     log_warnings(&loaded.warnings);
-    Ok(Loaded { policies: loaded.policies, places, files: loaded.files, took: started.elapsed() })
+    let policy_file::Loaded { policies, kept, files, .. } = loaded;
+    Ok(Loaded { policies, places, kept, files, took: started.elapsed() })
 }
 
 fn log_warnings(warnings: &Warnings) {
@@ -128,7 +131,7 @@ impl Target {
         self.policies.replace(loaded.policies);
         self.metrics.policies_loaded();
         let in_force = self.policies.current();
-        self.report.loaded(in_force.clone(), loaded.places);
+        self.report.loaded(in_force.clone(), loaded.places, loaded.kept);
         let changes = Changes::between(&before, &in_force);
         tracing::info!(
             files = loaded.files,

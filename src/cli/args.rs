@@ -8,10 +8,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::admin::AdminServer;
 use super::check::Strictness;
+use super::top::Sort;
 use crate::config::otel::{self, TurnsOn};
 use crate::config::policy_file::Reading;
 use crate::config::settings::{self, Layer, Problems, Secret, Setting, Settings};
@@ -53,8 +56,9 @@ pub enum Command {
     /// Validate a policy directory and print what it holds
     ///
     /// Prints a tree of domains, rules and limits, and the warnings. If a policy is wrong, prints every problem with its file, line
-    /// and column instead, and exits with 1. A warning marks a valid policy that is probably a mistake.
-    #[command(after_help = "Example:\n  weir check examples/quickstart")]
+    /// and column instead, and exits with 1. A warning marks a valid policy that is probably a mistake. With --server the policies
+    /// are those that a running server has in force, and the problems are those of newer policies that it refuses.
+    #[command(after_help = "Example:\n  weir check examples/quickstart\n  weir check --server localhost:6070")]
     Check(CheckArguments),
     /// Ask a server whether a request may pass
     ///
@@ -64,9 +68,19 @@ pub enum Command {
     Ask(AskArguments),
     /// Print which rule each descriptor of a request matches, and why
     ///
-    /// Nothing is charged and no server is needed.
-    #[command(after_help = "Example:\n  weir explain examples/quickstart quickstart user=ann plan=free,path=/search")]
+    /// Nothing is charged and no server is needed. With --server the policies are those that a running server has in force.
+    #[command(
+        after_help = "Example:\n  weir explain examples/quickstart quickstart user=ann plan=free,path=/search\n  \
+                            weir explain --server localhost:6070 quickstart user=ann"
+    )]
     Explain(ExplainArguments),
+    /// Show the busiest limits of a running server, the limits that deny most, and whom they deny
+    ///
+    /// Prints a table that refreshes itself, from the server's admin listener. If standard output is no terminal, prints
+    /// tab-separated lines after each interval; docs/operations.md has the columns. The exit code is 0 when you end it, and 1 if the
+    /// server does not answer at the start. If the server stops answering later, weir top keeps asking it.
+    #[command(after_help = "Example:\n  weir top --server localhost:6070 --sort hits")]
+    Top(TopArguments),
     /// Print a script that weir runs in Redis
     ///
     /// Line numbers in errors of Redis and in its debugger are those of this text. Without a name, lists the scripts, each
@@ -105,8 +119,11 @@ pub struct ServeArguments {
 #[derive(Args, Debug)]
 pub struct CheckArguments {
     /// The directory of policy files, or one file
-    #[arg(value_name = "DIR")]
-    pub directory: PathBuf,
+    #[arg(value_name = "DIR", required_unless_present = "server")]
+    pub directory: Option<PathBuf>,
+    /// Check what a running server has in force: its admin listener, HOST:PORT
+    #[arg(long, value_name = "ADDR", conflicts_with_all = ["directory", "compatible", "merge_domains"])]
+    pub server: Option<AdminServer>,
     /// Exit with 1 if there are warnings
     #[arg(long)]
     strict: bool,
@@ -115,7 +132,28 @@ pub struct CheckArguments {
     pub dialect: DialectArguments,
 }
 
+/// Where policies are read.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Policies {
+    /// A directory of files, or one file.
+    Files(PathBuf),
+    /// A running server.
+    Server(AdminServer),
+}
+
 impl CheckArguments {
+    /// Where the policies are.
+    ///
+    /// # Errors
+    /// When the arguments do not say it.
+    pub fn policies(&self) -> Result<Policies, String> {
+        match (&self.server, &self.directory) {
+            (Some(server), _) => Ok(Policies::Server(server.clone())),
+            (None, Some(directory)) => Ok(Policies::Files(directory.clone())),
+            (None, None) => Err("no policies: write DIR or --server ADDR".to_owned()),
+        }
+    }
+
     /// Whether warnings count as errors.
     #[must_use]
     pub const fn strictness(&self) -> Strictness {
@@ -163,22 +201,84 @@ pub struct AskArguments {
     pub json: bool,
 }
 
-/// What the user typed after `weir explain`.
+/// What the user typed after `weir explain`. With a server all words but the last come one place earlier.
 #[derive(Args, Debug)]
+#[command(override_usage = "weir explain [OPTIONS] DIR DOMAIN K=V[,K=V]...\n       \
+                      weir explain --server ADDR DOMAIN K=V[,K=V]...")]
 pub struct ExplainArguments {
-    /// The directory of policy files, or one file
-    #[arg(value_name = "DIR")]
-    pub directory: PathBuf,
+    /// The directory of policy files, or one file; not with --server
+    #[arg(value_name = "DIR", required = true)]
+    first: Option<OsString>,
     /// The domain of the request
-    pub domain: String,
+    #[arg(value_name = "DOMAIN", required_unless_present = "server")]
+    second: Option<String>,
     /// The descriptors of the request, each its entries in order
     ///
     /// A comma inside a value is written as \, and a backslash as \\
-    #[arg(value_name = "K=V[,K=V]", required = true)]
-    pub descriptors: Vec<Descriptor>,
+    #[arg(value_name = "K=V[,K=V]", required_unless_present = "server")]
+    descriptors: Vec<Descriptor>,
+    /// Explain what a running server has in force: its admin listener, HOST:PORT
+    #[arg(long, value_name = "ADDR", conflicts_with_all = ["compatible", "merge_domains"])]
+    server: Option<AdminServer>,
     /// How the files are read.
     #[command(flatten)]
     pub dialect: DialectArguments,
+}
+
+/// The request of `weir explain`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Explained {
+    /// Where the policies are.
+    pub policies: Policies,
+    /// The domain.
+    pub domain: String,
+    /// The descriptors, each its entries in order.
+    pub descriptors: Vec<Vec<(String, String)>>,
+}
+
+impl ExplainArguments {
+    /// What the words mean.
+    ///
+    /// # Errors
+    /// When one is missing or wrong.
+    pub fn explained(self) -> Result<Explained, String> {
+        let Self { first, second, descriptors, server, .. } = self;
+        let first = first.ok_or("no policies: write DIR or --server ADDR")?;
+        let descriptors = descriptors.into_iter().map(|descriptor| descriptor.entries);
+        let second = second.ok_or("no descriptor: write K=V[,K=V]")?;
+        let Some(server) = server else {
+            let policies = Policies::Files(first.into());
+            return Ok(Explained { policies, domain: second, descriptors: descriptors.collect() });
+        };
+        let domain = first.into_string().map_err(|domain| format!("{domain:?}: a domain is UTF-8"))?;
+        let leading = parse_entries(&second).map_err(|reason| format!("the descriptor {second:?}: {reason}"))?;
+        let descriptors = std::iter::once(leading).chain(descriptors).collect();
+        Ok(Explained { policies: Policies::Server(server), domain, descriptors })
+    }
+}
+
+/// What the user typed after `weir top`.
+#[derive(Args, Debug)]
+pub struct TopArguments {
+    /// The server's admin listener, HOST:PORT
+    #[arg(long, value_name = "ADDR", default_value_t)]
+    pub server: AdminServer,
+    /// The time between two reports, from 1s to 30s
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    pub interval: Duration,
+    /// The order of the limits
+    #[arg(long, value_enum, default_value_t)]
+    pub sort: Sort,
+    /// Write one report as lines, and end
+    #[arg(long)]
+    pub once: bool,
+}
+
+/// The server compares with a look of the last minute, and looks at most once a second.
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = settings::duration(text)?;
+    let is_possible = (Duration::from_secs(1)..=Duration::from_secs(30)).contains(&interval);
+    is_possible.then_some(interval).ok_or_else(|| "must be from 1s to 30s".to_owned())
 }
 
 /// What the user typed after `weir lua`.
@@ -398,10 +498,61 @@ mod tests {
         let Ok(Command::Explain(explain)) = Arguments::try_parse_from(typed).map(|arguments| arguments.command) else {
             panic!("explain is not parsed");
         };
-        assert_eq!(explain.domain, "shop");
-        assert_eq!(explain.descriptors.len(), 2);
+        let explained = explain.explained().unwrap();
+        assert_eq!((explained.policies, explained.domain.as_str()), (Policies::Files("dir".into()), "shop"));
+        assert_eq!(explained.descriptors.len(), 2);
         assert!(refusal(&typed[..4]).contains("K=V"));
         assert!(refusal(&["weir", "explain", "dir", "shop", "a"]).contains("has no \"=\""));
+    }
+
+    #[test]
+    fn policies_of_a_server_stand_in_place_of_a_directory() {
+        let explained = |words: &[&str]| {
+            let typed = ["weir", "explain"].iter().chain(words);
+            match Arguments::try_parse_from(typed).map(|arguments| arguments.command) {
+                Ok(Command::Explain(explain)) => explain.explained(),
+                Ok(_) => panic!("another command"),
+                Err(error) => Err(error.to_string()),
+            }
+        };
+        let server = Policies::Server("localhost:6070".parse().unwrap());
+        let expected = Explained {
+            policies: server,
+            domain: "shop".to_owned(),
+            descriptors: [["a", "1"], ["b", "2"]].map(|[key, value]| vec![(key.to_owned(), value.to_owned())]).into(),
+        };
+        assert_eq!(explained(&["--server", "localhost", "shop", "a=1", "b=2"]), Ok(expected));
+        for (words, reason) in [
+            (&["--server=localhost", "shop"][..], "no descriptor: write K=V"),
+            (&["--server=localhost"], "required arguments were not provided"),
+            (&["--server=localhost", "dir", "shop", "a=1"], "the descriptor \"shop\": \"shop\" has no \"=\""),
+            (&["--server=localhost", "--compatible", "shop", "a=1"], "cannot be used with"),
+        ] {
+            let refused = explained(words).unwrap_err();
+            assert!(refused.contains(reason), "{words:?}: {refused}");
+        }
+        assert!(refusal(&["weir", "check"]).contains("DIR"));
+        assert!(refusal(&["weir", "check", "dir", "--server=localhost"]).contains("cannot be used with"));
+    }
+
+    #[test]
+    fn top_has_defaults_and_bounds() {
+        let Ok(Command::Top(top)) = Arguments::try_parse_from(["weir", "top"]).map(|arguments| arguments.command)
+        else {
+            panic!("top is not parsed");
+        };
+        assert_eq!((top.server, top.interval), (AdminServer::default(), Duration::from_secs(1)));
+        assert!(!top.once && top.sort == Sort::Denied);
+        for (argument, reason) in [
+            ("--interval=999ms", "must be from 1s to 30s"),
+            ("--interval=31s", "must be from 1s to 30s"),
+            ("--interval=x", "invalid value"),
+            ("--server=localhost:0", "not an address such as localhost:6070"),
+            ("--server=https://localhost", "has no TLS"),
+            ("--sort=size", "possible values: denied, hits, name"),
+        ] {
+            assert!(refusal(&["weir", "top", argument]).contains(reason), "{argument}");
+        }
     }
 
     #[test]
@@ -421,7 +572,7 @@ mod tests {
                 assert!(Arguments::try_parse_from(&words).is_ok(), "{line}");
             }
         }
-        assert_eq!(examples, 7);
+        assert_eq!(examples, 10);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tonic::transport::Endpoint;
 
-use super::check::printable;
+use super::printable::printable;
 use crate::rls::json;
 use crate::rls::proto::rate_limit_descriptor::Entry;
 use crate::rls::proto::rate_limit_response::{Code, DescriptorStatus};

@@ -5,9 +5,12 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use super::admin::AdminServer;
+use super::printable::printable;
+use super::served::{self, NoPolicies, Served};
 use crate::config::policy_file::{DomainOutline, Loaded, Outline, Problems, Reading, load_dir_with};
 use crate::config::settings::spell;
-use crate::engine::{Domain, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Role, Rule};
+use crate::engine::{Domain, Limit, Mode, Parameter, ParameterValue, PolicySet, Role, Rule};
 
 /// How far the limits are moved to the right so that they stand below each other, in characters. Longer descriptors
 /// push theirs further.
@@ -23,6 +26,12 @@ pub enum Failed {
     /// The policies are wrong; one line for each problem.
     #[error("{0}")]
     Policies(Problems),
+    /// A server gives no policies.
+    #[error("{0}")]
+    Server(#[from] NoPolicies),
+    /// A server keeps its policies, and refuses newer ones.
+    #[error("these policies are in force, and newer ones are refused:\n{}", .0.join("\n"))]
+    Refused(Vec<String>),
     /// There are so many warnings, and they count as errors.
     #[error("{0} warnings, which --strict makes errors")]
     Warnings(usize),
@@ -48,15 +57,38 @@ pub enum Strictness {
 /// that there are warnings.
 pub fn run(directory: &Path, reading: Reading, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
     let loaded = load_dir_with(directory, reading).map_err(Failed::Policies)?;
-    write(&loaded, out)?;
+    write(&loaded, THE_SERVERS, out)?;
+    judged(&loaded, strictness)
+}
+
+/// The same of the policies that a running server has in force, and the problems of newer ones.
+///
+/// # Errors
+/// When the server gives none; that of the writer; newer policies that it refuses; or, where they count as errors, that there
+/// are warnings.
+pub fn run_served(server: &AdminServer, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
+    let Served { loaded, on_error, problems } = served::policies(server)?;
+    write(&loaded, &of_server(&on_error), out)?;
+    if !problems.is_empty() {
+        return Err(Failed::Refused(problems));
+    }
+    judged(&loaded, strictness)
+}
+
+/// What stands for a word that no policy says, where the server's is known.
+pub(super) fn of_server(on_error: &str) -> String {
+    format!("{on_error}, from the server")
+}
+
+fn judged(loaded: &Loaded, strictness: Strictness) -> Result<(), Failed> {
     let warnings = loaded.warnings.count();
     if strictness == Strictness::Strict && warnings > 0 { Err(Failed::Warnings(warnings)) } else { Ok(()) }
 }
 
-/// Writes what policies hold: the tree, the warnings, then totals.
-pub(super) fn write(loaded: &Loaded, out: &mut dyn Write) -> io::Result<()> {
+/// Writes what policies hold: the tree, the warnings, then totals. `servers` is the `on_error` that no policy says.
+pub(super) fn write(loaded: &Loaded, servers: &str, out: &mut dyn Write) -> io::Result<()> {
     for domain in &loaded.domains {
-        write_domain(&loaded.policies, domain, out)?;
+        write_domain(&loaded.policies, domain, servers, out)?;
         writeln!(out)?;
     }
     if loaded.warnings.count() > 0 {
@@ -65,7 +97,7 @@ pub(super) fn write(loaded: &Loaded, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}", totals(loaded))
 }
 
-fn write_domain(policies: &PolicySet, domain: &DomainOutline, out: &mut dyn Write) -> io::Result<()> {
+fn write_domain(policies: &PolicySet, domain: &DomainOutline, servers: &str, out: &mut dyn Write) -> io::Result<()> {
     let mut rows = Vec::new();
     for outline in &domain.descriptors {
         add_rows(policies, outline, 1, &mut rows);
@@ -76,7 +108,7 @@ fn write_domain(policies: &PolicySet, domain: &DomainOutline, out: &mut dyn Writ
         "domain {}   {}{}",
         printable(&domain.name),
         domain.place,
-        found.map_or_else(String::new, domain_wide)
+        found.map_or_else(String::new, |domain| domain_wide(domain, servers))
     )?;
     if rows.is_empty() {
         writeln!(out, "{INDENT}no descriptors: everything passes")?;
@@ -99,13 +131,16 @@ fn write_domain(policies: &PolicySet, domain: &DomainOutline, out: &mut dyn Writ
 }
 
 /// What holds for a whole domain, as the end of its line.
-pub(super) fn domain_wide(domain: &Domain) -> String {
+pub(super) fn domain_wide(domain: &Domain, servers: &str) -> String {
     let charging = match domain.mode {
         None => "",
         Some(Mode::Atomic) => "   charging atomic",
         Some(Mode::Independent) => "   charging independent",
     };
-    let on_error = domain.on_error.map_or(THE_SERVERS, OnError::name);
+    let on_error: &str = match domain.on_error {
+        Some(on_error) => on_error.name(),
+        None => servers,
+    };
     format!("{charging}   on_error {on_error}")
 }
 
@@ -236,10 +271,4 @@ fn totals(loaded: &Loaded) -> String {
 fn counted(number: usize, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
-}
-
-/// A text of a policy or a request, with what would disturb a terminal or a line escaped.
-pub(super) fn printable(text: &str) -> String {
-    let is_plain = |c: char| !c.is_control() && c.escape_debug().len() == 1 || matches!(c, '"' | '\'');
-    text.chars().map(|c| if is_plain(c) { c.to_string() } else { c.escape_debug().to_string() }).collect()
 }

@@ -5,7 +5,10 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::check::{Failed, THE_SERVERS, describe, domain_wide, label, printable};
+use super::admin::AdminServer;
+use super::check::{Failed, THE_SERVERS, describe, domain_wide, label, of_server};
+use super::printable::printable;
+use super::served::{self, Served};
 use crate::config::nearest;
 use crate::config::policy_file::{DomainOutline, Loaded, Outline, Reading, load_dir_with};
 use crate::engine::key::write_key;
@@ -29,13 +32,43 @@ pub fn run(
     out: &mut dyn Write,
 ) -> Result<(), Failed> {
     let loaded = load_dir_with(directory, reading).map_err(Failed::Policies)?;
+    write(&loaded, THE_SERVERS, domain, descriptors, out)?;
+    Ok(())
+}
+
+/// The same by the policies that a running server has in force. How many problems keep newer ones from being in force is written
+/// to `notes`.
+///
+/// # Errors
+/// When the server gives no policies; or those of the writers.
+pub fn run_served(
+    server: &AdminServer,
+    domain: &str,
+    descriptors: &[Vec<(String, String)>],
+    out: &mut dyn Write,
+    notes: &mut dyn Write,
+) -> Result<(), Failed> {
+    let Served { loaded, on_error, problems } = served::policies(server)?;
+    write(&loaded, &of_server(&on_error), domain, descriptors, out)?;
+    if !problems.is_empty() {
+        writeln!(notes, "weir: newer policies are refused: weir check --server {server} prints why")?;
+    }
+    Ok(())
+}
+
+fn write(
+    loaded: &Loaded,
+    servers: &str,
+    domain: &str,
+    descriptors: &[Vec<(String, String)>],
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let outline = loaded.domains.iter().find(|outline| outline.name == domain);
     let (Some(outline), Some(found)) = (outline, loaded.policies.domain(domain)) else {
-        unknown_domain(&loaded, domain, out)?;
-        return Ok(());
+        return unknown_domain(loaded, domain, out);
     };
-    writeln!(out, "domain {}   {}{}", printable(domain), outline.place, domain_wide(found))?;
-    let request = Request { loaded: &loaded, outline, domain: found, descriptors: &entries_of(descriptors) };
+    writeln!(out, "domain {}   {}{}", printable(domain), outline.place, domain_wide(found, servers))?;
+    let request = Request { loaded, servers, outline, domain: found, descriptors: &entries_of(descriptors) };
     for i in 0..request.descriptors.len() {
         writeln!(out)?;
         request.explain(i, out)?;
@@ -63,6 +96,8 @@ fn unknown_domain(loaded: &Loaded, domain: &str, out: &mut dyn Write) -> io::Res
 
 struct Request<'r> {
     loaded: &'r Loaded,
+    /// The `on_error` that no policy says.
+    servers: &'r str,
     outline: &'r DomainOutline,
     domain: &'r Domain,
     descriptors: &'r [Vec<Entry<'r>>],
@@ -121,7 +156,7 @@ impl<'r> Request<'r> {
         if !rule.limits.is_empty() {
             let on_error = match self.domain.on_error_of(Some(rule)) {
                 Some((on_error, said_by)) => format!("{}, from the {}", on_error.name(), said_by.name()),
-                None => THE_SERVERS.to_owned(),
+                None => self.servers.to_owned(),
             };
             writeln!(out, "    on_error {on_error}")?;
         }

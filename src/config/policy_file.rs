@@ -27,6 +27,7 @@
 
 mod fields;
 mod heavy;
+mod kept;
 mod keys;
 mod limit;
 mod metadata;
@@ -45,9 +46,11 @@ use std::sync::Arc;
 use super::files::{self, Source, policy_files};
 use super::nearest;
 use crate::engine::PolicySet;
+use kept::{Content, Keeper};
 use state::Reader;
 use tree::Planted;
 
+pub use kept::{KEPT_BYTES_MAX, Kept, Sources};
 pub use keys::{KINDS, Key, Kind, Needs, Only};
 pub use rate::SHORT_UNITS;
 pub use tree::Tree;
@@ -168,6 +171,7 @@ pub fn load(source: &Source, reading: Reading) -> Result<Loaded, Problems> {
         return Err(alone("no policy files: none here is named *.yaml or *.yml".to_owned()));
     }
     let mut reader = Reader::new(reading);
+    let mut keeper = Keeper::new(reading.compatible, reading.merge_domains);
     let mut bytes_left = ALL_BYTES_MAX;
     for path in &paths {
         let file: Arc<str> = files::shown(path).into();
@@ -180,11 +184,14 @@ pub fn load(source: &Source, reading: Reading) -> Result<Loaded, Problems> {
             None => Err((None, too_many_bytes())),
         });
         match read {
-            Ok(text) => reader.file(file, &text),
+            Ok(text) => {
+                keeper.text(&file, &text);
+                reader.file(file, &text);
+            }
             Err((position, message)) => reader.refused(Problem { file, position, message }),
         }
     }
-    reader.finish()
+    Ok(Loaded { kept: keeper.finish(), ..reader.finish()? })
 }
 
 /// Reads policies from memory: names for messages, and texts.
@@ -233,6 +240,8 @@ pub struct Loaded {
     pub files: usize,
     /// Probable mistakes.
     pub warnings: Warnings,
+    /// What was read, where it was read from files or resources.
+    pub kept: Kept,
 }
 
 /// A domain as written.
@@ -438,14 +447,17 @@ pub fn read_trees<'a>(
     reading: Reading,
 ) -> Result<Loaded, Problems> {
     let mut reader = Reader::new(reading);
+    let mut keeper = Keeper::new(reading.compatible, reading.merge_domains);
     for (name, tree) in sources {
         let name: Arc<str> = match name.char_indices().nth(NAME_CHARS_MAX) {
             Some((end, _)) => name[..end].into(),
             None => name.into(),
         };
-        let planted = tree.and_then(|tree| Planted::new(tree).map_err(|message| vec![message]));
-        match planted {
-            Ok(planted) => reader.tree(&name, &planted),
+        match tree {
+            Ok(tree) => {
+                keeper.tree(&name, &tree);
+                plant(&mut reader, &name, tree);
+            }
             Err(messages) => {
                 for message in messages {
                     reader.refused(Problem { file: name.clone(), position: None, message });
@@ -453,7 +465,30 @@ pub fn read_trees<'a>(
             }
         }
     }
+    Ok(Loaded { kept: keeper.finish(), ..reader.finish()? })
+}
+
+/// Reads what a running server has kept.
+///
+/// # Errors
+/// All problems of all sources, in order; a server of another version may accept what this one does not.
+pub fn load_sources(sources: Sources) -> Result<Loaded, Problems> {
+    let Sources { compatible, merge_domains, files } = sources;
+    let mut reader = Reader::new(Reading { compatible, merge_domains });
+    for kept::File { name, content } in files {
+        match content {
+            Content::Text(text) => reader.file(name.into(), &text),
+            Content::Tree(tree) => plant(&mut reader, &name.into(), tree),
+        }
+    }
     reader.finish()
+}
+
+fn plant(reader: &mut Reader, name: &Arc<str>, tree: Tree<'_>) {
+    match Planted::new(tree) {
+        Ok(planted) => reader.tree(name, &planted),
+        Err(message) => reader.refused(Problem { file: name.clone(), position: None, message }),
+    }
 }
 
 fn too_large() -> String {

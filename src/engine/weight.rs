@@ -54,7 +54,7 @@ mod tests {
     use super::*;
     use crate::engine::algorithm::Algorithm;
     use crate::engine::algorithm::counting::WEIGHT_OF_SHORT_STATE;
-    use crate::engine::algorithm::parameters::{Anchor, Precision, Refill};
+    use crate::engine::algorithm::parameters::{Anchor, Parameters, Precision, Refill};
     use crate::engine::charge::{CHARGES_MAX, Role};
     use crate::engine::time::{Bounds, Unit};
 
@@ -72,24 +72,25 @@ mod tests {
         Charge { key: "k", limit, take, group: 0, role: Role::Enforced, share: 0, bounds }
     }
 
+    /// By every algorithm, with its window from the first hit or its bucket refilled by interval, and without.
+    fn every_limit(requests: u32) -> Vec<Limit> {
+        let clock = Parameters { precision: Precision::new(60_000_000).unwrap(), burst: 7, ..Parameters::LEAST };
+        let others = Parameters { anchor: Anchor::FirstHit, refill: Refill::Interval, ..clock };
+        let all = [&clock, &others].into_iter().flat_map(Algorithm::all);
+        all.map(|algorithm| limit(requests, algorithm)).collect()
+    }
+
     #[test]
     fn a_decision_of_512_charges_on_short_states_is_never_too_heavy() {
-        let short = [
-            Algorithm::FIXED_WINDOW,
-            Algorithm::FixedWindow { anchor: Anchor::FirstHit },
-            Algorithm::SlidingWindowCounter,
-            Algorithm::TokenBucket { burst: 7, refill: Refill::Continuous },
-            Algorithm::TokenBucket { burst: 7, refill: Refill::Interval },
-            Algorithm::LeakyBucket { burst: 7 },
-            Algorithm::Gcra { burst: 7 },
-        ];
-        for algorithm in short {
-            let limit = limit(100, algorithm);
+        let mut short = 0;
+        for limit in every_limit(100).iter().filter(|limit| !limit.kind().format().is_list()) {
+            short += 1;
             for take in [Take::Consume(9), Take::Peek, Take::Refund(u32::MAX), Take::Force(9)] {
-                let charges = vec![charge(&limit, take); CHARGES_MAX];
-                assert!(of_charges(&charges) <= WEIGHT_MAX, "{algorithm:?}, {take:?}");
+                let charges = vec![charge(limit, take); CHARGES_MAX];
+                assert!(of_charges(&charges) <= WEIGHT_MAX, "{limit:?}, {take:?}");
             }
         }
+        assert!(short > 3, "{short} limits have short states");
         assert_eq!(of_limit(&limit(100, Algorithm::FIXED_WINDOW)), 1);
         assert_eq!(WEIGHT_MAX as usize, CHARGES_MAX * WEIGHT_OF_SHORT_STATE as usize, "and not more than it takes");
     }

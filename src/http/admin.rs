@@ -20,16 +20,19 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::streamed::{PIECE_BYTES, pieces};
-use super::{ServiceState, Site, json_error, limited, metrics, not_found, page, readyz, states, token, wrong_method};
+use super::{
+    ServiceState, Site, json_error, limited, metrics, not_found, page, readyz, source, states, token, wrong_method,
+};
 use crate::limiter::{Domain, Entry, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule, parse_entries};
 
 /// Every path, for the response to an unknown one.
-const PATHS: [&str; 9] = [
+const PATHS: [&str; 10] = [
     "GET / (a page)",
     "GET /top?minutes=5&limits=20&keys=5",
     "GET /limited?domain=D&rule=R&minutes=5",
     "GET /states?domain=D&rule=R&max=100&from=POSITION",
     "GET /policies",
+    "GET /policies/source",
     "GET /state?domain=D&descriptor=K=V,K=V",
     "DELETE /state?domain=D&descriptor=K=V,K=V",
     "GET /metrics",
@@ -45,6 +48,7 @@ pub(super) fn router(site: &Arc<Site>) -> Router {
         .route("/limited", get(limited::limited))
         .route("/states", get(states::states))
         .route("/policies", get(policies))
+        .route("/policies/source", get(source::source))
         .route("/state", get(peek).delete(reset))
         .route("/metrics", get(metrics))
         .route("/readyz", get(readyz))

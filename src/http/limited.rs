@@ -183,7 +183,7 @@ fn key_as_json(key: &KeyReport, values: Values) -> Value {
 }
 
 fn busiest_as_json(busiest: &Busiest, limits_max: usize) -> Value {
-    let limits = busiest.limits.iter().take(limits_max).map(|limit| {
+    let limits = busiest.most(limits_max).into_iter().map(|limit| {
         json!({
             "domain": *limit.domain,
             "rule": limit.rule,

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
+use crate::support::algorithms::every_algorithm;
 use weir::engine::{
     Algorithm, Anchor, Bounds, CalendarUnit, Charge, Limit, Micros, Mode, Outcome, Precision, Receipt, Refill, Role,
     State, Take, Verdict, Window, decision,
@@ -94,6 +95,20 @@ impl Page {
 
 fn limit(requests: u32, period: u64, algorithm: Algorithm) -> Limit {
     Limit::new(requests, Window::from_micros(period).unwrap(), algorithm).unwrap()
+}
+
+#[test]
+fn the_tables_of_ids_and_of_bounds_have_every_algorithm() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/semantics.md");
+    let page = fs::read_to_string(path).unwrap();
+    let part = |from: &str| page[page.find(from).unwrap()..].split("Example:").next().unwrap();
+    let (ids, bounds) = (part("**[ky-4]"), part("**[ex-1]"));
+    for algorithm in every_algorithm(Precision::new(10 * SECOND).unwrap(), 6) {
+        let (name, id) = (algorithm.name(), limit(6, MINUTE, algorithm).id().to_owned());
+        let row = format!("| `{}` | `{name}`", &id[..1]);
+        assert!(ids.contains(&row), "ky-4 has no row {row}");
+        assert!(bounds.contains(&format!("`{name}`")), "ex-1 has no bound of {name}");
+    }
 }
 
 #[test]

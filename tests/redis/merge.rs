@@ -433,7 +433,10 @@ fn garbage(limit: &Limit) -> Vec<(&'static str, Vec<Vec<u8>>)> {
                 .map(|pair| ("ZADD", texts(&pair)))
                 .to_vec()
         }
-        _ => one(doubles(3)),
+        Algorithm::SlidingWindowCounter
+        | Algorithm::TokenBucket { refill: Refill::Continuous, .. }
+        | Algorithm::LeakyBucket { .. }
+        | Algorithm::Gcra { .. } => one(doubles(3)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! How often a decision asks for memory, counted and not timed: from the decoded request to the response that is to be
-//! encoded. Each count is an upper bound; whoever needs fewer lowers it. Not here: what HTTP/2 allocates for a call, and
-//! what a decision costs (bench/run).
+//! encoded. Each count is an upper bound; whoever needs fewer lowers it. And how much is held of those who are denied. Not here:
+//! what HTTP/2 allocates for a call, and what a decision costs (bench/run).
 
 use std::future::Future;
 use std::pin::pin;
@@ -26,6 +26,8 @@ use weir::store::memory::Memory;
 use weir::store::redis::pipeline;
 use weir::store::redis::{Endpoint, Redis};
 use weir::store::{Store, SystemClock};
+use weir::telemetry::limited::LIMITS_MAX;
+use weir::telemetry::metrics::{self, Metrics};
 use weir::telemetry::traces::{self, Batches, Propagators, Sampler, Spans, Tracer, Way};
 
 const BOUNDS: Bounds =
@@ -34,6 +36,9 @@ const BOUNDS: Bounds =
 const TOGETHER: u64 = 32;
 /// How far below its bound a count may be: what a debug build does not optimise away.
 const SLACK: u64 = 1;
+/// What one core holds of those who were denied, in bytes, as docs/operations.md says; and what else a flood of keys leaves.
+const LIMITED_BYTES_MAX: u64 = 4 << 20;
+const OTHER_BYTES_MAX: u64 = 1 << 20;
 /// Longer than any answer takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -204,4 +209,35 @@ fn a_denial_from_the_cache_allocates_as_in_memory() {
     let limiter = redis(&server, &runtime);
     let full = request(&["full"]);
     check("cached", allocations(&runtime, || answered(&limiter, &full)), 2);
+}
+
+/// A flood of distinct keys, each of which is denied by one of more rules than are remembered.
+#[test]
+fn who_is_limited_is_held_in_bounded_memory_whatever_is_denied() {
+    const RULES: usize = LIMITS_MAX + 36;
+    let metrics = Arc::new(Metrics::new(metrics::Options::default()).unwrap());
+    let node = |number: usize| NodeSpec {
+        key: format!("key{number}"),
+        rule: Some(RuleSpec::of(RuleKind::Limits(vec![Limit::per_unit(0, Unit::Hour)]))),
+        ..NodeSpec::default()
+    };
+    let descriptors = (0..RULES).map(node).collect();
+    let domain = DomainSpec { name: "shop".into(), mode: None, on_error: None, descriptors };
+    let policies = Arc::new(Policies::new(PolicySet::compile(vec![domain]).unwrap(), metrics.observer()));
+    let store: Arc<dyn Store> = Arc::new(Memory::new(1_000, Arc::new(SystemClock), Arc::new(Silent)));
+    let limiter = Limiter::new(policies, Options::new(store), metrics.observer());
+    let runtime = runtime();
+    let flood = |from: usize, to: usize| {
+        for number in from..to {
+            // As long as a value may be here, so that each key is as long as a key can be.
+            let mut request = request(&[&format!("key{}", number % RULES)]);
+            request.descriptors[0].entries[0].value = format!("{number:0>255}");
+            runtime.block_on(answered(&limiter, &request));
+        }
+    };
+    let held = allocation_counter::measure(|| flood(0, 60_000));
+    assert!(metrics.limited().report(1).left_out > 0, "more limits than there is room for");
+    let most = LIMITED_BYTES_MAX + OTHER_BYTES_MAX;
+    assert!(held.bytes_max <= most, "{} bytes, at most {most}", held.bytes_max);
+    assert!(held.bytes_max > 100_000, "{} bytes: nothing was remembered", held.bytes_max);
 }

@@ -32,5 +32,6 @@ pub mod served;
 pub mod shop;
 pub mod statsd;
 pub mod stores;
+pub mod terminal;
 pub mod vectors;
 pub mod wait;

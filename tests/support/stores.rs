@@ -10,7 +10,7 @@ use weir::engine::algorithm::fixed_window::{Counter, WINDOW_NUMBERS};
 use weir::engine::algorithm::{Effect, Next};
 use weir::engine::decision::{self, StaleBounds};
 use weir::engine::observer::Silent;
-use weir::engine::{Algorithm, Anchor, Bounds, Charge, Decision, Limit, Micros, Mode, Refill, State};
+use weir::engine::{Algorithm, Bounds, Charge, Decision, Limit, Micros, Mode, State};
 use weir::store::memory::Memory;
 use weir::store::redis::pipeline::Options;
 use weir::store::redis::{Endpoint, Redis};
@@ -310,8 +310,8 @@ impl Stores {
 /// When a stored state ceases to matter, for the limit that wrote it at `now`: worked out apart from the engine.
 fn ends(limit: &Limit, state: &State, bounds: Option<Bounds>, now: Micros) -> Micros {
     let window_us = limit.window().us();
-    match (limit.algorithm(), state) {
-        (Algorithm::FixedWindow { anchor: Anchor::Clock }, State::FixedWindow(Counter { window, .. })) => {
+    match state {
+        State::FixedWindow(Counter { window, .. }) => {
             let (window_us, numbers) = (i128::from(window_us), i128::from(WINDOW_NUMBERS));
             let here = i128::from(now) / window_us;
             // The number nearest to here's; half the numbers away counts as after it [fw-2].
@@ -321,32 +321,25 @@ fn ends(limit: &Limit, state: &State, bounds: Option<Bounds>, now: Micros) -> Mi
             }
             Micros::try_from((here + away + 1) * window_us).expect("after the epoch")
         }
-        (Algorithm::FixedWindow { anchor: Anchor::FirstHit }, State::AnchoredWindow(window)) => {
-            window.start + window_us
-        }
-        (Algorithm::FixedWindow { anchor: Anchor::Calendar(_) }, State::AnchoredWindow(window)) => {
-            let bounds = bounds.expect("a calendar's charge has bounds");
+        State::AnchoredWindow(window) => {
+            let Some(bounds) = bounds else { return window.start + window_us };
             let after = bounds.iter().copied().filter(|bound| *bound > window.start).min();
             // A window past all of them is taken to be as long as the one of now.
             let here = bounds.iter().rposition(|bound| *bound <= now).expect("the bounds hold the clock");
             after.unwrap_or_else(|| window.start + bounds[here + 1] - bounds[here])
         }
-        (Algorithm::SlidingWindowCounter, State::SlidingWindowCounter(counts)) => {
-            counts.start + if counts.count > 0 { 2 * window_us } else { window_us }
-        }
-        (Algorithm::SlidingWindow { precision }, State::SlidingWindow(state)) => {
+        State::SlidingWindowCounter(counts) => counts.start + if counts.count > 0 { 2 * window_us } else { window_us },
+        State::SlidingWindow(state) => {
+            let Algorithm::SlidingWindow { precision } = limit.algorithm() else { unreachable!("{limit:?}") };
             // Its last instant leaves the window a window later.
             let (newest, _) = state.buckets.last().expect("an empty one is not stored");
             newest * precision.get() + precision.get() - 1 + window_us
         }
-        (Algorithm::SlidingWindowLog, State::SlidingWindowLog(log)) => {
-            log.entries.back().expect("an empty one is not stored").at + window_us
-        }
-        (Algorithm::TokenBucket { refill: Refill::Interval, .. }, State::TokenBucket(bucket)) => {
+        State::SlidingWindowLog(log) => log.entries.back().expect("an empty one is not stored").at + window_us,
+        State::TokenBucket(bucket) => {
             let refills = u64::from(bucket.used).div_ceil(u64::from(limit.requests()));
             bucket.anchor + refills * window_us
         }
-        (_, State::Pacing(debt)) => debt.tat + u64::from(debt.fraction > 0),
-        (algorithm, state) => panic!("{state:?} is stored for {}", algorithm.name()),
+        State::Pacing(debt) => debt.tat + u64::from(debt.fraction > 0),
     }
 }

@@ -83,6 +83,7 @@ impl Reader {
             Ok(policies) => {
                 heavy::warn(&policies, &self.outlines, &mut self.warnings);
                 Ok(Loaded {
+                    kept: None,
                     policies,
                     places: self.places,
                     domains: self.outlines,

@@ -6,11 +6,14 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use serde::{Deserialize, Serialize};
+
 use super::yaml::{Document, NODES_MAX, Node, NodeId, Value};
 use super::{Position, shown};
 
 /// A value as a policy file could have it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Tree<'a> {
     /// A text, which is no number, no boolean and not nothing whatever it looks like.
     Text(Cow<'a, str>),

@@ -3,6 +3,8 @@
 //! Nothing is counted for this: each look compares the counters with those of the last one, so it costs nothing while nobody
 //! looks. All callers share one look. Not here: which keys were denied (limited.rs).
 
+use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -30,8 +32,17 @@ pub struct Busiest {
     pub over_limit: u64,
     /// Requests that failed since a store did.
     pub store_failed: u64,
-    /// The limits that were asked for most hits.
+    /// The limits that were asked for most hits and those with most hits above the limit, at most [`BUSIEST_MAX`] of each, in the
+    /// order of their hits.
     pub limits: Vec<BusyLimit>,
+}
+
+impl Busiest {
+    /// The same of at most `max`.
+    #[must_use]
+    pub fn most(&self, max: usize) -> Vec<&BusyLimit> {
+        most(self.limits.iter().collect(), max, |limit| limit.over)
+    }
 }
 
 /// What happened to one limit between two looks.
@@ -103,10 +114,39 @@ fn busiest(entries: &[Entry], before: &[[u64; 2]], now: &[[u64; 2]]) -> Vec<Busy
             asked.push((hits, over, at));
         }
     }
-    asked.sort_unstable_by_key(|&(hits, over, at)| (std::cmp::Reverse((hits, over)), at));
-    let limits = asked.into_iter().take(BUSIEST_MAX).map(|(hits, over, at)| {
+    asked.sort_unstable_by_key(|&(hits, over, at)| (Reverse((hits, over)), at));
+    let limits = most(asked, BUSIEST_MAX, |&(_, over, _)| over).into_iter().map(|(hits, over, at)| {
         let Labels { domain, rule, limit } = &*entries[at].0;
         BusyLimit { domain: domain.clone(), rule: rule.clone(), limit: limit.clone(), hits, over }
     });
     limits.collect()
+}
+
+/// Of limits in the order of their hits the first `max`, and the `max` with most hits above the limit, still in that order.
+fn most<T>(by_hits: Vec<T>, max: usize, over: impl Fn(&T) -> u64) -> Vec<T> {
+    let mut by_over: Vec<(Reverse<u64>, usize)> = by_hits
+        .iter()
+        .enumerate()
+        .map(|(at, limit)| (Reverse(over(limit)), at))
+        .filter(|(Reverse(over), _)| *over > 0)
+        .collect();
+    by_over.sort_unstable();
+    let chosen: HashSet<usize> = by_over.into_iter().take(max).map(|(_, at)| at).collect();
+    let kept = by_hits.into_iter().enumerate().filter(|(at, _)| *at < max || chosen.contains(at));
+    kept.map(|(_, limit)| limit).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_with_few_hits_and_many_denials_are_among_the_busiest() {
+        let asked = vec![(90, 0), (80, 1), (70, 0), (60, 60), (50, 0), (40, 2), (30, 30)];
+        let of = |max| most(asked.clone(), max, |&(_, over)| over);
+        assert_eq!(of(2), [(90, 0), (80, 1), (60, 60), (30, 30)]);
+        assert_eq!(of(1), [(90, 0), (60, 60)]);
+        assert_eq!(of(7), asked);
+        assert_eq!(most(Vec::<u64>::new(), 3, |over| *over), Vec::<u64>::new());
+    }
 }

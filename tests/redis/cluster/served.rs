@@ -148,3 +148,59 @@ fn without_one_node_the_others_still_count_and_its_own_carry_on_locally() {
     assert_eq!(weir.count_in_log(|line| line.message().is_some_and(|text| text.contains("go by on_error"))), 1);
     assert_eq!(http::get(weir.http, "/readyz").unwrap().status, 200, "a node that is gone is no reason to leave");
 }
+
+/// An operator sees the states of a rule on all nodes, each once, and no others; and the reason when a node is gone.
+#[test]
+fn states_of_a_rule_are_listed_from_every_node() {
+    const ASKED: usize = 300;
+    let mut cluster = RedisCluster::start(&Plan::of(3));
+    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
+    let weir = start(&cluster, &policies, "5s");
+    let mut client = Client::connect(weir.grpc);
+    for key in ["fixed_window", "gcra"] {
+        for user in 0..ASKED {
+            ask(&mut client, key, &[user]);
+        }
+    }
+    let on_node = |node: usize| {
+        let keys = cluster.nodes[node].command(&["DBSIZE"]).unwrap();
+        keys.trim().parse::<usize>().unwrap()
+    };
+    assert!((0..3).all(|node| on_node(node) > ASKED / 10), "keys lie on every node");
+    let page = |from: &str| {
+        let path = format!("/states?domain=shop&rule=fixed_window&max=50{from}");
+        http::get(weir.admin, &path).unwrap()
+    };
+    let (mut states, mut pages, mut from) = (BTreeMap::new(), 0, String::new());
+    loop {
+        let page: serde_json::Value = serde_json::from_str(&page(&from).body).unwrap();
+        pages += 1;
+        for state in page["states"].as_array().unwrap() {
+            let used = (state["used"].as_u64().unwrap(), state["remaining"].as_u64().unwrap());
+            states.insert(state["descriptor"].as_str().unwrap().to_owned(), used);
+        }
+        match page["next"].as_str() {
+            Some(next) => from = format!("&from={next}"),
+            None => break,
+        }
+        assert!(pages < 1_000);
+    }
+    assert!(pages > 3, "{pages}");
+    let expected: BTreeMap<String, (u64, u64)> =
+        (0..ASKED).map(|user| (format!("fixed_window=u{user}"), (1, HITS as u64 - 1))).collect();
+    assert_eq!(states, expected);
+
+    cluster.nodes[2].kill();
+    until("the reason", PATIENCE, || {
+        let mut from = String::new();
+        for _ in 0..1_000 {
+            let answer = page(&from);
+            if answer.status == 503 {
+                return Some(());
+            }
+            let page: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+            from = format!("&from={}", page["next"].as_str()?);
+        }
+        None
+    });
+}

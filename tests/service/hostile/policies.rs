@@ -192,7 +192,8 @@ fn check_prints_no_control_characters_of_a_name() {
 fn the_example_in_the_help_of_explain_works() {
     let help = Command::new(binary()).args(["explain", "--help"]).output().expect("weir runs");
     let help = String::from_utf8_lossy(&help.stdout).into_owned();
-    let example = help.lines().find_map(|line| line.trim().strip_prefix("weir explain ")).expect("an example");
+    let (_, examples) = help.split_once("Example:").expect("examples");
+    let example = examples.lines().find_map(|line| line.trim().strip_prefix("weir explain ")).expect("an example");
     let output = Command::new(binary()).arg("explain").args(example.split_whitespace()).output().expect("weir runs");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && !text.contains("no domain") && text.contains("rule "), "{example}: {output:?}");

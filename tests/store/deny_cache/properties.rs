@@ -152,11 +152,14 @@ fn check_story(
             // What has ended when it arrives is not worth keeping.
             let age = scene.now() - sent;
             let ended = outcome.reset_after > 0 && age >= Duration::from_micros(outcome.reset_after);
-            if outcome.verdict.is_over() && age < max_age && !ended {
-                let retry_after = match outcome.verdict {
-                    Verdict::Over { retry_after } => Some(retry_after),
-                    _ => None,
-                };
+            let retry_after = match outcome.verdict {
+                Verdict::Over { retry_after } => Some(retry_after),
+                _ => None,
+            };
+            // A denial that moves the wait is explained by a state that is gone. [dn-2]
+            let explained =
+                retry_after.is_none_or(|wait| wait == ours.kind().retry_after(&outcome.state, hits, outcome.now));
+            if outcome.verdict.is_over() && age < max_age && !ended && explained {
                 learnt = Some(Learnt { hits, sent, retry_after, back, touched: false });
             } else {
                 learnt.iter_mut().for_each(|learnt| learnt.touched = true);

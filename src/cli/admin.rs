@@ -1,0 +1,271 @@
+//! A client of a running server's admin listener: one GET at a time, within a time and a size.
+//!
+//! Not here: what the answers mean (top, served.rs).
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::pin::Pin;
+use std::str::FromStr;
+use std::time::Duration;
+
+use http_body::Body as _;
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::header::HOST;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokio::net::TcpStream;
+
+use super::printable::printable;
+use crate::config::settings::Setting;
+
+/// The largest head of an answer, in bytes.
+const HEAD_BYTES_MAX: usize = 64 * 1_024;
+/// How much of an error's text is shown, in characters.
+const REASON_CHARS_MAX: usize = 300;
+
+/// The address of an admin listener: `HOST:PORT`, `HOST`, `[IPV6]:PORT`, `IPV6`, each also after `http://`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminServer {
+    /// A name, or an address without brackets.
+    host: String,
+    port: u16,
+}
+
+/// How much of an answer is read, and how long all of it may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// The largest body in bytes.
+    pub bytes_max: usize,
+    /// The time from connecting to the last byte.
+    pub timeout: Duration,
+}
+
+/// Why an admin listener gave no usable answer. Each names the address.
+#[derive(Debug, thiserror::Error)]
+pub enum NoAnswer {
+    /// No connection.
+    #[error("cannot connect to {0}: {1}")]
+    Connect(AdminServer, String),
+    /// The time was over.
+    #[error("no answer from {0} to GET {1} within {2:?}")]
+    Timeout(AdminServer, String, Duration),
+    /// The connection broke, or what came is not HTTP.
+    #[error("{0} does not answer GET {1} by HTTP: {2}")]
+    Broken(AdminServer, String, String),
+    /// Another status than 200.
+    #[error("{0} answers GET {1} with {2}: {3}")]
+    Refused(AdminServer, String, StatusCode, String),
+    /// A body above the bound.
+    #[error("the answer of {0} to GET {1} is larger than {2} bytes")]
+    TooLarge(AdminServer, String, usize),
+    /// A body that is not what weir answers.
+    #[error("{0} is not a weir of this version: GET {1}: {2}")]
+    Unknown(AdminServer, String, String),
+}
+
+/// Which answers are answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// Those with 200.
+    Ok,
+    /// Also those with 503, by which `/readyz` says why weir is not ready.
+    OkOrUnready,
+}
+
+/// The text of an error of the admin listener.
+#[derive(Deserialize)]
+struct ErrorBody {
+    error: String,
+}
+
+impl Default for AdminServer {
+    /// Where the admin listener is unless the settings say otherwise.
+    fn default() -> Self {
+        let preset = Setting::find("listen.admin").map(Setting::default_text).unwrap_or_default();
+        preset.parse().unwrap_or_else(|_| Self { host: "127.0.0.1".to_owned(), port: 6070 })
+    }
+}
+
+impl FromStr for AdminServer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.starts_with("https://") {
+            return Err("the admin listener has no TLS: write http://HOST:PORT".to_owned());
+        }
+        let bare = text.strip_prefix("http://").unwrap_or(text);
+        let bare = bare.strip_suffix('/').unwrap_or(bare);
+        let unusable = || "not an address such as localhost:6070 or [::1]:6070".to_owned();
+        let (host, port) = if bare.parse::<Ipv6Addr>().is_ok() {
+            (bare, None)
+        } else if let Some((host, rest)) = bare.strip_prefix('[').and_then(|inner| inner.split_once(']')) {
+            host.parse::<Ipv6Addr>().map_err(|_| unusable())?;
+            match rest.strip_prefix(':') {
+                None if rest.is_empty() => (host, None),
+                port => (host, Some(port.ok_or_else(unusable)?)),
+            }
+        } else {
+            let (host, port) = bare.split_once(':').map_or((bare, None), |(host, port)| (host, Some(port)));
+            let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+            if host.is_empty() || !host.chars().all(is_of_name) {
+                return Err(unusable());
+            }
+            (host, port)
+        };
+        let port = match port {
+            None => Self::default().port,
+            Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or_else(unusable)?,
+        };
+        Ok(Self { host: host.to_owned(), port })
+    }
+}
+
+impl fmt::Display for AdminServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.parse::<IpAddr>() {
+            Ok(IpAddr::V6(host)) => write!(f, "[{host}]:{}", self.port),
+            _ => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+impl AdminServer {
+    /// The JSON at a path.
+    ///
+    /// # Errors
+    /// When there is none, with the address in the reason.
+    pub async fn json<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        expected: Expected,
+        bounds: Bounds,
+    ) -> Result<T, NoAnswer> {
+        let body = match tokio::time::timeout(bounds.timeout, self.get(path, expected, bounds.bytes_max)).await {
+            Ok(body) => body?,
+            Err(_) => return Err(NoAnswer::Timeout(self.clone(), path.to_owned(), bounds.timeout)),
+        };
+        serde_json::from_slice(&body)
+            .map_err(|error| NoAnswer::Unknown(self.clone(), path.to_owned(), shown(&error.to_string())))
+    }
+
+    async fn get(&self, path: &str, expected: Expected, bytes_max: usize) -> Result<Vec<u8>, NoAnswer> {
+        let broken = |error: hyper::Error| NoAnswer::Broken(self.clone(), path.to_owned(), innermost(&error));
+        let stream = TcpStream::connect((self.host.as_str(), self.port))
+            .await
+            .map_err(|error| NoAnswer::Connect(self.clone(), error.to_string()))?;
+        let mut builder = http1::Builder::new();
+        let (mut sender, connection) =
+            builder.max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        let connection = AbortOnDrop(tokio::spawn(connection));
+        let request = Request::get(path).header(HOST, self.to_string()).header("connection", "close");
+        let request = request
+            .body(String::new())
+            .map_err(|error| NoAnswer::Broken(self.clone(), path.to_owned(), error.to_string()))?;
+        let response = sender.send_request(request).await.map_err(broken)?;
+        let status = response.status();
+        let body = self.body(response, path, bytes_max).await?;
+        drop(connection);
+        match status {
+            StatusCode::OK => Ok(body),
+            StatusCode::SERVICE_UNAVAILABLE if expected == Expected::OkOrUnready => Ok(body),
+            status => Err(NoAnswer::Refused(self.clone(), path.to_owned(), status, reason(&body))),
+        }
+    }
+
+    async fn body(&self, response: Response<Incoming>, path: &str, bytes_max: usize) -> Result<Vec<u8>, NoAnswer> {
+        let mut incoming = response.into_body();
+        let mut body = Vec::new();
+        while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut incoming).poll_frame(context)).await {
+            let frame = frame.map_err(|error| NoAnswer::Broken(self.clone(), path.to_owned(), innermost(&error)))?;
+            let Ok(data) = frame.into_data() else { continue };
+            if body.len() + data.len() > bytes_max {
+                return Err(NoAnswer::TooLarge(self.clone(), path.to_owned(), bytes_max));
+            }
+            body.extend_from_slice(&data);
+        }
+        Ok(body)
+    }
+}
+
+/// A connection that ends with its only request.
+struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// What an error answer says.
+fn reason(body: &[u8]) -> String {
+    match serde_json::from_slice::<ErrorBody>(body) {
+        Ok(body) => shown(&body.error),
+        Err(_) => shown(String::from_utf8_lossy(body).trim()),
+    }
+}
+
+/// A text of a server, cut, and without what would disturb a terminal.
+fn shown(text: &str) -> String {
+    let cut: String = text.chars().take(REASON_CHARS_MAX).collect();
+    printable(&cut)
+}
+
+fn innermost(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => innermost(source),
+        None => shown(&error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_read_in_each_form() {
+        for (text, expected) in [
+            ("localhost:6070", "localhost:6070"),
+            ("localhost", "localhost:6070"),
+            ("http://weir-0.weir.prod:7000/", "weir-0.weir.prod:7000"),
+            ("10.1.2.3", "10.1.2.3:6070"),
+            ("10.1.2.3:1", "10.1.2.3:1"),
+            ("::1", "[::1]:6070"),
+            ("[::1]", "[::1]:6070"),
+            ("[2001:db8::1]:80", "[2001:db8::1]:80"),
+            ("http://[::1]:6070", "[::1]:6070"),
+        ] {
+            assert_eq!(text.parse::<AdminServer>().map(|server| server.to_string()), Ok(expected.to_owned()), "{text}");
+        }
+        assert_eq!(AdminServer::default().to_string(), "127.0.0.1:6070");
+        for text in [
+            "",
+            ":6070",
+            "localhost:",
+            "localhost:0",
+            "localhost:65536",
+            "localhost:6070/top",
+            "a b",
+            "user@host",
+            "[::1",
+            "[::1]6070",
+            "[localhost]:1",
+            "::1:x",
+            "http://",
+            "a\u{1b}[31m",
+            "localhost:6070?x",
+        ] {
+            assert!(text.parse::<AdminServer>().unwrap_err().starts_with("not an address"), "{text}");
+        }
+        assert!("https://localhost:6070".parse::<AdminServer>().unwrap_err().contains("has no TLS"));
+    }
+
+    #[test]
+    fn the_text_of_an_error_is_cut_and_harmless() {
+        assert_eq!(reason(b"{\"error\":\"no \\u001b[31m\"}"), "no \\u{1b}[31m");
+        assert_eq!(reason(b"no /top, only GET /\n"), "no /top, only GET /");
+        assert_eq!(reason(&[b'x'; 1_000]).len(), REASON_CHARS_MAX);
+    }
+}

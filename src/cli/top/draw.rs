@@ -1,0 +1,267 @@
+//! One view as a picture of the terminal.
+
+use std::time::Instant;
+
+use ratatui::Frame;
+use ratatui::layout::{Alignment, Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Cell, Paragraph, Row, Table as Widget};
+
+use super::report::Report;
+use super::view::{Table, View};
+
+/// The lines above the tables.
+const HEAD_ROWS: u16 = 3;
+/// The lines of a table with one row.
+const TABLE_ROWS_MIN: u16 = 3;
+const HELP: &str = "q quit  s sort  p pause  / filter  Tab table  up/down scroll";
+const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
+const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
+
+/// Draws the whole terminal. One that is too small loses the keys first, then the limits.
+pub(super) fn draw(frame: &mut Frame<'_>, view: &View, now: Instant) {
+    let area = frame.area();
+    let help_rows = u16::from(area.height > HEAD_ROWS);
+    let has_keys = area.height >= HEAD_ROWS + help_rows + 2 * TABLE_ROWS_MIN;
+    let keys = if has_keys { Constraint::Fill(1) } else { Constraint::Length(0) };
+    let parts = [Constraint::Length(HEAD_ROWS), Constraint::Fill(1), keys, Constraint::Length(help_rows)];
+    let [head, limits, keys, help] = Layout::vertical(parts).areas(area);
+    frame.render_widget(Paragraph::new(head_lines(view, now)), head);
+    draw_limits(frame, view, limits);
+    if has_keys {
+        draw_keys(frame, view, keys);
+    }
+    frame.render_widget(Paragraph::new(help_line(view)), help);
+}
+
+fn head_lines(view: &View, now: Instant) -> Vec<Line<'_>> {
+    let Report { state, is_ready, store, policies: [domains, rules, problems], requests, .. } = &view.report;
+    let status = match &view.trouble {
+        Some((reason, since)) => {
+            let seconds = now.saturating_duration_since(*since).as_secs();
+            let text = format!("no answer for {seconds} s, trying again: {reason}");
+            Line::from(vec![Span::styled("weir top  ", BOLD), Span::styled(text, BAD)])
+        }
+        None => Line::from(vec![
+            Span::styled("weir top  ", BOLD),
+            Span::raw(format!("{}  ", view.server)),
+            judged(state.clone(), *is_ready),
+            Span::raw(format!("  {} UTC  every {}", view.report.clock(), view.interval)),
+            Span::styled(if view.is_paused { "  paused" } else { "" }, BOLD),
+        ]),
+    };
+    let answers = if store.answered { "answers" } else { "does not answer" };
+    let parts = Line::from(vec![
+        Span::raw(format!("store {} ", store.name)),
+        judged(answers.to_owned(), store.answered),
+        Span::raw("  circuit "),
+        judged(store.circuit.clone(), store.circuit == "closed"),
+        Span::raw(format!("  queue {}  policies {rules} rules in {domains} domains, ", store.queue)),
+        judged(format!("{problems} problems"), *problems == 0),
+    ]);
+    let [ok, over, failed] = requests;
+    let has_failed = failed.0.is_some_and(|tenths| tenths > 0);
+    let requests = Line::from(vec![
+        Span::raw(format!("requests/s  ok {ok}  over limit {over}  ")),
+        judged(format!("failed {failed}"), !has_failed),
+    ]);
+    vec![status, parts, requests]
+}
+
+fn draw_limits(frame: &mut Frame<'_>, view: &View, area: Rect) {
+    let count = view.limits().count();
+    let rows = view.limits().skip(view.first[0]).take(area.height.into()).map(|row| {
+        let denied = if row.denied.0 > Some(0) { BAD } else { Style::new() };
+        Row::new([
+            number(&row.denied, denied),
+            number(&row.hits, Style::new()),
+            number(&row.denials, Style::new()),
+            Cell::from(row.name.to_string()),
+        ])
+    });
+    let title = title(view, Table::Limits, count, &format!("limits by {}", view.sort.name()));
+    let last_minutes = format!("in {} min", view.report.minutes);
+    let head = [right("denied/s"), right("hits/s"), right(&last_minutes), left("limit")];
+    let widths = [9, 9, 8].map(Constraint::Length).into_iter().chain([Constraint::Fill(1)]);
+    draw_table(frame, area, title, Widget::new(rows, widths).header(Row::new(head).style(BOLD)));
+}
+
+fn draw_keys(frame: &mut Frame<'_>, view: &View, area: Rect) {
+    let count = view.keys().count();
+    let rows = view.keys().skip(view.first[1]).take(area.height.into()).map(|row| {
+        let [at_least, at_most] = row.denials;
+        let denials = if at_least == at_most { at_least.to_string() } else { format!("{at_least}-{at_most}") };
+        Row::new([
+            number(&denials, Style::new()),
+            number(&ago(row.last_ms), Style::new()),
+            Cell::from(row.descriptor.as_str()),
+            Cell::from(row.name.to_string()),
+        ])
+    });
+    let title = title(view, Table::Keys, count, &format!("denied most in {} min", view.report.minutes));
+    let head = [right("denials"), right("last"), left("who"), left("by")];
+    let widths = [9, 7].map(Constraint::Length).into_iter().chain([1, 1].map(Constraint::Fill));
+    draw_table(frame, area, title, Widget::new(rows, widths).header(Row::new(head).style(BOLD)));
+}
+
+fn draw_table(frame: &mut Frame<'_>, area: Rect, title: Line<'_>, table: Widget<'_>) {
+    let [top, rest] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
+    frame.render_widget(title, top);
+    frame.render_widget(table, rest);
+}
+
+/// The line above a table: what it is, which rows are seen, and the filter.
+fn title(view: &View, table: Table, count: usize, text: &str) -> Line<'static> {
+    let first = view.first[table as usize];
+    let from = if count == 0 { 0 } else { first + 1 };
+    let mut text = format!("{text}, from {from} of {count}");
+    if !view.filter.is_empty() {
+        text.push_str(&format!(", with {:?}", view.filter));
+    }
+    let style = if view.focus == table { BOLD.add_modifier(Modifier::REVERSED) } else { BOLD };
+    Line::styled(text, style)
+}
+
+fn help_line(view: &View) -> Line<'_> {
+    if view.is_typing {
+        return Line::from(format!("filter: {}_  Enter keep  Esc clear", view.filter));
+    }
+    Line::from(HELP)
+}
+
+/// How long ago, in the largest unit that fits.
+fn ago(ms: u64) -> String {
+    match ms / 1_000 {
+        seconds @ 0..60 => format!("{seconds}s"),
+        seconds => format!("{}m{:02}s", seconds / 60, seconds % 60),
+    }
+}
+
+fn judged(text: String, is_good: bool) -> Span<'static> {
+    Span::styled(text, if is_good { Style::new() } else { BAD })
+}
+
+fn number(value: &dyn std::fmt::Display, style: Style) -> Cell<'static> {
+    Cell::from(Line::styled(value.to_string(), style).alignment(Alignment::Right))
+}
+
+fn right(text: &str) -> Cell<'static> {
+    Cell::from(Line::from(text.to_owned()).alignment(Alignment::Right))
+}
+
+fn left(text: &'static str) -> Cell<'static> {
+    Cell::from(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::super::report::tests::sample;
+    use super::super::view::Sort;
+    use super::*;
+
+    fn view(value: &str) -> View {
+        View::new("localhost:6070".to_owned(), "1s".to_owned(), Sort::Denied, sample(value, 2_000))
+    }
+
+    fn drawn(view: &View, width: u16, height: u16) -> String {
+        let now = Instant::now();
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, view, now)).unwrap();
+        if width == 0 || height == 0 {
+            return String::new();
+        }
+        let lines = terminal.backend().to_string();
+        lines.lines().map(|line| format!("{}\n", line.trim_matches('"').trim_end())).collect()
+    }
+
+    #[test]
+    fn limits_and_keys_are_drawn() {
+        insta::assert_snapshot!(drawn(&view("ann"), 90, 16), @r"
+        weir top  localhost:6070  ready  08:02:03 UTC  every 1s
+        store redis answers  circuit closed  queue 3  policies 4 rules in 2 domains, 0 problems
+        requests/s  ok 1510.0  over limit 77.5  failed 0.0
+        limits by denied, from 1 of 4
+         denied/s    hits/s in 5 min limit
+             77.5     151.0     1234 shop user (per-user)
+              0.5       4.5        0 blog ann (f60s)
+              0.0       0.0        7 blog idle (f60s)
+              0.0    2000.0        0 shop tenant (f3600s)
+        denied most in 5 min, from 1 of 3
+          denials    last who                                  by
+        1200-1234      0s user=ann                             shop user (per-user)
+               34   1m05s user=bob                             shop user (per-user)
+                7   3m43s idle=                                blog idle (f60s)
+
+        q quit  s sort  p pause  / filter  Tab table  up/down scroll
+        ");
+    }
+
+    #[test]
+    fn trouble_and_a_filter_are_drawn() {
+        let mut view = view("ann");
+        view.filter = "user".to_owned();
+        view.is_typing = true;
+        view.report.store.answered = false;
+        view.report.store.circuit = "open".to_owned();
+        view.trouble = Some(("cannot connect to localhost:6070: refused".to_owned(), Instant::now()));
+        insta::assert_snapshot!(drawn(&view, 90, 12), @r#"
+        weir top  no answer for 0 s, trying again: cannot connect to localhost:6070: refused
+        store redis does not answer  circuit open  queue 3  policies 4 rules in 2 domains, 0 probl
+        requests/s  ok 1510.0  over limit 77.5  failed 0.0
+        limits by denied, from 1 of 1, with "user"
+         denied/s    hits/s in 5 min limit
+             77.5     151.0     1234 shop user (per-user)
+
+        denied most in 5 min, from 1 of 2, with "user"
+          denials    last who                                  by
+        1200-1234      0s user=ann                             shop user (per-user)
+               34   1m05s user=bob                             shop user (per-user)
+        filter: user_  Enter keep  Esc clear
+        "#);
+    }
+
+    #[test]
+    fn small_terminals_show_what_fits() {
+        let view = view("ann");
+        insta::assert_snapshot!(drawn(&view, 40, 9), @r"
+        weir top  localhost:6070  ready  08:02:0
+        store redis answers  circuit closed  que
+        requests/s  ok 1510.0  over limit 77.5
+        limits by denied, from 1 of 4
+         denied/s    hits/s in 5 min limit
+             77.5     151.0     1234 shop user (
+              0.5       4.5        0 blog ann (f
+              0.0       0.0        7 blog idle (
+        q quit  s sort  p pause  / filter  Tab t
+        ");
+        assert!(drawn(&view, 20, 4).starts_with("weir top  localhost:\n"));
+        for (width, height) in [(0, 0), (1, 1), (3, 2), (200, 1), (1, 50)] {
+            drawn(&view, width, height);
+        }
+    }
+
+    #[test]
+    fn hostile_names_reach_the_terminal_as_text() {
+        let drawn = drawn(&view("\u{1b}[2J\u{1b}]52;c;eA==\u{7}\u{202e}\u{200b}"), 160, 16);
+        assert!(drawn.contains("\\u{1b}[2J\\u{1b}]52;c;eA==\\u{7}\\u{202e}\\u{200b}"), "{drawn}");
+        assert!(drawn.chars().all(|c| c == '\n' || !c.is_control()), "{drawn:?}");
+    }
+
+    #[test]
+    fn rows_below_the_first_are_scrolled_to() {
+        let mut view = view("ann");
+        view.first = [2, 1];
+        let drawn = drawn(&view, 90, 16);
+        assert!(drawn.contains("from 3 of 4") && drawn.contains("tenant") && !drawn.contains("user=ann"), "{drawn}");
+    }
+
+    #[test]
+    fn times_are_short() {
+        let shown = [0, 59_999, 60_000, 299_000].map(ago);
+        assert_eq!(shown, ["0s", "59s", "1m00s", "4m59s"]);
+    }
+}

@@ -1,0 +1,145 @@
+//! The table on a terminal: the terminal is taken over, and given back however this ends.
+//!
+//! The keyboard is read on a thread of its own; reports are asked for while keys are answered.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::thread;
+use std::time::Instant;
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event};
+use rustix::process::{Signal, getpid, kill_process};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::draw::draw;
+use super::report::{self, Report};
+use super::view::{Action, View};
+use super::{Question, TopError};
+use crate::cli::admin::NoAnswer;
+use crate::config::settings::spell;
+
+/// Events that wait to be answered; more wait in the terminal.
+const EVENTS_MAX: usize = 64;
+
+/// The terminal while it is ours.
+struct Screen(DefaultTerminal);
+
+impl Screen {
+    /// Also a panic gives it back.
+    fn enter() -> io::Result<Self> {
+        match ratatui::try_init() {
+            Ok(terminal) => Ok(Self(terminal)),
+            Err(error) => {
+                // It may have been taken over by half.
+                let _ = ratatui::try_restore();
+                Err(error)
+            }
+        }
+    }
+
+    fn draw(&mut self, view: &View) -> io::Result<()> {
+        self.0.draw(|frame| draw(frame, view, Instant::now()))?;
+        Ok(())
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // A terminal that is gone needs nothing.
+        let _ = ratatui::try_restore();
+    }
+}
+
+/// A question on its way.
+type Asking = Pin<Box<dyn Future<Output = Result<Report, NoAnswer>>>>;
+
+/// Shows reports until the user ends it.
+pub(super) async fn run(question: &Question) -> Result<(), TopError> {
+    // Before the terminal is touched: an address without a weir is a plain error.
+    let report = report::ask(&question.server).await?;
+    let mut view = View::new(question.server.to_string(), spell(question.interval), question.sort, report);
+    let mut ends = ends().map_err(TopError::Start)?;
+    let mut continued = signal(SignalKind::from_raw(libc::SIGCONT)).map_err(TopError::Start)?;
+    let mut screen = Some(Screen::enter()?);
+    let mut events = events();
+    let mut ticks = interval(question.interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut asking: Option<Asking> = None;
+    loop {
+        if let Some(screen) = &mut screen {
+            screen.draw(&view)?;
+        }
+        tokio::select! {
+            biased;
+            _ = ends.recv() => return Ok(()),
+            _ = continued.recv() => {
+                // The shell may have changed the terminal meanwhile.
+                drop(screen.take());
+                screen = Some(Screen::enter()?);
+            }
+            event = events.recv() => match event.map(|event| view.event(&event)) {
+                // A terminal that cannot be read is gone.
+                None | Some(Action::Quit) => return Ok(()),
+                Some(Action::Draw) => {}
+                Some(Action::Suspend) => {
+                    drop(screen.take());
+                    // Stops the process. Where no shell could continue it, nothing happens, and the next tick goes on.
+                    let _ = kill_process(getpid(), Signal::TSTP);
+                }
+            },
+            answer = answer(&mut asking) => {
+                asking = None;
+                match answer {
+                    Ok(report) => view.show(report),
+                    Err(error) => view.failed(error.to_string(), Instant::now()),
+                }
+            }
+            _ = ticks.tick() => {
+                if screen.is_none() {
+                    screen = Some(Screen::enter()?);
+                }
+                if !view.is_paused && asking.is_none() {
+                    let server = question.server.clone();
+                    asking = Some(Box::pin(async move { report::ask(&server).await }));
+                }
+            }
+        }
+    }
+}
+
+async fn answer(asking: &mut Option<Asking>) -> Result<Report, NoAnswer> {
+    match asking {
+        Some(asking) => asking.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The events of the terminal, until it cannot be read any more.
+fn events() -> mpsc::Receiver<Event> {
+    let (sender, receiver) = mpsc::channel(EVENTS_MAX);
+    thread::spawn(move || {
+        while let Ok(event) = event::read() {
+            if sender.blocking_send(event).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// A message for the first signal that ends the process.
+fn ends() -> io::Result<mpsc::Receiver<()>> {
+    let (sender, receiver) = mpsc::channel(1);
+    for kind in [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()] {
+        let (mut signal, sender) = (signal(kind)?, sender.clone());
+        tokio::spawn(async move {
+            signal.recv().await;
+            let _ = sender.send(()).await;
+        });
+    }
+    Ok(receiver)
+}

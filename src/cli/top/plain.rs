@@ -1,0 +1,91 @@
+//! Reports as lines, for files and for other programs.
+//!
+//! A line is a record: its fields are separated by one tab each, and a field has no tab, since all that is not printable is
+//! escaped. The first field is the time of the server in seconds since 1970, the second says which record it is. docs/operations.md
+//! has the columns.
+
+use std::io::Write;
+
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::report::{self, Report};
+use super::{Question, TopError, write_now};
+
+/// Writes a report after each interval; the first one is about the first interval.
+pub(super) async fn run(question: &Question, out: &mut dyn Write, errors: &mut dyn Write) -> Result<(), TopError> {
+    // Rates need a look to compare with.
+    report::ask(&question.server).await?;
+    let mut ticks = interval(question.interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks.tick().await;
+    loop {
+        ticks.tick().await;
+        match report::ask(&question.server).await {
+            Ok(mut report) => {
+                question.sort.sort(&mut report.limits);
+                write_now(&lines(&report), out)?;
+            }
+            Err(error) if question.once => return Err(error.into()),
+            // Reports go on where errors cannot be written.
+            Err(error) => {
+                let _ = write_now(&format!("weir: {error}; trying again\n"), errors);
+            }
+        }
+        if question.once {
+            return Ok(());
+        }
+    }
+}
+
+fn lines(report: &Report) -> String {
+    let mut text = String::new();
+    let time = report.now_ms / 1_000;
+    let Report { state, store, policies: [domains, rules, problems], requests: [ok, over, failed], .. } = report;
+    let answers = if store.answered { "answers" } else { "silent" };
+    text.push_str(&format!(
+        "{time}\tserver\t{state}\t{ok}\t{over}\t{failed}\t{}\t{answers}\t{}\t{}\t{domains}\t{rules}\t{problems}\n",
+        store.name, store.circuit, store.queue
+    ));
+    for row in &report.limits {
+        let name = &row.name;
+        text.push_str(&format!(
+            "{time}\tlimit\t{}\t{}\t{}\t{}\t{}\t{}\n",
+            row.denied, row.hits, row.denials, name.domain, name.rule, name.limit
+        ));
+    }
+    for row in &report.keys {
+        let (name, [at_least, at_most]) = (&row.name, row.denials);
+        text.push_str(&format!(
+            "{time}\tkey\t{at_least}\t{at_most}\t{}\t{}\t{}\t{}\t{}\n",
+            row.last_ms / 1_000,
+            name.domain,
+            name.rule,
+            name.limit,
+            row.descriptor
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::sample;
+    use super::super::view::Sort;
+    use super::*;
+
+    #[test]
+    fn a_report_is_a_line_for_each_record() {
+        let mut report = sample("a\tnn", 2_000);
+        Sort::Denied.sort(&mut report.limits);
+        insta::assert_snapshot!(lines(&report).replace('\t', " | "), @r"
+        1800000123 | server | ready | 1510.0 | 77.5 | 0.0 | redis | answers | closed | 3 | 2 | 4 | 0
+        1800000123 | limit | 77.5 | 151.0 | 1234 | shop | user | per-user
+        1800000123 | limit | 0.5 | 4.5 | 0 | blog | a\tnn | f60s
+        1800000123 | limit | 0.0 | 0.0 | 7 | blog | idle | f60s
+        1800000123 | limit | 0.0 | 2000.0 | 0 | shop | tenant | f3600s
+        1800000123 | key | 1200 | 1234 | 0 | shop | user | per-user | user=a\tnn
+        1800000123 | key | 34 | 34 | 65 | shop | user | per-user | user=bob
+        1800000123 | key | 7 | 7 | 223 | blog | idle | f60s | idle=
+        ");
+    }
+}

@@ -1,0 +1,319 @@
+//! One report: what the admin listener says at `/top` and `/readyz`, as rows to show.
+//!
+//! Every text is made harmless for a terminal here, since names and values may come from anybody.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::cli::admin::{AdminServer, Bounds, Expected, NoAnswer};
+use crate::cli::printable::printable;
+
+/// `/top` answers with less than 2 MiB, and `/readyz` with 100 problems at most.
+const BOUNDS: Bounds = Bounds { bytes_max: 8 << 20, timeout: Duration::from_secs(5) };
+/// The longest text of a cell, in characters.
+const CELL_CHARS_MAX: usize = 256;
+const TOP: &str = "/top?limits=64&keys=16";
+const READYZ: &str = "/readyz";
+
+/// What is shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Report {
+    /// When it was made by the server's clock, in milliseconds since 1970.
+    pub(super) now_ms: u64,
+    /// `ready`, or the phase.
+    pub(super) state: String,
+    pub(super) is_ready: bool,
+    pub(super) store: Store,
+    /// Domains, rules and problems of the policies.
+    pub(super) policies: [u64; 3],
+    /// What the rates are an average over; 0 where there was nothing to compare with.
+    pub(super) interval_ms: u64,
+    /// Requests that passed, were over a limit, and failed.
+    pub(super) requests: [Rate; 3],
+    pub(super) limits: Vec<LimitRow>,
+    pub(super) keys: Vec<KeyRow>,
+    /// Denials are counted over so many minutes.
+    pub(super) minutes: u64,
+}
+
+/// The store of the server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub(super) struct Store {
+    pub(super) name: String,
+    pub(super) answered: bool,
+    pub(super) circuit: String,
+    pub(super) queue: u64,
+}
+
+/// One limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct LimitRow {
+    pub(super) name: Name,
+    /// Hits asked of it.
+    pub(super) hits: Rate,
+    /// Hits above it.
+    pub(super) denied: Rate,
+    /// Requests over it in the last minutes.
+    pub(super) denials: u64,
+}
+
+/// One key of one limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct KeyRow {
+    pub(super) name: Name,
+    pub(super) descriptor: String,
+    /// Bounds of its denials.
+    pub(super) denials: [u64; 2],
+    /// How long ago its last denial was.
+    pub(super) last_ms: u64,
+}
+
+/// Which limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Name {
+    pub(super) domain: String,
+    pub(super) rule: String,
+    pub(super) limit: String,
+}
+
+/// Tenths of one a second; none where it is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Rate(pub(super) Option<u64>);
+
+/// `/top`.
+#[derive(Deserialize)]
+struct Top {
+    now_ms: u64,
+    minutes: u64,
+    limits: Vec<Limited>,
+    busiest: Busiest,
+    store: Store,
+}
+
+#[derive(Deserialize)]
+struct Limited {
+    domain: String,
+    rule: String,
+    limit: String,
+    denials: u64,
+    keys: Vec<Key>,
+}
+
+#[derive(Deserialize)]
+struct Key {
+    descriptor: String,
+    denials_min: u64,
+    denials_max: u64,
+    last_ms: u64,
+}
+
+#[derive(Deserialize)]
+struct Busiest {
+    interval_ms: u64,
+    requests: Requests,
+    limits: Vec<Busy>,
+}
+
+#[derive(Deserialize)]
+struct Requests {
+    ok: u64,
+    over_limit: u64,
+    store_failed: u64,
+}
+
+#[derive(Deserialize)]
+struct Busy {
+    domain: String,
+    rule: String,
+    limit: String,
+    hits: u64,
+    over_limit_hits: u64,
+}
+
+/// `/readyz`.
+#[derive(Deserialize)]
+struct Ready {
+    ready: bool,
+    phase: String,
+    policies: Policies,
+}
+
+#[derive(Deserialize)]
+struct Policies {
+    domains: u64,
+    rules: u64,
+    problems: Vec<String>,
+}
+
+/// Asks for a report.
+///
+/// # Errors
+/// When there is no usable answer.
+pub(super) async fn ask(server: &AdminServer) -> Result<Report, NoAnswer> {
+    let top: Top = server.json(TOP, Expected::Ok, BOUNDS).await?;
+    let ready: Ready = server.json(READYZ, Expected::OkOrUnready, BOUNDS).await?;
+    Ok(Report::new(top, &ready))
+}
+
+impl Report {
+    fn new(top: Top, ready: &Ready) -> Self {
+        let interval_ms = top.busiest.interval_ms;
+        let rate = |count| Rate::of(count, interval_ms);
+        // By the names as they are: those that are shown may be cut.
+        let mut limits: BTreeMap<[String; 3], LimitRow> = BTreeMap::new();
+        for Busy { domain, rule, limit, hits, over_limit_hits } in top.busiest.limits {
+            let name = Name::new(&domain, &rule, &limit);
+            let row = LimitRow { name, hits: rate(hits), denied: rate(over_limit_hits), denials: 0 };
+            limits.insert([domain, rule, limit], row);
+        }
+        let mut keys = Vec::new();
+        for limited in top.limits {
+            let name = Name::new(&limited.domain, &limited.rule, &limited.limit);
+            for key in limited.keys {
+                keys.push(KeyRow {
+                    name: name.clone(),
+                    descriptor: cell(&key.descriptor),
+                    denials: [key.denials_min, key.denials_max],
+                    last_ms: top.now_ms.saturating_sub(key.last_ms),
+                });
+            }
+            // A limit that was asked nothing lately has no rate but 0.
+            let idle = || LimitRow { name, hits: rate(0), denied: rate(0), denials: 0 };
+            let Limited { domain, rule, limit, denials, .. } = limited;
+            limits.entry([domain, rule, limit]).or_insert_with(idle).denials = denials;
+        }
+        keys.sort_by(|one, other| other.denials.cmp(&one.denials).then_with(|| one.descriptor.cmp(&other.descriptor)));
+        let Requests { ok, over_limit, store_failed } = top.busiest.requests;
+        let Store { name, answered, circuit, queue } = top.store;
+        Self {
+            now_ms: top.now_ms,
+            state: if ready.ready { "ready".to_owned() } else { cell(&ready.phase) },
+            is_ready: ready.ready,
+            store: Store { name: cell(&name), answered, circuit: cell(&circuit), queue },
+            policies: [ready.policies.domains, ready.policies.rules, ready.policies.problems.len() as u64],
+            interval_ms,
+            requests: [ok, over_limit, store_failed].map(rate),
+            limits: limits.into_values().collect(),
+            keys,
+            minutes: top.minutes,
+        }
+    }
+
+    /// The time of the server in UTC, such as `12:03:04`.
+    pub(super) fn clock(&self) -> String {
+        let seconds = self.now_ms / 1_000 % 86_400;
+        format!("{:02}:{:02}:{:02}", seconds / 3_600, seconds / 60 % 60, seconds % 60)
+    }
+}
+
+impl Name {
+    fn new(domain: &str, rule: &str, limit: &str) -> Self {
+        Self { domain: cell(domain), rule: cell(rule), limit: cell(limit) }
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} ({})", self.domain, self.rule, self.limit)
+    }
+}
+
+impl Rate {
+    /// So many within a time, rounded down to tenths.
+    fn of(count: u64, interval_ms: u64) -> Self {
+        Self(count.saturating_mul(10_000).checked_div(interval_ms))
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(tenths) => f.pad(&format!("{}.{}", tenths / 10, tenths % 10)),
+            None => f.pad("-"),
+        }
+    }
+}
+
+/// A text as one cell: cut, and without what would disturb a terminal or a line.
+fn cell(text: &str) -> String {
+    match text.char_indices().nth(CELL_CHARS_MAX) {
+        Some((end, _)) => format!("{}...", printable(&text[..end])),
+        None => printable(text),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A report as a server would answer, with texts of this value in it.
+    pub(in super::super) fn sample(value: &str, interval_ms: u64) -> Report {
+        let busy = |domain: &str, rule: &str, limit: &str, hits: u64, over: u64| json!({ "domain": domain, "rule": rule, "limit": limit, "hits": hits, "over_limit_hits": over });
+        let top = json!({
+            "now_ms": 1_800_000_123_456_u64,
+            "minutes": 5,
+            "step_ms": 5_000,
+            "values": "shown",
+            "denials_left_out": 0,
+            "limits_left_out": 0,
+            "limits": [
+                { "domain": "shop", "rule": "user", "limit": "per-user", "role": "enforced", "denials": 1_234, "history": [],
+                  "keys": [
+                    { "descriptor": format!("user={value}"), "cut": false, "denials_min": 1_200, "denials_max": 1_234,
+                      "first_ms": 1_800_000_000_000_u64, "last_ms": 1_800_000_123_000_u64 },
+                    { "descriptor": "user=bob", "cut": false, "denials_min": 34, "denials_max": 34,
+                      "first_ms": 1_800_000_000_000_u64, "last_ms": 1_800_000_058_000_u64 },
+                  ] },
+                { "domain": "blog", "rule": "idle", "limit": "f60s", "role": "shadow", "denials": 7, "history": [],
+                  "keys": [{ "descriptor": "idle=", "cut": false, "denials_min": 7, "denials_max": 7,
+                             "first_ms": 1_800_000_000_000_u64, "last_ms": 1_799_999_900_000_u64 }] },
+            ],
+            "busiest": {
+                "interval_ms": interval_ms,
+                "requests": { "ok": 3_020, "over_limit": 155, "store_failed": 0 },
+                "limits": [
+                    busy("shop", "tenant", "f3600s", 4_000, 0),
+                    busy("shop", "user", "per-user", 302, 155),
+                    busy("blog", value, "f60s", 9, 1),
+                ],
+            },
+            "store": { "name": "redis", "answered": true, "circuit": "closed", "queue": 3 },
+        });
+        let ready = json!({
+            "ready": true, "phase": "serving", "store": {},
+            "policies": { "domains": 2, "rules": 4, "problems": [] },
+        });
+        Report::new(serde_json::from_value(top).unwrap(), &serde_json::from_value(ready).unwrap())
+    }
+
+    #[test]
+    fn limits_asked_and_limits_over_are_joined() {
+        let report = sample("ann", 2_000);
+        let rows: Vec<_> = report
+            .limits
+            .iter()
+            .map(|row| format!("{} {} {} {}", row.name.rule, row.hits, row.denied, row.denials))
+            .collect();
+        assert_eq!(rows, ["ann 4.5 0.5 0", "idle 0.0 0.0 7", "tenant 2000.0 0.0 0", "user 151.0 77.5 1234"]);
+        let keys: Vec<_> = report.keys.iter().map(|key| (key.descriptor.as_str(), key.denials, key.last_ms)).collect();
+        assert_eq!(
+            keys,
+            [("user=ann", [1_200, 1_234], 456), ("user=bob", [34, 34], 65_456), ("idle=", [7, 7], 223_456)]
+        );
+        assert_eq!(report.clock(), "08:02:03");
+        assert_eq!(sample("ann", 0).requests, [Rate(None); 3], "nothing to compare with");
+        assert_eq!(Rate::of(u64::MAX, 1), Rate(Some(u64::MAX)));
+    }
+
+    #[test]
+    fn a_text_is_cut_and_cannot_control_a_terminal() {
+        let report = sample("\u{1b}]0;taken\u{7}\u{202e}\u{9b}2J\t\n", 1_000);
+        let row = report.limits.iter().find(|row| row.name.limit == "f60s" && row.denials == 0).unwrap();
+        assert_eq!(row.name.rule, "\\u{1b}]0;taken\\u{7}\\u{202e}\\u{9b}2J\\t\\n");
+        assert_eq!(cell(&"\u{1b}".repeat(1_000)).len(), CELL_CHARS_MAX * 6 + 3);
+    }
+}

@@ -1,0 +1,319 @@
+//! What a user looks at: which report, in what order, from which row on, and what the keys of the keyboard change.
+//!
+//! Not here: how it is drawn (draw.rs).
+
+use std::cmp::Reverse;
+use std::time::Instant;
+
+use clap::ValueEnum;
+use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use super::report::{KeyRow, LimitRow, Name, Report};
+
+/// The longest filter, in characters.
+const FILTER_CHARS_MAX: usize = 64;
+/// The rows that a page has.
+const PAGE_ROWS: usize = 10;
+
+/// The order of the limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Sort {
+    /// Most denied hits a second first, then most denials, then most hits a second.
+    #[default]
+    Denied,
+    /// Most hits a second first.
+    Hits,
+    /// By domain, rule and limit.
+    Name,
+}
+
+/// Which table the keyboard moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Table {
+    Limits,
+    Keys,
+}
+
+/// What the loop has to do after an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Show what has changed, if anything has.
+    Draw,
+    Quit,
+    /// Stop the process, as Ctrl-Z does.
+    Suspend,
+}
+
+/// All that a drawing is made of.
+#[derive(Debug)]
+pub(super) struct View {
+    pub(super) server: String,
+    pub(super) interval: String,
+    pub(super) report: Report,
+    /// Why there is no newer report, and since when.
+    pub(super) trouble: Option<(String, Instant)>,
+    pub(super) sort: Sort,
+    pub(super) is_paused: bool,
+    pub(super) filter: String,
+    pub(super) is_typing: bool,
+    pub(super) focus: Table,
+    /// The first row that is drawn of limits and of keys.
+    pub(super) first: [usize; 2],
+}
+
+impl Sort {
+    const fn next(self) -> Self {
+        match self {
+            Self::Denied => Self::Hits,
+            Self::Hits => Self::Name,
+            Self::Name => Self::Denied,
+        }
+    }
+
+    /// The word of the command line.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Denied => "denied",
+            Self::Hits => "hits",
+            Self::Name => "name",
+        }
+    }
+
+    /// Puts limits in this order.
+    pub(super) fn sort(self, limits: &mut [LimitRow]) {
+        match self {
+            Self::Denied => limits.sort_by_key(|row| Reverse((row.denied, row.denials, row.hits))),
+            Self::Hits => limits.sort_by_key(|row| Reverse((row.hits, row.denied, row.denials))),
+            Self::Name => limits.sort_by(|one, other| one.name.cmp(&other.name)),
+        }
+    }
+}
+
+impl View {
+    pub(super) fn new(server: String, interval: String, sort: Sort, report: Report) -> Self {
+        let mut view = Self {
+            server,
+            interval,
+            report: Report::default(),
+            trouble: None,
+            sort,
+            is_paused: false,
+            filter: String::new(),
+            is_typing: false,
+            focus: Table::Limits,
+            first: [0, 0],
+        };
+        view.show(report);
+        view
+    }
+
+    /// Takes a new report.
+    pub(super) fn show(&mut self, report: Report) {
+        self.trouble = None;
+        self.report = report;
+        self.sort.sort(&mut self.report.limits);
+        self.stay_inside();
+    }
+
+    /// Notes that there was no report.
+    pub(super) fn failed(&mut self, reason: String, now: Instant) {
+        let since = self.trouble.take().map_or(now, |(_, since)| since);
+        self.trouble = Some((reason, since));
+    }
+
+    /// The limits that the filter lets through, in order.
+    pub(super) fn limits(&self) -> impl Iterator<Item = &LimitRow> {
+        self.report.limits.iter().filter(|row| self.is_wanted(&row.name, ""))
+    }
+
+    /// The keys that the filter lets through, most denials first.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &KeyRow> {
+        self.report.keys.iter().filter(|row| self.is_wanted(&row.name, &row.descriptor))
+    }
+
+    fn is_wanted(&self, name: &Name, descriptor: &str) -> bool {
+        let Name { domain, rule, limit } = name;
+        [domain, rule, limit, descriptor].iter().any(|text| text.contains(&self.filter))
+    }
+
+    /// What an event of the terminal changes.
+    pub(super) fn event(&mut self, event: &Event) -> Action {
+        match event {
+            Event::Key(key) if key.kind != KeyEventKind::Release => self.key(*key),
+            _ => Action::Draw,
+        }
+    }
+
+    fn key(&mut self, key: KeyEvent) -> Action {
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return match key.code {
+                KeyCode::Char('c') => Action::Quit,
+                KeyCode::Char('z') => Action::Suspend,
+                _ => Action::Draw,
+            };
+        }
+        if self.is_typing {
+            self.typed(key.code);
+        } else {
+            match key.code {
+                KeyCode::Char('q') => return Action::Quit,
+                KeyCode::Char('s') => self.sort_by(self.sort.next()),
+                KeyCode::Char('p' | ' ') => self.is_paused = !self.is_paused,
+                KeyCode::Char('/') => self.is_typing = true,
+                KeyCode::Esc => self.filter.clear(),
+                KeyCode::Tab | KeyCode::BackTab => self.focus = self.focus.other(),
+                KeyCode::Up | KeyCode::Char('k') => self.scroll(|first| first.saturating_sub(1)),
+                KeyCode::Down | KeyCode::Char('j') => self.scroll(|first| first + 1),
+                KeyCode::PageUp => self.scroll(|first| first.saturating_sub(PAGE_ROWS)),
+                KeyCode::PageDown => self.scroll(|first| first + PAGE_ROWS),
+                KeyCode::Home => self.scroll(|_| 0),
+                KeyCode::End => self.scroll(|_| usize::MAX),
+                _ => {}
+            }
+        }
+        self.stay_inside();
+        Action::Draw
+    }
+
+    /// A key while the filter is typed.
+    fn typed(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Enter => self.is_typing = false,
+            KeyCode::Esc => {
+                self.filter.clear();
+                self.is_typing = false;
+            }
+            KeyCode::Backspace => {
+                self.filter.pop();
+            }
+            KeyCode::Char(c) if !c.is_control() && self.filter.chars().count() < FILTER_CHARS_MAX => {
+                self.filter.push(c);
+            }
+            _ => {}
+        }
+    }
+
+    fn sort_by(&mut self, sort: Sort) {
+        self.sort = sort;
+        sort.sort(&mut self.report.limits);
+    }
+
+    fn scroll(&mut self, to: impl Fn(usize) -> usize) {
+        let first = &mut self.first[self.focus as usize];
+        *first = to(*first);
+    }
+
+    /// The last row can always be seen.
+    fn stay_inside(&mut self) {
+        let last = [self.limits().count(), self.keys().count()].map(|rows| rows.saturating_sub(1));
+        for (first, last) in self.first.iter_mut().zip(last) {
+            *first = (*first).min(last);
+        }
+    }
+}
+
+impl Table {
+    const fn other(self) -> Self {
+        match self {
+            Self::Limits => Self::Keys,
+            Self::Keys => Self::Limits,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::sample;
+    use super::*;
+
+    fn view() -> View {
+        View::new("localhost:6070".to_owned(), "1s".to_owned(), Sort::Denied, sample("ann", 2_000))
+    }
+
+    fn press(view: &mut View, code: KeyCode) -> Action {
+        view.event(&Event::Key(code.into()))
+    }
+
+    fn rules(view: &View) -> Vec<&str> {
+        view.limits().map(|row| row.name.rule.as_str()).collect()
+    }
+
+    #[test]
+    fn limits_are_sorted_and_the_order_can_be_changed() {
+        let mut view = view();
+        for expected in [
+            ["user", "ann", "idle", "tenant"],
+            ["tenant", "user", "ann", "idle"],
+            ["ann", "idle", "tenant", "user"],
+            ["user", "ann", "idle", "tenant"],
+        ] {
+            assert_eq!(rules(&view), expected);
+            assert_eq!(press(&mut view, KeyCode::Char('s')), Action::Draw);
+        }
+    }
+
+    #[test]
+    fn a_filter_is_typed_and_taken_back() {
+        let mut view = view();
+        press(&mut view, KeyCode::Char('/'));
+        for c in "bobx".chars() {
+            press(&mut view, KeyCode::Char(c));
+        }
+        press(&mut view, KeyCode::Backspace);
+        // While it is typed, letters are no commands.
+        assert_eq!(press(&mut view, KeyCode::Enter), Action::Draw);
+        assert_eq!((view.keys().count(), view.limits().count()), (1, 0));
+        press(&mut view, KeyCode::Esc);
+        assert_eq!((view.keys().count(), view.limits().count()), (3, 4));
+        press(&mut view, KeyCode::Char('/'));
+        for _ in 0..200 {
+            press(&mut view, KeyCode::Char('q'));
+        }
+        assert_eq!(view.filter.len(), FILTER_CHARS_MAX);
+        assert_eq!(press(&mut view, KeyCode::Esc), Action::Draw);
+        assert!(view.filter.is_empty() && !view.is_typing);
+    }
+
+    #[test]
+    fn scrolling_ends_at_the_last_row_of_the_table_that_has_the_focus() {
+        let mut view = view();
+        press(&mut view, KeyCode::End);
+        press(&mut view, KeyCode::Tab);
+        press(&mut view, KeyCode::Down);
+        assert_eq!(view.first, [3, 1]);
+        press(&mut view, KeyCode::PageDown);
+        press(&mut view, KeyCode::Up);
+        press(&mut view, KeyCode::Tab);
+        press(&mut view, KeyCode::Home);
+        assert_eq!(view.first, [0, 1]);
+        // Rows that went away are not scrolled past.
+        press(&mut view, KeyCode::End);
+        view.show(Report::default());
+        assert_eq!(view.first, [0, 0]);
+    }
+
+    #[test]
+    fn the_keyboard_ends_suspends_and_pauses() {
+        let mut view = view();
+        let with_control = |c| Event::Key(KeyEvent::new(KeyCode::Char(c), KeyModifiers::CONTROL));
+        assert_eq!(press(&mut view, KeyCode::Char('p')), Action::Draw);
+        assert!(view.is_paused);
+        assert_eq!(press(&mut view, KeyCode::Char('x')), Action::Draw);
+        assert_eq!(view.event(&with_control('z')), Action::Suspend);
+        press(&mut view, KeyCode::Char('/'));
+        assert_eq!(view.event(&with_control('c')), Action::Quit, "also while a filter is typed");
+        press(&mut view, KeyCode::Esc);
+        assert_eq!(press(&mut view, KeyCode::Char('q')), Action::Quit);
+        assert_eq!(view.event(&Event::Resize(1, 1)), Action::Draw);
+    }
+
+    #[test]
+    fn trouble_lasts_since_its_first_time_until_a_report() {
+        let (mut view, start) = (view(), Instant::now());
+        view.failed("gone".to_owned(), start);
+        view.failed("still gone".to_owned(), start + std::time::Duration::from_secs(3));
+        assert_eq!(view.trouble, Some(("still gone".to_owned(), start)));
+        view.show(sample("ann", 1_000));
+        assert_eq!(view.trouble, None);
+    }
+}

@@ -1,0 +1,196 @@
+//! Policies as they were read, kept so that others can read them again: the texts of the files, small and in JSON.
+//!
+//! ```json
+//! {"compatible": false, "merge_domains": false, "files": [{"name": "shop.yaml", "text": "domain: shop"}]}
+//! ```
+//!
+//! Policies that did not come as text have a `tree` in place of it. Not here: who asks for them (http, cli).
+
+use std::io::{self, Write as _};
+use std::sync::Arc;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde::{Deserialize, Serialize};
+
+use super::tree::Tree;
+
+/// The most bytes that are kept, compressed. Policies that need more are not kept.
+pub const KEPT_BYTES_MAX: usize = 16 << 20;
+
+/// What was read, in gzip; none if it was too large.
+pub type Kept = Option<Arc<[u8]>>;
+
+/// Collects what is read.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    /// None as soon as there is too much.
+    encoder: Option<GzEncoder<Vec<u8>>>,
+    files: usize,
+    bytes_max: usize,
+}
+
+/// What was kept, as it is read back.
+#[derive(Debug, Deserialize)]
+pub struct Sources {
+    /// They were read as envoyproxy/ratelimit does.
+    pub compatible: bool,
+    /// Files of one domain were joined.
+    pub merge_domains: bool,
+    pub(super) files: Vec<File>,
+}
+
+/// One file, or one other source.
+#[derive(Debug, Deserialize)]
+pub(super) struct File {
+    pub(super) name: String,
+    #[serde(flatten)]
+    pub(super) content: Content,
+}
+
+/// What it holds.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Content {
+    Text(String),
+    Tree(Tree<'static>),
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Written<'a> {
+    Text(&'a str),
+    Tree(&'a Tree<'a>),
+}
+
+#[derive(Serialize)]
+struct WrittenFile<'a> {
+    name: &'a str,
+    #[serde(flatten)]
+    content: Written<'a>,
+}
+
+impl Sources {
+    /// Gives each source another name in messages.
+    pub fn rename(&mut self, to: impl Fn(&str) -> String) {
+        for file in &mut self.files {
+            file.name = to(&file.name);
+        }
+    }
+}
+
+impl Keeper {
+    pub(super) fn new(compatible: bool, merge_domains: bool) -> Self {
+        // The reader waits for it at each load: quick is better than small.
+        let mut keeper = Self {
+            encoder: Some(GzEncoder::new(Vec::new(), Compression::fast())),
+            files: 0,
+            bytes_max: KEPT_BYTES_MAX,
+        };
+        let head = format!("{{\"compatible\":{compatible},\"merge_domains\":{merge_domains},\"files\":[");
+        keeper.add(|encoder| encoder.write_all(head.as_bytes()));
+        keeper
+    }
+
+    pub(super) fn text(&mut self, name: &str, text: &str) {
+        self.file(&WrittenFile { name, content: Written::Text(text) });
+    }
+
+    pub(super) fn tree(&mut self, name: &str, tree: &Tree<'_>) {
+        self.file(&WrittenFile { name, content: Written::Tree(tree) });
+    }
+
+    pub(super) fn finish(mut self) -> Kept {
+        self.add(|encoder| encoder.write_all(b"]}"));
+        self.encoder?.finish().ok().filter(|bytes| bytes.len() <= self.bytes_max).map(Into::into)
+    }
+
+    fn file(&mut self, file: &WrittenFile<'_>) {
+        let is_first = self.files == 0;
+        self.files += 1;
+        self.add(|encoder| {
+            encoder.write_all(if is_first { b"" } else { b"," })?;
+            serde_json::to_writer(encoder, file).map_err(io::Error::from)
+        });
+    }
+
+    fn add(&mut self, write: impl FnOnce(&mut GzEncoder<Vec<u8>>) -> io::Result<()>) {
+        let Some(encoder) = &mut self.encoder else { return };
+        if write(encoder).is_err() || encoder.get_ref().len() > self.bytes_max {
+            self.encoder = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use flate2::read::GzDecoder;
+
+    use super::super::{Reading, load, load_sources, read_trees};
+    use super::*;
+
+    fn unpacked(kept: &Kept) -> Sources {
+        let mut text = String::new();
+        GzDecoder::new(&**kept.as_ref().unwrap()).read_to_string(&mut text).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn files_are_read_again_to_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in [
+            ("a.yaml", "domain: shop\ndescriptors:\n  - {key: \"a\\\"b\", rate_limit: {rate: 3/h}}\n  - {key: k}\n"),
+            ("b.yaml", "# Größe\ndomain: blog\ndescriptors: []\n"),
+        ] {
+            std::fs::write(dir.path().join(name), text).unwrap();
+        }
+        let first = load(&dir.path().into(), Reading::default()).unwrap();
+        let again = load_sources(unpacked(&first.kept)).unwrap();
+        assert_eq!(format!("{:?}", first.policies.rules()), format!("{:?}", again.policies.rules()));
+        assert_eq!((first.places, first.files), (again.places, again.files));
+        assert_eq!(first.warnings.to_string(), again.warnings.to_string());
+        assert_eq!(format!("{:?}", first.domains), format!("{:?}", again.domains));
+    }
+
+    #[test]
+    fn trees_are_read_again_to_the_same() {
+        let text = |text: &'static str| Tree::Text(text.into());
+        let mapping = |entries: Vec<(&'static str, Tree<'static>)>| {
+            Tree::Mapping(entries.into_iter().map(|(key, value)| (key.into(), value)).collect())
+        };
+        let limit = mapping(vec![("unit", text("hour")), ("requests_per_unit", Tree::Plain("3".into()))]);
+        let user = mapping(vec![("key", text("user")), ("value", text("5")), ("rate_limit", limit)]);
+        let shop = mapping(vec![("domain", text("shop")), ("descriptors", Tree::List(vec![user]))]);
+        let reading = Reading { compatible: true, merge_domains: true };
+        let first = read_trees([("shop".to_owned(), Ok(shop))], reading).unwrap();
+        let sources = unpacked(&first.kept);
+        assert!(sources.compatible && sources.merge_domains);
+        let again = load_sources(sources).unwrap();
+        assert_eq!(format!("{:?}", first.policies.rules()), format!("{:?}", again.policies.rules()));
+        assert_eq!(first.places, again.places);
+    }
+
+    #[test]
+    fn no_files_are_kept_too_and_too_many_bytes_are_not() {
+        let none = Keeper::new(false, false).finish();
+        assert_eq!(load_sources(unpacked(&none)).unwrap().policies.domains().len(), 0);
+        // What does not compress: no byte follows from those before it.
+        let mut state = 1_u64;
+        let mut noise = || {
+            let mut text = String::new();
+            for _ in 0..4_096 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                text.push_str(&format!("{state:016x}"));
+            }
+            text
+        };
+        let mut keeper = Keeper { bytes_max: 100_000, ..Keeper::new(false, false) };
+        for file in 0..10 {
+            keeper.text("noise.yaml", &noise());
+            assert!(keeper.encoder.as_ref().is_none_or(|encoder| encoder.get_ref().len() <= 100_000), "{file}");
+        }
+        assert_eq!(keeper.finish(), None);
+    }
+}

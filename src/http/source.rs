@@ -1,0 +1,43 @@
+//! `/policies/source`: the files that the policies in force were read from, so that another program can read them again.
+//!
+//! The texts are kept in gzip, and unpacked piece by piece as the caller takes them. Not here: what is kept (config).
+
+use std::io::{self, Cursor, Read as _};
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use flate2::read::GzDecoder;
+use serde_json::json;
+
+use super::streamed::{PIECE_BYTES, pieces};
+use super::{Site, json_error};
+
+/// What `sources` has: `on_error` where no policy says one, the problems of refused policies, and the files.
+pub(super) async fn source(State(site): State<Arc<Site>>) -> Response {
+    let (packed, problems) = {
+        let shown = site.report.policies.lock();
+        (shown.source.clone(), shown.problems.clone())
+    };
+    let Some(packed) = packed else {
+        let reason = "the source of the policies in force is not kept: there are none yet, or they are too large";
+        return json_error(StatusCode::SERVICE_UNAVAILABLE, reason);
+    };
+    let head = json!({ "on_error": site.on_error.name(), "problems": problems }).to_string();
+    // The last brace comes after the files.
+    let head = format!("{},\"policies\":", head.trim_end_matches('}'));
+    let mut parts = Cursor::new(head).chain(GzDecoder::new(Cursor::new(packed))).chain(&b"}"[..]);
+    let body = pieces(move || match next(&mut parts) {
+        Ok(piece) => (!piece.is_empty()).then(|| piece.into()),
+        Err(error) => unreachable!("what weir has packed can be unpacked: {error}"),
+    });
+    ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
+}
+
+/// The next piece; empty at the end.
+fn next(from: &mut impl io::Read) -> io::Result<Vec<u8>> {
+    let mut piece = Vec::with_capacity(PIECE_BYTES);
+    from.by_ref().take(PIECE_BYTES as u64).read_to_end(&mut piece)?;
+    Ok(piece)
+}

@@ -1,0 +1,162 @@
+//! `weir check` and `weir explain` of a running server: the same as of its files, whatever way they came.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::support::ads::{Ads, shop};
+use crate::support::http;
+use crate::support::process::{POLICIES_LOADED, POLICIES_REFUSED, PolicyDirectory, Process, Weir, binary};
+use crate::support::served::Served;
+use crate::support::wait::PATIENCE;
+
+const POLICY: &str = "\
+# Größe: \"quoted\" \\ and a tab\tin a comment
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {rate: 3/h, name: per-user}}
+  - key: plan
+    value: free*
+    share_threshold: true
+    rate_limits:
+      - {rate: 10/day, algorithm: sliding_window_log}
+      - {rate: 2/min, algorithm: gcra, burst: 5}
+    descriptors:
+      - {key: path, shadow_mode: true, on_error: deny, rate_limit: {rate: 1/s, replaces: [{name: per-user}]}}
+";
+const OTHER: &str = "domain: blog\ncharging: independent\non_error: allow\ndescriptors:\n  - {key: a}\n";
+
+fn weir(arguments: &[&str]) -> Output {
+    Command::new(binary()).args(arguments).output().expect("weir runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn serving(files: &[(&str, &str)], arguments: &[&str]) -> (Weir, PolicyDirectory) {
+    let files: Vec<_> = files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+    let policies = PolicyDirectory::with_files(&files);
+    (Weir::start(&policies.path(), arguments), policies)
+}
+
+/// Compares what both forms of a command print; what only the server knows is put back.
+fn same(files: &[&str], server: &[&str]) {
+    let (of_files, of_server) = (weir(files), weir(server));
+    assert!(of_files.status.success() && of_server.status.success(), "{of_files:?}\n{of_server:?}");
+    let shown = text(&of_server.stdout);
+    assert_eq!(shown.replace("deny, from the server", "the server's"), text(&of_files.stdout));
+    assert!(shown.contains("deny, from the server"), "{shown}");
+    assert_eq!(text(&of_server.stderr), "");
+}
+
+#[test]
+fn a_server_prints_what_its_files_print() {
+    let files = [("a.yaml", POLICY), ("b.yaml", OTHER)];
+    let (running, policies) = serving(&files, &["--set", "on_error=deny"]);
+    let (directory, server) = (policies.path(), running.admin.to_string());
+    let directory = directory.to_str().unwrap();
+    same(&["check", directory], &["check", "--server", &server]);
+    let request = ["shop", "user=ann", "plan=freebie,path=/x", "usr=ann"];
+    same(
+        &[&["explain", directory][..], &request].concat(),
+        &[&["explain", "--server", &server][..], &request].concat(),
+    );
+    let strict = weir(&["check", "--strict", "--server", &server]);
+    assert_eq!(strict.status.code(), weir(&["check", "--strict", directory]).status.code());
+}
+
+#[test]
+fn files_read_as_envoyproxy_ratelimit_reads_them_are_read_so_again() {
+    let one = "domain: shop\ndescriptors:\n  - {key: a, rate_limit: {unit: hour, requests_per_unit: 3}}\n";
+    let two = "domain: shop\ndescriptors:\n  - {key: b, rate_limit: {unit: fortnight, unlimited: true}}\n";
+    let two_files = [("a.yaml", one), ("b.yaml", two)];
+    let settings = ["policies.merge_domains=on", "policies.compatible=on", "on_error=deny"];
+    let compatible: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+    let (running, policies) = serving(&two_files, &compatible);
+    let directory = policies.path();
+    let files = ["check", "--merge-domains", "--compatible", directory.to_str().unwrap()];
+    same(&files, &["check", "--server", &running.admin.to_string()]);
+}
+
+#[test]
+fn newer_policies_that_are_refused_are_told() {
+    let (running, mut policies) = serving(&[("a.yaml", POLICY)], &[]);
+    let server = running.admin.to_string();
+    policies.replace(&[("a.yaml".to_owned(), POLICY.replace("rate: 3/h", "rate: 3/hr"))]);
+    assert!(
+        running.wait_for_log(0, PATIENCE, |line| line.message() == Some(POLICIES_REFUSED)),
+        "{}",
+        running.written()
+    );
+    let checked = weir(&["check", "--server", &server]);
+    let (shown, told) = (text(&checked.stdout), text(&checked.stderr));
+    assert_eq!(checked.status.code(), Some(1));
+    assert!(shown.contains("3 per hour") && shown.contains("3 rules"), "{shown}");
+    assert!(told.starts_with("weir: these policies are in force, and newer ones are refused:\nweir: "), "{told}");
+    assert!(told.contains("a.yaml:4:") && told.contains("hr"), "{told}");
+    let explained = weir(&["explain", "--server", &server, "shop", "user=ann"]);
+    assert!(explained.status.success() && text(&explained.stdout).contains("3 per hour"), "{explained:?}");
+    let expected = format!("weir: newer policies are refused: weir check --server {server} prints why\n");
+    assert_eq!(text(&explained.stderr), expected);
+
+    policies.replace(&[("a.yaml".to_owned(), POLICY.replace("rate: 3/h", "rate: 4/h"))]);
+    assert!(running.wait_for_log(1, PATIENCE, |line| line.message() == Some(POLICIES_LOADED)), "{}", running.written());
+    let checked = weir(&["check", "--server", &server]);
+    assert!(checked.status.success() && text(&checked.stdout).contains("4 per hour"), "{checked:?}");
+}
+
+#[test]
+fn policies_of_a_control_plane_are_explained_with_their_places() {
+    let ads = Ads::start();
+    let source = format!("policies.xds.server={}", ads.server());
+    let settings = ["policies.source=xds", &source, "policies.xds.start_without_config=on"];
+    let arguments: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+    let running = Weir::from_process(Process::start(Path::new("unused"), &arguments, &[])).unwrap();
+    let server = running.admin.to_string();
+    let early = weir(&["check", "--server", &server]);
+    assert_eq!(early.status.code(), Some(1));
+    assert!(
+        text(&early.stderr)
+            .contains("503 Service Unavailable: the source of the policies in force is not kept: there are none")
+    );
+    ads.set("1", vec![shop(7)]);
+    assert!(running.wait_for_log(0, PATIENCE, |line| line.message() == Some(POLICIES_LOADED)), "{}", running.written());
+    let explained = weir(&["explain", "--server", &server, "shop", "user=ann"]);
+    let shown = text(&explained.stdout);
+    assert!(explained.status.success(), "{explained:?}");
+    assert!(shown.contains("rule user   rules-of-shop: descriptors[0] (user)\n    7 per year"), "{shown}");
+}
+
+#[test]
+fn a_server_without_the_endpoint_is_named() {
+    let served = Served::start(POLICY, &["admin.endpoints=ratelimit"]);
+    for command in [&["check"][..], &["explain", "shop", "a=1"]] {
+        let server = served.at.admin.to_string();
+        let output = weir(&[&command[..1], &["--server", &server], &command[1..]].concat());
+        let expected = format!("weir: {server} answers GET /policies/source with 404 Not Found: no /policies/source");
+        assert!(text(&output.stderr).starts_with(&expected), "{output:?}");
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
+    }
+}
+
+/// What the endpoint says is JSON that others can read too.
+#[test]
+fn the_source_is_the_text_of_the_files() {
+    let (running, policies) = serving(&[("a.yaml", POLICY)], &[]);
+    let source = source(running.admin);
+    assert_eq!((&source["on_error"], &source["problems"]), (&"error".into(), &serde_json::json!([])));
+    let file = &source["policies"]["files"][0];
+    assert_eq!(file["text"], POLICY);
+    assert_eq!(file["name"], policies.path().join("a.yaml").to_str().unwrap());
+    assert_eq!(
+        (&source["policies"]["compatible"], &source["policies"]["merge_domains"]),
+        (&false.into(), &false.into())
+    );
+}
+
+fn source(admin: SocketAddr) -> serde_json::Value {
+    let answer = http::get(admin, "/policies/source").unwrap();
+    assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/json")));
+    serde_json::from_str(&answer.body).unwrap()
+}
