@@ -48,7 +48,7 @@ use crate::{grpc, http};
 /// The time in which HTTP finishes requests in flight if gRPC has used up the grace.
 const HTTP_GRACE_MIN: Duration = Duration::from_millis(250);
 /// How long the threads may take to end once everything they serve is dropped.
-const THREADS_PATIENCE: Duration = Duration::from_secs(1);
+const THREADS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why weir did not start, or why it ended.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +60,7 @@ pub enum AppError {
         listener: &'static str,
         /// The address from the settings.
         address: Endpoint,
-        /// What the system says.
+        /// The error of the system.
         reason: io::Error,
     },
     /// The policies cannot be put in force. Each problem is a text of its own.
@@ -187,7 +187,7 @@ async fn serve_on(
                 }
                 tokio::select! {
                     death = supervisor.death() => return Err(AppError::Died(death)),
-                    () = shutdown.told() => return Ok(()),
+                    () = shutdown.ordered() => return Ok(()),
                     () = first.in_force() => {}
                 }
             }
@@ -239,7 +239,7 @@ async fn serve_on(
         request_bytes,
         bodies: http::Bodies::default(),
         scrapes: http::Scrapes::default(),
-        orders: http::Orders::default(),
+        rule_orders: http::RuleOrders::default(),
         admin_hosts: settings.http.admin_hosts.clone(),
         connections_per_peer: settings.http.connections_per_peer,
         endpoints: match settings.admin_endpoints {
@@ -265,12 +265,12 @@ async fn serve_on(
         tracer,
     };
     let dialled = settings.redis.connect_timeout + settings.redis.timeout;
-    let warmth = Arc::new(ready::Warmth::new(served.cores.get() * control.remote().count(), dialled));
+    let warm_up = Arc::new(ready::WarmUp::new(served.cores.get() * control.remote().count(), dialled));
     let of_core = {
-        let warmth = warmth.clone();
+        let warm_up = warm_up.clone();
         move |_| {
             let opened = stores.open();
-            warmth.prepare(opened.remote());
+            warm_up.prepare(opened.remote());
             limiter(&opened, Door::Grpc)
         }
     };
@@ -306,7 +306,7 @@ async fn serve_on(
     let phases = Arc::new(phases);
     let both = std::iter::once(control.first).chain(control.per_second).collect();
     let times = ready::Times { ready_after: settings.redis.ready_after, start_within: settings.redis.start_within };
-    supervisor.task("store", ready::follow(both, warmth, times, phases.clone(), report.clone(), life.clone()));
+    supervisor.task("store", ready::follow(both, warm_up, times, phases.clone(), report.clone(), life.clone()));
 
     let (sending, stop_sending) = tokio::sync::watch::channel(());
     let stop = |mut stop_sending: tokio::sync::watch::Receiver<()>| async move {
@@ -324,7 +324,7 @@ async fn serve_on(
     }
     tokio::select! {
         death = supervisor.death() => return Err(AppError::Died(death)),
-        () = shutdown.told() => {}
+        () = shutdown.ordered() => {}
     }
     let leaving = leave(&settings.shutdown, &shutdown, &phases, grpc.done, http);
     let left = tokio::select! {
@@ -388,8 +388,8 @@ fn extras(response: &settings::Response) -> Extras {
     }
 }
 
-/// Says that weir leaves, waits until that is known, and then finishes what is on its way: gRPC, then HTTP. Being told
-/// to stop once more ends the wait at hand.
+/// Announces that weir leaves, waits until callers have noticed, and then finishes requests in flight: gRPC, then HTTP.
+/// A further order to stop ends the current wait.
 async fn leave(
     times: &settings::Shutdown,
     shutdown: &Shutdown,
@@ -401,7 +401,7 @@ async fn leave(
     tracing::info!(pause = ?times.pause, "leaving");
     tokio::select! {
         () = tokio::time::sleep(times.pause) => {}
-        () = shutdown.told_again() => {}
+        () = shutdown.ordered_again() => {}
     }
     phases.begin(Phase::Draining);
     tracing::info!(grace = ?times.grace, "draining");
@@ -411,8 +411,8 @@ async fn leave(
     phases.begin(Phase::Ending);
     let end = if drained { end } else { Instant::now() + HTTP_GRACE_MIN };
     let drained = wait_for(&mut http, end, shutdown).await && drained;
-    // Dropping what is left takes no time to speak of; a thread that is still there is stuck.
-    wait_for(&mut grpc, Instant::now() + THREADS_PATIENCE, shutdown).await;
+    // Dropping the rest takes almost no time, so a thread that is still there is stuck.
+    wait_for(&mut grpc, Instant::now() + THREADS_TIMEOUT, shutdown).await;
     if drained {
         tracing::info!(took = ?started.elapsed(), "stopped");
     } else {
@@ -430,6 +430,6 @@ async fn wait_for(tasks: &mut [Done], end: Instant, shutdown: &Shutdown) -> bool
     tokio::select! {
         () = all => true,
         () = tokio::time::sleep_until(end) => false,
-        () = shutdown.told_again() => false,
+        () = shutdown.ordered_again() => false,
     }
 }

@@ -1,4 +1,4 @@
-//! What reads bytes from elsewhere, as functions for fuzzers: each takes any bytes, and panics where a promise is broken.
+//! Fuzz targets: each passes any bytes to a parser of outside input, and panics if the parser breaks a promise.
 //!
 //! `cargo fuzz` builds them with the programs of fuzz/; the tests below run the same functions on the seeds in fuzz/corpus,
 //! and on inputs made of these. Compiled for tests and for cargo-fuzz only.

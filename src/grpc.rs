@@ -154,7 +154,7 @@ where
                 let runtime = Runtime { load, held, peers, lifetimes, tls: options.tls, heart };
                 serve(limits, runtime, &health, accepted, life).await
             });
-            // Not by dropping it, which would wait for whoever waits for a name server or a dead disk.
+            // Dropping it would wait for tasks that block on a name server or a dead disk.
             runtime.shutdown_background();
             served
         })?;
@@ -210,7 +210,7 @@ async fn serve(
         .max_send_buf_size(SEND_BUFFER_BYTES);
     let server = Server { http2, services, held, lifetimes, tls };
     let mut ticks = tokio::time::interval(TICK);
-    // Time in which this runtime did not run is nobody's fault.
+    // Time in which this runtime did not run does not count against peers.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let accepted = tokio::select! {
@@ -366,7 +366,7 @@ impl Acceptor {
                 Ok(socket) => self.hand_over(socket),
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
-                    self.complain(&format!("cannot accept: {error}"));
+                    self.complain(&format!("cannot accept a connection: {error}"));
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -380,7 +380,7 @@ impl Acceptor {
             return;
         }
         let (load, runtime) = &self.runtimes[self.balance.choose()];
-        // A runtime that takes nothing over is stuck, or gone, which its supervisor tells.
+        // A runtime that takes no connection over is stuck, or has ended, which its supervisor reports.
         if runtime.try_send(Accepted::new(socket, load)).is_err() {
             self.complain("closed a connection: its runtime took none over");
         }

@@ -30,7 +30,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-pub use self::admin::Orders;
+pub use self::admin::RuleOrders;
 pub use self::limited::Looks;
 pub use self::listener::CONNECTIONS_MAX;
 pub use self::public::Bodies;
@@ -46,7 +46,7 @@ use crate::telemetry::traces::Tracer;
 pub struct Site {
     /// Decides what comes by `/json`, and shows states.
     pub limiter: Arc<Limiter>,
-    /// What happens to a request whose store does not answer, where neither its rule nor its domain says.
+    /// What happens to a request whose store does not answer, unless its rule or domain sets that.
     pub on_error: OnError,
     /// What is shown at `/metrics`.
     pub metrics: Arc<Metrics>,
@@ -65,7 +65,7 @@ pub struct Site {
     /// The scrapes of `/metrics` that callers share.
     pub scrapes: Scrapes,
     /// The policies as callers read them.
-    pub orders: Orders,
+    pub rule_orders: RuleOrders,
     /// Names by which the admin listener may be addressed, beside loopback names and IPs; in lower case.
     pub admin_hosts: Vec<String>,
     /// The most connections of one address to one listener; 0 for no bound.
@@ -166,20 +166,20 @@ impl ServiceState {
         self.look();
     }
 
-    /// How the circuit breakers are found out when somebody asks: the name of the worst. Said once; until then, and
-    /// if there are none, they count as closed.
+    /// Sets the function that returns the name of the worst circuit state. To be called once. Without it the circuits count as
+    /// closed.
     pub fn circuit_is(&self, circuit: impl Fn() -> &'static str + Send + Sync + 'static) {
-        // The second one would be a mistake of app's, and no worse than the first.
+        // A second call would be a mistake of app's, and changes nothing.
         let _ = self.circuit.set(Box::new(circuit));
     }
 
-    /// How the number of calls that wait for the store is found out when somebody asks. Said once; 0 until then.
+    /// Sets the function that returns the number of calls that wait for the store. To be called once; 0 without it.
     pub fn queue_is(&self, queue: impl Fn() -> u64 + Send + Sync + 'static) {
         // As with the circuit.
         let _ = self.queue.set(Box::new(queue));
     }
 
-    /// How the state of a server of policies is found out when somebody asks, where policies come from one. Said once.
+    /// Sets the function that returns the state of the control plane, if policies come from one. To be called once.
     pub fn source_is(&self, source: impl Fn() -> Value + Send + Sync + 'static) {
         // As with the circuit.
         let _ = self.source.set(Box::new(source));

@@ -85,7 +85,7 @@ impl Life {
     }
 }
 
-/// Tells a server to stop, or to reload. Dropping it tells it to stop.
+/// Orders a server to stop or to reload. Dropping it is an order to stop.
 #[derive(Debug)]
 pub struct Stop {
     stops: watch::Sender<u32>,
@@ -196,11 +196,11 @@ pub fn shutdown() -> (Stop, Shutdown) {
 
 impl Stop {
     /// Orders it to stop; each further order ends the current wait of the drain.
-    pub fn tell(&self) {
+    pub fn order(&self) {
         self.stops.send_modify(|times| *times = times.saturating_add(1));
     }
 
-    /// Tells it to reload.
+    /// Orders it to reload.
     pub fn reload(&self) {
         self.reloads.send_modify(|number| *number += 1);
     }
@@ -220,10 +220,10 @@ impl Shutdown {
         tokio::spawn(async move {
             loop {
                 tokio::select! {
-                    _ = terminate.recv() => tracing::info!(signal = "SIGTERM", "told to stop"),
-                    _ = interrupt.recv() => tracing::info!(signal = "SIGINT", "told to stop"),
+                    _ = terminate.recv() => tracing::info!(signal = "SIGTERM", "stop signal received"),
+                    _ = interrupt.recv() => tracing::info!(signal = "SIGINT", "stop signal received"),
                     _ = hangup.recv() => match on_hangup {
-                        OnHangup::Stop => tracing::info!(signal = "SIGHUP", "told to stop"),
+                        OnHangup::Stop => tracing::info!(signal = "SIGHUP", "stop signal received"),
                         OnHangup::Reload => {
                             tracing::info!(signal = "SIGHUP", "reloading policies, certificates and the log file");
                             stop.reload();
@@ -231,7 +231,7 @@ impl Shutdown {
                         }
                     },
                 }
-                stop.tell();
+                stop.order();
             }
         });
         Ok(shutdown)
@@ -252,23 +252,23 @@ impl Shutdown {
     }
 
     /// Waits for the order to stop.
-    pub async fn told(&self) {
-        self.told_more_than(0).await;
+    pub async fn ordered(&self) {
+        self.ordered_more_than(0).await;
     }
 
     /// Waits for one more order to stop than there have been so far.
-    pub async fn told_again(&self) {
+    pub async fn ordered_again(&self) {
         let times = *self.stops.borrow();
         if self.stops.has_changed().is_err() {
             // The sender is gone: no second order can come.
             std::future::pending::<()>().await;
         }
-        self.told_more_than(times).await;
+        self.ordered_more_than(times).await;
     }
 
-    async fn told_more_than(&self, times: u32) {
+    async fn ordered_more_than(&self, times: u32) {
         let mut receiver = self.stops.clone();
-        let _ = receiver.wait_for(|told| *told > times).await;
+        let _ = receiver.wait_for(|orders| *orders > times).await;
     }
 }
 
@@ -462,17 +462,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn being_told_again_is_another_time() {
+    async fn each_order_to_stop_counts() {
         let (stop, shutdown) = shutdown();
-        stop.tell();
-        shutdown.told().await;
-        let mut again = pin!(shutdown.told_again());
+        stop.order();
+        shutdown.ordered().await;
+        let mut again = pin!(shutdown.ordered_again());
         tokio::select! {
             biased;
-            () = &mut again => panic!("it was told once"),
+            () = &mut again => panic!("there was one order"),
             () = std::future::ready(()) => {}
         }
-        stop.tell();
+        stop.order();
         again.await;
     }
 
@@ -540,6 +540,6 @@ mod tests {
     async fn who_drops_the_handle_stops_the_server() {
         let (stop, shutdown) = shutdown();
         drop(stop);
-        shutdown.told().await;
+        shutdown.ordered().await;
     }
 }

@@ -36,7 +36,7 @@ const USAGE: u8 = 2;
 fn main() -> ExitCode {
     let name = std::env::args_os().next().unwrap_or_default();
     let command = match Program::called(&name) {
-        // What stands after that name is ignored: its deployments may have arguments that nothing ever read.
+        // Arguments are ignored: envoyproxy/ratelimit reads none, and its deployments may have some.
         Program::Ratelimit => Command::Ratelimit,
         // Wrong arguments end here, with clap's own message and code, which is 2.
         Program::Weir => Arguments::parse().command,
@@ -123,8 +123,8 @@ fn ended(result: Result<(), ServeError>) -> ExitCode {
     }
 }
 
-/// Writes the reason to standard error, with the name of the program in each line. One that cannot be written to changes
-/// nothing about the exit status.
+/// Writes the reason to standard error, with the name of the program in each line. If standard error cannot be written to,
+/// the exit status is the same.
 fn told(reason: &dyn fmt::Display, code: u8) -> ExitCode {
     let mut text = String::new();
     for line in reason.to_string().lines() {
@@ -136,7 +136,7 @@ fn told(reason: &dyn fmt::Display, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// The same for the end of a server, which must not wait for ever for a standard error that no process reads.
+/// The same for the end of a server, within a bounded time: no process may be reading standard error.
 fn told_in_time(reason: String) -> ExitCode {
     let (written, ended) = mpsc::channel();
     let writer = thread::Builder::new().spawn(move || {

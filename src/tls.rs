@@ -167,7 +167,7 @@ impl Tls {
         if roots.is_empty() {
             roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
         }
-        // Of our own choice, whatever else of this process may install as the default.
+        // Our own choice: a library in this process may install another default.
         let provider = Arc::new(crypto::ring::default_provider());
         let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
             .build()

@@ -57,7 +57,7 @@ impl Banner {
         }
     }
 
-    /// Shows it: as a banner where people read the log, as one event where machines do; then an event per listener.
+    /// Prints the banner if the log is text, or else logs it as one event. Then logs an event for each listener.
     pub(super) fn show(&self, format: LogFormat) {
         match format {
             LogFormat::Text => logging::write(&self.to_string()),

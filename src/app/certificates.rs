@@ -135,7 +135,7 @@ mod tests {
         let before = tls.config();
         let (stop, shutdown) = shutdown();
         let phases = Phases::starting();
-        // The second look of itself comes in an hour.
+        // The next look without an order comes in an hour.
         let following = certificates.read_every(Duration::from_secs(3_600), shutdown.reloads(), phases.watch());
         let orders = async {
             for order in 1..=2 {

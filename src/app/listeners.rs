@@ -28,7 +28,7 @@ pub struct Addresses {
     pub http: SocketAddr,
     /// The operator's paths.
     pub admin: SocketAddr,
-    /// The metrics by themselves, if anywhere.
+    /// Metrics only, if the settings have an address for them.
     pub metrics: Option<SocketAddr>,
 }
 
@@ -36,7 +36,7 @@ impl Listeners {
     /// Binds all of them.
     ///
     /// # Errors
-    /// With the first address that is not to be had.
+    /// The first address that cannot be bound.
     pub async fn bind(listen: &settings::Listen) -> Result<Self, AppError> {
         let (grpc, grpc_address) = bind_grpc(listen).await?;
         let (http, http_address) = bind("http", listen.http).await?;

@@ -40,7 +40,7 @@ pub(super) struct Loaded {
     pub(super) took: Duration,
 }
 
-/// Logs the first policies. Not before they are in force: who reads it may count on them.
+/// Logs the first policies. To be called once they are in force, so that readers of the log can rely on them.
 pub(super) fn log(in_force: &PolicySet, files: usize, took: Duration) {
     let (domains, rules) = (in_force.domains().len(), in_force.rules().len());
     tracing::info!(files, domains, rules, ?took, "policies loaded");
@@ -154,7 +154,7 @@ impl Target {
 
     fn refuse(&self, problems: &[String]) {
         self.count_refused(problems);
-        // Last: who reads the log finds the rest at `/readyz`.
+        // Last, so that a reader of the log finds the rest at `/readyz`.
         log_problems(problems);
     }
 }
@@ -235,7 +235,7 @@ impl Reload {
             },
         }
         let loaded = load(&self.source, self.reading, &*self.store);
-        // What changed meanwhile may have been read by half; it settles in its turn.
+        // The load may have read a part of a later change, which the watch reports when it settles.
         if cause == Cause::Poll && !self.watch.is_unchanged() {
             return;
         }
@@ -246,7 +246,7 @@ impl Reload {
     }
 }
 
-/// Waits for the thread that reads. Past [`READ_TIMEOUT`] that is a problem, once, and it is waited for all the same.
+/// Waits for the thread that reads. Reports one problem after [`READ_TIMEOUT`], and then waits on.
 async fn in_time(mut reading: JoinHandle<Reload>, path: &Path, target: &Target) -> Result<Reload, String> {
     let read = match tokio::time::timeout(READ_TIMEOUT, &mut reading).await {
         Ok(read) => read,

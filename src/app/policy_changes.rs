@@ -17,7 +17,7 @@ pub(super) struct Changes {
     pub(super) added: usize,
     /// Rules that only the old set has.
     pub(super) removed: usize,
-    /// Rules of both sets that do not say the same.
+    /// Rules of both sets that differ.
     pub(super) changed: usize,
     /// Some of those that were removed.
     gone: Vec<String>,
@@ -61,12 +61,12 @@ fn key(rule: &Rule) -> (&str, &str) {
     (&rule.domain, &rule.path)
 }
 
-/// What the domain of a rule says for all of its rules.
+/// What a domain sets for all of its rules.
 fn own_words(set: &PolicySet, rule: &Rule) -> impl PartialEq + use<> {
     set.domain(&rule.domain).map(|domain| (domain.mode, domain.on_error))
 }
 
-/// Whether two rules of the same domain and path say the same. All fields are named, so that a new one is asked about.
+/// Whether two rules of the same domain and path are equal. All fields are named, so that the compiler asks about a new one.
 fn is_same(one: &Rule, other: &Rule) -> bool {
     let Rule {
         id: _,

@@ -1,5 +1,5 @@
-//! From the start on: ready once the stores have answered on every runtime that decides, or once they have had their
-//! time; and then whether they still do.
+//! Readiness: weir is ready when the stores have answered on every runtime that decides, or when the time for that is over.
+//! After that, whether the stores still answer.
 //!
 //! Not here: what readiness means to a listener (http, grpc), and decisions while a store is down
 //! (limiter).
@@ -15,28 +15,30 @@ use crate::http::ServiceState;
 use crate::lifecycle::{Life, Phase, Phases};
 use crate::store::{Store, StoreError};
 
-/// How often a store that has not answered yet is asked again before we are ready, and how often any is asked after.
-const PING_EVERY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
-/// How long an answer may take to count as one.
-const PING_PATIENCE: Duration = Duration::from_secs(1);
+/// How often weir asks a store before it is ready.
+const PING_EVERY_AT_START: Duration = Duration::from_millis(100);
+/// How often weir asks each store after that.
+const PING_EVERY: Duration = Duration::from_secs(1);
+/// How long the answer to a PING may take.
+const PING_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The stores of the runtimes that decide. Each has connections of its own, and one without any would pay for dialling
-/// out of the time of its first callers.
+/// The stores of the runtimes that decide. Each has connections of its own: without this, the first callers of a runtime
+/// would wait for its dials.
 #[derive(Debug)]
-pub(super) struct Warmth {
+pub(super) struct WarmUp {
     /// How many have answered.
     answered: watch::Sender<usize>,
     expected: usize,
     timeout: Duration,
 }
 
-impl Warmth {
+impl WarmUp {
     /// That of `expected` stores, over all runtimes. `timeout` is what one attempt may take, dialling included.
     pub(super) fn new(expected: usize, timeout: Duration) -> Self {
         Self { answered: watch::Sender::new(0), expected, timeout }
     }
 
-    /// Has these stores of the current runtime prepared in the background, for as long as they do not answer.
+    /// Prepares these stores of the current runtime in the background, until they answer.
     pub(super) fn prepare<'a>(&self, stores: impl Iterator<Item = &'a Arc<dyn Store>>) {
         let timeout = self.timeout;
         for store in stores {
@@ -44,7 +46,7 @@ impl Warmth {
             tokio::spawn(async move {
                 while let Err(error) = store.prepare(Instant::now() + timeout).get().await {
                     tracing::debug!(store = store.name(), %error, "the store of a runtime has not answered yet");
-                    tokio::time::sleep(PING_EVERY.0).await;
+                    tokio::time::sleep(PING_EVERY_AT_START).await;
                 }
                 answered.send_modify(|answered| *answered += 1);
             });
@@ -70,10 +72,10 @@ pub(super) struct Times {
 /// Follows the stores until everything drains.
 ///
 /// # Errors
-/// When a store has died by itself, or has not given its first answer in time, or lacks what weir cannot do without.
+/// When a task of a store has died, or a store has not given its first answer in time, or lacks what weir needs.
 pub(super) async fn follow(
     stores: Vec<Arc<dyn Store>>,
-    warmth: Arc<Warmth>,
+    warm_up: Arc<WarmUp>,
     times: Times,
     phases: Arc<Phases>,
     report: Arc<ServiceState>,
@@ -81,7 +83,7 @@ pub(super) async fn follow(
 ) -> Result<(), String> {
     let stores = &stores;
     let asking = async {
-        become_ready(stores, &warmth, times, &phases, &report).await?;
+        become_ready(stores, &warm_up, times, &phases, &report).await?;
         advise(stores).await;
         if stores.iter().any(|store| !store.is_immediate()) {
             keep_asking(stores, &report).await;
@@ -99,7 +101,7 @@ pub(super) async fn follow(
 /// Returns when all have answered, which may be long after we are ready.
 async fn become_ready(
     stores: &[Arc<dyn Store>],
-    warmth: &Warmth,
+    warm_up: &WarmUp,
     times: Times,
     phases: &Phases,
     report: &ServiceState,
@@ -116,7 +118,7 @@ async fn become_ready(
             phases.begin(Phase::Serving);
             tracing::warn!(store = stores[0].name(), "ready, although the store has not answered yet");
         }
-        let next = tokio::time::Instant::now() + if waited { PING_EVERY.1 } else { PING_EVERY.0 };
+        let next = tokio::time::Instant::now() + if waited { PING_EVERY } else { PING_EVERY_AT_START };
         let answer = tokio::select! {
             biased;
             answer = ping(stores) => Some(answer),
@@ -129,10 +131,10 @@ async fn become_ready(
                     if !waited {
                         return Err(reason);
                     }
-                    // It serves by now, as `on_error` says.
+                    // weir serves by now, and `on_error` decides.
                     tracing::error!(store = stores[0].name(), "{reason}");
                 }
-                if !waited && tokio::time::timeout_at(end, warmth.complete()).await.is_err() {
+                if !waited && tokio::time::timeout_at(end, warm_up.complete()).await.is_err() {
                     tracing::warn!(store = stores[0].name(), "the store has not answered every runtime yet");
                 }
                 phases.begin(Phase::Serving);
@@ -154,10 +156,10 @@ async fn become_ready(
     }
 }
 
-/// What one of the stores lacks that weir cannot do without. One that does not answer in time lacks nothing.
+/// What a store lacks that weir needs. A store that does not answer in time counts as complete.
 async fn lack(stores: &[Arc<dyn Store>]) -> Option<String> {
     for store in stores {
-        if let Ok(Some(reason)) = store.lacks(Instant::now() + PING_PATIENCE).get().await {
+        if let Ok(Some(reason)) = store.lacks(Instant::now() + PING_TIMEOUT).get().await {
             return Some(reason);
         }
     }
@@ -167,7 +169,7 @@ async fn lack(stores: &[Arc<dyn Store>]) -> Option<String> {
 /// Logs what the operator should know about how a store is set up.
 async fn advise(stores: &[Arc<dyn Store>]) {
     for store in stores {
-        match store.advice(Instant::now() + PING_PATIENCE).get().await {
+        match store.advice(Instant::now() + PING_TIMEOUT).get().await {
             Ok(sentences) => {
                 for sentence in sentences {
                     tracing::warn!(store = store.name(), "{sentence}");
@@ -178,11 +180,11 @@ async fn advise(stores: &[Arc<dyn Store>]) {
     }
 }
 
-/// Keeps the report true, and logs when it changes.
+/// Keeps the report up to date, and logs its changes.
 async fn keep_asking(stores: &[Arc<dyn Store>], report: &ServiceState) {
     let mut answers = true;
     loop {
-        tokio::time::sleep(PING_EVERY.1).await;
+        tokio::time::sleep(PING_EVERY).await;
         let answer = ping(stores).await;
         let before = std::mem::replace(&mut answers, answer.is_ok());
         report.store_answered(answers);
@@ -200,7 +202,7 @@ async fn keep_asking(stores: &[Arc<dyn Store>], report: &ServiceState) {
 /// Whether all answer a PING.
 async fn ping(stores: &[Arc<dyn Store>]) -> Result<(), (&'static str, StoreError)> {
     for store in stores {
-        store.ping(Instant::now() + PING_PATIENCE).get().await.map_err(|error| (store.name(), error))?;
+        store.ping(Instant::now() + PING_TIMEOUT).get().await.map_err(|error| (store.name(), error))?;
     }
     Ok(())
 }

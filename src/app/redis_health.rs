@@ -27,7 +27,7 @@ pub(super) struct RedisHealth {
     /// The addresses whose circuit is not closed on every runtime.
     circuits: Mutex<BTreeMap<Box<str>, Troubled>>,
     /// When each kind of trouble was logged last, and how often it happened since. As many as there are kinds.
-    /// Each outage starts anew, so that its first line has its reason, and no count includes an earlier outage.
+    /// The counts of an outage start at 0, so that its first line has its reason.
     complaints: Mutex<BTreeMap<&'static str, Complaint>>,
     /// How many outages have ended.
     outages_ended: Arc<AtomicU64>,
@@ -65,7 +65,7 @@ struct Troubled {
     since: Instant,
     /// On how many runtimes it is open.
     open: u32,
-    /// And half open.
+    /// On how many runtimes it is half open.
     half_open: u32,
 }
 
@@ -87,7 +87,7 @@ struct Complaint {
     unsaid: u64,
 }
 
-/// What one runtime sent. On a line of its own, since it counts with every batch.
+/// What one runtime sent. On a cache line of its own, because every batch writes it.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Batches {
@@ -138,7 +138,7 @@ impl RedisHealth {
         });
     }
 
-    /// Who listens to one runtime's calls to one Redis; a cluster's own redirections are no news.
+    /// The observer of one runtime's calls to one Redis. It reports no redirections within a cluster.
     pub(super) fn listener(self: &Arc<Self>, pool: Pool, is_cluster: bool) -> Arc<dyn Observer> {
         let batches = Arc::new(Batches::default());
         self.batches.lock().push(batches.clone());
@@ -229,7 +229,7 @@ impl RedisHealth {
         }
     }
 
-    /// A circuit went with its server, or with weir: it is counted no more, and nothing is told of Redis.
+    /// The circuit is gone, because its server left or weir ends. It no longer counts, and shows nothing about Redis.
     fn circuit_gone(&self, address: &str, was: Circuit) {
         if was == Circuit::Open {
             self.metrics.circuit_not_open(address);
@@ -248,7 +248,7 @@ impl RedisHealth {
     }
 }
 
-/// The ears of one runtime.
+/// The observer of one runtime.
 struct Listener {
     health: Arc<RedisHealth>,
     batches: Arc<Batches>,
@@ -406,7 +406,7 @@ mod tests {
         assert_eq!(health.complain("readonly", start + COMPLAIN_EVERY / 2), Some(1), "another kind has its own turn");
         assert_eq!(health.complain("oom", start + COMPLAIN_EVERY), Some(2));
         assert_eq!(health.complain("oom", start + COMPLAIN_EVERY), None);
-        // Long after that it is news, and the one above is not counted to it.
+        // Long after that it is logged again, and its count does not include the one above.
         assert_eq!(health.complain("oom", start + 100 * COMPLAIN_EVERY), Some(1));
     }
 

@@ -25,14 +25,14 @@ pub(super) enum Stores {
     Redis(Box<Servers>),
 }
 
-/// Where the Redis are, and what is known of them.
+/// The addresses of the Redis servers, and what weir knows about them.
 #[derive(Clone)]
 pub(super) struct Servers {
     settings: settings::Redis,
     first: Deployment,
     per_second: Option<Deployment>,
     health: Arc<RedisHealth>,
-    /// Of heavy calls, by all runtimes.
+    /// The turns of heavy calls, shared by all runtimes.
     turns: Turns,
 }
 
@@ -40,12 +40,12 @@ pub(super) struct Servers {
 pub(super) struct Opened {
     /// The store of all states.
     pub(super) first: Arc<dyn Store>,
-    /// Where those of single limits per second are, if elsewhere.
+    /// The store of single limits per second, if they have one.
     pub(super) per_second: Option<Arc<dyn Store>>,
 }
 
 impl Opened {
-    /// Those that have a network before them.
+    /// The stores outside this process.
     pub(super) fn remote(&self) -> impl Iterator<Item = &Arc<dyn Store>> {
         std::iter::once(&self.first).chain(&self.per_second).filter(|store| !store.is_immediate())
     }
@@ -104,7 +104,7 @@ impl Opened {
         (!self.first.is_immediate()).then(|| memory(settings, metrics))
     }
 
-    /// What keeps denials at hand, where asking the store takes a wait.
+    /// The cache of denials, if asking the store takes a wait.
     pub(super) fn deny_cache(&self, settings: &Settings) -> Option<Arc<DenyCache>> {
         let settings = &settings.deny_cache;
         if self.first.is_immediate() {

@@ -38,10 +38,10 @@ pub struct Arguments {
 /// The commands.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Serve decisions until told to stop
+    /// Serve decisions until SIGTERM or SIGINT
     ///
-    /// Settings come from the defaults, then the file, then the environment, then these flags; each
-    /// wins over those before it. The environment's name of redis.timeout is WEIR__REDIS__TIMEOUT.
+    /// Settings come from the defaults, the file, the environment and these flags; a later source wins over an earlier one. In the
+    /// environment redis.timeout is WEIR__REDIS__TIMEOUT.
     #[command(
         after_help = "Example:\n  weir serve --policies examples/quickstart --set redis.timeout=5ms",
         after_long_help = SERVE_HELP.as_str()
@@ -55,9 +55,9 @@ pub enum Command {
     Ratelimit,
     /// Validate a policy directory and print what it holds
     ///
-    /// Prints a tree of domains, rules and limits and every warning, or every problem with its file, line and column and
-    /// exits with 1. A warning is about what is valid and probably a mistake. With --server the policies are those that a running
-    /// server has in force, and the problems those of newer ones that it refuses.
+    /// Prints a tree of domains, rules and limits, and the warnings. If a policy is wrong, prints every problem with its file, line
+    /// and column instead, and exits with 1. A warning marks a valid policy that is probably a mistake. With --server the policies
+    /// are those that a running server has in force, and the problems are those of newer policies that it refuses.
     #[command(after_help = "Example:\n  weir check examples/quickstart\n  weir check --server localhost:6070")]
     Check(CheckArguments),
     /// Ask a server whether a request may pass
@@ -66,7 +66,7 @@ pub enum Command {
     /// answer.
     #[command(after_help = "Example:\n  weir ask localhost:8081 shop user=ann plan=free,path=/search --hits 2")]
     Ask(AskArguments),
-    /// Say which rule each descriptor of a request matches, and why
+    /// Print which rule each descriptor of a request matches, and why
     ///
     /// Nothing is charged and no server is needed. With --server the policies are those that a running server has in force.
     #[command(
@@ -74,11 +74,11 @@ pub enum Command {
                             weir explain --server localhost:6070 quickstart user=ann"
     )]
     Explain(ExplainArguments),
-    /// Show which limits of a running server are asked and deny most, and who is denied
+    /// Show the busiest limits of a running server, the limits that deny most, and whom they deny
     ///
-    /// A table that keeps itself up to date, from the server's admin listener. Where standard output is no terminal, tab-separated
-    /// lines after each interval; docs/operations.md has the columns. The exit code is 0 when you end it, and 1 if the server
-    /// does not answer at the start. A server that goes away later is asked again.
+    /// Prints a table that refreshes itself, from the server's admin listener. If standard output is no terminal, prints
+    /// tab-separated lines after each interval; docs/operations.md has the columns. The exit code is 0 when you end it, and 1 if the
+    /// server does not answer at the start. If the server stops answering later, weir top keeps asking it.
     #[command(after_help = "Example:\n  weir top --server localhost:6070 --sort hits")]
     Top(TopArguments),
     /// Print a script that weir runs in Redis
@@ -124,7 +124,7 @@ pub struct CheckArguments {
     /// Check what a running server has in force: its admin listener, HOST:PORT
     #[arg(long, value_name = "ADDR", conflicts_with_all = ["directory", "compatible", "merge_domains"])]
     pub server: Option<AdminServer>,
-    /// Exit with 1 where there are warnings
+    /// Exit with 1 if there are warnings
     #[arg(long)]
     strict: bool,
     /// How the files are read.
@@ -193,7 +193,7 @@ pub struct AskArguments {
     /// A comma inside a value is written as \, and a backslash as \\
     #[arg(value_name = "K=V[,K=V]", required = true)]
     pub descriptors: Vec<Descriptor>,
-    /// What the request costs
+    /// How many hits to charge
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub hits: u32,
     /// Print the response as JSON

@@ -52,7 +52,7 @@ pub enum Decided {
 /// Why there is no decision.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// The address is none.
+    /// The text is no address.
     #[error("{0:?}: not an address such as localhost:8081")]
     Address(String),
     /// Nothing answers there.
@@ -67,7 +67,7 @@ pub enum AskError {
     /// The answer cannot be written out.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
-    /// This process can start nothing.
+    /// The runtime of the call cannot be started.
     #[error("cannot start: {0}")]
     Start(io::Error),
 }

@@ -222,7 +222,7 @@ fn length(us: u64) -> String {
     spell(std::time::Duration::from_micros(us))
 }
 
-/// The algorithm and whatever shapes it, written as in a policy: `token_bucket burst 20 refill interval`.
+/// The algorithm and its parameters, written as in a policy: `token_bucket burst 20 refill interval`.
 fn algorithm(limit: &Limit) -> String {
     let mut text = limit.algorithm().name().to_owned();
     let parameters = limit.algorithm().parameters();

@@ -1,7 +1,6 @@
 //! `weir explain`: which rule each descriptor of a request meets, why, and under which key its state is.
 //!
-//! How entries are matched is asked of the engine; the outline of the files is only followed, to say where things
-//! stand and what would have been there. Not here: parsing of arguments (args.rs), what has been used of a limit.
+//! The engine matches the entries. The outline of the files only has the places, and the keys that would have matched. Not here: parsing of arguments (args.rs), what has been used of a limit.
 
 use std::io::{self, Write};
 use std::path::Path;

@@ -11,7 +11,7 @@ use crate::config::otel::{self, TurnsOn};
 use crate::config::settings::{Problems, Settings};
 
 /// The time for the last tasks of the control runtime after all other parts have ended.
-const REST_PATIENCE: Duration = Duration::from_millis(100);
+const REST_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Why serving failed.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub(super) fn run(settings: Settings, on_hangup: OnHangup, opening: impl FnOnce(
             .map_err(|error| ServeError::Failed(format!("cannot listen to signals: {error}")))?;
         Ok(app::run(settings, shutdown, manager).await?)
     });
-    runtime.shutdown_timeout(REST_PATIENCE);
+    runtime.shutdown_timeout(REST_TIMEOUT);
     app::flush_log();
     result
 }

@@ -1,8 +1,8 @@
 //! The environment of envoyproxy/ratelimit as settings of weir: what its deployments set, under its own names, in its
 //! own syntax.
 //!
-//! [`read`] makes two layers of settings: what holds for weir as `ratelimit` whatever is set, and what the variables
-//! say. `WEIR__*` wins over both. The variables are in `table.rs`, their syntax in `go.rs`, the places of Redis in
+//! [`read`] makes two layers of settings: the defaults of weir as `ratelimit`, and the settings of the variables. `WEIR__*`
+//! wins over both. The variables are in `table.rs`, their syntax in `go.rs`, the places of Redis in
 //! `redis.rs`, the server of policies in `xds.rs`. Not here: the variables of OpenTelemetry (config/otel.rs), and when these variables count, which only the program's name decides (cli).
 //!
 //! What cannot be read is a problem of the layer, named by its variable. What can be read and has no effect is a
@@ -62,7 +62,7 @@ pub struct Machine<'a> {
 
 /// What the environment says.
 pub struct Reading {
-    /// What holds whatever is set.
+    /// The defaults of weir as `ratelimit`.
     pub fixed: Layer,
     /// What the variables say, with all that is wrong with them.
     pub variables: Layer,

@@ -62,7 +62,7 @@ impl Source {
 }
 
 /// The policy files of a source, sorted by path: of a directory every `*.yaml` and `*.yml` in it and in its subdirectories, symlinks
-/// followed. The path of a file is that file alone, whatever its name.
+/// followed. A path to a file means this file only, with any name.
 ///
 /// Names that start with a dot are passed over, unless the source has them. In a Kubernetes ConfigMap those are the generations (`..2024_...`,
 /// `..data`); the visible files are symlinks through them. A policy that is a symlink to nowhere is listed, so that reading

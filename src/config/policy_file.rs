@@ -20,7 +20,7 @@
 //!
 //! docs/policies.md is the reference of all keys. Numbers and booleans are values as written; nothing (`~`, `null`) is
 //! the same as leaving a key out. Anchors, aliases and merge keys are read as envoyproxy/ratelimit reads them, under a
-//! bound on what they expand to. A compatible [`Reading`] loads whatever envoyproxy/ratelimit loads.
+//! bound on what they expand to. A compatible [`Reading`] loads every file that envoyproxy/ratelimit loads.
 //!
 //! A load gives either a whole policy set, with the place of every rule and warnings, or every problem of every file,
 //! each with file, line and column. Not here: what a policy decides (engine/policy.rs) and when files are read again (watch.rs).
@@ -194,7 +194,7 @@ pub fn load(source: &Source, reading: Reading) -> Result<Loaded, Problems> {
     Ok(Loaded { kept: keeper.finish(), ..reader.finish()? })
 }
 
-/// Reads policy files that are at hand: names for messages, and texts.
+/// Reads policies from memory: names for messages, and texts.
 ///
 /// ```
 /// use weir::config::policy_file::parse;
@@ -419,7 +419,7 @@ fn utf_16(bytes: &[u8]) -> Option<Option<String>> {
     Some(String::from_utf16(&units).ok().filter(|_| rest.is_empty()))
 }
 
-/// Reads sources that are at hand: names for messages, and what each holds, or why that is not known.
+/// Reads sources from memory: names for messages, and the content of each, or why it cannot be read.
 ///
 /// ```
 /// use weir::config::policy_file::{Reading, Tree, read_trees};

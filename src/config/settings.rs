@@ -76,7 +76,7 @@ pub struct Settings {
     pub store: StoreKind,
     /// How a decision over several limits is charged.
     pub charging: Mode,
-    /// What happens to a request whose store does not answer, where neither its rule nor its domain says.
+    /// What happens to a request whose store does not answer, unless its rule or domain sets that.
     pub on_error: OnError,
     /// No limit denies; statuses and metrics are as if it did.
     pub shadow_mode: bool,
@@ -252,7 +252,7 @@ pub struct DenyCache {
     pub max_age: Duration,
     /// How many keys have a denial kept at once.
     pub max_keys: usize,
-    /// Whether a denial may be repeated until the window of its limit ends, whatever `max_age` is.
+    /// Whether a denial may be repeated until the window of its limit ends, in place of `max_age`.
     pub until_window_end: bool,
 }
 
@@ -261,7 +261,7 @@ pub struct DenyCache {
 pub struct Redis {
     /// Where it is.
     pub server: RedisServer,
-    /// Where limits per second are, if they have a Redis of their own. What stands below is for both.
+    /// Where limits per second are, if they have a Redis of their own. The fields below apply to both.
     pub per_second: Option<RedisServer>,
     /// TLS, where a URL asks for it.
     pub tls: RedisTls,
@@ -279,7 +279,7 @@ pub struct Redis {
     pub merge_max: usize,
     /// What every key starts with.
     pub key_prefix: String,
-    /// When a server is left alone.
+    /// When weir stops asking a server.
     pub breaker: Breaker,
     /// How long to wait at the start for a first answer before being ready without.
     pub ready_after: Duration,
@@ -287,7 +287,7 @@ pub struct Redis {
     pub start_within: Duration,
 }
 
-/// When a Redis is left alone, and when it is tried again: for each core and server by itself.
+/// When weir stops asking a Redis, and when it probes it: for each core and server by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Breaker {
     /// So many of the calls that ended within the window must have failed, in percent; 0 for never.

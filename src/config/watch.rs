@@ -161,7 +161,7 @@ impl Snapshot {
     }
 }
 
-/// What tells one state of a policy directory from another without reading a file: where it really is, and of each policy
+/// Identifies a state of a policy directory without reading its files: where it really is, and of each policy
 /// file its name, its place, device, inode, size and times, symlinks followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     /// Renames a whole file into place. The clock of the file system ticks every few milliseconds: a rename in the tick of
-    /// the last write is not told from a write.
+    /// the last write cannot be distinguished from a write.
     fn rename_into_place(dir: &Path, name: &str, text: &str) {
         let (next, path) = (dir.join(".next"), dir.join(name));
         let deadline = Instant::now() + Duration::from_secs(20);

@@ -161,15 +161,6 @@ impl Algorithm {
         }
     }
 
-    /// The most hits at one instant, where that is a number of its own.
-    #[must_use]
-    pub fn burst(self) -> Option<u32> {
-        self.parameters().iter().find_map(|parameter| match parameter.value {
-            ParameterValue::Hits(hits) if parameter.name == "burst" => Some(hits),
-            _ => None,
-        })
-    }
-
     /// Where windows begin: at the clock's for all but some fixed ones.
     #[must_use]
     pub const fn anchor(self) -> Anchor {

@@ -180,7 +180,7 @@ pub fn settle(charges: &[Charge<'_>], places: &[u16], found: &[Found], mode: Mod
     let denied = is_denied(charges, judged.iter().map(|&(verdict, _)| verdict));
     let nothing_taken = denied && mode == Mode::Atomic;
 
-    let mut outcomes = SmallVec::with_capacity(charges.len());
+    let mut outcomes = SmallVec::new();
     for (i, charge) in charges.iter().enumerate() {
         let (kind, (verdict, remaining_before)) = (charge.limit.kind(), judged[i]);
         let Found { before, after } = found[i];

@@ -48,8 +48,8 @@ impl Health {
         }
         self.set(ServingStatus::NotServing).await;
         life.reached(Phase::Draining).await;
-        // Whoever watches holds a stream open, which would keep the drain waiting until its grace is over. Forgetting
-        // a name ends its streams; then it is there again for who asks.
+        // A watch holds a stream open, which would delay the drain until its grace is over. Removing
+        // a name ends its streams. Then the name is added again for single checks.
         for name in NAMES {
             self.0.clear_service_status(name).await;
         }

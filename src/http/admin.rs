@@ -58,8 +58,8 @@ pub(super) fn router(site: &Arc<Site>) -> Router {
         .with_state(site.clone())
 }
 
-/// Refuses requests for hosts that this listener is not. A page in the operator's browser can send requests to 127.0.0.1 by a
-/// name of its own, and read the answers; the browser then says that name.
+/// Refuses requests whose `Host` is not this listener. A page in the operator's browser could send requests to 127.0.0.1 by a
+/// name of its own, and read the answers. The `Host` then has that name.
 async fn only_own_hosts(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let named = request.headers().get_all(header::HOST).iter().map(HeaderValue::as_bytes);
     let named = named.chain(request.uri().authority().map(|authority| authority.as_str().as_bytes()));
@@ -90,20 +90,20 @@ fn is_own_host(host: &[u8], names: &[String]) -> bool {
 
 /// The policies in force, rules in the order of their files, written piece by piece, since they may be many.
 async fn policies(State(site): State<Arc<Site>>) -> Response {
-    let order = site.orders.current(&site.report).await;
+    let order = site.rule_orders.current(&site.report).await;
     let body = Listing { order, on_error: site.on_error, domain: 0, rule: 0, has_ended: false }.body();
     ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
 }
 
 /// The order in which `/policies` lists rules. Callers who read the same policies share one.
 #[derive(Debug, Default)]
-pub struct Orders {
-    last: tokio::sync::Mutex<Weak<Order>>,
+pub struct RuleOrders {
+    last: tokio::sync::Mutex<Weak<RuleOrder>>,
 }
 
-impl Orders {
+impl RuleOrders {
     /// The order of the policies in force. It is made on a thread of its own, one at a time.
-    async fn current(&self, report: &ServiceState) -> Arc<Order> {
+    async fn current(&self, report: &ServiceState) -> Arc<RuleOrder> {
         let mut last = self.last.lock().await;
         let (policies, places) = {
             let shown = report.policies.lock();
@@ -113,7 +113,7 @@ impl Orders {
         if let Some(order) = shared.filter(|order| Arc::ptr_eq(&order.places, &places)) {
             return order;
         }
-        match tokio::task::spawn_blocking(move || Order::new(policies, places)).await {
+        match tokio::task::spawn_blocking(move || RuleOrder::new(policies, places)).await {
             Ok(order) => {
                 let order = Arc::new(order);
                 *last = Arc::downgrade(&order);
@@ -126,14 +126,14 @@ impl Orders {
 
 /// Policies, and the order in which they are listed.
 #[derive(Debug)]
-struct Order {
+struct RuleOrder {
     policies: Arc<PolicySet>,
     places: Arc<[String]>,
     /// Names of the domains in order, each with the indexes of its rules.
     domains: Vec<(Box<str>, Vec<usize>)>,
 }
 
-impl Order {
+impl RuleOrder {
     fn new(policies: Arc<PolicySet>, places: Arc<[String]>) -> Self {
         let mut domains: BTreeMap<Box<str>, Vec<usize>> =
             policies.domains().map(|domain| (domain.name.clone(), Vec::new())).collect();
@@ -149,7 +149,7 @@ impl Order {
 
 /// Policies, as they are written out to one caller.
 struct Listing {
-    order: Arc<Order>,
+    order: Arc<RuleOrder>,
     on_error: OnError,
     /// Which domain is next, and which of its rules.
     domain: usize,
@@ -174,7 +174,7 @@ impl Listing {
         if self.domain == 0 && self.rule == 0 {
             to.extend(b"{\"domains\":[");
         }
-        let Order { policies, places, domains } = &*self.order;
+        let RuleOrder { policies, places, domains } = &*self.order;
         let Some((name, rules)) = domains.get(self.domain) else {
             to.extend(b"]}");
             self.has_ended = true;
@@ -231,7 +231,7 @@ fn on_error_as_json(domain: &Domain, rule: Option<&Rule>, servers: OnError) -> V
     }
 }
 
-/// A limit with what a policy can say of it; parameters that its algorithm lacks are left out.
+/// A limit with what a policy can set. Parameters that its algorithm lacks are left out.
 fn limit_as_json(limit: &Limit) -> Value {
     let mut shown = json!({
         "name": limit.name,
@@ -245,7 +245,7 @@ fn limit_as_json(limit: &Limit) -> Value {
     });
     for Parameter { name, value, .. } in limit.algorithm().parameters() {
         match value {
-            // The capacity says it.
+            // The capacity has it.
             ParameterValue::Hits(_) => {}
             ParameterValue::Length(us) => shown[format!("{name}_us")] = json!(us),
             ParameterValue::Word(word) => shown[name] = json!(word),
@@ -258,25 +258,25 @@ fn limit_as_json(limit: &Limit) -> Value {
     shown
 }
 
-/// Which state is asked for.
+/// The query of `/state`, as it is written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Which {
+struct StateQuery {
     domain: String,
     /// Entries as `k=v,k=v`; a comma in a value is `\,` and a backslash `\\`.
     descriptor: String,
 }
 
-/// Whose state is asked for.
-struct Whose {
+/// The state that a request is about.
+struct StateRequest {
     domain: String,
     entries: Vec<(String, String)>,
 }
 
-impl Whose {
+impl StateRequest {
     /// # Errors
     /// With the text of a 400.
-    fn read(query: Result<Query<Which>, QueryRejection>) -> Result<Self, String> {
+    fn read(query: Result<Query<StateQuery>, QueryRejection>) -> Result<Self, String> {
         let Query(which) = query.map_err(|rejection| rejection.body_text())?;
         let entries = parse_entries(&which.descriptor).map_err(|reason| format!("descriptor: {reason}"))?;
         Ok(Self { domain: which.domain, entries })
@@ -287,12 +287,12 @@ impl Whose {
     }
 }
 
-async fn peek(State(site): State<Arc<Site>>, query: Result<Query<Which>, QueryRejection>) -> Response {
-    let whose = match Whose::read(query) {
-        Ok(whose) => whose,
+async fn peek(State(site): State<Arc<Site>>, query: Result<Query<StateQuery>, QueryRejection>) -> Response {
+    let wanted = match StateRequest::read(query) {
+        Ok(wanted) => wanted,
         Err(reason) => return json_error(StatusCode::BAD_REQUEST, reason),
     };
-    let peeks = match site.limiter.peek(&whose.domain, &whose.entries()).await {
+    let peeks = match site.limiter.peek(&wanted.domain, &wanted.entries()).await {
         Ok(peeks) => peeks,
         Err(error) => return json_error(StatusCode::SERVICE_UNAVAILABLE, error),
     };
@@ -316,16 +316,16 @@ async fn peek(State(site): State<Arc<Site>>, query: Result<Query<Which>, QueryRe
 async fn reset(
     State(site): State<Arc<Site>>,
     headers: HeaderMap,
-    query: Result<Query<Which>, QueryRejection>,
+    query: Result<Query<StateQuery>, QueryRejection>,
 ) -> Response {
     if let Err(refusal) = token::check(site.token_file.as_deref(), &headers).await {
         return refusal;
     }
-    let whose = match Whose::read(query) {
-        Ok(whose) => whose,
+    let wanted = match StateRequest::read(query) {
+        Ok(wanted) => wanted,
         Err(reason) => return json_error(StatusCode::BAD_REQUEST, reason),
     };
-    match site.limiter.reset(&whose.domain, &whose.entries()).await {
+    match site.limiter.reset(&wanted.domain, &wanted.entries()).await {
         Ok((keys, _)) if keys.is_empty() => no_limit(),
         Ok((keys, stored)) => {
             tracing::info!(stored, "state reset by the admin listener");
@@ -346,7 +346,7 @@ mod tests {
     #[tokio::test]
     async fn callers_share_the_order_of_the_same_policies() {
         let report = ServiceState::default();
-        let orders = Orders::default();
+        let orders = RuleOrders::default();
         let slow = orders.current(&report).await;
         assert!(Arc::ptr_eq(&slow, &orders.current(&report).await), "one for both callers");
         // Others are in force since: the slow caller keeps what it reads, and the next gets the new ones.

@@ -1,7 +1,7 @@
 //! `/top` and `/limited`: who is limited, by which rule, over the last minutes.
 //!
-//! Callers share what is looked up, which happens on a thread of its own at most once in [`LOOK_AGE`], so that many who ask
-//! delay neither decisions nor each other. Not here: what is remembered (telemetry).
+//! A thread of its own reads the numbers at most once in [`LOOK_AGE`], and callers share the result. So many callers delay
+//! neither decisions nor each other. Not here: what is remembered (telemetry).
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,7 +1,7 @@
 //! One HTTP listener: HTTP/1 only, with a bound on its connections and a time for all that a caller does.
 //!
 //! A listener that is full closes connections that wait for a request before it turns a new caller away, so that probes are
-//! answered whatever other connections are open. Not here: what is answered (public.rs, admin.rs), and bodies that stream (streamed.rs).
+//! answered with any number of other connections open. Not here: what is answered (public.rs, admin.rs), and bodies that stream (streamed.rs).
 
 use std::convert::Infallible;
 use std::io;
@@ -55,7 +55,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// None; the type is that of a supervised task.
 pub(super) async fn serve(listener: TcpListener, router: Router, per_peer: usize, life: Life) -> Result<(), String> {
     let mut http1 = http1::Builder::new();
-    // Times are kept below (Stream), where idle connections and slow heads are told apart.
+    // Times are kept below (Stream), where idle connections and slow heads are distinguished.
     http1.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(BUFFER_BYTES_MAX);
     let open = GracefulShutdown::new();
     let mut callers = Callers { open: Vec::new(), per_peer };
@@ -68,7 +68,7 @@ pub(super) async fn serve(listener: TcpListener, router: Router, per_peer: usize
         let (stream, address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::debug!(listener = "http", %error, "cannot accept");
+                tracing::debug!(listener = "http", %error, "cannot accept a connection");
                 callers.make_room(CONNECTIONS_MAX - 1);
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;

@@ -1,7 +1,7 @@
 //! The live page of the admin listener: what is limited now, by which rule, for whom.
 //!
-//! Three files inside of the binary, which ask for nothing but this listener. The page only reads. What it shows comes from
-//! callers too, so its policy lets no markup run, and page.js makes text of everything. Not here: the numbers (limited.rs).
+//! Three files in the binary, which load nothing from other servers. The page only reads. It shows texts of callers, so its
+//! content security policy lets no markup run, and page.js inserts everything as text. Not here: the numbers (limited.rs).
 
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};

@@ -23,7 +23,7 @@ use crate::telemetry::traces::{Trace, Way};
 const PATHS: [&str; 5] = ["POST /json", "GET /healthcheck", "GET /healthz", "GET /metrics", "GET /readyz"];
 
 /// How long the body of a request may take to arrive.
-const BODY_PATIENCE: Duration = Duration::from_secs(10);
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How much of a body that is refused weir reads and drops.
 const DISCARDED_BYTES_MAX: usize = 8 << 20;
 /// Memory for the bodies of all callers together, in bytes; a body that needs one more is refused.
@@ -113,10 +113,10 @@ async fn read<'a>(site: &'a Site, body: Body) -> Result<Incomplete<'a>, Response
         }
         Ok(read)
     };
-    match tokio::time::timeout(BODY_PATIENCE, reading).await {
+    match tokio::time::timeout(BODY_TIMEOUT, reading).await {
         Ok(read) => read,
         Err(_) => {
-            let text = format!("body: not complete within {BODY_PATIENCE:?}");
+            let text = format!("body: not complete within {BODY_TIMEOUT:?}");
             Err(refusal(StatusCode::REQUEST_TIMEOUT, &text))
         }
     }
@@ -146,17 +146,17 @@ async fn healthcheck(State(site): State<Arc<Site>>) -> Response {
 /// Whether `/json` is asked for the detail of each status, which Envoy's format has no field for.
 ///
 /// # Errors
-/// What is wrong with the question.
+/// What is wrong with the parameters.
 fn wants_detail(asked: Result<Query<Vec<(String, String)>>, QueryRejection>) -> Result<bool, String> {
     let Query(asked) = asked.map_err(|rejection| rejection.body_text())?;
     let mut detail = None;
     for (name, value) in asked {
         if name != "detail" {
-            return Err(format!("no question {name:?}, only detail"));
+            return Err(format!("no parameter {name:?}, only detail"));
         }
         let wanted = value.parse().map_err(|_| format!("detail: {value:?} is not true or false"))?;
         if detail.replace(wanted).is_some() {
-            return Err("detail: asked twice".to_owned());
+            return Err("detail: given twice".to_owned());
         }
     }
     Ok(detail.unwrap_or(false))

@@ -1,4 +1,4 @@
-//! The bearer token that requests need which change something.
+//! The bearer token for requests that change something.
 //!
 //! The file is read for each such request, so that a token can be replaced without a restart. A file that cannot be read lets
 //! nothing pass.

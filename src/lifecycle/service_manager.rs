@@ -42,7 +42,7 @@ pub enum Notice<'a> {
     Reloading,
     /// The process is about to end.
     Stopping,
-    /// The watchdog's time begins anew.
+    /// Restarts the watchdog's time.
     Watchdog,
     /// What the process does, for people. Control characters become spaces; 512 bytes at most are sent.
     Status(&'a str),
@@ -98,7 +98,7 @@ impl ServiceManager {
         false
     }
 
-    /// Each datagram has a socket of its own: the service manager may have made its own anew.
+    /// Each datagram has a socket of its own: the service manager may have bound its own again.
     async fn send_text(&self, text: &str) -> io::Result<()> {
         let socket = net::UnixDatagram::unbound()?;
         socket.connect_addr(&self.socket)?;

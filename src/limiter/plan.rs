@@ -118,7 +118,7 @@ impl<'p> Plan<'p> {
             domain,
             modes,
             has_open_quota: false,
-            met: SmallVec::with_capacity(query.descriptors.len()),
+            met: SmallVec::new(),
             overrides: Vec::new(),
             planned: SmallVec::new(),
             unmatched: 0,
@@ -244,7 +244,7 @@ impl<'p> Plan<'p> {
     pub(super) fn answer(&self, query: &Query<'_>, decided: &Decided<'_>) -> Answer {
         let Decision { denied, ref outcomes, .. } = decided.decision;
         let wait = if self.modes.shadow { 0 } else { turn(decided) };
-        let mut statuses = SmallVec::with_capacity(query.descriptors.len());
+        let mut statuses = SmallVec::new();
         let mut metadata = Vec::new();
         let (mut rest, mut planned, mut outcomes) = (&*decided.charges, &*decided.planned, &**outcomes);
         for group in 0..query.descriptors.len() {

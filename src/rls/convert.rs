@@ -1,6 +1,6 @@
 //! Between the wire and the use case: a request becomes a view of it, an answer becomes a response.
 //!
-//! The view borrows every text from the request. Whatever a caller may send too much of is bounded here, before it
+//! The view borrows every text from the request. Everything that a caller can send too much of is bounded here, before it
 //! costs anything; a result of [`query`] need not be checked again. Not here: deciding, and what an error is
 //! called on gRPC or HTTP.
 

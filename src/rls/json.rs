@@ -1,7 +1,7 @@
 //! The service's request and response in proto3 JSON, as `POST /json` takes and gives them.
 //!
 //! Responses are written by the generated code. Requests are read by what is below, because a person types
-//! them: whatever is wrong with one is named, with its place. Whether a well-formed request makes sense
+//! them: every mistake is named, with its place. Whether a well-formed request makes sense
 //! (a domain that is empty, too many descriptors) is not asked here, nor is the size of the body bounded;
 //! the depth is, by the message itself, as nothing in a request nests freely.
 
@@ -68,7 +68,7 @@ pub fn render_response(response: &RateLimitResponse) -> Result<Vec<u8>, serde_js
 
 /// What is wrong with a body, and where.
 ///
-/// Its text may quote the body, and is meant for whoever sent it: control characters are escaped and the
+/// Its text may quote the body, and is meant for the sender: control characters are escaped and the
 /// length is bounded by [`ERROR_BYTES_MAX`]. Descriptor values may be personal data, so it belongs in no log
 /// above debug.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

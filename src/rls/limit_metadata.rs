@@ -1,7 +1,7 @@
-//! What was asked and which metadata the limits have that it passed, as the dynamic metadata of a response.
+//! The request, and the metadata of the limits that it passed, as the dynamic metadata of a response.
 //!
-//! The fields are those of envoyproxy/ratelimit, so that filters behind it go on working. Not here: what weir itself has
-//! to tell (detail.rs).
+//! The fields are those of envoyproxy/ratelimit, so that filters behind it go on working. Not here: weir's own
+//! metadata (detail.rs).
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //! Each core remembers its own denials, behind a lock that only a reader ever contends for, and for the time of one limit. In
 //! limited/: one core (recorder.rs), which keys occur most (sketch.rs), all cores together (report.rs), and how values
 //! are shown (values.rs). Memory is bounded by [`LANES_MAX`] cores of [`MINUTES_MAX`] minutes of [`LIMITS_MAX`] limits of
-//! [`KEYS_MAX`] keys; it is asked for as denials come.
+//! [`KEYS_MAX`] keys; it is allocated as denials come.
 //! Not here: requests within their limits, which cost nothing here.
 
 mod recorder;

@@ -252,7 +252,7 @@ fn glob_matches(glob: &[Option<Box<str>>], parts: &[&str]) -> bool {
 fn regex(text: &str) -> Result<Pattern, String> {
     let built = RegexBuilder::new(text).size_limit(REGEX_BYTES_MAX).build();
     built.map(Pattern::Regex).map_err(|error| {
-        // The last line tells what is wrong; those before it draw where.
+        // The last line has the reason; the lines before it show the place.
         let text = error.to_string();
         text.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
     })

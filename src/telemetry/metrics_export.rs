@@ -28,7 +28,7 @@ const FLUSH_MAX: Duration = Duration::from_secs(2);
 /// How often, at most, a collector that takes nothing is logged.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
-/// What became of exports.
+/// The numbers of exports by result.
 #[derive(Debug, Default)]
 struct Exports {
     taken: AtomicU64,

@@ -3,7 +3,7 @@
 //! The sampling decision comes first, from the headers alone: a request that is not sampled has no [`Trace`] and allocates
 //! nothing. Spans are built here by hand and not with `tracing` (ADR 18). In traces/: the caller's context (context.rs), the
 //! sampler (sampler.rs), the spans (span.rs), and the queue with its exporter (queue.rs).
-//! Not here: the connection to the collector (otlp.rs), and what happens in a decision, which the limiter tells.
+//! Not here: the connection to the collector (otlp.rs), and what happens in a decision, which the limiter reports.
 
 mod context;
 mod queue;

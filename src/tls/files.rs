@@ -37,11 +37,11 @@ impl<T> Default for Reread<T> {
 }
 
 impl<T: Clone> Reread<T> {
-    /// Calls `read` with what was last found good. Where it fails and there is such a thing, that stays in
-    /// force and `refused` is called with the reason.
+    /// Calls `read` with the last good content. If `read` fails and there is such content, that content stays in force and
+    /// `refused` gets the reason.
     ///
     /// # Errors
-    /// What `read` returned, where nothing was found good before.
+    /// The error of `read`, if there is no good content.
     pub fn read(
         &self,
         refused: impl FnOnce(&FileError),

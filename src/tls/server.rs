@@ -180,7 +180,7 @@ fn read(files: &ServerFiles) -> Result<Bytes, FileError> {
 }
 
 fn make(files: &ServerFiles, bytes: &Bytes) -> Result<ServerConfig, FileError> {
-    // Of our own choice, whatever else of this process may install as the default.
+    // Our own choice: a library in this process may install another default.
     let provider = Arc::new(ring::default_provider());
     let verifier: Arc<dyn ClientCertVerifier> = match files.clients.as_ref().zip(bytes.clients.as_deref()) {
         None => WebPkiClientVerifier::no_client_auth(),

@@ -1,6 +1,6 @@
 //! From the settings to one HTTP/2 connection: name, TCP, TLS.
 //!
-//! Not here: when to dial again (xds.rs), and what is said on the connection (conversation.rs).
+//! Not here: when to dial again (xds.rs), and the messages on the connection (conversation.rs).
 
 use std::future::{Ready, ready};
 use std::io;

@@ -54,7 +54,7 @@ fn tree(index: usize, resource: &Any) -> (String, Result<Tree<'static>, Vec<Stri
 /// What is wrong in a resource before its keys are read.
 #[derive(Default)]
 struct Conversion {
-    /// The index of each descriptor on the way to the one at hand.
+    /// The index of each descriptor on the way to the current one.
     path: Vec<usize>,
     problems: Vec<String>,
 }
@@ -132,7 +132,7 @@ impl Conversion {
         Some(Tree::Mapping(entries))
     }
 
-    /// Notes a problem of the descriptor at hand.
+    /// Notes a problem of the current descriptor.
     fn tell(&mut self, message: &str) {
         let path: Vec<String> = self.path.iter().map(|index| format!("descriptors[{index}]")).collect();
         self.problems.push(format!("{}: {message}", path.join(".")));

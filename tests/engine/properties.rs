@@ -1,6 +1,7 @@
 //! What must be true of every decision, tried on random ones; and the engine against a second opinion (support/oracle.rs).
 //! `WEIR_PROPTEST_CASES` sets the number of cases for each property. Not in here: the stores (store/differential.rs).
 
+use crate::support::algorithms::burst;
 use crate::support::arbitrary::{bounds, config, fitting, hits, leaky, limit, limits, mode, role, step, step_on, take};
 use crate::support::manual::START_US;
 use crate::support::oracle::{Expected, Oracle};
@@ -100,7 +101,7 @@ fn charge<'a>(key: &'a str, limit: &'a Limit, take: Take, role: Role, now: Micro
 /// A charge that keeps to what pacing limits believe: more than a full burst is forced only where usage is post-paid.
 fn believable(limit: &Limit, take: Take) -> Take {
     match take {
-        Take::Force(hits) if limit.algorithm().burst().is_some() && !limit.post_paid() => Take::Consume(hits),
+        Take::Force(hits) if burst(limit.algorithm()).is_some() && !limit.post_paid() => Take::Consume(hits),
         take => take,
     }
 }

@@ -1,5 +1,5 @@
 //! What an operator finds by docs/operations.md at three in the morning: log lines there are those of the code, and links between
-//! pages lead to headings that exist.
+//! pages lead to headings that exist. Commands and paths of HTTP have their rows.
 //!
 //! Not here: its tables (redis/errors.rs, redis/acl.rs), and its queries and alerts (tests/deploy/check.py).
 
@@ -7,6 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
+use clap::CommandFactory as _;
+use weir::cli::args::Arguments;
+
+/// Files of the page for browsers, which no caller asks for by hand.
+const PAGE_FILES: [&str; 2] = ["/page.css", "/page.js"];
 /// The letters that a text of the code must have besides what it fills in, to count as the message of a line.
 const LETTERS_MIN: usize = 5;
 
@@ -176,6 +181,62 @@ fn links_lead_to_headings_that_exist() {
     }
     assert!(followed > 100, "{followed} links");
     assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// The code in the first cell of each row of the first table below a heading.
+fn first_cells(page: &str, heading: &str) -> Vec<String> {
+    let page = fs::read_to_string(root().join(page)).expect("a page");
+    let (_, section) = page.split_once(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no {heading}"));
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next().map(str::to_owned));
+    rows.collect()
+}
+
+#[test]
+fn every_command_is_on_the_pages() {
+    let arguments = Arguments::command();
+    let commands: BTreeSet<_> = arguments.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    let rows = first_cells("docs/operations.md", "## Commands");
+    let on_page =
+        rows.iter().filter_map(|row| row.strip_prefix("weir ")?.split(' ').next().map(str::to_owned)).collect();
+    assert_eq!(commands, on_page, "docs/operations.md, Commands");
+    let architecture = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("a page");
+    let row = architecture.lines().find_map(|line| line.strip_prefix("| `cli` | ")).expect("a row of cli");
+    let names = row.split(" | ").next().unwrap_or_default();
+    let named = names.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+    assert_eq!(commands, named, "ARCHITECTURE.md, the row of cli");
+}
+
+/// The response to an unknown path lists the known ones: those are the routes of the listener.
+#[test]
+fn every_path_of_http_is_listed() {
+    let mut of_admin = BTreeSet::new();
+    for file in ["src/http/admin.rs", "src/http/public.rs", "src/http/debug.rs"] {
+        let code = fs::read_to_string(root().join(file)).expect("a file");
+        let routes: BTreeSet<_> = code.split(".route(\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        let routes: BTreeSet<_> = routes.into_iter().filter(|path| !PAGE_FILES.contains(path)).collect();
+        let (_, list) = code.split_once("const PATHS: ").expect("a list of paths");
+        let listed: Vec<_> = list.split("];\n").next().unwrap_or_default().split('"').skip(1).step_by(2).collect();
+        let paths: BTreeSet<_> = listed
+            .iter()
+            .filter_map(|text| text.split(' ').find(|word| word.starts_with('/'))?.split('?').next())
+            .chain(file.ends_with("debug.rs").then_some("/"))
+            .collect();
+        assert_eq!(routes, paths, "{file}: routes and PATHS");
+        if file.ends_with("admin.rs") {
+            of_admin = listed.iter().filter_map(|text| method_and_path(text)).collect();
+        }
+    }
+    let rows = first_cells("docs/operations.md", "## The admin listener");
+    let on_page: BTreeSet<_> = rows.iter().filter_map(|row| method_and_path(row)).collect();
+    assert_eq!(of_admin, on_page, "docs/operations.md, The admin listener");
+}
+
+/// `GET /top` of `GET /top?minutes=5`.
+fn method_and_path(text: &str) -> Option<String> {
+    let mut words = text.split(' ');
+    let (method, path) = (words.next()?, words.next()?);
+    Some(format!("{method} {}", path.split('?').next()?))
 }
 
 #[test]

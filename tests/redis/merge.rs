@@ -12,9 +12,9 @@ use tokio::runtime::Runtime;
 use weir::engine::{
     Algorithm, Anchor, CalendarUnit, Charge, Decision, Limit, Mode, Precision, Refill, Role, State, Take, Unit, Verdict,
 };
+use weir::store::redis::MERGE_MAX;
 use weir::store::redis::pipeline::Options;
 use weir::store::redis::{Endpoint, Redis};
-use weir::store::redis::{MERGE_MAX, MERGE_MAX_MAX};
 use weir::store::{Store, StoreError};
 
 /// Longer than any answer takes.
@@ -219,7 +219,7 @@ fn as_many_as_may_share_a_call_and_no_more() {
         (3, 20, 20),
         (4, 20, 5),
         // Each key of its own takes its part of what a call may take.
-        (MERGE_MAX_MAX, 64, 2),
+        (64, 64, 2),
     ] {
         let server = RedisServer::start();
         let store = store(&server, &runtime, "", merge_max);

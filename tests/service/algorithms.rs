@@ -10,6 +10,7 @@ use crate::support::redis::RedisServer;
 use crate::support::rls::{self, Client};
 use envoy_types::pb::google::protobuf::UInt64Value;
 use serde_json::{Value, json};
+use weir::engine::Algorithm;
 
 /// What every rule admits at once.
 const LIMIT: u32 = 3;
@@ -104,6 +105,13 @@ fn each_algorithm_admits_its_limit_on_redis() {
             let left_ms = redis.command(&["PTTL", key]).expect("redis answers");
             assert!(left_ms.trim().parse::<i64>().is_ok_and(|ms| ms > 0), "{key} expires in {left_ms:?} ms");
         }
+    }
+}
+
+#[test]
+fn there_is_a_rule_of_each_algorithm() {
+    for name in Algorithm::NAMES {
+        assert!(RULES.iter().any(|rule| rule.algorithm == name), "no rule has {name}");
     }
 }
 

@@ -205,7 +205,7 @@ fn a_watch_of_the_health_is_told_and_ended() {
         let mut seen = Vec::new();
         while let Some(Ok(answer)) = watch.next().await {
             seen.push(answer.status());
-            stop.tell();
+            stop.order();
         }
         seen
     });
@@ -213,43 +213,34 @@ fn a_watch_of_the_health_is_told_and_ended() {
     served.stop().expect("it ends well before its grace does");
 }
 
+/// The services that this version of reflection lists.
+macro_rules! listed_services {
+    ($version:ident, $address:expr) => {
+        block_on(async {
+            use tonic_reflection::pb::$version::ServerReflectionRequest;
+            use tonic_reflection::pb::$version::server_reflection_client::ServerReflectionClient;
+            use tonic_reflection::pb::$version::server_reflection_request::MessageRequest;
+            use tonic_reflection::pb::$version::server_reflection_response::MessageResponse;
+            let mut client = ServerReflectionClient::new(rls::channel($address).await);
+            let message_request = Some(MessageRequest::ListServices(String::new()));
+            let request = ServerReflectionRequest { host: String::new(), message_request };
+            let asked = client.server_reflection_info(tokio_stream::once(request)).await;
+            let answer = asked.expect("a stream").into_inner().next().await.expect("an answer").expect("no error");
+            let Some(MessageResponse::ListServicesResponse(list)) = answer.message_response else {
+                panic!("{answer:?}");
+            };
+            let mut names: Vec<String> = list.service.into_iter().map(|service| service.name).collect();
+            names.sort();
+            names
+        })
+    };
+}
+
 #[test]
 fn reflection_lists_the_services_in_both_versions() {
     let served = Served::start(POLICY, &[]);
-    let mut v1 = block_on(async {
-        use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
-        use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
-        use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
-        let mut client = ServerReflectionClient::new(rls::channel(served.at.grpc).await);
-        let message_request = Some(MessageRequest::ListServices(String::new()));
-        let request = tonic_reflection::pb::v1::ServerReflectionRequest { host: String::new(), message_request };
-        let asked = client.server_reflection_info(tokio_stream::once(request)).await;
-        let answer = asked.expect("a stream").into_inner().next().await.expect("an answer").expect("no error");
-        match answer.message_response {
-            Some(MessageResponse::ListServicesResponse(list)) => {
-                list.service.into_iter().map(|service| service.name).collect::<Vec<_>>()
-            }
-            other => panic!("{other:?}"),
-        }
-    });
-    let mut v1alpha = block_on(async {
-        use tonic_reflection::pb::v1alpha::server_reflection_client::ServerReflectionClient;
-        use tonic_reflection::pb::v1alpha::server_reflection_request::MessageRequest;
-        use tonic_reflection::pb::v1alpha::server_reflection_response::MessageResponse;
-        let mut client = ServerReflectionClient::new(rls::channel(served.at.grpc).await);
-        let message_request = Some(MessageRequest::ListServices(String::new()));
-        let request = tonic_reflection::pb::v1alpha::ServerReflectionRequest { host: String::new(), message_request };
-        let asked = client.server_reflection_info(tokio_stream::once(request)).await;
-        let answer = asked.expect("a stream").into_inner().next().await.expect("an answer").expect("no error");
-        match answer.message_response {
-            Some(MessageResponse::ListServicesResponse(list)) => {
-                list.service.into_iter().map(|service| service.name).collect::<Vec<_>>()
-            }
-            other => panic!("{other:?}"),
-        }
-    });
-    v1.sort();
-    v1alpha.sort();
+    let v1 = listed_services!(v1, served.at.grpc);
+    let v1alpha = listed_services!(v1alpha, served.at.grpc);
     assert_eq!(v1, [SERVICE, "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"]);
     assert_eq!(v1alpha, [SERVICE, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"]);
 }

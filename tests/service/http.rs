@@ -321,9 +321,9 @@ fn a_question_that_json_does_not_know_is_told_so_and_counted() {
     let cases = [
         ("?detail=maybe", "detail: \"maybe\" is not true or false\n"),
         ("?detail=", "detail: \"\" is not true or false\n"),
-        ("?details=true", "no question \"details\", only detail\n"),
-        ("?detail=true&surprise", "no question \"surprise\", only detail\n"),
-        ("?detail=true&detail=true", "detail: asked twice\n"),
+        ("?details=true", "no parameter \"details\", only detail\n"),
+        ("?detail=true&surprise", "no parameter \"surprise\", only detail\n"),
+        ("?detail=true&detail=true", "detail: given twice\n"),
     ];
     for (query, text) in cases {
         let answer = ask_detail(served.at.http, query, "gcra", 1);
@@ -437,14 +437,14 @@ fn health_is_told_on_every_path_that_somebody_asks() {
 fn who_leaves_says_so_and_still_answers() {
     let mut served = Served::start(POLICY, &["shutdown.pause=5m"]);
     let stop = served.stop.take().expect("it is running");
-    stop.tell();
+    stop.order();
     until("/readyz to say 503", PATIENCE, || (get(served.at.http, "/readyz").status == 503).then_some(()));
     assert_eq!(json_of(&get(served.at.http, "/readyz"))["phase"], "leaving");
     assert_eq!(get(served.at.http, "/healthcheck").status, 500);
     assert_eq!(get(served.at.http, "/healthz").status, 200);
     assert_eq!(http::post_json(served.at.http, "/json", ANN).expect("an answer").status, 200);
     // Told once more, it waits no longer.
-    stop.tell();
+    stop.order();
     served.stop().expect("it ends well");
 }
 

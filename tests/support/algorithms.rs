@@ -1,7 +1,7 @@
 //! Every algorithm, for tests of what holds for all of them. A list that a test wrote out would miss the next one.
 
 use weir::engine::algorithm::parameters::Parameters;
-use weir::engine::{Algorithm, Anchor, CalendarUnit, Precision, Refill};
+use weir::engine::{Algorithm, Anchor, CalendarUnit, ParameterValue, Precision, Refill};
 
 /// Every algorithm, and every variant of one, with this precision and this burst.
 pub fn every_algorithm(precision: Precision, burst: u32) -> Vec<Algorithm> {
@@ -20,4 +20,13 @@ pub fn without_calendars(precision: Precision, burst: u32) -> Vec<Algorithm> {
     let mut all = every_algorithm(precision, burst);
     all.retain(|algorithm| !matches!(algorithm.anchor(), Anchor::Calendar(_)));
     all
+}
+
+/// The most hits at one instant, where an algorithm has a number for that.
+pub fn burst(algorithm: Algorithm) -> Option<u32> {
+    let burst = algorithm.parameters().into_iter().find(|parameter| parameter.name == "burst")?;
+    match burst.value {
+        ParameterValue::Hits(hits) => Some(hits),
+        value => panic!("a burst of {value:?}"),
+    }
 }

@@ -354,7 +354,7 @@ fn period_of_first_hit(limit: &Limit) -> i128 {
 }
 
 fn capacity(limit: &Limit) -> i128 {
-    match limit.algorithm().burst() {
+    match super::algorithms::burst(limit.algorithm()) {
         Some(burst) if limit.requests() > 0 => i128::from(burst),
         _ => i128::from(limit.requests()),
     }

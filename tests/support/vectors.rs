@@ -600,7 +600,7 @@ fn limit(text: &str) -> Result<Limit, String> {
 pub fn write_limit(limit: &Limit) -> String {
     let window = write_us(i128::from(limit.window().us()));
     let mut text = format!("{} {} per {window}", limit.algorithm().name(), limit.requests());
-    if let Some(burst) = limit.algorithm().burst() {
+    if let Some(burst) = super::algorithms::burst(limit.algorithm()) {
         let _ = write!(text, " burst {burst}");
     }
     match limit.algorithm() {

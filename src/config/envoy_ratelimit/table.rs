@@ -609,14 +609,14 @@ pub const VARIABLES: &[Variable] = {
             Duration,
             "1s",
             Nothing,
-            "weir tries Redis every 250 ms at the start, while its listeners are open and it is not healthy.",
+            "weir asks Redis every 100 ms at the start, while its listeners are open and it is not healthy.",
         ),
         row(
             "REDIS_STARTUP_MAX_INTERVAL",
             Duration,
             "30s",
             Nothing,
-            "weir tries Redis every 250 ms at the start, and every second after `redis.ready_after`.",
+            "weir asks Redis every 100 ms at the start, and every second after `redis.ready_after`.",
         ),
         row(
             "REDIS_STARTUP_MAX_ELAPSED_TIME",

@@ -29,7 +29,7 @@ pub(super) fn map(mapping: &mut Mapping<'_>) {
     }
 }
 
-/// A target of gRPC as `HOST:PORT`. What is neither a host nor a target by name stays, for the setting to refuse.
+/// A target of gRPC as `HOST:PORT`. Any other text stays as it is, and the setting refuses it.
 fn server(target: &str) -> String {
     let place = ["dns:///", "passthrough:///", "dns:"].iter().find_map(|scheme| target.strip_prefix(scheme));
     let place = place.unwrap_or(target);

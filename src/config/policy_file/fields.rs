@@ -33,7 +33,7 @@ impl Fields {
         self.get(key).map(|(at, _)| at)
     }
 
-    /// Whether the key is neither there nor there under a misspelled name.
+    /// Whether the mapping has neither the key nor a misspelling of it.
     pub(super) fn lacks(&self, key: &str) -> bool {
         self.get(key).is_none() && !self.meant.contains(&key)
     }

@@ -17,7 +17,7 @@ use crate::config::settings::duration;
 use crate::engine::algorithm::parameters::Parameters;
 use crate::engine::{Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Refill, Unit};
 
-/// What a rate limit can have though it limits nothing: envoyproxy/ratelimit reads a number there and forgets it.
+/// The keys that a rate limit can have although it limits nothing: envoyproxy/ratelimit reads a number there and ignores it.
 const WITH_UNLIMITED: [&str; 4] = ["unlimited", "name", "replaces", "requests_per_unit"];
 /// A zone's name is not suggested for one that is longer or shorter by more than this, in bytes.
 const ZONE_BYTES_OFF_MAX: usize = 3;

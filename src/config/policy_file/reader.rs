@@ -91,8 +91,7 @@ impl Reader {
                     warnings: self.warnings,
                 })
             }
-            // Everything that the engine refuses was looked for above; should something slip through, it is told
-            // without a line rather than not at all.
+            // Everything that the engine refuses was checked above. A problem that slips through is reported without a line.
             Err(error) => {
                 self.problems.push(Problem { file: "policies".into(), position: None, message: error.to_string() });
                 Err(self.problems)
@@ -256,7 +255,7 @@ impl FileReader<'_> {
         let is_quota = quota_mode.unwrap_or(false);
         let role = Role::of(shadow_mode.unwrap_or(false), is_quota);
         let (detailed_metric, value_to_metric) = (detailed_metric.unwrap_or(false), value_to_metric.unwrap_or(false));
-        // A wrong rule is told and left out; the descriptor stays, so that a twin of it is told in the same run.
+        // A wrong rule is reported and left out. The descriptor stays, so that its twin is reported in the same run.
         let rule = rule.unwrap_or_default();
         let outline = Outline {
             key: key.as_str().into(),

@@ -11,7 +11,7 @@ use super::yaml::Document;
 use super::{Bounds, DomainOutline, Location, PROBLEMS_MAX, Position, Problems, Reading};
 use crate::engine::policy::DomainSpec;
 
-/// A problem of the value at hand is on the list already.
+/// The problem of the current value has been reported.
 pub(super) struct Reported;
 
 /// Reads files one after the other into one policy set.

@@ -34,7 +34,7 @@ pub struct Listen {
     pub max_connection_age: Duration,
     /// How long requests of such a connection may take after that.
     pub max_connection_age_grace: Duration,
-    /// The metrics by themselves, if anywhere.
+    /// Metrics only, if this address is set.
     pub metrics: Option<SocketAddr>,
 }
 

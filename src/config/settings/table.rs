@@ -78,7 +78,7 @@ const UP_TO_POLICIES: &[Setting] = &[
         name: "listen.tls.client_names",
         kind: Kind::ClientNames,
         default: Preset::Unset,
-        about: "names of which a client's certificate must have one: DNS names, IPs, URIs, by commas; none: any name",
+        about: "names of clients: a certificate must have one of them; DNS names, IPs, URIs, by commas; none: any name",
     },
     Setting {
         name: "listen.max_connection_age",
@@ -120,13 +120,13 @@ const UP_TO_POLICIES: &[Setting] = &[
         name: "admin.endpoints",
         kind: Kind::Choice(ENDPOINTS),
         default: Preset::Is("weir"),
-        about: "what listen.admin serves: weir can reset limits, ratelimit only shows, as envoyproxy/ratelimit does",
+        about: "what listen.admin serves: weir, the admin endpoints; ratelimit, the read-only debug port of envoyproxy/ratelimit",
     },
     Setting {
         name: "admin.token_file",
         kind: Kind::File,
         default: Preset::Unset,
-        about: "the file of the bearer token that requests need which change something by listen.admin; none: no token",
+        about: "the file of the bearer token for requests that change something at listen.admin; none: no token",
     },
     Setting {
         name: "admin.values",
@@ -180,7 +180,7 @@ const UP_TO_POLICIES: &[Setting] = &[
         name: "http.admin_hosts",
         kind: Kind::HostNames { most: HOST_NAMES_MAX },
         default: Preset::Is(""),
-        about: "names by which the admin listener may be addressed, by commas; loopback names and IPs always may",
+        about: "hosts that a request to the admin listener may name, by commas; loopback names and IPs are always allowed",
     },
     Setting {
         name: "policies.source",
@@ -238,7 +238,7 @@ const FROM_STORE_ON: &[Setting] = &[
         name: "store",
         kind: Kind::Choice(STORES),
         default: Preset::Is("memory"),
-        about: "where the state of limits lives: in this process, or in a Redis that replicas share",
+        about: "where the states of limits are: in this process, or in a Redis that replicas share",
     },
     Setting {
         name: "charging",
@@ -250,7 +250,7 @@ const FROM_STORE_ON: &[Setting] = &[
         name: "on_error",
         kind: Kind::Choice(ON_ERRORS),
         default: Preset::Is("error"),
-        about: "what becomes of a request whose store does not answer, unless its rule or domain says",
+        about: "what happens to a request whose store does not answer, unless its rule or domain sets that",
     },
     Setting {
         name: "shadow_mode",
@@ -334,7 +334,7 @@ const FROM_STORE_ON: &[Setting] = &[
         name: "deny_cache.max_keys",
         kind: Kind::Integer { min: 1, max: 10_000_000, unit: "keys" },
         default: Preset::Is("65536"),
-        about: "how many keys have a denial kept at once",
+        about: "how many keys can have a denial in the cache",
     },
     Setting {
         name: "deny_cache.until_window_end",
@@ -502,7 +502,7 @@ const FROM_STORE_ON: &[Setting] = &[
         name: "redis.pool_size",
         kind: Kind::Integer { min: 1, max: 64, unit: "connections per core" },
         default: Preset::Is("2"),
-        about: "each connection carries one pipeline at a time, so this is the pipelines in flight",
+        about: "how many connections a core has to Redis; each has one round trip under way at a time",
     },
     Setting {
         name: "redis.queue",
@@ -520,7 +520,7 @@ const FROM_STORE_ON: &[Setting] = &[
         name: "redis.merge_max",
         kind: Kind::Integer { min: 0, max: 64, unit: "decisions per script call" },
         default: Preset::Is("16"),
-        about: "how many of them share one script call at most; a call blocks Redis for other clients; with 0 none do",
+        about: "the most of them that share one script call, in which Redis serves no other client; 0: none share",
     },
     Setting {
         name: "redis.key_prefix",
@@ -586,7 +586,7 @@ const FROM_STORE_ON: &[Setting] = &[
         name: "log.level",
         kind: Kind::LogLevel,
         default: Preset::Is("info"),
-        about: "weir's: off, error, warn, info, debug or trace; dependencies log at error; others by target: info,h2=warn",
+        about: "weir's level: off, error, warn, info, debug or trace; libraries log at error, or by target: info,h2=warn",
     },
     Setting {
         name: "log.format",
@@ -664,7 +664,7 @@ const FROM_STORE_ON: &[Setting] = &[
         name: "statsd.tags",
         kind: Kind::Tags,
         default: Preset::Is(""),
-        about: "what every statistic that is sent is tagged with: key:value,key:value",
+        about: "tags of every statistic that is sent: key:value,key:value",
     },
     Setting {
         name: "statsd.mogrifiers",

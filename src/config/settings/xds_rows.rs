@@ -25,7 +25,7 @@ pub(super) const ROWS: &[Setting] = &[
         name: "policies.xds.node_metadata",
         kind: Kind::Pairs { between: '=' },
         default: Preset::Unset,
-        about: "what else the control plane may choose policies by: key=value by commas",
+        about: "metadata by which the control plane can choose policies: key=value by commas",
     },
     Setting {
         name: "policies.xds.headers",

@@ -78,14 +78,6 @@ macro_rules! kinds {
                 }
             }
 
-            /// The name of the kind, which its Lua has too.
-            #[must_use]
-            pub const fn name(&self) -> &'static str {
-                match self {
-                    $(Self::$Kind(_) => $name,)*
-                }
-            }
-
             /// The number by which scripts tell it from the others.
             #[must_use]
             pub const fn number(&self) -> u8 {

@@ -79,7 +79,7 @@ struct Minute {
     len: usize,
     /// Those behind `len` are kept for their buffers.
     limits: Vec<Denials>,
-    /// Denials of limits that had to go.
+    /// Denials of limits for which there was no room any more.
     left_out: u64,
 }
 
@@ -114,7 +114,7 @@ impl Recorder {
         self.minute(number).filter(|minute| at < minute.len).and_then(|minute| minute.limits.get(at)).cloned()
     }
 
-    /// Denials in that minute of limits that had to go.
+    /// Denials in that minute of limits for which there was no room any more.
     pub(super) fn left_out(&self, number: u64) -> u64 {
         self.minute(number).map_or(0, |minute| minute.left_out)
     }

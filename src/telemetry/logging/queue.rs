@@ -316,7 +316,7 @@ mod tests {
         assert!(queue.shared.bytes.load(Relaxed) <= BYTES_MAX + line.len());
         assert!(lost.full.load(Relaxed) > 0);
         assert!(!queue.flush(Duration::from_millis(1)), "nobody reads");
-        // Somebody reads at last: the queue is written, and the thread ends with the last queue.
+        // Once the pipe is read, the queue is written, and the thread ends with the last queue.
         let reading = std::thread::spawn(move || {
             let mut text = Vec::new();
             BufReader::new(reader).read_to_end(&mut text).map(|_| text.len() / 1_024)

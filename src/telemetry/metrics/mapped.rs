@@ -19,7 +19,7 @@ use crate::telemetry::statistics::{Kind, Statistics};
 pub(in crate::telemetry) const RESPONSE_TIME: &str = "ratelimit_server.ShouldRateLimit.response_time";
 /// How many names are remembered with what they become.
 const REMEMBERED_MAX: usize = 100_000;
-/// Into how many parts the time that a summary looks back is divided: so often it forgets.
+/// The time that a summary covers has this many parts. The oldest part goes when a new one begins.
 const AGE_PARTS: u32 = 5;
 /// Bounds at which times are counted for a summary: each is so many percent above the one before.
 const SUMMARY_STEP_PERCENT: u64 = 5;

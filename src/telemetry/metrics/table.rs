@@ -147,7 +147,7 @@ const LIMITS: Part = Part {
             kind: Counter,
             labels: &["domain", "limit", "rule"],
             unit: "hits",
-            help: "Hits within a limit that used it nearly up (setting near_limit_ratio).",
+            help: "Hits within a limit and above near_limit_ratio of it.",
             more: "Of a charge that crosses the limit: the part between that ratio and the limit.",
         },
         Row {
@@ -239,7 +239,7 @@ const REDIS: Part = Part {
             labels: &["address"],
             unit: "times",
             help: "How often a runtime's circuit breaker for this Redis opened.",
-            more: "If it opens often and for short, Redis is at its edge, or `redis.timeout` is too near to the time that Redis takes.",
+            more: "If it opens often and briefly, Redis is near its limit, or `redis.timeout` is too close to the time that Redis takes.",
         },
         Row {
             name: "weir_redis_connections",

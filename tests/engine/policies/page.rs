@@ -99,6 +99,40 @@ fn check_example(kind: &Kind, key: &str, example: &str) {
     }
 }
 
+/// A key that nothing reads would be accepted with any value.
+#[test]
+fn every_key_has_a_reader() {
+    const WRONG: [&str; 2] = ["{no_such_key: 1}", "[[]]"];
+    for kind in KINDS {
+        for key in kind.keys {
+            let name = key.name;
+            let mut around = match kind.name {
+                "a policy file" => vec![("domain", "d"), ("descriptors", "[]")],
+                "a descriptor" => vec![("key", "k")],
+                "a rate limit" => vec![("rate", "5/month")],
+                _ => vec![("name", "n")],
+            };
+            let only = key.only.as_ref().and_then(|only| only.algorithms().next());
+            around.extend(only.map(|algorithm| ("algorithm", algorithm)));
+            around.retain(|(other, _)| *other != name);
+            let refused = |wrong: &&str| {
+                let others: String = around.iter().map(|(key, value)| format!("{key}: {value}, ")).collect();
+                let mapping = format!("{{{others}{name}: {wrong}}}");
+                let text = match kind.name {
+                    "a policy file" => mapping,
+                    "a descriptor" => format!("{{domain: d, descriptors: [{mapping}]}}"),
+                    "a rate limit" => format!("{{domain: d, descriptors: [{{key: k, rate_limit: {mapping}}}]}}"),
+                    _ => format!(
+                        "{{domain: d, descriptors: [{{key: k, rate_limit: {{rate: 1/s, replaces: [{mapping}]}}}}]}}"
+                    ),
+                };
+                parse(&[("p.yaml", &text)]).is_err_and(|problems| problems.to_string().replace(" ", "_").contains(name))
+            };
+            assert!(WRONG.iter().any(refused), "{name} of {} has no reader", kind.name);
+        }
+    }
+}
+
 #[test]
 fn the_page_says_which_algorithms_take_a_key_and_what_is_its_default() {
     let kind = KINDS[2];

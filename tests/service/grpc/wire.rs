@@ -27,166 +27,101 @@ use weir::rls::proto::rate_limit_service_server::{RateLimitService, RateLimitSer
 /// The request path that Envoy calls. Nobody's generated code is asked for it.
 const METHOD_PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// A request of ours with every field set, each to a value of its own.
-fn our_request() -> ours::RateLimitRequest {
-    use ours::rate_limit_descriptor::{Entry, RateLimitOverride};
-    ours::RateLimitRequest {
-        domain: "shop".into(),
-        descriptors: vec![
-            ours::RateLimitDescriptor {
-                entries: vec![
-                    Entry { key: "user".into(), value: "ann".into() },
-                    Entry { key: "path".into(), value: "/ü".into() },
+/// Makes a request and a response of one definition, from the modules that have its types.
+macro_rules! messages {
+    ($request:ident, $response:ident: $api:ident, $descriptor:ident, $unit:ident, $header:ident, $google:ident) => {
+        /// A request with every field set, each to a value of its own.
+        fn $request() -> $api::RateLimitRequest {
+            use $descriptor::rate_limit_descriptor::{Entry, RateLimitOverride};
+            $api::RateLimitRequest {
+                domain: "shop".into(),
+                descriptors: vec![
+                    $descriptor::RateLimitDescriptor {
+                        entries: vec![
+                            Entry { key: "user".into(), value: "ann".into() },
+                            Entry { key: "path".into(), value: "/ü".into() },
+                        ],
+                        limit: Some(RateLimitOverride { requests_per_unit: 7, unit: $unit::RateLimitUnit::Day.into() }),
+                        hits_addend: Some($google::UInt64Value { value: u64::MAX }),
+                        is_negative_hits: true,
+                    },
+                    // An addend of 0 that is present differs from one that is absent.
+                    $descriptor::RateLimitDescriptor {
+                        entries: vec![],
+                        limit: None,
+                        hits_addend: Some($google::UInt64Value { value: 0 }),
+                        is_negative_hits: false,
+                    },
                 ],
-                limit: Some(RateLimitOverride { requests_per_unit: 7, unit: ours::RateLimitUnit::Day.into() }),
-                hits_addend: Some(pbjson_types::UInt64Value { value: u64::MAX }),
-                is_negative_hits: true,
-            },
-            // An addend of 0 that is present differs from one that is absent.
-            ours::RateLimitDescriptor {
-                entries: vec![],
-                limit: None,
-                hits_addend: Some(pbjson_types::UInt64Value { value: 0 }),
-                is_negative_hits: false,
-            },
-        ],
-        hits_addend: u32::MAX,
-    }
+                hits_addend: u32::MAX,
+            }
+        }
+
+        /// A response with every field set, each to a value of its own.
+        fn $response() -> $api::RateLimitResponse {
+            use $api::rate_limit_response::quota::ExpirationSpecifier;
+            use $api::rate_limit_response::rate_limit::Unit;
+            use $api::rate_limit_response::{Code, DescriptorStatus, Quota, RateLimit};
+            use $google::value::Kind;
+            use $google::{Duration, ListValue, Struct, Timestamp, Value};
+            let value = |kind| Value { kind: Some(kind) };
+            $api::RateLimitResponse {
+                overall_code: Code::OverLimit.into(),
+                statuses: vec![DescriptorStatus {
+                    code: Code::Ok.into(),
+                    current_limit: Some(RateLimit {
+                        requests_per_unit: 11,
+                        unit: Unit::Week.into(),
+                        name: "weekly".into(),
+                    }),
+                    limit_remaining: 12,
+                    duration_until_reset: Some(Duration { seconds: 13, nanos: 14 }),
+                    quota: Some(Quota {
+                        requests: 15,
+                        id: "one".into(),
+                        expiration_specifier: Some(ExpirationSpecifier::ValidUntil(Timestamp {
+                            seconds: 16,
+                            nanos: 17,
+                        })),
+                    }),
+                }],
+                response_headers_to_add: vec![$header::HeaderValue {
+                    key: "x-response".into(),
+                    value: "a".into(),
+                    raw_value: vec![0xff, 1],
+                }],
+                request_headers_to_add: vec![$header::HeaderValue {
+                    key: "x-request".into(),
+                    value: "b".into(),
+                    raw_value: vec![0xfe, 2],
+                }],
+                raw_body: vec![0xfd, 3],
+                dynamic_metadata: Some(Struct {
+                    fields: HashMap::from([(
+                        "all".into(),
+                        value(Kind::ListValue(ListValue {
+                            values: vec![
+                                value(Kind::NullValue(0)),
+                                value(Kind::NumberValue(1.5)),
+                                value(Kind::StringValue("s".into())),
+                                value(Kind::BoolValue(true)),
+                                value(Kind::StructValue(Struct { fields: HashMap::new() })),
+                            ],
+                        })),
+                    )]),
+                }),
+                quota: Some(Quota {
+                    requests: 18,
+                    id: "all".into(),
+                    expiration_specifier: Some(ExpirationSpecifier::ValidUntil(Timestamp { seconds: 19, nanos: 20 })),
+                }),
+            }
+        }
+    };
 }
 
-/// The same request in the other definition.
-fn their_request() -> theirs::RateLimitRequest {
-    use their_descriptor::rate_limit_descriptor::{Entry, RateLimitOverride};
-    theirs::RateLimitRequest {
-        domain: "shop".into(),
-        descriptors: vec![
-            their_descriptor::RateLimitDescriptor {
-                entries: vec![
-                    Entry { key: "user".into(), value: "ann".into() },
-                    Entry { key: "path".into(), value: "/ü".into() },
-                ],
-                limit: Some(RateLimitOverride { requests_per_unit: 7, unit: their_type::RateLimitUnit::Day.into() }),
-                hits_addend: Some(their_google::UInt64Value { value: u64::MAX }),
-                is_negative_hits: true,
-            },
-            their_descriptor::RateLimitDescriptor {
-                entries: vec![],
-                limit: None,
-                hits_addend: Some(their_google::UInt64Value { value: 0 }),
-                is_negative_hits: false,
-            },
-        ],
-        hits_addend: u32::MAX,
-    }
-}
-
-/// A response of ours with every field set, each to a value of its own.
-fn our_response() -> ours::RateLimitResponse {
-    use ours::rate_limit_response::quota::ExpirationSpecifier;
-    use ours::rate_limit_response::rate_limit::Unit;
-    use ours::rate_limit_response::{Code, DescriptorStatus, Quota, RateLimit};
-    use pbjson_types::value::Kind;
-    use pbjson_types::{Duration, ListValue, Struct, Timestamp, Value};
-    let value = |kind| Value { kind: Some(kind) };
-    ours::RateLimitResponse {
-        overall_code: Code::OverLimit.into(),
-        statuses: vec![DescriptorStatus {
-            code: Code::Ok.into(),
-            current_limit: Some(RateLimit { requests_per_unit: 11, unit: Unit::Week.into(), name: "weekly".into() }),
-            limit_remaining: 12,
-            duration_until_reset: Some(Duration { seconds: 13, nanos: 14 }),
-            quota: Some(Quota {
-                requests: 15,
-                id: "one".into(),
-                expiration_specifier: Some(ExpirationSpecifier::ValidUntil(Timestamp { seconds: 16, nanos: 17 })),
-            }),
-        }],
-        response_headers_to_add: vec![ours::HeaderValue {
-            key: "x-response".into(),
-            value: "a".into(),
-            raw_value: vec![0xff, 1],
-        }],
-        request_headers_to_add: vec![ours::HeaderValue {
-            key: "x-request".into(),
-            value: "b".into(),
-            raw_value: vec![0xfe, 2],
-        }],
-        raw_body: vec![0xfd, 3],
-        dynamic_metadata: Some(Struct {
-            fields: HashMap::from([(
-                "all".into(),
-                value(Kind::ListValue(ListValue {
-                    values: vec![
-                        value(Kind::NullValue(0)),
-                        value(Kind::NumberValue(1.5)),
-                        value(Kind::StringValue("s".into())),
-                        value(Kind::BoolValue(true)),
-                        value(Kind::StructValue(Struct { fields: HashMap::new() })),
-                    ],
-                })),
-            )]),
-        }),
-        quota: Some(Quota {
-            requests: 18,
-            id: "all".into(),
-            expiration_specifier: Some(ExpirationSpecifier::ValidUntil(Timestamp { seconds: 19, nanos: 20 })),
-        }),
-    }
-}
-
-/// The same response in the other definition.
-fn their_response() -> theirs::RateLimitResponse {
-    use their_google::value::Kind;
-    use their_google::{Duration, ListValue, Struct, Timestamp, Value};
-    use theirs::rate_limit_response::quota::ExpirationSpecifier;
-    use theirs::rate_limit_response::rate_limit::Unit;
-    use theirs::rate_limit_response::{Code, DescriptorStatus, Quota, RateLimit};
-    let value = |kind| Value { kind: Some(kind) };
-    theirs::RateLimitResponse {
-        overall_code: Code::OverLimit.into(),
-        statuses: vec![DescriptorStatus {
-            code: Code::Ok.into(),
-            current_limit: Some(RateLimit { requests_per_unit: 11, unit: Unit::Week.into(), name: "weekly".into() }),
-            limit_remaining: 12,
-            duration_until_reset: Some(Duration { seconds: 13, nanos: 14 }),
-            quota: Some(Quota {
-                requests: 15,
-                id: "one".into(),
-                expiration_specifier: Some(ExpirationSpecifier::ValidUntil(Timestamp { seconds: 16, nanos: 17 })),
-            }),
-        }],
-        response_headers_to_add: vec![their_core::HeaderValue {
-            key: "x-response".into(),
-            value: "a".into(),
-            raw_value: vec![0xff, 1],
-        }],
-        request_headers_to_add: vec![their_core::HeaderValue {
-            key: "x-request".into(),
-            value: "b".into(),
-            raw_value: vec![0xfe, 2],
-        }],
-        raw_body: vec![0xfd, 3],
-        dynamic_metadata: Some(Struct {
-            fields: HashMap::from([(
-                "all".into(),
-                value(Kind::ListValue(ListValue {
-                    values: vec![
-                        value(Kind::NullValue(0)),
-                        value(Kind::NumberValue(1.5)),
-                        value(Kind::StringValue("s".into())),
-                        value(Kind::BoolValue(true)),
-                        value(Kind::StructValue(Struct { fields: HashMap::new() })),
-                    ],
-                })),
-            )]),
-        }),
-        quota: Some(Quota {
-            requests: 18,
-            id: "all".into(),
-            expiration_specifier: Some(ExpirationSpecifier::ValidUntil(Timestamp { seconds: 19, nanos: 20 })),
-        }),
-    }
-}
+messages!(our_request, our_response: ours, ours, ours, ours, pbjson_types);
+messages!(their_request, their_response: theirs, their_descriptor, their_type, their_core, their_google);
 
 /// Reads as one type what the other has written.
 #[track_caller]

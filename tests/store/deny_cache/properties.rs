@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::support::algorithms::burst;
 use crate::support::arbitrary::{bounds, config, hits, limit, limits, mode, role, step, step_on, take};
 use crate::support::cached::{AGES, KEY, KEYS_MAX, MS, SECOND, Scene, is_summed_up, plain};
 use crate::support::manual::{answer, far};
@@ -29,7 +30,7 @@ struct OnItsWay {
 /// A charge that keeps to what pacing limits believe, so that what they tell is exact.
 fn believable(limit: &Limit, take: Take) -> Take {
     match take {
-        Take::Force(hits) if limit.algorithm().burst().is_some() => Take::Consume(hits),
+        Take::Force(hits) if burst(limit.algorithm()).is_some() => Take::Consume(hits),
         take => take,
     }
 }
@@ -103,7 +104,7 @@ fn check_story(
     let (ours, other) = (plain(&limits[0]), plain(&limits[1]));
     let mut theirs = ours.clone();
     theirs.drain = limits[0].drain;
-    let paced = ours.algorithm().burst().is_some();
+    let paced = burst(ours.algorithm()).is_some();
     let mut scene = Scene::new(max_age, keys_max);
     // A clock that was set back may have left a debt past full, which is cut again at each look: what is told of it is
     // too short, in the store as well. [pc-5]

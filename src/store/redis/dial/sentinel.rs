@@ -20,7 +20,7 @@ use redis::Value;
 use tokio::time::{Instant, timeout};
 
 use super::connection::Connection;
-use super::endpoint::{Endpoint, EndpointError};
+use super::endpoint::Endpoint;
 use super::generation::{Generation, Generations};
 use super::host_port::HostPort;
 use super::unusable::Unusable;
@@ -70,12 +70,6 @@ impl Sentinels {
             epoch: Mutex::new(Epoch { master: None, ask_at: Instant::now() }),
             generations: Generations::default(),
         }
-    }
-
-    /// Reads every file that a dial would read.
-    pub(crate) fn check(&self) -> Result<(), EndpointError> {
-        self.redis.check()?;
-        self.sentinels.iter().try_for_each(Endpoint::check)
     }
 
     /// Finds the master and opens a connection to it, within about `within`: each sentinel gets an even

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connection::Connection;
-use super::endpoint::{Endpoint, EndpointError};
+use super::endpoint::Endpoint;
 use super::sentinel::Sentinels;
 use super::unusable::Unusable;
 use crate::store::redis::base::observer::Observer;
@@ -22,18 +22,6 @@ pub enum Target {
 }
 
 impl Target {
-    /// Reads every file that a dial would read, so that a mistake is known before the first one.
-    ///
-    /// # Errors
-    ///
-    /// With the first file that cannot be used.
-    pub fn check(&self) -> Result<(), EndpointError> {
-        match self {
-            Target::Fixed(endpoint) => endpoint.check(),
-            Target::Sentinel(sentinels) => sentinels.check(),
-        }
-    }
-
     /// Opens a connection. A fixed address has no bound of its own; sentinels get `within` together.
     ///
     /// # Errors

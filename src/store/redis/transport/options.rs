@@ -28,9 +28,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// the merger bounds. More than 16 save hardly anything.
 pub const MERGE_MAX: usize = 16;
 
-/// The most calls that you can let one command merge.
-pub const MERGE_MAX_MAX: usize = 64;
-
 /// How a pipeline to one server, and the node around it, is built. Start from [`Options::new`].
 #[derive(Clone)]
 pub struct Options {
