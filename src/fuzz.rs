@@ -3,7 +3,7 @@
 //! `cargo fuzz` builds them with the programs of fuzz/; the tests below run the same functions on the seeds in fuzz/corpus,
 //! and on inputs made of these. Compiled for tests and for cargo-fuzz only.
 
-use crate::config::policy_file::{self, PROBLEMS_MAX};
+use crate::config::policy_file::{self, PROBLEMS_MAX, Sources};
 use crate::config::settings::{Layer, Settings};
 pub use crate::grpc::fuzz::{frames, message};
 use crate::rls::json;
@@ -45,6 +45,17 @@ pub fn policies(data: &[u8]) {
         let line = problem.position.map_or(1, |position| position.line);
         assert!(usize::try_from(line).is_ok_and(|line| line <= lines), "{problem} of {lines} lines");
         assert!(!problem.message.is_empty());
+    }
+}
+
+/// What a server says of the source of its policies.
+///
+/// # Panics
+/// When it is refused without a problem.
+pub fn sources(data: &[u8]) {
+    let Ok(sources) = serde_json::from_slice::<Sources>(data) else { return };
+    if let Err(problems) = policy_file::load_sources(sources) {
+        assert!(problems.count() > 0 && (1..=PROBLEMS_MAX).contains(&problems.list().len()));
     }
 }
 
@@ -165,6 +176,11 @@ mod tests {
     #[test]
     fn policies() {
         run("policies", super::policies);
+    }
+
+    #[test]
+    fn sources() {
+        run("sources", super::sources);
     }
 
     #[test]

@@ -36,6 +36,9 @@ pub enum TopError {
     /// The report cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
+    /// There is a terminal to write to, and none to read keys from.
+    #[error("cannot use the terminal: {0}: give one as standard input, or --once")]
+    Terminal(io::Error),
     /// This process can start nothing.
     #[error("cannot start: {0}")]
     Start(io::Error),

@@ -88,6 +88,11 @@ impl OnTerminal {
         modes.contains(LocalModes::ECHO | LocalModes::ICANON) && !screen.alternate_screen() && !screen.hide_cursor()
     }
 
+    /// Waits until it is as a shell expects it.
+    pub fn gives_back(&self) {
+        until("the terminal to be given back", PATIENCE, || self.is_given_back().then_some(()));
+    }
+
     /// Sends a signal.
     pub fn signal(&self, name: &str) {
         let status = Command::new("sh").args(["-c", &format!("kill -{name} {}", self.child.id())]).status();

@@ -64,7 +64,7 @@ pub(super) async fn run(question: &Question) -> Result<(), TopError> {
     let mut view = View::new(question.server.to_string(), spell(question.interval), question.sort, report);
     let mut ends = ends().map_err(TopError::Start)?;
     let mut continued = signal(SignalKind::from_raw(libc::SIGCONT)).map_err(TopError::Start)?;
-    let mut screen = Some(Screen::enter()?);
+    let mut screen = Some(Screen::enter().map_err(TopError::Terminal)?);
     let mut events = events();
     let mut ticks = interval(question.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -79,13 +79,12 @@ pub(super) async fn run(question: &Question) -> Result<(), TopError> {
             _ = continued.recv() => {
                 // The shell may have changed the terminal meanwhile.
                 drop(screen.take());
-                screen = Some(Screen::enter()?);
+                screen = Some(Screen::enter().map_err(TopError::Terminal)?);
             }
-            event = events.recv() => match event.map(|event| view.event(&event)) {
-                // A terminal that cannot be read is gone.
-                None | Some(Action::Quit) => return Ok(()),
-                Some(Action::Draw) => {}
-                Some(Action::Suspend) => {
+            event = next(&mut events) => match view.event(&event.map_err(TopError::Terminal)?) {
+                Action::Quit => return Ok(()),
+                Action::Draw => {}
+                Action::Suspend => {
                     drop(screen.take());
                     // Stops the process. Where no shell could continue it, nothing happens, and the next tick goes on.
                     let _ = kill_process(getpid(), Signal::TSTP);
@@ -100,7 +99,7 @@ pub(super) async fn run(question: &Question) -> Result<(), TopError> {
             }
             _ = ticks.tick() => {
                 if screen.is_none() {
-                    screen = Some(Screen::enter()?);
+                    screen = Some(Screen::enter().map_err(TopError::Terminal)?);
                 }
                 if !view.is_paused && asking.is_none() {
                     let server = question.server.clone();
@@ -118,12 +117,19 @@ async fn answer(asking: &mut Option<Asking>) -> Result<Report, NoAnswer> {
     }
 }
 
+async fn next(events: &mut mpsc::Receiver<io::Result<Event>>) -> io::Result<Event> {
+    // The thread ends with the first error, which it sends.
+    events.recv().await.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))
+}
+
 /// The events of the terminal, until it cannot be read any more.
-fn events() -> mpsc::Receiver<Event> {
+fn events() -> mpsc::Receiver<io::Result<Event>> {
     let (sender, receiver) = mpsc::channel(EVENTS_MAX);
     thread::spawn(move || {
-        while let Ok(event) = event::read() {
-            if sender.blocking_send(event).is_err() {
+        loop {
+            let event = event::read();
+            let is_last = event.is_err();
+            if sender.blocking_send(event).is_err() || is_last {
                 return;
             }
         }

@@ -67,6 +67,12 @@ fn misbehaving(act: impl Fn(TcpStream) + Send + Sync + Clone + 'static) -> Socke
     address
 }
 
+/// Reads a request up to its empty line.
+fn read_head(stream: &TcpStream) {
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+}
+
 #[test]
 fn a_terminal_shows_who_is_denied_and_answers_keys() {
     let served = serving();
@@ -91,11 +97,15 @@ fn a_terminal_shows_who_is_denied_and_answers_keys() {
     shown.press("p");
     shown.shows("paused");
     shown.resize(8, 40);
-    until("a smaller picture", PATIENCE, || (!shown.screen().contains("taken")).then_some(()));
-    shown.shows("limits by hits");
+    until("a picture of that size", PATIENCE, || {
+        let screen = shown.screen();
+        let last = screen.lines().nth(7).filter(|_| screen.lines().count() == 8);
+        last.is_some_and(|line| line.starts_with("q quit")).then_some(())
+    });
+    assert!(!shown.screen().contains("taken"), "{}", shown.screen());
     shown.press("q");
     assert_eq!(shown.ended().code(), Some(0));
-    assert!(shown.is_given_back(), "{}", shown.screen());
+    shown.gives_back();
 }
 
 #[test]
@@ -110,8 +120,20 @@ fn the_terminal_is_given_back_however_it_ends() {
             signal => shown.signal(signal),
         }
         assert_eq!(shown.ended().code(), Some(0), "{end:?}");
-        until("the terminal", PATIENCE, || shown.is_given_back().then_some(()));
+        shown.gives_back();
     }
+}
+
+#[test]
+fn a_terminal_without_a_keyboard_is_an_error_and_given_back() {
+    let served = serving();
+    let mut command = Command::new("setsid");
+    let run = format!("exec {} top --server {} </dev/null", binary().display(), served.at.admin);
+    command.args(["--wait", "sh", "-c", &run]);
+    let mut shown = OnTerminal::start(command, 24, 120);
+    assert_eq!(shown.ended().code(), Some(1));
+    shown.shows("weir: cannot use the terminal: ");
+    shown.gives_back();
 }
 
 #[test]
@@ -121,13 +143,13 @@ fn a_stopped_process_gives_the_terminal_back_and_takes_it_again() {
     shown.shows("limits by denied");
     shown.press("\u{1a}");
     until("the process to stop", PATIENCE, || shown.is_stopped().then_some(()));
-    assert!(shown.is_given_back());
+    shown.gives_back();
     shown.signal("CONT");
     until("the terminal to be taken again", PATIENCE, || (!shown.is_given_back()).then_some(()));
     shown.shows("limits by denied");
     shown.press("q");
     assert_eq!(shown.ended().code(), Some(0));
-    assert!(shown.is_given_back());
+    shown.gives_back();
 }
 
 #[test]
@@ -192,13 +214,9 @@ fn lines_follow_each_other_until_nobody_reads_them() {
 
 #[test]
 fn a_server_that_misbehaves_is_named_with_what_it_did() {
-    let head = |stream: &mut TcpStream| {
-        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
-        while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
-    };
     let answer = |text: &'static str| {
         misbehaving(move |mut stream| {
-            head(&mut stream);
+            read_head(&stream);
             let _ = stream.write_all(text.as_bytes());
         })
     };
@@ -234,6 +252,7 @@ fn a_server_that_stalls_or_never_ends_is_left() {
     });
     let (sender, sent) = mpsc::channel();
     let floods = misbehaving(move |mut stream| {
+        read_head(&stream);
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 104857600\r\n\r\n");
         let mut bytes = 0;
         while bytes < 104_857_600 && stream.write_all(&[b' '; 65_536]).is_ok() {
