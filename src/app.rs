@@ -5,6 +5,7 @@
 mod alerts;
 mod banner;
 mod certificates;
+pub mod decisions;
 mod listeners;
 mod log;
 mod metrics;
@@ -33,14 +34,12 @@ pub use crate::store::redis::{ScriptText, scripts};
 use self::certificates::Certificates;
 use self::policies::Reload;
 use self::stores::{Opened, Stores};
-use crate::config::policy_file::Reading;
 use crate::config::settings::{self, Endpoint, PolicySource, Settings};
 use crate::config::watch::Source;
 use crate::grpc::health::Health;
 use crate::http::{Endpoints, Needs, ServiceState, Site};
 use crate::lifecycle::{Done, Phase, Phases, Supervisor};
-use crate::limiter::{Limiter, Modes, Options, Policies};
-use crate::rls::convert::{Bounds, Extras, LimitHeaders};
+use crate::limiter::{Limiter, Options, Policies};
 use crate::telemetry::alerts::follow;
 use crate::telemetry::metrics::{Door, Metrics};
 use crate::telemetry::statsd;
@@ -152,7 +151,7 @@ async fn serve_on(
     let report = Arc::new(ServiceState::new(needs));
     report.circuit_is(stores.circuit());
     report.queue_is(stores.queue());
-    let reading = Reading { compatible: settings.policies.compatible, merge_domains: settings.policies.merge_domains };
+    let reading = decisions::reading(&settings.policies);
     let phases = Phases::starting();
     let life = phases.watch();
     let mut supervisor = Supervisor::new(life.clone());
@@ -215,12 +214,7 @@ async fn serve_on(
         let options = Options {
             mode: settings.charging,
             on_error: settings.on_error,
-            modes: Modes {
-                shadow: settings.shadow_mode,
-                quota: settings.quota_mode,
-                metadata: settings.response.limit_metadata,
-                limits: settings.response.ietf_headers,
-            },
+            modes: decisions::modes(&settings),
             budget: settings.redis.timeout,
             local,
             deny_cache: deny_cache.clone(),
@@ -232,8 +226,8 @@ async fn serve_on(
             Arc::new(Limiter::new(policies.clone(), options, metrics.observer_of(door)))
         }
     };
-    let bounds = bounds(&settings.limits);
-    let extras = extras(&settings.response);
+    let bounds = decisions::bounds(&settings.limits);
+    let extras = decisions::extras(&settings.response);
     let request_bytes = settings.limits.request_bytes;
     let site = Arc::new(Site {
         limiter: limiter(&control, Door::Http),
@@ -373,31 +367,6 @@ fn held(grpc: &settings::Grpc) -> grpc::HeldBounds {
         receive_timeout: grpc.receive_timeout,
         connection_bytes: grpc.connection_held_bytes,
         total_bytes: grpc.held_bytes,
-    }
-}
-
-fn bounds(limits: &settings::Limits) -> Bounds {
-    Bounds {
-        descriptors: limits.descriptors,
-        entries: limits.entries,
-        domain_bytes: limits.domain_bytes,
-        key_bytes: limits.key_bytes,
-        value_bytes: limits.value_bytes,
-        hits: limits.hits,
-    }
-}
-
-fn extras(response: &settings::Response) -> Extras {
-    Extras {
-        dynamic_metadata: response.dynamic_metadata,
-        delay_header: response.delay_header,
-        limit_metadata: response.limit_metadata,
-        ietf_headers: response.ietf_headers,
-        limit_headers: response.limit_headers.then(|| LimitHeaders {
-            limit: response.limit_header.clone(),
-            remaining: response.remaining_header.clone(),
-            reset: response.reset_header.clone(),
-        }),
     }
 }
 

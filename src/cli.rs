@@ -12,4 +12,5 @@ pub mod program;
 pub mod ratelimit;
 pub mod serve;
 pub mod served;
+pub mod test;
 pub mod top;

@@ -15,5 +15,6 @@ pub mod limiter;
 pub mod rls;
 pub mod store;
 pub mod telemetry;
+pub mod testing;
 pub mod tls;
 pub mod xds;

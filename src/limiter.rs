@@ -31,7 +31,7 @@ pub use crate::engine::policy::Domain;
 // What the listeners need of the modules below, so that they need not know those.
 pub use crate::engine::descriptor::parse_entries;
 pub use crate::engine::{Entry, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule};
-use crate::store::Store;
+use crate::store::{Clock, Store, SystemClock};
 pub use crate::store::{Failure, StoreError};
 
 use self::calendar::Calendar;
@@ -90,6 +90,8 @@ pub struct Options {
     pub modes: Modes,
     /// The most time that a store gets for one decision.
     pub budget: Duration,
+    /// What calendar windows are computed by at first; a store whose clock lies in another window has the last word. [cl-3]
+    pub clock: Arc<dyn Clock>,
 }
 
 impl Options {
@@ -106,6 +108,7 @@ impl Options {
             on_error: OnError::Error,
             modes: Modes::default(),
             budget: BUDGET,
+            clock: Arc::new(SystemClock),
         }
     }
 }

@@ -17,6 +17,7 @@ use weir::cli::lua::{self, NoScript};
 use weir::cli::program::Program;
 use weir::cli::ratelimit;
 use weir::cli::serve::{self, ServeError};
+use weir::cli::test::{self, NoTests, Verdict};
 use weir::cli::top;
 
 /// A request costs dozens of small allocations, most of them in the HTTP/2 library: this allocator makes them cheaper and
@@ -84,6 +85,15 @@ fn main() -> ExitCode {
         Command::Top(arguments) => {
             let TopArguments { server, interval, sort, once } = arguments;
             top::run(&top::Question { server, interval, sort, once }).map_err(|error| error.to_string())
+        }
+        Command::Test(arguments) => {
+            return match test::run(&arguments.tests(), &mut io::stdout().lock()) {
+                Ok(Verdict::Passed) => ExitCode::SUCCESS,
+                Ok(Verdict::Failed) => ExitCode::from(FAILED),
+                Ok(Verdict::Broken) => ExitCode::from(USAGE),
+                Err(NoTests::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+                Err(error) => told(&error, USAGE),
+            };
         }
         Command::Lua(arguments) => match lua::run(arguments.name.as_deref(), &mut io::stdout().lock()) {
             Err(NoScript::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

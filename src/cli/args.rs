@@ -14,6 +14,7 @@ use clap::{Args, Parser, Subcommand};
 
 use super::admin::AdminServer;
 use super::check::Strictness;
+use super::test::{Format, Tests};
 use super::top::Sort;
 use crate::config::otel::{self, TurnsOn};
 use crate::config::policy_file::Reading;
@@ -74,6 +75,13 @@ pub enum Command {
                             weir explain --server localhost:6070 quickstart user=ann"
     )]
     Explain(ExplainArguments),
+    /// Run tests of policies
+    ///
+    /// Tests are files named *.test.yaml, beside the policies or elsewhere: requests, times and expected answers. No server is
+    /// needed and no time passes: the clock goes on as the test says. docs/testing.md has the format. The exit code is 0 if all
+    /// tests pass, 1 if some fail or --fail-under is not reached, and 2 if a test or a policy is not valid.
+    #[command(after_help = "Example:\n  weir test examples/quickstart --coverage")]
+    Test(TestArguments),
     /// Show the busiest limits of a running server, the limits that deny most, and whom they deny
     ///
     /// Prints a table that refreshes itself, from the server's admin listener. If standard output is no terminal, prints
@@ -223,6 +231,51 @@ pub struct ExplainArguments {
     /// How the files are read.
     #[command(flatten)]
     pub dialect: DialectArguments,
+}
+
+/// What the user typed after `weir test`.
+#[derive(Args)]
+pub struct TestArguments {
+    /// Directories with tests, their subdirectories included, and files of tests
+    #[arg(value_name = "PATH", default_value = ".")]
+    paths: Vec<PathBuf>,
+    /// Run only the cases whose name has this text in it
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// How the report is written
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// Name the rules that no test meets
+    #[arg(long)]
+    coverage: bool,
+    /// Fail if tests meet less than this part of the rules, in percent
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+    fail_under: Option<u32>,
+    /// Which store decides
+    #[arg(long, value_name = "STORE", value_enum, default_value_t = TestStore::Memory)]
+    store: TestStore,
+    /// The Redis of --store redis; each case has keys of its own there, which are deleted after it
+    #[arg(long, value_name = "URL", required_if_eq("store", "redis"))]
+    redis_url: Option<Secret>,
+}
+
+/// The stores that tests can run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum TestStore {
+    /// In this process.
+    Memory,
+    /// A real Redis.
+    Redis,
+}
+
+impl TestArguments {
+    /// What to run.
+    #[must_use]
+    pub fn tests(self) -> Tests {
+        let redis_url = self.redis_url.filter(|_| self.store == TestStore::Redis);
+        let Self { paths, filter, format, coverage, fail_under, .. } = self;
+        Tests { paths, redis_url, filter, format, coverage, fail_under }
+    }
 }
 
 /// The request of `weir explain`.
@@ -572,7 +625,7 @@ mod tests {
                 assert!(Arguments::try_parse_from(&words).is_ok(), "{line}");
             }
         }
-        assert_eq!(examples, 10);
+        assert_eq!(examples, 11);
     }
 
     #[test]

@@ -8,7 +8,8 @@ use std::path::Path;
 use super::admin::AdminServer;
 use super::printable::printable;
 use super::served::{self, NoPolicies, Served};
-use crate::config::policy_file::{DomainOutline, Loaded, Outline, Problems, Reading, load_dir_with};
+use crate::config::files::is_test;
+use crate::config::policy_file::{DomainOutline, Loaded, Outline, Problems, Reading, load_dir_with, test_file};
 use crate::config::settings::spell;
 use crate::engine::{Domain, Limit, Mode, Parameter, ParameterValue, PolicySet, Role, Rule};
 
@@ -56,6 +57,9 @@ pub enum Strictness {
 /// Every problem of the policies, in which case nothing is written; that of the writer; or, where they count as errors,
 /// that there are warnings.
 pub fn run(directory: &Path, reading: Reading, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
+    if is_test(directory) && directory.is_file() {
+        return tests(directory, out);
+    }
     let loaded = load_dir_with(directory, reading).map_err(Failed::Policies)?;
     write(&loaded, THE_SERVERS, out)?;
     judged(&loaded, strictness)
@@ -83,6 +87,15 @@ pub(super) fn of_server(on_error: &str) -> String {
 fn judged(loaded: &Loaded, strictness: Strictness) -> Result<(), Failed> {
     let warnings = loaded.warnings.count();
     if strictness == Strictness::Strict && warnings > 0 { Err(Failed::Warnings(warnings)) } else { Ok(()) }
+}
+
+/// Validates a file of tests and writes what it holds.
+fn tests(path: &Path, out: &mut dyn Write) -> Result<(), Failed> {
+    let file = test_file::read(path).map_err(Failed::Policies)?;
+    let asks = file.cases.iter().map(|case| case.asks).sum::<u64>();
+    let asks = counted(usize::try_from(asks).unwrap_or(usize::MAX), "request");
+    writeln!(out, "{}: {}, {asks}", file.name, counted(file.cases.len(), "test case"))?;
+    Ok(())
 }
 
 /// Writes what policies hold: the tree, the warnings, then totals. `servers` is the `on_error` that no policy says.

@@ -52,7 +52,7 @@ impl Source {
 
     /// Whether a file of this name is a policy.
     fn takes(&self, path: &Path) -> bool {
-        self.all_files || path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+        self.all_files || (is_yaml(path) && !is_test(path))
     }
 
     /// Whether this is no error here, since the directory may be missing.
@@ -61,8 +61,18 @@ impl Source {
     }
 }
 
+/// Whether a file holds tests of policies, by its name: `*.test.yaml` or `*.test.yml`.
+#[must_use]
+pub fn is_test(path: &Path) -> bool {
+    is_yaml(path) && path.file_stem().is_some_and(|stem| stem.as_encoded_bytes().ends_with(b".test"))
+}
+
+fn is_yaml(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+}
+
 /// The policy files of a source, sorted by path: of a directory every `*.yaml` and `*.yml` in it and in its subdirectories, symlinks
-/// followed. A path to a file means this file only, with any name.
+/// followed, except for [tests](is_test). A path to a file means this file only, with any name.
 ///
 /// Names that start with a dot are passed over, unless the source has them. In a Kubernetes ConfigMap those are the generations (`..2024_...`,
 /// `..data`); the visible files are symlinks through them. A policy that is a symlink to nowhere is listed, so that reading
@@ -74,6 +84,17 @@ impl Source {
 /// policy name on something that is no regular file.
 pub fn policy_files(source: impl Into<Source>) -> io::Result<Vec<PathBuf>> {
     let files = walk(&source.into())?;
+    Ok(files.into_iter().map(|file| file.path).collect())
+}
+
+/// The files of tests in a directory and its subdirectories, sorted by path, found as policy files are. The path of a file is
+/// that file alone, whatever its name.
+///
+/// # Errors
+///
+/// Those of [`policy_files`].
+pub fn test_files(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let files = walk_for(&Source::from(path), |_, path| is_test(path))?;
     Ok(files.into_iter().map(|file| file.path).collect())
 }
 
@@ -140,8 +161,13 @@ impl Mark {
 
 /// The policy files by path.
 pub(super) fn walk(source: &Source) -> io::Result<Vec<Found>> {
+    walk_for(source, Source::takes)
+}
+
+/// The files by path that `takes` takes.
+fn walk_for(source: &Source, takes: fn(&Source, &Path) -> bool) -> io::Result<Vec<Found>> {
     let directory = &*source.directory;
-    let mut walk = Walk { source, files: Vec::new(), names: 0, around: Vec::new() };
+    let mut walk = Walk { source, takes, files: Vec::new(), names: 0, around: Vec::new() };
     match fs::metadata(directory) {
         Err(error) if source.allows(&error) => {}
         Err(error) => return Err(at(directory, &error)),
@@ -163,6 +189,7 @@ pub(super) fn walk(source: &Source) -> io::Result<Vec<Found>> {
 
 struct Walk<'a> {
     source: &'a Source,
+    takes: fn(&Source, &Path) -> bool,
     files: Vec<Found>,
     names: usize,
     /// Device and inode of the directory being listed and of those around it.
@@ -228,7 +255,7 @@ impl Walk<'_> {
     }
 
     fn visit(&mut self, path: PathBuf, real: Option<PathBuf>) -> io::Result<()> {
-        let named_policy = self.source.takes(&path);
+        let named_policy = (self.takes)(self.source, &path);
         let mark = match (fs::metadata(&path), &real) {
             (Ok(metadata), Some(real)) if metadata.is_dir() => return self.enter(&path, real),
             _ if !named_policy => return Ok(()),
@@ -237,7 +264,7 @@ impl Walk<'_> {
             (Err(_), _) => None,
         };
         if self.files.len() == FILES_MAX {
-            return Err(refuse(&path, &format!("more than {FILES_MAX} policy files")));
+            return Err(refuse(&path, &format!("more than {FILES_MAX} files")));
         }
         self.files.push(Found { path, real, mark });
         Ok(())
@@ -311,11 +338,13 @@ mod tests {
     #[test]
     fn what_is_no_policy_is_not_listed() {
         let dir = directory(&[("b.yml", ""), ("a.yaml", ""), ("team/c.yaml", "")]);
-        for name in ["readme.md", ".hidden.yaml", "a.yaml~", ".git/d.yaml", "yaml"] {
+        for name in ["readme.md", ".hidden.yaml", "a.yaml~", ".git/d.yaml", "yaml", "a.test.yaml", "team/c.test.yml"] {
             write(dir.path(), name, "x");
         }
         symlink("nowhere", dir.path().join("dangling.txt")).unwrap();
         assert_eq!(names(dir.path()), ["a.yaml", "b.yml", "team/c.yaml"]);
+        let tests = test_files(dir.path()).unwrap();
+        assert_eq!(tests, ["a.test.yaml", "team/c.test.yml"].map(|name| dir.path().join(name)));
     }
 
     #[test]
@@ -361,7 +390,7 @@ mod tests {
         assert_eq!(policy_files(dir.path()).unwrap().len(), FILES_MAX);
         write(dir.path(), "one-more.yaml", "");
         let error = policy_files(dir.path()).unwrap_err().to_string();
-        assert!(error.ends_with("more than 10000 policy files"), "{error}");
+        assert!(error.ends_with("more than 10000 files"), "{error}");
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod rate;
 mod reader;
 mod scalar;
 mod state;
+pub mod test_file;
 mod tree;
 mod warning;
 mod yaml;

@@ -8,7 +8,7 @@ use super::decide::Request;
 use super::deny_cache::{DenyCache, ForgetOnDrop};
 use crate::engine::observer::StoreCall;
 use crate::engine::{Charge, Decision, Micros};
-use crate::store::{Clock, Reply, Store, StoreError, SystemClock};
+use crate::store::{Reply, Store, StoreError};
 
 /// What the cache of denials has to know from before the store was asked.
 struct Learning<'a> {
@@ -84,7 +84,7 @@ impl Limiter {
     fn set_bounds(&self, charges: &mut [Charge<'_>], now: Option<Micros>) {
         for charge in charges {
             if charge.limit.calendar().is_some() {
-                charge.bounds = self.calendar.bounds(charge.limit, now.unwrap_or_else(|| SystemClock.now()));
+                charge.bounds = self.calendar.bounds(charge.limit, now.unwrap_or_else(|| self.options.clock.now()));
             }
         }
     }

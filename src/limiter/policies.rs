@@ -32,22 +32,22 @@ pub(super) struct InForce {
 impl Policies {
     /// Puts the first policies in force.
     #[must_use]
-    pub fn new(policies: PolicySet, observer: Arc<dyn Observer>) -> Self {
-        let current = ArcSwap::from_pointee(InForce::of(policies, &*observer));
+    pub fn new(policies: impl Into<Arc<PolicySet>>, observer: Arc<dyn Observer>) -> Self {
+        let current = ArcSwap::from_pointee(InForce::of(policies.into(), &*observer));
         Self { current, observer, retired: Mutex::default() }
     }
 
     /// Has no policies yet: until some are put in force, decisions fail with [`Undecided::NoPolicies`](super::Undecided::NoPolicies).
     #[must_use]
     pub fn none_yet(observer: Arc<dyn Observer>) -> Self {
-        let none = InForce { is_loaded: false, ..InForce::of(PolicySet::default(), &*observer) };
+        let none = InForce { is_loaded: false, ..InForce::of(Arc::default(), &*observer) };
         Self { current: ArcSwap::from_pointee(none), observer, retired: Mutex::default() }
     }
 
     /// Puts other policies in force. Requests on their way finish under those they began with. The time it takes grows with
     /// the number of rules.
-    pub fn replace(&self, policies: PolicySet) {
-        let old = self.current.swap(Arc::new(InForce::of(policies, &*self.observer)));
+    pub fn replace(&self, policies: impl Into<Arc<PolicySet>>) {
+        let old = self.current.swap(Arc::new(InForce::of(policies.into(), &*self.observer)));
         let mut retired = self.retired.lock();
         let oldest = if retired.len() == RETIRED_MAX { Some(retired.remove(0)) } else { None };
         retired.push(old);
@@ -78,9 +78,9 @@ impl Policies {
 }
 
 impl InForce {
-    fn of(policies: PolicySet, observer: &dyn Observer) -> Self {
+    fn of(policies: Arc<PolicySet>, observer: &dyn Observer) -> Self {
         let tally = observer.loaded(&policies);
-        Self { policies: Arc::new(policies), tally, is_loaded: true }
+        Self { policies, tally, is_loaded: true }
     }
 }
 

@@ -15,6 +15,7 @@ mod transport;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use futures_util::future::join_all;
@@ -55,8 +56,8 @@ pub struct Redis {
     link: Link,
     key_prefix: Box<str>,
     observer: Arc<dyn Observer>,
-    /// Replaces the server's clock in tests.
-    now: Option<Micros>,
+    /// Replaces the server's clock in tests of weir and of policies; 0 for the server's.
+    now: AtomicU64,
 }
 
 /// What the calls go through.
@@ -73,7 +74,7 @@ impl Redis {
     #[must_use]
     pub fn start(options: Options, key_prefix: &str) -> Self {
         let observer = options.observer.clone();
-        Self { link: Link::One(Node::start(options)), key_prefix: key_prefix.into(), observer, now: None }
+        Self { link: Link::One(Node::start(options)), key_prefix: key_prefix.into(), observer, now: AtomicU64::new(0) }
     }
 
     /// The same for a Redis Cluster that is found by way of any of the `seeds`, which share their login. Each node that
@@ -84,19 +85,29 @@ impl Redis {
     #[must_use]
     pub fn start_cluster(seeds: Vec<Endpoint>, options: Options, key_prefix: &str) -> Self {
         let observer = options.observer.clone();
-        Self { link: Link::Cluster(Cluster::start(seeds, options)), key_prefix: key_prefix.into(), observer, now: None }
+        Self {
+            link: Link::Cluster(Cluster::start(seeds, options)),
+            key_prefix: key_prefix.into(),
+            observer,
+            now: AtomicU64::new(0),
+        }
     }
 
     /// The same store at a time that the caller sets: for tests, with a time in the future, so that no key expires.
     #[must_use]
-    pub fn at(mut self, now: Micros) -> Self {
-        self.now = Some(now);
+    pub fn at(self, now: Micros) -> Self {
+        self.set_now(now);
         self
     }
 
     /// Moves the time that [`Redis::at`] set.
-    pub fn set_now(&mut self, now: Micros) {
-        self.now = Some(now);
+    pub fn set_now(&self, now: Micros) {
+        self.now.store(now, Ordering::Relaxed);
+    }
+
+    /// The time that the caller has set, if it has.
+    fn now(&self) -> Option<Micros> {
+        Some(self.now.load(Ordering::Relaxed)).filter(|now| *now > 0)
     }
 
     /// Runs the call that `call` makes, on the server of `key`. It may be made more than once, and runs at most once.
@@ -144,7 +155,7 @@ impl Redis {
         for undo in undos {
             let one = std::slice::from_ref(undo);
             // One charge takes one call.
-            let call = || encode::undo_calls(&self.key_prefix, one, self.now).swap_remove(0);
+            let call = || encode::undo_calls(&self.key_prefix, one, self.now()).swap_remove(0);
             ends.push(self.call(undo.key, call, deadline).await.and_then(|reply| undone(&reply, one)));
         }
         worst(ends)
@@ -186,7 +197,7 @@ impl Store for Redis {
                 }
             }
             let (places, firsts) = decision::key_indices(charges);
-            let call = || encode::decide_call(&self.key_prefix, charges, &places, &firsts, mode, self.now);
+            let call = || encode::decide_call(&self.key_prefix, charges, &places, &firsts, mode, self.now());
             let reply = self.call(first, call, deadline).await?;
             let Some(reply) = decode::read_decision(&reply, charges) else {
                 self.observer.strange_reply();
@@ -224,7 +235,7 @@ impl Store for Redis {
                     parts.push(others);
                     let undone = parts.iter().map(async |undos| {
                         let mut ends = Vec::new();
-                        for call in encode::undo_calls(&self.key_prefix, undos, self.now) {
+                        for call in encode::undo_calls(&self.key_prefix, undos, self.now()) {
                             let reply = node.call(call, deadline).await.map_err(store_error);
                             ends.push(reply.and_then(|reply| undone(&reply, undos)));
                         }
@@ -262,7 +273,7 @@ impl Store for Redis {
     /// Of a cluster, the clock is that of the first key's node.
     fn peek<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant) -> Reply<'a, Peeked> {
         Reply::Pending(Box::pin(async move {
-            let now = match self.now {
+            let now = match self.now() {
                 Some(now) => now,
                 None => self.time(keys.first().map_or("", |(key, _)| key), deadline).await?,
             };

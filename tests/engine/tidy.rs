@@ -29,7 +29,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lifecycle", &[]),
     ("fuzz", &["store", "rls", "config", "grpc"]),
     ("app", &["engine", "tls", "xds", "store", "limiter", "rls", "config", "telemetry", "grpc", "http", "lifecycle"]),
-    ("cli", &["app", "config", "engine", "rls"]),
+    ("testing", &["engine", "store", "limiter", "rls", "config", "app"]),
+    ("cli", &["app", "config", "engine", "rls", "testing"]),
     ("main", &["cli"]),
 ];
 

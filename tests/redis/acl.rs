@@ -93,7 +93,7 @@ async fn the_rights_on_the_page_are_enough_for_everything_and_no_more() {
 async fn replay(vector: &Vector, url: &str) {
     let limits = vector.keys();
     // The vectors' keys are short; with this they begin as all keys of weir's do.
-    let mut store = Redis::start(Options::new(Endpoint::parse(url).unwrap()), "w1:").at(vector.base);
+    let store = Redis::start(Options::new(Endpoint::parse(url).unwrap()), "w1:").at(vector.base);
     let mut decisions: Vec<Option<Decision>> = Vec::new();
     for step in &vector.steps {
         store.set_now(step.now);

@@ -90,8 +90,8 @@ fn limits() -> Vec<Limit> {
 #[test]
 fn decisions_made_together_are_what_they_would_be_alone() {
     let (server, runtime) = (RedisServer::start(), runtime());
-    let mut together = store(&server, &runtime, "together:", MERGE_MAX);
-    let mut alone = store(&server, &runtime, "alone:", 0);
+    let together = store(&server, &runtime, "together:", MERGE_MAX);
+    let alone = store(&server, &runtime, "alone:", 0);
     let (limits, takes) = (limits(), [Take::Consume(1), Take::Consume(3), Take::Peek, Take::Refund(2), Take::Force(4)]);
     let mut numbers = Numbers(1);
     let mut now = NOW;
@@ -145,8 +145,8 @@ fn some_charges<'a>(numbers: &mut Numbers, limits: &'a [(String, Limit)], now: u
 #[test]
 fn decisions_of_several_charges_made_together_are_what_they_would_be_alone() {
     let (server, runtime) = (RedisServer::start(), runtime());
-    let mut together = store(&server, &runtime, "together:", MERGE_MAX);
-    let mut alone = store(&server, &runtime, "alone:", 0);
+    let together = store(&server, &runtime, "together:", MERGE_MAX);
+    let alone = store(&server, &runtime, "alone:", 0);
     let mut all = limits();
     let by_day = Algorithm::FixedWindow { anchor: Anchor::Calendar(CalendarUnit::Day) };
     all.push(Limit::new(5, Unit::Day.window(), by_day).unwrap());
@@ -444,8 +444,8 @@ fn garbage(limit: &Limit) -> Vec<(&'static str, Vec<Vec<u8>>)> {
 #[test]
 fn garbage_at_one_key_fails_no_decision_on_another() {
     let (server, runtime) = (RedisServer::start(), runtime());
-    let mut together = store(&server, &runtime, "together:", MERGE_MAX);
-    let mut alone = store(&server, &runtime, "alone:", 0);
+    let together = store(&server, &runtime, "together:", MERGE_MAX);
+    let alone = store(&server, &runtime, "alone:", 0);
     together.set_now(NOW);
     alone.set_now(NOW);
     let mut raw = redis::Client::open(server.url()).unwrap().get_connection().unwrap();

@@ -14,5 +14,6 @@ mod deny_cache;
 mod differential;
 mod eviction;
 mod expiry;
+mod policy_tests;
 mod regressions;
 mod split;

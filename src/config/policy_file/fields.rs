@@ -2,7 +2,7 @@
 //!
 //! Not here: which keys there are (keys.rs) and what their values mean (reader.rs, limit.rs).
 
-use super::keys::{KINDS, Kind, REFERENCE_KEYS};
+use super::keys::{Kind, REFERENCE_KEYS};
 use super::scalar::{self, IsOdd, Plain, whole_number};
 use super::state::{FileReader, Reported};
 use super::warning::Code;
@@ -60,7 +60,7 @@ impl FileReader<'_> {
                     self.warn(at, Code::IgnoredKey, format!("{key} means nothing in {}", kind.name));
                     continue;
                 }
-                let message = unknown_key(key, kind, &mut fields.meant);
+                let message = unknown_key(key, kind, self.kinds, &mut fields.meant);
                 self.report(at, message);
                 continue;
             };
@@ -209,9 +209,9 @@ fn compatible_number(text: &str) -> Option<(u32, IsOdd)> {
 }
 
 /// Says what is wrong with a key that a kind of mapping does not have, and notes what it was meant to be.
-fn unknown_key(key: &str, kind: &Kind, meant: &mut Vec<&'static str>) -> String {
+fn unknown_key(key: &str, kind: &Kind, kinds: &[&Kind], meant: &mut Vec<&'static str>) -> String {
     let text = shown(key);
-    let homes: Vec<_> = KINDS.iter().filter(|other| other.knows(key)).map(|other| other.name).collect();
+    let homes: Vec<_> = kinds.iter().filter(|other| other.knows(key)).map(|other| other.name).collect();
     if !homes.is_empty() {
         return format!("{key} belongs in {}, not in {}", homes.join(" or "), kind.name);
     }

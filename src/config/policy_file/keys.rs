@@ -78,7 +78,7 @@ impl Kind {
     }
 }
 
-const fn key(name: &'static str) -> Key {
+pub(super) const fn key(name: &'static str) -> Key {
     Key { name, only: None }
 }
 

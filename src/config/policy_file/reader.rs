@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::fields::{Fields, Read};
 use super::heavy;
-use super::keys::{DESCRIPTOR, FILE};
+use super::keys::{DESCRIPTOR, FILE, KINDS};
 use super::limit::ReadLimit;
 use super::state::{FileReader, Reader, Reported, place};
 use super::tree::{Paths, Planted};
@@ -61,7 +61,8 @@ impl Reader {
     /// Reads a whole document, keeps its warnings, and returns its problems in the order of their places.
     fn document(&mut self, file: &Arc<str>, document: &Document<'_>, paths: Option<&Paths>) -> Vec<(Position, String)> {
         let notes = document.notes.clone();
-        let mut of_file = FileReader { file, document, paths, all: self, problems: Vec::new(), warnings: notes };
+        let mut of_file =
+            FileReader { file, document, paths, kinds: &KINDS, all: self, problems: Vec::new(), warnings: notes };
         of_file.root();
         let FileReader { mut problems, mut warnings, .. } = of_file;
         problems.sort_by_key(|(at, _)| *at);

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::keys::Kind;
 use super::tree::Paths;
 use super::warning::{Code, WARNINGS_MAX, Warnings};
 use super::yaml::Document;
@@ -51,6 +52,8 @@ pub(super) struct FileReader<'r> {
     pub(super) document: &'r Document<'r>,
     /// The path to each place, where the document was no text.
     pub(super) paths: Option<&'r Paths>,
+    /// Every kind of mapping that files of this sort have.
+    pub(super) kinds: &'static [&'static Kind],
     pub(super) all: &'r mut Reader,
     pub(super) problems: Vec<(Position, String)>,
     pub(super) warnings: Vec<(Position, Code, String)>,

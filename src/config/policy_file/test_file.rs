@@ -1,0 +1,312 @@
+//! Tests of policies, `*.test.yaml`: cases of requests, times and expected answers, read as strictly as policies.
+//!
+//! docs/testing.md is the reference of the format. All times are computed here, so that a case that would leave the clock's
+//! range, or ask more than a file may, is refused before it runs. Not here: running the cases (testing).
+
+mod case;
+mod descriptors;
+mod expect;
+mod keys;
+mod settings;
+mod step;
+mod values;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::state::{FileReader, Reader};
+use super::yaml::Document;
+use super::{Position, Problem, Problems, Reading, decode};
+use crate::config::files;
+use crate::config::settings::Settings;
+use crate::engine::{Micros, Unit, Window, metadata};
+
+pub use keys::KINDS;
+pub use settings::NAMES as SETTING_NAMES;
+pub use step::CALLER;
+pub use values::Range;
+
+/// The largest file of tests, in bytes.
+pub const FILE_BYTES_MAX: usize = 4 << 20;
+/// The most cases in one file.
+pub const CASES_MAX: usize = 1_000;
+/// The most steps of one case.
+pub const STEPS_MAX: usize = 1_000;
+/// The most requests that all cases of one file send.
+pub const ASKS_MAX: u64 = 1_000_000;
+/// The most callers of one step.
+pub const CALLERS_MAX: u32 = 100_000;
+/// When a case begins unless it says: Monday, 2040-01-02T00:00:00Z. Redis keeps states until they end by its own clock, so
+/// a time that is still to come works in both stores.
+pub const START_US: Micros = 2_209_075_200 * 1_000_000;
+/// The last instant that a case can reach: 2100-01-01T00:00:00Z.
+pub const INSTANT_US_MAX: Micros = 4_102_444_800 * 1_000_000;
+
+/// One file of tests.
+#[derive(Debug)]
+pub struct TestFile {
+    /// Its name in messages.
+    pub name: Arc<str>,
+    /// Its cases, at least one.
+    pub cases: Vec<Case>,
+}
+
+/// One case: what happens, step by step, from an empty store on.
+#[derive(Debug)]
+pub struct Case {
+    /// Its name, which no other case of the file has.
+    pub name: String,
+    /// Where it stands.
+    pub position: Position,
+    /// The policies at its start.
+    pub policies: Policies,
+    /// What its decisions depend on beside the policies.
+    pub settings: Arc<Settings>,
+    /// What happens, at least one request.
+    pub steps: Vec<Step>,
+    /// How many requests it sends.
+    pub asks: u64,
+}
+
+impl Case {
+    /// When it begins.
+    #[must_use]
+    pub fn starts_at(&self) -> Micros {
+        self.steps.first().map_or(START_US, |step| step.now)
+    }
+}
+
+/// Where policies are.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Policies {
+    /// In a directory or a file.
+    At(PathBuf),
+    /// In the test itself: names of files, and their texts.
+    Texts(Vec<(String, String)>),
+}
+
+/// One step of a case.
+#[derive(Debug)]
+pub struct Step {
+    /// Where it stands.
+    pub position: Position,
+    /// The clock when it begins.
+    pub now: Micros,
+    /// What happens.
+    pub action: Action,
+}
+
+/// What happens in a step.
+#[derive(Debug)]
+pub enum Action {
+    /// Requests.
+    Ask(Box<Ask>),
+    /// The clock goes on, to the time of the next step.
+    Wait,
+    /// Other policies are put in force.
+    Swap {
+        /// Which.
+        policies: Policies,
+        /// What becomes of the states.
+        state: StateOnSwap,
+        /// Whether the policies are expected to be refused, so that those before stay in force.
+        refused: bool,
+    },
+}
+
+/// What becomes of states when policies are swapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateOnSwap {
+    /// The store keeps them, as on a reload.
+    Kept,
+    /// The store is empty, as after a restart with the memory store.
+    Forgotten,
+}
+
+/// A request, and how often it is sent.
+#[derive(Debug)]
+pub struct Ask {
+    /// The domain; empty where the test writes it so.
+    pub domain: String,
+    /// The descriptors.
+    pub descriptors: Vec<Descriptor>,
+    /// What each descriptor costs that does not say; none where the request does not.
+    pub hits: Option<u32>,
+    /// How many callers send it, one after the other. Where there are several, `<n>` in keys and values is the
+    /// number of the caller, from 1.
+    pub callers: u32,
+    /// How often each caller sends it, one right after the other.
+    pub times: u32,
+    /// How often all of that happens.
+    pub rounds: u64,
+    /// How much later each round begins than the one before, in microseconds.
+    pub every: Micros,
+    /// What the answers must be.
+    pub expect: Expect,
+}
+
+impl Ask {
+    /// How many requests it is.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.rounds.saturating_mul(u64::from(self.callers)).saturating_mul(u64::from(self.times))
+    }
+}
+
+/// One descriptor of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Keys and values, in order.
+    pub entries: Vec<(String, String)>,
+    /// What it costs; none for what the request says. 0 looks.
+    pub hits: Option<u32>,
+    /// Its hits are given back.
+    pub refund: bool,
+    /// The limit that it brings along.
+    pub limit: Option<(u32, Unit)>,
+}
+
+/// A value with the place where it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written<T> {
+    /// Where.
+    pub position: Position,
+    /// What.
+    pub value: T,
+}
+
+/// What is expected of each answer of a step, and of all together. What is none may be anything.
+#[derive(Debug, Default)]
+pub struct Expect {
+    /// Whether the request passes.
+    pub answer: Option<Written<Verdict>>,
+    /// The error that the request gets in place of an answer.
+    pub error: Option<Written<String>>,
+    /// How many requests of the step pass.
+    pub passed: Option<Written<Range>>,
+    /// How many requests of the step are denied.
+    pub denied: Option<Written<Range>>,
+    /// When a denied request would pass, in microseconds; `none` where no wait helps, and for one that passes.
+    pub retry_after: Option<Written<Option<Range>>>,
+    /// How long the request has to be held until its turn, in microseconds.
+    pub delay: Option<Written<Range>>,
+    /// Headers for the caller's client by name; none for one that must not be there.
+    pub headers: Vec<(String, Written<Option<String>>)>,
+    /// Headers for the request by name; none for one that must not be there.
+    pub request_headers: Vec<(String, Written<Option<String>>)>,
+    /// The dynamic metadata of the response.
+    pub metadata: Option<Written<Arc<metadata::Fields>>>,
+    /// One for each descriptor, in order, or none at all.
+    pub statuses: Vec<ExpectedStatus>,
+}
+
+/// What is expected of the status of one descriptor.
+#[derive(Debug, Default)]
+pub struct ExpectedStatus {
+    /// Whether the descriptor is over its limit.
+    pub answer: Option<Written<Verdict>>,
+    /// The path of the rule, as in `weir check` and metrics; none for a descriptor that meets no rule.
+    pub rule: Option<Written<Option<String>>>,
+    /// The limit that the status speaks of: hits, and per how long.
+    pub limit: Option<Written<Option<(u32, Window)>>>,
+    /// The name of that limit.
+    pub name: Option<Written<Option<String>>>,
+    /// Its algorithm.
+    pub algorithm: Option<Written<String>>,
+    /// How many hits it would admit now.
+    pub remaining: Option<Written<Range>>,
+    /// The time until it is reset, in microseconds.
+    pub reset: Option<Written<Option<Range>>>,
+}
+
+/// Whether a request, or a descriptor of it, may pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may.
+    Ok,
+    /// It is over a limit.
+    Over,
+}
+
+impl Verdict {
+    /// Their names in tests.
+    pub const NAMES: [&'static str; 2] = ["ok", "over"];
+
+    /// The word for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ok => Self::NAMES[0],
+            Self::Over => Self::NAMES[1],
+        }
+    }
+
+    /// The one of that name.
+    fn named(name: &str) -> Self {
+        if name == Self::NAMES[0] { Self::Ok } else { Self::Over }
+    }
+}
+
+/// Reads a file of tests.
+///
+/// # Errors
+/// Every problem of the file, each with its place.
+pub fn read(path: &Path) -> Result<TestFile, Problems> {
+    let name: Arc<str> = files::shown(path).into();
+    let alone = |position, message| {
+        let mut problems = Problems::default();
+        problems.push(Problem { file: name.clone(), position, message });
+        problems
+    };
+    let bytes = files::read(path, FILE_BYTES_MAX).map_err(|error| alone(None, error.to_string()))?;
+    if bytes.len() > FILE_BYTES_MAX {
+        return Err(alone(None, format!("larger than {} MiB", FILE_BYTES_MAX >> 20)));
+    }
+    let text = decode(bytes, false).map_err(|(position, message)| alone(position, message))?;
+    parse(&name, &text, path.parent().unwrap_or(Path::new("")))
+}
+
+/// Reads tests that are at hand. Paths of policies are below `directory`.
+///
+/// ```
+/// use std::path::Path;
+/// use weir::config::policy_file::test_file::parse;
+///
+/// let text = "cases:\n- name: a\n  domain: shop\n  steps: [{ask: user=ann, expct: ok}]";
+/// assert_eq!(
+///     parse(&"shop.test.yaml".into(), text, Path::new("")).unwrap_err().to_string(),
+///     "shop.test.yaml:4:26: unknown key \"expct\" in a step, did you mean \"expect\"?"
+/// );
+/// ```
+///
+/// # Errors
+/// Every problem of the text, each with its place.
+pub fn parse(name: &Arc<str>, text: &str, directory: &Path) -> Result<TestFile, Problems> {
+    let mut all = Reader::new(Reading::default());
+    let push = |all: &mut Reader, position, message| {
+        all.problems.push(Problem { file: name.clone(), position: Some(position), message });
+    };
+    let document = match Document::parse(text, false) {
+        Ok(document) => document,
+        Err(fault) => {
+            push(&mut all, fault.position, fault.message);
+            return Err(all.problems);
+        }
+    };
+    let mut reader = FileReader {
+        file: name,
+        document: &document,
+        paths: None,
+        kinds: &KINDS,
+        all: &mut all,
+        problems: Vec::new(),
+        warnings: Vec::new(),
+    };
+    let cases = reader.cases(directory);
+    let mut problems = reader.problems;
+    problems.sort_by_key(|(at, _)| *at);
+    for (position, message) in problems {
+        push(&mut all, position, message);
+    }
+    if all.problems.count() > 0 { Err(all.problems) } else { Ok(TestFile { name: name.clone(), cases }) }
+}

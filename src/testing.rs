@@ -1,0 +1,161 @@
+//! Tests of policies, run: each case on a limiter of its own, under a clock that goes on as the case says.
+//!
+//! Requests take the way of requests from the network, from the message to the response. Not here: reading files of tests
+//! (config), and arguments and exit codes (cli).
+
+mod case;
+mod compare;
+pub mod coverage;
+pub mod report;
+mod world;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use self::case::Ended;
+use self::coverage::{Coverage, Loads};
+use crate::config::policy_file::Position;
+use crate::config::policy_file::test_file::{Case, Policies, TestFile};
+use crate::store::Clock as _;
+use crate::store::SystemClock;
+pub use crate::store::redis::{Endpoint, EndpointError};
+
+/// The most failed steps of a case that are kept.
+pub const FAILURES_MAX: usize = 10;
+
+/// Runs files of tests one after the other.
+pub struct Runner {
+    runtime: tokio::runtime::Runtime,
+    redis: Option<Endpoint>,
+    filter: Option<String>,
+    loads: Loads,
+    cases: u64,
+}
+
+/// How the cases of one file ended.
+#[derive(Debug)]
+pub struct FileReport {
+    /// The file.
+    pub name: Arc<str>,
+    /// The cases that the filter left, in their order.
+    pub cases: Vec<CaseReport>,
+    /// How many it did not leave.
+    pub filtered: usize,
+    /// How long they took.
+    pub took: Duration,
+}
+
+/// How one case ended.
+#[derive(Debug)]
+pub struct CaseReport {
+    /// Its name.
+    pub name: String,
+    /// Where it stands.
+    pub position: Position,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// How many requests it sent.
+    pub asks: u64,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// How a case ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// All was as expected.
+    Passed,
+    /// Something was not.
+    Failed {
+        /// The first of the steps that failed.
+        failures: Vec<Failure>,
+        /// How many more there were.
+        more: usize,
+    },
+    /// It was not run, and why.
+    Skipped(String),
+    /// It cannot be run, and why.
+    Broken(String),
+}
+
+/// What one step gave otherwise than expected.
+#[derive(Debug)]
+pub struct Failure {
+    /// Where the step stands.
+    pub position: Position,
+    /// What was done, and when by the clock of the case.
+    pub step: String,
+    /// What differs, at least one thing.
+    pub differences: Vec<Difference>,
+    /// How many further requests of the step had other answers than expected.
+    pub more: u64,
+}
+
+/// One thing that differs.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Where the expectation stands.
+    pub position: Position,
+    /// Its name, such as `remaining` or `statuses[1].rule`.
+    pub what: String,
+    /// What was expected.
+    pub expected: String,
+    /// What came.
+    pub got: String,
+}
+
+impl Runner {
+    /// Runs cases in the memory store, or in a Redis; where there is a filter, only those whose name holds it.
+    ///
+    /// # Errors
+    /// When the system gives no runtime.
+    pub fn new(redis: Option<Endpoint>, filter: Option<String>) -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { runtime, redis, filter, loads: Loads::default(), cases: 0 })
+    }
+
+    /// Runs the cases of a file.
+    pub fn run(&mut self, file: &TestFile) -> FileReport {
+        let began = Instant::now();
+        let is_wanted = |case: &&Case| self.filter.as_ref().is_none_or(|filter| case.name.contains(&**filter));
+        let wanted: Vec<&Case> = file.cases.iter().filter(is_wanted).collect();
+        let filtered = file.cases.len() - wanted.len();
+        let cases = wanted.into_iter().map(|case| self.case(file, case)).collect();
+        FileReport { name: file.name.clone(), cases, filtered, took: began.elapsed() }
+    }
+
+    /// Which rules of all policies in files were met so far. Policies that no case could load have no part in it.
+    #[must_use]
+    pub fn coverage(&self) -> Coverage {
+        self.loads.coverage()
+    }
+
+    fn case(&mut self, file: &TestFile, case: &Case) -> CaseReport {
+        let began = Instant::now();
+        self.cases += 1;
+        let outcome = match self.skips(case) {
+            Some(reason) => Outcome::Skipped(reason),
+            None => match case::run(&self.runtime, self.redis.as_ref(), self.cases, file, case, &mut self.loads) {
+                Ended::Passed => Outcome::Passed,
+                Ended::Failed { failures, more } => Outcome::Failed { failures, more },
+                Ended::Broken(reason) => Outcome::Broken(reason),
+            },
+        };
+        let asks = if matches!(outcome, Outcome::Skipped(_)) { 0 } else { case.asks };
+        CaseReport { name: case.name.clone(), position: case.position, outcome, asks, took: began.elapsed() }
+    }
+
+    /// Redis forgets at once what has ended by its own clock.
+    fn skips(&self, case: &Case) -> Option<String> {
+        let is_past = self.redis.is_some() && case.starts_at() <= SystemClock.now();
+        is_past.then(|| "it begins in the past, for which Redis keeps no state".to_owned())
+    }
+}
+
+/// What policies are called in messages: a path, or the file of tests that holds them.
+fn name_of(policies: &Policies, file: &TestFile) -> String {
+    match policies {
+        Policies::At(path) => path.display().to_string(),
+        Policies::Texts(_) => file.name.to_string(),
+    }
+}

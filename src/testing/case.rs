@@ -1,0 +1,253 @@
+//! One case, step by step.
+
+use std::rc::Rc;
+
+use jiff::Timestamp;
+use tokio::runtime::Runtime;
+
+use super::compare::{Got, compare, count};
+use super::coverage::{Load, Loads};
+use super::world::World;
+use super::{Difference, FAILURES_MAX, Failure, name_of};
+use crate::app::decisions;
+use crate::config::policy_file::Position;
+use crate::config::policy_file::test_file::{
+    Action, Ask, CALLER, Case, Policies, StateOnSwap, Step, TestFile, Verdict,
+};
+use crate::engine::{Entry, Micros};
+use crate::limiter::{Answer, Undecided};
+use crate::rls::convert::{self, Bounds, Extras};
+use crate::rls::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{self, RateLimitOverride};
+use crate::rls::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
+use crate::store::redis::Endpoint;
+
+/// How a case ended.
+pub(super) enum Ended {
+    Passed,
+    Failed {
+        failures: Vec<Failure>,
+        more: usize,
+    },
+    /// It could not be run, and why.
+    Broken(String),
+}
+
+/// Runs a case in a store of its own.
+pub(super) fn run(
+    runtime: &Runtime,
+    redis: Option<&Endpoint>,
+    number: u64,
+    file: &TestFile,
+    case: &Case,
+    loads: &mut Loads,
+) -> Ended {
+    let reading = decisions::reading(&case.settings.policies);
+    let load = match loads.get(&case.policies, reading) {
+        Ok(load) => load,
+        Err(problems) => {
+            let name = name_of(&case.policies, file);
+            return Ended::Broken(format!("the policies at {name} are not valid:\n{problems}"));
+        }
+    };
+    let world = match World::new(runtime, redis, number, load, &case.settings) {
+        Ok(world) => world,
+        Err(error) => return Ended::Broken(format!("Redis: {error}")),
+    };
+    let bounds = decisions::bounds(&case.settings.limits);
+    let extras = decisions::extras(&case.settings.response);
+    let mut running = Running { file, case, world, bounds, extras, failures: Vec::new(), more: 0 };
+    let ended = running.steps(loads);
+    // Also after a failure: nothing stays in Redis.
+    let cleaned = if redis.is_some() { running.world.forget().map_err(redis_trouble) } else { Ok(()) };
+    match ended.and(cleaned) {
+        Err(reason) => Ended::Broken(reason),
+        Ok(()) if running.failures.is_empty() => Ended::Passed,
+        Ok(()) => Ended::Failed { failures: running.failures, more: running.more },
+    }
+}
+
+struct Running<'a> {
+    file: &'a TestFile,
+    case: &'a Case,
+    world: World<'a>,
+    bounds: Bounds,
+    extras: Extras,
+    failures: Vec<Failure>,
+    more: usize,
+}
+
+impl Running<'_> {
+    fn steps(&mut self, loads: &mut Loads) -> Result<(), String> {
+        let case = self.case;
+        for step in &case.steps {
+            self.world.set_now(step.now);
+            match &step.action {
+                Action::Wait => {}
+                Action::Ask(ask) => self.ask(step, ask)?,
+                Action::Swap { policies, state, refused } => {
+                    self.swap(step, policies, *refused, loads)?;
+                    if *state == StateOnSwap::Forgotten {
+                        self.world.forget().map_err(redis_trouble)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        if self.failures.len() < FAILURES_MAX {
+            self.failures.push(failure);
+        } else {
+            self.more += 1;
+        }
+    }
+
+    fn swap(&mut self, step: &Step, policies: &Policies, refused: bool, loads: &mut Loads) -> Result<(), String> {
+        let name = name_of(policies, self.file);
+        match (loads.get(policies, decisions::reading(&self.case.settings.policies)), refused) {
+            (Ok(load), false) => {
+                self.world.swap(load);
+                return Ok(());
+            }
+            (Err(_), true) => return Ok(()),
+            (Err(problems), false) => {
+                return Err(format!("line {}: the policies at {name} are not valid:\n{problems}", step.position.line));
+            }
+            (Ok(_), true) => {}
+        }
+        self.fail(Failure {
+            position: step.position,
+            step: format!("swap to {name}, at {}", instant(step.now)),
+            differences: vec![difference(step.position, "swap", "refused", "in force".to_owned())],
+            more: 0,
+        });
+        Ok(())
+    }
+
+    /// Sends the requests of a step. Of those whose answers differ, the first is reported.
+    fn ask(&mut self, step: &Step, ask: &Ask) -> Result<(), String> {
+        let mut failure: Option<Failure> = None;
+        let (mut passed, mut denied) = (0_u64, 0_u64);
+        let first = request(ask, 1);
+        let mut sent = 0_u64;
+        for round in 0..ask.rounds {
+            let now = step.now + round * ask.every;
+            self.world.set_now(now);
+            for caller in 1..=ask.callers {
+                let own = (ask.callers > 1).then(|| request(ask, caller));
+                let request = own.as_ref().unwrap_or(&first);
+                for _ in 0..ask.times {
+                    sent += 1;
+                    let got = self.send(request)?;
+                    match got.verdict() {
+                        Some(Verdict::Ok) => passed += 1,
+                        Some(Verdict::Over) => denied += 1,
+                        None => {}
+                    }
+                    let differences = compare(&ask.expect, &got, step.position);
+                    if differences.is_empty() {
+                        continue;
+                    }
+                    match &mut failure {
+                        Some(failure) => failure.more += 1,
+                        None => {
+                            let step_text = described(ask, request, sent, now);
+                            failure = Some(Failure { position: step.position, step: step_text, differences, more: 0 });
+                        }
+                    }
+                }
+            }
+        }
+        failure.into_iter().for_each(|failure| self.fail(failure));
+        let differences = count(&ask.expect, passed, denied);
+        if !differences.is_empty() {
+            let text = format!("{} requests from {}", ask.requests(), instant(step.now));
+            self.fail(Failure { position: step.position, step: text, differences, more: 0 });
+        }
+        Ok(())
+    }
+
+    /// Sends one request, on the way of a request from the network.
+    fn send(&self, request: &RateLimitRequest) -> Result<Got, String> {
+        let query = match convert::query(request, &self.bounds) {
+            Ok(query) => query,
+            Err(invalid) => return Ok(Got::Error(invalid.to_string())),
+        };
+        let answer: Answer = match self.world.decide(&query) {
+            Ok(answer) => answer,
+            Err(Undecided::Store(error)) => return Err(redis_trouble(error)),
+            Err(error @ Undecided::NoPolicies) => return Ok(Got::Error(error.to_string())),
+        };
+        let rules = query.descriptors.iter().map(|descriptor| {
+            // A limit in the request stands in place of the rules.
+            let has_rule = descriptor.limit.is_none();
+            if has_rule { rule_of(&self.world.load, query.domain, &descriptor.entries) } else { None }
+        });
+        let rules: Vec<Option<u32>> = rules.collect();
+        for rule in rules.iter().flatten() {
+            self.world.load.met(*rule);
+        }
+        let response = convert::response(request, answer.clone(), &self.extras);
+        Ok(Got::Answer { answer, response: Box::new(response), rules, load: Rc::clone(&self.world.load) })
+    }
+}
+
+fn rule_of(load: &Load, domain: &str, entries: &[Entry<'_>]) -> Option<u32> {
+    let domain = load.policies.domain(domain)?;
+    load.policies.find(domain, entries).rule.map(|rule| rule.id)
+}
+
+/// The message that a caller sends.
+fn request(ask: &Ask, caller: u32) -> RateLimitRequest {
+    let number = caller.to_string();
+    let filled = |text: &str| if ask.callers > 1 { text.replace(CALLER, &number) } else { text.to_owned() };
+    let descriptors = ask.descriptors.iter().map(|descriptor| RateLimitDescriptor {
+        entries: descriptor
+            .entries
+            .iter()
+            .map(|(key, value)| rate_limit_descriptor::Entry { key: filled(key), value: filled(value) })
+            .collect(),
+        hits_addend: descriptor.hits.map(|hits| u64::from(hits).into()),
+        is_negative_hits: descriptor.refund,
+        limit: descriptor.limit.map(|(requests_per_unit, unit)| RateLimitOverride {
+            requests_per_unit,
+            unit: RateLimitUnit::from_str_name(&unit.name().to_uppercase()).unwrap_or_default().into(),
+        }),
+    });
+    RateLimitRequest {
+        domain: ask.domain.clone(),
+        descriptors: descriptors.collect(),
+        hits_addend: ask.hits.unwrap_or(0),
+    }
+}
+
+/// A request for people: what was asked, which one of the step it was, and when.
+fn described(ask: &Ask, request: &RateLimitRequest, sent: u64, now: Micros) -> String {
+    let descriptors: Vec<String> = request
+        .descriptors
+        .iter()
+        .map(|descriptor| {
+            let entries: Vec<String> =
+                descriptor.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
+            entries.join(",")
+        })
+        .collect();
+    let all = ask.requests();
+    let which = if all > 1 { format!(", request {sent} of {all}") } else { String::new() };
+    format!("ask {} in {:?}{which}, at {}", descriptors.join(" "), request.domain, instant(now))
+}
+
+/// An instant as it is written in a test.
+fn instant(now: Micros) -> String {
+    let micros = i64::try_from(now).unwrap_or(i64::MAX);
+    Timestamp::from_microsecond(micros).map_or_else(|_| format!("{now} us"), |instant| instant.to_string())
+}
+
+pub(super) fn difference(position: Position, what: &str, expected: &str, got: String) -> Difference {
+    Difference { position, what: what.to_owned(), expected: expected.to_owned(), got }
+}
+
+fn redis_trouble(error: impl std::fmt::Display) -> String {
+    format!("Redis: {error}")
+}

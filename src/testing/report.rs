@@ -1,0 +1,42 @@
+//! How tests of policies ended, for people and for machines.
+
+pub mod json;
+pub mod junit;
+pub mod text;
+
+use super::{FileReport, Outcome};
+
+/// How many cases ended how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// As expected.
+    pub passed: usize,
+    /// Otherwise.
+    pub failed: usize,
+    /// Not run.
+    pub skipped: usize,
+    /// Could not be run.
+    pub broken: usize,
+    /// Left out by the filter.
+    pub filtered: usize,
+}
+
+impl Totals {
+    /// Those of files.
+    #[must_use]
+    pub fn of<'a>(files: impl IntoIterator<Item = &'a FileReport>) -> Self {
+        let mut totals = Self::default();
+        for file in files {
+            totals.filtered += file.filtered;
+            for case in &file.cases {
+                *match case.outcome {
+                    Outcome::Passed => &mut totals.passed,
+                    Outcome::Failed { .. } => &mut totals.failed,
+                    Outcome::Skipped(_) => &mut totals.skipped,
+                    Outcome::Broken(_) => &mut totals.broken,
+                } += 1;
+            }
+        }
+        totals
+    }
+}

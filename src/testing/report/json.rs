@@ -1,0 +1,82 @@
+//! The report as one JSON document.
+
+use serde_json::{Value, json};
+
+use super::Totals;
+use crate::testing::coverage::Coverage;
+use crate::testing::{CaseReport, Difference, Failure, FileReport, Outcome};
+
+/// The whole report.
+#[must_use]
+pub fn document(files: &[FileReport], coverage: Option<&Coverage>) -> Value {
+    let totals = Totals::of(files);
+    let mut document = json!({
+        "passed": totals.passed,
+        "failed": totals.failed,
+        "errors": totals.broken,
+        "skipped": totals.skipped,
+        "filtered": totals.filtered,
+        "files": files.iter().map(file).collect::<Vec<_>>(),
+    });
+    if let Some(coverage) = coverage {
+        document["coverage"] = covered(coverage);
+    }
+    document
+}
+
+fn file(report: &FileReport) -> Value {
+    json!({ "file": &*report.name, "cases": report.cases.iter().map(case).collect::<Vec<_>>() })
+}
+
+fn case(case: &CaseReport) -> Value {
+    let mut value = json!({
+        "name": case.name,
+        "line": case.position.line,
+        "requests": case.asks,
+        "seconds": case.took.as_secs_f64(),
+    });
+    match &case.outcome {
+        Outcome::Passed => value["outcome"] = "passed".into(),
+        Outcome::Failed { failures, more } => {
+            value["outcome"] = "failed".into();
+            value["failures"] = failures.iter().map(failure).collect();
+            value["further_failures"] = (*more).into();
+        }
+        Outcome::Skipped(reason) => {
+            value["outcome"] = "skipped".into();
+            value["reason"] = reason.as_str().into();
+        }
+        Outcome::Broken(reason) => {
+            value["outcome"] = "error".into();
+            value["reason"] = reason.as_str().into();
+        }
+    }
+    value
+}
+
+fn failure(failure: &Failure) -> Value {
+    let difference = |difference: &Difference| {
+        let Difference { position, what, expected, got } = difference;
+        json!({ "what": what, "line": position.line, "column": position.column, "expected": expected, "got": got })
+    };
+    json!({
+        "line": failure.position.line,
+        "column": failure.position.column,
+        "step": failure.step,
+        "differences": failure.differences.iter().map(difference).collect::<Vec<_>>(),
+        "further_requests": failure.more,
+    })
+}
+
+fn covered(coverage: &Coverage) -> Value {
+    let unmet = coverage.unmet().map(|rule| {
+        let (place, position) = (&*rule.place.file, rule.place.position);
+        json!({ "domain": rule.domain, "rule": rule.path, "file": place, "line": position.line })
+    });
+    json!({
+        "rules": coverage.rules.len(),
+        "met": coverage.met(),
+        "percent": coverage.percent(),
+        "not_met": unmet.collect::<Vec<_>>(),
+    })
+}

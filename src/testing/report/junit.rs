@@ -1,0 +1,88 @@
+//! The report as JUnit's XML, which CI systems show.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::{Totals, text};
+use crate::testing::{CaseReport, FileReport, Outcome};
+
+/// The whole report.
+#[must_use]
+pub fn document(files: &[FileReport]) -> String {
+    let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");
+    for file in files {
+        suite(file, &mut xml);
+    }
+    xml.push_str("</testsuites>\n");
+    xml
+}
+
+// Writing to a string cannot fail.
+fn suite(file: &FileReport, xml: &mut String) {
+    let totals = Totals::of([file]);
+    let _ = writeln!(
+        xml,
+        "  <testsuite name=\"{}\" tests=\"{}\" failures=\"{}\" errors=\"{}\" skipped=\"{}\" time=\"{}\">",
+        escaped(&file.name),
+        file.cases.len(),
+        totals.failed,
+        totals.broken,
+        totals.skipped,
+        seconds(file.took),
+    );
+    for case in &file.cases {
+        test(file, case, xml);
+    }
+    xml.push_str("  </testsuite>\n");
+}
+
+fn test(file: &FileReport, case: &CaseReport, xml: &mut String) {
+    let _ = write!(
+        xml,
+        "    <testcase name=\"{}\" classname=\"{}\" file=\"{}\" line=\"{}\" time=\"{}\"",
+        escaped(&case.name),
+        escaped(&file.name),
+        escaped(&file.name),
+        case.position.line,
+        seconds(case.took),
+    );
+    let details = text::details(file, &case.outcome);
+    let (element, body) = match &case.outcome {
+        Outcome::Passed => {
+            xml.push_str("/>\n");
+            return;
+        }
+        Outcome::Skipped(_) => ("skipped", ""),
+        Outcome::Failed { .. } => ("failure", &*details),
+        Outcome::Broken(_) => ("error", &*details),
+    };
+    let first = details.lines().next().unwrap_or_default();
+    let _ = write!(
+        xml,
+        ">\n      <{element} message=\"{}\">{}</{element}>\n    </testcase>\n",
+        escaped(first),
+        escaped(body)
+    );
+}
+
+fn seconds(took: Duration) -> String {
+    format!("{}.{:06}", took.as_secs(), took.subsec_micros())
+}
+
+/// A text inside of XML 1.0, which has no way to write most control characters.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\n' | '\t' => escaped.push(character),
+            '\u{fffe}' | '\u{ffff}' => escaped.push('\u{fffd}'),
+            _ if character.is_control() => escaped.push('\u{fffd}'),
+            _ => escaped.push(character),
+        }
+    }
+    escaped
+}

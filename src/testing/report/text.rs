@@ -1,0 +1,84 @@
+//! The report for people, in the form of `cargo test`.
+
+use std::io::{self, Write};
+
+use super::Totals;
+use crate::testing::coverage::Coverage;
+use crate::testing::{Difference, Failure, FileReport, Outcome};
+
+/// Writes how the cases of one file ended, and where those stand that failed.
+///
+/// # Errors
+/// Those of the writer.
+pub fn file(report: &FileReport, out: &mut dyn Write) -> io::Result<()> {
+    let plural = if report.cases.len() == 1 { "" } else { "s" };
+    writeln!(out, "running {} test{plural} in {}", report.cases.len(), report.name)?;
+    for case in &report.cases {
+        let ended = match &case.outcome {
+            Outcome::Passed => "ok".to_owned(),
+            Outcome::Failed { .. } => "FAILED".to_owned(),
+            Outcome::Skipped(reason) => format!("skipped: {reason}"),
+            Outcome::Broken(_) => "ERROR".to_owned(),
+        };
+        writeln!(out, "test {} ... {ended}", case.name)?;
+    }
+    let is_bad = |outcome: &Outcome| matches!(outcome, Outcome::Failed { .. } | Outcome::Broken(_));
+    if report.cases.iter().any(|case| is_bad(&case.outcome)) {
+        writeln!(out, "\nfailures:")?;
+        for case in report.cases.iter().filter(|case| is_bad(&case.outcome)) {
+            writeln!(out, "\n---- {} ----", case.name)?;
+            write!(out, "{}", details(report, &case.outcome))?;
+        }
+    }
+    let totals = Totals::of([report]);
+    let result = if totals.failed + totals.broken == 0 { "ok" } else { "FAILED" };
+    let broken = if totals.broken > 0 { format!("{} in error; ", totals.broken) } else { String::new() };
+    let Totals { passed, failed, skipped, filtered, .. } = totals;
+    let took = format!("{}.{:02}s", report.took.as_secs(), report.took.subsec_millis() / 10);
+    writeln!(
+        out,
+        "\ntest result: {result}. {passed} passed; {failed} failed; {broken}{skipped} skipped; {filtered} filtered out; \
+         finished in {took}\n"
+    )
+}
+
+/// What is wrong with a case, a line for each thing.
+#[must_use]
+pub fn details(report: &FileReport, outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Passed => String::new(),
+        Outcome::Skipped(reason) | Outcome::Broken(reason) => format!("{}\n", reason.trim_end()),
+        Outcome::Failed { failures, more } => {
+            let mut text: String = failures.iter().map(|failure| step(report, failure)).collect();
+            if *more > 0 {
+                text.push_str(&format!("and {more} more steps failed\n"));
+            }
+            text
+        }
+    }
+}
+
+fn step(report: &FileReport, failure: &Failure) -> String {
+    let mut text = format!("{}:{}:{}: {}\n", report.name, failure.position.line, failure.position.column, failure.step);
+    for Difference { position, what, expected, got } in &failure.differences {
+        let place = format!("{}:{}:{}", report.name, position.line, position.column);
+        text.push_str(&format!("  {what}   {place}\n    - expected {expected}\n    + got      {got}\n"));
+    }
+    if failure.more > 0 {
+        text.push_str(&format!("  and {} more requests of this step differ\n", failure.more));
+    }
+    text
+}
+
+/// Writes which rules no test met.
+///
+/// # Errors
+/// Those of the writer.
+pub fn coverage(coverage: &Coverage, out: &mut dyn Write) -> io::Result<()> {
+    let (met, all) = (coverage.met(), coverage.rules.len());
+    writeln!(out, "coverage: {met} of {all} rules were met ({} %)", coverage.percent())?;
+    for rule in coverage.unmet() {
+        writeln!(out, "  not met: {} in {:?}   {}", rule.path, rule.domain, rule.place)?;
+    }
+    Ok(())
+}

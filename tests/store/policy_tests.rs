@@ -1,0 +1,173 @@
+//! `weir test`: that examples and recorded answers pass in both stores, that every kind of expectation can fail, and what a
+//! file of tests cannot have.
+
+mod bounds;
+mod mistakes;
+mod page;
+mod parity;
+mod reports;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use weir::cli::test::{Format, NoTests, Tests, Verdict, run};
+use weir::config::policy_file::test_file;
+use weir::config::settings::Secret;
+
+use crate::support::redis::RedisServer;
+
+/// A path below the root of the repository.
+fn at_root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn tests(paths: &[PathBuf]) -> Tests {
+    let (redis_url, filter, fail_under) = (None, None, None);
+    Tests { paths: paths.to_vec(), redis_url, filter, format: Format::Text, coverage: false, fail_under }
+}
+
+/// How tests end, and their report.
+fn ran(tests: &Tests) -> (Verdict, String) {
+    let mut out = Vec::new();
+    let verdict = run(tests, &mut out).unwrap_or_else(|error| panic!("{error}"));
+    (verdict, String::from_utf8(out).expect("a report is text"))
+}
+
+fn refused(tests: &Tests) -> String {
+    match run(tests, &mut Vec::new()) {
+        Err(NoTests::Input(problems)) => problems,
+        Err(error) => panic!("{error}"),
+        Ok(verdict) => panic!("ran, and {verdict:?}"),
+    }
+}
+
+/// A directory with a policy and a file of tests.
+struct Written {
+    directory: TempDir,
+}
+
+const SHOP: &str = "domain: shop\ndescriptors:\n  - {key: user, rate_limit: 3/h}\n  - {key: path, rate_limit: 1/s}\n";
+
+impl Written {
+    fn new(text: &str) -> Self {
+        let directory = TempDir::new().expect("a temporary directory");
+        fs::write(directory.path().join("shop.yaml"), SHOP).expect("a policy");
+        fs::write(directory.path().join("shop.test.yaml"), text).expect("a file of tests");
+        Self { directory }
+    }
+
+    fn tests(&self) -> Tests {
+        tests(&[self.directory.path().to_owned()])
+    }
+
+    /// A text with the directory left out.
+    fn shown(&self, text: &str) -> String {
+        text.replace(&format!("{}/", self.directory.path().display()), "")
+    }
+}
+
+#[test]
+fn the_examples_pass_and_meet_every_rule() {
+    let tests = Tests { coverage: true, fail_under: Some(100), ..tests(&[at_root("examples")]) };
+    let (verdict, report) = ran(&tests);
+    assert_eq!(verdict, Verdict::Passed, "{report}");
+    assert!(report.ends_with("rules were met (100 %)\n"), "{report}");
+}
+
+#[test]
+fn every_directory_of_examples_has_tests() {
+    let mut policies = 0;
+    let mut open = vec![at_root("examples")];
+    while let Some(directory) = open.pop() {
+        let entries = fs::read_dir(&directory).expect("a directory").map(|entry| entry.expect("an entry").path());
+        let entries: Vec<PathBuf> = entries.collect();
+        let is_yaml = |path: &&PathBuf| path.extension().is_some_and(|extension| extension == "yaml");
+        let (tests, own): (Vec<_>, Vec<_>) =
+            entries.iter().filter(is_yaml).partition(|path| path.to_string_lossy().ends_with(".test.yaml"));
+        policies += own.len();
+        assert_eq!(own.is_empty(), tests.is_empty(), "{}", directory.display());
+        open.extend(entries.into_iter().filter(|path| path.is_dir()));
+    }
+    assert!(policies >= 20, "{policies} policies");
+}
+
+#[test]
+fn the_same_files_pass_on_redis_and_leave_nothing_there() {
+    let server = RedisServer::start();
+    let redis_url = Some(Secret::from(&*server.url()));
+    let directory = at_root("examples");
+    let (verdict, report) = ran(&Tests { redis_url, ..tests(&[directory, at_root("tests/data/parity")]) });
+    assert_eq!(verdict, Verdict::Passed, "{report}");
+    assert!(!report.contains("skipped:"), "{report}");
+    assert_eq!(server.command(&["DBSIZE"]).as_deref(), Some("0\n"));
+    assert!(server.runs("evalsha") > 1_000, "Redis decided");
+}
+
+#[test]
+fn redis_skips_cases_of_the_past_and_trouble_with_it_is_no_failure() {
+    let text = "domain: shop\ncases:\n\
+                - {name: past, at: \"2020-01-01T00:00:00Z\", steps: [{ask: user=ann, expect: over}]}\n\
+                - {name: future, steps: [{ask: user=ann, times: 4, expect: {passed: 3}}]}\n";
+    let written = Written::new(text);
+    let mut server = RedisServer::start();
+    let on_redis = || Tests { redis_url: Some(Secret::from(&*server.url())), ..written.tests() };
+    let (verdict, report) = ran(&on_redis());
+    assert_eq!(verdict, Verdict::Passed, "{report}");
+    assert!(report.contains("test past ... skipped: it begins in the past"), "{report}");
+    let (verdict, _) = ran(&written.tests());
+    assert_eq!(verdict, Verdict::Failed, "in memory it is run");
+
+    let tests = on_redis();
+    server.kill();
+    let (verdict, report) = ran(&tests);
+    assert_eq!(verdict, Verdict::Broken, "{report}");
+    assert!(report.contains("test future ... ERROR"), "{report}");
+}
+
+#[test]
+fn states_outlive_a_swap_of_policies_unless_they_are_forgotten() {
+    let text = r#"domain: shop
+cases:
+- name: kept
+  steps:
+    - {ask: user=ann, times: 3, expect: ok}
+    - swap: {shop.yaml: "domain: shop\ndescriptors: [{key: user, rate_limit: 5/h}]"}
+    - {ask: user=ann, expect: {answer: ok, remaining: 1, limit: 5/hour}}
+- name: forgotten
+  steps:
+    - {ask: user=ann, times: 3, expect: ok}
+    - swap: shop.yaml
+      state: forgotten
+    - {ask: user=ann, expect: {answer: ok, remaining: 2}}
+- name: refused policies leave those before them in force
+  steps:
+    - swap: {shop.yaml: "domain: shop\ndescriptors: [{key: user, rate_limit: 5/fortnight}]"}
+      expect: refused
+    - {ask: user=ann, expect: {remaining: 2}}
+"#;
+    let written = Written::new(text);
+    let (verdict, report) = ran(&written.tests());
+    assert_eq!(verdict, Verdict::Passed, "{report}");
+    let server = RedisServer::start();
+    let redis_url = Some(Secret::from(&*server.url()));
+    let (verdict, report) = ran(&Tests { redis_url, ..written.tests() });
+    assert_eq!(verdict, Verdict::Passed, "{report}");
+}
+
+#[test]
+fn check_validates_a_file_of_tests() {
+    let checked = |path: &Path| {
+        let mut out = Vec::new();
+        let strict = weir::cli::check::Strictness::Lenient;
+        let result = weir::cli::check::run(path, Default::default(), strict, &mut out);
+        result.map(|()| String::from_utf8(out).expect("text")).map_err(|error| error.to_string())
+    };
+    let path = at_root("examples/on_error/shop.test.yaml");
+    let asks: u64 = test_file::read(&path).expect("valid").cases.iter().map(|case| case.asks).sum();
+    let said = checked(&path).expect("valid");
+    assert!(said.ends_with(&format!("shop.test.yaml: 4 test cases, {asks} requests\n")), "{said}");
+    let written = Written::new("cases: []");
+    let said = checked(&written.directory.path().join("shop.test.yaml")).expect_err("no cases");
+    assert!(said.ends_with("no cases: a file of tests has at least one"), "{said}");
+}

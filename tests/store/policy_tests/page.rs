@@ -1,0 +1,76 @@
+//! docs/testing.md: that its examples run, and that its tables have every key and every bound.
+
+use std::fs;
+
+use weir::cli::test::Verdict;
+use weir::config::policy_file::test_file::{
+    ASKS_MAX, CALLERS_MAX, CASES_MAX, FILE_BYTES_MAX, KINDS, SETTING_NAMES, STEPS_MAX,
+};
+use weir::testing::FAILURES_MAX;
+
+use super::{Written, at_root, ran};
+
+fn page() -> String {
+    fs::read_to_string(at_root("docs/testing.md")).expect("the page")
+}
+
+/// The blocks of a language.
+fn blocks<'p>(page: &'p str, language: &str) -> Vec<&'p str> {
+    let fence = format!("```{language}\n");
+    page.split(&*fence).skip(1).map(|rest| rest.split("```").next().expect("text before the next fence")).collect()
+}
+
+#[test]
+fn every_key_has_a_row_and_the_bounds_are_those_of_the_code() {
+    let page = page();
+    for kind in KINDS {
+        for key in kind.keys {
+            // An entry has none of its own: it is in the row of `entries`.
+            assert!(page.contains(&format!("`{}`", key.name)), "{} of {}", key.name, kind.name);
+        }
+    }
+    for name in SETTING_NAMES {
+        let group = name.split_once('.').map(|(group, _)| format!("`{group}.*`"));
+        let is_named = page.contains(&format!("`{name}`")) || group.is_some_and(|group| page.contains(&group));
+        assert!(is_named, "{name}");
+    }
+    let number = |number: u64| {
+        let digits = number.to_string();
+        let groups = digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group).into_owned());
+        groups.collect::<Vec<_>>().join(",")
+    };
+    for row in [
+        format!("| size of a file | {} MiB |", FILE_BYTES_MAX >> 20),
+        format!("| cases in a file | {} |", number(CASES_MAX as u64)),
+        format!("| steps of a case | {} |", number(STEPS_MAX as u64)),
+        format!("| requests that all cases of a file send | {} |", number(ASKS_MAX)),
+        format!("| callers of a step | {} |", number(CALLERS_MAX.into())),
+        format!("| failed steps of a case that are shown | {FAILURES_MAX} |"),
+    ] {
+        assert!(page.contains(&row), "{row}");
+    }
+}
+
+#[test]
+fn the_tutorial_is_what_happens() {
+    let page = page();
+    let yaml = blocks(&page, "yaml");
+    let [first, policy, second, calendar] = yaml[..] else { panic!("{} examples", yaml.len()) };
+    let written = Written::new(&format!("{first}{second}"));
+    let shop = written.directory.path().join("shop.yaml");
+    fs::write(&shop, policy).expect("a policy");
+    let (verdict, report) = ran(&written.tests());
+    assert_eq!(verdict, Verdict::Passed, "{report}");
+
+    fs::write(&shop, policy.replace("sliding_window_log", "token_bucket")).expect("a policy");
+    let (verdict, report) = ran(&written.tests());
+    assert_eq!(verdict, Verdict::Failed, "{report}");
+    let shown = written.shown(&report).replace("shop.test.yaml", "policies/shop.test.yaml");
+    let difference =
+        shown.split_once("failures:").expect("failures").1.split_once("\ntest result").expect("a result").0;
+    let text = blocks(&page, "text")[1];
+    assert!(text.contains(difference.trim()), "{shown}");
+
+    let (verdict, report) = ran(&Written::new(calendar).tests());
+    assert_eq!(verdict, Verdict::Passed, "{report}");
+}
