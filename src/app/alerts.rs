@@ -67,9 +67,12 @@ async fn tls(ca_file: Option<&Path>) -> Result<Arc<Tls>, AppError> {
     Ok(tls)
 }
 
+/// A result by name, and its number.
+type Counted = (&'static str, fn(&Deliveries) -> u64);
+
 /// Shows what became of alerts.
 fn count(deliveries: &Arc<Deliveries>, metrics: &Metrics) -> Result<(), prometheus::Error> {
-    let results: [(&str, fn(&Deliveries) -> u64); 3] =
+    let results: [Counted; 3] =
         [("delivered", Deliveries::delivered), ("given_up", Deliveries::given_up), ("dropped", Deliveries::dropped)];
     for (result, read) in results {
         let of = deliveries.clone();

@@ -456,7 +456,7 @@ impl Settings {
                 "hidden" => Ok(ShownValues::Hidden),
                 _ => Err("no such way to show values".to_owned()),
             })?,
-            alerts: Alerts::read(&from)?,
+            alerts: Alerts::read(from)?,
             health: Health {
                 redis: from.value("health.redis", value::switch)?,
                 policies: from.value("health.policies", value::switch)?,

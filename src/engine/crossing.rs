@@ -40,7 +40,7 @@ impl Rise {
         if (0..at).any(is_same) {
             return None;
         }
-        let same = (at..charges.len()).filter(|&i| is_same(i));
+        let mut same = (at..charges.len()).filter(|&i| is_same(i));
         if decision.denied && mode == Mode::Atomic {
             // Outcomes show the state before the decision then, and some charges stand all the same. [dc-4] [dc-7]
             let count =
@@ -48,7 +48,7 @@ impl Rise {
             let written = kind.left(&first.before, Effect::Add(count - before.count), first.now)?;
             return Some(Self { from: before.count, window: kind.counted(&written, first.now)? });
         }
-        let last = same.last().unwrap_or(at);
+        let last = same.next_back().unwrap_or(at);
         Some(Self::between(before, kind.counted(&decision.outcomes[last].state, first.now)?))
     }
 

@@ -69,7 +69,7 @@ impl Limiter {
             Err(result) => result,
         };
         if let Some(asked) = asked.filter(|_| !matches!(result, Err(StoreError::Unknown(_)))) {
-            asked.is_answered();
+            asked.answered();
         }
         if let (Some(learning), Ok(())) = (learning, &result) {
             learning.learn(charges, decision);

@@ -52,7 +52,7 @@ impl Unanswered {
         is_it && is_older && place.compare_exchange(found, 0, Relaxed, Relaxed).is_ok()
     }
 
-    /// Adds the keys with alerts unless [`Asked::is_answered`] is called. None where there are no such keys.
+    /// Adds the keys with alerts unless [`Asked::answered`] is called. None where there are no such keys.
     pub(super) fn ask<'a>(&'a self, charges: &'a [Charge<'a>]) -> Option<Asked<'a>> {
         charges.iter().any(has_alerts).then_some(Asked { unanswered: self, charges })
     }
@@ -87,7 +87,7 @@ pub(super) struct Asked<'a> {
 
 impl Asked<'_> {
     /// The outcome of each charge is known.
-    pub(super) fn is_answered(self) {
+    pub(super) fn answered(self) {
         std::mem::forget(self);
     }
 }
@@ -148,7 +148,7 @@ mod tests {
         let unanswered = Unanswered::default();
         assert!(unanswered.ask(&[charge("plain", &plain)]).is_none());
         let charges = [charge("plain", &plain), charge("watched", &watched)];
-        unanswered.ask(&charges).unwrap().is_answered();
+        unanswered.ask(&charges).unwrap().answered();
         assert!(!unanswered.take("watched", later()));
         drop(unanswered.ask(&charges));
         assert!(!unanswered.take("plain", later()));
