@@ -65,7 +65,7 @@ fn step(report: &FileReport, failure: &Failure) -> String {
         text.push_str(&format!("  {what}   {place}\n    - expected {expected}\n    + got      {got}\n"));
     }
     if failure.more > 0 {
-        text.push_str(&format!("  and {} more requests of this step differ\n", failure.more));
+        text.push_str(&format!("  and in {} more of the requests of this step\n", failure.more));
     }
     text
 }

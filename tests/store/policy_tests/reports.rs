@@ -41,7 +41,87 @@ fn every_expectation_can_fail_and_says_where() {
     let (verdict, report) = ran(&written.tests());
     assert_eq!(verdict, Verdict::Failed);
     let took = report.rfind("; finished in").expect("how long it took");
-    insta::assert_snapshot!(written.shown(&report[..took]), @"");
+    insta::assert_snapshot!(written.shown(&report[..took]), @r#"
+    running 2 tests in shop.test.yaml
+    test right ... ok
+    test all wrong ... FAILED
+
+    failures:
+
+    ---- all wrong ----
+    shop.test.yaml:8:7: ask user=ann in "shop", request 1 of 2, at 2040-01-02T00:00:00Z
+      answer   shop.test.yaml:11:9
+        - expected over
+        + got      ok
+      retry_after   shop.test.yaml:14:9
+        - expected 1m
+        + got      none
+      delay   shop.test.yaml:15:9
+        - expected 5ms
+        + got      0s
+      headers.RateLimit   shop.test.yaml:16:19
+        - expected none
+        + got      "\"user\";r=2;t=3600"
+      headers.Retry-After   shop.test.yaml:16:36
+        - expected "5"
+        + got      none
+      request_headers.x   shop.test.yaml:17:27
+        - expected "y"
+        + got      none
+      metadata   shop.test.yaml:18:9
+        - expected {"a":1.0}
+        + got      null
+      rule   shop.test.yaml:19:9
+        - expected path
+        + got      user   shop.yaml:3:5
+      limit   shop.test.yaml:20:9
+        - expected 4/hour
+        + got      3/hour
+      name   shop.test.yaml:21:9
+        - expected x
+        + got      none
+      algorithm   shop.test.yaml:22:9
+        - expected gcra
+        + got      fixed_window
+      remaining   shop.test.yaml:23:9
+        - expected <= 1
+        + got      2
+      reset   shop.test.yaml:24:9
+        - expected 30m..31m
+        + got      1h
+      and in 1 more of the requests of this step
+    shop.test.yaml:8:7: 2 requests from 2040-01-02T00:00:00Z
+      passed   shop.test.yaml:12:9
+        - expected 3..4
+        + got      2
+      denied   shop.test.yaml:13:9
+        - expected 1
+        + got      0
+    shop.test.yaml:25:7: ask user=bob other=1 in "shop", at 2040-01-02T00:00:00Z
+      answer   shop.test.yaml:25:43
+        - expected over
+        + got      ok
+      statuses[0].answer   shop.test.yaml:25:68
+        - expected over
+        + got      ok
+      statuses[1].rule   shop.test.yaml:25:75
+        - expected user
+        + got      none
+    shop.test.yaml:26:7: ask user=ann in "", at 2040-01-02T00:00:00Z
+      answer   shop.test.yaml:26:43
+        - expected an answer
+        + got      the error "rate limit domain must not be empty"
+    shop.test.yaml:27:7: ask user=ann in "shop", at 2040-01-02T00:00:00Z
+      error   shop.test.yaml:27:32
+        - expected the error "no"
+        + got      the answer ok
+    shop.test.yaml:28:7: ask  in "shop", at 2040-01-02T00:00:00Z
+      error   shop.test.yaml:28:26
+        - expected no
+        + got      rate limit descriptor list must not be empty
+
+    test result: FAILED. 1 passed; 1 failed; 0 skipped; 0 filtered out
+    "#);
 }
 
 #[test]
