@@ -189,7 +189,12 @@ impl Running<'_> {
             self.world.load.met(*rule);
         }
         let response = convert::response(request, answer.clone(), &self.extras);
-        Ok(Got::Answer { answer, response: Box::new(response), rules, load: Rc::clone(&self.world.load) })
+        Ok(Got::Answer {
+            answer: Box::new(answer),
+            response: Box::new(response),
+            rules,
+            load: Rc::clone(&self.world.load),
+        })
     }
 }
 

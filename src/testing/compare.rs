@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::Difference;
 use super::coverage::Load;
 use crate::config::policy_file::Position;
-use crate::config::policy_file::test_file::{Expect, ExpectedStatus, Range, Verdict, Written};
+use crate::config::policy_file::test_file::{Expect, ExpectedHeader, ExpectedStatus, Range, Verdict, Written};
 use crate::config::settings::spell;
 use crate::engine::{Micros, Rule, Window, metadata};
 use crate::limiter::{Answer, Status};
@@ -18,7 +18,7 @@ use crate::rls::proto::{HeaderValue, RateLimitResponse};
 /// What a request got.
 pub(super) enum Got {
     /// An answer, and the id of the rule that each descriptor met.
-    Answer { answer: Answer, response: Box<RateLimitResponse>, rules: Vec<Option<u32>>, load: Rc<Load> },
+    Answer { answer: Box<Answer>, response: Box<RateLimitResponse>, rules: Vec<Option<u32>>, load: Rc<Load> },
     /// An error in place of it.
     Error(String),
 }
@@ -46,7 +46,7 @@ pub(super) fn compare(expect: &Expect, got: &Got, step: Position) -> Vec<Differe
     let mut found = Differences::default();
     match (got, &expect.error) {
         (Got::Error(text), Some(error)) => {
-            found.check(error, "error", *text == error.value, Clone::clone, || text.clone())
+            found.check(error, "error", *text == error.value, Clone::clone, || text.clone());
         }
         (Got::Error(text), None) => {
             let position = expect.answer.as_ref().map_or(step, |answer| answer.position);
@@ -64,7 +64,7 @@ pub(super) fn compare(expect: &Expect, got: &Got, step: Position) -> Vec<Differe
                 let prefix = if is_single { String::new() } else { format!("statuses[{i}].") };
                 let rule = rule.and_then(|rule| load.policies.rules().get(rule as usize));
                 let place = rule.and_then(|rule| load.places.get(rule.id as usize));
-                found.status(&prefix, expected, status, rule, place.map(ToString::to_string));
+                found.status(&prefix, expected, status, rule, place.map(ToString::to_string).as_deref());
             }
         }
     }
@@ -133,7 +133,7 @@ impl Differences {
         }
     }
 
-    fn headers(&mut self, what: &str, expected: &[(String, Written<Option<String>>)], got: &[HeaderValue]) {
+    fn headers(&mut self, what: &str, expected: &[ExpectedHeader], got: &[HeaderValue]) {
         for (name, expected) in expected {
             let got = got.iter().find(|header| header.key.eq_ignore_ascii_case(name)).map(|header| &header.value);
             let is_met = got == expected.value.as_ref();
@@ -148,7 +148,7 @@ impl Differences {
         expected: &ExpectedStatus,
         status: &Status,
         rule: Option<&Rule>,
-        place: Option<String>,
+        place: Option<&str>,
     ) {
         if let Some(answer) = &expected.answer {
             let (what, got) = (format!("{prefix}answer"), verdict(status.over));
@@ -157,7 +157,7 @@ impl Differences {
         if let Some(path) = &expected.rule {
             let got = rule.map(|rule| &*rule.path);
             let is_met = got == path.value.as_deref();
-            self.check(path, &format!("{prefix}rule"), is_met, or_none, || match (got, &place) {
+            self.check(path, &format!("{prefix}rule"), is_met, or_none, || match (got, place) {
                 (Some(path), Some(place)) => format!("{path}   {place}"),
                 (got, _) => got.unwrap_or(NONE).to_owned(),
             });

@@ -175,6 +175,9 @@ pub struct Written<T> {
     pub value: T,
 }
 
+/// The name of a header and its value; none for one that must not be there.
+pub type ExpectedHeader = (String, Written<Option<String>>);
+
 /// What is expected of each answer of a step, and of all together. What is none may be anything.
 #[derive(Debug, Default)]
 pub struct Expect {
@@ -191,9 +194,9 @@ pub struct Expect {
     /// How long the request has to be held until its turn, in microseconds.
     pub delay: Option<Written<Range>>,
     /// Headers for the caller's client by name; none for one that must not be there.
-    pub headers: Vec<(String, Written<Option<String>>)>,
+    pub headers: Vec<ExpectedHeader>,
     /// Headers for the request by name; none for one that must not be there.
-    pub request_headers: Vec<(String, Written<Option<String>>)>,
+    pub request_headers: Vec<ExpectedHeader>,
     /// The dynamic metadata of the response.
     pub metadata: Option<Written<Arc<metadata::Fields>>>,
     /// One for each descriptor, in order, or none at all.

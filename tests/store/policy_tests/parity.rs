@@ -114,12 +114,12 @@ fn steps(case: &Case) -> Vec<Value> {
     let mut steps = Vec::new();
     for step in &case.steps {
         match step {
-            Step::Answered { request, response } => steps.push(asked(request, expected(response))),
-            Step::Refused { request, error } => steps.push(asked(request, json!({ "error": error["message"] }))),
+            Step::Answered { request, response } => steps.push(asked(request, &expected(response))),
+            Step::Refused { request, error } => steps.push(asked(request, &json!({ "error": error["message"] }))),
             Step::Http { http, status: 200 | 429, body } if http["path"] == "/json" => {
                 let request = http["body"].as_str().expect("a body");
                 let request = serde_json::from_str(request).expect("a request in JSON");
-                steps.push(asked(&request, expected(body)));
+                steps.push(asked(&request, &expected(body)));
             }
             Step::Http { .. } => {}
             Step::Policies { policies } => {
@@ -136,7 +136,7 @@ fn steps(case: &Case) -> Vec<Value> {
 }
 
 /// A step that sends a request. Fields that are not known here would be lost.
-fn asked(request: &Value, expect: Value) -> Value {
+fn asked(request: &Value, expect: &Value) -> Value {
     let none = Vec::new();
     let descriptors = request["descriptors"].as_array().unwrap_or(&none);
     let descriptors: Vec<Value> = descriptors.iter().map(descriptor).collect();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::keys::{EXPECT, OF_STATUS, STATUS};
 use super::values::Range;
-use super::{Expect, ExpectedStatus, Position, Verdict, Written};
+use super::{Expect, ExpectedHeader, ExpectedStatus, Position, Verdict, Written};
 use crate::config::policy_file::fields::{Fields, Read};
 use crate::config::policy_file::rate;
 use crate::config::policy_file::state::{FileReader, Reported};
@@ -116,7 +116,7 @@ impl FileReader<'_> {
         Ok(self.at_key(fields, "answer", Verdict::named(word)))
     }
 
-    fn headers_of(&mut self, fields: &Fields, key: &str) -> Result<Vec<(String, Written<Option<String>>)>, Reported> {
+    fn headers_of(&mut self, fields: &Fields, key: &str) -> Result<Vec<ExpectedHeader>, Reported> {
         let Some((at, id)) = fields.get(key) else { return Ok(Vec::new()) };
         let document = self.document;
         let node = document.node(id);
@@ -124,7 +124,7 @@ impl FileReader<'_> {
             let message = format!("{key} must be names and values, not {}", node.describe());
             return Err(self.report(self.value_position(at, id), message));
         };
-        let mut headers: Vec<(String, Written<Option<String>>)> = Vec::with_capacity(entries.len());
+        let mut headers: Vec<ExpectedHeader> = Vec::with_capacity(entries.len());
         for &(name, value) in entries {
             let position = document.node(name).position;
             let (Value::Scalar { text: name, .. }, Value::Scalar { text: value, plain }) =
