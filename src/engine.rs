@@ -5,6 +5,8 @@
 
 pub mod algorithm;
 pub mod arith;
+pub mod automaton;
+mod branch;
 pub mod charge;
 pub mod crossing;
 pub mod decision;
@@ -12,7 +14,9 @@ pub mod descriptor;
 mod escape;
 pub mod key;
 pub mod limit;
+pub mod matcher;
 pub mod metadata;
+pub mod network;
 pub mod observer;
 pub mod pattern;
 pub mod policy;
@@ -27,6 +31,7 @@ pub use crossing::Rise;
 pub use decision::{Decision, Outcome, Verdict};
 pub use descriptor::{Entry, Hits};
 pub use limit::Limit;
+pub use matcher::Matcher;
 pub use observer::Observer;
 pub use policy::{Domain, OnError, PolicySet, Rule};
 pub use share::{SHARES_MAX, Shares, SharesError};

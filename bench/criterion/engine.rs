@@ -6,15 +6,18 @@
 #![allow(missing_docs, reason = "criterion's macros make public items")]
 #![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
 
+use std::collections::HashSet;
 use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use weir::engine::algorithm::Effect;
 use weir::engine::algorithm::parameters::Parameters;
+use weir::engine::automaton::Regex;
+use weir::engine::network::Network;
 use weir::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
 use weir::engine::{
-    Algorithm, Charge, Entry, Limit, Micros, Mode, PolicySet, Refill, Role, State, Take, Unit, decision, key,
+    Algorithm, Charge, Entry, Limit, Matcher, Micros, Mode, PolicySet, Refill, Role, State, Take, Unit, decision, key,
 };
 
 /// How many rules the policies have.
@@ -29,7 +32,7 @@ const NOW: Micros = 1_790_000_000_000_000;
 criterion_group! {
     name = benches;
     config = Criterion::default().warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_millis(500));
-    targets = matching, keys, decisions
+    targets = matching, matchers, keys, decisions
 }
 criterion_main!(benches);
 
@@ -37,7 +40,7 @@ fn node(key: &str, value: Option<String>, descriptors: Vec<NodeSpec>) -> NodeSpe
     let limits = vec![Limit::per_unit(100, Unit::Hour)];
     NodeSpec {
         key: key.into(),
-        value,
+        value: value.map(Into::into),
         rule: Some(RuleSpec::of(RuleKind::Limits(limits))),
         descriptors,
         ..NodeSpec::default()
@@ -84,6 +87,44 @@ fn matching(c: &mut Criterion) {
         ask("no pattern".into(), &[Entry { key: "path", value: "/v9/17/items" }], false);
         ask("no value".into(), &[Entry { key: "tenant", value: "nobody" }], false);
         ask("no key".into(), &[Entry { key: "user", value: "ann" }], false);
+    }
+}
+
+/// A domain with as many values and networks, and one with as many wildcards and a regular expression behind them.
+fn matchers(c: &mut Criterion) {
+    let mut group = c.benchmark_group("matchers");
+    let compile = |matchers: Vec<Matcher>| {
+        let of_matcher = |matcher| NodeSpec { value: Some(matcher), ..node("k", None, Vec::new()) };
+        let descriptors = matchers.into_iter().map(of_matcher).collect();
+        PolicySet::compile(vec![DomainSpec { name: "shop".into(), mode: None, on_error: None, descriptors }]).unwrap()
+    };
+    let mut ask = |name: &str, count: usize, policies: &PolicySet, value: &str| {
+        let domain = policies.domain("shop").unwrap();
+        assert!(policies.find(domain, &[Entry { key: "k", value }]).rule.is_some(), "{name}");
+        group.bench_function(BenchmarkId::new(name, count), |b| {
+            b.iter(|| policies.find(domain, black_box(&[Entry { key: "k", value }])));
+        });
+    };
+    for count in [10, 100_000] {
+        let values = (0..count).map(|n| format!("value-{n}").into());
+        let networks = (0..count).map(|n| match n % 3 {
+            0 => format!("10.{}.{}.0/24", n >> 8 & 255, n & 255),
+            1 => format!("172.{}.{}.{}/32", n >> 16, n >> 8 & 255, n & 255),
+            _ => format!("2001:db8:{:x}:{:x}::/64", n >> 16, n & 0xffff),
+        });
+        let mut known = HashSet::new();
+        let networks = networks.filter(|text| known.insert(text.clone())).map(|text| Network::parse(&text).unwrap());
+        let policies = compile(vec![Matcher::List(values.collect()), Matcher::Networks(networks.collect())]);
+        ask("value in a list", count, &policies, "value-7");
+        ask("IPv4 network", count, &policies, "10.0.3.77");
+        ask("IPv6 network", count, &policies, "2001:db8:0:5:1:2:3:4");
+    }
+    for count in [10, 100, 1_000] {
+        let mut patterns: Vec<Matcher> = (0..count).map(|n| format!("/v{n}/*/items").into()).collect();
+        patterns.push(Matcher::Regex(Regex::new("/orders/[0-9]+/[a-z]+").unwrap().into()));
+        let policies = compile(patterns);
+        ask("last wildcard", count, &policies, &format!("/v{}/17/items", count - 1));
+        ask("regular expression behind wildcards", count, &policies, "/orders/170017/items");
     }
 }
 

@@ -11,13 +11,16 @@ use super::served::{self, NoPolicies, Served};
 use crate::config::files::is_test;
 use crate::config::policy_file::{DomainOutline, Loaded, Outline, Problems, Reading, load_dir_with, test_file};
 use crate::config::settings::spell;
-use crate::engine::{Domain, Limit, Mode, Parameter, ParameterValue, PolicySet, Role, Rule};
+use crate::engine::network::Network;
+use crate::engine::{Domain, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule};
 
 /// How far the limits are moved to the right so that they stand below each other, in characters. Longer descriptors
 /// push theirs further.
 const LABEL_CHARS_MAX: usize = 60;
 /// What stands for a word that only the settings have, which these commands do not load.
 pub(super) const THE_SERVERS: &str = "the server's";
+/// How many names of a kind are listed.
+const NAMED_MAX: usize = 8;
 /// What one level of descriptors is indented by.
 const INDENT: &str = "  ";
 
@@ -186,12 +189,29 @@ fn add_rows(policies: &PolicySet, outline: &Outline, level: usize, rows: &mut Ve
     }
 }
 
-/// The descriptor as it is written: `key=value`, or the key alone.
+/// The descriptor as it is written: `key=value`, `key=[value, value]`, `key=~regex`, or the key alone.
 pub(super) fn label(outline: &Outline) -> String {
-    match &outline.value {
-        Some(value) => format!("{}={}", printable(&outline.key), printable(value)),
-        None => printable(&outline.key),
+    let value = match &outline.value {
+        None => return printable(&outline.key),
+        Some(Matcher::List(values)) => some_in_brackets(values.iter().map(|value| printable(value))),
+        Some(Matcher::Networks(networks)) => some_in_brackets(networks.iter().map(Network::to_string)),
+        Some(one) => printable(&one.name()),
+    };
+    format!("{}={value}", printable(&outline.key))
+}
+
+fn some_in_brackets(items: impl ExactSizeIterator<Item = String>) -> String {
+    if items.len() == 1 { items.collect() } else { format!("[{}]", some_of(items)) }
+}
+
+/// A few names, and how many more there are.
+pub(super) fn some_of(mut names: impl Iterator<Item = String>) -> String {
+    let mut text = names.by_ref().take(NAMED_MAX).collect::<Vec<_>>().join(", ");
+    let more = names.count();
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
     }
+    text
 }
 
 /// The limits of a rule, each as what it allows and how; one line for a rule that is unlimited. Not in it: `on_error`.

@@ -6,17 +6,14 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::admin::AdminServer;
-use super::check::{Failed, THE_SERVERS, describe, domain_wide, label, of_server};
+use super::check::{Failed, THE_SERVERS, describe, domain_wide, label, of_server, some_of};
 use super::printable::printable;
 use super::served::{self, Served};
 use crate::config::nearest;
 use crate::config::policy_file::{DomainOutline, Loaded, Outline, Reading, load_dir_with};
 use crate::engine::key::write_key;
 use crate::engine::policy::{Match, Step};
-use crate::engine::{Domain, Entry, Rule};
-
-/// How many descriptors are named where one could have gone.
-const NAMED_MAX: usize = 8;
+use crate::engine::{Domain, Entry, Matcher, Rule};
 
 /// Writes what a request with these descriptors would meet. A request that meets nothing is an answer, not an error.
 ///
@@ -116,11 +113,15 @@ impl<'r> Request<'r> {
             };
             let how = match step {
                 Step::Exact => "key and value".to_owned(),
+                Step::Listed(_) => "value in the list".to_owned(),
+                Step::Network(network, _) => format!("network {network}"),
                 Step::Pattern(pattern) => format!("pattern {}", printable(pattern.as_str())),
+                Step::Regex(name) => format!("regex {}", printable(name.strip_prefix('~').unwrap_or(name))),
                 Step::KeyAlone => "key alone".to_owned(),
             };
             let shared = if met.share_threshold { ", all as one" } else { "" };
-            writeln!(out, "  {:width$}   {how}{shared}   {}", spelled(*entry), met.place())?;
+            let before = level.others(met, *entry);
+            writeln!(out, "  {:width$}   {how}{shared}   {}{before}", spelled(*entry), met.place())?;
             level = Level { above: Some(met), below: &met.descriptors };
         }
         if let Some(entry) = entries.get(steps.len()) {
@@ -198,6 +199,15 @@ struct Level<'o> {
 }
 
 impl Level<'_> {
+    /// The other descriptors that the entry matches, and that the one it meets comes before, where there are any. The key alone
+    /// is always last, and needs no mention.
+    fn others(&self, met: &Outline, entry: Entry<'_>) -> String {
+        let of_key = self.below.iter().filter(|outline| &*outline.key == entry.key && !std::ptr::eq(*outline, met));
+        let matching = of_key.filter(|outline| outline.value.as_ref().is_some_and(|value| value.matches(entry.value)));
+        let mut places = matching.map(|outline| format!("{} at {}", label(outline), outline.place())).peekable();
+        if places.peek().is_none() { String::new() } else { format!("   before {}", some_of(places)) }
+    }
+
     /// Why an entry matches nothing at this level, and what would be there.
     fn why_not(&self, entry: Entry<'_>) -> String {
         if self.below.is_empty() {
@@ -216,11 +226,12 @@ impl Level<'_> {
 
 /// Whether the engine's step for an entry led to this descriptor.
 fn is_met(outline: &Outline, entry: Entry<'_>, step: &Step<'_>) -> bool {
+    let name = outline.value.as_ref().map(Matcher::name);
     // A pattern of a key stands for the descriptor as a whole.
     if let Step::Pattern(pattern) = step
         && outline.key.contains('*')
     {
-        let is_whole = match &outline.value {
+        let is_whole = match &name {
             Some(value) => format!("{}_{value}", outline.key) == pattern.as_str(),
             None => *outline.key == *pattern.as_str(),
         };
@@ -228,12 +239,13 @@ fn is_met(outline: &Outline, entry: Entry<'_>, step: &Step<'_>) -> bool {
             return true;
         }
     }
-    let value = match step {
+    let met = match step {
         Step::Exact => Some(entry.value),
         Step::Pattern(pattern) => Some(pattern.as_str()),
+        Step::Listed(name) | Step::Network(_, name) | Step::Regex(name) => Some(*name),
         Step::KeyAlone => None,
     };
-    &*outline.key == entry.key && outline.value.as_deref() == value
+    &*outline.key == entry.key && name.as_deref() == met
 }
 
 fn spelled(entry: Entry<'_>) -> String {
@@ -242,16 +254,4 @@ fn spelled(entry: Entry<'_>) -> String {
 
 fn joined(entries: &[Entry<'_>]) -> String {
     entries.iter().map(|entry| spelled(*entry)).collect::<Vec<_>>().join(", ")
-}
-
-/// A few names, and how many more there are.
-fn some_of(names: impl Iterator<Item = String>) -> String {
-    let mut names: Vec<String> = names.collect();
-    let more = names.len().saturating_sub(NAMED_MAX);
-    names.truncate(NAMED_MAX);
-    let mut text = names.join(", ");
-    if more > 0 {
-        text.push_str(&format!(" and {more} more"));
-    }
-    text
 }

@@ -30,6 +30,7 @@ mod heavy;
 mod kept;
 mod keys;
 mod limit;
+mod matches;
 mod metadata;
 mod rate;
 mod reader;
@@ -46,7 +47,7 @@ use std::sync::Arc;
 
 use super::files::{self, Source, policy_files};
 use super::nearest;
-use crate::engine::PolicySet;
+use crate::engine::{Matcher, PolicySet};
 use kept::{Content, Keeper};
 use state::Reader;
 use tree::Planted;
@@ -72,6 +73,10 @@ pub const LEVELS_MAX: usize = 16;
 pub const DOMAIN_BYTES_MAX: usize = 256;
 /// The longest key of a descriptor, in bytes.
 pub const KEY_BYTES_MAX: usize = 4096;
+/// The most items of `values` and `cidr` in all files together.
+pub const VALUES_MAX: usize = 1_000_000;
+/// The most regular expressions in all files together: each is compiled by itself, which can take milliseconds.
+pub const REGEXES_MAX: usize = 10_000;
 /// The longest value of a descriptor, in bytes.
 pub const VALUE_BYTES_MAX: usize = 4096;
 /// The longest name of a limit, in bytes.
@@ -261,9 +266,9 @@ pub struct DomainOutline {
 pub struct Outline {
     /// The key.
     pub key: Box<str>,
-    /// The value, which may be a pattern; none for the key alone.
-    pub value: Option<Box<str>>,
-    /// Whether all values of the pattern share one state.
+    /// The values that it is for; none for the key alone.
+    pub value: Option<Matcher>,
+    /// Whether all these values share one state.
     pub share_threshold: bool,
     /// Where it stands in its file.
     pub position: Position,

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 use super::descriptor::Entry;
 use super::escape::escape;
 use super::limit::Limit;
-use super::pattern::Pattern;
+use super::pattern::SharedBy;
 
 /// What every key starts with; a change of the stored formats changes it. [ky-5]
 pub const VERSION: &str = "w1:";
@@ -22,13 +22,13 @@ const TAG_HASH_BYTES: usize = 16;
 
 /// Appends the key of `limit` for a descriptor to `out`.
 ///
-/// `shared` names, by position, the entries whose pattern stands in the key in place of the value, so that all
-/// values that match the pattern share one state.
+/// `shared` has, by position, the entries for which a wildcard or a name stands in the key in place of the value, so that
+/// all values of the descriptor share one state.
 pub fn write_key<'a>(
     out: &mut String,
     domain: &str,
     entries: impl Iterator<Item = Entry<'a>>,
-    shared: &[(usize, &Pattern)],
+    shared: &[(usize, SharedBy<'_>)],
     limit: &Limit,
 ) {
     write_tag(out, domain, entries, shared);
@@ -40,7 +40,7 @@ pub fn write_tag<'a>(
     out: &mut String,
     domain: &str,
     entries: impl Iterator<Item = Entry<'a>>,
-    shared: &[(usize, &Pattern)],
+    shared: &[(usize, SharedBy<'_>)],
 ) {
     out.push_str(VERSION);
     out.push('{');
@@ -52,7 +52,12 @@ pub fn write_tag<'a>(
         escape(out, entry.key);
         out.push('=');
         match shared.next_if(|(at, _)| *at == position) {
-            Some((_, pattern)) => {
+            // A value has no `=` of its own: that is escaped.
+            Some((_, SharedBy::Name(name))) => {
+                out.push('=');
+                escape(out, name);
+            }
+            Some((_, SharedBy::Pattern(pattern))) => {
                 for (i, literal) in pattern.literals().enumerate() {
                     if i > 0 {
                         out.push('*');
@@ -83,14 +88,22 @@ fn shorten(out: &mut String, start: usize) {
     }
 }
 
+/// The value of an entry in a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ParsedValue {
+    /// That of the request, or the wildcard that stands for it.
+    Text(String),
+    /// The name that stands for it.
+    Name(String),
+}
+
 /// A key, read back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsedKey<'k> {
     /// The domain.
     pub domain: String,
-    /// Keys and values of the descriptor. A value that a pattern stands for is the pattern. The last value is cut where the
-    /// key is.
-    pub entries: Vec<(String, String)>,
+    /// Keys and values of the descriptor. The last value is cut where the key is.
+    pub entries: Vec<(String, ParsedValue)>,
     /// Whether the descriptor was too long for a key, so that the key has its beginning and a hash. [ky-3]
     pub is_hashed: bool,
     /// The id of the limit; empty where only the tag was read.
@@ -110,7 +123,11 @@ pub fn parse(key: &str) -> Option<ParsedKey<'_>> {
     let entry = |part: &str| {
         // Where a long tag is cut, the last part may lack its value.
         let (key, value) = part.split_once('=').or_else(|| is_hashed.then_some((part, "")))?;
-        Some((unescape(key)?, unescape(value)?))
+        let value = match value.strip_prefix('=') {
+            Some(name) => ParsedValue::Name(unescape(name)?),
+            None => ParsedValue::Text(unescape(value)?),
+        };
+        Some((unescape(key)?, value))
     };
     let entries = parts.map(entry).collect::<Option<_>>()?;
     Some(ParsedKey { domain, entries, is_hashed, limit_id })
@@ -138,6 +155,7 @@ fn unescape(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::pattern::Pattern;
     use crate::engine::time::Unit;
 
     #[test]
@@ -145,7 +163,7 @@ mod tests {
         let odd = [("a b|c", "d/e:{}*~%=\u{7f}\n"), ("x", ""), ("Zo\u{eb}", "\u{65e5}")];
         let written = key("my shop", &odd);
         let read = parse(&written).expect("a key");
-        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), ParsedValue::Text((*value).to_owned()));
         assert_eq!(read.domain, "my shop");
         assert_eq!(read.entries, odd.iter().map(owned).collect::<Vec<_>>());
         assert!(!read.is_hashed);
@@ -163,6 +181,7 @@ mod tests {
             assert!(read.is_hashed && read.domain == "shop" && read.limit_id == "f3600s");
             let (key, value) = read.entries.into_iter().next().expect("an entry");
             assert_eq!(key, "user");
+            let ParsedValue::Text(value) = value else { panic!("not a name: {value:?}") };
             value
         };
         assert_eq!(read(&"x".repeat(300)), "x".repeat(TAG_BYTES_KEPT - "shop|user=".len()));
@@ -197,6 +216,22 @@ mod tests {
             "w1:{d|k=a%20b%7Cc/d:e%7B%7D%2A%7E%25%3D%7F%0A}f3600s"
         );
         assert_eq!(key("d", &[("k", "Zoë")]), "w1:{d|k=Zoë}f3600s");
+    }
+
+    #[test]
+    fn a_name_that_stands_for_values_is_no_value_and_no_wildcard() {
+        let write = |value: &str, shared: &[(usize, SharedBy<'_>)]| {
+            let mut out = String::new();
+            write_tag(&mut out, "d", [Entry { key: "k", value }].into_iter(), shared);
+            out
+        };
+        let named = write("10.1.2.3", &[(0, SharedBy::Name("*10.0.0.0/8,..."))]);
+        assert_eq!(named, "w1:{d|k==%2A10.0.0.0/8,...}");
+        let pattern = Pattern::new("*10.0.0.0/8,...").expect("has a star");
+        let values = [write("=*10.0.0.0/8,...", &[]), write("x", &[(0, SharedBy::Pattern(&pattern))])];
+        assert!(!values.contains(&named), "{values:?}");
+        let read = parse(&named).expect("a key");
+        assert_eq!(read.entries, [("k".to_owned(), ParsedValue::Name("*10.0.0.0/8,...".to_owned()))]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Patterns: values of a policy with a star in them. [mt-3]
+//! Patterns: values of a policy with a star in them [mt-3], and what stands for values that share a state.
 
 /// A value with `*` in it; each `*` stands for any text, also for none. [mt-3]
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +45,15 @@ impl Pattern {
         }
         true
     }
+}
+
+/// What stands for a value in the key of a state that all values of a descriptor share. [ky-2]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharedBy<'p> {
+    /// The wildcard, as written.
+    Pattern(&'p Pattern),
+    /// The name of a list, of networks or of a regular expression.
+    Name(&'p str),
 }
 
 #[cfg(test)]

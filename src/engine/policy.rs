@@ -9,11 +9,17 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 use smallvec::SmallVec;
 
+use super::automaton::{AUTOMATA_BYTES_MAX, AUTOMATON_BYTES_MAX, PATTERNS_MAX};
+use super::branch::{Branch, Found, Unfit};
 use super::charge::{Mode, Role};
 use super::descriptor::Entry;
+use super::key::ParsedValue;
 use super::limit::Limit;
+use super::matcher::Matcher;
 use super::metadata::Fields;
-use super::pattern::Pattern;
+use super::pattern::{Pattern, SharedBy};
+
+pub use super::branch::Step;
 
 /// The most limits that one rule can hold.
 pub const LIMITS_PER_RULE_MAX: usize = 8;
@@ -97,12 +103,12 @@ pub struct DomainSpec {
 pub struct NodeSpec {
     /// The key, not empty.
     pub key: String,
-    /// The value; with a `*` in it, a pattern. Absent or empty: the key alone.
-    pub value: Option<String>,
+    /// The values that it is for. Absent, or an empty text: the key alone.
+    pub value: Option<Matcher>,
     /// A `*` in the key stands for any text too, as to envoyproxy/ratelimit: the pattern is `key_value`, or the key alone,
     /// and it is compared with the key and the value of an entry, joined in the same way. [mt-3]
     pub key_pattern: bool,
-    /// All values that match the pattern share one state.
+    /// All its values share one state.
     pub share_threshold: bool,
     /// The statistics of the rule here have a name of their own for each value that a request brings.
     pub detailed_metric: bool,
@@ -162,6 +168,21 @@ pub enum PolicyError {
     SameShape(String),
     /// More limits than a rule can hold, or none.
     LimitCount(String),
+    /// A regular expression needs too large an automaton together with its neighbours.
+    TooLarge(String),
+    /// A key has too many wildcards and regular expressions at one level; the path is that of a regular expression.
+    TooManyPatterns(String),
+}
+
+impl PolicyError {
+    /// The path of the regular expression that does not fit, domain included.
+    #[must_use]
+    pub fn regex_path(&self) -> Option<&str> {
+        match self {
+            Self::TooLarge(path) | Self::TooManyPatterns(path) => Some(path),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for PolicyError {
@@ -174,6 +195,12 @@ impl fmt::Display for PolicyError {
             }
             Self::LimitCount(path) => {
                 write!(f, "{path:?} needs 1 to {LIMITS_PER_RULE_MAX} limits")
+            }
+            Self::TooLarge(path) => {
+                write!(f, "{path:?} needs too large an automaton: {AUTOMATON_BYTES_MAX} bytes is the most")
+            }
+            Self::TooManyPatterns(path) => {
+                write!(f, "beside {path:?} are more than {PATTERNS_MAX} wildcards and regular expressions")
             }
         }
     }
@@ -216,9 +243,9 @@ pub struct Rule {
 pub struct Level {
     /// The key.
     pub key: Box<str>,
-    /// The value, which may be a pattern; none for the key alone.
-    pub value: Option<Box<str>>,
-    /// All values that match the pattern share one state.
+    /// The values that it is for; none for the key alone.
+    pub value: Option<Matcher>,
+    /// All its values share one state.
     pub share_threshold: bool,
     /// Of the last level only: the rule's statistics have a name of their own for each value that a request brings.
     pub detailed_metric: bool,
@@ -226,29 +253,18 @@ pub struct Level {
     pub value_to_metric: bool,
 }
 
-/// Where one entry led, for `explain`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step<'p> {
-    /// Key and value are written so in the policy.
-    Exact,
-    /// The pattern of the key that the value repeats as written, else the first in file order that it matches.
-    Pattern(&'p Pattern),
-    /// The key alone.
-    KeyAlone,
-}
-
 /// What a descriptor met.
 #[derive(Debug)]
 pub struct Match<'p> {
     /// The rule at exactly the descriptor's depth.
     pub rule: Option<&'p Rule>,
-    /// The entries, by position, whose values share one state, with the pattern that stands for them.
-    pub shared: SmallVec<[(usize, &'p Pattern); 2]>,
+    /// The entries, by position, whose values share one state, with what stands for them.
+    pub shared: SmallVec<[(usize, SharedBy<'p>); 2]>,
 }
 
 #[derive(Debug, Default)]
 struct Node {
-    by_key: HashMap<Box<str>, Branch>,
+    by_key: HashMap<Box<str>, Branch<Self>>,
     /// The descriptors whose key is a pattern, in file order; seldom any.
     key_patterns: Vec<KeyPattern>,
     /// How many descriptors were hung below it.
@@ -266,15 +282,6 @@ struct KeyPattern {
     value: Option<Box<str>>,
 }
 
-/// What a policy says about one key at one place.
-#[derive(Debug, Default)]
-struct Branch {
-    by_value: HashMap<Box<str>, Node>,
-    /// Each with its place among all descriptors of the level.
-    patterns: Vec<(u32, Pattern, Node)>,
-    alone: Option<Box<Node>>,
-}
-
 impl Node {
     /// The branch that an entry takes: the most exact there is. [mt-2]
     fn child(&self, entry: Entry<'_>) -> Option<(Step<'_>, &Self)> {
@@ -282,40 +289,28 @@ impl Node {
         if branch.is_none() && self.key_patterns.is_empty() {
             return None;
         }
-        if let Some(node) = branch.and_then(|branch| branch.by_value.get(entry.value)) {
-            return Some((Step::Exact, node));
+        let exact = branch.and_then(|branch| branch.exact(entry.value).or_else(|| branch.network(entry.value)));
+        if exact.is_some() {
+            return exact;
         }
-        let patterns = branch.map_or(&[][..], |branch| &branch.patterns);
-        // The very text of a pattern, which only a value with a star in it can be, is met before any that it matches.
-        let is_text = |pattern: &Pattern| entry.value.contains('*') && pattern.as_str() == entry.value;
-        if let Some((_, pattern, node)) = patterns.iter().find(|(_, pattern, _)| is_text(pattern)) {
-            return Some((Step::Pattern(pattern), node));
-        }
-        let found = patterns.iter().find(|(_, pattern, _)| pattern.matches(entry.value));
-        let found = found.map(|(order, pattern, node)| (*order, Step::Pattern(pattern), node));
+        let found = branch.and_then(|branch| branch.pattern(entry.value));
         let by_key = if self.key_patterns.is_empty() { None } else { self.by_key_pattern(entry) };
-        let first = found.into_iter().chain(by_key).min_by_key(|(order, ..)| *order);
-        if let Some((_, step, node)) = first {
-            return Some((step, node));
+        if let Some(first) = found.into_iter().chain(by_key).min_by_key(|found| found.order) {
+            return Some((first.step, first.node));
         }
-        branch?.alone.as_deref().map(|node| (Step::KeyAlone, node))
+        branch?.alone().map(|node| (Step::KeyAlone, node))
     }
 
     /// The first descriptor whose key is a pattern that matches.
-    fn by_key_pattern(&self, entry: Entry<'_>) -> Option<(u32, Step<'_>, &Self)> {
+    fn by_key_pattern(&self, entry: Entry<'_>) -> Option<Found<'_, Self>> {
         let joined = format!("{}_{}", entry.key, entry.value);
         let found = self.key_patterns.iter().find(|found| found.pattern.matches(&joined))?;
         let branch = self.by_key.get(&found.key)?;
         let node = match found.value.as_deref() {
-            None => branch.alone.as_deref()?,
-            Some(value) => match branch.by_value.get(value) {
-                Some(node) => node,
-                None => {
-                    branch.patterns.iter().find(|(_, pattern, _)| pattern.as_str() == value).map(|(.., node)| node)?
-                }
-            },
+            None => branch.alone()?,
+            Some(value) => branch.exact(value)?.1,
         };
-        Some((found.order, Step::Pattern(&found.pattern), node))
+        Some(Found { order: found.order, step: Step::Pattern(&found.pattern), node })
     }
 }
 
@@ -361,14 +356,12 @@ impl PolicySet {
     /// # Errors
     /// When two things that must differ are the same, or a list of limits is empty or too long.
     pub fn compile(specs: Vec<DomainSpec>) -> Result<Self, PolicyError> {
-        let mut set = Self::default();
-        for spec in specs {
-            if set.domains.contains_key(&*spec.name) {
-                return Err(PolicyError::DuplicateDomain(spec.name));
-            }
-            set.add(spec)?;
+        let mut known: HashSet<&str> = HashSet::new();
+        if let Some(twin) = specs.iter().find(|spec| !known.insert(&spec.name)) {
+            return Err(PolicyError::DuplicateDomain(twin.name.clone()));
         }
-        Ok(set)
+        drop(known);
+        Self::compile_joined(specs)
     }
 
     /// The same where several specs may be of one domain: their descriptors stand side by side, in the order given. How it
@@ -378,13 +371,21 @@ impl PolicySet {
     /// Those of [`PolicySet::compile`], except for a domain that is there twice.
     pub fn compile_joined(specs: Vec<DomainSpec>) -> Result<Self, PolicyError> {
         let mut set = Self::default();
+        let mut bytes_left = AUTOMATA_BYTES_MAX;
         for spec in specs {
-            set.add(spec)?;
+            set.add(spec, &mut bytes_left)?;
+        }
+        // Several files can add to the first level of a domain, so that it is sealed after all of them.
+        let mut domains: Vec<&mut Domain> = set.domains.values_mut().collect();
+        domains.sort_unstable_by_key(|domain| domain.id);
+        for domain in domains {
+            let above = Above { domain: &domain.name, path: "", levels: &[] };
+            seal(&mut domain.root, &above, &mut bytes_left)?;
         }
         Ok(set)
     }
 
-    fn add(&mut self, spec: DomainSpec) -> Result<(), PolicyError> {
+    fn add(&mut self, spec: DomainSpec, bytes_left: &mut usize) -> Result<(), PolicyError> {
         let DomainSpec { name, mode, on_error, descriptors } = spec;
         let name: Box<str> = name.into();
         #[expect(clippy::cast_possible_truncation, reason = "a domain takes more than a byte of memory")]
@@ -399,7 +400,8 @@ impl PolicySet {
         domain.mode = domain.mode.or(mode);
         domain.on_error = domain.on_error.or(on_error);
         let above = Above { domain: &name, path: "", levels: &[] };
-        insert_all(&mut self.rules, &mut domain.root, &above, descriptors)?;
+        let mut tree = Tree { rules: &mut self.rules, bytes_left };
+        tree.insert_all(&mut domain.root, &above, descriptors)?;
         self.domains.insert(name, domain);
         Ok(())
     }
@@ -423,8 +425,9 @@ impl PolicySet {
 
     /// The rule that a descriptor meets in a domain of this set. [mt-1]
     ///
-    /// At each level: key and value as written (a pattern's text too), else the first pattern in file order, else the key alone; once a
-    /// branch is taken there is no way back. A rule counts only at the depth at which the descriptor ends.
+    /// At each level: key and value as written, alone or in a list (a wildcard's text too), else the longest network, else the
+    /// first wildcard or regular expression in file order, else the key alone; once a branch is taken there is no way back.
+    /// A rule counts only at the depth at which the descriptor ends.
     #[must_use]
     pub fn find<'p>(&'p self, domain: &'p Domain, entries: &[Entry<'_>]) -> Match<'p> {
         let mut node = &domain.root;
@@ -433,13 +436,29 @@ impl PolicySet {
             let Some((step, child)) = node.child(entry) else {
                 return Match { rule: None, shared: SmallVec::new() };
             };
-            if let (Step::Pattern(pattern), true) = (step, child.share_threshold) {
-                shared.push((position, pattern));
+            if child.share_threshold
+                && let Some(by) = step.shared_by()
+            {
+                shared.push((position, by));
             }
             node = child;
         }
         let rule = node.rule.map(|id| &self.rules[id as usize]);
         Match { rule, shared }
+    }
+
+    /// The rule that a descriptor of a stored key meets, in which names can stand for values.
+    #[must_use]
+    pub fn find_parsed<'p>(&'p self, domain: &'p Domain, entries: &[(String, ParsedValue)]) -> Option<&'p Rule> {
+        let mut node = &domain.root;
+        for (key, value) in entries {
+            let (_, child) = match value {
+                ParsedValue::Text(value) => node.child(Entry { key, value })?,
+                ParsedValue::Name(name) => node.by_key.get(key.as_str())?.named(name)?,
+            };
+            node = child;
+        }
+        node.rule.map(|id| &self.rules[id as usize])
     }
 
     /// How each entry of a descriptor is met, up to the first that is not. For people, not for decisions.
@@ -465,81 +484,90 @@ struct Above<'a> {
     levels: &'a [Arc<Level>],
 }
 
-/// Hangs a level of descriptors below its parent.
-fn insert_all(
-    rules: &mut Vec<Rule>,
-    parent: &mut Node,
-    above: &Above<'_>,
-    specs: Vec<NodeSpec>,
-) -> Result<(), PolicyError> {
-    // Patterns are kept in a list; the set finds twins without comparing each to all.
-    let mut patterns: HashSet<(String, String)> = HashSet::new();
-    for (key, branch) in &parent.by_key {
-        patterns.extend(branch.patterns.iter().map(|(_, pattern, _)| (key.to_string(), pattern.as_str().to_owned())));
-    }
-    for spec in specs {
-        insert(rules, parent, &mut patterns, above, spec)?;
+/// Makes the branches below a node ready for values.
+fn seal(node: &mut Node, above: &Above<'_>, bytes_left: &mut usize) -> Result<(), PolicyError> {
+    // In an order of their own, so that the same policies always give the same result.
+    let mut branches: Vec<_> = node.by_key.iter_mut().collect();
+    branches.sort_unstable_by_key(|(key, _)| *key);
+    for (key, branch) in branches {
+        branch.seal(bytes_left).map_err(|unfit| {
+            let path = format!("{}|{}", above.domain, path_below(above.path, key, branch.first_regex()));
+            match unfit {
+                Unfit::TooLarge => PolicyError::TooLarge(path),
+                Unfit::TooMany => PolicyError::TooManyPatterns(path),
+            }
+        })?;
     }
     Ok(())
 }
 
-fn insert(
-    rules: &mut Vec<Rule>,
-    parent: &mut Node,
-    patterns: &mut HashSet<(String, String)>,
-    above: &Above<'_>,
-    spec: NodeSpec,
-) -> Result<(), PolicyError> {
-    let value = spec.value.filter(|value| !value.is_empty());
-    let domain = above.domain;
-    let mut path = String::from(above.path);
+/// The path of a descriptor below another. [`Rule::path`]
+#[must_use]
+pub fn path_below(above: &str, key: &str, value: Option<&Matcher>) -> String {
+    let mut path = String::from(above);
     if !path.is_empty() {
         path.push('|');
     }
-    push_word(&mut path, &spec.key, &['\\', '|', '=']);
-    if let Some(value) = &value {
+    push_word(&mut path, key, &['\\', '|', '=']);
+    if let Some(value) = value {
         path.push('=');
-        push_word(&mut path, value, &['\\', '|']);
+        push_word(&mut path, &value.name(), &['\\', '|']);
     }
-    let mut levels = above.levels.to_vec();
-    levels.push(Arc::new(Level {
-        key: spec.key.as_str().into(),
-        value: value.as_deref().map(Into::into),
-        share_threshold: spec.share_threshold,
-        detailed_metric: spec.detailed_metric,
-        value_to_metric: spec.value_to_metric,
-    }));
-    let here = Above { domain, path: &path, levels: &levels };
-    let rule = match spec.rule {
-        Some(rule) => Some(add_rule(rules, &here, rule)?),
-        None => None,
-    };
-    let mut node = Node { rule, share_threshold: spec.share_threshold, ..Node::default() };
-    insert_all(rules, &mut node, &here, spec.descriptors)?;
+    path
+}
 
-    let order = parent.children;
-    parent.children += 1;
-    if spec.key_pattern
-        && let Some(pattern) = Pattern::new(&joined(&spec.key, value.as_deref()))
-    {
-        let (key, value) = (spec.key.as_str().into(), value.as_deref().map(Into::into));
-        parent.key_patterns.push(KeyPattern { order, pattern, key, value });
+/// What is added to while descriptors are hung below each other.
+struct Tree<'t> {
+    rules: &'t mut Vec<Rule>,
+    /// How much is left for automata.
+    bytes_left: &'t mut usize,
+}
+
+impl Tree<'_> {
+    /// Hangs a level of descriptors below its parent.
+    fn insert_all(&mut self, parent: &mut Node, above: &Above<'_>, specs: Vec<NodeSpec>) -> Result<(), PolicyError> {
+        for spec in specs {
+            self.insert(parent, above, spec)?;
+        }
+        Ok(())
     }
-    let branch = parent.by_key.entry(spec.key.as_str().into()).or_default();
-    let twin = match value.as_deref() {
-        None => branch.alone.replace(Box::new(node)).is_some(),
-        Some(value) => match Pattern::new(value) {
-            None => branch.by_value.insert(value.into(), node).is_some(),
-            Some(pattern) => {
-                branch.patterns.push((order, pattern, node));
-                !patterns.insert((spec.key, value.to_owned()))
+
+    fn insert(&mut self, parent: &mut Node, above: &Above<'_>, spec: NodeSpec) -> Result<(), PolicyError> {
+        let value = spec.value.filter(|value| value.exact() != Some(""));
+        let path = path_below(above.path, &spec.key, value.as_ref());
+        let mut levels = above.levels.to_vec();
+        levels.push(Arc::new(Level {
+            key: spec.key.as_str().into(),
+            value: value.clone(),
+            share_threshold: spec.share_threshold,
+            detailed_metric: spec.detailed_metric,
+            value_to_metric: spec.value_to_metric,
+        }));
+        let here = Above { domain: above.domain, path: &path, levels: &levels };
+        let rule = match spec.rule {
+            Some(rule) => Some(add_rule(self.rules, &here, rule)?),
+            None => None,
+        };
+        let mut node = Node { rule, share_threshold: spec.share_threshold, ..Node::default() };
+        self.insert_all(&mut node, &here, spec.descriptors)?;
+        seal(&mut node, &here, self.bytes_left)?;
+
+        let order = parent.children;
+        parent.children += 1;
+        if spec.key_pattern {
+            let name = value.as_ref().map(|value| value.name());
+            if let Some(pattern) = Pattern::new(&joined(&spec.key, name.as_deref())) {
+                let (key, value) = (spec.key.as_str().into(), name.as_deref().map(Into::into));
+                parent.key_patterns.push(KeyPattern { order, pattern, key, value });
             }
-        },
-    };
-    if twin {
-        return Err(PolicyError::DuplicateDescriptor(format!("{domain}|{path}")));
+        }
+        let branch = parent.by_key.entry(spec.key.into()).or_default();
+        if branch.insert(value, order, node) {
+            Ok(())
+        } else {
+            Err(PolicyError::DuplicateDescriptor(format!("{}|{path}", above.domain)))
+        }
     }
-    Ok(())
 }
 
 /// Adds a word to a path, with a backslash before each of its characters that would be read as a separator.
@@ -700,7 +728,8 @@ mod tests {
         assert_eq!(met(&set, &[("plain*", "1")]).as_deref(), Some("plain*"));
         let domain = set.domain("shop").expect("the domain is there");
         let found = set.find(domain, &[Entry { key: "usage", value: "1" }]);
-        assert_eq!(found.shared.iter().map(|(at, pattern)| (*at, pattern.as_str())).collect::<Vec<_>>(), [(0, "us*")]);
+        let pattern = Pattern::new("us*").expect("has a star");
+        assert_eq!(found.shared[..], [(0, SharedBy::Pattern(&pattern))]);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use super::Limiter;
-use crate::engine::{Entry, Hits, Limit, Micros, PolicySet, Rule, key};
+use crate::engine::{Entry, Hits, Limit, Matcher, Micros, PolicySet, Rule, key};
 pub use crate::store::ScanPosition;
 use crate::store::{Scanned, StoreError};
 
@@ -119,7 +119,7 @@ fn prefix_of(rule: &Rule) -> String {
     let mut prefix = String::new();
     let first = rule.levels.first().filter(|level| !level.key.contains('*'));
     let entry = first.map(|level| {
-        let value = level.value.as_deref().filter(|value| !value.contains('*'));
+        let value = level.value.as_ref().and_then(Matcher::exact);
         Entry { key: &level.key, value: value.unwrap_or_default() }
     });
     key::write_tag(&mut prefix, &rule.domain, entry.into_iter(), &[]);
@@ -137,7 +137,6 @@ fn limit_of<'p>(policies: &PolicySet, rule: &'p Rule, key: &str) -> Option<&'p L
     if read.is_hashed {
         return Some(limit);
     }
-    let entries: Vec<Entry<'_>> = read.entries.iter().map(|(key, value)| Entry { key, value }).collect();
-    let met = policies.find(policies.domain(&read.domain)?, &entries);
-    met.rule.is_some_and(|met| met.id == rule.id).then_some(limit)
+    let met = policies.find_parsed(policies.domain(&read.domain)?, &read.entries)?;
+    (met.id == rule.id).then_some(limit)
 }

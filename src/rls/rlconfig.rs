@@ -30,7 +30,7 @@ fn add_line(text: &mut String, rule: &Rule, limit: Option<&Limit>) {
         text.push_str(&level.key);
         if let Some(value) = &level.value {
             text.push('_');
-            text.push_str(value);
+            text.push_str(&value.name());
         }
     }
     let unit = limit.and_then(|limit| limit.window().unit());

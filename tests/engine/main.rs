@@ -8,6 +8,7 @@ mod support;
 
 mod alerts;
 mod examples;
+mod matching;
 mod modes;
 mod policies;
 mod properties;

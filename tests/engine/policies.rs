@@ -18,9 +18,10 @@ use proptest::prelude::*;
 use weir::config::nearest;
 use weir::config::policy_file::{
     DESCRIPTORS_MAX, DOMAIN_BYTES_MAX, FILE_BYTES_MAX, KEY_BYTES_MAX, KINDS, LEVELS_MAX, Loaded, Needs, PROBLEMS_MAX,
-    Reading, SHORT_UNITS, VALUE_BYTES_MAX, load_dir, parse, parse_with,
+    REGEXES_MAX, Reading, SHORT_UNITS, VALUE_BYTES_MAX, VALUES_MAX, load_dir, parse, parse_with,
 };
 use weir::engine::algorithm::parameters::Parameters;
+use weir::engine::automaton::PATTERNS_MAX;
 use weir::engine::policy::SaidBy;
 use weir::engine::{Algorithm, Anchor, CalendarUnit, Entry, Limit, Mode, OnError, Precision, Refill, Role, Rule, Unit};
 
@@ -304,7 +305,7 @@ fn problems_of_all_files_come_at_once_in_file_order() {
     b.yaml:2:16: key is empty
     a.yaml:2:1: not valid YAML: while parsing a node, did not find expected node content
     c.yaml:1:9: domain "shop" is defined already, at b.yaml:1:9
-    c.yaml:2:24: unknown key "colour" in a descriptor: it has key, value, rate_limit, rate_limits, shadow_mode, quota_mode, on_error, share_threshold, detailed_metric, value_to_metric, metadata, descriptors
+    c.yaml:2:24: unknown key "colour" in a descriptor: it has key, value, values, cidr, regex, rate_limit, rate_limits, shadow_mode, quota_mode, on_error, share_threshold, detailed_metric, value_to_metric, metadata, descriptors
     e.yaml:1:9: domain "fine" is defined already, at d.yaml:1:9
     "#);
     let dir = directory(&files);
@@ -436,6 +437,52 @@ fn too_many_descriptors_are_told_once() {
     assert_eq!(told.to_string(), format!("b.yaml:{line}:3: more than 1000000 descriptors in all files"));
 }
 
+#[test]
+fn too_many_values_and_regular_expressions_are_told_once() {
+    let half = VALUES_MAX / 2 + 1;
+    let list = |domain: &str| {
+        let mut text = format!("domain: {domain}\ndescriptors:\n- key: a\n  values:\n");
+        for i in 0..half {
+            writeln!(text, "  - {i}").unwrap();
+        }
+        text
+    };
+    let told = parse(&[("a.yaml", &list("a")), ("b.yaml", &list("b")), ("c.yaml", &list("c"))]).unwrap_err();
+    assert_eq!(told.to_string(), "b.yaml:4:3: more than 1000000 values and networks in all files");
+
+    let mut text = String::from("domain: d\ndescriptors:\n");
+    for i in 0..REGEXES_MAX + 2 {
+        writeln!(text, "- {{key: k{i}, regex: a}}").unwrap();
+    }
+    let told = parse(&[("p.yaml", &text)]).unwrap_err();
+    let line = REGEXES_MAX + 3;
+    assert_eq!(told.list()[0].position.unwrap().line as usize, line);
+    assert_eq!((told.count(), &*told.list()[0].message), (1, "more than 10000 regular expressions in all files"));
+}
+
+#[test]
+fn a_key_has_so_many_wildcards_and_regular_expressions() {
+    let patterns = |count: usize| {
+        let mut text = String::from("domain: d\ndescriptors:\n- {key: a, value: v}\n");
+        for i in 0..count {
+            writeln!(text, "- {{key: a, value: p{i}*}}").unwrap();
+        }
+        text
+    };
+    let full = patterns(PATTERNS_MAX);
+    parse(&[("p.yaml", &full)]).expect("as many as there may be");
+    let told = |text: &str, reading| parse_with(&[("p.yaml", text)], reading).unwrap_err().to_string();
+    let line = PATTERNS_MAX + 4;
+    let expected =
+        format!("p.yaml:{line}:3: more than 1024 wildcards and regular expressions of the key \"a\" at one level");
+    assert_eq!(told(&patterns(PATTERNS_MAX + 1), Reading::default()), expected);
+    assert_eq!(told(&format!("{full}- {{key: a, regex: x}}\n"), Reading::default()), expected);
+    // A compatible reading has the bound where a regular expression is among them.
+    let compatible = Reading { compatible: true, merge_domains: false };
+    parse_with(&[("p.yaml", &patterns(PATTERNS_MAX + 1))], compatible).expect("wildcards only");
+    assert_eq!(told(&format!("{full}- {{key: a, regex: x}}\n"), compatible), expected);
+}
+
 /// Ten times the rules may take ten times as long; comparing all to all would take a hundred times.
 #[test]
 fn a_hundred_thousand_rules_load_without_comparing_all_to_all() {
@@ -446,7 +493,9 @@ fn a_hundred_thousand_rules_load_without_comparing_all_to_all() {
             writeln!(text, "- {{key: a, value: p{i}*, rate_limit: {{unit: hour, requests_per_unit: 5}}}}").unwrap();
         }
         let started = std::time::Instant::now();
-        let loaded = parse(&[("p.yaml", &text)]).unwrap();
+        // Only a compatible reading takes so many wildcards of one key.
+        let compatible = Reading { compatible: true, merge_domains: false };
+        let loaded = parse_with(&[("p.yaml", &text)], compatible).unwrap();
         assert_eq!(loaded.policies.rules().len(), rules);
         started.elapsed()
     };

@@ -120,6 +120,9 @@ pub(super) const DESCRIPTOR: Kind = Kind {
     keys: &[
         key("key"),
         key("value"),
+        key("values"),
+        key("cidr"),
+        key("regex"),
         key("rate_limit"),
         key("rate_limits"),
         key("shadow_mode"),

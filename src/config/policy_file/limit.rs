@@ -58,6 +58,10 @@ impl FileReader<'_> {
                 Err(message) => Err(self.report(at, message)),
             };
         }
+        if matches!(node.value, Value::List(_)) {
+            let message = "a rate limit must be a mapping of keys and values, not a list: the key for a list is called rate_limits";
+            return Err(self.report(node.position, message));
+        }
         let fields = self.fields(id, &LIMIT)?;
         let name = self.text(&fields, "name", names_max);
         let replaces = self.replaces(&fields);

@@ -12,15 +12,17 @@ use super::fields::{Fields, Read};
 use super::heavy;
 use super::keys::{DESCRIPTOR, FILE, KINDS};
 use super::limit::ReadLimit;
+use super::matches::{FORMS, Taken, taken};
 use super::state::{FileReader, Reader, Reported, place};
 use super::tree::{Paths, Planted};
 use super::warning::{Code, Warning};
 use super::yaml::{Document, NodeId, Value};
 use super::{
-    DESCRIPTORS_MAX, DomainOutline, FILE_BYTES_MAX, Loaded, Outline, Position, Problem, Problems, shown, too_large,
+    DESCRIPTORS_MAX, DomainOutline, FILE_BYTES_MAX, Loaded, Location, Outline, Position, Problem, Problems, shown,
+    too_large,
 };
-use crate::engine::policy::{DomainSpec, LIMITS_PER_RULE_MAX, NodeSpec, RuleKind, RuleSpec};
-use crate::engine::{Mode, OnError, PolicySet, Role};
+use crate::engine::policy::{DomainSpec, LIMITS_PER_RULE_MAX, NodeSpec, RuleKind, RuleSpec, path_below};
+use crate::engine::{Matcher, Mode, OnError, PolicySet, Role};
 
 impl Reader {
     /// Takes note of a file that cannot be read.
@@ -92,9 +94,14 @@ impl Reader {
                     warnings: self.warnings,
                 })
             }
-            // Everything that the engine refuses was checked above. A problem that slips through is reported without a line.
             Err(error) => {
-                self.problems.push(Problem { file: "policies".into(), position: None, message: error.to_string() });
+                // Most of what the engine refuses was looked for above.
+                let place = error.regex_path().and_then(|path| place_of(&self.outlines, path));
+                let (file, position) = match place {
+                    Some(place) => (place.file, Some(place.position)),
+                    None => ("policies".into(), None),
+                };
+                self.problems.push(Problem { file, position, message: error.to_string() });
                 Err(self.problems)
             }
         }
@@ -140,17 +147,24 @@ impl FileReader<'_> {
                 self.report(at, format!("{key} belongs in the first file of the domain, which is at {place}"));
             }
         }
-        let known: HashMap<_, _> = self.all.outlines[first]
-            .descriptors
-            .iter()
-            .map(|outline| ((outline.key.clone(), outline.value.clone()), outline.place()))
-            .collect();
-        for outline in outlines {
-            if let Some(place) = known.get(&(outline.key.clone(), outline.value.clone())) {
-                let what = twin(&outline.key, outline.value.as_deref());
-                self.report(outline.position, format!("{what} is here twice, first at {place}"));
+        let mut known: HashMap<(&str, Taken), Location> = HashMap::new();
+        let before = std::mem::take(&mut self.all.outlines[first].descriptors);
+        for outline in &before {
+            for taken in taken(outline.value.as_ref()) {
+                known.insert((&outline.key, taken), outline.place());
             }
         }
+        for outline in outlines {
+            let twin = taken(outline.value.as_ref()).into_iter().map(|taken| (&*outline.key, taken));
+            let found = twin.into_iter().find_map(|twin| Some((known.get(&twin)?, twin)));
+            if let Some((place, (key, taken))) = found {
+                let message = format!("key {} {taken} is here twice, first at {place}", shown(key));
+                self.report(outline.position, message);
+            }
+        }
+        self.check_patterns(before.iter().chain(outlines));
+        drop(known);
+        self.all.outlines[first].descriptors = before;
     }
 
     fn domain(&mut self, fields: &Fields) -> Result<(Position, String), Reported> {
@@ -184,7 +198,6 @@ impl FileReader<'_> {
             self.report_value(fields, "descriptors", message);
             return (specs, outlines);
         }
-        let mut first_places = HashMap::new();
         for item in items {
             self.all.descriptors += 1;
             if self.all.descriptors > DESCRIPTORS_MAX {
@@ -197,15 +210,11 @@ impl FileReader<'_> {
             let Ok((spec, outline)) = self.descriptor(item, level) else {
                 continue;
             };
-            let known = first_places.insert((spec.key.clone(), spec.value.clone()), outline.position);
-            if let Some(first) = known {
-                let what = twin(&spec.key, spec.value.as_deref());
-                let message = format!("{what} is here twice, first at {}", self.spelled(first));
-                self.report(outline.position, message);
-            }
             specs.push(spec);
             outlines.push(outline);
         }
+        self.check_twins(&outlines);
+        self.check_patterns(outlines.iter());
         (specs, outlines)
     }
 
@@ -220,7 +229,7 @@ impl FileReader<'_> {
             }),
             Err(told) => Err(told),
         };
-        let value = self.text(&fields, "value", self.bounds().value_bytes);
+        let value = self.matcher(&fields);
         let share_threshold = self.flag(&fields, "share_threshold");
         let shadow_mode = self.flag(&fields, "shadow_mode");
         let quota_mode = self.flag(&fields, "quota_mode");
@@ -229,12 +238,19 @@ impl FileReader<'_> {
         let metadata = self.metadata(&fields);
         let on_error = self.on_error(&fields);
         if let (Ok(value), Ok(true)) = (&value, &share_threshold)
-            && !value.as_deref().is_some_and(|value| value.contains('*'))
+            && !value.as_ref().is_some_and(Matcher::is_of_many)
             && !(self.is_compatible() && matches!(&key, Ok(key) if key.contains('*')))
-            && (fields.get("value").is_some() || fields.lacks("value"))
+            && (fields.get("value").is_some() || FORMS.iter().all(|form| fields.lacks(form)))
         {
             let at = fields.get("share_threshold").map_or(fields.at, |(at, _)| at);
-            self.report(at, "share_threshold needs a value with * in it: values that match share one count");
+            self.report(
+                at,
+                "share_threshold needs a value with * in it, or values, cidr or regex: values that match share one count",
+            );
+        }
+        let is_key_pattern = self.is_compatible() && matches!(&key, Ok(key) if key.contains('*'));
+        if is_key_pattern && matches!(&value, Ok(Some(matcher)) if !matches!(matcher, Matcher::Text(_))) {
+            self.report(fields.at, "a key with a * can have a value only, and no values, cidr or regex");
         }
         let place = self.place(fields.at);
         let file = place.file.clone();
@@ -260,7 +276,7 @@ impl FileReader<'_> {
         let rule = rule.unwrap_or_default();
         let outline = Outline {
             key: key.as_str().into(),
-            value: value.as_deref().map(Into::into),
+            value: value.clone(),
             share_threshold,
             position: fields.at,
             file,
@@ -271,7 +287,7 @@ impl FileReader<'_> {
         let metadata = metadata.unwrap_or_default();
         let rule = rule.map(|(kind, replaces)| RuleSpec { kind, role, is_quota, replaces, on_error, metadata });
         let spec = NodeSpec {
-            key_pattern: self.is_compatible() && key.contains('*'),
+            key_pattern: is_key_pattern,
             key,
             value,
             share_threshold,
@@ -430,10 +446,16 @@ impl FileReader<'_> {
     }
 }
 
-/// A descriptor that has a twin, for messages.
-fn twin(key: &str, value: Option<&str>) -> String {
-    match value {
-        Some(value) => format!("key {} with value {}", shown(key), shown(value)),
-        None => format!("key {} without a value", shown(key)),
+/// Where the descriptor of that path is, which begins with its domain.
+fn place_of(domains: &[DomainOutline], path: &str) -> Option<Location> {
+    fn below(outlines: &[Outline], above: &str, path: &str) -> Option<Location> {
+        outlines.iter().find_map(|outline| {
+            let here = path_below(above, &outline.key, outline.value.as_ref());
+            if here == path { Some(outline.place()) } else { below(&outline.descriptors, &here, path) }
+        })
     }
+    domains.iter().find_map(|domain| {
+        let path = path.strip_prefix(&domain.name)?.strip_prefix('|')?;
+        below(&domain.descriptors, "", path)
+    })
 }

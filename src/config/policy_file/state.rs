@@ -27,6 +27,9 @@ pub(super) struct Reader {
     /// The index in `outlines` of each domain.
     pub(super) domains: HashMap<String, usize>,
     pub(super) descriptors: usize,
+    /// The items of all `values` and `cidr`.
+    pub(super) values: usize,
+    pub(super) regexes: usize,
     pub(super) files: usize,
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::engine::key;
+use crate::engine::key::{self, ParsedValue};
 
 /// Bytes of SHA-256 that stand for a value.
 const HASH_BYTES: usize = 8;
@@ -24,7 +24,7 @@ pub enum Values {
 /// A descriptor that is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShownDescriptor {
-    /// Keys and values, the values as [`Values`] has them. A value that a pattern stands for is the pattern.
+    /// Keys and values, the values as [`Values`] has them. Where a wildcard or a name stands for a value, it is that.
     pub entries: Vec<(String, String)>,
     /// Whether the end is missing, because the descriptor was too long.
     pub is_cut: bool,
@@ -47,7 +47,11 @@ impl Values {
         let Some(read) = key::parse(key) else {
             return ShownDescriptor { entries: Vec::new(), is_cut: true };
         };
-        let entries = read.entries.into_iter().map(|(key, value)| (key, self.value(value)));
+        let entries = read.entries.into_iter().map(|(key, value)| match value {
+            ParsedValue::Text(text) => (key, self.value(text)),
+            // A name is of the policy, and has nothing of a caller.
+            ParsedValue::Name(name) => (key, name),
+        });
         ShownDescriptor { entries: entries.collect(), is_cut: read.is_hashed }
     }
 

@@ -40,7 +40,7 @@ impl Naming {
             let mut part = level.key.to_string();
             if let Some(value) = &level.value {
                 part.push('_');
-                part.push_str(value);
+                part.push_str(&value.name());
             }
             Level::Policy(part.into())
         });
@@ -75,7 +75,7 @@ pub(super) fn of_rule(rule: &Rule) -> String {
         name.push_str(&level.key);
         if let Some(value) = &level.value {
             name.push('_');
-            name.push_str(value);
+            name.push_str(&value.name());
         }
     }
     cleaned(name)

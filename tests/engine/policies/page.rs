@@ -8,11 +8,13 @@ use std::path::Path;
 
 use weir::config::policy_file::{
     DEPTH_MAX, DESCRIPTORS_MAX, DOMAIN_BYTES_MAX, FILE_BYTES_MAX, KEY_BYTES_MAX, KINDS, Kind, LEVELS_MAX,
-    NAME_BYTES_MAX, NODES_MAX, PROBLEMS_MAX, REPLACES_MAX, SHORT_UNITS, VALUE_BYTES_MAX, load_dir, parse,
+    NAME_BYTES_MAX, NODES_MAX, PROBLEMS_MAX, REGEXES_MAX, REPLACES_MAX, SHORT_UNITS, VALUE_BYTES_MAX, VALUES_MAX,
+    load_dir, parse,
 };
 use weir::engine::algorithm::counting::DEBT_US_MAX;
 use weir::engine::algorithm::sliding_window::BUCKETS_MAX;
 use weir::engine::algorithm::sliding_window_log::REQUESTS_MAX;
+use weir::engine::automaton::{PATTERNS_MAX, REGEX_BYTES_MAX};
 use weir::engine::decision::decide;
 use weir::engine::policy::LIMITS_PER_RULE_MAX;
 use weir::engine::time::{WINDOW_US_MAX, WINDOW_US_MIN};
@@ -188,6 +190,10 @@ fn the_page_tells_the_bounds_of_the_code() {
         ("values in a file, keys and what aliases stand for included", NODES_MAX.to_string()),
         ("lists and mappings in each other", DEPTH_MAX.to_string()),
         ("descriptors in all files", DESCRIPTORS_MAX.to_string()),
+        ("items of `values` and `cidr` in all files", VALUES_MAX.to_string()),
+        ("regular expressions in all files", REGEXES_MAX.to_string()),
+        ("wildcards and regular expressions of a key at one level", PATTERNS_MAX.to_string()),
+        ("regular expression", format!("{REGEX_BYTES_MAX} bytes")),
         ("levels of descriptors", LEVELS_MAX.to_string()),
         ("domain", format!("{DOMAIN_BYTES_MAX} bytes")),
         ("key of a descriptor", format!("{KEY_BYTES_MAX} bytes")),

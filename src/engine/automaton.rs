@@ -1,0 +1,261 @@
+//! Regular expressions and wildcards as one automaton, which reads each byte of a value once. [mt-9]
+//!
+//! The automaton is made whole when policies load, so that its size and its cost are known then. Not here: in which order
+//! the forms of values are tried (branch.rs).
+
+use std::fmt;
+
+use regex_automata::dfa::{Automaton as _, StartKind, dense};
+use regex_automata::nfa::thompson::{self, WhichCaptures};
+use regex_automata::{Anchored, Input, MatchKind};
+use regex_syntax::hir::{Dot, Hir, Look, Repetition};
+
+use super::pattern::Pattern;
+
+/// The most wildcards and regular expressions of one key at one level.
+pub const PATTERNS_MAX: usize = 1_024;
+/// The longest regular expression, in bytes.
+pub const REGEX_BYTES_MAX: usize = 1_024;
+/// The largest automaton of one regular expression alone, in bytes.
+pub const REGEX_AUTOMATON_BYTES_MAX: usize = 1 << 20;
+/// The largest automaton of one key at one level, in bytes.
+pub const AUTOMATON_BYTES_MAX: usize = 8 << 20;
+/// The most bytes in all automata of a policy set.
+pub const AUTOMATA_BYTES_MAX: usize = 128 << 20;
+/// How deep a regular expression nests.
+const NESTING_MAX: u32 = 64;
+
+/// A regular expression that is known to compile. The whole value must match.
+#[derive(Clone, Debug)]
+pub struct Regex {
+    text: Box<str>,
+    parsed: Hir,
+}
+
+/// Why a text is no regular expression.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegexError {
+    /// What is wrong.
+    pub message: String,
+    /// At which of its characters, from 1; none if all of it is meant.
+    pub at: Option<usize>,
+}
+
+impl fmt::Display for RegexError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        self.at.map_or(Ok(()), |at| write!(f, ", at character {at}"))
+    }
+}
+
+impl PartialEq for Regex {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Regex {}
+
+impl Regex {
+    /// Reads a regular expression in the syntax of the crate `regex`.
+    ///
+    /// # Errors
+    /// When it is none, is too long, or needs too large an automaton.
+    pub fn new(text: &str) -> Result<Self, RegexError> {
+        let whole = |message: String| RegexError { message, at: None };
+        if text.len() > REGEX_BYTES_MAX {
+            return Err(whole(format!("{} bytes: at most {REGEX_BYTES_MAX}", text.len())));
+        }
+        let parsed = regex_syntax::ParserBuilder::new().nest_limit(NESTING_MAX).build().parse(text);
+        let parsed = parsed.map_err(|error| {
+            let (message, span) = match &error {
+                regex_syntax::Error::Parse(error) => (error.kind().to_string(), Some(error.span())),
+                regex_syntax::Error::Translate(error) => (error.kind().to_string(), Some(error.span())),
+                other => (other.to_string(), None),
+            };
+            let at = span.map(|span| text.get(..span.start.offset).unwrap_or(text).chars().count() + 1);
+            RegexError { message, at }
+        })?;
+        if parsed.properties().look_set().contains_word_unicode() {
+            return Err(whole(r"no automaton finds words in Unicode: write (?-u:\b) in place of \b".to_owned()));
+        }
+        let regex = Self { text: text.into(), parsed };
+        match Automaton::new(&[Source::Regex(&regex)], REGEX_AUTOMATON_BYTES_MAX) {
+            Some(_) => Ok(regex),
+            None => Err(whole(format!(
+                "its automaton takes more than {REGEX_AUTOMATON_BYTES_MAX} bytes: repeat less, and write [0-9] for \\d and \
+                 [0-9A-Za-z_] for \\w, which are all of Unicode"
+            ))),
+        }
+    }
+
+    /// The regular expression as written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether the whole value matches. Makes an automaton each time: for people, not for decisions.
+    #[must_use]
+    pub fn matches(&self, value: &str) -> bool {
+        let automaton = Automaton::new(&[Source::Regex(self)], REGEX_AUTOMATON_BYTES_MAX);
+        automaton.is_some_and(|automaton| automaton.first(value).is_some())
+    }
+}
+
+/// What an automaton is made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Source<'a> {
+    Wildcard(&'a Pattern),
+    Regex(&'a Regex),
+}
+
+impl Source<'_> {
+    /// What has to match from the beginning of a value.
+    fn parsed(self) -> Hir {
+        match self {
+            Self::Regex(regex) => Hir::concat(vec![regex.parsed.clone(), Hir::look(Look::End)]),
+            Self::Wildcard(pattern) => {
+                let mut parts = Vec::new();
+                let literals: Vec<&str> = pattern.literals().collect();
+                for (i, literal) in literals.iter().enumerate() {
+                    let is_last = i + 1 == literals.len();
+                    // After a star at the end anything may follow. Without the rest of the value, the automaton can leave out
+                    // what comes later in the file, which keeps it small.
+                    if is_last && literal.is_empty() {
+                        return Hir::concat(parts);
+                    }
+                    if i > 0 {
+                        let any = Box::new(Hir::dot(Dot::AnyByte));
+                        parts.push(Hir::repetition(Repetition { min: 0, max: None, greedy: false, sub: any }));
+                    }
+                    parts.push(Hir::literal(literal.as_bytes()));
+                }
+                parts.push(Hir::look(Look::End));
+                Hir::concat(parts)
+            }
+        }
+    }
+}
+
+/// Patterns of both kinds, in their order.
+pub(super) struct Automaton(dense::DFA<Vec<u32>>);
+
+impl Automaton {
+    /// None where it would need more bytes.
+    pub(super) fn new(sources: &[Source<'_>], bytes_max: usize) -> Option<Self> {
+        let parsed: Vec<Hir> = sources.iter().map(|source| source.parsed()).collect();
+        let config =
+            thompson::Config::new().utf8(false).which_captures(WhichCaptures::None).nfa_size_limit(Some(bytes_max));
+        let nfa = thompson::Compiler::new().configure(config).build_many_from_hir(&parsed).ok()?;
+        let config = dense::Config::new()
+            .start_kind(StartKind::Anchored)
+            // Of all patterns that match, the first counts.
+            .match_kind(MatchKind::LeftmostFirst)
+            .dfa_size_limit(Some(bytes_max))
+            // States of many patterns each take the most time to make, and are large; so an automaton that becomes too
+            // large is given up early.
+            .determinize_size_limit(Some(bytes_max / 4));
+        dense::Builder::new().configure(config).build_from_nfa(&nfa).ok().map(Self)
+    }
+
+    /// Which of the sources is the first that the whole value matches.
+    pub(super) fn first(&self, value: &str) -> Option<usize> {
+        let input = Input::new(value).anchored(Anchored::Yes);
+        // The only errors are of automata made otherwise.
+        let found = self.0.try_search_fwd(&input).ok()??;
+        Some(found.pattern().as_usize())
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.0.memory_usage()
+    }
+}
+
+impl fmt::Debug for Automaton {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Automaton({} bytes)", self.bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_whole_value_matches() {
+        for (regex, value, expected) in [
+            ("a|b", "a", true),
+            ("a|b", "ab", false),
+            ("a", "xa", false),
+            ("", "", true),
+            ("", "a", false),
+            ("^a$", "a", true),
+            ("/v[0-9]+/.*", "/v12/x", true),
+            ("/v[0-9]+/.*", "/v/x", false),
+            ("(?i)gold", "GoLd", true),
+            (r"\d+", "١٢", true),
+            (r"(?-u:\d)+", "١٢", false),
+            (".", "日", true),
+            (r"a(?-u:\b).*", "a b", true),
+            (r"a(?-u:\b).*", "ab", false),
+        ] {
+            assert_eq!(Regex::new(regex).expect(regex).matches(value), expected, "{regex} on {value:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_regular_expression_is_told_with_its_place() {
+        for (regex, expected) in [
+            ("a(b", "unclosed group, at character 2"),
+            ("日(b", "unclosed group, at character 2"),
+            ("a)", "unopened group, at character 2"),
+            ("[z-a]", "invalid character class range, the start must be <= the end, at character 2"),
+            ("*a", "repetition operator missing expression, at character 1"),
+            (r"(a)\1", "backreferences are not supported, at character 4"),
+            ("(?=a)", "look-around, including look-ahead and look-behind, is not supported, at character 1"),
+            (r"\pX", "Unicode property not found, at character 1"),
+            (r"\bx", r"no automaton finds words in Unicode: write (?-u:\b) in place of \b"),
+        ] {
+            assert_eq!(Regex::new(regex).expect_err(regex).to_string(), expected);
+        }
+        let too_large = |regex: &str| Regex::new(regex).expect_err("too large").to_string();
+        assert!(too_large(r"\w{500}").starts_with("its automaton takes more than 1048576 bytes"));
+        assert!(too_large("(a|b)*a(a|b){20}").starts_with("its automaton takes more than 1048576 bytes"));
+        let nested = format!("{}{}", "(".repeat(65), ")".repeat(65));
+        assert!(too_large(&nested).starts_with("exceed the maximum number of nested"), "{}", too_large(&nested));
+        assert_eq!(too_large(&"x".repeat(REGEX_BYTES_MAX + 1)), "1025 bytes: at most 1024");
+        assert!(Regex::new(&"x".repeat(REGEX_BYTES_MAX)).is_ok());
+    }
+
+    #[test]
+    fn the_first_of_all_that_match_counts() {
+        let wildcards = ["/a/*", "*c*", "*.css", "*"].map(|text| Pattern::new(text).expect("has a star"));
+        let regex = Regex::new("/a.*").expect("compiles");
+        let [a, c, css, all] = &wildcards;
+        let sources = [
+            Source::Wildcard(css),
+            Source::Wildcard(c),
+            Source::Regex(&regex),
+            Source::Wildcard(a),
+            Source::Wildcard(all),
+        ];
+        let automaton = Automaton::new(&sources, AUTOMATON_BYTES_MAX).expect("is small");
+        for (value, expected) in
+            [("/a/x.css", 0), ("/a/c", 1), ("/a/x.cs", 1), ("/a/b", 2), ("/b", 4), ("", 4), (".css", 0), ("日c", 1)]
+        {
+            assert_eq!(automaton.first(value), Some(expected), "{value}");
+        }
+        assert!(Automaton::new(&sources, 100).is_none(), "the bound holds");
+        assert!(automaton.bytes() <= AUTOMATON_BYTES_MAX);
+    }
+
+    #[test]
+    fn wildcards_that_look_for_texts_anywhere_stay_small() {
+        let wildcards: Vec<_> = (0..40).map(|n| Pattern::new(&format!("*word{n:02}*")).expect("has a star")).collect();
+        let sources: Vec<_> = wildcards.iter().map(Source::Wildcard).collect();
+        let automaton = Automaton::new(&sources, AUTOMATON_BYTES_MAX).expect("is small");
+        assert_eq!(automaton.first("a word39 and word17 and word3x"), Some(17));
+        assert_eq!(automaton.first("a word and wor"), None);
+    }
+}

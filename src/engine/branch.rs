@@ -1,0 +1,249 @@
+//! Which descriptor of one key a value meets. [mt-2]
+//!
+//! A text is found in a hash map, a network by the lengths of networks, wildcards and regular expressions by one automaton:
+//! none of it goes through all of them. Not here: levels of descriptors, and the order of keys (policy.rs).
+
+use hashbrown::HashMap;
+
+use super::automaton::{AUTOMATON_BYTES_MAX, Automaton, PATTERNS_MAX, Source};
+use super::matcher::Matcher;
+use super::network::{Network, Networks};
+use super::pattern::{Pattern, SharedBy};
+
+/// So many wildcards are compared one after the other, which takes no longer than an automaton.
+const COMPARED_MAX: usize = 8;
+
+/// Where one entry led, for `explain`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step<'p> {
+    /// Key and value are written so in the policy.
+    Exact,
+    /// The value is in the list of this name.
+    Listed(&'p str),
+    /// The longest network that the value is in, with the name of the descriptor's networks.
+    Network(&'p Network, &'p str),
+    /// The pattern of the key that the value repeats as written, else the first in file order that it matches.
+    Pattern(&'p Pattern),
+    /// The first in file order that it matches is the regular expression of this name.
+    Regex(&'p str),
+    /// The key alone.
+    KeyAlone,
+}
+
+impl<'p> Step<'p> {
+    /// What stands for the value where all values that lead here share a state.
+    #[must_use]
+    pub const fn shared_by(self) -> Option<SharedBy<'p>> {
+        match self {
+            Self::Pattern(pattern) => Some(SharedBy::Pattern(pattern)),
+            Self::Listed(name) | Self::Network(_, name) | Self::Regex(name) => Some(SharedBy::Name(name)),
+            Self::Exact | Self::KeyAlone => None,
+        }
+    }
+}
+
+/// Why descriptors of one key do not fit beside each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unfit {
+    /// The first regular expression among these needs too large an automaton together with its neighbours.
+    TooLarge,
+    /// More wildcards and regular expressions than there may be.
+    TooMany,
+}
+
+/// What a policy says about one key at one place.
+#[derive(Debug)]
+pub(super) struct Branch<N> {
+    by_value: HashMap<Box<str>, Leaf<N>>,
+    /// Those for many values each, in file order.
+    groups: Vec<Group<N>>,
+    networks: Option<Box<Networks>>,
+    patterns: Patterns,
+    alone: Option<Box<N>>,
+    /// The groups by their names, which are in keys of shared states.
+    by_name: HashMap<Box<str>, u32>,
+}
+
+impl<N> Default for Branch<N> {
+    fn default() -> Self {
+        Self {
+            by_value: HashMap::new(),
+            groups: Vec::new(),
+            networks: None,
+            patterns: Patterns::default(),
+            alone: None,
+            by_name: HashMap::new(),
+        }
+    }
+}
+
+/// What a text in the map stands for.
+#[derive(Debug)]
+enum Leaf<N> {
+    Own(N),
+    /// One of a list, which is this group.
+    Listed(u32),
+}
+
+/// A descriptor for many values.
+#[derive(Debug)]
+struct Group<N> {
+    /// Its place among all descriptors of the level.
+    order: u32,
+    matcher: Matcher,
+    name: Box<str>,
+    node: N,
+}
+
+/// The wildcards and regular expressions, each with the number of its group.
+#[derive(Debug, Default)]
+struct Patterns {
+    wildcards: Vec<(u32, Pattern)>,
+    regexes: usize,
+    /// None where the wildcards are compared one after the other.
+    automaton: Option<Automaton>,
+    /// The group of each pattern of the automaton.
+    numbers: Vec<u32>,
+}
+
+/// A descriptor that a value leads to, and its place among all descriptors of the level.
+pub(super) struct Found<'p, N> {
+    pub(super) order: u32,
+    pub(super) step: Step<'p>,
+    pub(super) node: &'p N,
+}
+
+impl<N> Branch<N> {
+    /// Adds a descriptor; false where one for a same value, or of the same name, is here already.
+    pub(super) fn insert(&mut self, matcher: Option<Matcher>, order: u32, node: N) -> bool {
+        let Some(matcher) = matcher else {
+            return self.alone.replace(Box::new(node)).is_none();
+        };
+        let name: Box<str> = (*matcher.name()).into();
+        if let Some(text) = matcher.exact() {
+            return !self.by_name.contains_key(&name) && self.by_value.insert(text.into(), Leaf::Own(node)).is_none();
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "a group takes more than a byte of memory")]
+        let number = self.groups.len() as u32;
+        let mut is_new = !self.by_value.contains_key(&name) && self.by_name.insert(name.clone(), number).is_none();
+        match &matcher {
+            Matcher::Text(text) => self.patterns.wildcards.extend(Pattern::new(text).map(|pattern| (number, pattern))),
+            Matcher::Regex(_) => self.patterns.regexes += 1,
+            Matcher::List(values) => {
+                self.by_value.reserve(values.len());
+                for value in &**values {
+                    is_new &= self.by_value.insert(value.clone(), Leaf::Listed(number)).is_none();
+                }
+            }
+            Matcher::Networks(networks) => {
+                let all = self.networks.get_or_insert_default();
+                for network in &**networks {
+                    is_new &= all.push(*network, number);
+                }
+            }
+        }
+        self.groups.push(Group { order, matcher, name, node });
+        is_new
+    }
+
+    /// Makes what is needed to find groups. Takes the bytes of an automaton from those that are left.
+    pub(super) fn seal(&mut self, bytes_left: &mut usize) -> Result<(), Unfit> {
+        if let Some(networks) = &mut self.networks {
+            networks.seal();
+        }
+        let Patterns { wildcards, regexes, .. } = &self.patterns;
+        let (has_regex, count) = (*regexes > 0, wildcards.len() + regexes);
+        if !has_regex && (count <= COMPARED_MAX || count > PATTERNS_MAX) {
+            return Ok(());
+        }
+        if count > PATTERNS_MAX {
+            return Err(Unfit::TooMany);
+        }
+        let mut wildcards = wildcards.iter().peekable();
+        let (mut sources, mut numbers) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        for (number, group) in (0..).zip(&self.groups) {
+            let wildcard = wildcards.next_if(|(of, _)| *of == number).map(|(_, pattern)| Source::Wildcard(pattern));
+            let regex = if let Matcher::Regex(regex) = &group.matcher { Some(Source::Regex(regex)) } else { None };
+            if let Some(source) = wildcard.or(regex) {
+                sources.push(source);
+                numbers.push(number);
+            }
+        }
+        let bytes_max = AUTOMATON_BYTES_MAX.min(*bytes_left);
+        let automaton = Automaton::new(&sources, bytes_max);
+        // One that becomes too large takes as long to make, so it takes as many bytes from the others.
+        *bytes_left -= automaton.as_ref().map_or(bytes_max, Automaton::bytes).min(*bytes_left);
+        if has_regex && automaton.is_none() {
+            return Err(Unfit::TooLarge);
+        }
+        self.patterns.automaton = automaton;
+        self.patterns.numbers = numbers;
+        Ok(())
+    }
+
+    /// The first regular expression, in file order.
+    pub(super) fn first_regex(&self) -> Option<&Matcher> {
+        self.groups.iter().map(|group| &group.matcher).find(|matcher| matches!(matcher, Matcher::Regex(_)))
+    }
+
+    /// The descriptor with exactly this value, alone or in a list, or with this text as its wildcard.
+    pub(super) fn exact(&self, value: &str) -> Option<(Step<'_>, &N)> {
+        match self.by_value.get(value) {
+            Some(Leaf::Own(node)) => return Some((Step::Exact, node)),
+            Some(Leaf::Listed(number)) => {
+                let group = self.group(*number);
+                return Some((Step::Listed(&group.name), &group.node));
+            }
+            None => {}
+        }
+        // Only a value with a star in it can be the text of a wildcard.
+        if self.patterns.wildcards.is_empty() || !value.contains('*') {
+            return None;
+        }
+        let (number, pattern) = self.patterns.wildcards.iter().find(|(_, pattern)| pattern.as_str() == value)?;
+        Some((Step::Pattern(pattern), &self.group(*number).node))
+    }
+
+    /// The descriptor with the longest network that the value is in.
+    pub(super) fn network(&self, value: &str) -> Option<(Step<'_>, &N)> {
+        let (network, number) = self.networks.as_ref()?.find(value)?;
+        let group = self.group(number);
+        Some((Step::Network(network, &group.name), &group.node))
+    }
+
+    /// The first wildcard or regular expression that the value matches.
+    pub(super) fn pattern(&self, value: &str) -> Option<Found<'_, N>> {
+        let number = match &self.patterns.automaton {
+            Some(automaton) => self.patterns.numbers[automaton.first(value)?],
+            None => self.patterns.wildcards.iter().find(|(_, pattern)| pattern.matches(value))?.0,
+        };
+        let group = self.group(number);
+        let wildcard = self.patterns.wildcards.binary_search_by_key(&number, |(of, _)| *of);
+        let step = match wildcard {
+            Ok(at) => Step::Pattern(&self.patterns.wildcards[at].1),
+            Err(_) => Step::Regex(&group.name),
+        };
+        Some(Found { order: group.order, step, node: &group.node })
+    }
+
+    /// The key alone.
+    pub(super) fn alone(&self) -> Option<&N> {
+        self.alone.as_deref()
+    }
+
+    /// The descriptor for many values of that name.
+    pub(super) fn named(&self, name: &str) -> Option<(Step<'_>, &N)> {
+        let group = self.group(*self.by_name.get(name)?);
+        let step = match &group.matcher {
+            Matcher::Text(_) => return self.exact(name),
+            Matcher::List(_) => Step::Listed(&group.name),
+            Matcher::Networks(networks) => Step::Network(networks.first()?, &group.name),
+            Matcher::Regex(_) => Step::Regex(&group.name),
+        };
+        Some((step, &group.node))
+    }
+
+    fn group(&self, number: u32) -> &Group<N> {
+        &self.groups[number as usize]
+    }
+}

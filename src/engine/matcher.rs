@@ -1,0 +1,84 @@
+//! What a descriptor of a policy asks of the value of its key: a text, a list, networks or a regular expression. [mt-2]
+//!
+//! Not here: which of several matchers a value meets (branch.rs).
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::automaton::Regex;
+use super::network::Network;
+use super::pattern::Pattern;
+
+/// The values that a descriptor is for. Lists have at least one item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Matcher {
+    /// `value`: this text. With a `*` in it, a wildcard.
+    Text(Box<str>),
+    /// `values`: each of these texts.
+    List(Arc<[Box<str>]>),
+    /// `cidr`: the addresses in each of these networks.
+    Networks(Arc<[Network]>),
+    /// `regex`: whatever matches it as a whole.
+    Regex(Arc<Regex>),
+}
+
+impl From<&str> for Matcher {
+    fn from(text: &str) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl From<String> for Matcher {
+    fn from(text: String) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl Matcher {
+    /// Its name in the paths of rules, and in the keys of shared states: no two of one key at one level have the same. A list is
+    /// named by its first item, so that it keeps its name when items are added.
+    #[must_use]
+    pub fn name(&self) -> Cow<'_, str> {
+        match self {
+            Self::Text(text) => Cow::Borrowed(text),
+            Self::List(values) => match &**values {
+                [one] => Cow::Borrowed(one),
+                _ => Cow::Owned(format!("{},...", values.first().map_or("", |first| first))),
+            },
+            Self::Networks(networks) => match &**networks {
+                [one] => Cow::Owned(one.to_string()),
+                _ => Cow::Owned(format!("{},...", networks.first().map(Network::to_string).unwrap_or_default())),
+            },
+            Self::Regex(regex) => Cow::Owned(format!("~{}", regex.as_str())),
+        }
+    }
+
+    /// The one value that it is for, if it is for one only.
+    #[must_use]
+    pub fn exact(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) if !text.contains('*') => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Whether many values can share one state of it.
+    #[must_use]
+    pub fn is_of_many(&self) -> bool {
+        self.exact().is_none()
+    }
+
+    /// Whether the value matches. Compares with one after the other: for people, not for decisions.
+    #[must_use]
+    pub fn matches(&self, value: &str) -> bool {
+        match self {
+            Self::Text(text) => match Pattern::new(text) {
+                Some(pattern) => pattern.matches(value),
+                None => **text == *value,
+            },
+            Self::List(values) => values.iter().any(|listed| **listed == *value),
+            Self::Networks(networks) => networks.iter().any(|network| network.has(value)),
+            Self::Regex(regex) => regex.matches(value),
+        }
+    }
+}

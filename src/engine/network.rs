@@ -1,0 +1,367 @@
+//! Networks of IP addresses: how they are written, and which is the longest that an address is in. [mt-8]
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use hashbrown::{HashMap, HashSet};
+
+/// The most lookups in a hash map that one address costs, with any number of networks: the depth of a binary search over
+/// the 129 lengths that a network of IPv6 can have.
+pub const LOOKUPS_MAX: u32 = 8;
+
+/// A range of addresses that begin with the same bits. IPv4 within IPv6 (`::ffff:10.0.0.0/104`) is IPv4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Network {
+    is_v6: bool,
+    /// The address from the left; the bits after the first `length` are 0.
+    bits: u128,
+    length: u8,
+}
+
+/// Why a text is no network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetworkError {
+    /// It does not begin with an address.
+    NoAddress,
+    /// What stands after the slash is no length.
+    NoLength,
+    /// The length is larger than an address of this kind has bits.
+    TooLong {
+        /// How many it has.
+        bits: u8,
+    },
+    /// A netmask stands in place of the length.
+    Netmask {
+        /// The same with a length.
+        meant: Network,
+    },
+    /// The address has bits after those of the network.
+    HostBits {
+        /// The network of that length that the address is in.
+        meant: Network,
+        /// The address alone.
+        host: Network,
+    },
+}
+
+impl fmt::Display for NetworkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoAddress => f.write_str("an address and a length are needed, such as 10.0.0.0/8 or 2001:db8::/32"),
+            Self::NoLength => {
+                f.write_str("after the slash stands the length of the network in bits, such as 10.0.0.0/8")
+            }
+            Self::TooLong { bits } => write!(f, "the length is at most {bits}"),
+            Self::Netmask { meant } => write!(f, "a length is needed in place of the netmask: write {meant}"),
+            Self::HostBits { meant, host } => {
+                write!(
+                    f,
+                    "the address has bits after the first {}: write {meant}, or {host} for this address",
+                    meant.length
+                )
+            }
+        }
+    }
+}
+
+impl Network {
+    /// Reads a network as policies have it; an address alone is the network of this address.
+    ///
+    /// # Errors
+    /// When the text is none, with what was probably meant.
+    pub fn parse(text: &str) -> Result<Self, NetworkError> {
+        let (address, length) = text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
+        let address: IpAddr = address.parse().map_err(|_| NetworkError::NoAddress)?;
+        let host = Self::of_address(address);
+        let Some(length) = length else { return Ok(host) };
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        if let (IpAddr::V4(_), Ok(mask)) = (address, length.parse::<Ipv4Addr>()) {
+            let mask = mask.to_bits();
+            // A netmask has no 1 after a 0.
+            let is_mask = mask.leading_ones() + mask.trailing_zeros() >= 32;
+            #[expect(clippy::cast_possible_truncation, reason = "at most 32")]
+            let meant = host.cut(mask.leading_ones() as u8);
+            return Err(if is_mask { NetworkError::Netmask { meant } } else { NetworkError::NoLength });
+        }
+        let is_number = !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit());
+        let length = if is_number { length.parse().unwrap_or(u8::MAX) } else { return Err(NetworkError::NoLength) };
+        if length > bits {
+            return Err(NetworkError::TooLong { bits });
+        }
+        let whole = Self { is_v6: address.is_ipv6(), bits: left(address), length: bits };
+        let network = whole.cut(length);
+        if network.bits != whole.bits {
+            return Err(NetworkError::HostBits { meant: network.unmapped(), host });
+        }
+        Ok(network.unmapped())
+    }
+
+    /// Reads a value of a request: an address, or a network, as Envoy's `masked_remote_address` sends it.
+    fn of_value(value: &str) -> Option<Self> {
+        if let Ok(address) = value.parse::<IpAddr>() {
+            return Some(Self::of_address(address));
+        }
+        // Nothing else that has a slash, such as a path, is read twice.
+        let starts_so = value.starts_with(|c: char| c.is_ascii_hexdigit() || c == ':');
+        if starts_so && value.contains('/') { Self::parse(value).ok() } else { None }
+    }
+
+    fn of_address(address: IpAddr) -> Self {
+        let length = if address.is_ipv4() { 32 } else { 128 };
+        Self { is_v6: address.is_ipv6(), bits: left(address), length }.unmapped()
+    }
+
+    /// The same network as IPv4, where it is IPv4 within IPv6.
+    fn unmapped(self) -> Self {
+        let is_mapped = self.is_v6 && self.length >= 96 && self.bits >> 32 == 0xffff;
+        if is_mapped { Self { is_v6: false, bits: self.bits << 96, length: self.length - 96 } } else { self }
+    }
+
+    /// The network of that length around this one, which is not shorter.
+    fn cut(self, length: u8) -> Self {
+        Self { bits: cut(self.bits, length), length, ..self }
+    }
+
+    /// Whether a value of a request is in this network.
+    #[must_use]
+    pub fn has(&self, value: &str) -> bool {
+        Self::of_value(value).is_some_and(|value| {
+            value.is_v6 == self.is_v6 && value.length >= self.length && value.cut(self.length) == *self
+        })
+    }
+}
+
+/// The bits of an address, from the left.
+fn left(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+/// The first bits, and zeros in place of the others.
+fn cut(bits: u128, length: u8) -> u128 {
+    // A shift by all 128 bits is none.
+    bits & u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_v6 {
+            write!(f, "{}/{}", Ipv6Addr::from_bits(self.bits), self.length)
+        } else {
+            let bits = (self.bits >> 96) as u32;
+            write!(f, "{}/{}", Ipv4Addr::from_bits(bits), self.length)
+        }
+    }
+}
+
+/// Networks, each with a number of the caller's.
+#[derive(Debug, Default)]
+pub(super) struct Networks {
+    all: Vec<(Network, u32)>,
+    known: HashSet<Network>,
+    v4: Family,
+    v6: Family,
+}
+
+/// The networks of one kind of addresses: a binary search over the lengths that exist, with a lookup in a hash map for each
+/// step. A step to longer networks must be known to be worth it, so shorter beginnings of a network are in the map too: those
+/// of the lengths that the search for it goes through.
+#[derive(Debug, Default)]
+struct Family {
+    /// In ascending order.
+    lengths: Box<[u8]>,
+    /// By length and bits: which of all networks is the longest around these.
+    longest: HashMap<(u8, u128), Option<u32>>,
+}
+
+impl Networks {
+    /// Adds a network; false if it is here already.
+    pub(super) fn push(&mut self, network: Network, number: u32) -> bool {
+        self.all.push((network, number));
+        self.known.insert(network)
+    }
+
+    /// Makes the networks ready for [`Networks::find`].
+    pub(super) fn seal(&mut self) {
+        self.known = HashSet::new();
+        for (family, is_v6) in [(&mut self.v4, false), (&mut self.v6, true)] {
+            *family = Family::of(&self.all, is_v6);
+        }
+    }
+
+    /// The longest network that the value is in, and its number.
+    pub(super) fn find(&self, value: &str) -> Option<(&Network, u32)> {
+        let value = Network::of_value(value)?;
+        let family = if value.is_v6 { &self.v6 } else { &self.v4 };
+        let index = family.find(value.bits, value.length)?;
+        let (network, number) = &self.all[index as usize];
+        Some((network, *number))
+    }
+}
+
+impl Family {
+    fn of(all: &[(Network, u32)], is_v6: bool) -> Self {
+        // From short to long, so that the longest around each is known before it is asked for.
+        let mut sorted: Vec<(Network, u32)> = Vec::new();
+        for (index, (network, _)) in (0u32..).zip(all) {
+            if network.is_v6 == is_v6 {
+                sorted.push((*network, index));
+            }
+        }
+        sorted.sort_unstable_by_key(|(network, _)| network.length);
+        let mut lengths: Vec<u8> = sorted.iter().map(|(network, _)| network.length).collect();
+        lengths.dedup();
+        let mut exact: HashMap<(u8, u128), u32> = HashMap::with_capacity(sorted.len());
+        for (network, index) in &sorted {
+            exact.insert((network.length, network.bits), *index);
+        }
+        let around = |bits: u128, length: u8| {
+            let shorter = lengths.iter().rev().filter(|shorter| **shorter <= length);
+            shorter.filter_map(|&shorter| exact.get(&(shorter, cut(bits, shorter)))).next().copied()
+        };
+        let mut longest = HashMap::with_capacity(sorted.len());
+        for (network, _) in &sorted {
+            let (mut low, mut high) = (0, lengths.len());
+            while low < high {
+                let middle = usize::midpoint(low, high);
+                let length = lengths[middle];
+                if length > network.length {
+                    high = middle;
+                    continue;
+                }
+                let bits = cut(network.bits, length);
+                longest.entry((length, bits)).or_insert_with(|| around(bits, length));
+                low = middle + 1;
+            }
+        }
+        Self { lengths: lengths.into(), longest }
+    }
+
+    /// Of networks not longer than `length`.
+    fn find(&self, bits: u128, length: u8) -> Option<u32> {
+        let (mut low, mut high) = (0, self.lengths.len());
+        let mut found = None;
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            let here = self.lengths[middle];
+            let known = if here > length { None } else { self.longest.get(&(here, cut(bits, here))) };
+            match known {
+                Some(longest) => {
+                    found = longest.or(found);
+                    low = middle + 1;
+                }
+                None => high = middle,
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(text: &str) -> Network {
+        Network::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    #[test]
+    fn networks_are_read_and_written() {
+        for (text, expected) in [
+            ("10.0.0.0/8", "10.0.0.0/8"),
+            ("0.0.0.0/0", "0.0.0.0/0"),
+            ("192.0.2.1", "192.0.2.1/32"),
+            ("2001:DB8:0::/32", "2001:db8::/32"),
+            ("::/0", "::/0"),
+            ("::1", "::1/128"),
+            ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+            ("::ffff:0:0/96", "0.0.0.0/0"),
+            ("::fffe:0:0/95", "::fffe:0:0/95"),
+        ] {
+            assert_eq!(network(text).to_string(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_network_is_told_with_what_was_meant() {
+        for (text, expected) in [
+            ("10.0.0.1/8", "the address has bits after the first 8: write 10.0.0.0/8, or 10.0.0.1/32 for this address"),
+            ("2001:db8::1/32", "the address has bits after the first 32: write 2001:db8::/32, or 2001:db8::1/128"),
+            ("::ffff:10.1.0.0/104", "write 10.0.0.0/8, or 10.1.0.0/32 for this address"),
+            ("10.0.0.0/33", "the length is at most 32"),
+            ("::/129", "the length is at most 128"),
+            ("10.0.0.0/999999", "the length is at most 32"),
+            ("10.0.0.0/255.0.0.0", "in place of the netmask: write 10.0.0.0/8"),
+            ("10.0.0.0/255.0.255.0", "after the slash"),
+            ("10.0.0.0/", "after the slash"),
+            ("10.0.0.0/+8", "after the slash"),
+            ("10.0.0/8", "an address and a length"),
+            ("10.*", "an address and a length"),
+            ("", "an address and a length"),
+        ] {
+            let told = Network::parse(text).map(|network| network.to_string());
+            let told = told.map_err(|error| error.to_string()).expect_err(text);
+            assert!(told.contains(expected), "{text}: {told}");
+        }
+    }
+
+    #[test]
+    fn the_longest_network_is_found() {
+        let texts = ["10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/24", "0.0.0.0/0", "2001:db8::/32", "::/0", "10.1.2.3/32"];
+        let mut networks = Networks::default();
+        for (number, text) in (0..).zip(texts) {
+            networks.push(network(text), number);
+        }
+        networks.seal();
+        for (value, expected) in [
+            ("10.1.2.3", Some("10.1.2.3/32")),
+            ("::ffff:10.1.2.3", Some("10.1.2.3/32")),
+            ("10.1.2.4", Some("10.1.2.0/24")),
+            ("10.1.2.0/24", Some("10.1.2.0/24")),
+            ("10.1.2.0/23", Some("10.1.0.0/16")),
+            ("10.1.0.0/23", Some("10.1.0.0/16")),
+            ("10.1.0.0/16", Some("10.1.0.0/16")),
+            ("10.0.0.0/7", Some("0.0.0.0/0")),
+            ("10.0.0.0/9", Some("10.0.0.0/8")),
+            ("8.0.0.0/7", Some("0.0.0.0/0")),
+            ("8.8.8.8", Some("0.0.0.0/0")),
+            ("2001:db8::1", Some("2001:db8::/32")),
+            ("2001:DB8::1", Some("2001:db8::/32")),
+            ("2001:db9::1", Some("::/0")),
+            ("010.1.2.3", None),
+            ("10.1.2.3:80", None),
+            ("[::1]", None),
+            ("/pay/card", None),
+            ("", None),
+        ] {
+            let found = networks.find(value);
+            assert_eq!(found.map(|(network, _)| network.to_string()).as_deref(), expected, "{value}");
+            if let Some((network, number)) = found {
+                assert_eq!(network.to_string(), self::network(texts[number as usize]).to_string());
+                assert!(network.has(value));
+            }
+        }
+    }
+
+    #[test]
+    fn an_address_costs_few_lookups_with_networks_of_all_lengths() {
+        let mut networks = Networks::default();
+        for length in 0..=128 {
+            networks.push(Network { is_v6: true, bits: u128::MAX, length: 128 }.cut(length), u32::from(length));
+        }
+        networks.seal();
+        let mut steps = networks.v6.lengths.len();
+        let mut deepest = 0;
+        while steps > 0 {
+            steps /= 2;
+            deepest += 1;
+        }
+        assert_eq!(deepest, LOOKUPS_MAX);
+        // What is in the maps besides the networks themselves is bounded by the steps too.
+        assert!(networks.v6.longest.len() <= networks.all.len() * LOOKUPS_MAX as usize);
+        assert_eq!(networks.find("ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe").map(|(_, number)| number), Some(127));
+        assert_eq!(networks.find("7fff::").map(|(_, number)| number), Some(0));
+    }
+}

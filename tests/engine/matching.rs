@@ -1,0 +1,308 @@
+//! Which descriptor a value meets: the engine against a matcher that compares with one descriptor after the other. [mt-2]
+//!
+//! Not here: what files may say about values (policies.rs).
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::path::Path;
+
+use proptest::collection::vec;
+use proptest::prelude::{Just, Strategy};
+use proptest::sample::select;
+use proptest::{prop_assert_eq, prop_oneof, proptest};
+use weir::config::policy_file::load_dir;
+use weir::engine::automaton::{PATTERNS_MAX, Regex};
+use weir::engine::key::{self, parse, write_key};
+use weir::engine::matcher::Matcher;
+use weir::engine::network::Network;
+use weir::engine::policy::{DomainSpec, NodeSpec, PolicyError, RuleKind, RuleSpec};
+use weir::engine::{Entry, Limit, PolicySet, Unit};
+
+/// The values of one descriptor, as a policy has them.
+#[derive(Clone, Debug)]
+enum Form {
+    Alone,
+    Text(String),
+    List(Vec<String>),
+    Networks(Vec<String>),
+    Regex(String),
+}
+
+impl Form {
+    fn matcher(&self) -> Option<Matcher> {
+        Some(match self {
+            Self::Alone => return None,
+            Self::Text(text) => text.as_str().into(),
+            Self::List(values) => Matcher::List(values.iter().map(|value| value.as_str().into()).collect()),
+            Self::Networks(networks) => {
+                Matcher::Networks(networks.iter().map(|text| Network::parse(text).unwrap()).collect())
+            }
+            Self::Regex(text) => Matcher::Regex(Regex::new(text).unwrap().into()),
+        })
+    }
+
+    /// How good a match of the value is, the least first; none if it does not match.
+    fn rank(&self, value: &str) -> Option<(u8, usize)> {
+        match self {
+            Self::Alone => Some((3, 0)),
+            Self::Text(text) if text == value => Some((0, 0)),
+            Self::List(values) if values.iter().any(|listed| listed == value) => Some((0, 0)),
+            Self::Text(text) if text.contains('*') && stars(text.as_bytes(), value.as_bytes()) => Some((2, 0)),
+            Self::Regex(text) if regex::Regex::new(&format!("^(?:{text})$")).unwrap().is_match(value) => Some((2, 0)),
+            Self::Networks(networks) => {
+                let value = bits(value)?;
+                let longest =
+                    networks.iter().filter_map(|network| bits(network)).filter(|network| value.starts_with(network));
+                longest.map(|network| network.len()).max().map(|length| (1, 1_000 - length))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Whether a wildcard matches, by trying every length for each star.
+fn stars(pattern: &[u8], value: &[u8]) -> bool {
+    match pattern.split_first() {
+        None => value.is_empty(),
+        Some((b'*', rest)) => (0..=value.len()).any(|taken| stars(rest, &value[taken..])),
+        Some((first, rest)) => value.split_first().is_some_and(|(byte, value)| byte == first && stars(rest, value)),
+    }
+}
+
+/// A letter for the kind of address, and the bits that an address or a network fixes.
+fn bits(text: &str) -> Option<String> {
+    let (address, length) = text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
+    let address: IpAddr = address.parse().ok()?;
+    let (kind, bits) = match address {
+        IpAddr::V4(address) => ('4', format!("{:032b}", address.to_bits())),
+        IpAddr::V6(address) => ('6', format!("{:0128b}", address.to_bits())),
+    };
+    let length = length.map_or(Some(bits.len()), |length| length.parse().ok())?;
+    let fixed = &bits[..length];
+    let of_v4 = format!("{}{}", "0".repeat(80), "1".repeat(16));
+    match fixed.strip_prefix(&of_v4) {
+        Some(v4) if kind == '6' => Some(format!("4{v4}")),
+        _ => Some(format!("{kind}{fixed}")),
+    }
+}
+
+/// The same without descriptors, and items of lists, that an earlier one has.
+fn without_twins(forms: Vec<Form>) -> Vec<Form> {
+    let mut known = HashSet::new();
+    let mut kept = Vec::new();
+    for mut form in forms {
+        match &mut form {
+            Form::List(values) => values.retain(|value| known.insert(value.clone())),
+            Form::Networks(networks) => {
+                networks.retain(|network| known.insert(Network::parse(network).unwrap().to_string()));
+            }
+            Form::Alone | Form::Text(_) | Form::Regex(_) => {}
+        }
+        let is_new = match &form {
+            Form::List(values) => !values.is_empty() && (values.len() == 1 || known.insert(name(&form))),
+            Form::Networks(networks) => !networks.is_empty() && (networks.len() == 1 || known.insert(name(&form))),
+            Form::Alone | Form::Text(_) | Form::Regex(_) => known.insert(name(&form)),
+        };
+        if is_new {
+            kept.push(form);
+        }
+    }
+    kept
+}
+
+fn name(form: &Form) -> String {
+    form.matcher().map_or_else(|| "the key alone".to_owned(), |matcher| matcher.name().into_owned())
+}
+
+fn compile(forms: &[Form], share_threshold: bool) -> Result<PolicySet, PolicyError> {
+    let descriptors = forms.iter().map(|form| NodeSpec {
+        key: "k".into(),
+        value: form.matcher(),
+        share_threshold,
+        rule: Some(RuleSpec::of(RuleKind::Limits(vec![Limit::per_unit(1, Unit::Hour)]))),
+        ..NodeSpec::default()
+    });
+    let descriptors = descriptors.collect();
+    PolicySet::compile(vec![DomainSpec { name: "d".into(), mode: None, on_error: None, descriptors }])
+}
+
+/// The number of the rule that a value meets, which is that of its descriptor.
+fn met(set: &PolicySet, value: &str) -> Option<u32> {
+    let domain = set.domain("d").unwrap();
+    set.find(domain, &[Entry { key: "k", value }]).rule.map(|rule| rule.id)
+}
+
+/// By the naive matcher.
+fn expected(forms: &[Form], value: &str) -> Option<u32> {
+    let ranked = (0..).zip(forms).filter_map(|(number, form)| Some((form.rank(value)?, number)));
+    ranked.min().map(|(_, number)| number)
+}
+
+fn text() -> impl Strategy<Value = String> {
+    "[ab/]{1,4}".prop_map(String::from)
+}
+
+fn address() -> impl Strategy<Value = String> {
+    prop_oneof![
+        (0..4u8, 0..4u8).prop_map(|(a, b)| format!("10.{a}.{b}.1")),
+        (0..4u8).prop_map(|a| format!("::ffff:10.{a}.0.1")),
+        (0..4u8, 0..4u8).prop_map(|(a, b)| format!("2001:db8:{a}::{b}")),
+    ]
+}
+
+fn network() -> impl Strategy<Value = String> {
+    (address(), 0..=128u8).prop_map(|(address, length)| {
+        let (bits, is_v6) = match address.parse().unwrap() {
+            IpAddr::V4(address) => (u128::from(address.to_bits()) << 96, false),
+            IpAddr::V6(address) => (address.to_bits(), true),
+        };
+        let length = if is_v6 { length } else { length % 33 };
+        let cut = bits & u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
+        if is_v6 {
+            format!("{}/{length}", std::net::Ipv6Addr::from_bits(cut))
+        } else {
+            format!("{}/{length}", std::net::Ipv4Addr::from_bits(u32::try_from(cut >> 96).unwrap()))
+        }
+    })
+}
+
+fn form() -> impl Strategy<Value = Form> {
+    prop_oneof![
+        1 => Just(Form::Alone),
+        3 => text().prop_map(Form::Text),
+        1 => address().prop_map(Form::Text),
+        6 => "[ab/]{0,2}\\*[ab/]{0,2}(\\*[ab/]{0,1})?".prop_map(Form::Text),
+        3 => vec(text(), 1..4).prop_map(Form::List),
+        4 => vec(network(), 1..4).prop_map(Form::Networks),
+        3 => "[ab]{0,2}(\\(a\\|/\\)|\\.|\\[ab\\])[+*?]?[ab/]{0,2}".prop_map(Form::Regex),
+        1 => select(vec![r"10\.0\..*", r"10\.[12]\.[0-9.]+", r"2001:db8:.*"]).prop_map(|text| Form::Regex(text.into())),
+    ]
+}
+
+fn value() -> impl Strategy<Value = String> {
+    prop_oneof![
+        4 => "[ab/*]{0,5}",
+        4 => address(),
+        2 => network(),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_value_meets_what_a_naive_matcher_finds(forms in vec(form(), 0..24), values in vec(value(), 1..32)) {
+        let forms = without_twins(forms);
+        let set = compile(&forms, false).unwrap();
+        for value in &values {
+            prop_assert_eq!(met(&set, value), expected(&forms, value), "{} of {:?}", value, forms);
+        }
+    }
+
+    #[test]
+    fn a_shared_state_has_the_key_of_its_descriptor(forms in vec(form(), 0..24), values in vec(value(), 1..32)) {
+        let forms = without_twins(forms);
+        let set = compile(&forms, true).unwrap();
+        let domain = set.domain("d").unwrap();
+        let mut keys: Vec<(String, u32, bool)> = Vec::new();
+        for value in &values {
+            let entries = [Entry { key: "k", value }];
+            let found = set.find(domain, &entries);
+            let Some(rule) = found.rule else { continue };
+            let mut key = String::new();
+            write_key(&mut key, "d", entries.iter().copied(), &found.shared, &rule.limits[0]);
+            // What is read back from the key meets the same rule, so that stored states are shown with their rule.
+            let read = parse(&key).unwrap();
+            prop_assert_eq!(set.find_parsed(domain, &read.entries).map(|rule| rule.id), Some(rule.id), "{}", key);
+            keys.push((key, rule.id, !found.shared.is_empty()));
+        }
+        for (key, rule, is_shared) in &keys {
+            for (other_key, other, _) in &keys {
+                if rule == other && *is_shared {
+                    prop_assert_eq!(key, other_key);
+                } else if rule != other {
+                    proptest::prop_assert_ne!(key, other_key);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_hundred_thousand_of_each_are_found() {
+    let text = |n: u32| format!("value-{n}");
+    let network = |n: u32| format!("10.{}.{}.{}/32", n >> 16, n >> 8 & 255, n & 255);
+    let forms = [
+        Form::List((0..100_000).map(text).collect()),
+        Form::Networks((0..100_000).map(network).collect()),
+        Form::Text("value-*".into()),
+        Form::Alone,
+    ];
+    let set = compile(&forms, false).unwrap();
+    for (value, expected) in [
+        ("value-0", 0),
+        ("value-99999", 0),
+        ("value-100000", 2),
+        ("10.0.0.0", 1),
+        ("10.1.134.159", 1),
+        ("10.1.134.160", 3),
+    ] {
+        assert_eq!(met(&set, value), Some(expected), "{value}");
+    }
+    assert_eq!(&*set.rules()[0].path, "k=value-0,...");
+    assert_eq!(&*set.rules()[1].path, "k=10.0.0.0/32,...");
+}
+
+#[test]
+fn patterns_have_a_bound() {
+    let wildcards = |count: usize| (0..count).map(|n| Form::Text(format!("/v{n}/*/items")));
+    let with_regex = |count: usize| {
+        let mut forms: Vec<Form> = wildcards(count).collect();
+        forms.push(Form::Regex("/v[0-9]+/.*".into()));
+        forms
+    };
+    let set = compile(&with_regex(PATTERNS_MAX - 1), false).unwrap();
+    assert_eq!(met(&set, "/v1022/x/items"), Some(1022));
+    assert_eq!(met(&set, "/v1022/x"), Some(1023), "the regular expression stands last");
+    let error = compile(&with_regex(PATTERNS_MAX), false).unwrap_err();
+    assert_eq!(error, PolicyError::TooManyPatterns("d|k=~/v[0-9]+/.*".into()));
+    // Without a regular expression they are compared one after the other.
+    let many: Vec<Form> = wildcards(PATTERNS_MAX + 1).collect();
+    assert_eq!(met(&compile(&many, false).unwrap(), "/v1024/x/items"), Some(1024));
+}
+
+#[test]
+fn an_automaton_has_a_bound() {
+    // Each remembers for itself whether its text was there, so that their number of states multiplies.
+    let mut forms: Vec<Form> = (0..40).map(|n| Form::Text(format!("*word{n:02}*x"))).collect();
+    let set = compile(&forms, false).unwrap();
+    assert_eq!(met(&set, "word39 word17 x"), Some(17), "compared one after the other");
+    forms.push(Form::Regex("a+".into()));
+    let error = compile(&forms, false).unwrap_err();
+    assert_eq!(error, PolicyError::TooLarge("d|k=~a+".into()));
+}
+
+#[test]
+fn the_example_limits_by_lists_networks_and_regular_expressions() {
+    let loaded = load_dir(&Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/matches")).unwrap();
+    assert_eq!(loaded.warnings.count(), 0, "{}", loaded.warnings);
+    let domain = loaded.policies.domain("matches").unwrap();
+    for (key, value, path, key_of_state) in [
+        ("client", "10.1.2.3", "client=10.1.0.0/16", "w1:{matches|client=10.1.2.3}f1s"),
+        ("client", "10.2.2.3", "client=10.0.0.0/8,...", "w1:{matches|client=10.2.2.3}f1s"),
+        ("client", "::ffff:192.168.0.1", "client=10.0.0.0/8,...", "w1:{matches|client=::ffff:192.168.0.1}f1s"),
+        ("client", "2001:db8::7", "client=2001:db8::/32", "w1:{matches|client==2001:db8::/32}f1s"),
+        ("client", "10.1.2.9", "client=10.1.2.9", "w1:{matches|client=10.1.2.9}f1s"),
+        ("client", "203.0.113.9", "client", "w1:{matches|client=203.0.113.9}f1s"),
+        ("plan", "gold", "plan=gold,...", "w1:{matches|plan=gold}f60s"),
+        ("plan", "silver", "plan=gold,...", "w1:{matches|plan=silver}f60s"),
+        ("path", "/v2/orders/17", "path=~/v[0-9]+/orders/[0-9]+", "w1:{matches|path=/v2/orders/17}f1s"),
+        ("path", "/v2/orders/all", "path=/v2/*", "w1:{matches|path=/v2/orders/all}f1s"),
+    ] {
+        let entries = [Entry { key, value }];
+        let found = loaded.policies.find(domain, &entries);
+        let rule = found.rule.unwrap_or_else(|| panic!("{key}={value} meets nothing"));
+        assert_eq!(&*rule.path, path, "{key}={value}");
+        let mut written = String::new();
+        key::write_key(&mut written, "matches", entries.iter().copied(), &found.shared, &rule.limits[0]);
+        assert_eq!(written, key_of_state, "{key}={value}");
+    }
+}
