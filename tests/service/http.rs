@@ -561,8 +561,9 @@ type Labels = BTreeMap<String, BTreeSet<String>>;
 /// The page is made of the same table.
 fn documented_metrics() -> Labels {
     let rows = PARTS.iter().flat_map(|part| part.rows).filter(|row| {
-        // With settings that have tests of their own: tests/service/xds.rs and tests/service/traces.rs.
-        !["weir_xds_", "weir_traces_", "weir_metrics_"].iter().any(|prefix| row.name.starts_with(prefix))
+        // With settings that have tests of their own: tests/service/xds.rs, traces.rs and operator/alerts.rs.
+        let others = ["weir_xds_", "weir_traces_", "weir_metrics_", "weir_alerts_total", "weir_alert_webhook_"];
+        !others.iter().any(|prefix| row.name.starts_with(prefix))
     });
     rows.map(|row| (row.name.to_owned(), row.labels.iter().map(|label| (*label).to_owned()).collect())).collect()
 }
