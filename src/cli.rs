@@ -10,6 +10,7 @@ pub mod lua;
 mod printable;
 pub mod program;
 pub mod ratelimit;
+pub mod schema;
 pub mod serve;
 pub mod served;
 pub mod test;

@@ -8,6 +8,7 @@ pub mod files;
 mod nearest;
 pub mod otel;
 pub mod policy_file;
+pub mod schema;
 pub mod settings;
 pub mod watch;
 

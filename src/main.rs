@@ -16,6 +16,7 @@ use weir::cli::explain;
 use weir::cli::lua::{self, NoScript};
 use weir::cli::program::Program;
 use weir::cli::ratelimit;
+use weir::cli::schema;
 use weir::cli::serve::{self, ServeError};
 use weir::cli::test::{self, NoTests, Verdict};
 use weir::cli::top;
@@ -86,6 +87,10 @@ fn main() -> ExitCode {
             let TopArguments { server, interval, sort, once } = arguments;
             top::run(&top::Question { server, interval, sort, once }).map_err(|error| error.to_string())
         }
+        Command::Schema(arguments) => match schema::run(arguments.of, &mut io::stdout().lock()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(format!("cannot write: {error}")),
+            _ => Ok(()),
+        },
         Command::Test(arguments) => {
             return match test::run(&arguments.tests(), &mut io::stdout().lock()) {
                 Ok(Verdict::Passed) => ExitCode::SUCCESS,

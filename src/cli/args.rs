@@ -14,6 +14,7 @@ use clap::{Args, Parser, Subcommand};
 
 use super::admin::AdminServer;
 use super::check::Strictness;
+use super::schema::Of;
 use super::test::{Format, Tests};
 use super::top::Sort;
 use crate::config::otel::{self, TurnsOn};
@@ -89,6 +90,11 @@ pub enum Command {
     /// server does not answer at the start. If the server stops answering later, weir top keeps asking it.
     #[command(after_help = "Example:\n  weir top --server localhost:6070 --sort hits")]
     Top(TopArguments),
+    /// Print a JSON Schema, by which an editor completes and checks what you write
+    ///
+    /// Write the line "# yaml-language-server: $schema=PATH" at the top of a file, with the path or URL of the schema.
+    #[command(after_help = "Example:\n  weir schema policies")]
+    Schema(SchemaArguments),
     /// Print a script that weir runs in Redis
     ///
     /// Line numbers in errors of Redis and in its debugger are those of this text. Without a name, lists the scripts, each
@@ -332,6 +338,14 @@ fn interval(text: &str) -> Result<Duration, String> {
     let interval = settings::duration(text)?;
     let is_possible = (Duration::from_secs(1)..=Duration::from_secs(30)).contains(&interval);
     is_possible.then_some(interval).ok_or_else(|| "must be from 1s to 30s".to_owned())
+}
+
+/// What the user typed after `weir schema`.
+#[derive(Args, Debug)]
+pub struct SchemaArguments {
+    /// What the schema is of
+    #[arg(value_enum, value_name = "WHAT")]
+    pub of: Of,
 }
 
 /// What the user typed after `weir lua`.
@@ -625,7 +639,7 @@ mod tests {
                 assert!(Arguments::try_parse_from(&words).is_ok(), "{line}");
             }
         }
-        assert_eq!(examples, 11);
+        assert_eq!(examples, 12);
     }
 
     #[test]

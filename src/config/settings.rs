@@ -48,7 +48,7 @@ pub use table::{
     nearest,
 };
 pub use traces::{Otlp, Sampler, Tracing};
-pub use value::{HIDDEN, HOSTS_MAX, PAIRS_MAX, RedisUrl, Secret, duration, spell};
+pub use value::{HIDDEN, HOSTS_MAX, PAIRS_MAX, RedisUrl, Secret, duration, duration_units, spell};
 pub use xds::{Xds, XdsTls};
 
 /// What a gRPC connection holds for a request beside its message, in bytes.

@@ -13,6 +13,7 @@ mod modes;
 mod policies;
 mod properties;
 mod runbook;
+mod schemas;
 mod settings;
 mod settings_groups;
 mod settings_xds;

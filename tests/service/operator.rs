@@ -1,4 +1,5 @@
-//! What an operator sees of a running weir at the admin listener and in the log: who is limited, the live page, states.
+//! What an operator sees of a running weir at the admin listener and in the log: who is limited, the live page, states. Also what `weir test` and `weir schema`
+//! tell a script.
 
 mod alerts;
 mod heavy;
@@ -6,4 +7,5 @@ mod limited;
 mod page;
 mod policies;
 mod states;
+mod tested;
 mod top;

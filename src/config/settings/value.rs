@@ -367,9 +367,13 @@ pub fn spell(length: Duration) -> String {
 const UNITS: &[(&str, u64)] =
     &[("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000), ("us", 1)];
 
+/// The units of a duration, the largest first.
+pub fn duration_units() -> impl Iterator<Item = &'static str> {
+    UNITS.iter().map(|(name, _)| *name)
+}
+
 fn unit_names() -> String {
-    let names: Vec<&str> = UNITS.iter().map(|(name, _)| *name).collect();
-    format!("use {}", names.join(", "))
+    format!("use {}", duration_units().collect::<Vec<_>>().join(", "))
 }
 
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {

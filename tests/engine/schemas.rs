@@ -1,0 +1,132 @@
+//! The schemas in schemas/: that they are those of the program, that they accept what weir accepts, and that they find
+//! mistakes.
+//!
+//! `UPDATE_EXPECTED=1` writes them.
+
+mod checker;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use weir::config::schema::Schema;
+
+use checker::{problems, yaml};
+
+fn at_root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn schema(name: &str) -> Value {
+    Schema::ALL.into_iter().find(|schema| schema.name() == name).expect("a schema").document()
+}
+
+/// The YAML files below a directory, with their texts.
+fn files(directory: &str, endings: &[&str]) -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    let mut open = vec![at_root(directory)];
+    while let Some(directory) = open.pop() {
+        for entry in fs::read_dir(&directory).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            let name = path.to_string_lossy().into_owned();
+            if path.is_dir() {
+                open.push(path);
+            } else if endings.iter().any(|ending| name.ends_with(ending)) {
+                files.push((path.clone(), fs::read_to_string(&path).expect("a text")));
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+#[test]
+fn the_kept_schemas_are_those_of_the_program() {
+    for schema in Schema::ALL {
+        let name = schema.name();
+        let path = at_root(&format!("schemas/{name}.json"));
+        let text = format!("{:#}\n", schema.document());
+        if std::env::var_os("UPDATE_EXPECTED").is_some() {
+            fs::create_dir_all(at_root("schemas")).expect("the directory");
+            fs::write(&path, &text).expect("a file that can be written");
+        }
+        let kept = fs::read_to_string(&path).unwrap_or_default();
+        assert!(kept == text, "schemas/{name}.json differs: run this test with UPDATE_EXPECTED=1");
+    }
+}
+
+#[test]
+fn all_policies_that_weir_accepts_are_valid() {
+    let schema = schema("policies");
+    let mut policies = files("examples", &[".yaml"]);
+    policies.extend(files("tests/data/policies/good", &[".yaml"]));
+    policies.retain(|(path, _)| !path.to_string_lossy().ends_with(".test.yaml"));
+    assert!(policies.len() >= 30, "{} files", policies.len());
+    for (path, text) in policies {
+        assert_eq!(problems(&schema, &yaml(&text)), Vec::<String>::new(), "{}", path.display());
+    }
+}
+
+#[test]
+fn all_tests_are_valid() {
+    let schema = schema("tests");
+    let mut tests = files("examples", &[".test.yaml"]);
+    tests.extend(files("tests/data/parity", &[".test.yaml"]));
+    assert!(tests.len() >= 15, "{} files", tests.len());
+    for (path, text) in tests {
+        assert_eq!(problems(&schema, &yaml(&text)), Vec::<String>::new(), "{}", path.display());
+    }
+}
+
+#[test]
+fn every_default_of_a_setting_is_valid() {
+    let schema = schema("settings");
+    let mut text = String::new();
+    for setting in weir::config::settings::SETTINGS {
+        if let weir::config::settings::Preset::Is(default) = setting.default {
+            let is_number = matches!(setting.kind, weir::config::settings::Kind::Integer { .. });
+            let value = if is_number { default.to_owned() } else { format!("{default:?}") };
+            text.push_str(&format!("{}: {value}\n", setting.name));
+        }
+    }
+    assert_eq!(problems(&schema, &yaml(&text)), Vec::<String>::new());
+    assert_eq!(
+        problems(&schema, &yaml("redis: {timeout: 5ms, url: \"redis://a\"}\npolicies: {directory: p}")),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn mistakes_are_found() {
+    for (name, text) in [
+        ("policies", "domain: d\ndescriptors: [{key: a, rate_limt: 3/s}]"),
+        ("policies", "descriptors: []"),
+        ("policies", "domain: d\ndescriptors: [{value: a}]"),
+        ("policies", "domain: d\ndescriptors: [{key: a, rate_limit: 3 per hour}]"),
+        ("policies", "domain: d\ndescriptors: [{key: a, rate_limit: {unit: fortnight, requests_per_unit: 1}}]"),
+        ("policies", "domain: ''\ndescriptors: []"),
+        ("policies", "domain: d\ndescriptors: [{key: a, rate_limit: 3/fortnight}]"),
+        ("policies", "domain: d\ndescriptors: [{key: a, rate_limit: {requests_per_unit: 1}}]"),
+        ("policies", "domain: d\ndescriptors: [{key: a, rate_limit: {rate: 3/s, unit: second}}]"),
+        ("policies", "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, window: 1h, requests_per_unit: 1}}]"),
+        ("policies", "domain: d\ndescriptors: [{key: a, rate_limit: {rate: 3/s, alert_at: [0]}}]"),
+        ("policies", "domain: d\ndescriptors: [{key: a, rate_limit: {rate: 3/s, algorithm: gcra, alert_at: [80]}}]"),
+        ("policies", "domain: d\ndescriptors: [{key: a, rate_limit: {rate: 3/s, burst: 5}}]"),
+        ("policies", "domain: d\ndescriptors: [{key: a, rate_limit: {rate: 3/s, algorithm: gcra, precision: 1s}}]"),
+        ("policies", "domain: d\ndescriptors: [{key: a, rate_limit: {rate: 3/s, algorithm: tokenbucket}}]"),
+        ("policies", "domain: d\ndescriptors: [{key: a, rate_limit: 1/s, rate_limits: [2/s]}]"),
+        ("policies", "domain: d\non_error: pass"),
+        ("tests", "cases: []"),
+        ("tests", "cases: [{name: a, steps: [{ask: a=1, expct: ok}]}]"),
+        ("tests", "cases: [{name: a, steps: [{ask: a=1, wait: 1s}]}]"),
+        ("tests", "cases: [{name: a, steps: [{ask: a=1, expect: maybe}]}]"),
+        ("tests", "cases: [{name: a, steps: [{ask: a=1, expect: {remaining: few}}]}]"),
+        ("tests", "settings: {redis: {url: x}}\ncases: [{name: a, steps: [{ask: a=1}]}]"),
+        ("settings", "redis: {timout: 5ms}"),
+        ("settings", "store: disk"),
+        ("settings", "redis: {timeout: 5}"),
+        ("settings", "redis: {pool_size: 0}"),
+    ] {
+        assert!(!problems(&schema(name), &yaml(text)).is_empty(), "{name}: {text}");
+    }
+}
