@@ -62,6 +62,12 @@ fn of_descriptor(key: &str) -> Option<(Value, &'static str)> {
     Some(match key {
         "key" => (bounded_text(1, KEY_BYTES_MAX), "The key of an entry"),
         "value" => (bounded_text(0, VALUE_BYTES_MAX), "Its value; a * stands for any text. Without it, any value"),
+        "values" => (list(&text()), "Values, any of which matches; in place of value"),
+        "cidr" => (
+            json!({ "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }] }),
+            "A network such as 10.0.0.0/8, or a list of them, which the value is in; in place of value",
+        ),
+        "regex" => (text(), "A regular expression that the whole value matches; in place of value"),
         "rate_limit" => (reference("limit"), "One limit: a mapping, or a short form such as 10/s"),
         "rate_limits" => (bounded_list(&reference("limit"), 1, LIMITS_PER_RULE_MAX), "Limits, all of which apply"),
         "shadow_mode" => (flag(), "The limits count and report, and never deny"),
