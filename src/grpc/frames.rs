@@ -10,8 +10,9 @@ const HEAD_BYTES: usize = 9;
 /// DATA frames below this length that do not end a request count against the bound.
 const TINY_DATA_BYTES: usize = 64;
 
-/// Frames that belong to no request (PING, SETTINGS, WINDOW_UPDATE, PRIORITY and others) on one connection in one tick.
-pub(super) const IDLE_FRAMES_MAX: u32 = 2_048;
+/// Frames that belong to no request (PING, SETTINGS, WINDOW_UPDATE, PRIORITY and others) on one connection in one tick. A
+/// client sends a few when it connects, and about two for each answer.
+pub(super) const IDLE_FRAMES_MAX: u32 = 256;
 /// Frames of requests (HEADERS, RST_STREAM, tiny DATA) on one connection in one tick. 64 callers that give up after 20 ms
 /// send about 10,000 in a second.
 pub(super) const REQUEST_FRAMES_MAX: u32 = 16_384;
