@@ -278,7 +278,7 @@ pub fn read(path: &Path) -> Result<TestFile, Problems> {
 /// let text = "cases:\n- name: a\n  domain: shop\n  steps: [{ask: user=ann, expct: ok}]";
 /// assert_eq!(
 ///     parse(&"shop.test.yaml".into(), text, Path::new("")).unwrap_err().to_string(),
-///     "shop.test.yaml:4:26: unknown key \"expct\" in a step, did you mean \"expect\"?"
+///     "shop.test.yaml:4:27: unknown key \"expct\" in a step, did you mean \"expect\"?"
 /// );
 /// ```
 ///
