@@ -169,7 +169,7 @@ impl Fragment {
         ["x[k]", "y[k]", "z[k]"][..self.fields().len()].join(", ")
     }
 
-    /// What becomes of the state, by what the charge does.
+    /// How the state changes, by what the charge does.
     fn effects(&self, with_undo: bool) -> String {
         let mut text = self.lines("effect");
         let mut keyword = "if";

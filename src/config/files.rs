@@ -88,7 +88,7 @@ pub fn policy_files(source: impl Into<Source>) -> io::Result<Vec<PathBuf>> {
 }
 
 /// The files of tests in a directory and its subdirectories, sorted by path, found as policy files are. The path of a file is
-/// that file alone, whatever its name.
+/// that file alone, with any name.
 ///
 /// # Errors
 ///

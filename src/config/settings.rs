@@ -703,3 +703,14 @@ fn how_to_give(setting: &Setting) -> String {
         None => format!("required: give {}", setting.env_name()),
     }
 }
+
+#[cfg(test)]
+impl Settings {
+    /// Loads assignments beside a directory of policies, for tests.
+    fn of_test(assignments: &[&str]) -> Result<Self, String> {
+        let mut layer = Layer::default();
+        layer.set("policies.directory=policies");
+        assignments.iter().for_each(|assignment| layer.set(assignment));
+        Self::load(&[layer]).map_err(|problems| problems.to_string())
+    }
+}

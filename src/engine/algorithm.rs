@@ -243,7 +243,7 @@ impl fmt::Display for LimitError {
 
 impl std::error::Error for LimitError {}
 
-/// What becomes of a key.
+/// What happens to a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// It stays as it was, rolled or not; so does the time at which it expires.

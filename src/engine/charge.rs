@@ -115,3 +115,11 @@ pub struct Charge<'a> {
     /// The boundaries of a calendar window; none for every other limit.
     pub bounds: Option<Bounds>,
 }
+
+#[cfg(test)]
+impl<'a> Charge<'a> {
+    /// A charge that is a whole decision, for tests.
+    pub(crate) const fn alone(key: &'a str, limit: &'a Limit, take: Take) -> Self {
+        Self { key, limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None }
+    }
+}

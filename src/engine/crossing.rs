@@ -2,7 +2,7 @@
 //!
 //! One decision takes the count of a window from below a share to the share or above it, whichever replica makes it. So no
 //! script and no state has a part in this.
-//! Not here: who is told (the observer).
+//! Not here: where a crossing is reported (the observer).
 
 use super::algorithm::{CountedWindow, Effect};
 use super::charge::{Charge, Mode, Take};

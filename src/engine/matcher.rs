@@ -18,7 +18,7 @@ pub enum Matcher {
     List(Arc<[Box<str>]>),
     /// `cidr`: the addresses in each of these networks.
     Networks(Arc<[Network]>),
-    /// `regex`: whatever matches it as a whole.
+    /// `regex`: each text that matches it as a whole.
     Regex(Arc<Regex>),
 }
 

@@ -55,8 +55,8 @@ mod tests {
     use crate::engine::algorithm::Algorithm;
     use crate::engine::algorithm::counting::WEIGHT_OF_SHORT_STATE;
     use crate::engine::algorithm::parameters::{Anchor, Parameters, Precision, Refill};
-    use crate::engine::charge::{CHARGES_MAX, Role};
-    use crate::engine::time::{Bounds, Unit};
+    use crate::engine::charge::CHARGES_MAX;
+    use crate::engine::time::Unit;
 
     fn limit(requests: u32, algorithm: Algorithm) -> Limit {
         Limit::new(requests, Unit::Hour.window(), algorithm).unwrap()
@@ -68,8 +68,7 @@ mod tests {
     }
 
     fn charge(limit: &Limit, take: Take) -> Charge<'_> {
-        let bounds: Option<Bounds> = None;
-        Charge { key: "k", limit, take, group: 0, role: Role::Enforced, share: 0, bounds }
+        Charge::alone("k", limit, take)
     }
 
     /// By every algorithm, with its window from the first hit or its bucket refilled by interval, and without.

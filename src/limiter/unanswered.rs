@@ -103,7 +103,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::engine::{Limit, Role, Shares, Take, Unit};
+    use crate::engine::{Limit, Shares, Take, Unit};
 
     fn later() -> Instant {
         Instant::now() + Duration::from_secs(1)
@@ -136,15 +136,7 @@ mod tests {
         let plain = Limit::per_unit(10, Unit::Hour);
         let mut watched = plain.clone();
         watched.alert_at = Shares::new(&[80]).unwrap();
-        let charge = |key, limit| Charge {
-            key,
-            limit,
-            take: Take::Consume(1),
-            group: 0,
-            role: Role::Enforced,
-            share: 0,
-            bounds: None,
-        };
+        let charge = |key, limit| Charge::alone(key, limit, Take::Consume(1));
         let unanswered = Unanswered::default();
         assert!(unanswered.ask(&[charge("plain", &plain)]).is_none());
         let charges = [charge("plain", &plain), charge("watched", &watched)];

@@ -549,7 +549,7 @@ mod tests {
     use shuttle::thread;
 
     use super::*;
-    use crate::engine::{Role, Take, Unit};
+    use crate::engine::{Take, Unit};
     use crate::store::sync::explore;
 
     const LIMIT: u32 = 2;
@@ -573,15 +573,7 @@ mod tests {
     }
 
     fn charges<'a>(keys: &[&'a str], limit: &'a Limit) -> Vec<Charge<'a>> {
-        let charge = |&key| Charge {
-            key,
-            limit,
-            take: Take::Consume(1),
-            group: 0,
-            role: Role::Enforced,
-            share: 0,
-            bounds: None,
-        };
+        let charge = |&key| Charge::alone(key, limit, Take::Consume(1));
         keys.iter().map(charge).collect()
     }
 

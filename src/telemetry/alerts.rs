@@ -135,7 +135,7 @@ mod tests {
     fn report(alerts: &Alerts, policies: &PolicySet, key: &str, share: u8, window: CountedWindow) -> bool {
         let rule = &policies.rules()[0];
         let (limit, take) = (&rule.limits[0], Take::Consume(1));
-        let charge = Charge { key, limit, take, group: 0, role: Role::Shadow, share: 0, bounds: None };
+        let charge = Charge { role: Role::Shadow, ..Charge::alone(key, limit, take) };
         let limit = LimitOf::Rule(rule, 0);
         alerts.report(&Crossed { limit, charge: &charge, share, window, at: 2_000_000_000_000_000 })
     }

@@ -192,7 +192,7 @@ mod tests {
         let mut state: Option<State> = None;
         let mut sum = Part::default();
         for &take in takes {
-            let charge = Charge { key: "k", limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None };
+            let charge = Charge::alone("k", limit, take);
             let charges = [charge];
             let decided = decision::decide(&charges, &[0], |_| state.as_ref(), mode, NOW);
             let (decision, effects) = decided.expect("no calendar");

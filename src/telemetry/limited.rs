@@ -119,7 +119,7 @@ mod tests {
     use crate::engine::decision::{self, Outcome};
     use crate::engine::observer::{AnsweredBy, LimitOf};
     use crate::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-    use crate::engine::{Charge, Entry, Limit, Mode, PolicySet, Role, Unit, key};
+    use crate::engine::{Charge, Entry, Limit, Mode, PolicySet, Unit, key};
 
     /// The begin of a minute.
     const START_MS: u64 = 1_800_000_000_000;
@@ -147,15 +147,7 @@ mod tests {
         let mut text = String::new();
         let entries = [Entry { key: &rule.path, value }];
         key::write_key(&mut text, "shop", entries.into_iter(), &[], &rule.limits[0]);
-        let charge = Charge {
-            key: &text,
-            limit: &rule.limits[0],
-            take: Take::Consume(2),
-            group: 0,
-            role: Role::Enforced,
-            share: 0,
-            bounds: None,
-        };
+        let charge = Charge::alone(&text, &rule.limits[0], Take::Consume(2));
         let (outcome, by) = (outcome(&charge), AnsweredBy::Store);
         let limit = LimitOf::Rule(rule, 0);
         let charged = Charged { limit, entries: &entries, mode: Mode::Atomic, charge: &charge, outcome: &outcome, by };

@@ -530,7 +530,7 @@ mod tests {
         let rule = &policies.rules()[0];
         let limit = &rule.limits[0];
         let take = Take::Consume(hits);
-        let charges = [Charge { key: "k", limit, take, group: 0, role: rule.role, share: 0, bounds: None }];
+        let charges = [Charge { role: rule.role, ..Charge::alone("k", limit, take) }];
         let (decision, _) = decision::decide(&charges, &[0], |_| None, Mode::Atomic, NOW).expect("no calendar");
         let limit = LimitOf::Rule(rule, 0);
         let (charge, outcome) = (&charges[0], &decision.outcomes[0]);
@@ -572,8 +572,7 @@ mod tests {
         let tally = metrics.observer().loaded(&policies);
         let limit = per_hour(5);
         let take = Take::Consume(2);
-        let charges =
-            [Charge { key: "k", limit: &limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None }];
+        let charges = [Charge::alone("k", &limit, take)];
         let (decision, _) = decision::decide(&charges, &[0], |_| None, Mode::Atomic, NOW).expect("no calendar");
         let limit = LimitOf::Override { domain: "shop" };
         let (charge, outcome) = (&charges[0], &decision.outcomes[0]);

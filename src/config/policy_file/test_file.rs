@@ -107,14 +107,14 @@ pub enum Action {
     Swap {
         /// Which.
         policies: Policies,
-        /// What becomes of the states.
+        /// What happens to the states.
         state: StateOnSwap,
         /// Whether the policies are expected to be refused, so that those before stay in force.
         refused: bool,
     },
 }
 
-/// What becomes of states when policies are swapped.
+/// What happens to states when policies are swapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateOnSwap {
     /// The store keeps them, as on a reload.

@@ -62,22 +62,15 @@ impl Alerts {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Layer, Settings};
-
-    fn loaded(assignments: &[&str]) -> Result<Settings, String> {
-        let mut layer = Layer::default();
-        layer.set("policies.directory=policies");
-        assignments.iter().for_each(|assignment| layer.set(assignment));
-        Settings::load(&[layer]).map_err(|problems| problems.to_string())
-    }
+    use super::super::Settings;
 
     #[test]
     fn a_webhook_needs_its_secret() {
         let url = "alerts.webhook_url=https://hooks.example/in/T0KEN?x=1";
         let reason = "--set: alerts.webhook_url: every message is signed: set alerts.webhook_secret_file too, to a file \
                       with whsec_ and Base64";
-        assert_eq!(loaded(&[url]).unwrap_err(), reason);
-        let settings = loaded(&[url, "alerts.webhook_secret_file=secret"]).unwrap();
+        assert_eq!(Settings::of_test(&[url]).unwrap_err(), reason);
+        let settings = Settings::of_test(&[url, "alerts.webhook_secret_file=secret"]).unwrap();
         assert!(!format!("{settings:?}").contains("T0KEN"), "the path of a webhook can be a secret");
         assert_eq!(settings.alerts.webhook_url.unwrap().expose(), "https://hooks.example/in/T0KEN?x=1");
     }
@@ -85,16 +78,16 @@ mod tests {
     #[test]
     fn settings_without_effect_and_urls_that_are_none_are_refused() {
         let none = "--set: alerts.webhook_queue: has no effect without alerts.webhook_url";
-        assert_eq!(loaded(&["alerts.webhook_queue=5"]).unwrap_err(), none);
+        assert_eq!(Settings::of_test(&["alerts.webhook_queue=5"]).unwrap_err(), none);
         let plain = ["alerts.webhook_url=http://h/", "alerts.webhook_secret_file=s", "alerts.webhook_ca_file=ca.pem"];
         let unused = "--set: alerts.webhook_ca_file: has no effect: alerts.webhook_url is http";
-        assert_eq!(loaded(&plain).unwrap_err(), unused);
+        assert_eq!(Settings::of_test(&plain).unwrap_err(), unused);
         for (url, reason) in [
             ("ftp://h/T0KEN", "not a URL such as https://alerts.example/weir"),
             ("https://me:T0KEN@h/", "has a login, which weir does not send"),
             ("/T0KEN", "not a URL such as https://alerts.example/weir"),
         ] {
-            let problem = loaded(&[&format!("alerts.webhook_url={url}")]).unwrap_err();
+            let problem = Settings::of_test(&[&format!("alerts.webhook_url={url}")]).unwrap_err();
             assert_eq!(problem, format!("--set: alerts.webhook_url: {reason}"), "{url}");
         }
     }

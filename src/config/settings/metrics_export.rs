@@ -66,17 +66,10 @@ impl MetricsExport {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Layer, Settings};
-
-    fn loaded(assignments: &[&str]) -> Result<Settings, String> {
-        let mut layer = Layer::default();
-        layer.set("policies.directory=policies");
-        assignments.iter().for_each(|assignment| layer.set(assignment));
-        Settings::load(&[layer]).map_err(|problems| problems.to_string())
-    }
+    use super::super::Settings;
 
     fn endpoint(assignments: &[&str]) -> Option<String> {
-        let settings = loaded(&[&["metrics.exporter=otlp"], assignments].concat()).unwrap();
+        let settings = Settings::of_test(&[&["metrics.exporter=otlp"], assignments].concat()).unwrap();
         settings.metrics.export.endpoint(&settings.tracing.otlp).unwrap()
     }
 
@@ -102,17 +95,23 @@ mod tests {
     fn a_path_of_traces_that_shows_none_for_metrics_is_refused() {
         let other = "tracing.otlp.endpoint=http://c:4318/spans";
         insta::assert_snapshot!(
-            loaded(&[other, "metrics.exporter=otlp"]).unwrap_err(),
+            Settings::of_test(&[other, "metrics.exporter=otlp"]).unwrap_err(),
             @r#"--set: metrics.otlp.endpoint: tracing.otlp.endpoint = "http://c:4318/spans" does not end with /v1/traces: set metrics.otlp.endpoint too"#
         );
-        assert!(loaded(&[other]).is_ok());
-        assert!(loaded(&[other, "metrics.exporter=otlp", "metrics.otlp.endpoint=http://c:4318/numbers"]).is_ok());
+        assert!(Settings::of_test(&[other]).is_ok());
+        assert!(
+            Settings::of_test(&[other, "metrics.exporter=otlp", "metrics.otlp.endpoint=http://c:4318/numbers"]).is_ok()
+        );
     }
 
     #[test]
     fn the_interval_is_from_100_milliseconds_to_an_hour() {
         for (interval, is_legal) in [("100ms", true), ("1h", true), ("99ms", false), ("3601s", false)] {
-            assert_eq!(loaded(&[&format!("metrics.export_interval={interval}")]).is_ok(), is_legal, "{interval}");
+            assert_eq!(
+                Settings::of_test(&[&format!("metrics.export_interval={interval}")]).is_ok(),
+                is_legal,
+                "{interval}"
+            );
         }
     }
 }

@@ -71,7 +71,7 @@ impl Pacing {
         mul_div(u64::from(hits), self.period.us(), u64::from(self.requests)).min((DEBT_US_MAX, 0))
     }
 
-    /// The largest debt that a state is believed to hold: full, or for post-paid limits whatever was forced. [pc-5]
+    /// A stored debt above this counts as this: full, or for post-paid limits the largest debt of all. [pc-5]
     const fn ceiling(&self) -> Span {
         if self.post_paid { (DEBT_US_MAX, 0) } else { self.full }
     }

@@ -177,7 +177,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Whether a state has to be stored as it was observed by whatever touches it, even if nothing is charged.
+            /// Whether each decision about a state has to store it as observed, even if it charges nothing.
             /// [tm-3]
             #[must_use]
             pub fn is_stale(&self, state: &State, bounds: Option<Bounds>, now: Micros) -> bool {

@@ -26,7 +26,7 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// A limit of 0 holds nothing, whatever its burst.
+    /// A limit of 0 holds nothing, with any burst.
     pub(super) const fn new(requests: u32, period: Window, burst: u32) -> Self {
         Self { requests, period, burst: if requests == 0 { 0 } else { burst }, post_paid: false }
     }
@@ -38,7 +38,7 @@ impl TokenBucket {
         u32::try_from(tokens).unwrap_or(Hits::MAX).max(self.burst)
     }
 
-    /// The most used tokens that a state is believed to hold: a burst, or for post-paid limits whatever was forced. [tb-2]
+    /// A stored count of used tokens above this counts as this: a burst, or for post-paid limits the most of all. [tb-2]
     fn ceiling(&self) -> Hits {
         if self.post_paid { self.most() } else { self.burst }
     }
