@@ -7,6 +7,8 @@ pub mod check;
 pub mod client;
 pub mod explain;
 pub mod lua;
+pub mod overridden;
+pub mod overrides;
 mod printable;
 pub mod program;
 pub mod ratelimit;

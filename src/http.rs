@@ -7,6 +7,7 @@ mod admin;
 mod debug;
 mod limited;
 mod listener;
+mod overrides;
 mod page;
 mod public;
 mod source;
@@ -36,6 +37,7 @@ pub use self::listener::CONNECTIONS_MAX;
 pub use self::public::Bodies;
 use self::streamed::{PIECE_BYTES, Rendering, Renderings, TooManyReaders, pieces};
 use crate::lifecycle::{Life, Phase};
+use crate::limiter::overrides::OverrideTable;
 use crate::limiter::{Limiter, OnError, PolicySet};
 use crate::rls::convert::{Bounds, Extras};
 use crate::telemetry::metrics::text::{Format, TextWriter};
@@ -78,8 +80,10 @@ pub struct Site {
     pub looks: Looks,
     /// Held while a page of states is looked for.
     pub pages: tokio::sync::Mutex<()>,
-    /// The file of the token that changes by the admin listener need.
+    /// The file of the tokens, one of which changes by the admin listener need.
     pub token_file: Option<PathBuf>,
+    /// What operators have set for single descriptors.
+    pub overrides: Arc<OverrideTable>,
 }
 
 /// What the admin listener serves.
@@ -276,6 +280,12 @@ impl Site {
         })
     }
 
+    /// How many overrides there are, and whether the store has been read for them.
+    fn overrides_as_json(&self) -> Value {
+        let (in_force, unused) = self.overrides.counts();
+        json!({ "in_force": in_force, "unused": unused, "read": self.overrides.known().read.is_some() })
+    }
+
     /// The calls that wait for the store.
     fn store_queue(&self) -> u64 {
         self.report.queue.get().map_or(0, |queue| queue())
@@ -334,6 +344,7 @@ async fn readyz(State(site): State<Arc<Site>>) -> Response {
             "rules": shown.policies.rules().len(),
             "problems": shown.problems,
         },
+        "overrides": site.overrides_as_json(),
     });
     if let Some(source) = site.report.source.get() {
         detail["policies"]["server"] = source();
