@@ -1,7 +1,8 @@
-//! A client of a running server's admin listener: one request at a time, within a time and a size.
+//! A client of a running server's admin listener: one request at a time, within a time and a size, or line by line.
 //!
 //! Not here: what the answers mean (top, served.rs).
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::pin::Pin;
@@ -78,6 +79,12 @@ pub struct Sent<'a> {
     pub body: String,
     /// The token of who sends it.
     pub token: Option<&'a str>,
+}
+
+impl<'a> Sent<'a> {
+    const fn get(path: &'a str, token: Option<&'a str>) -> Self {
+        Self { method: Method::GET, path, body: String::new(), token }
+    }
 }
 
 impl fmt::Display for Sent<'_> {
@@ -163,14 +170,14 @@ impl AdminServer {
         expected: Expected,
         bounds: Bounds,
     ) -> Result<T, NoAnswer> {
-        self.send(&Sent { method: Method::GET, path, body: String::new(), token: None }, expected, bounds).await
+        self.ask(&Sent::get(path, None), expected, bounds).await
     }
 
     /// The JSON that answers a request.
     ///
     /// # Errors
     /// When there is none, with the address in the reason.
-    pub async fn send<T: DeserializeOwned>(
+    pub async fn ask<T: DeserializeOwned>(
         &self,
         sent: &Sent<'_>,
         expected: Expected,
@@ -185,6 +192,43 @@ impl AdminServer {
     }
 
     async fn answer(&self, sent: &Sent<'_>, expected: Expected, bytes_max: usize) -> Result<Vec<u8>, NoAnswer> {
+        let (connection, response) = self.send(sent).await?;
+        let status = response.status();
+        let body = self.body(response, sent, bytes_max).await?;
+        drop(connection);
+        match status {
+            StatusCode::OK => Ok(body),
+            StatusCode::SERVICE_UNAVAILABLE if expected == Expected::OkOrUnready => Ok(body),
+            status => Err(NoAnswer::Refused(self.clone(), sent.to_string(), status, reason(&body))),
+        }
+    }
+
+    /// An answer that comes line by line for as long as the server sends it. Its first byte must come within the time, and
+    /// the text of an error has the size, of `bounds`; a line too.
+    ///
+    /// # Errors
+    /// When there is none, with the address in the reason.
+    pub async fn lines(&self, path: &str, token: Option<&str>, bounds: Bounds) -> Result<Lines, NoAnswer> {
+        let sent = &Sent::get(path, token);
+        let begin = async {
+            let (connection, response) = self.send(sent).await?;
+            let status = response.status();
+            if status != StatusCode::OK {
+                let body = self.body(response, sent, bounds.bytes_max).await?;
+                return Err(NoAnswer::Refused(self.clone(), sent.to_string(), status, reason(&body)));
+            }
+            let (server, path, body) = (self.clone(), sent.to_string(), response.into_body());
+            let (bytes, bytes_max) = (VecDeque::new(), bounds.bytes_max);
+            Ok(Lines { server, path, body, bytes, bytes_max, searched: 0, _connection: connection })
+        };
+        match tokio::time::timeout(bounds.timeout, begin).await {
+            Ok(begun) => begun,
+            Err(_) => Err(NoAnswer::Timeout(self.clone(), sent.to_string(), bounds.timeout)),
+        }
+    }
+
+    /// Sends a request on a connection of its own.
+    async fn send(&self, sent: &Sent<'_>) -> Result<(Connection, Response<Incoming>), NoAnswer> {
         let broken = |error: hyper::Error| NoAnswer::Broken(self.clone(), sent.to_string(), innermost(&error));
         let stream = TcpStream::connect((self.host.as_str(), self.port))
             .await
@@ -205,14 +249,7 @@ impl AdminServer {
             .body(sent.body.clone())
             .map_err(|error| NoAnswer::Broken(self.clone(), sent.to_string(), error.to_string()))?;
         let response = sender.send_request(request).await.map_err(broken)?;
-        let status = response.status();
-        let body = self.body(response, sent, bytes_max).await?;
-        drop(connection);
-        match status {
-            StatusCode::OK => Ok(body),
-            StatusCode::SERVICE_UNAVAILABLE if expected == Expected::OkOrUnready => Ok(body),
-            status => Err(NoAnswer::Refused(self.clone(), sent.to_string(), status, reason(&body))),
-        }
+        Ok((connection, response))
     }
 
     async fn body(&self, response: Response<Incoming>, sent: &Sent<'_>, bytes_max: usize) -> Result<Vec<u8>, NoAnswer> {
@@ -236,6 +273,52 @@ struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
 impl<T> Drop for AbortOnDrop<T> {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+type Connection = AbortOnDrop<Result<(), hyper::Error>>;
+
+/// The lines of an answer that lasts.
+pub struct Lines {
+    server: AdminServer,
+    path: String,
+    body: Incoming,
+    bytes: VecDeque<u8>,
+    /// How many of them have no end of a line.
+    searched: usize,
+    bytes_max: usize,
+    _connection: Connection,
+}
+
+impl Lines {
+    /// The next line, without its end; none after the last. A call that is given up loses nothing.
+    ///
+    /// # Errors
+    /// When the connection broke, or a line is too long or no UTF-8.
+    pub async fn next(&mut self) -> Result<Option<String>, NoAnswer> {
+        loop {
+            let end = self.bytes.range(self.searched..).position(|byte| *byte == b'\n');
+            if let Some(end) = end {
+                let mut line: Vec<u8> = self.bytes.drain(..=self.searched + end).collect();
+                self.searched = 0;
+                line.pop();
+                let no_text = |_| NoAnswer::Unknown(self.server.clone(), self.path.clone(), "no UTF-8".to_owned());
+                return String::from_utf8(line).map(Some).map_err(no_text);
+            }
+            self.searched = self.bytes.len();
+            if self.bytes.len() > self.bytes_max {
+                return Err(NoAnswer::TooLarge(self.server.clone(), self.path.clone(), self.bytes_max));
+            }
+            let frame = std::future::poll_fn(|context| Pin::new(&mut self.body).poll_frame(context)).await;
+            match frame {
+                // What has no end of a line was cut off.
+                None => return Ok(None),
+                Some(Ok(frame)) => self.bytes.extend(frame.into_data().unwrap_or_default()),
+                Some(Err(error)) => {
+                    return Err(NoAnswer::Broken(self.server.clone(), self.path.clone(), innermost(&error)));
+                }
+            }
+        }
     }
 }
 

@@ -133,7 +133,7 @@ pub(super) fn send<T: DeserializeOwned>(
     token: Option<&str>,
 ) -> Result<T, Unanswered> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Unanswered::Start)?;
-    let answer = runtime.block_on(server.send(&Sent { method, path, body, token }, Expected::Ok, BOUNDS));
+    let answer = runtime.block_on(server.ask(&Sent { method, path, body, token }, Expected::Ok, BOUNDS));
     // A name server that does not answer must not delay the end.
     runtime.shutdown_background();
     Ok(answer?)

@@ -11,7 +11,9 @@ use super::policies::InForce;
 use super::{Answer, Detail, LimitInfo, ListedLimit, Modes, Query, Status};
 use crate::engine::observer::{LimitOf, Trace};
 use crate::engine::policy::{Domain, Match};
-use crate::engine::{Charge, Decision, Hits, Limit, Micros, OnError, Outcome, Overrides, Role, Take, Verdict, key};
+use crate::engine::{
+    Charge, Decision, Hits, Limit, Micros, OnError, Outcome, Overrides, Role, Rule, Take, Verdict, key,
+};
 use crate::store::Clock;
 
 /// Keys are written into one text; room for a decision of a few charges, so that it seldom grows.
@@ -24,7 +26,7 @@ const REQUEST_NAME: &str = "(request)";
 /// What is to be charged for a request, before the store is asked.
 pub(super) struct Plan<'p> {
     pub(super) domain: &'p Domain,
-    modes: Modes,
+    pub(super) modes: Modes,
     /// A quota of the request cannot be over, so that the others do not deny it. [dc-3]
     has_open_quota: bool,
     /// What each descriptor met. No rule where the descriptor brings its own limit, or where nothing matches.
@@ -283,6 +285,11 @@ impl<'p> Plan<'p> {
             Some(rule) => LimitOf::Rule(rule, planned.limit),
             None => LimitOf::Override { domain: &self.domain.name },
         }
+    }
+
+    /// The rule that a descriptor met.
+    pub(super) fn rule(&self, group: usize) -> Option<&Rule> {
+        self.met[group].rule
     }
 
     /// Names the rules that the descriptors matched to the trace of the request.

@@ -8,5 +8,6 @@ mod overrides;
 mod page;
 mod policies;
 mod states;
+mod tap;
 mod tested;
 mod top;
