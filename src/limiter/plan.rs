@@ -10,7 +10,9 @@ use smallvec::{Array, SmallVec};
 use super::{Answer, Detail, LimitInfo, ListedLimit, Modes, Query, Status};
 use crate::engine::observer::{LimitOf, Trace};
 use crate::engine::policy::{Domain, Match};
-use crate::engine::{Charge, Decision, Hits, Limit, Micros, OnError, Outcome, PolicySet, Role, Take, Verdict, key};
+use crate::engine::{
+    Charge, Decision, Hits, Limit, Micros, OnError, Outcome, PolicySet, Role, Rule, Take, Verdict, key,
+};
 
 /// Keys are written into one text; room for a decision of a few charges, so that it seldom grows.
 const KEYS_BYTES: usize = 256;
@@ -22,7 +24,7 @@ const OVERRIDE_NAME: &str = "(request)";
 /// What is to be charged for a request, before the store is asked.
 pub(super) struct Plan<'p> {
     pub(super) domain: &'p Domain,
-    modes: Modes,
+    pub(super) modes: Modes,
     /// A quota of the request cannot be over, so that the others do not deny it. [dc-3]
     has_open_quota: bool,
     /// What each descriptor met. No rule where the descriptor brings its own limit, or where nothing matches.
@@ -230,6 +232,11 @@ impl<'p> Plan<'p> {
             Some(rule) => LimitOf::Rule(rule, planned.limit),
             None => LimitOf::Override { domain: &self.domain.name },
         }
+    }
+
+    /// The rule that a descriptor met.
+    pub(super) fn rule(&self, group: usize) -> Option<&Rule> {
+        self.met[group].rule
     }
 
     /// Names the rules that the descriptors matched to the trace of the request.
