@@ -253,6 +253,7 @@ fn limit_as_json(limit: &Limit) -> Value {
         "window_us": limit.window().us(),
         "capacity": limit.capacity(),
         "id": limit.id(),
+        "shadow": limit.shadow,
         "drain": limit.drain,
         "post_paid": limit.post_paid(),
         "alert_at": limit.alert_at.iter().collect::<Vec<_>>(),

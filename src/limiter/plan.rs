@@ -170,9 +170,7 @@ impl<'p> Plan<'p> {
         }
         let replaced = replaced_names(&plan.met);
         for group in 0..query.descriptors.len() {
-            let before = plan.planned.len();
-            plan.add_group(group, query, &replaced, overrides, clock);
-            let is_charged = plan.planned.len() > before;
+            let is_charged = plan.add_group(group, query, &replaced, overrides, clock);
             // One without a limit is a quota that passes only where the setting makes a quota of everything.
             plan.has_open_quota |= match plan.met[group].rule {
                 Some(rule) if is_charged => (rule.is_quota || modes.quota) && rule.role == Role::Shadow,
@@ -182,6 +180,7 @@ impl<'p> Plan<'p> {
         plan
     }
 
+    /// Adds the limits of one descriptor. Answers whether it has one that is not on trial.
     #[expect(clippy::cast_possible_truncation, reason = "at most 64 descriptors")]
     fn add_group(
         &mut self,
@@ -190,19 +189,20 @@ impl<'p> Plan<'p> {
         replaced: &[&str],
         overrides: Option<&'p Overrides>,
         clock: &dyn Clock,
-    ) {
+    ) -> bool {
         let mut tag = overrides.and_then(|overrides| self.apply(overrides, group, query, clock));
         let met = &self.met[group];
         let limits = match (met.rule, own_limits(&self.own_limits, group)) {
             (_, Some(limits)) => limits,
             (Some(rule), None) => &rule.limits[..],
-            (None, None) => return,
+            (None, None) => return false,
         };
         let is_single = limits.len() == 1;
         let role = match met.rule.map_or(Role::Enforced, |rule| rule.role) {
             Role::Enforced if self.modes.quota => Role::Quota,
             role => role,
         };
+        let mut is_charged = false;
         for (i, limit) in limits.iter().enumerate() {
             if is_replaced(limit.name.as_deref(), replaced) {
                 continue;
@@ -218,8 +218,11 @@ impl<'p> Plan<'p> {
             }
             self.keys.push_str(limit.id());
             let key = (start, self.keys.len());
+            let role = if limit.shadow { Role::Shadow } else { role };
+            is_charged |= !limit.shadow;
             self.planned.push(Planned { group: group as u16, limit: i, key, is_single, role });
         }
+        is_charged
     }
 
     /// Takes the limits of an override in place of those of the rule, if there is one for this descriptor. Returns where the tag
@@ -321,7 +324,7 @@ impl<'p> Plan<'p> {
             };
             if let Some(fields) = self.met[group].rule.and_then(|rule| rule.metadata.as_ref())
                 && self.modes.metadata
-                && count > 0
+                && status.limit.is_some()
                 && !status.over
             {
                 metadata.push(Arc::clone(fields));
@@ -363,7 +366,7 @@ impl<'p> Plan<'p> {
     fn name_of(&self, limit: &Limit, planned: &Planned) -> Box<str> {
         match (&limit.name, self.met[usize::from(planned.group)].rule) {
             (Some(name), _) => name.clone(),
-            (None, Some(rule)) if planned.is_single => rule.path.clone(),
+            (None, Some(rule)) if rule.has_one_limit() => rule.path.clone(),
             (None, Some(rule)) => format!("{}:{}", rule.path, limit.id()).into(),
             (None, None) => REQUEST_NAME.into(),
         }
@@ -406,7 +409,7 @@ fn is_replaced(name: Option<&str>, replaced: &[&str]) -> bool {
 }
 
 /// The status of a descriptor: over, the longest wait among the limits that deny; within, the least that is
-/// left, and of equals the one that resets last. [dc-8]
+/// left, and of equals the one that resets last. [dc-8] Limits on trial are not told of. [tr-3]
 fn status_of(charges: &[Charge<'_>], planned: &[Planned], outcomes: &[Outcome], denied: bool) -> Status {
     // The role by the policies: a quota that is over has that code also where the request passes.
     let denies = |planned: &Planned, outcome: &Outcome| planned.role != Role::Shadow && outcome.verdict.is_over();
@@ -417,6 +420,9 @@ fn status_of(charges: &[Charge<'_>], planned: &[Planned], outcomes: &[Outcome], 
     };
     let mut told: Option<(&Charge<'_>, &Planned, &Outcome)> = None;
     for ((charge, planned), outcome) in charges.iter().zip(planned).zip(outcomes) {
+        if charge.limit.shadow {
+            continue;
+        }
         let better =
             told.is_none_or(|(_, best_planned, best)| match (denies(planned, outcome), denies(best_planned, best)) {
                 (true, false) => true,
@@ -439,12 +445,13 @@ fn status_of(charges: &[Charge<'_>], planned: &[Planned], outcomes: &[Outcome], 
         Verdict::Over { retry_after } if over => retry_after,
         _ => outcome.reset_after,
     };
+    let told = || charges.iter().zip(outcomes).filter(|(charge, _)| !charge.limit.shadow);
     let detail = Detail {
         algorithm: charge.limit.algorithm().name(),
-        fits_after: fits_after(charges, outcomes),
+        fits_after: fits_after(told()),
         reset_after: outcome.reset_after,
-        wait: if denied { 0 } else { outcomes.iter().map(|outcome| outcome.wait).max().unwrap_or(0) },
-        charged: charges.iter().zip(outcomes).any(|(charge, outcome)| is_charged(charge, outcome)),
+        wait: if denied { 0 } else { told().map(|(_, outcome)| outcome.wait).max().unwrap_or(0) },
+        charged: told().any(|(charge, outcome)| is_charged(charge, outcome)),
     };
     Status {
         over,
@@ -491,9 +498,9 @@ fn whole_seconds(limit: &Limit) -> Option<u64> {
 }
 
 /// When the same hits would fit all of these limits again; nothing if one of them never holds so many.
-fn fits_after(charges: &[Charge<'_>], outcomes: &[Outcome]) -> Option<Micros> {
+fn fits_after<'a>(all: impl Iterator<Item = (&'a Charge<'a>, &'a Outcome)>) -> Option<Micros> {
     let mut longest = 0;
-    for (charge, outcome) in charges.iter().zip(outcomes) {
+    for (charge, outcome) in all {
         let wait = match outcome.verdict {
             Verdict::Over { retry_after } => retry_after,
             Verdict::Never => return None,

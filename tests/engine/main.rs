@@ -18,3 +18,4 @@ mod settings;
 mod settings_groups;
 mod settings_xds;
 mod tidy;
+mod trials;

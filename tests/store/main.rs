@@ -17,3 +17,4 @@ mod expiry;
 mod policy_tests;
 mod regressions;
 mod split;
+mod trials;

@@ -171,7 +171,7 @@ const LIMITS: Part = Part {
             kind: Counter,
             labels: &["domain", "limit", "rule"],
             unit: "hits",
-            help: "Hits that a limit in shadow mode would have denied.",
+            help: "Hits that a limit in shadow mode, or with `shadow: true`, would have denied.",
             more: "",
         },
     ],
