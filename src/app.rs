@@ -251,6 +251,8 @@ async fn serve_on(
         looks: http::Looks::default(),
         pages: tokio::sync::Mutex::default(),
         token_file: settings.admin_token_file.clone(),
+        tap_max: settings.tap.max_duration,
+        named_values: http::NamedValues::default(),
     });
 
     let banner = banner::Banner::new(&settings, &listeners.addresses, &policies.current());

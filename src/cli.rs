@@ -14,5 +14,6 @@ pub mod ratelimit;
 pub mod schema;
 pub mod serve;
 pub mod served;
+pub mod tap;
 pub mod test;
 pub mod top;

@@ -12,12 +12,14 @@ mod public;
 mod source;
 mod states;
 mod streamed;
+mod tap;
 mod token;
 
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -35,8 +37,9 @@ pub use self::limited::Looks;
 pub use self::listener::CONNECTIONS_MAX;
 pub use self::public::Bodies;
 use self::streamed::{PIECE_BYTES, Rendering, Renderings, TooManyReaders, pieces};
+pub use self::tap::NamedValues;
 use crate::lifecycle::{Life, Phase};
-use crate::limiter::{Limiter, OnError, PolicySet};
+use crate::limiter::{Limiter, OnError, PolicySet, Rule};
 use crate::rls::convert::{Bounds, Extras};
 use crate::telemetry::metrics::text::{Format, TextWriter};
 use crate::telemetry::metrics::{Metrics, Prepared, Reading};
@@ -80,6 +83,10 @@ pub struct Site {
     pub pages: tokio::sync::Mutex<()>,
     /// The file of the token that changes by the admin listener need.
     pub token_file: Option<PathBuf>,
+    /// How long a tap lasts at most.
+    pub tap_max: Duration,
+    /// The values that policies name, which taps share.
+    pub named_values: NamedValues,
 }
 
 /// What the admin listener serves.
@@ -207,10 +214,11 @@ impl ServiceState {
         }
     }
 
-    /// Whether the policies in force have a rule of this domain and path.
-    fn has_rule(&self, domain: &str, path: &str) -> bool {
+    /// Whether the policies in force have a rule of this path, in this domain or in any.
+    fn has_rule(&self, domain: Option<&str>, path: &str) -> bool {
         let policies = self.policies.lock().policies.clone();
-        policies.rules().iter().any(|rule| *rule.domain == *domain && *rule.path == *path)
+        let is_it = |rule: &Rule| domain.is_none_or(|domain| *rule.domain == *domain) && *rule.path == *path;
+        policies.rules().iter().any(is_it)
     }
 
     /// The policies have changed, and these problems keep the change from being in force.

@@ -2,7 +2,7 @@
 //!
 //! The path of a request is in decide.rs, from its policies to its answer. Each stage has a file: what is charged
 //! (plan.rs), denials that need no store (deny_cache.rs), one call to a store (ask.rs), several calls or a store that does
-//! not answer (split.rs), taking charges back (reserved.rs), counting (count.rs). Beside the path: the policies in force
+//! not answer (split.rs), taking charges back (reserved.rs), counting (count.rs), telling who listens (told.rs). Beside the path: the policies in force
 //! (policies.rs), calendar windows (calendar.rs), looking at states and forgetting them (inspect.rs).
 //! Not here: the wire (rls) and what a decision is (engine).
 
@@ -18,6 +18,7 @@ mod policies;
 mod reserved;
 mod split;
 pub mod states;
+mod told;
 pub mod unanswered;
 
 use std::pin::pin;

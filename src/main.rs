@@ -19,6 +19,7 @@ use weir::cli::program::Program;
 use weir::cli::ratelimit;
 use weir::cli::schema;
 use weir::cli::serve::{self, ServeError};
+use weir::cli::tap;
 use weir::cli::test::{self, NoTests, Verdict};
 use weir::cli::top;
 
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
             let TopArguments { server, interval, sort, once } = arguments;
             top::run(&top::Question { server, interval, sort, once }).map_err(|error| error.to_string())
         }
+        Command::Tap(arguments) => tap::run(&arguments.question()).map_err(|error| error.to_string()),
         Command::Schema(arguments) => match schema::run(arguments.of, &mut io::stdout().lock()) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(format!("cannot write: {error}")),
             _ => Ok(()),

@@ -1,4 +1,4 @@
-//! What weir reports about itself: the log, the metrics and traces.
+//! What weir reports about itself: the log, the metrics, traces, and live requests to those who tap.
 
 pub mod alerts;
 mod counts;
@@ -11,5 +11,6 @@ pub mod metrics_export;
 pub mod otlp;
 pub mod statistics;
 pub mod statsd;
+pub mod tap;
 pub mod traces;
 mod trouble;

@@ -18,6 +18,7 @@ use crate::telemetry::metrics::{Metrics, Options};
 use crate::telemetry::metrics_export::MetricsExporter;
 use crate::telemetry::statistics::Kind;
 use crate::telemetry::statsd::{self, Format, Mogrifier, Transport};
+use crate::telemetry::tap;
 
 /// The path of metrics by HTTP.
 const EXPORT_PATH: &str = "/v1/metrics";
@@ -52,6 +53,10 @@ pub(super) fn options(settings: &Settings) -> Result<Options, AppError> {
             ShownValues::Shown => Values::Shown,
             ShownValues::Hashed => Values::Hashed,
             ShownValues::Hidden => Values::Hidden,
+        },
+        tap: tap::Options {
+            shows_values: settings.tap.shows_values,
+            records_per_second: settings.tap.records_per_second,
         },
     })
 }

@@ -1,7 +1,8 @@
-//! A client of a running server's admin listener: one GET at a time, within a time and a size.
+//! A client of a running server's admin listener: one GET at a time, within a time and a size, or line by line.
 //!
 //! Not here: what the answers mean (top, served.rs).
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::pin::Pin;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
-use hyper::header::HOST;
+use hyper::header::{AUTHORIZATION, HOST};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
@@ -152,19 +153,7 @@ impl AdminServer {
     }
 
     async fn get(&self, path: &str, expected: Expected, bytes_max: usize) -> Result<Vec<u8>, NoAnswer> {
-        let broken = |error: hyper::Error| NoAnswer::Broken(self.clone(), path.to_owned(), innermost(&error));
-        let stream = TcpStream::connect((self.host.as_str(), self.port))
-            .await
-            .map_err(|error| NoAnswer::Connect(self.clone(), error.to_string()))?;
-        let mut builder = http1::Builder::new();
-        let (mut sender, connection) =
-            builder.max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await.map_err(broken)?;
-        let connection = AbortOnDrop(tokio::spawn(connection));
-        let request = Request::get(path).header(HOST, self.to_string()).header("connection", "close");
-        let request = request
-            .body(String::new())
-            .map_err(|error| NoAnswer::Broken(self.clone(), path.to_owned(), error.to_string()))?;
-        let response = sender.send_request(request).await.map_err(broken)?;
+        let (connection, response) = self.send(path, None).await?;
         let status = response.status();
         let body = self.body(response, path, bytes_max).await?;
         drop(connection);
@@ -173,6 +162,50 @@ impl AdminServer {
             StatusCode::SERVICE_UNAVAILABLE if expected == Expected::OkOrUnready => Ok(body),
             status => Err(NoAnswer::Refused(self.clone(), path.to_owned(), status, reason(&body))),
         }
+    }
+
+    /// An answer that comes line by line for as long as the server sends it. Its first byte must come within the time, and
+    /// the text of an error has the size, of `bounds`; a line too.
+    ///
+    /// # Errors
+    /// When there is none, with the address in the reason.
+    pub async fn lines(&self, path: &str, token: Option<&str>, bounds: Bounds) -> Result<Lines, NoAnswer> {
+        let begin = async {
+            let (connection, response) = self.send(path, token).await?;
+            let status = response.status();
+            if status != StatusCode::OK {
+                let body = self.body(response, path, bounds.bytes_max).await?;
+                return Err(NoAnswer::Refused(self.clone(), path.to_owned(), status, reason(&body)));
+            }
+            let (server, path, body) = (self.clone(), path.to_owned(), response.into_body());
+            let (bytes, bytes_max) = (VecDeque::new(), bounds.bytes_max);
+            Ok(Lines { server, path, body, bytes, bytes_max, searched: 0, _connection: connection })
+        };
+        match tokio::time::timeout(bounds.timeout, begin).await {
+            Ok(begun) => begun,
+            Err(_) => Err(NoAnswer::Timeout(self.clone(), path.to_owned(), bounds.timeout)),
+        }
+    }
+
+    /// Sends a GET on a connection of its own.
+    async fn send(&self, path: &str, token: Option<&str>) -> Result<(Connection, Response<Incoming>), NoAnswer> {
+        let broken = |error: hyper::Error| NoAnswer::Broken(self.clone(), path.to_owned(), innermost(&error));
+        let stream = TcpStream::connect((self.host.as_str(), self.port))
+            .await
+            .map_err(|error| NoAnswer::Connect(self.clone(), error.to_string()))?;
+        let mut builder = http1::Builder::new();
+        let (mut sender, connection) =
+            builder.max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        let connection = AbortOnDrop(tokio::spawn(connection));
+        let mut request = Request::get(path).header(HOST, self.to_string()).header("connection", "close");
+        if let Some(token) = token {
+            request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let request = request
+            .body(String::new())
+            .map_err(|error| NoAnswer::Broken(self.clone(), path.to_owned(), error.to_string()))?;
+        let response = sender.send_request(request).await.map_err(broken)?;
+        Ok((connection, response))
     }
 
     async fn body(&self, response: Response<Incoming>, path: &str, bytes_max: usize) -> Result<Vec<u8>, NoAnswer> {
@@ -196,6 +229,52 @@ struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
 impl<T> Drop for AbortOnDrop<T> {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+type Connection = AbortOnDrop<Result<(), hyper::Error>>;
+
+/// The lines of an answer that lasts.
+pub struct Lines {
+    server: AdminServer,
+    path: String,
+    body: Incoming,
+    bytes: VecDeque<u8>,
+    /// How many of them have no end of a line.
+    searched: usize,
+    bytes_max: usize,
+    _connection: Connection,
+}
+
+impl Lines {
+    /// The next line, without its end; none after the last. A call that is given up loses nothing.
+    ///
+    /// # Errors
+    /// When the connection broke, or a line is too long or no UTF-8.
+    pub async fn next(&mut self) -> Result<Option<String>, NoAnswer> {
+        loop {
+            let end = self.bytes.range(self.searched..).position(|byte| *byte == b'\n');
+            if let Some(end) = end {
+                let mut line: Vec<u8> = self.bytes.drain(..=self.searched + end).collect();
+                self.searched = 0;
+                line.pop();
+                let no_text = |_| NoAnswer::Unknown(self.server.clone(), self.path.clone(), "no UTF-8".to_owned());
+                return String::from_utf8(line).map(Some).map_err(no_text);
+            }
+            self.searched = self.bytes.len();
+            if self.bytes.len() > self.bytes_max {
+                return Err(NoAnswer::TooLarge(self.server.clone(), self.path.clone(), self.bytes_max));
+            }
+            let frame = std::future::poll_fn(|context| Pin::new(&mut self.body).poll_frame(context)).await;
+            match frame {
+                // What has no end of a line was cut off.
+                None => return Ok(None),
+                Some(Ok(frame)) => self.bytes.extend(frame.into_data().unwrap_or_default()),
+                Some(Err(error)) => {
+                    return Err(NoAnswer::Broken(self.server.clone(), self.path.clone(), innermost(&error)));
+                }
+            }
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use super::admin::AdminServer;
 use super::check::Strictness;
 use super::diff::{self, Diff, FailOn};
 use super::schema::Of;
+use super::tap;
 use super::test::{Format, Tests};
 use super::top::Sort;
 use crate::config::otel::{self, TurnsOn};
@@ -98,6 +99,15 @@ pub enum Command {
     /// server does not answer at the start. If the server stops answering later, weir top keeps asking it.
     #[command(after_help = "Example:\n  weir top --server localhost:6070 --sort hits")]
     Top(TopArguments),
+    /// Show the requests that a running server decides, as they come, or record them
+    ///
+    /// Prints a line for each descriptor, from the server's admin listener, until you end it. Values that no policy names are
+    /// shown as a hash, unless the server's setting tap.values says otherwise. The server bounds how many requests a second it
+    /// shows; what it leaves out is counted. docs/operations.md has the columns. The exit code is 0, or 1 if the server refuses
+    /// or ends the tap.
+    #[command(after_help = "Example:\n  weir tap --server localhost:6070 --domain shop --verdict over user=ann\n  \
+                            weir tap --sample 10 --for 5m --record traffic.jsonl")]
+    Tap(TapArguments),
     /// Print a JSON Schema, by which an editor completes and checks what you write
     ///
     /// Write the line "# yaml-language-server: $schema=PATH" at the top of a file, with the path or URL of the schema.
@@ -375,6 +385,71 @@ fn interval(text: &str) -> Result<Duration, String> {
     let interval = settings::duration(text)?;
     let is_possible = (Duration::from_secs(1)..=Duration::from_secs(30)).contains(&interval);
     is_possible.then_some(interval).ok_or_else(|| "must be from 1s to 30s".to_owned())
+}
+
+/// What the user typed after `weir tap`.
+#[derive(Args, Debug)]
+pub struct TapArguments {
+    /// Only requests with a descriptor that has these entries, in any order
+    ///
+    /// A comma inside a value is written as \, and a backslash as \\
+    #[arg(value_name = "K=V[,K=V]")]
+    descriptor: Option<Descriptor>,
+    /// The server's admin listener, HOST:PORT
+    #[arg(long, value_name = "ADDR", default_value_t)]
+    server: AdminServer,
+    /// Only requests of this domain
+    #[arg(long, value_name = "NAME")]
+    domain: Option<String>,
+    /// Only requests that meet this rule: a "descriptor" of /policies, such as plan=free|path
+    #[arg(long, value_name = "PATH")]
+    rule: Option<String>,
+    /// Only requests that were answered like this; shadow: over, and admitted by shadow_mode
+    #[arg(long, value_name = "VERDICT", value_parser = ["ok", "over", "shadow", "error"])]
+    verdict: Option<String>,
+    /// One in N requests, at random
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    sample: u32,
+    /// End after so many requests
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// End after so long, such as 5m; at most the server's tap.max_duration
+    #[arg(long = "for", value_name = "TIME", value_parser = tap_length)]
+    length: Option<Duration>,
+    /// Print JSON lines, as --record writes them
+    #[arg(long, conflicts_with = "record")]
+    json: bool,
+    /// Write the requests to a new file, which weir simulate and weir diff read
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Replace the file of --record if there is one
+    #[arg(long, requires = "record")]
+    force: bool,
+    /// The file of the server's admin.token_file
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+}
+
+fn tap_length(text: &str) -> Result<Duration, String> {
+    let length = settings::duration(text)?;
+    let is_possible = (Duration::from_secs(1)..=Duration::from_secs(86_400)).contains(&length);
+    is_possible.then_some(length).ok_or_else(|| "must be from 1s to 24h".to_owned())
+}
+
+impl TapArguments {
+    /// What is asked.
+    #[must_use]
+    pub fn question(self) -> tap::Question {
+        let Self { descriptor, server, domain, rule, verdict, sample, count, length, json, record, force, token_file } =
+            self;
+        let output = match record {
+            Some(file) => tap::Output::File { file, force },
+            None if json => tap::Output::Json,
+            None => tap::Output::Text,
+        };
+        let entries = descriptor.map(|descriptor| descriptor.entries).unwrap_or_default();
+        tap::Question { server, domain, rule, verdict, entries, sample, count, length, output, token_file }
+    }
 }
 
 /// What the user typed after `weir schema`.
@@ -676,7 +751,7 @@ mod tests {
                 assert!(Arguments::try_parse_from(&words).is_ok(), "{line}");
             }
         }
-        assert_eq!(examples, 13);
+        assert_eq!(examples, 15);
     }
 
     #[test]

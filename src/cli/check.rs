@@ -287,6 +287,9 @@ fn details(limit: &Limit) -> Vec<String> {
     if limit.requests() == 0 {
         details.push("denies everything".to_owned());
     }
+    if limit.shadow {
+        details.push("on trial: never denies, and is not shown to callers".to_owned());
+    }
     if limit.drain {
         details.push("drain".to_owned());
     }

@@ -165,31 +165,26 @@ pub(super) fn paired<'p>(old: &'p [Limit], new: &'p [Limit]) -> Vec<(Option<&'p 
 
 /// Where the change of a limit goes; none if nothing is otherwise.
 fn of_limits(old: Option<&Limit>, new: Option<&Limit>) -> Option<Tend> {
+    if old == new {
+        return None;
+    }
+    // A limit on trial denies nothing, as if it were not there.
+    let (old, new) = (old.filter(|limit| !limit.shadow), new.filter(|limit| !limit.shadow));
     let (old, new) = match (old, new) {
         (Some(old), Some(new)) => (old, new),
         (None, Some(_)) => return Some(Tend::Stricter),
         (Some(_), None) => return Some(Tend::Looser),
-        (None, None) => return None,
+        (None, None) => return Some(Tend::Neither),
     };
-    if is_said_alike(old, new) {
-        return None;
-    }
     if old.requests() == 0 || new.requests() == 0 {
         return Some(Tend::of(new.requests().min(1).cmp(&old.requests().min(1))));
     }
     // How much passes over a long time, and at one instant.
-    let rate = rate(new, old);
-    let instant = new.capacity().cmp(&old.capacity());
-    let mut tend = Tend::of(rate).and(Tend::of(instant));
+    let mut tend = Tend::of(rate(new, old)).and(Tend::of(new.capacity().cmp(&old.capacity())));
     if old.drain != new.drain {
         tend = tend.and(if new.drain { Tend::Stricter } else { Tend::Looser });
     }
     Some(tend)
-}
-
-/// Whether two limits are written alike, but for a name that their states do not have.
-fn is_said_alike(old: &Limit, new: &Limit) -> bool {
-    old == new
 }
 
 /// Compares how many hits pass per time.

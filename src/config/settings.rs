@@ -19,6 +19,8 @@ mod redis;
 mod row;
 mod statsd;
 mod table;
+mod tap;
+mod tap_rows;
 mod traces;
 mod traces_rows;
 mod value;
@@ -47,6 +49,7 @@ pub use table::{
     HOST_NAMES_MAX, KEY_PREFIX_BYTES_MAX, NAME_BYTES_MAX, SETTINGS, URL_PATH_BYTES_MAX, VALUE_BYTES_MAX, listing,
     nearest,
 };
+pub use tap::Tap;
 pub use traces::{Otlp, Sampler, Tracing};
 pub use value::{HIDDEN, HOSTS_MAX, PAIRS_MAX, RedisUrl, Secret, duration, duration_units, spell};
 pub use xds::{Xds, XdsTls};
@@ -109,6 +112,8 @@ pub struct Settings {
     pub statsd: Statsd,
     /// Which decisions are traced, and where the spans go.
     pub tracing: Tracing,
+    /// What taps on live requests show, and for how long.
+    pub tap: Tap,
     /// Bounds on what a caller may send.
     pub limits: Limits,
 }
@@ -560,6 +565,7 @@ impl Settings {
             },
             statsd: Statsd::read(from)?,
             tracing: Tracing::read(from)?,
+            tap: Tap::read(from)?,
             limits: Limits {
                 descriptors: from.value("limits.descriptors", value::integer)?,
                 entries: from.value("limits.entries", value::integer)?,

@@ -18,6 +18,8 @@ pub struct Limit {
     pub name: Option<Box<str>>,
     /// A denied charge takes what this limit has left. [dc-4]
     pub drain: bool,
+    /// It is on trial beside the limits of its rule: charged and counted, and neither denies nor is told to callers. [tr-1]
+    pub shadow: bool,
     /// The shares whose crossing is reported; only a `fixed_window` has any. [al-1]
     pub alert_at: Shares,
     post_paid: bool,
@@ -42,6 +44,7 @@ impl Limit {
             algorithm,
             name: None,
             drain: false,
+            shadow: false,
             alert_at: Shares::default(),
             post_paid: false,
             kind,

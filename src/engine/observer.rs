@@ -4,16 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::algorithm::CountedWindow;
-use super::charge::{Charge, Mode};
+use super::charge::{Charge, Mode, Take};
 use super::decision::Outcome;
 use super::descriptor::{Entry, Hits};
 use super::policy::{Domain, OnError, PolicySet, Rule};
-use super::time::Micros;
+use super::time::{Micros, Unit};
 
 /// Hears what happens. Every method but `loaded` is called on the request path: it must neither block nor allocate.
 pub trait Observer: Send + Sync {
     /// New policies are about to be in force. What their rules do is told to the tally that this returns.
     fn loaded(&self, policies: &PolicySet) -> Arc<dyn Tally>;
+
+    /// Who hears whole requests. Seldom anybody, and then nothing of a request is gathered.
+    fn tap(&self) -> Option<&dyn Tap> {
+        None
+    }
 
     /// Which lane of a tally's counters the runtime of this observer adds to ([`Tally::decided`]).
     fn lane(&self) -> usize {
@@ -88,6 +93,69 @@ pub trait Tally: Send + Sync {
     /// lanes share no cache line.
     fn decided(&self, domain: &Domain, lane: usize, result: DecisionResult, unmatched: u32) {
         let _ = (domain, lane, result, unmatched);
+    }
+}
+
+/// Hears requests with their answers, while somebody listens.
+pub trait Tap: Send + Sync {
+    /// A request was answered, or its store failed. It must not block.
+    fn answered(&self, request: &dyn AnsweredRequest);
+}
+
+/// A request with its answer. Each part is gathered only when it is asked for.
+pub trait AnsweredRequest {
+    /// The domain.
+    fn domain(&self) -> &str;
+
+    /// How its decision ended.
+    fn result(&self) -> DecisionResult;
+
+    /// How many descriptors it has. The other methods take the position of one.
+    fn descriptors(&self) -> usize;
+
+    /// The entries of a descriptor.
+    fn entries(&self, at: usize) -> &[Entry<'_>];
+
+    /// The rule that it met.
+    fn rule(&self, at: usize) -> Option<&Rule>;
+
+    /// The rest that is known of it.
+    fn descriptor(&self, at: usize) -> AnsweredDescriptor;
+}
+
+/// What was asked of one descriptor, and what came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnsweredDescriptor {
+    /// What was asked.
+    pub take: Take,
+    /// The limit that came with the request.
+    pub limit: Option<(Hits, Unit)>,
+    /// None where no limit was met, and where the store failed.
+    pub verdict: Option<DescriptorVerdict>,
+    /// The most hits that would be admitted after the decision.
+    pub remaining: Option<Hits>,
+}
+
+/// What came of one descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DescriptorVerdict {
+    /// Within its limits.
+    Ok,
+    /// Over a limit that denies.
+    Over,
+    /// Over a limit, which denies nothing in shadow mode.
+    Shadow,
+}
+
+impl DescriptorVerdict {
+    /// The word for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Over => "over",
+            Self::Shadow => "shadow",
+        }
     }
 }
 

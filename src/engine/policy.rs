@@ -238,6 +238,14 @@ pub struct Rule {
     pub levels: Box<[Arc<Level>]>,
 }
 
+impl Rule {
+    /// Whether it has one limit, besides those on trial: to callers it is the rule's. [tr-3]
+    #[must_use]
+    pub fn has_one_limit(&self) -> bool {
+        self.limits.iter().filter(|limit| !limit.shadow).count() == 1
+    }
+}
+
 /// One descriptor on the way to a rule, as far as statistics need it to name the rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Level {

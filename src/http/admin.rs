@@ -21,16 +21,17 @@ use serde_json::{Value, json};
 
 use super::streamed::{PIECE_BYTES, pieces};
 use super::{
-    ServiceState, Site, json_error, limited, metrics, not_found, page, readyz, source, states, token, wrong_method,
+    ServiceState, Site, json_error, limited, metrics, not_found, page, readyz, source, states, tap, token, wrong_method,
 };
 use crate::limiter::{Domain, Entry, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule, parse_entries};
 
 /// Every path, for the response to an unknown one.
-const PATHS: [&str; 10] = [
+const PATHS: [&str; 11] = [
     "GET / (a page)",
     "GET /top?minutes=5&limits=20&keys=5",
     "GET /limited?domain=D&rule=R&minutes=5",
     "GET /states?domain=D&rule=R&max=100&from=POSITION",
+    "GET /tap?domain=D&rule=R&descriptor=K=V,K=V&verdict=over&sample=10&seconds=60",
     "GET /policies",
     "GET /policies/source",
     "GET /state?domain=D&descriptor=K=V,K=V",
@@ -47,6 +48,7 @@ pub(super) fn router(site: &Arc<Site>) -> Router {
         .route("/top", get(limited::top))
         .route("/limited", get(limited::limited))
         .route("/states", get(states::states))
+        .route("/tap", get(tap::tap))
         .route("/policies", get(policies))
         .route("/policies/source", get(source::source))
         .route("/state", get(peek).delete(reset))
@@ -240,6 +242,7 @@ fn limit_as_json(limit: &Limit) -> Value {
         "window_us": limit.window().us(),
         "capacity": limit.capacity(),
         "id": limit.id(),
+        "shadow": limit.shadow,
         "drain": limit.drain,
         "post_paid": limit.post_paid(),
         "alert_at": limit.alert_at.iter().collect::<Vec<_>>(),

@@ -41,6 +41,10 @@ const REQUEST_MAX: Duration = Duration::from_secs(90);
 const STALL_MAX: Duration = Duration::from_secs(10);
 /// How long a caller may take to read one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(120);
+/// Put into an answer that lasts: it can be read until then, in place of [`ANSWER_MAX`] from its first byte.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadUntil(pub(super) Instant);
+
 /// A full listener closes callers that have taken nothing of an answer for so long.
 const STALL_BEFORE_CLOSE: Duration = Duration::from_secs(1);
 /// The most bytes of the head of a request, and of an answer that waits to be written.
@@ -154,6 +158,8 @@ enum Doing {
     Waiting(Instant),
     /// Reads an answer that began then.
     Reading(Instant),
+    /// Reads an answer that lasts until then.
+    Listening(Instant),
 }
 
 /// One caller, as its connection, its requests and its answers see it. All of them run in one task: the lock is never
@@ -186,7 +192,7 @@ impl Caller {
         let state = self.state.lock();
         match state.doing {
             Doing::Nothing(since) | Doing::Head(since) | Doing::Body(since) => Some((false, since)),
-            Doing::Waiting(_) | Doing::Reading(_) => {
+            Doing::Waiting(_) | Doing::Reading(_) | Doing::Listening(_) => {
                 state.stalled.filter(|since| since.elapsed() >= STALL_BEFORE_CLOSE).map(|since| (true, since))
             }
         }
@@ -200,6 +206,7 @@ impl Caller {
             Doing::Head(since) => since + HEAD_MAX,
             Doing::Body(since) | Doing::Waiting(since) => since + REQUEST_MAX,
             Doing::Reading(since) => since + ANSWER_MAX,
+            Doing::Listening(until) => until,
         };
         state.stalled.map_or(due, |since| due.min(since + STALL_MAX))
     }
@@ -308,7 +315,7 @@ impl hyper::service::Service<Request<Incoming>> for Answering {
         let is_whole = request.body().is_end_stream();
         self.caller.step(|doing| match doing {
             // The next request may have come with the last.
-            Doing::Nothing(_) | Doing::Reading(_) => Doing::Body(Instant::now()),
+            Doing::Nothing(_) | Doing::Reading(_) | Doing::Listening(_) => Doing::Body(Instant::now()),
             Doing::Head(since) | Doing::Body(since) | Doing::Waiting(since) => Doing::Body(since),
         });
         if is_whole {
@@ -318,7 +325,13 @@ impl hyper::service::Service<Request<Incoming>> for Answering {
         let request = request.map(|body| Body::new(Asking { body, caller: self.caller.clone() }));
         // A router is always ready.
         let answer = self.router.clone().call(request);
-        Box::pin(async move { Ok(answer.await?.map(|body| Answer { body, caller })) })
+        Box::pin(async move {
+            let answer = answer.await?;
+            if let Some(ReadUntil(until)) = answer.extensions().get() {
+                caller.step(|_| Doing::Listening(*until));
+            }
+            Ok(answer.map(|body| Answer { body, caller }))
+        })
     }
 }
 
@@ -421,6 +434,7 @@ mod tests {
             (Doing::Body(at(5)), 95),
             (Doing::Waiting(at(5)), 95),
             (Doing::Reading(at(5)), 125),
+            (Doing::Listening(at(900)), 900),
         ] {
             assert_eq!(caller(doing, None).due(), at(due), "{doing:?}");
             assert_eq!(caller(doing, Some(at(7))).due(), at(due.min(17)), "{doing:?}");

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::decide::Request;
 use super::plan::Decided;
 use super::policies::InForce;
+use super::told::{Told, tell};
 use super::{Limiter, Query, Undecided};
 use crate::engine::Rise;
 use crate::engine::decision::key_indices;
@@ -25,6 +26,9 @@ impl Limiter {
         };
         in_force.tally.decided(plan.domain, self.lane, result, plan.unmatched);
         self.decided(result, request.started, request.trace);
+        if let Some(tap) = self.observer.tap() {
+            tell(tap, &Told::new(query, result, Some(plan), decided));
+        }
     }
 
     fn count_charges(&self, request: &Request<'_, '_>, query: &Query<'_>, decided: &Decided<'_>) {
@@ -87,13 +91,15 @@ impl Limiter {
         started: Instant,
         trace: Option<&dyn Trace>,
     ) -> Result<(), Undecided> {
-        if !in_force.is_loaded {
-            self.decided(DecisionResult::NoPolicies, started, trace);
-            return Err(Undecided::NoPolicies);
+        let result = if in_force.is_loaded { DecisionResult::UnknownDomain } else { DecisionResult::NoPolicies };
+        if in_force.is_loaded {
+            self.observer.unknown_domain(query.domain, query.descriptors.len());
         }
-        self.observer.unknown_domain(query.domain, query.descriptors.len());
-        self.decided(DecisionResult::UnknownDomain, started, trace);
-        Ok(())
+        self.decided(result, started, trace);
+        if let Some(tap) = self.observer.tap() {
+            tell(tap, &Told::new(query, result, None, None));
+        }
+        if in_force.is_loaded { Ok(()) } else { Err(Undecided::NoPolicies) }
     }
 
     fn decided(&self, result: DecisionResult, started: Instant, trace: Option<&dyn Trace>) {

@@ -152,7 +152,7 @@ impl DenyCache {
     pub fn answers(&self, charges: &[Charge<'_>], mode: Mode, now: Instant) -> Known {
         match self.age {
             Age::AtMost(_) => self.answers_alone(charges, mode, now),
-            Age::Window => self.answers_for_each(charges, now),
+            Age::Window => self.answers_for_each(charges, mode, now),
         }
     }
 
@@ -177,8 +177,8 @@ impl DenyCache {
         Known::Enough(denials)
     }
 
-    /// Every limit has to be known. [dn-7]
-    fn answers_for_each(&self, charges: &[Charge<'_>], now: Instant) -> Known {
+    /// Every limit has to be known that the answer tells of, or that is charged all the same. [dn-7]
+    fn answers_for_each(&self, charges: &[Charge<'_>], mode: Mode, now: Instant) -> Known {
         let lookups = &self.lookups[COUNTER.with(|counter| *counter)].0;
         lookups.all.fetch_add(charges.len() as u64, Ordering::Relaxed);
         if self.is_empty() || charges.iter().any(writes_when_denied) {
@@ -190,7 +190,8 @@ impl DenyCache {
             return Known::Nothing;
         }
         lookups.found.fetch_add(found as u64, Ordering::Relaxed);
-        if found < charges.len() {
+        let is_needed = |charge: &&Charge<'_>| mode == Mode::Independent || !charge.limit.shadow;
+        if found < charges.iter().filter(is_needed).count() {
             return Known::Part(denials);
         }
         self.hits.0.fetch_add(1, Ordering::Relaxed);

@@ -10,7 +10,9 @@ use smallvec::{Array, SmallVec};
 use super::{Answer, Detail, LimitInfo, ListedLimit, Modes, Query, Status};
 use crate::engine::observer::{LimitOf, Trace};
 use crate::engine::policy::{Domain, Match};
-use crate::engine::{Charge, Decision, Hits, Limit, Micros, OnError, Outcome, PolicySet, Role, Take, Verdict, key};
+use crate::engine::{
+    Charge, Decision, Hits, Limit, Micros, OnError, Outcome, PolicySet, Role, Rule, Take, Verdict, key,
+};
 
 /// Keys are written into one text; room for a decision of a few charges, so that it seldom grows.
 const KEYS_BYTES: usize = 256;
@@ -22,7 +24,7 @@ const OVERRIDE_NAME: &str = "(request)";
 /// What is to be charged for a request, before the store is asked.
 pub(super) struct Plan<'p> {
     pub(super) domain: &'p Domain,
-    modes: Modes,
+    pub(super) modes: Modes,
     /// A quota of the request cannot be over, so that the others do not deny it. [dc-3]
     has_open_quota: bool,
     /// What each descriptor met. No rule where the descriptor brings its own limit, or where nothing matches.
@@ -141,9 +143,7 @@ impl<'p> Plan<'p> {
         }
         let replaced = replaced_names(&plan.met);
         for group in 0..query.descriptors.len() {
-            let before = plan.planned.len();
-            plan.add_group(group, query, &replaced);
-            let is_charged = plan.planned.len() > before;
+            let is_charged = plan.add_group(group, query, &replaced);
             // One without a limit is a quota that passes only where the setting makes a quota of everything.
             plan.has_open_quota |= match plan.met[group].rule {
                 Some(rule) if is_charged => (rule.is_quota || modes.quota) && rule.role == Role::Shadow,
@@ -153,13 +153,14 @@ impl<'p> Plan<'p> {
         plan
     }
 
+    /// Adds the limits of one descriptor. Answers whether it has one that is not on trial.
     #[expect(clippy::cast_possible_truncation, reason = "at most 64 descriptors")]
-    fn add_group(&mut self, group: usize, query: &Query<'_>, replaced: &[&str]) {
+    fn add_group(&mut self, group: usize, query: &Query<'_>, replaced: &[&str]) -> bool {
         let met = &self.met[group];
         let limits = match (met.rule, override_of(&self.overrides, group)) {
             (Some(rule), _) => &rule.limits[..],
             (None, Some(limit)) => std::slice::from_ref(limit),
-            (None, None) => return,
+            (None, None) => return false,
         };
         let is_single = limits.len() == 1;
         let role = match met.rule.map_or(Role::Enforced, |rule| rule.role) {
@@ -167,6 +168,7 @@ impl<'p> Plan<'p> {
             role => role,
         };
         let mut tag = None;
+        let mut is_charged = false;
         for (i, limit) in limits.iter().enumerate() {
             if is_replaced(limit.name.as_deref(), replaced) {
                 continue;
@@ -182,8 +184,11 @@ impl<'p> Plan<'p> {
             }
             self.keys.push_str(limit.id());
             let key = (start, self.keys.len());
+            let role = if limit.shadow { Role::Shadow } else { role };
+            is_charged |= !limit.shadow;
             self.planned.push(Planned { group: group as u16, limit: i, key, is_single, role });
         }
+        is_charged
     }
 
     fn limit(&self, planned: &Planned) -> &Limit {
@@ -229,6 +234,11 @@ impl<'p> Plan<'p> {
         }
     }
 
+    /// The rule that a descriptor met.
+    pub(super) fn rule(&self, group: usize) -> Option<&Rule> {
+        self.met[group].rule
+    }
+
     /// Names the rules that the descriptors matched to the trace of the request.
     #[cold]
     pub(super) fn tell(&self, trace: &dyn Trace, query: &Query<'_>) {
@@ -258,7 +268,7 @@ impl<'p> Plan<'p> {
             };
             if let Some(fields) = self.met[group].rule.and_then(|rule| rule.metadata.as_ref())
                 && self.modes.metadata
-                && count > 0
+                && status.limit.is_some()
                 && !status.over
             {
                 metadata.push(Arc::clone(fields));
@@ -300,7 +310,7 @@ impl<'p> Plan<'p> {
     fn name_of(&self, limit: &Limit, planned: &Planned) -> Box<str> {
         match (&limit.name, self.met[usize::from(planned.group)].rule) {
             (Some(name), _) => name.clone(),
-            (None, Some(rule)) if planned.is_single => rule.path.clone(),
+            (None, Some(rule)) if rule.has_one_limit() => rule.path.clone(),
             (None, Some(rule)) => format!("{}:{}", rule.path, limit.id()).into(),
             (None, None) => OVERRIDE_NAME.into(),
         }
@@ -343,7 +353,7 @@ fn is_replaced(name: Option<&str>, replaced: &[&str]) -> bool {
 }
 
 /// The status of a descriptor: over, the longest wait among the limits that deny; within, the least that is
-/// left, and of equals the one that resets last. [dc-8]
+/// left, and of equals the one that resets last. [dc-8] Limits on trial are not told of. [tr-3]
 fn status_of(charges: &[Charge<'_>], planned: &[Planned], outcomes: &[Outcome], denied: bool) -> Status {
     // The role by the policies: a quota that is over has that code also where the request passes.
     let denies = |planned: &Planned, outcome: &Outcome| planned.role != Role::Shadow && outcome.verdict.is_over();
@@ -354,6 +364,9 @@ fn status_of(charges: &[Charge<'_>], planned: &[Planned], outcomes: &[Outcome], 
     };
     let mut told: Option<(&Charge<'_>, &Planned, &Outcome)> = None;
     for ((charge, planned), outcome) in charges.iter().zip(planned).zip(outcomes) {
+        if charge.limit.shadow {
+            continue;
+        }
         let better =
             told.is_none_or(|(_, best_planned, best)| match (denies(planned, outcome), denies(best_planned, best)) {
                 (true, false) => true,
@@ -376,12 +389,13 @@ fn status_of(charges: &[Charge<'_>], planned: &[Planned], outcomes: &[Outcome], 
         Verdict::Over { retry_after } if over => retry_after,
         _ => outcome.reset_after,
     };
+    let told = || charges.iter().zip(outcomes).filter(|(charge, _)| !charge.limit.shadow);
     let detail = Detail {
         algorithm: charge.limit.algorithm().name(),
-        fits_after: fits_after(charges, outcomes),
+        fits_after: fits_after(told()),
         reset_after: outcome.reset_after,
-        wait: if denied { 0 } else { outcomes.iter().map(|outcome| outcome.wait).max().unwrap_or(0) },
-        charged: charges.iter().zip(outcomes).any(|(charge, outcome)| is_charged(charge, outcome)),
+        wait: if denied { 0 } else { told().map(|(_, outcome)| outcome.wait).max().unwrap_or(0) },
+        charged: told().any(|(charge, outcome)| is_charged(charge, outcome)),
     };
     Status {
         over,
@@ -428,9 +442,9 @@ fn whole_seconds(limit: &Limit) -> Option<u64> {
 }
 
 /// When the same hits would fit all of these limits again; nothing if one of them never holds so many.
-fn fits_after(charges: &[Charge<'_>], outcomes: &[Outcome]) -> Option<Micros> {
+fn fits_after<'a>(all: impl Iterator<Item = (&'a Charge<'a>, &'a Outcome)>) -> Option<Micros> {
     let mut longest = 0;
-    for (charge, outcome) in charges.iter().zip(outcomes) {
+    for (charge, outcome) in all {
         let wait = match outcome.verdict {
             Verdict::Over { retry_after } => retry_after,
             Verdict::Never => return None,

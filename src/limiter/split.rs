@@ -193,6 +193,13 @@ impl Limiter {
             for &i in at {
                 let group = charges[i].group;
                 let action = action(group);
+                if charges[i].limit.shadow {
+                    // One on trial is passed over, unless this process decides the limits beside it. [tr-4]
+                    if action == OnError::Local && self.options.local.is_some() {
+                        local.push(i);
+                    }
+                    continue;
+                }
                 if last.replace(group) != Some(group) {
                     self.observer.fell_back(action, error.kind());
                     if let Some(trace) = request.trace {

@@ -36,7 +36,8 @@ fn add_line(text: &mut String, rule: &Rule, limit: Option<&Limit>) {
     let unit = limit.and_then(|limit| limit.window().unit());
     let unit = unit.map_or_else(|| "UNKNOWN".to_owned(), |unit| unit.name().to_ascii_uppercase());
     let requests = limit.map_or(0, Limit::requests);
-    let (shadow, quota) = (rule.role == Role::Shadow, rule.is_quota);
+    let shadow = rule.role == Role::Shadow || limit.is_some_and(|limit| limit.shadow);
+    let quota = rule.is_quota;
     // Writing to a text cannot fail.
     let _ = writeln!(text, ": unit={unit} requests_per_unit={requests}, shadow_mode: {shadow}, quota_mode: {quota}");
 }

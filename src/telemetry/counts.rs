@@ -36,7 +36,7 @@ pub(super) struct Values {
     pub(super) within: u64,
     /// Of requests that a limit in shadow mode would have denied, all their hits.
     pub(super) shadow: u64,
-    /// Above a limit whose rule is in shadow mode.
+    /// Above a limit whose rule is in shadow mode, or that is on trial.
     pub(super) shadow_over: u64,
     /// Above the limit, and denied from the cache of denials.
     pub(super) over_cached: u64,
@@ -98,7 +98,7 @@ impl Counts {
         if part.is_shadow {
             self.shadow.fetch_add(part.hits, Relaxed);
         }
-        if part.is_of_shadow_rule {
+        if part.is_shadow_by_policy {
             self.shadow_over.fetch_add(part.over, Relaxed);
         }
         if part.is_cached {
@@ -114,10 +114,10 @@ pub(super) struct Part {
     pub(super) over: u64,
     pub(super) near: u64,
     pub(super) within: u64,
-    /// The limit is over and only watches, by its rule or because the setting `shadow_mode` lets all requests pass.
+    /// The limit is over and only watches: it is on trial, its rule says so, or the setting `shadow_mode` lets all requests pass.
     pub(super) is_shadow: bool,
-    /// The limit is over, and its rule says that it only watches.
-    pub(super) is_of_shadow_rule: bool,
+    /// The limit is over, and the policy says that it only watches.
+    pub(super) is_shadow_by_policy: bool,
     /// The cache of denials answered.
     pub(super) is_cached: bool,
     /// The hits are within this limit, and were not charged because another limit denied the request. [dc-4]
@@ -140,8 +140,9 @@ pub(super) fn split(charged: &Charged<'_>, near_limit: Fraction) -> Part {
     let is_over = outcome.verdict.is_over();
     let is_shadow = is_over && charge.role == Role::Shadow;
     let is_cached = is_over && charged.by == AnsweredBy::Cache;
-    let is_of_shadow_rule = is_over && matches!(charged.limit, LimitOf::Rule(rule, _) if rule.role == Role::Shadow);
-    let mut part = Part { hits, is_shadow, is_of_shadow_rule, is_cached, ..Part::default() };
+    let is_shadow_by_policy = is_over
+        && (charge.limit.shadow || matches!(charged.limit, LimitOf::Rule(rule, _) if rule.role == Role::Shadow));
+    let mut part = Part { hits, is_shadow, is_shadow_by_policy, is_cached, ..Part::default() };
     if is_cached {
         part.over = hits;
         return part;

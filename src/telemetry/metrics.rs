@@ -45,9 +45,10 @@ use super::alerts::Alerts;
 use super::limited::{Limited, Values};
 use super::mapper::Mapper;
 use super::statistics::{Kind, Statistics};
+use super::tap::{self, Taps};
 use super::trouble::{self, Outages, Trouble};
 use crate::engine::arith::Fraction;
-use crate::engine::observer::{Charged, DecisionResult, Observer, Tally, TraceIds};
+use crate::engine::observer::{self, Charged, DecisionResult, Observer, Tally, TraceIds};
 use crate::engine::weight::TOO_HEAVY;
 use crate::engine::{Hits, OnError, PolicySet};
 
@@ -74,6 +75,8 @@ pub struct Options {
     pub statsd: bool,
     /// How values of requests are shown to operators.
     pub values: Values,
+    /// How taps are served.
+    pub tap: tap::Options,
 }
 
 impl Default for Options {
@@ -87,6 +90,7 @@ impl Default for Options {
             mapper: None,
             statsd: false,
             values: Values::default(),
+            tap: tap::Options::default(),
         }
     }
 }
@@ -123,6 +127,7 @@ pub struct Metrics {
     limited: Limited,
     alerts: Arc<Alerts>,
     looks: busiest::Looks,
+    taps: Arc<Taps>,
 }
 
 impl Metrics {
@@ -189,7 +194,14 @@ impl Metrics {
             limited: Limited::new(options.runtimes, options.values),
             alerts: alerts.clone(),
             looks: busiest::Looks::default(),
+            taps: Arc::new(Taps::new(options.tap)),
         };
+        let taps = metrics.taps.clone();
+        metrics.gauge("weir_taps", &[], move || taps.open())?;
+        let taps = metrics.taps.clone();
+        metrics.counter("weir_tap_records_total", &[], move || taps.recorded())?;
+        let taps = metrics.taps.clone();
+        metrics.counter("weir_tap_lost_records_total", &[], move || taps.lost())?;
         let statistics = metrics.statistics.clone();
         metrics.gauge("weir_dynamic_series", &[], move || statistics.dynamic_names() as u64)?;
         let statistics = metrics.statistics.clone();
@@ -237,6 +249,7 @@ impl Metrics {
     pub fn observer_of(self: &Arc<Self>, door: Door) -> Arc<dyn Observer> {
         Arc::new(PerRuntime {
             metrics: self.clone(),
+            taps: self.taps.clone(),
             lane: self.lanes.fetch_add(1, Relaxed),
             requests: self.requests.recorder(door),
             stores: self.stores.recorder(door),
@@ -275,6 +288,12 @@ impl Metrics {
     #[must_use]
     pub fn alerts(&self) -> &Alerts {
         &self.alerts
+    }
+
+    /// Those who listen to whole requests.
+    #[must_use]
+    pub const fn taps(&self) -> &Arc<Taps> {
+        &self.taps
     }
 
     /// What happened since the last look, of any caller. It reads the counters of every limit, so call it on a thread that
@@ -422,6 +441,7 @@ fn add_service(
 /// The observer of one runtime.
 struct PerRuntime {
     metrics: Arc<Metrics>,
+    taps: Arc<Taps>,
     lane: usize,
     requests: Arc<Recorder>,
     stores: Arc<Recorder>,
@@ -433,6 +453,10 @@ impl Observer for PerRuntime {
         let _loading = metrics.loading.lock();
         let domains = metrics.domains.load(policies);
         Arc::new(metrics.rules.load(policies, metrics.near_limit, domains))
+    }
+
+    fn tap(&self) -> Option<&dyn observer::Tap> {
+        self.taps.heard_by()
     }
 
     fn lane(&self) -> usize {

@@ -170,10 +170,9 @@ impl Statistics {
         }
     }
 
-    /// How the `limit`-th limit of a rule is named. Of several limits each is a level below the rule.
+    /// How the `limit`-th limit of a rule is named. Of several limits each is a level below the rule, and so is one on trial.
     pub(super) fn name_of(&self, rule: &Rule, limit: usize) -> LimitName {
-        let is_single = rule.limits.len() == 1;
-        let limit = rule.limits.get(limit).filter(|_| !is_single);
+        let limit = rule.limits.get(limit).filter(|limit| limit.shadow || !rule.has_one_limit());
         let limit = limit.map(|limit| names::cleaned(limit.name.as_deref().unwrap_or(limit.id()).to_owned()));
         let mut name = names::of_rule(rule);
         if let Some(limit) = &limit {
@@ -317,6 +316,8 @@ impl fmt::Debug for Statistics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
+    use crate::engine::{Limit, PolicySet, Unit};
 
     fn hits(count: u64) -> Part {
         Part { hits: count, ..Part::default() }
@@ -336,6 +337,34 @@ mod tests {
 
     fn load(statistics: &Statistics, live: &[(&str, &Arc<Counts>)]) {
         statistics.replace(live.iter().map(|(name, counts)| ((*name).to_owned(), (*counts).clone())).collect());
+    }
+
+    /// [tr-3]
+    #[test]
+    fn a_limit_on_trial_has_a_level_of_its_own_and_leaves_the_name_of_the_other() {
+        let statistics = Statistics::new(10, true);
+        let names = |limits: &[(&str, bool)]| -> Vec<String> {
+            let limit = |&(name, shadow): &(&str, bool)| {
+                let mut limit = Limit::per_unit(10, Unit::Hour);
+                limit.name = Some(name.into()).filter(|_| !name.is_empty());
+                limit.shadow = shadow;
+                limit.keyed_by_name()
+            };
+            let limits = limits.iter().map(limit).collect();
+            let rule = Some(RuleSpec::of(RuleKind::Limits(limits)));
+            let descriptors = vec![NodeSpec { key: "user".to_owned(), rule, ..NodeSpec::default() }];
+            let domain = DomainSpec { name: "shop".into(), mode: None, on_error: None, descriptors };
+            let policies = PolicySet::compile(vec![domain]).unwrap();
+            let rule = &policies.rules()[0];
+            let name = |limit| match statistics.name_of(rule, limit) {
+                LimitName::Fixed(name) => name,
+                LimitName::ByRequest(_) => panic!("no value of a request is in the name"),
+            };
+            (0..rule.limits.len()).map(name).collect()
+        };
+        assert_eq!(names(&[("", false), ("tight", true)]), ["shop.user", "shop.user.tight"]);
+        assert_eq!(names(&[("tight", true)]), ["shop.user.tight"]);
+        assert_eq!(names(&[("a", false), ("b", false), ("c", true)]), ["shop.user.a", "shop.user.b", "shop.user.c"]);
     }
 
     #[test]

@@ -174,8 +174,8 @@ impl Running<'_> {
             Ok(query) => query,
             Err(invalid) => return Ok(Got::Error(invalid.to_string())),
         };
-        let answer: Answer = match self.world.decide(&query) {
-            Ok(answer) => answer,
+        let (answer, trial): (Answer, _) = match self.world.decide(&query) {
+            Ok(decided) => decided,
             Err(Undecided::Store(error)) => return Err(redis_trouble(error)),
             Err(error @ Undecided::NoPolicies) => return Ok(Got::Error(error.to_string())),
         };
@@ -194,6 +194,7 @@ impl Running<'_> {
             response: Box::new(response),
             rules,
             load: Rc::clone(&self.world.load),
+            trial,
         })
     }
 }

@@ -18,7 +18,14 @@ use crate::rls::proto::{HeaderValue, RateLimitResponse};
 /// What a request got.
 pub(super) enum Got {
     /// An answer, and the id of the rule that each descriptor met.
-    Answer { answer: Box<Answer>, response: Box<RateLimitResponse>, rules: Vec<Option<u32>>, load: Rc<Load> },
+    Answer {
+        answer: Box<Answer>,
+        response: Box<RateLimitResponse>,
+        rules: Vec<Option<u32>>,
+        load: Rc<Load>,
+        /// What the limits on trial say; none where there are none.
+        trial: Option<Verdict>,
+    },
     /// An error in place of it.
     Error(String),
 }
@@ -33,7 +40,7 @@ impl Got {
     }
 }
 
-const fn verdict(is_over: bool) -> Verdict {
+pub(super) const fn verdict(is_over: bool) -> Verdict {
     if is_over { Verdict::Over } else { Verdict::Ok }
 }
 
@@ -56,8 +63,12 @@ pub(super) fn compare(expect: &Expect, got: &Got, step: Position) -> Vec<Differe
             let got = format!("the answer {}", verdict(answer.denied).name());
             found.add(error.position, "error", format!("the error {:?}", error.value), got);
         }
-        (Got::Answer { answer, response, rules, load }, None) => {
+        (Got::Answer { answer, response, rules, load, trial }, None) => {
             found.answer(expect, answer, response);
+            if let Some(expected) = &expect.trial {
+                let word = |trial: &Option<Verdict>| trial.map_or(NONE, Verdict::name).to_owned();
+                found.check(expected, "trial", *trial == expected.value, word, || word(trial));
+            }
             let statuses = expect.statuses.iter().zip(&answer.statuses).zip(rules);
             let is_single = answer.statuses.len() == 1;
             for (i, ((expected, status), rule)) in statuses.enumerate() {

@@ -2,16 +2,18 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 
+use super::compare::verdict;
 use super::coverage::Load;
 use crate::app::decisions;
+use crate::config::policy_file::test_file::Verdict;
 use crate::config::settings::Settings;
-use crate::engine::Micros;
-use crate::engine::observer::Silent;
+use crate::engine::observer::{Charged, Observer, Silent, Tally};
+use crate::engine::{Micros, PolicySet};
 use crate::limiter::{Answer, Limiter, Options, Policies, Query, Undecided};
 use crate::store::memory::Memory;
 use crate::store::redis::{Endpoint, Redis, pipeline};
@@ -31,6 +33,39 @@ impl Clock for VirtualClock {
     }
 }
 
+/// What the limits on trial said about the last request, which its answer does not tell.
+#[derive(Clone, Default)]
+struct Trials(Arc<Trial>);
+
+#[derive(Default)]
+struct Trial {
+    is_met: AtomicBool,
+    is_over: AtomicBool,
+}
+
+impl Trials {
+    /// What was heard since it was last asked; none where no limit was on trial.
+    fn take(&self) -> Option<Verdict> {
+        let is_over = self.0.is_over.swap(false, Ordering::Relaxed);
+        self.0.is_met.swap(false, Ordering::Relaxed).then(|| verdict(is_over))
+    }
+}
+
+impl Observer for Trials {
+    fn loaded(&self, _: &PolicySet) -> Arc<dyn Tally> {
+        self.0.clone()
+    }
+}
+
+impl Tally for Trial {
+    fn charged(&self, charged: &Charged<'_>) {
+        if charged.charge.limit.shadow {
+            self.is_met.store(true, Ordering::Relaxed);
+            self.is_over.fetch_or(charged.outcome.verdict.is_over(), Ordering::Relaxed);
+        }
+    }
+}
+
 /// A limiter, and what belongs to it.
 pub(super) struct World<'r> {
     runtime: &'r Runtime,
@@ -39,6 +74,7 @@ pub(super) struct World<'r> {
     policies: Arc<Policies>,
     pub(super) load: Rc<Load>,
     settings: Arc<Settings>,
+    trials: Trials,
     limiter: Limiter,
 }
 
@@ -70,10 +106,11 @@ impl<'r> World<'r> {
                 Some(redis)
             }
         };
-        let policies = Arc::new(Policies::new(load.policies.clone(), Arc::new(Silent)));
+        let trials = Trials::default();
+        let policies = Arc::new(Policies::new(load.policies.clone(), Arc::new(trials.clone())));
         let limiter = limiter(&policies, redis.as_ref(), &clock, settings);
         let settings = settings.clone();
-        Ok(Self { runtime, clock, redis, policies, load, settings, limiter })
+        Ok(Self { runtime, clock, redis, policies, load, settings, trials, limiter })
     }
 
     /// Moves the clock.
@@ -84,13 +121,16 @@ impl<'r> World<'r> {
         }
     }
 
-    /// Decides one request.
-    pub(super) fn decide(&self, query: &Query<'_>) -> Result<Answer, Undecided> {
+    /// Decides one request. Also answers what the limits on trial say; none where the request meets none.
+    pub(super) fn decide(&self, query: &Query<'_>) -> Result<(Answer, Option<Verdict>), Undecided> {
         let started = Instant::now();
-        if self.limiter.is_immediate() {
-            return self.limiter.decide_now(query, started, None);
-        }
-        self.runtime.block_on(self.limiter.decide(query, started, None, None))
+        let answer = if self.limiter.is_immediate() {
+            self.limiter.decide_now(query, started, None)
+        } else {
+            self.runtime.block_on(self.limiter.decide(query, started, None, None))
+        };
+        let trial = self.trials.take();
+        answer.map(|answer| (answer, trial))
     }
 
     /// Puts other policies in force; states stay.

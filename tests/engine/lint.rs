@@ -222,6 +222,7 @@ fn limits_that_never_deny_are_told_from_those_that_can() {
         ("{rate: 10/min, algorithm: token_bucket, burst: 5, refill: interval}", "24/min", false),
         // Without a bound on what is charged, or on the time.
         ("{rate: 10/s, post_paid: true}", "1000000/min", false),
+        ("{rate: 10/s, shadow: true}", "1000000/min", false),
         ("10/s", "{rate: 1000000/min, drain: true}", false),
         ("10/s", "{rate: 1000000000/month, calendar: true}", false),
         ("10/s", "{rate: 1000000/s, algorithm: gcra}", false),

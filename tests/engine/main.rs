@@ -20,3 +20,4 @@ mod settings;
 mod settings_groups;
 mod settings_xds;
 mod tidy;
+mod trials;

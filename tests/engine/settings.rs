@@ -235,6 +235,11 @@ fn the_defaults_are_those_of_the_design() {
             delay: 5s,
             export_timeout: 30s,
         },
+        tap: Tap {
+            shows_values: false,
+            records_per_second: 1000,
+            max_duration: 3600s,
+        },
         limits: Limits {
             descriptors: 64,
             entries: 16,
@@ -344,6 +349,7 @@ fn example(name: &str) -> &'static str {
         "metrics.path" => "/stats/prometheus",
         "admin.endpoints" => "ratelimit",
         "admin.values" => "hashed",
+        "tap.values" => "shown",
         "policies.files" => "all",
         "redis.tls.system_store" | "policies.xds.tls.system_store" => "always",
         "listen.socket_mode" => "0600",
@@ -360,7 +366,8 @@ fn example(name: &str) -> &'static str {
         | "policies.xds.connect_timeout"
         | "metrics.export_interval"
         | "alerts.webhook_timeout"
-        | "alerts.webhook_retry_for" => "1s",
+        | "alerts.webhook_retry_for"
+        | "tap.max_duration" => "1s",
         _ if name.starts_with("policies.xds.") && Setting::find(name).is_some_and(is_time) => "70ms",
         "store" => "redis",
         "charging" => "independent",

@@ -25,7 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("xds", &["engine", "tls", "config"]),
     ("telemetry", &["engine", "tls"]),
     ("grpc", &["rls", "limiter", "telemetry", "lifecycle", "tls"]),
-    ("http", &["rls", "limiter", "telemetry", "lifecycle"]),
+    ("http", &["rls", "limiter", "telemetry", "lifecycle", "config::nearest"]),
     ("lifecycle", &[]),
     ("fuzz", &["store", "rls", "config", "grpc"]),
     ("app", &["engine", "tls", "xds", "store", "limiter", "rls", "config", "telemetry", "grpc", "http", "lifecycle"]),

@@ -12,3 +12,4 @@ mod policies;
 mod redis;
 mod scrapes;
 mod states;
+mod taps;

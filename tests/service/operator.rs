@@ -7,5 +7,6 @@ mod limited;
 mod page;
 mod policies;
 mod states;
+mod tap;
 mod tested;
 mod top;

@@ -119,6 +119,11 @@ const CASES: &[Case] = &[
         &["kept", "forgotten (no such limit)"],
     ),
     case("{key: user, rate_limit: 5/h}", "{key: user, rate_limits: [50/day, 6/h]}", &["kept", "empty"]),
+    case(
+        "{key: user, rate_limits: [{rate: 50/day}, {rate: 5/h, shadow: true}]}",
+        "{key: user, rate_limits: [5/h, 50/day]}",
+        &["kept", "kept"],
+    ),
     // A limit of 0 has no states.
     case("{key: user, rate_limit: 0/h}", "{key: user, rate_limit: 5/h}", &["empty"]),
     case("{key: user, rate_limit: 5/h}", "{key: user, rate_limit: {unlimited: true}}", &["forgotten (no rule)"]),

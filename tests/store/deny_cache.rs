@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::support::cached::{AGES, KEY, KEYS_MAX, MS, SECOND, Scene, every_limit, is_summed_up, per_hour, plain};
 use crate::support::manual::START_US;
 use weir::engine::{Algorithm, Charge, Limit, Mode, Outcome, Role, Take, Unit, Verdict};
+use weir::limiter::deny_cache::{DenyCache, Known};
 
 #[test]
 fn what_was_denied_is_denied_again_and_told_the_rest_of_its_wait() {
@@ -498,4 +499,24 @@ fn a_cache_of_no_age_keeps_nothing() {
     let mut scene = Scene::new(Duration::ZERO, KEYS_MAX[1]);
     scene.use_up(&per_hour(1));
     assert!(scene.cache.is_empty());
+}
+
+/// [tr-3] What an enforced limit denies charges nothing to one on trial, so that nothing need be asked about that.
+#[test]
+fn one_on_trial_is_neither_kept_nor_waited_for() {
+    let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
+    scene.cache = DenyCache::until_window_end(KEYS_MAX[1]);
+    let (limit, mut tried) = (per_hour(10), per_hour(1));
+    tried.shadow = true;
+    scene.use_up(&limit);
+    let on_trial = scene.charge("w1:{shop|user=ann}f3600s:tried", &tried, Take::Consume(2), Role::Shadow);
+    let outcome = scene.decide_one(&on_trial, Mode::Atomic);
+    assert!(outcome.verdict.is_over());
+    let generation = scene.cache.generation();
+    scene.cache.insert(&on_trial, &outcome, scene.now(), scene.now(), generation);
+    assert_eq!((scene.cache.len(), scene.cache.denies(&on_trial, scene.now())), (1, None));
+    let both = [scene.charge(KEY, &limit, Take::Consume(1), Role::Enforced), on_trial];
+    assert!(matches!(scene.cache.answers(&both, Mode::Atomic, scene.now()), Known::Enough(_)));
+    // Here each limit decides by itself, and the one on trial is charged.
+    assert!(matches!(scene.cache.answers(&both, Mode::Independent, scene.now()), Known::Part(_)));
 }

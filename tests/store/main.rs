@@ -18,3 +18,4 @@ mod expiry;
 mod policy_tests;
 mod regressions;
 mod split;
+mod trials;

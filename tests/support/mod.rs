@@ -36,3 +36,4 @@ pub mod terminal;
 pub mod vectors;
 pub mod wait;
 pub mod webhook;
+pub mod worlds;

@@ -8,7 +8,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table as Widget};
 
-use super::report::Report;
+use super::report::{Name, Report};
 use super::view::{Table, View};
 
 /// The lines above the tables.
@@ -77,7 +77,7 @@ fn draw_limits(frame: &mut Frame<'_>, view: &View, area: Rect) {
             number(&row.denied, denied),
             number(&row.hits, Style::new()),
             number(&row.denials, Style::new()),
-            Cell::from(row.name.to_string()),
+            Cell::from(name(&row.name, row.is_shadow)),
         ])
     });
     let title = title(view, Table::Limits, count, &format!("limits by {}", view.sort.name()));
@@ -96,7 +96,7 @@ fn draw_keys(frame: &mut Frame<'_>, view: &View, area: Rect) {
             number(&denials, Style::new()),
             number(&ago(row.last_ms), Style::new()),
             Cell::from(row.descriptor.as_str()),
-            Cell::from(row.name.to_string()),
+            Cell::from(name(&row.name, row.is_shadow)),
         ])
     });
     let title = title(view, Table::Keys, count, &format!("denied most in {} min", view.report.minutes));
@@ -136,6 +136,11 @@ fn ago(ms: u64) -> String {
         seconds @ 0..60 => format!("{seconds}s"),
         seconds => format!("{}m{:02}s", seconds / 60, seconds % 60),
     }
+}
+
+/// Which limit, and that it only watches.
+fn name(name: &Name, is_shadow: bool) -> String {
+    format!("{name}{}", if is_shadow { " shadow" } else { "" })
 }
 
 fn judged(text: String, is_good: bool) -> Span<'static> {
@@ -188,13 +193,13 @@ mod tests {
          denied/s    hits/s in 5 min limit
              77.5     151.0     1234 shop user (per-user)
               0.5       4.5        0 blog ann (f60s)
-              0.0       0.0        7 blog idle (f60s)
+              0.0       0.0        7 blog idle (f60s) shadow
               0.0    2000.0        0 shop tenant (f3600s)
         denied most in 5 min, from 1 of 3
           denials    last who                                  by
         1200-1234      0s user=ann                             shop user (per-user)
                34   1m05s user=bob                             shop user (per-user)
-                7   3m43s idle=                                blog idle (f60s)
+                7   3m43s idle=                                blog idle (f60s) shadow
 
         q quit  s sort  p pause  / filter  Tab table  up/down scroll
         ");

@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use crate::cli::admin::{AdminServer, Bounds, Expected, NoAnswer};
 use crate::cli::printable::printable;
+use crate::engine::Role;
 
 /// `/top` answers with less than 2 MiB, and `/readyz` with 100 problems at most.
 const BOUNDS: Bounds = Bounds { bytes_max: 8 << 20, timeout: Duration::from_secs(5) };
@@ -58,6 +59,8 @@ pub(super) struct LimitRow {
     pub(super) denied: Rate,
     /// Requests over it in the last minutes.
     pub(super) denials: u64,
+    /// The last of them passed all the same: the limit only watches.
+    pub(super) is_shadow: bool,
 }
 
 /// One key of one limit.
@@ -69,6 +72,8 @@ pub(super) struct KeyRow {
     pub(super) denials: [u64; 2],
     /// How long ago its last denial was.
     pub(super) last_ms: u64,
+    /// The limit only watches.
+    pub(super) is_shadow: bool,
 }
 
 /// Which limit.
@@ -98,6 +103,7 @@ struct Limited {
     domain: String,
     rule: String,
     limit: String,
+    role: String,
     denials: u64,
     keys: Vec<Key>,
 }
@@ -166,24 +172,27 @@ impl Report {
         let mut limits: BTreeMap<[String; 3], LimitRow> = BTreeMap::new();
         for Busy { domain, rule, limit, hits, over_limit_hits } in top.busiest.limits {
             let name = Name::new(&domain, &rule, &limit);
-            let row = LimitRow { name, hits: rate(hits), denied: rate(over_limit_hits), denials: 0 };
+            let row = LimitRow { name, hits: rate(hits), denied: rate(over_limit_hits), ..LimitRow::default() };
             limits.insert([domain, rule, limit], row);
         }
         let mut keys = Vec::new();
         for limited in top.limits {
             let name = Name::new(&limited.domain, &limited.rule, &limited.limit);
+            let is_shadow = limited.role == Role::Shadow.name();
             for key in limited.keys {
                 keys.push(KeyRow {
                     name: name.clone(),
                     descriptor: cell(&key.descriptor),
                     denials: [key.denials_min, key.denials_max],
                     last_ms: top.now_ms.saturating_sub(key.last_ms),
+                    is_shadow,
                 });
             }
             // A limit that was asked nothing lately has no rate but 0.
-            let idle = || LimitRow { name, hits: rate(0), denied: rate(0), denials: 0 };
+            let idle = || LimitRow { name, hits: rate(0), denied: rate(0), ..LimitRow::default() };
             let Limited { domain, rule, limit, denials, .. } = limited;
-            limits.entry([domain, rule, limit]).or_insert_with(idle).denials = denials;
+            let row = limits.entry([domain, rule, limit]).or_insert_with(idle);
+            (row.denials, row.is_shadow) = (denials, is_shadow);
         }
         keys.sort_by(|one, other| other.denials.cmp(&one.denials).then_with(|| one.descriptor.cmp(&other.descriptor)));
         let Requests { ok, over_limit, store_failed } = top.busiest.requests;

@@ -155,6 +155,7 @@ pub(super) const LIMIT: Kind = Kind {
         key_of("anchor", Needs::Parameter("anchor"), "only the windows of fixed_window can begin with the first hit"),
         key_of("calendar", Needs::Parameter("anchor"), "only the windows of fixed_window can follow a calendar"),
         key_of("timezone", Needs::Parameter("anchor"), "only the windows of fixed_window can follow a calendar"),
+        key("shadow"),
         key("drain"),
         key_of(
             "post_paid",

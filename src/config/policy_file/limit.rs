@@ -74,6 +74,10 @@ impl FileReader<'_> {
         let (mut limit, name, replaces) = (limit?, name?.map(String::into_boxed_str), replaces?);
         if let Some(limit) = &mut limit {
             limit.name.clone_from(&name);
+            if let Some((at, _)) = replaces.first().filter(|_| limit.shadow) {
+                let message = "replaces with shadow: true: a limit on trial takes no other limit's place";
+                return Err(self.report(*at, message));
+            }
         }
         Ok(ReadLimit { at, limit, name, replaces })
     }
@@ -101,6 +105,7 @@ impl FileReader<'_> {
     /// A limit that counts.
     fn counted(&mut self, fields: &Fields) -> Result<Limit, Reported> {
         let amount = self.amount(fields);
+        let shadow = self.flag(fields, "shadow");
         let drain = self.flag(fields, "drain");
         let post_paid = self.flag(fields, "post_paid");
         let burst = self.number(fields, "burst");
@@ -150,6 +155,7 @@ impl FileReader<'_> {
         if let Some(zone) = zone {
             limit = limit.in_zone(&zone);
         }
+        limit.shadow = shadow?;
         limit.drain = drain?;
         limit.alert_at = alert_at?;
         limit.set_post_paid(post_paid?);

@@ -416,7 +416,8 @@ impl FileReader<'_> {
         Ok((RuleKind::Limits(limits), replaces))
     }
 
-    /// Which limits of a list have the shape of another one and differ from it by their names.
+    /// Which limits of a list have the shape of another one and differ from it by their names. One on trial gives way: the keys of
+    /// the others are as they are without it. [tr-2]
     fn twins(&mut self, all: &[ReadLimit]) -> Result<Vec<bool>, Reported> {
         let mut twins = vec![false; all.len()];
         let mut told = Ok(());
@@ -426,14 +427,18 @@ impl FileReader<'_> {
                 if shape(limit) != shape(other) {
                     continue;
                 }
-                twins[i] = true;
-                twins[j] = true;
-                if limit.name.is_some() && other.name.is_some() && limit.name != other.name {
+                let is_on_trial = |read: &ReadLimit| read.limit.as_ref().is_some_and(|limit| limit.shadow);
+                let (here, there) = (is_on_trial(limit), is_on_trial(other));
+                twins[i] |= here || !there;
+                twins[j] |= there || !here;
+                let has_name = |read: &ReadLimit, is_keyed: bool| !is_keyed || read.name.is_some();
+                if has_name(limit, twins[i]) && has_name(other, twins[j]) && limit.name != other.name {
                     continue;
                 }
+                let which = if here == there { "each" } else { "the one with shadow: true" };
                 let message = format!(
                     "the same algorithm and window as the rate limit at line {}: \
-                     give each a name of its own, by which their counts are told apart",
+                     give {which} a name of its own, by which their counts are told apart",
                     other.at.line
                 );
                 told = Err(self.report(limit.at, message));

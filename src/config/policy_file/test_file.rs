@@ -197,6 +197,8 @@ pub struct Expect {
     pub headers: Vec<ExpectedHeader>,
     /// Headers for the request by name; none for one that must not be there.
     pub request_headers: Vec<ExpectedHeader>,
+    /// Whether the limits on trial would have let the request pass; none where it meets no such limit. [tr-1]
+    pub trial: Option<Written<Option<Verdict>>>,
     /// The dynamic metadata of the response.
     pub metadata: Option<Written<Arc<metadata::Fields>>>,
     /// One for each descriptor, in order, or none at all.

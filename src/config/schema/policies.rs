@@ -135,6 +135,9 @@ fn of_limit(key: &str) -> Option<(Value, &'static str)> {
         ),
         "calendar" => (flag(), "Windows are local days, weeks from Monday, months or years"),
         "timezone" => (or_default(text(), "UTC"), "The IANA name of the calendar's time zone"),
+        "shadow" => {
+            (flag(), "On trial beside the other limits: counts and reports, never denies, and is not shown to callers")
+        }
         "drain" => (flag(), "A denied request takes what is left"),
         "post_paid" => (flag(), "Hits are usage that has happened, and are always charged"),
         "alert_at" => {

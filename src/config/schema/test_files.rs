@@ -118,6 +118,7 @@ fn of_entry(key: &str) -> Option<Described> {
 
 fn of_expectation(key: &str) -> Option<Described> {
     let headers = || json!({ "type": "object", "additionalProperties": text() });
+    let [ok, over] = Verdict::NAMES;
     Some(match key {
         "error" => (text(), "The message that the request gets in place of an answer"),
         "passed" => (reference("range"), "How many requests of the step pass"),
@@ -126,6 +127,7 @@ fn of_expectation(key: &str) -> Option<Described> {
         "delay" => (reference("lengths"), "How long an admitted request waits for its turn"),
         "headers" => (headers(), "Headers for the client of the caller; none for one that must not be there"),
         "request_headers" => (headers(), "Headers for the request; none for one that must not be there"),
+        "trial" => (words(&[ok, over, "none"]), "What limits with shadow: true say; none where the request meets none"),
         "metadata" => (json!({ "type": "object" }), "The whole dynamic metadata of the response"),
         "statuses" => (list(&reference("status")), "What is expected of each descriptor, in their order"),
         _ => return None,

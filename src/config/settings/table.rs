@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::row::{Kind, Preset, SYSTEM_STORE, Setting};
 pub use super::value::{NAME_BYTES_MAX, VALUE_BYTES_MAX};
-use super::{alerts_rows, metrics_export_rows, traces_rows, xds_rows};
+use super::{alerts_rows, metrics_export_rows, tap_rows, traces_rows, xds_rows};
 use crate::config;
 use crate::engine::{Mode, OnError};
 
@@ -16,8 +16,15 @@ use crate::engine::{Mode, OnError};
 pub const SETTINGS: &[Setting] = &flat::<{ count(GROUPS) }>(GROUPS);
 
 /// The groups in their order. A large one stands beside its typed fields.
-const GROUPS: &[&[Setting]] =
-    &[UP_TO_POLICIES, xds_rows::ROWS, FROM_STORE_ON, traces_rows::ROWS, metrics_export_rows::ROWS, alerts_rows::ROWS];
+const GROUPS: &[&[Setting]] = &[
+    UP_TO_POLICIES,
+    xds_rows::ROWS,
+    FROM_STORE_ON,
+    traces_rows::ROWS,
+    metrics_export_rows::ROWS,
+    alerts_rows::ROWS,
+    tap_rows::ROWS,
+];
 
 const fn count(groups: &[&[Setting]]) -> usize {
     let (mut sum, mut group) = (0, 0);

@@ -62,7 +62,7 @@ pub struct Part {
 }
 
 /// All metrics.
-pub const PARTS: [Part; 13] = [
+pub const PARTS: [Part; 14] = [
     REQUESTS,
     LIMITS,
     ALERTS_PART,
@@ -75,6 +75,7 @@ pub const PARTS: [Part; 13] = [
     STATISTICS,
     METRICS_EXPORT,
     TRACES,
+    TAPS,
     PROCESS,
 ];
 
@@ -170,7 +171,7 @@ const LIMITS: Part = Part {
             kind: Counter,
             labels: &["domain", "limit", "rule"],
             unit: "hits",
-            help: "Hits that a limit in shadow mode would have denied.",
+            help: "Hits that a limit in shadow mode, or with `shadow: true`, would have denied.",
             more: "",
         },
     ],
@@ -596,6 +597,37 @@ const TRACES: Part = Part {
             help: "Spans that were dropped, by reason.",
             more: "`queue_full` (more than `tracing.queue` waited), `export_failed` (the collector did not take their batch), \
                    `shutdown`. See [traces](operations.md#traces).",
+        },
+    ],
+};
+
+const TAPS: Part = Part {
+    title: "Taps",
+    about: "A [tap](operations.md#weir-tap) shows live requests to an operator.",
+    rows: &[
+        Row {
+            name: "weir_taps",
+            kind: Gauge,
+            labels: &[],
+            unit: "taps",
+            help: "Taps that are open now.",
+            more: "At most 4.",
+        },
+        Row {
+            name: "weir_tap_records_total",
+            kind: Counter,
+            labels: &[],
+            unit: "records",
+            help: "Requests that a tap wanted and got. Each tap counts for itself.",
+            more: "",
+        },
+        Row {
+            name: "weir_tap_lost_records_total",
+            kind: Counter,
+            labels: &[],
+            unit: "records",
+            help: "Requests that a tap wanted and did not get.",
+            more: "There were more than `tap.records_per_second`, the reader is slow, or the request has more than 64 KiB of text.",
         },
     ],
 };

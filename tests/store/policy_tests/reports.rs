@@ -29,7 +29,7 @@ cases:
         algorithm: gcra
         remaining: <= 1
         reset: 30m..31m
-    - {ask: [user=bob, other=1], expect: {answer: over, statuses: [over, {rule: user}]}}
+    - {ask: [user=bob, other=1], expect: {answer: over, trial: over, statuses: [over, {rule: user}]}}
     - {ask: user=ann, domain: "", expect: ok}
     - {ask: user=ann, expect: {error: no}}
     - {ask: [], expect: {error: no}}
@@ -101,10 +101,13 @@ fn every_expectation_can_fail_and_says_where() {
       answer   shop.test.yaml:25:43
         - expected over
         + got      ok
-      statuses[0].answer   shop.test.yaml:25:68
+      trial   shop.test.yaml:25:57
+        - expected over
+        + got      none
+      statuses[0].answer   shop.test.yaml:25:81
         - expected over
         + got      ok
-      statuses[1].rule   shop.test.yaml:25:75
+      statuses[1].rule   shop.test.yaml:25:88
         - expected user
         + got      none
     shop.test.yaml:26:7: ask user=ann in "", at 2040-01-02T00:00:00Z

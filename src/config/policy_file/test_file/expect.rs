@@ -36,6 +36,7 @@ impl FileReader<'_> {
             delay: self.written(&fields, "delay", NAME_BYTES_MAX, Range::of_lengths)?,
             headers: self.headers_of(&fields, "headers")?,
             request_headers: self.headers_of(&fields, "request_headers")?,
+            trial: self.trial(&fields)?,
             metadata: self.expected_metadata(&fields)?,
             statuses: self.statuses(&fields, descriptors)?,
         };
@@ -109,6 +110,13 @@ impl FileReader<'_> {
             remaining: self.written(fields, "remaining", NAME_BYTES_MAX, Range::of_numbers)?,
             reset: self.written(fields, "reset", NAME_BYTES_MAX, or_none(Range::of_lengths))?,
         })
+    }
+
+    /// What limits on trial say: a verdict, or that there is none.
+    fn trial(&mut self, fields: &Fields) -> Read<Written<Option<Verdict>>> {
+        let [ok, over] = Verdict::NAMES;
+        let Some(word) = self.choice(fields, "trial", &[ok, over, NONE])? else { return Ok(None) };
+        Ok(self.at_key(fields, "trial", (word != NONE).then(|| Verdict::named(word))))
     }
 
     fn verdict(&mut self, fields: &Fields) -> Read<Written<Verdict>> {

@@ -58,6 +58,7 @@ pub(super) const EXPECT: Kind = Kind {
         key("delay"),
         key("headers"),
         key("request_headers"),
+        key("trial"),
         key("metadata"),
         key("rule"),
         key("limit"),

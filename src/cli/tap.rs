@@ -1,0 +1,297 @@
+//! `weir tap`: the requests that a running server decides, as lines for people, as JSON lines, or in a file.
+//!
+//! Not here: parsing of arguments (args.rs), and what the server sends (telemetry/tap.rs).
+
+mod file;
+mod record;
+mod show;
+
+use std::io::{self, IsTerminal as _, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use self::file::{Exists, RecordFile};
+use self::record::{Line, VERSION};
+use self::show::Table;
+use super::admin::{AdminServer, Bounds, Lines, NoAnswer};
+use super::printable::printable;
+
+/// How long the server may take to begin, and how long a line may be: far more than the longest record has.
+const BOUNDS: Bounds = Bounds { bytes_max: 4 << 20, timeout: Duration::from_secs(10) };
+/// A server sends something at least every 10 s. After so long without it is given up.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// The longest token, in bytes.
+const TOKEN_BYTES_MAX: u64 = 4_096;
+
+/// Which requests, and where they go.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// Whose admin listener is asked.
+    pub server: AdminServer,
+    /// Only those of this domain.
+    pub domain: Option<String>,
+    /// Only those that meet this rule.
+    pub rule: Option<String>,
+    /// Only those that were answered like this.
+    pub verdict: Option<String>,
+    /// Only those with a descriptor that has these entries.
+    pub entries: Vec<(String, String)>,
+    /// One in so many.
+    pub sample: u32,
+    /// The end after so many.
+    pub count: Option<u64>,
+    /// The end after so long.
+    pub length: Option<Duration>,
+    /// Where they go.
+    pub output: Output,
+    /// The file of the token that the server wants.
+    pub token_file: Option<PathBuf>,
+}
+
+/// Where requests go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// To standard output, for people.
+    Text,
+    /// To standard output, as JSON lines.
+    Json,
+    /// To a new file.
+    File {
+        /// Its path.
+        file: PathBuf,
+        /// Whether one that is there is replaced.
+        force: bool,
+    },
+}
+
+/// Why there are no requests, or no more.
+#[derive(Debug, thiserror::Error)]
+pub enum TapError {
+    /// The server gave no usable answer, or the connection broke.
+    #[error("{0}")]
+    NoAnswer(#[from] NoAnswer),
+    /// The server stops.
+    #[error("{0} is stopping, which ends the tap")]
+    Stopping(AdminServer),
+    /// The connection ended without the word for why.
+    #[error("{0} has ended the tap without a reason")]
+    CutOff(AdminServer),
+    /// The server sends at least a note now and then.
+    #[error("{0} has sent nothing for {1:?}")]
+    Silent(AdminServer, Duration),
+    /// A line is not one of a tap.
+    #[error("{0} is not a weir of this version: {1}")]
+    NotATap(AdminServer, String),
+    /// The file is there.
+    #[error("{0}")]
+    Exists(#[from] Exists),
+    /// The file cannot be written.
+    #[error("{0}: {1}")]
+    File(String, io::Error),
+    /// The token cannot be read.
+    #[error("--token-file {0}: {1}")]
+    Token(String, String),
+    /// Standard output cannot be written.
+    #[error("cannot write: {0}")]
+    Output(#[from] io::Error),
+    /// This process can start nothing.
+    #[error("cannot start: {0}")]
+    Start(io::Error),
+}
+
+/// Shows or records requests until the user, the count, the time or the server ends it.
+///
+/// # Errors
+/// When there are none, and when the server or the connection ends before the user wanted.
+pub fn run(question: &Question) -> Result<(), TapError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(TapError::Start)?;
+    let result = runtime.block_on(tap(question));
+    // A name server that does not answer must not delay the end.
+    runtime.shutdown_background();
+    match result {
+        // A reader that closes the pipe early ends the lines.
+        Err(TapError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+async fn tap(question: &Question) -> Result<(), TapError> {
+    if let Output::File { file, force: false } = &question.output {
+        file::must_be_new(file)?;
+    }
+    let token = question.token_file.as_deref().map(token).transpose()?;
+    let mut lines = question.server.lines(&path(question), token.as_deref(), BOUNDS).await?;
+    let first = lines.next().await?.unwrap_or_default();
+    let reason = match Line::read(&first) {
+        Some(Line::Header(header)) if header.version == VERSION => None,
+        Some(Line::Header(header)) => Some(format!("its records have version {}", header.version)),
+        _ => Some("its first line is no header of records".to_owned()),
+    };
+    if let Some(reason) = reason {
+        return Err(TapError::NotATap(question.server.clone(), reason));
+    }
+    let mut sink = Sink::open(&question.output, &first)?;
+    let mut seen = Seen::default();
+    let result = follow(question, &mut lines, &mut sink, &mut seen).await;
+    // Where errors cannot be written, nobody reads this either.
+    let _ = writeln!(io::stderr(), "weir: {}", seen.summary(&question.output, question.length));
+    result
+}
+
+/// Passes records on until it is over.
+async fn follow(question: &Question, lines: &mut Lines, sink: &mut Sink, seen: &mut Seen) -> Result<(), TapError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(TapError::Start)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(TapError::Start)?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(TapError::Start)?;
+    let end = question.length.map(|length| Instant::now() + length);
+    loop {
+        let line = tokio::select! {
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+            _ = hangup.recv() => return Ok(()),
+            () = sleep_until(end.unwrap_or_else(Instant::now)), if end.is_some() => return Ok(()),
+            line = timeout(SILENCE_MAX, lines.next()) => match line {
+                Ok(line) => line?,
+                Err(_) => return Err(TapError::Silent(question.server.clone(), SILENCE_MAX)),
+            },
+        };
+        let Some(line) = line else { return Err(TapError::CutOff(question.server.clone())) };
+        match Line::read(&line) {
+            Some(Line::Record(record)) => {
+                seen.requests += 1;
+                seen.lost += record.lost;
+                sink.put(&line, &record)?;
+                if question.count.is_some_and(|count| seen.requests >= count) {
+                    return Ok(());
+                }
+            }
+            Some(Line::Note(note)) => {
+                seen.lost += note.lost;
+                match note.reason.as_deref() {
+                    Some("time") => {
+                        seen.is_server_done = true;
+                        return Ok(());
+                    }
+                    Some("shutdown") => return Err(TapError::Stopping(question.server.clone())),
+                    _ => {}
+                }
+            }
+            Some(Line::Header(_)) | None => {
+                let start: String = line.chars().take(100).collect();
+                let reason = format!("a line is no record: {}", printable(&start));
+                return Err(TapError::NotATap(question.server.clone(), reason));
+            }
+        }
+    }
+}
+
+/// How many requests came.
+#[derive(Debug, Default)]
+struct Seen {
+    requests: u64,
+    lost: u64,
+    /// The server ended it because its time was over.
+    is_server_done: bool,
+}
+
+impl Seen {
+    fn summary(&self, output: &Output, length: Option<Duration>) -> String {
+        let Self { requests, lost, is_server_done } = self;
+        let place = match output {
+            Output::File { file, .. } => format!(" recorded in {}", file.display()),
+            Output::Text | Output::Json => String::new(),
+        };
+        let end = if *is_server_done && length.is_none() { "; the server's tap.max_duration is over" } else { "" };
+        format!("{requests} requests{place}, {lost} lost{end}")
+    }
+}
+
+/// Where records go.
+enum Sink {
+    Text(Table),
+    Json,
+    File(RecordFile),
+}
+
+impl Sink {
+    fn open(output: &Output, header: &str) -> Result<Self, TapError> {
+        match output {
+            Output::Text => {
+                let table = Table::new(is_coloured());
+                io::stdout().write_all(table.heading().as_bytes())?;
+                Ok(Self::Text(table))
+            }
+            Output::Json => {
+                writeln!(io::stdout(), "{header}")?;
+                Ok(Self::Json)
+            }
+            Output::File { file, force } => Ok(Self::File(RecordFile::create(file, *force, header)?)),
+        }
+    }
+
+    fn put(&mut self, line: &str, record: &record::Record) -> Result<(), TapError> {
+        match self {
+            Self::Text(table) => io::stdout().write_all(table.rows(record).as_bytes())?,
+            Self::Json => writeln!(io::stdout(), "{line}")?,
+            Self::File(file) => file.put(line)?,
+        }
+        Ok(())
+    }
+}
+
+fn is_coloured() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty())
+}
+
+fn token(path: &Path) -> Result<String, TapError> {
+    let refused = |reason: String| TapError::Token(path.display().to_string(), reason);
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(|error| refused(error.to_string()))?;
+    io::Read::read_to_string(&mut io::Read::take(file, TOKEN_BYTES_MAX + 1), &mut text)
+        .map_err(|error| refused(error.to_string()))?;
+    if text.len() as u64 > TOKEN_BYTES_MAX {
+        return Err(refused(format!("more than {TOKEN_BYTES_MAX} bytes")));
+    }
+    match text.trim_ascii() {
+        "" => Err(refused("empty".to_owned())),
+        token if token.chars().all(|c| c.is_ascii_graphic()) => Ok(token.to_owned()),
+        _ => Err(refused("a token is one word of ASCII".to_owned())),
+    }
+}
+
+/// The path that asks for it.
+fn path(question: &Question) -> String {
+    let Question { domain, rule, verdict, entries, sample, length, .. } = question;
+    let mut path = "/tap?notes=true".to_owned();
+    let mut add = |name: &str, value: &str| path.push_str(&format!("&{name}={}", encoded(value)));
+    for (name, value) in [("domain", domain), ("rule", rule), ("verdict", verdict)] {
+        if let Some(value) = value {
+            add(name, value);
+        }
+    }
+    if !entries.is_empty() {
+        let escaped = |text: &str| text.replace('\\', "\\\\").replace(',', "\\,");
+        let entries = entries.iter().map(|(key, value)| format!("{}={}", escaped(key), escaped(value)));
+        add("descriptor", &entries.collect::<Vec<_>>().join(","));
+    }
+    if *sample > 1 {
+        add("sample", &sample.to_string());
+    }
+    if let Some(length) = length {
+        // The server may end it a little later than this process does.
+        add("seconds", &(length.as_secs() + u64::from(length.subsec_nanos() > 0)).to_string());
+    }
+    path
+}
+
+/// A text as part of a query.
+fn encoded(text: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(byte).collect()
+}

@@ -1,0 +1,79 @@
+//! The lines that a server sends: the header, records, and notes between them.
+
+use serde::Deserialize;
+
+/// The version of the format that this program shows and writes.
+pub(super) const VERSION: u32 = 1;
+
+/// One line.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Line {
+    /// The first one.
+    Header(Header),
+    /// That the tap is open, or why it ends.
+    Note(Note),
+    /// One request.
+    Record(Record),
+}
+
+impl Line {
+    /// None where it is none of them.
+    pub(super) fn read(line: &str) -> Option<Self> {
+        serde_json::from_str(line).ok()
+    }
+}
+
+/// The header.
+#[derive(Debug, Deserialize)]
+pub(super) struct Header {
+    /// The version of the format.
+    #[serde(rename = "weir_record")]
+    pub(super) version: u32,
+}
+
+/// A line that is no record.
+#[derive(Debug, Deserialize)]
+pub(super) struct Note {
+    #[serde(rename = "note")]
+    _note: String,
+    /// Why the tap ends.
+    pub(super) reason: Option<String>,
+    /// How many requests were lost since the last record.
+    #[serde(default)]
+    pub(super) lost: u64,
+}
+
+/// One request.
+#[derive(Debug, Deserialize)]
+pub(super) struct Record {
+    pub(super) time: String,
+    pub(super) domain: String,
+    pub(super) hits: u32,
+    pub(super) descriptors: Vec<Descriptor>,
+    pub(super) verdict: String,
+    #[serde(default)]
+    pub(super) lost: u64,
+}
+
+/// One descriptor of it.
+#[derive(Debug, Deserialize)]
+pub(super) struct Descriptor {
+    pub(super) entries: Vec<(String, String)>,
+    pub(super) hits: Option<u32>,
+    pub(super) limit: Option<Limit>,
+    #[serde(default)]
+    pub(super) refund: bool,
+    #[serde(default)]
+    pub(super) look: bool,
+    pub(super) rule: Option<String>,
+    pub(super) verdict: Option<String>,
+    pub(super) remaining: Option<u32>,
+}
+
+/// A limit that came with the request.
+#[derive(Debug, Deserialize)]
+pub(super) struct Limit {
+    pub(super) requests: u32,
+    pub(super) unit: String,
+}

@@ -1,0 +1,157 @@
+//! Records as a table for people: a row for each descriptor, in columns that grow with what they hold.
+
+use std::fmt::Write as _;
+
+use super::record::{Descriptor, Record};
+use crate::cli::printable::printable;
+
+/// A column grows up to so many characters.
+const WIDTH_MAX: usize = 40;
+/// `2026-12-01T` before the time of the day, in bytes.
+const DATE_BYTES: usize = 11;
+/// `10:00:00.123`.
+const TIME_BYTES: usize = 12;
+
+const RED: &str = "\u{1b}[31m";
+const YELLOW: &str = "\u{1b}[33m";
+const DIM: &str = "\u{1b}[2m";
+const PLAIN: &str = "\u{1b}[0m";
+
+/// A table whose rows come one by one.
+pub(super) struct Table {
+    is_coloured: bool,
+    domain_width: usize,
+    rule_width: usize,
+}
+
+impl Table {
+    pub(super) const fn new(is_coloured: bool) -> Self {
+        Self { is_coloured, domain_width: 8, rule_width: 16 }
+    }
+
+    /// The names of the columns.
+    pub(super) fn heading(&self) -> String {
+        let (domain, rule) = (self.domain_width, self.rule_width);
+        format!(
+            "{:12}  {:7}  {:domain$}  {:rule$}  {:>10}  DESCRIPTOR\n",
+            "TIME (UTC)", "VERDICT", "DOMAIN", "RULE", "LEFT"
+        )
+    }
+
+    /// The rows of one request. All but the first have no time.
+    pub(super) fn rows(&mut self, record: &Record) -> String {
+        let mut rows = String::new();
+        if record.lost > 0 {
+            let (dim, plain) = self.paint(DIM);
+            let _ = writeln!(rows, "{dim}{:12}  {} requests are not shown{plain}", "", record.lost);
+        }
+        let domain = printable(&record.domain);
+        self.domain_width = width(self.domain_width, &domain);
+        let domain_width = self.domain_width;
+        for (at, descriptor) in record.descriptors.iter().enumerate() {
+            let time = if at == 0 { time_of_day(&record.time) } else { String::new() };
+            let verdict = match (&*record.verdict, descriptor.verdict.as_deref()) {
+                ("error", _) => "error",
+                (_, Some("over")) => "over",
+                (_, Some("shadow")) => "shadow",
+                (_, Some(_)) => "ok",
+                (_, None) => "-",
+            };
+            let rule = match (&descriptor.rule, &descriptor.limit) {
+                (Some(rule), _) => printable(rule),
+                (None, Some(limit)) => format!("({} per {})", limit.requests, printable(&limit.unit)),
+                (None, None) => "-".to_owned(),
+            };
+            self.rule_width = width(self.rule_width, &rule);
+            let rule_width = self.rule_width;
+            let left = descriptor.remaining.map_or_else(|| "-".to_owned(), |left| left.to_string());
+            let (colour, plain) = match verdict {
+                "over" | "error" => self.paint(RED),
+                "shadow" => self.paint(YELLOW),
+                "-" => self.paint(DIM),
+                _ => ("", ""),
+            };
+            let _ = writeln!(
+                rows,
+                "{time:12}  {colour}{verdict:7}{plain}  {domain:domain_width$}  {rule:rule_width$}  {left:>10}  {}{}",
+                entries(descriptor),
+                asked(descriptor, record.hits)
+            );
+        }
+        rows
+    }
+
+    const fn paint(&self, colour: &'static str) -> (&'static str, &'static str) {
+        if self.is_coloured { (colour, PLAIN) } else { ("", "") }
+    }
+}
+
+fn width(before: usize, text: &str) -> usize {
+    before.max(text.chars().count().min(WIDTH_MAX))
+}
+
+/// The time of the day of an instant in RFC 3339, with milliseconds.
+fn time_of_day(time: &str) -> String {
+    printable(&time.chars().skip(DATE_BYTES).take(TIME_BYTES).collect::<String>())
+}
+
+fn entries(descriptor: &Descriptor) -> String {
+    let escaped = |text: &str| printable(text).replace(',', "\\,");
+    let entries = descriptor.entries.iter().map(|(key, value)| format!("{}={}", escaped(key), escaped(value)));
+    entries.collect::<Vec<_>>().join(",")
+}
+
+/// What is not one plain hit.
+fn asked(descriptor: &Descriptor, hits_of_request: u32) -> String {
+    let hits = descriptor.hits.unwrap_or(hits_of_request);
+    match (descriptor.look, descriptor.refund, hits) {
+        (true, ..) => "  (look)".to_owned(),
+        (false, true, hits) => format!("  (refund of {hits})"),
+        (false, false, 1) => String::new(),
+        (false, false, hits) => format!("  (x{hits})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::Line;
+    use super::*;
+
+    fn shown(lines: &[&str], is_coloured: bool) -> String {
+        let mut table = Table::new(is_coloured);
+        let mut text = table.heading();
+        for line in lines {
+            let Some(Line::Record(record)) = Line::read(line) else { panic!("no record: {line}") };
+            text.push_str(&table.rows(&record));
+        }
+        text
+    }
+
+    #[test]
+    fn a_request_is_a_row_for_each_descriptor() {
+        let lines = [
+            r#"{"time":"2026-12-01T10:00:00.123456Z","domain":"shop","hits":1,"descriptors":[{"entries":[["user","~3f9c01d2a47b"],["path","/a,b"]],"rule":"user|path","verdict":"ok","remaining":7}],"verdict":"ok"}"#,
+            r#"{"time":"2026-12-01T10:00:01.000000Z","domain":"a-longer-domain","hits":3,"descriptors":[{"entries":[["user","ann"]],"rule":"user","verdict":"over","remaining":0},{"entries":[["x","y"]],"hits":2,"refund":true},{"entries":[["z",""]],"look":true,"limit":{"requests":5,"unit":"minute"},"verdict":"shadow","remaining":0}],"verdict":"over","lost":12}"#,
+            r#"{"time":"2026-12-01T10:00:02.000000Z","domain":"shop","hits":1,"descriptors":[{"entries":[["user","bob"]],"rule":"user"}],"verdict":"error"}"#,
+        ];
+        insta::assert_snapshot!(shown(&lines, false), @r"
+        TIME (UTC)    VERDICT  DOMAIN    RULE                    LEFT  DESCRIPTOR
+        10:00:00.123  ok       shop      user|path                  7  user=~3f9c01d2a47b,path=/a\,b
+                      12 requests are not shown
+        10:00:01.000  over     a-longer-domain  user                       0  user=ann  (x3)
+                      -        a-longer-domain  -                          -  x=y  (refund of 2)
+                      shadow   a-longer-domain  (5 per minute)             0  z=  (look)
+        10:00:02.000  error    shop             user                       -  user=bob
+        ");
+        let coloured = shown(&lines, true);
+        assert!(coloured.contains("\u{1b}[31mover   \u{1b}[0m") && coloured.contains("\u{1b}[33mshadow"));
+    }
+
+    #[test]
+    fn no_text_controls_the_terminal() {
+        let line = r#"{"time":"\u001b[2J\u001b[2J\u001b[2J\u001b[2J","domain":"\u001b]0;x\u0007","hits":1,"descriptors":[{"entries":[["\u202e","\u001b[31m\n"]],"rule":"\t","verdict":"\u001b","limit":{"requests":1,"unit":"\u001b"}}],"verdict":"\u001b"}"#;
+        let text = shown(&[line], false);
+        assert!(text.trim_end().chars().all(|c| c == '\n' || !c.is_control() && c != '\u{202e}'), "{text:?}");
+        assert_eq!(text.lines().count(), 2);
+    }
+}

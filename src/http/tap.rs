@@ -1,0 +1,284 @@
+//! `/tap`: live requests with their answers, a JSON line each, while the caller reads.
+//!
+//! Not here: which requests are recorded, and what a line has (telemetry/tap.rs).
+
+use std::convert::Infallible;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::stream;
+use serde_json::json;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::listener::ReadUntil;
+use super::streamed::PIECE_BYTES;
+use super::{Site, json_error, token};
+use crate::config::nearest;
+use crate::lifecycle::Phase;
+use crate::limiter::{PolicySet, parse_entries};
+use crate::telemetry::tap::{
+    Filter, Listener, Named, SAMPLE_MAX, TAPS_MAX, TooManyTaps, VERDICTS, header as record_header,
+};
+
+/// How long records gather before they are sent.
+const GATHER: Duration = Duration::from_millis(50);
+/// After so long without a record something else is sent, by which a caller that is gone is noticed.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// What the end of an answer may take beyond the end of its tap.
+const LAST_WORDS: Duration = Duration::from_secs(15);
+
+/// What can be asked.
+const PARAMETERS: [&str; 7] = ["domain", "rule", "descriptor", "verdict", "sample", "seconds", "notes"];
+
+/// What is asked.
+#[derive(Debug, PartialEq, Eq)]
+struct Wanted {
+    filter: Filter,
+    sample: u32,
+    seconds: Option<u64>,
+    /// Whether lines come between the records that are none: that the tap is open, and why it ended.
+    has_notes: bool,
+}
+
+impl Wanted {
+    /// # Errors
+    /// With the text of a 400.
+    fn read(pairs: Vec<(String, String)>) -> Result<Self, String> {
+        let mut wanted = Self { filter: Filter::default(), sample: 1, seconds: None, has_notes: false };
+        let mut given: Vec<&str> = Vec::new();
+        for (name, value) in pairs {
+            let Some(&known) = PARAMETERS.iter().find(|known| **known == name) else {
+                return Err(unknown(&name));
+            };
+            if given.contains(&known) {
+                return Err(format!("{known}: given twice"));
+            }
+            given.push(known);
+            let number = |most: u64| match value.parse() {
+                Ok(number) if (1..=most).contains(&number) => Ok(number),
+                _ => Err(format!("{known} = {value:?}: must be from 1 to {most}")),
+            };
+            match known {
+                "domain" => wanted.filter.domain = Some(value),
+                "rule" => wanted.filter.rule = Some(value),
+                "descriptor" => {
+                    wanted.filter.entries = parse_entries(&value).map_err(|reason| format!("descriptor: {reason}"))?;
+                }
+                "verdict" => {
+                    let verdict = VERDICTS.into_iter().find(|verdict| *verdict == value);
+                    let reason = || format!("verdict = {value:?}: must be one of {}", VERDICTS.join(", "));
+                    wanted.filter.verdict = Some(verdict.ok_or_else(reason)?);
+                }
+                "sample" => wanted.sample = u32::try_from(number(u64::from(SAMPLE_MAX))?).unwrap_or(SAMPLE_MAX),
+                "seconds" => wanted.seconds = Some(number(u64::from(u32::MAX))?),
+                _ => {
+                    wanted.has_notes =
+                        value.parse().map_err(|_| format!("notes = {value:?}: must be true or false"))?;
+                }
+            }
+        }
+        Ok(wanted)
+    }
+}
+
+fn unknown(name: &str) -> String {
+    let meant = nearest(name, PARAMETERS).map_or_else(String::new, |meant| format!(", did you mean {meant:?}?"));
+    format!("no parameter {name:?}, only {}{meant}", PARAMETERS.join(", "))
+}
+
+/// Sends records until the time is over, the server ends, or nobody reads.
+pub(super) async fn tap(
+    State(site): State<Arc<Site>>,
+    headers: HeaderMap,
+    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+) -> Response {
+    if let Err(refusal) = token::check(site.token_file.as_deref(), &headers).await {
+        return refusal;
+    }
+    let wanted = query.map_err(|rejection| rejection.body_text()).and_then(|Query(pairs)| Wanted::read(pairs));
+    let wanted = match wanted {
+        Ok(wanted) => wanted,
+        Err(reason) => return json_error(StatusCode::BAD_REQUEST, reason),
+    };
+    if let Some(rule) = &wanted.filter.rule
+        && !site.report.has_rule(wanted.filter.domain.as_deref(), rule)
+    {
+        let reason = format!("rule = {rule:?}: no rule of the policies in force, see \"descriptor\" in /policies");
+        return json_error(StatusCode::NOT_FOUND, reason);
+    }
+    let seconds = wanted.seconds.map_or(site.tap_max, Duration::from_secs);
+    if seconds > site.tap_max {
+        let reason = format!("seconds = {}: at most {} (tap.max_duration)", seconds.as_secs(), site.tap_max.as_secs());
+        return json_error(StatusCode::BAD_REQUEST, reason);
+    }
+    let listener = match site.metrics.taps().listen(wanted.filter, wanted.sample) {
+        Ok(listener) => listener,
+        Err(TooManyTaps) => {
+            let reason = format!("{TAPS_MAX} taps are open, which is the most: end one, or try again later");
+            return json_error(StatusCode::SERVICE_UNAVAILABLE, reason);
+        }
+    };
+    let ends = Instant::now() + seconds;
+    let (sample, has_notes) = (wanted.sample, wanted.has_notes);
+    let sending =
+        Sending { site, listener, known: None, sample, has_notes, ends, sent: Instant::now(), step: Step::Begin };
+    let body = Body::from_stream(stream::unfold(sending, Sending::next));
+    let headers = [(header::CONTENT_TYPE, "application/x-ndjson"), (header::CACHE_CONTROL, "no-store")];
+    let mut answer = (headers, body).into_response();
+    answer.extensions_mut().insert(ReadUntil(ends + LAST_WORDS));
+    answer
+}
+
+/// What is sent to one caller. The tap is closed when this is dropped.
+struct Sending {
+    site: Arc<Site>,
+    listener: Listener,
+    known: Option<Arc<Known>>,
+    sample: u32,
+    has_notes: bool,
+    ends: Instant,
+    /// When something was sent last.
+    sent: Instant,
+    step: Step,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Begin,
+    Live,
+    /// It is over for this reason; what waits is sent.
+    Ending(&'static str),
+    Ended,
+}
+
+impl Sending {
+    /// The next piece; none at the end.
+    async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
+        loop {
+            let piece = match self.step {
+                Step::Begin => {
+                    self.step = Step::Live;
+                    record_header(self.sample, self.site.metrics.taps().values())
+                }
+                Step::Live => {
+                    self.wait().await;
+                    self.records().await
+                }
+                Step::Ending(reason) => {
+                    let mut piece = self.records().await;
+                    if piece.is_empty() {
+                        self.step = Step::Ended;
+                        piece = self.note("end", Some(reason));
+                    }
+                    piece
+                }
+                Step::Ended => return None,
+            };
+            let piece =
+                if piece.is_empty() && self.sent.elapsed() >= SILENCE_MAX { self.note("open", None) } else { piece };
+            if !piece.is_empty() {
+                self.sent = Instant::now();
+                return Some((Ok(piece.into()), self));
+            }
+        }
+    }
+
+    /// Waits until it is time to send what there is, or until the tap is over.
+    async fn wait(&mut self) {
+        tokio::select! {
+            () = self.site.life.reached(Phase::Ending) => self.step = Step::Ending("shutdown"),
+            () = sleep_until(self.ends) => self.step = Step::Ending("time"),
+            () = self.listener.is_filling() => {}
+            () = sleep(GATHER) => {}
+        }
+    }
+
+    /// Lines of records that wait, or nothing.
+    async fn records(&mut self) -> Vec<u8> {
+        if !self.site.metrics.taps().values().is_shown() {
+            self.known = Some(self.site.named_values.current(&self.site, self.known.take()).await);
+        }
+        self.listener.lines(PIECE_BYTES, self.known.as_ref().map(|known| &known.named))
+    }
+
+    /// A line that is no record. An empty one, which every reader of JSON lines passes over, where notes were not asked for.
+    fn note(&self, note: &str, reason: Option<&str>) -> Vec<u8> {
+        if !self.has_notes {
+            return if reason.is_none() { b"\n".to_vec() } else { Vec::new() };
+        }
+        let lost = if reason.is_some() { self.listener.take_lost() } else { 0 };
+        format!("{}\n", json!({ "note": note, "reason": reason, "lost": lost })).into_bytes()
+    }
+}
+
+/// The values that the policies in force name. Taps share them.
+#[derive(Default)]
+pub struct NamedValues(tokio::sync::Mutex<Weak<Known>>);
+
+struct Known {
+    policies: Arc<PolicySet>,
+    named: Named,
+}
+
+impl NamedValues {
+    /// Those of the policies in force. `last` is what this returned before.
+    async fn current(&self, site: &Site, last: Option<Arc<Known>>) -> Arc<Known> {
+        let policies = site.report.policies.lock().policies.clone();
+        let is_current = |known: &Arc<Known>| Arc::ptr_eq(&known.policies, &policies);
+        if let Some(last) = last.filter(is_current) {
+            return last;
+        }
+        let mut shared = self.0.lock().await;
+        if let Some(known) = shared.upgrade().filter(is_current) {
+            return known;
+        }
+        let made = tokio::task::spawn_blocking(move || Known { named: Named::of(&policies), policies }).await;
+        let made = Arc::new(made.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())));
+        *shared = Arc::downgrade(&made);
+        made
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> Result<Wanted, String> {
+        Wanted::read(pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect())
+    }
+
+    #[test]
+    fn a_question_is_read_strictly() {
+        let wanted = read(&[
+            ("domain", "shop"),
+            ("rule", "user"),
+            ("descriptor", "user=ann,path=/a\\,b"),
+            ("verdict", "over"),
+            ("sample", "10"),
+            ("seconds", "60"),
+            ("notes", "true"),
+        ]);
+        let entries = [("user", "ann"), ("path", "/a,b")].map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        let filter = Filter { domain: Some("shop".into()), rule: Some("user".into()), entries, verdict: Some("over") };
+        assert_eq!(wanted, Ok(Wanted { filter, sample: 10, seconds: Some(60), has_notes: true }));
+        for (pair, reason) in [
+            (("doman", "shop"), "no parameter \"doman\", only domain, rule,"),
+            (("doman", "shop"), "did you mean \"domain\"?"),
+            (("verdict", "denied"), "verdict = \"denied\": must be one of ok, over, shadow, error"),
+            (("sample", "0"), "sample = \"0\": must be from 1 to 1000000"),
+            (("sample", "1000001"), "must be from 1 to 1000000"),
+            (("seconds", "-1"), "seconds = \"-1\": must be from 1 to 4294967295"),
+            (("descriptor", "user"), "descriptor: \"user\" has no \"=\""),
+            (("notes", "1"), "notes = \"1\": must be true or false"),
+        ] {
+            let refused = read(&[pair]).unwrap_err();
+            assert!(refused.contains(reason), "{refused}");
+        }
+        assert_eq!(read(&[("sample", "2"), ("sample", "3")]).unwrap_err(), "sample: given twice");
+    }
+}

@@ -1,0 +1,83 @@
+//! A request and its answer, for those who listen to whole requests.
+//!
+//! Not here: who listens, and to which requests (telemetry/tap.rs).
+
+use std::cell::OnceCell;
+
+use super::plan::{Decided, Plan};
+use super::{Answer, Query};
+use crate::engine::observer::{AnsweredDescriptor, AnsweredRequest, DecisionResult, DescriptorVerdict, Tap};
+use crate::engine::{Entry, Hits, Rule};
+
+/// Apart from the path of requests that nobody listens to.
+#[cold]
+pub(super) fn tell(tap: &dyn Tap, told: &Told<'_, '_, '_, '_>) {
+    tap.answered(told);
+}
+
+/// One request, of which nothing is gathered before it is asked for.
+pub(super) struct Told<'a, 'q, 'p, 'd> {
+    query: &'a Query<'q>,
+    result: DecisionResult,
+    /// None where no policy has the domain.
+    plan: Option<&'a Plan<'p>>,
+    /// None where nothing was decided.
+    decided: Option<&'a Decided<'d>>,
+    answer: OnceCell<Answer>,
+}
+
+impl<'a, 'q, 'p, 'd> Told<'a, 'q, 'p, 'd> {
+    pub(super) const fn new(
+        query: &'a Query<'q>,
+        result: DecisionResult,
+        plan: Option<&'a Plan<'p>>,
+        decided: Option<&'a Decided<'d>>,
+    ) -> Self {
+        Self { query, result, plan, decided, answer: OnceCell::new() }
+    }
+
+    fn outcome(&self, at: usize) -> (Option<DescriptorVerdict>, Option<Hits>) {
+        let (Some(plan), Some(decided)) = (self.plan, self.decided) else { return (None, None) };
+        if plan.rule(at).is_none() && self.query.descriptors[at].limit.is_none() {
+            return (None, None);
+        }
+        let answer = self.answer.get_or_init(|| plan.answer(self.query, decided));
+        let status = &answer.statuses[at];
+        let of_descriptor = decided.iter().filter(|(charge, ..)| usize::from(charge.group) == at);
+        let is_over = of_descriptor.into_iter().any(|(_, _, outcome)| outcome.verdict.is_over());
+        let verdict = match status.over {
+            true if !plan.modes.shadow => DescriptorVerdict::Over,
+            over if over || is_over => DescriptorVerdict::Shadow,
+            _ => DescriptorVerdict::Ok,
+        };
+        (Some(verdict), status.limit.as_ref().map(|_| status.remaining))
+    }
+}
+
+impl AnsweredRequest for Told<'_, '_, '_, '_> {
+    fn domain(&self) -> &str {
+        self.query.domain
+    }
+
+    fn result(&self) -> DecisionResult {
+        self.result
+    }
+
+    fn descriptors(&self) -> usize {
+        self.query.descriptors.len()
+    }
+
+    fn entries(&self, at: usize) -> &[Entry<'_>] {
+        &self.query.descriptors[at].entries
+    }
+
+    fn rule(&self, at: usize) -> Option<&Rule> {
+        self.plan.and_then(|plan| plan.rule(at))
+    }
+
+    fn descriptor(&self, at: usize) -> AnsweredDescriptor {
+        let asked = &self.query.descriptors[at];
+        let (verdict, remaining) = self.outcome(at);
+        AnsweredDescriptor { take: asked.take, limit: asked.limit, verdict, remaining }
+    }
+}

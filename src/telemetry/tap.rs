@@ -1,0 +1,438 @@
+//! Live requests with their answers, for operators who listen.
+//!
+//! A decision asks one flag whether anybody listens. If so, each tap draws whether the request is in its sample, applies its
+//! filter, and takes a place of the budget that all taps share; only then is anything copied, into a bounded queue. What is
+//! refused a place is counted as lost. In tap/: which requests are wanted (filter.rs), how many a second (budget.rs), the
+//! copy and its line (record.rs), and which values are shown (values.rs).
+//! Not here: who may listen, and for how long (http).
+
+mod budget;
+mod filter;
+mod record;
+mod values;
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use self::budget::Budget;
+pub use self::filter::{Filter, VERDICTS};
+pub use self::record::{Record, header};
+pub use self::values::{Named, TapValues};
+use crate::engine::observer::{self, AnsweredRequest};
+
+/// The most taps at a time.
+pub const TAPS_MAX: usize = 4;
+/// The most records that wait for one tap.
+pub const RECORDS_WAITING_MAX: usize = 4_096;
+/// The most bytes of them.
+pub const BYTES_WAITING_MAX: usize = 2 << 20;
+/// A request with more bytes of text is not recorded, and counted as lost.
+pub const RECORD_BYTES_MAX: usize = 64 * 1_024;
+/// The highest sample: one in so many.
+pub const SAMPLE_MAX: u32 = 1_000_000;
+
+/// How taps are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Whether values of requests are shown as they are.
+    pub shows_values: bool,
+    /// How many records all taps together get in a second.
+    pub records_per_second: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { shows_values: false, records_per_second: 1_000 }
+    }
+}
+
+/// All taps of the process.
+pub struct Taps {
+    /// Whether there is one.
+    has_any: AtomicBool,
+    open: ArcSwap<Vec<Arc<Tap>>>,
+    /// Held while one is opened or closed.
+    changing: Mutex<()>,
+    budget: Budget,
+    values: TapValues,
+    recorded: AtomicU64,
+    lost: AtomicU64,
+}
+
+/// There are [`TAPS_MAX`] taps already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManyTaps;
+
+struct Tap {
+    filter: Filter,
+    sample: u32,
+    queue: Mutex<Queue>,
+    /// The queue is half full.
+    is_filling: Notify,
+    /// How many were lost since the last record in the queue.
+    lost: AtomicU64,
+}
+
+#[derive(Default)]
+struct Queue {
+    records: VecDeque<Record>,
+    bytes: usize,
+}
+
+/// One who listens. The tap is closed when this is dropped.
+pub struct Listener {
+    taps: Arc<Taps>,
+    tap: Arc<Tap>,
+}
+
+impl Taps {
+    /// No tap yet.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        Self {
+            has_any: AtomicBool::new(false),
+            open: ArcSwap::default(),
+            changing: Mutex::default(),
+            budget: Budget::new(options.records_per_second),
+            values: TapValues::new(options.shows_values),
+            recorded: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        }
+    }
+
+    /// What hears requests, if anybody listens.
+    pub(super) fn heard_by(&self) -> Option<&dyn observer::Tap> {
+        if self.has_any.load(Relaxed) { Some(self) } else { None }
+    }
+
+    /// Opens a tap on one in `sample` of the requests that pass the filter.
+    ///
+    /// # Errors
+    /// When there are too many already.
+    pub fn listen(self: &Arc<Self>, filter: Filter, sample: u32) -> Result<Listener, TooManyTaps> {
+        let tap = Arc::new(Tap {
+            filter,
+            sample: sample.clamp(1, SAMPLE_MAX),
+            queue: Mutex::default(),
+            is_filling: Notify::new(),
+            lost: AtomicU64::new(0),
+        });
+        let _changing = self.changing.lock();
+        let mut open = Vec::clone(&self.open.load());
+        if open.len() >= TAPS_MAX {
+            return Err(TooManyTaps);
+        }
+        open.push(tap.clone());
+        self.open.store(Arc::new(open));
+        self.has_any.store(true, Relaxed);
+        Ok(Listener { taps: self.clone(), tap })
+    }
+
+    fn close(&self, tap: &Arc<Tap>) {
+        let _changing = self.changing.lock();
+        let mut open = Vec::clone(&self.open.load());
+        open.retain(|other| !Arc::ptr_eq(other, tap));
+        self.has_any.store(!open.is_empty(), Relaxed);
+        self.open.store(Arc::new(open));
+    }
+
+    /// How values are shown.
+    #[must_use]
+    pub const fn values(&self) -> &TapValues {
+        &self.values
+    }
+
+    /// How many taps there are.
+    #[must_use]
+    pub fn open(&self) -> u64 {
+        self.open.load().len() as u64
+    }
+
+    /// Requests that were put into a queue, once for each tap.
+    #[must_use]
+    pub fn recorded(&self) -> u64 {
+        self.recorded.load(Relaxed)
+    }
+
+    /// Requests that a tap wanted and did not get.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Relaxed)
+    }
+}
+
+impl observer::Tap for Taps {
+    fn answered(&self, request: &dyn AnsweredRequest) {
+        for tap in self.open.load().iter() {
+            if !is_drawn(tap.sample) || !tap.filter.wants(request) {
+                continue;
+            }
+            let bytes = record::bytes_of(request);
+            let is_taken =
+                bytes <= RECORD_BYTES_MAX && self.budget.take(bytes, Instant::now()) && tap.put(request, bytes);
+            let count = if is_taken { &self.recorded } else { &self.lost };
+            count.fetch_add(1, Relaxed);
+            if !is_taken {
+                tap.lost.fetch_add(1, Relaxed);
+            }
+        }
+    }
+}
+
+impl Tap {
+    /// Copies a request into the queue; false if it is full.
+    fn put(&self, request: &dyn AnsweredRequest, bytes: usize) -> bool {
+        let is_full =
+            |queue: &Queue| queue.records.len() >= RECORDS_WAITING_MAX || queue.bytes + bytes > BYTES_WAITING_MAX;
+        if is_full(&self.queue.lock()) {
+            return false;
+        }
+        // Made while nobody waits for the lock.
+        let mut record = Record::new(request, bytes);
+        let mut queue = self.queue.lock();
+        if is_full(&queue) {
+            return false;
+        }
+        record.lost = self.lost.swap(0, Relaxed);
+        queue.bytes += bytes;
+        queue.records.push_back(record);
+        if queue.records.len() == RECORDS_WAITING_MAX / 2 || queue.bytes > BYTES_WAITING_MAX / 2 {
+            self.is_filling.notify_one();
+        }
+        true
+    }
+}
+
+impl Listener {
+    /// Waits until the queue is half full. A reader looks now and then besides, so that a decision wakes it seldom.
+    pub async fn is_filling(&self) {
+        self.tap.is_filling.notified().await;
+    }
+
+    /// Takes records of about so many bytes, at least one if there is one, and writes them as lines.
+    pub fn lines(&self, bytes_max: usize, named: Option<&Named>) -> Vec<u8> {
+        let mut lines = Vec::new();
+        let mut bytes = 0;
+        while bytes < bytes_max {
+            let Some(record) = self.next() else { break };
+            bytes += record.bytes();
+            record.write(&mut lines, &self.taps.values, named);
+        }
+        lines
+    }
+
+    fn next(&self) -> Option<Record> {
+        let mut queue = self.tap.queue.lock();
+        let record = queue.records.pop_front()?;
+        queue.bytes -= record.bytes();
+        Some(record)
+    }
+
+    /// How many requests were lost since the last record, which no later record will tell.
+    #[must_use]
+    pub fn take_lost(&self) -> u64 {
+        self.tap.lost.swap(0, Relaxed)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.taps.close(&self.tap);
+    }
+}
+
+thread_local! {
+    /// The state of a xorshift generator; never 0.
+    static DRAWN: Cell<u64> = Cell::new(RandomState::new().hash_one(0_u8) | 1);
+}
+
+/// One in `sample`, at random.
+fn is_drawn(sample: u32) -> bool {
+    if sample <= 1 {
+        return true;
+    }
+    DRAWN.with(|state| {
+        let mut x = state.get();
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        state.set(x);
+        // The upper half of a product is in 0..sample, and evenly spread.
+        (u128::from(x) * u128::from(sample)) >> u64::BITS == 0
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+    use crate::engine::observer::{AnsweredDescriptor, DecisionResult, DescriptorVerdict, Tap as _};
+    use crate::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
+    use crate::engine::{Entry, Limit, PolicySet, Rule, Take, Unit};
+
+    /// A request that notes what it is asked.
+    struct Asked<'a> {
+        entries: [Entry<'a>; 1],
+        asked: RefCell<Vec<&'static str>>,
+    }
+
+    impl<'a> Asked<'a> {
+        const fn of(value: &'a str) -> Self {
+            Self { entries: [Entry { key: "user", value }], asked: RefCell::new(Vec::new()) }
+        }
+    }
+
+    impl AnsweredRequest for Asked<'_> {
+        fn domain(&self) -> &str {
+            self.asked.borrow_mut().push("domain");
+            "shop"
+        }
+
+        fn result(&self) -> DecisionResult {
+            self.asked.borrow_mut().push("result");
+            DecisionResult::OverLimit
+        }
+
+        fn descriptors(&self) -> usize {
+            1
+        }
+
+        fn entries(&self, _: usize) -> &[Entry<'_>] {
+            self.asked.borrow_mut().push("entries");
+            &self.entries
+        }
+
+        fn rule(&self, _: usize) -> Option<&Rule> {
+            self.asked.borrow_mut().push("rule");
+            None
+        }
+
+        fn descriptor(&self, _: usize) -> AnsweredDescriptor {
+            self.asked.borrow_mut().push("descriptor");
+            let verdict = Some(DescriptorVerdict::Over);
+            AnsweredDescriptor { take: Take::Consume(1), limit: None, verdict, remaining: Some(0) }
+        }
+    }
+
+    fn taps(options: Options) -> Arc<Taps> {
+        Arc::new(Taps::new(options))
+    }
+
+    fn lines(listener: &Listener) -> Vec<serde_json::Value> {
+        let lines = String::from_utf8(listener.lines(usize::MAX, None)).unwrap();
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn nobody_hears_a_request_but_while_somebody_listens() {
+        let taps = taps(Options::default());
+        assert!(taps.heard_by().is_none());
+        let listener = taps.listen(Filter::default(), 1).unwrap();
+        assert!(taps.heard_by().is_some());
+        let others: Vec<_> = (1..TAPS_MAX).map(|_| taps.listen(Filter::default(), 1).unwrap()).collect();
+        assert!(taps.listen(Filter::default(), 1).is_err());
+        drop(others);
+        assert!(taps.heard_by().is_some());
+        drop(listener);
+        assert!(taps.heard_by().is_none() && taps.open() == 0);
+    }
+
+    #[test]
+    fn nothing_is_gathered_of_a_request_that_is_not_wanted() {
+        let taps = taps(Options::default());
+        let _sampled = taps.listen(Filter::default(), SAMPLE_MAX).unwrap();
+        let _other = taps.listen(Filter { domain: Some("other".into()), ..Filter::default() }, 1).unwrap();
+        let _passed = taps.listen(Filter { verdict: Some("ok"), ..Filter::default() }, 1).unwrap();
+        let request = Asked::of("ann");
+        taps.answered(&request);
+        assert_eq!(*request.asked.borrow(), ["domain", "result"]);
+        assert_eq!((taps.recorded(), taps.lost()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_lost_is_told_by_the_next_record() {
+        let taps = taps(Options { records_per_second: 1_000_000, ..Options::default() });
+        let listener = taps.listen(Filter::default(), 1).unwrap();
+        for _ in 0..RECORDS_WAITING_MAX + 3 {
+            taps.answered(&Asked::of("ann"));
+        }
+        assert_eq!(listener.tap.queue.lock().records.len(), RECORDS_WAITING_MAX);
+        assert_eq!((taps.recorded(), taps.lost()), (RECORDS_WAITING_MAX as u64, 3));
+        assert!(lines(&listener).iter().all(|line| line.get("lost").is_none()));
+        taps.answered(&Asked::of("ann"));
+        taps.answered(&Asked::of(&"x".repeat(RECORD_BYTES_MAX)));
+        let told = lines(&listener);
+        assert_eq!((told.len(), &told[0]["lost"]), (1, &3.into()));
+        assert_eq!((listener.take_lost(), listener.take_lost()), (1, 0));
+        assert_eq!(listener.tap.queue.lock().bytes, 0);
+    }
+
+    #[test]
+    fn the_bytes_that_wait_are_bounded() {
+        let taps = taps(Options { records_per_second: 1_000_000, ..Options::default() });
+        let listener = taps.listen(Filter::default(), 1).unwrap();
+        let value = "x".repeat(RECORD_BYTES_MAX / 2);
+        for _ in 0..100 {
+            taps.answered(&Asked::of(&value));
+        }
+        let queue = listener.tap.queue.lock();
+        assert!(queue.bytes <= BYTES_WAITING_MAX && queue.records.len() >= 30, "{}", queue.records.len());
+    }
+
+    #[test]
+    fn all_taps_together_have_one_budget() {
+        let taps = taps(Options { records_per_second: 10, ..Options::default() });
+        let listeners = [(); 2].map(|()| taps.listen(Filter::default(), 1).unwrap());
+        for _ in 0..100 {
+            taps.answered(&Asked::of("ann"));
+        }
+        // Ten, and one for each tenth of a second that this test takes.
+        assert!((10..100).contains(&taps.recorded()), "{}", taps.recorded());
+        assert_eq!(listeners.iter().map(|listener| lines(listener).len() as u64).sum::<u64>(), taps.recorded());
+    }
+
+    #[test]
+    fn a_sample_is_one_in_n() {
+        for (sample, expected) in [(1, 100_000..=100_000), (10, 9_500..=10_500), (SAMPLE_MAX, 0..=10)] {
+            let drawn = (0..100_000).filter(|_| is_drawn(sample)).count();
+            assert!(expected.contains(&drawn), "{sample}: {drawn}");
+        }
+    }
+
+    #[test]
+    fn values_that_policies_name_are_shown_and_others_are_hashes() {
+        let node = |key: &str, value: Option<&str>| NodeSpec {
+            key: key.to_owned(),
+            value: value.map(Into::into),
+            rule: Some(RuleSpec::of(RuleKind::Limits(vec![Limit::per_unit(1, Unit::Hour)]))),
+            ..NodeSpec::default()
+        };
+        let descriptors = vec![node("plan", Some("free")), node("path", Some("/a/*")), node("user", None)];
+        let shop = DomainSpec { name: "shop".into(), mode: None, on_error: None, descriptors };
+        let named = Named::of(&PolicySet::compile(vec![shop]).unwrap());
+        let (hidden, again) = (TapValues::new(false), TapValues::new(false));
+        let show = |values: &TapValues, domain: &str, key: &str, value: &str| {
+            values.show(Some(&named), domain, key, value).into_owned()
+        };
+        assert_eq!(show(&hidden, "shop", "plan", "free"), "free");
+        for (domain, key, value) in
+            [("blog", "plan", "free"), ("shop", "user", "free"), ("shop", "path", "/a/*"), ("shop", "plan", "fre")]
+        {
+            let shown = show(&hidden, domain, key, value);
+            assert!(shown.len() == 13 && shown.starts_with('~'), "{shown}");
+            assert_eq!(shown, show(&hidden, "shop", "other", value), "the same value looks the same");
+            assert_ne!(shown, show(&again, domain, key, value), "another process has another key");
+        }
+        assert_ne!(show(&hidden, "shop", "user", "ann"), show(&hidden, "shop", "user", "bob"));
+        assert_eq!(show(&TapValues::new(true), "shop", "user", "ann"), "ann");
+    }
+}

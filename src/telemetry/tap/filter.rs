@@ -1,0 +1,55 @@
+//! Which requests a tap is about.
+
+use crate::engine::observer::{AnsweredRequest, DecisionResult, DescriptorVerdict};
+
+/// The words for a verdict in a filter, and in records.
+pub const VERDICTS: [&str; 4] = ["ok", "over", "shadow", "error"];
+
+/// What a request must have. What is not set, every request has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Its domain.
+    pub domain: Option<String>,
+    /// The path of a rule that one of its descriptors met.
+    pub rule: Option<String>,
+    /// Keys and values that one of its descriptors has, all of them and in any order.
+    pub entries: Vec<(String, String)>,
+    /// One of [`VERDICTS`]. `shadow`: one of its descriptors is over, and shadow mode lets it pass.
+    pub verdict: Option<&'static str>,
+}
+
+impl Filter {
+    /// Whether a request is wanted. What costs least is asked first.
+    pub(super) fn wants(&self, request: &dyn AnsweredRequest) -> bool {
+        self.domain.as_deref().is_none_or(|domain| domain == request.domain())
+            && self.verdict.is_none_or(|verdict| has_verdict(request, verdict))
+            && (self.rule.is_none() && self.entries.is_empty()
+                || (0..request.descriptors()).any(|at| self.wants_descriptor(request, at)))
+    }
+
+    fn wants_descriptor(&self, request: &dyn AnsweredRequest, at: usize) -> bool {
+        let has_rule = |path: &str| request.rule(at).is_some_and(|rule| *rule.path == *path);
+        let entries = request.entries(at);
+        self.rule.as_deref().is_none_or(has_rule)
+            && self.entries.iter().all(|(key, value)| {
+                entries.iter().any(|entry| entry.key == key.as_str() && entry.value == value.as_str())
+            })
+    }
+}
+
+/// The word for how a request was answered.
+pub(super) const fn word(result: DecisionResult) -> &'static str {
+    match result {
+        DecisionResult::Ok | DecisionResult::UnknownDomain => "ok",
+        DecisionResult::OverLimit => "over",
+        DecisionResult::Invalid | DecisionResult::NoPolicies | DecisionResult::StoreFailed => "error",
+    }
+}
+
+fn has_verdict(request: &dyn AnsweredRequest, verdict: &str) -> bool {
+    let shadow = DescriptorVerdict::Shadow;
+    if verdict == shadow.name() {
+        return (0..request.descriptors()).any(|at| request.descriptor(at).verdict == Some(shadow));
+    }
+    word(request.result()) == verdict
+}

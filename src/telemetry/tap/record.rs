@@ -1,0 +1,193 @@
+//! One request as a tap keeps it, and its line: the format that `weir tap --record` writes.
+//!
+//! docs/testing.md describes the format.
+
+use std::borrow::Cow;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use super::filter::word;
+use super::values::{Named, TapValues};
+use crate::engine::observer::{AnsweredDescriptor, AnsweredRequest, DescriptorVerdict};
+use crate::engine::{Hits, Micros, Take, Unit};
+
+/// The version of the format, which the header has.
+const VERSION: u32 = 1;
+/// What a record takes beside its texts: about that.
+const RECORD_BYTES: usize = 128;
+/// The same for each entry.
+const ENTRY_BYTES: usize = 32;
+
+/// A copy of one request and its answer.
+pub struct Record {
+    time: Micros,
+    domain: Box<str>,
+    verdict: &'static str,
+    descriptors: Vec<Descriptor>,
+    bytes: usize,
+    /// How many were lost before it.
+    pub(super) lost: u64,
+}
+
+struct Descriptor {
+    entries: Vec<(Box<str>, Box<str>)>,
+    rule: Option<Box<str>>,
+    is: AnsweredDescriptor,
+}
+
+/// How many bytes a record of this request takes, about.
+pub(super) fn bytes_of(request: &dyn AnsweredRequest) -> usize {
+    let of_descriptor = |at: usize| {
+        let entries = request.entries(at).iter().map(|entry| ENTRY_BYTES + entry.key.len() + entry.value.len());
+        RECORD_BYTES + request.rule(at).map_or(0, |rule| rule.path.len()) + entries.sum::<usize>()
+    };
+    RECORD_BYTES + request.domain().len() + (0..request.descriptors()).map(of_descriptor).sum::<usize>()
+}
+
+impl Record {
+    pub(super) fn new(request: &dyn AnsweredRequest, bytes: usize) -> Self {
+        let descriptor = |at: usize| Descriptor {
+            entries: request.entries(at).iter().map(|entry| (entry.key.into(), entry.value.into())).collect(),
+            rule: request.rule(at).map(|rule| rule.path.clone()),
+            is: request.descriptor(at),
+        };
+        Self {
+            time: now(),
+            domain: request.domain().into(),
+            verdict: word(request.result()),
+            descriptors: (0..request.descriptors()).map(descriptor).collect(),
+            bytes,
+            lost: 0,
+        }
+    }
+
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Writes its line. Values that policies name are shown, others as the settings say.
+    pub(super) fn write(&self, to: &mut Vec<u8>, values: &TapValues, named: Option<&Named>) {
+        let hits = self.descriptors.iter().find_map(|descriptor| hits_of(descriptor.is.take)).unwrap_or(1);
+        let line = Line {
+            time: shown_time(self.time),
+            domain: &self.domain,
+            hits,
+            descriptors: self
+                .descriptors
+                .iter()
+                .map(|descriptor| self.line_of(descriptor, hits, values, named))
+                .collect(),
+            verdict: self.verdict,
+            lost: self.lost,
+        };
+        write_line(to, &line);
+    }
+
+    fn line_of<'a>(
+        &'a self,
+        descriptor: &'a Descriptor,
+        hits: Hits,
+        values: &TapValues,
+        named: Option<&Named>,
+    ) -> DescriptorLine<'a> {
+        let Descriptor { entries, rule, is } = descriptor;
+        let entries = entries.iter().map(|(key, value)| (&**key, values.show(named, &self.domain, key, value)));
+        DescriptorLine {
+            entries: entries.collect(),
+            hits: hits_of(is.take).filter(|own| *own != hits),
+            limit: is.limit.map(|(requests, unit)| Limit { requests, unit: Unit::name(unit) }),
+            refund: matches!(is.take, Take::Refund(_)),
+            look: is.take == Take::Peek,
+            rule: rule.as_deref(),
+            verdict: is.verdict.map(DescriptorVerdict::name),
+            remaining: is.remaining,
+        }
+    }
+}
+
+/// The first line of a tap that begins now.
+#[must_use]
+pub fn header(sample: u32, values: &TapValues) -> Vec<u8> {
+    let mut line = Vec::new();
+    let header = Header { weir_record: VERSION, started: shown_time(now()), sample, values: values.name() };
+    write_line(&mut line, &header);
+    line
+}
+
+fn write_line(to: &mut Vec<u8>, line: &impl Serialize) {
+    if let Err(error) = serde_json::to_writer(&mut *to, line) {
+        unreachable!("texts and numbers can be written to memory: {error}");
+    }
+    to.push(b'\n');
+}
+
+const fn hits_of(take: Take) -> Option<Hits> {
+    match take {
+        Take::Consume(hits) | Take::Refund(hits) | Take::Force(hits) => Some(hits),
+        Take::Peek => None,
+    }
+}
+
+fn now() -> Micros {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Micros::try_from(since.as_micros()).unwrap_or(Micros::MAX)
+}
+
+/// An instant in RFC 3339, UTC, with microseconds.
+fn shown_time(at: Micros) -> String {
+    let at = i64::try_from(at).ok().and_then(|at| jiff::Timestamp::from_microsecond(at).ok());
+    format!("{:.6}", at.unwrap_or_default())
+}
+
+#[derive(Serialize)]
+struct Header {
+    weir_record: u32,
+    started: String,
+    sample: u32,
+    values: &'static str,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    time: String,
+    domain: &'a str,
+    hits: Hits,
+    descriptors: Vec<DescriptorLine<'a>>,
+    verdict: &'static str,
+    #[serde(skip_serializing_if = "is_zero")]
+    lost: u64,
+}
+
+#[derive(Serialize)]
+struct DescriptorLine<'a> {
+    entries: Vec<(&'a str, Cow<'a, str>)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hits: Option<Hits>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<Limit>,
+    #[serde(skip_serializing_if = "is_false")]
+    refund: bool,
+    #[serde(skip_serializing_if = "is_false")]
+    look: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdict: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remaining: Option<Hits>,
+}
+
+#[derive(Serialize)]
+struct Limit {
+    requests: u32,
+    unit: &'static str,
+}
+
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+const fn is_false(flag: &bool) -> bool {
+    !*flag
+}

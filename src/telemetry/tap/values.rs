@@ -1,0 +1,111 @@
+//! Which values of requests a tap shows.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+
+use ring::hmac;
+use ring::rand::SystemRandom;
+
+use crate::engine::policy::Level;
+use crate::engine::{Matcher, PolicySet};
+
+/// Bytes of the hash that stand for a hidden value.
+const HASH_BYTES: usize = 6;
+/// What a hidden value begins with.
+const HIDDEN: char = '~';
+
+/// How values are shown.
+pub struct TapValues {
+    /// What hashes values, other in each process; none if they are shown as they are.
+    key: Option<hmac::Key>,
+}
+
+impl TapValues {
+    pub(super) fn new(is_shown: bool) -> Self {
+        Self { key: (!is_shown).then(random_key) }
+    }
+
+    /// Whether values are shown as they are.
+    #[must_use]
+    pub const fn is_shown(&self) -> bool {
+        self.key.is_none()
+    }
+
+    /// The word for it.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        if self.is_shown() { "shown" } else { "hidden" }
+    }
+
+    /// A value as it is shown. Equal values look equal, and others do not.
+    pub(super) fn show<'v>(&self, named: Option<&Named>, domain: &str, key: &str, value: &'v str) -> Cow<'v, str> {
+        let Some(secret) = &self.key else { return Cow::Borrowed(value) };
+        if named.is_some_and(|named| named.has(domain, key, value)) {
+            return Cow::Borrowed(value);
+        }
+        let hash = hmac::sign(secret, value.as_bytes());
+        let mut shown = String::from(HIDDEN);
+        for byte in &hash.as_ref()[..HASH_BYTES] {
+            let _ = write!(shown, "{byte:02x}");
+        }
+        Cow::Owned(shown)
+    }
+}
+
+/// A key that nobody knows.
+fn random_key() -> hmac::Key {
+    match hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()) {
+        Ok(key) => key,
+        // The system has no random bytes to give, with which TLS would not work either: the standard library's will do.
+        Err(ring::error::Unspecified) => {
+            let random = [0_u8; 4].map(|_| RandomState::new().hash_one(()));
+            hmac::Key::new(hmac::HMAC_SHA256, &random.map(u64::to_be_bytes).concat())
+        }
+    }
+}
+
+/// The values that policies name, which are no secrets of callers: a hash of each, with its key and domain.
+pub struct Named {
+    hasher: RandomState,
+    hashes: HashSet<u64>,
+}
+
+impl Named {
+    /// The values that these policies name as they are. It takes milliseconds for many rules, so call it on a thread that
+    /// decides nothing.
+    #[must_use]
+    pub fn of(policies: &PolicySet) -> Self {
+        let mut named = Self { hasher: RandomState::new(), hashes: HashSet::new() };
+        let mut seen = HashSet::new();
+        for rule in policies.rules() {
+            for level in &rule.levels {
+                // Rules of one branch share the levels above them.
+                if seen.insert(Arc::as_ptr(level)) {
+                    named.add(&rule.domain, level);
+                }
+            }
+        }
+        named
+    }
+
+    fn add(&mut self, domain: &str, level: &Level) {
+        match &level.value {
+            Some(Matcher::List(values)) => {
+                let hashes = values.iter().map(|value| self.hasher.hash_one((domain, &*level.key, &**value)));
+                self.hashes.extend(hashes);
+            }
+            Some(matcher) => {
+                let hash = matcher.exact().map(|value| self.hasher.hash_one((domain, &*level.key, value)));
+                self.hashes.extend(hash);
+            }
+            None => {}
+        }
+    }
+
+    fn has(&self, domain: &str, key: &str, value: &str) -> bool {
+        self.hashes.contains(&self.hasher.hash_one((domain, key, value)))
+    }
+}

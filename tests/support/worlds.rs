@@ -1,0 +1,142 @@
+//! A limiter of one policy over a store of its own, in memory or on Redis, on a clock that the test moves. Not in here: what is
+//! asked, and what is checked.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::runtime::Runtime;
+use weir::config::policy_file;
+use weir::engine::observer::{Charged, Observer, Silent, Tally};
+use weir::engine::{Micros, Mode, PolicySet, Take};
+use weir::limiter::{Answer, DescriptorRequest, Entry, Limiter, Modes, Options, Peek, Policies, Query};
+use weir::store::memory::Memory;
+use weir::store::redis::pipeline;
+use weir::store::redis::{Endpoint, Redis};
+use weir::store::{Clock as _, Store};
+
+use super::manual::{ManualClock, START_US};
+use super::redis::RedisServer;
+
+/// Longer than any healthy call takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The names of limits on trial since they were last taken, and whether each was over.
+#[derive(Clone, Default)]
+pub struct Trials(Arc<Mutex<Vec<(String, bool)>>>);
+
+impl Trials {
+    /// What was heard.
+    pub fn take(&self) -> Vec<(String, bool)> {
+        std::mem::take(&mut *self.0.lock())
+    }
+}
+
+impl Observer for Trials {
+    fn loaded(&self, _: &PolicySet) -> Arc<dyn Tally> {
+        Arc::new(self.clone())
+    }
+}
+
+impl Tally for Trials {
+    fn charged(&self, charged: &Charged<'_>) {
+        let limit = charged.charge.limit;
+        if limit.shadow {
+            let name = limit.name.as_deref().unwrap_or_default().to_owned();
+            self.0.lock().push((name, charged.outcome.verdict.is_over()));
+        }
+    }
+}
+
+/// A limiter with a store of its own.
+pub struct World<'w> {
+    runtime: &'w Runtime,
+    limiter: Limiter,
+    policies: Arc<Policies>,
+    clock: Arc<ManualClock>,
+    redis: Option<Arc<Redis>>,
+    /// What was heard of limits on trial.
+    pub trials: Trials,
+}
+
+/// Where worlds are made.
+pub struct Worlds<'s> {
+    runtime: Runtime,
+    /// None for the memory store.
+    server: Option<&'s RedisServer>,
+    made: Cell<u32>,
+}
+
+impl<'s> Worlds<'s> {
+    /// In memory, or on this Redis.
+    pub fn of(server: Option<&'s RedisServer>) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        Self { runtime, server, made: Cell::default() }
+    }
+
+    /// Whether they are on Redis.
+    pub fn are_on_redis(&self) -> bool {
+        self.server.is_some()
+    }
+
+    /// One with this policy, of the domain `shop`.
+    pub fn with(&self, policy: &str, mode: Mode) -> World<'_> {
+        let clock = Arc::new(ManualClock::in_2041());
+        let trials = Trials::default();
+        self.made.set(self.made.get() + 1);
+        let redis = self.server.map(|server| {
+            let _entered = self.runtime.enter();
+            let mut options = pipeline::Options::new(Endpoint::parse(&server.url()).expect("its url"));
+            options.connections = 1;
+            Arc::new(Redis::start(options, &format!("world{}:", self.made.get())).at(START_US))
+        });
+        let store: Arc<dyn Store> = match &redis {
+            Some(redis) => redis.clone(),
+            None => Arc::new(Memory::new(1_000, clock.clone(), Arc::new(Silent))),
+        };
+        let modes = Modes { limits: true, metadata: true, ..Modes::default() };
+        let options = Options { mode, modes, budget: PATIENCE, clock: clock.clone(), ..Options::new(store) };
+        let policies = Arc::new(Policies::new(parsed(policy), Arc::new(trials.clone())));
+        let limiter = Limiter::new(policies.clone(), options, Arc::new(Silent));
+        World { runtime: &self.runtime, limiter, policies, clock, redis, trials }
+    }
+}
+
+fn parsed(policy: &str) -> PolicySet {
+    policy_file::parse(&[("shop.yaml", policy)]).unwrap_or_else(|problems| panic!("{problems}\n{policy}")).policies
+}
+
+impl World<'_> {
+    /// The clock.
+    pub fn now(&self) -> Micros {
+        self.clock.now()
+    }
+
+    /// Moves the clock.
+    pub fn step(&self, by: Micros) {
+        self.clock.set(self.now() + by);
+        if let Some(redis) = &self.redis {
+            redis.set_now(self.now());
+        }
+    }
+
+    /// Puts another policy in force; states stay.
+    pub fn swap(&self, policy: &str) {
+        self.policies.replace(parsed(policy));
+    }
+
+    /// A request of the user ann.
+    pub fn ask(&self, take: Take) -> Answer {
+        let entries = std::iter::once(Entry { key: "user", value: "ann" }).collect();
+        let descriptors = std::iter::once(DescriptorRequest { entries, take, limit: None }).collect();
+        let query = Query { domain: "shop", descriptors };
+        self.runtime.block_on(self.limiter.decide(&query, Instant::now(), None, None)).expect("the store answers")
+    }
+
+    /// Her states.
+    pub fn states(&self) -> Vec<Peek> {
+        let entry = [Entry { key: "user", value: "ann" }];
+        self.runtime.block_on(self.limiter.peek("shop", &entry)).expect("the store answers")
+    }
+}
