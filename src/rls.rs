@@ -10,6 +10,7 @@ pub mod detail;
 pub mod json;
 pub mod lenient;
 mod limit_metadata;
+pub mod request;
 pub mod rlconfig;
 
 /// The generated types, in modules named as the packages of proto/ are, and the service's own

@@ -4,34 +4,48 @@
 -- Numbers: window W in us, precision in us, limit L.
 
 --- numbers W, precision, L
--- The numbers of the buckets in order, their counts by number, and what is to be written: by number, 0 for none; `whole`
--- if the hash is written anew.
+-- The numbers of the buckets in order, their counts in the same order, and what is to be written: count by number, 0 for
+-- none; `whole` if the hash is written anew.
 --- state stored, counts, altered
 --- read HGETALL
-local pairs_read = value
+local pairs_read, newest_read, in_order = value, -1, true
 stored, counts, altered = {}, {}, {}
-for j = 1, #pairs_read, 2 do
-  local number, count = tonumber(pairs_read[j]), tonumber(pairs_read[j + 1])
+-- Far more than the buckets of any window.
+if #pairs_read > 4096 then
+  error(NOT_OURS)
+end
+for j = 1, #pairs_read / 2 do
+  local number, count = tonumber(pairs_read[2 * j - 1]), tonumber(pairs_read[2 * j])
   if not number or not count or not (number >= 0 and number < 9007199254740992)
     or not (count >= 0 and count < 9007199254740992) then
     error(NOT_OURS)
   end
-  stored[#stored + 1] = number
-  counts[number] = count
+  in_order, newest_read = in_order and number > newest_read, number
+  stored[j], counts[j] = number, count
 end
-table.sort(stored)
+-- Redis keeps short hashes in the order in which their fields were made.
+if not in_order then
+  local count_of = {}
+  for j = 1, #stored do
+    count_of[stored[j]] = counts[j]
+  end
+  table.sort(stored)
+  for j = 1, #stored do
+    counts[j] = count_of[stored[j]]
+  end
+end
 
 --- helpers
 -- Used, when the hits would fit, when nothing counts any more (us; 0 for now or never), the newest bucket's number [sw-3].
-local function summary_of_buckets(numbers, live, used, asked, here, W, precision, L)
+local function summary_of_buckets(numbers, live, from, used, asked, here, W, precision, L)
   local fits_at, empty_at, mark = 0, 0, 0
   local excess = used + asked - L
   if excess > 0 and asked > 0 and asked <= L and used > 0 then
     local last, sum = here, 0
-    for _, number in ipairs(numbers) do
-      sum = sum + live[number]
+    for j = from, #numbers do
+      sum = sum + live[j]
       if sum >= excess then
-        last = number
+        last = numbers[j]
         break
       end
     end
@@ -45,7 +59,7 @@ local function summary_of_buckets(numbers, live, used, asked, here, W, precision
 end
 
 --- see
--- The buckets that count now [sw-2].
+-- The buckets that count now are those from `from` on [sw-2].
 local here, instant, rebased = floor(now / precision), now, false
 local newest = stored and stored[#stored]
 if newest and newest > here then
@@ -57,27 +71,26 @@ if newest and newest > here then
   end
 end
 local oldest = floor(max(0, instant + 1 - W) / precision)
-local numbers, live, dead, used = {}, {}, {}, 0
-for _, number in ipairs(stored or {}) do
-  if number >= oldest then
-    numbers[#numbers + 1] = number
-    live[number] = counts[number]
-    used = used + counts[number]
-  else
-    dead[#dead + 1] = number
-  end
+local numbers, live, from, used = stored or {}, counts or {}, 1, 0
+local size = #numbers
+while from <= size and numbers[from] < oldest do
+  from = from + 1
 end
+for j = from, size do
+  used = used + live[j]
+end
+local dead = from - 1
 if rebased then
-  numbers, live = {}, {}
+  numbers, live, from = {}, {}, 1
   if used > 0 then
     used = min(used, 4294967295)
-    numbers, live = {here}, {[here] = used}
+    numbers, live = {here}, {used}
   end
 end
 local moved = rebased and used > 0 and L > 0
 local asked = op == LOOK_PAST and 1 or max(0, needed)
 
---- finds 4 summary_of_buckets(numbers, live, used, asked, here, W, precision, L)
+--- finds 4 summary_of_buckets(numbers, live, from, used, asked, here, W, precision, L)
 
 --- over
 is_over = used + needed > L
@@ -85,48 +98,57 @@ is_over = used + needed > L
 --- stateless L == 0
 --- effect
 local changed = {}
---- add
-if numbers[#numbers] ~= here then
-  numbers[#numbers + 1] = here
-  live[here] = 0
+if act then
+  -- What was found stays as it is: a denied decision goes back to it.
+  numbers, live, from = {unpack(numbers, from)}, {unpack(live, from)}, 1
+  size = #numbers
 end
-live[here] = min(live[here] + hits, 4294967295)
-changed[here] = live[here]
+--- add
+if numbers[size] ~= here then
+  size = size + 1
+  numbers[size], live[size] = here, 0
+end
+live[size] = min(live[size] + hits, 4294967295)
+changed[here] = live[size]
 used = used + hits
 --- drain
 if used < L then
-  if numbers[#numbers] ~= here then
-    numbers[#numbers + 1] = here
-    live[here] = 0
+  if numbers[size] ~= here then
+    size = size + 1
+    numbers[size], live[size] = here, 0
   end
-  live[here] = min(live[here] + L - used, 4294967295)
-  changed[here] = live[here]
+  live[size] = min(live[size] + L - used, 4294967295)
+  changed[here] = live[size]
   used = L
 end
 --- give
 local rest = hits
-while rest > 0 and #numbers > 0 do
-  local number = numbers[#numbers]
-  local part = min(rest, live[number])
-  live[number] = live[number] - part
-  changed[number] = live[number]
+while rest > 0 and size > 0 do
+  local part = min(rest, live[size])
+  live[size] = live[size] - part
+  changed[numbers[size]] = live[size]
   rest, used = rest - part, used - part
-  if live[number] == 0 then
-    numbers[#numbers], live[number] = nil, nil
+  if live[size] == 0 then
+    numbers[size], live[size] = nil, nil
+    size = size - 1
   end
 end
 --- undo
 -- The buckets that count stay, but for the receipt's [un-2].
-if not rebased and live[proof] then
-  live[proof] = max(0, live[proof] - hits)
-  changed[proof] = live[proof]
-  local left = {}
-  for _, number in ipairs(numbers) do
-    if live[number] > 0 then
-      left[#left + 1] = number
+local found
+for j = 1, rebased and 0 or size do
+  found = numbers[j] == proof and j or found
+end
+if found then
+  live[found] = max(0, live[found] - hits)
+  changed[proof] = live[found]
+  local left_numbers, left = {}, {}
+  for j = 1, size do
+    if live[j] > 0 then
+      left_numbers[#left + 1], left[#left + 1] = numbers[j], live[j]
     end
   end
-  numbers = left
+  numbers, live = left_numbers, left
 end
 --- changed next(changed) or (moved and act ~= 'undo')
 
@@ -137,8 +159,8 @@ for number, count in pairs(altered or {}) do
     changed[number] = count
   end
 end
-for _, number in ipairs(dead) do
-  changed[number] = 0
+for j = 1, dead do
+  changed[stored[j]] = 0
 end
 changed.whole = rebased or changed.whole
 stored, counts, altered, till = #numbers > 0 and numbers, live, changed, 0
@@ -146,16 +168,16 @@ if stored then
   till = (numbers[#numbers] + 1) * precision + W - 1
 end
 
---- leaves 4 summary_of_buckets(numbers, live, used, asked, here, W, precision, L)
+--- leaves 4 summary_of_buckets(numbers, live, from, used, asked, here, W, precision, L)
 
 --- write
 -- Of the hash only what has changed.
 local gone, fields = {}, {}
 if altered.whole then
   call('DEL', key)
-  for _, number in ipairs(stored) do
-    fields[#fields + 1] = format('%d', number)
-    fields[#fields + 1] = format('%d', counts[number])
+  for j = 1, #stored do
+    fields[#fields + 1] = format('%d', stored[j])
+    fields[#fields + 1] = format('%d', counts[j])
   end
 else
   for number, count in pairs(altered) do

@@ -16,6 +16,9 @@ pub(super) const IDLE_FRAMES_MAX: u32 = 256;
 /// Frames of requests (HEADERS, RST_STREAM, tiny DATA) on one connection in one tick. 64 callers that give up after 20 ms
 /// send about 10,000 in a second.
 pub(super) const REQUEST_FRAMES_MAX: u32 = 16_384;
+/// With more frames of requests in one tick than this and the answered requests account for, a peer cancels most of its
+/// requests. All that may be in flight at once, twice.
+const UNANSWERED_FRAMES_MAX: u32 = 512;
 /// Frames of each kind that every answered request adds to the bounds of its tick.
 pub(super) const FRAMES_PER_ANSWER: u32 = 8;
 
@@ -113,12 +116,22 @@ impl Meter {
                 self.frame(&head);
             }
         }
-        let extra = answers.wrapping_sub(self.answers_before).saturating_mul(FRAMES_PER_ANSWER);
+        let extra = self.extra(answers);
         if self.idle > IDLE_FRAMES_MAX.saturating_add(extra) || self.requests > REQUEST_FRAMES_MAX.saturating_add(extra)
         {
             return Err(TooManyFrames);
         }
         Ok(())
+    }
+
+    /// Whether the requests of this tick are not far more than those answered in it.
+    pub(super) const fn is_mostly_answered(&self, answers: u32) -> bool {
+        self.requests <= UNANSWERED_FRAMES_MAX.saturating_add(self.extra(answers))
+    }
+
+    /// The frames that the requests answered in this tick add to its bounds.
+    const fn extra(&self, answers: u32) -> u32 {
+        answers.wrapping_sub(self.answers_before).saturating_mul(FRAMES_PER_ANSWER)
     }
 
     /// The preface or a payload is complete.
@@ -227,6 +240,21 @@ mod tests {
             assert_eq!(most(&frame(kind, 0, payload), 0), REQUEST_FRAMES_MAX, "type {kind}");
             assert_eq!(most(&frame(kind, 0, payload), 2), REQUEST_FRAMES_MAX + 2 * FRAMES_PER_ANSWER, "type {kind}");
         }
+    }
+
+    #[test]
+    fn requests_that_are_answered_are_known_from_those_that_are_not() {
+        let mut meter = open();
+        for n in 1..=UNANSWERED_FRAMES_MAX {
+            assert!(meter.is_mostly_answered(0), "{n}");
+            meter.count(&frame(HEADERS, END_HEADERS, 10), 0, 0).unwrap();
+        }
+        assert!(meter.is_mostly_answered(0));
+        meter.count(&frame(RST_STREAM, 0, 4), 0, 0).unwrap();
+        assert!(!meter.is_mostly_answered(0));
+        assert!(meter.is_mostly_answered(1));
+        meter.count(&[], 1, 0).unwrap();
+        assert!(meter.is_mostly_answered(0), "in the next tick");
     }
 
     #[test]

@@ -178,6 +178,8 @@ pub(super) struct Peer {
     has_shaken_hands: AtomicBool,
     /// The tick in which headers began that have not ended, plus one; 0 if there are none.
     headers_since: AtomicU32,
+    /// The tick in which the peer sent too many frames, plus one; 0 if it did not.
+    condemned_since: AtomicU32,
     /// Requests of other services, by their kind.
     pub(super) streams: [AtomicU32; KINDS],
     turns: turns::OfPeer,
@@ -198,6 +200,7 @@ impl Peer {
             is_fresh: AtomicBool::new(true),
             has_shaken_hands: AtomicBool::new(false),
             headers_since: AtomicU32::new(0),
+            condemned_since: AtomicU32::new(0),
             streams: Default::default(),
             turns: turns::OfPeer::default(),
             reading: turns::Reading::default(),
@@ -260,6 +263,17 @@ impl Peer {
             0 => 0,
             since => self.core.tick().saturating_sub(since - 1),
         }
+    }
+
+    /// The peer has sent too many frames: its connection is to be closed.
+    pub(super) fn condemn(&self) {
+        self.condemned_since.store(self.core.tick().saturating_add(1), Relaxed);
+    }
+
+    /// For how many ticks the connection has been waiting to be closed; none if it is not to be.
+    pub(super) fn condemned_for(&self) -> Option<u32> {
+        let since = self.condemned_since.load(Relaxed).checked_sub(1)?;
+        Some(self.core.tick().saturating_sub(since))
     }
 
     /// Whether a response has waited for longer than [`RESPONSE_TICKS_MAX`].

@@ -14,6 +14,8 @@ use super::held::{Core, Peer};
 pub(super) const TICK: Duration = Duration::from_secs(1);
 /// How long a peer may take to shake hands: from the connection to the end of its first SETTINGS frame, in ticks.
 const HANDSHAKE_TICKS_MAX: u32 = 10;
+/// How long a connection stays open, unread, after its peer sent too many frames, in ticks.
+const CONDEMNED_TICKS: u32 = 2;
 /// How long the headers of a request may take from their first frame to their last, in ticks.
 const HEADERS_TICKS_MAX: u32 = 10;
 /// A connection without progress for so many ticks is closed where it holds more than its share and no room is left.
@@ -110,6 +112,9 @@ impl Peers {
 
     /// Why a connection is to be closed, if it is.
     fn overstays(&self, peer: &Peer, is_full: bool, share: usize) -> Option<&'static str> {
+        if peer.condemned_for().is_some_and(|ticks| ticks >= CONDEMNED_TICKS) {
+            return Some("too many frames without requests");
+        }
         if !peer.has_shaken_hands() && peer.age() >= HANDSHAKE_TICKS_MAX {
             return Some("no HTTP/2 handshake in time");
         }
@@ -198,6 +203,21 @@ mod tests {
         assert!(!task.is_finished());
         bench.ticks(1).await;
         assert!(task.is_finished());
+    }
+
+    #[tokio::test]
+    async fn who_sent_too_many_frames_waits_before_its_connection_is_closed() {
+        let mut bench = Bench::new(1 << 30);
+        let (peer, task) = bench.open();
+        let (other, open) = bench.open();
+        for peer in [&peer, &other] {
+            peer.observe(true, false);
+        }
+        peer.condemn();
+        bench.ticks(CONDEMNED_TICKS - 1).await;
+        assert!(!task.is_finished());
+        bench.ticks(1).await;
+        assert!(task.is_finished() && !open.is_finished());
     }
 
     #[tokio::test]

@@ -18,13 +18,14 @@ use tonic_health::server::HealthService;
 
 use super::connection::Load;
 use super::held::{Hold, Peer, STREAM_BYTES};
-use super::other::{Kind, Request, Stream};
+use super::other::{self, Kind, Stream};
 use super::status::{RequestError, status};
-use super::unary::{self, Received, Sent};
+use super::unary::{self, Sent};
 use crate::limiter::{self, Answer, Limiter, Query, Undecided};
 use crate::rls::convert::{self, Bounds, Extras};
 use crate::rls::lenient;
 use crate::rls::proto::{RateLimitRequest, RateLimitResponse};
+use crate::rls::request::Request;
 use crate::telemetry::traces::{Trace, Tracer, Way};
 
 /// The service's full name.
@@ -109,7 +110,7 @@ impl hyper::service::Service<http::Request<Incoming>> for Connected {
             Err(status) => return at_once(status),
         };
         let receive_timeout = services.limits.receive_timeout;
-        let response = other(request.map(|body| Body::new(Request::new(body, kind, receive_timeout))));
+        let response = other(request.map(|body| Body::new(other::Request::new(body, kind, receive_timeout))));
         Box::pin(async move {
             let response = response.await?;
             stream.hold.answered();
@@ -172,9 +173,11 @@ impl RateLimits {
         hold: &mut Hold,
         trace: Option<&Trace>,
     ) -> Result<RateLimitResponse, Status> {
-        let read = unary::read(body, self.request_bytes, self.receive_timeout, hold, lenient::decode).await;
+        let read = unary::read(body, self.request_bytes, self.receive_timeout, hold).await;
         let started = Instant::now();
-        let Received { message: request, .. } = self.read(read, started)?;
+        let received = self.read(read, started)?;
+        let mut message = RateLimitRequest::default();
+        let request = self.decoded(received.message(), &mut message, started)?;
         let query = self.query(&request, started)?;
         let decided = self.limiter.decide_now(&query, started, as_told(trace, &query));
         self.response(&request, decided)
@@ -190,10 +193,14 @@ impl RateLimits {
     ) -> Result<RateLimitResponse, Status> {
         let timeout =
             caller_timeout.map_or(self.receive_timeout, |caller_timeout| caller_timeout.min(self.receive_timeout));
-        let read = unary::read(body, self.request_bytes, timeout, hold, lenient::decode).await;
+        let read = unary::read(body, self.request_bytes, timeout, hold).await;
         let started = Instant::now();
-        let Received { message: request, since } = self.read(read, started)?;
-        let deadline = caller_timeout.and_then(|caller_timeout| since.unwrap_or(started).checked_add(caller_timeout));
+        let received = self.read(read, started)?;
+        let deadline =
+            caller_timeout.and_then(|caller_timeout| received.since.unwrap_or(started).checked_add(caller_timeout));
+        let kept = received.kept();
+        let mut message = RateLimitRequest::default();
+        let request = self.decoded(kept.message(), &mut message, started)?;
         let query = self.query(&request, started)?;
         let decided = self.limiter.decide(&query, started, deadline, as_told(trace, &query)).await;
         self.response(&request, decided)
@@ -204,18 +211,24 @@ impl RateLimits {
         read.inspect_err(|_| self.limiter.unreadable(started))
     }
 
-    fn query<'a>(&self, request: &'a RateLimitRequest, started: Instant) -> Result<Query<'a>, Status> {
+    fn decoded<'a>(
+        &self,
+        bytes: &'a [u8],
+        message: &'a mut RateLimitRequest,
+        started: Instant,
+    ) -> Result<Request<'a>, Status> {
+        let decoded = lenient::decode(bytes, message).map_err(|error| Status::invalid_argument(error.to_string()));
+        self.read(decoded, started)
+    }
+
+    fn query<'a>(&self, request: &Request<'a>, started: Instant) -> Result<Query<'a>, Status> {
         convert::query(request, &self.bounds).map_err(|invalid| {
             self.limiter.refused(started);
             status(&RequestError::Invalid(invalid))
         })
     }
 
-    fn response(
-        &self,
-        request: &RateLimitRequest,
-        decided: Result<Answer, Undecided>,
-    ) -> Result<RateLimitResponse, Status> {
+    fn response(&self, request: &Request<'_>, decided: Result<Answer, Undecided>) -> Result<RateLimitResponse, Status> {
         match decided {
             Ok(answer) => Ok(convert::response(request, answer, &self.extras)),
             Err(undecided) => Err(status(&RequestError::Undecided(undecided))),

@@ -1,9 +1,14 @@
 //! Connections take turns, so that a burst on one delays the requests of others by a small part of it and no more.
 //!
-//! A connection reads a few kilobytes at a turn of its task. And wide requests have turns of their own: a runtime decides a request in one go. A caller may send thousands of wide ones at once, and they would all be decided
-//! before a narrow request that comes next. So a wide request waits: first behind the wide ones of its own connection, then
-//! behind one of each other connection. A few are decided each time that the runtime looks for new bytes of callers.
+//! A connection reads a few kilobytes at a turn of its task, and much less while its peer cancels most of its requests.
+//! Between two turns the runtime looks for new bytes of other callers.
+//!
+//! Wide requests have turns of their own. A runtime decides a request in one go; a caller may send thousands of wide ones at
+//! once, and they would all be decided before a narrow request that comes next. So a wide request waits: first behind the
+//! wide ones of its own connection, then behind one of each other connection. One is decided each time that the runtime
+//! looks for new bytes of callers.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::Context;
 
@@ -12,6 +17,8 @@ use tokio::sync::Semaphore;
 /// A connection that has read so many bytes at one turn of its task reads on at the next. That is about thirty requests; most
 /// callers send fewer at once.
 pub(super) const BYTES_AT_ONCE: usize = 4 * 1_024;
+/// The same, while the peer sends many requests that are not answered: about five of those at a turn.
+pub(super) const UNANSWERED_BYTES_AT_ONCE: usize = 512;
 
 /// A request with more descriptors is wide.
 const DESCRIPTORS_MAX: usize = 8;
@@ -20,7 +27,7 @@ const MESSAGE_BYTES_MAX: usize = 8 * 1_024;
 /// No shorter message has more than [`DESCRIPTORS_MAX`] descriptors of at least one entry with a key.
 const MESSAGE_BYTES_MIN: usize = (DESCRIPTORS_MAX + 1) * 7;
 /// How many wide requests of a runtime are decided between two looks for new bytes.
-const TURNS: usize = 4;
+const TURNS: usize = 1;
 
 /// The turns of one runtime.
 #[derive(Debug)]
@@ -62,15 +69,17 @@ impl Reading {
         self.0.store(0, Relaxed);
     }
 
-    /// Whether the connection may read at this turn. If not, its task runs again after the others.
-    pub(super) fn may_read(&self, context: &Context<'_>) -> bool {
+    /// Whether the connection may read on at this turn, having read fewer than `most` bytes. If not, its task runs again when
+    /// the others have run and the runtime has looked for new bytes.
+    pub(super) fn may_read(&self, context: &mut Context<'_>, most: usize) -> bool {
         let bytes = self.0.load(Relaxed);
-        if (BYTES_AT_ONCE..usize::MAX).contains(&bytes) {
+        if (most..usize::MAX).contains(&bytes) {
             // Once is enough, and HTTP/2 tries to read for each request that it hands on.
             self.0.store(usize::MAX, Relaxed);
-            context.waker().wake_by_ref();
+            // The first poll asks to be run again later, and there is no second one.
+            let _ = pin!(tokio::task::yield_now()).poll(context);
         }
-        bytes < BYTES_AT_ONCE
+        bytes < most
     }
 
     pub(super) fn add(&self, bytes: usize) {

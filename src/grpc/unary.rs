@@ -1,7 +1,7 @@
 //! One message in, one message out: gRPC's framing of a unary call, by hand.
 //!
 //! A general gRPC server reads and writes streams of messages, compressed or not, through several boxes and buffers a
-//! call. The one call that matters here is small and unary: its message is decoded where it was received and its answer
+//! call. The one call that matters here is small and unary: its message is read where it was received and its answer
 //! written into one buffer of just its size. Not here: what the messages are (service.rs).
 
 use std::future::poll_fn;
@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use http_body::Frame;
-use prost::{DecodeError, Message};
+use prost::Message;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Body as HttpBody, Bytes, http};
@@ -26,26 +26,48 @@ const BUFFER_BYTES_MIN: usize = 4 * 1_024;
 
 /// A request whose message is complete.
 #[derive(Debug)]
-pub(super) struct Received<M> {
-    /// The message.
-    pub(super) message: M,
+pub(super) struct Received {
+    parts: Parts,
     /// When waiting for the message began, if it was not there with the headers.
     pub(super) since: Option<Instant>,
+}
+
+impl Received {
+    /// The bytes of the message.
+    pub(super) fn message(&self) -> &[u8] {
+        self.parts.whole().get(HEAD_BYTES..).unwrap_or_default()
+    }
+
+    /// The bytes of the message behind what is before it, for one who waits. A message that came at once is copied: as it
+    /// came, it keeps the buffer of its connection from being used again.
+    pub(super) fn kept(self) -> Kept {
+        Kept(if self.parts.several.is_empty() { self.parts.first.to_vec() } else { self.parts.several })
+    }
+}
+
+/// A message in memory of its own.
+#[derive(Debug)]
+pub(super) struct Kept(Vec<u8>);
+
+impl Kept {
+    /// The bytes of the message.
+    pub(super) fn message(&self) -> &[u8] {
+        self.0.get(HEAD_BYTES..).unwrap_or_default()
+    }
 }
 
 /// Reads the one message of a request, of at most `bytes_max`. `hold` accounts for the parts of one that is not there at
 /// once; `timeout` is how long those may take.
 ///
 /// # Errors
-/// When there is not exactly one message, when it is too large, compressed, or none of its type, when it does not arrive
-/// in time, or when too much is held.
-pub(super) async fn read<M, B>(
+/// When there is not exactly one message, when it is too large or compressed, when it does not arrive in time, or when too
+/// much is held.
+pub(super) async fn read<B>(
     mut body: B,
     bytes_max: usize,
     timeout: Duration,
     hold: &mut Hold,
-    decode: impl FnOnce(&[u8]) -> Result<M, DecodeError>,
-) -> Result<Received<M>, Status>
+) -> Result<Received, Status>
 where
     B: HttpBody<Data = Bytes> + Unpin + Send,
 {
@@ -88,19 +110,16 @@ where
         .await?;
     }
     let whole = parts.whole();
-    let message = match whole.split_first_chunk::<HEAD_BYTES>() {
-        Some((head, message)) if message.len() == length(head) => {
-            decode(message).map_err(|error| Status::invalid_argument(error.to_string()))?
-        }
+    match whole.split_first_chunk::<HEAD_BYTES>() {
+        Some((head, message)) if message.len() == length(head) => {}
         _ => return Err(Status::invalid_argument(format!("{} bytes are not one whole message", whole.len()))),
-    };
-    drop(parts);
+    }
     hold.received();
-    Ok(Received { message, since })
+    Ok(Received { parts, since })
 }
 
 /// The parts of a message, as they come.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Parts {
     /// The first, while it is the only one and the rest is not waited for.
     first: Bytes,
@@ -315,10 +334,6 @@ mod tests {
         framed
     }
 
-    fn decode(bytes: &[u8]) -> Result<RateLimitRequest, DecodeError> {
-        RateLimitRequest::decode(bytes)
-    }
-
     const TIMEOUT: Duration = Duration::from_secs(60);
 
     fn hold() -> Hold {
@@ -331,13 +346,17 @@ mod tests {
         for waits in [false, true] {
             let body = Given { parts: parts.iter().map(|part| part.to_vec()).collect(), waits, is_due: false };
             let mut hold = hold();
-            let request: Result<Received<RateLimitRequest>, _> =
-                read(body, bytes_max, TIMEOUT, &mut hold, decode).await;
-            if let Ok(received) = &request {
+            let received = read(body, bytes_max, TIMEOUT, &mut hold).await;
+            if let Ok(received) = &received {
                 assert_eq!(received.since.is_some(), waits);
-                assert_eq!(hold.peer().bytes(), held::STREAM_BYTES, "the parts were let go");
+                assert_eq!(hold.peer().bytes(), held::STREAM_BYTES, "the parts count no longer");
             }
-            outcomes.push(request.map(|request| request.message.domain).map_err(|status| status.code()));
+            let domain = |received: Received| {
+                let message = RateLimitRequest::decode(received.message()).unwrap();
+                assert_eq!(received.kept().message(), message.encode_to_vec());
+                message.domain
+            };
+            outcomes.push(received.map(domain).map_err(|status| status.code()));
         }
         assert_eq!(outcomes[0], outcomes[1]);
         outcomes.remove(0)
@@ -363,7 +382,6 @@ mod tests {
         assert_eq!(read_parts(&[&whole[..4]], 99).await, invalid);
         assert_eq!(read_parts(&[&whole[..9]], 99).await, invalid);
         assert_eq!(read_parts(&[&twice], 99).await, invalid);
-        assert_eq!(read_parts(&[&[0, 0, 0, 0, 1, 0xff]], 99).await, invalid, "no message of this type");
         assert_eq!(read_parts(&[&[1, 0, 0, 0, 0]], 99).await, Err(Code::Unimplemented), "compressed");
     }
 
@@ -407,7 +425,7 @@ mod tests {
         let mut hold = hold();
         let peer = hold.peer().clone();
         let begun = Unfinished(Some(framed("shop")[..7].to_vec()));
-        let read = read(begun, 1 << 20, Duration::from_millis(20), &mut hold, decode);
+        let read = read(begun, 1 << 20, Duration::from_millis(20), &mut hold);
         assert_eq!(read.await.unwrap_err().code(), Code::DeadlineExceeded);
         drop(hold);
         assert_eq!(peer.bytes(), 0);
@@ -422,7 +440,7 @@ mod tests {
         whole.resize(HEAD_BYTES + 0x4000, 0);
         let parts = whole.chunks(1_000).map(<[u8]>::to_vec).collect();
         let body = Given { parts, waits: true, is_due: false };
-        let refused = read(body, 1 << 20, TIMEOUT, &mut hold, decode).await.unwrap_err();
+        let refused = read(body, 1 << 20, TIMEOUT, &mut hold).await.unwrap_err();
         assert_eq!(refused.code(), Code::Unavailable);
         assert!(peer.bytes() <= 10_000);
     }

@@ -15,8 +15,7 @@ use tokio_stream::StreamExt as _;
 
 use super::{Site, metrics, not_found, readyz, wrong_method};
 use crate::limiter::{self, Detail};
-use crate::rls::proto::RateLimitRequest;
-use crate::rls::{client_headers, convert, detail, json};
+use crate::rls::{client_headers, convert, detail, json, request};
 use crate::telemetry::traces::{Trace, Way};
 
 /// Every path, for the response to an unknown one.
@@ -198,13 +197,14 @@ async fn answer(
         site.limiter.refused(started);
         refusal(StatusCode::BAD_REQUEST, &reason.to_string())
     };
-    let request: RateLimitRequest = match json::parse_request(&body.bytes) {
+    let request = match json::parse_request(&body.bytes) {
         Ok(request) => request,
         Err(error) => {
             site.limiter.unreadable(started);
             return refusal(StatusCode::BAD_REQUEST, &error.to_string());
         }
     };
+    let request = request::Request::of(&request);
     let query = match convert::query(&request, &site.bounds) {
         Ok(query) => query,
         Err(invalid) => return refused(&invalid),

@@ -11,7 +11,8 @@ use smallvec::SmallVec;
 
 use super::proto::rate_limit_response::rate_limit::Unit as WireUnit;
 use super::proto::rate_limit_response::{Code, DescriptorStatus, RateLimit};
-use super::proto::{HeaderValue, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit};
+use super::proto::{HeaderValue, RateLimitResponse, RateLimitUnit};
+use super::request::{Descriptor, Request};
 use super::{client_headers, detail, limit_metadata};
 use crate::engine::{Entry, Micros, Take, Unit};
 use crate::limiter::{Answer, DescriptorRequest, LimitInfo, Query, Status};
@@ -87,7 +88,7 @@ impl std::error::Error for Invalid {}
 ///
 /// # Errors
 /// When something is missing, beyond its bound, or means nothing.
-pub fn query<'a>(request: &'a RateLimitRequest, bounds: &Bounds) -> Result<Query<'a>, Invalid> {
+pub fn query<'a>(request: &Request<'a>, bounds: &Bounds) -> Result<Query<'a>, Invalid> {
     if request.domain.is_empty() {
         return Err(Invalid { field: "domain".to_owned(), problem: Problem::NoDomain });
     }
@@ -105,36 +106,24 @@ pub fn query<'a>(request: &'a RateLimitRequest, bounds: &Bounds) -> Result<Query
             limit: limit(descriptor, i)?,
         });
     }
-    Ok(Query { domain: &request.domain, descriptors })
+    Ok(Query { domain: request.domain, descriptors })
 }
 
-fn entries<'a>(
-    descriptor: &'a RateLimitDescriptor,
-    i: usize,
-    bounds: &Bounds,
-) -> Result<SmallVec<[Entry<'a>; 4]>, Invalid> {
+fn entries<'a>(descriptor: &Descriptor<'a>, i: usize, bounds: &Bounds) -> Result<SmallVec<[Entry<'a>; 4]>, Invalid> {
     let count = descriptor.entries.len();
     within(count, bounds.entries, "entries", || format!("descriptors[{i}].entries"))?;
     let mut entries = SmallVec::with_capacity(count);
     for (j, entry) in descriptor.entries.iter().enumerate() {
         within(entry.key.len(), bounds.key_bytes, "bytes", || format!("descriptors[{i}].entries[{j}].key"))?;
         within(entry.value.len(), bounds.value_bytes, "bytes", || format!("descriptors[{i}].entries[{j}].value"))?;
-        entries.push(Entry { key: &entry.key, value: &entry.value });
+        entries.push(*entry);
     }
     Ok(entries)
 }
 
 /// The hits of a descriptor: its own, of which 0 is a peek; else the request's, of which 0 or none means 1.
-fn take(
-    request: &RateLimitRequest,
-    descriptor: &RateLimitDescriptor,
-    i: usize,
-    bounds: &Bounds,
-) -> Result<Take, Invalid> {
-    let sent = match &descriptor.hits_addend {
-        Some(hits) => hits.value,
-        None => u64::from(request.hits_addend.max(1)),
-    };
+fn take(request: &Request<'_>, descriptor: &Descriptor<'_>, i: usize, bounds: &Bounds) -> Result<Take, Invalid> {
+    let sent = descriptor.hits_addend.unwrap_or_else(|| request.hits_addend.max(1).into());
     let hits = match u32::try_from(sent) {
         Ok(hits) if hits <= bounds.hits => hits,
         _ => {
@@ -154,7 +143,7 @@ fn take(
     })
 }
 
-fn limit(descriptor: &RateLimitDescriptor, i: usize) -> Result<Option<(u32, Unit)>, Invalid> {
+fn limit(descriptor: &Descriptor<'_>, i: usize) -> Result<Option<(u32, Unit)>, Invalid> {
     let Some(limit) = &descriptor.limit else {
         return Ok(None);
     };
@@ -213,7 +202,7 @@ pub const DELAY_HEADER: &str = "x-envoy-fault-delay-request";
 
 /// The response to a request, in the wire's types.
 #[must_use]
-pub fn response(request: &RateLimitRequest, answer: Answer, extras: &Extras) -> RateLimitResponse {
+pub fn response(request: &Request<'_>, answer: Answer, extras: &Extras) -> RateLimitResponse {
     let mut response = RateLimitResponse { overall_code: code(answer.denied).into(), ..RateLimitResponse::default() };
     if extras.dynamic_metadata {
         response.dynamic_metadata = Some(detail::metadata(&answer));
@@ -298,6 +287,7 @@ mod tests {
     use super::*;
     use crate::engine::Hits;
     use crate::rls::proto::rate_limit_descriptor::{Entry as WireEntry, RateLimitOverride};
+    use crate::rls::proto::{RateLimitDescriptor, RateLimitRequest};
 
     const EDGE: Bounds =
         Bounds { descriptors: 2, entries: 1, domain_bytes: 4, key_bytes: 4, value_bytes: 3, hits: u32::MAX };
@@ -318,9 +308,9 @@ mod tests {
     fn refusal(bounds: Bounds, change: fn(&mut RateLimitRequest)) -> String {
         let user = descriptor(vec![entry("user", "ann")]);
         let mut request = request(vec![user.clone(), user]);
-        assert!(query(&request, &bounds).is_ok(), "{request:?} fits {bounds:?}");
+        assert!(query(&Request::of(&request), &bounds).is_ok(), "{request:?} fits {bounds:?}");
         change(&mut request);
-        match query(&request, &bounds) {
+        match query(&Request::of(&request), &bounds) {
             Ok(query) => panic!("accepted {query:?}"),
             Err(invalid) => invalid.to_string(),
         }
@@ -373,8 +363,9 @@ mod tests {
             let mut user = descriptor(vec![]);
             user.limit = Some(RateLimitOverride { requests_per_unit: 5, unit });
             let request = request(vec![user]);
-            let read =
-                query(&request, &EDGE).map(|query| query.descriptors[0].limit).map_err(|invalid| invalid.to_string());
+            let read = query(&Request::of(&request), &EDGE)
+                .map(|query| query.descriptors[0].limit)
+                .map_err(|invalid| invalid.to_string());
             assert_eq!(read, expected.map(|unit| Some((5, unit))));
         }
     }
@@ -397,7 +388,7 @@ mod tests {
             user.is_negative_hits = negative;
             let mut request = request(vec![user]);
             request.hits_addend = of_request;
-            let query = query(&request, &EDGE).unwrap();
+            let query = query(&Request::of(&request), &EDGE).unwrap();
             assert_eq!(query.descriptors[0].take, expected, "{request:?}");
         }
     }
@@ -415,12 +406,15 @@ mod tests {
         for (wait, expected) in [(0, None), (1, Some("1")), (1_000, Some("1")), (749_001, Some("750"))] {
             let answer = Answer { wait, ..Answer::default() };
             let asked = RateLimitRequest::default();
-            let header = response(&asked, answer.clone(), &extras).request_headers_to_add.pop();
+            let header = response(&Request::of(&asked), answer.clone(), &extras).request_headers_to_add.pop();
             assert_eq!(
                 header.map(|header| (header.key, header.value)),
                 expected.map(|ms| (DELAY_HEADER.into(), ms.into()))
             );
-            assert!(response(&asked, answer, &Extras::default()).request_headers_to_add.is_empty(), "{wait} us");
+            assert!(
+                response(&Request::of(&asked), answer, &Extras::default()).request_headers_to_add.is_empty(),
+                "{wait} us"
+            );
         }
     }
 
@@ -441,7 +435,7 @@ mod tests {
             ],
             ..Answer::default()
         };
-        let response = response(&RateLimitRequest::default(), answer, &Extras::default());
+        let response = response(&Request::default(), answer, &Extras::default());
         assert_eq!(response.overall_code(), Code::OverLimit);
         let bare = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
         let unlimited = DescriptorStatus { limit_remaining: u32::MAX, ..bare.clone() };

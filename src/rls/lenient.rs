@@ -11,21 +11,26 @@ use prost::{DecodeError, Message as _, decode_length_delimiter, encode_length_de
 use sha2::{Digest as _, Sha256};
 
 use super::proto::RateLimitRequest;
+use super::request::Request;
 
 /// The byte 0 as a character: from the end of Unicode's last private area, so that each byte has one of its own.
 const BYTES: u32 = 0x10_ff00;
 /// A longer text that is no UTF-8 becomes its digest: written out, it could be beyond the bounds on a value.
 const SPELT_BYTES_MAX: usize = 4_096;
 
-/// Decodes a request.
+/// Decodes a request. `message` is where one is kept whose bytes cannot be read as they are.
 ///
 /// # Errors
 /// When it is none, for another reason than bytes that are no UTF-8 in a domain, a key or a value.
-pub fn decode(bytes: &[u8]) -> Result<RateLimitRequest, DecodeError> {
-    RateLimitRequest::decode(bytes).or_else(|error| match rewritten(bytes, Part::Request) {
+pub fn decode<'a>(bytes: &'a [u8], message: &'a mut RateLimitRequest) -> Result<Request<'a>, DecodeError> {
+    if let Some(request) = Request::read(bytes) {
+        return Ok(request);
+    }
+    *message = RateLimitRequest::decode(bytes).or_else(|error| match with_texts(bytes, Part::Request) {
         Some(texts) if texts != bytes => RateLimitRequest::decode(&*texts),
         _ => Err(error),
-    })
+    })?;
+    Ok(Request::of(message))
 }
 
 /// A message on the way to the texts.
@@ -56,7 +61,7 @@ impl Part {
 }
 
 /// The message with its texts made UTF-8 and all other fields unchanged; none if the bytes are no message.
-fn rewritten(mut bytes: &[u8], part: Part) -> Option<Vec<u8>> {
+fn with_texts(mut bytes: &[u8], part: Part) -> Option<Vec<u8>> {
     const TAG_BITS: u32 = 3;
     let mut to = Vec::with_capacity(bytes.len());
     while !bytes.is_empty() {
@@ -74,7 +79,7 @@ fn rewritten(mut bytes: &[u8], part: Part) -> Option<Vec<u8>> {
                 let length = decode_length_delimiter(&mut bytes).ok()?;
                 let content = bytes.split_off(..length)?;
                 let content = match part.field(tag >> TAG_BITS) {
-                    Field::Part(part) => rewritten(content, part)?,
+                    Field::Part(part) => with_texts(content, part)?,
                     Field::Text => text(content).into_bytes(),
                     Field::Other => content.to_vec(),
                 };
@@ -116,6 +121,16 @@ mod tests {
     use super::super::proto::rate_limit_descriptor::Entry;
     use super::*;
 
+    /// The request that is read, in a message of its own.
+    fn decoded(bytes: &[u8]) -> Result<RateLimitRequest, DecodeError> {
+        let mut message = RateLimitRequest::default();
+        if Request::read(bytes).is_some() {
+            return RateLimitRequest::decode(bytes);
+        }
+        decode(bytes, &mut message)?;
+        Ok(message)
+    }
+
     fn request(value: &str) -> RateLimitRequest {
         let entry = |value: &str| Entry { key: "user".to_owned(), value: value.to_owned() };
         let descriptor =
@@ -133,14 +148,14 @@ mod tests {
     fn each_byte_that_is_no_utf8_is_a_character_of_its_own() {
         let mut seen = std::collections::BTreeSet::new();
         for byte in 0x80..=0xff {
-            let decoded = decode(&with(byte)).expect("a request");
-            let value = decoded.descriptors[1].entries[1].value.clone();
+            let message = decoded(&with(byte)).expect("a request");
+            let value = message.descriptors[1].entries[1].value.clone();
             let character = char::from_u32(BYTES + u32::from(byte)).unwrap();
             assert_eq!(value, format!("a{character}b{character}"));
-            assert_eq!(decoded, request(&value), "all else is as it was");
+            assert_eq!(message, request(&value), "all else is as it was");
             assert!(seen.insert(value));
         }
-        assert_eq!(decode(&with(b'!')).unwrap(), request("a!b!"));
+        assert_eq!(decoded(&with(b'!')).unwrap(), request("a!b!"));
     }
 
     #[test]
@@ -160,12 +175,12 @@ mod tests {
         let whole = with(0xff);
         for cut in 1..whole.len() {
             let begun = &whole[..cut];
-            if let Ok(decoded) = decode(begun) {
-                assert!(decoded.encoded_len() >= cut, "cut at {cut}: every byte was read");
+            if let Ok(message) = decoded(begun) {
+                assert!(message.encoded_len() >= cut, "cut at {cut}: every byte was read");
             }
         }
         for bytes in [&b"\x0b"[..], b"\xff", b"\x0a\x7fshop", b"\x12\x03\x0a\x7f\xff", b"\x0f\0\0\0\0"] {
-            assert!(decode(bytes).is_err(), "{bytes:?}");
+            assert!(decoded(bytes).is_err(), "{bytes:?}");
         }
     }
 }

@@ -9,14 +9,15 @@ use std::sync::Arc;
 use pbjson_types::value::Kind;
 use pbjson_types::{ListValue, Struct, Value};
 
-use super::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
+use super::proto::RateLimitUnit;
+use super::request::{Descriptor, Request};
 use crate::limiter::metadata::{self, Fields};
 
 /// The fields for a request that passed limits with this metadata, in the order of its descriptors. Of a field that
 /// several limits have, the first is kept; mappings are merged.
-pub(super) fn fields(request: &RateLimitRequest, passed: &[Arc<Fields>]) -> HashMap<String, Value> {
+pub(super) fn fields(request: &Request<'_>, passed: &[Arc<Fields>]) -> HashMap<String, Value> {
     let mut fields = HashMap::new();
-    fields.insert("domain".to_owned(), text(&request.domain));
+    fields.insert("domain".to_owned(), text(request.domain));
     fields.insert("descriptors".to_owned(), list(request.descriptors.iter().map(descriptor)));
     if request.hits_addend > 0 {
         fields.insert("hitsAddend".to_owned(), Kind::NumberValue(request.hits_addend.into()).into());
@@ -35,7 +36,7 @@ pub(super) fn fields(request: &RateLimitRequest, passed: &[Arc<Fields>]) -> Hash
     fields
 }
 
-fn descriptor(descriptor: &RateLimitDescriptor) -> Value {
+fn descriptor(descriptor: &Descriptor<'_>) -> Value {
     let mut fields = HashMap::new();
     let entries = descriptor.entries.iter().map(|entry| text(&format!("{}={}", entry.key, entry.value)));
     fields.insert("entries".to_owned(), list(entries));
@@ -48,9 +49,9 @@ fn descriptor(descriptor: &RateLimitDescriptor) -> Value {
         };
         fields.insert("limit".to_owned(), text(&limit));
     }
-    if let Some(hits) = &descriptor.hits_addend {
+    if let Some(hits) = descriptor.hits_addend {
         // Bounded to 32 bits before, which a double holds.
-        let hits = u32::try_from(hits.value).unwrap_or(u32::MAX);
+        let hits = u32::try_from(hits).unwrap_or(u32::MAX);
         fields.insert("hitsAddend".to_owned(), Kind::NumberValue(hits.into()).into());
     }
     Kind::StructValue(Struct { fields }).into()

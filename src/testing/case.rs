@@ -19,6 +19,7 @@ use crate::limiter::{Answer, Undecided};
 use crate::rls::convert::{self, Bounds, Extras};
 use crate::rls::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{self, RateLimitOverride};
 use crate::rls::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
+use crate::rls::request::Request;
 use crate::store::redis::Endpoint;
 
 /// How a case ended.
@@ -170,7 +171,8 @@ impl Running<'_> {
 
     /// Sends one request, on the way of a request from the network.
     fn send(&self, request: &RateLimitRequest) -> Result<Got, String> {
-        let query = match convert::query(request, &self.bounds) {
+        let request = Request::of(request);
+        let query = match convert::query(&request, &self.bounds) {
             Ok(query) => query,
             Err(invalid) => return Ok(Got::Error(invalid.to_string())),
         };
@@ -188,7 +190,7 @@ impl Running<'_> {
         for rule in rules.iter().flatten() {
             self.world.load.met(*rule);
         }
-        let response = convert::response(request, answer.clone(), &self.extras);
+        let response = convert::response(&request, answer.clone(), &self.extras);
         Ok(Got::Answer {
             answer: Box::new(answer),
             response: Box::new(response),

@@ -19,7 +19,10 @@ use weir::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
 use weir::engine::{Limit, PolicySet, Unit};
 use weir::limiter::deny_cache::DenyCache;
 use weir::limiter::{Limiter, Options, Policies};
+
+use prost::Message as _;
 use weir::rls::convert::{self, Bounds, Extras};
+use weir::rls::lenient;
 use weir::rls::proto::rate_limit_descriptor::Entry;
 use weir::rls::proto::{RateLimitDescriptor, RateLimitRequest};
 use weir::store::memory::Memory;
@@ -56,7 +59,11 @@ fn policies() -> Arc<Policies> {
     Arc::new(Policies::new(PolicySet::compile(vec![domain]).unwrap(), Arc::new(Silent)))
 }
 
-fn request(keys: &[&str]) -> RateLimitRequest {
+fn request(keys: &[&str]) -> Vec<u8> {
+    message(keys).encode_to_vec()
+}
+
+fn message(keys: &[&str]) -> RateLimitRequest {
     let descriptor = |key: &&str| RateLimitDescriptor {
         entries: vec![Entry { key: (*key).to_owned(), value: "0123456789".to_owned() }],
         ..RateLimitDescriptor::default()
@@ -68,11 +75,11 @@ fn request(keys: &[&str]) -> RateLimitRequest {
     }
 }
 
-fn one() -> RateLimitRequest {
+fn one() -> Vec<u8> {
     request(&["user"])
 }
 
-fn four() -> RateLimitRequest {
+fn four() -> Vec<u8> {
     request(&["user", "tenant", "client", "path"])
 }
 
@@ -96,15 +103,18 @@ fn redis(server: &RedisServer, runtime: &Runtime) -> Limiter {
     Limiter::new(policies(), options, Arc::new(Silent))
 }
 
-async fn answered(limiter: &Limiter, request: &RateLimitRequest) {
-    let query = convert::query(request, &BOUNDS).unwrap();
+/// Answers a message from the network.
+async fn answered(limiter: &Limiter, bytes: &[u8]) {
+    let mut message = RateLimitRequest::default();
+    let request = lenient::decode(bytes, &mut message).unwrap();
+    let query = convert::query(&request, &BOUNDS).unwrap();
     let started = Instant::now();
     let answer = if limiter.is_immediate() {
         limiter.decide_now(&query, started, None).unwrap()
     } else {
         limiter.decide(&query, started, None, None).await.unwrap()
     };
-    let response = convert::response(request, answer, &Extras::default());
+    let response = convert::response(&request, answer, &Extras::default());
     assert_eq!(response.statuses.len(), request.descriptors.len());
 }
 
@@ -183,11 +193,11 @@ fn a_request_that_is_not_sampled_allocates_nothing_for_traces() {
     assert_eq!((unsampled[0], unsampled[2], unsampled[3]), (64, 64, 64), "the caller decided");
 }
 
-/// Keys, and the list of statuses in the response.
+/// The descriptors of the request, keys, and the list of statuses in the response.
 #[test]
 fn a_decision_in_memory_allocates_next_to_nothing() {
     let (runtime, limiter) = (runtime(), memory());
-    for (what, request, most) in [("one", one(), 2), ("denied", request(&["full"]), 2), ("four", four(), 7)] {
+    for (what, request, most) in [("one", one(), 3), ("denied", request(&["full"]), 3), ("four", four(), 8)] {
         check(what, allocations(&runtime, || answered(&limiter, &request)), most);
     }
 }
@@ -197,7 +207,7 @@ fn a_decision_in_memory_allocates_next_to_nothing() {
 fn a_decision_on_redis_allocates_a_known_number_of_times() {
     let (server, runtime) = (RedisServer::start(), runtime());
     let limiter = redis(&server, &runtime);
-    for (what, request, most) in [("one", one(), 8), ("four", four(), 14)] {
+    for (what, request, most) in [("one", one(), 9), ("four", four(), 15)] {
         let together = allocations(&runtime, || join_all((0..TOGETHER).map(|_| answered(&limiter, &request))));
         check(what, together / TOGETHER, most);
     }
@@ -208,7 +218,7 @@ fn a_denial_from_the_cache_allocates_as_in_memory() {
     let (server, runtime) = (RedisServer::start(), runtime());
     let limiter = redis(&server, &runtime);
     let full = request(&["full"]);
-    check("cached", allocations(&runtime, || answered(&limiter, &full)), 2);
+    check("cached", allocations(&runtime, || answered(&limiter, &full)), 3);
 }
 
 /// A flood of distinct keys, each of which is denied by one of more rules than are remembered.
@@ -230,9 +240,9 @@ fn who_is_limited_is_held_in_bounded_memory_whatever_is_denied() {
     let flood = |from: usize, to: usize| {
         for number in from..to {
             // As long as a value may be here, so that each key is as long as a key can be.
-            let mut request = request(&[&format!("key{}", number % RULES)]);
+            let mut request = message(&[&format!("key{}", number % RULES)]);
             request.descriptors[0].entries[0].value = format!("{number:0>255}");
-            runtime.block_on(answered(&limiter, &request));
+            runtime.block_on(answered(&limiter, &request.encode_to_vec()));
         }
     };
     let held = allocation_counter::measure(|| flood(0, 60_000));
