@@ -5,6 +5,7 @@ pub mod args;
 pub mod ask;
 pub mod check;
 pub mod client;
+pub mod diff;
 pub mod explain;
 pub mod lua;
 pub mod overridden;

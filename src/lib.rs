@@ -4,6 +4,7 @@
 
 pub mod app;
 pub mod cli;
+pub mod comparison;
 pub mod config;
 pub mod engine;
 #[cfg(any(test, fuzzing))]

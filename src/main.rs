@@ -12,6 +12,7 @@ use weir::cli::args::{Arguments, AskArguments, Command, Explained, Policies, Top
 use weir::cli::ask::{self, Decided, Output, Question};
 use weir::cli::check::{self, Failed};
 use weir::cli::client::{self, Ended};
+use weir::cli::diff::{self, NoDiff, Outcome};
 use weir::cli::explain;
 use weir::cli::lua::{self, NoScript};
 use weir::cli::overrides;
@@ -101,6 +102,14 @@ fn main() -> ExitCode {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(format!("cannot write: {error}")),
             _ => Ok(()),
         },
+        Command::Diff(arguments) => {
+            return match diff::run(&arguments.diff(), &mut io::stdout().lock()) {
+                Ok(Outcome::Same) => ExitCode::SUCCESS,
+                Ok(Outcome::Differs) => ExitCode::from(FAILED),
+                Err(NoDiff::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+                Err(error) => told(&error, USAGE),
+            };
+        }
         Command::Test(arguments) => {
             return match test::run(&arguments.tests(), &mut io::stdout().lock()) {
                 Ok(Verdict::Passed) => ExitCode::SUCCESS,

@@ -17,6 +17,7 @@ use clap::{Args, Parser, Subcommand};
 use self::overrides::OverrideArguments;
 use super::admin::AdminServer;
 use super::check::Strictness;
+use super::diff::{self, Diff, FailOn};
 use super::schema::Of;
 use super::tap;
 use super::test::{Format, Tests};
@@ -80,6 +81,13 @@ pub enum Command {
                             weir explain --server localhost:6070 quickstart user=ann"
     )]
     Explain(ExplainArguments),
+    /// Compare two sets of policies: what changes for whom
+    ///
+    /// Prints the rules that are new, gone, stricter, looser or renamed, and what becomes of the states that the store has. No server is
+    /// needed. The exit code is 0 if nothing changes, 1 if something does, and 2 if policies are not valid. With --fail-on it is 1 only
+    /// for changes of these kinds.
+    #[command(after_help = "Example:\n  weir diff examples/quickstart examples/quickstart --format markdown")]
+    Diff(DiffArguments),
     /// Run tests of policies
     ///
     /// Tests are files named *.test.yaml, beside the policies or elsewhere: requests, times and expected answers. No server is
@@ -260,6 +268,35 @@ pub struct ExplainArguments {
     /// How the files are read.
     #[command(flatten)]
     pub dialect: DialectArguments,
+}
+
+/// What the user typed after `weir diff`.
+#[derive(Args)]
+pub struct DiffArguments {
+    /// The policies before: a directory, or one file
+    #[arg(value_name = "OLD")]
+    old: PathBuf,
+    /// The policies now: a directory, or one file
+    #[arg(value_name = "NEW")]
+    new: PathBuf,
+    /// How the report is written
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = diff::Format::Text)]
+    format: diff::Format,
+    /// Exit with 1 only for such changes; may be repeated
+    #[arg(long, value_name = "CHANGE", value_enum, value_delimiter = ',')]
+    fail_on: Vec<FailOn>,
+    /// How the files are read.
+    #[command(flatten)]
+    dialect: DialectArguments,
+}
+
+impl DiffArguments {
+    /// What to compare, and how.
+    #[must_use]
+    pub fn diff(self) -> Diff {
+        let Self { old, new, format, fail_on, dialect } = self;
+        Diff { old, new, reading: dialect.reading(), format, fail_on }
+    }
 }
 
 /// What the user typed after `weir test`.
@@ -727,7 +764,7 @@ mod tests {
                 assert!(Arguments::try_parse_from(&words).is_ok(), "{line}");
             }
         }
-        assert_eq!(examples, 17);
+        assert_eq!(examples, 18);
     }
 
     #[test]

@@ -29,8 +29,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lifecycle", &[]),
     ("fuzz", &["store", "rls", "config", "grpc"]),
     ("app", &["engine", "tls", "xds", "store", "limiter", "rls", "config", "telemetry", "grpc", "http", "lifecycle"]),
+    ("comparison", &["engine"]),
     ("testing", &["engine", "store", "limiter", "rls", "config", "app"]),
-    ("cli", &["app", "config", "engine", "rls", "testing"]),
+    ("cli", &["app", "comparison", "config", "engine", "rls", "testing"]),
     ("main", &["cli"]),
 ];
 

@@ -8,6 +8,7 @@ mod support;
 
 mod allocations;
 mod calendar;
+mod comparison;
 mod concurrency;
 mod conformance;
 mod deny_cache;
