@@ -4,7 +4,6 @@
 mod alerts;
 mod heavy;
 mod limited;
-mod overrides;
 mod page;
 mod policies;
 mod states;
