@@ -30,9 +30,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("fuzz", &["store", "rls", "config", "grpc"]),
     ("app", &["engine", "tls", "xds", "store", "limiter", "rls", "config", "telemetry", "grpc", "http", "lifecycle"]),
     ("comparison", &["engine"]),
-    ("simulation", &["engine", "store", "limiter", "rls", "config", "app"]),
-    ("testing", &["engine", "store", "limiter", "rls", "config", "app", "simulation"]),
-    ("cli", &["app", "comparison", "config", "engine", "rls", "simulation", "testing"]),
+    ("testing", &["engine", "store", "limiter", "rls", "config", "app"]),
+    ("cli", &["app", "comparison", "config", "engine", "rls", "testing"]),
     ("main", &["cli"]),
 ];
 
@@ -46,6 +45,7 @@ const FLOORS: &[(&str, Floors)] = &[
         "engine",
         &[
             ("observer", &["algorithm", "charge", "decision", "descriptor", "policy", "time"]),
+            ("overrides", &["algorithm", "descriptor", "key", "limit", "policy", "time"]),
             ("crossing", &["algorithm", "charge", "decision", "descriptor"]),
             ("decision", &["algorithm", "charge", "descriptor", "time"]),
             ("weight", &["algorithm", "charge", "limit", "time"]),

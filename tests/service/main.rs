@@ -19,6 +19,5 @@ mod lifecycle;
 mod metrics;
 mod operator;
 mod reload;
-mod simulated;
 mod traces;
 mod xds;

@@ -17,6 +17,5 @@ mod eviction;
 mod expiry;
 mod policy_tests;
 mod regressions;
-mod simulation;
 mod split;
 mod trials;

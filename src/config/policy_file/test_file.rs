@@ -6,8 +6,8 @@
 mod case;
 mod descriptors;
 mod expect;
-pub(super) mod keys;
-pub(super) mod settings;
+mod keys;
+mod settings;
 mod step;
 mod values;
 
