@@ -30,8 +30,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("fuzz", &["store", "limiter", "rls", "config", "grpc"]),
     ("app", &["engine", "tls", "xds", "store", "limiter", "rls", "config", "telemetry", "grpc", "http", "lifecycle"]),
     ("comparison", &["engine"]),
-    ("testing", &["engine", "store", "limiter", "rls", "config", "app"]),
-    ("cli", &["app", "comparison", "config", "engine", "rls", "testing"]),
+    ("simulation", &["engine", "store", "limiter", "rls", "config", "app"]),
+    ("testing", &["engine", "store", "limiter", "rls", "config", "app", "simulation"]),
+    ("cli", &["app", "comparison", "config", "engine", "rls", "simulation", "testing"]),
     ("main", &["cli"]),
 ];
 

@@ -18,5 +18,6 @@ mod expiry;
 mod overrides;
 mod policy_tests;
 mod regressions;
+mod simulation;
 mod split;
 mod trials;
