@@ -29,7 +29,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lifecycle", &[]),
     ("fuzz", &["store", "rls", "config", "grpc"]),
     ("app", &["engine", "tls", "xds", "store", "limiter", "rls", "config", "telemetry", "grpc", "http", "lifecycle"]),
-    ("comparison", &["engine"]),
+    ("comparison", &["app", "engine", "limiter", "simulation"]),
     ("testing", &["engine", "store", "limiter", "rls", "config", "app"]),
     ("cli", &["app", "comparison", "config", "engine", "rls", "testing"]),
     ("main", &["cli"]),
