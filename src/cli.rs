@@ -14,6 +14,7 @@ pub mod ratelimit;
 pub mod schema;
 pub mod serve;
 pub mod served;
+pub mod simulate;
 pub mod tap;
 pub mod test;
 pub mod top;

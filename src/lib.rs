@@ -14,6 +14,7 @@ pub mod http;
 pub mod lifecycle;
 pub mod limiter;
 pub mod rls;
+pub mod simulation;
 pub mod store;
 pub mod telemetry;
 pub mod testing;

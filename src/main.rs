@@ -19,6 +19,7 @@ use weir::cli::program::Program;
 use weir::cli::ratelimit;
 use weir::cli::schema;
 use weir::cli::serve::{self, ServeError};
+use weir::cli::simulate::{self, SimulateError};
 use weir::cli::tap;
 use weir::cli::test::{self, NoTests, Verdict};
 use weir::cli::top;
@@ -34,6 +35,8 @@ const FAILED: u8 = 1;
 const OVER_LIMIT: u8 = 1;
 /// The longest time for writing why the server ended.
 const REASON_TIMEOUT: Duration = Duration::from_secs(2);
+/// The exit code after Ctrl-C, as shells have it.
+const INTERRUPTED: u8 = 130;
 /// The exit code if the arguments or settings are wrong.
 const USAGE: u8 = 2;
 
@@ -109,6 +112,14 @@ fn main() -> ExitCode {
                 Ok(Verdict::Broken) => ExitCode::from(USAGE),
                 Err(NoTests::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
                 Err(error) => told(&error, USAGE),
+            };
+        }
+        Command::Simulate(arguments) => {
+            return match simulate::run(&arguments, &mut io::stdout().lock(), &mut io::stderr()) {
+                Ok(()) | Err(SimulateError::Closed) => ExitCode::SUCCESS,
+                Err(error @ SimulateError::Input(_)) => told(&error, USAGE),
+                Err(error @ SimulateError::Output(_)) => told(&error, FAILED),
+                Err(error @ SimulateError::Interrupted) => told(&error, INTERRUPTED),
             };
         }
         Command::Lua(arguments) => match lua::run(arguments.name.as_deref(), &mut io::stdout().lock()) {

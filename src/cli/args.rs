@@ -16,6 +16,7 @@ use super::admin::AdminServer;
 use super::check::Strictness;
 use super::diff::{self, Diff, FailOn};
 use super::schema::Of;
+use super::simulate::SimulateArguments;
 use super::tap;
 use super::test::{Format, Tests};
 use super::top::Sort;
@@ -92,6 +93,15 @@ pub enum Command {
     /// tests pass, 1 if some fail or --fail-under is not reached, and 2 if a test or a policy is not valid.
     #[command(after_help = "Example:\n  weir test examples/quickstart --coverage")]
     Test(TestArguments),
+    /// Send traffic through policies, on a clock of its own, and report what passes and what is denied
+    ///
+    /// The traffic is made by sources that a file describes, or was recorded. Each of the policies gets the same requests, and each
+    /// decision is that of a server with the memory store. docs/simulation.md has the format of traffic. The exit code is 2 if traffic
+    /// or policies are not valid, and 130 after Ctrl-C, which leaves no files.
+    #[command(
+        after_help = "Example:\n  weir simulate --traffic examples/simulate/bursts.traffic.yaml examples/simulate/gcra"
+    )]
+    Simulate(SimulateArguments),
     /// Show the busiest limits of a running server, the limits that deny most, and whom they deny
     ///
     /// Prints a table that refreshes itself, from the server's admin listener. If standard output is no terminal, prints
@@ -754,7 +764,7 @@ mod tests {
                 assert!(Arguments::try_parse_from(&words).is_ok(), "{line}");
             }
         }
-        assert_eq!(examples, 15);
+        assert_eq!(examples, 16);
     }
 
     #[test]

@@ -39,6 +39,7 @@ mod reader;
 mod scalar;
 mod state;
 pub mod test_file;
+pub mod traffic_file;
 mod tree;
 mod warning;
 mod yaml;

@@ -29,9 +29,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lifecycle", &[]),
     ("fuzz", &["store", "rls", "config", "grpc"]),
     ("app", &["engine", "tls", "xds", "store", "limiter", "rls", "config", "telemetry", "grpc", "http", "lifecycle"]),
+    ("simulation", &["engine", "store", "limiter", "rls", "config", "app"]),
     ("comparison", &["app", "engine", "limiter", "simulation"]),
-    ("testing", &["engine", "store", "limiter", "rls", "config", "app"]),
-    ("cli", &["app", "comparison", "config", "engine", "rls", "testing"]),
+    ("testing", &["engine", "store", "limiter", "rls", "config", "app", "simulation"]),
+    ("cli", &["app", "comparison", "config", "engine", "rls", "simulation", "testing"]),
     ("main", &["cli"]),
 ];
 

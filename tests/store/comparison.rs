@@ -309,27 +309,38 @@ fn record(asks: &[&str], values: &str) -> String {
         let descriptor = |text: &str| json!({ "entries": [text.split_once('=').expect("an entry")] });
         let descriptors: Vec<Value> = ask.split(' ').map(descriptor).collect();
         let time = format!("2026-12-01T10:00:{second:02}.000000Z");
-        lines.push(json!({ "time": time, "domain": "shop", "hits": 1, "descriptors": descriptors, "verdict": "ok" }).to_string());
+        lines.push(
+            json!({ "time": time, "domain": "shop", "hits": 1, "descriptors": descriptors, "verdict": "ok" })
+                .to_string(),
+        );
     }
     lines.join("\n") + "\n"
 }
 
 /// Compares with traffic.
-fn with_traffic(old: &str, new: &str, traffic: &str, format: Format, fail_on: &[FailOn]) -> Result<(Compared, String), NoDiff> {
+fn with_traffic(
+    old: &str,
+    new: &str,
+    traffic: &str,
+    format: Format,
+    fail_on: &[FailOn],
+) -> Result<(Compared, String), NoDiff> {
     let directory = tempfile::TempDir::new().expect("a directory");
     let [old, new, traffic] = [("old.yaml", old), ("new.yaml", new), ("traffic.jsonl", traffic)].map(|(name, text)| {
         let path = directory.path().join(name);
         fs::write(&path, text).expect("a file");
         path
     });
-    let diff = Diff { old, new, reading: Reading::default(), traffic: Some(traffic), format, fail_on: fail_on.to_vec() };
+    let diff =
+        Diff { old, new, reading: Reading::default(), traffic: Some(traffic), format, fail_on: fail_on.to_vec() };
     let mut out = Vec::new();
     let outcome = run(&diff, &mut out)?;
     Ok((outcome, String::from_utf8(out).expect("text")))
 }
 
 fn of_traffic(old: &str, new: &str, traffic: &str) -> Value {
-    let (_, text) = with_traffic(&policy(old), &policy(new), traffic, Format::Json, &[]).unwrap_or_else(|error| panic!("{error}"));
+    let (_, text) =
+        with_traffic(&policy(old), &policy(new), traffic, Format::Json, &[]).unwrap_or_else(|error| panic!("{error}"));
     serde_json::from_str::<Value>(&text).expect("JSON")["traffic"].take()
 }
 
@@ -340,25 +351,36 @@ fn traffic_tells_whose_answers_change() {
     let new = "{key: user, rate_limit: 3/min}, {key: card, rate_limit: 2/min}";
     let traffic = of_traffic(old, new, &record(&asks, "shown"));
     // Ann: 5 of 8 passed, 3 of 8 do now. Bob: 4 of 4, now 3. Card 1: 1 of 3, now 2. Ann is denied before and now with card 2.
-    assert_eq!([&traffic["requests"], &traffic["now_denied"], &traffic["now_passed"]], [&json!(17), &json!(3), &json!(1)]);
+    assert_eq!(
+        [&traffic["requests"], &traffic["now_denied"], &traffic["now_passed"]],
+        [&json!(17), &json!(3), &json!(1)]
+    );
     let rules = json!([
         { "domain": "shop", "old": "user", "new": "user", "now_denied": 3, "now_passed": 0, "errors": 0 },
         { "domain": "shop", "old": "card", "new": "card", "now_denied": 0, "now_passed": 1, "errors": 0 },
     ]);
     assert_eq!(traffic["rules"], rules);
-    let descriptors: Vec<_> = traffic["descriptors"].as_array().expect("a list").iter().map(|key| &key["descriptor"]).collect();
+    let descriptors: Vec<_> =
+        traffic["descriptors"].as_array().expect("a list").iter().map(|key| &key["descriptor"]).collect();
     assert_eq!(descriptors, ["user=ann", "card=1", "user=bob"]);
 }
 
 #[test]
 fn traffic_tells_which_rule_is_met_now() {
     let asks = ["user=ann"; 5];
-    let (old, new) = ("{key: user, rate_limit: 2/min}", "{key: user, rate_limit: 2/min}, {key: user, value: ann, rate_limit: 4/min}");
+    let (old, new) = (
+        "{key: user, rate_limit: 2/min}",
+        "{key: user, rate_limit: 2/min}, {key: user, value: ann, rate_limit: 4/min}",
+    );
     let traffic = of_traffic(old, new, &record(&asks, "shown"));
-    let rules = json!([{ "domain": "shop", "old": "user", "new": "user=ann", "now_denied": 0, "now_passed": 2, "errors": 0 }]);
+    let rules =
+        json!([{ "domain": "shop", "old": "user", "new": "user=ann", "now_denied": 0, "now_passed": 2, "errors": 0 }]);
     assert_eq!(traffic["rules"], rules);
     let gone = of_traffic(old, "", &record(&asks, "shown"));
-    assert_eq!(gone["rules"], json!([{ "domain": "shop", "old": "user", "new": null, "now_denied": 0, "now_passed": 3, "errors": 0 }]));
+    assert_eq!(
+        gone["rules"],
+        json!([{ "domain": "shop", "old": "user", "new": null, "now_denied": 0, "now_passed": 3, "errors": 0 }])
+    );
 }
 
 #[test]
@@ -371,7 +393,8 @@ fn answers_decide_the_exit() {
         (&new, &few, &[], Compared::Differs),
         (&old, &many, &[], Compared::Same),
     ] {
-        let (outcome, text) = with_traffic(&old, new, traffic, Format::Text, fail_on).unwrap_or_else(|error| panic!("{error}"));
+        let (outcome, text) =
+            with_traffic(&old, new, traffic, Format::Text, fail_on).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(outcome, expected, "{text}");
     }
     let (old, new) = ("old".into(), "new".into());
@@ -397,7 +420,8 @@ fn traffic_that_cannot_be_used_is_told_with_its_place() {
 fn no_value_of_traffic_becomes_markup() {
     let (old, new) = (policy("{key: user, rate_limit: 1/min}"), policy("{key: user, rate_limit: 5/min}"));
     let traffic = record(&["user=|<img/src=x>`@team`[a](b)\u{202e}\u{1b}[1m"; 3], "shown");
-    let (_, markdown) = with_traffic(&old, &new, &traffic, Format::Markdown, &[]).unwrap_or_else(|error| panic!("{error}"));
+    let (_, markdown) =
+        with_traffic(&old, &new, &traffic, Format::Markdown, &[]).unwrap_or_else(|error| panic!("{error}"));
     let (_, text) = with_traffic(&old, &new, &traffic, Format::Text, &[]).unwrap_or_else(|error| panic!("{error}"));
     for forbidden in ["<img", "`@", "[a]", "\u{202e}", "\u{1b}"] {
         assert!(!markdown.contains(forbidden), "{forbidden}: {markdown}");

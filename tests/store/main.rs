@@ -17,5 +17,6 @@ mod eviction;
 mod expiry;
 mod policy_tests;
 mod regressions;
+mod simulation;
 mod split;
 mod trials;

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Report, Side};
 use super::rows::place;
+use super::{Report, Side};
 use crate::cli::check::limit_in_words;
 use crate::comparison::answers::{Answers, Changed};
 use crate::comparison::{DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Tend, What};
@@ -40,7 +40,8 @@ fn of_answers(answers: &Answers) -> Value {
         value
     };
     let rules = answers.rules.iter();
-    let rules = rules.map(|(met, changed)| with(json!({ "domain": met.domain, "old": met.old, "new": met.new }), changed));
+    let rules =
+        rules.map(|(met, changed)| with(json!({ "domain": met.domain, "old": met.old, "new": met.new }), changed));
     let keys = answers.keys.iter().take(KEYS_MAX);
     let keys = keys.map(|(domain, key, changed)| with(json!({ "domain": domain, "descriptor": key }), changed));
     let whole = json!({

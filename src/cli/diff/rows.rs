@@ -178,7 +178,8 @@ impl Report<'_> {
         let Some(answers) = self.answers else { return (Vec::new(), Vec::new()) };
         let path = |path: &Option<String>| path.clone().unwrap_or_else(|| "no rule".to_owned());
         let of_rule = |(met, changed): &(Met, Changed)| {
-            let what = if met.old == met.new { path(&met.new) } else { format!("{} -> {}", path(&met.old), path(&met.new)) };
+            let what =
+                if met.old == met.new { path(&met.new) } else { format!("{} -> {}", path(&met.old), path(&met.new)) };
             AnswerRow { domain: met.domain.clone(), what, changed: *changed }
         };
         let of_key = |(domain, key, changed): &(String, String, Changed)| AnswerRow {

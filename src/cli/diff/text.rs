@@ -54,7 +54,11 @@ fn write_table(title: &str, rows: &[AnswerRow], out: &mut dyn Write) -> io::Resu
     writeln!(out, "\n{title}\n  denied now   pass now   errors")?;
     for AnswerRow { domain, what, changed } in rows {
         let (domain, what) = (printable(domain), printable(what));
-        writeln!(out, "  {:10}   {:8}   {:6}   {domain}   {what}", changed.now_denied, changed.now_passed, changed.errors)?;
+        writeln!(
+            out,
+            "  {:10}   {:8}   {:6}   {domain}   {what}",
+            changed.now_denied, changed.now_passed, changed.errors
+        )?;
     }
     Ok(())
 }
