@@ -117,7 +117,7 @@ pub fn answers(old: &Arc<PolicySet>, new: &Arc<PolicySet>, traffic: &mut Traffic
         };
         before.set_now(request.time);
         now.set_now(request.time);
-        counts.compare(&query, before.decide_now(&query), now.decide_now(&query));
+        counts.compare(&query, &before.decide_now(&query), &now.decide_now(&query));
     }
     let mut answers = counts.finish();
     answers.traffic = traffic.name().to_owned();
@@ -134,8 +134,8 @@ struct Counts<'c> {
 }
 
 impl Counts<'_> {
-    fn compare(&mut self, query: &Query<'_>, before: Result<Answer, Undecided>, now: Result<Answer, Undecided>) {
-        let flip = match (&before, &now) {
+    fn compare(&mut self, query: &Query<'_>, before: &Result<Answer, Undecided>, now: &Result<Answer, Undecided>) {
+        let flip = match (before, now) {
             (Ok(before), Ok(now)) if before.denied == now.denied => return,
             (Ok(_), Ok(now)) if now.denied => Flip::NowDenied,
             (Ok(_), Ok(_)) => Flip::NowPassed,
@@ -147,7 +147,7 @@ impl Counts<'_> {
             answer.as_ref().is_ok_and(|answer| answer.statuses.get(number).is_some_and(|status| status.over))
         };
         for (number, descriptor) in query.descriptors.iter().enumerate() {
-            if is_over(&before, number) != is_over(&now, number) {
+            if is_over(before, number) != is_over(now, number) {
                 self.count(query.domain, &descriptor.entries, flip);
             }
         }
