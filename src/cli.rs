@@ -8,6 +8,8 @@ pub mod client;
 pub mod diff;
 pub mod explain;
 pub mod lua;
+pub mod overridden;
+pub mod overrides;
 mod printable;
 pub mod program;
 pub mod ratelimit;

@@ -15,6 +15,7 @@ use weir::cli::client::{self, Ended};
 use weir::cli::diff::{self, NoDiff, Outcome};
 use weir::cli::explain;
 use weir::cli::lua::{self, NoScript};
+use weir::cli::overrides;
 use weir::cli::program::Program;
 use weir::cli::ratelimit;
 use weir::cli::schema;
@@ -91,6 +92,13 @@ fn main() -> ExitCode {
         Command::Top(arguments) => {
             let TopArguments { server, interval, sort, once } = arguments;
             top::run(&top::Question { server, interval, sort, once }).map_err(|error| error.to_string())
+        }
+        Command::Override(arguments) => {
+            match overrides::run(&arguments.action, &mut io::stdout().lock(), &mut io::stderr().lock()) {
+                Err(overrides::Failed::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+                Err(error @ overrides::Failed::Usage(_)) => return told(&error, USAGE),
+                result => result.map_err(|error| error.to_string()),
+            }
         }
         Command::Tap(arguments) => tap::run(&arguments.question()).map_err(|error| error.to_string()),
         Command::Schema(arguments) => match schema::run(arguments.of, &mut io::stdout().lock()) {

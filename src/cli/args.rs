@@ -4,6 +4,8 @@
 //! turns flags into the last layer of the settings, so that a bad flag is reported beside a bad line
 //! of the file. What the commands do is not here.
 
+pub mod overrides;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -12,6 +14,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use self::overrides::OverrideArguments;
 use super::admin::AdminServer;
 use super::check::Strictness;
 use super::diff::{self, Diff, FailOn};
@@ -93,6 +96,16 @@ pub enum Command {
     /// tests pass, 1 if some fail or --fail-under is not reached, and 2 if a test or a policy is not valid.
     #[command(after_help = "Example:\n  weir test examples/quickstart --coverage")]
     Test(TestArguments),
+    /// Set, list and delete overrides of a running server: other numbers for one descriptor, until a time
+    ///
+    /// An override stands in place of the numbers of the descriptor's rule until it ends. With Redis all servers that share it have it
+    /// within a second; with the memory store only this server has it, until it ends. docs/overrides.md has the whole. The exit
+    /// code is 0 if it is done, 1 if the server refuses or does not answer, and 2 for wrong arguments.
+    #[command(
+        after_help = "Example:\n  weir override set quickstart user=ann --limit 100/min --for 2h --reason launch\n  \
+                            weir override list\n  weir override delete quickstart user=ann"
+    )]
+    Override(OverrideArguments),
     /// Send traffic through policies, on a clock of its own, and report what passes and what is denied
     ///
     /// The traffic is made by sources that a file describes, or was recorded. Each of the policies gets the same requests, and each
@@ -764,7 +777,7 @@ mod tests {
                 assert!(Arguments::try_parse_from(&words).is_ok(), "{line}");
             }
         }
-        assert_eq!(examples, 16);
+        assert_eq!(examples, 19);
     }
 
     #[test]

@@ -279,6 +279,11 @@ fn algorithm(limit: &Limit) -> String {
     text
 }
 
+/// A limit on one line.
+pub(super) fn describe_limit(limit: &Limit) -> String {
+    format!("{}   {}", amount(limit), details(limit).join(", "))
+}
+
 fn details(limit: &Limit) -> Vec<String> {
     let mut details = vec![algorithm(limit)];
     if let Some(name) = &limit.name {

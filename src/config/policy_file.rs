@@ -59,7 +59,7 @@ pub use kept::{KEPT_BYTES_MAX, Kept, Sources};
 pub use keys::{KINDS, Key, Kind, Needs, Only};
 pub use lint::lint;
 pub use matches::FORMS;
-pub use rate::SHORT_UNITS;
+pub use rate::{SHORT_UNITS, parse_rate};
 pub use tree::Tree;
 pub use warning::{Code, WARNINGS_MAX, Warning, Warnings};
 pub use yaml::{DEPTH_MAX, NODES_MAX};

@@ -46,6 +46,7 @@ const FLOORS: &[(&str, Floors)] = &[
         "engine",
         &[
             ("observer", &["algorithm", "charge", "decision", "descriptor", "policy", "time"]),
+            ("overrides", &["algorithm", "descriptor", "key", "limit", "policy", "time"]),
             ("crossing", &["algorithm", "charge", "decision", "descriptor"]),
             ("decision", &["algorithm", "charge", "descriptor", "time"]),
             ("weight", &["algorithm", "charge", "limit", "time"]),
