@@ -23,7 +23,7 @@ kind_rows!(fragments);
 const LISTS: [(&str, bool); 2] = [("decide", false), ("decide_long", true)];
 
 /// Scripts that are files of their own.
-const WHOLE: [&str; 1] = ["undo_log"];
+const WHOLE: [&str; 3] = ["undo_log", "read_overrides", "write_overrides"];
 
 /// The sections that each fragment has.
 const NEEDED: [&str; 14] = [

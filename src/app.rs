@@ -10,6 +10,7 @@ mod listeners;
 mod log;
 mod metrics;
 mod otlp;
+mod overrides;
 mod policies;
 mod policy_changes;
 mod ready;
@@ -39,7 +40,9 @@ use crate::config::watch::Source;
 use crate::grpc::health::Health;
 use crate::http::{Endpoints, Needs, ServiceState, Site};
 use crate::lifecycle::{Done, Phase, Phases, Supervisor};
+use crate::limiter::overrides::OverrideTable;
 use crate::limiter::{Limiter, Options, Policies};
+use crate::store::SystemClock;
 use crate::telemetry::alerts::follow;
 use crate::telemetry::metrics::{Door, Metrics};
 use crate::telemetry::statsd;
@@ -226,6 +229,8 @@ async fn serve_on(
             Arc::new(Limiter::new(policies.clone(), options, metrics.observer_of(door)))
         }
     };
+    let table = OverrideTable::new(control.first.clone(), policies.clone(), Arc::new(SystemClock));
+    let table = Arc::new(table);
     let bounds = decisions::bounds(&settings.limits);
     let extras = decisions::extras(&settings.response);
     let request_bytes = settings.limits.request_bytes;
@@ -251,6 +256,7 @@ async fn serve_on(
         looks: http::Looks::default(),
         pages: tokio::sync::Mutex::default(),
         token_file: settings.admin_token_file.clone(),
+        overrides: table.clone(),
         tap_max: settings.tap.max_duration,
         named_values: http::NamedValues::default(),
     });
@@ -279,6 +285,8 @@ async fn serve_on(
     };
     let grpc = grpc::start(&supervisor, &life, listeners.grpc, &served, &health, of_core)?;
     metrics::add_gauges(&metrics, &grpc, embedded, deny_cache, settings.deny_cache.until_window_end)?;
+    overrides::add_gauges(&metrics, &table)?;
+    supervisor.task("overrides", overrides::follow(table.clone(), life.clone()));
     let mut http = vec![
         supervisor.task("http", http::serve_public(listeners.http, &site)),
         supervisor.task("admin", http::serve_admin(listeners.admin, &site)),
@@ -309,7 +317,7 @@ async fn serve_on(
     let phases = Arc::new(phases);
     let both = std::iter::once(control.first).chain(control.per_second).collect();
     let times = ready::Times { ready_after: settings.redis.ready_after, start_within: settings.redis.start_within };
-    supervisor.task("store", ready::follow(both, warm_up, times, phases.clone(), report.clone(), life.clone()));
+    supervisor.task("store", ready::follow(both, warm_up, times, phases.clone(), report.clone(), life.clone(), table));
 
     let (sending, stop_sending) = tokio::sync::watch::channel(());
     let stop = |mut stop_sending: tokio::sync::watch::Receiver<()>| async move {

@@ -7,6 +7,7 @@ mod admin;
 mod debug;
 mod limited;
 mod listener;
+mod overrides;
 mod page;
 mod public;
 mod source;
@@ -39,6 +40,7 @@ pub use self::public::Bodies;
 use self::streamed::{PIECE_BYTES, Rendering, Renderings, TooManyReaders, pieces};
 pub use self::tap::NamedValues;
 use crate::lifecycle::{Life, Phase};
+use crate::limiter::overrides::OverrideTable;
 use crate::limiter::{Limiter, OnError, PolicySet, Rule};
 use crate::rls::convert::{Bounds, Extras};
 use crate::telemetry::metrics::text::{Format, TextWriter};
@@ -81,8 +83,10 @@ pub struct Site {
     pub looks: Looks,
     /// Held while a page of states is looked for.
     pub pages: tokio::sync::Mutex<()>,
-    /// The file of the token that changes by the admin listener need.
+    /// The file of the tokens, one of which changes by the admin listener need.
     pub token_file: Option<PathBuf>,
+    /// What operators have set for single descriptors.
+    pub overrides: Arc<OverrideTable>,
     /// How long a tap lasts at most.
     pub tap_max: Duration,
     /// The values that policies name, which taps share.
@@ -284,6 +288,12 @@ impl Site {
         })
     }
 
+    /// How many overrides there are, and whether the store has been read for them.
+    fn overrides_as_json(&self) -> Value {
+        let (in_force, unused) = self.overrides.counts();
+        json!({ "in_force": in_force, "unused": unused, "read": self.overrides.known().read.is_some() })
+    }
+
     /// The calls that wait for the store.
     fn store_queue(&self) -> u64 {
         self.report.queue.get().map_or(0, |queue| queue())
@@ -342,6 +352,7 @@ async fn readyz(State(site): State<Arc<Site>>) -> Response {
             "rules": shown.policies.rules().len(),
             "problems": shown.problems,
         },
+        "overrides": site.overrides_as_json(),
     });
     if let Some(source) = site.report.source.get() {
         detail["policies"]["server"] = source();

@@ -4,6 +4,7 @@
 
 pub mod app;
 pub mod cli;
+pub mod comparison;
 pub mod config;
 pub mod engine;
 #[cfg(any(test, fuzzing))]
@@ -13,6 +14,7 @@ pub mod http;
 pub mod lifecycle;
 pub mod limiter;
 pub mod rls;
+pub mod simulation;
 pub mod store;
 pub mod telemetry;
 pub mod testing;

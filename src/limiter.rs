@@ -3,7 +3,7 @@
 //! The path of a request is in decide.rs, from its policies to its answer. Each stage has a file: what is charged
 //! (plan.rs), denials that need no store (deny_cache.rs), one call to a store (ask.rs), several calls or a store that does
 //! not answer (split.rs), taking charges back (reserved.rs), counting (count.rs), telling who listens (told.rs). Beside the path: the policies in force
-//! (policies.rs), calendar windows (calendar.rs), looking at states and forgetting them (inspect.rs).
+//! (policies.rs), overrides (overrides.rs), calendar windows (calendar.rs), looking at states and forgetting them (inspect.rs).
 //! Not here: the wire (rls) and what a decision is (engine).
 
 mod ask;
@@ -13,6 +13,7 @@ mod decide;
 pub mod deny_cache;
 mod inspect;
 mod messages;
+pub mod overrides;
 mod plan;
 mod policies;
 mod reserved;
@@ -30,8 +31,8 @@ pub use crate::engine::metadata;
 pub use crate::engine::observer::{Charged, DecisionResult, Observer, Tally, Trace};
 pub use crate::engine::policy::Domain;
 // What the listeners need of the modules below, so that they need not know those.
-pub use crate::engine::descriptor::parse_entries;
-pub use crate::engine::{Entry, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule};
+pub use crate::engine::descriptor::{parse_entries, spell_entries};
+pub use crate::engine::{Entry, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule, Window};
 use crate::store::{Clock, Store, SystemClock};
 pub use crate::store::{Failure, StoreError};
 

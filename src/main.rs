@@ -12,12 +12,15 @@ use weir::cli::args::{Arguments, AskArguments, Command, Explained, Policies, Top
 use weir::cli::ask::{self, Decided, Output, Question};
 use weir::cli::check::{self, Failed};
 use weir::cli::client::{self, Ended};
+use weir::cli::diff::{self, NoDiff, Outcome};
 use weir::cli::explain;
 use weir::cli::lua::{self, NoScript};
+use weir::cli::overrides;
 use weir::cli::program::Program;
 use weir::cli::ratelimit;
 use weir::cli::schema;
 use weir::cli::serve::{self, ServeError};
+use weir::cli::simulate::{self, SimulateError};
 use weir::cli::tap;
 use weir::cli::test::{self, NoTests, Verdict};
 use weir::cli::top;
@@ -33,6 +36,8 @@ const FAILED: u8 = 1;
 const OVER_LIMIT: u8 = 1;
 /// The longest time for writing why the server ended.
 const REASON_TIMEOUT: Duration = Duration::from_secs(2);
+/// The exit code after Ctrl-C, as shells have it.
+const INTERRUPTED: u8 = 130;
 /// The exit code if the arguments or settings are wrong.
 const USAGE: u8 = 2;
 
@@ -88,11 +93,26 @@ fn main() -> ExitCode {
             let TopArguments { server, interval, sort, once } = arguments;
             top::run(&top::Question { server, interval, sort, once }).map_err(|error| error.to_string())
         }
+        Command::Override(arguments) => {
+            match overrides::run(&arguments.action, &mut io::stdout().lock(), &mut io::stderr().lock()) {
+                Err(overrides::Failed::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+                Err(error @ overrides::Failed::Usage(_)) => return told(&error, USAGE),
+                result => result.map_err(|error| error.to_string()),
+            }
+        }
         Command::Tap(arguments) => tap::run(&arguments.question()).map_err(|error| error.to_string()),
         Command::Schema(arguments) => match schema::run(arguments.of, &mut io::stdout().lock()) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(format!("cannot write: {error}")),
             _ => Ok(()),
         },
+        Command::Diff(arguments) => {
+            return match diff::run(&arguments.diff(), &mut io::stdout().lock()) {
+                Ok(Outcome::Same) => ExitCode::SUCCESS,
+                Ok(Outcome::Differs) => ExitCode::from(FAILED),
+                Err(NoDiff::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+                Err(error) => told(&error, USAGE),
+            };
+        }
         Command::Test(arguments) => {
             return match test::run(&arguments.tests(), &mut io::stdout().lock()) {
                 Ok(Verdict::Passed) => ExitCode::SUCCESS,
@@ -100,6 +120,14 @@ fn main() -> ExitCode {
                 Ok(Verdict::Broken) => ExitCode::from(USAGE),
                 Err(NoTests::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
                 Err(error) => told(&error, USAGE),
+            };
+        }
+        Command::Simulate(arguments) => {
+            return match simulate::run(&arguments, &mut io::stdout().lock(), &mut io::stderr()) {
+                Ok(()) | Err(SimulateError::Closed) => ExitCode::SUCCESS,
+                Err(error @ SimulateError::Input(_)) => told(&error, USAGE),
+                Err(error @ SimulateError::Output(_)) => told(&error, FAILED),
+                Err(error @ SimulateError::Interrupted) => told(&error, INTERRUPTED),
             };
         }
         Command::Lua(arguments) => match lua::run(arguments.name.as_deref(), &mut io::stdout().lock()) {

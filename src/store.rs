@@ -14,6 +14,9 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use crate::engine::weight::TOO_HEAVY;
 use crate::engine::{Bounds, Charge, Decision, Limit, Micros, Mode, Receipt, State};
 
+/// The most bytes of the overrides that a store keeps.
+pub const OVERRIDES_BYTES_MAX: usize = 2 << 20;
+
 /// A place for states that decides atomically. [st-1]
 ///
 /// Every call is answered by its deadline, or a little after, whatever state the store is in.
@@ -43,6 +46,18 @@ pub trait Store: Send + Sync {
     fn scan<'a>(&'a self, prefix: &'a str, from: ScanPosition, deadline: Instant) -> Reply<'a, Scanned> {
         let _ = (prefix, from, deadline);
         Reply::Ready(Ok(Scanned::default()))
+    }
+
+    /// The overrides that all who share the store see, if their version is not the one that is `known`. [ov-3]
+    fn read_overrides<'a>(&'a self, known: &'a str, deadline: Instant) -> Reply<'a, Option<StoredOverrides>> {
+        let _ = (known, deadline);
+        Reply::Ready(Ok(None))
+    }
+
+    /// Replaces the overrides and their version, if the version is still the one that is `known`. Answers whether it was.
+    fn write_overrides<'a>(&'a self, known: &'a str, with: &'a StoredOverrides, deadline: Instant) -> Reply<'a, bool> {
+        let _ = (known, with, deadline);
+        Reply::Ready(Ok(false))
     }
 
     /// Whether the store answers.
@@ -127,6 +142,15 @@ pub struct Scanned {
     pub keys: Vec<String>,
     /// Where the next step begins; none behind the last.
     pub next: Option<ScanPosition>,
+}
+
+/// The overrides as a store keeps them. It knows nothing of their form. At first both are empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoredOverrides {
+    /// Another one after each change.
+    pub version: String,
+    /// All of them, at most [`OVERRIDES_BYTES_MAX`]. None where the store has more, or no text.
+    pub text: Option<String>,
 }
 
 /// The answer to [`Store::peek`].

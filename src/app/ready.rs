@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use crate::http::ServiceState;
 use crate::lifecycle::{Life, Phase, Phases};
+use crate::limiter::overrides::OverrideTable;
 use crate::store::{Store, StoreError};
 
 /// How often weir asks a store before it is ready.
@@ -80,10 +81,11 @@ pub(super) async fn follow(
     phases: Arc<Phases>,
     report: Arc<ServiceState>,
     life: Life,
+    overrides: Arc<OverrideTable>,
 ) -> Result<(), String> {
     let stores = &stores;
     let asking = async {
-        become_ready(stores, &warm_up, times, &phases, &report).await?;
+        become_ready(stores, &warm_up, times, &phases, &report, &overrides).await?;
         advise(stores).await;
         if stores.iter().any(|store| !store.is_immediate()) {
             keep_asking(stores, &report).await;
@@ -105,6 +107,7 @@ async fn become_ready(
     times: Times,
     phases: &Phases,
     report: &ServiceState,
+    overrides: &OverrideTable,
 ) -> Result<(), String> {
     let start = tokio::time::Instant::now();
     let end = start + times.ready_after;
@@ -133,6 +136,10 @@ async fn become_ready(
                     }
                     // weir serves by now, and `on_error` decides.
                     tracing::error!(store = stores[0].name(), "{reason}");
+                }
+                if !waited {
+                    // Before the first request: its limits may have other numbers.
+                    super::overrides::look(overrides, true).await;
                 }
                 if !waited && tokio::time::timeout_at(end, warm_up.complete()).await.is_err() {
                     tracing::warn!(store = stores[0].name(), "the store has not answered every runtime yet");

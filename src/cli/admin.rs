@@ -1,4 +1,4 @@
-//! A client of a running server's admin listener: one GET at a time, within a time and a size, or line by line.
+//! A client of a running server's admin listener: one request at a time, within a time and a size, or line by line.
 //!
 //! Not here: what the answers mean (top, served.rs).
 
@@ -10,9 +10,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use http_body::Body as _;
+pub use hyper::Method;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
-use hyper::header::{AUTHORIZATION, HOST};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
@@ -51,20 +52,45 @@ pub enum NoAnswer {
     #[error("cannot connect to {0}: {1}")]
     Connect(AdminServer, String),
     /// The time was over.
-    #[error("no answer from {0} to GET {1} within {2:?}")]
+    #[error("no answer from {0} to {1} within {2:?}")]
     Timeout(AdminServer, String, Duration),
     /// The connection broke, or what came is not HTTP.
-    #[error("{0} does not answer GET {1} by HTTP: {2}")]
+    #[error("{0} does not answer {1} by HTTP: {2}")]
     Broken(AdminServer, String, String),
     /// Another status than 200.
-    #[error("{0} answers GET {1} with {2}: {3}")]
+    #[error("{0} answers {1} with {2}: {3}")]
     Refused(AdminServer, String, StatusCode, String),
     /// A body above the bound.
-    #[error("the answer of {0} to GET {1} is larger than {2} bytes")]
+    #[error("the answer of {0} to {1} is larger than {2} bytes")]
     TooLarge(AdminServer, String, usize),
     /// A body that is not what weir answers.
-    #[error("{0} is not a weir of this version: GET {1}: {2}")]
+    #[error("{0} is not a weir of this version: {1}: {2}")]
     Unknown(AdminServer, String, String),
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+pub struct Sent<'a> {
+    /// Its method.
+    pub method: Method,
+    /// Its path, with the query.
+    pub path: &'a str,
+    /// JSON, where it has a body.
+    pub body: String,
+    /// The token of who sends it.
+    pub token: Option<&'a str>,
+}
+
+impl<'a> Sent<'a> {
+    const fn get(path: &'a str, token: Option<&'a str>) -> Self {
+        Self { method: Method::GET, path, body: String::new(), token }
+    }
+}
+
+impl fmt::Display for Sent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.method, self.path)
+    }
 }
 
 /// Which answers are answers.
@@ -144,23 +170,36 @@ impl AdminServer {
         expected: Expected,
         bounds: Bounds,
     ) -> Result<T, NoAnswer> {
-        let body = match tokio::time::timeout(bounds.timeout, self.get(path, expected, bounds.bytes_max)).await {
-            Ok(body) => body?,
-            Err(_) => return Err(NoAnswer::Timeout(self.clone(), path.to_owned(), bounds.timeout)),
-        };
-        serde_json::from_slice(&body)
-            .map_err(|error| NoAnswer::Unknown(self.clone(), path.to_owned(), shown(&error.to_string())))
+        self.ask(&Sent::get(path, None), expected, bounds).await
     }
 
-    async fn get(&self, path: &str, expected: Expected, bytes_max: usize) -> Result<Vec<u8>, NoAnswer> {
-        let (connection, response) = self.send(path, None).await?;
+    /// The JSON that answers a request.
+    ///
+    /// # Errors
+    /// When there is none, with the address in the reason.
+    pub async fn ask<T: DeserializeOwned>(
+        &self,
+        sent: &Sent<'_>,
+        expected: Expected,
+        bounds: Bounds,
+    ) -> Result<T, NoAnswer> {
+        let body = match tokio::time::timeout(bounds.timeout, self.answer(sent, expected, bounds.bytes_max)).await {
+            Ok(body) => body?,
+            Err(_) => return Err(NoAnswer::Timeout(self.clone(), sent.to_string(), bounds.timeout)),
+        };
+        serde_json::from_slice(&body)
+            .map_err(|error| NoAnswer::Unknown(self.clone(), sent.to_string(), shown(&error.to_string())))
+    }
+
+    async fn answer(&self, sent: &Sent<'_>, expected: Expected, bytes_max: usize) -> Result<Vec<u8>, NoAnswer> {
+        let (connection, response) = self.send(sent).await?;
         let status = response.status();
-        let body = self.body(response, path, bytes_max).await?;
+        let body = self.body(response, sent, bytes_max).await?;
         drop(connection);
         match status {
             StatusCode::OK => Ok(body),
             StatusCode::SERVICE_UNAVAILABLE if expected == Expected::OkOrUnready => Ok(body),
-            status => Err(NoAnswer::Refused(self.clone(), path.to_owned(), status, reason(&body))),
+            status => Err(NoAnswer::Refused(self.clone(), sent.to_string(), status, reason(&body))),
         }
     }
 
@@ -170,26 +209,27 @@ impl AdminServer {
     /// # Errors
     /// When there is none, with the address in the reason.
     pub async fn lines(&self, path: &str, token: Option<&str>, bounds: Bounds) -> Result<Lines, NoAnswer> {
+        let sent = &Sent::get(path, token);
         let begin = async {
-            let (connection, response) = self.send(path, token).await?;
+            let (connection, response) = self.send(sent).await?;
             let status = response.status();
             if status != StatusCode::OK {
-                let body = self.body(response, path, bounds.bytes_max).await?;
-                return Err(NoAnswer::Refused(self.clone(), path.to_owned(), status, reason(&body)));
+                let body = self.body(response, sent, bounds.bytes_max).await?;
+                return Err(NoAnswer::Refused(self.clone(), sent.to_string(), status, reason(&body)));
             }
-            let (server, path, body) = (self.clone(), path.to_owned(), response.into_body());
+            let (server, path, body) = (self.clone(), sent.to_string(), response.into_body());
             let (bytes, bytes_max) = (VecDeque::new(), bounds.bytes_max);
             Ok(Lines { server, path, body, bytes, bytes_max, searched: 0, _connection: connection })
         };
         match tokio::time::timeout(bounds.timeout, begin).await {
             Ok(begun) => begun,
-            Err(_) => Err(NoAnswer::Timeout(self.clone(), path.to_owned(), bounds.timeout)),
+            Err(_) => Err(NoAnswer::Timeout(self.clone(), sent.to_string(), bounds.timeout)),
         }
     }
 
-    /// Sends a GET on a connection of its own.
-    async fn send(&self, path: &str, token: Option<&str>) -> Result<(Connection, Response<Incoming>), NoAnswer> {
-        let broken = |error: hyper::Error| NoAnswer::Broken(self.clone(), path.to_owned(), innermost(&error));
+    /// Sends a request on a connection of its own.
+    async fn send(&self, sent: &Sent<'_>) -> Result<(Connection, Response<Incoming>), NoAnswer> {
+        let broken = |error: hyper::Error| NoAnswer::Broken(self.clone(), sent.to_string(), innermost(&error));
         let stream = TcpStream::connect((self.host.as_str(), self.port))
             .await
             .map_err(|error| NoAnswer::Connect(self.clone(), error.to_string()))?;
@@ -197,25 +237,29 @@ impl AdminServer {
         let (mut sender, connection) =
             builder.max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await.map_err(broken)?;
         let connection = AbortOnDrop(tokio::spawn(connection));
-        let mut request = Request::get(path).header(HOST, self.to_string()).header("connection", "close");
-        if let Some(token) = token {
+        let mut request = Request::builder().method(sent.method.clone()).uri(sent.path);
+        request = request.header(HOST, self.to_string()).header("connection", "close");
+        if let Some(token) = sent.token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
+        if !sent.body.is_empty() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
         let request = request
-            .body(String::new())
-            .map_err(|error| NoAnswer::Broken(self.clone(), path.to_owned(), error.to_string()))?;
+            .body(sent.body.clone())
+            .map_err(|error| NoAnswer::Broken(self.clone(), sent.to_string(), error.to_string()))?;
         let response = sender.send_request(request).await.map_err(broken)?;
         Ok((connection, response))
     }
 
-    async fn body(&self, response: Response<Incoming>, path: &str, bytes_max: usize) -> Result<Vec<u8>, NoAnswer> {
+    async fn body(&self, response: Response<Incoming>, sent: &Sent<'_>, bytes_max: usize) -> Result<Vec<u8>, NoAnswer> {
         let mut incoming = response.into_body();
         let mut body = Vec::new();
         while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut incoming).poll_frame(context)).await {
-            let frame = frame.map_err(|error| NoAnswer::Broken(self.clone(), path.to_owned(), innermost(&error)))?;
+            let frame = frame.map_err(|error| NoAnswer::Broken(self.clone(), sent.to_string(), innermost(&error)))?;
             let Ok(data) = frame.into_data() else { continue };
             if body.len() + data.len() > bytes_max {
-                return Err(NoAnswer::TooLarge(self.clone(), path.to_owned(), bytes_max));
+                return Err(NoAnswer::TooLarge(self.clone(), sent.to_string(), bytes_max));
             }
             body.extend_from_slice(&data);
         }

@@ -4,6 +4,8 @@
 //! turns flags into the last layer of the settings, so that a bad flag is reported beside a bad line
 //! of the file. What the commands do is not here.
 
+pub mod overrides;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -12,9 +14,12 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use self::overrides::OverrideArguments;
 use super::admin::AdminServer;
 use super::check::Strictness;
+use super::diff::{self, Diff, FailOn};
 use super::schema::Of;
+use super::simulate::SimulateArguments;
 use super::tap;
 use super::test::{Format, Tests};
 use super::top::Sort;
@@ -77,6 +82,13 @@ pub enum Command {
                             weir explain --server localhost:6070 quickstart user=ann"
     )]
     Explain(ExplainArguments),
+    /// Compare two sets of policies: what changes for whom
+    ///
+    /// Prints the rules that are new, gone, stricter, looser or renamed, and what becomes of the states that the store has. No server is
+    /// needed. The exit code is 0 if nothing changes, 1 if something does, and 2 if policies are not valid. With --fail-on it is 1 only
+    /// for changes of these kinds.
+    #[command(after_help = "Example:\n  weir diff examples/quickstart examples/quickstart --format markdown")]
+    Diff(DiffArguments),
     /// Run tests of policies
     ///
     /// Tests are files named *.test.yaml, beside the policies or elsewhere: requests, times and expected answers. No server is
@@ -84,6 +96,25 @@ pub enum Command {
     /// tests pass, 1 if some fail or --fail-under is not reached, and 2 if a test or a policy is not valid.
     #[command(after_help = "Example:\n  weir test examples/quickstart --coverage")]
     Test(TestArguments),
+    /// Set, list and delete overrides of a running server: other numbers for one descriptor, until a time
+    ///
+    /// An override stands in place of the numbers of the descriptor's rule until it ends. With Redis all servers that share it have it
+    /// within a second; with the memory store only this server has it, until it ends. docs/overrides.md has the whole. The exit
+    /// code is 0 if it is done, 1 if the server refuses or does not answer, and 2 for wrong arguments.
+    #[command(
+        after_help = "Example:\n  weir override set quickstart user=ann --limit 100/min --for 2h --reason launch\n  \
+                            weir override list\n  weir override delete quickstart user=ann"
+    )]
+    Override(OverrideArguments),
+    /// Send traffic through policies, on a clock of its own, and report what passes and what is denied
+    ///
+    /// The traffic is made by sources that a file describes, or was recorded. Each of the policies gets the same requests, and each
+    /// decision is that of a server with the memory store. docs/simulation.md has the format of traffic. The exit code is 2 if traffic
+    /// or policies are not valid, and 130 after Ctrl-C, which leaves no files.
+    #[command(
+        after_help = "Example:\n  weir simulate --traffic examples/simulate/bursts.traffic.yaml examples/simulate/gcra"
+    )]
+    Simulate(SimulateArguments),
     /// Show the busiest limits of a running server, the limits that deny most, and whom they deny
     ///
     /// Prints a table that refreshes itself, from the server's admin listener. If standard output is no terminal, prints
@@ -247,6 +278,38 @@ pub struct ExplainArguments {
     /// How the files are read.
     #[command(flatten)]
     pub dialect: DialectArguments,
+}
+
+/// What the user typed after `weir diff`.
+#[derive(Args)]
+pub struct DiffArguments {
+    /// The policies before: a directory, or one file
+    #[arg(value_name = "OLD")]
+    old: PathBuf,
+    /// The policies now: a directory, or one file
+    #[arg(value_name = "NEW")]
+    new: PathBuf,
+    /// How the report is written
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = diff::Format::Text)]
+    format: diff::Format,
+    /// Send this through both, and tell whose answers change: a file of traffic, or a record of weir tap
+    #[arg(long, value_name = "FILE")]
+    traffic: Option<PathBuf>,
+    /// Exit with 1 only for such changes; may be repeated
+    #[arg(long, value_name = "CHANGE", value_enum, value_delimiter = ',')]
+    fail_on: Vec<FailOn>,
+    /// How the files are read.
+    #[command(flatten)]
+    dialect: DialectArguments,
+}
+
+impl DiffArguments {
+    /// What to compare, and how.
+    #[must_use]
+    pub fn diff(self) -> Diff {
+        let Self { old, new, format, traffic, fail_on, dialect } = self;
+        Diff { old, new, reading: dialect.reading(), traffic, format, fail_on }
+    }
 }
 
 /// What the user typed after `weir test`.
@@ -714,7 +777,7 @@ mod tests {
                 assert!(Arguments::try_parse_from(&words).is_ok(), "{line}");
             }
         }
-        assert_eq!(examples, 14);
+        assert_eq!(examples, 19);
     }
 
     #[test]

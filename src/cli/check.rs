@@ -9,7 +9,7 @@ use super::admin::AdminServer;
 use super::printable::printable;
 use super::served::{self, NoPolicies, Served};
 use crate::config::files::is_test;
-use crate::config::policy_file::{DomainOutline, Loaded, Outline, Problems, Reading, load_dir_with, test_file};
+use crate::config::policy_file::{DomainOutline, Loaded, Outline, Problems, Reading, lint, load_dir_with, test_file};
 use crate::config::settings::spell;
 use crate::engine::network::Network;
 use crate::engine::{Domain, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule};
@@ -63,7 +63,8 @@ pub fn run(directory: &Path, reading: Reading, strictness: Strictness, out: &mut
     if is_test(directory) && directory.is_file() {
         return tests(directory, out);
     }
-    let loaded = load_dir_with(directory, reading).map_err(Failed::Policies)?;
+    let mut loaded = load_dir_with(directory, reading).map_err(Failed::Policies)?;
+    lint(&mut loaded);
     write(&loaded, THE_SERVERS, out)?;
     judged(&loaded, strictness)
 }
@@ -74,7 +75,8 @@ pub fn run(directory: &Path, reading: Reading, strictness: Strictness, out: &mut
 /// When the server gives none; that of the writer; newer policies that it refuses; or, where they count as errors, that there
 /// are warnings.
 pub fn run_served(server: &AdminServer, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
-    let Served { loaded, on_error, problems } = served::policies(server)?;
+    let Served { mut loaded, on_error, problems } = served::policies(server)?;
+    lint(&mut loaded);
     write(&loaded, &of_server(&on_error), out)?;
     if !problems.is_empty() {
         return Err(Failed::Refused(problems));
@@ -242,8 +244,13 @@ pub(super) fn describe(rule: &Rule) -> Vec<(String, String)> {
     lines
 }
 
+/// A limit as what it allows and how, in one line.
+pub(super) fn limit_in_words(limit: &Limit) -> String {
+    format!("{}, {}", amount(limit), details(limit).join(", "))
+}
+
 /// How many per how long: `3 per hour`, `3 per 1m30s`.
-fn amount(limit: &Limit) -> String {
+pub(super) fn amount(limit: &Limit) -> String {
     let window = match limit.window().unit() {
         Some(unit) => unit.name().to_owned(),
         None => length(limit.window().us()),
@@ -270,6 +277,11 @@ fn algorithm(limit: &Limit) -> String {
         text.push_str(&format!(" {name} {value}"));
     }
     text
+}
+
+/// A limit on one line.
+pub(super) fn describe_limit(limit: &Limit) -> String {
+    format!("{}   {}", amount(limit), details(limit).join(", "))
 }
 
 fn details(limit: &Limit) -> Vec<String> {
@@ -308,7 +320,7 @@ fn totals(loaded: &Loaded) -> String {
     )
 }
 
-fn counted(number: usize, noun: &str) -> String {
+pub(super) fn counted(number: usize, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
 }

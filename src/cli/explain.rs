@@ -6,14 +6,15 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::admin::AdminServer;
-use super::check::{Failed, THE_SERVERS, describe, domain_wide, label, of_server, some_of};
+use super::check::{Failed, THE_SERVERS, describe, describe_limit, domain_wide, label, of_server, some_of};
+use super::overridden::{self, Shown};
 use super::printable::printable;
 use super::served::{self, Served};
 use crate::config::nearest;
 use crate::config::policy_file::{DomainOutline, Loaded, Outline, Reading, load_dir_with};
-use crate::engine::key::write_key;
+use crate::engine::key::{write_key, write_tag};
 use crate::engine::policy::{Match, Step};
-use crate::engine::{Domain, Entry, Matcher, Rule};
+use crate::engine::{Domain, Entry, Matcher, Override, Overrides, Rule};
 
 /// Writes what a request with these descriptors would meet. A request that meets nothing is an answer, not an error.
 ///
@@ -29,7 +30,7 @@ pub fn run(
     out: &mut dyn Write,
 ) -> Result<(), Failed> {
     let loaded = load_dir_with(directory, reading).map_err(Failed::Policies)?;
-    write(&loaded, THE_SERVERS, domain, descriptors, out)?;
+    write(&loaded, THE_SERVERS, &[], domain, descriptors, out)?;
     Ok(())
 }
 
@@ -46,7 +47,12 @@ pub fn run_served(
     notes: &mut dyn Write,
 ) -> Result<(), Failed> {
     let Served { loaded, on_error, problems } = served::policies(server)?;
-    write(&loaded, &of_server(&on_error), domain, descriptors, out)?;
+    let overrides = overridden::of_server(server).unwrap_or_else(|error| {
+        // Notes are for people: without them the rest is right.
+        let _ = writeln!(notes, "weir: overrides are not known: {error}");
+        Vec::new()
+    });
+    write(&loaded, &of_server(&on_error), &overrides, domain, descriptors, out)?;
     if !problems.is_empty() {
         writeln!(notes, "weir: newer policies are refused: weir check --server {server} prints why")?;
     }
@@ -56,16 +62,22 @@ pub fn run_served(
 fn write(
     loaded: &Loaded,
     servers: &str,
+    overrides: &[Shown],
     domain: &str,
     descriptors: &[Vec<(String, String)>],
     out: &mut dyn Write,
 ) -> io::Result<()> {
+    let of_domain: Vec<(&Shown, Override)> =
+        overrides.iter().filter(|one| one.domain == domain).filter_map(|one| Some((one, one.set()?))).collect();
+    let (shown, set): (Vec<&Shown>, Vec<Override>) = of_domain.into_iter().unzip();
+    let fitted = &Overrides::of(&loaded.policies, &set);
     let outline = loaded.domains.iter().find(|outline| outline.name == domain);
     let (Some(outline), Some(found)) = (outline, loaded.policies.domain(domain)) else {
         return unknown_domain(loaded, domain, out);
     };
     writeln!(out, "domain {}   {}{}", printable(domain), outline.place, domain_wide(found, servers))?;
-    let request = Request { loaded, servers, outline, domain: found, descriptors: &entries_of(descriptors) };
+    let descriptors = &entries_of(descriptors);
+    let request = Request { loaded, servers, shown: &shown, fitted, outline, domain: found, descriptors };
     for i in 0..request.descriptors.len() {
         writeln!(out)?;
         request.explain(i, out)?;
@@ -95,6 +107,9 @@ struct Request<'r> {
     loaded: &'r Loaded,
     /// The `on_error` that no policy says.
     servers: &'r str,
+    /// The overrides of the domain, and what they do.
+    shown: &'r [&'r Shown],
+    fitted: &'r Overrides,
     outline: &'r DomainOutline,
     domain: &'r Domain,
     descriptors: &'r [Vec<Entry<'r>>],
@@ -152,6 +167,16 @@ impl<'r> Request<'r> {
                 writeln!(out, "      key {key}")?;
             } else {
                 writeln!(out, "      passes, and no state is kept")?;
+            }
+        }
+        let mut tag = String::new();
+        write_tag(&mut tag, &self.domain.name, entries.iter().copied(), &met.shared);
+        if let Some((number, limits)) = self.fitted.at(&tag) {
+            let Shown { until, by, reason, .. } = self.shown[number];
+            let [until, by, reason] = [until, by, reason].map(|text| printable(text));
+            writeln!(out, "    overridden until {until}, by {by}: {reason}")?;
+            for limit in limits {
+                writeln!(out, "      {}\n        key {tag}{}", describe_limit(limit), limit.id())?;
             }
         }
         if !rule.limits.is_empty() {

@@ -10,7 +10,7 @@ use std::io::{self, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::file::{Exists, RecordFile};
@@ -123,7 +123,13 @@ async fn tap(question: &Question) -> Result<(), TapError> {
         file::must_be_new(file)?;
     }
     let token = question.token_file.as_deref().map(token).transpose()?;
-    let mut lines = question.server.lines(&path(question), token.as_deref(), BOUNDS).await?;
+    // Heard from here on, so that one that comes soon ends it as one that comes late.
+    let mut signals = Signals::new().map_err(TapError::Start)?;
+    let path = path(question);
+    let mut lines = tokio::select! {
+        () = signals.any() => return Ok(()),
+        lines = question.server.lines(&path, token.as_deref(), BOUNDS) => lines?,
+    };
     let first = lines.next().await?.unwrap_or_default();
     let reason = match Line::read(&first) {
         Some(Line::Header(header)) if header.version == VERSION => None,
@@ -135,23 +141,24 @@ async fn tap(question: &Question) -> Result<(), TapError> {
     }
     let mut sink = Sink::open(&question.output, &first)?;
     let mut seen = Seen::default();
-    let result = follow(question, &mut lines, &mut sink, &mut seen).await;
+    let result = follow(question, &mut lines, &mut signals, &mut sink, &mut seen).await;
     // Where errors cannot be written, nobody reads this either.
     let _ = writeln!(io::stderr(), "weir: {}", seen.summary(&question.output, question.length));
     result
 }
 
 /// Passes records on until it is over.
-async fn follow(question: &Question, lines: &mut Lines, sink: &mut Sink, seen: &mut Seen) -> Result<(), TapError> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(TapError::Start)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(TapError::Start)?;
-    let mut hangup = signal(SignalKind::hangup()).map_err(TapError::Start)?;
+async fn follow(
+    question: &Question,
+    lines: &mut Lines,
+    signals: &mut Signals,
+    sink: &mut Sink,
+    seen: &mut Seen,
+) -> Result<(), TapError> {
     let end = question.length.map(|length| Instant::now() + length);
     loop {
         let line = tokio::select! {
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
-            _ = hangup.recv() => return Ok(()),
+            () = signals.any() => return Ok(()),
             () = sleep_until(end.unwrap_or_else(Instant::now)), if end.is_some() => return Ok(()),
             line = timeout(SILENCE_MAX, lines.next()) => match line {
                 Ok(line) => line?,
@@ -184,6 +191,26 @@ async fn follow(question: &Question, lines: &mut Lines, sink: &mut Sink, seen: &
                 let reason = format!("a line is no record: {}", printable(&start));
                 return Err(TapError::NotATap(question.server.clone(), reason));
             }
+        }
+    }
+}
+
+/// The signals by which the user ends it.
+struct Signals([Signal; 3]);
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        let [interrupt, terminate, hangup] =
+            [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
+        Ok(Self([interrupt?, terminate?, hangup?]))
+    }
+
+    async fn any(&mut self) {
+        let [interrupt, terminate, hangup] = &mut self.0;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
         }
     }
 }

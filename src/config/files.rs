@@ -52,7 +52,7 @@ impl Source {
 
     /// Whether a file of this name is a policy.
     fn takes(&self, path: &Path) -> bool {
-        self.all_files || (is_yaml(path) && !is_test(path))
+        self.all_files || (is_yaml(path) && !is_test(path) && !is_traffic(path))
     }
 
     /// Whether this is no error here, since the directory may be missing.
@@ -64,7 +64,17 @@ impl Source {
 /// Whether a file holds tests of policies, by its name: `*.test.yaml` or `*.test.yml`.
 #[must_use]
 pub fn is_test(path: &Path) -> bool {
-    is_yaml(path) && path.file_stem().is_some_and(|stem| stem.as_encoded_bytes().ends_with(b".test"))
+    is_yaml_called(path, b".test")
+}
+
+/// Whether a file describes traffic, by its name: `*.traffic.yaml` or `*.traffic.yml`.
+#[must_use]
+pub fn is_traffic(path: &Path) -> bool {
+    is_yaml_called(path, b".traffic")
+}
+
+fn is_yaml_called(path: &Path, ending: &[u8]) -> bool {
+    is_yaml(path) && path.file_stem().is_some_and(|stem| stem.as_encoded_bytes().ends_with(ending))
 }
 
 fn is_yaml(path: &Path) -> bool {
@@ -72,7 +82,7 @@ fn is_yaml(path: &Path) -> bool {
 }
 
 /// The policy files of a source, sorted by path: of a directory every `*.yaml` and `*.yml` in it and in its subdirectories, symlinks
-/// followed, except for [tests](is_test). A path to a file means this file only, with any name.
+/// followed, except for [tests](is_test) and [traffic](is_traffic). A path to a file means this file only, with any name.
 ///
 /// Names that start with a dot are passed over, unless the source has them. In a Kubernetes ConfigMap those are the generations (`..2024_...`,
 /// `..data`); the visible files are symlinks through them. A policy that is a symlink to nowhere is listed, so that reading

@@ -25,11 +25,13 @@
 //! A load gives either a whole policy set, with the place of every rule and warnings, or every problem of every file,
 //! each with file, line and column. Not here: what a policy decides (engine/policy.rs) and when files are read again (watch.rs).
 
+mod comments;
 mod fields;
 mod heavy;
 mod kept;
 mod keys;
 mod limit;
+mod lint;
 mod matches;
 mod metadata;
 mod rate;
@@ -37,6 +39,7 @@ mod reader;
 mod scalar;
 mod state;
 pub mod test_file;
+pub mod traffic_file;
 mod tree;
 mod warning;
 mod yaml;
@@ -54,7 +57,9 @@ use tree::Planted;
 
 pub use kept::{KEPT_BYTES_MAX, Kept, Sources};
 pub use keys::{KINDS, Key, Kind, Needs, Only};
-pub use rate::SHORT_UNITS;
+pub use lint::lint;
+pub use matches::FORMS;
+pub use rate::{SHORT_UNITS, parse_rate};
 pub use tree::Tree;
 pub use warning::{Code, WARNINGS_MAX, Warning, Warnings};
 pub use yaml::{DEPTH_MAX, NODES_MAX};
@@ -276,6 +281,11 @@ pub struct Outline {
     pub file: Arc<str>,
     /// The [`Rule::id`](crate::engine::Rule::id) of its rule, where it has one.
     pub rule: Option<u32>,
+    /// Whether `rate_limit` is there without a value.
+    pub has_empty_limit: bool,
+    /// Whether a comment stands in one of its lines, or alone in the line above. True where there can be no comments, because it
+    /// did not come as text.
+    pub has_comment: bool,
     /// The next level, in file order.
     pub descriptors: Vec<Outline>,
 }

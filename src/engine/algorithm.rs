@@ -176,6 +176,28 @@ impl Algorithm {
         }
     }
 
+    /// The algorithm for other hits and another window. A burst that is not given keeps its ratio to the hits, and sub-buckets
+    /// stay as they are unless the window changes. None for a burst where there is none. [ov-1]
+    pub(super) fn resized(self, from: (u32, Window), to: (u32, Window), burst: Option<u32>) -> Option<Self> {
+        let scaled = |old: u32| {
+            let scaled = (u64::from(old) * u64::from(to.0)).checked_div(u64::from(from.0)).unwrap_or(u64::from(to.0));
+            burst.unwrap_or_else(|| u32::try_from(scaled.max(1)).unwrap_or(u32::MAX))
+        };
+        Some(match self {
+            Self::TokenBucket { burst, refill } => Self::TokenBucket { burst: scaled(burst), refill },
+            Self::LeakyBucket { burst } => Self::LeakyBucket { burst: scaled(burst) },
+            Self::Gcra { burst } => Self::Gcra { burst: scaled(burst) },
+            _ if burst.is_some() => return None,
+            Self::SlidingWindow { .. } if from.1 != to.1 => {
+                Self::SlidingWindow { precision: Self::default_precision(to.1) }
+            }
+            Self::FixedWindow { .. }
+            | Self::SlidingWindowCounter
+            | Self::SlidingWindow { .. }
+            | Self::SlidingWindowLog => self,
+        })
+    }
+
     /// The sub-buckets that a sliding window has where a policy does not say: 60, or the most below that divide it.
     #[must_use]
     pub fn default_precision(window: Window) -> Precision {

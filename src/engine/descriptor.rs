@@ -31,6 +31,24 @@ pub fn parse_entries(text: &str) -> Result<Vec<(String, String)>, String> {
     Ok(entries)
 }
 
+/// Writes a descriptor as [`parse_entries`] reads it.
+#[must_use]
+pub fn spell_entries<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> String {
+    let mut text = String::new();
+    for Entry { key, value } in entries {
+        if !text.is_empty() {
+            text.push(',');
+        }
+        for c in key.chars().chain(['=']).chain(value.chars()) {
+            if matches!(c, ',' | '\\') {
+                text.push('\\');
+            }
+            text.push(c);
+        }
+    }
+    text
+}
+
 fn split_at_commas(text: &str) -> Result<Vec<String>, String> {
     let mut parts = vec![];
     let mut part = String::new();

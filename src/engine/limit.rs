@@ -55,6 +55,17 @@ impl Limit {
         Ok(limit.with_id())
     }
 
+    /// The same limit with other numbers. The state is the same where the window and the parameters of the algorithm are.
+    ///
+    /// # Errors
+    /// As [`Limit::new`].
+    pub(super) fn with_numbers(&self, requests: u32, window: Window, algorithm: Algorithm) -> Result<Self, LimitError> {
+        let kind = algorithm.kind(requests, window)?;
+        let mut limit = Self { requests, window, algorithm, kind, ..self.clone() }.with_id();
+        limit.set_post_paid(self.post_paid);
+        Ok(limit)
+    }
+
     /// A fixed window of one unit: what a limit in the request is, and what a policy gives by default.
     #[must_use]
     pub fn per_unit(requests: u32, unit: Unit) -> Self {

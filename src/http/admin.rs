@@ -21,12 +21,13 @@ use serde_json::{Value, json};
 
 use super::streamed::{PIECE_BYTES, pieces};
 use super::{
-    ServiceState, Site, json_error, limited, metrics, not_found, page, readyz, source, states, tap, token, wrong_method,
+    ServiceState, Site, json_error, limited, metrics, not_found, overrides, page, readyz, source, states, tap, token,
+    wrong_method,
 };
 use crate::limiter::{Domain, Entry, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule, parse_entries};
 
 /// Every path, for the response to an unknown one.
-const PATHS: [&str; 11] = [
+const PATHS: [&str; 14] = [
     "GET / (a page)",
     "GET /top?minutes=5&limits=20&keys=5",
     "GET /limited?domain=D&rule=R&minutes=5",
@@ -34,6 +35,9 @@ const PATHS: [&str; 11] = [
     "GET /tap?domain=D&rule=R&descriptor=K=V,K=V&verdict=over&sample=10&seconds=60",
     "GET /policies",
     "GET /policies/source",
+    "GET /overrides",
+    "PUT /overrides",
+    "DELETE /overrides?domain=D&descriptor=K=V,K=V",
     "GET /state?domain=D&descriptor=K=V,K=V",
     "DELETE /state?domain=D&descriptor=K=V,K=V",
     "GET /metrics",
@@ -51,6 +55,7 @@ pub(super) fn router(site: &Arc<Site>) -> Router {
         .route("/tap", get(tap::tap))
         .route("/policies", get(policies))
         .route("/policies/source", get(source::source))
+        .route("/overrides", get(overrides::list).put(overrides::set).delete(overrides::delete))
         .route("/state", get(peek).delete(reset))
         .route("/metrics", get(metrics))
         .route("/readyz", get(readyz))
@@ -93,7 +98,8 @@ fn is_own_host(host: &[u8], names: &[String]) -> bool {
 /// The policies in force, rules in the order of their files, written piece by piece, since they may be many.
 async fn policies(State(site): State<Arc<Site>>) -> Response {
     let order = site.rule_orders.current(&site.report).await;
-    let body = Listing { order, on_error: site.on_error, domain: 0, rule: 0, has_ended: false }.body();
+    let overrides = overrides::OfRules::of(&site.overrides, &order.policies).await;
+    let body = Listing { order, overrides, on_error: site.on_error, domain: 0, rule: 0, has_ended: false }.body();
     ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
 }
 
@@ -152,6 +158,7 @@ impl RuleOrder {
 /// Policies, as they are written out to one caller.
 struct Listing {
     order: Arc<RuleOrder>,
+    overrides: overrides::OfRules,
     on_error: OnError,
     /// Which domain is next, and which of its rules.
     domain: usize,
@@ -198,8 +205,12 @@ impl Listing {
             to.push(b',');
         }
         if let Some(&index) = rules.get(self.rule) {
-            let rule = rule_as_json(&policies.rules()[index], domain, self.on_error, &places[index]);
-            to.extend(rule.to_string().as_bytes());
+            let rule = &policies.rules()[index];
+            let mut shown = rule_as_json(rule, domain, self.on_error, &places[index]);
+            if let Some(overrides) = self.overrides.of_rule(rule.id, policies) {
+                shown["overrides"] = overrides;
+            }
+            to.extend(shown.to_string().as_bytes());
             self.rule += 1;
         }
         if self.rule >= rules.len() {

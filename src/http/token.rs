@@ -1,6 +1,6 @@
-//! The bearer token for requests that change something.
+//! The bearer tokens for requests that change something.
 //!
-//! The file is read for each such request, so that a token can be replaced without a restart. A file that cannot be read lets
+//! The file is read for each such request, so that tokens can be replaced without a restart. A file that cannot be read lets
 //! nothing pass.
 
 use std::io::Read as _;
@@ -12,48 +12,99 @@ use axum::response::{IntoResponse as _, Response};
 use super::json_error;
 
 /// The longest token, in bytes.
-const TOKEN_BYTES_MAX: u64 = 4_096;
+const TOKEN_BYTES_MAX: usize = 4_096;
+/// The longest name of a token, in bytes.
+const NAME_BYTES_MAX: usize = 64;
+/// The largest file of tokens, in bytes.
+const FILE_BYTES_MAX: u64 = 64 * 1_024;
+/// Who makes a request with a token that has no name.
+const UNNAMED: &str = "admin";
+/// Who makes a request where none needs a token.
+const ANYONE: &str = "anyone";
 
-/// Whether a request has the token of this file; it needs none where there is no file.
+/// A token of the file.
+#[derive(Debug, PartialEq, Eq)]
+struct Token {
+    name: String,
+    secret: Vec<u8>,
+}
+
+/// The name of the token of this file that a request has; it needs none where there is no file.
 ///
 /// # Errors
-/// With the answer to a request that has not.
-pub(super) async fn check(file: Option<&Path>, headers: &HeaderMap) -> Result<(), Response> {
-    let Some(file) = file else { return Ok(()) };
+/// With the answer to a request that has none.
+pub(super) async fn check(file: Option<&Path>, headers: &HeaderMap) -> Result<String, Response> {
+    let Some(file) = file else { return Ok(ANYONE.to_owned()) };
     let path = file.to_owned();
     let read = tokio::task::spawn_blocking(move || read(&path)).await;
-    let expected = match read.unwrap_or_else(|error| Err(error.to_string())) {
-        Ok(token) => token,
+    let tokens = match read.unwrap_or_else(|error| Err(error.to_string())) {
+        Ok(tokens) => tokens,
         Err(reason) => {
             tracing::warn!(file = %file.display(), reason, "the file of the admin token cannot be used: changes are refused");
             return Err(json_error(StatusCode::SERVICE_UNAVAILABLE, "the server cannot read its admin.token_file"));
         }
     };
     let given = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
-    if given.is_some_and(|given| is_same(given, &expected)) {
-        return Ok(());
+    if let Some(name) = given.and_then(|given| name_of(tokens, given)) {
+        return Ok(name);
     }
     let reason =
-        "this changes something: send the header \"authorization: Bearer TOKEN\" with the token of admin.token_file";
+        "this changes something: send the header \"authorization: Bearer TOKEN\" with a token of admin.token_file";
     let refusal = json_error(StatusCode::UNAUTHORIZED, reason);
     Err(([(header::WWW_AUTHENTICATE, "Bearer")], refusal).into_response())
 }
 
-/// The token of a file, without the blanks around it.
+/// The name of the token that was given. All are compared, so that the time says nothing.
+fn name_of(tokens: Vec<Token>, given: &[u8]) -> Option<String> {
+    tokens.into_iter().fold(None, |found, token| if is_same(given, &token.secret) { Some(token.name) } else { found })
+}
+
+/// The tokens of a file: one alone, or a line `NAME TOKEN` for each.
 ///
 /// # Errors
-/// With the reason, when there is none.
-fn read(path: &Path) -> Result<Vec<u8>, String> {
+/// With the reason, when there is none. It has no part of a token.
+fn read(path: &Path) -> Result<Vec<Token>, String> {
     let mut text = Vec::new();
     let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
-    file.take(TOKEN_BYTES_MAX + 1).read_to_end(&mut text).map_err(|error| error.to_string())?;
-    if text.len() as u64 > TOKEN_BYTES_MAX {
-        return Err(format!("more than {TOKEN_BYTES_MAX} bytes"));
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(|error| error.to_string())?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("more than {FILE_BYTES_MAX} bytes"));
     }
-    match text.trim_ascii() {
-        [] => Err("empty".to_owned()),
-        token => Ok(token.to_vec()),
+    let whole = text.trim_ascii();
+    if whole.is_empty() {
+        return Err("empty".to_owned());
     }
+    if !whole.iter().any(u8::is_ascii_whitespace) {
+        return Ok(vec![token(UNNAMED, whole)?]);
+    }
+    let mut tokens: Vec<Token> = Vec::new();
+    for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
+        let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+        let read = match (words.next(), words.next(), words.next()) {
+            (None, ..) => continue,
+            (Some(name), Some(secret), None) => name_from(name).and_then(|name| token(name, secret)),
+            _ => Err("not NAME TOKEN".to_owned()),
+        };
+        let read = read.map_err(|reason| format!("line {}: {reason}", number + 1))?;
+        if tokens.iter().any(|other| other.name == read.name) {
+            return Err(format!("line {}: two tokens are called {}", number + 1, read.name));
+        }
+        tokens.push(read);
+    }
+    Ok(tokens)
+}
+
+fn name_from(word: &[u8]) -> Result<&str, String> {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.@".contains(byte);
+    let name = std::str::from_utf8(word).ok().filter(|_| word.len() <= NAME_BYTES_MAX && word.iter().all(is_plain));
+    name.ok_or_else(|| format!("a name has at most {NAME_BYTES_MAX} letters, digits and any of - _ . @"))
+}
+
+fn token(name: &str, secret: &[u8]) -> Result<Token, String> {
+    if secret.len() > TOKEN_BYTES_MAX {
+        return Err(format!("a token of more than {TOKEN_BYTES_MAX} bytes"));
+    }
+    Ok(Token { name: name.to_owned(), secret: secret.to_vec() })
 }
 
 /// The token of an `authorization` header. The name of the scheme is in any case.
@@ -78,11 +129,26 @@ mod tests {
             std::fs::write(file.path(), text).unwrap();
             read(file.path())
         };
-        assert_eq!(with(" s3cret\n"), Ok(b"s3cret".to_vec()));
+        let token = |name: &str, secret: &str| Token { name: name.into(), secret: secret.into() };
+        assert_eq!(with(" s3cret\n"), Ok(vec![token("admin", "s3cret")]));
         assert_eq!(with(" \n"), Err("empty".to_owned()));
-        assert_eq!(with(&"x".repeat(4_096)), Ok(vec![b'x'; 4_096]));
-        assert_eq!(with(&"x".repeat(4_097)), Err("more than 4096 bytes".to_owned()));
+        assert_eq!(with(&"x".repeat(4_096)), Ok(vec![token("admin", &"x".repeat(4_096))]));
+        assert_eq!(with(&"x".repeat(4_097)), Err("a token of more than 4096 bytes".to_owned()));
+        assert_eq!(with(&"x".repeat(65_537)), Err("more than 65536 bytes".to_owned()));
         assert!(read(Path::new("/nowhere/token")).unwrap_err().contains("No such file"));
+        let two = with("ann\ts3cret\r\n\n deploy@ci  other \n").unwrap();
+        assert_eq!(two, [token("ann", "s3cret"), token("deploy@ci", "other")]);
+        assert_eq!(name_of(two, b"other").as_deref(), Some("deploy@ci"));
+        for (text, reason) in [
+            ("ann s3cret\nbob\n", "line 2: not NAME TOKEN"),
+            ("ann s3cret more", "line 1: not NAME TOKEN"),
+            ("ann s3cret\nann other", "line 2: two tokens are called ann"),
+            ("a/b s3cret", "line 1: a name has"),
+            (&format!("{} s3cret", "x".repeat(65)), "line 1: a name has"),
+        ] {
+            let refused = with(text).unwrap_err();
+            assert!(refused.starts_with(reason) && !refused.contains("s3cret"), "{refused}");
+        }
         assert!(is_same(b"s3cret", b"s3cret"));
         for other in ["", "s3cre", "s3crets", "S3cret"] {
             assert!(!is_same(other.as_bytes(), b"s3cret"), "{other}");

@@ -42,7 +42,7 @@ impl Limiter {
             self.count_unmatched(in_force, query, started, trace)?;
             return Ok(unmatched(query));
         };
-        let plan = Plan::of(&in_force.policies, domain, self.options.modes, query);
+        let plan = Plan::of(in_force, domain, self.options.modes, query, &*self.options.clock);
         let mode = domain.mode.unwrap_or(self.options.mode);
         let ours = started + self.options.budget;
         let deadline = deadline.map_or(ours, |theirs| ours.min(theirs));

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use super::Limiter;
-use crate::engine::{Entry, Hits, Limit, Micros, PolicySet, State, key};
+use super::policies::InForce;
+use crate::engine::{Entry, Hits, Limit, Micros, State, key};
 use crate::store::StoreError;
 
 /// What is stored for one limit of a descriptor.
@@ -31,8 +32,8 @@ impl Limiter {
     /// # Errors
     /// When a store did not answer.
     pub async fn peek(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Vec<Peek>, StoreError> {
-        let policies = self.policies.current();
-        let keyed = keys_of(&policies, domain, entries);
+        let in_force = self.policies.snapshot();
+        let keyed = keys_of(&in_force, domain, entries, self.options.clock.now());
         let Some((_, first)) = keyed.first() else {
             return Ok(Vec::new());
         };
@@ -61,8 +62,8 @@ impl Limiter {
     /// # Errors
     /// When the store did not answer; then they may or may not be forgotten.
     pub async fn reset(&self, domain: &str, entries: &[Entry<'_>]) -> Result<(Vec<String>, u64), StoreError> {
-        let policies = self.policies.current();
-        let keyed = keys_of(&policies, domain, entries);
+        let in_force = self.policies.snapshot();
+        let keyed = keys_of(&in_force, domain, entries, self.options.clock.now());
         let Some((_, first)) = keyed.first() else {
             return Ok((Vec::new(), 0));
         };
@@ -80,17 +81,16 @@ impl Limiter {
     }
 }
 
-/// The keys and limits of one descriptor.
-fn keys_of<'p>(policies: &'p PolicySet, domain: &str, entries: &[Entry<'_>]) -> Vec<(String, &'p Limit)> {
+/// The keys and limits of one descriptor, those of its override if it has one.
+fn keys_of<'p>(in_force: &'p InForce, domain: &str, entries: &[Entry<'_>], now: Micros) -> Vec<(String, &'p Limit)> {
+    let InForce { policies, overrides, .. } = in_force;
     let Some(domain) = policies.domain(domain) else {
         return Vec::new();
     };
     let met = policies.find(domain, entries);
-    let limits = met.rule.map_or(&[][..], |rule| &rule.limits);
-    let keyed = limits.iter().map(|limit| {
-        let mut key = String::new();
-        key::write_key(&mut key, &domain.name, entries.iter().copied(), &met.shared, limit);
-        (key, limit)
-    });
-    keyed.collect()
+    let mut tag = String::new();
+    key::write_tag(&mut tag, &domain.name, entries.iter().copied(), &met.shared);
+    let set = overrides.as_ref().and_then(|overrides| overrides.limits(&tag, || now));
+    let limits = set.unwrap_or_else(|| met.rule.map_or(&[], |rule| &rule.limits));
+    limits.iter().map(|limit| (format!("{tag}{}", limit.id()), limit)).collect()
 }

@@ -2,24 +2,26 @@
 //!
 //! Not here: asking one store (ask.rs), several stores, and stores that fail (split.rs).
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use smallvec::{Array, SmallVec};
 
+use super::policies::InForce;
 use super::{Answer, Detail, LimitInfo, ListedLimit, Modes, Query, Status};
 use crate::engine::observer::{LimitOf, Trace};
 use crate::engine::policy::{Domain, Match};
 use crate::engine::{
-    Charge, Decision, Hits, Limit, Micros, OnError, Outcome, PolicySet, Role, Rule, Take, Verdict, key,
+    Charge, Decision, Hits, Limit, Micros, OnError, Outcome, Overrides, Role, Rule, Take, Verdict, key,
 };
+use crate::store::Clock;
 
 /// Keys are written into one text; room for a decision of a few charges, so that it seldom grows.
 const KEYS_BYTES: usize = 256;
 /// The portion of a bounded store that limits from requests share: no rule has this id.
-const OVERRIDE_SHARE: u32 = u32::MAX;
+const REQUEST_SHARE: u32 = u32::MAX;
 /// The name, for clients, of a limit that came with the request.
-const OVERRIDE_NAME: &str = "(request)";
+const REQUEST_NAME: &str = "(request)";
 
 /// What is to be charged for a request, before the store is asked.
 pub(super) struct Plan<'p> {
@@ -29,13 +31,30 @@ pub(super) struct Plan<'p> {
     has_open_quota: bool,
     /// What each descriptor met. No rule where the descriptor brings its own limit, or where nothing matches.
     met: SmallVec<[Match<'p>; 2]>,
-    /// The limits that came with the request, with their descriptors; seldom any.
-    overrides: Vec<(usize, Limit)>,
+    /// The descriptors whose limits are not those of a rule; seldom any.
+    own_limits: Vec<(usize, OwnLimits<'p>)>,
     pub(super) planned: SmallVec<[Planned; 4]>,
     /// How many descriptors met no rule and bring no limit of their own.
     pub(super) unmatched: u32,
     /// The text of all keys, one after the other.
     keys: String,
+}
+
+/// The limits of a descriptor, where they are not those of a rule.
+enum OwnLimits<'p> {
+    /// The one that came with the request. [mt-6]
+    OfRequest(Limit),
+    /// Those that an operator set in place of the rule's. [ov-1]
+    Set(&'p [Limit]),
+}
+
+impl OwnLimits<'_> {
+    fn as_slice(&self) -> &[Limit] {
+        match self {
+            Self::OfRequest(limit) => std::slice::from_ref(limit),
+            Self::Set(limits) => limits,
+        }
+    }
 }
 
 /// One charge, by what it refers to.
@@ -117,13 +136,21 @@ impl<'a> Decided<'a> {
 }
 
 impl<'p> Plan<'p> {
-    pub(super) fn of(policies: &'p PolicySet, domain: &'p Domain, modes: Modes, query: &Query<'_>) -> Self {
+    pub(super) fn of(
+        in_force: &'p InForce,
+        domain: &'p Domain,
+        modes: Modes,
+        query: &Query<'_>,
+        clock: &dyn Clock,
+    ) -> Self {
+        let policies = &*in_force.policies;
+        let overrides = in_force.overrides.as_deref();
         let mut plan = Self {
             domain,
             modes,
             has_open_quota: false,
             met: SmallVec::new(),
-            overrides: Vec::new(),
+            own_limits: Vec::new(),
             planned: SmallVec::new(),
             unmatched: 0,
             keys: String::with_capacity(KEYS_BYTES),
@@ -131,7 +158,7 @@ impl<'p> Plan<'p> {
         for (group, asked) in query.descriptors.iter().enumerate() {
             plan.met.push(match asked.limit {
                 Some((requests, unit)) => {
-                    plan.overrides.push((group, Limit::per_unit(requests, unit)));
+                    plan.own_limits.push((group, OwnLimits::OfRequest(Limit::per_unit(requests, unit))));
                     Match { rule: None, shared: SmallVec::new() }
                 }
                 None => {
@@ -143,7 +170,7 @@ impl<'p> Plan<'p> {
         }
         let replaced = replaced_names(&plan.met);
         for group in 0..query.descriptors.len() {
-            let is_charged = plan.add_group(group, query, &replaced);
+            let is_charged = plan.add_group(group, query, &replaced, overrides, clock);
             // One without a limit is a quota that passes only where the setting makes a quota of everything.
             plan.has_open_quota |= match plan.met[group].rule {
                 Some(rule) if is_charged => (rule.is_quota || modes.quota) && rule.role == Role::Shadow,
@@ -155,11 +182,19 @@ impl<'p> Plan<'p> {
 
     /// Adds the limits of one descriptor. Answers whether it has one that is not on trial.
     #[expect(clippy::cast_possible_truncation, reason = "at most 64 descriptors")]
-    fn add_group(&mut self, group: usize, query: &Query<'_>, replaced: &[&str]) -> bool {
+    fn add_group(
+        &mut self,
+        group: usize,
+        query: &Query<'_>,
+        replaced: &[&str],
+        overrides: Option<&'p Overrides>,
+        clock: &dyn Clock,
+    ) -> bool {
+        let mut tag = overrides.and_then(|overrides| self.apply(overrides, group, query, clock));
         let met = &self.met[group];
-        let limits = match (met.rule, override_of(&self.overrides, group)) {
-            (Some(rule), _) => &rule.limits[..],
-            (None, Some(limit)) => std::slice::from_ref(limit),
+        let limits = match (met.rule, own_limits(&self.own_limits, group)) {
+            (_, Some(limits)) => limits,
+            (Some(rule), None) => &rule.limits[..],
             (None, None) => return false,
         };
         let is_single = limits.len() == 1;
@@ -167,7 +202,6 @@ impl<'p> Plan<'p> {
             Role::Enforced if self.modes.quota => Role::Quota,
             role => role,
         };
-        let mut tag = None;
         let mut is_charged = false;
         for (i, limit) in limits.iter().enumerate() {
             if is_replaced(limit.name.as_deref(), replaced) {
@@ -191,11 +225,33 @@ impl<'p> Plan<'p> {
         is_charged
     }
 
+    /// Takes the limits of an override in place of those of the rule, if there is one for this descriptor. Returns where the tag
+    /// of its keys is written, if it had to be. [ov-1]
+    fn apply(
+        &mut self,
+        overrides: &'p Overrides,
+        group: usize,
+        query: &Query<'_>,
+        clock: &dyn Clock,
+    ) -> Option<Range<usize>> {
+        let Match { rule, shared } = &self.met[group];
+        if !rule.is_some_and(|rule| overrides.concern(rule)) {
+            return None;
+        }
+        let start = self.keys.len();
+        let entries = query.descriptors[group].entries.iter().copied();
+        key::write_tag(&mut self.keys, &self.domain.name, entries, shared);
+        let tag = start..self.keys.len();
+        let limits = overrides.limits(&self.keys[tag.clone()], || clock.now());
+        self.own_limits.extend(limits.map(|limits| (group, OwnLimits::Set(limits))));
+        Some(tag)
+    }
+
     fn limit(&self, planned: &Planned) -> &Limit {
         let group = usize::from(planned.group);
-        match (self.met[group].rule, override_of(&self.overrides, group)) {
-            (Some(rule), _) => &rule.limits[planned.limit],
-            (None, Some(limit)) => limit,
+        match (self.met[group].rule, own_limits(&self.own_limits, group)) {
+            (_, Some(limits)) => &limits[planned.limit],
+            (Some(rule), None) => &rule.limits[planned.limit],
             (None, None) => unreachable!("a descriptor without limits is not charged"),
         }
     }
@@ -219,7 +275,7 @@ impl<'p> Plan<'p> {
                     Role::Quota if self.has_open_quota => Role::Shadow,
                     role => role,
                 },
-                share: rule.map_or(OVERRIDE_SHARE, |rule| rule.id),
+                share: rule.map_or(REQUEST_SHARE, |rule| rule.id),
                 bounds: None,
             }
         };
@@ -312,7 +368,7 @@ impl<'p> Plan<'p> {
             (Some(name), _) => name.clone(),
             (None, Some(rule)) if rule.has_one_limit() => rule.path.clone(),
             (None, Some(rule)) => format!("{}:{}", rule.path, limit.id()).into(),
-            (None, None) => OVERRIDE_NAME.into(),
+            (None, None) => REQUEST_NAME.into(),
         }
     }
 
@@ -337,9 +393,9 @@ impl<'p> Plan<'p> {
     }
 }
 
-/// The limit that a descriptor brought along.
-fn override_of(overrides: &[(usize, Limit)], group: usize) -> Option<&Limit> {
-    overrides.iter().find(|(of, _)| *of == group).map(|(_, limit)| limit)
+/// The limits of a descriptor, where they are not those of its rule.
+fn own_limits<'o>(own: &'o [(usize, OwnLimits<'_>)], group: usize) -> Option<&'o [Limit]> {
+    own.iter().find(|(of, _)| *of == group).map(|(_, limits)| limits.as_slice())
 }
 
 /// The names that the rules of one request replace. [mt-5]

@@ -1,19 +1,22 @@
-//! The policies in force: one set that is replaced whole, and replaced sets until no request uses them.
+//! The policies in force, with the overrides that fit them: one set that is replaced whole, and replaced sets until no
+//! request uses them.
 //!
-//! Not here: where policies come from (config, xds) and what is decided by them.
+//! Not here: where policies come from (config, xds) and overrides (overrides.rs), and what is decided by them.
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
-use crate::engine::PolicySet;
 use crate::engine::observer::{Observer, Tally};
+use crate::engine::{Override, Overrides, PolicySet};
 
 /// The policies in force, replaced whole and shared by all runtimes.
 pub struct Policies {
     pub(super) current: ArcSwap<InForce>,
     observer: Arc<dyn Observer>,
+    /// What operators have set. Held while a set is made, so that no change of policies or overrides is lost.
+    overrides: Mutex<Arc<[Override]>>,
     /// Sets that were replaced and that requests on their way may still use.
     retired: Mutex<Vec<Arc<InForce>>>,
 }
@@ -25,6 +28,8 @@ const RETIRED_MAX: usize = 16;
 pub(super) struct InForce {
     pub(super) policies: Arc<PolicySet>,
     pub(super) tally: Arc<dyn Tally>,
+    /// Those that have an effect; none where no override has.
+    pub(super) overrides: Option<Arc<Overrides>>,
     /// Whether these were loaded, or stand in until some are.
     pub(super) is_loaded: bool,
 }
@@ -34,20 +39,43 @@ impl Policies {
     #[must_use]
     pub fn new(policies: impl Into<Arc<PolicySet>>, observer: Arc<dyn Observer>) -> Self {
         let current = ArcSwap::from_pointee(InForce::of(policies.into(), &*observer));
-        Self { current, observer, retired: Mutex::default() }
+        Self { current, observer, overrides: Mutex::default(), retired: Mutex::default() }
     }
 
     /// Has no policies yet: until some are put in force, decisions fail with [`Undecided::NoPolicies`](super::Undecided::NoPolicies).
     #[must_use]
     pub fn none_yet(observer: Arc<dyn Observer>) -> Self {
         let none = InForce { is_loaded: false, ..InForce::of(Arc::default(), &*observer) };
-        Self { current: ArcSwap::from_pointee(none), observer, retired: Mutex::default() }
+        let current = ArcSwap::from_pointee(none);
+        Self { current, observer, overrides: Mutex::default(), retired: Mutex::default() }
     }
 
     /// Puts other policies in force. Requests on their way finish under those they began with. The time it takes grows with
     /// the number of rules.
     pub fn replace(&self, policies: impl Into<Arc<PolicySet>>) {
-        let old = self.current.swap(Arc::new(InForce::of(policies.into(), &*self.observer)));
+        let given = self.overrides.lock();
+        let new = InForce::of(policies.into(), &*self.observer);
+        let overrides = fitted(&new.policies, &given);
+        self.put_in_force(InForce { overrides, ..new });
+    }
+
+    /// Puts other overrides in force, with the same policies. The time it takes grows with the number of rules and overrides.
+    pub(super) fn set_overrides(&self, overrides: Arc<[Override]>) {
+        let mut given = self.overrides.lock();
+        *given = overrides;
+        let now = self.current.load();
+        let (policies, tally) = (now.policies.clone(), now.tally.clone());
+        let overrides = fitted(&policies, &given);
+        self.put_in_force(InForce { policies, tally, overrides, is_loaded: now.is_loaded });
+    }
+
+    /// The policies in force now, and their overrides if any has an effect.
+    pub(super) fn snapshot(&self) -> Arc<InForce> {
+        self.current.load_full()
+    }
+
+    fn put_in_force(&self, new: InForce) {
+        let old = self.current.swap(Arc::new(new));
         let mut retired = self.retired.lock();
         let oldest = if retired.len() == RETIRED_MAX { Some(retired.remove(0)) } else { None };
         retired.push(old);
@@ -80,8 +108,13 @@ impl Policies {
 impl InForce {
     fn of(policies: Arc<PolicySet>, observer: &dyn Observer) -> Self {
         let tally = observer.loaded(&policies);
-        Self { policies, tally, is_loaded: true }
+        Self { policies, tally, overrides: None, is_loaded: true }
     }
+}
+
+fn fitted(policies: &PolicySet, given: &[Override]) -> Option<Arc<Overrides>> {
+    let fitted = if given.is_empty() { Overrides::default() } else { Overrides::of(policies, given) };
+    (!fitted.is_empty()).then(|| Arc::new(fitted))
 }
 
 #[cfg(test)]

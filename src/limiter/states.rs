@@ -6,7 +6,8 @@
 use std::time::Instant;
 
 use super::Limiter;
-use crate::engine::{Entry, Hits, Limit, Matcher, Micros, PolicySet, Rule, key};
+use super::policies::InForce;
+use crate::engine::{Entry, Hits, Limit, Matcher, Micros, Rule, key};
 pub use crate::store::ScanPosition;
 use crate::store::{Scanned, StoreError};
 
@@ -63,7 +64,8 @@ impl Limiter {
         from: ScanPosition,
         most: usize,
     ) -> Result<StatesPage, NoStates> {
-        let policies = self.policies.current();
+        let in_force = self.policies.snapshot();
+        let (policies, now) = (&in_force.policies, self.options.clock.now());
         let is_it = |rule: &&Rule| *rule.domain == *domain && *rule.path == *path;
         let rule = policies.rules().iter().find(is_it).ok_or(NoStates::NoRule)?;
         let mut page = StatesPage { states: Vec::new(), next: Some(from) };
@@ -79,7 +81,7 @@ impl Limiter {
                 store.scan(&prefix, position, deadline).get().await.map_err(NoStates::Store)?;
             page.next = next;
             let of_rule: Vec<(&str, &Limit)> =
-                keys.iter().filter_map(|key| Some((key.as_str(), limit_of(&policies, rule, key)?))).collect();
+                keys.iter().filter_map(|key| Some((key.as_str(), limit_of(&in_force, rule, key, now)?))).collect();
             for keys in of_rule.chunks(READ_MAX) {
                 self.read_states(keys, &mut page.states, store.as_ref()).await.map_err(NoStates::Store)?;
             }
@@ -131,9 +133,12 @@ fn prefix_of(rule: &Rule) -> String {
 
 /// The limit of the rule that this key is for; none where the key is another rule's. Of a key that was cut, only the limit and
 /// the first entry are known.
-fn limit_of<'p>(policies: &PolicySet, rule: &'p Rule, key: &str) -> Option<&'p Limit> {
+fn limit_of<'p>(in_force: &'p InForce, rule: &'p Rule, key: &str, now: Micros) -> Option<&'p Limit> {
+    let InForce { policies, overrides, .. } = in_force;
     let read = key::parse(key)?;
-    let limit = rule.limits.iter().find(|limit| limit.id() == read.limit_id)?;
+    let tag = key.strip_suffix(read.limit_id)?;
+    let set = overrides.as_ref().and_then(|overrides| overrides.limits(tag, || now));
+    let limit = set.unwrap_or(&rule.limits).iter().find(|limit| limit.id() == read.limit_id)?;
     if read.is_hashed {
         return Some(limit);
     }

@@ -12,7 +12,7 @@ use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use smallvec::SmallVec;
 
 use super::sync::{Mutex, MutexGuard};
-use super::{Clock, Peeked, Reply, ScanPosition, Scanned, Store, StoreError, Undo};
+use super::{Clock, Peeked, Reply, ScanPosition, Scanned, Store, StoreError, StoredOverrides, Undo};
 use crate::engine::algorithm::{Change, Effect, anchored_window};
 use crate::engine::decision;
 use crate::engine::{Bounds, Charge, Decision, Hits, Limit, Micros, Mode, Observer, State};
@@ -35,6 +35,7 @@ const SHRINK_ABOVE: usize = 1_024;
 /// States in this process's memory: lost when it ends, not shared with other replicas. [ex-2]
 pub struct Memory {
     shards: Box<[Mutex<Shard>]>,
+    overrides: Mutex<StoredOverrides>,
     hasher: DefaultHashBuilder,
     clock: Arc<dyn Clock>,
     observer: Arc<dyn Observer>,
@@ -52,7 +53,8 @@ impl Memory {
         let hasher = DefaultHashBuilder::default();
         let shards =
             (0..count).map(|number| Mutex::new(Shard::new(keys_max / count, hasher.hash_one(number)))).collect();
-        Self { shards, hasher, clock, observer }
+        let overrides = Mutex::new(StoredOverrides::default());
+        Self { shards, overrides, hasher, clock, observer }
     }
 
     fn hash(&self, key: &str) -> u32 {
@@ -208,6 +210,20 @@ impl Store for Memory {
 
     fn scan<'a>(&'a self, prefix: &'a str, from: ScanPosition, _deadline: Instant) -> Reply<'a, Scanned> {
         Reply::Ready(Ok(self.scan_now(prefix, from)))
+    }
+
+    fn read_overrides<'a>(&'a self, known: &'a str, _deadline: Instant) -> Reply<'a, Option<StoredOverrides>> {
+        let stored = self.overrides.lock();
+        Reply::Ready(Ok((stored.version != known).then(|| stored.clone())))
+    }
+
+    fn write_overrides<'a>(&'a self, known: &'a str, with: &'a StoredOverrides, _deadline: Instant) -> Reply<'a, bool> {
+        let mut stored = self.overrides.lock();
+        let is_known = stored.version == known;
+        if is_known {
+            stored.clone_from(with);
+        }
+        Reply::Ready(Ok(is_known))
     }
 
     fn ping(&self, _deadline: Instant) -> Reply<'_, ()> {

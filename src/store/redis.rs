@@ -39,13 +39,13 @@ use self::routing::node::Node;
 pub use self::routing::{breaker, node};
 use self::scripts::decode::{self, DecisionReply};
 pub use self::scripts::library::{ScriptText, scripts};
-use self::scripts::{encode, library, scan};
+use self::scripts::{encode, library, overrides, scan};
 use self::transport::call::Call;
 use self::transport::error::CallError;
 pub use self::transport::options::MERGE_MAX;
 use self::transport::options::Options;
 pub use self::transport::{pipeline, pool, turns};
-use super::{Peeked, Reply, ScanPosition, Scanned, Store, StoreError, Undo};
+use super::{Peeked, Reply, ScanPosition, Scanned, Store, StoreError, StoredOverrides, Undo};
 use crate::engine::algorithm::UndoScript;
 use crate::engine::{Charge, Decision, Limit, Micros, Mode, State, decision};
 pub use crate::tls::files::FileError;
@@ -117,6 +117,14 @@ impl Redis {
             Link::Cluster(cluster) => cluster.call(slot::of(&self.key_prefix, key), call, deadline).await,
         };
         answer.map_err(store_error)
+    }
+
+    /// Runs a call about overrides. Past the circuit breaker of one server: no decision waits for it.
+    async fn question(&self, call: impl Fn() -> Call, deadline: Instant) -> Result<Value, StoreError> {
+        match &self.link {
+            Link::One(node) => node.ask(call(), deadline).await.map_err(store_error),
+            Link::Cluster(_) => self.call(overrides::VERSION_KEY, call, deadline).await,
+        }
     }
 
     /// A key as it stands in Redis.
@@ -304,6 +312,20 @@ impl Store for Redis {
                 (at, _) => Some(ScanPosition { part: from.part, at }),
             };
             Ok(Scanned { keys: keys.into_iter().filter_map(without_prefix).collect(), next })
+        }))
+    }
+
+    fn read_overrides<'a>(&'a self, known: &'a str, deadline: Instant) -> Reply<'a, Option<StoredOverrides>> {
+        Reply::Pending(Box::pin(async move {
+            let reply = self.question(|| overrides::read_call(&self.key_prefix, known), deadline).await?;
+            overrides::read_reply(reply).ok_or_else(malformed_reply)
+        }))
+    }
+
+    fn write_overrides<'a>(&'a self, known: &'a str, with: &'a StoredOverrides, deadline: Instant) -> Reply<'a, bool> {
+        Reply::Pending(Box::pin(async move {
+            let reply = self.question(|| overrides::write_call(&self.key_prefix, known, with), deadline).await?;
+            overrides::write_reply(&reply).ok_or_else(malformed_reply)
         }))
     }
 

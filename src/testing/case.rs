@@ -17,9 +17,9 @@ use crate::config::policy_file::test_file::{
 use crate::engine::{Entry, Micros};
 use crate::limiter::{Answer, Undecided};
 use crate::rls::convert::{self, Bounds, Extras};
-use crate::rls::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{self, RateLimitOverride};
-use crate::rls::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
+use crate::rls::proto::RateLimitRequest;
 use crate::rls::request::Request;
+use crate::simulation::message::message;
 use crate::store::redis::Endpoint;
 
 /// How a case ended.
@@ -208,26 +208,15 @@ fn rule_of(load: &Load, domain: &str, entries: &[Entry<'_>]) -> Option<u32> {
 
 /// The message that a caller sends.
 fn request(ask: &Ask, caller: u32) -> RateLimitRequest {
-    let number = caller.to_string();
-    let filled = |text: &str| if ask.callers > 1 { text.replace(CALLER, &number) } else { text.to_owned() };
-    let descriptors = ask.descriptors.iter().map(|descriptor| RateLimitDescriptor {
-        entries: descriptor
-            .entries
-            .iter()
-            .map(|(key, value)| rate_limit_descriptor::Entry { key: filled(key), value: filled(value) })
-            .collect(),
-        hits_addend: descriptor.hits.map(|hits| u64::from(hits).into()),
-        is_negative_hits: descriptor.refund,
-        limit: descriptor.limit.map(|(requests_per_unit, unit)| RateLimitOverride {
-            requests_per_unit,
-            unit: RateLimitUnit::from_str_name(&unit.name().to_uppercase()).unwrap_or_default().into(),
-        }),
-    });
-    RateLimitRequest {
-        domain: ask.domain.clone(),
-        descriptors: descriptors.collect(),
-        hits_addend: ask.hits.unwrap_or(0),
+    let mut message = message(&ask.domain, &ask.descriptors, ask.hits);
+    if ask.callers > 1 {
+        let number = caller.to_string();
+        for entry in message.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.entries) {
+            entry.key = entry.key.replace(CALLER, &number);
+            entry.value = entry.value.replace(CALLER, &number);
+        }
     }
+    message
 }
 
 /// A request for people: what was asked, which one of the step it was, and when.

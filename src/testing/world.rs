@@ -2,36 +2,24 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use tokio::runtime::Runtime;
 
 use super::compare::verdict;
 use super::coverage::Load;
-use crate::app::decisions;
 use crate::config::policy_file::test_file::Verdict;
 use crate::config::settings::Settings;
-use crate::engine::observer::{Charged, Observer, Silent, Tally};
+use crate::engine::observer::{Charged, Observer, Tally};
 use crate::engine::{Micros, PolicySet};
-use crate::limiter::{Answer, Limiter, Options, Policies, Query, Undecided};
-use crate::store::memory::Memory;
+use crate::limiter::{Answer, Query, Undecided};
+use crate::simulation::world::{self, TIMEOUT};
 use crate::store::redis::{Endpoint, Redis, pipeline};
-use crate::store::{Clock, ScanPosition, Store, StoreError, SystemClock};
+use crate::store::{Clock as _, ScanPosition, Store, StoreError, SystemClock};
 
-/// How long a call to Redis may take.
-const TIMEOUT: Duration = Duration::from_secs(5);
 /// How every key of a test in Redis begins.
 const PREFIX: &str = "weir-test";
-
-/// A clock that stands where the case has put it.
-struct VirtualClock(AtomicU64);
-
-impl Clock for VirtualClock {
-    fn now(&self) -> Micros {
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 /// What the limits on trial said about the last request, which its answer does not tell.
 #[derive(Clone, Default)]
@@ -69,13 +57,10 @@ impl Tally for Trial {
 /// A limiter, and what belongs to it.
 pub(super) struct World<'r> {
     runtime: &'r Runtime,
-    clock: Arc<VirtualClock>,
     redis: Option<Arc<Redis>>,
-    policies: Arc<Policies>,
     pub(super) load: Rc<Load>,
-    settings: Arc<Settings>,
     trials: Trials,
-    limiter: Limiter,
+    world: world::World,
 }
 
 impl<'r> World<'r> {
@@ -90,7 +75,6 @@ impl<'r> World<'r> {
         load: Rc<Load>,
         settings: &Arc<Settings>,
     ) -> Result<Self, StoreError> {
-        let clock = Arc::new(VirtualClock(AtomicU64::new(0)));
         let redis = match redis {
             None => None,
             Some(endpoint) => {
@@ -107,15 +91,17 @@ impl<'r> World<'r> {
             }
         };
         let trials = Trials::default();
-        let policies = Arc::new(Policies::new(load.policies.clone(), Arc::new(trials.clone())));
-        let limiter = limiter(&policies, redis.as_ref(), &clock, settings);
-        let settings = settings.clone();
-        Ok(Self { runtime, clock, redis, policies, load, settings, trials, limiter })
+        let (policies, observer) = (load.policies.clone(), Arc::new(trials.clone()));
+        let world = match &redis {
+            Some(redis) => world::World::in_store(policies, settings, observer, redis.clone()),
+            None => world::World::new(policies, settings, observer),
+        };
+        Ok(Self { runtime, redis, load, trials, world })
     }
 
     /// Moves the clock.
     pub(super) fn set_now(&self, now: Micros) {
-        self.clock.0.store(now, Ordering::Relaxed);
+        self.world.set_now(now);
         if let Some(redis) = &self.redis {
             redis.set_now(now);
         }
@@ -123,11 +109,9 @@ impl<'r> World<'r> {
 
     /// Decides one request. Also answers what the limits on trial say; none where the request meets none.
     pub(super) fn decide(&self, query: &Query<'_>) -> Result<(Answer, Option<Verdict>), Undecided> {
-        let started = Instant::now();
-        let answer = if self.limiter.is_immediate() {
-            self.limiter.decide_now(query, started, None)
-        } else {
-            self.runtime.block_on(self.limiter.decide(query, started, None, None))
+        let answer = match self.redis {
+            None => self.world.decide_now(query),
+            Some(_) => self.runtime.block_on(self.world.limiter().decide(query, Instant::now(), None, None)),
         };
         let trial = self.trials.take();
         answer.map(|answer| (answer, trial))
@@ -135,7 +119,7 @@ impl<'r> World<'r> {
 
     /// Puts other policies in force; states stay.
     pub(super) fn swap(&mut self, load: Rc<Load>) {
-        self.policies.replace(load.policies.clone());
+        self.world.swap(load.policies.clone());
         self.load = load;
     }
 
@@ -147,31 +131,11 @@ impl<'r> World<'r> {
         match &self.redis {
             Some(redis) => self.runtime.block_on(delete_all(&**redis)),
             None => {
-                self.limiter = limiter(&self.policies, None, &self.clock, &self.settings);
+                self.world.forget();
                 Ok(())
             }
         }
     }
-}
-
-fn limiter(
-    policies: &Arc<Policies>,
-    redis: Option<&Arc<Redis>>,
-    clock: &Arc<VirtualClock>,
-    settings: &Settings,
-) -> Limiter {
-    let store: Arc<dyn Store> = match redis {
-        Some(redis) => redis.clone(),
-        None => Arc::new(Memory::new(settings.memory.max_keys, clock.clone(), Arc::new(Silent))),
-    };
-    let options = Options {
-        mode: settings.charging,
-        modes: decisions::modes(settings),
-        budget: TIMEOUT,
-        clock: clock.clone(),
-        ..Options::new(store)
-    };
-    Limiter::new(policies.clone(), options, Arc::new(Silent))
 }
 
 /// Deletes all keys of the store, which has a prefix of its own.

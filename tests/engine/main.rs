@@ -7,7 +7,9 @@
 mod support;
 
 mod alerts;
+mod comparison;
 mod examples;
+mod lint;
 mod matching;
 mod modes;
 mod policies;

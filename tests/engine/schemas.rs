@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use weir::config::files::{is_test, is_traffic};
 use weir::config::schema::Schema;
 
 use checker::{problems, yaml};
@@ -60,7 +61,7 @@ fn all_policies_that_weir_accepts_are_valid() {
     let schema = schema("policies");
     let mut policies = files("examples", &[".yaml"]);
     policies.extend(files("tests/data/policies/good", &[".yaml"]));
-    policies.retain(|(path, _)| !path.to_string_lossy().ends_with(".test.yaml"));
+    policies.retain(|(path, _)| !is_test(path) && !is_traffic(path));
     assert!(policies.len() >= 30, "{} files", policies.len());
     for (path, text) in policies {
         assert_eq!(problems(&schema, &yaml(&text)), Vec::<String>::new(), "{}", path.display());
@@ -116,6 +117,12 @@ fn mistakes_are_found() {
         ("policies", "domain: d\ndescriptors: [{key: a, rate_limit: {rate: 3/s, algorithm: tokenbucket}}]"),
         ("policies", "domain: d\ndescriptors: [{key: a, rate_limit: 1/s, rate_limits: [2/s]}]"),
         ("policies", "domain: d\non_error: pass"),
+        ("policies", "domain: d\ndescriptors: [{key: a, value: x, values: [y]}]"),
+        ("policies", "domain: d\ndescriptors: [{key: a, value: '', cidr: 10.0.0.0/8}]"),
+        ("policies", "domain: d\ndescriptors: [{key: a, value: x, regex: y}]"),
+        ("policies", "domain: d\ndescriptors: [{key: a, values: [x], cidr: [10.0.0.0/8]}]"),
+        ("policies", "domain: d\ndescriptors: [{key: a, values: [x], regex: y}]"),
+        ("policies", "domain: d\ndescriptors: [{key: a, cidr: 10.0.0.0/8, regex: y}]"),
         ("tests", "cases: []"),
         ("tests", "cases: [{name: a, steps: [{ask: a=1, expct: ok}]}]"),
         ("tests", "cases: [{name: a, steps: [{ask: a=1, wait: 1s}]}]"),
@@ -128,5 +135,23 @@ fn mistakes_are_found() {
         ("settings", "redis: {pool_size: 0}"),
     ] {
         assert!(!problems(&schema(name), &yaml(text)).is_empty(), "{name}: {text}");
+    }
+}
+
+/// As the reading has it: a descriptor has one of four forms, and nothing is the same as leaving a key out.
+#[test]
+fn forms_exclude_each_other_as_in_a_load() {
+    let forms = [("value", "x"), ("values", "[x]"), ("cidr", "10.0.0.0/8"), ("regex", "x")];
+    let schema = schema("policies");
+    for (one, of_one) in forms {
+        for (other, of_other) in forms.into_iter().filter(|(other, _)| *other != one) {
+            for (first, second) in [(of_one, of_other), (of_one, "~"), ("~", of_other), ("~", "~")] {
+                let text =
+                    format!("domain: d\ndescriptors: [{{key: a, {one}: {first}, {other}: {second}, rate_limit: 1/s}}]");
+                let loads = weir::config::policy_file::parse(&[("p", &text)]).is_ok();
+                assert_eq!(problems(&schema, &yaml(&text)).is_empty(), loads, "{text}");
+                assert_eq!(loads, first == "~" || second == "~", "{text}");
+            }
+        }
     }
 }

@@ -29,8 +29,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lifecycle", &[]),
     ("fuzz", &["store", "rls", "config", "grpc"]),
     ("app", &["engine", "tls", "xds", "store", "limiter", "rls", "config", "telemetry", "grpc", "http", "lifecycle"]),
-    ("testing", &["engine", "store", "limiter", "rls", "config", "app"]),
-    ("cli", &["app", "config", "engine", "rls", "testing"]),
+    ("simulation", &["engine", "store", "limiter", "rls", "config", "app"]),
+    ("comparison", &["app", "engine", "limiter", "simulation"]),
+    ("testing", &["engine", "store", "limiter", "rls", "config", "app", "simulation"]),
+    ("cli", &["app", "comparison", "config", "engine", "rls", "simulation", "testing"]),
     ("main", &["cli"]),
 ];
 
@@ -44,6 +46,7 @@ const FLOORS: &[(&str, Floors)] = &[
         "engine",
         &[
             ("observer", &["algorithm", "charge", "decision", "descriptor", "policy", "time"]),
+            ("overrides", &["algorithm", "descriptor", "key", "limit", "policy", "time"]),
             ("crossing", &["algorithm", "charge", "decision", "descriptor"]),
             ("decision", &["algorithm", "charge", "descriptor", "time"]),
             ("weight", &["algorithm", "charge", "limit", "time"]),

@@ -10,7 +10,7 @@ use crate::support::vectors::{self, Action, Vector, VectorCharge};
 use weir::engine::{Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Role, Take, Unit};
 use weir::store::redis::pipeline::Options;
 use weir::store::redis::{Endpoint, Redis};
-use weir::store::{Store, StoreError, Undo};
+use weir::store::{Store, StoreError, StoredOverrides, Undo};
 
 /// Longer than any healthy call takes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -61,6 +61,9 @@ async fn the_rights_on_the_page_are_enough_for_everything_and_no_more() {
     let by_us = Redis::start(Options::new(Endpoint::parse(&url).unwrap()), "");
     by_us.ping(Instant::now() + PATIENCE).get().await.unwrap();
     by_us.peek(&[], Instant::now() + PATIENCE).get().await.expect("the clock alone");
+    let overrides = StoredOverrides { version: "1".to_owned(), text: Some("{}".to_owned()) };
+    assert_eq!(by_us.write_overrides("", &overrides, Instant::now() + PATIENCE).get().await, Ok(true));
+    assert_eq!(by_us.read_overrides("", Instant::now() + PATIENCE).get().await, Ok(Some(overrides)));
 
     let mut ran = ran(&server);
     ran.remove("flushall");

@@ -19,5 +19,6 @@ mod lifecycle;
 mod metrics;
 mod operator;
 mod reload;
+mod simulated;
 mod traces;
 mod xds;

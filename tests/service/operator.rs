@@ -4,6 +4,7 @@
 mod alerts;
 mod heavy;
 mod limited;
+mod overrides;
 mod page;
 mod policies;
 mod states;

@@ -8,6 +8,7 @@ mod support;
 
 mod allocations;
 mod calendar;
+mod comparison;
 mod concurrency;
 mod conformance;
 mod deny_cache;
@@ -16,5 +17,6 @@ mod eviction;
 mod expiry;
 mod policy_tests;
 mod regressions;
+mod simulation;
 mod split;
 mod trials;

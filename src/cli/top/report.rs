@@ -30,6 +30,8 @@ pub(super) struct Report {
     pub(super) store: Store,
     /// Domains, rules and problems of the policies.
     pub(super) policies: [u64; 3],
+    /// Overrides in force.
+    pub(super) overrides: u64,
     /// What the rates are an average over; 0 where there was nothing to compare with.
     pub(super) interval_ms: u64,
     /// Requests that passed, were over a limit, and failed.
@@ -145,6 +147,13 @@ struct Ready {
     ready: bool,
     phase: String,
     policies: Policies,
+    #[serde(default)]
+    overrides: Overrides,
+}
+
+#[derive(Default, Deserialize)]
+struct Overrides {
+    in_force: u64,
 }
 
 #[derive(Deserialize)]
@@ -203,6 +212,7 @@ impl Report {
             is_ready: ready.ready,
             store: Store { name: cell(&name), answered, circuit: cell(&circuit), queue },
             policies: [ready.policies.domains, ready.policies.rules, ready.policies.problems.len() as u64],
+            overrides: ready.overrides.in_force,
             interval_ms,
             requests: [ok, over_limit, store_failed].map(rate),
             limits: limits.into_values().collect(),
@@ -295,6 +305,7 @@ pub(super) mod tests {
         let ready = json!({
             "ready": true, "phase": "serving", "store": {},
             "policies": { "domains": 2, "rules": 4, "problems": [] },
+            "overrides": { "in_force": 2, "unused": 1, "read": true },
         });
         Report::new(serde_json::from_value(top).unwrap(), &serde_json::from_value(ready).unwrap())
     }

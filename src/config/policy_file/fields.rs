@@ -33,6 +33,13 @@ impl Fields {
         self.get(key).map(|(at, _)| at)
     }
 
+    /// The values, but for that of one key.
+    pub(super) fn values_but(&self, key: &str) -> impl Iterator<Item = NodeId> {
+        let left_out = self.kind.position(key);
+        let others = self.found.iter().enumerate().filter(move |(index, _)| Some(*index) != left_out);
+        others.filter_map(|(_, found)| found.map(|(_, value)| value))
+    }
+
     /// Whether the mapping has neither the key nor a misspelling of it.
     pub(super) fn lacks(&self, key: &str) -> bool {
         self.get(key).is_none() && !self.meant.contains(&key)

@@ -14,7 +14,7 @@ use crate::engine::matcher::Matcher;
 use crate::engine::network::{Network, NetworkError};
 
 /// The keys of which a descriptor has one at most.
-pub(super) const FORMS: [&str; 4] = ["value", "values", "cidr", "regex"];
+pub const FORMS: [&str; 4] = ["value", "values", "cidr", "regex"];
 
 /// Something that one descriptor only can be for, among those of one key at one level.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

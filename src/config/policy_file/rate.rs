@@ -49,7 +49,15 @@ impl Period {
     }
 }
 
-/// Reads how many hits per how long.
+/// Reads how many hits per how long, such as `10/s`.
+///
+/// # Errors
+/// What is wrong with the text, which the message quotes.
+pub fn parse_rate(text: &str) -> Result<(u32, Window), String> {
+    parse(text).map(|(requests, period)| (requests, period.window))
+}
+
+/// The same with the period as it was written.
 ///
 /// # Errors
 /// What is wrong with the text, which the message quotes.

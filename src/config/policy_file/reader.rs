@@ -281,6 +281,8 @@ impl FileReader<'_> {
             position: fields.at,
             file,
             rule: rule_id,
+            has_empty_limit: fields.get("rate_limit").is_some() && self.given(&fields, "rate_limit").is_none(),
+            has_comment: self.has_comment(&fields),
             descriptors: outlines,
         };
         let on_error = on_error.unwrap_or_default();
@@ -297,6 +299,13 @@ impl FileReader<'_> {
             descriptors: specs,
         };
         Ok((spec, outline))
+    }
+
+    /// Whether a comment stands beside what the descriptor itself says, or above it.
+    fn has_comment(&self, fields: &Fields) -> bool {
+        let first = fields.at.line;
+        let last = fields.values_but("descriptors").map(|value| self.document.last_line(value)).max();
+        self.paths.is_some() || self.document.comments.is_beside(first, last.unwrap_or(first))
     }
 
     /// What happens to a charge that no store answers; none if the domain or the server decides that.

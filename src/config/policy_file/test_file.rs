@@ -6,8 +6,8 @@
 mod case;
 mod descriptors;
 mod expect;
-mod keys;
-mod settings;
+pub(super) mod keys;
+pub(super) mod settings;
 mod step;
 mod values;
 

@@ -10,7 +10,7 @@ use super::{Location, Position};
 /// The most warnings that are kept; those past it are counted.
 pub const WARNINGS_MAX: usize = 1_000;
 
-/// The kind of a warning, for filters and tests.
+/// The kind of a warning: those that a load finds, then those that `weir check` finds besides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     /// `rate_limit` has no value, so nothing is limited there.
@@ -31,9 +31,49 @@ pub enum Code {
     NoEffect,
     /// A rule whose decisions cost the store much.
     Heavy,
+    /// `replaces` of a name that no limit of the domain has.
+    ReplacesNothing,
+    /// A descriptor all of whose values another one takes.
+    NeverMet,
+    /// A descriptor without a limit, there and below.
+    NoLimit,
+    /// A value that is compared as text and looks like a regular expression.
+    LooksLikeRegex,
+    /// A value that is compared as text and looks like a network.
+    LooksLikeNetwork,
+    /// A limit beside one that always denies before it.
+    NeverDenies,
+    /// A rule that never denies, and no comment that says why.
+    NoReason,
+    /// A key that is spelled almost as another one of the domain.
+    AlikeKey,
+    /// A domain that is spelled almost as another one.
+    AlikeDomain,
 }
 
 impl Code {
+    /// All of them.
+    pub const ALL: [Self; 18] = [
+        Self::EmptyRateLimit,
+        Self::NoRequests,
+        Self::IgnoredKey,
+        Self::KeyTwice,
+        Self::SecondDocument,
+        Self::OddNumber,
+        Self::BareBoolean,
+        Self::NoEffect,
+        Self::Heavy,
+        Self::ReplacesNothing,
+        Self::NeverMet,
+        Self::NoLimit,
+        Self::LooksLikeRegex,
+        Self::LooksLikeNetwork,
+        Self::NeverDenies,
+        Self::NoReason,
+        Self::AlikeKey,
+        Self::AlikeDomain,
+    ];
+
     /// The word for it.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -47,6 +87,41 @@ impl Code {
             Self::BareBoolean => "bare_boolean",
             Self::NoEffect => "no_effect",
             Self::Heavy => "heavy",
+            Self::ReplacesNothing => "replaces_nothing",
+            Self::NeverMet => "never_met",
+            Self::NoLimit => "no_limit",
+            Self::LooksLikeRegex => "looks_like_regex",
+            Self::LooksLikeNetwork => "looks_like_network",
+            Self::NeverDenies => "never_denies",
+            Self::NoReason => "no_reason",
+            Self::AlikeKey => "alike_key",
+            Self::AlikeDomain => "alike_domain",
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub const fn advice(self) -> &'static str {
+        match self {
+            Self::EmptyRateLimit => "write the limit below rate_limit, or leave rate_limit out",
+            Self::NoRequests => "write requests_per_unit, 0 if everything is to be denied",
+            Self::IgnoredKey => "remove the key, or move it to where it has a meaning",
+            Self::KeyTwice => "keep one of the two",
+            Self::SecondDocument => "give each document a file of its own",
+            Self::OddNumber => "write the decimal number",
+            Self::BareBoolean => "quote the word if it is a text, else write true or false",
+            Self::NoEffect => "add a rate limit beside the key, or remove the key",
+            Self::Heavy => "use a coarser precision, fewer limits, or another algorithm",
+            Self::ReplacesNothing => "correct the name, or remove replaces",
+            Self::NeverMet => "move the descriptor before the wildcard, or remove one of the two",
+            Self::NoLimit => {
+                "write rate_limit: {unlimited: true} if requests are to pass here, else remove the descriptor"
+            }
+            Self::LooksLikeRegex => "write regex in place of value",
+            Self::LooksLikeNetwork => "write cidr in place of value",
+            Self::NeverDenies => "remove the limit that never denies, or correct the numbers",
+            Self::NoReason => "say why in a comment, in a line of the descriptor or above it",
+            Self::AlikeKey | Self::AlikeDomain => "use one spelling, or names that differ by more than a letter",
         }
     }
 }
@@ -107,6 +182,11 @@ impl Warnings {
         } else {
             self.more += 1;
         }
+    }
+
+    /// Counts more of them than are kept.
+    pub(super) fn count_more(&mut self, more: usize) {
+        self.more += more;
     }
 }
 

@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Tag};
 
+use super::comments::{Comments, Quote};
 use super::warning::Code;
 use super::{Position, shown};
 
@@ -85,6 +86,7 @@ pub(super) struct Document<'a> {
     pub(super) root: Option<NodeId>,
     /// Probable mistakes.
     pub(super) notes: Vec<(Position, Code, String)>,
+    pub(super) comments: Comments,
 }
 
 impl<'a> Document<'a> {
@@ -93,6 +95,7 @@ impl<'a> Document<'a> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut builder = Builder { is_compatible, ..Builder::default() };
         let mut parser = Parser::new_from_str(text);
+        let mut quotes = Vec::new();
         while let Some(event) = parser.next_event() {
             if is_compatible && builder.is_complete {
                 if !matches!(event, Ok((Event::StreamEnd, _))) {
@@ -106,14 +109,34 @@ impl<'a> Document<'a> {
                 position: position(error.marker()),
                 message: format!("not valid YAML: {}", error.info()),
             })?;
-            builder.event(event, position(&span.start))?;
+            let start = position(&span.start);
+            if let Event::Scalar(text, ..) = &event
+                && text.contains('#')
+            {
+                quotes.push(Quote { start, marks: text.matches('#').count() });
+            }
+            builder.event(event, start)?;
         }
-        Ok(Self { nodes: builder.nodes, root: builder.root, notes: builder.notes })
+        let comments = Comments::of(text, &quotes);
+        Ok(Self { nodes: builder.nodes, root: builder.root, notes: builder.notes, comments })
     }
 
     /// A document of these nodes, which are fewer than [`NODES_MAX`].
     pub(super) fn of_nodes(nodes: Vec<Node<'a>>, root: NodeId) -> Self {
-        Self { nodes, root: Some(root), notes: Vec::new() }
+        Self { nodes, root: Some(root), notes: Vec::new(), comments: Comments::default() }
+    }
+
+    /// The last line in which a node has a key or a value. What an alias stands for was written before.
+    pub(super) fn last_line(&self, id: NodeId) -> u32 {
+        let node = self.node(id);
+        let below = match &node.value {
+            Value::Scalar { .. } => None,
+            Value::List(items) => items.iter().map(|item| self.last_line(*item)).max(),
+            Value::Mapping(entries) => {
+                entries.iter().flat_map(|&(key, value)| [key, value]).map(|id| self.last_line(id)).max()
+            }
+        };
+        below.unwrap_or(0).max(node.position.line)
     }
 
     pub(super) fn node(&self, id: NodeId) -> &Node<'a> {
@@ -403,4 +426,48 @@ fn tagged(at: Position) -> Fault {
 
 fn fault(position: Position, message: impl Into<String>) -> Fault {
     Fault { position, message: message.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lines for which a comment stands in them or above.
+    fn beside(text: &str) -> Vec<u32> {
+        let document = Document::parse(text, false).unwrap();
+        let lines = u32::try_from(text.lines().count()).unwrap();
+        (1..=lines).filter(|line| document.comments.is_beside(*line, *line)).collect()
+    }
+
+    #[test]
+    fn a_comment_is_beside_its_line_and_the_line_below() {
+        assert_eq!(beside("a: 1\n# why\nb: 2\nc: 3\n"), [2, 3]);
+        assert_eq!(beside("a: 1  # why\nb: 2\n"), [1], "not alone in its line");
+        assert_eq!(beside("a: 1\n  # one\n  # two\n\nb: 2\n"), [2, 3, 4]);
+        assert_eq!(beside("\u{feff}# why\na: 1\nb: 2\r\nc: [1,\t# why\n 2]\n"), [1, 2, 4]);
+    }
+
+    #[test]
+    fn a_hash_inside_of_a_text_is_no_comment() {
+        for text in [
+            "a: 'x # y'\nb: 1\n",
+            "a: \"x # y\"\nb: 1\n",
+            "a: x#y\nb: 1\n",
+            "a: |\n  # text\n  more\nb: 1\n",
+            "'ä #': 1\nb: 1\n",
+            "a: \"x\n  # y\n  z\"\nb: 1\n",
+        ] {
+            assert_eq!(beside(text), [0_u32; 0], "{text}");
+        }
+        assert_eq!(beside("a: 'x # y' # why\nb: ['# 1', # and\n  '# 2']\n"), [1, 2]);
+    }
+
+    #[test]
+    fn a_range_of_lines_has_the_comments_between_its_ends() {
+        let document = Document::parse("a: 1\nb: 2\nc: 3 # why\nd: 4\n", false).unwrap();
+        let cases = [(1, 2, false), (1, 3, true), (3, 3, true), (4, 4, false)];
+        for (first, last, expected) in cases {
+            assert_eq!(document.comments.is_beside(first, last), expected, "{first} to {last}");
+        }
+    }
 }

@@ -7,7 +7,7 @@ use super::fragments::{
 };
 use super::{document, mapping};
 use crate::config::policy_file::{
-    DOMAIN_BYTES_MAX, KEY_BYTES_MAX, KINDS, Kind, NAME_BYTES_MAX, REPLACES_MAX, VALUE_BYTES_MAX,
+    DOMAIN_BYTES_MAX, FORMS, KEY_BYTES_MAX, KINDS, Kind, NAME_BYTES_MAX, REPLACES_MAX, VALUE_BYTES_MAX,
 };
 use crate::engine::policy::LIMITS_PER_RULE_MAX;
 use crate::engine::{Algorithm, Mode, OnError, SHARES_MAX};
@@ -51,11 +51,22 @@ fn of_file(key: &str) -> Option<(Value, &'static str)> {
 
 fn descriptor_schema(kind: &Kind) -> Value {
     let mut schema = required(mapping(kind, of_descriptor), &["key"]);
-    schema["not"] = json!({
+    let one_or_many = json!({
         "required": ["rate_limit", "rate_limits"],
-        "properties": { "rate_limit": { "not": { "type": "null" } } },
+        "properties": { "rate_limit": given() },
     });
+    let mut refused = vec![one_or_many];
+    for (i, one) in FORMS.iter().enumerate() {
+        let with = |other: &&str| json!({ "required": [one, other], "properties": { *one: given(), *other: given() } });
+        refused.extend(FORMS[..i].iter().map(with));
+    }
+    schema["not"] = json!({ "anyOf": refused });
     schema
+}
+
+/// Any value but nothing, which is the same as leaving the key out.
+fn given() -> Value {
+    json!({ "not": { "type": "null" } })
 }
 
 fn of_descriptor(key: &str) -> Option<(Value, &'static str)> {

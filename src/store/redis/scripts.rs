@@ -6,6 +6,7 @@ pub(super) mod decode;
 pub(super) mod encode;
 pub(super) mod library;
 mod merge;
+pub(super) mod overrides;
 pub(super) mod scan;
 
 /// The letter of a charge that is a decision of its own, where the others have their role.

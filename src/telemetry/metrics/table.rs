@@ -408,6 +408,22 @@ const POLICIES: Part = Part {
             help: "When policies were last put in force, in seconds since 1970.",
             more: "",
         },
+        Row {
+            name: "weir_overrides",
+            kind: Gauge,
+            labels: &["state"],
+            unit: "overrides",
+            help: "Overrides that operators have set, by whether they are in force.",
+            more: "`in_force`, or `unused`: they fit no rule of the policies in force. See [overrides](overrides.md).",
+        },
+        Row {
+            name: "weir_overrides_last_read_timestamp_seconds",
+            kind: Gauge,
+            labels: &[],
+            unit: "seconds since 1970",
+            help: "When the store was last read for overrides, in seconds since 1970. 0 before the first time.",
+            more: "weir reads them every 500 ms. Alert when it is old: changes do not arrive.",
+        },
     ],
 };
 

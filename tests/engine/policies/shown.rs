@@ -125,6 +125,10 @@ fn check_prints_a_tree() {
     domain void   void.yml:1:9   on_error the server's
       no descriptors: everything passes
 
+    shop.yaml:21:5: warning: in shadow mode, and no comment says why: say why in a comment, in a line of the descriptor or above it [no_reason]
+    shop.yaml:27:5: warning: unlimited, and no comment says why: say why in a comment, in a line of the descriptor or above it [no_reason]
+    shop.yaml:29:5: warning: no limit here and below, so this limits nothing: write rate_limit: {unlimited: true} if requests are to pass here, else remove the descriptor [no_limit]
+
     2 domains, 6 rules, 6 limits in 2 files
     "#);
 }
@@ -191,6 +195,9 @@ fn check_and_explain_show_who_says_what_becomes_of_a_failed_charge() {
       nothing   20 per second   fixed_window
       level     no limit
       staff     unlimited
+
+    shop.yaml:20:5: warning: no limit here and below, so this limits nothing: write rate_limit: {unlimited: true} if requests are to pass here, else remove the descriptor [no_limit]
+    shop.yaml:23:5: warning: unlimited, and no comment says why: say why in a comment, in a line of the descriptor or above it [no_reason]
 
     1 domain, 6 rules, 6 limits in 1 file
     ");

@@ -255,6 +255,58 @@ fn shadow_is_a_verdict_to_filter_by() {
 }
 
 #[test]
+fn what_a_setting_or_a_failing_store_does_shows_in_the_verdict() {
+    let served = Served::start(POLICY, &["shadow_mode=on"]);
+    let (mut tap, _) = Tap::open(served.at.admin, "verdict=shadow");
+    for _ in 0..3 {
+        ask(&served, "user", "ann");
+    }
+    let line = tap.next();
+    assert_eq!((&line["verdict"], &checked(&line)[0]["verdict"]), (&json!("ok"), &json!("shadow")));
+    drop(served);
+
+    // Nothing listens on that port.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let redis = format!("redis.url=redis://127.0.0.1:{port}");
+    let served = Served::start(POLICY, &["store=redis", &redis, "redis.ready_after=0s", "on_error=error"]);
+    let (mut tap, _) = Tap::open(served.at.admin, "verdict=error");
+    let mut client = Client::connect(served.at.grpc);
+    client.ask(rls::request("shop", &[("free", "x")])).unwrap();
+    client.ask(rls::request("shop", &[("user", "ann")])).unwrap_err();
+    let line = tap.next();
+    let descriptors = checked(&line);
+    assert_eq!((&line["verdict"], &descriptors[0]["rule"]), (&json!("error"), &json!("user")));
+    assert!(descriptors[0].get("verdict").is_none() && descriptors[0].get("remaining").is_none(), "{line}");
+}
+
+#[test]
+fn a_server_that_is_no_weir_is_named_with_what_it_sent() {
+    for (body, expected) in [
+        ("{}\n", "its first line is no header of records"),
+        ("", "its first line is no header of records"),
+        ("{\"weir_record\":2}\n", "its records have version 2"),
+        ("{\"weir_record\":1}\n\u{1b}[31m\n", "a line is no record: \\u{1b}[31m"),
+        ("{\"weir_record\":1}\n", "has ended the tap without a reason"),
+    ] {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = listener.local_addr().unwrap();
+        let sender = std::thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+            stream.write_all([head.as_bytes(), body.as_bytes()].concat().as_slice()).unwrap();
+        });
+        let output = tap(server, &["--json"]).stdin(Stdio::null()).output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(errors.contains(expected) && errors.contains(&server.to_string()), "{errors:?} is not {expected:?}");
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        assert!(errors.chars().all(|c| c == '\n' || !c.is_control()), "{errors:?}");
+        sender.join().unwrap();
+    }
+}
+
+#[test]
 fn a_sample_is_about_one_in_n() {
     let served = Served::start(POLICY, &["tap.records_per_second=1000000"]);
     let (tap, header) = Tap::open(served.at.admin, "sample=4&notes=true");

@@ -119,7 +119,7 @@ impl FileReader<'_> {
     }
 
     /// A domain; unlike other texts it may be empty, so that the error for it can be tested.
-    pub(super) fn domain_of(&mut self, fields: &Fields) -> Result<Option<String>, Reported> {
+    pub(in crate::config::policy_file) fn domain_of(&mut self, fields: &Fields) -> Result<Option<String>, Reported> {
         let is_empty_text = fields.get("domain").is_some_and(
             |(_, id)| matches!(&self.document.node(id).value, Value::Scalar { text, plain: false } if text.is_empty()),
         );

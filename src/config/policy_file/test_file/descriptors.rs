@@ -11,8 +11,29 @@ use crate::engine::Unit;
 use crate::engine::descriptor::parse_entries;
 
 impl FileReader<'_> {
+    /// What is asked: the descriptors, and the hits of the request. A descriptor has what the request says, unless it says
+    /// that itself.
+    pub(in crate::config::policy_file) fn asked(
+        &mut self,
+        fields: &Fields,
+    ) -> Result<(Vec<Descriptor>, Option<u32>), Reported> {
+        let descriptors = self.descriptors_of(fields);
+        let hits = self.hits_of(fields, 1);
+        let refund = self.flag(fields, "refund");
+        let limit = self.override_of(fields);
+        let (descriptors, hits, refund, limit) = (descriptors?, hits?, refund?, limit?);
+        let descriptors = descriptors.into_iter().map(|own| Descriptor {
+            // On the wire, 0 hits of a request mean 1: a look is one of each descriptor.
+            hits: own.hits.or(hits.filter(|hits| *hits == 0)),
+            refund: own.refund || refund,
+            limit: own.limit.or(limit),
+            entries: own.entries,
+        });
+        Ok((descriptors.collect(), hits.filter(|hits| *hits > 0)))
+    }
+
     /// The descriptors below `ask`: one short form, or a list of them, each short or in full.
-    pub(super) fn descriptors_of(&mut self, fields: &Fields) -> Result<Vec<Descriptor>, Reported> {
+    fn descriptors_of(&mut self, fields: &Fields) -> Result<Vec<Descriptor>, Reported> {
         let Some((at, id)) = fields.get("ask") else { return Ok(Vec::new()) };
         let document = self.document;
         let node = document.node(id);
@@ -78,7 +99,7 @@ impl FileReader<'_> {
     }
 
     /// What it costs; `look` is 0. `least` is the smallest number of hits that has a meaning.
-    pub(super) fn hits_of(&mut self, fields: &Fields, least: u32) -> Result<Option<u32>, Reported> {
+    fn hits_of(&mut self, fields: &Fields, least: u32) -> Result<Option<u32>, Reported> {
         let hits = self.number(fields, "hits")?;
         let look = self.flag(fields, "look")?;
         let refund = self.flag(fields, "refund")?;
@@ -97,7 +118,7 @@ impl FileReader<'_> {
     }
 
     /// The limit that a request brings along, in a unit that requests have.
-    pub(super) fn override_of(&mut self, fields: &Fields) -> Result<Option<(u32, Unit)>, Reported> {
+    fn override_of(&mut self, fields: &Fields) -> Result<Option<(u32, Unit)>, Reported> {
         let Some(text) = self.text(fields, "limit", NAME_BYTES_MAX)? else { return Ok(None) };
         let (requests, period) = match rate::parse(&text) {
             Ok(rate) => rate,

@@ -39,13 +39,14 @@ pub(super) const STEP: Kind = Kind {
     ignored: &[],
 };
 
-pub(super) const DESCRIPTOR: Kind = Kind {
+pub(in crate::config::policy_file) const DESCRIPTOR: Kind = Kind {
     name: "a descriptor",
     keys: &[key("descriptor"), key("entries"), key("hits"), key("refund"), key("look"), key("limit")],
     ignored: &[],
 };
 
-pub(super) const ENTRY: Kind = Kind { name: "an entry", keys: &[key("key"), key("value")], ignored: &[] };
+pub(in crate::config::policy_file) const ENTRY: Kind =
+    Kind { name: "an entry", keys: &[key("key"), key("value")], ignored: &[] };
 
 pub(super) const EXPECT: Kind = Kind {
     name: "what is expected",

@@ -37,11 +37,15 @@ pub const NAMES: [&str; 20] = [
 const DEPTH_MAX: usize = 4;
 
 /// The settings as written, each with its text: those of a case come after those of its file and win.
-pub(super) type Given = Vec<(&'static str, String)>;
+pub(in crate::config::policy_file) type Given = Vec<(&'static str, String)>;
 
 impl FileReader<'_> {
     /// The settings below `settings`, added to those of `above`.
-    pub(super) fn settings_of(&mut self, fields: &Fields, above: &Given) -> Result<Given, Reported> {
+    pub(in crate::config::policy_file) fn settings_of(
+        &mut self,
+        fields: &Fields,
+        above: &Given,
+    ) -> Result<Given, Reported> {
         let mut given = above.clone();
         let Some((at, id)) = fields.get("settings") else { return Ok(given) };
         if !self.document.node(id).is_null() {
@@ -99,7 +103,11 @@ impl FileReader<'_> {
     }
 
     /// The settings with all defaults.
-    pub(super) fn loaded(&mut self, at: Position, given: &Given) -> Result<Arc<Settings>, Reported> {
+    pub(in crate::config::policy_file) fn loaded(
+        &mut self,
+        at: Position,
+        given: &Given,
+    ) -> Result<Arc<Settings>, Reported> {
         let mut layer = Layer::default();
         // Where policies are is not a matter of settings here.
         layer.set("policies.directory=.");

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::keys::{OF_ASK, STEP};
 use super::values::{instant, micros};
-use super::{ASKS_MAX, Action, Ask, CALLERS_MAX, Descriptor, Expect, INSTANT_US_MAX, StateOnSwap, Step};
+use super::{ASKS_MAX, Action, Ask, CALLERS_MAX, Expect, INSTANT_US_MAX, StateOnSwap, Step};
 use crate::config::policy_file::fields::{Fields, Read};
 use crate::config::policy_file::state::{FileReader, Reported};
 use crate::config::policy_file::yaml::{NodeId, Value};
@@ -70,39 +70,19 @@ impl FileReader<'_> {
     }
 
     fn ask(&mut self, fields: &Fields, domain: Option<&str>, clock: &mut Clock) -> Result<Ask, Reported> {
-        let descriptors = self.descriptors_of(fields);
+        let asked = self.asked(fields);
         let own_domain = self.domain_of(fields);
-        let hits = self.hits_of(fields, 1);
-        let refund = self.flag(fields, "refund");
-        let limit = self.override_of(fields);
         let callers = self.count(fields, "callers", CALLERS_MAX);
         let times = self.count(fields, "times", u32::try_from(ASKS_MAX).unwrap_or(u32::MAX));
         let rounds = self.rounds(fields);
-        let descriptors = descriptors?;
+        let (descriptors, hits) = asked?;
         let expect = self.expect(fields, descriptors.len());
         let Some(domain) = own_domain?.or_else(|| domain.map(str::to_owned)) else {
             let message = "no domain: give it here, in the case or at the top of the file";
             return Err(self.report(fields.at, message));
         };
-        let (hits, refund, limit) = (hits?, refund?, limit?);
-        let descriptors = descriptors.into_iter().map(|own| Descriptor {
-            // On the wire, 0 hits of a request mean 1: a look is one of each descriptor.
-            hits: own.hits.or(hits.filter(|hits| *hits == 0)),
-            refund: own.refund || refund,
-            limit: own.limit.or(limit),
-            entries: own.entries,
-        });
         let (rounds, every) = rounds?;
-        let ask = Ask {
-            domain,
-            descriptors: descriptors.collect(),
-            hits: hits.filter(|hits| *hits > 0),
-            callers: callers?,
-            times: times?,
-            rounds,
-            every,
-            expect: expect?,
-        };
+        let ask = Ask { domain, descriptors, hits, callers: callers?, times: times?, rounds, every, expect: expect? };
         clock.asks = clock.asks.saturating_add(ask.requests());
         self.move_to(fields.at, clock, clock.now.saturating_add(every.saturating_mul(rounds)))?;
         Ok(ask)
@@ -190,16 +170,16 @@ impl FileReader<'_> {
         }
     }
 
-    fn length(&mut self, fields: &Fields, key: &str) -> Read<Micros> {
+    pub(in crate::config::policy_file) fn length(&mut self, fields: &Fields, key: &str) -> Read<Micros> {
         self.parsed(fields, key, micros)
     }
 
-    pub(super) fn instant(&mut self, fields: &Fields, key: &str) -> Read<Micros> {
+    pub(in crate::config::policy_file) fn instant(&mut self, fields: &Fields, key: &str) -> Read<Micros> {
         self.parsed(fields, key, instant)
     }
 
     /// A text that `parse` reads.
-    pub(super) fn parsed<T>(
+    pub(in crate::config::policy_file) fn parsed<T>(
         &mut self,
         fields: &Fields,
         key: &str,

@@ -46,10 +46,14 @@ pub(super) static DECIDE: LazyLock<Script> = script!("decide");
 pub(super) static DECIDE_LONG: LazyLock<Script> = script!("decide_long");
 /// Takes one charge of a log back.
 pub(super) static UNDO_LOG: LazyLock<Script> = script!("undo_log");
+/// Reads the overrides.
+pub(super) static READ_OVERRIDES: LazyLock<Script> = script!("read_overrides");
+/// Replaces the overrides.
+pub(super) static WRITE_OVERRIDES: LazyLock<Script> = script!("write_overrides");
 
 /// All of them.
 pub(crate) fn all() -> impl Iterator<Item = &'static Script> {
-    of_kinds().chain([&*DECIDE, &*DECIDE_LONG, &*UNDO_LOG])
+    of_kinds().chain([&*DECIDE, &*DECIDE_LONG, &*UNDO_LOG, &*READ_OVERRIDES, &*WRITE_OVERRIDES])
 }
 
 /// The same, for people.

@@ -1,0 +1,86 @@
+//! Overrides: read from the store again and again, and what is logged of that.
+//!
+//! Not here: what they are (limiter), and who sets them (http).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::MissedTickBehavior;
+
+use crate::lifecycle::{Life, Phase};
+use crate::limiter::overrides::{OverrideTable, Seen};
+use crate::store::{Clock as _, SystemClock};
+use crate::telemetry::metrics::Metrics;
+
+/// How often the store is read: all who share it see a change within a second.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Reads the store until everything drains.
+///
+/// # Errors
+/// None; the type is that of a supervised task.
+pub(super) async fn follow(overrides: Arc<OverrideTable>, life: Life) -> Result<(), String> {
+    let mut ticks = tokio::time::interval(LOOK_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut answers = true;
+    loop {
+        tokio::select! {
+            () = life.reached(Phase::Draining) => return Ok(()),
+            _ = ticks.tick() => {}
+        }
+        answers = look(&overrides, answers).await;
+    }
+}
+
+/// Looks once. Logs what has changed, and that the store does not answer if it did `before`. Returns whether it answers.
+pub(super) async fn look(overrides: &OverrideTable, before: bool) -> bool {
+    let store = overrides.store().name();
+    let is_first = overrides.known().read.is_none();
+    match overrides.look().await {
+        Ok(seen) => {
+            if !before {
+                tracing::info!(store, "overrides are read again");
+            }
+            log(store, overrides, &seen);
+            true
+        }
+        Err(error) => {
+            if before && is_first {
+                tracing::warn!(store, %error, "overrides cannot be read yet: the policies alone decide until they are");
+            } else if before {
+                tracing::warn!(store, %error, "overrides cannot be read: the last known stay in force until they end");
+            }
+            false
+        }
+    }
+}
+
+fn log(store: &str, overrides: &OverrideTable, seen: &Seen) {
+    let Seen { ended, is_changed, skipped, is_restored } = seen;
+    if *is_restored {
+        tracing::warn!(store, "the store had lost changes of overrides, and has them again");
+    }
+    if let Some((lines, reason)) = skipped {
+        tracing::warn!(store, lines, reason, "the store has overrides that are none: they are skipped");
+    }
+    if *is_changed {
+        let (in_force, unused) = overrides.counts();
+        tracing::info!(in_force, unused, ended, "overrides");
+    }
+}
+
+/// What is shown of overrides.
+///
+/// # Errors
+/// When the metrics are not in the table.
+pub(super) fn add_gauges(metrics: &Metrics, overrides: &Arc<OverrideTable>) -> Result<(), prometheus::Error> {
+    let of = overrides.clone();
+    metrics.gauge("weir_overrides", &[("state", "in_force")], move || of.counts().0 as u64)?;
+    let of = overrides.clone();
+    metrics.gauge("weir_overrides", &[("state", "unused")], move || of.counts().1 as u64)?;
+    let of = overrides.clone();
+    metrics.gauge("weir_overrides_last_read_timestamp_seconds", &[], move || {
+        let age = of.known().read.map(|read| read.elapsed().as_secs());
+        age.map_or(0, |age| (SystemClock.now() / 1_000_000).saturating_sub(age))
+    })
+}

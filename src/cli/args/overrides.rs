@@ -1,0 +1,136 @@
+//! The arguments of `weir override`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use super::Descriptor;
+use crate::cli::admin::AdminServer;
+use crate::config::policy_file::parse_rate;
+use crate::config::settings;
+
+/// What the user typed after `weir override`.
+#[derive(Args, Debug)]
+pub struct OverrideArguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: OverrideAction,
+}
+
+/// What is done with overrides.
+#[derive(Subcommand, Debug)]
+pub enum OverrideAction {
+    /// Set the numbers of one descriptor, in place of those that it has
+    Set(SetArguments),
+    /// List the overrides of a server
+    List(ListArguments),
+    /// Delete the override of one descriptor
+    Delete(DeleteArguments),
+}
+
+/// What the user typed after `weir override set`.
+#[derive(Args, Debug)]
+pub struct SetArguments {
+    /// The domain
+    pub domain: String,
+    /// The descriptor, its entries in order
+    ///
+    /// A comma inside a value is written as \, and a backslash as \\
+    #[arg(value_name = "K=V[,K=V]")]
+    pub descriptor: Descriptor,
+    /// Hits per unit or length, such as 1000/h; with a name if the rule has several limits
+    #[arg(long, value_name = "[NAME=]RATE", required = true, value_parser = named_rate)]
+    pub limit: Vec<NamedRate>,
+    /// The most hits at one instant, of a limit that has a burst; without it the burst keeps its ratio to the hits
+    #[arg(long, value_name = "N")]
+    pub burst: Option<u32>,
+    /// When it ends: a time such as 2026-12-01T18:00:00Z, or a date, which is the first instant of that day in UTC
+    #[arg(long, value_name = "TIME", conflicts_with = "lasts", required_unless_present = "lasts")]
+    pub until: Option<String>,
+    /// How long it lasts, such as 2h
+    #[arg(long = "for", id = "lasts", value_name = "DURATION", value_parser = settings::duration)]
+    pub lasts: Option<Duration>,
+    /// Why, for the log and the list
+    #[arg(long, value_name = "TEXT")]
+    pub reason: String,
+    /// Where the server is.
+    #[command(flatten)]
+    pub server: ServerArguments,
+}
+
+/// What the user typed after `weir override list`.
+#[derive(Args, Debug)]
+pub struct ListArguments {
+    /// The server's admin listener, HOST:PORT
+    #[arg(long, value_name = "ADDR", default_value_t)]
+    pub server: AdminServer,
+    /// Print the server's answer
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What the user typed after `weir override delete`.
+#[derive(Args, Debug)]
+pub struct DeleteArguments {
+    /// The domain
+    pub domain: String,
+    /// The descriptor, its entries in order
+    #[arg(value_name = "K=V[,K=V]")]
+    pub descriptor: Descriptor,
+    /// Where the server is.
+    #[command(flatten)]
+    pub server: ServerArguments,
+}
+
+/// Where a server is that changes something.
+#[derive(Args, Debug)]
+pub struct ServerArguments {
+    /// The server's admin listener, HOST:PORT
+    #[arg(long, value_name = "ADDR", default_value_t)]
+    pub server: AdminServer,
+    /// A file with a token of the server's admin.token_file
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+}
+
+/// `1000/h`, or `NAME=1000/h`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedRate {
+    /// The name of the limit.
+    pub name: Option<String>,
+    /// Hits per window.
+    pub requests: u32,
+    /// The window in microseconds.
+    pub window_us: u64,
+}
+
+/// A rate has no `=`, so the last one ends the name.
+fn named_rate(text: &str) -> Result<NamedRate, String> {
+    let (name, rate) = match text.rsplit_once('=') {
+        Some(("", _)) => return Err(format!("{text:?} has no name before the \"=\"")),
+        Some((name, rate)) => (Some(name.to_owned()), rate),
+        None => (None, text),
+    };
+    let (requests, window) = parse_rate(rate)?;
+    Ok(NamedRate { name, requests, window_us: window.us() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_read_with_its_name() {
+        let rate = |name: Option<&str>, requests, seconds: u64| {
+            Ok(NamedRate { name: name.map(str::to_owned), requests, window_us: seconds * 1_000_000 })
+        };
+        assert_eq!(named_rate("1000/h"), rate(None, 1_000, 3_600));
+        assert_eq!(named_rate("a=b=5/90s"), rate(Some("a=b"), 5, 90));
+        for (text, reason) in [("=1/s", "no name"), ("x=", "no rate"), ("10", "write 10/s"), ("1/fortnight", "no unit")]
+        {
+            let refused = named_rate(text).unwrap_err();
+            assert!(refused.contains(reason), "{text}: {refused}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! `weir diff`: what changes for whom when other policies are put in force, before they are.
+//!
+//! Not here: parsing of arguments (args.rs), and what a change is (comparison).
+
+mod json;
+mod markdown;
+mod rows;
+mod text;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::app::decisions;
+use crate::comparison::answers::{Answers, AnswersError, answers};
+use crate::comparison::{Comparison, Tend, compare};
+use crate::config::policy_file::{Location, Problems, Reading, load_dir_with};
+use crate::engine::PolicySet;
+use crate::simulation::hidden_values;
+use crate::simulation::traffic::Traffic;
+
+/// What to compare, and how to report it.
+pub struct Diff {
+    /// The policies before: a directory, or one file.
+    pub old: PathBuf,
+    /// The policies now.
+    pub new: PathBuf,
+    /// How both are read. Where there is traffic, its settings can say the same.
+    pub reading: Reading,
+    /// What is sent through both: a file of traffic, or a record of `weir tap`.
+    pub traffic: Option<PathBuf>,
+    /// How the report is written.
+    pub format: Format,
+    /// What makes the two differ; anything if this is empty.
+    pub fail_on: Vec<FailOn>,
+}
+
+/// How the report is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// One JSON document.
+    Json,
+    /// For a comment on a pull request.
+    Markdown,
+}
+
+/// A change by which the exit code is 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum FailOn {
+    /// Less passes.
+    Stricter,
+    /// More passes.
+    Looser,
+    /// States are forgotten.
+    Forgotten,
+    /// A request of the traffic gets another answer.
+    Answers,
+}
+
+/// What came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing changes, or nothing that was asked for.
+    Same,
+    /// Something does.
+    Differs,
+}
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum NoDiff {
+    /// Policies are wrong; one line for each problem.
+    #[error("{0}")]
+    Policies(#[from] Problems),
+    /// The traffic is wrong.
+    #[error("{0}")]
+    Traffic(#[from] AnswersError),
+    /// Answers were asked for, and there is no traffic.
+    #[error("--fail-on answers needs requests: write --traffic FILE")]
+    NoTraffic,
+    /// The report cannot be written.
+    #[error("cannot write: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// Policies, and where their rules are written.
+struct Side {
+    policies: Arc<PolicySet>,
+    places: Vec<Location>,
+}
+
+/// What a report is about.
+struct Report<'r> {
+    old: &'r Side,
+    new: &'r Side,
+    comparison: &'r Comparison<'r>,
+    answers: Option<&'r Answers>,
+}
+
+/// Compares the policies and writes the report.
+///
+/// # Errors
+/// When policies or traffic are wrong, or the report cannot be written.
+pub fn run(diff: &Diff, out: &mut dyn Write) -> Result<Outcome, NoDiff> {
+    if diff.traffic.is_none() && diff.fail_on.contains(&FailOn::Answers) {
+        return Err(NoDiff::NoTraffic);
+    }
+    let mut traffic = diff.traffic.as_deref().map(Traffic::open).transpose().map_err(AnswersError::from)?;
+    let said = traffic.as_ref().map(|traffic| decisions::reading(&traffic.settings().policies)).unwrap_or_default();
+    let reading = Reading {
+        compatible: diff.reading.compatible || said.compatible,
+        merge_domains: diff.reading.merge_domains || said.merge_domains,
+    };
+    let load = |path: &Path| -> Result<Side, Problems> {
+        let loaded = load_dir_with(path, reading)?;
+        Ok(Side { policies: Arc::new(loaded.policies), places: loaded.places })
+    };
+    let (old, new) = (load(&diff.old)?, load(&diff.new)?);
+    let comparison = compare(&old.policies, &new.policies);
+    let answers = match &mut traffic {
+        Some(traffic) => Some(answered(&old, &new, traffic)?),
+        None => None,
+    };
+    let report = Report { old: &old, new: &new, comparison: &comparison, answers: answers.as_ref() };
+    match diff.format {
+        Format::Text => text::write(&report, out)?,
+        Format::Json => writeln!(out, "{:#}", json::document(&report))?,
+        Format::Markdown => markdown::write(&report, out)?,
+    }
+    Ok(outcome(&report, &diff.fail_on))
+}
+
+fn answered(old: &Side, new: &Side, traffic: &mut Traffic) -> Result<Answers, AnswersError> {
+    let hidden = [old, new].into_iter().find_map(|side| hidden_values(traffic, &side.policies));
+    let mut answers = answers(&old.policies, &new.policies, traffic)?;
+    answers.notes.extend(hidden);
+    Ok(answers)
+}
+
+fn outcome(report: &Report<'_>, fail_on: &[FailOn]) -> Outcome {
+    let comparison = report.comparison;
+    let has_other_answers = report.answers.is_some_and(|answers| answers.changed.all() > 0);
+    let is_there = |fail_on: &FailOn| match fail_on {
+        FailOn::Stricter => comparison.tending(Tend::Stricter) > 0,
+        FailOn::Looser => comparison.tending(Tend::Looser) > 0,
+        FailOn::Forgotten => comparison.forgetting() > 0,
+        FailOn::Answers => has_other_answers,
+    };
+    let is_anything = !comparison.is_empty() || has_other_answers;
+    let differs = if fail_on.is_empty() { is_anything } else { fail_on.iter().any(is_there) };
+    if differs { Outcome::Differs } else { Outcome::Same }
+}

@@ -1,0 +1,119 @@
+//! The report as one JSON document.
+
+use serde_json::{Value, json};
+
+use super::rows::place;
+use super::{Report, Side};
+use crate::cli::check::limit_in_words;
+use crate::comparison::answers::{Answers, Changed};
+use crate::comparison::{DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Tend, What};
+use crate::engine::{Limit, Rule};
+
+/// How many descriptors are told.
+const KEYS_MAX: usize = 1_000;
+
+pub(super) fn document(report: &Report<'_>) -> Value {
+    let all = report.comparison;
+    json!({
+        "summary": {
+            "added": all.of_kind(Kind::Added),
+            "removed": all.of_kind(Kind::Removed),
+            "changed": all.of_kind(Kind::Changed),
+            "renamed": all.of_kind(Kind::Renamed),
+            "moved": all.of_kind(Kind::Moved),
+            "stricter": all.tending(Tend::Stricter),
+            "looser": all.tending(Tend::Looser),
+            "forgotten": all.forgetting(),
+            "same": all.same,
+        },
+        "domains": all.domains.iter().map(of_domain).collect::<Vec<_>>(),
+        "rules": all.rules.iter().map(|change| of_rule(report, change)).collect::<Vec<_>>(),
+        "traffic": report.answers.map(of_answers),
+    })
+}
+
+fn of_answers(answers: &Answers) -> Value {
+    let with = |mut value: Value, changed: &Changed| {
+        value["now_denied"] = changed.now_denied.into();
+        value["now_passed"] = changed.now_passed.into();
+        value["errors"] = changed.errors.into();
+        value
+    };
+    let rules = answers.rules.iter();
+    let rules =
+        rules.map(|(met, changed)| with(json!({ "domain": met.domain, "old": met.old, "new": met.new }), changed));
+    let keys = answers.keys.iter().take(KEYS_MAX);
+    let keys = keys.map(|(domain, key, changed)| with(json!({ "domain": domain, "descriptor": key }), changed));
+    let whole = json!({
+        "name": answers.traffic,
+        "requests": answers.requests,
+        "refused": answers.refused,
+        "rules": rules.collect::<Vec<_>>(),
+        "descriptors": keys.collect::<Vec<_>>(),
+        "descriptors_known": answers.keys.len(),
+        "other_descriptors": with(json!({}), &answers.other_keys),
+        "notes": answers.notes,
+    });
+    with(whole, &answers.changed)
+}
+
+fn of_domain(change: &DomainChange<'_>) -> Value {
+    json!({
+        "name": change.name,
+        "change": change.kind.name(),
+        "was": change.was,
+        "effects": change.effects.iter().map(of_effect).collect::<Vec<_>>(),
+    })
+}
+
+fn of_rule(report: &Report<'_>, change: &RuleChange<'_>) -> Value {
+    let domain = change.new.or(change.old).map(|rule| &rule.domain);
+    json!({
+        "domain": domain,
+        "change": change.kind.name(),
+        "tend": tend(change.tend),
+        "old": side(report.old, change.old),
+        "new": side(report.new, change.new),
+        "example": change.example,
+        "effects": change.effects.iter().map(of_effect).collect::<Vec<_>>(),
+        "states": change.states.iter().map(of_state).collect::<Vec<_>>(),
+    })
+}
+
+/// The rule that is met on one side.
+fn side(side: &Side, rule: Option<&Rule>) -> Value {
+    let Some(rule) = rule else { return Value::Null };
+    let place = place(side, rule);
+    json!({
+        "path": rule.path,
+        "file": place.map(|place| &*place.file),
+        "line": place.map(|place| place.position.line),
+        "column": place.map(|place| place.position.column),
+    })
+}
+
+fn tend(tend: Tend) -> &'static str {
+    match tend {
+        Tend::Both => "both",
+        Tend::Neither => "neither",
+        one => one.name(),
+    }
+}
+
+fn of_effect(effect: &Effect<'_>) -> Value {
+    let limit = |limit: &Option<&Limit>| limit.map(limit_in_words);
+    let (what, old, new) = match &effect.what {
+        What::Limit(old, new) => ("limit", json!(limit(old)), json!(limit(new))),
+        What::Key(key, old, new) => (*key, json!(old), json!(new)),
+        What::Values(added, gone) => ("values", json!(gone), json!(added)),
+    };
+    json!({ "what": what, "tend": tend(effect.tend), "old": old, "new": new })
+}
+
+fn of_state(change: &StateChange<'_>) -> Value {
+    let causes = match &change.fate {
+        Fate::Forgotten(causes) => causes.iter().map(|cause| cause.name()).collect(),
+        _ => Vec::new(),
+    };
+    json!({ "limit": limit_in_words(change.limit), "fate": change.fate.name(), "causes": causes })
+}

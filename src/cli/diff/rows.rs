@@ -1,0 +1,193 @@
+//! A comparison as words: what the formats for people share.
+
+use super::{Report, Side};
+use crate::cli::check::{counted, limit_in_words};
+use crate::comparison::answers::{Changed, Met};
+use crate::comparison::{DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Tend, What};
+use crate::config::policy_file::Location;
+use crate::engine::{Limit, Rule};
+
+/// A rule that changes.
+pub(super) struct Row {
+    pub(super) domain: String,
+    pub(super) kind: &'static str,
+    /// Its path, or for one with another name both.
+    pub(super) rule: String,
+    pub(super) place: Option<Location>,
+    pub(super) tend: &'static str,
+    /// What is otherwise: what was, and what is.
+    pub(super) lines: Vec<Line>,
+    /// What becomes of states.
+    pub(super) states: Vec<String>,
+}
+
+/// A line of a change.
+pub(super) enum Line {
+    Gone(String),
+    New(String),
+    Note(String),
+}
+
+impl Report<'_> {
+    pub(super) fn rows(&self) -> Vec<Row> {
+        self.comparison.rules.iter().map(|change| self.row(change)).collect()
+    }
+
+    fn row(&self, change: &RuleChange<'_>) -> Row {
+        // The rule that the change is about, and on which side it is written.
+        let is_gone = change.kind == Kind::Removed || change.new.is_none();
+        let (own, side) = if is_gone { (change.old, self.old) } else { (change.new, self.new) };
+        let mut lines: Vec<Line> = change.effects.iter().flat_map(lines).collect();
+        lines.extend(context(change));
+        Row {
+            domain: own.map_or_else(String::new, |rule| rule.domain.to_string()),
+            kind: change.kind.name(),
+            rule: named(change),
+            place: own.and_then(|rule| place(side, rule)).cloned(),
+            tend: change.tend.name(),
+            lines,
+            states: change.states.iter().map(state).collect(),
+        }
+    }
+
+    /// The whole in one line.
+    pub(super) fn summary(&self) -> String {
+        let all = self.comparison;
+        if all.is_empty() {
+            return format!("no change in {}", counted(all.same, "rule"));
+        }
+        let kinds = [Kind::Added, Kind::Removed, Kind::Changed, Kind::Renamed, Kind::Moved];
+        let of_kinds = kinds.map(|kind| (all.of_kind(kind), kind.name()));
+        let of_tends = [Tend::Stricter, Tend::Looser].map(|tend| (all.tending(tend), tend.name()));
+        let numbered = |(number, word): &(usize, &str)| (*number > 0).then(|| format!("{number} {word}"));
+        let mut parts: Vec<String> = of_kinds.iter().chain(&of_tends).filter_map(numbered).collect();
+        if all.forgetting() > 0 {
+            parts.push(format!("states of {} forgotten", counted(all.forgetting(), "change")));
+        }
+        if !all.domains.is_empty() {
+            parts.push(counted(all.domains.len(), "domain"));
+        }
+        format!("{}; {} as before", parts.join(", "), counted(all.same, "rule"))
+    }
+}
+
+pub(super) fn place<'s>(side: &'s Side, rule: &Rule) -> Option<&'s Location> {
+    side.places.get(rule.id as usize)
+}
+
+/// The rule by its path, both paths where it has another one, and for some of its descriptors an example.
+fn named(change: &RuleChange<'_>) -> String {
+    let path = |rule: Option<&Rule>| rule.map_or_else(|| "no rule".to_owned(), |rule| rule.path.to_string());
+    match (change.kind, &change.example) {
+        (Kind::Added | Kind::Changed, _) => path(change.new),
+        (Kind::Removed, _) => path(change.old),
+        (Kind::Renamed, _) => format!("{} -> {}", path(change.old), path(change.new)),
+        (Kind::Moved, example) => {
+            let example = example.as_ref().map_or_else(String::new, |example| format!("{example}: "));
+            format!("{example}{} -> {}", path(change.old), path(change.new))
+        }
+    }
+}
+
+/// What the descriptors of a rule met before it came, or meet since it is gone.
+fn context(change: &RuleChange<'_>) -> Option<Line> {
+    let text = match (change.kind, change.old, change.new) {
+        (Kind::Added, Some(old), _) => format!("before, {} was for these descriptors", old.path),
+        (Kind::Added, None, _) => "before, no rule was for these descriptors: they passed".to_owned(),
+        (Kind::Removed, _, Some(new)) => format!("now {} is for these descriptors", new.path),
+        (Kind::Removed, _, None) => "now no rule is for these descriptors: they pass".to_owned(),
+        _ => return None,
+    };
+    Some(Line::Note(text))
+}
+
+pub(super) fn lines(effect: &Effect<'_>) -> Vec<Line> {
+    let limit = |limit: &Option<&Limit>| limit.map(limit_in_words);
+    match &effect.what {
+        What::Limit(old, new) => limit(old).map(Line::Gone).into_iter().chain(limit(new).map(Line::New)).collect(),
+        What::Key(key, old, new) => vec![Line::Note(format!("{key}: {old} -> {new}"))],
+        What::Values(added, gone) => {
+            let mut lines = Vec::new();
+            if !gone.is_empty() {
+                lines.push(Line::Gone(format!("values {}", gone.join(", "))));
+            }
+            if !added.is_empty() {
+                lines.push(Line::New(format!("values {}", added.join(", "))));
+            }
+            lines
+        }
+    }
+}
+
+/// What becomes of the states of a limit.
+fn state(change: &StateChange<'_>) -> String {
+    let what = match &change.fate {
+        Fate::Kept => "kept: what was used counts".to_owned(),
+        Fate::Rescaled => "rescaled: what was used counts, and drains at the new rate".to_owned(),
+        Fate::Forgotten(causes) => {
+            let causes: Vec<_> = causes.iter().map(|cause| cause.name()).collect();
+            format!("forgotten ({})", causes.join(", "))
+        }
+        Fate::Empty => "begins empty".to_owned(),
+    };
+    format!("{}: {what}", crate::cli::check::amount(change.limit))
+}
+
+/// A domain that changes: what happened, and to what.
+pub(super) fn of_domain(change: &DomainChange<'_>) -> (String, Vec<Line>) {
+    let name = match change.was {
+        Some(was) => format!("{was} -> {}", change.name),
+        None => change.name.to_owned(),
+    };
+    (name, change.effects.iter().flat_map(lines).collect())
+}
+
+/// How many descriptors are told.
+pub(super) const KEYS_SHOWN: usize = 10;
+
+/// Whose answers changed, in a table: what it is, how many requests pass now, how many are denied now, and how many have errors.
+pub(super) struct AnswerRow {
+    pub(super) domain: String,
+    pub(super) what: String,
+    pub(super) changed: Changed,
+}
+
+impl Report<'_> {
+    /// The traffic in one line; none where there is none.
+    pub(super) fn traffic_summary(&self) -> Option<String> {
+        let answers = self.answers?;
+        let requests = counted(usize::try_from(answers.requests).unwrap_or(usize::MAX), "request");
+        let Changed { now_denied, now_passed, errors } = answers.changed;
+        let mut text = format!("traffic {}: {requests}", answers.traffic);
+        if answers.refused > 0 {
+            text.push_str(&format!(", {} refused by any server", answers.refused));
+        }
+        if answers.changed.all() == 0 {
+            text.push_str("; no answer changes");
+            return Some(text);
+        }
+        text.push_str(&format!("; {now_denied} denied now that passed, {now_passed} pass now that were denied"));
+        if errors > 0 {
+            text.push_str(&format!(", {errors} with an error on one side"));
+        }
+        Some(text)
+    }
+
+    /// By rule, and by descriptor.
+    pub(super) fn answer_rows(&self) -> (Vec<AnswerRow>, Vec<AnswerRow>) {
+        let Some(answers) = self.answers else { return (Vec::new(), Vec::new()) };
+        let path = |path: &Option<String>| path.clone().unwrap_or_else(|| "no rule".to_owned());
+        let of_rule = |(met, changed): &(Met, Changed)| {
+            let what =
+                if met.old == met.new { path(&met.new) } else { format!("{} -> {}", path(&met.old), path(&met.new)) };
+            AnswerRow { domain: met.domain.clone(), what, changed: *changed }
+        };
+        let of_key = |(domain, key, changed): &(String, String, Changed)| AnswerRow {
+            domain: domain.clone(),
+            what: key.clone(),
+            changed: *changed,
+        };
+        let keys = answers.keys.iter().take(KEYS_SHOWN).map(of_key).collect();
+        (answers.rules.iter().map(of_rule).collect(), keys)
+    }
+}

@@ -1,0 +1,76 @@
+//! The report for a terminal.
+
+use std::io::{self, Write};
+
+use super::Report;
+use super::rows::{AnswerRow, Line, of_domain};
+use crate::cli::printable::printable;
+
+pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
+    for change in &report.comparison.domains {
+        let (name, lines) = of_domain(change);
+        writeln!(out, "domain {} {}", printable(&name), change.kind.name())?;
+        write_lines(&lines, out)?;
+        writeln!(out)?;
+    }
+    let rows = report.rows();
+    let mut domain: Option<&str> = None;
+    for row in &rows {
+        if domain != Some(&row.domain) {
+            let gap = if domain.is_some() { "\n" } else { "" };
+            writeln!(out, "{gap}domain {}", printable(&row.domain))?;
+            domain = Some(&row.domain);
+        }
+        let place = row.place.as_ref().map(|place| format!("   {}", printable(&place.to_string()))).unwrap_or_default();
+        writeln!(out, "  {:7}   {}   {}{place}", row.kind, printable(&row.rule), row.tend)?;
+        write_lines(&row.lines, out)?;
+        for state in &row.states {
+            writeln!(out, "      state of {}", printable(state))?;
+        }
+    }
+    if !rows.is_empty() {
+        writeln!(out)?;
+    }
+    writeln!(out, "{}", report.summary())?;
+    write_answers(report, out)
+}
+
+fn write_answers(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let (Some(summary), Some(answers)) = (report.traffic_summary(), report.answers) else { return Ok(()) };
+    writeln!(out, "{}", printable(&summary))?;
+    let (rules, keys) = report.answer_rows();
+    write_table("by rule", &rules, out)?;
+    write_table("by descriptor, those with most changes", &keys, out)?;
+    for note in &answers.notes {
+        writeln!(out, "note: {}", printable(note))?;
+    }
+    Ok(())
+}
+
+fn write_table(title: &str, rows: &[AnswerRow], out: &mut dyn Write) -> io::Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{title}\n  denied now   pass now   errors")?;
+    for AnswerRow { domain, what, changed } in rows {
+        let (domain, what) = (printable(domain), printable(what));
+        writeln!(
+            out,
+            "  {:10}   {:8}   {:6}   {domain}   {what}",
+            changed.now_denied, changed.now_passed, changed.errors
+        )?;
+    }
+    Ok(())
+}
+
+fn write_lines(lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
+    for line in lines {
+        let (mark, text) = match line {
+            Line::Gone(text) => ('-', text),
+            Line::New(text) => ('+', text),
+            Line::Note(text) => (' ', text),
+        };
+        writeln!(out, "    {mark} {}", printable(text))?;
+    }
+    Ok(())
+}

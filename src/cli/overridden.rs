@@ -1,0 +1,140 @@
+//! The overrides of a running server, as its admin listener shows them.
+//!
+//! Not here: what is done with them (overrides.rs, explain.rs).
+
+use std::fmt::Write as _;
+use std::io;
+use std::time::Duration;
+
+use hyper::StatusCode;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::admin::{AdminServer, Bounds, Expected, Method, NoAnswer, Sent};
+use super::printable::printable;
+use crate::config::settings::spell;
+use crate::engine::descriptor::parse_entries;
+use crate::engine::overrides::Numbers;
+use crate::engine::{Override, Window};
+
+/// Where they are.
+pub(super) const PATH: &str = "/overrides";
+/// 10,000 overrides, each with all that JSON adds.
+const BOUNDS: Bounds = Bounds { bytes_max: 32 << 20, timeout: Duration::from_secs(10) };
+
+/// Why a server gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Unanswered {
+    /// The server gave no usable answer, or refused.
+    #[error("{0}")]
+    NoAnswer(#[from] NoAnswer),
+    /// This process can start nothing.
+    #[error("cannot start: {0}")]
+    Start(io::Error),
+}
+
+/// One override, as a server shows it.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Shown {
+    pub(super) domain: String,
+    pub(super) descriptor: String,
+    /// Why it has no effect.
+    pub(super) unused: Option<String>,
+    limits: Vec<ShownNumbers>,
+    pub(super) until: String,
+    until_us: u64,
+    pub(super) by: String,
+    pub(super) reason: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct ShownNumbers {
+    name: Option<String>,
+    requests: u32,
+    window_us: u64,
+    burst: Option<u32>,
+}
+
+impl Shown {
+    /// The override, for the engine; none where the server's answer is none.
+    pub(super) fn set(&self) -> Option<Override> {
+        let entries = parse_entries(&self.descriptor).ok()?;
+        let numbers = self.limits.iter().map(|limit| {
+            let window = Window::from_micros(limit.window_us).ok()?;
+            let name = limit.name.as_deref().map(Into::into);
+            Some(Numbers { name, requests: limit.requests, window, burst: limit.burst })
+        });
+        Some(Override {
+            domain: self.domain.as_str().into(),
+            entries: entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect(),
+            numbers: numbers.collect::<Option<_>>()?,
+            until: self.until_us,
+        })
+    }
+
+    /// It as one line, without its reason.
+    pub(super) fn line(&self) -> String {
+        let limits: Vec<String> = self.limits.iter().map(ShownNumbers::text).collect();
+        format!(
+            "{} {}   {}   until {}   by {}",
+            printable(&self.domain),
+            printable(&self.descriptor),
+            limits.join(", "),
+            printable(&self.until),
+            printable(&self.by)
+        )
+    }
+}
+
+impl ShownNumbers {
+    fn text(&self) -> String {
+        let window = Window::from_micros(self.window_us).ok().and_then(Window::unit);
+        let window = window.map_or_else(|| spell(Duration::from_micros(self.window_us)), |unit| unit.name().to_owned());
+        let mut text = self.name.as_deref().map(|name| format!("{}: ", printable(name))).unwrap_or_default();
+        // A String takes all that is written to it.
+        let _ = write!(text, "{} per {window}", self.requests);
+        if let Some(burst) = self.burst {
+            let _ = write!(text, " burst {burst}");
+        }
+        text
+    }
+}
+
+/// The overrides of a server; none of one that has no such thing.
+///
+/// # Errors
+/// When the server gives no usable answer.
+pub(super) fn of_server(server: &AdminServer) -> Result<Vec<Shown>, Unanswered> {
+    match send::<List>(server, Method::GET, PATH, String::new(), None) {
+        Ok(list) => Ok(list.overrides),
+        Err(Unanswered::NoAnswer(NoAnswer::Refused(_, _, StatusCode::NOT_FOUND, _))) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// All of a server.
+#[derive(Deserialize)]
+pub(super) struct List {
+    /// How long ago the server has read its store.
+    pub(super) read_ms_ago: Option<u64>,
+    /// In the order of domain and descriptor.
+    pub(super) overrides: Vec<Shown>,
+}
+
+/// The answer to one request.
+///
+/// # Errors
+/// When there is none that is usable.
+pub(super) fn send<T: DeserializeOwned>(
+    server: &AdminServer,
+    method: Method,
+    path: &str,
+    body: String,
+    token: Option<&str>,
+) -> Result<T, Unanswered> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Unanswered::Start)?;
+    let answer = runtime.block_on(server.ask(&Sent { method, path, body, token }, Expected::Ok, BOUNDS));
+    // A name server that does not answer must not delay the end.
+    runtime.shutdown_background();
+    Ok(answer?)
+}

@@ -1,0 +1,162 @@
+//! `weir override`: sets, lists and deletes the overrides of a running server.
+//!
+//! Not here: parsing of arguments (args/overrides.rs), and what an override does (engine, limiter).
+
+use std::fmt::Write as _;
+use std::io::{self, Read as _, Write};
+use std::path::Path;
+
+use hyper::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::admin::{Method, NoAnswer};
+use super::args::overrides::{DeleteArguments, ListArguments, OverrideAction, SetArguments};
+use super::explain;
+use super::overridden::{List, PATH, Shown, Unanswered, send};
+use super::printable::printable;
+use crate::engine::Entry;
+use crate::engine::descriptor::spell_entries;
+
+/// The largest file of a token.
+const TOKEN_BYTES_MAX: u64 = 4_096;
+/// A list that was read longer ago comes with a note.
+const READ_MS_MAX: u64 = 5_000;
+
+/// Why nothing was done.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed {
+    /// The server gave no usable answer, or refused.
+    #[error("{0}")]
+    Server(#[from] Unanswered),
+    /// The arguments contradict each other, or name a file that cannot be used.
+    #[error("{0}")]
+    Usage(String),
+    /// The output cannot be written.
+    #[error("cannot write: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// What a server answers to a change.
+#[derive(Deserialize)]
+struct Changed {
+    store: String,
+    #[serde(flatten)]
+    shown: Shown,
+}
+
+/// Does what is asked.
+///
+/// # Errors
+/// When the server does not, or the output cannot be written.
+pub fn run(action: &OverrideAction, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failed> {
+    match action {
+        OverrideAction::Set(arguments) => set(arguments, out, notes),
+        OverrideAction::List(arguments) => list(arguments, out, notes),
+        OverrideAction::Delete(arguments) => delete(arguments, out),
+    }
+}
+
+fn set(arguments: &SetArguments, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failed> {
+    let SetArguments { domain, descriptor, limit: limits, burst, until, lasts, reason, server } = arguments;
+    if burst.is_some() && limits.len() > 1 {
+        return Err(Failed::Usage("--burst with several --limit: set one limit at a time".to_owned()));
+    }
+    let limits: Vec<Value> = limits
+        .iter()
+        .map(|limit| {
+            json!({ "name": limit.name, "requests": limit.requests, "window_us": limit.window_us, "burst": burst })
+        })
+        .collect();
+    let body = json!({
+        "domain": domain,
+        "descriptor": spelled(&descriptor.entries),
+        "limits": limits,
+        "until": until,
+        "for_us": lasts.map(|lasts| u64::try_from(lasts.as_micros()).unwrap_or(u64::MAX)),
+        "reason": reason,
+    });
+    let token = token(server.token_file.as_deref())?;
+    let changed: Changed = match send(&server.server, Method::PUT, PATH, body.to_string(), token.as_deref()) {
+        Ok(changed) => changed,
+        Err(error) => {
+            if let Unanswered::NoAnswer(NoAnswer::Refused(_, _, StatusCode::NOT_FOUND, _)) = &error {
+                // What keeps the descriptor from a rule. Without it the error alone is shown.
+                let asked = std::slice::from_ref(&descriptor.entries);
+                let _ = explain::run_served(&server.server, domain, asked, notes, &mut io::sink());
+            }
+            return Err(error.into());
+        }
+    };
+    let kept = match changed.store.as_str() {
+        "memory" => "in the memory of this server: lost when it ends, and no other has it".to_owned(),
+        store => format!("in {}: in force on all servers that share it within a second", printable(store)),
+    };
+    writeln!(out, "set   {}\nkept {kept}", changed.shown.line())?;
+    Ok(())
+}
+
+fn delete(arguments: &DeleteArguments, out: &mut dyn Write) -> Result<(), Failed> {
+    let DeleteArguments { domain, descriptor, server } = arguments;
+    let descriptor = encoded(&spelled(&descriptor.entries));
+    let path = format!("{PATH}?domain={}&descriptor={descriptor}", encoded(domain));
+    let token = token(server.token_file.as_deref())?;
+    let changed: Changed = send(&server.server, Method::DELETE, &path, String::new(), token.as_deref())?;
+    writeln!(out, "deleted   {}", changed.shown.line())?;
+    Ok(())
+}
+
+fn list(arguments: &ListArguments, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), Failed> {
+    let ListArguments { server, json } = arguments;
+    if *json {
+        let answer: Value = send(server, Method::GET, PATH, String::new(), None)?;
+        writeln!(out, "{answer:#}")?;
+        return Ok(());
+    }
+    let List { read_ms_ago, overrides } = send(server, Method::GET, PATH, String::new(), None)?;
+    for one in &overrides {
+        writeln!(out, "{}   {}", one.line(), printable(&one.reason))?;
+        if let Some(unused) = &one.unused {
+            writeln!(out, "  not used: {}", printable(unused))?;
+        }
+    }
+    match read_ms_ago {
+        None => writeln!(notes, "weir: {server} could not read its store yet: the policies alone decide")?,
+        Some(ms) if ms > READ_MS_MAX => {
+            writeln!(notes, "weir: {server} could not read its store for {} s: newer changes are missing", ms / 1_000)?;
+        }
+        Some(_) => {}
+    }
+    Ok(())
+}
+
+/// The token of a file, without the blanks around it.
+fn token(file: Option<&Path>) -> Result<Option<String>, Failed> {
+    let Some(file) = file else { return Ok(None) };
+    let unusable = |reason: String| Failed::Usage(format!("--token-file {}: {reason}", file.display()));
+    let mut text = String::new();
+    let opened = std::fs::File::open(file).map_err(|error| unusable(error.to_string()))?;
+    opened.take(TOKEN_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| unusable(error.to_string()))?;
+    let token = text.trim();
+    if token.is_empty() || text.len() as u64 > TOKEN_BYTES_MAX || !token.chars().all(|c| c.is_ascii_graphic()) {
+        return Err(unusable("not one token: a word of at most 4096 bytes".to_owned()));
+    }
+    Ok(Some(token.to_owned()))
+}
+
+fn spelled(entries: &[(String, String)]) -> String {
+    spell_entries(entries.iter().map(|(key, value)| Entry { key, value }))
+}
+
+/// A value of a query.
+fn encoded(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
+}

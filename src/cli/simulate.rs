@@ -1,0 +1,233 @@
+//! `weir simulate`: sends traffic through sets of policies on a clock of its own, and reports what came of it.
+//!
+//! The simulation has a thread; this one shows how far it is, and ends with Ctrl-C. Not here: requests and decisions (simulation).
+
+mod text;
+
+use std::fs;
+use std::io::{self, IsTerminal as _, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ratatui::crossterm::terminal;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::time::interval;
+
+use crate::simulation::report::Report;
+use crate::simulation::traffic::Traffic;
+use crate::simulation::{Progress, REQUESTS_MAX, Simulated, SimulationError, hidden_values, simulate};
+
+/// The most sets of policies.
+pub const POLICIES_MAX: usize = 32;
+/// The most keys that are reported for each set of policies.
+const REPORTED_KEYS_MAX: u32 = 1_000;
+/// The width of plots where there is no terminal, in characters.
+const WIDTH: u16 = 100;
+/// The width of terminals that plots are made for, in characters.
+const WIDTHS: std::ops::RangeInclusive<u16> = 60..=240;
+/// The time between two states of the progress bar.
+const TICK: Duration = Duration::from_millis(100);
+/// How long the bar is, in characters.
+const BAR: u64 = 30;
+
+/// What the user typed after `weir simulate`.
+#[derive(clap::Args, Debug)]
+pub struct SimulateArguments {
+    /// What is sent: a file of traffic (*.yaml), or a record of weir tap
+    #[arg(long, value_name = "FILE")]
+    pub traffic: PathBuf,
+    /// Directories of policy files, or single files; each gets the same traffic
+    #[arg(value_name = "POLICIES", required = true, num_args = 1..=POLICIES_MAX)]
+    pub policies: Vec<PathBuf>,
+    /// Write all results to a file, as one JSON document
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// How many keys are reported for each of the policies
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=i64::from(REPORTED_KEYS_MAX)))]
+    pub keys: u32,
+    /// End with an error if the traffic has more requests
+    #[arg(long, value_name = "N", default_value_t = REQUESTS_MAX)]
+    pub max_requests: u64,
+}
+
+/// Why there are no results.
+#[derive(Debug, thiserror::Error)]
+pub enum SimulateError {
+    /// Traffic or policies are wrong; one line for each problem.
+    #[error("{0}")]
+    Input(String),
+    /// Results cannot be written.
+    #[error("{0}")]
+    Output(String),
+    /// The reader of standard output has gone.
+    #[error("standard output is closed")]
+    Closed,
+    /// The user ended it.
+    #[error("interrupted: no results are written")]
+    Interrupted,
+}
+
+/// Simulates, writes files of results, and then a report for people.
+///
+/// # Errors
+/// When traffic or policies are wrong, when results cannot be written, and when the user ends it.
+pub fn run(arguments: &SimulateArguments, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), SimulateError> {
+    let (traffic, simulated) = open(arguments)?;
+    for one in &simulated {
+        if let Some(warning) = hidden_values(&traffic, one.policies()) {
+            // Standard error that cannot be written to keeps nobody from the results.
+            let _ = writeln!(notes, "weir: {warning}");
+            break;
+        }
+    }
+    let report = watched(traffic, simulated, arguments.max_requests, arguments.keys as usize)?;
+    let mut files = Vec::new();
+    if let Some(path) = &arguments.json {
+        let json = serde_json::to_string_pretty(&report).map_err(|error| SimulateError::Output(error.to_string()))?;
+        files.push((path, json + "\n"));
+    }
+    write_files(&files)?;
+    let stdout = io::stdout();
+    let is_terminal = stdout.is_terminal();
+    let width = terminal::size().ok().filter(|_| is_terminal).map_or(WIDTH, |(width, _)| width);
+    let is_coloured = is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let width = width.clamp(*WIDTHS.start(), *WIDTHS.end());
+    let text =
+        text::report(&report, usize::from(width), if is_coloured { text::Colours::Ansi } else { text::Colours::No });
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => SimulateError::Closed,
+        _ => SimulateError::Output(format!("cannot write: {error}")),
+    })
+}
+
+/// Opens traffic, and loads all policies; reports the problems of all.
+fn open(arguments: &SimulateArguments) -> Result<(Traffic, Vec<Simulated>), SimulateError> {
+    let traffic = Traffic::open(&arguments.traffic).map_err(|error| SimulateError::Input(error.to_string()))?;
+    let mut simulated = Vec::with_capacity(arguments.policies.len());
+    let mut problems = Vec::new();
+    for path in &arguments.policies {
+        match Simulated::load(path, traffic.settings()) {
+            Ok(one) => simulated.push(one),
+            Err(of_policies) => problems.push(of_policies.to_string()),
+        }
+    }
+    if problems.is_empty() { Ok((traffic, simulated)) } else { Err(SimulateError::Input(problems.join("\n"))) }
+}
+
+/// Simulates on another thread, and shows how far it is.
+fn watched(
+    mut traffic: Traffic,
+    simulated: Vec<Simulated>,
+    requests_max: u64,
+    keys: usize,
+) -> Result<Report, SimulateError> {
+    let failed = |error: io::Error| SimulateError::Output(format!("cannot start: {error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let progress = Arc::new(Progress::default());
+    let (sender, receiver) = oneshot::channel();
+    let shared = progress.clone();
+    let simulation = move || {
+        let result = simulate(&mut traffic, &simulated, requests_max, &shared);
+        let result = result.map(|traffic| Report::new(traffic, simulated.iter().map(|one| one.report(keys)).collect()));
+        // Nobody waits for it once the user has ended it.
+        let _ = sender.send(result);
+    };
+    std::thread::Builder::new().name("simulation".to_owned()).spawn(simulation).map_err(failed)?;
+    let result = runtime.block_on(wait(receiver, &progress)).map_err(failed)?;
+    result.ok_or(SimulateError::Interrupted)?.map_err(|error| match error {
+        SimulationError::Stopped => SimulateError::Interrupted,
+        error => SimulateError::Input(error.to_string()),
+    })
+}
+
+type Outcome = Result<Report, SimulationError>;
+
+/// Waits for the end of a simulation; none where the user ends it before.
+async fn wait(mut receiver: oneshot::Receiver<Outcome>, progress: &Progress) -> io::Result<Option<Outcome>> {
+    let mut interrupts = signal(SignalKind::interrupt())?;
+    let mut ticks = interval(TICK);
+    let mut bar = Bar { is_shown: io::stderr().is_terminal(), has_text: false };
+    // The first one is at once.
+    ticks.tick().await;
+    let outcome = loop {
+        tokio::select! {
+            result = &mut receiver => match result {
+                Ok(result) => break Some(result),
+                Err(_) => unreachable!("the simulation sends its result or panics"),
+            },
+            _ = interrupts.recv() => {
+                progress.stop();
+                break None;
+            }
+            _ = ticks.tick() => bar.draw(progress),
+        }
+    };
+    bar.clear();
+    Ok(outcome)
+}
+
+/// How far the simulation is, on standard error if that is a terminal.
+struct Bar {
+    is_shown: bool,
+    has_text: bool,
+}
+
+impl Bar {
+    fn draw(&mut self, progress: &Progress) {
+        if !self.is_shown {
+            return;
+        }
+        self.has_text = true;
+        let requests = text::grouped(progress.requests());
+        let text = match progress.per_mille() {
+            None => format!("\r\u{1b}[K{requests} requests"),
+            Some(done) => {
+                let full = usize::try_from(done * BAR / 1_000).unwrap_or(0);
+                let rest = usize::try_from(BAR).unwrap_or(0) - full;
+                let percent = done / 10;
+                format!("\r\u{1b}[K[{}{}] {percent} %, {requests} requests", "#".repeat(full), ".".repeat(rest))
+            }
+        };
+        let _ = io::stderr().write_all(text.as_bytes());
+    }
+
+    fn clear(&self) {
+        if self.has_text {
+            let _ = io::stderr().write_all(b"\r\x1b[K");
+        }
+    }
+}
+
+/// Writes files whole, or none of them: first all beside their places, then each to its place.
+fn write_files(files: &[(&PathBuf, String)]) -> Result<(), SimulateError> {
+    let mut written: Vec<(PathBuf, &Path)> = Vec::new();
+    let mut result = Ok(());
+    for (path, text) in files {
+        let beside = beside(path);
+        result = fs::write(&beside, text).map_err(|error| ((*path).clone(), error));
+        written.push((beside, path));
+        if result.is_err() {
+            break;
+        }
+    }
+    for (beside, path) in &written {
+        if result.is_ok() {
+            result = fs::rename(beside, path).map_err(|error| (path.to_path_buf(), error));
+        }
+        if result.is_err() {
+            let _ = fs::remove_file(beside);
+        }
+    }
+    result.map_err(|(path, error)| SimulateError::Output(format!("{}: cannot write: {error}", path.display())))
+}
+
+/// A name in the same directory, so that the file can be renamed.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}.tmp", std::process::id()));
+    path.with_file_name(name)
+}

@@ -1,0 +1,360 @@
+//! Results of a simulation, for people at a terminal.
+
+use std::time::Duration;
+
+use super::super::printable::printable;
+use crate::config::settings::spell;
+use crate::simulation::report::{Count, PolicyReport, Report};
+
+/// Bars of one to eight eighths.
+const BARS: [char; 8] =
+    ['\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}'];
+/// The longest name in a table, in characters; what is longer is cut.
+const NAME_CHARS_MAX: usize = 40;
+/// The most limits that are shown for each set of policies.
+const LIMITS_MAX: usize = 20;
+/// Lengths of columns that are easy to count with, in milliseconds.
+const COLUMNS_MS: [u64; 34] = [
+    1,
+    2,
+    5,
+    10,
+    20,
+    50,
+    100,
+    200,
+    500,
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    15_000,
+    20_000,
+    30_000,
+    60_000,
+    120_000,
+    300_000,
+    600_000,
+    900_000,
+    1_200_000,
+    1_800_000,
+    3_600_000,
+    7_200_000,
+    10_800_000,
+    21_600_000,
+    43_200_000,
+    86_400_000,
+    172_800_000,
+    432_000_000,
+    864_000_000,
+    1_728_000_000,
+    8_640_000_000,
+];
+const GREEN: &str = "32";
+const RED: &str = "31";
+
+/// Whether the report has colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Colours {
+    /// None.
+    No,
+    /// Those of the terminal.
+    Ansi,
+}
+
+/// The whole report, so many characters wide where it can be.
+pub(super) fn report(report: &Report, width: usize, colours: Colours) -> String {
+    let mut text = String::new();
+    let names = names(report);
+    traffic(report, &mut text);
+    if report.traffic.requests > report.traffic.refused {
+        totals(report, &names, &mut text);
+        plots(report, &names, width, colours, &mut text);
+    }
+    limits(report, &names, &mut text);
+    keys(report, &names, &mut text);
+    text
+}
+
+fn traffic(report: &Report, text: &mut String) {
+    let traffic = &report.traffic;
+    text.push_str(&format!("{}: {} requests", printable(&traffic.file), grouped(traffic.requests)));
+    if let (Some(start), Some(end)) = (&traffic.start, &traffic.end) {
+        text.push_str(&format!(", from {start} to {end}"));
+    }
+    if let Some(seed) = traffic.seed {
+        text.push_str(&format!(", seed {seed}"));
+    }
+    text.push('\n');
+    if let Some([ok, over, error]) = traffic.recorded {
+        let (ok, over, error) = (grouped(ok), grouped(over), grouped(error));
+        text.push_str(&format!("recorded: {ok} passed, {over} denied, {error} got an error\n"));
+    }
+    for note in &traffic.notes {
+        text.push_str(&format!("note: {}\n", printable(note)));
+    }
+}
+
+/// One line for each set of policies.
+fn totals(report: &Report, names: &[String], text: &mut String) {
+    let mut table = Table::new(["", "passed", "", "denied", "", "delayed", "retry after: half", "p99", "longest"]);
+    for (policies, name) in report.policies.iter().zip(names) {
+        let times = &policies.retry_after;
+        let time = |us: u64| if times.count == 0 { "-".to_owned() } else { length(us) };
+        table.row(vec![
+            name.clone(),
+            grouped(policies.passed),
+            percent(policies.passed, policies.requests()),
+            grouped(policies.denied),
+            percent(policies.denied, policies.requests()),
+            grouped(policies.delayed),
+            time(times.p50_us),
+            time(times.p99_us),
+            time(times.max_us),
+        ]);
+    }
+    table.write(usize::MAX, text);
+    for (policies, name) in report.policies.iter().zip(names) {
+        for (count, what) in [
+            (policies.denied_for_ever, "denied requests pass after no wait"),
+            (policies.failed, "requests got an error"),
+            (policies.unknown_domain, "requests were for a domain that the policies do not have"),
+            (policies.unmatched_descriptors, "descriptors met no rule"),
+            (policies.evicted, "states had no room in memory: see memory.max_keys"),
+        ] {
+            if count > 0 {
+                text.push_str(&format!("{name}: {} {what}\n", grouped(count)));
+            }
+        }
+    }
+}
+
+/// What passed and what was denied over time, in one scale.
+fn plots(report: &Report, names: &[String], width: usize, colours: Colours, text: &mut String) {
+    let label = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+    let columns = width.saturating_sub(label + "  passed  ".len()).max(10);
+    let Some(first) = report.policies.first() else { return };
+    let slot_us = first.over_time.slot_us;
+    let joined = slots_of_column(slot_us, first.over_time.passed.len(), columns);
+    let column = |slots: &[u64]| slots.chunks(joined).map(|slots| slots.iter().sum()).collect::<Vec<u64>>();
+    let all: Vec<[Vec<u64>; 2]> = report
+        .policies
+        .iter()
+        .map(|policies| [column(&policies.over_time.passed), column(&policies.over_time.denied)])
+        .collect();
+    let most = all.iter().flatten().flatten().copied().max().unwrap_or(0).max(1);
+    let long = length(slot_us * joined as u64);
+    text.push_str(&format!("\neach column is {long}, the highest is {} requests\n", grouped(most)));
+    for (name, [passed, denied]) in names.iter().zip(&all) {
+        for (label_text, word, values, colour) in
+            [(name.as_str(), "passed", passed, GREEN), ("", "denied", denied, RED)]
+        {
+            let bars = coloured(&bars(values, most), colour, colours);
+            let space = label - label_text.chars().count();
+            push_line(text, &format!("{label_text}{}  {word}  {bars}", " ".repeat(space)));
+        }
+    }
+}
+
+/// How many slots make a column, so that all fit and a column is of a length that is easy to count with.
+fn slots_of_column(slot_us: u64, slots: usize, columns: usize) -> usize {
+    let least = slots.div_ceil(columns).max(1);
+    let joined = COLUMNS_MS.iter().map(|ms| ms * 1_000).filter(|us| us.is_multiple_of(slot_us)).map(|us| us / slot_us);
+    joined.filter_map(|joined| usize::try_from(joined).ok()).find(|joined| *joined >= least).unwrap_or(least)
+}
+
+/// A bar for each value; none for 0.
+fn bars(values: &[u64], most: u64) -> String {
+    let bar = |value: &u64| {
+        let eighths = (u128::from(*value) * 8).div_ceil(u128::from(most));
+        eighths.checked_sub(1).and_then(|at| BARS.get(usize::try_from(at).unwrap_or(7))).copied().unwrap_or(' ')
+    };
+    values.iter().map(bar).collect::<String>().trim_end().to_owned()
+}
+
+fn coloured(text: &str, colour: &str, colours: Colours) -> String {
+    match colours {
+        Colours::Ansi if !text.is_empty() => format!("\u{1b}[{colour}m{text}\u{1b}[0m"),
+        _ => text.to_owned(),
+    }
+}
+
+fn limits(report: &Report, names: &[String], text: &mut String) {
+    let mut table = Table::new(["limits", "requests", "over", "", "limit", "rule", "place"]);
+    let mut more = 0;
+    for (policies, name) in report.policies.iter().zip(names) {
+        for limit in policies.limits.iter().take(LIMITS_MAX) {
+            let Count { requests, over, .. } = limit.count;
+            let amount = format!("{} {}", limit.limit.as_deref().unwrap_or("-"), limit.algorithm.unwrap_or_default());
+            let role = if limit.role == "enforced" { String::new() } else { format!(" ({})", limit.role) };
+            table.row(vec![
+                name.clone(),
+                grouped(requests),
+                grouped(over),
+                percent(over, requests),
+                format!("{}{role}", amount.trim_end()),
+                cut(&printable(&limit.rule)),
+                cut(&printable(limit.place.as_deref().unwrap_or_default())),
+            ]);
+        }
+        more += policies.limits.len().saturating_sub(LIMITS_MAX);
+    }
+    table.write(4, text);
+    if more > 0 {
+        text.push_str(&format!("and {more} more limits: --json has all\n"));
+    }
+}
+
+fn keys(report: &Report, names: &[String], text: &mut String) {
+    let mut table = Table::new(["keys", "requests", "over", "", "key", "limit"]);
+    for (policies, name) in report.policies.iter().zip(names) {
+        for key in &policies.keys {
+            let Count { requests, over, .. } = key.count;
+            table.row(vec![
+                name.clone(),
+                grouped(requests),
+                grouped(over),
+                percent(over, requests),
+                cut(&printable(&key.key)),
+                key.limit.clone().unwrap_or_default(),
+            ]);
+        }
+    }
+    table.write(4, text);
+    for (policies, name) in report.policies.iter().zip(names) {
+        let requests = policies.other_keys.requests;
+        if requests > 0 {
+            let (requests, counted) = (grouped(requests), grouped(policies.keys_counted as u64));
+            text.push_str(&format!("{name}: {requests} more requests for keys that came after the first {counted}\n"));
+        }
+    }
+}
+
+/// The names of policies, without the directories that all of them are in.
+fn names(report: &Report) -> Vec<String> {
+    let mut directory = "";
+    if let [first, others @ ..] = &*report.policies {
+        let mut ends = first.name.match_indices('/').map(|(at, _)| at + 1).filter(|_| !others.is_empty());
+        let is_common = |end: &usize| others.iter().all(|other| other.name.starts_with(&first.name[..*end]));
+        directory = ends.rfind(is_common).map_or("", |end| &first.name[..end]);
+    }
+    let short = |policies: &PolicyReport| policies.name[directory.len()..].to_owned();
+    let shorts: Vec<String> = report.policies.iter().map(short).collect();
+    let all = if shorts.iter().any(String::is_empty) {
+        report.policies.iter().map(|one| one.name.clone()).collect()
+    } else {
+        shorts
+    };
+    all.iter().map(|name| cut(&printable(name))).collect()
+}
+
+fn cut(text: &str) -> String {
+    if text.chars().count() <= NAME_CHARS_MAX {
+        return text.to_owned();
+    }
+    // The end of a path says more than its beginning.
+    let skipped = text.chars().count() - NAME_CHARS_MAX + 1;
+    format!("\u{2026}{}", text.chars().skip(skipped).collect::<String>())
+}
+
+/// A length of time that is short to read: two units at most.
+fn length(us: u64) -> String {
+    let digits = us.checked_ilog10().unwrap_or(0);
+    let unit = match digits {
+        0..3 => 1,
+        3..6 => 100,
+        6 => 10_000,
+        7 => 100_000,
+        _ => 1_000_000,
+    };
+    spell(Duration::from_micros(us.div_ceil(unit) * unit))
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    let tenths = (u128::from(part) * 1_000).checked_div(u128::from(whole)).unwrap_or(0);
+    format!("{}.{} %", tenths / 10, tenths % 10)
+}
+
+/// A number with commas: `1,234,567`.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn push_line(text: &mut String, line: &str) {
+    text.push_str(line.trim_end());
+    text.push('\n');
+}
+
+/// Columns of texts.
+struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    fn new<const N: usize>(titles: [&str; N]) -> Self {
+        Self { rows: vec![titles.map(str::to_owned).to_vec()] }
+    }
+
+    fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// Writes the table, if it has more than titles. The first column, and those from `left` on, begin at their left edge, and the
+    /// others end at their right one.
+    fn write(&self, left: usize, text: &mut String) {
+        if self.rows.len() == 1 {
+            return;
+        }
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        text.push('\n');
+        for row in &self.rows {
+            let mut line = String::new();
+            for (column, cell) in row.iter().enumerate() {
+                let space = " ".repeat(widths[column] - cell.chars().count());
+                if column > 0 {
+                    line.push_str("  ");
+                }
+                if column == 0 || column >= left {
+                    line.push_str(&format!("{cell}{space}"));
+                } else {
+                    line.push_str(&format!("{space}{cell}"));
+                }
+            }
+            push_line(text, &line);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_are_between_none_and_all() {
+        assert_eq!(bars(&[0, 1, 50, 100, 0, 99, 0], 100), " \u{2581}\u{2584}\u{2588} \u{2588}");
+        assert_eq!(bars(&[0, 0], 1), "");
+        assert_eq!(bars(&[u64::MAX], u64::MAX), "\u{2588}");
+    }
+
+    #[test]
+    fn numbers_and_lengths_are_short_to_read() {
+        let all: Vec<String> = [0, 7, 999, 1_000, 12_345, 1_234_567].map(grouped).to_vec();
+        assert_eq!(all, ["0", "7", "999", "1,000", "12,345", "1,234,567"]);
+        let all: Vec<String> = [0, 999, 1_234, 999_999, 1_234_567, 59_999_999, 90_000_000].map(length).to_vec();
+        assert_eq!(all, ["0s", "999us", "1ms300us", "1s", "1s240ms", "1m", "1m30s"]);
+        assert_eq!((percent(1, 3), percent(0, 0), percent(5, 5)), ("33.3 %".into(), "0.0 %".into(), "100.0 %".into()));
+    }
+}

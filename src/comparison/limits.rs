@@ -1,0 +1,202 @@
+//! Which of two rules lets more pass, and by which of its limits.
+
+use std::cmp::Ordering;
+use std::collections::HashSet;
+
+use super::{Effect, Tend, What};
+use crate::engine::policy::Level;
+use crate::engine::{Algorithm, Limit, Matcher, Role, Rule};
+
+/// How many values of a list are told.
+const VALUES_MAX: usize = 20;
+
+/// What is otherwise for a descriptor that met the one rule and meets the other.
+pub(super) fn effects<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>) -> Vec<Effect<'p>> {
+    let mut effects = Vec::new();
+    let denies = |rule: Option<&Rule>| rule.is_some_and(|rule| rule.role != Role::Shadow && !rule.unlimited);
+    // What never denied and never will lets everything pass, whatever its numbers.
+    let is_felt = denies(old) || denies(new);
+    let limits = |rule: Option<&'p Rule>| rule.map_or(&[][..], |rule| &rule.limits);
+    for (before, after) in paired(limits(old), limits(new)) {
+        let Some(tend) = of_limits(before, after) else { continue };
+        let tend = if is_felt { tend } else { Tend::Neither };
+        effects.push(Effect { tend, what: What::Limit(before, after) });
+    }
+    add_roles(old, new, &mut effects);
+    effects
+}
+
+/// What is otherwise in a rule besides its limits, and changes nothing about how much passes.
+pub(super) fn add_marks<'p>(old: &'p Rule, new: &'p Rule, effects: &mut Vec<Effect<'p>>) {
+    let mut key = |name, before: String, after: String| {
+        if before != after {
+            effects.push(Effect { tend: Tend::Neither, what: What::Key(name, before, after) });
+        }
+    };
+    let named = |rule: &Rule| rule.unlimited_name.as_deref().unwrap_or("none").to_owned();
+    key("name", named(old), named(new));
+    key("replaces", listed(&old.replaces), listed(&new.replaces));
+    let on_error = |rule: &Rule| rule.on_error.map_or("the domain's", |on_error| on_error.name()).to_owned();
+    key("on_error", on_error(old), on_error(new));
+    let metadata =
+        |rule: &Rule| rule.metadata.as_ref().map_or_else(|| "none".to_owned(), |fields| format!("{fields:?}"));
+    if metadata(old) != metadata(new) {
+        let there = |rule: &Rule| if rule.metadata.is_some() { "some" } else { "none" }.to_owned();
+        let (before, after) = (there(old), there(new));
+        let after = if before == after { "other".to_owned() } else { after };
+        key("metadata", before, after);
+    }
+    for (before, after) in old.levels.iter().zip(&new.levels) {
+        key("key", before.key.to_string(), after.key.to_string());
+        key("detailed_metric", before.detailed_metric.to_string(), after.detailed_metric.to_string());
+        key("value_to_metric", before.value_to_metric.to_string(), after.value_to_metric.to_string());
+    }
+    for (before, after) in old.levels.iter().zip(&new.levels) {
+        effects.extend(of_values(before, after));
+    }
+}
+
+fn listed(names: &[Box<str>]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+/// What the marks of two rules make of what passes.
+fn add_roles(old: Option<&Rule>, new: Option<&Rule>, effects: &mut Vec<Effect<'_>>) {
+    let unlimited = |rule: Option<&Rule>| rule.is_some_and(|rule| rule.unlimited);
+    if unlimited(old) != unlimited(new) {
+        // The limits that come or go in its place tell how much passes.
+        let is_unlimited = |rule| unlimited(rule).to_string();
+        effects
+            .push(Effect { tend: Tend::Neither, what: What::Key("unlimited", is_unlimited(old), is_unlimited(new)) });
+    }
+    let (Some(old), Some(new)) = (old, new) else { return };
+    if old.unlimited || new.unlimited {
+        return;
+    }
+    let shadow = |rule: &Rule| rule.role == Role::Shadow;
+    if shadow(old) != shadow(new) {
+        let tend = if shadow(new) { Tend::Looser } else { Tend::Stricter };
+        // Nothing denies in shadow mode, so that the numbers do not matter beside it.
+        effects.iter_mut().for_each(|effect| effect.tend = Tend::Neither);
+        effects.push(Effect { tend, what: What::Key("shadow_mode", shadow(old).to_string(), shadow(new).to_string()) });
+    }
+    if old.is_quota != new.is_quota {
+        // A quota denies only together with all other quotas.
+        let tend = match (shadow(old) || shadow(new), new.is_quota) {
+            (true, _) => Tend::Neither,
+            (false, true) => Tend::Looser,
+            (false, false) => Tend::Stricter,
+        };
+        effects
+            .push(Effect { tend, what: What::Key("quota_mode", old.is_quota.to_string(), new.is_quota.to_string()) });
+    }
+    for (before, after) in old.levels.iter().zip(&new.levels) {
+        let (before, after) = (shares(before), shares(after));
+        if before != after {
+            let tend = match (shadow(old) || shadow(new), after) {
+                (true, _) => Tend::Neither,
+                (false, true) => Tend::Stricter,
+                (false, false) => Tend::Looser,
+            };
+            let what = What::Key("share_threshold", before.to_string(), after.to_string());
+            effects.push(Effect { tend, what });
+        }
+    }
+}
+
+/// Whether all values of a level share one state.
+fn shares(level: &Level) -> bool {
+    level.share_threshold && level.value.as_ref().is_some_and(Matcher::is_of_many)
+}
+
+/// Which values a descriptor is for that it was not for before, and the reverse.
+fn of_values<'p>(before: &Level, after: &Level) -> Option<Effect<'p>> {
+    let texts = |level: &Level| -> Vec<String> {
+        match &level.value {
+            None => vec!["any".to_owned()],
+            Some(Matcher::List(values)) => values.iter().map(ToString::to_string).collect(),
+            Some(Matcher::Networks(networks)) => networks.iter().map(ToString::to_string).collect(),
+            Some(one) => vec![one.name().into_owned()],
+        }
+    };
+    if before.value == after.value {
+        return None;
+    }
+    let (before, after) = (texts(before), texts(after));
+    let without = |all: &[String], others: &[String]| -> Vec<String> {
+        let others: HashSet<&String> = others.iter().collect();
+        let mut left: Vec<String> = all.iter().filter(|text| !others.contains(text)).cloned().collect();
+        let more = left.len().saturating_sub(VALUES_MAX);
+        if more > 0 {
+            left.truncate(VALUES_MAX);
+            left.push(format!("and {more} more"));
+        }
+        left
+    };
+    let (added, gone) = (without(&after, &before), without(&before, &after));
+    // The order of a list means nothing but for its name.
+    (!added.is_empty() || !gone.is_empty()).then_some(Effect { tend: Tend::Neither, what: What::Values(added, gone) })
+}
+
+/// The limits of two lists, each with the one that stands in its place: first by their shape, then by algorithm and window, then by
+/// either of the two, then by their order.
+pub(super) fn paired<'p>(old: &'p [Limit], new: &'p [Limit]) -> Vec<(Option<&'p Limit>, Option<&'p Limit>)> {
+    let kind = |one: &Limit, other: &Limit| one.algorithm().name() == other.algorithm().name();
+    let window = |one: &Limit, other: &Limit| one.window() == other.window();
+    let steps: [fn(bool, bool, bool) -> bool; 4] = [
+        |same_shape, _, _| same_shape,
+        |_, same_kind, same_window| same_kind && same_window,
+        |_, same_kind, same_window| same_kind || same_window,
+        |_, _, _| true,
+    ];
+    let mut left: Vec<&Limit> = new.iter().collect();
+    let mut partners: Vec<Option<&Limit>> = vec![None; old.len()];
+    for step in steps {
+        for (limit, partner) in old.iter().zip(&mut partners).filter(|(_, partner)| partner.is_none()) {
+            *partner = left
+                .iter()
+                .position(|other| step(limit.id() == other.id(), kind(limit, other), window(limit, other)))
+                .map(|at| left.remove(at));
+        }
+    }
+    let old = old.iter().zip(partners).map(|(limit, partner)| (Some(limit), partner));
+    old.chain(left.into_iter().map(|limit| (None, Some(limit)))).collect()
+}
+
+/// Where the change of a limit goes; none if nothing is otherwise.
+fn of_limits(old: Option<&Limit>, new: Option<&Limit>) -> Option<Tend> {
+    if old == new {
+        return None;
+    }
+    // A limit on trial denies nothing, as if it were not there.
+    let (old, new) = (old.filter(|limit| !limit.shadow), new.filter(|limit| !limit.shadow));
+    let (old, new) = match (old, new) {
+        (Some(old), Some(new)) => (old, new),
+        (None, Some(_)) => return Some(Tend::Stricter),
+        (Some(_), None) => return Some(Tend::Looser),
+        (None, None) => return Some(Tend::Neither),
+    };
+    if old.requests() == 0 || new.requests() == 0 {
+        return Some(Tend::of(new.requests().min(1).cmp(&old.requests().min(1))));
+    }
+    // How much passes over a long time, and at one instant.
+    let mut tend = Tend::of(rate(new, old)).and(Tend::of(new.capacity().cmp(&old.capacity())));
+    if old.drain != new.drain {
+        tend = tend.and(if new.drain { Tend::Stricter } else { Tend::Looser });
+    }
+    Some(tend)
+}
+
+/// Compares how many hits pass per time.
+fn rate(one: &Limit, other: &Limit) -> Ordering {
+    let over = |limit: &Limit, window: &Limit| u128::from(limit.requests()) * u128::from(window.window().us());
+    match (of_calendar(one), of_calendar(other)) {
+        // Windows of one calendar have one length.
+        (true, true) if one.window() == other.window() => one.requests().cmp(&other.requests()),
+        _ => over(one, other).cmp(&over(other, one)),
+    }
+}
+
+fn of_calendar(limit: &Limit) -> bool {
+    matches!(limit.algorithm(), Algorithm::FixedWindow { .. }) && limit.calendar().is_some()
+}

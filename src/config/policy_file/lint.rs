@@ -1,0 +1,262 @@
+//! Finds what loads, means what it says, and is probably not what its author wants. For `weir check`, not for loads.
+//!
+//! Comparing grows with the square of what is compared, so all of it together has a bound. Not here: warnings about how a file is
+//! written, which the reading gives (reader.rs), and about weights (heavy.rs).
+
+mod alike;
+mod denies;
+mod texts;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::{Code, Loaded, Location, Outline, WARNINGS_MAX, Warning};
+use crate::config::nearest;
+use crate::engine::pattern::Pattern;
+use crate::engine::{Matcher, Mode, PolicySet, Role, Rule};
+use alike::{Words, alike};
+
+/// The most comparisons of wildcards, and of keys and domains, in all policies together.
+const COMPARISONS_MAX: usize = 4_000_000;
+/// With how many names of limits one that is missing is compared, and for how many of them.
+const NAMES_MAX: usize = 1_000;
+
+/// Adds warnings about what the policies say.
+pub fn lint(loaded: &mut Loaded) {
+    let mut found =
+        Found { policies: &loaded.policies, warnings: Vec::new(), more: 0, comparisons_left: COMPARISONS_MAX };
+    let mut names: BTreeMap<&str, &Location> = BTreeMap::new();
+    // A domain can be spread over several files.
+    let mut by_name: BTreeMap<&str, Vec<&Outline>> = BTreeMap::new();
+    for domain in &loaded.domains {
+        names.entry(&domain.name).or_insert(&domain.place);
+        by_name.entry(&domain.name).or_default().extend(&domain.descriptors);
+    }
+    for (name, descriptors) in by_name {
+        found.domain(name, &descriptors);
+    }
+    found.alike_domains(&names);
+    let Found { mut warnings, more, .. } = found;
+    warnings.sort_by(|one, other| (&one.file, one.position).cmp(&(&other.file, other.position)));
+    for warning in warnings {
+        loaded.warnings.push(warning);
+    }
+    loaded.warnings.count_more(more);
+}
+
+struct Found<'l> {
+    policies: &'l PolicySet,
+    warnings: Vec<Warning>,
+    /// How many more there are than may be kept.
+    more: usize,
+    comparisons_left: usize,
+}
+
+impl<'l> Found<'l> {
+    /// Adds a warning: what is so, then what to do.
+    fn add(&mut self, place: &Location, code: Code, what: impl FnOnce() -> String) {
+        if self.warnings.len() < WARNINGS_MAX {
+            let message = format!("{}: {}", what(), code.advice());
+            self.warnings.push(Warning::at(place, code, message));
+        } else {
+            self.more += 1;
+        }
+    }
+
+    fn rule(&self, outline: &Outline) -> Option<&'l Rule> {
+        outline.rule.and_then(|id| self.policies.rules().get(id as usize))
+    }
+
+    fn domain(&mut self, name: &str, descriptors: &[&Outline]) {
+        let mut all = Vec::new();
+        descriptors.iter().for_each(|outline| collect(outline, &mut all));
+        let replaced = self.names_replaced(&all);
+        self.alike_keys(&all);
+        let mode = self.policies.domain(name).and_then(|domain| domain.mode);
+        for outline in &all {
+            self.values_as_text(outline);
+            if let Some(rule) = self.rule(outline) {
+                self.reason(outline, rule);
+                // What one limit denies, the others do not count.
+                if mode != Some(Mode::Independent) && rule.role == Role::Enforced {
+                    self.never_denies(outline, rule, &replaced);
+                }
+            }
+        }
+        self.level(descriptors);
+    }
+
+    /// What is found by comparing the descriptors of a level, and of the levels below.
+    fn level(&mut self, descriptors: &[&Outline]) {
+        self.never_met(descriptors);
+        for outline in descriptors {
+            if has_limit(outline) {
+                self.level(&outline.descriptors.iter().collect::<Vec<_>>());
+            } else if !outline.has_empty_limit {
+                self.add(&outline.place(), Code::NoLimit, || {
+                    "no limit here and below, so this limits nothing".to_owned()
+                });
+            }
+        }
+    }
+
+    /// Finds names in `replaces` that no limit has. Returns all names that are there.
+    fn names_replaced(&mut self, all: &[&Outline]) -> HashSet<&'l str> {
+        let mut names = HashSet::new();
+        let mut replaced = HashSet::new();
+        for rule in all.iter().filter_map(|outline| self.rule(outline)) {
+            names.extend(rule.limits.iter().filter_map(|limit| limit.name.as_deref()));
+            replaced.extend(rule.replaces.iter().map(|name| &**name));
+        }
+        if replaced.is_subset(&names) {
+            return replaced;
+        }
+        let mut known: Vec<&str> = names.iter().copied().collect();
+        known.sort_unstable();
+        known.truncate(NAMES_MAX);
+        let mut hints_left = NAMES_MAX;
+        for outline in all {
+            let replaces = self.rule(outline).map_or(&[][..], |rule| &rule.replaces);
+            for name in replaces.iter().filter(|name| !names.contains(&***name)) {
+                hints_left = hints_left.saturating_sub(1);
+                let near = if hints_left > 0 { nearest(name, known.iter().copied()) } else { None };
+                let hint = near.map_or_else(String::new, |near| format!(", did you mean {near:?}?"));
+                self.add(&outline.place(), Code::ReplacesNothing, || {
+                    format!("replaces {name:?}, and no limit of the domain has that name{hint}")
+                });
+            }
+        }
+        replaced
+    }
+
+    /// Finds wildcards, regular expressions and keys alone, all values of which a wildcard takes that stands before them.
+    fn never_met(&mut self, level: &[&Outline]) {
+        let mut earlier: HashMap<&str, Vec<(Pattern, &Outline)>> = HashMap::new();
+        // To envoyproxy/ratelimit a key with a star is a pattern too, which has an order of its own.
+        for outline in level.iter().filter(|outline| !outline.key.contains('*')) {
+            let pattern = match &outline.value {
+                Some(Matcher::Text(text)) => Pattern::new(text),
+                Some(Matcher::Regex(_)) => None,
+                _ => continue,
+            };
+            let of_key = earlier.entry(&outline.key).or_default();
+            let compared = of_key.len().min(self.comparisons_left);
+            self.comparisons_left -= compared;
+            let mut before = of_key[..compared].iter();
+            let by = match &pattern {
+                // A star stands for any text, so only a star takes it.
+                Some(pattern) => before.find(|(other, _)| other.matches(pattern.as_str())),
+                None => before.find(|(other, _)| takes_all(other)),
+            };
+            if let Some((_, by)) = by {
+                let by = by.place();
+                self.add(&outline.place(), Code::NeverMet, || {
+                    format!("never met, since the wildcard at {by} stands before it and takes all of its values")
+                });
+            }
+            if let Some(pattern) = pattern {
+                of_key.push((pattern, *outline));
+            }
+        }
+        for outline in level.iter().filter(|outline| outline.value.is_none()) {
+            let of_key = earlier.get(&*outline.key).and_then(|all| all.iter().find(|(pattern, _)| takes_all(pattern)));
+            if let Some((_, by)) = of_key {
+                let by = by.place();
+                self.add(&outline.place(), Code::NeverMet, || {
+                    format!("never met, since the wildcard at {by} takes all values before the key alone")
+                });
+            }
+        }
+    }
+
+    fn values_as_text(&mut self, outline: &Outline) {
+        let texts = match &outline.value {
+            Some(Matcher::Text(text)) => std::slice::from_ref(text),
+            Some(Matcher::List(values)) => values,
+            _ => return,
+        };
+        let network = texts.iter().find(|text| texts::looks_like_network(text));
+        if let Some(text) = network.filter(|_| *outline.key != *texts::MASKED_ADDRESS) {
+            self.add(&outline.place(), Code::LooksLikeNetwork, || {
+                format!("{text:?} is compared as text, which no address equals")
+            });
+        }
+        if let Some(text) = texts.iter().find(|text| texts::looks_like_regex(text)) {
+            self.add(&outline.place(), Code::LooksLikeRegex, || {
+                format!("{text:?} is compared as text, in which a * alone stands for any text")
+            });
+        }
+    }
+
+    fn reason(&mut self, outline: &Outline, rule: &Rule) {
+        let what = match rule.role {
+            _ if outline.has_comment => return,
+            _ if rule.unlimited => "unlimited",
+            Role::Shadow => "in shadow mode",
+            _ => return,
+        };
+        self.add(&outline.place(), Code::NoReason, || format!("{what}, and no comment says why"));
+    }
+
+    fn never_denies(&mut self, outline: &Outline, rule: &Rule, replaced: &HashSet<&str>) {
+        for (number, limit) in (1..).zip(&rule.limits) {
+            let mut others = (1..).zip(&rule.limits).filter(|(other, _)| *other != number);
+            // A limit that others replace is not in each request.
+            let is_always = |name: Option<&str>| name.is_none_or(|name| !replaced.contains(name));
+            let by = others.find(|(_, other)| is_always(other.name.as_deref()) && denies::denies_before(other, limit));
+            if let Some((by, _)) = by {
+                self.add(&outline.place(), Code::NeverDenies, || {
+                    format!(
+                        "limit {number} never denies, since limit {by} beside it admits no more than that in its time"
+                    )
+                });
+            }
+        }
+    }
+
+    fn alike_keys(&mut self, all: &[&Outline]) {
+        // In the order of their first use.
+        let mut numbers: HashMap<&str, usize> = HashMap::new();
+        let mut uses: Vec<(&Outline, usize)> = Vec::new();
+        for outline in all.iter().filter(|outline| !outline.key.contains('*')) {
+            let number = *numbers.entry(&outline.key).or_insert(uses.len());
+            if number == uses.len() {
+                uses.push((outline, 0));
+            }
+            uses[number].1 += 1;
+        }
+        let words = Words::new(uses.iter().map(|(outline, _)| &*outline.key));
+        for (earlier, later) in alike(&words, &mut self.comparisons_left) {
+            // The one that is used less is probably the mistake.
+            let (odd, other) = if uses[earlier].1 < uses[later].1 { (earlier, later) } else { (later, earlier) };
+            let (odd, other) = (uses[odd].0, uses[other].0);
+            self.add(&odd.place(), Code::AlikeKey, || {
+                format!("the key {:?} is spelled almost as {:?}, at {}", odd.key, other.key, other.place())
+            });
+        }
+    }
+
+    fn alike_domains(&mut self, names: &BTreeMap<&str, &Location>) {
+        let all: Vec<(&str, &Location)> = names.iter().map(|(name, place)| (*name, *place)).collect();
+        let words = Words::new(all.iter().map(|(name, _)| *name));
+        for (earlier, later) in alike(&words, &mut self.comparisons_left) {
+            let ((other, place), (odd, at)) = (all[earlier], all[later]);
+            self.add(at, Code::AlikeDomain, || {
+                format!("the domain {odd:?} is spelled almost as {other:?}, at {place}")
+            });
+        }
+    }
+}
+
+fn collect<'o>(outline: &'o Outline, all: &mut Vec<&'o Outline>) {
+    all.push(outline);
+    outline.descriptors.iter().for_each(|below| collect(below, all));
+}
+
+fn has_limit(outline: &Outline) -> bool {
+    outline.rule.is_some() || outline.descriptors.iter().any(has_limit)
+}
+
+/// Whether the wildcard is nothing but stars.
+fn takes_all(pattern: &Pattern) -> bool {
+    pattern.literals().all(str::is_empty)
+}

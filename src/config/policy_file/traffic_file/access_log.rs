@@ -1,0 +1,48 @@
+//! An access log, and what its fields mean.
+
+use std::path::Path;
+
+use super::keys::ACCESS_LOG;
+use super::{AccessLog, TimeFormat};
+use crate::config::policy_file::fields::Fields;
+use crate::config::policy_file::state::{FileReader, Reported};
+use crate::config::policy_file::{NAME_BYTES_MAX, VALUE_BYTES_MAX};
+
+/// What only sources have, at the top of a file.
+const OF_SOURCES: [&str; 3] = ["duration", "start", "seed"];
+
+impl FileReader<'_> {
+    pub(super) fn access_log(&mut self, top: &Fields, directory: &Path) -> Result<AccessLog, Reported> {
+        let mut refused = Ok(());
+        for key in OF_SOURCES {
+            if let Some(at) = self.given(top, key) {
+                refused =
+                    Err(self.report(at, format!("{key} means nothing beside access_log: the log has its own times")));
+            }
+        }
+        let Some((_, id)) = top.get("access_log") else { return Err(Reported) };
+        let fields = self.fields(id, &ACCESS_LOG)?;
+        let default = self.domain_of(top);
+        let own = self.domain_of(&fields);
+        let path = self.text(&fields, "file", VALUE_BYTES_MAX);
+        let time = self.text(&fields, "time", NAME_BYTES_MAX);
+        let format = self.choice(&fields, "time_format", &TimeFormat::NAMES);
+        let asked = self.asked(&fields);
+        let Some(path) = path? else {
+            return Err(self.report(fields.at, "no file: write the path of the log, below the directory of this file"));
+        };
+        let Some(time) = time? else {
+            return Err(self.report(fields.at, "no time: write the field of the log that has it, such as start_time"));
+        };
+        let (descriptors, hits) = asked?;
+        if descriptors.is_empty() {
+            return Err(self.report(fields.at, "no descriptors: write ask, such as user=<x-user>"));
+        }
+        let Some(domain) = own?.or(default?) else {
+            return Err(self.report(fields.at, "no domain: give it here or at the top of the file"));
+        };
+        refused?;
+        let format = format?.map_or(TimeFormat::Rfc3339, TimeFormat::named);
+        Ok(AccessLog { path: directory.join(path), time, format, domain, descriptors, hits })
+    }
+}

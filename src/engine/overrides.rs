@@ -1,0 +1,367 @@
+//! Overrides: the numbers that an operator sets for one descriptor, in place of those of its rule, until an instant. [ov-1]
+//!
+//! Overrides are fitted to a policy set once, when either of them changes. A decision then finds those of a key by its tag.
+//! Not here: where overrides are kept and how they are written (limiter/overrides.rs).
+
+use std::fmt;
+
+use hashbrown::HashMap;
+
+use super::algorithm::{LimitError, parameters::Anchor};
+use super::descriptor::Entry;
+use super::key;
+use super::limit::Limit;
+use super::policy::{Match, PolicySet, Rule};
+use super::time::{Micros, Window};
+
+/// The most overrides at a time.
+pub const OVERRIDES_MAX: usize = 10_000;
+
+/// Keys and values of a descriptor, in order.
+pub type Entries = Box<[(Box<str>, Box<str>)]>;
+
+/// What an operator has set for one descriptor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// The domain.
+    pub domain: Box<str>,
+    /// The descriptor.
+    pub entries: Entries,
+    /// The numbers of one or several limits of its rule. The other limits stay as they are.
+    pub numbers: Box<[Numbers]>,
+    /// From this instant on the numbers of the policy are in force again. [ov-2]
+    pub until: Micros,
+}
+
+/// The numbers of one limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    /// The name of the limit; none for the only limit of a rule.
+    pub name: Option<Box<str>>,
+    /// Hits per window.
+    pub requests: u32,
+    /// The window, or the period of the rate.
+    pub window: Window,
+    /// The most hits at one instant. None: the policy's, by the ratio of the hits.
+    pub burst: Option<u32>,
+}
+
+impl Override {
+    /// Its descriptor as a request has it.
+    #[must_use]
+    pub fn descriptor(&self) -> Vec<Entry<'_>> {
+        self.entries.iter().map(|(key, value)| Entry { key, value }).collect()
+    }
+}
+
+/// Why an override has no effect on a policy set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Misfit {
+    /// There is no such domain.
+    NoDomain,
+    /// The descriptor meets no rule. So many of its entries are met.
+    NoRule {
+        /// Entries, from the first.
+        met: usize,
+    },
+    /// The rule has no limit.
+    Unlimited,
+    /// The rule has several limits, and the override names none. Their names.
+    Unnamed(Vec<String>),
+    /// No limit of the rule has this name. The names that there are.
+    NoLimit(String, Vec<String>),
+    /// Two of the numbers are for one limit.
+    Twice,
+    /// The windows of a limit are those of a calendar, and the override has another length.
+    Calendar(&'static str),
+    /// A burst for an algorithm that has none.
+    NoBurst(&'static str),
+    /// The numbers break a bound of the algorithm.
+    Limit(LimitError),
+    /// Two limits would have one state.
+    SameShape,
+    /// Another override is for the same state: a rule with `share_threshold` has one for many descriptors.
+    Taken,
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDomain => f.write_str("no policy has this domain"),
+            Self::NoRule { met } => write!(f, "the descriptor meets no rule: its first {met} entries lead to one"),
+            Self::Unlimited => f.write_str("the rule is unlimited: it has no numbers to replace"),
+            Self::Unnamed(names) => {
+                write!(f, "the rule has {} limits: name the one that is meant, of {}", names.len(), names.join(", "))
+            }
+            Self::NoLimit(name, names) => {
+                write!(f, "no limit of the rule is called {name:?}: there is {}", names.join(", "))
+            }
+            Self::Twice => f.write_str("two numbers for one limit"),
+            Self::Calendar(unit) => write!(f, "the limit counts by the calendar: give a number per {unit}"),
+            Self::NoBurst(algorithm) => write!(f, "a burst on {algorithm}, which has none"),
+            Self::Limit(error) => error.fmt(f),
+            Self::SameShape => f.write_str("two limits of the rule would have the same algorithm and window"),
+            Self::Taken => f.write_str("another override is for the same state, which several descriptors share"),
+        }
+    }
+}
+
+/// The overrides that fit a policy set, ready for decisions.
+#[derive(Debug, Default)]
+pub struct Overrides {
+    /// By the id of a rule, whether it has any.
+    of_rule: Box<[bool]>,
+    /// By the tag of the keys.
+    by_tag: HashMap<Box<str>, Fitted>,
+    /// One for each override that was given: the id of its rule, or why it has none.
+    places: Vec<Result<u32, Misfit>>,
+}
+
+/// The limits of one descriptor.
+#[derive(Debug)]
+struct Fitted {
+    limits: Box<[Limit]>,
+    until: Micros,
+    /// The position of the override among those that were given.
+    number: usize,
+}
+
+impl Overrides {
+    /// Fits overrides to a policy set. Of those past [`OVERRIDES_MAX`] none is taken.
+    #[must_use]
+    pub fn of(policies: &PolicySet, given: &[Override]) -> Self {
+        let mut of_rule = vec![false; policies.rules().len()];
+        let mut by_tag = HashMap::new();
+        let mut places = Vec::new();
+        for (number, one) in given.iter().take(OVERRIDES_MAX).enumerate() {
+            places.push(fit(policies, one).and_then(|(rule, tag, limits)| {
+                if by_tag.contains_key(&*tag) {
+                    return Err(Misfit::Taken);
+                }
+                by_tag.insert(tag.into_boxed_str(), Fitted { limits, until: one.until, number });
+                of_rule[rule.id as usize] = true;
+                Ok(rule.id)
+            }));
+        }
+        Self { of_rule: of_rule.into(), by_tag, places }
+    }
+
+    /// Whether none of them has an effect.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_tag.is_empty()
+    }
+
+    /// How many have an effect.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_tag.len()
+    }
+
+    /// Whether a rule of the policy set has any.
+    #[must_use]
+    pub fn concern(&self, rule: &Rule) -> bool {
+        self.of_rule.get(rule.id as usize).copied().unwrap_or(false)
+    }
+
+    /// The limits of the keys with this tag, in place of those of their rule; none where there is no override, or where it has
+    /// ended. `now` is asked only if there is one. [ov-2]
+    pub fn limits(&self, tag: &str, now: impl FnOnce() -> Micros) -> Option<&[Limit]> {
+        self.by_tag.get(tag).filter(|fitted| now() < fitted.until).map(|fitted| &*fitted.limits)
+    }
+
+    /// The position, among those that were given, of the override of these keys, and its limits. Its end does not matter.
+    #[must_use]
+    pub fn at(&self, tag: &str) -> Option<(usize, &[Limit])> {
+        self.by_tag.get(tag).map(|fitted| (fitted.number, &*fitted.limits))
+    }
+
+    /// For each override that was given, the id of its rule, or why it has no effect.
+    pub fn places(&self) -> &[Result<u32, Misfit>] {
+        &self.places
+    }
+}
+
+/// The rule that an override is for, the tag of its keys, and the limits in place of the rule's.
+///
+/// # Errors
+/// When it fits no rule.
+pub fn fit<'p>(policies: &'p PolicySet, one: &Override) -> Result<(&'p Rule, String, Box<[Limit]>), Misfit> {
+    let domain = policies.domain(&one.domain).ok_or(Misfit::NoDomain)?;
+    let entries = one.descriptor();
+    let Match { rule, shared } = policies.find(domain, &entries);
+    let rule = rule.ok_or_else(|| Misfit::NoRule { met: policies.trace(domain, &entries).len() })?;
+    let limits = replaced(rule, &one.numbers)?;
+    let mut tag = String::new();
+    key::write_tag(&mut tag, &domain.name, entries.into_iter(), &shared);
+    Ok((rule, tag, limits))
+}
+
+/// The limits of a rule, some with other numbers.
+fn replaced(rule: &Rule, numbers: &[Numbers]) -> Result<Box<[Limit]>, Misfit> {
+    let mut limits = rule.limits.clone();
+    let mut is_replaced = vec![false; limits.len()];
+    for numbers in numbers {
+        let at = position(rule, numbers.name.as_deref())?;
+        if std::mem::replace(&mut is_replaced[at], true) {
+            return Err(Misfit::Twice);
+        }
+        limits[at] = with_numbers(&rule.limits[at], numbers)?;
+    }
+    for (i, limit) in limits.iter().enumerate() {
+        if limits[..i].iter().any(|other| other.id() == limit.id()) {
+            return Err(Misfit::SameShape);
+        }
+    }
+    Ok(limits)
+}
+
+/// Which limit of a rule is meant.
+fn position(rule: &Rule, name: Option<&str>) -> Result<usize, Misfit> {
+    let names = || rule.limits.iter().map(|limit| limit.name.as_deref().unwrap_or(limit.id()).to_owned()).collect();
+    match (name, &*rule.limits) {
+        (_, []) => Err(Misfit::Unlimited),
+        (None, [_]) => Ok(0),
+        (None, _) => Err(Misfit::Unnamed(names())),
+        (Some(name), limits) => {
+            // One without a name is known by its id.
+            let is_it = |limit: &Limit| limit.name.as_deref().unwrap_or(limit.id()) == name;
+            limits.iter().position(is_it).ok_or_else(|| Misfit::NoLimit(name.to_owned(), names()))
+        }
+    }
+}
+
+/// A limit with other numbers, and all else as it was.
+fn with_numbers(limit: &Limit, numbers: &Numbers) -> Result<Limit, Misfit> {
+    let Numbers { requests, window, burst, .. } = *numbers;
+    if let Anchor::Calendar(unit) = limit.algorithm().anchor()
+        && window != limit.window()
+    {
+        return Err(Misfit::Calendar(unit.unit().name()));
+    }
+    let algorithm = limit.algorithm();
+    let Some(algorithm) = algorithm.resized((limit.requests(), limit.window()), (requests, window), burst) else {
+        return Err(Misfit::NoBurst(algorithm.name()));
+    };
+    limit.with_numbers(requests, window, algorithm).map_err(Misfit::Limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::algorithm::Algorithm;
+    use crate::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
+    use crate::engine::time::Unit;
+
+    fn rule(key: &str, limits: Vec<Limit>) -> NodeSpec {
+        let rule = Some(RuleSpec::of(RuleKind::Limits(limits)));
+        NodeSpec { key: key.into(), rule, ..NodeSpec::default() }
+    }
+
+    fn named(name: &str, mut limit: Limit) -> Limit {
+        limit.name = Some(name.into());
+        limit
+    }
+
+    fn gcra(requests: u32, burst: u32) -> Limit {
+        Limit::new(requests, Unit::Second.window(), Algorithm::Gcra { burst }).unwrap()
+    }
+
+    fn policies() -> PolicySet {
+        let descriptors = vec![
+            rule("user", vec![Limit::per_unit(10, Unit::Hour)]),
+            rule("paced", vec![gcra(10, 20)]),
+            rule("two", vec![named("short", gcra(1, 1)), Limit::per_unit(100, Unit::Hour)]),
+            NodeSpec { share_threshold: true, value: Some("a*".into()), ..rule("shared", vec![gcra(1, 1)]) },
+            NodeSpec {
+                key: "vip".into(),
+                rule: Some(RuleSpec::of(RuleKind::Unlimited { name: None })),
+                ..NodeSpec::default()
+            },
+        ];
+        PolicySet::compile(vec![DomainSpec { name: "shop".into(), mode: None, on_error: None, descriptors }]).unwrap()
+    }
+
+    fn numbers(name: Option<&str>, requests: u32, unit: Unit) -> Numbers {
+        Numbers { name: name.map(Into::into), requests, window: unit.window(), burst: None }
+    }
+
+    fn set(key: &str, value: &str, numbers: Vec<Numbers>) -> Override {
+        let entries = [(key.into(), value.into())].into();
+        Override { domain: "shop".into(), entries, numbers: numbers.into(), until: 1_000 }
+    }
+
+    #[test]
+    fn limits_have_the_numbers_until_the_end() {
+        let policies = policies();
+        let overrides = Overrides::of(&policies, &[set("user", "ann", vec![numbers(None, 50, Unit::Hour)])]);
+        assert_eq!(overrides.places(), [Ok(0)]);
+        assert!(overrides.concern(&policies.rules()[0]) && !overrides.concern(&policies.rules()[1]));
+        let requests = |tag, now| overrides.limits(tag, || now).map(|limits| limits[0].requests());
+        assert_eq!(requests("w1:{shop|user=ann}", 999), Some(50));
+        assert_eq!(requests("w1:{shop|user=ann}", 1_000), None, "the end is exact");
+        assert_eq!(requests("w1:{shop|user=bob}", 0), None);
+        // The shape is the rule's, so that the state is too.
+        assert_eq!(overrides.at("w1:{shop|user=ann}").unwrap().1[0].id(), policies.rules()[0].limits[0].id());
+    }
+
+    #[test]
+    fn a_burst_follows_the_hits_unless_it_is_given() {
+        let policies = policies();
+        let burst = |requests, burst| {
+            let numbers = Numbers { burst, ..numbers(None, requests, Unit::Second) };
+            fit(&policies, &set("paced", "x", vec![numbers])).map(|(_, _, limits)| limits[0].capacity())
+        };
+        assert_eq!(burst(100, None), Ok(200));
+        assert_eq!(burst(1, None), Ok(2));
+        assert_eq!(burst(100, Some(7)), Ok(7));
+        assert_eq!(burst(100, Some(0)), Err(Misfit::Limit(LimitError::BurstZero)));
+        let fixed = Numbers { burst: Some(1), ..numbers(None, 1, Unit::Hour) };
+        let refused = fit(&policies, &set("user", "x", vec![fixed])).map(|_| ());
+        assert_eq!(refused, Err(Misfit::NoBurst("fixed_window")));
+    }
+
+    #[test]
+    fn of_several_limits_the_named_one_is_replaced() {
+        let policies = policies();
+        let fitted = |numbers| fit(&policies, &set("two", "x", numbers)).map(|(_, _, limits)| limits);
+        let names = || vec!["short".to_owned(), "f3600s".to_owned()];
+        assert_eq!(fitted(vec![numbers(None, 5, Unit::Hour)]), Err(Misfit::Unnamed(names())));
+        let unknown = fitted(vec![numbers(Some("long"), 5, Unit::Hour)]);
+        assert_eq!(unknown, Err(Misfit::NoLimit("long".into(), names())));
+        let twice = fitted(vec![numbers(Some("short"), 5, Unit::Second), numbers(Some("short"), 6, Unit::Second)]);
+        assert_eq!(twice, Err(Misfit::Twice));
+        let both =
+            fitted(vec![numbers(Some("f3600s"), 7, Unit::Hour), numbers(Some("short"), 5, Unit::Second)]).unwrap();
+        assert_eq!((both[0].requests(), both[1].requests()), (5, 7));
+        assert_eq!(both[0].name.as_deref(), Some("short"));
+    }
+
+    #[test]
+    fn what_fits_no_rule_is_told_apart() {
+        let policies = policies();
+        let one = vec![numbers(None, 5, Unit::Hour)];
+        let given = [
+            set("nobody", "x", one.clone()),
+            set("vip", "x", one.clone()),
+            Override { domain: "shp".into(), ..set("user", "ann", one.clone()) },
+            set("shared", "ab", one.clone()),
+            set("shared", "ac", one.clone()),
+        ];
+        let overrides = Overrides::of(&policies, &given);
+        let expected =
+            [Err(Misfit::NoRule { met: 0 }), Err(Misfit::Unlimited), Err(Misfit::NoDomain), Ok(3), Err(Misfit::Taken)];
+        assert_eq!(overrides.places(), expected);
+        let tag = "w1:{shop|shared=a*}";
+        assert_eq!(overrides.at(tag).map(|(number, _)| number), Some(3), "those who share a state share its override");
+    }
+
+    #[test]
+    fn no_more_than_the_bound_are_taken() {
+        let given: Vec<Override> = (0..OVERRIDES_MAX + 5)
+            .map(|number| set("user", &number.to_string(), vec![numbers(None, 5, Unit::Hour)]))
+            .collect();
+        let overrides = Overrides::of(&policies(), &given);
+        assert_eq!((overrides.places().len(), overrides.by_tag.len()), (OVERRIDES_MAX, OVERRIDES_MAX));
+    }
+}

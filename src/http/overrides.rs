@@ -1,0 +1,288 @@
+//! `/overrides`: the numbers that operators set for single descriptors.
+//!
+//! Not here: what an override is and where it is kept (limiter/overrides.rs).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::{Body, to_bytes};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::streamed::{PIECE_BYTES, pieces};
+use super::{Site, json_error, token};
+use crate::limiter::overrides::{
+    Entries, Misfit, Numbers, Override, OverrideTable, Refused, SetOverride, fit, instant_text, parse_instant,
+};
+use crate::limiter::{PolicySet, Window, parse_entries, spell_entries};
+
+/// The largest body that sets an override, in bytes.
+const BODY_BYTES_MAX: usize = 16 * 1_024;
+/// How long the body may take to arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What is set.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    domain: String,
+    /// Entries as `k=v,k=v`.
+    descriptor: String,
+    limits: Vec<WantedNumbers>,
+    /// A date or an instant.
+    until: Option<String>,
+    /// In place of it, how long.
+    for_us: Option<u64>,
+    reason: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WantedNumbers {
+    name: Option<Box<str>>,
+    requests: u32,
+    window_us: u64,
+    burst: Option<u32>,
+}
+
+/// Which one is deleted.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Which {
+    domain: String,
+    descriptor: String,
+}
+
+/// All overrides, in the order of domain and descriptor, written piece by piece.
+pub(super) async fn list(State(site): State<Arc<Site>>) -> Response {
+    let (known, policies) = (site.overrides.known(), site.overrides.policies());
+    let read_ms = known.read.map(|read| u64::try_from(read.elapsed().as_millis()).unwrap_or(u64::MAX));
+    let head = json!({
+        "now": instant_text(site.overrides.now()),
+        "store": site.overrides.store().name(),
+        "read_ms_ago": read_ms,
+    });
+    // The list is written behind the rest.
+    let head = format!("{},\"overrides\":[", head.to_string().trim_end_matches('}'));
+    let (mut next, mut has_ended) = (0, false);
+    let body = pieces(move || {
+        let mut piece = if next == 0 && !has_ended { head.clone() } else { String::new() };
+        while piece.len() < PIECE_BYTES && !has_ended {
+            match known.overrides.get(next) {
+                Some(one) => {
+                    piece.push_str(if next == 0 { "" } else { "," });
+                    piece.push_str(&as_json(one, &policies).to_string());
+                    next += 1;
+                }
+                None => {
+                    piece.push_str("]}");
+                    has_ended = true;
+                }
+            }
+        }
+        (!piece.is_empty()).then(|| piece.into())
+    });
+    let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")]
+        .map(|(name, value)| (name, HeaderValue::from_static(value)));
+    (headers, body).into_response()
+}
+
+/// Sets one, in place of one that there may be.
+pub(super) async fn set(State(site): State<Arc<Site>>, headers: HeaderMap, body: Body) -> Response {
+    let by = match token::check(site.token_file.as_deref(), &headers).await {
+        Ok(by) => by,
+        Err(refusal) => return refusal,
+    };
+    let new = match read(body).await.and_then(|body| wanted(&body, &by, &site.overrides)) {
+        Ok(new) => new,
+        Err((status, reason)) => return json_error(status, reason),
+    };
+    let SetOverride { set, reason, .. } = &new;
+    match site.overrides.set(&new).await {
+        Ok(limits) => {
+            let limits: Vec<String> =
+                limits.iter().map(|limit| format!("{} per {}", limit.requests(), limit.window())).collect();
+            tracing::info!(
+                by,
+                domain = &*set.domain,
+                descriptor = spell_entries(set.descriptor()),
+                limits = limits.join(", "),
+                until = instant_text(set.until),
+                reason = &**reason,
+                "override set"
+            );
+            changed(&new, &site.overrides)
+        }
+        Err(refused) => refusal(&refused),
+    }
+}
+
+/// Deletes one.
+pub(super) async fn delete(
+    State(site): State<Arc<Site>>,
+    headers: HeaderMap,
+    query: Result<Query<Which>, QueryRejection>,
+) -> Response {
+    let by = match token::check(site.token_file.as_deref(), &headers).await {
+        Ok(by) => by,
+        Err(refusal) => return refusal,
+    };
+    let which = match query {
+        Ok(Query(which)) => which,
+        Err(rejection) => return json_error(StatusCode::BAD_REQUEST, rejection.body_text()),
+    };
+    let entries = match entries_of(&which.descriptor) {
+        Ok(entries) => entries,
+        Err(reason) => return json_error(StatusCode::BAD_REQUEST, reason),
+    };
+    match site.overrides.delete(&which.domain, &entries).await {
+        Ok(deleted) => {
+            let descriptor = spell_entries(deleted.set.descriptor());
+            tracing::info!(by, domain = &*deleted.set.domain, descriptor, "override deleted");
+            changed(&deleted, &site.overrides)
+        }
+        Err(refused) => refusal(&refused),
+    }
+}
+
+/// The overrides in force, by the rules of a policy set.
+#[derive(Default)]
+pub(super) struct OfRules {
+    known: Arc<[SetOverride]>,
+    /// By the id of a rule, the positions of its overrides.
+    places: HashMap<u32, Vec<usize>>,
+}
+
+impl OfRules {
+    /// Sorts those that are known, on a thread of its own.
+    pub(super) async fn of(overrides: &OverrideTable, policies: &Arc<PolicySet>) -> Self {
+        let (known, policies, now) = (overrides.known().overrides, policies.clone(), overrides.now());
+        if known.is_empty() {
+            return Self::default();
+        }
+        let sorting = tokio::task::spawn_blocking(move || {
+            let mut places: HashMap<u32, Vec<usize>> = HashMap::new();
+            for (at, one) in known.iter().enumerate().filter(|(_, one)| now < one.set.until) {
+                if let Ok((rule, ..)) = fit(&policies, &one.set) {
+                    places.entry(rule.id).or_default().push(at);
+                }
+            }
+            Self { known, places }
+        });
+        match sorting.await {
+            Ok(sorted) => sorted,
+            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+        }
+    }
+
+    /// Those of one rule as JSON; none where it has none.
+    pub(super) fn of_rule(&self, rule: u32, policies: &PolicySet) -> Option<Value> {
+        let places = self.places.get(&rule)?;
+        Some(places.iter().map(|at| as_json(&self.known[*at], policies)).collect())
+    }
+}
+
+/// An override with what it does under these policies.
+fn as_json(one: &SetOverride, policies: &PolicySet) -> Value {
+    let SetOverride { set, set_at, by, reason } = one;
+    let fitted = fit(policies, set);
+    let limits: Vec<Value> = set.numbers.iter().map(numbers_as_json).collect();
+    json!({
+        "domain": set.domain,
+        "descriptor": spell_entries(set.descriptor()),
+        "rule": fitted.as_ref().ok().map(|(rule, ..)| &rule.path),
+        "unused": fitted.as_ref().err().map(Misfit::to_string),
+        "limits": limits,
+        "until": instant_text(set.until),
+        "until_us": set.until,
+        "set": instant_text(*set_at),
+        "by": by,
+        "reason": reason,
+    })
+}
+
+fn numbers_as_json(numbers: &Numbers) -> Value {
+    let Numbers { name, requests, window, burst } = numbers;
+    json!({ "name": name, "requests": requests, "window_us": window.us(), "burst": burst })
+}
+
+/// The answer to a change that the store has confirmed.
+fn changed(one: &SetOverride, overrides: &OverrideTable) -> Response {
+    let mut shown = as_json(one, &overrides.policies());
+    shown["store"] = json!(overrides.store().name());
+    Json(shown).into_response()
+}
+
+async fn read(body: Body) -> Result<Vec<u8>, (StatusCode, String)> {
+    match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, BODY_BYTES_MAX)).await {
+        Ok(Ok(body)) => Ok(body.into()),
+        Ok(Err(_)) => Err((StatusCode::PAYLOAD_TOO_LARGE, format!("body: not at most {BODY_BYTES_MAX} bytes"))),
+        Err(_) => Err((StatusCode::REQUEST_TIMEOUT, format!("body: not complete within {BODY_TIMEOUT:?}"))),
+    }
+}
+
+/// The override that a body asks for.
+fn wanted(body: &[u8], by: &str, overrides: &OverrideTable) -> Result<SetOverride, (StatusCode, String)> {
+    let invalid = |reason: String| (StatusCode::BAD_REQUEST, reason);
+    let Wanted { domain, descriptor, limits, until, for_us, reason } =
+        serde_json::from_slice(body).map_err(|error| invalid(format!("body: {error}")))?;
+    if limits.is_empty() {
+        return Err(invalid("limits: at least one".to_owned()));
+    }
+    if reason.trim().is_empty() {
+        return Err(invalid("reason: say why".to_owned()));
+    }
+    let now = overrides.now();
+    let until = match (until, for_us) {
+        (Some(text), None) => parse_instant(&text).map_err(|reason| invalid(format!("until = {text:?}: {reason}")))?,
+        (None, Some(us)) => now.saturating_add(us),
+        _ => return Err(invalid("either until or for_us says when it ends".to_owned())),
+    };
+    let numbers = limits.into_iter().map(|WantedNumbers { name, requests, window_us, burst }| {
+        let window = Window::from_micros(window_us).map_err(|error| invalid(format!("window_us: {error}")))?;
+        Ok(Numbers { name, requests, window, burst })
+    });
+    let set = Override {
+        domain: domain.into(),
+        entries: entries_of(&descriptor).map_err(invalid)?,
+        numbers: numbers.collect::<Result<_, _>>()?,
+        until,
+    };
+    Ok(SetOverride { set, set_at: now, by: by.into(), reason: reason.trim().into() })
+}
+
+fn entries_of(descriptor: &str) -> Result<Entries, String> {
+    let entries = parse_entries(descriptor).map_err(|reason| format!("descriptor: {reason}"))?;
+    Ok(entries.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
+}
+
+fn refusal(refused: &Refused) -> Response {
+    let status = match refused {
+        Refused::Misfit(Misfit::NoDomain | Misfit::NoRule { .. }) | Refused::Absent => StatusCode::NOT_FOUND,
+        Refused::Misfit(Misfit::Taken) | Refused::Full(_) | Refused::Contended => StatusCode::CONFLICT,
+        Refused::Misfit(_) | Refused::Invalid(_) => StatusCode::BAD_REQUEST,
+        Refused::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    json_error(status, refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limiter::Entry;
+
+    #[test]
+    fn a_descriptor_is_written_as_it_is_read() {
+        for text in ["user=ann", "path=/a\\,b\\\\,client=", "x=a=b"] {
+            let entries = parse_entries(text).unwrap();
+            let entries = entries.iter().map(|(key, value)| Entry { key, value });
+            assert_eq!(spell_entries(entries), text);
+        }
+    }
+}

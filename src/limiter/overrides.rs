@@ -1,0 +1,528 @@
+//! Overrides: what operators set for single descriptors, as the store keeps it, and put in force here. [ov-3]
+//!
+//! All processes that share a store share one text with a version. A change replaces the text if its version is still the one
+//! that was read, so no change is lost. Not here: what an override does to a decision (engine, plan.rs), when the store is
+//! read (app), and who may change it (http).
+
+mod instant;
+mod text;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+pub use self::instant::{instant_text, parse_instant};
+use super::Policies;
+pub use crate::engine::overrides::{Entries, Misfit, Numbers, OVERRIDES_MAX, Override, fit};
+use crate::engine::{Limit, Micros, PolicySet};
+use crate::store::{Clock, OVERRIDES_BYTES_MAX, Store, StoreError, StoredOverrides};
+
+/// The most bytes of a reason.
+pub const REASON_BYTES_MAX: usize = 256;
+/// The most bytes of the name of who set it.
+pub const BY_BYTES_MAX: usize = 64;
+/// The longest time from now to the end of an override: 366 days, in microseconds.
+const LASTS_MAX: Micros = 366 * 86_400 * 1_000_000;
+/// How long one call to the store may take.
+const CALL_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often a change is tried while others change something too.
+const TRIES: usize = 16;
+
+/// An override, and who set it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetOverride {
+    /// What was set.
+    pub set: Override,
+    /// When.
+    pub set_at: Micros,
+    /// Who: the name of the token.
+    pub by: Box<str>,
+    /// Why.
+    pub reason: Box<str>,
+}
+
+impl SetOverride {
+    fn place(&self) -> Place<'_> {
+        (&self.set.domain, &self.set.entries)
+    }
+}
+
+/// Which override it is. There is one for each.
+type Place<'o> = (&'o str, &'o [(Box<str>, Box<str>)]);
+
+/// Why an override was not set or deleted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// It fits no rule of the policies in force.
+    #[error("{0}")]
+    Misfit(Misfit),
+    /// Something else is wrong with it.
+    #[error("{0}")]
+    Invalid(String),
+    /// There are too many.
+    #[error("{0}")]
+    Full(String),
+    /// There is none for this descriptor.
+    #[error("there is no override for this domain and descriptor")]
+    Absent,
+    /// Others change overrides all the time.
+    #[error("others change overrides at the same time: try again")]
+    Contended,
+    /// The store did not confirm it.
+    #[error("{}", unconfirmed(.0))]
+    Store(StoreError),
+}
+
+fn unconfirmed(error: &StoreError) -> String {
+    match error {
+        StoreError::NotSent(failure) => format!("{}: nothing has changed", failure.message),
+        StoreError::Unknown(failure) => {
+            format!("{}: the change may be in force or not, the list of overrides shows it", failure.message)
+        }
+        StoreError::StaleBounds { .. } => error.to_string(),
+    }
+}
+
+/// What a look at the store has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Overrides that ended since the last look.
+    pub ended: usize,
+    /// Others are in force than before.
+    pub is_changed: bool,
+    /// Lines that are no overrides, and why the first is none. Only if the store had a new text.
+    pub skipped: Option<(usize, String)>,
+    /// The store had lost changes, and has them again.
+    pub is_restored: bool,
+}
+
+/// All overrides, as they are known now.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// In the order of domain and descriptor. Some may have ended since the last look.
+    pub overrides: Arc<[SetOverride]>,
+    /// When the store was last read; none before the first time.
+    pub read: Option<Instant>,
+}
+
+/// The overrides of one process.
+pub struct OverrideTable {
+    store: Arc<dyn Store>,
+    policies: Arc<Policies>,
+    clock: Arc<dyn Clock>,
+    /// The version that was last read or written; held while the store is asked.
+    version: tokio::sync::Mutex<String>,
+    known: Mutex<Known>,
+}
+
+impl OverrideTable {
+    /// The overrides that this store keeps, for these policies. None is in force before [`OverrideTable::look`].
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>, policies: Arc<Policies>, clock: Arc<dyn Clock>) -> Self {
+        Self { store, policies, clock, version: tokio::sync::Mutex::default(), known: Mutex::default() }
+    }
+
+    /// All that are known, without asking the store.
+    #[must_use]
+    pub fn known(&self) -> Known {
+        self.known.lock().clone()
+    }
+
+    /// The clock by which overrides end.
+    #[must_use]
+    pub fn now(&self) -> Micros {
+        self.clock.now()
+    }
+
+    /// The store that keeps them.
+    #[must_use]
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    /// How many are in force, and how many fit no rule.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
+        let in_force = self.policies.snapshot().overrides.as_ref().map_or(0, |overrides| overrides.len());
+        (in_force, self.known().overrides.len().saturating_sub(in_force))
+    }
+
+    /// The policies in force, for which overrides are.
+    #[must_use]
+    pub fn policies(&self) -> Arc<PolicySet> {
+        self.policies.current()
+    }
+
+    /// Reads the store, and puts in force what has changed.
+    ///
+    /// # Errors
+    /// When the store did not answer: then the last known overrides stay in force.
+    pub async fn look(&self) -> Result<Seen, StoreError> {
+        let mut version = self.version.lock().await;
+        let mut seen = self.read(&mut version).await?;
+        seen.ended = self.drop_ended().await;
+        seen.is_changed |= seen.ended > 0;
+        Ok(seen)
+    }
+
+    /// Sets an override in place of one that there may be for its descriptor. Returns its limits.
+    ///
+    /// # Errors
+    /// When it is refused, or the store did not confirm it.
+    pub async fn set(&self, new: &SetOverride) -> Result<Box<[Limit]>, Refused> {
+        let limits = self.check(new)?;
+        self.change(|known, now| {
+            let mut next: Vec<SetOverride> = known.iter().filter(|one| now < one.set.until).cloned().collect();
+            match next.binary_search_by(|one| one.place().cmp(&new.place())) {
+                Ok(at) => next[at] = new.clone(),
+                Err(at) => next.insert(at, new.clone()),
+            }
+            if next.len() > OVERRIDES_MAX {
+                let reason = format!("there are {OVERRIDES_MAX} overrides, which is the most: delete some");
+                return Err(Refused::Full(reason));
+            }
+            self.check_alone(new, &next)?;
+            Ok(next)
+        })
+        .await?;
+        Ok(limits)
+    }
+
+    /// Deletes the override of a descriptor, and returns it.
+    ///
+    /// # Errors
+    /// When there is none, or the store did not confirm it.
+    pub async fn delete(&self, domain: &str, entries: &[(Box<str>, Box<str>)]) -> Result<SetOverride, Refused> {
+        let mut deleted = None;
+        self.change(|known, now| {
+            let is_it = |one: &&SetOverride| one.place() == (domain, entries);
+            deleted = Some(known.iter().find(is_it).ok_or(Refused::Absent)?.clone());
+            Ok(known.iter().filter(|one| now < one.set.until && !is_it(one)).cloned().collect())
+        })
+        .await?;
+        deleted.ok_or(Refused::Absent)
+    }
+
+    fn check(&self, new: &SetOverride) -> Result<Box<[Limit]>, Refused> {
+        let (_, _, limits) = fit(&self.policies.current(), &new.set).map_err(Refused::Misfit)?;
+        let now = self.clock.now();
+        if new.set.until <= now {
+            return Err(Refused::Invalid("its end is not in the future".to_owned()));
+        }
+        if new.set.until - now > LASTS_MAX {
+            let reason = "it lasts more than 366 days: write the number into the policy".to_owned();
+            return Err(Refused::Invalid(reason));
+        }
+        text::check(new).map_err(Refused::Invalid)?;
+        Ok(limits)
+    }
+
+    /// No other override may be for the same state.
+    fn check_alone(&self, new: &SetOverride, all: &[SetOverride]) -> Result<(), Refused> {
+        let policies = self.policies.current();
+        let tag = |one: &SetOverride| fit(&policies, &one.set).map(|(_, tag, _)| tag);
+        let own = tag(new).map_err(Refused::Misfit)?;
+        let is_twin = |one: &&SetOverride| {
+            // Only those of one domain and of one length can share a state.
+            let is_near = one.set.domain == new.set.domain && one.set.entries.len() == new.set.entries.len();
+            is_near && one.place() != new.place() && tag(one).as_ref() == Ok(&own)
+        };
+        if all.iter().any(|one| is_twin(&one)) { Err(Refused::Misfit(Misfit::Taken)) } else { Ok(()) }
+    }
+
+    /// Replaces all overrides by what `change` makes of them, as often as others were faster.
+    async fn change(
+        &self,
+        mut change: impl FnMut(&[SetOverride], Micros) -> Result<Vec<SetOverride>, Refused>,
+    ) -> Result<(), Refused> {
+        let mut version = self.version.lock().await;
+        for _ in 0..TRIES {
+            self.read(&mut version).await.map_err(Refused::Store)?;
+            let next = change(&self.known().overrides, self.clock.now())?;
+            let with = StoredOverrides { version: self.version_after(&version), text: Some(text::write(&next)) };
+            if with.text.as_ref().is_some_and(|text| text.len() > OVERRIDES_BYTES_MAX) {
+                let reason = format!("all overrides together take more than {OVERRIDES_BYTES_MAX} bytes: delete some");
+                return Err(Refused::Full(reason));
+            }
+            let deadline = Instant::now() + CALL_TIMEOUT;
+            if self.store.write_overrides(&version, &with, deadline).get().await.map_err(Refused::Store)? {
+                *version = with.version;
+                self.put_in_force(next).await;
+                return Ok(());
+            }
+        }
+        Err(Refused::Contended)
+    }
+
+    /// Reads the store, if its version is not the known one.
+    async fn read(&self, version: &mut String) -> Result<Seen, StoreError> {
+        let mut seen = Seen::default();
+        let deadline = Instant::now() + CALL_TIMEOUT;
+        if let Some(stored) = self.store.read_overrides(version, deadline).get().await? {
+            if is_older(&stored.version, version) && self.restore(&stored.version, version).await? {
+                seen.is_restored = true;
+            } else {
+                self.adopt(stored, version, &mut seen).await;
+            }
+        }
+        self.known.lock().read = Some(Instant::now());
+        Ok(seen)
+    }
+
+    async fn adopt(&self, stored: StoredOverrides, version: &mut String, seen: &mut Seen) {
+        *version = stored.version;
+        let Some(text) = stored.text else {
+            seen.skipped = Some((0, format!("not at most {OVERRIDES_BYTES_MAX} bytes of text: the last known stay")));
+            return;
+        };
+        let read = on_own_thread(move || text::read(&text)).await;
+        seen.skipped = read.reason.map(|reason| (read.skipped, reason));
+        seen.is_changed = true;
+        self.put_in_force(read.overrides).await;
+    }
+
+    /// Writes back what a store had lost: a failover, or a restart without persistence, brings it back to an older version.
+    async fn restore(&self, stored: &str, version: &str) -> Result<bool, StoreError> {
+        let text = Some(text::write(&*self.known().overrides));
+        let with = StoredOverrides { version: version.to_owned(), text };
+        self.store.write_overrides(stored, &with, Instant::now() + CALL_TIMEOUT).get().await
+    }
+
+    /// Drops those that have ended, as far as this process is concerned: the next change drops them in the store.
+    async fn drop_ended(&self) -> usize {
+        let (now, known) = (self.clock.now(), self.known().overrides);
+        let ended = known.iter().filter(|one| one.set.until <= now).count();
+        if ended > 0 {
+            self.put_in_force(known.iter().filter(|one| now < one.set.until).cloned().collect()).await;
+        }
+        ended
+    }
+
+    async fn put_in_force(&self, overrides: Vec<SetOverride>) {
+        let given: Arc<[Override]> = overrides.iter().map(|one| one.set.clone()).collect();
+        self.known.lock().overrides = overrides.into();
+        let policies = self.policies.clone();
+        on_own_thread(move || policies.set_overrides(given)).await;
+    }
+
+    /// A later version than the known one, also after a clock that was set back.
+    fn version_after(&self, known: &str) -> String {
+        let next = self.clock.now().max(number(known).map_or(0, |known| known + 1));
+        format!("{next:0VERSION_DIGITS$}")
+    }
+}
+
+/// Fitting many overrides to many rules takes milliseconds.
+async fn on_own_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
+    }
+}
+
+/// The digits of a version: microseconds since 1970.
+const VERSION_DIGITS: usize = 16;
+
+/// The number of a version that weir made; none for every other text.
+fn number(version: &str) -> Option<Micros> {
+    let is_own = version.len() == VERSION_DIGITS && version.bytes().all(|byte| byte.is_ascii_digit());
+    version.parse().ok().filter(|_| is_own)
+}
+
+/// Whether a store has an older version than the known one, or none any more.
+fn is_older(stored: &str, known: &str) -> bool {
+    match (number(stored), number(known)) {
+        (Some(stored), Some(known)) => stored < known,
+        (None, Some(_)) => stored.is_empty(),
+        (_, None) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    use super::*;
+    use crate::engine::observer::Silent;
+    use crate::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
+    use crate::engine::{Entry, Unit};
+    use crate::store::memory::Memory;
+
+    const HOUR: Micros = 3_600_000_000;
+    const START: Micros = 1_700_000_000_000_000;
+
+    struct Hand(AtomicU64);
+
+    impl Clock for Hand {
+        fn now(&self) -> Micros {
+            self.0.load(Relaxed)
+        }
+    }
+
+    struct World {
+        clock: Arc<Hand>,
+        store: Arc<Memory>,
+        table: OverrideTable,
+    }
+
+    fn policies(keys: &[&str]) -> PolicySet {
+        let descriptors = keys.iter().map(|key| NodeSpec {
+            key: (*key).into(),
+            rule: Some(RuleSpec::of(RuleKind::Limits(vec![Limit::per_unit(10, Unit::Hour)]))),
+            ..NodeSpec::default()
+        });
+        let descriptors = descriptors.collect();
+        PolicySet::compile(vec![DomainSpec { name: "shop".into(), mode: None, on_error: None, descriptors }]).unwrap()
+    }
+
+    fn world() -> World {
+        let clock = Arc::new(Hand(AtomicU64::new(START)));
+        let store = Arc::new(Memory::new(10, clock.clone(), Arc::new(Silent)));
+        World { table: table(&store, &clock), clock, store }
+    }
+
+    fn table(store: &Arc<Memory>, clock: &Arc<Hand>) -> OverrideTable {
+        let policies = Arc::new(Policies::new(policies(&["user"]), Arc::new(Silent)));
+        OverrideTable::new(store.clone(), policies, clock.clone())
+    }
+
+    fn one(value: &str, requests: u32, until: Micros) -> SetOverride {
+        let numbers = Numbers { name: None, requests, window: Unit::Hour.window(), burst: None };
+        let entries = [("user".into(), value.into())].into();
+        let set = Override { domain: "shop".into(), entries, numbers: [numbers].into(), until };
+        SetOverride { set, set_at: START, by: "ann".into(), reason: "a launch".into() }
+    }
+
+    /// The hits of a user's limit in force.
+    fn requests(table: &OverrideTable, user: &str) -> u32 {
+        let in_force = table.policies.snapshot();
+        let domain = in_force.policies.domain("shop").unwrap();
+        let rule = in_force.policies.find(domain, &[Entry { key: "user", value: user }]).rule.unwrap();
+        let tag = format!("w1:{{shop|user={user}}}");
+        let set = in_force.overrides.as_ref().and_then(|overrides| overrides.limits(&tag, || table.now()));
+        set.unwrap_or(&rule.limits)[0].requests()
+    }
+
+    #[tokio::test]
+    async fn an_override_is_in_force_until_its_end_or_until_it_is_deleted() {
+        let World { clock, table, .. } = world();
+        assert_eq!(requests(&table, "ann"), 10);
+        table.set(&one("ann", 50, START + HOUR)).await.unwrap();
+        table.set(&one("bob", 60, START + 2 * HOUR)).await.unwrap();
+        assert_eq!((requests(&table, "ann"), requests(&table, "bob"), requests(&table, "eve")), (50, 60, 10));
+        table.set(&one("ann", 70, START + HOUR)).await.unwrap();
+        assert_eq!((requests(&table, "ann"), table.known().overrides.len()), (70, 2));
+        // By the clock alone.
+        clock.0.store(START + HOUR, Relaxed);
+        assert_eq!((requests(&table, "ann"), requests(&table, "bob")), (10, 60));
+        let seen = table.look().await.unwrap();
+        assert_eq!((seen.ended, table.known().overrides.len()), (1, 1));
+        let bob: Entries = [("user".into(), "bob".into())].into();
+        assert_eq!(table.delete("shop", &bob).await.map(|one| one.set.until), Ok(START + 2 * HOUR));
+        assert_eq!(requests(&table, "bob"), 10);
+        assert_eq!(table.delete("shop", &bob).await, Err(Refused::Absent));
+    }
+
+    #[tokio::test]
+    async fn those_who_share_a_store_share_overrides_and_lose_no_change() {
+        let World { clock, store, table: here } = world();
+        let there = table(&store, &clock);
+        here.set(&one("ann", 50, START + HOUR)).await.unwrap();
+        // It has read nothing yet, and keeps what is there.
+        there.set(&one("bob", 60, START + HOUR)).await.unwrap();
+        assert_eq!((requests(&there, "ann"), requests(&there, "bob"), requests(&here, "bob")), (50, 60, 10));
+        let seen = here.look().await.unwrap();
+        assert!(seen.is_changed && seen.skipped.is_none());
+        assert_eq!(requests(&here, "bob"), 60);
+        assert_eq!(here.look().await, Ok(Seen::default()), "nothing is new");
+    }
+
+    #[tokio::test]
+    async fn a_reload_keeps_overrides_and_those_without_a_rule_wait() {
+        let World { table, .. } = world();
+        table.set(&one("ann", 50, START + HOUR)).await.unwrap();
+        table.policies.replace(policies(&["user", "other"]));
+        assert_eq!(requests(&table, "ann"), 50);
+        table.policies.replace(policies(&["other"]));
+        assert!(table.policies.snapshot().overrides.is_none(), "nothing is looked up any more");
+        assert_eq!(table.known().overrides.len(), 1);
+        table.policies.replace(policies(&["user"]));
+        assert_eq!(requests(&table, "ann"), 50);
+    }
+
+    #[tokio::test]
+    async fn what_a_store_has_lost_is_written_back() {
+        let World { clock, store, table } = world();
+        table.set(&one("ann", 50, START + HOUR)).await.unwrap();
+        let deadline = Instant::now();
+        let saved = store.read_overrides("", deadline).get().await.unwrap().unwrap();
+        clock.0.store(START + 1, Relaxed);
+        table.set(&one("bob", 60, START + HOUR)).await.unwrap();
+        let newest = store.read_overrides("", deadline).get().await.unwrap().unwrap();
+        for lost in [saved, StoredOverrides { version: String::new(), text: Some(String::new()) }] {
+            assert!(store.write_overrides(&newest.version, &lost, deadline).get().await.unwrap());
+            assert!(table.look().await.unwrap().is_restored);
+            assert_eq!(store.read_overrides("", deadline).get().await.unwrap().as_ref(), Some(&newest));
+            assert_eq!((requests(&table, "ann"), requests(&table, "bob")), (50, 60));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_out_of_bounds_is_refused() {
+        let World { table, .. } = world();
+        let refused = async |one: SetOverride| table.set(&one).await.unwrap_err();
+        assert_eq!(refused(one("ann", 1, START)).await, Refused::Invalid("its end is not in the future".into()));
+        let long = refused(one("ann", 1, START + LASTS_MAX + 1)).await.to_string();
+        assert!(long.contains("366 days"), "{long}");
+        let mut wordy = one("ann", 1, START + HOUR);
+        wordy.reason = "x".repeat(REASON_BYTES_MAX + 1).into();
+        assert!(matches!(refused(wordy).await, Refused::Invalid(_)));
+        let large = refused(one(&"x".repeat(9_000), 1, START + HOUR)).await;
+        assert!(matches!(large, Refused::Invalid(_)), "{large}");
+        let nobody = SetOverride { set: Override { domain: "shp".into(), ..one("ann", 1, 1).set }, ..one("ann", 1, 1) };
+        assert_eq!(refused(nobody).await, Refused::Misfit(Misfit::NoDomain));
+    }
+
+    #[tokio::test]
+    async fn there_are_at_most_as_many_as_the_bounds() {
+        let World { store, table, .. } = world();
+        let fill = |count: usize, reason: &str| {
+            let with =
+                |number: usize| SetOverride { reason: reason.into(), ..one(&format!("{number:06}"), 1, START + HOUR) };
+            text::write(&(0..count).map(with).collect::<Vec<_>>())
+        };
+        let full = StoredOverrides { version: "1".into(), text: Some(fill(OVERRIDES_MAX, "")) };
+        assert!(store.write_overrides("", &full, Instant::now()).get().await.unwrap());
+        let refused = table.set(&one("zoe", 1, START + HOUR)).await.unwrap_err();
+        assert!(matches!(&refused, Refused::Full(reason) if reason.contains("10000")), "{refused}");
+        // One of them can be changed.
+        table.set(&one("000007", 5, START + HOUR)).await.unwrap();
+        assert_eq!(requests(&table, "000007"), 5);
+
+        let reason = "x".repeat(REASON_BYTES_MAX - 56);
+        let bytes = fill(OVERRIDES_BYTES_MAX / fill(1, &reason).len(), &reason);
+        let version = store.read_overrides("", Instant::now()).get().await.unwrap().unwrap().version;
+        let large = StoredOverrides { version: "2".into(), text: Some(bytes) };
+        assert!(store.write_overrides(&version, &large, Instant::now()).get().await.unwrap());
+        let long =
+            SetOverride { reason: "y".repeat(REASON_BYTES_MAX).into(), ..one(&"z".repeat(250), 1, START + HOUR) };
+        let refused = table.set(&long).await.unwrap_err();
+        assert!(matches!(&refused, Refused::Full(reason) if reason.contains("bytes")), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn a_text_that_is_none_leaves_the_last_known_in_force() {
+        let World { store, table, .. } = world();
+        table.set(&one("ann", 50, START + HOUR)).await.unwrap();
+        let version = store.read_overrides("", Instant::now()).get().await.unwrap().unwrap().version;
+        let none = StoredOverrides { version: "strange".into(), text: None };
+        assert!(store.write_overrides(&version, &none, Instant::now()).get().await.unwrap());
+        let seen = table.look().await.unwrap();
+        assert!(seen.skipped.is_some() && !seen.is_changed);
+        assert_eq!(requests(&table, "ann"), 50);
+        assert_eq!(table.look().await, Ok(Seen::default()), "said once");
+        table.set(&one("bob", 60, START + HOUR)).await.unwrap();
+        assert_eq!((requests(&table, "ann"), requests(&table, "bob")), (50, 60));
+    }
+}

@@ -1,0 +1,204 @@
+//! Overrides as the text that a store keeps: a line of JSON each.
+//!
+//! What is read may come from anybody who can write to the store: a line that is not exactly what weir writes is skipped.
+
+use serde::{Deserialize, Serialize};
+
+use super::{BY_BYTES_MAX, REASON_BYTES_MAX, SetOverride};
+use crate::engine::overrides::{Numbers, OVERRIDES_MAX, Override};
+use crate::engine::policy::LIMITS_PER_RULE_MAX;
+use crate::engine::{Micros, Window};
+
+/// The most bytes of one line.
+const LINE_BYTES_MAX: usize = 8 * 1_024;
+/// The most entries of a descriptor.
+const ENTRIES_MAX: usize = 64;
+/// The last instant that a clock of weir's can have. [tm-1]
+const INSTANT_MAX: Micros = 1 << 52;
+
+/// A line.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    domain: Box<str>,
+    descriptor: Vec<(Box<str>, Box<str>)>,
+    limits: Vec<LimitNumbers>,
+    until_us: Micros,
+    set_us: Micros,
+    by: Box<str>,
+    reason: Box<str>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LimitNumbers {
+    name: Option<Box<str>>,
+    requests: u32,
+    window_us: u64,
+    burst: Option<u32>,
+}
+
+/// What was read of a text.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Read {
+    pub(super) overrides: Vec<SetOverride>,
+    /// Lines that are no override, or one too many.
+    pub(super) skipped: usize,
+    /// Why, for the first of them.
+    pub(super) reason: Option<String>,
+}
+
+/// Reads a text.
+pub(super) fn read(text: &str) -> Read {
+    let mut read = Read::default();
+    for (number, line) in text.lines().enumerate() {
+        let one = if read.overrides.len() == OVERRIDES_MAX {
+            Err(format!("more than {OVERRIDES_MAX}"))
+        } else {
+            read_line(line)
+        };
+        match one {
+            Ok(one) if read.overrides.last().is_none_or(|last| last.place() < one.place()) => read.overrides.push(one),
+            Ok(_) => read.skip(number, "out of order, or a second one for its descriptor"),
+            Err(reason) => read.skip(number, &reason),
+        }
+    }
+    read
+}
+
+impl Read {
+    fn skip(&mut self, number: usize, reason: &str) {
+        self.skipped += 1;
+        self.reason.get_or_insert_with(|| format!("line {}: {reason}", number + 1));
+    }
+}
+
+fn read_line(line: &str) -> Result<SetOverride, String> {
+    if line.len() > LINE_BYTES_MAX {
+        return Err(format!("more than {LINE_BYTES_MAX} bytes"));
+    }
+    // Without its text: serde quotes what it read.
+    let line: Line = serde_json::from_str(line).map_err(|error| format!("no override, column {}", error.column()))?;
+    let numbers = line.limits.into_iter().map(|limit| {
+        let LimitNumbers { name, requests, window_us, burst } = limit;
+        let window = Window::from_micros(window_us).map_err(|error| error.to_string())?;
+        Ok(Numbers { name, requests, window, burst })
+    });
+    let numbers = numbers.collect::<Result<Box<[_]>, String>>()?;
+    let is_possible = (1..=LIMITS_PER_RULE_MAX).contains(&numbers.len())
+        && (1..=ENTRIES_MAX).contains(&line.descriptor.len())
+        && line.until_us <= INSTANT_MAX
+        && line.set_us <= INSTANT_MAX
+        && line.by.len() <= BY_BYTES_MAX
+        && line.reason.len() <= REASON_BYTES_MAX;
+    if !is_possible {
+        return Err("a number or a text is out of its bounds".to_owned());
+    }
+    let set = Override { domain: line.domain, entries: line.descriptor.into(), numbers, until: line.until_us };
+    Ok(SetOverride { set, set_at: line.set_us, by: line.by, reason: line.reason })
+}
+
+/// Writes a text; each line ends with a line feed.
+pub(super) fn write<'o>(overrides: impl IntoIterator<Item = &'o SetOverride>) -> String {
+    let mut text = String::new();
+    for one in overrides {
+        text.push_str(&line(one));
+        text.push('\n');
+    }
+    text
+}
+
+/// Whether an override fits into a line, so that it can be read back.
+///
+/// # Errors
+/// When it does not.
+pub(super) fn check(one: &SetOverride) -> Result<(), String> {
+    read_line(&line(one)).map(|_| ())
+}
+
+fn line(one: &SetOverride) -> String {
+    let SetOverride { set, set_at, by, reason } = one;
+    let limits = set.numbers.iter().map(|Numbers { name, requests, window, burst }| LimitNumbers {
+        name: name.clone(),
+        requests: *requests,
+        window_us: window.us(),
+        burst: *burst,
+    });
+    let line = Line {
+        domain: set.domain.clone(),
+        descriptor: set.entries.to_vec(),
+        limits: limits.collect(),
+        until_us: set.until,
+        set_us: *set_at,
+        by: by.clone(),
+        reason: reason.clone(),
+    };
+    // Texts and numbers can always be written.
+    serde_json::to_string(&line).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Unit;
+
+    fn one(value: &str) -> SetOverride {
+        let numbers = Numbers { name: Some("n".into()), requests: 5, window: Unit::Hour.window(), burst: Some(7) };
+        let set = Override {
+            domain: "shop".into(),
+            entries: [("user".into(), value.into())].into(),
+            numbers: [numbers].into(),
+            until: 2_000_000,
+        };
+        SetOverride { set, set_at: 1_000_000, by: "ann".into(), reason: "a \"quoted\"\nreason".into() }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let all = [one("a"), one("b\n,\u{1b}"), one("c")];
+        let text = write(&all);
+        assert_eq!(text.lines().count(), 3);
+        assert_eq!(read(&text), Read { overrides: all.to_vec(), ..Read::default() });
+        assert_eq!(read(""), Read::default());
+    }
+
+    #[test]
+    fn a_line_that_weir_does_not_write_is_skipped_alone() {
+        let good = write([&one("a"), &one("c")]);
+        let (first, last) = good.split_once('\n').unwrap();
+        let with = |from: &str, to: &str| {
+            let changed = first.replace(from, to);
+            assert_ne!(changed, first, "{from}");
+            changed.replace("\"a\"", "\"b\"")
+        };
+        for strange in [
+            String::new(),
+            "{}".to_owned(),
+            "x".repeat(LINE_BYTES_MAX + 1),
+            "[".repeat(LINE_BYTES_MAX),
+            first.to_owned(),
+            with("\"by\"", "\"more\":1,\"by\""),
+            with("\"by\":\"ann\",", ""),
+            with("\"requests\":5", "\"requests\":-5"),
+            with("\"requests\":5", "\"requests\":4294967296"),
+            with("\"requests\":5", "\"requests\":1e3"),
+            with("\"window_us\":3600000000", "\"window_us\":1"),
+            with("\"window_us\":3600000000", "\"window_us\":99999999999999"),
+            with("\"until_us\":2000000", "\"until_us\":18446744073709551615"),
+            with("\"ann\"", &format!("\"{}\"", "x".repeat(BY_BYTES_MAX + 1))),
+            with("\"descriptor\":[[\"user\",\"a\"]]", "\"descriptor\":[]"),
+        ] {
+            let text = format!("{first}\n{strange}\n{last}");
+            let read = read(&text);
+            assert_eq!((read.overrides.len(), read.skipped), (2, 1), "{strange}");
+            assert!(read.reason.unwrap().starts_with("line 2: "), "{strange}");
+        }
+    }
+
+    #[test]
+    fn no_more_are_read_than_the_bound() {
+        let all: Vec<SetOverride> = (0..OVERRIDES_MAX + 3).map(|number| one(&format!("{number:06}"))).collect();
+        let read = read(&write(&all));
+        assert_eq!((read.overrides.len(), read.skipped), (OVERRIDES_MAX, 3));
+    }
+}

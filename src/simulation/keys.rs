@@ -1,0 +1,101 @@
+//! Which keys ask and are denied most.
+//!
+//! Each key is counted from its first request on, up to a bound; keys that come after so many others are counted
+//! together. So what is shown of a key is exact, and what could be missing is known.
+
+use hashbrown::HashMap;
+use serde::Serialize;
+
+/// The most keys that are counted one by one, for each set of policies.
+pub const KEYS_MAX: usize = 200_000;
+
+/// What was asked of one limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Count {
+    /// Requests that charged it, or looked at it.
+    pub requests: u64,
+    /// Those of them that it had no room for.
+    pub over: u64,
+    /// Hits that they asked for.
+    pub hits: u64,
+    /// Hits that it had no room for.
+    pub hits_over: u64,
+}
+
+impl Count {
+    pub(super) fn add(&mut self, hits: u64, is_over: bool) {
+        self.requests += 1;
+        self.hits += hits;
+        if is_over {
+            self.over += 1;
+            self.hits_over += hits;
+        }
+    }
+}
+
+/// The keys of states.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Keys {
+    counts: HashMap<Box<str>, (u32, Count)>,
+    /// Keys that came later than the bound.
+    others: Count,
+}
+
+impl Keys {
+    pub(super) fn add(&mut self, key: &str, limit: u32, hits: u64, is_over: bool) {
+        if let Some((_, count)) = self.counts.get_mut(key) {
+            count.add(hits, is_over);
+        } else if self.counts.len() < KEYS_MAX {
+            let mut count = Count::default();
+            count.add(hits, is_over);
+            self.counts.insert(key.into(), (limit, count));
+        } else {
+            self.others.add(hits, is_over);
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.counts.len()
+    }
+
+    pub(super) fn others(&self) -> Count {
+        self.others
+    }
+
+    /// So many keys that were over their limits most, then those that asked most; of equals by their text.
+    pub(super) fn top(&self, most: usize) -> Vec<(&str, u32, Count)> {
+        let mut all: Vec<(&str, u32, Count)> =
+            self.counts.iter().map(|(key, (limit, count))| (&**key, *limit, *count)).collect();
+        let order =
+            |(key, _, count): &(&str, u32, Count)| (std::cmp::Reverse((count.over, count.requests)), (*key).to_owned());
+        if all.len() > most {
+            all.select_nth_unstable_by(most, |a, b| {
+                (b.2.over, b.2.requests).cmp(&(a.2.over, a.2.requests)).then_with(|| a.0.cmp(b.0))
+            });
+            all.truncate(most);
+        }
+        all.sort_by_cached_key(order);
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_past_the_bound_are_counted_together_and_those_before_exactly() {
+        let mut keys = Keys::default();
+        for number in 0..KEYS_MAX + 10 {
+            keys.add(&format!("k{number}"), 0, 1, false);
+        }
+        keys.add("k7", 0, 5, true);
+        keys.add("late", 0, 2, true);
+        assert_eq!(keys.len(), KEYS_MAX);
+        assert_eq!(keys.others(), Count { requests: 11, over: 1, hits: 12, hits_over: 2 });
+        let top = keys.top(2);
+        assert_eq!(top[0], ("k7", 0, Count { requests: 2, over: 1, hits: 6, hits_over: 5 }));
+        assert_eq!(top[1].0, "k0");
+        assert_eq!(keys.top(KEYS_MAX + 1).len(), KEYS_MAX);
+    }
+}

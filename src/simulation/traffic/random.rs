@@ -1,0 +1,201 @@
+//! Random numbers that follow from a seed: the same on every machine.
+//!
+//! The generator is SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014), which
+//! passes BigCrush and needs one word of state. The logarithm and the exponential are made here of operations that IEEE 754
+//! defines to the last bit, since those of the system differ between libraries. Not here: anything that must be secret.
+
+#![expect(clippy::float_arithmetic, reason = "distributions are computed in floats")]
+
+/// The increment of the state: 2^64 divided by the golden ratio, odd.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+/// 2^-53: the distance of the floats that [`Random::unit`] gives.
+const UNIT: f64 = 1.0 / 9_007_199_254_740_992.0;
+/// Terms of the series of the logarithm; the next would be below the last bit.
+const LN_TERMS: u32 = 12;
+/// Terms of the series of the exponential.
+const EXP_TERMS: u32 = 14;
+/// Below it, the exponential is 0.
+const EXP_MIN: f64 = -700.0;
+
+/// A generator.
+#[derive(Clone, Debug)]
+pub(super) struct Random(u64);
+
+impl Random {
+    /// One of the streams of a seed.
+    pub(super) fn new(seed: u64, stream: u64) -> Self {
+        Self(mix(seed.wrapping_add(GOLDEN)) ^ mix(stream.wrapping_mul(GOLDEN).wrapping_add(1)))
+    }
+
+    /// 64 random bits.
+    pub(super) fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(GOLDEN);
+        mix(self.0)
+    }
+
+    /// A number below `end`, which is 1 or more; all equally likely, but for one in 2^32.
+    #[expect(clippy::cast_possible_truncation, reason = "the product of a fraction below 1 and 32 bits")]
+    pub(super) fn below(&mut self, end: u32) -> u32 {
+        ((u128::from(self.bits()) * u128::from(end)) >> 64) as u32
+    }
+
+    /// A number above 0, up to 1.
+    #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
+    fn unit(&mut self) -> f64 {
+        ((self.bits() >> 11) + 1) as f64 * UNIT
+    }
+
+    /// An exponentially distributed number of this mean, rounded.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative, and rounded")]
+    pub(super) fn exponential(&mut self, mean: f64) -> u64 {
+        (-ln(self.unit()) * mean + 0.5) as u64
+    }
+}
+
+fn mix(mut bits: u64) -> u64 {
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+/// Numbers from 0 on, the first ones the most frequent, by the alias method (Walker; Vose 1991): one look-up for each.
+#[derive(Debug)]
+pub(super) struct Zipf {
+    /// For each number, the share of its column that is its own, of 2^32, and the number that has the rest.
+    columns: Box<[(u32, u32)]>,
+}
+
+impl Zipf {
+    /// Number `k` of `count` is as frequent as `(k + 1)` to the power of minus `exponent`.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "shares are from 0 to 1, of fewer than 2^32 numbers"
+    )]
+    pub(super) fn new(count: u32, exponent: f64) -> Self {
+        let mut shares: Vec<f64> = (1..=count).map(|rank| exp(-exponent * ln(f64::from(rank)))).collect();
+        let sum: f64 = shares.iter().sum();
+        let (mut small, mut large) = (Vec::new(), Vec::new());
+        for (number, share) in (0_u32..).zip(&mut shares) {
+            *share *= f64::from(count) / sum;
+            if *share < 1.0 { small.push(number) } else { large.push(number) }
+        }
+        let mut columns: Vec<(u32, u32)> = (0..count).map(|number| (u32::MAX, number)).collect();
+        while let (Some(&full), Some(number)) = (large.last(), small.pop()) {
+            let own = shares[number as usize];
+            columns[number as usize] = ((own * 4_294_967_295.0) as u32, full);
+            let rest = &mut shares[full as usize];
+            *rest -= 1.0 - own;
+            if *rest < 1.0 {
+                large.pop();
+                small.push(full);
+            }
+        }
+        Self { columns: columns.into() }
+    }
+
+    /// A random number.
+    #[expect(clippy::cast_possible_truncation, reason = "the low half, and the number of a column")]
+    pub(super) fn pick(&self, random: &mut Random) -> u32 {
+        let bits = random.bits();
+        let number = (((bits >> 32) * self.columns.len() as u64) >> 32) as u32;
+        let (own, other) = self.columns[number as usize];
+        if bits as u32 <= own { number } else { other }
+    }
+}
+
+/// The natural logarithm of a positive number.
+fn ln(x: f64) -> f64 {
+    const SQRT_2: f64 = std::f64::consts::SQRT_2;
+    let bits = x.to_bits();
+    let mut exponent = i32::try_from((bits >> 52) & 0x7ff).unwrap_or(0) - 1_023;
+    let mut mantissa = f64::from_bits((bits & 0x000f_ffff_ffff_ffff) | 0x3ff0_0000_0000_0000);
+    if mantissa > SQRT_2 {
+        mantissa *= 0.5;
+        exponent += 1;
+    }
+    // ln m = 2 artanh((m - 1) / (m + 1)), where the quotient is at most 0.172.
+    let s = (mantissa - 1.0) / (mantissa + 1.0);
+    let square = s * s;
+    let mut sum = 0.0;
+    for term in (0..LN_TERMS).rev() {
+        sum = sum * square + 1.0 / f64::from(2 * term + 1);
+    }
+    2.0 * s * sum + f64::from(exponent) * std::f64::consts::LN_2
+}
+
+/// e to a power that is not positive.
+#[expect(clippy::cast_possible_truncation, reason = "the exponent is small")]
+fn exp(x: f64) -> f64 {
+    if x < EXP_MIN {
+        return 0.0;
+    }
+    let halvings = (-x / std::f64::consts::LN_2) as i32;
+    let rest = x + f64::from(halvings) * std::f64::consts::LN_2;
+    let mut sum = 1.0;
+    for term in (1..=EXP_TERMS).rev() {
+        sum = sum * rest / f64::from(term) + 1.0;
+    }
+    (0..halvings).fold(sum, |power, _| power * 0.5)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_numbers_of_a_seed_are_always_the_same() {
+        // Written down once: another value would change every simulation.
+        let mut random = Random(1_234_567);
+        assert_eq!(
+            [random.bits(), random.bits(), random.bits()],
+            [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]
+        );
+        assert_ne!(Random::new(1, 0).bits(), Random::new(1, 1).bits());
+        assert_ne!(Random::new(1, 0).bits(), Random::new(0, 0).bits());
+    }
+
+    #[test]
+    fn logarithm_and_exponential_are_those_of_the_library() {
+        for x in [UNIT, 1e-9, 0.1, 0.5, 0.707, 0.99, 1.0, 1.5, 2.0, 3.0, 1e6, 5e6] {
+            assert!((ln(x) - x.ln()).abs() <= 1e-14 * x.ln().abs().max(1.0), "ln {x}: {} {}", ln(x), x.ln());
+        }
+        for x in [0.0, -1e-9, -0.5, -1.0, -17.3, -100.0, -600.0] {
+            assert!((exp(x) - x.exp()).abs() <= 1e-14 * x.exp(), "exp {x}: {} {}", exp(x), x.exp());
+        }
+        assert_eq!(exp(-1e4), 0.0);
+    }
+
+    #[test]
+    fn exponential_numbers_have_their_mean_and_deviation() {
+        let mut random = Random::new(7, 0);
+        let numbers: Vec<f64> = (0..100_000).map(|_| random.exponential(1e6) as f64).collect();
+        let mean = numbers.iter().sum::<f64>() / 1e5;
+        let deviation = (numbers.iter().map(|number| (number - mean).powi(2)).sum::<f64>() / 1e5).sqrt();
+        assert!((mean - 1e6).abs() < 2e4, "{mean}");
+        assert!((deviation - 1e6).abs() < 3e4, "{deviation}");
+    }
+
+    #[test]
+    fn numbers_below_an_end_are_equally_likely() {
+        let mut random = Random::new(7, 0);
+        let mut counts = [0_u32; 7];
+        (0..70_000).for_each(|_| counts[random.below(7) as usize] += 1);
+        assert!(counts.iter().all(|count| (9_500..10_500).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn zipf_has_the_shares_of_its_law() {
+        let (count, exponent) = (100, 1.2);
+        let zipf = Zipf::new(count, exponent);
+        let mut random = Random::new(7, 0);
+        let mut counts = vec![0_u32; count as usize];
+        (0..1_000_000).for_each(|_| counts[zipf.pick(&mut random) as usize] += 1);
+        let sum: f64 = (1..=count).map(|rank| f64::from(rank).powf(-exponent)).sum();
+        for rank in [1_u32, 2, 10, 100] {
+            let expected = f64::from(rank).powf(-exponent) / sum * 1e6;
+            let got = f64::from(counts[rank as usize - 1]);
+            assert!((got - expected).abs() < 5.0 * expected.sqrt(), "{rank}: {got}, not {expected}");
+        }
+    }
+}

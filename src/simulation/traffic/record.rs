@@ -1,0 +1,217 @@
+//! Records of `weir tap`: JSON lines, of which the first is a header. docs/simulation.md has the format.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde::de::{self, Deserializer, Visitor};
+
+use super::recorded::Format;
+use super::{Request, Verdict};
+use crate::engine::Micros;
+use crate::rls::proto::{RateLimitDescriptor, RateLimitRequest, rate_limit_descriptor};
+use crate::simulation::message::limit;
+
+/// The version of the format.
+const VERSION: u64 = 1;
+/// What comes before the message of a problem that has a member.
+const WHOLE: &str = ".";
+
+/// A record that is read.
+#[derive(Default)]
+pub(super) struct Tap {
+    /// Lines up to here; the header is the first.
+    lines: u64,
+    sample: u64,
+    is_hidden: bool,
+    lost: u64,
+}
+
+/// A header or a request.
+#[derive(Deserialize)]
+struct Line<'a> {
+    weir_record: Option<u64>,
+    sample: Option<u64>,
+    #[serde(borrow)]
+    values: Option<Text<'a>>,
+    #[serde(default, deserialize_with = "instant")]
+    time: Option<Micros>,
+    #[serde(borrow)]
+    domain: Option<Text<'a>>,
+    hits: Option<u32>,
+    #[serde(borrow)]
+    descriptors: Option<Vec<Descriptor<'a>>>,
+    verdict: Option<RecordedVerdict>,
+    lost: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Descriptor<'a> {
+    #[serde(borrow)]
+    entries: Vec<(Text<'a>, Text<'a>)>,
+    hits: Option<u32>,
+    limit: Option<Limit>,
+    #[serde(default)]
+    refund: bool,
+    #[serde(default)]
+    look: bool,
+}
+
+#[derive(Deserialize)]
+struct Limit {
+    requests: u32,
+    unit: Unit,
+}
+
+/// The units of limits in requests.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Unit {
+    Second,
+    Minute,
+    Hour,
+    Day,
+    Month,
+    Year,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum RecordedVerdict {
+    Ok,
+    Over,
+    Error,
+}
+
+/// A text, borrowed where it has no escapes.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl Format for Tap {
+    fn read(&mut self, line: &[u8]) -> Result<Option<Request>, (usize, String)> {
+        self.lines += 1;
+        let read: Line<'_> = serde_json::from_slice(line).map_err(|error| explained(line, &error))?;
+        if let Some(version) = read.weir_record {
+            return self.header(version, &read).map(|()| None).map_err(|message| (1, message));
+        }
+        if self.lines == 1 {
+            let message = "no header: the first line of a record is {\"weir_record\":1,...}; for another log write a \
+                           file of traffic (*.traffic.yaml) with access_log";
+            return Err((1, message.to_owned()));
+        }
+        let missing = |name: &str| (1, format!("{name}: a request has it"));
+        self.lost = self.lost.saturating_add(read.lost.unwrap_or(0));
+        let descriptors = read.descriptors.ok_or_else(|| missing("descriptors"))?;
+        Ok(Some(Request {
+            time: read.time.ok_or_else(|| missing("time"))?,
+            message: RateLimitRequest {
+                domain: read.domain.ok_or_else(|| missing("domain"))?.0.into_owned(),
+                descriptors: descriptors.into_iter().map(RateLimitDescriptor::from).collect(),
+                hits_addend: read.hits.unwrap_or(0),
+            },
+            verdict: read.verdict.map(Verdict::from),
+            lost: read.lost.unwrap_or(0),
+        }))
+    }
+
+    fn hides_values(&self) -> bool {
+        self.is_hidden
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.sample > 1 {
+            notes.push(format!("the record has one of {} requests: limits are used less than they were", self.sample));
+        }
+        if self.lost > 0 {
+            notes.push(format!("the record lacks {} requests that were lost as it was made", self.lost));
+        }
+        notes
+    }
+}
+
+impl Tap {
+    fn header(&mut self, version: u64, line: &Line<'_>) -> Result<(), String> {
+        if version != VERSION {
+            return Err(format!("weir_record: a record of version {version}, this weir reads version {VERSION}"));
+        }
+        self.sample = self.sample.max(line.sample.unwrap_or(1));
+        self.is_hidden |= match line.values.as_ref().map(|values| &*values.0) {
+            Some("hidden") => true,
+            Some("shown") | None => false,
+            Some(other) => return Err(format!("values: {other:?} is neither hidden nor shown")),
+        };
+        Ok(())
+    }
+}
+
+impl From<Descriptor<'_>> for RateLimitDescriptor {
+    fn from(read: Descriptor<'_>) -> Self {
+        let entry = |(key, value): (Text<'_>, Text<'_>)| rate_limit_descriptor::Entry {
+            key: key.0.into_owned(),
+            value: value.0.into_owned(),
+        };
+        Self {
+            entries: read.entries.into_iter().map(entry).collect(),
+            hits_addend: if read.look { Some(0.into()) } else { read.hits.map(|hits| u64::from(hits).into()) },
+            is_negative_hits: read.refund,
+            limit: read.limit.map(|of| limit(of.requests, of.unit.name())),
+        }
+    }
+}
+
+impl Unit {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Second => "second",
+            Self::Minute => "minute",
+            Self::Hour => "hour",
+            Self::Day => "day",
+            Self::Month => "month",
+            Self::Year => "year",
+        }
+    }
+}
+
+impl From<RecordedVerdict> for Verdict {
+    fn from(verdict: RecordedVerdict) -> Self {
+        match verdict {
+            RecordedVerdict::Ok => Self::Ok,
+            RecordedVerdict::Over => Self::Over,
+            RecordedVerdict::Error => Self::Error,
+        }
+    }
+}
+
+/// An instant as RFC 3339 has it. Read here, so that an error has its column.
+fn instant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Micros>, D::Error> {
+    struct Instant;
+    impl Visitor<'_> for Instant {
+        type Value = Option<Micros>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a time such as \"2026-12-01T10:00:00.123456Z\"")
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            let timestamp: Timestamp = text.parse().map_err(|_| E::invalid_value(de::Unexpected::Str(text), &self))?;
+            let micros = u64::try_from(timestamp.as_microsecond());
+            micros.map(Some).map_err(|_| E::custom("a time before 1970"))
+        }
+    }
+    deserializer.deserialize_str(Instant)
+}
+
+/// Where a line is wrong, and its member: found by reading it once more.
+fn explained(line: &[u8], error: &serde_json::Error) -> (usize, String) {
+    let mut deserializer = serde_json::Deserializer::from_slice(line);
+    let member = match serde_path_to_error::deserialize::<_, Line<'_>>(&mut deserializer) {
+        Err(again) if again.path().to_string() != WHOLE => format!("{}: ", again.path()),
+        _ => String::new(),
+    };
+    let text = error.to_string();
+    // The line that serde_json counts is always the first.
+    let message = text.rsplit_once(" at line ").map_or(&*text, |(message, _)| message);
+    (error.column(), format!("{member}{message}"))
+}

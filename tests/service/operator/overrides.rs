@@ -1,0 +1,323 @@
+//! Overrides by `weir override` and `/overrides`: what they do to decisions, who sets them, and what keeps them in Redis.
+
+use std::net::SocketAddr;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use crate::support::http::{self, Answer};
+use crate::support::process::{PolicyDirectory, Weir, binary};
+use crate::support::redis::RedisServer;
+use crate::support::rls::{self, Client};
+use crate::support::served::Served;
+use crate::support::wait::{PATIENCE, until};
+use serde_json::Value;
+
+const POLICY: &str = "\
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {requests_per_unit: 3, unit: day}}
+  - key: plan
+    rate_limits:
+      - {rate: 5/day, name: daily}
+      - {rate: 2/h, name: hourly}
+  - {key: vip, rate_limit: {unlimited: true}}
+";
+/// How long an override may take to be in force on all servers.
+const SOON: Duration = Duration::from_secs(1);
+
+/// How many of the next requests of this descriptor pass, up to `most`.
+fn passes(grpc: SocketAddr, key: &str, value: &str, most: usize) -> usize {
+    let mut client = Client::connect(grpc);
+    let is_ok = |_: &usize| client.admits("shop", key, value);
+    (0..most).take_while(is_ok).count()
+}
+
+/// The hits of the limit that a look at a user's shows.
+fn limit_of(grpc: SocketAddr, user: &str) -> u32 {
+    let answer = Client::connect(grpc).ask(rls::look("shop", &[("user", user)])).unwrap();
+    answer.statuses[0].current_limit.as_ref().expect("a limit").requests_per_unit
+}
+
+fn weir(admin: SocketAddr, arguments: &[&str]) -> Output {
+    let server = admin.to_string();
+    let words = ["override"].iter().chain(arguments).chain(&["--server"]);
+    Command::new(binary()).args(words).arg(server).output().expect("weir runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn put(admin: SocketAddr, token: Option<&str>, body: &str) -> Answer {
+    let token = token.map(|token| format!("Bearer {token}"));
+    let headers: Vec<_> = token.iter().map(|value| ("authorization", value.as_str())).collect();
+    http::request(admin, "PUT", "/overrides", &headers, body).unwrap()
+}
+
+/// A body that sets the limit of a user for an hour.
+fn body(user: &str, requests: u32) -> String {
+    format!(
+        r#"{{"domain":"shop","descriptor":"user={user}","limits":[{{"requests":{requests},"window_us":86400000000}}],
+            "for_us":3600000000,"reason":"a launch"}}"#
+    )
+}
+
+fn json_at(admin: SocketAddr, path: &str) -> Value {
+    let answer = http::get(admin, path).unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    serde_json::from_str(&answer.body).unwrap()
+}
+
+#[test]
+fn an_override_is_set_shown_and_deleted_by_the_command() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "ann s3cret\nbot 0ther\n").unwrap();
+    let token = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(token.path(), "s3cret\n").unwrap();
+    let token = token.path().to_str().unwrap();
+    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
+    let weir_server = Weir::start(&policies.path(), &["--set", &format!("admin.token_file={}", file.path().display())]);
+    let (admin, grpc) = (weir_server.admin, weir_server.grpc);
+    assert_eq!(passes(grpc, "user", "eve", 9), 3);
+
+    let set = ["set", "shop", "user=eve", "--limit", "5/day", "--until", "2099-01-01", "--reason", "x"];
+    let refused = weir(admin, &set);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("401"), "{refused:?}");
+    let far = weir(admin, &[&set[..], &["--token-file", token]].concat());
+    assert!(text(&far.stderr).contains("366 days"), "{far:?}");
+    let set = ["set", "shop", "user=eve", "--limit", "5/day", "--for", "2h", "--reason", "a \u{1b}[1m launch"];
+    let done = weir(admin, &[&set[..], &["--token-file", token]].concat());
+    assert!(done.status.success(), "{done:?}");
+    assert!(text(&done.stdout).contains("shop user=eve   5 per day   until 2"), "{done:?}");
+    assert!(text(&done.stdout).contains("in the memory of this server"), "{done:?}");
+    // What was used before counts, and others have the rule's.
+    assert_eq!((passes(grpc, "user", "eve", 9), passes(grpc, "user", "bob", 9)), (2, 3));
+
+    let audited = |line: &crate::support::process::LogLine| {
+        let fields =
+            ["by", "domain", "descriptor", "limits", "reason"].map(|name| line.field(name).and_then(Value::as_str));
+        line.message() == Some("override set")
+            && fields == [Some("ann"), Some("shop"), Some("user=eve"), Some("5 per 86400s"), Some("a \u{1b}[1m launch")]
+    };
+    assert!(weir_server.wait_for_log(0, PATIENCE, audited), "{}", weir_server.written());
+    let list = weir(admin, &["list"]);
+    assert!(text(&list.stdout).contains("by ann   a \\u{1b}[1m launch\n"), "{list:?}");
+    let listed: Value = serde_json::from_slice(&weir(admin, &["list", "--json"]).stdout).unwrap();
+    let one = &listed["overrides"][0];
+    assert_eq!((&one["rule"], &one["unused"], &one["by"]), (&"user".into(), &Value::Null, &"ann".into()));
+
+    let explained = |descriptor: &str| {
+        let server = admin.to_string();
+        let words = ["explain", "--server", &server, "shop", descriptor];
+        text(&Command::new(binary()).args(words).output().expect("weir runs").stdout)
+    };
+    let shown = explained("user=eve");
+    assert!(shown.contains("by ann: a \\u{1b}[1m launch\n      5 per day   fixed_window\n"), "{shown}");
+    assert!(!explained("user=bob").contains("overridden"));
+    let rules = json_at(admin, "/policies")["domains"][0]["rules"].clone();
+    assert_eq!(rules[0]["overrides"][0]["descriptor"], "user=eve");
+    assert!(rules[1].get("overrides").is_none(), "{rules}");
+    assert_eq!(json_at(admin, "/state?domain=shop&descriptor=user=eve")["limits"][0]["requests"], 5);
+    assert_eq!(json_at(admin, "/readyz")["overrides"]["in_force"], 1);
+    let top = Command::new(binary()).args(["top", "--once", "--server", &admin.to_string()]).output().unwrap();
+    assert!(text(&top.stdout).lines().next().is_some_and(|line| line.ends_with("\t0\t1")), "{top:?}");
+
+    let delete = ["delete", "shop", "user=eve", "--token-file", token];
+    let deleted = weir(admin, &delete);
+    assert!(deleted.status.success() && text(&deleted.stdout).starts_with("deleted   shop user=eve"), "{deleted:?}");
+    assert_eq!((passes(grpc, "user", "eve", 9), limit_of(grpc, "eve")), (0, 3));
+    assert!(weir_server.wait_for_log(0, PATIENCE, |line| line.message() == Some("override deleted")));
+    let again = weir(admin, &delete);
+    assert!(again.status.code() == Some(1) && text(&again.stderr).contains("there is no override"), "{again:?}");
+}
+
+#[test]
+fn what_fits_no_rule_or_bound_is_refused_with_the_reason() {
+    let served = Served::start(POLICY, &[]);
+    let admin = served.at.admin;
+    let set = |descriptor: &str, limit: &str| {
+        weir(admin, &["set", "shop", descriptor, "--limit", limit, "--for", "1h", "--reason", "x"])
+    };
+    let unknown = set("usr=ann", "1/h");
+    assert_eq!(unknown.status.code(), Some(1));
+    let said = text(&unknown.stderr);
+    assert!(said.contains("no such key, did you mean \"user\"?") && said.contains("meets no rule"), "{said}");
+    for (descriptor, limit, reason) in [
+        ("plan=a", "1/h", "the rule has 2 limits: name the one that is meant, of daily, hourly"),
+        ("plan=a", "monthly=1/h", "no limit of the rule is called \"monthly\": there is daily, hourly"),
+        ("vip=a", "1/h", "the rule is unlimited"),
+    ] {
+        let refused = set(descriptor, limit);
+        assert!(text(&refused.stderr).contains(reason), "{refused:?}");
+    }
+    assert!(set("plan=a", "hourly=4/h").status.success());
+    assert_eq!(passes(served.at.grpc, "plan", "a", 9), 4, "the other limit of the rule is as it was");
+
+    for (body, status, reason) in [
+        ("{", 400, "body: EOF"),
+        (r#"{"domain":"shop"}"#, 400, "missing field"),
+        (&body("ann", 1).replace("\"reason\"", "\"why\""), 400, "unknown field `why`"),
+        (&body("ann", 1).replace("\"for_us\":3600000000,", ""), 400, "either until or for_us"),
+        (&body("ann", 1).replace("\"for_us\":3600000000", "\"until\":\"tomorrow\""), 400, "write a date"),
+        (&body("ann", 1).replace("\"for_us\":3600000000", "\"until\":\"2001-01-01\""), 400, "not in the future"),
+        (&body("ann", 1).replace("86400000000", "1"), 400, "too short"),
+        (&body("ann", 1).replace("a launch", " "), 400, "say why"),
+        (&body("ann", 1).replace("a launch", &"x".repeat(257)), 400, "out of its bounds"),
+        (&body("ann", 1).replace("a launch", &"x".repeat(20_000)), 413, "not at most 16384 bytes"),
+        (&body("ann", 1).replace("user=ann", "user"), 400, "has no"),
+    ] {
+        let answer = put(admin, None, body);
+        assert_eq!(answer.status, status, "{}", answer.body);
+        assert!(answer.body.contains(reason), "{}", answer.body);
+    }
+    assert_eq!(json_at(admin, "/overrides")["overrides"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn an_override_ends_by_itself() {
+    let served = Served::start(POLICY, &[]);
+    let second = body("ann", 50).replace("\"for_us\":3600000000", "\"for_us\":1000000");
+    assert_eq!(put(served.at.admin, None, &second).status, 200);
+    until("the end of the override", PATIENCE, || (limit_of(served.at.grpc, "ann") == 3).then_some(()));
+    until("the list without it", PATIENCE, || {
+        json_at(served.at.admin, "/overrides")["overrides"].as_array().unwrap().is_empty().then_some(())
+    });
+    assert_eq!(served.metric("weir_overrides{state=\"in_force\"}"), Some(0));
+}
+
+fn on(redis: &RedisServer) -> Served {
+    Served::start(POLICY, &["store=redis", &format!("redis.url={}", redis.url()), "redis.timeout=500ms"])
+}
+
+#[test]
+fn replicas_on_one_redis_share_overrides_within_a_second() {
+    let redis = RedisServer::start();
+    let (one, other) = (on(&redis), on(&redis));
+    for (number, requests) in [7, 8, 9].into_iter().enumerate() {
+        let (set, seen) = if number % 2 == 0 { (&one, &other) } else { (&other, &one) };
+        assert_eq!(put(set.at.admin, None, &body("ann", requests)).status, 200);
+        assert_eq!(limit_of(set.at.grpc, "ann"), requests, "at once where it is set");
+        until("the other replica to have it", SOON, || (limit_of(seen.at.grpc, "ann") == requests).then_some(()));
+    }
+    let path = "/overrides?domain=shop&descriptor=user=ann";
+    assert_eq!(http::request(other.at.admin, "DELETE", path, &[], "").unwrap().status, 200);
+    until("the other replica to lose it", SOON, || (limit_of(one.at.grpc, "ann") == 3).then_some(()));
+    // One that starts later has them before its first request.
+    assert_eq!(put(one.at.admin, None, &body("bob", 11)).status, 200);
+    assert_eq!(limit_of(on(&redis).at.grpc, "bob"), 11);
+}
+
+#[test]
+fn overrides_survive_a_restart_of_weir_and_of_redis() {
+    let mut redis = RedisServer::start_with(None, &["--appendonly", "yes", "--appendfsync", "always"]);
+    let served = on(&redis);
+    assert_eq!(put(served.at.admin, None, &body("ann", 7)).status, 200);
+    served.stop().unwrap();
+    redis.restart();
+    let served = on(&redis);
+    assert_eq!(limit_of(served.at.grpc, "ann"), 7);
+    // While Redis is away nothing is confirmed, and what is known stays in force.
+    redis.kill();
+    let refused = put(served.at.admin, None, &body("ann", 9));
+    assert_eq!(refused.status, 503, "{}", refused.body);
+    assert_eq!(json_at(served.at.admin, "/readyz")["overrides"]["in_force"], 1);
+    redis.restart();
+    until("redis to confirm again", PATIENCE, || {
+        (put(served.at.admin, None, &body("ann", 9)).status == 200).then_some(())
+    });
+    assert_eq!(limit_of(served.at.grpc, "ann"), 9);
+}
+
+#[test]
+fn a_failover_loses_no_override_that_a_server_has_read() {
+    let master = RedisServer::start();
+    let promoted = RedisServer::start_with(None, &["--replicaof", &format!("127.0.0.1 {}", master.port())]);
+    let served = on(&master);
+    assert_eq!(put(served.at.admin, None, &body("ann", 7)).status, 200);
+    let key = "w1:{weir}overrides";
+    until("the replica to have it", PATIENCE, || {
+        promoted.command(&["GET", key]).filter(|text| text.contains("user")).map(drop)
+    });
+    // The replica is cut off, so that it misses a change, and takes the master's place.
+    assert_eq!(promoted.command(&["REPLICAOF", "NO", "ONE"]).unwrap().trim(), "OK");
+    let after = on(&promoted);
+    assert_eq!(limit_of(after.at.grpc, "ann"), 7);
+    assert_eq!(put(served.at.admin, None, &body("bob", 8)).status, 200);
+    assert!(!promoted.command(&["GET", key]).unwrap().contains("bob"));
+    assert_eq!(master.command(&["REPLICAOF", "127.0.0.1", &promoted.port().to_string()]).unwrap().trim(), "OK");
+    until("the old master to have the other's data", PATIENCE, || {
+        let info = master.command(&["INFO", "replication"])?;
+        info.contains("master_link_status:up").then_some(())
+    });
+    // The old master has lost the change with its data. It becomes a master again, and gets it back.
+    assert_eq!(master.command(&["REPLICAOF", "NO", "ONE"]).unwrap().trim(), "OK");
+    until("the change to be written back", PATIENCE, || {
+        master.command(&["GET", key]).filter(|text| text.contains("bob")).map(drop)
+    });
+    assert_eq!((limit_of(served.at.grpc, "ann"), limit_of(served.at.grpc, "bob")), (7, 8));
+}
+
+#[test]
+fn a_server_without_redis_decides_by_the_policies_and_says_so() {
+    let mut redis = RedisServer::start();
+    let served = on(&redis);
+    assert_eq!(put(served.at.admin, None, &body("ann", 7)).status, 200);
+    let text = redis.command(&["GET", "w1:{weir}overrides"]).unwrap();
+    let version = redis.command(&["GET", "w1:{weir}overrides-version"]).unwrap();
+    served.stop().unwrap();
+    redis.kill();
+    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
+    let url = format!("redis.url={}", redis.url());
+    let settings = ["store=redis", &url, "redis.ready_after=100ms", "on_error=local", "redis.timeout=500ms"];
+    let arguments: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+    let weir_server = Weir::start(&policies.path(), &arguments);
+    let warned = "overrides cannot be read yet: the policies alone decide until they are";
+    assert!(weir_server.wait_for_log(0, PATIENCE, |line| line.message() == Some(warned)), "{}", weir_server.written());
+    assert_eq!(json_at(weir_server.admin, "/readyz")["overrides"]["read"], false);
+    assert_eq!(limit_of(weir_server.grpc, "ann"), 3);
+    let noted = weir(weir_server.admin, &["list"]);
+    assert!(self::text(&noted.stderr).contains("could not read its store yet"), "{noted:?}");
+
+    redis.restart();
+    assert_eq!(redis.command(&["SET", "w1:{weir}overrides", text.trim_end()]).unwrap().trim(), "OK");
+    assert_eq!(redis.command(&["SET", "w1:{weir}overrides-version", version.trim_end()]).unwrap().trim(), "OK");
+    until("the override", PATIENCE, || (limit_of(weir_server.grpc, "ann") == 7).then_some(()));
+    assert!(weir_server.wait_for_log(0, PATIENCE, |line| line.message() == Some("overrides are read again")));
+    assert_eq!(json_at(weir_server.admin, "/readyz")["overrides"]["read"], true);
+}
+
+#[test]
+fn what_others_write_to_the_keys_is_skipped_and_bounded() {
+    let redis = RedisServer::start();
+    let served = on(&redis);
+    assert_eq!(put(served.at.admin, None, &body("ann", 7)).status, 200);
+    let (key, version_key) = ("w1:{weir}overrides", "w1:{weir}overrides-version");
+    let good = redis.command(&["GET", key]).unwrap();
+    let write = |text: &str, version: &str| {
+        assert_eq!(redis.command(&["SET", key, text]).unwrap().trim(), "OK");
+        assert_eq!(redis.command(&["SET", version_key, version]).unwrap().trim(), "OK");
+    };
+    // A broken line costs itself alone.
+    let hostile = format!("{{\"domain\":\"shop\"}}\n{}", good.trim_end().replace(":7,", ":8,"));
+    write(&hostile, "9000000000000000");
+    until("the good line", PATIENCE, || (limit_of(served.at.grpc, "ann") == 8).then_some(()));
+    assert_eq!(json_at(served.at.admin, "/overrides")["overrides"].as_array().unwrap().len(), 1);
+    // What is too large, or of another type, leaves the last known in force.
+    let large =
+        "redis.call('SET', KEYS[1], string.rep('x', 3000000)) redis.call('SET', KEYS[2], string.rep('y', 100000))";
+    redis.command(&["EVAL", large, "2", key, version_key]).unwrap();
+    until("a refusal to read", PATIENCE, || {
+        // A change takes the place of the strange text.
+        (put(served.at.admin, None, &body("bob", 9)).status == 200).then_some(())
+    });
+    assert_eq!((limit_of(served.at.grpc, "ann"), limit_of(served.at.grpc, "bob")), (8, 9));
+    assert_eq!(redis.command(&["DEL", version_key]).unwrap().trim(), "1");
+    assert_eq!(redis.command(&["RPUSH", version_key, "x"]).unwrap().trim(), "1");
+    assert_eq!(put(served.at.admin, None, &body("bob", 10)).status, 503);
+    assert_eq!((limit_of(served.at.grpc, "ann"), limit_of(served.at.grpc, "bob")), (8, 9));
+    assert_eq!(redis.command(&["DEL", version_key]).unwrap().trim(), "1");
+    until("the key to be weir's again", PATIENCE, || {
+        (put(served.at.admin, None, &body("bob", 10)).status == 200).then_some(())
+    });
+}

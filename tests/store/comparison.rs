@@ -1,0 +1,430 @@
+//! `weir diff`: what it says about states is what the store does when the policies are swapped.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use weir::cli::diff::{Diff, FailOn, Format, NoDiff, Outcome as Compared, run};
+use weir::comparison::{Comparison, Fate, compare};
+use weir::config::policy_file::{Loaded, Reading, parse_with, test_file};
+use weir::testing::{Outcome, Runner};
+
+/// A change of policies, and what becomes of the state of one descriptor.
+struct Case {
+    /// The descriptors before and now, and which of their requests is sent.
+    old: &'static str,
+    new: &'static str,
+    ask: &'static str,
+    /// What is sent after the change, where that is another descriptor.
+    ask_new: Option<&'static str>,
+    /// What the comparison says of the states of all limits that change, in its order.
+    says: &'static [&'static str],
+}
+
+const fn case(old: &'static str, new: &'static str, says: &'static [&'static str]) -> Case {
+    Case { old, new, ask: "user=ann", ask_new: None, says }
+}
+
+const USED: u32 = 2;
+
+const CASES: &[Case] = &[
+    // Numbers are in no key.
+    case("{key: user, rate_limit: 5/h}", "{key: user, rate_limit: 9/h}", &["kept"]),
+    case("{key: user, rate_limit: 5/h}", "{key: user, rate_limit: 3/h}", &["kept"]),
+    case("{key: user, rate_limit: 5/h}", "{key: user, rate_limit: {rate: 5/h, post_paid: true}}", &["kept"]),
+    case("{key: user, rate_limit: 5/h}", "{key: user, rate_limit: {rate: 5/h, drain: true}}", &["kept"]),
+    case("{key: user, rate_limit: 24/day}", "{key: user, rate_limit: {unit: day, requests_per_unit: 9}}", &["kept"]),
+    case(
+        "{key: user, rate_limit: {rate: 5/h, algorithm: sliding_window_log}}",
+        "{key: user, rate_limit: {rate: 9/h, algorithm: sliding_window_log}}",
+        &["kept"],
+    ),
+    case(
+        "{key: user, rate_limit: {rate: 5/h, algorithm: sliding_window_counter}}",
+        "{key: user, rate_limit: {rate: 9/h, algorithm: sliding_window_counter}}",
+        &["kept"],
+    ),
+    case(
+        "{key: user, rate_limit: {rate: 5/h, algorithm: sliding_window, precision: 10m}}",
+        "{key: user, rate_limit: {rate: 9/h, algorithm: sliding_window, precision: 10m}}",
+        &["kept"],
+    ),
+    case(
+        "{key: user, rate_limit: {rate: 5/h, algorithm: token_bucket, refill: interval}}",
+        "{key: user, rate_limit: {rate: 9/h, algorithm: token_bucket, refill: interval}}",
+        &["kept"],
+    ),
+    case(
+        "{key: user, rate_limit: {rate: 5/h, algorithm: gcra, burst: 5}}",
+        "{key: user, rate_limit: {rate: 5/h, algorithm: gcra, burst: 9}}",
+        &["kept"],
+    ),
+    // A debt is converted to the new rate.
+    case(
+        "{key: user, rate_limit: {rate: 5/h, algorithm: gcra}}",
+        "{key: user, rate_limit: {rate: 9/h, algorithm: gcra}}",
+        &["rescaled"],
+    ),
+    case(
+        "{key: user, rate_limit: {rate: 5/h, algorithm: token_bucket}}",
+        "{key: user, rate_limit: {rate: 3/h, algorithm: token_bucket}}",
+        &["rescaled"],
+    ),
+    case(
+        "{key: user, rate_limit: {rate: 5/h, algorithm: leaky_bucket, burst: 7}}",
+        "{key: user, rate_limit: {rate: 9/h, algorithm: leaky_bucket, burst: 7}}",
+        &["rescaled"],
+    ),
+    // All that shapes a state is in its key.
+    case("{key: user, rate_limit: 5/h}", "{key: user, rate_limit: 5/day}", &["forgotten (window)", "empty"]),
+    case(
+        "{key: user, rate_limit: 5/h}",
+        "{key: user, rate_limit: {rate: 5/h, algorithm: gcra}}",
+        &["forgotten (algorithm)", "empty"],
+    ),
+    case(
+        "{key: user, rate_limit: {rate: 5/h, algorithm: gcra}}",
+        "{key: user, rate_limit: {rate: 5/h, algorithm: leaky_bucket}}",
+        &["forgotten (algorithm)", "empty"],
+    ),
+    case(
+        "{key: user, rate_limit: {rate: 5/h, algorithm: sliding_window, precision: 1m}}",
+        "{key: user, rate_limit: {rate: 5/h, algorithm: sliding_window, precision: 10m}}",
+        &["forgotten (parameter)", "empty"],
+    ),
+    case(
+        "{key: user, rate_limit: 5/h}",
+        "{key: user, rate_limit: {rate: 5/h, anchor: first_hit}}",
+        &["forgotten (parameter)", "empty"],
+    ),
+    case(
+        "{key: user, rate_limit: {rate: 5/h, algorithm: token_bucket}}",
+        "{key: user, rate_limit: {rate: 5/h, algorithm: token_bucket, refill: interval}}",
+        &["forgotten (parameter)", "empty"],
+    ),
+    case(
+        "{key: user, rate_limit: {rate: 5/day, calendar: true}}",
+        "{key: user, rate_limit: {rate: 5/day, calendar: true, timezone: Europe/Berlin}}",
+        &["forgotten (timezone)", "empty"],
+    ),
+    // A second limit of the same shape makes the name a part of the key.
+    case(
+        "{key: user, rate_limit: {rate: 5/h, name: a}}",
+        "{key: user, rate_limits: [{rate: 5/h, name: a}, {rate: 7/h, name: b}]}",
+        &["forgotten (name)", "empty", "empty"],
+    ),
+    case("{key: user, rate_limit: {rate: 5/h, name: a}}", "{key: user, rate_limit: {rate: 6/h, name: b}}", &["kept"]),
+    case(
+        "{key: user, rate_limits: [5/h, 50/day]}",
+        "{key: user, rate_limit: 5/h}",
+        &["kept", "forgotten (no such limit)"],
+    ),
+    case("{key: user, rate_limit: 5/h}", "{key: user, rate_limits: [50/day, 6/h]}", &["kept", "empty"]),
+    case(
+        "{key: user, rate_limits: [{rate: 50/day}, {rate: 5/h, shadow: true}]}",
+        "{key: user, rate_limits: [5/h, 50/day]}",
+        &["kept", "kept"],
+    ),
+    // A limit of 0 has no states.
+    case("{key: user, rate_limit: 0/h}", "{key: user, rate_limit: 5/h}", &["empty"]),
+    case("{key: user, rate_limit: 5/h}", "{key: user, rate_limit: {unlimited: true}}", &["forgotten (no rule)"]),
+    // A state is of the descriptor and not of the rule.
+    case(
+        "{key: user, rate_limit: 5/h}",
+        "{key: user, rate_limit: 5/h}, {key: user, value: ann, rate_limit: 9/h}",
+        &["kept"],
+    ),
+    case(
+        "{key: user, rate_limit: 5/h}, {key: user, value: ann, rate_limit: 9/h}",
+        "{key: user, rate_limit: 5/h}",
+        &["kept"],
+    ),
+    case(
+        "{key: user, rate_limit: 5/h}, {key: user, value: ann, rate_limit: 9/min}",
+        "{key: user, rate_limit: 5/h}",
+        &["forgotten (window)", "empty"],
+    ),
+    case(
+        "{key: user, value: ann, rate_limit: 5/h}",
+        "{key: other, value: ann, rate_limit: 7/day}",
+        &["empty", "forgotten (no rule)"],
+    ),
+    case(
+        "{key: user, values: [ann, bob], rate_limit: 5/h}",
+        "{key: user, values: [bob, ann, zoe], rate_limit: 6/h}",
+        &["kept"],
+    ),
+    // The name of a list stands in the key where its values share a state.
+    case(
+        "{key: user, values: [ann, bob], share_threshold: true, rate_limit: 5/h}",
+        "{key: user, values: [bob, ann], share_threshold: true, rate_limit: 5/h}",
+        &["forgotten (share_threshold)", "empty"],
+    ),
+    case(
+        "{key: user, values: [ann, bob], share_threshold: true, rate_limit: 5/h}",
+        "{key: user, values: [ann, bob, zoe], share_threshold: true, rate_limit: 5/h}",
+        &["kept"],
+    ),
+    case(
+        "{key: user, value: a*, rate_limit: 5/h}",
+        "{key: user, value: a*, share_threshold: true, rate_limit: 5/h}",
+        &["forgotten (share_threshold)", "empty"],
+    ),
+    case("{key: user, value: a*, rate_limit: 5/h}", "{key: user, regex: a.*, rate_limit: 6/h}", &["kept", "kept"]),
+    Case {
+        ask_new: Some("tenant=ann"),
+        ..case("{key: user, rate_limit: 5/h}", "{key: tenant, rate_limit: 5/h}", &["forgotten (key)", "empty"])
+    },
+    Case {
+        ask: "plan=gold,user=ann",
+        ..case(
+            "{key: plan, value: gold, descriptors: [{key: user, rate_limit: 5/h}]}",
+            "{key: plan, descriptors: [{key: user, rate_limit: 8/h}]}, {key: plan, value: gold, descriptors: []}",
+            &["empty", "forgotten (no rule)"],
+        )
+    },
+    // The first wildcard of the file is met.
+    case(
+        "{key: user, value: a*, rate_limit: 5/h}, {key: user, value: an*, rate_limit: 9/day}",
+        "{key: user, value: an*, rate_limit: 9/day}, {key: user, value: a*, rate_limit: 5/h}",
+        &["forgotten (window)", "empty"],
+    ),
+];
+
+fn policy(descriptors: &str) -> String {
+    format!("domain: shop\ndescriptors: [{descriptors}]\n")
+}
+
+fn loaded(text: &str) -> Loaded {
+    parse_with(&[("p.yaml", text)], Reading::default()).unwrap_or_else(|problems| panic!("{problems}\n{text}"))
+}
+
+fn said(comparison: &Comparison<'_>) -> Vec<String> {
+    let states = comparison.rules.iter().flat_map(|change| &change.states);
+    let told = |fate: &Fate| match fate {
+        Fate::Forgotten(causes) => {
+            let causes: Vec<&str> = causes.iter().map(|cause| cause.name()).collect();
+            format!("forgotten ({})", causes.join(", "))
+        }
+        other => other.name().to_owned(),
+    };
+    states.map(|state| told(&state.fate)).collect()
+}
+
+/// Runs one case of steps by the store in memory.
+fn assert_passes(steps: &Value, old: &str, about: &str) {
+    let text = json!({ "cases": [{ "name": "swap", "policies": { "p.yaml": old }, "steps": steps }] }).to_string();
+    let name: Arc<str> = "swap.test.yaml".into();
+    let file = test_file::parse(&name, &text, Path::new(".")).unwrap_or_else(|problems| panic!("{problems}\n{text}"));
+    let report = Runner::new(None, None).expect("a runtime").run(&file);
+    let [case] = &report.cases[..] else { panic!("one case") };
+    assert!(matches!(case.outcome, Outcome::Passed), "{about}\n{:?}", case.outcome);
+}
+
+/// The remaining hits of the limit that answers, by what the comparison says of the states that the descriptor had and has.
+fn remaining_as_said(case: &Case, old: &Loaded, new: &Loaded) -> Option<u32> {
+    let entries = |ask: &'static str| -> Vec<weir::engine::Entry<'static>> {
+        let pairs = ask.split(',').map(|pair| pair.split_once('=').expect("an entry"));
+        pairs.map(|(key, value)| weir::engine::Entry { key, value }).collect()
+    };
+    let met = |loaded: &'_ Loaded, ask| {
+        let domain = loaded.policies.domain("shop").expect("the domain");
+        loaded.policies.find(domain, &entries(ask)).rule.map(|rule| rule.id)
+    };
+    let (before, now) = (met(old, case.ask), met(new, case.ask_new.unwrap_or(case.ask))?);
+    let comparison = compare(&old.policies, &new.policies);
+    let is_it = |change: &&weir::comparison::RuleChange<'_>| {
+        change.new.map(|rule| rule.id) == Some(now) && change.old.map(|rule| rule.id) == before
+    };
+    let change = comparison.rules.iter().find(is_it);
+    let limits = &new.policies.rules()[now as usize].limits;
+    let kept = |limit: &weir::engine::Limit| match change {
+        // The comparison says nothing of rules that stay as they are.
+        None => before == Some(now),
+        Some(change) => change
+            .states
+            .iter()
+            .any(|state| state.limit.id() == limit.id() && matches!(state.fate, Fate::Kept | Fate::Rescaled)),
+    };
+    limits.iter().map(|limit| limit.capacity() - if kept(limit) { USED } else { 0 }).min()
+}
+
+#[test]
+fn what_is_said_of_states_is_what_a_swap_does() {
+    for case in CASES {
+        let (old_text, new_text) = (policy(case.old), policy(case.new));
+        let about = format!("{}\n{}", case.old, case.new);
+        let (old, new) = (loaded(&old_text), loaded(&new_text));
+        assert_eq!(said(&compare(&old.policies, &new.policies)), case.says, "{about}");
+        let expect = match remaining_as_said(case, &old, &new) {
+            Some(remaining) => json!({ "remaining": remaining }),
+            None => json!({ "answer": "ok", "limit": "none" }),
+        };
+        let ask_new = case.ask_new.unwrap_or(case.ask);
+        let steps = json!([
+            { "ask": case.ask, "domain": "shop", "hits": USED },
+            { "swap": { "p.yaml": new_text } },
+            { "ask": ask_new, "domain": "shop", "look": true, "expect": expect },
+        ]);
+        assert_passes(&steps, &old_text, &about);
+    }
+}
+
+/// The example of pc-6: 4 of 10 an hour are 4 of 20 an hour, and drain twice as fast.
+#[test]
+fn a_rescaled_state_drains_at_the_new_rate() {
+    let of = |rate: &str| policy(&format!("{{key: user, rate_limit: {{rate: {rate}, algorithm: gcra}}}}"));
+    let steps = json!([
+        { "ask": "user=ann", "domain": "shop", "hits": 4, "expect": { "remaining": 6 } },
+        { "swap": { "p.yaml": of("20/h") } },
+        { "ask": "user=ann", "domain": "shop", "look": true, "expect": { "remaining": 16 } },
+        { "wait": "6m" },
+        { "ask": "user=ann", "domain": "shop", "look": true, "expect": { "remaining": 18 } },
+    ]);
+    assert_passes(&steps, &of("10/h"), "gcra");
+}
+
+#[test]
+fn a_domain_with_another_name_begins_empty() {
+    let of = |name: &str| format!("domain: {name}\ndescriptors: [{{key: user, rate_limit: 5/h}}]\n");
+    let (old_text, new_text) = (of("shop"), of("store"));
+    let (old, new) = (loaded(&old_text), loaded(&new_text));
+    let comparison = compare(&old.policies, &new.policies);
+    assert_eq!(said(&comparison), ["forgotten (domain)", "empty"]);
+    let steps = json!([
+        { "ask": "user=ann", "domain": "shop", "hits": USED, "expect": { "remaining": 3 } },
+        { "swap": { "p.yaml": new_text } },
+        { "ask": "user=ann", "domain": "store", "look": true, "expect": { "remaining": 5 } },
+        { "ask": "user=ann", "domain": "shop", "look": true, "expect": { "rule": "none" } },
+    ]);
+    assert_passes(&steps, &old_text, "domain");
+}
+
+/// A record of requests, one each second: descriptors in the short form.
+fn record(asks: &[&str], values: &str) -> String {
+    let header = json!({ "weir_record": 1, "started": "2026-12-01T10:00:00.000000Z", "sample": 1, "values": values });
+    let mut lines = vec![header.to_string()];
+    for (second, ask) in asks.iter().enumerate() {
+        let descriptor = |text: &str| json!({ "entries": [text.split_once('=').expect("an entry")] });
+        let descriptors: Vec<Value> = ask.split(' ').map(descriptor).collect();
+        let time = format!("2026-12-01T10:00:{second:02}.000000Z");
+        lines.push(
+            json!({ "time": time, "domain": "shop", "hits": 1, "descriptors": descriptors, "verdict": "ok" })
+                .to_string(),
+        );
+    }
+    lines.join("\n") + "\n"
+}
+
+/// Compares with traffic.
+fn with_traffic(
+    old: &str,
+    new: &str,
+    traffic: &str,
+    format: Format,
+    fail_on: &[FailOn],
+) -> Result<(Compared, String), NoDiff> {
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let [old, new, traffic] = [("old.yaml", old), ("new.yaml", new), ("traffic.jsonl", traffic)].map(|(name, text)| {
+        let path = directory.path().join(name);
+        fs::write(&path, text).expect("a file");
+        path
+    });
+    let diff =
+        Diff { old, new, reading: Reading::default(), traffic: Some(traffic), format, fail_on: fail_on.to_vec() };
+    let mut out = Vec::new();
+    let outcome = run(&diff, &mut out)?;
+    Ok((outcome, String::from_utf8(out).expect("text")))
+}
+
+fn of_traffic(old: &str, new: &str, traffic: &str) -> Value {
+    let (_, text) =
+        with_traffic(&policy(old), &policy(new), traffic, Format::Json, &[]).unwrap_or_else(|error| panic!("{error}"));
+    serde_json::from_str::<Value>(&text).expect("JSON")["traffic"].take()
+}
+
+#[test]
+fn traffic_tells_whose_answers_change() {
+    let asks = [["user=ann"; 8].as_slice(), &["user=bob"; 4], &["card=1"; 3], &["user=ann card=2"; 2]].concat();
+    let old = "{key: user, rate_limit: 5/min}, {key: card, rate_limit: 1/min}";
+    let new = "{key: user, rate_limit: 3/min}, {key: card, rate_limit: 2/min}";
+    let traffic = of_traffic(old, new, &record(&asks, "shown"));
+    // Ann: 5 of 8 passed, 3 of 8 do now. Bob: 4 of 4, now 3. Card 1: 1 of 3, now 2. Ann is denied before and now with card 2.
+    assert_eq!(
+        [&traffic["requests"], &traffic["now_denied"], &traffic["now_passed"]],
+        [&json!(17), &json!(3), &json!(1)]
+    );
+    let rules = json!([
+        { "domain": "shop", "old": "user", "new": "user", "now_denied": 3, "now_passed": 0, "errors": 0 },
+        { "domain": "shop", "old": "card", "new": "card", "now_denied": 0, "now_passed": 1, "errors": 0 },
+    ]);
+    assert_eq!(traffic["rules"], rules);
+    let descriptors: Vec<_> =
+        traffic["descriptors"].as_array().expect("a list").iter().map(|key| &key["descriptor"]).collect();
+    assert_eq!(descriptors, ["user=ann", "card=1", "user=bob"]);
+}
+
+#[test]
+fn traffic_tells_which_rule_is_met_now() {
+    let asks = ["user=ann"; 5];
+    let (old, new) = (
+        "{key: user, rate_limit: 2/min}",
+        "{key: user, rate_limit: 2/min}, {key: user, value: ann, rate_limit: 4/min}",
+    );
+    let traffic = of_traffic(old, new, &record(&asks, "shown"));
+    let rules =
+        json!([{ "domain": "shop", "old": "user", "new": "user=ann", "now_denied": 0, "now_passed": 2, "errors": 0 }]);
+    assert_eq!(traffic["rules"], rules);
+    let gone = of_traffic(old, "", &record(&asks, "shown"));
+    assert_eq!(
+        gone["rules"],
+        json!([{ "domain": "shop", "old": "user", "new": null, "now_denied": 0, "now_passed": 3, "errors": 0 }])
+    );
+}
+
+#[test]
+fn answers_decide_the_exit() {
+    let (old, new) = (policy("{key: user, rate_limit: 5/min}"), policy("{key: user, rate_limit: 3/min}"));
+    let (many, few) = (record(&["user=ann"; 5], "shown"), record(&["user=ann"; 3], "shown"));
+    for (new, traffic, fail_on, expected) in [
+        (&new, &many, &[FailOn::Answers][..], Compared::Differs),
+        (&new, &few, &[FailOn::Answers], Compared::Same),
+        (&new, &few, &[], Compared::Differs),
+        (&old, &many, &[], Compared::Same),
+    ] {
+        let (outcome, text) =
+            with_traffic(&old, new, traffic, Format::Text, fail_on).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(outcome, expected, "{text}");
+    }
+    let (old, new) = ("old".into(), "new".into());
+    let fail_on = vec![FailOn::Answers];
+    let diff = Diff { old, new, reading: Reading::default(), traffic: None, format: Format::Text, fail_on };
+    assert!(matches!(run(&diff, &mut Vec::new()), Err(NoDiff::NoTraffic)));
+}
+
+#[test]
+fn traffic_that_cannot_be_used_is_told_with_its_place() {
+    let policy = policy("{key: user, rate_limit: 5/min}");
+    let traffic = record(&["user=ann"], "shown") + "{\"time\":\"never\"}\n";
+    let error = with_traffic(&policy, &policy, &traffic, Format::Text, &[]).expect_err("wrong").to_string();
+    assert!(error.contains("traffic.jsonl:3:"), "{error}");
+    let hidden = record(&["user=~3f9c01d2a47b"], "hidden");
+    let new = policy.replace("key: user,", "key: user, value: a*,");
+    let (_, text) = with_traffic(&policy, &new, &hidden, Format::Text, &[]).unwrap_or_else(|error| panic!("{error}"));
+    assert!(text.contains("note: ") && text.contains("hidden values"), "{text}");
+}
+
+/// Values come from callers, and a comment on a pull request is shown to all.
+#[test]
+fn no_value_of_traffic_becomes_markup() {
+    let (old, new) = (policy("{key: user, rate_limit: 1/min}"), policy("{key: user, rate_limit: 5/min}"));
+    let traffic = record(&["user=|<img/src=x>`@team`[a](b)\u{202e}\u{1b}[1m"; 3], "shown");
+    let (_, markdown) =
+        with_traffic(&old, &new, &traffic, Format::Markdown, &[]).unwrap_or_else(|error| panic!("{error}"));
+    let (_, text) = with_traffic(&old, &new, &traffic, Format::Text, &[]).unwrap_or_else(|error| panic!("{error}"));
+    for forbidden in ["<img", "`@", "[a]", "\u{202e}", "\u{1b}"] {
+        assert!(!markdown.contains(forbidden), "{forbidden}: {markdown}");
+    }
+    assert!(text.contains("by descriptor") && !text.contains('\u{202e}') && !text.contains('\u{1b}'), "{text}");
+}

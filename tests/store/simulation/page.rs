@@ -1,0 +1,115 @@
+//! docs/simulation.md: that its examples are valid, and that its tables have every key, every member and every bound.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use weir::cli::simulate::{POLICIES_MAX, SimulateArguments};
+use weir::config::policy_file::traffic_file::{FILE_BYTES_MAX, KEYS_MAX, KINDS, PHASES_MAX, SOURCES_MAX, parse};
+use weir::simulation::traffic::{LINE_BYTES_MAX, WAITING_BYTES_MAX, WAITING_MAX};
+use weir::simulation::{KEYS_MAX as COUNTED_KEYS_MAX, REQUESTS_MAX, SLOTS_MAX};
+
+use super::Written;
+
+fn page() -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/simulation.md")).expect("the page")
+}
+
+fn number(number: u64) -> String {
+    let digits = number.to_string();
+    let groups = digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group).into_owned());
+    groups.collect::<Vec<_>>().join(",")
+}
+
+#[test]
+fn every_key_has_a_row_and_the_bounds_are_those_of_the_code() {
+    let page = page();
+    for kind in KINDS {
+        for key in kind.keys {
+            // Descriptors and entries are on the page about tests.
+            let is_elsewhere = ["descriptor", "entries", "key", "value"].contains(&key.name);
+            assert!(is_elsewhere || page.contains(&format!("`{}`", key.name)), "{} of {}", key.name, kind.name);
+        }
+    }
+    for text in [
+        format!("| size of a file of traffic | {} MiB |", FILE_BYTES_MAX >> 20),
+        format!("| sources in a file | {SOURCES_MAX} |"),
+        format!("| keys of all sources of a file | {} |", number(KEYS_MAX.into())),
+        format!("| pauses of a source | {} |", number(PHASES_MAX)),
+        format!("| length of a line of a record or a log | {} MiB |", LINE_BYTES_MAX >> 20),
+        format!("| lines that are sorted | {}, of {} MiB |", number(WAITING_MAX as u64), WAITING_BYTES_MAX >> 20),
+        format!("| policies | {POLICIES_MAX} |"),
+        format!("{} keys are counted one by one", number(COUNTED_KEYS_MAX as u64)),
+        format!("at most {SLOTS_MAX} slots"),
+        format!("{} unless you say otherwise |", number(REQUESTS_MAX)),
+    ] {
+        assert!(page.contains(&text), "{text}");
+    }
+}
+
+#[test]
+fn the_examples_are_valid() {
+    let page = page();
+    let blocks: Vec<&str> =
+        page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().expect("an end")).collect();
+    assert_eq!(blocks.len(), 2);
+    for block in blocks {
+        parse(&"page".into(), block, Path::new("")).unwrap_or_else(|problems| panic!("{problems}"));
+    }
+    let row = |line: &&str| line.starts_with("| `") && line.ends_with(" |") && line.matches(" | ").count() == 3;
+    let mut examples = 0;
+    for line in page.lines().filter(row) {
+        let example = line.trim_end_matches(" |").rsplit(" | ").next().expect("a cell").trim_matches('`');
+        let text = match example.strip_prefix('{') {
+            Some(_) => format!("duration: 1h\ndomain: shop\nsources: [{example}]"),
+            None if example.starts_with("duration") || example.starts_with("sources") => {
+                format!(
+                    "{example}\ndomain: shop\n{}",
+                    if example.starts_with("d") { "sources: [{ask: a=1, rate: 1/s}]" } else { "duration: 1h" }
+                )
+            }
+            None => {
+                let domain = if example.starts_with("domain") { "" } else { "domain: shop\n" };
+                format!("{example}\n{domain}duration: 1h\nsources: [{{ask: a=1, rate: 1/s}}]")
+            }
+        };
+        parse(&"page".into(), &text, Path::new("")).unwrap_or_else(|problems| panic!("{example}: {problems}"));
+        examples += 1;
+    }
+    assert!(examples >= 15, "{examples}");
+}
+
+/// Every member of a document, its own and those below.
+fn members(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Object(object) => {
+            for (name, value) in object {
+                found.push(name.clone());
+                members(value, found);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| members(item, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_page_names_every_member_of_the_results() {
+    let written = Written::new();
+    let path = written.write("t.traffic.yaml", "duration: 1m\ndomain: shop\nsources: [{ask: user=ann, rate: 1/s}]");
+    let json = written.path("out.json");
+    written.ran(&SimulateArguments { json: Some(json.clone()), ..written.arguments(path) });
+    let results: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+    let mut found = Vec::new();
+    members(&results, &mut found);
+    assert!(found.len() > 50);
+    let page = page();
+    let form = page.split("### JSON").nth(1).unwrap().split("```").nth(1).unwrap();
+    for member in &found {
+        assert!(form.contains(&format!("\"{member}\"")), "{member} is not on the page");
+    }
+    let named = form.split('"').skip(1).step_by(2);
+    for name in named {
+        assert!(found.iter().any(|member| member == name), "{name} is no member");
+    }
+}

@@ -1,0 +1,168 @@
+//! Results: the same for the same seed, adding up, and written whole or not at all.
+
+use std::fs;
+
+use serde_json::Value;
+use weir::cli::simulate::{SimulateArguments, SimulateError, run};
+use weir::simulation::KEYS_MAX;
+
+use super::{Written, all, short};
+
+/// All kinds of sources.
+const TRAFFIC: &str = "duration: 2m
+start: 2040-01-02T08:59:00Z
+seed: 7
+domain: shop
+sources:
+  - {ask: user=u<n>, rate: 20/s, arrivals: poisson, keys: 50, zipf: 1.1}
+  - {ask: [user=steady, path=/a/<n>], rate: 1/s, keys: 3}
+  - {ask: path=/b, rate: 60/min, arrivals: bursts, burst: 20, on: 5s, off: 15s}
+  - {ask: user=late, rate: 10/s, from: 90s, daily: {peak: 9, trough: 8, low: 0}, hits: 2}
+  - {ask: user=ann, domain: nowhere, rate: 1/min}
+";
+
+fn json(written: &Written, arguments: &SimulateArguments) -> (String, Value) {
+    written.ran(arguments);
+    let text = fs::read_to_string(arguments.json.as_ref().expect("a file")).expect("the results");
+    let value = serde_json::from_str(&text).expect("JSON");
+    (text, value)
+}
+
+fn arguments(written: &Written, traffic: &str) -> SimulateArguments {
+    let path = written.write("shop.traffic.yaml", traffic);
+    SimulateArguments { json: Some(written.path("out.json")), ..written.arguments(path) }
+}
+
+fn sum(list: &Value) -> u64 {
+    list.as_array().expect("a list").iter().map(|item| item.as_u64().expect("a number")).sum()
+}
+
+#[test]
+fn a_seed_gives_the_same_results_to_the_byte() {
+    let written = Written::new();
+    let arguments = arguments(&written, TRAFFIC);
+    let (first, _) = json(&written, &arguments);
+    let (again, _) = json(&written, &arguments);
+    assert_eq!(first, again);
+    written.write("shop.traffic.yaml", &TRAFFIC.replace("seed: 7", "seed: 8"));
+    let (other, _) = json(&written, &arguments);
+    assert_ne!(first, other);
+}
+
+#[test]
+fn results_add_up() {
+    let written = Written::new();
+    let arguments = SimulateArguments { keys: 1_000, ..arguments(&written, TRAFFIC) };
+    let (_, results) = json(&written, &arguments);
+    assert_eq!(results["weir_simulation"], 1);
+    let traffic = &results["traffic"];
+    let requests = traffic["requests"].as_u64().unwrap();
+    assert_eq!(requests, all(&arguments.traffic).unwrap().len() as u64);
+    assert_eq!((&traffic["seed"], &traffic["start"]), (&7.into(), &"2040-01-02T08:59:00Z".into()));
+
+    let policies = &results["policies"][0];
+    let count = |name: &str| policies[name].as_u64().unwrap();
+    assert_eq!(count("passed") + count("denied"), requests);
+    assert!(count("denied") > 500 && count("passed") > 300, "{policies}");
+    assert_eq!((count("unknown_domain"), count("failed"), count("evicted")), (2, 0, 0));
+    // Those for /b and those of the unknown domain.
+    let unmatched = all(&arguments.traffic)
+        .unwrap()
+        .into_iter()
+        .filter(|request| request.message.domain != "shop" || short(request) == ["path=/b"]);
+    assert_eq!(count("unmatched_descriptors"), unmatched.count() as u64);
+    assert_eq!(policies["retry_after"]["count"], policies["denied"]);
+    assert!(policies["retry_after"]["max_us"].as_u64().unwrap() <= 60_000_000);
+
+    let over_time = &policies["over_time"];
+    assert_eq!((sum(&over_time["passed"]), sum(&over_time["denied"])), (count("passed"), count("denied")));
+    assert_eq!((&over_time["slot_us"], &over_time["start"]), (&200_000.into(), &"2040-01-02T08:59:00Z".into()));
+
+    let limits = policies["limits"].as_array().unwrap();
+    assert_eq!(limits.len(), 2, "{limits:?}");
+    let mut of_limits = 0;
+    for limit in limits {
+        let over = limit["over"].as_u64().unwrap();
+        of_limits += limit["requests"].as_u64().unwrap();
+        assert_eq!(sum(&limit["over_time"]["over"]), over);
+        assert_eq!(sum(&limit["over_time"]["within"]) + over, limit["requests"].as_u64().unwrap());
+        let keys = policies["keys"].as_array().unwrap().iter().filter(|key| key["rule"] == limit["rule"]);
+        assert_eq!(keys.map(|key| key["over"].as_u64().unwrap()).sum::<u64>(), over, "{limit}");
+    }
+    assert!(of_limits > requests, "requests of two descriptors charge two limits");
+    assert_eq!(policies["other_keys"]["requests"], 0);
+    assert!(count("keys_counted") <= KEYS_MAX as u64);
+    // Of two hits one more than three fit never comes.
+    let late = policies["keys"].as_array().unwrap().iter().find(|key| key["key"] == "user=late").unwrap();
+    assert_eq!(late["hits"].as_u64(), late["requests"].as_u64().map(|requests| 2 * requests));
+}
+
+#[test]
+fn the_report_is_for_people() {
+    let written = Written::new();
+    // A key is written to the terminal, and must not control it.
+    let traffic = "duration: 1m\ndomain: shop\nsources:\n- {ask: user=ann, rate: 6/min}\n\
+                   - {ask: \"user=\\e]0;x\\a<n>\", rate: 1/min, keys: 2}\n";
+    let mut arguments = arguments(&written, traffic);
+    arguments.policies.push(written.write("two.yaml", "domain: shop\ndescriptors: [{key: user, rate_limit: 1/m}]"));
+    let (report, notes) = written.ran(&arguments);
+    assert_eq!(notes, "");
+    insta::assert_snapshot!(report, @r"
+    shop.traffic.yaml: 7 requests, from 2040-01-02T00:00:00Z to 2040-01-02T00:00:50Z, seed 0
+
+              passed          denied          delayed  retry after: half  p99  longest
+    policies       4  57.1 %       3  42.8 %        0                20s  30s      30s
+    two.yaml       2  28.5 %       5  71.4 %        0                30s  50s      50s
+
+    each column is 1s, the highest is 2 requests
+    policies  passed  █         ▄         ▄
+              denied                                ▄         ▄         ▄
+    two.yaml  passed  █
+              denied            ▄         ▄         ▄         ▄         ▄
+
+    limits    requests  over          limit                      rule  place
+    policies         7     3  42.8 %  3 per minute fixed_window  user  policies/shop.yaml:3:5
+    two.yaml         7     5  71.4 %  1 per minute fixed_window  user  two.yaml:2:15
+
+    keys      requests  over          key                    limit
+    policies         6     3  50.0 %  user=ann               3 per minute
+    policies         1     0   0.0 %  user=\u{1b}]0;x\u{7}1  3 per minute
+    two.yaml         6     5  83.3 %  user=ann               1 per minute
+    two.yaml         1     0   0.0 %  user=\u{1b}]0;x\u{7}1  1 per minute
+    ");
+}
+
+#[test]
+fn too_many_requests_are_an_error() {
+    let written = Written::new();
+    let mut arguments = arguments(&written, TRAFFIC);
+    arguments.max_requests = 100;
+    assert!(written.refused(&arguments).starts_with("the traffic has about "), "{}", written.refused(&arguments));
+    assert!(!written.path("out.json").exists());
+}
+
+#[test]
+fn problems_of_all_policies_are_reported() {
+    let written = Written::new();
+    let mut arguments = arguments(&written, TRAFFIC);
+    arguments.policies.push(written.write("bad.yaml", "domain: shop\ndescriptors: [{kee: user}]"));
+    arguments.policies.push(written.write("worse.yaml", "descriptors: []"));
+    let problems = written.refused(&arguments);
+    assert!(problems.contains("bad.yaml:2:16: unknown key \"kee\""), "{problems}");
+    assert!(problems.contains("worse.yaml:1:1"), "{problems}");
+}
+
+#[test]
+fn files_are_written_whole_or_not_at_all() {
+    let written = Written::new();
+    let mut arguments = arguments(&written, TRAFFIC);
+    arguments.json = Some(written.path("none/out.json"));
+    match run(&arguments, &mut Vec::new(), &mut Vec::new()) {
+        Err(SimulateError::Output(reason)) => {
+            assert!(written.shown(&reason).starts_with("none/out.json: cannot write: No such file"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let left: Vec<_> = fs::read_dir(written.path(".")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+}
