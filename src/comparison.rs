@@ -3,6 +3,7 @@
 //! Rules of the same path are compared with each other. A rule that is there on one side only is compared with what its
 //! descriptors meet on the other, which the engine says. Not here: reading policies (config), and how the result is written (cli).
 
+pub mod answers;
 mod limits;
 mod pairs;
 mod samples;

@@ -292,6 +292,9 @@ pub struct DiffArguments {
     /// How the report is written
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = diff::Format::Text)]
     format: diff::Format,
+    /// Send this through both, and tell whose answers change: a file of traffic, or a record of weir tap
+    #[arg(long, value_name = "FILE")]
+    traffic: Option<PathBuf>,
     /// Exit with 1 only for such changes; may be repeated
     #[arg(long, value_name = "CHANGE", value_enum, value_delimiter = ',')]
     fail_on: Vec<FailOn>,
@@ -304,8 +307,8 @@ impl DiffArguments {
     /// What to compare, and how.
     #[must_use]
     pub fn diff(self) -> Diff {
-        let Self { old, new, format, fail_on, dialect } = self;
-        Diff { old, new, reading: dialect.reading(), format, fail_on }
+        let Self { old, new, format, traffic, fail_on, dialect } = self;
+        Diff { old, new, reading: dialect.reading(), traffic, format, fail_on }
     }
 }
 

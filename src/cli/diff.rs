@@ -9,9 +9,15 @@ mod text;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use crate::app::decisions;
+use crate::comparison::answers::{Answers, AnswersError, answers};
 use crate::comparison::{Comparison, Tend, compare};
-use crate::config::policy_file::{Loaded, Problems, Reading, load_dir_with};
+use crate::config::policy_file::{Location, Problems, Reading, load_dir_with};
+use crate::engine::PolicySet;
+use crate::simulation::hidden_values;
+use crate::simulation::traffic::Traffic;
 
 /// What to compare, and how to report it.
 pub struct Diff {
@@ -19,8 +25,10 @@ pub struct Diff {
     pub old: PathBuf,
     /// The policies now.
     pub new: PathBuf,
-    /// How both are read.
+    /// How both are read. Where there is traffic, its settings can say the same.
     pub reading: Reading,
+    /// What is sent through both: a file of traffic, or a record of `weir tap`.
+    pub traffic: Option<PathBuf>,
     /// How the report is written.
     pub format: Format,
     /// What makes the two differ; anything if this is empty.
@@ -47,6 +55,8 @@ pub enum FailOn {
     Looser,
     /// States are forgotten.
     Forgotten,
+    /// A request of the traffic gets another answer.
+    Answers,
 }
 
 /// What came out.
@@ -64,41 +74,81 @@ pub enum NoDiff {
     /// Policies are wrong; one line for each problem.
     #[error("{0}")]
     Policies(#[from] Problems),
+    /// The traffic is wrong.
+    #[error("{0}")]
+    Traffic(#[from] AnswersError),
+    /// Answers were asked for, and there is no traffic.
+    #[error("--fail-on answers needs requests: write --traffic FILE")]
+    NoTraffic,
     /// The report cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
 }
 
+/// Policies, and where their rules are written.
+struct Side {
+    policies: Arc<PolicySet>,
+    places: Vec<Location>,
+}
+
 /// What a report is about.
 struct Report<'r> {
-    old: &'r Loaded,
-    new: &'r Loaded,
+    old: &'r Side,
+    new: &'r Side,
     comparison: &'r Comparison<'r>,
+    answers: Option<&'r Answers>,
 }
 
 /// Compares the policies and writes the report.
 ///
 /// # Errors
-/// When policies are wrong, or the report cannot be written.
+/// When policies or traffic are wrong, or the report cannot be written.
 pub fn run(diff: &Diff, out: &mut dyn Write) -> Result<Outcome, NoDiff> {
-    let load = |path: &Path| load_dir_with(path, diff.reading);
+    if diff.traffic.is_none() && diff.fail_on.contains(&FailOn::Answers) {
+        return Err(NoDiff::NoTraffic);
+    }
+    let mut traffic = diff.traffic.as_deref().map(Traffic::open).transpose().map_err(AnswersError::from)?;
+    let said = traffic.as_ref().map(|traffic| decisions::reading(&traffic.settings().policies)).unwrap_or_default();
+    let reading = Reading {
+        compatible: diff.reading.compatible || said.compatible,
+        merge_domains: diff.reading.merge_domains || said.merge_domains,
+    };
+    let load = |path: &Path| -> Result<Side, Problems> {
+        let loaded = load_dir_with(path, reading)?;
+        Ok(Side { policies: Arc::new(loaded.policies), places: loaded.places })
+    };
     let (old, new) = (load(&diff.old)?, load(&diff.new)?);
     let comparison = compare(&old.policies, &new.policies);
-    let report = Report { old: &old, new: &new, comparison: &comparison };
+    let answers = match &mut traffic {
+        Some(traffic) => Some(answered(&old, &new, traffic)?),
+        None => None,
+    };
+    let report = Report { old: &old, new: &new, comparison: &comparison, answers: answers.as_ref() };
     match diff.format {
         Format::Text => text::write(&report, out)?,
         Format::Json => writeln!(out, "{:#}", json::document(&report))?,
         Format::Markdown => markdown::write(&report, out)?,
     }
-    Ok(outcome(&comparison, &diff.fail_on))
+    Ok(outcome(&report, &diff.fail_on))
 }
 
-fn outcome(comparison: &Comparison<'_>, fail_on: &[FailOn]) -> Outcome {
+fn answered(old: &Side, new: &Side, traffic: &mut Traffic) -> Result<Answers, AnswersError> {
+    let hidden = [old, new].into_iter().find_map(|side| hidden_values(traffic, &side.policies));
+    let mut answers = answers(&old.policies, &new.policies, traffic)?;
+    answers.notes.extend(hidden);
+    Ok(answers)
+}
+
+fn outcome(report: &Report<'_>, fail_on: &[FailOn]) -> Outcome {
+    let comparison = report.comparison;
+    let has_other_answers = report.answers.is_some_and(|answers| answers.changed.all() > 0);
     let is_there = |fail_on: &FailOn| match fail_on {
         FailOn::Stricter => comparison.tending(Tend::Stricter) > 0,
         FailOn::Looser => comparison.tending(Tend::Looser) > 0,
         FailOn::Forgotten => comparison.forgetting() > 0,
+        FailOn::Answers => has_other_answers,
     };
-    let differs = if fail_on.is_empty() { !comparison.is_empty() } else { fail_on.iter().any(is_there) };
+    let is_anything = !comparison.is_empty() || has_other_answers;
+    let differs = if fail_on.is_empty() { is_anything } else { fail_on.iter().any(is_there) };
     if differs { Outcome::Differs } else { Outcome::Same }
 }

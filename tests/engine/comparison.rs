@@ -175,7 +175,8 @@ fn diff(old: &str, new: &str, format: Format, fail_on: &[FailOn]) -> (Outcome, S
         fs::write(&path, text).unwrap();
         path
     });
-    let diff = Diff { old, new, reading: Reading::default(), format, fail_on: fail_on.to_vec() };
+    let (reading, traffic) = (Reading::default(), None);
+    let diff = Diff { old, new, reading, traffic, format, fail_on: fail_on.to_vec() };
     let mut out = Vec::new();
     let outcome = run(&diff, &mut out).unwrap();
     let place = format!("{}/", directory.path().display());
@@ -330,6 +331,7 @@ fn policies_that_are_wrong_are_told() {
         old: "examples/quickstart".into(),
         new: "no such directory".into(),
         reading: Reading::default(),
+        traffic: None,
         format: Format::Text,
         fail_on: Vec::new(),
     };

@@ -1,9 +1,11 @@
 //! `weir diff`: what it says about states is what the store does when the policies are swapped.
 
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::json;
+use serde_json::{Value, json};
+use weir::cli::diff::{Diff, FailOn, Format, NoDiff, Outcome as Compared, run};
 use weir::comparison::{Comparison, Fate, compare};
 use weir::config::policy_file::{Loaded, Reading, parse_with, test_file};
 use weir::testing::{Outcome, Runner};
@@ -211,7 +213,7 @@ fn said(comparison: &Comparison<'_>) -> Vec<String> {
 }
 
 /// Runs one case of steps by the store in memory.
-fn assert_passes(steps: &serde_json::Value, old: &str, about: &str) {
+fn assert_passes(steps: &Value, old: &str, about: &str) {
     let text = json!({ "cases": [{ "name": "swap", "policies": { "p.yaml": old }, "steps": steps }] }).to_string();
     let name: Arc<str> = "swap.test.yaml".into();
     let file = test_file::parse(&name, &text, Path::new(".")).unwrap_or_else(|problems| panic!("{problems}\n{text}"));
@@ -297,4 +299,132 @@ fn a_domain_with_another_name_begins_empty() {
         { "ask": "user=ann", "domain": "shop", "look": true, "expect": { "rule": "none" } },
     ]);
     assert_passes(&steps, &old_text, "domain");
+}
+
+/// A record of requests, one each second: descriptors in the short form.
+fn record(asks: &[&str], values: &str) -> String {
+    let header = json!({ "weir_record": 1, "started": "2026-12-01T10:00:00.000000Z", "sample": 1, "values": values });
+    let mut lines = vec![header.to_string()];
+    for (second, ask) in asks.iter().enumerate() {
+        let descriptor = |text: &str| json!({ "entries": [text.split_once('=').expect("an entry")] });
+        let descriptors: Vec<Value> = ask.split(' ').map(descriptor).collect();
+        let time = format!("2026-12-01T10:00:{second:02}.000000Z");
+        lines.push(
+            json!({ "time": time, "domain": "shop", "hits": 1, "descriptors": descriptors, "verdict": "ok" })
+                .to_string(),
+        );
+    }
+    lines.join("\n") + "\n"
+}
+
+/// Compares with traffic.
+fn with_traffic(
+    old: &str,
+    new: &str,
+    traffic: &str,
+    format: Format,
+    fail_on: &[FailOn],
+) -> Result<(Compared, String), NoDiff> {
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let [old, new, traffic] = [("old.yaml", old), ("new.yaml", new), ("traffic.jsonl", traffic)].map(|(name, text)| {
+        let path = directory.path().join(name);
+        fs::write(&path, text).expect("a file");
+        path
+    });
+    let diff =
+        Diff { old, new, reading: Reading::default(), traffic: Some(traffic), format, fail_on: fail_on.to_vec() };
+    let mut out = Vec::new();
+    let outcome = run(&diff, &mut out)?;
+    Ok((outcome, String::from_utf8(out).expect("text")))
+}
+
+fn of_traffic(old: &str, new: &str, traffic: &str) -> Value {
+    let (_, text) =
+        with_traffic(&policy(old), &policy(new), traffic, Format::Json, &[]).unwrap_or_else(|error| panic!("{error}"));
+    serde_json::from_str::<Value>(&text).expect("JSON")["traffic"].take()
+}
+
+#[test]
+fn traffic_tells_whose_answers_change() {
+    let asks = [["user=ann"; 8].as_slice(), &["user=bob"; 4], &["card=1"; 3], &["user=ann card=2"; 2]].concat();
+    let old = "{key: user, rate_limit: 5/min}, {key: card, rate_limit: 1/min}";
+    let new = "{key: user, rate_limit: 3/min}, {key: card, rate_limit: 2/min}";
+    let traffic = of_traffic(old, new, &record(&asks, "shown"));
+    // Ann: 5 of 8 passed, 3 of 8 do now. Bob: 4 of 4, now 3. Card 1: 1 of 3, now 2. Ann is denied before and now with card 2.
+    assert_eq!(
+        [&traffic["requests"], &traffic["now_denied"], &traffic["now_passed"]],
+        [&json!(17), &json!(3), &json!(1)]
+    );
+    let rules = json!([
+        { "domain": "shop", "old": "user", "new": "user", "now_denied": 3, "now_passed": 0, "errors": 0 },
+        { "domain": "shop", "old": "card", "new": "card", "now_denied": 0, "now_passed": 1, "errors": 0 },
+    ]);
+    assert_eq!(traffic["rules"], rules);
+    let descriptors: Vec<_> =
+        traffic["descriptors"].as_array().expect("a list").iter().map(|key| &key["descriptor"]).collect();
+    assert_eq!(descriptors, ["user=ann", "card=1", "user=bob"]);
+}
+
+#[test]
+fn traffic_tells_which_rule_is_met_now() {
+    let asks = ["user=ann"; 5];
+    let (old, new) = (
+        "{key: user, rate_limit: 2/min}",
+        "{key: user, rate_limit: 2/min}, {key: user, value: ann, rate_limit: 4/min}",
+    );
+    let traffic = of_traffic(old, new, &record(&asks, "shown"));
+    let rules =
+        json!([{ "domain": "shop", "old": "user", "new": "user=ann", "now_denied": 0, "now_passed": 2, "errors": 0 }]);
+    assert_eq!(traffic["rules"], rules);
+    let gone = of_traffic(old, "", &record(&asks, "shown"));
+    assert_eq!(
+        gone["rules"],
+        json!([{ "domain": "shop", "old": "user", "new": null, "now_denied": 0, "now_passed": 3, "errors": 0 }])
+    );
+}
+
+#[test]
+fn answers_decide_the_exit() {
+    let (old, new) = (policy("{key: user, rate_limit: 5/min}"), policy("{key: user, rate_limit: 3/min}"));
+    let (many, few) = (record(&["user=ann"; 5], "shown"), record(&["user=ann"; 3], "shown"));
+    for (new, traffic, fail_on, expected) in [
+        (&new, &many, &[FailOn::Answers][..], Compared::Differs),
+        (&new, &few, &[FailOn::Answers], Compared::Same),
+        (&new, &few, &[], Compared::Differs),
+        (&old, &many, &[], Compared::Same),
+    ] {
+        let (outcome, text) =
+            with_traffic(&old, new, traffic, Format::Text, fail_on).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(outcome, expected, "{text}");
+    }
+    let (old, new) = ("old".into(), "new".into());
+    let fail_on = vec![FailOn::Answers];
+    let diff = Diff { old, new, reading: Reading::default(), traffic: None, format: Format::Text, fail_on };
+    assert!(matches!(run(&diff, &mut Vec::new()), Err(NoDiff::NoTraffic)));
+}
+
+#[test]
+fn traffic_that_cannot_be_used_is_told_with_its_place() {
+    let policy = policy("{key: user, rate_limit: 5/min}");
+    let traffic = record(&["user=ann"], "shown") + "{\"time\":\"never\"}\n";
+    let error = with_traffic(&policy, &policy, &traffic, Format::Text, &[]).expect_err("wrong").to_string();
+    assert!(error.contains("traffic.jsonl:3:"), "{error}");
+    let hidden = record(&["user=~3f9c01d2a47b"], "hidden");
+    let new = policy.replace("key: user,", "key: user, value: a*,");
+    let (_, text) = with_traffic(&policy, &new, &hidden, Format::Text, &[]).unwrap_or_else(|error| panic!("{error}"));
+    assert!(text.contains("note: ") && text.contains("hidden values"), "{text}");
+}
+
+/// Values come from callers, and a comment on a pull request is shown to all.
+#[test]
+fn no_value_of_traffic_becomes_markup() {
+    let (old, new) = (policy("{key: user, rate_limit: 1/min}"), policy("{key: user, rate_limit: 5/min}"));
+    let traffic = record(&["user=|<img/src=x>`@team`[a](b)\u{202e}\u{1b}[1m"; 3], "shown");
+    let (_, markdown) =
+        with_traffic(&old, &new, &traffic, Format::Markdown, &[]).unwrap_or_else(|error| panic!("{error}"));
+    let (_, text) = with_traffic(&old, &new, &traffic, Format::Text, &[]).unwrap_or_else(|error| panic!("{error}"));
+    for forbidden in ["<img", "`@", "[a]", "\u{202e}", "\u{1b}"] {
+        assert!(!markdown.contains(forbidden), "{forbidden}: {markdown}");
+    }
+    assert!(text.contains("by descriptor") && !text.contains('\u{202e}') && !text.contains('\u{1b}'), "{text}");
 }

@@ -2,12 +2,15 @@
 
 use serde_json::{Value, json};
 
-use super::Report;
 use super::rows::place;
+use super::{Report, Side};
 use crate::cli::check::limit_in_words;
+use crate::comparison::answers::{Answers, Changed};
 use crate::comparison::{DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Tend, What};
-use crate::config::policy_file::Loaded;
 use crate::engine::{Limit, Rule};
+
+/// How many descriptors are told.
+const KEYS_MAX: usize = 1_000;
 
 pub(super) fn document(report: &Report<'_>) -> Value {
     let all = report.comparison;
@@ -25,7 +28,33 @@ pub(super) fn document(report: &Report<'_>) -> Value {
         },
         "domains": all.domains.iter().map(of_domain).collect::<Vec<_>>(),
         "rules": all.rules.iter().map(|change| of_rule(report, change)).collect::<Vec<_>>(),
+        "traffic": report.answers.map(of_answers),
     })
+}
+
+fn of_answers(answers: &Answers) -> Value {
+    let with = |mut value: Value, changed: &Changed| {
+        value["now_denied"] = changed.now_denied.into();
+        value["now_passed"] = changed.now_passed.into();
+        value["errors"] = changed.errors.into();
+        value
+    };
+    let rules = answers.rules.iter();
+    let rules =
+        rules.map(|(met, changed)| with(json!({ "domain": met.domain, "old": met.old, "new": met.new }), changed));
+    let keys = answers.keys.iter().take(KEYS_MAX);
+    let keys = keys.map(|(domain, key, changed)| with(json!({ "domain": domain, "descriptor": key }), changed));
+    let whole = json!({
+        "name": answers.traffic,
+        "requests": answers.requests,
+        "refused": answers.refused,
+        "rules": rules.collect::<Vec<_>>(),
+        "descriptors": keys.collect::<Vec<_>>(),
+        "descriptors_known": answers.keys.len(),
+        "other_descriptors": with(json!({}), &answers.other_keys),
+        "notes": answers.notes,
+    });
+    with(whole, &answers.changed)
 }
 
 fn of_domain(change: &DomainChange<'_>) -> Value {
@@ -52,9 +81,9 @@ fn of_rule(report: &Report<'_>, change: &RuleChange<'_>) -> Value {
 }
 
 /// The rule that is met on one side.
-fn side(loaded: &Loaded, rule: Option<&Rule>) -> Value {
+fn side(side: &Side, rule: Option<&Rule>) -> Value {
     let Some(rule) = rule else { return Value::Null };
-    let place = place(loaded, rule);
+    let place = place(side, rule);
     json!({
         "path": rule.path,
         "file": place.map(|place| &*place.file),

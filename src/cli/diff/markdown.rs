@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::Report;
-use super::rows::{Line, Row, of_domain};
+use super::rows::{AnswerRow, Line, Row, of_domain};
 use crate::cli::printable::printable;
 
 /// How many rules are in the table. GitHub takes comments of 65,536 characters.
@@ -27,14 +27,34 @@ pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> 
         write_more(domains.len(), "domains", out)?;
     }
     let rows = report.rows();
-    if rows.is_empty() {
-        return Ok(());
+    if !rows.is_empty() {
+        writeln!(out, "\n| domain | rule | | change | states |\n| --- | --- | --- | --- | --- |")?;
     }
-    writeln!(out, "\n| domain | rule | | change | states |\n| --- | --- | --- | --- | --- |")?;
     for row in rows.iter().take(ROWS_MAX) {
         write_row(row, out)?;
     }
-    write_more(rows.len(), "rules", out)
+    write_more(rows.len(), "rules", out)?;
+    let (Some(summary), Some(answers)) = (report.traffic_summary(), report.answers) else { return Ok(()) };
+    writeln!(out, "\n{}", escaped(&summary))?;
+    let (rules, keys) = report.answer_rows();
+    write_answers("rule", &rules, out)?;
+    write_answers("descriptor", &keys, out)?;
+    for note in &answers.notes {
+        writeln!(out, "\n{}", escaped(note))?;
+    }
+    Ok(())
+}
+
+fn write_answers(title: &str, rows: &[AnswerRow], out: &mut dyn Write) -> io::Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n| domain | {title} | denied now | pass now | errors |\n| --- | --- | --- | --- | --- |")?;
+    for AnswerRow { domain, what, changed } in rows.iter().take(ROWS_MAX) {
+        let (domain, what) = (code(domain), code(what));
+        writeln!(out, "| {domain} | {what} | {} | {} | {} |", changed.now_denied, changed.now_passed, changed.errors)?;
+    }
+    write_more(rows.len(), title, out)
 }
 
 fn write_row(row: &Row, out: &mut dyn Write) -> io::Result<()> {

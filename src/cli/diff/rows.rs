@@ -1,9 +1,10 @@
 //! A comparison as words: what the formats for people share.
 
-use super::Report;
+use super::{Report, Side};
 use crate::cli::check::{counted, limit_in_words};
+use crate::comparison::answers::{Changed, Met};
 use crate::comparison::{DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Tend, What};
-use crate::config::policy_file::{Loaded, Location};
+use crate::config::policy_file::Location;
 use crate::engine::{Limit, Rule};
 
 /// A rule that changes.
@@ -35,14 +36,14 @@ impl Report<'_> {
     fn row(&self, change: &RuleChange<'_>) -> Row {
         // The rule that the change is about, and on which side it is written.
         let is_gone = change.kind == Kind::Removed || change.new.is_none();
-        let (own, loaded) = if is_gone { (change.old, self.old) } else { (change.new, self.new) };
+        let (own, side) = if is_gone { (change.old, self.old) } else { (change.new, self.new) };
         let mut lines: Vec<Line> = change.effects.iter().flat_map(lines).collect();
         lines.extend(context(change));
         Row {
             domain: own.map_or_else(String::new, |rule| rule.domain.to_string()),
             kind: change.kind.name(),
             rule: named(change),
-            place: own.and_then(|rule| place(loaded, rule)).cloned(),
+            place: own.and_then(|rule| place(side, rule)).cloned(),
             tend: change.tend.name(),
             lines,
             states: change.states.iter().map(state).collect(),
@@ -70,8 +71,8 @@ impl Report<'_> {
     }
 }
 
-pub(super) fn place<'l>(loaded: &'l Loaded, rule: &Rule) -> Option<&'l Location> {
-    loaded.places.get(rule.id as usize)
+pub(super) fn place<'s>(side: &'s Side, rule: &Rule) -> Option<&'s Location> {
+    side.places.get(rule.id as usize)
 }
 
 /// The rule by its path, both paths where it has another one, and for some of its descriptors an example.
@@ -139,4 +140,54 @@ pub(super) fn of_domain(change: &DomainChange<'_>) -> (String, Vec<Line>) {
         None => change.name.to_owned(),
     };
     (name, change.effects.iter().flat_map(lines).collect())
+}
+
+/// How many descriptors are told.
+pub(super) const KEYS_SHOWN: usize = 10;
+
+/// Whose answers changed, in a table: what it is, how many requests pass now, how many are denied now, and how many have errors.
+pub(super) struct AnswerRow {
+    pub(super) domain: String,
+    pub(super) what: String,
+    pub(super) changed: Changed,
+}
+
+impl Report<'_> {
+    /// The traffic in one line; none where there is none.
+    pub(super) fn traffic_summary(&self) -> Option<String> {
+        let answers = self.answers?;
+        let requests = counted(usize::try_from(answers.requests).unwrap_or(usize::MAX), "request");
+        let Changed { now_denied, now_passed, errors } = answers.changed;
+        let mut text = format!("traffic {}: {requests}", answers.traffic);
+        if answers.refused > 0 {
+            text.push_str(&format!(", {} refused by any server", answers.refused));
+        }
+        if answers.changed.all() == 0 {
+            text.push_str("; no answer changes");
+            return Some(text);
+        }
+        text.push_str(&format!("; {now_denied} denied now that passed, {now_passed} pass now that were denied"));
+        if errors > 0 {
+            text.push_str(&format!(", {errors} with an error on one side"));
+        }
+        Some(text)
+    }
+
+    /// By rule, and by descriptor.
+    pub(super) fn answer_rows(&self) -> (Vec<AnswerRow>, Vec<AnswerRow>) {
+        let Some(answers) = self.answers else { return (Vec::new(), Vec::new()) };
+        let path = |path: &Option<String>| path.clone().unwrap_or_else(|| "no rule".to_owned());
+        let of_rule = |(met, changed): &(Met, Changed)| {
+            let what =
+                if met.old == met.new { path(&met.new) } else { format!("{} -> {}", path(&met.old), path(&met.new)) };
+            AnswerRow { domain: met.domain.clone(), what, changed: *changed }
+        };
+        let of_key = |(domain, key, changed): &(String, String, Changed)| AnswerRow {
+            domain: domain.clone(),
+            what: key.clone(),
+            changed: *changed,
+        };
+        let keys = answers.keys.iter().take(KEYS_SHOWN).map(of_key).collect();
+        (answers.rules.iter().map(of_rule).collect(), keys)
+    }
 }

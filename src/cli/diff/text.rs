@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::Report;
-use super::rows::{Line, of_domain};
+use super::rows::{AnswerRow, Line, of_domain};
 use crate::cli::printable::printable;
 
 pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
@@ -31,7 +31,36 @@ pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> 
     if !rows.is_empty() {
         writeln!(out)?;
     }
-    writeln!(out, "{}", report.summary())
+    writeln!(out, "{}", report.summary())?;
+    write_answers(report, out)
+}
+
+fn write_answers(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let (Some(summary), Some(answers)) = (report.traffic_summary(), report.answers) else { return Ok(()) };
+    writeln!(out, "{}", printable(&summary))?;
+    let (rules, keys) = report.answer_rows();
+    write_table("by rule", &rules, out)?;
+    write_table("by descriptor, those with most changes", &keys, out)?;
+    for note in &answers.notes {
+        writeln!(out, "note: {}", printable(note))?;
+    }
+    Ok(())
+}
+
+fn write_table(title: &str, rows: &[AnswerRow], out: &mut dyn Write) -> io::Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{title}\n  denied now   pass now   errors")?;
+    for AnswerRow { domain, what, changed } in rows {
+        let (domain, what) = (printable(domain), printable(what));
+        writeln!(
+            out,
+            "  {:10}   {:8}   {:6}   {domain}   {what}",
+            changed.now_denied, changed.now_passed, changed.errors
+        )?;
+    }
+    Ok(())
 }
 
 fn write_lines(lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
