@@ -6,6 +6,7 @@
 use crate::config::policy_file::{self, PROBLEMS_MAX, Sources};
 use crate::config::settings::{Layer, Settings};
 pub use crate::grpc::fuzz::{frames, message};
+pub use crate::limiter::overrides::fuzz as overrides;
 use crate::rls::json;
 pub use crate::store::redis::{map, replies};
 
@@ -186,6 +187,11 @@ mod tests {
     #[test]
     fn settings() {
         run("settings", super::settings);
+    }
+
+    #[test]
+    fn overrides() {
+        run("overrides", super::overrides);
     }
 
     #[test]

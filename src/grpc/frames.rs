@@ -16,9 +16,9 @@ pub(super) const IDLE_FRAMES_MAX: u32 = 256;
 /// Frames of requests (HEADERS, RST_STREAM, tiny DATA) on one connection in one tick. 64 callers that give up after 20 ms
 /// send about 10,000 in a second.
 pub(super) const REQUEST_FRAMES_MAX: u32 = 16_384;
-/// With more frames of requests in one tick than this and the answered requests account for, a peer cancels most of its
-/// requests. All that may be in flight at once, twice.
-const UNANSWERED_FRAMES_MAX: u32 = 512;
+/// With more frames of requests in one tick than this and the answered requests account for, a peer seems to cancel most of
+/// its requests. One that sends so many at once is read more slowly for a moment, and notices nothing.
+const UNANSWERED_FRAMES_MAX: u32 = 64;
 /// Frames of each kind that every answered request adds to the bounds of its tick.
 pub(super) const FRAMES_PER_ANSWER: u32 = 8;
 

@@ -125,10 +125,15 @@ impl Core {
         &self.total
     }
 
+    /// What this runtime holds.
+    pub(super) fn own_bytes(&self) -> usize {
+        self.bytes.load(Relaxed)
+    }
+
     fn total_bytes(&self) -> usize {
         // This runtime's own count is exact; others may lack what they have not posted.
         let others = self.total.bytes.load(Relaxed).saturating_sub(self.posted.load(Relaxed));
-        others + self.bytes.load(Relaxed)
+        others + self.own_bytes()
     }
 
     /// The connections of all runtimes.

@@ -28,6 +28,8 @@ const IDLE_TICKS_MIN: u32 = 10;
 const IDLE_CLOSED_MAX: usize = 64;
 /// When so many connections have ended within one tick, their memory is given back to the system in the next ticks.
 const ENDED_MIN: usize = 64;
+/// The same, when connections hold so many bytes less than they did.
+const LET_GO_BYTES_MIN: usize = 1 << 20;
 /// In how many ticks.
 const GIVE_BACK_TICKS: u32 = 5;
 /// The connections that each runtime may have, for any number of runtimes.
@@ -44,13 +46,15 @@ pub(super) struct Peers {
     connections_max: usize,
     /// In how many more ticks memory is given back.
     give_back: u32,
+    /// The most bytes that the connections held since memory was last given back.
+    held_most: usize,
 }
 
 impl Peers {
     /// For one of so many runtimes, of a listener with at most `connections_max` connections.
     pub(super) fn new(core: Arc<Core>, runtimes: usize, connections_max: usize) -> Self {
         let fresh_max = (FRESH_CONNECTIONS_MAX / runtimes).max(FRESH_OF_RUNTIME_MIN);
-        Self { core, open: Vec::new(), oldest_fresh: 0, fresh_max, connections_max, give_back: 0 }
+        Self { core, open: Vec::new(), oldest_fresh: 0, fresh_max, connections_max, give_back: 0, held_most: 0 }
     }
 
     /// Adds a connection that `task` serves. Closes the oldest ones that have completed no request, if they are too many.
@@ -72,8 +76,10 @@ impl Peers {
         self.core.advance();
         let before = self.open.len();
         self.open.retain(|(_, task)| !task.is_finished());
-        if before - self.open.len() >= ENDED_MIN {
-            self.give_back = GIVE_BACK_TICKS;
+        let held = self.core.own_bytes();
+        self.held_most = self.held_most.max(held);
+        if before - self.open.len() >= ENDED_MIN || self.held_most - held >= LET_GO_BYTES_MIN {
+            (self.give_back, self.held_most) = (GIVE_BACK_TICKS, held);
         } else if self.give_back > 0 {
             self.give_back -= 1;
             give_back();
@@ -249,6 +255,21 @@ mod tests {
         assert!(second.await.unwrap_err().is_cancelled());
         assert!(!served_task.is_finished() && !more[0].1.is_finished());
         assert_eq!(bench.core.fresh(), FRESH_CONNECTIONS_MAX);
+    }
+
+    #[tokio::test]
+    async fn memory_is_given_back_when_much_is_let_go() {
+        let mut bench = Bench::new(1 << 30);
+        let (peer, _task) = bench.open();
+        peer.observe(true, false);
+        let held = Hold::new(&peer, LET_GO_BYTES_MIN).unwrap();
+        bench.ticks(1).await;
+        assert_eq!(bench.peers.give_back, 0);
+        drop(held);
+        bench.ticks(1).await;
+        assert_eq!(bench.peers.give_back, GIVE_BACK_TICKS);
+        bench.ticks(GIVE_BACK_TICKS).await;
+        assert_eq!(bench.peers.give_back, 0);
     }
 
     #[tokio::test]

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 pub use self::instant::{instant_text, parse_instant};
+#[cfg(any(test, fuzzing))]
+pub use self::text::fuzz;
 use super::Policies;
 pub use crate::engine::overrides::{Entries, Misfit, Numbers, OVERRIDES_MAX, Override, fit};
 use crate::engine::{Limit, Micros, PolicySet};

@@ -137,6 +137,19 @@ fn line(one: &SetOverride) -> String {
     serde_json::to_string(&line).unwrap_or_default()
 }
 
+/// A text that a store may keep.
+///
+/// # Panics
+/// When a line is neither read nor skipped, or when what was read is not written so that it is read again.
+#[cfg(any(test, fuzzing))]
+pub fn fuzz(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let first = read(&text);
+    assert_eq!(first.overrides.len() + first.skipped, text.lines().count());
+    assert_eq!(first.reason.is_some(), first.skipped > 0);
+    assert_eq!(read(&write(&first.overrides)), Read { overrides: first.overrides, ..Read::default() });
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -149,6 +149,21 @@ fn without_one_node_the_others_still_count_and_its_own_carry_on_locally() {
     assert_eq!(http::get(weir.http, "/readyz").unwrap().status, 200, "a node that is gone is no reason to leave");
 }
 
+/// An override that one replica sets is in force on the other.
+#[test]
+fn overrides_are_shared_over_a_cluster() {
+    let cluster = RedisCluster::start(&Plan::of(3));
+    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
+    let (one, other) = (start(&cluster, &policies, "5s"), start(&cluster, &policies, "5s"));
+    let body = r#"{"domain":"shop","descriptor":"gcra=u1","limits":[{"requests":9,"window_us":86400000000}],
+                   "for_us":3600000000,"reason":"a launch"}"#;
+    let answer = http::request(one.admin, "PUT", "/overrides", &[], body).unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    assert_eq!(left(&one, "gcra", 1), 9);
+    until("the other replica to have it", PATIENCE, || (left(&other, "gcra", 1) == 9).then_some(()));
+    assert_eq!(left(&other, "gcra", 2), HITS as u64);
+}
+
 /// An operator sees the states of a rule on all nodes, each once, and no others; and the reason when a node is gone.
 #[test]
 fn states_of_a_rule_are_listed_from_every_node() {
