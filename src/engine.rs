@@ -37,4 +37,4 @@ pub use observer::Observer;
 pub use overrides::{Override, Overrides};
 pub use policy::{Domain, OnError, PolicySet, Rule};
 pub use share::{SHARES_MAX, Shares, SharesError};
-pub use time::{Bounds, CalendarUnit, Micros, Unit, Window};
+pub use time::{Bounds, CalendarUnit, Micros, Term, Unit, Window};

@@ -3,10 +3,11 @@
 -- KEYS     the distinct keys
 -- ARGV[1]  three letters for each charge: its algorithm, its op and its role
 -- ARGV[2]  little-endian doubles: now in us (0: this server's clock); then for each charge: key (1 ..), hits, the numbers
---          of its algorithm, and for an undo its proof
+--          of its algorithm, and for an undo its proof; of a term: from, until, how many bytes the next charge has here, and
+--          how many numbers in the reply
 -- reply    now in us, then for each charge what it found
 --
--- algorithm: @table@.
+-- algorithm: @table@; 0 no charge, but the term of the limit of the next one.
 -- op: 0 look; 1 take if it fits; 2 take, and count what does not fit too; 3 take, and drain what is left where it does
 -- not fit; 4 add, also if it does not fit: over where one hit would not fit [dc-9]; 5 give back; 6 look, over only when
 -- more has been taken than the limit holds; 7 undo what the proof names: the receipt's mark, or the time of the charge for

@@ -9,10 +9,12 @@ use super::admin::AdminServer;
 use super::printable::printable;
 use super::served::{self, NoPolicies, Served};
 use crate::config::files::is_test;
-use crate::config::policy_file::{DomainOutline, Loaded, Outline, Problems, Reading, lint, load_dir_with, test_file};
+use crate::config::policy_file::{
+    DomainOutline, Loaded, Outline, Problems, Reading, instant_text, lint, load_dir_with, test_file,
+};
 use crate::config::settings::spell;
 use crate::engine::network::Network;
-use crate::engine::{Domain, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule};
+use crate::engine::{Domain, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule, Term};
 
 /// How far the limits are moved to the right so that they stand below each other, in characters. Longer descriptors
 /// push theirs further.
@@ -294,6 +296,11 @@ fn details(limit: &Limit) -> Vec<String> {
     }
     if limit.shadow {
         details.push("on trial: never denies, and is not shown to callers".to_owned());
+    }
+    if let Some(term) = &limit.term {
+        let from = (term.from() > 0).then(|| format!("from {}", instant_text(term.from())));
+        let until = (term.until() < Term::NO_END).then(|| format!("until {}", instant_text(term.until())));
+        details.extend(from.into_iter().chain(until));
     }
     if limit.drain {
         details.push("drain".to_owned());

@@ -2,6 +2,8 @@
 //!
 //! The simulation has a thread; this one shows how far it is, and ends with Ctrl-C. Not here: requests and decisions (simulation).
 
+mod csv;
+mod html;
 mod text;
 
 use std::fs;
@@ -44,6 +46,12 @@ pub struct SimulateArguments {
     /// Write all results to a file, as one JSON document
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Write the results to a file as CSV, for spreadsheets
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Write the results to a file as one page, with plots
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// How many keys are reported for each of the policies
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=i64::from(REPORTED_KEYS_MAX)))]
     pub keys: u32,
@@ -88,6 +96,8 @@ pub fn run(arguments: &SimulateArguments, out: &mut dyn Write, notes: &mut dyn W
         let json = serde_json::to_string_pretty(&report).map_err(|error| SimulateError::Output(error.to_string()))?;
         files.push((path, json + "\n"));
     }
+    files.extend(arguments.csv.as_ref().map(|path| (path, csv::document(&report))));
+    files.extend(arguments.html.as_ref().map(|path| (path, html::page(&report))));
     write_files(&files)?;
     let stdout = io::stdout();
     let is_terminal = stdout.is_terminal();

@@ -91,6 +91,16 @@ pub struct Found {
     pub after: Option<Observed>,
 }
 
+impl Found {
+    /// What stands for a charge on a limit that does not apply now: an empty state, which it leaves as it is. [te-1]
+    #[must_use]
+    pub fn nothing(charge: &Charge<'_>, now: Micros) -> Self {
+        // Those that a calendar's charge brings need not hold the clock.
+        let bounds = charge.limit.calendar().map(|_| [now, now + 1, now + 1, now + 1]);
+        Self { before: charge.limit.kind().observe(None, charge.take.asked(), bounds, now), after: None }
+    }
+}
+
 /// A decision that was not made: a calendar charge whose bounds do not hold the store's clock. [cl-3]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaleBounds;
@@ -143,6 +153,12 @@ pub fn decide<'s>(
     // Copies of the states that more than one charge is on; a single charge needs none.
     let mut copies = SmallVec::<[(u16, Option<State>); 2]>::new();
     for (i, (charge, &place)) in charges.iter().zip(places).enumerate() {
+        if !charge.limit.applies_at(now) {
+            found.push(Found::nothing(charge, now));
+            effects.push(Effect::Nothing);
+            verdicts.push(Verdict::Within);
+            continue;
+        }
         if charge.bounds.is_some_and(|bounds| anchored_window::window_at(&bounds, now).is_none()) {
             return Err(StaleBounds);
         }
@@ -164,8 +180,8 @@ pub fn decide<'s>(
         effects.push(effect);
         verdicts.push(verdict);
     }
-    if mode == Mode::Atomic && is_denied(charges, verdicts.iter().copied()) {
-        for (i, charge) in charges.iter().enumerate() {
+    if mode == Mode::Atomic && is_denied(charges, verdicts.iter().copied(), now) {
+        for (i, charge) in charges.iter().enumerate().filter(|(_, charge)| charge.limit.applies_at(now)) {
             effects[i] = rewrite(i, read(places[i]), effect(charge, verdicts[i], mode, true));
         }
     }
@@ -177,16 +193,19 @@ pub fn decide<'s>(
 pub fn settle(charges: &[Charge<'_>], places: &[u16], found: &[Found], mode: Mode, now: Micros) -> Decision {
     let judged: SmallVec<[(Verdict, Hits); 4]> =
         charges.iter().zip(found).map(|(charge, found)| verdict(charge, &found.before, mode, now)).collect();
-    let denied = is_denied(charges, judged.iter().map(|&(verdict, _)| verdict));
+    let denied = is_denied(charges, judged.iter().map(|&(verdict, _)| verdict), now);
     let nothing_taken = denied && mode == Mode::Atomic;
 
     let mut outcomes = SmallVec::new();
     for (i, charge) in charges.iter().enumerate() {
         let (kind, (verdict, remaining_before)) = (charge.limit.kind(), judged[i]);
         let Found { before, after } = found[i];
-        let effect = effect(charge, verdict, mode, denied);
+        let applies = charge.limit.applies_at(now);
+        let effect = if applies { effect(charge, verdict, mode, denied) } else { Effect::Nothing };
         let left = after.or_else(|| kind.left(&before, effect, now)).unwrap_or(before);
-        let first = places.iter().position(|&place| place == places[i]).unwrap_or(i);
+        // A charge on the same key whose limit does not apply has not seen the state.
+        let is_first = |(place, other): (&u16, &Charge<'_>)| *place == places[i] && other.limit.applies_at(now);
+        let first = if applies { places.iter().zip(charges).position(is_first).unwrap_or(i) } else { i };
         let at_first = found[first].before;
         let state = if nothing_taken { kind.reobserved(&at_first, now) } else { left };
         let taken = match effect {
@@ -214,12 +233,16 @@ fn verdict(charge: &Charge<'_>, observed: &Observed, mode: Mode, now: Micros) ->
     let kind = charge.limit.kind();
     let remaining = kind.remaining(observed, now);
     let over = |hits: Hits| {
-        if hits > kind.capacity() {
-            Verdict::Never
-        } else {
-            Verdict::Over { retry_after: kind.retry_after(observed, hits, now) }
+        let own = (hits <= kind.capacity()).then(|| kind.retry_after(observed, hits, now));
+        // A limit that ends before is not waited for. [te-3]
+        match own.into_iter().chain(charge.limit.ends_after(now)).min() {
+            Some(retry_after) => Verdict::Over { retry_after },
+            None => Verdict::Never,
         }
     };
+    if !charge.limit.applies_at(now) {
+        return (Verdict::Within, remaining);
+    }
     let verdict = match charge.take {
         Take::Refund(_) => Verdict::Within,
         // Of a force the verdict is about one hit: the hits are charged in any case.
@@ -238,18 +261,18 @@ fn verdict(charge: &Charge<'_>, observed: &Observed, mode: Mode, now: Micros) ->
     (verdict, remaining)
 }
 
-/// Whether the verdicts of all limits together deny the request. [dc-3]
-fn is_denied(charges: &[Charge<'_>], verdicts: impl Iterator<Item = Verdict>) -> bool {
+/// Whether the verdicts of all limits together deny the request. [dc-3] A limit that does not apply is no quota. [te-2]
+fn is_denied(charges: &[Charge<'_>], verdicts: impl Iterator<Item = Verdict>, now: Micros) -> bool {
     let mut quotas = 0_usize;
     let mut quotas_over = 0_usize;
     for (charge, verdict) in charges.iter().zip(verdicts) {
         match charge.role {
             Role::Enforced if verdict.is_over() => return true,
-            Role::Quota => {
+            Role::Quota if charge.limit.applies_at(now) => {
                 quotas += 1;
                 quotas_over += usize::from(verdict.is_over());
             }
-            Role::Enforced | Role::Shadow => {}
+            Role::Enforced | Role::Shadow | Role::Quota => {}
         }
     }
     quotas > 0 && quotas == quotas_over

@@ -6,7 +6,7 @@ use super::algorithm::parameters::Anchor;
 use super::algorithm::{Algorithm, LimitError, StateKind};
 use super::escape::escape;
 use super::share::Shares;
-use super::time::{CalendarUnit, Unit, Window};
+use super::time::{CalendarUnit, Micros, Term, Unit, Window};
 
 /// A limit whose numbers have been checked. Two limits of equal shape share states, whatever their numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub struct Limit {
     /// The shares whose crossing is reported; only a `fixed_window` has any. [al-1]
     pub alert_at: Shares,
     post_paid: bool,
+    /// When it applies, if not always. In a box, since few limits have one. [te-1]
+    pub term: Option<Box<Term>>,
     /// The kind of its states, with the numbers of this limit.
     kind: StateKind,
     /// The IANA name of a calendar's time zone; empty for UTC, and for every other limit.
@@ -47,6 +49,7 @@ impl Limit {
             shadow: false,
             alert_at: Shares::default(),
             post_paid: false,
+            term: None,
             kind,
             zone: "".into(),
             is_keyed_by_name: false,
@@ -127,6 +130,23 @@ impl Limit {
     #[must_use]
     pub const fn kind(&self) -> &StateKind {
         &self.kind
+    }
+
+    /// Whether it applies at this instant. Otherwise a decision is made as if it were not there. [te-1]
+    #[inline]
+    #[must_use]
+    pub fn applies_at(&self, now: Micros) -> bool {
+        match &self.term {
+            None => true,
+            Some(term) => term.holds(now),
+        }
+    }
+
+    /// How long it still applies, if it ends.
+    #[must_use]
+    pub fn ends_after(&self, now: Micros) -> Option<Micros> {
+        let until = self.term.as_ref()?.until();
+        (until < Term::NO_END).then(|| until.saturating_sub(now))
     }
 
     /// The calendar that its windows follow, if they do.

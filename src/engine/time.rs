@@ -1,4 +1,4 @@
-//! Times: the clock's microseconds, the lengths of windows, units, and the boundaries of a calendar's windows.
+//! Times: the clock's microseconds, the lengths of windows, units, the boundaries of a calendar's windows, and the terms of limits.
 //!
 //! Not here: a clock, and a time zone.
 
@@ -10,6 +10,42 @@ pub type Micros = u64;
 /// The boundaries of a calendar's windows around now: starts of the previous, the current, the next and the one
 /// after, in microseconds. [cl-1]
 pub type Bounds = [Micros; 4];
+
+/// The time in which a limit applies: from one instant on, and until another. [te-1]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    from: Micros,
+    until: Micros,
+}
+
+impl Term {
+    /// What stands for no end: later than every clock, and exact as a double. [ar-2]
+    pub const NO_END: Micros = (1 << 53) - 1;
+
+    /// A term; none if it ends before it begins, or at once.
+    #[must_use]
+    pub const fn new(from: Micros, until: Micros) -> Option<Self> {
+        if from < until { Some(Self { from, until }) } else { None }
+    }
+
+    /// The first instant.
+    #[must_use]
+    pub const fn from(&self) -> Micros {
+        self.from
+    }
+
+    /// The instant at which it is over; [`Term::NO_END`] if it never is.
+    #[must_use]
+    pub const fn until(&self) -> Micros {
+        self.until
+    }
+
+    /// Whether the instant is within it.
+    #[must_use]
+    pub const fn holds(&self, now: Micros) -> bool {
+        self.from <= now && now < self.until
+    }
+}
 
 /// The shortest window or period: 1 ms, in microseconds. [lm-1]
 pub const WINDOW_US_MIN: u64 = 1_000;

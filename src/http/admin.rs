@@ -24,7 +24,9 @@ use super::{
     ServiceState, Site, json_error, limited, metrics, not_found, overrides, page, readyz, source, states, tap, token,
     wrong_method,
 };
-use crate::limiter::{Domain, Entry, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule, parse_entries};
+use crate::limiter::{
+    Domain, Entry, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule, Term, parse_entries,
+};
 
 /// Every path, for the response to an unknown one.
 const PATHS: [&str; 14] = [
@@ -254,6 +256,8 @@ fn limit_as_json(limit: &Limit) -> Value {
         "capacity": limit.capacity(),
         "id": limit.id(),
         "shadow": limit.shadow,
+        "from_us": limit.term.as_ref().map(|term| term.from()),
+        "until_us": limit.term.as_ref().map(|term| term.until()).filter(|until| *until < Term::NO_END),
         "drain": limit.drain,
         "post_paid": limit.post_paid(),
         "alert_at": limit.alert_at.iter().collect::<Vec<_>>(),

@@ -54,6 +54,7 @@ impl Limiter {
         } else {
             self.decide_by_stores(&request, &mut charges, &mut decided).await
         };
+        plan.leave_out_absent(&mut decided);
         self.count(&request, query, result.is_ok().then_some(&decided));
         result?;
         Ok(plan.answer(query, &decided))

@@ -359,8 +359,9 @@ fn writes_when_denied(charge: &Charge<'_>) -> bool {
 /// The hits of a charge that can be denied here: taken from an enforced limit that charges nothing when it denies. [dn-2]
 fn hits_to_deny(charge: &Charge<'_>) -> Option<Hits> {
     match charge.take {
-        // Usage that has happened is never denied, and a state that holds some is seen with other bounds.
-        Take::Consume(_) if charge.limit.drain || charge.limit.post_paid() => None,
+        // Usage that has happened is never denied, and a state that holds some is seen with other bounds. A limit with a term
+        // ends by the clock of the store.
+        Take::Consume(_) if charge.limit.drain || charge.limit.post_paid() || charge.limit.term.is_some() => None,
         Take::Consume(hits) if charge.role == Role::Enforced => Some(hits),
         _ => None,
     }

@@ -27,6 +27,8 @@ const REQUEST_NAME: &str = "(request)";
 pub(super) struct Plan<'p> {
     pub(super) domain: &'p Domain,
     pub(super) modes: Modes,
+    /// Some limit applies for some time only.
+    has_terms: bool,
     /// A quota of the request cannot be over, so that the others do not deny it. [dc-3]
     has_open_quota: bool,
     /// What each descriptor met. No rule where the descriptor brings its own limit, or where nothing matches.
@@ -128,6 +130,15 @@ impl<'a> Decided<'a> {
         Self { charges, planned, decision, ..Self::default() }
     }
 
+    #[cold]
+    fn retain_applying(&mut self) {
+        let outcomes = std::mem::take(&mut self.decision.outcomes);
+        let applying = self.charges.iter().zip(outcomes);
+        let outcomes = applying.map(|(charge, outcome)| charge.limit.applies_at(outcome.now).then_some(outcome));
+        let kept = Self::of_some(&self.charges, &self.planned, outcomes);
+        (self.charges, self.planned, self.decision.outcomes) = (kept.charges, kept.planned, kept.decision.outcomes);
+    }
+
     /// Each charge with its outcome.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Charge<'a>, &Planned, &Outcome)> {
         let charges = self.charges.iter().zip(&*self.planned).zip(&self.decision.outcomes);
@@ -148,6 +159,7 @@ impl<'p> Plan<'p> {
         let mut plan = Self {
             domain,
             modes,
+            has_terms: false,
             has_open_quota: false,
             met: SmallVec::new(),
             own_limits: Vec::new(),
@@ -220,6 +232,7 @@ impl<'p> Plan<'p> {
             let key = (start, self.keys.len());
             let role = if limit.shadow { Role::Shadow } else { role };
             is_charged |= !limit.shadow;
+            self.has_terms |= limit.term.is_some();
             self.planned.push(Planned { group: group as u16, limit: i, key, is_single, role });
         }
         is_charged
@@ -306,6 +319,13 @@ impl<'p> Plan<'p> {
     /// What happens to a descriptor whose store does not answer, if a policy says so. [st-4]
     pub(super) fn on_error(&self, group: u16) -> Option<OnError> {
         self.domain.on_error_of(self.met[usize::from(group)].rule).map(|(on_error, _)| on_error)
+    }
+
+    /// Leaves out what was decided of limits that did not apply then: they are not told of, and nothing is counted. [te-1]
+    pub(super) fn leave_out_absent(&self, decided: &mut Decided<'_>) {
+        if self.has_terms {
+            decided.retain_applying();
+        }
     }
 
     /// The answer to a request, after its charges were decided.
@@ -504,7 +524,11 @@ fn fits_after<'a>(all: impl Iterator<Item = (&'a Charge<'a>, &'a Outcome)>) -> O
         let wait = match outcome.verdict {
             Verdict::Over { retry_after } => retry_after,
             Verdict::Never => return None,
-            Verdict::Within => charge.limit.kind().fits_after(&outcome.state, charge.take.asked(), outcome.now)?,
+            Verdict::Within => {
+                let own = charge.limit.kind().fits_after(&outcome.state, charge.take.asked(), outcome.now);
+                // One that ends is not waited for longer. [te-3]
+                own.into_iter().chain(charge.limit.ends_after(outcome.now)).min()?
+            }
         };
         longest = longest.max(wait);
     }

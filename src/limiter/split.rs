@@ -193,6 +193,10 @@ impl Limiter {
             for &i in at {
                 let group = charges[i].group;
                 let action = action(group);
+                if !charges[i].limit.applies_at(self.options.clock.now()) {
+                    // No store says what time it is. [te-4]
+                    continue;
+                }
                 if charges[i].limit.shadow {
                     // One on trial is passed over, unless this process decides the limits beside it. [tr-4]
                     if action == OnError::Local && self.options.local.is_some() {
@@ -329,7 +333,11 @@ fn is_refund(charge: &Charge<'_>) -> bool {
 
 /// Whether there are quota limits and all of them are over. One that was let pass without an answer is not. [dc-3]
 fn quotas_are_over(charges: &[Charge<'_>], outcomes: &[Option<Outcome>]) -> bool {
-    let mut quotas = charges.iter().zip(outcomes).filter(|(charge, _)| is_quota(charge)).peekable();
+    let applies = |charge: &Charge<'_>, outcome: &Option<Outcome>| {
+        outcome.as_ref().is_none_or(|outcome| charge.limit.applies_at(outcome.now))
+    };
+    let is_one = |(charge, outcome): &(&Charge<'_>, &Option<Outcome>)| is_quota(charge) && applies(charge, outcome);
+    let mut quotas = charges.iter().zip(outcomes).filter(is_one).peekable();
     let is_over = |outcome: &Outcome| outcome.verdict.is_over();
     quotas.peek().is_some() && quotas.all(|(_, outcome)| outcome.as_ref().is_some_and(is_over))
 }

@@ -338,7 +338,8 @@ fn shown(text: &str) -> String {
 }
 
 /// An instant, as RFC 3339 has it.
-fn instant(us: Micros) -> String {
+#[must_use]
+pub fn instant(us: Micros) -> String {
     let micros = i64::try_from(us).unwrap_or(i64::MAX);
     Timestamp::from_microsecond(micros).unwrap_or(Timestamp::MAX).to_string()
 }

@@ -2,7 +2,9 @@
 //! `WEIR_PROPTEST_CASES` sets the number of cases for each property. Not in here: the stores (store/differential.rs).
 
 use crate::support::algorithms::burst;
-use crate::support::arbitrary::{bounds, config, fitting, hits, leaky, limit, limits, mode, role, step, step_on, take};
+use crate::support::arbitrary::{
+    bounds, config, fitting, hits, leaky, limit, limits, mode, role, step, step_on, take, with_terms,
+};
 use crate::support::manual::START_US;
 use crate::support::oracle::{Expected, Oracle};
 use proptest::collection::vec;
@@ -356,7 +358,7 @@ proptest! {
     /// The engine and the oracle tell the same story, under a clock that steps and limits that change.
     #[test]
     fn the_engine_agrees_with_the_oracle(
-        limits in limits(),
+        limits in with_terms(limits()),
         story in vec((step(), take(), mode(), 0..8_usize, 0..8_u8), 1..60),
     ) {
         let mut key = Key::new();
@@ -375,8 +377,15 @@ proptest! {
                 continue;
             }
             let take = fitting(&limits[i], take);
+            let before = key.state.clone();
             let decision = key.decide(&limits[i], take, mode);
             let outcome = &decision.outcomes[0];
+            if limits[i].term.as_ref().is_some_and(|term| key.now < term.from() || key.now >= term.until()) {
+                // It is not there: nothing is denied, and nothing changes.
+                prop_assert_eq!((decision.denied, outcome.verdict, outcome.receipt), (false, Verdict::Within, None));
+                prop_assert_eq!(&key.state, &before);
+                continue;
+            }
             prop_assert_eq!(decision.denied, outcome.verdict.is_over());
             let told = Expected {
                 verdict: outcome.verdict,

@@ -10,7 +10,8 @@ use crate::support::redis::RedisServer;
 use futures_util::future::join_all;
 use tokio::runtime::Runtime;
 use weir::engine::{
-    Algorithm, Anchor, CalendarUnit, Charge, Decision, Limit, Mode, Precision, Refill, Role, State, Take, Unit, Verdict,
+    Algorithm, Anchor, CalendarUnit, Charge, Decision, Limit, Mode, Precision, Refill, Role, State, Take, Term, Unit,
+    Verdict,
 };
 use weir::store::redis::MERGE_MAX;
 use weir::store::redis::pipeline::Options;
@@ -75,7 +76,8 @@ impl Numbers {
     }
 }
 
-/// 5 per minute by every algorithm, one that drains and one of zero; with a state of their own each.
+/// 5 per minute by every algorithm, one that drains, one of zero, and two that end and begin after a while; with a state of
+/// their own each.
 fn limits() -> Vec<Limit> {
     let minute = Unit::Minute.window();
     let algorithms = without_calendars(Precision::new(10_000_000).unwrap(), 7);
@@ -83,7 +85,13 @@ fn limits() -> Vec<Limit> {
         algorithms.into_iter().map(|algorithm| Limit::new(5, minute, algorithm).unwrap()).collect::<Vec<_>>();
     let mut drains = per_hour(5);
     drains.drain = true;
-    limits.extend([drains, per_hour(0)]);
+    let with_term = |from, until| {
+        let mut limit = per_hour(5);
+        limit.term = Term::new(from, until).map(Box::new);
+        limit
+    };
+    let edge = NOW + 20 * 60 * 1_000_000;
+    limits.extend([drains, per_hour(0), with_term(0, edge), with_term(edge, Term::NO_END)]);
     limits
 }
 

@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use crate::support::arbitrary::{DAY_US, bounds, config, fitting, limits, mode, role, step, take};
+use crate::support::arbitrary::{DAY_US, bounds, config, fitting, limits, mode, role, step, take, with_terms};
 use crate::support::manual::START_US;
 use crate::support::redis::RedisServer;
 use crate::support::stores::{NAMES, Stores};
@@ -88,7 +88,7 @@ fn doing() -> impl Strategy<Value = Doing> {
 fn random_sequences_agree_on_engine_memory_and_redis() {
     let server = RedisServer::start();
     let sequences = Cell::new(0);
-    let sequence = (vec(limits(), KEYS.len()), vec((moves(), doing()), 1..40));
+    let sequence = (vec(with_terms(limits()), KEYS.len()), vec((moves(), doing()), 1..40));
     let result = TestRunner::new(config(SHARE)).run(&sequence, |(limits, story)| {
         sequences.set(sequences.get() + 1);
         let mut stores = Stores::new(&server, &format!("{}:", sequences.get()), START_US);

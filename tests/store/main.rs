@@ -20,4 +20,5 @@ mod policy_tests;
 mod regressions;
 mod simulation;
 mod split;
+mod terms;
 mod trials;

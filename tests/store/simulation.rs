@@ -49,6 +49,8 @@ impl Written {
             traffic,
             policies: vec![self.path("policies")],
             json: None,
+            csv: None,
+            html: None,
             keys: 10,
             max_requests: 1_000_000,
         }

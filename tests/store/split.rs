@@ -2,6 +2,7 @@
 //! told. Not in here: a real Redis Cluster (redis/cluster.rs) and a Redis in trouble (redis/faults.rs).
 
 mod alerts;
+mod terms;
 mod trials;
 
 use std::collections::BTreeMap;

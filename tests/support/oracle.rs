@@ -3,7 +3,7 @@
 //! `us + f / L` microseconds and one of `hits` hits are both plain products; waits and resets not by formula but by
 //! bisection, asking when it would be so. One key, one charge a decision.
 
-use weir::engine::{Algorithm, Anchor, Bounds, Limit, Micros, Mode, Receipt, Refill, Take, Verdict};
+use weir::engine::{Algorithm, Anchor, Bounds, Limit, Micros, Mode, Receipt, Refill, Take, Term, Verdict};
 
 /// How far ahead of the clock a state may lie, beyond what its limit explains.
 const AHEAD_US: i128 = 60_000_000;
@@ -103,8 +103,15 @@ impl Oracle {
         let verdict = match asked {
             // An independent look past the limit is over although nothing is asked of it.
             Some(hits) if hits <= fits && !(take == Take::Peek && mode == Mode::Independent) => Verdict::Within,
-            Some(hits) if hits > capacity(limit) => Verdict::Never,
-            Some(hits) => Verdict::Over { retry_after: wait(limit, &before, hits, when) },
+            Some(hits) => {
+                // Past its end a limit is in nobody's way.
+                let end = limit.term.as_ref().map(|term| term.until()).filter(|until| *until < Term::NO_END);
+                let own = (hits <= capacity(limit)).then(|| wait(limit, &before, hits, when));
+                match own.into_iter().chain(end.map(|end| end - now)).min() {
+                    Some(retry_after) => Verdict::Over { retry_after },
+                    None => Verdict::Never,
+                }
+            }
             None => Verdict::Within,
         };
 

@@ -136,11 +136,12 @@ fn plots(report: &Report, names: &[String], width: usize, colours: Colours, text
     let Some(first) = report.policies.first() else { return };
     let slot_us = first.over_time.slot_us;
     let joined = slots_of_column(slot_us, first.over_time.passed.len(), columns);
-    let column = |slots: &[u64]| slots.chunks(joined).map(|slots| slots.iter().sum()).collect::<Vec<u64>>();
     let all: Vec<[Vec<u64>; 2]> = report
         .policies
         .iter()
-        .map(|policies| [column(&policies.over_time.passed), column(&policies.over_time.denied)])
+        .map(|policies| {
+            [columns_of(&policies.over_time.passed, joined), columns_of(&policies.over_time.denied, joined)]
+        })
         .collect();
     let most = all.iter().flatten().flatten().copied().max().unwrap_or(0).max(1);
     let long = length(slot_us * joined as u64);
@@ -156,8 +157,13 @@ fn plots(report: &Report, names: &[String], width: usize, colours: Colours, text
     }
 }
 
+/// Columns of so many slots.
+pub(super) fn columns_of(slots: &[u64], joined: usize) -> Vec<u64> {
+    slots.chunks(joined).map(|slots| slots.iter().sum()).collect()
+}
+
 /// How many slots make a column, so that all fit and a column is of a length that is easy to count with.
-fn slots_of_column(slot_us: u64, slots: usize, columns: usize) -> usize {
+pub(super) fn slots_of_column(slot_us: u64, slots: usize, columns: usize) -> usize {
     let least = slots.div_ceil(columns).max(1);
     let joined = COLUMNS_MS.iter().map(|ms| ms * 1_000).filter(|us| us.is_multiple_of(slot_us)).map(|us| us / slot_us);
     joined.filter_map(|joined| usize::try_from(joined).ok()).find(|joined| *joined >= least).unwrap_or(least)
@@ -231,7 +237,7 @@ fn keys(report: &Report, names: &[String], text: &mut String) {
 }
 
 /// The names of policies, without the directories that all of them are in.
-fn names(report: &Report) -> Vec<String> {
+pub(super) fn names(report: &Report) -> Vec<String> {
     let mut directory = "";
     if let [first, others @ ..] = &*report.policies {
         let mut ends = first.name.match_indices('/').map(|(at, _)| at + 1).filter(|_| !others.is_empty());
@@ -258,7 +264,7 @@ fn cut(text: &str) -> String {
 }
 
 /// A length of time that is short to read: two units at most.
-fn length(us: u64) -> String {
+pub(super) fn length(us: u64) -> String {
     let digits = us.checked_ilog10().unwrap_or(0);
     let unit = match digits {
         0..3 => 1,
@@ -270,7 +276,7 @@ fn length(us: u64) -> String {
     spell(Duration::from_micros(us.div_ceil(unit) * unit))
 }
 
-fn percent(part: u64, whole: u64) -> String {
+pub(super) fn percent(part: u64, whole: u64) -> String {
     let tenths = (u128::from(part) * 1_000).checked_div(u128::from(whole)).unwrap_or(0);
     format!("{}.{} %", tenths / 10, tenths % 10)
 }

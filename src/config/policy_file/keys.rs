@@ -156,6 +156,8 @@ pub(super) const LIMIT: Kind = Kind {
         key_of("calendar", Needs::Parameter("anchor"), "only the windows of fixed_window can follow a calendar"),
         key_of("timezone", Needs::Parameter("anchor"), "only the windows of fixed_window can follow a calendar"),
         key("shadow"),
+        key("from"),
+        key("until"),
         key("drain"),
         key_of(
             "post_paid",

@@ -106,6 +106,7 @@ impl FileReader<'_> {
     fn counted(&mut self, fields: &Fields) -> Result<Limit, Reported> {
         let amount = self.amount(fields);
         let shadow = self.flag(fields, "shadow");
+        let term = self.term(fields);
         let drain = self.flag(fields, "drain");
         let post_paid = self.flag(fields, "post_paid");
         let burst = self.number(fields, "burst");
@@ -156,6 +157,7 @@ impl FileReader<'_> {
             limit = limit.in_zone(&zone);
         }
         limit.shadow = shadow?;
+        limit.term = term?.map(Box::new);
         limit.drain = drain?;
         limit.alert_at = alert_at?;
         limit.set_post_paid(post_paid?);

@@ -39,8 +39,6 @@ pub const CALLERS_MAX: u32 = 100_000;
 /// When a case begins unless it says: Monday, 2040-01-02T00:00:00Z. Redis keeps states until they end by its own clock, so
 /// a time that is still to come works in both stores.
 pub const START_US: Micros = 2_209_075_200 * 1_000_000;
-/// The last instant that a case can reach: 2100-01-01T00:00:00Z.
-pub const INSTANT_US_MAX: Micros = 4_102_444_800 * 1_000_000;
 
 /// One file of tests.
 #[derive(Debug)]

@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use self::keys::FILE;
+use super::INSTANT_US_MAX;
 use super::fields::Fields;
 use super::state::{FileReader, Reader, Reported};
-use super::test_file::{Descriptor, INSTANT_US_MAX, START_US};
+use super::test_file::{Descriptor, START_US};
 use super::yaml::Document;
 use super::{Position, Problem, Problems, Reading, decode};
 use crate::config::files;

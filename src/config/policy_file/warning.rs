@@ -31,6 +31,8 @@ pub enum Code {
     NoEffect,
     /// A rule whose decisions cost the store much.
     Heavy,
+    /// A limit whose time is over.
+    Ended,
     /// `replaces` of a name that no limit of the domain has.
     ReplacesNothing,
     /// A descriptor all of whose values another one takes.
@@ -53,7 +55,7 @@ pub enum Code {
 
 impl Code {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::EmptyRateLimit,
         Self::NoRequests,
         Self::IgnoredKey,
@@ -63,6 +65,7 @@ impl Code {
         Self::BareBoolean,
         Self::NoEffect,
         Self::Heavy,
+        Self::Ended,
         Self::ReplacesNothing,
         Self::NeverMet,
         Self::NoLimit,
@@ -87,6 +90,7 @@ impl Code {
             Self::BareBoolean => "bare_boolean",
             Self::NoEffect => "no_effect",
             Self::Heavy => "heavy",
+            Self::Ended => "ended",
             Self::ReplacesNothing => "replaces_nothing",
             Self::NeverMet => "never_met",
             Self::NoLimit => "no_limit",
@@ -112,6 +116,7 @@ impl Code {
             Self::BareBoolean => "quote the word if it is a text, else write true or false",
             Self::NoEffect => "add a rate limit beside the key, or remove the key",
             Self::Heavy => "use a coarser precision, fewer limits, or another algorithm",
+            Self::Ended => "remove the limit, or correct until",
             Self::ReplacesNothing => "correct the name, or remove replaces",
             Self::NeverMet => "move the descriptor before the wildcard, or remove one of the two",
             Self::NoLimit => {

@@ -138,6 +138,8 @@ fn of_limit(key: &str) -> Option<(Value, &'static str)> {
         "shadow" => {
             (flag(), "On trial beside the other limits: counts and reports, never denies, and is not shown to callers")
         }
+        "from" => (instant(), "When the limit begins; before that it is not there"),
+        "until" => (instant(), "When the limit ends; from then on it is not there"),
         "drain" => (flag(), "A denied request takes what is left"),
         "post_paid" => (flag(), "Hits are usage that has happened, and are always charged"),
         "alert_at" => {
@@ -152,6 +154,10 @@ fn of_limit(key: &str) -> Option<(Value, &'static str)> {
         ),
         _ => return None,
     })
+}
+
+fn instant() -> Value {
+    json!({ "type": "string", "examples": ["2026-12-01", "2026-12-01T08:00:00+01:00", "2026-12-01T08:00[Europe/Berlin]"] })
 }
 
 /// That a key needs one of these algorithms.

@@ -11,3 +11,7 @@ pub(super) mod scan;
 
 /// The letter of a charge that is a decision of its own, where the others have their role.
 const ALONE: u8 = b'-';
+/// The letter in the place of an algorithm's that says when the limit of the next charge applies.
+const TERM: u8 = b'0';
+/// The numbers of a term: from, until, and how long the next charge is in the list and in the reply.
+const TERM_NUMBERS: usize = 4;

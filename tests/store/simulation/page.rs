@@ -113,3 +113,21 @@ fn the_page_names_every_member_of_the_results() {
         assert!(found.iter().any(|member| member == name), "{name} is no member");
     }
 }
+
+#[test]
+fn the_picture_of_the_page_about_policies_is_what_weir_draws() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/policies.md")).expect("the page");
+    let (_, section) = page.split_once("### Side by side").expect("the section");
+    let fences: Vec<&str> = section.split("```").collect();
+    let (command, picture) = (fences[1], fences[3].strip_prefix("text\n").expect("a picture"));
+    let words = command.lines().find(|line| line.starts_with("weir simulate")).expect("the command").split_whitespace();
+    let examples = root.join("examples/simulate");
+    let words: Vec<_> =
+        words.skip(2).map(|word| if word.starts_with("--") { word.into() } else { examples.join(word) }).collect();
+    let written = Written::new();
+    let arguments = SimulateArguments { policies: words[2..].to_vec(), ..written.arguments(words[1].clone()) };
+    let (report, _) = written.ran(&arguments);
+    let drawn = report.replace(&format!("{}/", examples.display()), "");
+    assert!(drawn.starts_with(picture), "{drawn}");
+}

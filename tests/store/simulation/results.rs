@@ -166,3 +166,47 @@ fn files_are_written_whole_or_not_at_all() {
     let left: Vec<_> = fs::read_dir(written.path(".")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 2, "{left:?}");
 }
+
+#[test]
+fn a_page_and_a_table_hold_hostile_keys() {
+    let written = Written::new();
+    let traffic = "duration: 1m\ndomain: shop\nsources:\n\
+                   - {ask: {entries: [{key: user, value: '\"><script>alert(1)</script>'}]}, rate: 9/min}\n\
+                   - {ask: 'user==HYPERLINK(\"x\")', rate: 3/min}\n";
+    // A list of one: `ask` takes a mapping in a list only.
+    let traffic = traffic.replace("{ask: {entries", "{ask: [{entries").replace("}]}, rate: 9", "}]}], rate: 9");
+    let mut arguments = arguments(&written, &traffic);
+    arguments.csv = Some(written.path("out.csv"));
+    arguments.html = Some(written.path("out.html"));
+    arguments.policies.push(written.write("=1.yaml", "domain: shop\ndescriptors: [{key: user, rate_limit: 1/m}]"));
+    let (_, results) = json(&written, &arguments);
+
+    let page = fs::read_to_string(written.path("out.html")).unwrap();
+    assert!(page.contains("&quot;&gt;&lt;script&gt;alert(1)&lt;/script&gt;"), "{page}");
+    for absent in ["<script", "http:", "https:", "//", "url(", "@import", "<link", "<img", " src", " href"] {
+        assert!(!page.contains(absent), "{absent}");
+    }
+    assert_eq!(page.matches("<figure>").count(), 2);
+    for (open, close) in [("<svg ", "</svg>"), ("<table>", "</table>"), ("<tr>", "</tr>"), ("<td ", "</td>")] {
+        assert_eq!(page.matches(open).count(), page.matches(close).count(), "{open}");
+    }
+    assert!(page.contains("prefers-color-scheme: dark"));
+
+    let table = fs::read_to_string(written.path("out.csv")).unwrap();
+    let mut lines = table.split_terminator("\r\n");
+    let columns = lines.next().unwrap();
+    assert_eq!(columns, "record,policies,time,domain,rule,limit,key,requests,passed,denied,delayed,hits,hits_denied");
+    assert!(table.contains("\"user=\"\"><script>alert(1)</script>\""), "{table}");
+    let mut denied = 0;
+    for line in lines {
+        // Commas of keys are escaped by a backslash, and none of these has one.
+        let cells: Vec<&str> = line.split(',').collect();
+        assert_eq!(cells.len(), columns.split(',').count(), "{line}");
+        assert!(!cells.iter().any(|cell| cell.trim_matches('"').starts_with(['=', '+', '@'])), "{line}");
+        if cells[0] == "time" {
+            denied += cells[9].parse::<u64>().unwrap();
+        }
+    }
+    let policies = results["policies"].as_array().unwrap();
+    assert_eq!(denied, policies.iter().map(|policies| policies["denied"].as_u64().unwrap()).sum::<u64>());
+}

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use super::keys::{OF_ASK, STEP};
-use super::values::{instant, micros};
-use super::{ASKS_MAX, Action, Ask, CALLERS_MAX, Expect, INSTANT_US_MAX, StateOnSwap, Step};
+use super::values::micros;
+use super::{ASKS_MAX, Action, Ask, CALLERS_MAX, Expect, StateOnSwap, Step};
 use crate::config::policy_file::fields::{Fields, Read};
 use crate::config::policy_file::state::{FileReader, Reported};
 use crate::config::policy_file::yaml::{NodeId, Value};
-use crate::config::policy_file::{NAME_BYTES_MAX, Position, shown};
+use crate::config::policy_file::{INSTANT_US_MAX, NAME_BYTES_MAX, Position, shown};
 use crate::engine::Micros;
 
 /// What stands for the number of the caller in keys and values.
@@ -172,10 +172,6 @@ impl FileReader<'_> {
 
     pub(in crate::config::policy_file) fn length(&mut self, fields: &Fields, key: &str) -> Read<Micros> {
         self.parsed(fields, key, micros)
-    }
-
-    pub(in crate::config::policy_file) fn instant(&mut self, fields: &Fields, key: &str) -> Read<Micros> {
-        self.parsed(fields, key, instant)
     }
 
     /// A text that `parse` reads.

@@ -2,9 +2,6 @@
 
 use std::fmt;
 
-use jiff::{Timestamp, Zoned};
-
-use super::INSTANT_US_MAX;
 use crate::config::settings::{duration, spell};
 use crate::engine::Micros;
 
@@ -81,19 +78,4 @@ impl fmt::Display for Range {
 pub(super) fn micros(text: &str) -> Result<Micros, String> {
     let length = duration(text)?;
     u64::try_from(length.as_micros()).map_err(|_| format!("{} is too long", spell(length)))
-}
-
-/// An instant: `2040-03-25T00:30:00Z`, or with a time zone, `2040-03-25T00:30[Europe/Berlin]`.
-pub(super) fn instant(text: &str) -> Result<Micros, String> {
-    let timestamp = match (text.parse::<Timestamp>(), text.parse::<Zoned>()) {
-        (_, Ok(zoned)) => zoned.timestamp(),
-        (Ok(timestamp), Err(_)) => timestamp,
-        (Err(_), Err(_)) => {
-            return Err("no instant: write 2040-03-25T00:30:00Z or 2040-03-25T00:30[Europe/Berlin]".to_owned());
-        }
-    };
-    match u64::try_from(timestamp.as_microsecond()) {
-        Ok(micros) if 0 < micros && micros <= INSTANT_US_MAX => Ok(micros),
-        _ => Err("must be from 1970 to 2100".to_owned()),
-    }
 }

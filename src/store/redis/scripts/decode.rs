@@ -48,6 +48,10 @@ pub(crate) fn read_decision(reply: &Value, charges: &[Charge<'_>]) -> Option<Dec
         for _ in 0..kind.reply_count() {
             own.push(next()?);
         }
+        if !charge.limit.applies_at(now) {
+            found.push(Found::nothing(charge, now));
+            continue;
+        }
         // No window of a calendar ends at 0: none holds the clock. [cl-3]
         is_stale |= charge.bounds.is_some() && own.get(1) == Some(&0);
         let (before, after) = kind.read_reply(&own, now)?;

@@ -6,9 +6,9 @@
 use redis::Cmd;
 use smallvec::SmallVec;
 
-use super::{ALONE, library, merge};
+use super::{ALONE, TERM, TERM_NUMBERS, library, merge};
 use crate::engine::algorithm::{Format, UndoScript};
-use crate::engine::{Bounds, Charge, Limit, Micros, Mode, Role, Take, weight};
+use crate::engine::{Bounds, Charge, Limit, Micros, Mode, Role, StateKind, Take, Term, weight};
 use crate::store::Undo;
 use crate::store::redis::transport::call::{Call, Script};
 
@@ -72,6 +72,15 @@ impl Blob {
     fn push_limit(&mut self, limit: &Limit, hits: u32, bounds: Option<Bounds>) {
         self.push(&limit.kind().script_numbers(hits, bounds));
     }
+
+    /// The term of the limit of the next charge. [te-1]
+    fn push_term(&mut self, limit: &Limit, term: Term) {
+        // The next charge has its key and its hits beside the numbers of its algorithm.
+        let numbers = 2 + StateKind::numbers_of(limit.kind().number()).unwrap_or_default();
+        let (length, replies) = (numbers * size_of::<f64>(), limit.kind().reply_count());
+        let term: [u64; TERM_NUMBERS] = [term.from(), term.until(), length as u64, replies as u64];
+        self.push(&term);
+    }
 }
 
 /// What a list does with its charges: three letters for each.
@@ -88,6 +97,11 @@ impl Plan {
     fn push(&mut self, limit: &Limit, op: Op, role: u8) {
         self.letters.extend_from_slice(&[b'0' + limit.kind().number(), b'0' + op as u8, role]);
         self.has_long |= limit.kind().format().is_list();
+    }
+
+    /// Says that the next charge is on a limit with a term. `role` is that of the charge.
+    fn push_term(&mut self, role: u8) {
+        self.letters.extend_from_slice(&[TERM, b'0', if role == ALONE { ALONE } else { b's' }]);
     }
 
     /// The script that decides it.
@@ -107,7 +121,9 @@ pub(crate) fn decide_call(
 ) -> Call {
     let now = now.unwrap_or(0);
     let mut blob = Blob::new();
-    if let [charge] = charges {
+    if let [charge] = charges
+        && charge.limit.term.is_none()
+    {
         let hits = hits_of(charge.take);
         blob.push(&[Op::alone(charge, mode) as u64, u64::from(hits)]);
         blob.push_limit(charge.limit, hits, charge.bounds);
@@ -132,6 +148,10 @@ pub(crate) fn decide_call(
         };
         let is_last = i + 1 == charges.len();
         let (op, hits) = (Op::of(charge, mode), hits_of(charge.take));
+        if let Some(term) = &charge.limit.term {
+            plan.push_term(role);
+            blob.push_term(charge.limit, **term);
+        }
         plan.push(charge.limit, op, if is_last { role.to_ascii_uppercase() } else { role });
         blob.push(&[u64::from(place) + 1, u64::from(hits)]);
         blob.push_limit(charge.limit, hits, charge.bounds);

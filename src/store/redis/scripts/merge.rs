@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 use redis::{Arg, Cmd, Value};
 use smallvec::SmallVec;
 
-use super::{ALONE, library};
+use super::{ALONE, TERM, TERM_NUMBERS, library};
 use crate::engine::{Charge, StateKind};
 use crate::store::redis::transport::call::{Call, Mergeable, Merger, Script};
 use crate::store::redis::transport::options::MERGE_MAX;
@@ -39,7 +39,7 @@ const KEYS_USUAL: usize = 32;
 /// Bytes of a double, in which all numbers travel.
 const NUMBER: usize = size_of::<f64>();
 
-/// How the decision of this one charge can be merged with others. Not on a state that can be long.
+/// How the decision of this one charge, whose limit has no term, can be merged with others. Not on a state that can be long.
 pub(super) fn mergeable(charge: &Charge<'_>) -> Option<Mergeable> {
     let kind = charge.limit.kind();
     let how = Mergeable { merger: &Decisions, kind: b'0' + kind.number(), charges: 1, replies: kind.reply_count() };
@@ -161,6 +161,12 @@ impl<'a> List<'a> {
         let places: SmallVec<[usize; 8]> = parts.keys.iter().map(|key| self.place(key)).collect();
         let mut charges = parts.charges;
         for letters in parts.plan.as_chunks::<LETTERS>().0 {
+            if letters[0] == TERM {
+                let (term, others) = charges.split_at_checked(TERM_NUMBERS * NUMBER)?;
+                self.blob.extend_from_slice(term);
+                charges = others;
+                continue;
+            }
             let (key, rest) = charges.split_first_chunk::<NUMBER>()?;
             let count = StateKind::numbers_of(letters[0].checked_sub(b'0')?)?;
             let (numbers, others) = rest.split_at_checked((1 + count) * NUMBER)?;

@@ -1,0 +1,312 @@
+//! Results of a simulation as one page that needs nothing else: no script, no font, no address.
+//!
+//! Texts that come from files or callers are escaped wherever they stand.
+
+use super::super::printable::printable;
+use super::text::{columns_of, grouped, length, names, percent, slots_of_column};
+use crate::simulation::report::{Count, LimitReport, Report};
+
+/// The most limits that have a row for each set of policies.
+const LIMITS_MAX: usize = 200;
+/// The most columns of a plot, and of one in the row of a limit.
+const COLUMNS_MAX: usize = 150;
+const SMALL_COLUMNS_MAX: usize = 60;
+/// The coordinates of a plot.
+const WIDTH: u64 = 9_000;
+const HEIGHT: u64 = 1_400;
+/// Those of the plot in the row of a limit.
+const SMALL_WIDTH: u64 = 1_800;
+const SMALL_HEIGHT: u64 = 240;
+
+const STYLE: &str = "
+:root { color-scheme: light dark; --paper: #fff; --ink: #1c1f23; --dim: #5c6570; --line: #d6dae0;
+  --passed: #2f74b5; --delayed: #8fbbe3; --denied: #d4702a; }
+@media (prefers-color-scheme: dark) { :root { --paper: #15181c; --ink: #e6e8eb; --dim: #9aa4af; --line: #363c44;
+  --passed: #5aa2e0; --delayed: #2b5c88; --denied: #e8904d; } }
+body { margin: 2rem auto; max-width: 64rem; padding: 0 1rem; background: var(--paper); color: var(--ink);
+  font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.4rem; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin-top: 2.5rem; }
+.dim, caption, figcaption span { color: var(--dim); }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .75rem .3rem 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
+th { font-weight: 600; white-space: nowrap; } td.n, th.n { text-align: right; white-space: nowrap; }
+td.t { overflow-wrap: anywhere; min-width: 4rem; }
+figure { margin: 1.25rem 0; } figcaption { margin-bottom: .25rem; overflow-wrap: anywhere; }
+figure svg { display: block; width: 100%; height: 8.75rem; } td svg { width: 11rem; height: 1.5rem; }
+svg .frame { fill: none; stroke: var(--line); stroke-width: 1; vector-effect: non-scaling-stroke; }
+.passed { fill: var(--passed); } .delayed { fill: var(--delayed); } .denied { fill: var(--denied); }
+.axis { display: flex; justify-content: space-between; color: var(--dim); font-size: .85rem; }
+.key { display: inline-block; width: .8em; height: .8em; margin: 0 .35em 0 1em; vertical-align: -.05em; }
+.key:first-child { margin-left: 0; }
+i.passed { background: var(--passed); } i.delayed { background: var(--delayed); } i.denied { background: var(--denied); }
+";
+
+/// The whole page.
+pub(super) fn page(report: &Report) -> String {
+    let title = format!("Simulation of {}", escaped(&report.traffic.file));
+    let names: Vec<String> = names(report).iter().map(|name| escaped(name)).collect();
+    let mut page = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+         <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
+    );
+    traffic(report, &mut page);
+    totals(report, &names, &mut page);
+    plots(report, &names, &mut page);
+    limits(report, &names, &mut page);
+    keys(report, &names, &mut page);
+    page.push_str("</body>\n</html>\n");
+    page
+}
+
+fn traffic(report: &Report, page: &mut String) {
+    let traffic = &report.traffic;
+    page.push_str(&format!("<p>{} requests", grouped(traffic.requests)));
+    if let (Some(start), Some(end)) = (&traffic.start, &traffic.end) {
+        page.push_str(&format!(" from {} to {}", escaped(start), escaped(end)));
+    }
+    if let Some(seed) = traffic.seed {
+        page.push_str(&format!(", seed {seed}"));
+    }
+    page.push_str(".</p>\n");
+    if let Some([ok, over, error]) = traffic.recorded {
+        let (ok, over, error) = (grouped(ok), grouped(over), grouped(error));
+        page.push_str(&format!("<p>Recorded answers: {ok} passed, {over} denied, {error} got an error.</p>\n"));
+    }
+    for note in &traffic.notes {
+        page.push_str(&format!("<p class=\"dim\">Note: {}</p>\n", escaped(note)));
+    }
+}
+
+fn totals(report: &Report, names: &[String], page: &mut String) {
+    let titles =
+        ["n passed", "n ", "n denied", "n ", "n delayed", "n retry after: half", "n p99", "n longest", "n errors"];
+    let mut table = Table::new("Totals", &titles);
+    for (policies, name) in report.policies.iter().zip(names) {
+        let times = &policies.retry_after;
+        let time = |us: u64| if times.count == 0 { "&ndash;".to_owned() } else { length(us) };
+        table.row(
+            name,
+            &[
+                grouped(policies.passed),
+                percent(policies.passed, policies.requests()),
+                grouped(policies.denied),
+                percent(policies.denied, policies.requests()),
+                grouped(policies.delayed),
+                time(times.p50_us),
+                time(times.p99_us),
+                time(times.max_us),
+                grouped(policies.failed),
+            ],
+        );
+    }
+    table.write(page);
+}
+
+fn plots(report: &Report, names: &[String], page: &mut String) {
+    let Some(first) = report.policies.first() else { return };
+    let slot_us = first.over_time.slot_us;
+    let joined = slots_of_column(slot_us, first.over_time.passed.len(), COLUMNS_MAX);
+    let all: Vec<[Vec<u64>; 3]> = report
+        .policies
+        .iter()
+        .map(|policies| &policies.over_time)
+        .map(|time| [&time.passed, &time.delayed, &time.denied].map(|slots| columns_of(slots, joined)))
+        .collect();
+    let most = all.iter().flat_map(|[passed, _, denied]| sums(passed, denied)).max().unwrap_or(0).max(1);
+    let (start, end) = (escaped(&first.over_time.start), escaped(report.traffic.end.as_deref().unwrap_or("")));
+    page.push_str(&format!(
+        "<h2>Over time</h2>\n<p><i class=\"key passed\"></i>passed at once<i class=\"key delayed\"></i>passed, and waits \
+         for its turn<i class=\"key denied\"></i>denied. All plots are in one scale: their top is {} requests in {}.</p>\n",
+        grouped(most),
+        length(slot_us * joined as u64)
+    ));
+    for ((policies, name), [passed, delayed, denied]) in report.policies.iter().zip(names).zip(&all) {
+        let at_once: Vec<u64> = passed.iter().zip(delayed).map(|(all, delayed)| all - delayed).collect();
+        let layers = [("passed", &at_once[..]), ("delayed", delayed), ("denied", denied)];
+        let (passed, denied) = (grouped(policies.passed), grouped(policies.denied));
+        let about = format!("{name}: {passed} requests passed, {denied} were denied");
+        page.push_str(&format!(
+            "<figure>\n<figcaption>{name} <span>{passed} passed, {denied} denied</span></figcaption>\n{}\n\
+             <div class=\"axis\"><span>{start}</span><span>{end}</span></div>\n</figure>\n",
+            plot(&about, &layers, most, WIDTH, HEIGHT)
+        ));
+    }
+}
+
+fn limits(report: &Report, names: &[String], page: &mut String) {
+    let mut table = Table::new("Limits", &["n requests", "n over", "n ", "limit", "rule", "over time", "place"]);
+    for (policies, name) in report.policies.iter().zip(names) {
+        for limit in policies.limits.iter().take(LIMITS_MAX) {
+            let Count { requests, over, .. } = limit.count;
+            let role = if limit.role == "enforced" { String::new() } else { format!(" ({})", limit.role) };
+            let amount = limit.limit.as_deref().unwrap_or("-");
+            table.row(
+                name,
+                &[
+                    grouped(requests),
+                    grouped(over),
+                    percent(over, requests),
+                    escaped(&format!("{amount} {}{role}", limit.algorithm.unwrap_or_default())),
+                    escaped(&limit.rule),
+                    small_plot(limit),
+                    escaped(limit.place.as_deref().unwrap_or_default()),
+                ],
+            );
+        }
+    }
+    table.write(page);
+}
+
+fn small_plot(limit: &LimitReport) -> String {
+    let Some(time) = &limit.over_time else { return String::new() };
+    let joined = time.within.len().div_ceil(SMALL_COLUMNS_MAX).max(1);
+    let (within, over) = (columns_of(&time.within, joined), columns_of(&time.over, joined));
+    let most = sums(&within, &over).max().unwrap_or(0).max(1);
+    let about = format!("{} over the limit, at most {} requests in a column", grouped(limit.count.over), grouped(most));
+    plot(&about, &[("passed", &within), ("denied", &over)], most, SMALL_WIDTH, SMALL_HEIGHT)
+}
+
+fn keys(report: &Report, names: &[String], page: &mut String) {
+    let mut table =
+        Table::new("Keys, those denied most first", &["n requests", "n over", "n ", "key", "limit", "rule"]);
+    for (policies, name) in report.policies.iter().zip(names) {
+        for key in &policies.keys {
+            let Count { requests, over, .. } = key.count;
+            table.row(
+                name,
+                &[
+                    grouped(requests),
+                    grouped(over),
+                    percent(over, requests),
+                    escaped(&key.key),
+                    escaped(key.limit.as_deref().unwrap_or("-")),
+                    escaped(&key.rule),
+                ],
+            );
+        }
+    }
+    table.write(page);
+    for (policies, name) in report.policies.iter().zip(names) {
+        let (others, counted) = (policies.other_keys.requests, policies.keys_counted as u64);
+        if others > 0 {
+            let (others, counted) = (grouped(others), grouped(counted));
+            page.push_str(&format!(
+                "<p class=\"dim\">{name}: {others} more requests for keys that came after the first {counted}.</p>\n"
+            ));
+        }
+    }
+}
+
+fn sums<'a>(first: &'a [u64], second: &'a [u64]) -> impl Iterator<Item = u64> + use<'a> {
+    first.iter().zip(second).map(|(first, second)| first + second)
+}
+
+/// Layers of bars, one on the other. `about` is escaped already.
+fn plot(about: &str, layers: &[(&str, &[u64])], most: u64, width: u64, height: u64) -> String {
+    let slots = layers.iter().map(|(_, values)| values.len()).max().unwrap_or(0);
+    let scaled = |value: u64| height - scale(value, height, most);
+    let mut svg = format!(
+        "<svg viewBox=\"0 0 {width} {height}\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{about}\">\
+         <title>{about}</title><path class=\"frame\" d=\"M0 0H{width}M0 {}H{width}M0 {height}H{width}\"/>",
+        height / 2
+    );
+    let mut below = vec![0_u64; slots];
+    for (class, values) in layers {
+        let mut path = String::new();
+        for (slot, value) in values.iter().enumerate().filter(|(_, value)| **value > 0) {
+            let (left, right) = (scale(slot as u64, width, slots as u64), scale(slot as u64 + 1, width, slots as u64));
+            let (bottom, top) = (scaled(below[slot]), scaled(below[slot] + value));
+            path.push_str(&format!("M{left} {bottom}V{top}H{right}V{bottom}Z"));
+            below[slot] += value;
+        }
+        if !path.is_empty() {
+            svg.push_str(&format!("<path class=\"{class}\" d=\"{path}\"/>"));
+        }
+    }
+    svg.push_str("</svg>");
+    svg
+}
+
+/// A part of a whole, in coordinates.
+fn scale(part: u64, length: u64, whole: u64) -> u64 {
+    let scaled = u128::from(part) * u128::from(length) / u128::from(whole.max(1));
+    u64::try_from(scaled).unwrap_or(length)
+}
+
+/// A text in a page: no character of it is markup, and none is invisible.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for c in printable(text).chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+/// A table with a heading. The first column has the names of policies. Titles that begin with `n ` are of numbers.
+struct Table<'a> {
+    heading: &'a str,
+    titles: &'a [&'a str],
+    rows: String,
+}
+
+impl<'a> Table<'a> {
+    fn new(heading: &'a str, titles: &'a [&'a str]) -> Self {
+        Self { heading, titles, rows: String::new() }
+    }
+
+    /// Cells are escaped already.
+    fn row(&mut self, name: &str, cells: &[String]) {
+        self.rows.push_str(&format!("<tr><td class=\"t\">{name}</td>"));
+        for (title, cell) in self.titles.iter().zip(cells) {
+            let class = if title.starts_with("n ") { "n" } else { "t" };
+            self.rows.push_str(&format!("<td class=\"{class}\">{cell}</td>"));
+        }
+        self.rows.push_str("</tr>\n");
+    }
+
+    /// Writes the table, if it has rows.
+    fn write(&self, page: &mut String) {
+        if self.rows.is_empty() {
+            return;
+        }
+        page.push_str(&format!("<h2>{}</h2>\n<div class=\"wide\"><table>\n<thead><tr><th>policies</th>", self.heading));
+        for title in self.titles {
+            match title.strip_prefix("n ") {
+                Some(title) => page.push_str(&format!("<th class=\"n\">{title}</th>")),
+                None => page.push_str(&format!("<th>{title}</th>")),
+            }
+        }
+        page.push_str(&format!("</tr></thead>\n<tbody>\n{}</tbody>\n</table></div>\n", self.rows));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_becomes_markup() {
+        let text = "<script>alert('x')</script>\" onload=\"&\u{1b}[0m\u{202e}";
+        assert_eq!(
+            escaped(text),
+            "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&quot; onload=&quot;&amp;\\u{1b}[0m\\u{202e}"
+        );
+    }
+
+    #[test]
+    fn layers_stand_on_each_other() {
+        let svg = plot("about", &[("passed", &[1, 0]), ("denied", &[1, 2])], 2, 200, 100);
+        assert!(svg.contains("<path class=\"passed\" d=\"M0 100V50H100V100Z\"/>"), "{svg}");
+        assert!(svg.contains("<path class=\"denied\" d=\"M0 50V0H100V50ZM100 100V0H200V100Z\"/>"), "{svg}");
+    }
+}
