@@ -224,6 +224,7 @@ fn limits_that_never_deny_are_told_from_those_that_can() {
         ("{rate: 10/s, post_paid: true}", "1000000/min", false),
         ("{rate: 10/s, shadow: true}", "1000000/min", false),
         ("{rate: 10/s, until: 2040-12-01}", "1000000/min", false),
+        ("10/s", "{rate: 1000000/min, until: 2040-12-01}", true),
         ("10/s", "{rate: 1000000/min, drain: true}", false),
         ("10/s", "{rate: 1000000000/month, calendar: true}", false),
         ("10/s", "{rate: 1000000/s, algorithm: gcra}", false),

@@ -222,9 +222,10 @@ mod tests {
         let all = times("1d", "rate: 60/min, daily: {peak: 12, trough: 0, low: 0}");
         let of_hour = |hour: u64| all.iter().filter(|time| *time / 3_600_000_000 == hour).count();
         assert!((140..=160).contains(&of_hour(0)), "{}", of_hour(0));
-        assert!((1_780..=1_960).contains(&of_hour(5)), "{}", of_hour(5));
+        assert!((1_620..=1_670).contains(&of_hour(5)), "{}", of_hour(5));
         assert!((3_420..=3_470).contains(&of_hour(12)), "{}", of_hour(12));
-        assert!((43_100..=43_300).contains(&all.len()), "{}", all.len());
+        // The points of the hours are whole percentages: 1,192 of them in a day.
+        assert!((42_900..=42_925).contains(&all.len()), "{}", all.len());
         let points = "[0, 0, 0, 0, 0, 0, 0, 0, 0, 100, 100, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]";
         let office = times("1d", &format!("rate: 60/min, daily: {points}"));
         assert!(office.iter().all(|time| (8 * 3_600..11 * 3_600).contains(&(time / 1_000_000))));

@@ -7,10 +7,10 @@ use crate::engine::{Algorithm, Anchor, Limit, Refill};
 
 /// Whether the first limit denies each request that the second one would deny.
 pub(super) fn denies_before(first: &Limit, second: &Limit) -> bool {
-    // What is charged past a limit is in none of the bounds below, a limit on trial denies nothing, one with a term does not always,
-    // and a second limit of 0 denies by itself.
-    let is_plain = |limit: &Limit| !limit.post_paid() && !limit.drain && !limit.shadow && limit.term.is_none();
-    // A limit that begins or ends by itself leaves the other one alone at times.
+    // What is charged past a limit is in none of the bounds below, a limit on trial denies nothing, and a second limit of 0
+    // denies by itself.
+    let is_plain = |limit: &Limit| !limit.post_paid() && !limit.drain && !limit.shadow;
+    // A first limit that begins or ends by itself leaves the other one alone at times.
     if !is_plain(first) || !is_plain(second) || second.requests() == 0 || first.term.is_some() {
         return false;
     }
