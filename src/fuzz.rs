@@ -3,12 +3,18 @@
 //! `cargo fuzz` builds them with the programs of fuzz/; the tests below run the same functions on the seeds in fuzz/corpus,
 //! and on inputs made of these. Compiled for tests and for cargo-fuzz only.
 
-use crate::config::policy_file::{self, PROBLEMS_MAX, Sources};
+use std::path::Path;
+
+use crate::config::policy_file::{self, PROBLEMS_MAX, Sources, test_file, traffic_file};
 use crate::config::settings::{Layer, Settings};
 pub use crate::grpc::fuzz::{frames, message};
 pub use crate::limiter::overrides::fuzz as overrides;
 use crate::rls::json;
+use crate::simulation::traffic::{Traffic, TrafficError};
 pub use crate::store::redis::{map, replies};
+
+/// How many requests of traffic are taken.
+const REQUESTS_MAX: usize = 100;
 
 /// The body of `POST /json`.
 ///
@@ -46,6 +52,50 @@ pub fn policies(data: &[u8]) {
         let line = problem.position.map_or(1, |position| position.line);
         assert!(usize::try_from(line).is_ok_and(|line| line <= lines), "{problem} of {lines} lines");
         assert!(!problem.message.is_empty());
+    }
+}
+
+/// A file of tests.
+///
+/// # Panics
+/// When it is refused without a problem.
+pub fn tests(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    if let Err(problems) = test_file::parse(&"fuzz.test.yaml".into(), &text, Path::new("")) {
+        assert!(problems.count() > 0 && !problems.list().is_empty());
+    }
+}
+
+/// A file of traffic, and its first requests.
+///
+/// # Panics
+/// When it is refused without a problem, or when its requests are not in the order of time.
+pub fn traffic(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    match traffic_file::parse(&"fuzz.traffic.yaml".into(), &text, Path::new("")) {
+        Ok(file) => in_order(Traffic::of(file)),
+        Err(problems) => assert!(problems.count() > 0 && !problems.list().is_empty()),
+    }
+}
+
+/// A record of `weir tap`.
+///
+/// # Panics
+/// When its requests are not in the order of time.
+pub fn records(data: &[u8]) {
+    let path = std::env::temp_dir().join(format!("weir-fuzz-{}.jsonl", std::process::id()));
+    std::fs::write(&path, data).expect("a temporary file");
+    in_order(Traffic::open(&path));
+    std::fs::remove_file(&path).expect("the temporary file");
+}
+
+fn in_order(traffic: Result<Traffic, TrafficError>) {
+    let Ok(mut traffic) = traffic else { return };
+    let mut last = 0;
+    for _ in 0..REQUESTS_MAX {
+        let Ok(Some(request)) = traffic.next() else { return };
+        assert!(request.time >= last, "{} us after {last} us", request.time);
+        last = request.time;
     }
 }
 
@@ -177,6 +227,21 @@ mod tests {
     #[test]
     fn policies() {
         run("policies", super::policies);
+    }
+
+    #[test]
+    fn tests_of_policies() {
+        run("tests", super::tests);
+    }
+
+    #[test]
+    fn traffic() {
+        run("traffic", super::traffic);
+    }
+
+    #[test]
+    fn records() {
+        run("records", super::records);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What an operator sees of a weir: /readyz, /metrics and the log. Not in here: what it should show.
 
+use std::time::Instant;
+
 use serde_json::Value;
 
 use super::http;
@@ -18,6 +20,11 @@ pub fn store_of_ready(weir: &Weir) -> Value {
     assert_eq!(answer.status, 200, "readiness must not drop: {}", answer.body);
     let told: Value = serde_json::from_str(&answer.body).expect("JSON");
     told["store"].clone()
+}
+
+/// The most script calls by which a weir has read its overrides since an instant: one every 500 ms.
+pub fn override_reads_max(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX) / 500 + 2
 }
 
 /// The value of one line of /metrics, named with its labels; 0 where there is none.

@@ -78,7 +78,7 @@ pub(super) fn report(report: &Report, width: usize, colours: Colours) -> String 
 
 fn traffic(report: &Report, text: &mut String) {
     let traffic = &report.traffic;
-    text.push_str(&format!("{}: {} requests", printable(&traffic.file), grouped(traffic.requests)));
+    text.push_str(&format!("{}: {}", printable(&traffic.file), requests(traffic.requests)));
     if let (Some(start), Some(end)) = (&traffic.start, &traffic.end) {
         text.push_str(&format!(", from {start} to {end}"));
     }
@@ -116,17 +116,21 @@ fn totals(report: &Report, names: &[String], text: &mut String) {
     table.write(usize::MAX, text);
     for (policies, name) in report.policies.iter().zip(names) {
         for (count, what) in [
-            (policies.denied_for_ever, "denied requests pass after no wait"),
-            (policies.failed, "requests got an error"),
-            (policies.unknown_domain, "requests were for a domain that the policies do not have"),
-            (policies.unmatched_descriptors, "descriptors met no rule"),
-            (policies.evicted, "states had no room in memory: see memory.max_keys"),
+            (policies.denied_for_ever, "requests that no wait helps"),
+            (policies.failed, "requests with an error"),
+            (policies.unknown_domain, "requests for a domain that the policies do not have"),
+            (policies.unmatched_descriptors, "descriptors without a rule"),
+            (policies.evicted, "states without room in memory (memory.max_keys)"),
         ] {
             if count > 0 {
-                text.push_str(&format!("{name}: {} {what}\n", grouped(count)));
+                text.push_str(&format!("{name}: {what}: {}\n", grouped(count)));
             }
         }
     }
+}
+
+fn requests(count: u64) -> String {
+    format!("{} request{}", grouped(count), if count == 1 { "" } else { "s" })
 }
 
 /// What passed and what was denied over time, in one scale.
@@ -145,7 +149,7 @@ fn plots(report: &Report, names: &[String], width: usize, colours: Colours, text
         .collect();
     let most = all.iter().flatten().flatten().copied().max().unwrap_or(0).max(1);
     let long = length(slot_us * joined as u64);
-    text.push_str(&format!("\neach column is {long}, the highest is {} requests\n", grouped(most)));
+    text.push_str(&format!("\neach column is {long}, the highest is {}\n", requests(most)));
     for (name, [passed, denied]) in names.iter().zip(&all) {
         for (label_text, word, values, colour) in
             [(name.as_str(), "passed", passed, GREEN), ("", "denied", denied, RED)]

@@ -103,7 +103,7 @@ fn the_first_callers_on_every_core_after_readiness() {
     proxy.delay(Duration::from_millis(40));
     let shop = Shop::open(&proxy.url(), &["runtime.cores=2", "redis.timeout=100ms", "redis.connect_timeout=2s"]);
     // The start has asked Redis whether it can run scripts.
-    let (loaded, asked) = (redis.runs("script|load"), redis.runs("evalsha"));
+    let (began, loaded, asked) = (Instant::now(), redis.runs("script|load"), redis.runs("evalsha"));
     // Connections that stay go to the cores in turn.
     let mut clients: Vec<_> = (0..CLIENTS).map(|_| rls::Client::connect(shop.weir.grpc)).collect();
     for client in &mut clients {
@@ -113,9 +113,13 @@ fn the_first_callers_on_every_core_after_readiness() {
         let series = format!("weir_connections{{runtime=\"{core}\"}}");
         assert_eq!(seen::metric(&shop.weir, &series), (CLIENTS / CORES) as u64, "core {core}");
     }
-    assert_eq!(redis.runs("evalsha") - asked, CLIENTS as u64, "none was sent twice for want of a script");
+    let (calls, least) = (redis.runs("evalsha") - asked, CLIENTS as u64);
+    let most = least + seen::override_reads_max(began);
+    assert!((least..=most).contains(&calls), "{calls} calls: one was sent twice for want of a script");
     assert_eq!(redis.runs("script|load"), loaded);
-    assert_eq!(proxy.connections(), CORES as u64 + 1, "one for each core, and one for /json and readiness");
+    // One for each core, and one or two for /json, readiness and overrides.
+    let made = proxy.connections() - CORES as u64;
+    assert!((1..=2).contains(&made), "{made} beside those of the cores");
     assert_eq!(shop.used("fails", HOT, AMPLE), CLIENTS);
 }
 
