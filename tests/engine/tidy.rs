@@ -27,7 +27,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("grpc", &["rls", "limiter", "telemetry", "lifecycle", "tls"]),
     ("http", &["rls", "limiter", "telemetry", "lifecycle", "config::nearest"]),
     ("lifecycle", &[]),
-    ("fuzz", &["store", "limiter", "rls", "config", "grpc"]),
+    ("fuzz", &["store", "limiter", "rls", "config", "grpc", "simulation"]),
     ("app", &["engine", "tls", "xds", "store", "limiter", "rls", "config", "telemetry", "grpc", "http", "lifecycle"]),
     ("simulation", &["engine", "store", "limiter", "rls", "config", "app"]),
     ("comparison", &["app", "engine", "limiter", "simulation"]),
