@@ -37,6 +37,7 @@ mod metadata;
 mod rate;
 mod reader;
 mod scalar;
+mod single;
 mod state;
 mod term;
 pub mod test_file;

@@ -14,20 +14,16 @@ mod values;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::state::{FileReader, Reader};
-use super::yaml::Document;
-use super::{Position, Problem, Problems, Reading, decode};
-use crate::config::files;
+use super::{Position, Problems, single};
 use crate::config::settings::Settings;
 use crate::engine::{Micros, Unit, Window, metadata};
 
+pub use super::single::FILE_BYTES_MAX;
 pub use keys::KINDS;
 pub use settings::NAMES as SETTING_NAMES;
 pub use step::CALLER;
 pub use values::Range;
 
-/// The largest file of tests, in bytes.
-pub const FILE_BYTES_MAX: usize = 4 << 20;
 /// The most cases in one file.
 pub const CASES_MAX: usize = 1_000;
 /// The most steps of one case.
@@ -255,17 +251,7 @@ impl Verdict {
 /// # Errors
 /// Every problem of the file, each with its place.
 pub fn read(path: &Path) -> Result<TestFile, Problems> {
-    let name: Arc<str> = files::shown(path).into();
-    let alone = |position, message| {
-        let mut problems = Problems::default();
-        problems.push(Problem { file: name.clone(), position, message });
-        problems
-    };
-    let bytes = files::read(path, FILE_BYTES_MAX).map_err(|error| alone(None, error.to_string()))?;
-    if bytes.len() > FILE_BYTES_MAX {
-        return Err(alone(None, format!("larger than {} MiB", FILE_BYTES_MAX >> 20)));
-    }
-    let text = decode(bytes, false).map_err(|(position, message)| alone(position, message))?;
+    let (name, text) = single::read(path)?;
     parse(&name, &text, path.parent().unwrap_or(Path::new("")))
 }
 
@@ -285,31 +271,6 @@ pub fn read(path: &Path) -> Result<TestFile, Problems> {
 /// # Errors
 /// Every problem of the text, each with its place.
 pub fn parse(name: &Arc<str>, text: &str, directory: &Path) -> Result<TestFile, Problems> {
-    let mut all = Reader::new(Reading::default());
-    let push = |all: &mut Reader, position, message| {
-        all.problems.push(Problem { file: name.clone(), position: Some(position), message });
-    };
-    let document = match Document::parse(text, false) {
-        Ok(document) => document,
-        Err(fault) => {
-            push(&mut all, fault.position, fault.message);
-            return Err(all.problems);
-        }
-    };
-    let mut reader = FileReader {
-        file: name,
-        document: &document,
-        paths: None,
-        kinds: &KINDS,
-        all: &mut all,
-        problems: Vec::new(),
-        warnings: Vec::new(),
-    };
-    let cases = reader.cases(directory);
-    let mut problems = reader.problems;
-    problems.sort_by_key(|(at, _)| *at);
-    for (position, message) in problems {
-        push(&mut all, position, message);
-    }
-    if all.problems.count() > 0 { Err(all.problems) } else { Ok(TestFile { name: name.clone(), cases }) }
+    let cases = single::parse(name, text, &KINDS, |reader| Ok(reader.cases(directory)))?;
+    Ok(TestFile { name: name.clone(), cases })
 }

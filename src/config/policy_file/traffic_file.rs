@@ -13,18 +13,15 @@ use std::sync::Arc;
 use self::keys::FILE;
 use super::INSTANT_US_MAX;
 use super::fields::Fields;
-use super::state::{FileReader, Reader, Reported};
+use super::state::{FileReader, Reported};
 use super::test_file::{Descriptor, START_US};
-use super::yaml::Document;
-use super::{Position, Problem, Problems, Reading, decode};
-use crate::config::files;
+use super::{Position, Problems, single};
 use crate::config::settings::Settings;
 use crate::engine::Micros;
 
+pub use super::single::FILE_BYTES_MAX;
 pub use keys::KINDS;
 
-/// The largest file of traffic, in bytes.
-pub const FILE_BYTES_MAX: usize = 4 << 20;
 /// The most sources of one file.
 pub const SOURCES_MAX: usize = 100;
 /// The most keys of all sources of one file together.
@@ -168,17 +165,7 @@ impl TimeFormat {
 /// # Errors
 /// Every problem of the file, each with its place.
 pub fn read(path: &Path) -> Result<TrafficFile, Problems> {
-    let name: Arc<str> = files::shown(path).into();
-    let alone = |position, message| {
-        let mut problems = Problems::default();
-        problems.push(Problem { file: name.clone(), position, message });
-        problems
-    };
-    let bytes = files::read(path, FILE_BYTES_MAX).map_err(|error| alone(None, error.to_string()))?;
-    if bytes.len() > FILE_BYTES_MAX {
-        return Err(alone(None, format!("larger than {} MiB", FILE_BYTES_MAX >> 20)));
-    }
-    let text = decode(bytes, false).map_err(|(position, message)| alone(position, message))?;
+    let (name, text) = single::read(path)?;
     parse(&name, &text, path.parent().unwrap_or(Path::new("")))
 }
 
@@ -198,36 +185,8 @@ pub fn read(path: &Path) -> Result<TrafficFile, Problems> {
 /// # Errors
 /// Every problem of the text, each with its place.
 pub fn parse(name: &Arc<str>, text: &str, directory: &Path) -> Result<TrafficFile, Problems> {
-    let mut all = Reader::new(Reading::default());
-    let push = |all: &mut Reader, position, message| {
-        all.problems.push(Problem { file: name.clone(), position: Some(position), message });
-    };
-    let document = match Document::parse(text, false) {
-        Ok(document) => document,
-        Err(fault) => {
-            push(&mut all, fault.position, fault.message);
-            return Err(all.problems);
-        }
-    };
-    let mut reader = FileReader {
-        file: name,
-        document: &document,
-        paths: None,
-        kinds: &KINDS,
-        all: &mut all,
-        problems: Vec::new(),
-        warnings: Vec::new(),
-    };
-    let file = reader.traffic(directory);
-    let mut problems = reader.problems;
-    problems.sort_by_key(|(at, _)| *at);
-    for (position, message) in problems {
-        push(&mut all, position, message);
-    }
-    match file {
-        Ok((settings, origin)) if all.problems.count() == 0 => Ok(TrafficFile { name: name.clone(), settings, origin }),
-        _ => Err(all.problems),
-    }
+    let (settings, origin) = single::parse(name, text, &KINDS, |reader| reader.traffic(directory))?;
+    Ok(TrafficFile { name: name.clone(), settings, origin })
 }
 
 impl FileReader<'_> {
