@@ -451,7 +451,7 @@ pub struct TapArguments {
     /// Replace the file of --record if there is one
     #[arg(long, requires = "record")]
     force: bool,
-    /// The file of the server's admin.token_file
+    /// A file with a token of the server's admin.token_file
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 }

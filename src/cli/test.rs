@@ -91,6 +91,10 @@ pub fn run(tests: &Tests, out: &mut dyn Write) -> Result<Verdict, NoTests> {
         Format::Json => writeln!(out, "{:#}", json::document(&reports, wanted.then_some(&coverage)))?,
     }
     let is_covered = tests.fail_under.is_none_or(|least| coverage.percent() >= least);
+    if !is_covered && tests.format != Format::Text {
+        // The report may not say why this is a failure. A standard error that is closed changes nothing.
+        let _ = text::coverage(&coverage, &mut io::stderr());
+    }
     Ok(verdict(&reports, is_covered))
 }
 

@@ -46,6 +46,16 @@ pub struct Numbers {
     pub burst: Option<u32>,
 }
 
+impl fmt::Display for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(name) = &self.name {
+            write!(f, "{name}: ")?;
+        }
+        write!(f, "{} per {}", self.requests, self.window)?;
+        self.burst.map_or(Ok(()), |burst| write!(f, ", burst {burst}"))
+    }
+}
+
 impl Override {
     /// Its descriptor as a request has it.
     #[must_use]
@@ -88,7 +98,13 @@ impl fmt::Display for Misfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoDomain => f.write_str("no policy has this domain"),
-            Self::NoRule { met } => write!(f, "the descriptor meets no rule: its first {met} entries lead to one"),
+            Self::NoRule { met: 0 } => f.write_str("the descriptor meets no rule: no policy has its first entry"),
+            Self::NoRule { met } => {
+                write!(
+                    f,
+                    "the descriptor meets no rule: policies go on after {met} of its entries, but not with the next one"
+                )
+            }
             Self::Unlimited => f.write_str("the rule is unlimited: it has no numbers to replace"),
             Self::Unnamed(names) => {
                 write!(f, "the rule has {} limits: name the one that is meant, of {}", names.len(), names.join(", "))

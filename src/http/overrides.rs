@@ -103,20 +103,9 @@ pub(super) async fn set(State(site): State<Arc<Site>>, headers: HeaderMap, body:
         Ok(new) => new,
         Err((status, reason)) => return json_error(status, reason),
     };
-    let SetOverride { set, reason, .. } = &new;
     match site.overrides.set(&new).await {
-        Ok(limits) => {
-            let limits: Vec<String> =
-                limits.iter().map(|limit| format!("{} per {}", limit.requests(), limit.window())).collect();
-            tracing::info!(
-                by,
-                domain = &*set.domain,
-                descriptor = spell_entries(set.descriptor()),
-                limits = limits.join(", "),
-                until = instant_text(set.until),
-                reason = &**reason,
-                "override set"
-            );
+        Ok(_) => {
+            audit(&by, &new, "override set");
             changed(&new, &site.overrides)
         }
         Err(refused) => refusal(&refused),
@@ -143,12 +132,25 @@ pub(super) async fn delete(
     };
     match site.overrides.delete(&which.domain, &entries).await {
         Ok(deleted) => {
-            let descriptor = spell_entries(deleted.set.descriptor());
-            tracing::info!(by, domain = &*deleted.set.domain, descriptor, "override deleted");
+            audit(&by, &deleted, "override deleted");
             changed(&deleted, &site.overrides)
         }
         Err(refused) => refusal(&refused),
     }
+}
+
+/// Logs who has set or deleted which override.
+fn audit(by: &str, one: &SetOverride, what: &'static str) {
+    let SetOverride { set, reason, .. } = one;
+    tracing::info!(
+        by,
+        domain = &*set.domain,
+        descriptor = spell_entries(set.descriptor()),
+        limits = set.numbers.iter().map(Numbers::to_string).collect::<Vec<_>>().join("; "),
+        until = instant_text(set.until),
+        reason = &**reason,
+        "{what}"
+    );
 }
 
 /// The overrides in force, by the rules of a policy set.

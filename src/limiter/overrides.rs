@@ -262,8 +262,9 @@ impl OverrideTable {
         let mut seen = Seen::default();
         let deadline = Instant::now() + CALL_TIMEOUT;
         if let Some(stored) = self.store.read_overrides(version, deadline).get().await? {
-            if is_older(&stored.version, version) && self.restore(&stored.version, version).await? {
-                seen.is_restored = true;
+            if is_older(&stored.version, version) {
+                // If another process was faster, the next look finds what it wrote.
+                seen.is_restored = self.restore(&stored.version, version).await?;
             } else {
                 self.adopt(stored, version, &mut seen).await;
             }

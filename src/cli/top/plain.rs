@@ -50,22 +50,34 @@ fn lines(report: &Report) -> String {
     for row in &report.limits {
         let name = &row.name;
         text.push_str(&format!(
-            "{time}\tlimit\t{}\t{}\t{}\t{}\t{}\t{}\n",
-            row.denied, row.hits, row.denials, name.domain, name.rule, name.limit
+            "{time}\tlimit\t{}\t{}\t{}\t{}\t{}\t{}\t{}\n",
+            row.denied,
+            row.hits,
+            row.denials,
+            name.domain,
+            name.rule,
+            name.limit,
+            role(row.is_shadow)
         ));
     }
     for row in &report.keys {
         let (name, [at_least, at_most]) = (&row.name, row.denials);
         text.push_str(&format!(
-            "{time}\tkey\t{at_least}\t{at_most}\t{}\t{}\t{}\t{}\t{}\n",
+            "{time}\tkey\t{at_least}\t{at_most}\t{}\t{}\t{}\t{}\t{}\t{}\n",
             row.last_ms / 1_000,
             name.domain,
             name.rule,
             name.limit,
-            row.descriptor
+            row.descriptor,
+            role(row.is_shadow)
         ));
     }
     text
+}
+
+/// Whether a limit denies, or only counts.
+const fn role(is_shadow: bool) -> &'static str {
+    if is_shadow { "shadow" } else { "enforced" }
 }
 
 #[cfg(test)]
@@ -80,13 +92,13 @@ mod tests {
         Sort::Denied.sort(&mut report.limits);
         insta::assert_snapshot!(lines(&report).replace('\t', " | "), @r"
         1800000123 | server | ready | 1510.0 | 77.5 | 0.0 | redis | answers | closed | 3 | 2 | 4 | 0 | 2
-        1800000123 | limit | 77.5 | 151.0 | 1234 | shop | user | per-user
-        1800000123 | limit | 0.5 | 4.5 | 0 | blog | a\tnn | f60s
-        1800000123 | limit | 0.0 | 0.0 | 7 | blog | idle | f60s
-        1800000123 | limit | 0.0 | 2000.0 | 0 | shop | tenant | f3600s
-        1800000123 | key | 1200 | 1234 | 0 | shop | user | per-user | user=a\tnn
-        1800000123 | key | 34 | 34 | 65 | shop | user | per-user | user=bob
-        1800000123 | key | 7 | 7 | 223 | blog | idle | f60s | idle=
+        1800000123 | limit | 77.5 | 151.0 | 1234 | shop | user | per-user | enforced
+        1800000123 | limit | 0.5 | 4.5 | 0 | blog | a\tnn | f60s | enforced
+        1800000123 | limit | 0.0 | 0.0 | 7 | blog | idle | f60s | shadow
+        1800000123 | limit | 0.0 | 2000.0 | 0 | shop | tenant | f3600s | enforced
+        1800000123 | key | 1200 | 1234 | 0 | shop | user | per-user | user=a\tnn | enforced
+        1800000123 | key | 34 | 34 | 65 | shop | user | per-user | user=bob | enforced
+        1800000123 | key | 7 | 7 | 223 | blog | idle | f60s | idle= | shadow
         ");
     }
 }

@@ -118,7 +118,9 @@ impl Code {
             Self::Heavy => "use a coarser precision, fewer limits, or another algorithm",
             Self::Ended => "remove the limit, or correct until",
             Self::ReplacesNothing => "correct the name, or remove replaces",
-            Self::NeverMet => "move the descriptor before the wildcard, or remove one of the two",
+            Self::NeverMet => {
+                "remove one of the two, or, where both have values, move the descriptor before the wildcard"
+            }
             Self::NoLimit => {
                 "write rate_limit: {unlimited: true} if requests are to pass here, else remove the descriptor"
             }

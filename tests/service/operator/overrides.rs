@@ -127,7 +127,10 @@ fn an_override_is_set_shown_and_deleted_by_the_command() {
     let deleted = weir(admin, &delete);
     assert!(deleted.status.success() && text(&deleted.stdout).starts_with("deleted   shop user=eve"), "{deleted:?}");
     assert_eq!((passes(grpc, "user", "eve", 9), limit_of(grpc, "eve")), (0, 3));
-    assert!(weir_server.wait_for_log(0, PATIENCE, |line| line.message() == Some("override deleted")));
+    assert!(weir_server.wait_for_log(0, PATIENCE, |line| {
+        let limits = line.field("limits").and_then(Value::as_str);
+        line.message() == Some("override deleted") && limits == Some("5 per 86400s")
+    }));
     let again = weir(admin, &delete);
     assert!(again.status.code() == Some(1) && text(&again.stderr).contains("there is no override"), "{again:?}");
 }

@@ -188,9 +188,9 @@ fn a_pipe_gets_lines_of_fields() {
     let [server] = of("server")[..] else { panic!("{text}") };
     assert_eq!((server[0], &server[4..]), ("ready", &["memory", "answers", "closed", "0", "1", "2", "0", "0"][..]));
     let limit = of("limit").into_iter().find(|fields| fields[4] == "user").unwrap();
-    assert_eq!(limit[2..], ["8", "shop", "user", "per-user"]);
+    assert_eq!(limit[2..], ["8", "shop", "user", "per-user", "enforced"]);
     let keys: Vec<_> = of("key").into_iter().map(|fields| (fields[0], fields[1], fields.len(), fields[6])).collect();
-    assert_eq!(keys, [("7", "7", 7, SHOWN), ("1", "1", 7, "user=bob")]);
+    assert_eq!(keys, [("7", "7", 8, SHOWN), ("1", "1", 8, "user=bob")]);
     assert!(text.chars().all(|c| matches!(c, '\n' | '\t') || !c.is_control()), "{text:?}");
 }
 
