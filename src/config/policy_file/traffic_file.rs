@@ -178,7 +178,7 @@ pub fn read(path: &Path) -> Result<TrafficFile, Problems> {
 /// let text = "duration: 1m\ndomain: shop\nsources: [{ask: user=ann, rate: 10/s, arivals: poisson}]";
 /// assert_eq!(
 ///     parse(&"shop.traffic.yaml".into(), text, Path::new("")).unwrap_err().to_string(),
-///     "shop.traffic.yaml:3:38: unknown key \"arivals\" in a source, did you mean \"arrivals\"?"
+///     "shop.traffic.yaml:3:39: unknown key \"arivals\" in a source, did you mean \"arrivals\"?"
 /// );
 /// ```
 ///
