@@ -198,9 +198,9 @@ impl RateLimits {
         let received = self.read(read, started)?;
         let deadline =
             caller_timeout.and_then(|caller_timeout| received.since.unwrap_or(started).checked_add(caller_timeout));
-        let kept = received.kept();
+        let bytes = received.into_message();
         let mut message = RateLimitRequest::default();
-        let request = self.decoded(kept.message(), &mut message, started)?;
+        let request = self.decoded(&bytes, &mut message, started)?;
         let query = self.query(&request, started)?;
         let decided = self.limiter.decide(&query, started, deadline, as_told(trace, &query)).await;
         self.response(&request, decided)

@@ -14,6 +14,8 @@ use std::task::Context;
 
 use tokio::sync::Semaphore;
 
+use crate::rls::fields::field;
+
 /// A connection that has read so many bytes at one turn of its task reads on at the next. That is about thirty requests; most
 /// callers send fewer at once.
 pub(super) const BYTES_AT_ONCE: usize = 4 * 1_024;
@@ -99,33 +101,7 @@ pub(super) fn is_wide(message: &[u8]) -> bool {
 /// Whether there are more fields than a narrow request has: the domain, the hits, and the descriptors. What cannot be read
 /// ends the count; decoding refuses it.
 fn has_many_fields(mut message: &[u8]) -> bool {
-    const WIRE_TYPE: u64 = 7;
-    for _ in 0..DESCRIPTORS_MAX + 2 {
-        let Some(head) = varint(&mut message) else { return false };
-        let skipped = match head & WIRE_TYPE {
-            0 => varint(&mut message).map(|_| 0),
-            1 => Some(8),
-            2 => varint(&mut message),
-            5 => Some(4),
-            _ => None,
-        };
-        let Some(rest) = skipped.and_then(|bytes| message.get(usize::try_from(bytes).ok()?..)) else { return false };
-        message = rest;
-    }
-    !message.is_empty()
-}
-
-/// Takes a varint of protobuf: seven bits a byte, the lowest first.
-fn varint(bytes: &mut &[u8]) -> Option<u64> {
-    let mut number = 0;
-    for (i, byte) in bytes.iter().enumerate().take(10) {
-        number |= u64::from(byte & 0x7f) << (7 * i);
-        if byte & 0x80 == 0 {
-            *bytes = &bytes[i + 1..];
-            return Some(number);
-        }
-    }
-    None
+    (0..DESCRIPTORS_MAX + 2).all(|_| field(&mut message).is_some()) && !message.is_empty()
 }
 
 #[cfg(test)]

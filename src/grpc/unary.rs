@@ -38,21 +38,15 @@ impl Received {
         self.parts.whole().get(HEAD_BYTES..).unwrap_or_default()
     }
 
-    /// The bytes of the message behind what is before it, for one who waits. A message that came at once is copied: as it
-    /// came, it keeps the buffer of its connection from being used again.
-    pub(super) fn kept(self) -> Kept {
-        Kept(if self.parts.several.is_empty() { self.parts.first.to_vec() } else { self.parts.several })
-    }
-}
-
-/// A message in memory of its own.
-#[derive(Debug)]
-pub(super) struct Kept(Vec<u8>);
-
-impl Kept {
-    /// The bytes of the message.
-    pub(super) fn message(&self) -> &[u8] {
-        self.0.get(HEAD_BYTES..).unwrap_or_default()
+    /// The bytes of the message, for one who waits. A message that came at once is copied: as it came, it keeps the buffer of
+    /// its connection from being used again.
+    pub(super) fn into_message(self) -> Vec<u8> {
+        let Parts { first, mut several } = self.parts;
+        if several.is_empty() {
+            return first.get(HEAD_BYTES..).unwrap_or_default().to_vec();
+        }
+        several.drain(..HEAD_BYTES.min(several.len()));
+        several
     }
 }
 
@@ -353,7 +347,7 @@ mod tests {
             }
             let domain = |received: Received| {
                 let message = RateLimitRequest::decode(received.message()).unwrap();
-                assert_eq!(received.kept().message(), message.encode_to_vec());
+                assert_eq!(received.into_message(), message.encode_to_vec());
                 message.domain
             };
             outcomes.push(received.map(domain).map_err(|status| status.code()));

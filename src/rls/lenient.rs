@@ -6,10 +6,11 @@
 
 use std::fmt::Write as _;
 
-use prost::{DecodeError, Message as _, decode_length_delimiter, encode_length_delimiter};
+use prost::{DecodeError, Message as _, encode_length_delimiter};
 
 use sha2::{Digest as _, Sha256};
 
+use super::fields::{Content, field};
 use super::proto::RateLimitRequest;
 use super::request::Request;
 
@@ -50,7 +51,7 @@ enum Field {
 
 impl Part {
     /// By the numbers of the proto files.
-    const fn field(self, number: usize) -> Field {
+    const fn field(self, number: u64) -> Field {
         match (self, number) {
             (Self::Request, 2) => Field::Part(Self::Descriptor),
             (Self::Descriptor, 1) => Field::Part(Self::Entry),
@@ -62,36 +63,24 @@ impl Part {
 
 /// The message with its texts made UTF-8 and all other fields unchanged; none if the bytes are no message.
 fn with_texts(mut bytes: &[u8], part: Part) -> Option<Vec<u8>> {
-    const TAG_BITS: u32 = 3;
     let mut to = Vec::with_capacity(bytes.len());
     while !bytes.is_empty() {
         let before = bytes;
-        let tag = decode_length_delimiter(&mut bytes).ok()?;
-        let skipped = match tag & 7 {
-            0 => {
-                decode_length_delimiter(&mut bytes).ok()?;
-                0
-            }
-            1 => 8,
-            5 => 4,
-            2 => {
-                let head = before.len() - bytes.len();
-                let length = decode_length_delimiter(&mut bytes).ok()?;
-                let content = bytes.split_off(..length)?;
-                let content = match part.field(tag >> TAG_BITS) {
-                    Field::Part(part) => with_texts(content, part)?,
-                    Field::Text => text(content).into_bytes(),
-                    Field::Other => content.to_vec(),
-                };
-                to.extend_from_slice(&before[..head]);
-                encode_length_delimiter(content.len(), &mut to).ok()?;
-                to.extend(content);
+        let (number, content) = field(&mut bytes)?;
+        let own = &before[..before.len() - bytes.len()];
+        let content = match (content, part.field(number)) {
+            (Content::Bytes(content), Field::Part(part)) => with_texts(content, part)?,
+            (Content::Bytes(content), Field::Text) => text(content).into_bytes(),
+            _ => {
+                to.extend_from_slice(own);
                 continue;
             }
-            _ => return None,
         };
-        bytes = bytes.get(skipped..)?;
-        to.extend_from_slice(&before[..before.len() - bytes.len()]);
+        // The tag ends at the first byte that no other follows.
+        let tag = own.iter().position(|byte| byte & 0x80 == 0)? + 1;
+        to.extend_from_slice(&own[..tag]);
+        encode_length_delimiter(content.len(), &mut to).ok()?;
+        to.extend(content);
     }
     Some(to)
 }

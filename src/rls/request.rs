@@ -3,9 +3,10 @@
 //! [`read`](Request::read) knows the form in which every generated encoder writes a request. Other forms of the same message are
 //! lenient.rs' business, as are texts that are no UTF-8. Not here: whether a request is within its bounds (convert.rs).
 
-use prost::{Message as _, decode_length_delimiter};
+use prost::Message as _;
 use smallvec::SmallVec;
 
+use super::fields::{Content, field};
 use super::proto::rate_limit_descriptor::RateLimitOverride;
 use super::proto::{RateLimitDescriptor, RateLimitRequest};
 use crate::engine::Entry;
@@ -101,49 +102,6 @@ fn entry(mut bytes: &[u8]) -> Option<Entry<'_>> {
         }
     }
     Some(entry)
-}
-
-/// What a field has, by its wire type.
-enum Content<'a> {
-    Number(u64),
-    Bytes(&'a [u8]),
-    /// Four or eight bytes, which no field of a request has.
-    Fixed,
-}
-
-/// Takes the next field: its number, and what it has.
-#[inline]
-fn field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, Content<'a>)> {
-    const TAG_BITS: u32 = 3;
-    let tag = varint(bytes)?;
-    let number = tag >> TAG_BITS;
-    // No field has the number 0 or one of more than 29 bits.
-    if number == 0 || tag > u64::from(u32::MAX) {
-        return None;
-    }
-    let content = match tag & 7 {
-        0 => Content::Number(varint(bytes)?),
-        1 => bytes.split_off(..8).map(|_| Content::Fixed)?,
-        2 => {
-            let length = usize::try_from(varint(bytes)?).ok()?;
-            Content::Bytes(bytes.split_off(..length)?)
-        }
-        5 => bytes.split_off(..4).map(|_| Content::Fixed)?,
-        _ => return None,
-    };
-    Some((number, content))
-}
-
-#[inline]
-fn varint(bytes: &mut &[u8]) -> Option<u64> {
-    // Nearly all are of one byte.
-    match bytes.split_first() {
-        Some((&byte, rest)) if byte < 0x80 => {
-            *bytes = rest;
-            Some(byte.into())
-        }
-        _ => decode_length_delimiter(bytes).ok().map(|number| number as u64),
-    }
 }
 
 #[cfg(test)]
