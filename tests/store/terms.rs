@@ -5,15 +5,12 @@ use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy};
 use proptest::prop_oneof;
 use proptest::sample::subsequence;
-use proptest::test_runner::TestRunner;
 use weir::config::policy_file::instant_text;
 use weir::engine::{Micros, Mode, Take};
 use weir::limiter::Answer;
 
-use crate::support::arbitrary::config;
 use crate::support::manual::START_US;
-use crate::support::redis::RedisServer;
-use crate::support::worlds::Worlds;
+use crate::support::worlds::{Worlds, on_both_stores};
 
 /// Limits of different shapes: no two of a list share a state.
 const LIMITS: [&str; 9] = [
@@ -143,14 +140,6 @@ fn check(worlds: &Worlds<'_>, limits: &[Timed], mode: Mode, asks: &[(Take, Move)
 
 #[test]
 fn each_answer_is_that_of_the_limits_that_apply_then() {
-    let server = RedisServer::start();
-    for worlds in [Worlds::of(None), Worlds::of(Some(&server))] {
-        let share = if worlds.are_on_redis() { SHARE } else { 1 };
-        let history = (lists(), prop_oneof![Just(Mode::Atomic), Just(Mode::Independent)], asks());
-        let ran = TestRunner::new(config(share)).run(&history, |(limits, mode, asks)| {
-            check(&worlds, &limits, mode, &asks);
-            Ok(())
-        });
-        ran.unwrap_or_else(|error| panic!("{error}"));
-    }
+    let histories = (lists(), prop_oneof![Just(Mode::Atomic), Just(Mode::Independent)], asks());
+    on_both_stores(&histories, SHARE, |worlds, (limits, mode, asks)| check(worlds, &limits, mode, &asks));
 }

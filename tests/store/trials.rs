@@ -5,12 +5,9 @@ use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any};
 use proptest::prop_oneof;
 use proptest::sample::subsequence;
-use proptest::test_runner::TestRunner;
 use weir::engine::{Micros, Mode, Take};
 
-use crate::support::arbitrary::config;
-use crate::support::redis::RedisServer;
-use crate::support::worlds::{World, Worlds};
+use crate::support::worlds::{World, Worlds, on_both_stores};
 
 /// Limits of different shapes: no two of a list share a state.
 const LIMITS: [&str; 9] = [
@@ -91,14 +88,6 @@ fn check(worlds: &Worlds<'_>, limits: &[(usize, bool)], mode: Mode, asks: &[(Tak
 
 #[test]
 fn each_is_charged_as_if_it_alone_were_enforced_beside_the_others() {
-    let server = RedisServer::start();
-    for worlds in [Worlds::of(None), Worlds::of(Some(&server))] {
-        let share = if worlds.are_on_redis() { SHARE } else { 1 };
-        let history = (lists(), prop_oneof![Just(Mode::Atomic), Just(Mode::Independent)], asks());
-        let ran = TestRunner::new(config(share)).run(&history, |(limits, mode, asks)| {
-            check(&worlds, &limits, mode, &asks);
-            Ok(())
-        });
-        ran.unwrap_or_else(|error| panic!("{error}"));
-    }
+    let histories = (lists(), prop_oneof![Just(Mode::Atomic), Just(Mode::Independent)], asks());
+    on_both_stores(&histories, SHARE, |worlds, (limits, mode, asks)| check(worlds, &limits, mode, &asks));
 }

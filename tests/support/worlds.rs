@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use proptest::strategy::Strategy;
+use proptest::test_runner::TestRunner;
 use tokio::runtime::Runtime;
 use weir::config::policy_file;
 use weir::engine::observer::{Charged, Observer, Silent, Tally};
@@ -16,6 +18,7 @@ use weir::store::redis::pipeline;
 use weir::store::redis::{Endpoint, Redis};
 use weir::store::{Clock as _, Store};
 
+use super::arbitrary::config;
 use super::manual::{ManualClock, START_US};
 use super::redis::RedisServer;
 
@@ -138,5 +141,18 @@ impl World<'_> {
     pub fn states(&self) -> Vec<Peek> {
         let entry = [Entry { key: "user", value: "ann" }];
         self.runtime.block_on(self.limiter.peek("shop", &entry)).expect("the store answers")
+    }
+}
+
+/// Runs a property on random histories, in memory and then on Redis, there with a part of the cases.
+pub fn on_both_stores<S: Strategy>(histories: &S, redis_share: u32, property: impl Fn(&Worlds, S::Value)) {
+    let server = RedisServer::start();
+    for worlds in [Worlds::of(None), Worlds::of(Some(&server))] {
+        let share = if worlds.are_on_redis() { redis_share } else { 1 };
+        let ran = TestRunner::new(config(share)).run(histories, |history| {
+            property(&worlds, history);
+            Ok(())
+        });
+        ran.unwrap_or_else(|error| panic!("{error}"));
     }
 }
