@@ -2,8 +2,9 @@
 //!
 //! The path of a request is in decide.rs, from its policies to its answer. Each stage has a file: what is charged
 //! (plan.rs), denials that need no store (deny_cache.rs), one call to a store (ask.rs), several calls or a store that does
-//! not answer (split.rs), taking charges back (reserved.rs), counting (count.rs), telling who listens (told.rs). Beside the path: the policies in force
-//! (policies.rs), overrides (overrides.rs), calendar windows (calendar.rs), looking at states and forgetting them (inspect.rs).
+//! not answer (split.rs), taking charges back (reserved.rs), counting (count.rs), telling taps (told.rs). Beside the path:
+//! the policies in force (policies.rs), overrides (overrides.rs), calendar windows (calendar.rs), looking at states and
+//! forgetting them (inspect.rs).
 //! Not here: the wire (rls) and what a decision is (engine).
 
 mod ask;
