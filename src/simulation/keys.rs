@@ -66,15 +66,14 @@ impl Keys {
     pub(super) fn top(&self, most: usize) -> Vec<(&str, u32, Count)> {
         let mut all: Vec<(&str, u32, Count)> =
             self.counts.iter().map(|(key, (limit, count))| (&**key, *limit, *count)).collect();
-        let order =
-            |(key, _, count): &(&str, u32, Count)| (std::cmp::Reverse((count.over, count.requests)), (*key).to_owned());
+        let order = |one: &(&str, u32, Count), other: &(&str, u32, Count)| {
+            (other.2.over, other.2.requests, one.0).cmp(&(one.2.over, one.2.requests, other.0))
+        };
         if all.len() > most {
-            all.select_nth_unstable_by(most, |a, b| {
-                (b.2.over, b.2.requests).cmp(&(a.2.over, a.2.requests)).then_with(|| a.0.cmp(b.0))
-            });
+            all.select_nth_unstable_by(most, order);
             all.truncate(most);
         }
-        all.sort_by_cached_key(order);
+        all.sort_unstable_by(order);
         all
     }
 }

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use serde::Serialize;
 
 use super::counts::Counted;
 pub use super::keys::Count;
 pub use super::spread::Times;
 use super::traffic::{Request, Traffic};
-use crate::config::policy_file::Location;
+use crate::config::policy_file::{Location, instant_text};
 use crate::config::settings::spell;
 use crate::engine::key::{self, ParsedValue};
 use crate::engine::{Limit, Micros, PolicySet, Role, Rule};
@@ -170,7 +169,7 @@ impl TrafficReport {
         Self {
             file: traffic.name().to_owned(),
             seed: traffic.seed(),
-            start: traffic.start().map(instant),
+            start: traffic.start().map(instant_text),
             end: None,
             requests: 0,
             refused: 0,
@@ -182,7 +181,7 @@ impl TrafficReport {
     pub(super) fn add(&mut self, request: &Request) {
         self.requests += 1;
         if self.start.is_none() {
-            self.start = Some(instant(request.time));
+            self.start = Some(instant_text(request.time));
         }
         if let Some(verdict) = request.verdict {
             self.recorded.get_or_insert_default()[verdict as usize] += 1;
@@ -197,7 +196,7 @@ impl TrafficReport {
     }
 
     pub(super) fn end_at(&mut self, last: Option<Micros>) {
-        self.end = last.map(instant);
+        self.end = last.map(instant_text);
     }
 }
 
@@ -221,7 +220,7 @@ impl PolicyReport {
             retry_after: counted.retry_after,
             delay: counted.delay,
             over_time: OverTime {
-                start: instant(counted.start),
+                start: instant_text(counted.start),
                 start_us: counted.start,
                 slot_us: counted.width,
                 passed: of_slots(0),
@@ -335,11 +334,4 @@ fn shown(text: &str) -> String {
         shown.push('\u{2026}');
     }
     shown
-}
-
-/// An instant, as RFC 3339 has it.
-#[must_use]
-pub fn instant(us: Micros) -> String {
-    let micros = i64::try_from(us).unwrap_or(i64::MAX);
-    Timestamp::from_microsecond(micros).unwrap_or(Timestamp::MAX).to_string()
 }

@@ -21,8 +21,9 @@ use self::generate::Generator;
 use self::record::Tap;
 use self::recorded::Recorded;
 use crate::config::policy_file::Problems;
+use crate::config::policy_file::test_file::with_defaults;
 use crate::config::policy_file::traffic_file::{self, Origin};
-use crate::config::settings::{Layer, Settings};
+use crate::config::settings::Settings;
 use crate::engine::Micros;
 use crate::limiter::Query;
 use crate::rls;
@@ -228,8 +229,5 @@ fn name_of(path: &Path) -> Arc<str> {
 
 /// The settings of a server without settings.
 fn default_settings() -> Settings {
-    let mut layer = Layer::default();
-    // Where policies are is not a matter of settings here.
-    layer.set("policies.directory=.");
-    Settings::load(&[layer]).unwrap_or_else(|problems| unreachable!("the defaults are valid: {problems}"))
+    with_defaults(&[]).unwrap_or_else(|problems| unreachable!("the defaults are valid: {problems}"))
 }

@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 
-use jiff::Timestamp;
 use tokio::runtime::Runtime;
 
 use super::compare::{Got, compare, count};
@@ -10,10 +9,10 @@ use super::coverage::{Load, Loads};
 use super::world::World;
 use super::{Difference, FAILURES_MAX, Failure, name_of};
 use crate::app::decisions;
-use crate::config::policy_file::Position;
 use crate::config::policy_file::test_file::{
     Action, Ask, CALLER, Case, Policies, StateOnSwap, Step, TestFile, Verdict,
 };
+use crate::config::policy_file::{Position, instant_text};
 use crate::engine::{Entry, Micros};
 use crate::limiter::{Answer, Undecided};
 use crate::rls::convert::{self, Bounds, Extras};
@@ -119,7 +118,7 @@ impl Running<'_> {
         }
         self.fail(Failure {
             position: step.position,
-            step: format!("swap to {name}, at {}", instant(step.now)),
+            step: format!("swap to {name}, at {}", instant_text(step.now)),
             differences: vec![difference(step.position, "swap", "refused", "in force".to_owned())],
             more: 0,
         });
@@ -163,7 +162,7 @@ impl Running<'_> {
         failure.into_iter().for_each(|failure| self.fail(failure));
         let differences = count(&ask.expect, passed, denied);
         if !differences.is_empty() {
-            let text = format!("{} requests from {}", ask.requests(), instant(step.now));
+            let text = format!("{} requests from {}", ask.requests(), instant_text(step.now));
             self.fail(Failure { position: step.position, step: text, differences, more: 0 });
         }
         Ok(())
@@ -232,13 +231,7 @@ fn described(ask: &Ask, request: &RateLimitRequest, sent: u64, now: Micros) -> S
         .collect();
     let all = ask.requests();
     let which = if all > 1 { format!(", request {sent} of {all}") } else { String::new() };
-    format!("ask {} in {:?}{which}, at {}", descriptors.join(" "), request.domain, instant(now))
-}
-
-/// An instant as it is written in a test.
-fn instant(now: Micros) -> String {
-    let micros = i64::try_from(now).unwrap_or(i64::MAX);
-    Timestamp::from_microsecond(micros).map_or_else(|_| format!("{now} us"), |instant| instant.to_string())
+    format!("ask {} in {:?}{which}, at {}", descriptors.join(" "), request.domain, instant_text(now))
 }
 
 pub(super) fn difference(position: Position, what: &str, expected: &str, got: String) -> Difference {

@@ -3,7 +3,8 @@
 //! Texts are in quotes. One that a spreadsheet would take for a formula begins with an apostrophe, since keys come from
 //! callers.
 
-use crate::simulation::report::{Count, OverTime, PolicyReport, Report, instant};
+use crate::config::policy_file::instant_text;
+use crate::simulation::report::{Count, OverTime, PolicyReport, Report};
 
 /// The columns.
 const COLUMNS: &str = "record,policies,time,domain,rule,limit,key,requests,passed,denied,delayed,hits,hits_denied";
@@ -86,7 +87,7 @@ fn count(record: &str, subject: &Subject<'_>, count: Count, text: &mut String) {
 
 fn line(record: &str, subject: &Subject<'_>, requests: [Option<u64>; 4], hits: [Option<u64>; 2], text: &mut String) {
     let Subject { policies, time, domain, rule, limit, key } = *subject;
-    let time = time.map(instant);
+    let time = time.map(instant_text);
     let mut cells = vec![record.to_owned()];
     cells.extend([Some(policies), time.as_deref(), domain, rule, limit, key].map(quoted));
     let number = |number: &Option<u64>| number.map_or_else(String::new, |number| number.to_string());

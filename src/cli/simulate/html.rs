@@ -3,8 +3,8 @@
 //! Texts that come from files or callers are escaped wherever they stand.
 
 use super::super::printable::printable;
-use super::text::{columns_of, grouped, length, names, percent, slots_of_column};
-use crate::simulation::report::{Count, LimitReport, Report};
+use super::text::{amount, columns_of, counts, grouped, length, names, slots_of_column, totals_of};
+use crate::simulation::report::{LimitReport, Report};
 
 /// The most limits that have a row for each set of policies.
 const LIMITS_MAX: usize = 200;
@@ -85,22 +85,9 @@ fn totals(report: &Report, names: &[String], page: &mut String) {
         ["n passed", "n ", "n denied", "n ", "n delayed", "n retry after: half", "n p99", "n longest", "n errors"];
     let mut table = Table::new("Totals", &titles);
     for (policies, name) in report.policies.iter().zip(names) {
-        let times = &policies.retry_after;
-        let time = |us: u64| if times.count == 0 { "&ndash;".to_owned() } else { length(us) };
-        table.row(
-            name,
-            &[
-                grouped(policies.passed),
-                percent(policies.passed, policies.requests()),
-                grouped(policies.denied),
-                percent(policies.denied, policies.requests()),
-                grouped(policies.delayed),
-                time(times.p50_us),
-                time(times.p99_us),
-                time(times.max_us),
-                grouped(policies.failed),
-            ],
-        );
+        let [passed, of_passed, denied, of_denied, delayed, half, p99, longest] = totals_of(policies, "&ndash;");
+        let errors = grouped(policies.failed);
+        table.row(name, &[passed, of_passed, denied, of_denied, delayed, half, p99, longest, errors]);
     }
     table.write(page);
 }
@@ -140,21 +127,10 @@ fn limits(report: &Report, names: &[String], page: &mut String) {
     let mut table = Table::new("Limits", &["n requests", "n over", "n ", "limit", "rule", "over time", "place"]);
     for (policies, name) in report.policies.iter().zip(names) {
         for limit in policies.limits.iter().take(LIMITS_MAX) {
-            let Count { requests, over, .. } = limit.count;
-            let role = if limit.role == "enforced" { String::new() } else { format!(" ({})", limit.role) };
-            let amount = limit.limit.as_deref().unwrap_or("-");
-            table.row(
-                name,
-                &[
-                    grouped(requests),
-                    grouped(over),
-                    percent(over, requests),
-                    escaped(&format!("{amount} {}{role}", limit.algorithm.unwrap_or_default())),
-                    escaped(&limit.rule),
-                    small_plot(limit),
-                    escaped(limit.place.as_deref().unwrap_or_default()),
-                ],
-            );
+            let [requests, over, share] = counts(limit.count);
+            let place = escaped(limit.place.as_deref().unwrap_or_default());
+            let (amount, rule) = (escaped(&amount(limit)), escaped(&limit.rule));
+            table.row(name, &[requests, over, share, amount, rule, small_plot(limit), place]);
         }
     }
     table.write(page);
@@ -174,18 +150,9 @@ fn keys(report: &Report, names: &[String], page: &mut String) {
         Table::new("Keys, those denied most first", &["n requests", "n over", "n ", "key", "limit", "rule"]);
     for (policies, name) in report.policies.iter().zip(names) {
         for key in &policies.keys {
-            let Count { requests, over, .. } = key.count;
-            table.row(
-                name,
-                &[
-                    grouped(requests),
-                    grouped(over),
-                    percent(over, requests),
-                    escaped(&key.key),
-                    escaped(key.limit.as_deref().unwrap_or("-")),
-                    escaped(&key.rule),
-                ],
-            );
+            let [requests, over, share] = counts(key.count);
+            let (limit, rule) = (escaped(key.limit.as_deref().unwrap_or("-")), escaped(&key.rule));
+            table.row(name, &[requests, over, share, escaped(&key.key), limit, rule]);
         }
     }
     table.write(page);

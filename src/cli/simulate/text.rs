@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::printable::printable;
 use crate::config::settings::spell;
-use crate::simulation::report::{Count, PolicyReport, Report};
+use crate::simulation::report::{Count, LimitReport, PolicyReport, Report};
 
 /// Bars of one to eight eighths.
 const BARS: [char; 8] =
@@ -99,19 +99,7 @@ fn traffic(report: &Report, text: &mut String) {
 fn totals(report: &Report, names: &[String], text: &mut String) {
     let mut table = Table::new(["", "passed", "", "denied", "", "delayed", "retry after: half", "p99", "longest"]);
     for (policies, name) in report.policies.iter().zip(names) {
-        let times = &policies.retry_after;
-        let time = |us: u64| if times.count == 0 { "-".to_owned() } else { length(us) };
-        table.row(vec![
-            name.clone(),
-            grouped(policies.passed),
-            percent(policies.passed, policies.requests()),
-            grouped(policies.denied),
-            percent(policies.denied, policies.requests()),
-            grouped(policies.delayed),
-            time(times.p50_us),
-            time(times.p99_us),
-            time(times.max_us),
-        ]);
+        table.row(named(name, totals_of(policies, "-")));
     }
     table.write(usize::MAX, text);
     for (policies, name) in report.policies.iter().zip(names) {
@@ -194,18 +182,11 @@ fn limits(report: &Report, names: &[String], text: &mut String) {
     let mut more = 0;
     for (policies, name) in report.policies.iter().zip(names) {
         for limit in policies.limits.iter().take(LIMITS_MAX) {
-            let Count { requests, over, .. } = limit.count;
-            let amount = format!("{} {}", limit.limit.as_deref().unwrap_or("-"), limit.algorithm.unwrap_or_default());
-            let role = if limit.role == "enforced" { String::new() } else { format!(" ({})", limit.role) };
-            table.row(vec![
-                name.clone(),
-                grouped(requests),
-                grouped(over),
-                percent(over, requests),
-                format!("{}{role}", amount.trim_end()),
-                cut(&printable(&limit.rule)),
-                cut(&printable(limit.place.as_deref().unwrap_or_default())),
-            ]);
+            let mut row = named(name, counts(limit.count));
+            row.push(amount(limit));
+            row.push(cut(&printable(&limit.rule)));
+            row.push(cut(&printable(limit.place.as_deref().unwrap_or_default())));
+            table.row(row);
         }
         more += policies.limits.len().saturating_sub(LIMITS_MAX);
     }
@@ -219,15 +200,10 @@ fn keys(report: &Report, names: &[String], text: &mut String) {
     let mut table = Table::new(["keys", "requests", "over", "", "key", "limit"]);
     for (policies, name) in report.policies.iter().zip(names) {
         for key in &policies.keys {
-            let Count { requests, over, .. } = key.count;
-            table.row(vec![
-                name.clone(),
-                grouped(requests),
-                grouped(over),
-                percent(over, requests),
-                cut(&printable(&key.key)),
-                key.limit.clone().unwrap_or_default(),
-            ]);
+            let mut row = named(name, counts(key.count));
+            row.push(cut(&printable(&key.key)));
+            row.push(key.limit.clone().unwrap_or_default());
+            table.row(row);
         }
     }
     table.write(4, text);
@@ -238,6 +214,39 @@ fn keys(report: &Report, names: &[String], text: &mut String) {
             text.push_str(&format!("{name}: {requests} more requests for keys that came after the first {counted}\n"));
         }
     }
+}
+
+/// The cells of a row that begins with a name.
+fn named<const N: usize>(name: &str, cells: [String; N]) -> Vec<String> {
+    std::iter::once(name.to_owned()).chain(cells).collect()
+}
+
+/// What came of all requests, and the waits of those that were denied; `none` in place of waits that there are not.
+pub(super) fn totals_of(policies: &PolicyReport, none: &str) -> [String; 8] {
+    let times = &policies.retry_after;
+    let time = |us: u64| if times.count == 0 { none.to_owned() } else { length(us) };
+    [
+        grouped(policies.passed),
+        percent(policies.passed, policies.requests()),
+        grouped(policies.denied),
+        percent(policies.denied, policies.requests()),
+        grouped(policies.delayed),
+        time(times.p50_us),
+        time(times.p99_us),
+        time(times.max_us),
+    ]
+}
+
+/// Requests, those that were over, and their share.
+pub(super) fn counts(Count { requests, over, .. }: Count) -> [String; 3] {
+    [grouped(requests), grouped(over), percent(over, requests)]
+}
+
+/// What a limit admits, by which algorithm, and its role where it denies nothing by itself.
+pub(super) fn amount(limit: &LimitReport) -> String {
+    let amount = format!("{} {}", limit.limit.as_deref().unwrap_or("-"), limit.algorithm.unwrap_or_default());
+    let role = if limit.role == "enforced" { String::new() } else { format!(" ({})", limit.role) };
+    format!("{}{role}", amount.trim_end())
 }
 
 /// The names of policies, without the directories that all of them are in.

@@ -20,7 +20,7 @@ use crate::engine::{Micros, Unit, Window, metadata};
 
 pub use super::single::FILE_BYTES_MAX;
 pub use keys::KINDS;
-pub use settings::NAMES as SETTING_NAMES;
+pub use settings::{NAMES as SETTING_NAMES, with_defaults};
 pub use step::CALLER;
 pub use values::Range;
 

@@ -8,7 +8,7 @@ use crate::config::policy_file::fields::Fields;
 use crate::config::policy_file::shown;
 use crate::config::policy_file::state::{FileReader, Reported};
 use crate::config::policy_file::yaml::{NodeId, Value};
-use crate::config::settings::{Layer, Setting, Settings};
+use crate::config::settings::{Layer, Problems, Setting, Settings};
 
 /// The settings that a test may have.
 pub const NAMES: [&str; 20] = [
@@ -108,17 +108,23 @@ impl FileReader<'_> {
         at: Position,
         given: &Given,
     ) -> Result<Arc<Settings>, Reported> {
-        let mut layer = Layer::default();
-        // Where policies are is not a matter of settings here.
-        layer.set("policies.directory=.");
-        for (name, text) in given {
-            layer.set(&format!("{name}={text}"));
-        }
-        match Settings::load(&[layer]) {
-            Ok(settings) => Ok(Arc::new(settings)),
-            Err(problems) => Err(self.report(at, problems.to_string().replace('\n', "; "))),
-        }
+        let settings = with_defaults(given).map(Arc::new);
+        settings.map_err(|problems| self.report(at, problems.to_string().replace('\n', "; ")))
     }
+}
+
+/// The settings of a server with these alone.
+///
+/// # Errors
+/// When they do not fit together.
+pub fn with_defaults(given: &[(&'static str, String)]) -> Result<Settings, Problems> {
+    let mut layer = Layer::default();
+    // Where policies are is not a matter of settings here.
+    layer.set("policies.directory=.");
+    for (name, text) in given {
+        layer.set(&format!("{name}={text}"));
+    }
+    Settings::load(&[layer])
 }
 
 fn unknown(name: &str) -> String {
