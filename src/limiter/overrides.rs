@@ -304,9 +304,10 @@ impl OverrideTable {
 
     async fn put_in_force(&self, overrides: Vec<SetOverride>) {
         let given: Arc<[Override]> = overrides.iter().map(|one| one.set.clone()).collect();
-        self.known.lock().overrides = overrides.into();
         let policies = self.policies.clone();
         on_own_thread(move || policies.set_overrides(given)).await;
+        // Last: whoever sees the list sees what decides.
+        self.known.lock().overrides = overrides.into();
     }
 
     /// A later version than the known one, also after a clock that was set back.
