@@ -149,7 +149,8 @@ fn wide_requests_wait_while_their_peer_reads_no_responses() {
         served.metric("weir_requests_total{domain=\"shop\",result=\"ok\"}").unwrap() - others
     };
     let mut peer = Raw::connect(served.at.grpc, 0);
-    peer.send(&streams(SENT).flat_map(|stream| request(stream, SHOULD_RATE_LIMIT, &large())).collect::<Vec<u8>>()).unwrap();
+    peer.send(&streams(SENT).flat_map(|stream| request(stream, SHOULD_RATE_LIMIT, &large())).collect::<Vec<u8>>())
+        .unwrap();
     until("the first to be decided", PATIENCE, || (decided(false) == UNTAKEN_MAX).then_some(()));
     for _ in 0..100 {
         assert_eq!(decided(true), UNTAKEN_MAX);
