@@ -19,8 +19,8 @@ use crate::rls::fields::field;
 /// A connection that has read so many bytes at one turn of its task reads on at the next. That is about thirty requests; most
 /// callers send fewer at once.
 pub(super) const BYTES_AT_ONCE: usize = 4 * 1_024;
-/// The same, while the peer sends many requests that are not answered: one or a few of those at a turn.
-pub(super) const UNANSWERED_BYTES_AT_ONCE: usize = 128;
+/// The same, while the peer sends many requests that are not answered: some ten of those at a turn.
+pub(super) const UNANSWERED_BYTES_AT_ONCE: usize = 1_024;
 
 /// A request with more descriptors is wide.
 const DESCRIPTORS_MAX: usize = 8;
