@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::{Code, DomainOutline, Location, Outline, Warning, Warnings};
 use crate::engine::PolicySet;
 use crate::engine::weight::{DESCRIPTORS_MAX, WEIGHT_MAX, WEIGHT_SHARED_MAX, of_limit};
+use crate::engine::words::counted;
 
 /// Adds the warnings of a policy set, rules before domains. [dc-11]
 pub(super) fn warn(policies: &PolicySet, domains: &[DomainOutline], warnings: &mut Warnings) {
@@ -48,7 +49,7 @@ fn warn_of_rules(
         if weight > WEIGHT_SHARED_MAX {
             let request = match WEIGHT_MAX / weight {
                 0 => "every request that meets it".to_owned(),
-                most => format!("a request with {} descriptors of it", most + 1),
+                most => format!("a request with {} of it", counted(most + 1, "descriptor")),
             };
             let message = format!(
                 "these limits weigh {weight} together, so that {request} weighs more than {WEIGHT_MAX}: no store decides \
