@@ -13,13 +13,17 @@ const TINY_DATA_BYTES: usize = 64;
 /// Frames that belong to no request (PING, SETTINGS, WINDOW_UPDATE, PRIORITY and others) on one connection in one tick. A
 /// client sends a few when it connects, and about two for each answer.
 pub(super) const IDLE_FRAMES_MAX: u32 = 256;
-/// Frames of requests (HEADERS, RST_STREAM, tiny DATA) on one connection in one tick. 64 callers that give up after 20 ms
-/// send about 10,000 in a second.
+/// Frames of requests (HEADERS, RST_STREAM, tiny DATA) on one connection in one tick, while none of its requests has been
+/// answered.
+pub(super) const REQUEST_FRAMES_MIN: u32 = 1_024;
+/// The same, if enough of its requests have been answered, in this tick or before. 64 callers that give up after 20 ms send
+/// about 10,000 in a second.
 pub(super) const REQUEST_FRAMES_MAX: u32 = 16_384;
 /// With more frames of requests in one tick than this and the answered requests account for, a peer seems to cancel most of
 /// its requests. One that sends so many at once is read more slowly for a moment, and notices nothing.
 const UNANSWERED_FRAMES_MAX: u32 = 64;
-/// Frames of each kind that every answered request adds to the bounds of its tick.
+/// Frames of each kind that every answered request adds to the bounds of its tick. Those of requests stay, up to
+/// [`REQUEST_FRAMES_MAX`].
 pub(super) const FRAMES_PER_ANSWER: u32 = 8;
 
 const DATA: u8 = 0;
@@ -44,6 +48,8 @@ pub(super) struct Meter {
     tick: u32,
     /// Answered requests of the connection when the tick began.
     answers_before: u32,
+    /// Frames of requests that the answers of earlier ticks have added to the bound.
+    earned: u32,
     idle: u32,
     requests: u32,
 }
@@ -63,6 +69,7 @@ impl Meter {
             in_header_block: false,
             tick: 0,
             answers_before: 0,
+            earned: 0,
             idle: 0,
             requests: 0,
         }
@@ -85,6 +92,7 @@ impl Meter {
     /// The peer sent too many frames in this tick.
     pub(super) fn count(&mut self, mut bytes: &[u8], tick: u32, answers: u32) -> Result<(), TooManyFrames> {
         if tick != self.tick {
+            self.earned = self.earned.saturating_add(self.extra(answers)).min(REQUEST_FRAMES_MAX - REQUEST_FRAMES_MIN);
             (self.tick, self.answers_before) = (tick, answers);
             (self.idle, self.requests) = (0, 0);
         }
@@ -117,11 +125,9 @@ impl Meter {
             }
         }
         let extra = self.extra(answers);
-        if self.idle > IDLE_FRAMES_MAX.saturating_add(extra) || self.requests > REQUEST_FRAMES_MAX.saturating_add(extra)
-        {
-            return Err(TooManyFrames);
-        }
-        Ok(())
+        let is_within = self.idle <= IDLE_FRAMES_MAX.saturating_add(extra)
+            && self.requests <= (REQUEST_FRAMES_MIN + self.earned).saturating_add(extra);
+        if is_within { Ok(()) } else { Err(TooManyFrames) }
     }
 
     /// Whether the requests of this tick are not far more than those answered in it.
@@ -237,8 +243,29 @@ mod tests {
             assert_eq!(most(&frame(kind, 0, 4), 1_000), IDLE_FRAMES_MAX + 1_000 * FRAMES_PER_ANSWER, "type {kind}");
         }
         for (kind, payload) in [(HEADERS, 20), (RST_STREAM, 4), (DATA, 0), (DATA, TINY_DATA_BYTES - 1)] {
-            assert_eq!(most(&frame(kind, 0, payload), 0), REQUEST_FRAMES_MAX, "type {kind}");
-            assert_eq!(most(&frame(kind, 0, payload), 2), REQUEST_FRAMES_MAX + 2 * FRAMES_PER_ANSWER, "type {kind}");
+            assert_eq!(most(&frame(kind, 0, payload), 0), REQUEST_FRAMES_MIN, "type {kind}");
+            assert_eq!(most(&frame(kind, 0, payload), 2), REQUEST_FRAMES_MIN + 2 * FRAMES_PER_ANSWER, "type {kind}");
+        }
+    }
+
+    #[test]
+    fn a_peer_whose_requests_were_answered_may_give_up_more_of_them() {
+        let reset = frame(RST_STREAM, 0, 4);
+        for (answers, most) in [
+            (1, REQUEST_FRAMES_MIN + FRAMES_PER_ANSWER),
+            (100, REQUEST_FRAMES_MIN + 100 * FRAMES_PER_ANSWER),
+            (1_000_000, REQUEST_FRAMES_MAX),
+        ] {
+            let mut meter = open();
+            // Half of them are answered in a tick of their own, whose first frames come later.
+            meter.count(&[], 1, answers / 2).unwrap();
+            meter.count(&[], 2, answers).unwrap();
+            for tick in 3..6 {
+                for n in 0..most {
+                    assert!(meter.count(&reset, tick, answers).is_ok(), "{n} after {answers}");
+                }
+            }
+            assert!(meter.count(&reset, 5, answers).is_err(), "{answers}");
         }
     }
 

@@ -333,6 +333,8 @@ impl Drop for Peer {
 pub(super) struct Hold {
     peer: Arc<Peer>,
     bytes: usize,
+    /// Whether the request has waited for the turn of a wide one.
+    is_wide: bool,
 }
 
 impl Hold {
@@ -350,7 +352,7 @@ impl Hold {
     /// What is held already and only accounted for.
     fn forced(peer: &Arc<Peer>, bytes: usize) -> Self {
         peer.add(bytes);
-        Self { peer: peer.clone(), bytes }
+        Self { peer: peer.clone(), bytes, is_wide: false }
     }
 
     /// More bytes of the request have come.
@@ -367,8 +369,9 @@ impl Hold {
     }
 
     /// Waits for the turn of a wide request.
-    pub(super) async fn turn(&self) {
+    pub(super) async fn turn(&mut self) {
         self.peer.turns.wait(&self.peer.core.turns).await;
+        self.is_wide = true;
     }
 
     /// The message of the request is complete, and has been let go.
@@ -411,6 +414,9 @@ impl Piece {
         let slot = hold.peer.core.tick() as usize % TICKS_KEPT;
         let waiting = &hold.peer.waiting[slot];
         waiting.store(waiting.load(Relaxed) + 1, Relaxed);
+        if hold.is_wide {
+            hold.peer.turns.respond();
+        }
         Self { bytes, hold, slot }
     }
 
@@ -425,6 +431,9 @@ impl Drop for Piece {
         let peer = &self.hold.peer;
         let waiting = &peer.waiting[self.slot];
         waiting.store(waiting.load(Relaxed).saturating_sub(1), Relaxed);
+        if self.hold.is_wide {
+            peer.turns.take();
+        }
         if self.bytes.is_empty() {
             peer.progressed();
             self.hold.answered();

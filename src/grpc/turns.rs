@@ -6,21 +6,21 @@
 //! Wide requests have turns of their own. A runtime decides a request in one go; a caller may send thousands of wide ones at
 //! once, and they would all be decided before a narrow request that comes next. So a wide request waits: first behind the
 //! wide ones of its own connection, then behind one of each other connection. One is decided each time that the runtime
-//! looks for new bytes of callers.
+//! looks for new bytes of callers. While a peer does not take the responses to its wide requests, the next ones wait.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::task::Context;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::rls::fields::field;
 
 /// A connection that has read so many bytes at one turn of its task reads on at the next. That is about thirty requests; most
 /// callers send fewer at once.
 pub(super) const BYTES_AT_ONCE: usize = 4 * 1_024;
-/// The same, while the peer sends many requests that are not answered: one or a few of those at a turn.
-pub(super) const UNANSWERED_BYTES_AT_ONCE: usize = 128;
+/// The same, while the peer sends many requests that are not answered: some ten of those at a turn.
+pub(super) const UNANSWERED_BYTES_AT_ONCE: usize = 1_024;
 
 /// A request with more descriptors is wide.
 const DESCRIPTORS_MAX: usize = 8;
@@ -31,13 +31,23 @@ const MESSAGE_BYTES_MIN: usize = (DESCRIPTORS_MAX + 1) * 7;
 /// How many wide requests of a runtime are decided between two looks for new bytes.
 const TURNS: usize = 1;
 
+/// How many responses to wide requests a peer may leave untaken before its next wide request waits. Together they are about as
+/// long as the window that HTTP/2 gives a connection at first.
+const UNTAKEN_MAX: u32 = 8;
+
 /// The turns of one runtime.
 #[derive(Debug)]
 pub(super) struct OfCore(Semaphore);
 
 /// The turns of one connection.
 #[derive(Debug)]
-pub(super) struct OfPeer(Semaphore);
+pub(super) struct OfPeer {
+    one: Semaphore,
+    /// Responses to wide requests that the peer has not taken. One runtime counts them.
+    untaken: AtomicU32,
+    /// The peer has taken one.
+    taken: Notify,
+}
 
 impl Default for OfCore {
     fn default() -> Self {
@@ -47,7 +57,7 @@ impl Default for OfCore {
 
 impl Default for OfPeer {
     fn default() -> Self {
-        Self(Semaphore::new(1))
+        Self { one: Semaphore::new(1), untaken: AtomicU32::new(0), taken: Notify::new() }
     }
 }
 
@@ -55,9 +65,24 @@ impl OfPeer {
     /// Waits for the turn of one wide request. The caller decides it without waiting for anything else.
     pub(super) async fn wait(&self, core: &OfCore) {
         // Both are fair, and are never closed.
-        let _of_peer = self.0.acquire().await;
+        let _of_peer = self.one.acquire().await;
+        while self.untaken.load(Relaxed) >= UNTAKEN_MAX {
+            self.taken.notified().await;
+        }
         let _of_core = core.0.acquire().await;
         tokio::task::yield_now().await;
+    }
+
+    /// There is a response to a wide request.
+    pub(super) fn respond(&self) {
+        self.untaken.store(self.untaken.load(Relaxed) + 1, Relaxed);
+    }
+
+    /// A response to a wide request has been taken, or given up.
+    pub(super) fn take(&self) {
+        self.untaken.store(self.untaken.load(Relaxed).saturating_sub(1), Relaxed);
+        // Only one waits at a time.
+        self.taken.notify_one();
     }
 }
 
@@ -166,5 +191,25 @@ mod tests {
         assert_eq!(decided.len(), BURST + 2);
         assert!(position("narrow") <= TURNS, "{}", position("narrow"));
         assert!(position("modest") <= 2 * TURNS, "{}", position("modest"));
+    }
+
+    #[tokio::test]
+    async fn wide_requests_wait_while_their_peer_takes_no_responses() {
+        let (core, peer) = (std::sync::Arc::new(OfCore::default()), std::sync::Arc::new(OfPeer::default()));
+        for _ in 0..UNTAKEN_MAX {
+            peer.wait(&core).await;
+            peer.respond();
+        }
+        let next = tokio::spawn({
+            let (core, peer) = (core.clone(), peer.clone());
+            async move { peer.wait(&core).await }
+        });
+        // Others are decided meanwhile.
+        for _ in 0..8 {
+            OfPeer::default().wait(&core).await;
+        }
+        assert!(!next.is_finished());
+        peer.take();
+        next.await.unwrap();
     }
 }

@@ -205,7 +205,7 @@ const ALERTS_PART: Part = Part {
             unit: "alerts",
             help: "Alerts for the webhook, by what became of them.",
             more: "`result` is `delivered`, `given_up` (attempts or time were used up, or weir ended) or `dropped` (no room in \
-                   the queue). [Alert on any increase of the last two](operations.md#alerts-about-use).",
+                   the queue). [Alert on any increase of the last two](operations.md#weiralertsundelivered).",
         },
         Row {
             name: "weir_alert_webhook_failures_total",
@@ -414,7 +414,8 @@ const POLICIES: Part = Part {
             labels: &["state"],
             unit: "overrides",
             help: "Overrides that operators have set, by whether they are in force.",
-            more: "`in_force`, or `unused`: they fit no rule of the policies in force. See [overrides](overrides.md).",
+            more: "`in_force`, or `unused`: they fit no rule of the policies in force; [alert on \
+                   any](operations.md#weiroverridesunused). See [overrides](overrides.md).",
         },
         Row {
             name: "weir_overrides_last_read_timestamp_seconds",
@@ -422,7 +423,8 @@ const POLICIES: Part = Part {
             labels: &[],
             unit: "seconds since 1970",
             help: "When the store was last read for overrides, in seconds since 1970. 0 before the first time.",
-            more: "weir reads them every 500 ms. Alert when it is old: changes do not arrive.",
+            more: "weir reads them every 500 ms. [Alert when it is old](operations.md#weiroverridesunread): changes do not \
+                   arrive.",
         },
     ],
 };

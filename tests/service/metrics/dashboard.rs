@@ -1,22 +1,26 @@
 //! Every query of deploy/grafana/weir.json, in a real Prometheus that scraped a weir through denials, an outage of Redis, a
-//! flood of keys and a reload that failed.
+//! flood of keys, a reload that failed, overrides, a tap, and alerts that a webhook does not take.
 
 use std::fs;
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
 use std::path::Path;
 
 use serde_json::{Value, json};
 
 use super::prometheus::{Prometheus, number};
+use crate::support::http;
 use crate::support::process::{PolicyDirectory, Weir};
 use crate::support::redis::RedisServer;
 use crate::support::rls::{self, Client};
 use crate::support::wait::{PATIENCE, until};
+use crate::support::webhook::{Does, Webhook};
 
 const FILE: &str = "shop.yaml";
 const POLICY: &str = "\
 domain: shop
 descriptors:
-  - {key: user, rate_limit: {name: per-user, requests_per_unit: 10, unit: hour}}
+  - {key: user, rate_limit: {name: per-user, requests_per_unit: 10, unit: hour, alert_at: [50]}}
   - {key: watched, shadow_mode: true, rate_limit: {requests_per_unit: 1, unit: hour}}
   - {key: flood, rate_limit: {requests_per_unit: 1000, unit: hour}}
 ";
@@ -78,21 +82,42 @@ impl Callers {
     }
 }
 
-fn policies(requests: u32) -> Vec<(String, String)> {
-    vec![(FILE.to_owned(), POLICY.replace("1000", &requests.to_string()))]
+/// Sets the override of one descriptor.
+fn override_of(admin: SocketAddr, descriptor: &str) {
+    let limits = r#"[{"requests":7,"window_us":3600000000}]"#;
+    let body = format!(
+        r#"{{"domain":"shop","descriptor":"{descriptor}","limits":{limits},"for_us":3600000000,"reason":"a launch"}}"#
+    );
+    let answer = http::request(admin, "PUT", "/overrides", &[], &body).expect("an answer");
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+/// Opens a tap, and reads it on a thread until weir ends.
+fn tap(admin: SocketAddr) {
+    let mut stream = http::connect(admin).expect("a connection");
+    stream.write_all(http::head("GET", "/tap", &[], 0).as_bytes()).expect("a request");
+    // It may end in the middle of a record.
+    std::thread::spawn(move || drop(io::copy(&mut stream, &mut io::sink())));
 }
 
 #[test]
 fn every_query_of_the_dashboard_has_data() {
     let mut redis = RedisServer::start();
-    let mut directory = PolicyDirectory::with_files(&policies(1000));
-    let settings = [format!("redis.url={}", redis.url()), "on_error=local".to_owned(), "memory.max_keys=64".to_owned()];
+    let webhook = Webhook::start(Does::Answer(503));
+    let mut directory = PolicyDirectory::with_file(FILE, POLICY);
+    let own = ["on_error=local", "memory.max_keys=64", "tap.records_per_second=1", "alerts.webhook_attempts=2"];
+    let mut settings = own.map(str::to_owned).to_vec();
+    settings.push(format!("redis.url={}", redis.url()));
+    settings.extend(webhook.settings());
     let mut arguments = vec!["--store", "redis"];
     arguments.extend(settings.iter().flat_map(|setting| ["--set", setting.as_str()]));
     let weir = Weir::start(&directory.path(), &arguments);
     let Some(prometheus) = Prometheus::start(weir.http) else { return };
     let mut callers = Callers { client: Client::connect(weir.grpc), number: 0 };
 
+    override_of(weir.admin, "user=ann");
+    override_of(weir.admin, "flood=ann");
+    tap(weir.admin);
     prometheus.wait_for("rate(weir_over_limit_hits_total{rule=\"user\"}[10s])", || callers.some());
     redis.kill();
     prometheus.wait_for("rate(weir_on_error_total{action=\"local\"}[10s])", || callers.some());
@@ -103,8 +128,12 @@ fn every_query_of_the_dashboard_has_data() {
     prometheus.wait_for("weir_redis_circuit_open == bool 0", || callers.some());
     directory.replace(&[(FILE.to_owned(), "domain: [".to_owned())]);
     prometheus.wait_for("increase(weir_config_load_errors_total[1m])", || callers.some());
-    directory.replace(&policies(2000));
+    // Without a rule that has an override.
+    let (fewer, _) = POLICY.split_once("  - {key: flood").expect("its last rule");
+    directory.replace(&[(FILE.to_owned(), fewer.to_owned())]);
     prometheus.wait_for("increase(weir_config_loads_total[1m])", || callers.some());
+    prometheus.wait_for("weir_overrides{state=\"unused\"}", || callers.some());
+    prometheus.wait_for("increase(weir_alert_webhook_alerts_total{result=\"given_up\"}[1m])", || callers.some());
 
     let queries = queries();
     assert!(queries.len() > 20, "{queries:?}");
@@ -121,7 +150,9 @@ fn every_query_of_the_dashboard_has_data() {
     }
 
     // What the alerts say of this story: they know its metrics.
-    prometheus.wait_for("count(ALERTS{alertname=\"WeirPolicyLoadFailed\"})", || callers.some());
+    for alert in ["WeirPolicyLoadFailed", "WeirAlertsUndelivered", "WeirOverridesUnused"] {
+        prometheus.wait_for(&format!("count(ALERTS{{alertname=\"{alert}\"}})"), || callers.some());
+    }
     let down = prometheus.query("up == 0");
     assert!(down.is_empty(), "Prometheus cannot read a scrape: {}", json!(down));
 }
