@@ -32,7 +32,7 @@ const NEEDED: [&str; 14] = [
 ];
 
 /// Names that fragments and skeletons may use, and what they stand for. A script declares those that it uses.
-const NAMES: [(&str, &str); 28] = [
+const NAMES: [(&str, &str); 29] = [
     ("call", "redis.call"),
     ("try", "redis.pcall"),
     ("floor", "math.floor"),
@@ -41,6 +41,7 @@ const NAMES: [(&str, &str); 28] = [
     ("min", "math.min"),
     ("format", "string.format"),
     ("byte", "string.byte"),
+    ("rep", "string.rep"),
     ("pack_struct", "struct.pack"),
     ("unpack_struct", "struct.unpack"),
     ("NOT_OURS", "'STATE the value at the key was not written by weir'"),
@@ -147,14 +148,14 @@ impl Fragment {
         self.section(name).map_or("", |section| &section.text)
     }
 
-    /// Whether its state is a hash or a sorted set, which may be long.
+    /// Whether its state may be long.
     fn is_long(&self) -> bool {
-        self.command() != "GET"
+        self.section("long").is_some()
     }
 
-    /// The command by which its state is read; empty where `read` makes its own calls.
-    fn command(&self) -> &str {
-        self.text("read").split(' ').next().unwrap_or("")
+    /// Whether `read` makes calls of its own: what is stored is no string.
+    fn reads_itself(&self) -> bool {
+        !self.text("read").starts_with("GET")
     }
 
     fn fields(&self) -> Vec<&str> {
@@ -186,6 +187,21 @@ impl Fragment {
         text + "end\n"
     }
 
+    /// The reply of what a charge leaves: what it found if it changed nothing.
+    fn leaves(&self, in_list: bool) -> String {
+        let (count, text) = self.told("leaves");
+        let either =
+            |after: &str, before: &str| format!("if till then\n  {after} = {text}\nelse\n  {after} = {before}\nend\n");
+        match (count, in_list) {
+            (0, _) => String::new(),
+            (_, false) => either(&places("", 1 + count, count), &places("", 1, count)),
+            (_, true) => format!(
+                "if not second then\n{}  told = told + {count}\nend\n",
+                indented(&either(&places("told + ", 0, count), &places(&format!("told - {count} + "), 0, count)), 2)
+            ),
+        }
+    }
+
     /// What `--@ NAME` stands for, other than a section of this name.
     fn expanded(&self, name: &str, rest: &str, in_list: bool) -> String {
         let read = self.lines("read");
@@ -196,28 +212,15 @@ impl Fragment {
                 format!("if {} then\n  act = nil\nend\n", self.text("stateless"))
             }
             "if_stale" if self.lines("see").contains("stale") => format!("{rest}\n"),
-            "key" if self.is_long() => format!("{rest}\n"),
-            "value" => match (self.command(), in_list) {
-                ("GET", true) => format!("local value = raw[k]\nif value then\n{}end\n", indented(&read, 2)),
-                ("GET", false) => {
-                    let condition = self.text("read").split_once(" if ").map_or("", |(_, condition)| condition);
-                    let test = if condition.is_empty() { String::new() } else { format!(" and {condition}") };
-                    format!("local value = call('GET', key)\nif value{test} then\n{}end\n", indented(&read, 2))
-                }
-                ("", _) => read,
-                (command, _) => format!("local value = call('{command}', key)\n{read}"),
-            },
-            "leaves" => {
-                let (count, text) = self.told("leaves");
-                match (count, in_list) {
-                    (0, _) => String::new(),
-                    (_, true) => format!(
-                        "if not second then\n  {} = {text}\n  told = told + {count}\nend\n",
-                        places("told + ", 0, count)
-                    ),
-                    (_, false) => format!("{} = {text}\n", places("", 1 + self.told("finds").0, count)),
-                }
+            "key" if self.reads_itself() => format!("{rest}\n"),
+            "value" if self.reads_itself() => read,
+            "value" if in_list => format!("local value = raw[k]\nif value then\n{}end\n", indented(&read, 2)),
+            "value" => {
+                let condition = self.text("read").split_once(" if ").map_or("", |(_, condition)| condition);
+                let test = if condition.is_empty() { String::new() } else { format!(" and {condition}") };
+                format!("local value = call('GET', key)\nif value{test} then\n{}end\n", indented(&read, 2))
             }
+            "leaves" => self.leaves(in_list),
             "see" | "over" | "keep" | "write" => self.lines(name),
             _ => String::new(),
         }
@@ -268,7 +271,7 @@ fn in_list(skeleton: &str, charge: &str, term: &str, known: &[&Fragment]) -> Str
         known.iter().map(|fragment| format!("{} {}", char::from(fragment.digit), fragment.name)).collect();
     let reads_itself: String = known
         .iter()
-        .filter(|fragment| fragment.is_long())
+        .filter(|fragment| fragment.reads_itself())
         .map(|fragment| format!(" and kinds[j] ~= {}", fragment.digit))
         .collect();
     let lines = skeleton.replace("@table@", &table.join(", ")).replace("@reads_itself@", &reads_itself);

@@ -19,4 +19,5 @@ pub mod served;
 pub mod simulate;
 pub mod tap;
 pub mod test;
+pub mod token;
 pub mod top;

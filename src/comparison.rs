@@ -271,6 +271,10 @@ fn met_elsewhere<'p>(rule: &Rule, here: &Side<'p>, there: &Side<'p>) -> Option<(
 
 fn change<'p>(kind: Kind, old: Option<&'p Rule>, new: Option<&'p Rule>) -> RuleChange<'p> {
     let mut effects = limits::effects(old, new);
+    if kind == Kind::Removed {
+        // A rule that is gone says so: what it said about itself does not change.
+        effects.retain(|effect| !matches!(effect.what, What::Key("unlimited", ..)));
+    }
     if let (Kind::Changed | Kind::Renamed, Some(old), Some(new)) = (kind, old, new) {
         limits::add_marks(old, new, &mut effects);
     }

@@ -5,11 +5,14 @@
 
 pub mod envoy_ratelimit;
 pub mod files;
+pub mod instant;
 mod nearest;
 pub mod otel;
 pub mod policy_file;
 pub mod schema;
 pub mod settings;
 pub mod watch;
+mod zone;
 
+pub use instant::{INSTANT_US_MAX, instant_text, parse_instant};
 pub use nearest::nearest;

@@ -24,6 +24,7 @@ pub mod policy;
 pub mod share;
 pub mod time;
 pub mod weight;
+pub mod words;
 
 pub use algorithm::parameters::{Anchor, Parameter, ParameterValue, Precision, Refill};
 pub use algorithm::{Algorithm, LimitError, Observed, Receipt, State, StateKind};

@@ -7,6 +7,7 @@
 --- numbers W, L
 -- What is stored and what is to be written, as read_log makes it.
 --- state log
+--- long
 --- read
 log = read_log(key, now, W)
 

@@ -55,13 +55,13 @@
     --@ stateless
     -- The state after the charge [dc-4].
     --@ effect
+    local till
     if @changed@ then
       if role ~= ALONE and not second then
         changes, again = changes + 1, again or moved
         undo_k[changes], undo_expires[changes] = k, expires[k]
         @undo@ = @stored@
       end
-      local till
       --@ keep
       @stored@ = @state@
       expires[k] = till

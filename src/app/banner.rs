@@ -5,6 +5,7 @@ use std::fmt;
 use super::Addresses;
 use crate::config::settings::{LogFormat, PolicySource, Settings, StoreKind};
 use crate::engine::PolicySet;
+use crate::engine::words::counted;
 use crate::telemetry::logging;
 
 /// The version of this build.
@@ -29,7 +30,9 @@ pub(super) struct Banner {
 impl Banner {
     pub(super) fn new(settings: &Settings, addresses: &Addresses, policies: &PolicySet) -> Self {
         let store = match settings.store {
-            StoreKind::Memory => format!("memory (at most {} keys, lost at the end)", settings.memory.max_keys),
+            StoreKind::Memory => {
+                format!("memory (at most {}, lost at the end)", counted(settings.memory.max_keys, "key"))
+            }
             StoreKind::Redis => {
                 format!("redis ({}, at most {:?} a decision)", settings.redis.server.url, settings.redis.timeout)
             }
@@ -90,6 +93,7 @@ impl fmt::Display for Banner {
         writeln!(f, "  store     {}", self.store)?;
         writeln!(f, "  charging  {}", self.charging)?;
         writeln!(f, "  cores     {}", self.cores)?;
-        writeln!(f, "  policies  {} ({} domains, {} rules)", self.policies, self.domains, self.rules)
+        let (domains, rules) = (counted(self.domains, "domain"), counted(self.rules, "rule"));
+        writeln!(f, "  policies  {} ({domains}, {rules})", self.policies)
     }
 }

@@ -11,6 +11,7 @@ use super::policy_changes::Changes;
 use crate::config::policy_file::{self, Kept, Problems, Reading, Warnings};
 use crate::config::watch::{Change, POLL_EVERY, Source, Watch};
 use crate::engine::PolicySet;
+use crate::engine::words::counted;
 use crate::http::ServiceState;
 use crate::lifecycle::{Life, Phase, Reloads};
 use crate::limiter::Policies;
@@ -91,7 +92,7 @@ fn texts(problems: &Problems) -> Vec<String> {
     let mut texts: Vec<String> = problems.list().iter().map(ToString::to_string).collect();
     let more = problems.count() - texts.len();
     if more > 0 {
-        texts.push(format!("and {more} more problems"));
+        texts.push(format!("and {}", counted(more, "more problem")));
     }
     texts
 }
@@ -112,7 +113,7 @@ fn shown(problems: &[String]) -> Vec<String> {
     let mut shown: Vec<String> = problems.iter().take(PROBLEMS_SHOWN_MAX).cloned().collect();
     let more = problems.len() - shown.len();
     if more > 0 {
-        shown.push(format!("and {more} more problems"));
+        shown.push(format!("and {}", counted(more, "more problem")));
     }
     shown
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::engine::words::counted;
 use crate::http::{ServiceState, Summary};
 use crate::lifecycle::{Life, Notice, Orders, Phase, Pulse, ServiceManager};
 
@@ -119,9 +120,10 @@ async fn watch(manager: &ServiceManager, pulses: &[Pulse]) -> Infallible {
 /// The state in one line.
 fn status(summary: Summary) -> String {
     let Summary { domains, rules, problems, store_answered } = summary;
-    let mut text = format!("serves {domains} domains, {rules} rules");
+    let mut text = format!("serves {}, {}", counted(domains, "domain"), counted(rules, "rule"));
     if problems > 0 {
-        text.push_str(&format!("; changed policies are refused, {problems} problems (see /readyz)"));
+        let problems = counted(problems, "problem");
+        text.push_str(&format!("; changed policies are refused, {problems} (see /readyz)"));
     }
     if !store_answered {
         text.push_str("; the store does not answer");

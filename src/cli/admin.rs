@@ -21,6 +21,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
 
 use super::printable::printable;
+use super::token::Token;
 use crate::config::settings::Setting;
 
 /// The largest head of an answer, in bytes.
@@ -77,12 +78,12 @@ pub struct Sent<'a> {
     pub path: &'a str,
     /// JSON, where it has a body.
     pub body: String,
-    /// The token of who sends it.
-    pub token: Option<&'a str>,
+    /// The token of a command that can send one.
+    pub token: Option<&'a Token>,
 }
 
 impl<'a> Sent<'a> {
-    const fn get(path: &'a str, token: Option<&'a str>) -> Self {
+    const fn get(path: &'a str, token: Option<&'a Token>) -> Self {
         Self { method: Method::GET, path, body: String::new(), token }
     }
 }
@@ -199,7 +200,7 @@ impl AdminServer {
         match status {
             StatusCode::OK => Ok(body),
             StatusCode::SERVICE_UNAVAILABLE if expected == Expected::OkOrUnready => Ok(body),
-            status => Err(NoAnswer::Refused(self.clone(), sent.to_string(), status, reason(&body))),
+            status => Err(self.refused(sent, status, &body)),
         }
     }
 
@@ -208,14 +209,14 @@ impl AdminServer {
     ///
     /// # Errors
     /// When there is none, with the address in the reason.
-    pub async fn lines(&self, path: &str, token: Option<&str>, bounds: Bounds) -> Result<Lines, NoAnswer> {
-        let sent = &Sent::get(path, token);
+    pub async fn lines(&self, path: &str, token: &Token, bounds: Bounds) -> Result<Lines, NoAnswer> {
+        let sent = &Sent::get(path, Some(token));
         let begin = async {
             let (connection, response) = self.send(sent).await?;
             let status = response.status();
             if status != StatusCode::OK {
                 let body = self.body(response, sent, bounds.bytes_max).await?;
-                return Err(NoAnswer::Refused(self.clone(), sent.to_string(), status, reason(&body)));
+                return Err(self.refused(sent, status, &body));
             }
             let (server, path, body) = (self.clone(), sent.to_string(), response.into_body());
             let (bytes, bytes_max) = (VecDeque::new(), bounds.bytes_max);
@@ -225,6 +226,15 @@ impl AdminServer {
             Ok(begun) => begun,
             Err(_) => Err(NoAnswer::Timeout(self.clone(), sent.to_string(), bounds.timeout)),
         }
+    }
+
+    fn refused(&self, sent: &Sent<'_>, status: StatusCode, body: &[u8]) -> NoAnswer {
+        let mut reason = reason(body);
+        if let Some(token) = sent.token.filter(|_| status == StatusCode::UNAUTHORIZED) {
+            reason.push_str("; ");
+            reason.push_str(token.advice());
+        }
+        NoAnswer::Refused(self.clone(), sent.to_string(), status, reason)
     }
 
     /// Sends a request on a connection of its own.
@@ -239,7 +249,7 @@ impl AdminServer {
         let connection = AbortOnDrop(tokio::spawn(connection));
         let mut request = Request::builder().method(sent.method.clone()).uri(sent.path);
         request = request.header(HOST, self.to_string()).header("connection", "close");
-        if let Some(token) = sent.token {
+        if let Some(token) = sent.token.and_then(Token::text) {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
         if !sent.body.is_empty() {

@@ -4,16 +4,18 @@
 
 use std::io::{self, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use super::admin::AdminServer;
 use super::printable::printable;
 use super::served::{self, NoPolicies, Served};
-use crate::config::files::is_test;
-use crate::config::policy_file::{
-    DomainOutline, Loaded, Outline, Problems, Reading, instant_text, lint, load_dir_with, test_file,
-};
+use crate::config::files::{is_test, is_traffic};
+use crate::config::instant_text;
+use crate::config::policy_file::traffic_file::{self, Origin, Sources};
+use crate::config::policy_file::{DomainOutline, Loaded, Outline, Problems, Reading, lint, load_dir_with, test_file};
 use crate::config::settings::spell;
 use crate::engine::network::Network;
+use crate::engine::words::counted;
 use crate::engine::{Domain, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule, Term};
 
 /// How far the limits are moved to the right so that they stand below each other, in characters. Longer descriptors
@@ -39,7 +41,7 @@ pub enum Failed {
     #[error("these policies are in force, and newer ones are refused:\n{}", .0.join("\n"))]
     Refused(Vec<String>),
     /// There are so many warnings, and they count as errors.
-    #[error("{0} warnings, which --strict makes errors")]
+    #[error("{}, which --strict makes {}", counted(.0, "warning"), if *.0 == 1 { "an error" } else { "errors" })]
     Warnings(usize),
     /// The answer cannot be written out.
     #[error("cannot write: {0}")]
@@ -62,8 +64,11 @@ pub enum Strictness {
 /// Every problem of the policies, in which case nothing is written; that of the writer; or, where they count as errors,
 /// that there are warnings.
 pub fn run(directory: &Path, reading: Reading, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
-    if is_test(directory) && directory.is_file() {
+    if directory.is_file() && is_test(directory) {
         return tests(directory, out);
+    }
+    if directory.is_file() && is_traffic(directory) {
+        return traffic(directory, out);
     }
     let mut loaded = load_dir_with(directory, reading).map_err(Failed::Policies)?;
     lint(&mut loaded);
@@ -100,8 +105,23 @@ fn judged(loaded: &Loaded, strictness: Strictness) -> Result<(), Failed> {
 fn tests(path: &Path, out: &mut dyn Write) -> Result<(), Failed> {
     let file = test_file::read(path).map_err(Failed::Policies)?;
     let asks = file.cases.iter().map(|case| case.asks).sum::<u64>();
-    let asks = counted(usize::try_from(asks).unwrap_or(usize::MAX), "request");
+    let asks = counted(asks, "request");
     writeln!(out, "{}: {}, {asks}", file.name, counted(file.cases.len(), "test case"))?;
+    Ok(())
+}
+
+/// Validates a file of traffic and writes what it holds.
+fn traffic(path: &Path, out: &mut dyn Write) -> Result<(), Failed> {
+    let file = traffic_file::read(path).map_err(Failed::Policies)?;
+    match file.origin {
+        Origin::Sources(Sources { sources, duration, .. }) => {
+            let sources = counted(sources.len(), "source");
+            writeln!(out, "{}: {sources} of traffic over {}", file.name, spell(Duration::from_micros(duration)))?;
+        }
+        Origin::AccessLog(log) => {
+            writeln!(out, "{}: an access log, {}", file.name, printable(&log.path.display().to_string()))?
+        }
+    }
     Ok(())
 }
 
@@ -317,7 +337,7 @@ fn details(limit: &Limit) -> Vec<String> {
 
 fn totals(loaded: &Loaded) -> String {
     let rules = loaded.policies.rules();
-    let limits = rules.iter().map(|rule| rule.limits.len()).sum();
+    let limits: usize = rules.iter().map(|rule| rule.limits.len()).sum();
     format!(
         "{}, {}, {} in {}",
         counted(loaded.domains.len(), "domain"),
@@ -325,9 +345,4 @@ fn totals(loaded: &Loaded) -> String {
         counted(limits, "limit"),
         counted(loaded.files, "file")
     )
-}
-
-pub(super) fn counted(number: usize, noun: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {noun}{plural}")
 }

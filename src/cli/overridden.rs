@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::admin::{AdminServer, Bounds, Expected, Method, NoAnswer, Sent};
 use super::printable::printable;
+use super::token::Token;
 use crate::config::settings::spell;
 use crate::engine::descriptor::parse_entries;
 use crate::engine::overrides::Numbers;
@@ -130,7 +131,7 @@ pub(super) fn send<T: DeserializeOwned>(
     method: Method,
     path: &str,
     body: String,
-    token: Option<&str>,
+    token: Option<&Token>,
 ) -> Result<T, Unanswered> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Unanswered::Start)?;
     let answer = runtime.block_on(server.ask(&Sent { method, path, body, token }, Expected::Ok, BOUNDS));

@@ -3,8 +3,7 @@
 //! Not here: parsing of arguments (args/overrides.rs), and what an override does (engine, limiter).
 
 use std::fmt::Write as _;
-use std::io::{self, Read as _, Write};
-use std::path::Path;
+use std::io::{self, Write};
 
 use hyper::StatusCode;
 use serde::Deserialize;
@@ -15,11 +14,11 @@ use super::args::overrides::{DeleteArguments, ListArguments, OverrideAction, Set
 use super::explain;
 use super::overridden::{List, PATH, Shown, Unanswered, send};
 use super::printable::printable;
+use super::token::Token;
+use crate::config::instant_text;
 use crate::engine::Entry;
 use crate::engine::descriptor::spell_entries;
 
-/// The largest file of a token.
-const TOKEN_BYTES_MAX: u64 = 4_096;
 /// A list that was read longer ago comes with a note.
 const READ_MS_MAX: u64 = 5_000;
 
@@ -72,12 +71,12 @@ fn set(arguments: &SetArguments, out: &mut dyn Write, notes: &mut dyn Write) -> 
         "domain": domain,
         "descriptor": spelled(&descriptor.entries),
         "limits": limits,
-        "until": until,
+        "until": until.map(instant_text),
         "for_us": lasts.map(|lasts| u64::try_from(lasts.as_micros()).unwrap_or(u64::MAX)),
         "reason": reason,
     });
-    let token = token(server.token_file.as_deref())?;
-    let changed: Changed = match send(&server.server, Method::PUT, PATH, body.to_string(), token.as_deref()) {
+    let token = Token::of_file(server.token_file.as_deref()).map_err(Failed::Usage)?;
+    let changed: Changed = match send(&server.server, Method::PUT, PATH, body.to_string(), Some(&token)) {
         Ok(changed) => changed,
         Err(error) => {
             if let Unanswered::NoAnswer(NoAnswer::Refused(_, _, StatusCode::NOT_FOUND, _)) = &error {
@@ -100,8 +99,8 @@ fn delete(arguments: &DeleteArguments, out: &mut dyn Write) -> Result<(), Failed
     let DeleteArguments { domain, descriptor, server } = arguments;
     let descriptor = encoded(&spelled(&descriptor.entries));
     let path = format!("{PATH}?domain={}&descriptor={descriptor}", encoded(domain));
-    let token = token(server.token_file.as_deref())?;
-    let changed: Changed = send(&server.server, Method::DELETE, &path, String::new(), token.as_deref())?;
+    let token = Token::of_file(server.token_file.as_deref()).map_err(Failed::Usage)?;
+    let changed: Changed = send(&server.server, Method::DELETE, &path, String::new(), Some(&token))?;
     writeln!(out, "deleted   {}", changed.shown.line())?;
     Ok(())
 }
@@ -128,20 +127,6 @@ fn list(arguments: &ListArguments, out: &mut dyn Write, notes: &mut dyn Write) -
         Some(_) => {}
     }
     Ok(())
-}
-
-/// The token of a file, without the blanks around it.
-fn token(file: Option<&Path>) -> Result<Option<String>, Failed> {
-    let Some(file) = file else { return Ok(None) };
-    let unusable = |reason: String| Failed::Usage(format!("--token-file {}: {reason}", file.display()));
-    let mut text = String::new();
-    let opened = std::fs::File::open(file).map_err(|error| unusable(error.to_string()))?;
-    opened.take(TOKEN_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| unusable(error.to_string()))?;
-    let token = text.trim();
-    if token.is_empty() || text.len() as u64 > TOKEN_BYTES_MAX || !token.chars().all(|c| c.is_ascii_graphic()) {
-        return Err(unusable("not one token: a word of at most 4096 bytes".to_owned()));
-    }
-    Ok(Some(token.to_owned()))
 }
 
 fn spelled(entries: &[(String, String)]) -> String {

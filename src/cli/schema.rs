@@ -15,6 +15,8 @@ pub enum Of {
     Settings,
     /// Of files of tests.
     Tests,
+    /// Of files of traffic.
+    Traffic,
 }
 
 /// Writes the schema.
@@ -26,6 +28,7 @@ pub fn run(of: Of, out: &mut dyn Write) -> io::Result<()> {
         Of::Policies => Schema::Policies,
         Of::Settings => Schema::Settings,
         Of::Tests => Schema::Tests,
+        Of::Traffic => Schema::Traffic,
     };
     writeln!(out, "{:#}", schema.document())
 }

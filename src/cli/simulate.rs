@@ -17,6 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::interval;
 
+use crate::engine::words::counted;
 use crate::simulation::report::Report;
 use crate::simulation::traffic::Traffic;
 use crate::simulation::{Progress, REQUESTS_MAX, Simulated, SimulationError, hidden_values, simulate};
@@ -191,14 +192,14 @@ impl Bar {
             return;
         }
         self.has_text = true;
-        let requests = text::grouped(progress.requests());
+        let requests = counted(text::grouped(progress.requests()), "request");
         let text = match progress.per_mille() {
-            None => format!("\r\u{1b}[K{requests} requests"),
+            None => format!("\r\u{1b}[K{requests}"),
             Some(done) => {
                 let full = usize::try_from(done * BAR / 1_000).unwrap_or(0);
                 let rest = usize::try_from(BAR).unwrap_or(0) - full;
                 let percent = done / 10;
-                format!("\r\u{1b}[K[{}{}] {percent} %, {requests} requests", "#".repeat(full), ".".repeat(rest))
+                format!("\r\u{1b}[K[{}{}] {percent} %, {requests}", "#".repeat(full), ".".repeat(rest))
             }
         };
         let _ = io::stderr().write_all(text.as_bytes());

@@ -7,7 +7,7 @@ mod record;
 mod show;
 
 use std::io::{self, IsTerminal as _, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -18,13 +18,15 @@ use self::record::{Line, VERSION};
 use self::show::Table;
 use super::admin::{AdminServer, Bounds, Lines, NoAnswer};
 use super::printable::printable;
+use super::token::Token;
+use crate::engine::Entry;
+use crate::engine::descriptor::spell_entries;
+use crate::engine::words::counted;
 
 /// How long the server may take to begin, and how long a line may be: far more than the longest record has.
 const BOUNDS: Bounds = Bounds { bytes_max: 4 << 20, timeout: Duration::from_secs(10) };
 /// A server sends something at least every 10 s. After so long without it is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// The longest token, in bytes.
-const TOKEN_BYTES_MAX: u64 = 4_096;
 
 /// Which requests, and where they go.
 #[derive(Clone, Debug)]
@@ -92,8 +94,8 @@ pub enum TapError {
     #[error("{0}: {1}")]
     File(String, io::Error),
     /// The token cannot be read.
-    #[error("--token-file {0}: {1}")]
-    Token(String, String),
+    #[error("{0}")]
+    Token(String),
     /// Standard output cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
@@ -122,13 +124,13 @@ async fn tap(question: &Question) -> Result<(), TapError> {
     if let Output::File { file, force: false } = &question.output {
         file::must_be_new(file)?;
     }
-    let token = question.token_file.as_deref().map(token).transpose()?;
+    let token = Token::of_file(question.token_file.as_deref()).map_err(TapError::Token)?;
     // Heard from here on, so that one that comes soon ends it as one that comes late.
     let mut signals = Signals::new().map_err(TapError::Start)?;
     let path = path(question);
     let mut lines = tokio::select! {
         () = signals.any() => return Ok(()),
-        lines = question.server.lines(&path, token.as_deref(), BOUNDS) => lines?,
+        lines = question.server.lines(&path, &token, BOUNDS) => lines?,
     };
     let first = lines.next().await?.unwrap_or_default();
     let reason = match Line::read(&first) {
@@ -232,7 +234,7 @@ impl Seen {
             Output::Text | Output::Json => String::new(),
         };
         let end = if *is_server_done && length.is_none() { "; the server's tap.max_duration is over" } else { "" };
-        format!("{requests} requests{place}, {lost} lost{end}")
+        format!("{}{place}, {lost} lost{end}", counted(requests, "request"))
     }
 }
 
@@ -273,22 +275,6 @@ fn is_coloured() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty())
 }
 
-fn token(path: &Path) -> Result<String, TapError> {
-    let refused = |reason: String| TapError::Token(path.display().to_string(), reason);
-    let mut text = String::new();
-    let file = std::fs::File::open(path).map_err(|error| refused(error.to_string()))?;
-    io::Read::read_to_string(&mut io::Read::take(file, TOKEN_BYTES_MAX + 1), &mut text)
-        .map_err(|error| refused(error.to_string()))?;
-    if text.len() as u64 > TOKEN_BYTES_MAX {
-        return Err(refused(format!("more than {TOKEN_BYTES_MAX} bytes")));
-    }
-    match text.trim_ascii() {
-        "" => Err(refused("empty".to_owned())),
-        token if token.chars().all(|c| c.is_ascii_graphic()) => Ok(token.to_owned()),
-        _ => Err(refused("a token is one word of ASCII".to_owned())),
-    }
-}
-
 /// The path that asks for it.
 fn path(question: &Question) -> String {
     let Question { domain, rule, verdict, entries, sample, length, .. } = question;
@@ -300,9 +286,7 @@ fn path(question: &Question) -> String {
         }
     }
     if !entries.is_empty() {
-        let escaped = |text: &str| text.replace('\\', "\\\\").replace(',', "\\,");
-        let entries = entries.iter().map(|(key, value)| format!("{}={}", escaped(key), escaped(value)));
-        add("descriptor", &entries.collect::<Vec<_>>().join(","));
+        add("descriptor", &spell_entries(entries.iter().map(|(key, value)| Entry { key, value })));
     }
     if *sample > 1 {
         add("sample", &sample.to_string());

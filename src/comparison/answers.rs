@@ -2,11 +2,13 @@
 //!
 //! Not here: traffic and the limiter under its clock (simulation).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::app::decisions;
+use crate::engine::descriptor::spell_entries;
 use crate::engine::observer::Silent;
+use crate::engine::words::counted;
 use crate::engine::{Entry, PolicySet};
 use crate::limiter::{Answer, Query, Undecided};
 use crate::simulation::traffic::{Traffic, TrafficError};
@@ -18,6 +20,8 @@ pub const REQUESTS_MAX: u64 = 100_000_000;
 pub const KEYS_MAX: usize = 100_000;
 /// The longest descriptor that is counted by its text, in bytes.
 const KEY_BYTES_MAX: usize = 1_024;
+/// How many domains that neither side has are named.
+const STRANGERS_MAX: usize = 8;
 
 /// Why traffic has no answers.
 #[derive(Debug, thiserror::Error)]
@@ -105,7 +109,15 @@ pub fn answers(old: &Arc<PolicySet>, new: &Arc<PolicySet>, traffic: &mut Traffic
     let bounds = decisions::bounds(&settings.limits);
     let world = |policies: &Arc<PolicySet>| World::new(policies.clone(), &settings, Arc::new(Silent));
     let (before, now) = (world(old), world(new));
-    let mut counts = Counts { old, new, answers: Answers::default(), rules: HashMap::new(), keys: HashMap::new() };
+    let mut counts = Counts {
+        old,
+        new,
+        answers: Answers::default(),
+        rules: HashMap::new(),
+        keys: HashMap::new(),
+        strangers: BTreeSet::new(),
+        of_strangers: 0,
+    };
     while let Some(request) = traffic.next()? {
         counts.answers.requests += 1;
         if counts.answers.requests > REQUESTS_MAX {
@@ -115,6 +127,7 @@ pub fn answers(old: &Arc<PolicySet>, new: &Arc<PolicySet>, traffic: &mut Traffic
             counts.answers.refused += 1;
             continue;
         };
+        counts.note_stranger(query.domain);
         before.set_now(request.time);
         now.set_now(request.time);
         counts.compare(&query, &before.decide_now(&query), &now.decide_now(&query));
@@ -131,9 +144,24 @@ struct Counts<'c> {
     answers: Answers,
     rules: HashMap<Met, Changed>,
     keys: HashMap<(String, String), Changed>,
+    /// Some domains that neither side has, and how many requests all such domains have.
+    strangers: BTreeSet<String>,
+    of_strangers: u64,
 }
 
 impl Counts<'_> {
+    /// A domain that neither side has is probably misspelled: its requests pass on both.
+    fn note_stranger(&mut self, domain: &str) {
+        if self.old.domain(domain).is_some() || self.new.domain(domain).is_some() {
+            return;
+        }
+        self.of_strangers += 1;
+        // One more than are named, so that there is a sign of more.
+        if self.strangers.len() <= STRANGERS_MAX && !self.strangers.contains(domain) {
+            self.strangers.insert(domain.to_owned());
+        }
+    }
+
     fn compare(&mut self, query: &Query<'_>, before: &Result<Answer, Undecided>, now: &Result<Answer, Undecided>) {
         let flip = match (before, now) {
             (Ok(before), Ok(now)) if before.denied == now.denied => return,
@@ -158,8 +186,7 @@ impl Counts<'_> {
         let met = Met { domain: domain.to_owned(), old: met(self.old), new: met(self.new) };
         // As many as there are pairs of rules at most.
         self.rules.entry(met).or_default().add(flip);
-        let texts: Vec<String> = entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
-        let key = (domain.to_owned(), texts.join(","));
+        let key = (domain.to_owned(), spell_entries(entries.iter().copied()));
         let has_room = self.keys.len() < KEYS_MAX && key.1.len() <= KEY_BYTES_MAX;
         match self.keys.get_mut(&key) {
             Some(changed) => changed.add(flip),
@@ -170,6 +197,14 @@ impl Counts<'_> {
 
     fn finish(self) -> Answers {
         let mut answers = self.answers;
+        if self.of_strangers > 0 {
+            let mut names: Vec<&str> = self.strangers.iter().take(STRANGERS_MAX).map(String::as_str).collect();
+            if self.strangers.len() > STRANGERS_MAX {
+                names.push("and more");
+            }
+            let requests = counted(self.of_strangers, "request");
+            answers.notes.push(format!("{requests} of domains that neither side has: {}", names.join(", ")));
+        }
         answers.rules = self.rules.into_iter().collect();
         answers.rules.sort_by(|one, other| (other.1.all(), &one.0).cmp(&(one.1.all(), &other.0)));
         answers.keys = self.keys.into_iter().map(|((domain, key), changed)| (domain, key, changed)).collect();

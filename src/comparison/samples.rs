@@ -4,6 +4,7 @@ use std::fmt;
 
 use regex_syntax::hir::{Class, Hir, HirKind};
 
+use crate::engine::descriptor::spell_entries;
 use crate::engine::policy::Level;
 use crate::engine::{Entry, Matcher, PolicySet, Rule};
 
@@ -25,10 +26,7 @@ impl Sample {
 
 impl fmt::Display for Sample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, (key, value)) in self.0.iter().enumerate() {
-            write!(f, "{}{key}={value}", if i > 0 { "," } else { "" })?;
-        }
-        Ok(())
+        f.write_str(&spell_entries(self.0.iter().map(|(key, value)| Entry { key, value })))
     }
 }
 

@@ -52,6 +52,7 @@ use std::sync::Arc;
 
 use super::files::{self, Source, policy_files};
 use super::nearest;
+use crate::engine::words::counted;
 use crate::engine::{Matcher, PolicySet};
 use kept::{Content, Keeper};
 use state::Reader;
@@ -62,7 +63,6 @@ pub use keys::{KINDS, Key, Kind, Needs, Only};
 pub use lint::lint;
 pub use matches::FORMS;
 pub use rate::{SHORT_UNITS, parse_rate};
-pub use term::{INSTANT_US_MAX, instant_text};
 pub use tree::Tree;
 pub use warning::{Code, WARNINGS_MAX, Warning, Warnings};
 pub use yaml::{DEPTH_MAX, NODES_MAX};
@@ -395,7 +395,7 @@ impl fmt::Display for Problems {
             write!(f, "{end}{problem}")?;
         }
         if self.more > 0 {
-            write!(f, "\nand {} more problems", self.more)?;
+            write!(f, "\nand {}", counted(self.more, "more problem"))?;
         }
         Ok(())
     }

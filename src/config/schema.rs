@@ -7,6 +7,7 @@ mod fragments;
 mod policies;
 mod settings;
 mod test_files;
+mod traffic;
 
 use serde_json::{Map, Value, json};
 
@@ -22,11 +23,13 @@ pub enum Schema {
     Settings,
     /// Files of tests.
     Tests,
+    /// Files of traffic.
+    Traffic,
 }
 
 impl Schema {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Policies, Self::Settings, Self::Tests];
+    pub const ALL: [Self; 4] = [Self::Policies, Self::Settings, Self::Tests, Self::Traffic];
 
     /// What its file is called, without the extension.
     #[must_use]
@@ -35,6 +38,7 @@ impl Schema {
             Self::Policies => "policies",
             Self::Settings => "settings",
             Self::Tests => "tests",
+            Self::Traffic => "traffic",
         }
     }
 
@@ -45,6 +49,7 @@ impl Schema {
             Self::Policies => policies::schema(),
             Self::Settings => settings::schema(),
             Self::Tests => test_files::schema(),
+            Self::Traffic => traffic::schema(),
         }
     }
 }

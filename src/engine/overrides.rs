@@ -8,7 +8,7 @@ use std::fmt;
 use hashbrown::HashMap;
 
 use super::algorithm::{LimitError, parameters::Anchor};
-use super::descriptor::Entry;
+use super::descriptor::{Entry, spell_entries};
 use super::key;
 use super::limit::Limit;
 use super::policy::{Match, PolicySet, Rule};
@@ -90,8 +90,8 @@ pub enum Misfit {
     Limit(LimitError),
     /// Two limits would have one state.
     SameShape,
-    /// Another override is for the same state: a rule with `share_threshold` has one for many descriptors.
-    Taken,
+    /// Another override is for the same state: a rule with `share_threshold` has one for many descriptors. Its descriptor.
+    Taken(String),
 }
 
 impl fmt::Display for Misfit {
@@ -117,7 +117,9 @@ impl fmt::Display for Misfit {
             Self::NoBurst(algorithm) => write!(f, "a burst on {algorithm}, which has none"),
             Self::Limit(error) => error.fmt(f),
             Self::SameShape => f.write_str("two limits of the rule would have the same algorithm and window"),
-            Self::Taken => f.write_str("another override is for the same state, which several descriptors share"),
+            Self::Taken(other) => {
+                write!(f, "the override of {other} is for the same state, which several descriptors share")
+            }
         }
     }
 }
@@ -147,12 +149,12 @@ impl Overrides {
     #[must_use]
     pub fn of(policies: &PolicySet, given: &[Override]) -> Self {
         let mut of_rule = vec![false; policies.rules().len()];
-        let mut by_tag = HashMap::new();
+        let mut by_tag: HashMap<Box<str>, Fitted> = HashMap::new();
         let mut places = Vec::new();
         for (number, one) in given.iter().take(OVERRIDES_MAX).enumerate() {
             places.push(fit(policies, one).and_then(|(rule, tag, limits)| {
-                if by_tag.contains_key(&*tag) {
-                    return Err(Misfit::Taken);
+                if let Some(Fitted { number, .. }) = by_tag.get(&*tag) {
+                    return Err(Misfit::Taken(spell_entries(given[*number].descriptor())));
                 }
                 by_tag.insert(tag.into_boxed_str(), Fitted { limits, until: one.until, number });
                 of_rule[rule.id as usize] = true;
@@ -365,8 +367,13 @@ mod tests {
             set("shared", "ac", one.clone()),
         ];
         let overrides = Overrides::of(&policies, &given);
-        let expected =
-            [Err(Misfit::NoRule { met: 0 }), Err(Misfit::Unlimited), Err(Misfit::NoDomain), Ok(3), Err(Misfit::Taken)];
+        let expected = [
+            Err(Misfit::NoRule { met: 0 }),
+            Err(Misfit::Unlimited),
+            Err(Misfit::NoDomain),
+            Ok(3),
+            Err(Misfit::Taken("shared=ab".into())),
+        ];
         assert_eq!(overrides.places(), expected);
         let tag = "w1:{shop|shared=a*}";
         assert_eq!(overrides.at(tag).map(|(number, _)| number), Some(3), "those who share a state share its override");

@@ -96,10 +96,10 @@ mod tests {
 
     #[test]
     fn a_long_state_weighs_as_much_as_it_can_be_long() {
-        assert_eq!(of_limit(&sliding(10)), 12);
-        assert_eq!(of_limit(&sliding(60)), 49);
-        assert_eq!(of_limit(&sliding(120)), 94);
-        assert_eq!(of_limit(&sliding(256)), 272);
+        assert_eq!(of_limit(&sliding(10)), 5);
+        assert_eq!(of_limit(&sliding(60)), 7);
+        assert_eq!(of_limit(&sliding(120)), 10);
+        assert_eq!(of_limit(&sliding(256)), 17);
         assert_eq!(of_limit(&limit(1, Algorithm::SlidingWindowLog)), 16);
         assert_eq!(of_limit(&limit(10_000, Algorithm::SlidingWindowLog)), 42);
         let log = limit(10_000, Algorithm::SlidingWindowLog);

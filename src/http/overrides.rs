@@ -17,9 +17,8 @@ use serde_json::{Value, json};
 
 use super::streamed::{PIECE_BYTES, pieces};
 use super::{Site, json_error, token};
-use crate::limiter::overrides::{
-    Entries, Misfit, Numbers, Override, OverrideTable, Refused, SetOverride, fit, instant_text, parse_instant,
-};
+use crate::config::instant::{instant_text, parse_instant};
+use crate::limiter::overrides::{Entries, Misfit, Numbers, Override, OverrideTable, Refused, SetOverride, fit};
 use crate::limiter::{PolicySet, Window, parse_entries, spell_entries};
 
 /// The largest body that sets an override, in bytes.
@@ -267,7 +266,7 @@ fn entries_of(descriptor: &str) -> Result<Entries, String> {
 fn refusal(refused: &Refused) -> Response {
     let status = match refused {
         Refused::Misfit(Misfit::NoDomain | Misfit::NoRule { .. }) | Refused::Absent => StatusCode::NOT_FOUND,
-        Refused::Misfit(Misfit::Taken) | Refused::Full(_) | Refused::Contended => StatusCode::CONFLICT,
+        Refused::Misfit(Misfit::Taken(_)) | Refused::Full(_) | Refused::Contended => StatusCode::CONFLICT,
         Refused::Misfit(_) | Refused::Invalid(_) => StatusCode::BAD_REQUEST,
         Refused::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
     };

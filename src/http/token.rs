@@ -1,4 +1,4 @@
-//! The bearer tokens for requests that change something.
+//! The bearer tokens for requests that change something, or that show live requests.
 //!
 //! The file is read for each such request, so that tokens can be replaced without a restart. A file that cannot be read lets
 //! nothing pass.
@@ -40,7 +40,7 @@ pub(super) async fn check(file: Option<&Path>, headers: &HeaderMap) -> Result<St
     let tokens = match read.unwrap_or_else(|error| Err(error.to_string())) {
         Ok(tokens) => tokens,
         Err(reason) => {
-            tracing::warn!(file = %file.display(), reason, "the file of the admin token cannot be used: changes are refused");
+            tracing::warn!(file = %file.display(), reason, "the file of the admin token cannot be used: changes and taps are refused");
             return Err(json_error(StatusCode::SERVICE_UNAVAILABLE, "the server cannot read its admin.token_file"));
         }
     };
@@ -48,8 +48,7 @@ pub(super) async fn check(file: Option<&Path>, headers: &HeaderMap) -> Result<St
     if let Some(name) = given.and_then(|given| name_of(tokens, given)) {
         return Ok(name);
     }
-    let reason =
-        "this changes something: send the header \"authorization: Bearer TOKEN\" with a token of admin.token_file";
+    let reason = "this needs one of the tokens of admin.token_file: send the header \"authorization: Bearer TOKEN\"";
     let refusal = json_error(StatusCode::UNAUTHORIZED, reason);
     Err(([(header::WWW_AUTHENTICATE, "Bearer")], refusal).into_response())
 }

@@ -13,6 +13,7 @@ use super::policies::InForce;
 use super::{Answer, Limiter, Query, Status, Undecided};
 use crate::engine::observer::Trace;
 use crate::engine::weight::{self, TOO_HEAVY, WEIGHT_MAX};
+use crate::engine::words::counted;
 use crate::engine::{Charge, Limit, Mode, Unit};
 use crate::store::{Failure, Store, StoreError};
 
@@ -117,8 +118,10 @@ impl Limiter {
         let weight = weight::of_charges(charges);
         if weight > WEIGHT_MAX {
             self.observer.store_called(Some(TOO_HEAVY), None);
-            let message =
-                format!("the {} charges of one request weigh {weight}, more than {WEIGHT_MAX}", charges.len());
+            let message = format!(
+                "{} of one request: a weight of {weight}, more than {WEIGHT_MAX}",
+                counted(charges.len(), "charge")
+            );
             return Err(StoreError::NotSent(Failure { kind: TOO_HEAVY, message }));
         }
         let mut parts = charges.iter().zip(&plan.planned).map(|(charge, planned)| self.part_of(charge, planned));

@@ -5,7 +5,6 @@
 //! override does to a decision (engine, plan.rs), when the store is read (app), and who may change it (http).
 
 mod history;
-mod instant;
 mod text;
 
 use std::sync::Arc;
@@ -14,10 +13,10 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use self::history::{Relation, Side};
-pub use self::instant::{instant_text, parse_instant};
 #[cfg(any(test, fuzzing))]
 pub use self::text::fuzz;
 use super::Policies;
+use crate::engine::descriptor::spell_entries;
 pub use crate::engine::overrides::{Entries, Misfit, Numbers, OVERRIDES_MAX, Override, fit};
 use crate::engine::{Micros, PolicySet};
 use crate::store::{Clock, OVERRIDES_BYTES_MAX, Store, StoreError, StoredOverrides};
@@ -234,7 +233,8 @@ impl OverrideTable {
             let is_near = one.set.domain == new.set.domain && one.set.entries.len() == new.set.entries.len();
             is_near && one.place() != new.place() && tag(one).as_ref() == Ok(&own)
         };
-        if all.iter().any(|one| is_twin(&one)) { Err(Refused::Misfit(Misfit::Taken)) } else { Ok(()) }
+        let other = |twin: &SetOverride| Refused::Misfit(Misfit::Taken(spell_entries(twin.set.descriptor())));
+        all.iter().find(is_twin).map_or(Ok(()), |twin| Err(other(twin)))
     }
 
     /// Replaces all overrides by what `change` makes of them, the time and the number of the change, as often as others were

@@ -9,10 +9,12 @@ use super::coverage::{Load, Loads};
 use super::world::World;
 use super::{Difference, FAILURES_MAX, Failure, name_of};
 use crate::app::decisions;
+use crate::config::instant_text;
+use crate::config::policy_file::Position;
 use crate::config::policy_file::test_file::{
     Action, Ask, CALLER, Case, Policies, StateOnSwap, Step, TestFile, Verdict,
 };
-use crate::config::policy_file::{Position, instant_text};
+use crate::engine::words::counted;
 use crate::engine::{Entry, Micros};
 use crate::limiter::{Answer, Undecided};
 use crate::rls::convert::{self, Bounds, Extras};
@@ -162,7 +164,7 @@ impl Running<'_> {
         failure.into_iter().for_each(|failure| self.fail(failure));
         let differences = count(&ask.expect, passed, denied);
         if !differences.is_empty() {
-            let text = format!("{} requests from {}", ask.requests(), instant_text(step.now));
+            let text = format!("{} from {}", counted(ask.requests(), "request"), instant_text(step.now));
             self.fail(Failure { position: step.position, step: text, differences, more: 0 });
         }
         Ok(())

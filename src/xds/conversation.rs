@@ -19,6 +19,7 @@ use super::dial::{Dialled, in_full};
 use super::pause::doubled;
 use super::proto::{AggregatedDiscoveryServiceClient, DiscoveryRequest, DiscoveryResponse, Node, Status};
 use super::{Ended, Got, Options, Sink, TYPE_URL, Watch, shown};
+use crate::engine::words::counted;
 
 /// The program, as control planes see it.
 const USER_AGENT: &str = "weir";
@@ -197,7 +198,7 @@ fn reason(problems: &[String]) -> String {
             }
             let more = problems.len() - count.max(1);
             if more > 0 {
-                text.push_str(&format!("; and {more} more problems"));
+                text.push_str(&format!("; and {}", counted(more, "more problem")));
             }
             break;
         }

@@ -248,6 +248,20 @@ fn the_text_is_for_people() {
 }
 
 #[test]
+fn a_rule_that_is_gone_says_so_and_nothing_else() {
+    let both = "domain: shop\ndescriptors: [{key: a, rate_limit: 1/s}, {key: b, rate_limit: {unlimited: true}}]";
+    let one = "domain: shop\ndescriptors: [{key: a, rate_limit: 1/s}]";
+    let (_, text) = diff(both, one, Format::Text, &[]);
+    assert!(text.contains("removed   b   otherwise   old.yaml:2:42\n      now no rule is for"), "{text}");
+    let (_, text) = diff(one, both, Format::Text, &[]);
+    assert!(text.contains("unlimited: false -> true"), "{text}");
+    // An example is spelled as weir explain reads it.
+    let lists = ["{key: a, value: 'x,*', rate_limit: 5/h}", "{key: a, value: 'x,y*', rate_limit: 9/h}"];
+    let moved = changes(&lists.join(", "), &[lists[1], lists[0]].join(", "));
+    assert_eq!(moved, ["moved a=x,* > a=x,y* (a=x\\,yx): looser"]);
+}
+
+#[test]
 fn the_markdown_is_for_a_pull_request() {
     let (_, text) = diff(OLD, NEW, Format::Markdown, &[]);
     insta::assert_snapshot!(text, @"

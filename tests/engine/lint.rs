@@ -116,6 +116,18 @@ const FOUND: &[(Code, &str, &str, &str)] = &[
         "in shadow mode, and no comment says why",
     ),
     (
+        Code::NoReason,
+        "  - key: a\n    rate_limits: [10/s, {rate: 5/s, name: tight, shadow: true}]\n",
+        "3:5",
+        "limit \"tight\" is on trial, and no comment says why",
+    ),
+    (
+        Code::NoReason,
+        "  - {key: a, rate_limit: {rate: 5/s, shadow: true}}\n",
+        "3:5",
+        "limit 1 is on trial, and no comment says why",
+    ),
+    (
         Code::AlikeKey,
         "  - {key: tenant, value: a, rate_limit: 1/s}\n  - {key: tennant, value: b, rate_limit: 1/s}\n",
         "4:5",
@@ -231,7 +243,7 @@ fn limits_that_never_deny_are_told_from_those_that_can() {
         ("{rate: 10/s, name: a}", "{rate: 10/s, name: b}", false),
         ("{rate: 10/s, name: a}", "{rate: 11/s, name: b}", true),
     ] {
-        let found = warnings(&format!("  - {{key: a, rate_limits: [{first}, {second}]}}\n"));
+        let found = warnings(&format!("  # on purpose\n  - {{key: a, rate_limits: [{first}, {second}]}}\n"));
         assert_eq!(found.iter().any(|text| text.contains(never)), is_never, "{first} {second}: {found:?}");
         assert_eq!(found.len(), usize::from(is_never), "{first} {second}: {found:?}");
     }

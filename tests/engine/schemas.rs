@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use weir::config::files::{is_test, is_traffic};
+use weir::config::policy_file::traffic_file;
 use weir::config::schema::Schema;
 
 use checker::{problems, yaml};
@@ -80,6 +81,33 @@ fn all_tests_are_valid() {
 }
 
 #[test]
+fn all_traffic_that_weir_accepts_is_valid() {
+    let schema = schema("traffic");
+    let mut traffic = files("examples", &[".traffic.yaml"]);
+    assert!(!traffic.is_empty());
+    for (number, text) in TRAFFIC.iter().enumerate() {
+        traffic.push((format!("{number}.traffic.yaml").into(), (*text).to_owned()));
+    }
+    for (path, text) in traffic {
+        let read = traffic_file::parse(&path.display().to_string().into(), &text, Path::new(""));
+        assert!(read.is_ok(), "{}", read.unwrap_err());
+        assert_eq!(problems(&schema, &yaml(&text)), Vec::<String>::new(), "{}", path.display());
+    }
+}
+
+/// Every key of the format.
+const TRAFFIC: [&str; 4] = [
+    "duration: 1h\nstart: 2040-03-25T00:30[Europe/Berlin]\nseed: 7\nsettings: {charging: independent}\naccess_log: ~\n\
+     sources: [{ask: user=u<n>, domain: shop, hits: 2, rate: 90/min, arrivals: bursts, burst: 5, on: 10s, off: 50s, \
+     from: 5m, until: 10m, keys: 1_000, zipf: 1.1, daily: {peak: 14, trough: 3, low: 20}}]",
+    "duration: 1m\ndomain: shop\nsources: [{ask: [user=ann, {descriptor: a=1, hits: 2}], rate: 1/s, refund: true}, \
+     {ask: {entries: [{key: a, value: b}]}, rate: 1/90s, look: true, arrivals: poisson, limit: 3/day}]",
+    "duration: 1d\ndomain: shop\nsources: [{ask: a=1, rate: 9/s, daily: [100, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+     0, 0, 0, 0, 0, 0, 5]}]",
+    "access_log: {file: a.log, time: t, time_format: unix_ms, domain: <d>, ask: user=<u>, hits: 2}",
+];
+
+#[test]
 fn every_default_of_a_setting_is_valid() {
     let schema = schema("settings");
     let mut text = String::new();
@@ -129,6 +157,17 @@ fn mistakes_are_found() {
         ("tests", "cases: [{name: a, steps: [{ask: a=1, expect: maybe}]}]"),
         ("tests", "cases: [{name: a, steps: [{ask: a=1, expect: {remaining: few}}]}]"),
         ("tests", "settings: {redis: {url: x}}\ncases: [{name: a, steps: [{ask: a=1}]}]"),
+        ("traffic", "duration: 1m"),
+        ("traffic", "sources: [{ask: a=1, rate: 1/s}]"),
+        ("traffic", "duration: 1m\nsources: []"),
+        ("traffic", "duration: 1m\nsources: [{ask: a=1}]"),
+        ("traffic", "duration: 1m\nsources: [{ask: a=1, rate: 0.5/s}]"),
+        ("traffic", "duration: 1m\nsources: [{ask: a=1, rate: 1/s, arivals: poisson}]"),
+        ("traffic", "duration: 1m\nsources: [{ask: a=1, rate: 1/s, daily: {trough: 3}}]"),
+        ("traffic", "duration: 1m\nsources: [{ask: a=1, rate: 1/s, daily: [1, 2]}]"),
+        ("traffic", "duration: 1m\nsources: [{ask: a=1, rate: 1/s}]\naccess_log: {file: a, time: t, ask: a=<b>}"),
+        ("traffic", "access_log: {file: a, time: t}"),
+        ("traffic", "access_log: {file: a, time: t, time_format: unix, ask: a=<b>}"),
         ("settings", "redis: {timout: 5ms}"),
         ("settings", "store: disk"),
         ("settings", "redis: {timeout: 5}"),

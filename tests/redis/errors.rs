@@ -461,9 +461,8 @@ async fn every_algorithm_refuses_what_it_has_not_written() {
         let limit = Limit::new(9, hour, algorithm).unwrap();
         server.command(&["FLUSHALL"]).unwrap();
         let garbage: &[&str] = match limit.kind().format() {
-            Format::Hash => &["HSET", "{k}bad", "name", "ann"],
             Format::SortedSet => &["ZADD", "{k}bad", "7", "ann"],
-            Format::Integer | Format::Doubles => &["SET", "{k}bad", "garbage"],
+            Format::Integer | Format::Doubles | Format::Counts => &["SET", "{k}bad", "garbage"],
         };
         server.command(garbage).unwrap();
         let alone = [charge("{k}bad", &limit, Take::Consume(1))];
@@ -480,10 +479,9 @@ async fn every_algorithm_refuses_what_it_has_not_written() {
 #[tokio::test]
 async fn an_error_that_nobody_knows_proves_nothing() {
     // A script finds a command missing, which it may after a write.
-    let server = RedisServer::start_with(None, &["--rename-command", "HGETALL", "OTHER"]);
+    let server = RedisServer::start_with(None, &["--rename-command", "ZRANGE", "OTHER"]);
     let rig = Rig::start(&server.url());
-    let (hour, minute) = (Window::from_micros(3_600_000_000).unwrap(), NonZeroU64::new(60_000_000).unwrap());
-    let limit = Limit::new(9, hour, Algorithm::SlidingWindow { precision: minute }).unwrap();
+    let limit = Limit::new(9, Window::from_micros(3_600_000_000).unwrap(), Algorithm::SlidingWindowLog).unwrap();
     let charges = [charge("k", &limit, Take::Consume(1))];
     let error = rig.store.decide(&charges, Mode::Atomic, Instant::now() + SHORT).get().await.unwrap_err();
     assert!(matches!(&error, StoreError::Unknown(Failure { kind: "refused", .. })), "{error:?}");

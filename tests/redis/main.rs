@@ -7,6 +7,7 @@ mod support;
 
 mod acl;
 mod breaker;
+mod buckets;
 mod cluster;
 mod errors;
 mod faults;

@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::buckets;
 use crate::support::algorithms::without_calendars;
 use crate::support::manual::charge;
 use crate::support::redis::RedisServer;
@@ -431,11 +432,7 @@ fn garbage(limit: &Limit) -> Vec<(&'static str, Vec<Vec<u8>>)> {
             one(values)
         }
         Algorithm::FixedWindow { .. } | Algorithm::TokenBucket { refill: Refill::Interval, .. } => one(doubles(2)),
-        Algorithm::SlidingWindow { .. } => {
-            [["x", "1"], ["1", "x"], ["nan", "1"], ["1", "inf"], ["-1", "1"], ["1e300", "1"]]
-                .map(|pair| ("HSET", texts(&pair)))
-                .to_vec()
-        }
+        Algorithm::SlidingWindow { precision } => one(buckets::malformed(NOW / precision)),
         Algorithm::SlidingWindowLog => {
             [["1", "x"], ["inf", "0000000000000002:2"], ["1", "0000000000000001:2"], ["-5", "1:1"]]
                 .map(|pair| ("ZADD", texts(&pair)))

@@ -394,11 +394,7 @@ async fn a_call_to_a_frozen_redis_ends_at_its_deadline_and_runs_at_most_once() {
     eventually("the call to run", PATIENCE, async || runs() == 1).await;
     setup.recovered().await;
     assert_eq!(runs(), 1);
-    assert_eq!(
-        setup.tally.dropped(),
-        ["1 calls were not answered in time"],
-        "the connection that owes an answer is closed"
-    );
+    assert_eq!(setup.tally.dropped(), ["1 call not answered in time"], "the connection that owes an answer is closed");
 }
 
 #[tokio::test]
@@ -470,7 +466,7 @@ async fn each_call_of_a_batch_has_its_own_deadline() {
     let (answer, took) = long.await.unwrap();
     unknown(answer);
     assert!(took >= SHORT * 10, "{took:?}");
-    assert_eq!(setup.tally.dropped(), ["2 calls were not answered in time"], "one batch");
+    assert_eq!(setup.tally.dropped(), ["2 calls not answered in time"], "one batch");
 }
 
 #[tokio::test]
@@ -525,7 +521,7 @@ async fn answers_that_nobody_waits_for_are_awaited_no_longer_than_others() {
     assert_eq!(setup.tally.dropped(), Vec::<String>::new(), "the answer may still come");
     eventually("the connection to be given up", PATIENCE, async || !setup.tally.dropped().is_empty()).await;
     assert!(begun.elapsed() >= SHORT * 5);
-    assert_eq!(setup.tally.dropped(), ["1 calls were not answered in time"]);
+    assert_eq!(setup.tally.dropped(), ["1 call not answered in time"]);
     server.thaw();
     setup.recovered().await;
 }

@@ -384,6 +384,35 @@ fn traffic_tells_which_rule_is_met_now() {
 }
 
 #[test]
+fn traffic_of_domains_that_neither_side_has_is_told() {
+    let policy = policy("{key: user, rate_limit: 5/min}");
+    let both = record(&["user=ann"; 2], "shown").replacen("\"shop\"", "\"shp\"", 1);
+    let (_, text) = with_traffic(&policy, &policy, &both, Format::Text, &[]).unwrap_or_else(|error| panic!("{error}"));
+    assert!(text.ends_with("note: 1 request of domains that neither side has: shp\n"), "{text}");
+    let lines: Vec<String> = record(&["user=ann"; 12], "shown")
+        .lines()
+        .enumerate()
+        .map(|(number, line)| line.replace("\"shop\"", &format!("\"d{number:02}\"")))
+        .collect();
+    let many = lines.join("\n");
+    let (_, text) = with_traffic(&policy, &policy, &many, Format::Text, &[]).unwrap_or_else(|error| panic!("{error}"));
+    let note = "12 requests of domains that neither side has: d01, d02, d03, d04, d05, d06, d07, d08, and more";
+    assert!(text.contains(note), "{text}");
+}
+
+#[test]
+fn descriptors_are_counted_apart_whatever_their_values_hold() {
+    let old = "{key: a, rate_limit: 1/min, descriptors: [{key: b, rate_limit: 1/min}]}";
+    let asks = [["a=1,b=2"; 3], ["a=1&"; 3]].concat();
+    let record = record(&asks, "shown").replace("[\"a\",\"1&\"]", "[\"a\",\"1\"],[\"b\",\"2\"]");
+    let traffic = of_traffic(old, &old.replace("1/min", "9/min"), &record);
+    let mut descriptors: Vec<_> =
+        traffic["descriptors"].as_array().expect("a list").iter().map(|key| key["descriptor"].to_string()).collect();
+    descriptors.sort();
+    assert_eq!(descriptors, [r#""a=1,b=2""#, r#""a=1\\,b=2""#]);
+}
+
+#[test]
 fn answers_decide_the_exit() {
     let (old, new) = (policy("{key: user, rate_limit: 5/min}"), policy("{key: user, rate_limit: 3/min}"));
     let (many, few) = (record(&["user=ann"; 5], "shown"), record(&["user=ann"; 3], "shown"));

@@ -73,7 +73,7 @@ fn the_examples_pass_and_meet_every_rule() {
     let tests = Tests { coverage: true, fail_under: Some(100), ..tests(&[at_root("examples")]) };
     let (verdict, report) = ran(&tests);
     assert_eq!(verdict, Verdict::Passed, "{report}");
-    assert!(report.ends_with("rules were met (100 %)\n"), "{report}");
+    assert!(report.ends_with("rules met (100.0 %)\n"), "{report}");
 }
 
 #[test]

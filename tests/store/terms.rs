@@ -5,7 +5,7 @@ use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy};
 use proptest::prop_oneof;
 use proptest::sample::subsequence;
-use weir::config::policy_file::instant_text;
+use weir::config::instant_text;
 use weir::engine::{Micros, Mode, Take};
 use weir::limiter::Answer;
 

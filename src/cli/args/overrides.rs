@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 
 use super::Descriptor;
 use crate::cli::admin::AdminServer;
+use crate::config::parse_instant;
 use crate::config::policy_file::parse_rate;
 use crate::config::settings;
+use crate::engine::Micros;
 
 /// What the user typed after `weir override`.
 #[derive(Args, Debug)]
@@ -31,6 +33,7 @@ pub enum OverrideAction {
 
 /// What the user typed after `weir override set`.
 #[derive(Args, Debug)]
+#[command(group(ArgGroup::new("end").required(true)))]
 pub struct SetArguments {
     /// The domain
     pub domain: String,
@@ -45,11 +48,11 @@ pub struct SetArguments {
     /// The most hits at one instant, of a limit that has a burst; without it the burst keeps its ratio to the hits
     #[arg(long, value_name = "N")]
     pub burst: Option<u32>,
-    /// When it ends: a time such as 2026-12-01T18:00:00Z, or a date, which is the first instant of that day in UTC
-    #[arg(long, value_name = "TIME", conflicts_with = "lasts", required_unless_present = "lasts")]
-    pub until: Option<String>,
+    /// When it ends: 2026-12-01T18:00:00Z, 2026-12-01T18:00[Europe/Berlin], or a date, which begins in UTC
+    #[arg(long, value_name = "TIME", group = "end", value_parser = parse_instant)]
+    pub until: Option<Micros>,
     /// How long it lasts, such as 2h
-    #[arg(long = "for", id = "lasts", value_name = "DURATION", value_parser = settings::duration)]
+    #[arg(long = "for", id = "lasts", value_name = "DURATION", value_parser = settings::duration, group = "end")]
     pub lasts: Option<Duration>,
     /// Why, for the log and the list
     #[arg(long, value_name = "TEXT")]

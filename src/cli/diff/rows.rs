@@ -1,10 +1,11 @@
 //! A comparison as words: what the formats for people share.
 
 use super::{Report, Side};
-use crate::cli::check::{counted, limit_in_words};
+use crate::cli::check::limit_in_words;
 use crate::comparison::answers::{Changed, Met};
 use crate::comparison::{DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Tend, What};
 use crate::config::policy_file::Location;
+use crate::engine::words::counted;
 use crate::engine::{Limit, Rule};
 
 /// A rule that changes.
@@ -156,7 +157,7 @@ impl Report<'_> {
     /// The traffic in one line; none where there is none.
     pub(super) fn traffic_summary(&self) -> Option<String> {
         let answers = self.answers?;
-        let requests = counted(usize::try_from(answers.requests).unwrap_or(usize::MAX), "request");
+        let requests = counted(answers.requests, "request");
         let Changed { now_denied, now_passed, errors } = answers.changed;
         let mut text = format!("traffic {}: {requests}", answers.traffic);
         if answers.refused > 0 {

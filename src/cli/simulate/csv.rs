@@ -3,7 +3,7 @@
 //! Texts are in quotes. One that a spreadsheet would take for a formula begins with an apostrophe, since keys come from
 //! callers.
 
-use crate::config::policy_file::instant_text;
+use crate::config::instant_text;
 use crate::simulation::report::{Count, OverTime, PolicyReport, Report};
 
 /// The columns.

@@ -4,6 +4,7 @@
 
 use super::super::printable::printable;
 use super::text::{amount, columns_of, counts, grouped, length, names, slots_of_column, totals_of};
+use crate::engine::words::counted;
 use crate::simulation::report::{LimitReport, Report};
 
 /// The most limits that have a row for each set of policies.
@@ -63,7 +64,7 @@ pub(super) fn page(report: &Report) -> String {
 
 fn traffic(report: &Report, page: &mut String) {
     let traffic = &report.traffic;
-    page.push_str(&format!("<p>{} requests", grouped(traffic.requests)));
+    page.push_str(&format!("<p>{}", counted(grouped(traffic.requests), "request")));
     if let (Some(start), Some(end)) = (&traffic.start, &traffic.end) {
         page.push_str(&format!(" from {} to {}", escaped(start), escaped(end)));
     }
@@ -106,15 +107,15 @@ fn plots(report: &Report, names: &[String], page: &mut String) {
     let (start, end) = (escaped(&first.over_time.start), escaped(report.traffic.end.as_deref().unwrap_or("")));
     page.push_str(&format!(
         "<h2>Over time</h2>\n<p><i class=\"key passed\"></i>passed at once<i class=\"key delayed\"></i>passed, and waits \
-         for its turn<i class=\"key denied\"></i>denied. All plots are in one scale: their top is {} requests in {}.</p>\n",
-        grouped(most),
+         for its turn<i class=\"key denied\"></i>denied. All plots are in one scale: their top is {} in {}.</p>\n",
+        counted(grouped(most), "request"),
         length(slot_us * joined as u64)
     ));
     for ((policies, name), [passed, delayed, denied]) in report.policies.iter().zip(names).zip(&all) {
         let at_once: Vec<u64> = passed.iter().zip(delayed).map(|(all, delayed)| all - delayed).collect();
         let layers = [("passed", &at_once[..]), ("delayed", delayed), ("denied", denied)];
         let (passed, denied) = (grouped(policies.passed), grouped(policies.denied));
-        let about = format!("{name}: {passed} requests passed, {denied} were denied");
+        let about = format!("{name}: {} passed, {denied} denied", counted(&passed, "request"));
         page.push_str(&format!(
             "<figure>\n<figcaption>{name} <span>{passed} passed, {denied} denied</span></figcaption>\n{}\n\
              <div class=\"axis\"><span>{start}</span><span>{end}</span></div>\n</figure>\n",
@@ -141,7 +142,11 @@ fn small_plot(limit: &LimitReport) -> String {
     let joined = time.within.len().div_ceil(SMALL_COLUMNS_MAX).max(1);
     let (within, over) = (columns_of(&time.within, joined), columns_of(&time.over, joined));
     let most = sums(&within, &over).max().unwrap_or(0).max(1);
-    let about = format!("{} over the limit, at most {} requests in a column", grouped(limit.count.over), grouped(most));
+    let about = format!(
+        "{} over the limit, at most {} in a column",
+        grouped(limit.count.over),
+        counted(grouped(most), "request")
+    );
     plot(&about, &[("passed", &within), ("denied", &over)], most, SMALL_WIDTH, SMALL_HEIGHT)
 }
 
@@ -157,11 +162,11 @@ fn keys(report: &Report, names: &[String], page: &mut String) {
     }
     table.write(page);
     for (policies, name) in report.policies.iter().zip(names) {
-        let (others, counted) = (policies.other_keys.requests, policies.keys_counted as u64);
+        let (others, first) = (policies.other_keys.requests, policies.keys_counted as u64);
         if others > 0 {
-            let (others, counted) = (grouped(others), grouped(counted));
+            let (others, first) = (counted(grouped(others), "more request"), grouped(first));
             page.push_str(&format!(
-                "<p class=\"dim\">{name}: {others} more requests for keys that came after the first {counted}.</p>\n"
+                "<p class=\"dim\">{name}: {others} for keys that came after the first {first}.</p>\n"
             ));
         }
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::super::printable::printable;
 use crate::config::settings::spell;
+use crate::engine::words::{counted, percent};
 use crate::simulation::report::{Count, LimitReport, PolicyReport, Report};
 
 /// Bars of one to eight eighths.
@@ -118,7 +119,7 @@ fn totals(report: &Report, names: &[String], text: &mut String) {
 }
 
 fn requests(count: u64) -> String {
-    format!("{} request{}", grouped(count), if count == 1 { "" } else { "s" })
+    counted(grouped(count), "request")
 }
 
 /// What passed and what was denied over time, in one scale.
@@ -192,7 +193,7 @@ fn limits(report: &Report, names: &[String], text: &mut String) {
     }
     table.write(4, text);
     if more > 0 {
-        text.push_str(&format!("and {more} more limits: --json has all\n"));
+        text.push_str(&format!("and {}: --json has all\n", counted(more, "more limit")));
     }
 }
 
@@ -210,8 +211,9 @@ fn keys(report: &Report, names: &[String], text: &mut String) {
     for (policies, name) in report.policies.iter().zip(names) {
         let requests = policies.other_keys.requests;
         if requests > 0 {
-            let (requests, counted) = (grouped(requests), grouped(policies.keys_counted as u64));
-            text.push_str(&format!("{name}: {requests} more requests for keys that came after the first {counted}\n"));
+            let (requests, first) = (grouped(requests), grouped(policies.keys_counted as u64));
+            let requests = counted(requests, "more request");
+            text.push_str(&format!("{name}: {requests} for keys that came after the first {first}\n"));
         }
     }
 }
@@ -287,11 +289,6 @@ pub(super) fn length(us: u64) -> String {
         _ => 1_000_000,
     };
     spell(Duration::from_micros(us.div_ceil(unit) * unit))
-}
-
-pub(super) fn percent(part: u64, whole: u64) -> String {
-    let tenths = (u128::from(part) * 1_000).checked_div(u128::from(whole)).unwrap_or(0);
-    format!("{}.{} %", tenths / 10, tenths % 10)
 }
 
 /// A number with commas: `1,234,567`.
@@ -374,6 +371,5 @@ mod tests {
         assert_eq!(all, ["0", "7", "999", "1,000", "12,345", "1,234,567"]);
         let all: Vec<String> = [0, 999, 1_234, 999_999, 1_234_567, 59_999_999, 90_000_000].map(length).to_vec();
         assert_eq!(all, ["0s", "999us", "1ms300us", "1s", "1s240ms", "1m", "1m30s"]);
-        assert_eq!((percent(1, 3), percent(0, 0), percent(5, 5)), ("33.3 %".into(), "0.0 %".into(), "100.0 %".into()));
     }
 }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::record::{Descriptor, Record};
 use crate::cli::printable::printable;
+use crate::engine::words::counted;
 
 /// A column grows up to so many characters.
 const WIDTH_MAX: usize = 40;
@@ -43,7 +44,7 @@ impl Table {
         let mut rows = String::new();
         if record.lost > 0 {
             let (dim, plain) = self.paint(DIM);
-            let _ = writeln!(rows, "{dim}{:12}  {} requests are not shown{plain}", "", record.lost);
+            let _ = writeln!(rows, "{dim}{:12}  not shown: {}{plain}", "", counted(record.lost, "request"));
         }
         let domain = printable(&record.domain);
         self.domain_width = width(self.domain_width, &domain);

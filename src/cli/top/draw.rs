@@ -10,6 +10,7 @@ use ratatui::widgets::{Cell, Paragraph, Row, Table as Widget};
 
 use super::report::{Name, Report};
 use super::view::{Table, View};
+use crate::engine::words::counted;
 
 /// The lines above the tables.
 const HEAD_ROWS: u16 = 3;
@@ -57,8 +58,13 @@ fn head_lines(view: &View, now: Instant) -> Vec<Line<'_>> {
         judged(answers.to_owned(), store.answered),
         Span::raw("  circuit "),
         judged(store.circuit.clone(), store.circuit == "closed"),
-        Span::raw(format!("  queue {}  policies {rules} rules in {domains} domains, ", store.queue)),
-        judged(format!("{problems} problems"), *problems == 0),
+        Span::raw(format!(
+            "  queue {}  policies {} in {}, ",
+            store.queue,
+            counted(rules, "rule"),
+            counted(domains, "domain")
+        )),
+        judged(counted(problems, "problem"), *problems == 0),
     ]);
     let [ok, over, failed] = requests;
     let has_failed = failed.0.is_some_and(|tenths| tenths > 0);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::{Code, DomainOutline, Location, Outline, Warning, Warnings};
 use crate::engine::PolicySet;
 use crate::engine::weight::{DESCRIPTORS_MAX, WEIGHT_MAX, WEIGHT_SHARED_MAX, of_limit};
+use crate::engine::words::counted;
 
 /// Adds the warnings of a policy set, rules before domains. [dc-11]
 pub(super) fn warn(policies: &PolicySet, domains: &[DomainOutline], warnings: &mut Warnings) {
@@ -46,13 +47,10 @@ fn warn_of_rules(
         weights.push(weight);
         // Lighter rules need more descriptors of one kind in a request than are usual.
         if weight > WEIGHT_SHARED_MAX {
-            let request = match WEIGHT_MAX / weight {
-                0 => "every request that meets it".to_owned(),
-                most => format!("a request with {} descriptors of it", most + 1),
-            };
             let message = format!(
-                "these limits weigh {weight} together, so that {request} weighs more than {WEIGHT_MAX}: no store decides \
-                 it, and on_error does; a coarser precision, or fewer limits, weigh less"
+                "these limits weigh {weight} together, so that a request with {} of it weighs more than \
+                 {WEIGHT_MAX}: no store decides it, and on_error does; a coarser precision, or fewer limits, weigh less",
+                counted(WEIGHT_MAX / weight + 1, "descriptor")
             );
             let place = Location { file: file.clone(), position: outline.position };
             warnings.push(Warning::at(&place, Code::Heavy, message));
@@ -67,7 +65,7 @@ fn warn_of_rules(
 mod tests {
     use crate::config::policy_file::load_dir;
 
-    const SLIDING: &str = "{rate: 9/min, algorithm: sliding_window}";
+    const LOG: &str = "{rate: 10000/min, algorithm: sliding_window_log}";
 
     fn warnings(rules: usize, limits: &[&str]) -> Vec<String> {
         let directory = tempfile::TempDir::new().unwrap();
@@ -81,35 +79,22 @@ mod tests {
 
     #[test]
     fn a_rule_that_few_descriptors_make_too_heavy_is_named_with_its_place() {
-        let three = [SLIDING, "{rate: 9/h, algorithm: sliding_window}", "{rate: 9/day, algorithm: sliding_window}"];
-        let expected = "3:5: warning: these limits weigh 147 together, so that a request with 7 descriptors of it weighs \
+        let four = ["min", "h", "day", "30d"].map(|unit| LOG.replace("min", unit));
+        let four = four.each_ref().map(String::as_str);
+        let expected = "3:5: warning: these limits weigh 168 together, so that a request with 7 descriptors of it weighs \
                         more than 1024: no store decides it, and on_error does; a coarser precision, or fewer limits, \
                         weigh less [heavy]";
-        assert_eq!(warnings(1, &three), [expected]);
-        assert!(warnings(1, &three[..2]).is_empty(), "98 is light enough");
-    }
-
-    #[test]
-    fn a_rule_that_is_too_heavy_alone_is_told_as_such() {
-        let limits: Vec<String> = (1..5)
-            .map(|i| {
-                let seconds = 256 * i;
-                format!("{{window: {seconds}s, requests_per_unit: 9, algorithm: sliding_window, precision: {i}s}}")
-            })
-            .collect();
-        let limits: Vec<&str> = limits.iter().map(String::as_str).collect();
-        let found = warnings(1, &limits);
-        assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].contains("weigh 1088 together, so that every request that meets it"), "{found:?}");
+        assert_eq!(warnings(1, &four), [expected]);
+        assert!(warnings(1, &four[..3]).is_empty(), "126 is light enough");
     }
 
     #[test]
     fn rules_that_are_too_heavy_together_are_a_warning_of_their_domain() {
-        assert!(warnings(20, &[SLIDING]).is_empty());
-        let found = warnings(21, &[SLIDING]);
+        assert!(warnings(24, &[LOG]).is_empty());
+        let found = warnings(25, &[LOG]);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(
-            found[0].contains("each of the 21 heaviest rules of this domain weighs 1029, more than 1024"),
+            found[0].contains("each of the 25 heaviest rules of this domain weighs 1050, more than 1024"),
             "{found:?}"
         );
     }

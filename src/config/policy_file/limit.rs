@@ -3,8 +3,6 @@
 //! A parameter that its algorithm does not have is refused, because it would have no effect. Not
 //! here: where a limit hangs (reader.rs) and what it decides (the engine).
 
-use jiff::tz::TimeZoneDatabase;
-
 use super::fields::{Fields, Read};
 use super::keys::{LIMIT, REPLACED};
 use super::rate::{self, Period};
@@ -13,15 +11,13 @@ use super::state::{FileReader, Reported};
 use super::warning::Code;
 use super::yaml::{NodeId, Value};
 use super::{NAME_BYTES_MAX, Position, instead, shown};
-use crate::config::nearest;
 use crate::config::settings::duration;
+use crate::config::zone;
 use crate::engine::algorithm::parameters::Parameters;
 use crate::engine::{Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Refill, Shares, Unit};
 
 /// The keys that a rate limit can have although it limits nothing: envoyproxy/ratelimit reads a number there and ignores it.
 const WITH_UNLIMITED: [&str; 4] = ["unlimited", "name", "replaces", "requests_per_unit"];
-/// A zone's name is not suggested for one that is longer or shorter by more than this, in bytes.
-const ZONE_BYTES_OFF_MAX: usize = 3;
 
 /// One limit as read, with what it says about its rule.
 pub(super) struct ReadLimit {
@@ -323,17 +319,12 @@ impl FileReader<'_> {
         let Some(name) = self.text(fields, "timezone", NAME_BYTES_MAX)? else {
             return Ok(None);
         };
-        let zones = TimeZoneDatabase::bundled();
-        let found = zones.get(&name).ok();
+        let found = zone::zone(&name);
         if let Some(known) = found.as_ref().and_then(|zone| zone.iana_name()) {
             return Ok(Some(known.to_owned()).filter(|known| known != "UTC"));
         }
         // The comparison with all zones is not made for problems that nobody will read.
-        let near = if self.is_full() { None } else { nearest_zone(&zones, &name) };
-        let hint = match near {
-            Some(near) => format!(", did you mean {near:?}?"),
-            None => ": write an IANA name such as Europe/Berlin".to_owned(),
-        };
+        let hint = if self.is_full() { zone::HOW.to_owned() } else { zone::hint(&name) };
         Err(self.report_value(fields, "timezone", format!("no time zone {}{hint}", shown(&name))))
     }
 
@@ -364,15 +355,4 @@ impl FileReader<'_> {
         }
         result.map(|()| names)
     }
-}
-
-/// The zone that was probably meant: one of that city, or one that is spelled nearly so.
-fn nearest_zone(zones: &TimeZoneDatabase, name: &str) -> Option<String> {
-    let known: Vec<String> = zones.available().map(|zone| zone.as_str().to_owned()).collect();
-    let is_of_city = |zone: &str| zone.rsplit('/').next().is_some_and(|city| city.eq_ignore_ascii_case(name));
-    if let Some(zone) = known.iter().find(|zone| is_of_city(zone)) {
-        return Some(zone.clone());
-    }
-    let of_length = known.iter().filter(|zone| zone.len().abs_diff(name.len()) <= ZONE_BYTES_OFF_MAX);
-    nearest(name, of_length.map(String::as_str)).map(str::to_owned)
 }

@@ -188,13 +188,22 @@ impl<'l> Found<'l> {
     }
 
     fn reason(&mut self, outline: &Outline, rule: &Rule) {
-        let what = match rule.role {
-            _ if outline.has_comment => return,
-            _ if rule.unlimited => "unlimited",
-            Role::Shadow => "in shadow mode",
-            _ => return,
+        if outline.has_comment {
+            return;
+        }
+        let mut warn = |what: String| {
+            self.add(&outline.place(), Code::NoReason, || format!("{what}, and no comment says why"));
         };
-        self.add(&outline.place(), Code::NoReason, || format!("{what}, and no comment says why"));
+        if rule.unlimited {
+            warn("unlimited".to_owned());
+        } else if rule.role == Role::Shadow {
+            warn("in shadow mode".to_owned());
+        } else {
+            for (number, limit) in (1..).zip(&rule.limits).filter(|(_, limit)| limit.shadow) {
+                let number = limit.name.as_ref().map_or_else(|| number.to_string(), |name| format!("{name:?}"));
+                warn(format!("limit {number} is on trial"));
+            }
+        }
     }
 
     fn never_denies(&mut self, outline: &Outline, rule: &Rule, replaced: &HashSet<&str>) {

@@ -62,26 +62,35 @@ pub fn parse_rate(text: &str) -> Result<(u32, Window), String> {
 /// # Errors
 /// What is wrong with the text, which the message quotes.
 pub(super) fn parse(text: &str) -> Result<(u32, Period), String> {
-    let whole = shown(text);
+    read(text).map_err(|reason| format!("rate {}: {reason}", shown(text)))
+}
+
+/// The same.
+///
+/// # Errors
+/// What is wrong with the text, which the message does not quote.
+pub(super) fn read(text: &str) -> Result<(u32, Period), String> {
     if text == "unlimited" {
-        return Err("\"unlimited\" is no rate: write unlimited: true below rate_limit".to_owned());
+        return Err("write unlimited: true below rate_limit".to_owned());
     }
     let Some((number, period)) = text.split_once('/').filter(|_| text.len() <= RATE_BYTES_MAX) else {
-        let hint = match whole_number(text) {
-            Ok(number) => format!("write {number}/s or {number}/min"),
-            Err(_) => "write how many per how long, such as 10/s".to_owned(),
-        };
-        return Err(format!("{whole} is no rate: {hint}"));
+        return Err(match whole_number(text) {
+            Ok(number) => format!("no rate: write {number}/s or {number}/min"),
+            Err(_) => "no rate: write how many per how long, such as 10/s".to_owned(),
+        });
     };
     if text.contains(char::is_whitespace) {
-        return Err(format!("rate {whole}: write it without spaces, such as 10/s"));
+        return Err("write it without spaces, such as 10/s".to_owned());
     }
-    let requests = whole_number(number)
-        .map_err(|reason| format!("rate {whole}: {number:?} is not a whole number from 0 to {}{reason}", u32::MAX))?;
+    let requests = whole_number(number).map_err(|reason| {
+        let is_fraction = number.contains('.') && number.parse::<f64>().is_ok();
+        let hint = if is_fraction { ": write less often, such as 30/min" } else { reason };
+        format!("{number:?} is not a whole number from 0 to {}{hint}", u32::MAX)
+    })?;
     let period = if period.starts_with(|c: char| c.is_ascii_digit()) {
-        Period::of_length(period).map_err(|reason| format!("rate {whole}: {reason}"))?
+        Period::of_length(period)?
     } else {
-        unit(period).ok_or_else(|| format!("rate {whole}: {}", no_unit(period)))?.into()
+        unit(period).ok_or_else(|| no_unit(period))?.into()
     };
     Ok((requests, period))
 }

@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use self::keys::FILE;
-use super::INSTANT_US_MAX;
 use super::fields::Fields;
 use super::state::{FileReader, Reported};
 use super::test_file::{Descriptor, START_US};
 use super::{Position, Problems, single};
+use crate::config::INSTANT_US_MAX;
 use crate::config::settings::Settings;
 use crate::engine::Micros;
 
@@ -32,6 +32,8 @@ pub const ZIPF_MAX: f64 = 10.0;
 pub const DURATION_US_MAX: Micros = 366 * 86_400 * 1_000_000;
 /// The most times that a source starts and pauses.
 pub const PHASES_MAX: u64 = 10_000_000;
+/// The most of a rate that a point of a daily curve has, in percent.
+pub const SHARE_MAX: u32 = 100;
 /// The points of a daily curve, one for each hour.
 pub const HOURS: usize = 24;
 

@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{Location, Position};
+use crate::engine::words::counted;
 
 /// The most warnings that are kept; those past it are counted.
 pub const WARNINGS_MAX: usize = 1_000;
@@ -204,7 +205,7 @@ impl fmt::Display for Warnings {
             write!(f, "{end}{warning}")?;
         }
         if self.more > 0 {
-            write!(f, "\nand {} more warnings", self.more)?;
+            write!(f, "\nand {}", counted(self.more, "more warning"))?;
         }
         Ok(())
     }

@@ -90,7 +90,7 @@ fn of_step(key: &str) -> Option<Described> {
 }
 
 /// The keys that a request and a descriptor of it have.
-fn of_request(key: &str) -> Option<Described> {
+pub(super) fn of_request(key: &str) -> Option<Described> {
     Some(match key {
         "hits" => (number(0, u32::MAX.into()), "What it costs"),
         "refund" => (flag(), "The hits are given back"),
@@ -100,7 +100,7 @@ fn of_request(key: &str) -> Option<Described> {
     })
 }
 
-fn of_descriptor(key: &str) -> Option<Described> {
+pub(super) fn of_descriptor(key: &str) -> Option<Described> {
     match key {
         "descriptor" => Some((short_form(), "Its entries, such as user=ann,path=/pay")),
         "entries" => Some((list(&reference("entry")), "Its entries, each with key and value")),
@@ -108,7 +108,7 @@ fn of_descriptor(key: &str) -> Option<Described> {
     }
 }
 
-fn of_entry(key: &str) -> Option<Described> {
+pub(super) fn of_entry(key: &str) -> Option<Described> {
     match key {
         "key" => Some((text(), "The key")),
         "value" => Some((text(), "The value")),
@@ -149,11 +149,11 @@ fn of_status(key: &str) -> Option<Described> {
     })
 }
 
-fn short_form() -> Value {
+pub(super) fn short_form() -> Value {
     json!({ "type": "string", "pattern": "=" })
 }
 
-fn instant() -> Value {
+pub(super) fn instant() -> Value {
     json!({ "type": "string", "examples": ["2040-03-25T00:30[Europe/Berlin]"] })
 }
 

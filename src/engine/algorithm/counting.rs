@@ -451,8 +451,8 @@ pub enum Format {
     Integer,
     /// Little-endian doubles.
     Doubles,
-    /// A hash: field and value, one pair after the other.
-    Hash,
+    /// A byte for the width of a count, a little-endian double, and counts of this many bytes.
+    Counts,
     /// A sorted set of members `<a>:<b>`: a, b and the score of each, oldest first.
     SortedSet,
 }
@@ -461,7 +461,7 @@ impl Format {
     /// Whether the state can be long.
     #[must_use]
     pub const fn is_list(self) -> bool {
-        matches!(self, Self::Hash | Self::SortedSet)
+        matches!(self, Self::Counts | Self::SortedSet)
     }
 }
 

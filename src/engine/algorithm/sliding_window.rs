@@ -11,8 +11,8 @@ use crate::engine::time::{Bounds, Duration, Micros, Window};
 
 /// The most sub-buckets of a window. [sw-1]
 pub const BUCKETS_MAX: u64 = 256;
-/// Redis stores a hash of more fields than this as a table, which takes longer to read.
-const COMPACT_FIELDS_MAX: u64 = 128;
+/// The numbers of all buckets of a stored state are below 2^53 with a first one below this.
+const FIRST_END: u64 = (1 << 53) - (BUCKETS_MAX + 1);
 
 /// Hits by bucket number (`floor(t / precision)`), oldest first, none of them 0. [sw-5]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -179,7 +179,7 @@ impl Counting for SlidingWindow {
     type Observed = Summary;
     type Numbers = [u64; 3];
 
-    const FORMAT: Format = Format::Hash;
+    const FORMAT: Format = Format::Counts;
 
     long_state!();
 
@@ -188,14 +188,13 @@ impl Counting for SlidingWindow {
     }
 
     fn id(&self, _zone: &str) -> String {
-        format!("s{}/{}", self.window, Duration(self.precision.get()))
+        format!("w{}/{}", self.window, Duration(self.precision.get()))
     }
 
-    /// Each sub-bucket is read and added up.
+    /// Each sub-bucket is read, added up and written.
     fn weight(&self) -> u32 {
         let buckets = self.window.us().div_ceil(self.precision.get());
-        let weight = if buckets <= COMPACT_FIELDS_MAX { 4 + (3 * buckets).div_ceil(4) } else { 16 + buckets };
-        u32::try_from(weight).unwrap_or(u32::MAX)
+        u32::try_from(4 + buckets.div_ceil(20)).unwrap_or(u32::MAX)
     }
 
     /// Whether the clock has stepped back by so much that what counts moves to now. [sw-6] [tm-2]
@@ -208,14 +207,14 @@ impl Counting for SlidingWindow {
     }
 
     fn read_stored(numbers: &[u64]) -> Option<Box<Buckets>> {
-        let (pairs, []) = numbers.as_chunks::<2>() else {
+        let (&first, counts) = numbers.split_first()?;
+        if first >= FIRST_END || *counts.last()? == 0 {
             return None;
-        };
-        let mut buckets = Vec::with_capacity(pairs.len());
-        for &[number, count] in pairs {
+        }
+        let mut buckets = Vec::new();
+        for (number, &count) in (first..).zip(counts).filter(|&(_, &count)| count > 0) {
             buckets.push((number, small(count)?));
         }
-        buckets.sort_unstable();
         Some(Box::new(Buckets { buckets }))
     }
 }

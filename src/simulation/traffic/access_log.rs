@@ -10,6 +10,7 @@ use super::Request;
 use super::recorded::Format;
 use crate::config::policy_file::traffic_file::{AccessLog, TimeFormat};
 use crate::engine::Micros;
+use crate::engine::words::counted;
 use crate::rls::proto::RateLimitRequest;
 use crate::simulation::message::message;
 
@@ -83,7 +84,7 @@ impl Format for Log {
 
     fn notes(&self) -> Vec<String> {
         let about =
-            |lines: u64| format!("{lines} lines of the log have the fields of no descriptor: they are left out");
+            |lines: u64| format!("left out: {} of the log with the fields of no descriptor", counted(lines, "line"));
         (self.empty > 0).then(|| about(self.empty)).into_iter().collect()
     }
 }

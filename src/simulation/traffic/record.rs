@@ -10,6 +10,7 @@ use serde::de::{self, Deserializer, Visitor};
 use super::recorded::Format;
 use super::{Request, Verdict};
 use crate::engine::Micros;
+use crate::engine::words::counted;
 use crate::rls::proto::{RateLimitDescriptor, RateLimitRequest, rate_limit_descriptor};
 use crate::simulation::message::limit;
 
@@ -125,7 +126,7 @@ impl Format for Tap {
             notes.push(format!("the record has one of {} requests: limits are used less than they were", self.sample));
         }
         if self.lost > 0 {
-            notes.push(format!("the record lacks {} requests that were lost as it was made", self.lost));
+            notes.push(format!("the record lacks {}, lost as it was made", counted(self.lost, "request")));
         }
         notes
     }

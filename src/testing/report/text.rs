@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use super::Totals;
+use crate::engine::words::{counted, percent};
 use crate::testing::coverage::Coverage;
 use crate::testing::{Difference, Failure, FileReport, Outcome};
 
@@ -51,7 +52,7 @@ pub fn details(report: &FileReport, outcome: &Outcome) -> String {
         Outcome::Failed { failures, more } => {
             let mut text: String = failures.iter().map(|failure| step(report, failure)).collect();
             if *more > 0 {
-                text.push_str(&format!("and {more} more steps failed\n"));
+                text.push_str(&format!("and {} failed\n", counted(more, "more step")));
             }
             text
         }
@@ -76,7 +77,9 @@ fn step(report: &FileReport, failure: &Failure) -> String {
 /// Those of the writer.
 pub fn coverage(coverage: &Coverage, out: &mut dyn Write) -> io::Result<()> {
     let (met, all) = (coverage.met(), coverage.rules.len());
-    writeln!(out, "coverage: {met} of {all} rules were met ({} %)", coverage.percent())?;
+    // Of no rules, none is left.
+    let share = if all == 0 { percent(1, 1) } else { percent(met as u64, all as u64) };
+    writeln!(out, "coverage: {met} of {} met ({share})", counted(all, "rule"))?;
     for rule in coverage.unmet() {
         writeln!(out, "  not met: {} in {:?}   {}", rule.path, rule.domain, rule.place)?;
     }

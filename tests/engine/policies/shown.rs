@@ -157,8 +157,6 @@ fn check_and_explain_show_what_shapes_a_limit() {
       gcra                                   10 per second    gcra burst 10
       gcra with a burst                      1 per 366d       gcra burst 8
 
-    shop.yaml:21:5: warning: these limits weigh 272 together, so that a request with 4 descriptors of it weighs more than 1024: no store decides it, and on_error does; a coarser precision, or fewer limits, weigh less [heavy]
-
     1 domain, 17 rules, 17 limits in 1 file
     ");
     let text = explained(dir.path(), "shop", &["fixed_window of a calendar=x", "sliding_window=x"]);
@@ -176,7 +174,7 @@ fn check_and_explain_show_what_shapes_a_limit() {
       sliding_window=x   key alone   shop.yaml:19:5
       rule sliding_window   shop.yaml:19:5
         100 per hour   sliding_window precision 1m
-          key w1:{shop|sliding_window=x}s3600s/60s
+          key w1:{shop|sliding_window=x}w3600s/60s
         on_error the server's
     ");
 }

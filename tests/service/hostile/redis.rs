@@ -23,7 +23,7 @@ use crate::support::rls::{self, Client, RateLimitRequest, RateLimitResponse, adm
 use crate::support::served::Served;
 use crate::support::wait::PATIENCE;
 
-/// `window` weighs 4 x 49, and 64 descriptors of it more than a decision may.
+/// `window` weighs 4 x 7, and 64 descriptors of it more than a decision may.
 const POLICY: &str = "
 domain: shop
 descriptors:
@@ -55,7 +55,7 @@ fn refused(settings: &[&str]) -> (Served, Result<RateLimitResponse, tonic::Statu
     let mut client = Client::connect(served.at.grpc);
     let answer = client.ask(many("window", 64));
     assert_eq!(served.metric(series), Some(1));
-    assert!(admits(&client.ask(many("window", 5)).unwrap()), "980 is not too heavy");
+    assert!(admits(&client.ask(many("window", 36)).unwrap()), "1008 is not too heavy");
     assert!(admits(&client.ask(many("user", 64)).unwrap()));
     assert_eq!(served.metric(series), Some(1));
     (served, answer)
@@ -104,7 +104,7 @@ fn heavy_requests_of_one_caller_fail_no_request_of_another() {
     let at = served.at.grpc;
     let heavy = thread::spawn(move || {
         let mut client = Client::connect(at);
-        let answers = (0..40).map(|i| client.ask(many("window", if i % 2 == 0 { 64 } else { 5 })));
+        let answers = (0..40).map(|i| client.ask(many("window", if i % 2 == 0 { 64 } else { 36 })));
         answers.filter(Result::is_err).count()
     });
     let mut client = Client::connect(at);

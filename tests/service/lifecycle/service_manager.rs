@@ -39,7 +39,7 @@ fn weir_is_ready_for_its_service_manager_when_readyz_has_it_ready() {
     let weir = listening(&policies, &NO_ARGUMENTS, &manager.environment());
 
     assert_eq!(manager.next(), ["STATUS=starts"]);
-    assert_eq!(manager.next(), ["READY=1", "STATUS=serves 1 domains, 1 rules"]);
+    assert_eq!(manager.next(), ["READY=1", "STATUS=serves 1 domain, 1 rule"]);
     let ready = http::get(weir.http, "/readyz").expect("an answer");
     assert_eq!(ready.status, 200, "{ready:?}");
 }
@@ -81,17 +81,17 @@ fn a_reload_is_complete_when_the_policies_are_in_force() {
     // systemd compares it with the clock of its own, which is the same for all processes.
     assert!(time.is_some_and(|time| time >= before && time <= monotonic()), "{begun:?} after {before}");
     assert_eq!(begun[2], "STATUS=reloads");
-    assert_eq!(manager.next(), ["READY=1", "STATUS=serves 1 domains, 2 rules"]);
+    assert_eq!(manager.next(), ["READY=1", "STATUS=serves 1 domain, 2 rules"]);
 
     std::fs::write(&file, "domain: [").expect("a policy file");
     weir.signal("HUP");
     manager.next_reload();
-    let refused = "STATUS=serves 1 domains, 2 rules; changed policies are refused, 1 problems (see /readyz)";
+    let refused = "STATUS=serves 1 domain, 2 rules; changed policies are refused, 1 problem (see /readyz)";
     assert_eq!(manager.next(), ["READY=1", refused]);
 
     // A change without a signal is no reload of the service manager's, and shows in the status.
     std::fs::write(&file, POLICY).expect("a policy file");
-    assert_eq!(manager.next(), ["STATUS=serves 1 domains, 1 rules"]);
+    assert_eq!(manager.next(), ["STATUS=serves 1 domain, 1 rule"]);
 }
 
 #[test]

@@ -21,6 +21,7 @@ descriptors:
       - {rate: 5/day, name: daily}
       - {rate: 2/h, name: hourly}
   - {key: vip, rate_limit: {unlimited: true}}
+  - {key: path, value: /a*, share_threshold: true, rate_limit: 9/h}
 ";
 /// How long an override may take to be in force on all servers.
 const SOON: Duration = Duration::from_secs(1);
@@ -83,7 +84,11 @@ fn an_override_is_set_shown_and_deleted_by_the_command() {
     let set = ["set", "shop", "user=eve", "--limit", "5/day", "--until", "2099-01-01", "--reason", "x"];
     let refused = weir(admin, &set);
     assert_eq!(refused.status.code(), Some(1));
-    assert!(text(&refused.stderr).contains("401"), "{refused:?}");
+    let said = text(&refused.stderr);
+    assert!(said.contains("401") && said.contains("one of the tokens of admin.token_file"), "{said}");
+    assert!(said.ends_with("give the command a file with the token: --token-file FILE\n"), "{said}");
+    let wrong = weir(admin, &["delete", "shop", "user=eve", "--token-file", file.path().to_str().unwrap()]);
+    assert!(wrong.status.code() == Some(2) && text(&wrong.stderr).contains("one word of ASCII"), "{wrong:?}");
     let far = weir(admin, &[&set[..], &["--token-file", token]].concat());
     assert!(text(&far.stderr).contains("366 days"), "{far:?}");
     let set = ["set", "shop", "user=eve", "--limit", "5/day", "--for", "2h", "--reason", "a \u{1b}[1m launch"];
@@ -156,13 +161,28 @@ fn what_fits_no_rule_or_bound_is_refused_with_the_reason() {
     }
     assert!(set("plan=a", "hourly=4/h").status.success());
     assert_eq!(passes(served.at.grpc, "plan", "a", 9), 4, "the other limit of the rule is as it was");
+    for (end, reason) in [
+        (&[][..], "<--until <TIME>|--for <DURATION>>"),
+        (&["--until", "2040-03-25T02:30[Europe/Berlin]"], "2040-03-25T02:30:00 does not exist in Europe/Berlin"),
+        (&["--until", "2040-03-25T02:30[Europe/Brlin]"], "did you mean \"Europe/Berlin\"?"),
+        (&["--until", "2040-01-01", "--for", "1h"], "cannot be used with"),
+    ] {
+        let words = ["set", "shop", "user=ann", "--limit", "1/h", "--reason", "x"];
+        let refused = weir(admin, &[&words[..], end].concat());
+        assert!(refused.status.code() == Some(2) && text(&refused.stderr).contains(reason), "{refused:?}");
+    }
+    assert!(set("path=/a\\,b", "5/h").status.success());
+    let taken = set("path=/a\\,c", "6/h");
+    let said = text(&taken.stderr);
+    assert!(said.contains("409") && said.contains("the override of path=/a\\,b is for the same state"), "{said}");
+    assert!(weir(admin, &["delete", "shop", "path=/a\\,b"]).status.success());
 
     for (body, status, reason) in [
         ("{", 400, "body: EOF"),
         (r#"{"domain":"shop"}"#, 400, "missing field"),
         (&body("ann", 1).replace("\"reason\"", "\"why\""), 400, "unknown field `why`"),
         (&body("ann", 1).replace("\"for_us\":3600000000,", ""), 400, "either until or for_us"),
-        (&body("ann", 1).replace("\"for_us\":3600000000", "\"until\":\"tomorrow\""), 400, "write a date"),
+        (&body("ann", 1).replace("\"for_us\":3600000000", "\"until\":\"tomorrow\""), 400, "no instant: write"),
         (&body("ann", 1).replace("\"for_us\":3600000000", "\"until\":\"2001-01-01\""), 400, "not in the future"),
         (&body("ann", 1).replace("86400000000", "1"), 400, "too short"),
         (&body("ann", 1).replace("a launch", " "), 400, "say why"),

@@ -355,7 +355,11 @@ fn a_tap_needs_the_token_where_there_is_one() {
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
     let (code, errors) = tap(&["--for", "1s"]);
-    assert!(code == Some(1) && errors.contains("admin.token_file"), "{errors}");
+    assert!(code == Some(1) && errors.contains("admin.token_file") && errors.contains("--token-file FILE"), "{errors}");
+    let other = tempfile::NamedTempFile::new().unwrap();
+    fs::write(other.path(), "other").unwrap();
+    let (code, errors) = tap(&["--for", "1s", "--token-file", &other.path().display().to_string()]);
+    assert!(code == Some(1) && errors.contains("the token of --token-file is none of them"), "{errors}");
     let path = file.path().display().to_string();
     assert_eq!(tap(&["--for", "1s", "--token-file", &path]).0, Some(0));
 }
@@ -448,7 +452,7 @@ fn an_interrupt_ends_a_tap_with_a_summary_and_the_end_of_the_server_is_an_error(
     served.stop().unwrap();
     let output = child.wait_with_output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(errors, format!("weir: 1 requests, 0 lost\nweir: {admin} is stopping, which ends the tap\n"));
+    assert_eq!(errors, format!("weir: 1 request, 0 lost\nweir: {admin} is stopping, which ends the tap\n"));
     assert_eq!(output.status.code(), Some(1));
 }
 

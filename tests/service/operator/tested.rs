@@ -62,7 +62,7 @@ fn the_exit_code_tells_passed_from_failed_and_from_bad_input() {
 #[test]
 fn the_schemas_are_printed_as_they_are_kept() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for name in ["policies", "settings", "tests"] {
+    for name in ["policies", "settings", "tests", "traffic"] {
         let output = run(&["schema", name], root);
         let kept = fs::read(root.join(format!("schemas/{name}.json"))).expect("a schema");
         assert!(output.status.success() && output.stdout == kept, "{name}: {:?}", output.status);

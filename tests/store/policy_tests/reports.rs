@@ -174,7 +174,7 @@ fn too_little_coverage_fails() {
     for (least, expected) in [(50, Verdict::Passed), (51, Verdict::Failed)] {
         let (verdict, report) = ran(&Tests { fail_under: Some(least), ..written.tests() });
         assert_eq!(verdict, expected, "{report}");
-        assert!(report.contains("coverage: 1 of 2 rules were met (50 %)\n  not met: path in \"shop\"   "), "{report}");
+        assert!(report.contains("coverage: 1 of 2 rules met (50.0 %)\n  not met: path in \"shop\"   "), "{report}");
         assert!(report.trim_end().ends_with("shop.yaml:4:5"), "{report}");
     }
 }

@@ -18,7 +18,11 @@ fn mistakes_in_sources() {
         ("{rate: 1/s}", "3:11: no descriptors: write ask, such as user=u<n>"),
         ("{aks: a=1, rate: 1/s}", "3:12: unknown key \"aks\" in a source, did you mean \"ask\"?"),
         ("{ask: a, rate: 1/s}", "3:17: descriptor \"a\": \"a\" has no \"=\": write KEY=VALUE"),
-        ("{ask: a=1, rate: 1}", "3:28: rate \"1\": \"1\" is no rate: write 1/s or 1/min"),
+        ("{ask: a=1, rate: 1}", "3:28: rate \"1\": no rate: write 1/s or 1/min"),
+        (
+            "{ask: a=1, rate: 0.5/s}",
+            "3:28: rate \"0.5/s\": \"0.5\" is not a whole number from 0 to 4294967295: write less often, such as 30/min",
+        ),
         ("{ask: a=1, rate: 0/s}", "3:28: a source sends at least one request"),
         ("{ask: a=1, rate: 1/s, keys: 3}", "3:39: no <n> in ask: it stands for the number of the key, as in user=u<n>"),
         ("{ask: a=<n>, rate: 1/s, keys: 0}", &format!("3:41: keys must be from 1 to {KEYS_MAX}, not 0")),
@@ -109,6 +113,12 @@ fn mistakes_in_files() {
         (
             format!("duration: 1m\nstart: 2099-12-31T23:59:30Z\ndomain: d\nsources: [{source}]"),
             "1:11: the traffic goes on past the year 2100".into(),
+        ),
+        (
+            format!("duration: 1m\nstart: 2040-03-25T02:30[Europe/Berlin]\ndomain: d\nsources: [{source}]"),
+            "2:8: start \"2040-03-25T02:30[Europe/Berlin]\": 2040-03-25T02:30:00 does not exist in Europe/Berlin, as clocks go \
+             forward: 2040-03-25T01:59:59[Europe/Berlin] is 1 s before 2040-03-25T03:00:00[Europe/Berlin]"
+                .into(),
         ),
         (
             format!("duration: 1m\nsettings: {{redis.url: x}}\ndomain: d\nsources: [{source}]"),

@@ -111,8 +111,8 @@ fn the_report_is_for_people() {
     shop.traffic.yaml: 7 requests, from 2040-01-02T00:00:00Z to 2040-01-02T00:00:50Z, seed 0
 
               passed          denied          delayed  retry after: half  p99  longest
-    policies       4  57.1 %       3  42.8 %        0                20s  30s      30s
-    two.yaml       2  28.5 %       5  71.4 %        0                30s  50s      50s
+    policies       4  57.1 %       3  42.9 %        0                20s  30s      30s
+    two.yaml       2  28.6 %       5  71.4 %        0                30s  50s      50s
 
     each column is 1s, the highest is 2 requests
     policies  passed  █         ▄         ▄
@@ -121,7 +121,7 @@ fn the_report_is_for_people() {
               denied            ▄         ▄         ▄         ▄         ▄
 
     limits    requests  over          limit                      rule  place
-    policies         7     3  42.8 %  3 per minute fixed_window  user  policies/shop.yaml:3:5
+    policies         7     3  42.9 %  3 per minute fixed_window  user  policies/shop.yaml:3:5
     two.yaml         7     5  71.4 %  1 per minute fixed_window  user  two.yaml:2:15
 
     keys      requests  over          key                    limit

@@ -11,6 +11,7 @@ use crate::config::policy_file::state::{FileReader, Reported};
 use crate::config::policy_file::yaml::{NodeId, Value};
 use crate::config::policy_file::{FILE_BYTES_MAX, NAME_BYTES_MAX, instead, shown};
 use crate::engine::Algorithm;
+use crate::engine::words::counted;
 
 /// What is not there: a header, a rule, a wait.
 const NONE: &str = "none";
@@ -67,7 +68,11 @@ impl FileReader<'_> {
         }
         let items = self.list(fields, "statuses")?.unwrap_or_default();
         if items.len() != descriptors {
-            let message = format!("{} statuses, but the request has {descriptors} descriptors", items.len());
+            let message = format!(
+                "{}, but the request has {}",
+                counted(items.len(), "status"),
+                counted(descriptors, "descriptor")
+            );
             return Err(self.report(at, message));
         }
         let mut statuses = Vec::with_capacity(items.len());
@@ -98,7 +103,7 @@ impl FileReader<'_> {
                 fields,
                 "limit",
                 NAME_BYTES_MAX,
-                or_none(|text| rate::parse(text).map(|(requests, period)| (requests, period.window))),
+                or_none(|text| rate::read(text).map(|(requests, period)| (requests, period.window))),
             )?,
             name: self.written(fields, "name", NAME_BYTES_MAX, or_none(text))?,
             algorithm: self.written(fields, "algorithm", NAME_BYTES_MAX, |text| {

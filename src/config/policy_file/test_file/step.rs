@@ -5,10 +5,11 @@ use std::path::Path;
 use super::keys::{OF_ASK, STEP};
 use super::values::micros;
 use super::{ASKS_MAX, Action, Ask, CALLERS_MAX, Expect, StateOnSwap, Step};
+use crate::config::INSTANT_US_MAX;
 use crate::config::policy_file::fields::{Fields, Read};
 use crate::config::policy_file::state::{FileReader, Reported};
 use crate::config::policy_file::yaml::{NodeId, Value};
-use crate::config::policy_file::{INSTANT_US_MAX, NAME_BYTES_MAX, Position, shown};
+use crate::config::policy_file::{NAME_BYTES_MAX, Position, shown};
 use crate::engine::Micros;
 
 /// What stands for the number of the caller in keys and values.

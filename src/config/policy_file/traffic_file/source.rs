@@ -1,7 +1,7 @@
 //! One source of requests.
 
 use super::keys::{DAILY, SOURCE};
-use super::{Arrivals, HOURS, KEYS_MAX, PHASES_MAX, Source, ZIPF_MAX};
+use super::{Arrivals, HOURS, KEYS_MAX, PHASES_MAX, SHARE_MAX, Source, ZIPF_MAX};
 use crate::config::policy_file::fields::{Fields, Read};
 use crate::config::policy_file::rate;
 use crate::config::policy_file::state::{FileReader, Reported};
@@ -9,16 +9,14 @@ use crate::config::policy_file::test_file::CALLER;
 use crate::config::policy_file::yaml::{NodeId, Value};
 use crate::config::policy_file::{NAME_BYTES_MAX, shown};
 use crate::engine::Micros;
-
-/// The most of a rate that a point of a daily curve has, in percent.
-const SHARE_MAX: u32 = 100;
+use crate::engine::words::counted;
 
 impl FileReader<'_> {
     pub(super) fn source(&mut self, id: NodeId, duration: Micros, domain: Option<&str>) -> Result<Source, Reported> {
         let fields = self.fields(id, &SOURCE)?;
         let asked = self.asked(&fields);
         let own_domain = self.domain_of(&fields);
-        let rate = self.parsed(&fields, "rate", rate::parse);
+        let rate = self.parsed(&fields, "rate", rate::read);
         let arrivals = self.arrivals(&fields);
         let span = self.span(&fields, duration);
         let phases = self.phases(&fields, duration);
@@ -159,7 +157,9 @@ impl FileReader<'_> {
         }
         let count = points.len();
         let Ok(points) = <[u32; HOURS]>::try_from(points) else {
-            return Err(self.report(at, format!("{count} points: a day has {HOURS}, the first at 00:00 UTC")));
+            return Err(
+                self.report(at, format!("{}: a day has {HOURS}, the first at 00:00 UTC", counted(count, "point")))
+            );
         };
         if points.iter().all(|point| *point == 0) {
             return Err(self.report(at, "all points are 0: the source would send nothing"));

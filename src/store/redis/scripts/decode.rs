@@ -6,10 +6,14 @@
 use redis::Value;
 use smallvec::SmallVec;
 
+use crate::engine::algorithm::sliding_window::BUCKETS_MAX;
 use crate::engine::algorithm::{Format, Numbers};
 use crate::engine::decision::Found;
 use crate::engine::{Charge, Limit, Micros, State};
 use crate::store::Undo;
+
+/// The most counts of a state: the window can begin and end in the middle of a bucket.
+const COUNTS_MAX: u64 = BUCKETS_MAX + 1;
 
 /// The clock of a reply to the undo of one charge on a calendar that took nothing back: no window holds the clock. [cl-3]
 pub(crate) fn undo_stale_bounds(reply: &Value, undos: &[Undo<'_>]) -> Option<Micros> {
@@ -87,9 +91,9 @@ fn stored_numbers(format: Format, value: &Value) -> Option<Numbers> {
     match (format, value) {
         (Format::Integer, value) => Some(Numbers::from_slice(&[integer(value)?])),
         (Format::Doubles, Value::BulkString(bytes)) => doubles(bytes),
-        (Format::Hash, Value::Array(fields)) => fields.iter().map(integer).collect(),
+        (Format::Counts, Value::BulkString(bytes)) => counts(bytes),
         (Format::SortedSet, Value::Array(members)) => scored(members),
-        (Format::Doubles | Format::Hash | Format::SortedSet, _) => None,
+        (Format::Doubles | Format::Counts | Format::SortedSet, _) => None,
     }
 }
 
@@ -115,6 +119,19 @@ fn doubles(bytes: &[u8]) -> Option<Numbers> {
         return None;
     };
     chunks.iter().map(|chunk| whole(f64::from_le_bytes(*chunk))).collect()
+}
+
+/// A whole number, and counts of as many bytes each as the first byte says.
+fn counts(bytes: &[u8]) -> Option<Numbers> {
+    let (&width, rest) = bytes.split_first()?;
+    let (first, rest) = rest.split_first_chunk::<8>()?;
+    let width = usize::from(width);
+    if !matches!(width, 1 | 2 | 4) || rest.len() % width > 0 || (rest.len() / width) as u64 > COUNTS_MAX {
+        return None;
+    }
+    let count = |bytes: &[u8]| bytes.iter().rfold(0, |number, &byte| number << 8 | u64::from(byte));
+    let first = whole(f64::from_le_bytes(*first))?;
+    Some(std::iter::once(first).chain(rest.chunks_exact(width).map(count)).collect())
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked by the way back")]

@@ -214,8 +214,7 @@ pub(crate) fn peek_command(limit: &Limit, key: &str) -> Cmd {
         command
     };
     match limit.kind().format() {
-        Format::Integer | Format::Doubles => command("GET"),
-        Format::Hash => command("HGETALL"),
+        Format::Integer | Format::Doubles | Format::Counts => command("GET"),
         Format::SortedSet => {
             let mut command = command("ZRANGE");
             command.arg(0).arg(-1).arg("WITHSCORES");

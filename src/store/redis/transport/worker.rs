@@ -17,6 +17,7 @@ use super::error::{CallError, Reason};
 use super::options::{BATCH_MAX, Options};
 use super::pool::{Connection, Pool, SUPERSEDED};
 use super::queue::{Queue, Waiting};
+use crate::engine::words::counted;
 use crate::store::redis::base::backoff::{doubled, jittered};
 use crate::store::redis::base::error_class::{After, RedisErrorClass};
 use crate::store::redis::base::observer::Observer;
@@ -293,7 +294,7 @@ impl Worker {
         // The exchange is over, so the count is final.
         let unwritten = connection.bytes_written() == written;
         self.observer.connection_dropped(&match &reason {
-            Reason::Deadline => format!("{} calls were not answered in time", batch.len()),
+            Reason::Deadline => format!("{} not answered in time", counted(batch.len(), "call")),
             reason => reason.to_string(),
         });
         for waiting in batch {

@@ -1,0 +1,81 @@
+//! The token by which a command may do what the server's `admin.token_file` keeps from others.
+//!
+//! Not here: what needs one (http/token.rs).
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+/// The longest token, in bytes.
+const BYTES_MAX: u64 = 4_096;
+
+/// The token of a command that can send one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Token(Option<String>);
+
+impl Token {
+    /// That of a file, without the blanks around it; none without a file.
+    ///
+    /// # Errors
+    /// With the flag and the path, when the file has none.
+    pub fn of_file(path: Option<&Path>) -> Result<Self, String> {
+        let Some(path) = path else { return Ok(Self(None)) };
+        let unusable = |reason: &dyn std::fmt::Display| format!("--token-file {}: {reason}", path.display());
+        let mut bytes = Vec::new();
+        let read = File::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes));
+        read.map_err(|error| unusable(&error))?;
+        let token = bytes.trim_ascii();
+        if bytes.len() as u64 > BYTES_MAX {
+            return Err(unusable(&format!("more than {BYTES_MAX} bytes")));
+        }
+        if token.is_empty() {
+            return Err(unusable(&"empty: write the token into it"));
+        }
+        match std::str::from_utf8(token) {
+            Ok(token) if token.chars().all(|c| c.is_ascii_graphic()) => Ok(Self(Some(token.to_owned()))),
+            _ => Err(unusable(&"a token is one word of ASCII, without the name that it has on the server")),
+        }
+    }
+
+    /// Its text, if there is one.
+    #[must_use]
+    pub fn text(&self) -> Option<&str> {
+        self.0.as_deref()
+    }
+
+    /// What to do where a server refuses what was sent with it.
+    #[must_use]
+    pub const fn advice(&self) -> &'static str {
+        match self.0 {
+            Some(_) => "the token of --token-file is none of them",
+            None => "give the command a file with the token: --token-file FILE",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_one_word() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let with = |bytes: &[u8]| {
+            std::fs::write(file.path(), bytes).unwrap();
+            Token::of_file(Some(file.path()))
+        };
+        assert_eq!(with(b" s3cret\n").unwrap().text(), Some("s3cret"));
+        assert_eq!(Token::of_file(None).unwrap().text(), None);
+        for (bytes, reason) in [
+            (&b" \n"[..], "empty"),
+            (b"ann s3cret", "one word of ASCII"),
+            (&[0xff, 0xfe], "one word of ASCII"),
+            (&[b'x'; 4_097], "more than 4096 bytes"),
+        ] {
+            let refused = with(bytes).unwrap_err();
+            assert!(refused.starts_with("--token-file /") && refused.contains(reason), "{refused}");
+        }
+        let missing = Token::of_file(Some(Path::new("/nowhere/token"))).unwrap_err();
+        assert!(missing.starts_with("--token-file /nowhere/token: No such file"), "{missing}");
+    }
+}
