@@ -22,14 +22,15 @@ end
 
 -- The rank, time, sum and hits of the first stored charge from the rank `low` on whose sum is at least this.
 local function find(log, low, least)
-  local high = log.last
+  -- The first charge comes first: one hit that does not fit waits for it.
+  local high, middle = log.last, low
   while low < high do
-    local middle = floor((low + high) / 2)
     if parsed(call('ZRANGE', log.key, middle, middle)[1]) >= least then
       high = middle
     else
       low = middle + 1
     end
+    middle = floor((low + high) / 2)
   end
   local found = call('ZRANGE', log.key, low, low, 'WITHSCORES')
   local sum, hits = parsed(found[1])
