@@ -296,7 +296,7 @@ async fn whoever_changes_something_around_a_loss_no_change_is_lost_and_all_agree
             let empty = StoredOverrides { text: Some(String::new()), ..StoredOverrides::default() };
             let mut states = vec![empty, stored(&store).await];
             let loss = dice.roll(4);
-            for turn in 0..3 {
+            for (turn, process) in (0..).zip(&processes) {
                 if turn == loss {
                     let to = dice.roll(states.len() as u64);
                     lose(&store, &states[usize::try_from(to).unwrap()]).await;
@@ -304,7 +304,7 @@ async fn whoever_changes_something_around_a_loss_no_change_is_lost_and_all_agree
                 let (user, requests) = (format!("u{round}{turn}"), 11 + u32::try_from(dice.roll(80)).unwrap());
                 // Clocks differ by more than what passes between two changes.
                 let at = 100_000 * round + dice.roll(500_000);
-                processes[turn as usize].set(at, &user, requests).await;
+                process.set(at, &user, requests).await;
                 expected.insert(user, requests);
                 let changed = stored(&store).await;
                 // Two processes with slow clocks took the same number, of a thousand.
