@@ -130,9 +130,8 @@ mod tests {
         assert!(refused("2040-03-25T02:30+01:00[Europe/Berlin]").contains("does not exist"));
         let howe = refused("2039-10-02T02:10[Australia/Lord_Howe]");
         assert!(howe.contains("T01:59:59[Australia/Lord_Howe] is 1 s before 2039-10-02T02:30:00["), "{howe}");
-        for (before, after) in [("2040-03-25T01:59:59[Europe/Berlin]", "2040-03-25T03:00:00[Europe/Berlin]")] {
-            assert_eq!(parse_instant(before).map(|instant| instant + 1_000_000), parse_instant(after));
-        }
+        let before = parse_instant("2040-03-25T01:59:59[Europe/Berlin]");
+        assert_eq!(before.map(|instant| instant + 1_000_000), parse_instant("2040-03-25T03:00:00[Europe/Berlin]"));
     }
 
     #[test]
