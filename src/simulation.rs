@@ -132,6 +132,8 @@ impl Simulated {
     ///
     /// # Errors
     /// Where a server gives no answer either, such as for a request whose limits are too heavy together.
+    // In place, an answer that nobody reads is not copied.
+    #[inline]
     pub fn decide(&self, time: Micros, query: &Query<'_>) -> Result<Answer, Undecided> {
         self.world.set_now(time);
         self.counts.begin(time);
