@@ -114,6 +114,12 @@ pub fn test_files(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files.into_iter().map(|file| file.path).collect())
 }
 
+/// Whether a directory has files of tests or of traffic.
+pub(super) fn has_tests_or_traffic(directory: &Path) -> bool {
+    let files = walk_for(&Source::from(directory), |_, path| is_test(path) || is_traffic(path));
+    files.is_ok_and(|files| !files.is_empty())
+}
+
 /// Refuses a file whose name says that it is something else.
 fn must_not_be(path: &Path, is_other: fn(&Path) -> bool, what: &str) -> io::Result<()> {
     if is_other(path) && path.is_file() { Err(refuse(path, &format!("by its name a file of {what}"))) } else { Ok(()) }
