@@ -8,6 +8,7 @@ pub mod client;
 pub mod diff;
 pub mod explain;
 pub mod lua;
+mod numbers;
 pub mod overridden;
 pub mod overrides;
 mod printable;

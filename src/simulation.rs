@@ -24,6 +24,7 @@ use self::world::World;
 use crate::app::decisions;
 use crate::config::policy_file::{Loaded, Location, Problems, load_dir_with};
 use crate::config::settings::Settings;
+use crate::engine::words::counted;
 use crate::engine::{Matcher, Micros, PolicySet};
 use crate::limiter::{Answer, Query, Undecided};
 
@@ -42,7 +43,7 @@ pub enum SimulationError {
     #[error("{0}")]
     Traffic(#[from] TrafficError),
     /// The traffic has more requests than a simulation may have.
-    #[error("the traffic has {} requests: at most {max}, see --max-requests", counted(*.known))]
+    #[error("the traffic has {}: at most {max}, see --max-requests", about(*.known))]
     TooMany {
         /// How many, where that is known.
         known: Option<u64>,
@@ -54,8 +55,8 @@ pub enum SimulationError {
     Stopped,
 }
 
-fn counted(known: Option<u64>) -> String {
-    known.map_or_else(|| "more".to_owned(), |known| format!("about {known}"))
+fn about(known: Option<u64>) -> String {
+    known.map_or_else(|| "more requests".to_owned(), |known| format!("about {}", counted(known, "request")))
 }
 
 /// How far a simulation has come, for another thread, which can stop it.
@@ -132,6 +133,8 @@ impl Simulated {
     ///
     /// # Errors
     /// Where a server gives no answer either, such as for a request whose limits are too heavy together.
+    // In place, an answer that nobody reads is not copied.
+    #[inline]
     pub fn decide(&self, time: Micros, query: &Query<'_>) -> Result<Answer, Undecided> {
         self.world.set_now(time);
         self.counts.begin(time);

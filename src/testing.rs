@@ -108,9 +108,14 @@ impl Runner {
     /// Runs cases in the memory store, or in a Redis; where there is a filter, only those whose name holds it.
     ///
     /// # Errors
-    /// When the system gives no runtime.
+    /// When the system gives no runtime, or Redis does not answer.
     pub fn new(redis: Option<Endpoint>, filter: Option<String>) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        if let Some(endpoint) = &redis {
+            // Once for all cases, each of which would wait for it.
+            world::connected(&runtime, endpoint, 0)
+                .map_err(|error| std::io::Error::other(format!("redis at {endpoint} does not answer: {error}")))?;
+        }
         Ok(Self { runtime, redis, filter, loads: Loads::default(), cases: 0 })
     }
 

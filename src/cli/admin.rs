@@ -126,29 +126,33 @@ impl FromStr for AdminServer {
         }
         let bare = text.strip_prefix("http://").unwrap_or(text);
         let bare = bare.strip_suffix('/').unwrap_or(bare);
-        let unusable = || "not an address such as localhost:6070 or [::1]:6070".to_owned();
-        let (host, port) = if bare.parse::<Ipv6Addr>().is_ok() {
-            (bare, None)
-        } else if let Some((host, rest)) = bare.strip_prefix('[').and_then(|inner| inner.split_once(']')) {
-            host.parse::<Ipv6Addr>().map_err(|_| unusable())?;
-            match rest.strip_prefix(':') {
-                None if rest.is_empty() => (host, None),
-                port => (host, Some(port.ok_or_else(unusable)?)),
-            }
-        } else {
-            let (host, port) = bare.split_once(':').map_or((bare, None), |(host, port)| (host, Some(port)));
-            let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
-            if host.is_empty() || !host.chars().all(is_of_name) {
-                return Err(unusable());
-            }
-            (host, port)
-        };
-        let port = match port {
-            None => Self::default().port,
-            Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or_else(unusable)?,
-        };
+        let (host, port) =
+            host_and_port(bare).ok_or_else(|| "not an address such as localhost:6070 or [::1]:6070".to_owned())?;
+        let port = port.unwrap_or_else(|| Self::default().port);
         Ok(Self { host: host.to_owned(), port })
     }
+}
+
+/// A name or an address without brackets, and a port where there is one: `HOST`, `HOST:PORT`, `IPV6`, `[IPV6]`, `[IPV6]:PORT`.
+pub(super) fn host_and_port(text: &str) -> Option<(&str, Option<u16>)> {
+    let (host, port) = if text.parse::<Ipv6Addr>().is_ok() {
+        (text, None)
+    } else if let Some((host, rest)) = text.strip_prefix('[').and_then(|inner| inner.split_once(']')) {
+        host.parse::<Ipv6Addr>().ok()?;
+        (host, if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) })
+    } else {
+        let (host, port) = text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
+        let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+        if host.is_empty() || !host.chars().all(is_of_name) {
+            return None;
+        }
+        (host, port)
+    };
+    let port = match port {
+        None => None,
+        Some(port) => Some(port.parse().ok().filter(|port| *port > 0)?),
+    };
+    Some((host, port))
 }
 
 impl fmt::Display for AdminServer {

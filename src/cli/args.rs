@@ -16,8 +16,10 @@ use clap::{Args, Parser, Subcommand};
 
 use self::overrides::OverrideArguments;
 use super::admin::AdminServer;
+use super::ask;
 use super::check::Strictness;
 use super::diff::{self, Diff, FailOn};
+use super::numbers::number;
 use super::schema::Of;
 use super::simulate::SimulateArguments;
 use super::tap;
@@ -239,7 +241,7 @@ impl DialectArguments {
 #[derive(Args, Debug)]
 pub struct AskArguments {
     /// The server's gRPC listener, HOST:PORT
-    #[arg(value_name = "ADDR")]
+    #[arg(value_name = "ADDR", value_parser = ask::address)]
     pub address: String,
     /// The domain of the request
     pub domain: String,
@@ -249,7 +251,7 @@ pub struct AskArguments {
     #[arg(value_name = "K=V[,K=V]", required = true)]
     pub descriptors: Vec<Descriptor>,
     /// How many hits to charge
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = number::<u32>(0, u32::MAX.into()))]
     pub hits: u32,
     /// Print the response as JSON
     #[arg(long)]
@@ -328,7 +330,7 @@ pub struct TestArguments {
     #[arg(long)]
     coverage: bool,
     /// Fail if tests meet less than this part of the rules, in percent
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+    #[arg(long, value_name = "PERCENT", value_parser = number::<u32>(0, 100))]
     fail_under: Option<u32>,
     /// Which store decides
     #[arg(long, value_name = "STORE", value_enum, default_value_t = TestStore::Memory)]
@@ -434,10 +436,10 @@ pub struct TapArguments {
     #[arg(long, value_name = "VERDICT", value_parser = ["ok", "over", "shadow", "error"])]
     verdict: Option<String>,
     /// One in N requests, at random
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = number::<u32>(1, 1_000_000))]
     sample: u32,
     /// End after so many requests
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = number::<u64>(1, u64::MAX))]
     count: Option<u64>,
     /// End after so long, such as 5m; at most the server's tap.max_duration
     #[arg(long = "for", value_name = "TIME", value_parser = tap_length)]

@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use tonic::transport::Endpoint;
 
+use super::admin::host_and_port;
 use super::printable::printable;
+use crate::engine;
+use crate::engine::descriptor::spell_entries;
 use crate::rls::json;
 use crate::rls::proto::rate_limit_descriptor::Entry;
 use crate::rls::proto::rate_limit_response::{Code, DescriptorStatus};
@@ -58,6 +61,9 @@ pub enum AskError {
     /// Nothing answers there.
     #[error("cannot connect to {0}: {1}")]
     Connect(String, String),
+    /// What answers there speaks something else, or the connection broke.
+    #[error("{0} does not answer by gRPC: {1}: give the address of listen.grpc")]
+    NoGrpc(String, String),
     /// The server answered with an error.
     #[error("{0}")]
     Refused(String),
@@ -70,6 +76,24 @@ pub enum AskError {
     /// The runtime of the call cannot be started.
     #[error("cannot start: {0}")]
     Start(io::Error),
+}
+
+/// Reads the address of a gRPC listener: `HOST:PORT`, also after `http://`.
+///
+/// # Errors
+/// With the reason, when it is none.
+pub fn address(text: &str) -> Result<String, String> {
+    if text.starts_with("https://") {
+        return Err("weir ask uses no TLS: write HOST:PORT".to_owned());
+    }
+    let bare = text.strip_prefix("http://").unwrap_or(text);
+    let bare = bare.strip_suffix('/').unwrap_or(bare);
+    match host_and_port(bare) {
+        Some((_, Some(_))) => Ok(bare.to_owned()),
+        Some((host, None)) if host.contains(':') => Err(format!("has no port: write [{host}]:8081")),
+        Some((host, None)) => Err(format!("has no port: write {host}:8081")),
+        None => Err("not an address such as localhost:8081 or [::1]:8081".to_owned()),
+    }
 }
 
 /// Asks, and writes the answer.
@@ -123,6 +147,10 @@ async fn ask(question: &Question) -> Result<RateLimitResponse, AskError> {
     };
     match RateLimitServiceClient::new(channel).should_rate_limit(request).await {
         Ok(response) => Ok(response.into_inner()),
+        // An error of this side: the server has sent no status.
+        Err(status) if std::error::Error::source(&status).is_some() => {
+            Err(AskError::NoGrpc(question.address.clone(), innermost(&status)))
+        }
         Err(status) => Err(AskError::Refused(format!("{:?}: {}", status.code(), status.message()))),
     }
 }
@@ -140,11 +168,7 @@ struct Entries<'a>(&'a [(String, String)]);
 
 impl fmt::Display for Entries<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (key, value)) in self.0.iter().enumerate() {
-            let comma = if index > 0 { "," } else { "" };
-            write!(f, "{comma}{}={}", printable(key), printable(value))?;
-        }
-        Ok(())
+        f.write_str(&printable(&spell_entries(self.0.iter().map(|(key, value)| engine::Entry { key, value }))))
     }
 }
 
@@ -161,5 +185,25 @@ impl fmt::Display for Status<'_> {
             write!(f, ", resets in {} s", reset.seconds)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_a_port() {
+        for (text, expected) in [
+            ("localhost:8081", Ok("localhost:8081")),
+            ("http://[::1]:8081/", Ok("[::1]:8081")),
+            ("localhost", Err("has no port: write localhost:8081")),
+            ("::1", Err("has no port: write [::1]:8081")),
+            ("localhost:x", Err("not an address such as localhost:8081 or [::1]:8081")),
+            ("127.0.0.1:99999", Err("not an address such as localhost:8081 or [::1]:8081")),
+            ("https://localhost:8081", Err("weir ask uses no TLS: write HOST:PORT")),
+        ] {
+            assert_eq!(address(text), expected.map(str::to_owned).map_err(str::to_owned), "{text}");
+        }
     }
 }

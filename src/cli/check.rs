@@ -119,7 +119,7 @@ fn traffic(path: &Path, out: &mut dyn Write) -> Result<(), Failed> {
             writeln!(out, "{}: {sources} of traffic over {}", file.name, spell(Duration::from_micros(duration)))?;
         }
         Origin::AccessLog(log) => {
-            writeln!(out, "{}: an access log, {}", file.name, printable(&log.path.display().to_string()))?
+            writeln!(out, "{}: an access log, {}", file.name, printable(&log.path.display().to_string()))?;
         }
     }
     Ok(())

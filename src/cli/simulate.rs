@@ -17,6 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::interval;
 
+use super::numbers::number;
 use crate::engine::words::counted;
 use crate::simulation::report::Report;
 use crate::simulation::traffic::Traffic;
@@ -54,10 +55,10 @@ pub struct SimulateArguments {
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// How many keys are reported for each of the policies
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=i64::from(REPORTED_KEYS_MAX)))]
+    #[arg(long, value_name = "N", default_value = "10", value_parser = number::<u32>(0, REPORTED_KEYS_MAX.into()))]
     pub keys: u32,
     /// End with an error if the traffic has more requests
-    #[arg(long, value_name = "N", default_value_t = REQUESTS_MAX)]
+    #[arg(long, value_name = "N", default_value_t = REQUESTS_MAX, value_parser = number::<u64>(0, u64::MAX))]
     pub max_requests: u64,
 }
 
@@ -83,6 +84,12 @@ pub enum SimulateError {
 /// # Errors
 /// When traffic or policies are wrong, when results cannot be written, and when the user ends it.
 pub fn run(arguments: &SimulateArguments, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), SimulateError> {
+    let files = [("--json", &arguments.json), ("--csv", &arguments.csv), ("--html", &arguments.html)];
+    for (number, (flag, path)) in files.iter().enumerate() {
+        if let Some((other, _)) = files[..number].iter().find(|(_, other)| path.is_some() && other == path) {
+            return Err(SimulateError::Input(format!("{other} and {flag} name one file: give each a name of its own")));
+        }
+    }
     let (traffic, simulated) = open(arguments)?;
     for one in &simulated {
         if let Some(warning) = hidden_values(&traffic, one.policies()) {

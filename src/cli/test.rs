@@ -58,7 +58,7 @@ pub enum NoTests {
     /// The address of Redis cannot be used.
     #[error("--redis-url: {0}")]
     Redis(#[from] EndpointError),
-    /// The system gives no runtime, or the report cannot be written.
+    /// The system gives no runtime, Redis does not answer, or the report cannot be written.
     #[error("{0}")]
     Io(#[from] io::Error),
 }

@@ -82,7 +82,7 @@ fn is_yaml(path: &Path) -> bool {
 }
 
 /// The policy files of a source, sorted by path: of a directory every `*.yaml` and `*.yml` in it and in its subdirectories, symlinks
-/// followed, except for [tests](is_test) and [traffic](is_traffic). A path to a file means this file only, with any name.
+/// followed, except for [tests](is_test) and [traffic](is_traffic). A path to a file means this file only, with any other name.
 ///
 /// Names that start with a dot are passed over, unless the source has them. In a Kubernetes ConfigMap those are the generations (`..2024_...`,
 /// `..data`); the visible files are symlinks through them. A policy that is a symlink to nowhere is listed, so that reading
@@ -91,9 +91,14 @@ fn is_yaml(path: &Path) -> bool {
 /// # Errors
 ///
 /// A directory that cannot be listed, a bound that is passed, a symlink that leads back to a directory around it, or a
-/// policy name on something that is no regular file.
+/// policy name on something that is no regular file, or a file that is tests or traffic by its name.
 pub fn policy_files(source: impl Into<Source>) -> io::Result<Vec<PathBuf>> {
-    let files = walk(&source.into())?;
+    let source = source.into();
+    if !source.all_files {
+        must_not_be(&source.directory, is_test, "tests, not of policies: weir test runs it")?;
+        must_not_be(&source.directory, is_traffic, "traffic, not of policies: weir simulate sends it")?;
+    }
+    let files = walk(&source)?;
     Ok(files.into_iter().map(|file| file.path).collect())
 }
 
@@ -104,8 +109,20 @@ pub fn policy_files(source: impl Into<Source>) -> io::Result<Vec<PathBuf>> {
 ///
 /// Those of [`policy_files`].
 pub fn test_files(path: &Path) -> io::Result<Vec<PathBuf>> {
+    must_not_be(path, is_traffic, "traffic, not of tests: weir simulate sends it")?;
     let files = walk_for(&Source::from(path), |_, path| is_test(path))?;
     Ok(files.into_iter().map(|file| file.path).collect())
+}
+
+/// Whether a directory has files of tests or of traffic.
+pub(super) fn has_tests_or_traffic(directory: &Path) -> bool {
+    let files = walk_for(&Source::from(directory), |_, path| is_test(path) || is_traffic(path));
+    files.is_ok_and(|files| !files.is_empty())
+}
+
+/// Refuses a file whose name says that it is something else.
+fn must_not_be(path: &Path, is_other: fn(&Path) -> bool, what: &str) -> io::Result<()> {
+    if is_other(path) && path.is_file() { Err(refuse(path, &format!("by its name a file of {what}"))) } else { Ok(()) }
 }
 
 /// The bytes of a regular file, up to one more than `bytes_max`.
@@ -186,6 +203,9 @@ fn walk_for(source: &Source, takes: fn(&Source, &Path) -> bool) -> io::Result<Ve
             if metadata.is_file() {
                 let mark = Some(Mark::of(&metadata));
                 return Ok(vec![Found { path: directory.to_owned(), real: Some(real), mark }]);
+            }
+            if !metadata.is_dir() {
+                return Err(refuse(directory, "neither a directory nor a regular file"));
             }
             walk.enter(directory, &real)?;
         }
@@ -389,6 +409,16 @@ mod tests {
         assert!(reason(dir.path()).ends_with("s.yaml: not a regular file"));
 
         assert!(reason(&dir.path().join("missing")).contains("missing: "));
+        assert_eq!(reason(Path::new("/dev/null")), "/dev/null: neither a directory nor a regular file");
+        let dir = directory(&[("a.test.yaml", ""), ("a.traffic.yaml", "")]);
+        let (tests, traffic) = (dir.path().join("a.test.yaml"), dir.path().join("a.traffic.yaml"));
+        assert!(reason(&tests).ends_with("by its name a file of tests, not of policies: weir test runs it"));
+        assert!(reason(&traffic).ends_with("by its name a file of traffic, not of policies: weir simulate sends it"));
+        assert!(
+            test_files(&traffic).unwrap_err().to_string().ends_with("traffic, not of tests: weir simulate sends it")
+        );
+        let all = Source { all_files: true, ..Source::from(&tests) };
+        assert_eq!(policy_files(all).unwrap(), [tests]);
     }
 
     #[test]

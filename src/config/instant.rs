@@ -83,7 +83,9 @@ fn no_such_time(local: DateTime, after: Offset, name: &str, zone: &TimeZone) -> 
     let change = zone.following(after.to_timestamp(local).ok()?).next()?;
     let next = change.offset().to_datetime(change.timestamp());
     let last = zone.to_datetime(change.timestamp().checked_sub(SignedDuration::from_secs(1)).ok()?);
-    Some(format!("{local} does not exist in {name}, as clocks go forward: {last}[{name}] is 1 s before {next}[{name}]"))
+    Some(format!(
+        "{local} does not exist in {name}, as clocks go forward: next to it are {last}[{name}] and {next}[{name}]"
+    ))
 }
 
 #[cfg(test)]
@@ -124,15 +126,14 @@ mod tests {
         assert_eq!(
             refused("2040-03-25T02:30[Europe/Berlin]"),
             "2040-03-25T02:30:00 does not exist in Europe/Berlin, as clocks go forward: \
-             2040-03-25T01:59:59[Europe/Berlin] is 1 s before 2040-03-25T03:00:00[Europe/Berlin]"
+             next to it are 2040-03-25T01:59:59[Europe/Berlin] and 2040-03-25T03:00:00[Europe/Berlin]"
         );
         // An offset does not help, and half an hour is a gap too.
         assert!(refused("2040-03-25T02:30+01:00[Europe/Berlin]").contains("does not exist"));
         let howe = refused("2039-10-02T02:10[Australia/Lord_Howe]");
-        assert!(howe.contains("T01:59:59[Australia/Lord_Howe] is 1 s before 2039-10-02T02:30:00["), "{howe}");
-        for (before, after) in [("2040-03-25T01:59:59[Europe/Berlin]", "2040-03-25T03:00:00[Europe/Berlin]")] {
-            assert_eq!(parse_instant(before).map(|instant| instant + 1_000_000), parse_instant(after));
-        }
+        assert!(howe.contains("T01:59:59[Australia/Lord_Howe] and 2039-10-02T02:30:00["), "{howe}");
+        let before = parse_instant("2040-03-25T01:59:59[Europe/Berlin]");
+        assert_eq!(before.map(|instant| instant + 1_000_000), parse_instant("2040-03-25T03:00:00[Europe/Berlin]"));
     }
 
     #[test]

@@ -182,7 +182,8 @@ pub fn load(source: &Source, reading: Reading) -> Result<Loaded, Problems> {
         alone(message.to_owned())
     })?;
     if paths.is_empty() && !source.allow_empty && !reading.compatible {
-        return Err(alone("no policy files: none here is named *.yaml or *.yml".to_owned()));
+        let but = if files::has_tests_or_traffic(&source.directory) { ", besides tests and traffic" } else { "" };
+        return Err(alone(format!("no policy files: none here is named *.yaml or *.yml{but}")));
     }
     let mut reader = Reader::new(reading);
     let mut keeper = Keeper::new(reading.compatible, reading.merge_domains);

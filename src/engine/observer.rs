@@ -25,8 +25,8 @@ pub trait Observer: Send + Sync {
         0
     }
 
-    /// A decision was made, or could not be, after so long.
-    fn decided(&self, result: DecisionResult, took: Duration) {
+    /// A decision was made, or could not be. How long that took is found out only if it is asked for.
+    fn decided(&self, result: DecisionResult, took: &dyn Fn() -> Duration) {
         let _ = (result, took);
     }
 

@@ -125,7 +125,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// For a stream that belongs to the runtime that this is called on.
     pub(super) fn new(stream: S, peer: Arc<Peer>, counted: Counted) -> Self {
         let opening = Opening { bytes: [0; OPENING_BYTES], read: 0, taken: 0 };
-        Self { stream, peer, meter: Meter::new(), opening, is_flushed: true, _counted: counted }
+        let meter = Meter::new(peer.core().bounds.streams);
+        Self { stream, peer, meter, opening, is_flushed: true, _counted: counted }
     }
 
     /// Reads how the connection begins. Until a peer has sent that, its connection costs no buffers.

@@ -14,8 +14,10 @@ const TINY_DATA_BYTES: usize = 64;
 /// client sends a few when it connects, and about two for each answer.
 pub(super) const IDLE_FRAMES_MAX: u32 = 256;
 /// Frames of requests (HEADERS, RST_STREAM, tiny DATA) on one connection in one tick, while none of its requests has been
-/// answered.
+/// answered. It is more where [`FRAMES_PER_STREAM`] for each request that may be in flight are more.
 pub(super) const REQUEST_FRAMES_MIN: u32 = 1_024;
+/// A client sends HEADERS, DATA in one or two frames, and RST_STREAM.
+const FRAMES_PER_STREAM: u32 = 4;
 /// The same, if enough of its requests have been answered, in this tick or before. 64 callers that give up after 20 ms send
 /// about 10,000 in a second.
 pub(super) const REQUEST_FRAMES_MAX: u32 = 16_384;
@@ -48,7 +50,9 @@ pub(super) struct Meter {
     tick: u32,
     /// Answered requests of the connection when the tick began.
     answers_before: u32,
-    /// Frames of requests that the answers of earlier ticks have added to the bound.
+    /// The bound on frames of requests, while none is answered.
+    requests_min: u32,
+    /// What the answers of earlier ticks have added to it.
     earned: u32,
     idle: u32,
     requests: u32,
@@ -59,7 +63,8 @@ pub(super) struct Meter {
 pub(super) struct TooManyFrames;
 
 impl Meter {
-    pub(super) const fn new() -> Self {
+    /// For a connection that may have so many requests in flight.
+    pub(super) fn new(streams: u32) -> Self {
         Self {
             skip: PREFACE_BYTES,
             head: [0; HEAD_BYTES],
@@ -69,6 +74,7 @@ impl Meter {
             in_header_block: false,
             tick: 0,
             answers_before: 0,
+            requests_min: REQUEST_FRAMES_MIN.max(streams.saturating_mul(FRAMES_PER_STREAM)),
             earned: 0,
             idle: 0,
             requests: 0,
@@ -92,7 +98,8 @@ impl Meter {
     /// The peer sent too many frames in this tick.
     pub(super) fn count(&mut self, mut bytes: &[u8], tick: u32, answers: u32) -> Result<(), TooManyFrames> {
         if tick != self.tick {
-            self.earned = self.earned.saturating_add(self.extra(answers)).min(REQUEST_FRAMES_MAX - REQUEST_FRAMES_MIN);
+            let earned_max = REQUEST_FRAMES_MAX.saturating_sub(self.requests_min);
+            self.earned = self.earned.saturating_add(self.extra(answers)).min(earned_max);
             (self.tick, self.answers_before) = (tick, answers);
             (self.idle, self.requests) = (0, 0);
         }
@@ -126,7 +133,7 @@ impl Meter {
         }
         let extra = self.extra(answers);
         let is_within = self.idle <= IDLE_FRAMES_MAX.saturating_add(extra)
-            && self.requests <= (REQUEST_FRAMES_MIN + self.earned).saturating_add(extra);
+            && self.requests <= self.requests_min.saturating_add(self.earned).saturating_add(extra);
         if is_within { Ok(()) } else { Err(TooManyFrames) }
     }
 
@@ -186,7 +193,7 @@ mod tests {
     }
 
     fn open() -> Meter {
-        let mut meter = Meter::new();
+        let mut meter = Meter::new(256);
         meter.count(PREFACE, 0, 0).unwrap();
         meter.count(&frame(SETTINGS, 0, 12), 0, 0).unwrap();
         meter
@@ -197,7 +204,7 @@ mod tests {
         let frames =
             [PREFACE, &frame(SETTINGS, 0, 6), &frame(HEADERS, 4, 30), &frame(DATA, 1, 9), &frame(PING, 0, 8)].concat();
         for size in 1..frames.len() {
-            let mut meter = Meter::new();
+            let mut meter = Meter::new(256);
             for part in frames.chunks(size) {
                 meter.count(part, 0, 0).unwrap();
             }
@@ -208,7 +215,7 @@ mod tests {
 
     #[test]
     fn hands_are_shaken_when_the_first_frame_is_whole() {
-        let mut meter = Meter::new();
+        let mut meter = Meter::new(256);
         meter.count(PREFACE, 0, 0).unwrap();
         assert!(!meter.has_shaken_hands());
         let settings = frame(SETTINGS, 0, 12);
@@ -246,6 +253,19 @@ mod tests {
             assert_eq!(most(&frame(kind, 0, payload), 0), REQUEST_FRAMES_MIN, "type {kind}");
             assert_eq!(most(&frame(kind, 0, payload), 2), REQUEST_FRAMES_MIN + 2 * FRAMES_PER_ANSWER, "type {kind}");
         }
+    }
+
+    #[test]
+    fn all_requests_that_may_be_in_flight_may_be_sent_at_once_and_given_up() {
+        const STREAMS: u32 = 100_000;
+        let mut meter = Meter::new(STREAMS);
+        meter.count(PREFACE, 0, 0).unwrap();
+        for kind in [HEADERS, DATA, DATA, RST_STREAM] {
+            for _ in 0..STREAMS {
+                meter.count(&frame(kind, 0, 4), 0, 0).unwrap();
+            }
+        }
+        assert!(meter.count(&frame(RST_STREAM, 0, 4), 0, 0).is_err());
     }
 
     #[test]

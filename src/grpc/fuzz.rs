@@ -27,7 +27,7 @@ const MESSAGE_BYTES_MAX: usize = 1_024;
 pub fn frames(data: &[u8]) {
     let Some((&size, bytes)) = data.split_first() else { return };
     let count = |size: usize| {
-        let mut meter = Meter::new();
+        let mut meter = Meter::new(1);
         let counted = bytes.chunks(size).try_for_each(|piece| meter.count(piece, 0, 0));
         counted.map(|()| (meter.has_shaken_hands(), meter.is_in_header_block()))
     };

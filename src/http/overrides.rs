@@ -103,9 +103,9 @@ pub(super) async fn set(State(site): State<Arc<Site>>, headers: HeaderMap, body:
         Err((status, reason)) => return json_error(status, reason),
     };
     match site.overrides.set(&new).await {
-        Ok(_) => {
-            audit(&by, &new, "override set");
-            changed(&new, &site.overrides)
+        Ok(kept) => {
+            audit(&by, &kept, "override set");
+            changed(&kept, &site.overrides)
         }
         Err(refused) => refusal(&refused),
     }

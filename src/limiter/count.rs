@@ -103,17 +103,19 @@ impl Limiter {
     }
 
     fn decided(&self, result: DecisionResult, started: Instant, trace: Option<&dyn Trace>) {
+        let Some(trace) = trace else {
+            self.observer.decided(result, &|| started.elapsed());
+            return;
+        };
         let took = started.elapsed();
-        self.observer.decided(result, took);
-        if let Some(trace) = trace {
-            trace.decided(result);
-            self.observer.sampled(result, took, trace.ids());
-        }
+        self.observer.decided(result, &|| took);
+        trace.decided(result);
+        self.observer.sampled(result, took, trace.ids());
     }
 
     /// Counts a request, which began at `started`, that cannot be decided.
     pub fn refused(&self, started: Instant) {
-        self.observer.decided(DecisionResult::Invalid, started.elapsed());
+        self.observer.decided(DecisionResult::Invalid, &|| started.elapsed());
     }
 
     /// Counts a request, which began at `started`, that cannot even be read.

@@ -1,9 +1,10 @@
 //! Overrides: what operators set for single descriptors, as the store keeps it, and put in force here. [ov-3]
 //!
 //! All processes that share a store share one text with a version. A change replaces the text if its version is still the one
-//! that was read, so no change is lost. Not here: what an override does to a decision (engine, plan.rs), when the store is
-//! read (app), and who may change it (http).
+//! that was read, so no change is lost. What a store has lost comes back by the processes that know it (history.rs). Not here: what an
+//! override does to a decision (engine, plan.rs), when the store is read (app), and who may change it (http).
 
+mod history;
 mod text;
 
 use std::sync::Arc;
@@ -11,12 +12,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use self::history::{Relation, Side};
 #[cfg(any(test, fuzzing))]
 pub use self::text::fuzz;
 use super::Policies;
 use crate::engine::descriptor::spell_entries;
 pub use crate::engine::overrides::{Entries, Misfit, Numbers, OVERRIDES_MAX, Override, fit};
-use crate::engine::{Limit, Micros, PolicySet};
+use crate::engine::{Micros, PolicySet};
 use crate::store::{Clock, OVERRIDES_BYTES_MAX, Store, StoreError, StoredOverrides};
 
 /// The most bytes of a reason.
@@ -35,7 +37,7 @@ const TRIES: usize = 16;
 pub struct SetOverride {
     /// What was set.
     pub set: Override,
-    /// When.
+    /// When. [`OverrideTable::set`] says it.
     pub set_at: Micros,
     /// Who: the name of the token.
     pub by: Box<str>,
@@ -167,13 +169,16 @@ impl OverrideTable {
         Ok(seen)
     }
 
-    /// Sets an override in place of one that there may be for its descriptor. Returns its limits.
+    /// Sets an override in place of one that there may be for its descriptor. Returns it as it is kept.
     ///
     /// # Errors
     /// When it is refused, or the store did not confirm it.
-    pub async fn set(&self, new: &SetOverride) -> Result<Box<[Limit]>, Refused> {
-        let limits = self.check(new)?;
-        self.change(|known, now| {
+    pub async fn set(&self, new: &SetOverride) -> Result<SetOverride, Refused> {
+        self.check(new)?;
+        let mut new = new.clone();
+        self.change(|known, now, number| {
+            // Whoever joins two texts sees by it which of them it was set in.
+            new.set_at = number;
             let mut next: Vec<SetOverride> = known.iter().filter(|one| now < one.set.until).cloned().collect();
             match next.binary_search_by(|one| one.place().cmp(&new.place())) {
                 Ok(at) => next[at] = new.clone(),
@@ -183,11 +188,11 @@ impl OverrideTable {
                 let reason = format!("there are {OVERRIDES_MAX} overrides, which is the most: delete some");
                 return Err(Refused::Full(reason));
             }
-            self.check_alone(new, &next)?;
+            self.check_alone(&new, &next)?;
             Ok(next)
         })
         .await?;
-        Ok(limits)
+        Ok(new)
     }
 
     /// Deletes the override of a descriptor, and returns it.
@@ -196,7 +201,7 @@ impl OverrideTable {
     /// When there is none, or the store did not confirm it.
     pub async fn delete(&self, domain: &str, entries: &[(Box<str>, Box<str>)]) -> Result<SetOverride, Refused> {
         let mut deleted = None;
-        self.change(|known, now| {
+        self.change(|known, now, _| {
             let is_it = |one: &&SetOverride| one.place() == (domain, entries);
             deleted = Some(known.iter().find(is_it).ok_or(Refused::Absent)?.clone());
             Ok(known.iter().filter(|one| now < one.set.until && !is_it(one)).cloned().collect())
@@ -205,8 +210,8 @@ impl OverrideTable {
         deleted.ok_or(Refused::Absent)
     }
 
-    fn check(&self, new: &SetOverride) -> Result<Box<[Limit]>, Refused> {
-        let (_, _, limits) = fit(&self.policies.current(), &new.set).map_err(Refused::Misfit)?;
+    fn check(&self, new: &SetOverride) -> Result<(), Refused> {
+        fit(&self.policies.current(), &new.set).map_err(Refused::Misfit)?;
         let now = self.clock.now();
         if new.set.until <= now {
             return Err(Refused::Invalid("its end is not in the future".to_owned()));
@@ -215,8 +220,7 @@ impl OverrideTable {
             let reason = "it lasts more than 366 days: write the number into the policy".to_owned();
             return Err(Refused::Invalid(reason));
         }
-        text::check(new).map_err(Refused::Invalid)?;
-        Ok(limits)
+        text::check(new).map_err(Refused::Invalid)
     }
 
     /// No other override may be for the same state.
@@ -233,16 +237,19 @@ impl OverrideTable {
         all.iter().find(is_twin).map_or(Ok(()), |twin| Err(other(twin)))
     }
 
-    /// Replaces all overrides by what `change` makes of them, as often as others were faster.
+    /// Replaces all overrides by what `change` makes of them, the time and the number of the change, as often as others were
+    /// faster.
     async fn change(
         &self,
-        mut change: impl FnMut(&[SetOverride], Micros) -> Result<Vec<SetOverride>, Refused>,
+        mut change: impl FnMut(&[SetOverride], Micros, Micros) -> Result<Vec<SetOverride>, Refused>,
     ) -> Result<(), Refused> {
         let mut version = self.version.lock().await;
         for _ in 0..TRIES {
             self.read(&mut version).await.map_err(Refused::Store)?;
-            let next = change(&self.known().overrides, self.clock.now())?;
-            let with = StoredOverrides { version: self.version_after(&version), text: Some(text::write(&next)) };
+            let now = self.clock.now();
+            let number = history::number_after(&version, now);
+            let next = change(&self.known().overrides, now, number)?;
+            let with = StoredOverrides { version: history::next(number, &version), text: Some(text::write(&next)) };
             if with.text.as_ref().is_some_and(|text| text.len() > OVERRIDES_BYTES_MAX) {
                 let reason = format!("all overrides together take more than {OVERRIDES_BYTES_MAX} bytes: delete some");
                 return Err(Refused::Full(reason));
@@ -262,11 +269,11 @@ impl OverrideTable {
         let mut seen = Seen::default();
         let deadline = Instant::now() + CALL_TIMEOUT;
         if let Some(stored) = self.store.read_overrides(version, deadline).get().await? {
-            if is_older(&stored.version, version) {
-                // If another process was faster, the next look finds what it wrote.
-                seen.is_restored = self.restore(&stored.version, version).await?;
-            } else {
-                self.adopt(stored, version, &mut seen).await;
+            // If another process is faster with what was lost, the next look finds what it wrote.
+            match history::relation(&stored.version, version) {
+                Relation::Later => self.adopt(stored, version, &mut seen).await,
+                Relation::Earlier => seen.is_restored = self.restore(&stored.version, version).await?,
+                Relation::Forked => self.join(stored, version, &mut seen).await?,
             }
         }
         self.known.lock().read = Some(Instant::now());
@@ -292,6 +299,33 @@ impl OverrideTable {
         self.store.write_overrides(stored, &with, Instant::now() + CALL_TIMEOUT).get().await
     }
 
+    /// Writes what the store and this process have together: the store has lost changes, and got others after that.
+    async fn join(&self, stored: StoredOverrides, version: &mut String, seen: &mut Seen) -> Result<(), StoreError> {
+        let (ours, overrides) = (version.clone(), self.known().overrides);
+        let (theirs, given) = (stored.version.clone(), stored.text.clone().unwrap_or_default());
+        let now = self.clock.now();
+        let joined = on_own_thread(move || {
+            let given = text::read(&given).overrides;
+            let theirs = Side { version: &theirs, overrides: &given };
+            history::joined(&theirs, &Side { version: &ours, overrides: &overrides }, now)
+        })
+        .await;
+        let number = history::number_after(&stored.version, history::number_after(version, now));
+        let with = StoredOverrides {
+            version: history::joining(number, &stored.version, version),
+            text: Some(text::write(&joined)),
+        };
+        let is_too_large = with.text.as_ref().is_some_and(|text| text.len() > OVERRIDES_BYTES_MAX);
+        if stored.text.is_none() || is_too_large || joined.len() > OVERRIDES_MAX {
+            self.adopt(stored, version, seen).await;
+        } else if self.store.write_overrides(&stored.version, &with, Instant::now() + CALL_TIMEOUT).get().await? {
+            *version = with.version;
+            (seen.is_restored, seen.is_changed) = (true, true);
+            self.put_in_force(joined).await;
+        }
+        Ok(())
+    }
+
     /// Drops those that have ended, as far as this process is concerned: the next change drops them in the store.
     async fn drop_ended(&self) -> usize {
         let (now, known) = (self.clock.now(), self.known().overrides);
@@ -309,12 +343,6 @@ impl OverrideTable {
         // Last: whoever sees the list sees what decides.
         self.known.lock().overrides = overrides.into();
     }
-
-    /// A later version than the known one, also after a clock that was set back.
-    fn version_after(&self, known: &str) -> String {
-        let next = self.clock.now().max(number(known).map_or(0, |known| known + 1));
-        format!("{next:0VERSION_DIGITS$}")
-    }
 }
 
 /// Fitting many overrides to many rules takes milliseconds.
@@ -325,23 +353,8 @@ async fn on_own_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'sta
     }
 }
 
-/// The digits of a version: microseconds since 1970.
-const VERSION_DIGITS: usize = 16;
-
-/// The number of a version that weir made; none for every other text.
-fn number(version: &str) -> Option<Micros> {
-    let is_own = version.len() == VERSION_DIGITS && version.bytes().all(|byte| byte.is_ascii_digit());
-    version.parse().ok().filter(|_| is_own)
-}
-
-/// Whether a store has an older version than the known one, or none any more.
-fn is_older(stored: &str, known: &str) -> bool {
-    match (number(stored), number(known)) {
-        (Some(stored), Some(known)) => stored < known,
-        (None, Some(_)) => stored.is_empty(),
-        (_, None) => false,
-    }
-}
+#[cfg(test)]
+mod lost;
 
 #[cfg(test)]
 mod tests {
@@ -350,13 +363,13 @@ mod tests {
     use super::*;
     use crate::engine::observer::Silent;
     use crate::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-    use crate::engine::{Entry, Unit};
+    use crate::engine::{Entry, Limit, Unit};
     use crate::store::memory::Memory;
 
-    const HOUR: Micros = 3_600_000_000;
-    const START: Micros = 1_700_000_000_000_000;
+    pub(super) const HOUR: Micros = 3_600_000_000;
+    pub(super) const START: Micros = 1_700_000_000_000_000;
 
-    struct Hand(AtomicU64);
+    pub(super) struct Hand(pub(super) AtomicU64);
 
     impl Clock for Hand {
         fn now(&self) -> Micros {
@@ -370,7 +383,7 @@ mod tests {
         table: OverrideTable,
     }
 
-    fn policies(keys: &[&str]) -> PolicySet {
+    pub(super) fn policies(keys: &[&str]) -> PolicySet {
         let descriptors = keys.iter().map(|key| NodeSpec {
             key: (*key).into(),
             rule: Some(RuleSpec::of(RuleKind::Limits(vec![Limit::per_unit(10, Unit::Hour)]))),
@@ -391,7 +404,7 @@ mod tests {
         OverrideTable::new(store.clone(), policies, clock.clone())
     }
 
-    fn one(value: &str, requests: u32, until: Micros) -> SetOverride {
+    pub(super) fn one(value: &str, requests: u32, until: Micros) -> SetOverride {
         let numbers = Numbers { name: None, requests, window: Unit::Hour.window(), burst: None };
         let entries = [("user".into(), value.into())].into();
         let set = Override { domain: "shop".into(), entries, numbers: [numbers].into(), until };
@@ -399,7 +412,7 @@ mod tests {
     }
 
     /// The hits of a user's limit in force.
-    fn requests(table: &OverrideTable, user: &str) -> u32 {
+    pub(super) fn requests(table: &OverrideTable, user: &str) -> u32 {
         let in_force = table.policies.snapshot();
         let domain = in_force.policies.domain("shop").unwrap();
         let rule = in_force.policies.find(domain, &[Entry { key: "user", value: user }]).rule.unwrap();

@@ -1,6 +1,7 @@
 //! What came of traffic under one set of policies, counted as decisions are made.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
@@ -17,7 +18,13 @@ const SERIES_MAX: usize = 64;
 
 /// What is counted, shared with the limiter that reports it.
 #[derive(Clone)]
-pub(super) struct Counts(Arc<Mutex<Inner>>);
+pub(super) struct Counts(Arc<Shared>);
+
+struct Shared {
+    /// When the request at hand comes.
+    now: AtomicU64,
+    inner: Mutex<Inner>,
+}
 
 struct Inner {
     /// Where the limits of each rule begin.
@@ -83,7 +90,7 @@ impl Counts {
             firsts.push(limits);
             limits += rule.limits.len();
         }
-        Self(Arc::new(Mutex::new(Inner {
+        let inner = Inner {
             firsts,
             limits: vec![Limit::default(); limits + 1],
             series: 0,
@@ -93,28 +100,24 @@ impl Counts {
             totals: Totals::default(),
             retry_after: Spread::default(),
             delay: Spread::default(),
-        })))
+        };
+        Self(Arc::new(Shared { now: AtomicU64::new(0), inner: Mutex::new(inner) }))
     }
 
     /// Slots begin here; else with the first request.
     pub(super) fn start(&self, start: Option<Micros>) {
-        self.0.lock().timeline.start_at(start);
+        self.0.inner.lock().timeline.start_at(start);
     }
 
     /// A request comes.
     pub(super) fn begin(&self, now: Micros) {
-        let inner = &mut *self.0.lock();
-        inner.timeline.advance(now, |count| {
-            inner.slots = joined(&inner.slots, count);
-            for slots in inner.limits.iter_mut().filter_map(|limit| limit.slots.as_mut()) {
-                *slots = joined(slots, count);
-            }
-        });
+        self.0.now.store(now, Relaxed);
     }
 
     /// The request that came was answered, or got an error.
     pub(super) fn answered(&self, answer: Option<&Answer>) {
-        let inner = &mut *self.0.lock();
+        let inner = &mut *self.0.inner.lock();
+        inner.advance(self.0.now.load(Relaxed));
         let slot = slot_of(&mut inner.slots, inner.timeline.slot());
         match answer {
             None => inner.totals.failed += 1,
@@ -140,7 +143,8 @@ impl Counts {
 
     /// All of it, with so many keys.
     pub(super) fn counted(&self, keys: usize) -> Counted {
-        let inner = self.0.lock();
+        let mut inner = self.0.inner.lock();
+        inner.keys.count();
         let top = inner.keys.top(keys).into_iter();
         Counted {
             totals: inner.totals,
@@ -158,6 +162,17 @@ impl Counts {
 }
 
 impl Inner {
+    /// Goes on to the slot of an instant.
+    fn advance(&mut self, now: Micros) {
+        let Self { timeline, slots, limits, .. } = self;
+        timeline.advance(now, |count| {
+            *slots = joined(slots, count);
+            for slots in limits.iter_mut().filter_map(|limit| limit.slots.as_mut()) {
+                *slots = joined(slots, count);
+            }
+        });
+    }
+
     fn charged(&mut self, charged: &Charged<'_>) {
         let at = match charged.limit {
             LimitOf::Rule(rule, limit) => self.firsts[rule.id as usize] + limit,
@@ -187,24 +202,26 @@ impl Observer for Counts {
     }
 
     fn unknown_domain(&self, _: &str, descriptors: usize) {
-        let inner = &mut *self.0.lock();
+        let inner = &mut *self.0.inner.lock();
         inner.totals.unknown_domain += 1;
         inner.totals.unmatched += descriptors as u64;
     }
 
     fn evicted(&self, _: Hits) {
-        self.0.lock().totals.evicted += 1;
+        self.0.inner.lock().totals.evicted += 1;
     }
 }
 
 impl Tally for Counts {
     fn charged(&self, charged: &Charged<'_>) {
-        self.0.lock().charged(charged);
+        let inner = &mut *self.0.inner.lock();
+        inner.advance(self.0.now.load(Relaxed));
+        inner.charged(charged);
     }
 
     fn decided(&self, _: &Domain, _: usize, _: DecisionResult, unmatched: u32) {
         if unmatched > 0 {
-            self.0.lock().totals.unmatched += u64::from(unmatched);
+            self.0.inner.lock().totals.unmatched += u64::from(unmatched);
         }
     }
 }

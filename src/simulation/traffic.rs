@@ -20,6 +20,7 @@ use self::access_log::Log;
 use self::generate::Generator;
 use self::record::Tap;
 use self::recorded::Recorded;
+use crate::config::files::is_test;
 use crate::config::policy_file::Problems;
 use crate::config::policy_file::test_file::with_defaults;
 use crate::config::policy_file::traffic_file::{self, Origin};
@@ -130,6 +131,10 @@ impl Traffic {
         if !path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml") {
             let flow = Flow::Read(Box::new(Recorded::open(path, Box::new(Tap::default()))?));
             return Ok(Self { name: name_of(path), settings: Arc::new(default_settings()), seed: None, flow });
+        }
+        if is_test(path) {
+            let reason = "by its name a file of tests, not of traffic: weir test runs it".to_owned();
+            return Err(TrafficError::Read { file: name_of(path), reason });
         }
         let file = traffic_file::read(path).map_err(TrafficError::File)?;
         Self::of(file)

@@ -68,6 +68,13 @@ impl Memory {
 
     /// Locks the shards of these hashes, in ascending order. [me-1]
     fn lock(&self, hashes: &[u32]) -> Locked<'_> {
+        // Most decisions are about one key.
+        if let [hash] = hashes {
+            let number = self.shard_of(*hash);
+            let mut locked = Locked::new();
+            locked.push((number, self.shards[number].lock()));
+            return locked;
+        }
         let mut numbers: SmallVec<[usize; 4]> = hashes.iter().map(|&hash| self.shard_of(hash)).collect();
         numbers.sort_unstable();
         numbers.dedup();
@@ -94,8 +101,11 @@ impl Memory {
             let (_, shard) = locked.iter().find(|(other, _)| *other == number)?;
             shard.live_at(found[place]?, now)
         };
-        let decided = decision::decide(charges, &places, read, mode, now);
-        let (decision, effects) = decided.map_err(|decision::StaleBounds| StoreError::StaleBounds { now })?;
+        // Matched in place: both are large.
+        let (decision, effects) = match decision::decide(charges, &places, read, mode, now) {
+            Ok(decided) => decided,
+            Err(decision::StaleBounds) => return Err(StoreError::StaleBounds { now }),
+        };
         if decision.outcomes.iter().any(|outcome| outcome.verdict.is_over()) {
             for (&place, outcome) in places.iter().zip(&decision.outcomes) {
                 let place = usize::from(place);

@@ -77,18 +77,7 @@ impl<'r> World<'r> {
     ) -> Result<Self, StoreError> {
         let redis = match redis {
             None => None,
-            Some(endpoint) => {
-                // Starting spawns tasks.
-                let _entered = runtime.enter();
-                let mut options = pipeline::Options::new(endpoint.clone());
-                options.connections = 1;
-                options.connect_timeout = TIMEOUT;
-                // Of another run at the same time too.
-                let run = format!("{}-{}", std::process::id(), SystemClock.now());
-                let redis = Arc::new(Redis::start(options, &format!("{PREFIX}:{run}:{number}:")));
-                runtime.block_on(redis.prepare(deadline()).get())?;
-                Some(redis)
-            }
+            Some(endpoint) => Some(connected(runtime, endpoint, number)?),
         };
         let trials = Trials::default();
         let (policies, observer) = (load.policies.clone(), Arc::new(trials.clone()));
@@ -136,6 +125,23 @@ impl<'r> World<'r> {
             }
         }
     }
+}
+
+/// A Redis that answers. `number` is that of the case.
+///
+/// # Errors
+/// When it does not answer.
+pub(super) fn connected(runtime: &Runtime, endpoint: &Endpoint, number: u64) -> Result<Arc<Redis>, StoreError> {
+    // Starting spawns tasks.
+    let _entered = runtime.enter();
+    let mut options = pipeline::Options::new(endpoint.clone());
+    options.connections = 1;
+    options.connect_timeout = TIMEOUT;
+    // Of another run at the same time too.
+    let run = format!("{}-{}", std::process::id(), SystemClock.now());
+    let redis = Arc::new(Redis::start(options, &format!("{PREFIX}:{run}:{number}:")));
+    runtime.block_on(redis.prepare(deadline()).get())?;
+    Ok(redis)
 }
 
 /// Deletes all keys of the store, which has a prefix of its own.

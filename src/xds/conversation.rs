@@ -261,7 +261,7 @@ mod tests {
         assert!(many.ends_with("problem 19; and 10 more problems"), "{many}");
         let long = vec!["x".repeat(REASON_BYTES_MAX + 1), "y".to_owned()];
         let text = reason(&long);
-        assert!(text.starts_with("xxx") && text.ends_with("; and 1 more problems"), "{text}");
+        assert!(text.starts_with("xxx") && text.ends_with("; and 1 more problem"), "{text}");
         assert!(text.len() <= REASON_BYTES_MAX);
         assert_eq!(reason(&long[1..]), "y");
     }

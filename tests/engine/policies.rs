@@ -347,6 +347,10 @@ fn a_directory_without_policies_is_told() {
     let name = dir.path().display();
     let told = |dir: &Path| load_dir(dir).unwrap_err().to_string();
     assert_eq!(told(dir.path()), format!("{name}: no policy files: none here is named *.yaml or *.yml"));
+    std::fs::write(dir.path().join("shop.test.yaml"), "").unwrap();
+    let besides = "no policy files: none here is named *.yaml or *.yml, besides tests and traffic";
+    assert_eq!(told(dir.path()), format!("{name}: {besides}"));
+    std::fs::remove_file(dir.path().join("shop.test.yaml")).unwrap();
     let missing = dir.path().join("missing");
     assert_eq!(told(&missing), format!("{name}/missing: No such file or directory (os error 2)"));
 }

@@ -3,14 +3,17 @@
 //!
 //! Not in here: how the servers come to agree, which is Redis' own business.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::http;
 use crate::support::process::{PolicyDirectory, Weir};
 use crate::support::redis::RedisServer;
 use crate::support::rls::{self, Client};
 use crate::support::sentinel::{FAILOVER_PATIENCE, FakeSentinel, MASTER, SentinelSet};
+use crate::support::served::Served;
 use crate::support::wait::{PATIENCE, until};
 use redis::{Cmd, Value, cmd};
 use weir::store::redis::pipeline::{Call, CallError, Options, Pipeline, Reason};
@@ -351,6 +354,125 @@ async fn a_master_that_is_killed_is_replaced_and_nobody_restarts_anything() {
     assert!(stored <= answered + unknown, "{stored} stored of {load:?}");
     assert!(unknown <= 2 * CALLERS as u64, "more than what was in flight at the end: {load:?}");
     assert!(load.not_sent.load(Ordering::SeqCst) > 0, "nobody could answer meanwhile: {load:?}");
+}
+
+/// Two servers behind the sentinels, and the overrides that operators set by either of them.
+struct Operators {
+    servers: [Served; 2],
+    /// The hits of each user whose override was confirmed.
+    confirmed: BTreeMap<String, u32>,
+    /// The same where the store did not confirm it.
+    unconfirmed: BTreeMap<String, u32>,
+}
+
+impl Operators {
+    /// The hits of the rule of all users.
+    const OF_RULE: u32 = 9;
+
+    fn start(group: &Group) -> Operators {
+        let policy = format!(
+            "domain: shop\ndescriptors: [{{key: user, rate_limit: {{requests_per_unit: {}, unit: day}}}}]\n",
+            Self::OF_RULE
+        );
+        let settings = [
+            "store=redis".to_owned(),
+            "redis.timeout=500ms".to_owned(),
+            "redis.topology=sentinel".to_owned(),
+            format!("redis.url=redis://:{REDIS_PASSWORD}@{}/1", group.sentinels.hosts()),
+            format!("redis.sentinel.master={MASTER}"),
+            format!("redis.sentinel.password={SENTINEL_PASSWORD}"),
+        ];
+        let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+        let servers = [Served::start(&policy, &settings), Served::start(&policy, &settings)];
+        Operators { servers, confirmed: BTreeMap::new(), unconfirmed: BTreeMap::new() }
+    }
+
+    /// Sets the override of one more user by each server. Says how many of them were confirmed.
+    fn set(&mut self) -> usize {
+        let before = self.confirmed.len();
+        for server in &self.servers {
+            let number = self.confirmed.len() + self.unconfirmed.len();
+            let (user, requests) = (format!("u{number:04}"), 10 + u32::try_from(number).unwrap());
+            let limit = format!(r#"{{"requests":{requests},"window_us":86400000000}}"#);
+            let body = format!(
+                r#"{{"domain":"shop","descriptor":"user={user}","limits":[{limit}],"for_us":3600000000,"reason":"x"}}"#
+            );
+            let answer = http::request(server.at.admin, "PUT", "/overrides", &[], &body).unwrap();
+            match answer.status {
+                200 => self.confirmed.insert(user, requests),
+                503 => self.unconfirmed.insert(user, requests),
+                status => panic!("{status}: {}", answer.body),
+            };
+        }
+        self.confirmed.len() - before
+    }
+
+    /// What the list of a server has of each user.
+    fn listed(server: &Served) -> BTreeMap<String, u32> {
+        let answer = http::get(server.at.admin, "/overrides").unwrap();
+        let list: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+        let one = |one: &serde_json::Value| {
+            let user = one["descriptor"].as_str()?.strip_prefix("user=")?.to_owned();
+            Some((user, u32::try_from(one["limits"][0]["requests"].as_u64()?).ok()?))
+        };
+        list["overrides"].as_array().unwrap().iter().map(|it| one(it).unwrap_or_else(|| panic!("{it}"))).collect()
+    }
+
+    /// Waits until both servers have all that was confirmed, and the same of what was not; then asks both for decisions.
+    fn agree(&self, master: &RedisServer) {
+        let listed = until("both servers to have what was confirmed", FAILOVER_PATIENCE, || {
+            let [one, other] = self.servers.each_ref().map(Self::listed);
+            let has_all = self.confirmed.iter().all(|(user, requests)| one.get(user) == Some(requests));
+            let text = master.command(&["-n", "1", "GET", "w1:{weir}overrides"])?;
+            let is_stored = one.keys().all(|user| text.contains(&format!("\"{user}\"")));
+            (one == other && has_all && is_stored).then_some(one)
+        });
+        for (user, requests) in self.confirmed.iter().chain(&self.unconfirmed) {
+            let expected = listed.get(user).copied().unwrap_or(Self::OF_RULE);
+            assert!([*requests, Self::OF_RULE].contains(&expected), "{user}: {expected}");
+            for server in &self.servers {
+                let look = rls::look("shop", &[("user", user)]);
+                let mut client = Client::connect(server.at.grpc);
+                let answer = until("a decision", PATIENCE, || client.ask(look.clone()).ok());
+                let limit = answer.statuses[0].current_limit.as_ref().expect("a limit");
+                assert_eq!(limit.requests_per_unit, expected, "{user}");
+            }
+        }
+    }
+}
+
+/// Overrides that are set while the master is replaced, in this way.
+fn overrides_through_a_failover(replace: impl FnOnce(&mut Group, u16)) {
+    let mut group = Group::start();
+    let mut operators = Operators::start(&group);
+    until("overrides before", PATIENCE, || {
+        operators.set();
+        (operators.confirmed.len() >= 4).then_some(())
+    });
+    let before = group.sentinels.master().unwrap();
+    replace(&mut group, before);
+    let after = until("another master", FAILOVER_PATIENCE, || {
+        operators.set();
+        group.sentinels.master().filter(|master| *master != before)
+    });
+    // The old master may still be asked for a while, and its changes are lost with it.
+    until("overrides by the new master", FAILOVER_PATIENCE, || {
+        operators.set();
+        let text = group.server(after).command(&["-n", "1", "GET", "w1:{weir}overrides"])?;
+        let last = operators.confirmed.keys().next_back()?;
+        text.contains(&format!("\"{last}\"")).then_some(())
+    });
+    operators.agree(group.server(after));
+}
+
+#[test]
+fn overrides_survive_a_master_that_dies_and_none_that_was_confirmed_is_lost() {
+    overrides_through_a_failover(|group, master| group.server(master).kill());
+}
+
+#[test]
+fn overrides_survive_a_failover_by_order_and_those_that_only_the_old_master_got_come_back() {
+    overrides_through_a_failover(|group, _| group.sentinels.fail_over());
 }
 
 #[test]

@@ -7,6 +7,7 @@ use clap::{ArgGroup, Args, Subcommand};
 
 use super::Descriptor;
 use crate::cli::admin::AdminServer;
+use crate::cli::numbers::number;
 use crate::config::parse_instant;
 use crate::config::policy_file::parse_rate;
 use crate::config::settings;
@@ -46,7 +47,7 @@ pub struct SetArguments {
     #[arg(long, value_name = "[NAME=]RATE", required = true, value_parser = named_rate)]
     pub limit: Vec<NamedRate>,
     /// The most hits at one instant, of a limit that has a burst; without it the burst keeps its ratio to the hits
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::<u32>(0, u32::MAX.into()))]
     pub burst: Option<u32>,
     /// When it ends: 2026-12-01T18:00:00Z, 2026-12-01T18:00[Europe/Berlin], or a date, which begins in UTC
     #[arg(long, value_name = "TIME", group = "end", value_parser = parse_instant)]

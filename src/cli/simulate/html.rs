@@ -88,6 +88,7 @@ fn totals(report: &Report, names: &[String], page: &mut String) {
     for (policies, name) in report.policies.iter().zip(names) {
         let [passed, of_passed, denied, of_denied, delayed, half, p99, longest] = totals_of(policies, "&ndash;");
         let errors = grouped(policies.failed);
+        let (of_passed, of_denied) = (escaped(&of_passed), escaped(&of_denied));
         table.row(name, &[passed, of_passed, denied, of_denied, delayed, half, p99, longest, errors]);
     }
     table.write(page);
@@ -131,7 +132,7 @@ fn limits(report: &Report, names: &[String], page: &mut String) {
             let [requests, over, share] = counts(limit.count);
             let place = escaped(limit.place.as_deref().unwrap_or_default());
             let (amount, rule) = (escaped(&amount(limit)), escaped(&limit.rule));
-            table.row(name, &[requests, over, share, amount, rule, small_plot(limit), place]);
+            table.row(name, &[requests, over, escaped(&share), amount, rule, small_plot(limit), place]);
         }
     }
     table.write(page);
@@ -157,7 +158,7 @@ fn keys(report: &Report, names: &[String], page: &mut String) {
         for key in &policies.keys {
             let [requests, over, share] = counts(key.count);
             let (limit, rule) = (escaped(key.limit.as_deref().unwrap_or("-")), escaped(&key.rule));
-            table.row(name, &[requests, over, share, escaped(&key.key), limit, rule]);
+            table.row(name, &[requests, over, escaped(&share), escaped(&key.key), limit, rule]);
         }
     }
     table.write(page);

@@ -138,7 +138,7 @@ mod tests {
         insta::assert_snapshot!(shown(&lines, false), @r"
         TIME (UTC)    VERDICT  DOMAIN    RULE                    LEFT  DESCRIPTOR
         10:00:00.123  ok       shop      user|path                  7  user=~3f9c01d2a47b,path=/a\,b
-                      12 requests are not shown
+                      not shown: 12 requests
         10:00:01.000  over     a-longer-domain  user                       0  user=ann  (x3)
                       -        a-longer-domain  -                          -  x=y  (refund of 2)
                       shadow   a-longer-domain  (5 per minute)             0  z=  (look)

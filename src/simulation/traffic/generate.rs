@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
-use std::fmt::Write as _;
 
 use super::Request;
 use super::arrivals::Times;
@@ -126,6 +125,8 @@ impl Sending {
             None if self.keys == 1 => 0,
             None => self.random.below(self.keys),
         };
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(number);
         for place in &self.places {
             let entry = &mut self.request.message.descriptors[place.descriptor].entries[place.entry];
             let text = match place.part {
@@ -135,7 +136,7 @@ impl Sending {
             text.clear();
             for (i, piece) in place.pieces.iter().enumerate() {
                 if i > 0 {
-                    let _ = write!(text, "{number}");
+                    text.push_str(digits);
                 }
                 text.push_str(piece);
             }

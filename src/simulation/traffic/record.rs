@@ -16,6 +16,9 @@ use crate::simulation::message::limit;
 
 /// The version of the format.
 const VERSION: u64 = 1;
+/// What is wrong with a file that is no record.
+const NO_HEADER: &str = "no header: the first line of a record is {\"weir_record\":1,...}; for another log write a file of \
+                         traffic (*.traffic.yaml) with access_log";
 /// What comes before the message of a problem that has a member.
 const WHOLE: &str = ".";
 
@@ -92,14 +95,16 @@ struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 impl Format for Tap {
     fn read(&mut self, line: &[u8]) -> Result<Option<Request>, (usize, String)> {
         self.lines += 1;
-        let read: Line<'_> = serde_json::from_slice(line).map_err(|error| explained(line, &error))?;
+        let read: Line<'_> = serde_json::from_slice(line).map_err(|error| {
+            let (column, message) = explained(line, &error);
+            // The first line is a header, or the file is something else.
+            (column, if self.lines == 1 { format!("{NO_HEADER} ({message})") } else { message })
+        })?;
         if let Some(version) = read.weir_record {
             return self.header(version, &read).map(|()| None).map_err(|message| (1, message));
         }
         if self.lines == 1 {
-            let message = "no header: the first line of a record is {\"weir_record\":1,...}; for another log write a \
-                           file of traffic (*.traffic.yaml) with access_log";
-            return Err((1, message.to_owned()));
+            return Err((1, NO_HEADER.to_owned()));
         }
         let missing = |name: &str| (1, format!("{name}: a request has it"));
         self.lost = self.lost.saturating_add(read.lost.unwrap_or(0));
@@ -118,6 +123,10 @@ impl Format for Tap {
 
     fn hides_values(&self) -> bool {
         self.is_hidden
+    }
+
+    fn empty(&self) -> Option<&'static str> {
+        Some("empty: a record begins with a header, as weir tap --record writes it")
     }
 
     fn notes(&self) -> Vec<String> {

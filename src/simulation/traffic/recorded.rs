@@ -26,6 +26,11 @@ pub(super) trait Format: Send {
         false
     }
 
+    /// What a file without a line lacks, where it lacks something.
+    fn empty(&self) -> Option<&'static str> {
+        None
+    }
+
     /// What a reader of results must know.
     fn notes(&self) -> Vec<String>;
 }
@@ -61,7 +66,10 @@ impl Recorded {
             current: Request::default(),
         };
         recorded.fill()?;
-        Ok(recorded)
+        match recorded.format.empty() {
+            Some(message) if recorded.lines.number() == 0 => Err(recorded.lines.error_at(1, 1, message.to_owned())),
+            _ => Ok(recorded),
+        }
     }
 
     pub(super) fn next(&mut self) -> Result<Option<&Request>, TrafficError> {

@@ -204,7 +204,7 @@ mod tests {
         let metrics = metrics();
         let observer = metrics.observer();
         for us in [2_000, 345, 1_000_007] {
-            observer.decided(DecisionResult::Ok, Duration::from_micros(us));
+            observer.decided(DecisionResult::Ok, &|| Duration::from_micros(us));
         }
         let mut lines = Lines::new(Format::Statsd, Vec::new(), Vec::new());
         let name = "ratelimit_server.ShouldRateLimit";

@@ -282,6 +282,39 @@ fn a_failover_loses_no_override_that_a_server_has_read() {
 }
 
 #[test]
+fn changes_while_redis_loses_its_data_again_and_again_are_kept() {
+    let redis = RedisServer::start();
+    let servers = [on(&redis), on(&redis)];
+    let listed = |server: &Served| {
+        let list = json_at(server.at.admin, "/overrides");
+        let users =
+            list["overrides"].as_array().unwrap().iter().map(|one| one["descriptor"].as_str().unwrap().to_owned());
+        users.collect::<Vec<_>>()
+    };
+    let mut expected = Vec::new();
+    for round in 0..6 {
+        assert_eq!(redis.command(&["FLUSHALL"]).unwrap().trim(), "OK");
+        // Both find nothing at the same time, and write it back, each with a change of its own.
+        std::thread::scope(|scope| {
+            for (server, at) in servers.iter().zip(["a", "b"]) {
+                let user = format!("{round}{at}");
+                expected.push(format!("user={user}"));
+                scope.spawn(move || {
+                    let answer = put(server.at.admin, None, &body(&user, 7));
+                    assert_eq!(answer.status, 200, "{}", answer.body);
+                });
+            }
+        });
+        until("both servers and redis to have all", PATIENCE, || {
+            let text = redis.command(&["GET", "w1:{weir}overrides"])?;
+            let is_whole = servers.iter().all(|server| listed(server) == expected);
+            (is_whole && text.lines().filter(|line| !line.is_empty()).count() == expected.len()).then_some(())
+        });
+    }
+    assert_eq!(limit_of(servers[0].at.grpc, "0b"), 7);
+}
+
+#[test]
 fn a_server_without_redis_decides_by_the_policies_and_says_so() {
     let mut redis = RedisServer::start();
     let served = on(&redis);

@@ -1,4 +1,4 @@
-//! `weir test` and `weir schema` as a script in continuous integration sees them: exit codes, and what is printed where.
+//! Commands as a script in continuous integration sees them: exit codes, and what is printed where.
 
 use std::fs;
 use std::path::Path;
@@ -68,4 +68,40 @@ fn the_schemas_are_printed_as_they_are_kept() {
         assert!(output.status.success() && output.stdout == kept, "{name}: {:?}", output.status);
     }
     assert_eq!(run(&["schema", "metrics"], root).status.code(), Some(2));
+}
+
+#[test]
+fn wrong_input_is_named_with_what_it_is() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    for (name, text) in [
+        ("shop.yaml", POLICY),
+        ("shop.test.yaml", "cases: []"),
+        ("shop.traffic.yaml", "duration: 1m\ndomain: shop\nsources: [{ask: user=ann, rate: 1/s}]"),
+        ("empty", ""),
+        ("noise", "\u{1}\u{2}"),
+    ] {
+        fs::write(directory.path().join(name), text).expect("a file");
+    }
+    let traffic = ["simulate", "--traffic", "shop.traffic.yaml", "shop.yaml"];
+    for (arguments, code, reason) in [
+        (&["check", "/dev/null"][..], 1, "/dev/null: neither a directory nor a regular file"),
+        (&["explain", "shop.test.yaml", "shop", "user=ann"], 1, "shop.test.yaml: by its name a file of tests"),
+        (&["diff", "shop.yaml", "shop.traffic.yaml"], 2, "shop.traffic.yaml: by its name a file of traffic"),
+        (&["test", "shop.traffic.yaml"], 2, "shop.traffic.yaml: by its name a file of traffic"),
+        (&["simulate", "--traffic", "shop.test.yaml", "shop.yaml"], 2, "shop.test.yaml: by its name a file of tests"),
+        (&["simulate", "--traffic", "empty", "shop.yaml"], 2, "empty:1:1: empty: a record begins with a header"),
+        (&["simulate", "--traffic", "noise", "shop.yaml"], 2, "noise:1:1: no header: the first line of a record"),
+        (&[&traffic[..], &["--csv", "out", "--json", "out"]].concat(), 2, "--json and --csv name one file"),
+        (&[&traffic[..], &["--keys", "many"]].concat(), 2, "must be a whole number from 0 to 1000"),
+        (&["ask", "localhost", "shop", "user=ann"], 2, "has no port: write localhost:8081"),
+        (&["ask", "localhost:x", "shop", "user=ann"], 2, "not an address such as localhost:8081"),
+        (&["test", "shop.test.yaml", "--fail-under", "101"], 2, "must be a whole number from 0 to 100"),
+    ] {
+        let output = run(arguments, directory.path());
+        let errors = String::from_utf8(output.stderr).expect("text");
+        assert!(output.status.code() == Some(code) && errors.contains(reason), "{arguments:?}: {errors}");
+    }
+    let checked = run(&["check", "shop.traffic.yaml"], directory.path());
+    assert_eq!(String::from_utf8_lossy(&checked.stdout), "shop.traffic.yaml: 1 source of traffic over 1m\n");
+    assert!(!directory.path().join("out").exists());
 }

@@ -210,3 +210,16 @@ fn a_page_and_a_table_hold_hostile_keys() {
     let policies = results["policies"].as_array().unwrap();
     assert_eq!(denied, policies.iter().map(|policies| policies["denied"].as_u64().unwrap()).sum::<u64>());
 }
+
+#[test]
+fn shares_near_none_and_near_all_are_told_from_these() {
+    let written = Written::new();
+    let traffic =
+        "duration: 1m\ndomain: shop\nsources:\n  - {ask: other=1, rate: 5000/min}\n  - {ask: user=ann, rate: 4/min}\n";
+    let mut arguments = arguments(&written, traffic);
+    arguments.html = Some(written.path("out.html"));
+    let (report, _) = written.ran(&arguments);
+    assert!(report.contains(" 5,003  >99.9 %       1  <0.1 % "), "{report}");
+    let page = fs::read_to_string(written.path("out.html")).unwrap();
+    assert!(page.contains(">&gt;99.9 %<") && page.contains(">&lt;0.1 %<"), "{page}");
+}

@@ -1,0 +1,187 @@
+//! Versions of the text of all overrides: which follows from which, and what becomes of two of which neither does.
+//!
+//! A version has the number of its change, and those of the last changes that it follows from. A store that has lost changes shows
+//! by that: it has a version that others follow from, or one that follows from that, made by a process that did not know them.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use super::SetOverride;
+use crate::engine::Micros;
+
+/// The most numbers of a version: its own, and those that it follows from.
+const NUMBERS_MAX: usize = 4;
+/// The digits of a number: microseconds since 1970.
+const DIGITS: usize = 16;
+
+/// What the version of a store is to the one that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Relation {
+    /// It follows from the known one, as far as its numbers tell.
+    Later,
+    /// The known one follows from it: the store has lost changes.
+    Earlier,
+    /// Each has changes that the other has not.
+    Forked,
+}
+
+/// The relation of the version of a store.
+pub(super) fn relation(stored: &str, known: &str) -> Relation {
+    let Some(known) = numbers(known) else { return Relation::Later };
+    if stored.is_empty() {
+        return Relation::Earlier;
+    }
+    // Something else than weir has written it.
+    let Some(stored) = numbers(stored) else { return Relation::Later };
+    if stored.contains(&known[0]) {
+        return Relation::Later;
+    }
+    if known.contains(&stored[0]) {
+        return Relation::Earlier;
+    }
+    if common(&stored, &known) > 0 {
+        Relation::Forked
+    } else if known.len() == NUMBERS_MAX && known.iter().all(|number| *number > stored[0]) {
+        // The known one may follow from one that long ago.
+        Relation::Earlier
+    } else if stored.len() < NUMBERS_MAX {
+        // All that it follows from is there, so it began with a store that was empty.
+        Relation::Forked
+    } else if stored[0] > known[0] {
+        Relation::Later
+    } else {
+        Relation::Earlier
+    }
+}
+
+/// The last number that both have; 0 if there is none.
+fn common(one: &[Micros], other: &[Micros]) -> Micros {
+    one.iter().filter(|number| other.contains(number)).max().copied().unwrap_or(0)
+}
+
+/// The number of the next change after a version: the time. By a clock that is behind, a number later than that version, which hardly any
+/// other process takes too.
+pub(super) fn number_after(known: &str, now: Micros) -> Micros {
+    match numbers(known) {
+        Some(known) if now <= known[0] => known[0] + 1 + now % 1_000,
+        _ => now,
+    }
+}
+
+/// The version of a change with this number.
+pub(super) fn next(number: Micros, known: &str) -> String {
+    write([number].into_iter().chain(numbers(known).unwrap_or_default()))
+}
+
+/// The version of a change with this number that joins two.
+pub(super) fn joining(number: Micros, one: &str, other: &str) -> String {
+    let (one, other) = (numbers(one).unwrap_or_default(), numbers(other).unwrap_or_default());
+    let heads = one.first().into_iter().chain(other.first());
+    let mut tail: Vec<Micros> = one.iter().skip(1).chain(other.iter().skip(1)).copied().collect();
+    tail.sort_unstable_by(|one, other| other.cmp(one));
+    tail.dedup();
+    write([number].into_iter().chain(heads.copied()).chain(tail))
+}
+
+fn write(numbers: impl Iterator<Item = Micros>) -> String {
+    numbers.take(NUMBERS_MAX).map(|number| format!("{number:0DIGITS$}")).collect()
+}
+
+/// The numbers of a version that weir made, its own first; none of every other text.
+fn numbers(version: &str) -> Option<Vec<Micros>> {
+    let is_own = !version.is_empty()
+        && version.len().is_multiple_of(DIGITS)
+        && version.len() <= NUMBERS_MAX * DIGITS
+        && version.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_own {
+        return None;
+    }
+    // Digits of ASCII can be cut anywhere.
+    (0..version.len() / DIGITS).map(|at| version[at * DIGITS..(at + 1) * DIGITS].parse().ok()).collect()
+}
+
+/// A text and its version, as one of two that are joined.
+pub(super) struct Side<'s> {
+    pub(super) version: &'s str,
+    pub(super) overrides: &'s [SetOverride],
+}
+
+/// What two sides have together, in the order of their places: what one has set and the other has not seen, and of all else what both
+/// have, since either may have deleted it.
+pub(super) fn joined(one: &Side<'_>, other: &Side<'_>, now: Micros) -> Vec<SetOverride> {
+    let numbers = [one.version, other.version].map(|version| numbers(version).unwrap_or_default());
+    let common = common(&numbers[0], &numbers[1]);
+    // An override has the number of the change that set it. What a version follows from and does not name is earlier than all that it
+    // names.
+    let is_unseen = |set: &SetOverride, by: usize| {
+        let is_named = numbers[1 - by].contains(&set.set_at) && !numbers[by].contains(&set.set_at);
+        let names_all = numbers[by].len() < NUMBERS_MAX || numbers[by].iter().any(|number| *number < set.set_at);
+        set.set_at > common || (is_named && names_all)
+    };
+    let mut all: BTreeMap<_, (&SetOverride, bool)> = BTreeMap::new();
+    for (side, by) in [(one, 1), (other, 0)] {
+        for set in side.overrides {
+            match all.entry(set.place()) {
+                Entry::Vacant(entry) => drop(entry.insert((set, is_unseen(set, by)))),
+                Entry::Occupied(mut entry) => {
+                    let last = if entry.get().0.set_at < set.set_at { set } else { entry.get().0 };
+                    entry.insert((last, true));
+                }
+            }
+        }
+    }
+    let is_kept = |(set, is_kept): &(&SetOverride, bool)| *is_kept && now < set.set.until;
+    all.into_values().filter(is_kept).map(|(set, _)| set.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(numbers: &[Micros]) -> String {
+        write(numbers.iter().copied())
+    }
+
+    #[test]
+    fn versions_tell_what_they_follow_from() {
+        let of = |stored: &[Micros], known: &[Micros]| relation(&version(stored), &version(known));
+        assert_eq!(of(&[3, 2, 1], &[2, 1]), Relation::Later);
+        assert_eq!(of(&[5, 4, 3, 2], &[2, 1]), Relation::Later);
+        assert_eq!(of(&[1], &[2, 1]), Relation::Earlier);
+        assert_eq!(of(&[], &[2, 1]), Relation::Earlier);
+        assert_eq!(of(&[7, 6], &[]), Relation::Later);
+        // Two changes of the same version, whichever clock was ahead.
+        assert_eq!(of(&[4, 2, 1], &[3, 2, 1]), Relation::Forked);
+        assert_eq!(of(&[3, 2, 1], &[4, 2, 1]), Relation::Forked);
+        // A change of an empty store.
+        assert_eq!(of(&[9], &[8, 7, 6, 5]), Relation::Forked);
+        assert_eq!(of(&[9], &[2, 1]), Relation::Forked);
+        assert_eq!(of(&[1], &[3, 2]), Relation::Forked);
+        // A store that is back where it was long ago.
+        assert_eq!(of(&[2, 1], &[8, 7, 6, 5]), Relation::Earlier);
+        // Too far apart to tell.
+        assert_eq!(of(&[9, 8, 7, 6], &[4, 3, 2, 1]), Relation::Later);
+        assert_eq!(of(&[4, 3, 2, 1], &[9, 8, 7, 6]), Relation::Earlier);
+        // What weir does not make.
+        for strange in ["7", "strange", "x000000000000001", "00000000000000012"] {
+            assert_eq!(relation(strange, &version(&[2, 1])), Relation::Later, "{strange}");
+            assert_eq!(relation(&version(&[2, 1]), strange), Relation::Later, "{strange}");
+        }
+    }
+
+    #[test]
+    fn versions_follow_and_join() {
+        let four = version(&[4, 3, 2, 1]);
+        assert_eq!((number_after(&four, 9), number_after("", 3)), (9, 3));
+        assert_eq!((number_after(&four, 3), number_after(&four, 4)), (8, 9), "clocks that are behind");
+        assert_eq!(next(9, &four), version(&[9, 4, 3, 2]));
+        assert_eq!(next(9, ""), version(&[9]));
+        let (one, other) = (version(&[5, 2, 1]), version(&[6, 2, 1]));
+        let joint = joining(7, &one, &other);
+        assert_eq!(joint, version(&[7, 5, 6, 2]));
+        assert_eq!(relation(&joint, &one), Relation::Later);
+        assert_eq!(relation(&joint, &other), Relation::Later);
+        assert_eq!(relation(&joint, &version(&[8, 2, 1])), Relation::Forked);
+        assert!(four.len() <= 64 && four.bytes().all(|byte| byte.is_ascii_alphanumeric()), "as the scripts take it");
+    }
+}
