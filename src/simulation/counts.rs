@@ -143,8 +143,7 @@ impl Counts {
 
     /// All of it, with so many keys.
     pub(super) fn counted(&self, keys: usize) -> Counted {
-        let mut inner = self.0.inner.lock();
-        inner.keys.count();
+        let inner = self.0.inner.lock();
         let top = inner.keys.top(keys).into_iter();
         Counted {
             totals: inner.totals,
