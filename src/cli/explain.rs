@@ -12,6 +12,7 @@ use super::printable::printable;
 use super::served::{self, Served};
 use crate::config::nearest;
 use crate::config::policy_file::{DomainOutline, Loaded, Outline, Reading, load_dir_with};
+use crate::engine::descriptor::spell_entries;
 use crate::engine::key::{write_key, write_tag};
 use crate::engine::policy::{Match, Step};
 use crate::engine::{Domain, Entry, Matcher, Override, Overrides, Rule};
@@ -274,7 +275,7 @@ fn is_met(outline: &Outline, entry: Entry<'_>, step: &Step<'_>) -> bool {
 }
 
 fn spelled(entry: Entry<'_>) -> String {
-    format!("{}={}", printable(entry.key), printable(entry.value))
+    printable(&spell_entries([entry]))
 }
 
 fn joined(entries: &[Entry<'_>]) -> String {

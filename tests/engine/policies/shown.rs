@@ -375,6 +375,15 @@ fn explain_tells_why_nothing_matches() {
 }
 
 #[test]
+fn explain_prints_a_descriptor_as_it_is_typed() {
+    let mut out = Vec::new();
+    let asked = vec![("user".to_owned(), r"a,b\c".to_owned())];
+    explain::run(&quickstart(), Reading::default(), "quickstart", &[asked], &mut out).unwrap();
+    let printed = String::from_utf8(out).unwrap();
+    assert!(printed.contains(r"user=a\,b\\c"), "{printed}");
+}
+
+#[test]
 fn explain_tells_of_an_unknown_domain() {
     let dir = directory(&[("shop.yaml", SHOP), ("other.yaml", "domain: other\n")]);
     insta::assert_snapshot!(explained(dir.path(), "shpo", &["a=b"]), @r#"
