@@ -10,8 +10,7 @@ use tonic::transport::Endpoint;
 
 use super::admin::host_and_port;
 use super::printable::printable;
-use crate::engine;
-use crate::engine::descriptor::spell_entries;
+use crate::engine::descriptor::spell_pairs;
 use crate::rls::json;
 use crate::rls::proto::rate_limit_descriptor::Entry;
 use crate::rls::proto::rate_limit_response::{Code, DescriptorStatus};
@@ -168,7 +167,7 @@ struct Entries<'a>(&'a [(String, String)]);
 
 impl fmt::Display for Entries<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&printable(&spell_entries(self.0.iter().map(|(key, value)| engine::Entry { key, value }))))
+        f.write_str(&printable(&spell_pairs(self.0)))
     }
 }
 

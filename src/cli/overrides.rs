@@ -16,8 +16,7 @@ use super::overridden::{List, PATH, Shown, Unanswered, send};
 use super::printable::printable;
 use super::token::Token;
 use crate::config::instant_text;
-use crate::engine::Entry;
-use crate::engine::descriptor::spell_entries;
+use crate::engine::descriptor::spell_pairs;
 
 /// A list that was read longer ago comes with a note.
 const READ_MS_MAX: u64 = 5_000;
@@ -69,7 +68,7 @@ fn set(arguments: &SetArguments, out: &mut dyn Write, notes: &mut dyn Write) -> 
         .collect();
     let body = json!({
         "domain": domain,
-        "descriptor": spelled(&descriptor.entries),
+        "descriptor": spell_pairs(&descriptor.entries),
         "limits": limits,
         "until": until.map(instant_text),
         "for_us": lasts.map(|lasts| u64::try_from(lasts.as_micros()).unwrap_or(u64::MAX)),
@@ -97,7 +96,7 @@ fn set(arguments: &SetArguments, out: &mut dyn Write, notes: &mut dyn Write) -> 
 
 fn delete(arguments: &DeleteArguments, out: &mut dyn Write) -> Result<(), Failed> {
     let DeleteArguments { domain, descriptor, server } = arguments;
-    let descriptor = encoded(&spelled(&descriptor.entries));
+    let descriptor = encoded(&spell_pairs(&descriptor.entries));
     let path = format!("{PATH}?domain={}&descriptor={descriptor}", encoded(domain));
     let token = Token::of_file(server.token_file.as_deref()).map_err(Failed::Usage)?;
     let changed: Changed = send(&server.server, Method::DELETE, &path, String::new(), Some(&token))?;
@@ -127,10 +126,6 @@ fn list(arguments: &ListArguments, out: &mut dyn Write, notes: &mut dyn Write) -
         Some(_) => {}
     }
     Ok(())
-}
-
-fn spelled(entries: &[(String, String)]) -> String {
-    spell_entries(entries.iter().map(|(key, value)| Entry { key, value }))
 }
 
 /// A value of a query.

@@ -19,8 +19,7 @@ use self::show::Table;
 use super::admin::{AdminServer, Bounds, Lines, NoAnswer};
 use super::printable::printable;
 use super::token::Token;
-use crate::engine::Entry;
-use crate::engine::descriptor::spell_entries;
+use crate::engine::descriptor::spell_pairs;
 use crate::engine::words::counted;
 
 /// How long the server may take to begin, and how long a line may be: far more than the longest record has.
@@ -286,7 +285,7 @@ fn path(question: &Question) -> String {
         }
     }
     if !entries.is_empty() {
-        add("descriptor", &spell_entries(entries.iter().map(|(key, value)| Entry { key, value })));
+        add("descriptor", &spell_pairs(entries));
     }
     if *sample > 1 {
         add("sample", &sample.to_string());

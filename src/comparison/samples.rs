@@ -4,7 +4,7 @@ use std::fmt;
 
 use regex_syntax::hir::{Class, Hir, HirKind};
 
-use crate::engine::descriptor::spell_entries;
+use crate::engine::descriptor::spell_pairs;
 use crate::engine::policy::Level;
 use crate::engine::{Entry, Matcher, PolicySet, Rule};
 
@@ -26,7 +26,7 @@ impl Sample {
 
 impl fmt::Display for Sample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&spell_entries(self.0.iter().map(|(key, value)| Entry { key, value })))
+        f.write_str(&spell_pairs(&self.0))
     }
 }
 

@@ -49,6 +49,12 @@ pub fn spell_entries<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> String
     text
 }
 
+/// The same, for a descriptor of keys and values.
+#[must_use]
+pub fn spell_pairs(pairs: &[(String, String)]) -> String {
+    spell_entries(pairs.iter().map(|(key, value)| Entry { key, value }))
+}
+
 fn split_at_commas(text: &str) -> Result<Vec<String>, String> {
     let mut parts = vec![];
     let mut part = String::new();

@@ -11,8 +11,9 @@ use super::traffic::{Request, Traffic};
 use crate::config::instant_text;
 use crate::config::policy_file::Location;
 use crate::config::settings::spell;
+use crate::engine::descriptor::spell_entries;
 use crate::engine::key::{self, ParsedValue};
-use crate::engine::{Limit, Micros, PolicySet, Role, Rule};
+use crate::engine::{Entry, Limit, Micros, PolicySet, Role, Rule};
 use crate::rls::convert::Invalid;
 
 /// The version of the JSON form.
@@ -326,11 +327,9 @@ fn amount(limit: &Limit) -> String {
 /// The descriptor of a key, as people type it. One that was cut ends in an ellipsis.
 fn shown(text: &str) -> String {
     let Some(read) = key::parse(text) else { return text.to_owned() };
-    let escaped = |text: &str| text.replace('\\', "\\\\").replace(',', "\\,");
-    let entry = |(key, value): &(String, ParsedValue)| match value {
-        ParsedValue::Text(value) | ParsedValue::Name(value) => format!("{}={}", escaped(key), escaped(value)),
-    };
-    let mut shown = read.entries.iter().map(entry).collect::<Vec<_>>().join(",");
+    let mut shown = spell_entries(read.entries.iter().map(|(key, value)| match value {
+        ParsedValue::Text(value) | ParsedValue::Name(value) => Entry { key, value },
+    }));
     if read.is_hashed {
         shown.push('\u{2026}');
     }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::record::{Descriptor, Record};
 use crate::cli::printable::printable;
+use crate::engine::descriptor::spell_pairs;
 use crate::engine::words::counted;
 
 /// A column grows up to so many characters.
@@ -75,7 +76,7 @@ impl Table {
             let _ = writeln!(
                 rows,
                 "{time:12}  {colour}{verdict:7}{plain}  {domain:domain_width$}  {rule:rule_width$}  {left:>10}  {}{}",
-                entries(descriptor),
+                printable(&spell_pairs(&descriptor.entries)),
                 asked(descriptor, record.hits)
             );
         }
@@ -94,12 +95,6 @@ fn width(before: usize, text: &str) -> usize {
 /// The time of the day of an instant in RFC 3339, with milliseconds.
 fn time_of_day(time: &str) -> String {
     printable(&time.chars().skip(DATE_BYTES).take(TIME_BYTES).collect::<String>())
-}
-
-fn entries(descriptor: &Descriptor) -> String {
-    let escaped = |text: &str| printable(text).replace(',', "\\,");
-    let entries = descriptor.entries.iter().map(|(key, value)| format!("{}={}", escaped(key), escaped(value)));
-    entries.collect::<Vec<_>>().join(",")
 }
 
 /// What is not one plain hit.
@@ -146,6 +141,12 @@ mod tests {
         ");
         let coloured = shown(&lines, true);
         assert!(coloured.contains("\u{1b}[31mover   \u{1b}[0m") && coloured.contains("\u{1b}[33mshadow"));
+    }
+
+    #[test]
+    fn a_descriptor_is_shown_as_it_is_typed() {
+        let line = r#"{"time":"2026-12-01T10:00:00Z","domain":"shop","hits":1,"descriptors":[{"entries":[["path","a\\b,c"]]}],"verdict":"ok"}"#;
+        assert!(shown(&[line], false).ends_with("  path=a\\\\b\\,c\n"));
     }
 
     #[test]

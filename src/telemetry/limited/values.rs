@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
 
+use crate::engine::descriptor::spell_pairs;
 use crate::engine::key::{self, ParsedValue};
 
 /// Bytes of SHA-256 that stand for a value.
@@ -74,17 +75,12 @@ impl ShownDescriptor {
     /// As people type it, `k=v,k=v`: a comma in a value is `\,` and a backslash `\\`.
     #[must_use]
     pub fn text(&self) -> String {
-        let entry = |(key, value): &(String, String)| format!("{}={}", escaped(key), escaped(value));
-        let mut text = self.entries.iter().map(entry).collect::<Vec<_>>().join(",");
+        let mut text = spell_pairs(&self.entries);
         if self.is_cut {
             text.push('\u{2026}');
         }
         text
     }
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace(',', "\\,")
 }
 
 #[cfg(test)]
