@@ -120,7 +120,7 @@ pub(super) fn has_tests_or_traffic(directory: &Path) -> bool {
     files.is_ok_and(|files| !files.is_empty())
 }
 
-/// Refuses a file whose name says that it is something else.
+/// Refuses a file of another kind, by its name.
 fn must_not_be(path: &Path, is_other: fn(&Path) -> bool, what: &str) -> io::Result<()> {
     if is_other(path) && path.is_file() { Err(refuse(path, &format!("by its name a file of {what}"))) } else { Ok(()) }
 }

@@ -54,7 +54,7 @@ fn zoned(text: &str) -> Option<Result<Timestamp, String>> {
         return Some(Err(format!("no time zone {name:?}{}", zone::hint(name))));
     };
     let offset = match pieces.offset() {
-        // The time is in UTC, whatever the zone.
+        // `Z` means UTC, and the zone changes nothing.
         Some(PiecesOffset::Zulu) => return Offset::UTC.to_timestamp(local).ok().map(Ok),
         Some(numeric) => Some(numeric.to_numeric_offset()),
         None => None,

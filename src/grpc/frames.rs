@@ -16,11 +16,11 @@ pub(super) const IDLE_FRAMES_MAX: u32 = 256;
 /// Frames of requests (HEADERS, RST_STREAM, tiny DATA) on one connection in one tick, while none of its requests has been
 /// answered. It is more where [`FRAMES_PER_STREAM`] for each request that may be in flight are more.
 pub(super) const REQUEST_FRAMES_MIN: u32 = 1_024;
-/// A client sends HEADERS, DATA in one or two frames, and RST_STREAM.
-const FRAMES_PER_STREAM: u32 = 4;
 /// The same, if enough of its requests have been answered, in this tick or before. 64 callers that give up after 20 ms send
 /// about 10,000 in a second.
 pub(super) const REQUEST_FRAMES_MAX: u32 = 16_384;
+/// A client sends HEADERS, DATA in one or two frames, and RST_STREAM.
+const FRAMES_PER_STREAM: u32 = 4;
 /// With more frames of requests in one tick than this and the answered requests account for, a peer seems to cancel most of
 /// its requests. One that sends so many at once is read more slowly for a moment, and notices nothing.
 const UNANSWERED_FRAMES_MAX: u32 = 64;

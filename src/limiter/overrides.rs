@@ -177,7 +177,7 @@ impl OverrideTable {
         self.check(new)?;
         let mut new = new.clone();
         self.change(|known, now, number| {
-            // Whoever joins two texts sees by it which of them it was set in.
+            // Where two texts are joined, this number says in which of them it was set.
             new.set_at = number;
             let mut next: Vec<SetOverride> = known.iter().filter(|one| now < one.set.until).cloned().collect();
             match next.binary_search_by(|one| one.place().cmp(&new.place())) {
@@ -340,7 +340,7 @@ impl OverrideTable {
         let given: Arc<[Override]> = overrides.iter().map(|one| one.set.clone()).collect();
         let policies = self.policies.clone();
         on_own_thread(move || policies.set_overrides(given)).await;
-        // Last: whoever sees the list sees what decides.
+        // The list changes last: it shows only what decides already.
         self.known.lock().overrides = overrides.into();
     }
 }

@@ -1,4 +1,5 @@
-//! Versions of the text of all overrides: which follows from which, and what becomes of two of which neither does.
+//! Versions of the text of all overrides: which one follows from which, and how two texts are joined if neither follows from the
+//! other.
 //!
 //! A version has the number of its change, and those of the last changes that it follows from. A store that has lost changes shows
 //! by that: it has a version that others follow from, or one that follows from that, made by a process that did not know them.

@@ -1,4 +1,4 @@
-//! What a store has lost comes back, whoever notices first, and whatever was changed meanwhile.
+//! A store that has lost changes gets them back. It does not matter which process notices first, or what was changed meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -121,6 +121,11 @@ async fn stored(store: &Memory) -> StoredOverrides {
     stored.unwrap_or_default()
 }
 
+/// What a store has that has lost everything.
+fn empty() -> StoredOverrides {
+    StoredOverrides { text: Some(String::new()), ..StoredOverrides::default() }
+}
+
 /// The store has this again, in place of what it has: a failover, or a restart.
 async fn lose(store: &Memory, to: &StoredOverrides) {
     let has = stored(store).await.version;
@@ -160,11 +165,7 @@ async fn two_that_write_back_at_once_lose_nothing_and_the_newest_stays() {
             new.set(3, "eve", 70).await;
         }
         let newest = stored(&store).await;
-        lose(
-            &store,
-            &if is_empty { StoredOverrides { text: Some(String::new()), ..Default::default() } } else { saved },
-        )
-        .await;
+        lose(&store, &if is_empty { empty() } else { saved }).await;
 
         // Both have read what is left before either writes.
         for process in [&new, &old] {
@@ -250,7 +251,7 @@ async fn a_change_by_one_that_has_just_started_on_an_empty_store_joins_the_rest(
         one.set(at as Micros, user, 50).await;
     }
     one.delete(9, "pia").await;
-    lose(&store, &StoredOverrides { text: Some(String::new()), ..StoredOverrides::default() }).await;
+    lose(&store, &empty()).await;
     let fresh = Process::on(&store);
     fresh.look().await;
     fresh.set(20, "new", 60).await;
@@ -293,8 +294,7 @@ async fn whoever_changes_something_around_a_loss_no_change_is_lost_and_all_agree
         let mut expected = BTreeMap::new();
         for round in 0..6 {
             // Each process changes something once between two looks of all, and the store loses some of that meanwhile, or all.
-            let empty = StoredOverrides { text: Some(String::new()), ..StoredOverrides::default() };
-            let mut states = vec![empty, stored(&store).await];
+            let mut states = vec![empty(), stored(&store).await];
             let loss = dice.roll(4);
             for (turn, process) in (0..).zip(&processes) {
                 if turn == loss {
