@@ -3,12 +3,12 @@
 //! The simulation has a thread; this one shows how far it is, and ends with Ctrl-C. Not here: requests and decisions (simulation).
 
 mod csv;
+mod files;
 mod html;
 mod text;
 
-use std::fs;
 use std::io::{self, IsTerminal as _, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::interval;
 
+use self::files::Inputs;
 use super::numbers::number;
 use crate::engine::words::counted;
 use crate::simulation::report::Report;
@@ -84,13 +85,11 @@ pub enum SimulateError {
 /// # Errors
 /// When traffic or policies are wrong, when results cannot be written, and when the user ends it.
 pub fn run(arguments: &SimulateArguments, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), SimulateError> {
-    let files = [("--json", &arguments.json), ("--csv", &arguments.csv), ("--html", &arguments.html)];
-    for (number, (flag, path)) in files.iter().enumerate() {
-        if let Some((other, _)) = files[..number].iter().find(|(_, other)| path.is_some() && other == path) {
-            return Err(SimulateError::Input(format!("{other} and {flag} name one file: give each a name of its own")));
-        }
-    }
     let (traffic, simulated) = open(arguments)?;
+    let SimulateArguments { json, csv, html, .. } = arguments;
+    let options = [("--json", json.as_deref()), ("--csv", csv.as_deref()), ("--html", html.as_deref())];
+    let inputs = Inputs::of(&arguments.traffic, &arguments.policies);
+    let [json, csv, html] = files::targets(options, &inputs)?;
     for one in &simulated {
         if let Some(warning) = hidden_values(&traffic, one.policies()) {
             // Standard error that cannot be written to keeps nobody from the results.
@@ -100,13 +99,13 @@ pub fn run(arguments: &SimulateArguments, out: &mut dyn Write, notes: &mut dyn W
     }
     let report = watched(traffic, simulated, arguments.max_requests, arguments.keys as usize)?;
     let mut files = Vec::new();
-    if let Some(path) = &arguments.json {
+    if let Some(target) = json {
         let json = serde_json::to_string_pretty(&report).map_err(|error| SimulateError::Output(error.to_string()))?;
-        files.push((path, json + "\n"));
+        files.push((target, json + "\n"));
     }
-    files.extend(arguments.csv.as_ref().map(|path| (path, csv::document(&report))));
-    files.extend(arguments.html.as_ref().map(|path| (path, html::page(&report))));
-    write_files(&files)?;
+    files.extend(csv.map(|target| (target, csv::document(&report))));
+    files.extend(html.map(|target| (target, html::page(&report))));
+    files::write(&files)?;
     let stdout = io::stdout();
     let is_terminal = stdout.is_terminal();
     let width = terminal::size().ok().filter(|_| is_terminal).map_or(WIDTH, |(width, _)| width);
@@ -217,35 +216,4 @@ impl Bar {
             let _ = io::stderr().write_all(b"\r\x1b[K");
         }
     }
-}
-
-/// Writes files whole, or none of them: first all beside their places, then each to its place.
-fn write_files(files: &[(&PathBuf, String)]) -> Result<(), SimulateError> {
-    let mut written: Vec<(PathBuf, &Path)> = Vec::new();
-    let mut result = Ok(());
-    for (path, text) in files {
-        let beside = beside(path);
-        result = fs::write(&beside, text).map_err(|error| ((*path).clone(), error));
-        written.push((beside, path));
-        if result.is_err() {
-            break;
-        }
-    }
-    for (beside, path) in &written {
-        if result.is_ok() {
-            result = fs::rename(beside, path).map_err(|error| (path.to_path_buf(), error));
-        }
-        if result.is_err() {
-            let _ = fs::remove_file(beside);
-        }
-    }
-    result.map_err(|(path, error)| SimulateError::Output(format!("{}: cannot write: {error}", path.display())))
-}
-
-/// A name in the same directory, so that the file can be renamed.
-fn beside(path: &Path) -> PathBuf {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(format!(".{}.tmp", std::process::id()));
-    path.with_file_name(name)
 }

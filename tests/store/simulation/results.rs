@@ -165,6 +165,71 @@ fn files_are_written_whole_or_not_at_all() {
     }
     let left: Vec<_> = fs::read_dir(written.path(".")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 2, "{left:?}");
+
+    arguments.json = Some(written.path("out.json"));
+    arguments.html = Some(written.path("policies"));
+    match run(&arguments, &mut Vec::new(), &mut Vec::new()) {
+        Err(SimulateError::Output(reason)) => assert!(reason.ends_with("policies: cannot write: is a directory")),
+        other => panic!("{other:?}"),
+    }
+    assert!(!written.path("out.json").exists(), "no file is written if one cannot be");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_reported_before_the_simulation() {
+    let written = Written::new();
+    let mut arguments = arguments(&written, TRAFFIC);
+    arguments.json = Some(written.path("none/out.json"));
+    // Traffic that ends with an error of its own.
+    arguments.max_requests = 1;
+    assert!(matches!(run(&arguments, &mut Vec::new(), &mut Vec::new()), Err(SimulateError::Output(_))));
+}
+
+#[test]
+fn results_replace_no_file_that_is_read_and_not_each_other() {
+    let written = Written::new();
+    let mut arguments = arguments(&written, TRAFFIC);
+    for (path, expected) in [
+        ("shop.traffic.yaml", "--csv shop.traffic.yaml: the simulation reads this file: give another name"),
+        ("policies/../policies/shop.yaml", "shop.yaml: the simulation reads this file: give another name"),
+        ("policies/../out.json", "--json and --csv name one file: give each a name of its own"),
+    ] {
+        arguments.csv = Some(written.path(path));
+        let refused = written.refused(&arguments);
+        assert!(refused.ends_with(expected), "{refused}");
+    }
+    assert_eq!(fs::read_to_string(written.path("shop.traffic.yaml")).expect("traffic"), TRAFFIC);
+    assert!(!written.path("out.json").exists());
+}
+
+#[test]
+fn links_stay_links_and_devices_stay_devices() {
+    let written = Written::new();
+    let mut arguments = arguments(&written, TRAFFIC);
+    for (name, to) in [("link.json", "real.json"), ("null", "/dev/null"), ("full", "/dev/full")] {
+        std::os::unix::fs::symlink(to, written.path(name)).expect("a link");
+    }
+    arguments.json = Some(written.path("link.json"));
+    arguments.csv = Some(written.path("null"));
+    arguments.html = Some(written.path("null"));
+    written.ran(&arguments);
+    let is_link = |name| fs::symlink_metadata(written.path(name)).expect("a name").is_symlink();
+    assert!(is_link("link.json") && is_link("null"));
+    let json: Value =
+        serde_json::from_str(&fs::read_to_string(written.path("real.json")).expect("results")).expect("JSON");
+    assert_eq!(json["weir_simulation"], 1);
+
+    let output = |arguments: &SimulateArguments| match run(arguments, &mut Vec::new(), &mut Vec::new()) {
+        Err(SimulateError::Output(reason)) => written.shown(&reason),
+        other => panic!("{other:?}"),
+    };
+    arguments.csv = Some(written.path("full"));
+    assert!(output(&arguments).starts_with("full: cannot write: No space left"));
+    // weir does not wait for somebody to read.
+    let pipe = written.path("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
+    arguments.csv = Some(pipe);
+    assert_eq!(output(&arguments), "pipe: cannot write: no program reads from it");
 }
 
 #[test]
