@@ -11,7 +11,7 @@ pub mod lua;
 mod numbers;
 pub mod overridden;
 pub mod overrides;
-mod printable;
+mod pipe;
 pub mod program;
 pub mod ratelimit;
 pub mod schema;

@@ -12,7 +12,7 @@ use weir::cli::args::{Arguments, AskArguments, Command, Explained, Policies, Top
 use weir::cli::ask::{self, Decided, Output, Question};
 use weir::cli::check::{self, Failed};
 use weir::cli::client::{self, Ended};
-use weir::cli::diff::{self, NoDiff, Outcome};
+use weir::cli::diff::{self, Outcome};
 use weir::cli::explain;
 use weir::cli::lua::{self, NoScript};
 use weir::cli::overrides;
@@ -22,7 +22,7 @@ use weir::cli::schema;
 use weir::cli::serve::{self, ServeError};
 use weir::cli::simulate::{self, SimulateError};
 use weir::cli::tap;
-use weir::cli::test::{self, NoTests, Verdict};
+use weir::cli::test::{self, Verdict};
 use weir::cli::top;
 
 /// A request costs dozens of small allocations, most of them in the HTTP/2 library: this allocator makes them cheaper and
@@ -109,7 +109,6 @@ fn main() -> ExitCode {
             return match diff::run(&arguments.diff(), &mut io::stdout().lock()) {
                 Ok(Outcome::Same) => ExitCode::SUCCESS,
                 Ok(Outcome::Differs) => ExitCode::from(FAILED),
-                Err(NoDiff::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
                 Err(error) => told(&error, USAGE),
             };
         }
@@ -118,7 +117,6 @@ fn main() -> ExitCode {
                 Ok(Verdict::Passed) => ExitCode::SUCCESS,
                 Ok(Verdict::Failed) => ExitCode::from(FAILED),
                 Ok(Verdict::Broken) => ExitCode::from(USAGE),
-                Err(NoTests::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
                 Err(error) => told(&error, USAGE),
             };
         }

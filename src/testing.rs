@@ -18,7 +18,7 @@ use crate::config::policy_file::Position;
 use crate::config::policy_file::test_file::{Case, Policies, TestFile};
 use crate::store::Clock as _;
 use crate::store::SystemClock;
-pub use crate::store::redis::{Endpoint, EndpointError};
+pub use crate::store::redis::Endpoint;
 
 /// The most failed steps of a case that are kept.
 pub const FAILURES_MAX: usize = 10;
@@ -30,6 +30,8 @@ pub struct Runner {
     filter: Option<String>,
     loads: Loads,
     cases: u64,
+    /// The case in which Redis failed: no later one is run, since each would wait for it.
+    failed_in: Option<String>,
 }
 
 /// How the cases of one file ended.
@@ -74,7 +76,7 @@ pub enum Outcome {
     },
     /// It was not run, and why.
     Skipped(String),
-    /// It cannot be run, and why.
+    /// It cannot be run: its place, and why.
     Broken(String),
 }
 
@@ -116,7 +118,7 @@ impl Runner {
             world::connected(&runtime, endpoint, 0)
                 .map_err(|error| std::io::Error::other(format!("redis at {endpoint} does not answer: {error}")))?;
         }
-        Ok(Self { runtime, redis, filter, loads: Loads::default(), cases: 0 })
+        Ok(Self { runtime, redis, filter, loads: Loads::default(), cases: 0, failed_in: None })
     }
 
     /// Runs the cases of a file.
@@ -138,15 +140,25 @@ impl Runner {
     fn case(&mut self, file: &TestFile, case: &Case) -> CaseReport {
         let began = Instant::now();
         self.cases += 1;
-        let outcome = match self.skips(case) {
-            Some(reason) => Outcome::Skipped(reason),
-            None => match case::run(&self.runtime, self.redis.as_ref(), self.cases, file, case, &mut self.loads) {
-                Ended::Passed => Outcome::Passed,
-                Ended::Failed { failures, more } => Outcome::Failed { failures, more },
-                Ended::Broken(reason) => Outcome::Broken(reason),
-            },
+        let Position { line, column } = case.position;
+        let at = format!("{}:{line}:{column}", file.name);
+        let mut asks = 0;
+        let outcome = match (self.skips(case), &self.failed_in) {
+            (Some(reason), _) => Outcome::Skipped(reason),
+            (None, Some(name)) => Outcome::Broken(format!("{at}: not run: Redis failed in the case {name:?}")),
+            (None, None) => {
+                asks = case.asks;
+                match case::run(&self.runtime, self.redis.as_ref(), self.cases, file, case, &mut self.loads) {
+                    Ended::Passed => Outcome::Passed,
+                    Ended::Failed { failures, more } => Outcome::Failed { failures, more },
+                    Ended::Broken(reason) => Outcome::Broken(reason),
+                    Ended::StoreFailed(error) => {
+                        self.failed_in = Some(case.name.clone());
+                        Outcome::Broken(format!("{at}: Redis: {error}"))
+                    }
+                }
+            }
         };
-        let asks = if matches!(outcome, Outcome::Skipped(_)) { 0 } else { case.asks };
         CaseReport { name: case.name.clone(), position: case.position, outcome, asks, took: began.elapsed() }
     }
 

@@ -20,9 +20,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
 
-use super::printable::printable;
 use super::token::Token;
 use crate::config::settings::Setting;
+use crate::engine::words::printable;
 
 /// The largest head of an answer, in bytes.
 const HEAD_BYTES_MAX: usize = 64 * 1_024;

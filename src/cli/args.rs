@@ -29,6 +29,7 @@ use crate::config::otel::{self, TurnsOn};
 use crate::config::policy_file::Reading;
 use crate::config::settings::{self, Layer, Problems, Secret, Setting, Settings};
 use crate::engine::descriptor::parse_entries;
+use crate::testing::coverage::Percentage;
 
 /// `weir` and its arguments.
 #[derive(Parser)]
@@ -95,7 +96,8 @@ pub enum Command {
     ///
     /// Tests are files named *.test.yaml, beside the policies or elsewhere: requests, times and expected answers. No server is
     /// needed and no time passes: the clock goes on as the test says. docs/testing.md has the format. The exit code is 0 if all
-    /// tests pass, 1 if some fail or --fail-under is not reached, and 2 if a test or a policy is not valid.
+    /// tests pass, 1 if some fail or --fail-under is not reached, and 2 if a test or a policy is not valid, or the report cannot be
+    /// written.
     #[command(after_help = "Example:\n  weir test examples/quickstart --coverage")]
     Test(TestArguments),
     /// Set, list and delete overrides of a running server: other numbers for one descriptor, until a time
@@ -330,8 +332,8 @@ pub struct TestArguments {
     #[arg(long)]
     coverage: bool,
     /// Fail if tests meet less than this part of the rules, in percent
-    #[arg(long, value_name = "PERCENT", value_parser = number::<u32>(0, 100))]
-    fail_under: Option<u32>,
+    #[arg(long, value_name = "PERCENT")]
+    fail_under: Option<Percentage>,
     /// Which store decides
     #[arg(long, value_name = "STORE", value_enum, default_value_t = TestStore::Memory)]
     store: TestStore,

@@ -9,8 +9,8 @@ use std::time::Duration;
 use tonic::transport::Endpoint;
 
 use super::admin::host_and_port;
-use super::printable::printable;
 use crate::engine::descriptor::spell_pairs;
+use crate::engine::words::printable;
 use crate::rls::json;
 use crate::rls::proto::rate_limit_descriptor::Entry;
 use crate::rls::proto::rate_limit_response::{Code, DescriptorStatus};

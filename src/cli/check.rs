@@ -7,7 +7,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::admin::AdminServer;
-use super::printable::printable;
 use super::served::{self, NoPolicies, Served};
 use crate::config::files::{is_test, is_traffic};
 use crate::config::instant_text;
@@ -15,7 +14,7 @@ use crate::config::policy_file::traffic_file::{self, Origin, Sources};
 use crate::config::policy_file::{DomainOutline, Loaded, Outline, Problems, Reading, lint, load_dir_with, test_file};
 use crate::config::settings::spell;
 use crate::engine::network::Network;
-use crate::engine::words::counted;
+use crate::engine::words::{counted, printable};
 use crate::engine::{Domain, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule, Term};
 
 /// How far the limits are moved to the right so that they stand below each other, in characters. Longer descriptors

@@ -11,6 +11,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::pipe::UntilClosed;
 use crate::app::decisions;
 use crate::comparison::answers::{Answers, AnswersError, answers};
 use crate::comparison::{Comparison, Tend, compare};
@@ -71,9 +72,9 @@ pub enum Outcome {
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum NoDiff {
-    /// Policies are wrong; one line for each problem.
+    /// Policies are wrong, of one side or of both; one line for each problem.
     #[error("{0}")]
-    Policies(#[from] Problems),
+    Policies(String),
     /// The traffic is wrong.
     #[error("{0}")]
     Traffic(#[from] AnswersError),
@@ -81,7 +82,7 @@ pub enum NoDiff {
     #[error("--fail-on answers needs requests: write --traffic FILE")]
     NoTraffic,
     /// The report cannot be written.
-    #[error("cannot write: {0}")]
+    #[error("cannot write the report: {0}")]
     Output(#[from] io::Error),
 }
 
@@ -99,7 +100,7 @@ struct Report<'r> {
     answers: Option<&'r Answers>,
 }
 
-/// Compares the policies and writes the report.
+/// Compares the policies and writes the report. If the reader of the report goes, the outcome is the same.
 ///
 /// # Errors
 /// When policies or traffic are wrong, or the report cannot be written.
@@ -117,18 +118,26 @@ pub fn run(diff: &Diff, out: &mut dyn Write) -> Result<Outcome, NoDiff> {
         let loaded = load_dir_with(path, reading)?;
         Ok(Side { policies: Arc::new(loaded.policies), places: loaded.places })
     };
-    let (old, new) = (load(&diff.old)?, load(&diff.new)?);
+    let (old, new) = match (load(&diff.old), load(&diff.new)) {
+        (Ok(old), Ok(new)) => (old, new),
+        (old, new) => {
+            let problems = [old.err(), new.err()].into_iter().flatten().map(|problems| problems.to_string());
+            return Err(NoDiff::Policies(problems.collect::<Vec<_>>().join("\n")));
+        }
+    };
     let comparison = compare(&old.policies, &new.policies);
     let answers = match &mut traffic {
         Some(traffic) => Some(answered(&old, &new, traffic)?),
         None => None,
     };
     let report = Report { old: &old, new: &new, comparison: &comparison, answers: answers.as_ref() };
+    let out = &mut UntilClosed::new(out);
     match diff.format {
         Format::Text => text::write(&report, out)?,
         Format::Json => writeln!(out, "{:#}", json::document(&report))?,
         Format::Markdown => markdown::write(&report, out)?,
     }
+    out.flush()?;
     Ok(outcome(&report, &diff.fail_on))
 }
 

@@ -8,13 +8,13 @@ use std::path::Path;
 use super::admin::AdminServer;
 use super::check::{Failed, THE_SERVERS, describe, describe_limit, domain_wide, label, of_server, some_of};
 use super::overridden::{self, Shown};
-use super::printable::printable;
 use super::served::{self, Served};
 use crate::config::nearest;
 use crate::config::policy_file::{DomainOutline, Loaded, Outline, Reading, load_dir_with};
 use crate::engine::descriptor::spell_entries;
 use crate::engine::key::{write_key, write_tag};
 use crate::engine::policy::{Match, Step};
+use crate::engine::words::printable;
 use crate::engine::{Domain, Entry, Matcher, Override, Overrides, Rule};
 
 /// Writes what a request with these descriptors would meet. A request that meets nothing is an answer, not an error.

@@ -11,11 +11,11 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::admin::{AdminServer, Bounds, Expected, Method, NoAnswer, Sent};
-use super::printable::printable;
 use super::token::Token;
 use crate::config::settings::spell;
 use crate::engine::descriptor::parse_entries;
 use crate::engine::overrides::Numbers;
+use crate::engine::words::printable;
 use crate::engine::{Override, Window};
 
 /// Where they are.

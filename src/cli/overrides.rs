@@ -13,10 +13,10 @@ use super::admin::{Method, NoAnswer};
 use super::args::overrides::{DeleteArguments, ListArguments, OverrideAction, SetArguments};
 use super::explain;
 use super::overridden::{List, PATH, Shown, Unanswered, send};
-use super::printable::printable;
 use super::token::Token;
 use crate::config::instant_text;
 use crate::engine::descriptor::spell_pairs;
+use crate::engine::words::printable;
 
 /// A list that was read longer ago comes with a note.
 const READ_MS_MAX: u64 = 5_000;

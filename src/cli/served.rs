@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::admin::{AdminServer, Bounds, Expected, NoAnswer};
-use super::printable::printable;
 use crate::config::policy_file::{Loaded, Problems, Sources, load_sources};
+use crate::engine::words::printable;
 
 /// Twice what all files together may have: JSON escapes quotes and line ends.
 const BOUNDS: Bounds = Bounds { bytes_max: 512 << 20, timeout: Duration::from_secs(60) };

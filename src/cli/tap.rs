@@ -17,10 +17,9 @@ use self::file::{Exists, RecordFile};
 use self::record::{Line, VERSION};
 use self::show::Table;
 use super::admin::{AdminServer, Bounds, Lines, NoAnswer};
-use super::printable::printable;
 use super::token::Token;
 use crate::engine::descriptor::spell_pairs;
-use crate::engine::words::counted;
+use crate::engine::words::{counted, printable};
 
 /// How long the server may take to begin, and how long a line may be: far more than the longest record has.
 const BOUNDS: Bounds = Bounds { bytes_max: 4 << 20, timeout: Duration::from_secs(10) };

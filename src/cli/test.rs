@@ -3,13 +3,18 @@
 //! Not here: parsing of arguments (args.rs), reading tests (config) and running them (testing).
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use super::pipe::UntilClosed;
 use crate::config::files::test_files;
 use crate::config::policy_file::test_file::{self, TestFile};
 use crate::config::settings::Secret;
-use crate::testing::report::{Totals, json, junit, text};
-use crate::testing::{Endpoint, EndpointError, FileReport, Runner};
+use crate::testing::coverage::Percentage;
+use crate::testing::report::{Problem, Totals, json, junit, text};
+use crate::testing::{Endpoint, FileReport, Runner};
+
+/// The option that names the Redis.
+const URL: &str = "--redis-url";
 
 /// What to run, and how to report it.
 pub struct Tests {
@@ -24,7 +29,7 @@ pub struct Tests {
     /// Whether rules that no test meets are reported.
     pub coverage: bool,
     /// The least percentage of rules that tests must meet.
-    pub fail_under: Option<u32>,
+    pub fail_under: Option<Percentage>,
 }
 
 /// How the report of tests is written.
@@ -49,28 +54,51 @@ pub enum Verdict {
     Broken,
 }
 
-/// Why there is no report.
+/// Why no test was run, or why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum NoTests {
-    /// Files of tests, or paths, are wrong; one line for each problem.
-    #[error("{0}")]
-    Input(String),
-    /// The address of Redis cannot be used.
-    #[error("--redis-url: {0}")]
-    Redis(#[from] EndpointError),
-    /// The system gives no runtime, Redis does not answer, or the report cannot be written.
-    #[error("{0}")]
-    Io(#[from] io::Error),
+    /// Files of tests, paths or options are wrong, or Redis does not answer. Reports for programs have these problems.
+    #[error("{}", in_lines(.0))]
+    NotRun(Vec<Problem>),
+    /// The report cannot be written.
+    #[error("cannot write the report: {0}")]
+    Output(#[from] io::Error),
 }
 
-/// Runs all tests and writes the report. All files are read before the first case is run.
+fn in_lines(problems: &[Problem]) -> String {
+    let texts: Vec<&str> = problems.iter().map(|problem| &*problem.text).collect();
+    texts.join("\n")
+}
+
+fn not_run(subject: impl Into<String>, text: impl Into<String>) -> NoTests {
+    NoTests::NotRun(vec![Problem { subject: subject.into(), text: text.into() }])
+}
+
+/// Runs all tests and writes the report. All files are read before the first case is run. If the reader of the report goes, the
+/// tests are run to their end, and the verdict is the same.
 ///
 /// # Errors
-/// When a file is wrong, no test is found, or the report cannot be written.
+/// When a file is wrong, no test is found, Redis does not answer, or the report cannot be written.
 pub fn run(tests: &Tests, out: &mut dyn Write) -> Result<Verdict, NoTests> {
+    let out = &mut UntilClosed::new(out);
+    let result = run_all(tests, out).and_then(|verdict| out.flush().map(|()| verdict).map_err(NoTests::from));
+    if let Err(NoTests::NotRun(problems)) = &result {
+        match tests.format {
+            Format::Text => {}
+            Format::Junit => out.write_all(junit::of_problems(problems).as_bytes())?,
+            Format::Json => writeln!(out, "{:#}", json::of_problems(problems))?,
+        }
+    }
+    result
+}
+
+fn run_all(tests: &Tests, out: &mut dyn Write) -> Result<Verdict, NoTests> {
     let files = read(&tests.paths)?;
-    let redis = tests.redis_url.as_ref().map(|url| Endpoint::parse(url.expose())).transpose()?;
-    let mut runner = Runner::new(redis, tests.filter.clone())?;
+    let redis = match &tests.redis_url {
+        None => None,
+        Some(url) => Some(Endpoint::parse(url.expose()).map_err(|error| not_run(URL, format!("{URL}: {error}")))?),
+    };
+    let mut runner = Runner::new(redis, tests.filter.clone()).map_err(|error| not_run("redis", error.to_string()))?;
     let mut reports = Vec::with_capacity(files.len());
     for file in &files {
         let report = runner.run(file);
@@ -80,7 +108,7 @@ pub fn run(tests: &Tests, out: &mut dyn Write) -> Result<Verdict, NoTests> {
         reports.push(report);
     }
     if let Some(filter) = tests.filter.as_ref().filter(|_| reports.iter().all(|report| report.cases.is_empty())) {
-        return Err(NoTests::Input(format!("no case has {filter:?} in its name")));
+        return Err(not_run("--filter", format!("no case has {filter:?} in its name")));
     }
     let coverage = runner.coverage();
     let wanted = tests.coverage || tests.fail_under.is_some();
@@ -90,7 +118,7 @@ pub fn run(tests: &Tests, out: &mut dyn Write) -> Result<Verdict, NoTests> {
         Format::Junit => out.write_all(junit::document(&reports).as_bytes())?,
         Format::Json => writeln!(out, "{:#}", json::document(&reports, wanted.then_some(&coverage)))?,
     }
-    let is_covered = tests.fail_under.is_none_or(|least| coverage.percent() >= least);
+    let is_covered = tests.fail_under.is_none_or(|least| coverage.reaches(least));
     if !is_covered && tests.format != Format::Text {
         // The report may not say why this is a failure. A standard error that is closed changes nothing.
         let _ = text::coverage(&coverage, &mut io::stderr());
@@ -109,14 +137,15 @@ fn verdict(reports: &[FileReport], is_covered: bool) -> Verdict {
 /// Reads every file of tests, each once.
 fn read(paths: &[PathBuf]) -> Result<Vec<TestFile>, NoTests> {
     let mut found: Vec<PathBuf> = Vec::new();
-    let mut problems: Vec<String> = Vec::new();
+    let mut problems: Vec<Problem> = Vec::new();
+    let mut report = |path: &Path, text: String| problems.push(Problem { subject: path.display().to_string(), text });
     for path in paths {
         match test_files(path) {
             Ok(files) if files.is_empty() => {
-                problems.push(format!("{}: no tests: no file here is named *.test.yaml", path.display()));
+                report(path, format!("{}: no tests: no file here is named *.test.yaml", path.display()));
             }
             Ok(files) => found.extend(files),
-            Err(error) => problems.push(error.to_string()),
+            Err(error) => report(path, error.to_string()),
         }
     }
     let mut seen = std::collections::HashSet::new();
@@ -125,8 +154,8 @@ fn read(paths: &[PathBuf]) -> Result<Vec<TestFile>, NoTests> {
     for path in &found {
         match test_file::read(path) {
             Ok(file) => files.push(file),
-            Err(of_file) => problems.push(of_file.to_string()),
+            Err(of_file) => report(path, of_file.to_string()),
         }
     }
-    if problems.is_empty() { Ok(files) } else { Err(NoTests::Input(problems.join("\n"))) }
+    if problems.is_empty() { Ok(files) } else { Err(NoTests::NotRun(problems)) }
 }

@@ -1,4 +1,4 @@
-//! Numbers in texts that people read: counts with their noun, and shares in percent.
+//! Texts that people read: counts with their noun, shares in percent, and texts from elsewhere made safe for a terminal.
 
 use std::fmt::Display;
 
@@ -31,15 +31,50 @@ pub fn counted(number: impl Display, noun: &str) -> String {
 /// ```
 #[must_use]
 pub fn percent(part: u64, whole: u64) -> String {
-    let whole = u128::from(whole);
-    let part = u128::from(part);
     // Of no requests, none passed.
-    let tenths = (part * 2_000 + whole).checked_div(2 * whole).unwrap_or(0);
-    match tenths {
+    match rounded_tenths(part, whole) {
         0 if part > 0 => "<0.1 %".to_owned(),
         1_000.. if part < whole => ">99.9 %".to_owned(),
-        _ => format!("{}.{} %", tenths / 10, tenths % 10),
+        tenths => format!("{}.{} %", tenths / 10, tenths % 10),
     }
+}
+
+/// The same share for other programs, in tenths of a percent. All is 1,000 and nothing 0; only these are.
+///
+/// ```
+/// use weir::engine::words::tenths_of_percent;
+///
+/// assert_eq!([tenths_of_percent(2, 3), tenths_of_percent(5, 5), tenths_of_percent(0, 5)], [667, 1_000, 0]);
+/// assert_eq!([tenths_of_percent(1, 9_999), tenths_of_percent(9_998, 9_999)], [1, 999]);
+/// ```
+#[must_use]
+pub fn tenths_of_percent(part: u64, whole: u64) -> u64 {
+    match rounded_tenths(part, whole) {
+        0 if part > 0 => 1,
+        1_000.. if part < whole => 999,
+        tenths => tenths,
+    }
+}
+
+/// Rounded half up; 0 of nothing.
+fn rounded_tenths(part: u64, whole: u64) -> u64 {
+    let (part, whole) = (u128::from(part), u128::from(whole));
+    let tenths = (part * 2_000 + whole).checked_div(2 * whole).unwrap_or(0);
+    u64::try_from(tenths).unwrap_or(u64::MAX)
+}
+
+/// A text of a policy or a request, with what would disturb a terminal or a line escaped. A backslash stays one, so that a printed
+/// descriptor can be typed.
+///
+/// ```
+/// use weir::engine::words::printable;
+///
+/// assert_eq!(printable("a\\b \u{1b}[31m\n\u{202e}"), "a\\b \\u{1b}[31m\\n\\u{202e}");
+/// ```
+#[must_use]
+pub fn printable(text: &str) -> String {
+    let is_plain = |c: char| !c.is_control() && c.escape_debug().len() == 1 || matches!(c, '"' | '\'' | '\\');
+    text.chars().map(|c| if is_plain(c) { c.to_string() } else { c.escape_debug().to_string() }).collect()
 }
 
 #[cfg(test)]

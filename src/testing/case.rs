@@ -10,10 +10,11 @@ use super::world::World;
 use super::{Difference, FAILURES_MAX, Failure, name_of};
 use crate::app::decisions;
 use crate::config::instant_text;
-use crate::config::policy_file::Position;
 use crate::config::policy_file::test_file::{
     Action, Ask, CALLER, Case, Policies, StateOnSwap, Step, TestFile, Verdict,
 };
+use crate::config::policy_file::{Position, Problems};
+use crate::engine::descriptor::spell_entries;
 use crate::engine::words::counted;
 use crate::engine::{Entry, Micros};
 use crate::limiter::{Answer, Undecided};
@@ -21,6 +22,7 @@ use crate::rls::convert::{self, Bounds, Extras};
 use crate::rls::proto::RateLimitRequest;
 use crate::rls::request::Request;
 use crate::simulation::message::message;
+use crate::store::StoreError;
 use crate::store::redis::Endpoint;
 
 /// How a case ended.
@@ -30,8 +32,10 @@ pub(super) enum Ended {
         failures: Vec<Failure>,
         more: usize,
     },
-    /// It could not be run, and why.
+    /// It could not be run, and why, with the place in the file of tests.
     Broken(String),
+    /// The store failed, and how.
+    StoreFailed(StoreError),
 }
 
 /// Runs a case in a store of its own.
@@ -46,26 +50,31 @@ pub(super) fn run(
     let reading = decisions::reading(&case.settings.policies);
     let load = match loads.get(&case.policies, reading) {
         Ok(load) => load,
-        Err(problems) => {
-            let name = name_of(&case.policies, file);
-            return Ended::Broken(format!("the policies at {name} are not valid:\n{problems}"));
-        }
+        Err(problems) => return Ended::Broken(not_valid(file, case.position, &case.policies, &problems)),
     };
     let world = match World::new(runtime, redis, number, load, &case.settings) {
         Ok(world) => world,
-        Err(error) => return Ended::Broken(format!("Redis: {error}")),
+        Err(error) => return Ended::StoreFailed(error),
     };
     let bounds = decisions::bounds(&case.settings.limits);
     let extras = decisions::extras(&case.settings.response);
     let mut running = Running { file, case, world, bounds, extras, failures: Vec::new(), more: 0 };
     let ended = running.steps(loads);
     // Also after a failure: nothing stays in Redis.
-    let cleaned = if redis.is_some() { running.world.forget().map_err(redis_trouble) } else { Ok(()) };
+    let cleaned = if redis.is_some() { running.world.forget().map_err(Trouble::Store) } else { Ok(()) };
     match ended.and(cleaned) {
-        Err(reason) => Ended::Broken(reason),
+        Err(Trouble::Policies(reason)) => Ended::Broken(reason),
+        Err(Trouble::Store(error)) => Ended::StoreFailed(error),
         Ok(()) if running.failures.is_empty() => Ended::Passed,
         Ok(()) => Ended::Failed { failures: running.failures, more: running.more },
     }
+}
+
+/// Why a case cannot go on.
+enum Trouble {
+    /// Its next policies are not valid; the text has the place.
+    Policies(String),
+    Store(StoreError),
 }
 
 struct Running<'a> {
@@ -79,7 +88,7 @@ struct Running<'a> {
 }
 
 impl Running<'_> {
-    fn steps(&mut self, loads: &mut Loads) -> Result<(), String> {
+    fn steps(&mut self, loads: &mut Loads) -> Result<(), Trouble> {
         let case = self.case;
         for step in &case.steps {
             self.world.set_now(step.now);
@@ -89,7 +98,7 @@ impl Running<'_> {
                 Action::Swap { policies, state, refused } => {
                     self.swap(step, policies, *refused, loads)?;
                     if *state == StateOnSwap::Forgotten {
-                        self.world.forget().map_err(redis_trouble)?;
+                        self.world.forget().map_err(Trouble::Store)?;
                     }
                 }
             }
@@ -105,8 +114,7 @@ impl Running<'_> {
         }
     }
 
-    fn swap(&mut self, step: &Step, policies: &Policies, refused: bool, loads: &mut Loads) -> Result<(), String> {
-        let name = name_of(policies, self.file);
+    fn swap(&mut self, step: &Step, policies: &Policies, refused: bool, loads: &mut Loads) -> Result<(), Trouble> {
         match (loads.get(policies, decisions::reading(&self.case.settings.policies)), refused) {
             (Ok(load), false) => {
                 self.world.swap(load);
@@ -114,13 +122,13 @@ impl Running<'_> {
             }
             (Err(_), true) => return Ok(()),
             (Err(problems), false) => {
-                return Err(format!("line {}: the policies at {name} are not valid:\n{problems}", step.position.line));
+                return Err(Trouble::Policies(not_valid(self.file, step.position, policies, &problems)));
             }
             (Ok(_), true) => {}
         }
         self.fail(Failure {
             position: step.position,
-            step: format!("swap to {name}, at {}", instant_text(step.now)),
+            step: format!("swap to {}, at {}", name_of(policies, self.file), instant_text(step.now)),
             differences: vec![difference(step.position, "swap", "refused", "in force".to_owned())],
             more: 0,
         });
@@ -128,7 +136,7 @@ impl Running<'_> {
     }
 
     /// Sends the requests of a step. Of those whose answers differ, the first is reported.
-    fn ask(&mut self, step: &Step, ask: &Ask) -> Result<(), String> {
+    fn ask(&mut self, step: &Step, ask: &Ask) -> Result<(), Trouble> {
         let mut failure: Option<Failure> = None;
         let (mut passed, mut denied) = (0_u64, 0_u64);
         let first = request(ask, 1);
@@ -171,7 +179,7 @@ impl Running<'_> {
     }
 
     /// Sends one request, on the way of a request from the network.
-    fn send(&self, request: &RateLimitRequest) -> Result<Got, String> {
+    fn send(&self, request: &RateLimitRequest) -> Result<Got, Trouble> {
         let request = Request::of(request);
         let query = match convert::query(&request, &self.bounds) {
             Ok(query) => query,
@@ -179,7 +187,7 @@ impl Running<'_> {
         };
         let (answer, trial): (Answer, _) = match self.world.decide(&query) {
             Ok(decided) => decided,
-            Err(Undecided::Store(error)) => return Err(redis_trouble(error)),
+            Err(Undecided::Store(error)) => return Err(Trouble::Store(error)),
             Err(error @ Undecided::NoPolicies) => return Ok(Got::Error(error.to_string())),
         };
         let rules = query.descriptors.iter().map(|descriptor| {
@@ -222,24 +230,23 @@ fn request(ask: &Ask, caller: u32) -> RateLimitRequest {
 
 /// A request for people: what was asked, which one of the step it was, and when.
 fn described(ask: &Ask, request: &RateLimitRequest, sent: u64, now: Micros) -> String {
-    let descriptors: Vec<String> = request
-        .descriptors
-        .iter()
-        .map(|descriptor| {
-            let entries: Vec<String> =
-                descriptor.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
-            entries.join(",")
-        })
-        .collect();
+    let descriptors = request.descriptors.iter().map(|descriptor| {
+        spell_entries(descriptor.entries.iter().map(|entry| Entry { key: &entry.key, value: &entry.value }))
+    });
+    let named = |text: String| if text.is_empty() { "(no entries)".to_owned() } else { text };
+    let descriptors: Vec<String> = descriptors.map(named).collect();
+    let asked = if descriptors.is_empty() { "no descriptor".to_owned() } else { descriptors.join(" ") };
     let all = ask.requests();
     let which = if all > 1 { format!(", request {sent} of {all}") } else { String::new() };
-    format!("ask {} in {:?}{which}, at {}", descriptors.join(" "), request.domain, instant_text(now))
+    format!("ask {asked} in {:?}{which}, at {}", request.domain, instant_text(now))
 }
 
 pub(super) fn difference(position: Position, what: &str, expected: &str, got: String) -> Difference {
     Difference { position, what: what.to_owned(), expected: expected.to_owned(), got }
 }
 
-fn redis_trouble(error: impl std::fmt::Display) -> String {
-    format!("Redis: {error}")
+/// Why a case cannot be run whose policies are wrong, with the place that names them.
+fn not_valid(file: &TestFile, at: Position, policies: &Policies, problems: &Problems) -> String {
+    let (name, Position { line, column }) = (name_of(policies, file), at);
+    format!("{}:{line}:{column}: the policies at {name} are not valid:\n{problems}", file.name)
 }

@@ -4,11 +4,13 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::config::policy_file::test_file::Policies;
 use crate::config::policy_file::{Loaded, Location, Problems, Reading, load_dir_with, parse_with};
 use crate::engine::PolicySet;
+use crate::engine::words::tenths_of_percent;
 
 /// Policies as loaded, shared by all cases that use them.
 pub(super) struct Load {
@@ -34,28 +36,27 @@ impl From<Loaded> for Load {
     }
 }
 
+/// What loading policies gave.
+type Loading = Result<Rc<Load>, Rc<Problems>>;
+
 /// The policies that were loaded from files; those in the text of a test are loaded for each case.
 #[derive(Default)]
 pub(super) struct Loads {
-    kept: HashMap<(PathBuf, bool, bool), Rc<Load>>,
+    kept: HashMap<(PathBuf, bool, bool), Loading>,
 }
 
 impl Loads {
-    /// Policies, loaded once.
-    pub(super) fn get(&mut self, policies: &Policies, reading: Reading) -> Result<Rc<Load>, Problems> {
+    /// Policies, loaded once, also where they are not valid.
+    pub(super) fn get(&mut self, policies: &Policies, reading: Reading) -> Loading {
         match policies {
             Policies::Texts(texts) => {
                 let files: Vec<(&str, &str)> = texts.iter().map(|(name, text)| (&**name, &**text)).collect();
-                parse_with(&files, reading).map(|loaded| Rc::new(loaded.into()))
+                parse_with(&files, reading).map(|loaded| Rc::new(loaded.into())).map_err(Rc::new)
             }
             Policies::At(path) => {
                 let key = (path.clone(), reading.compatible, reading.merge_domains);
-                if let Some(load) = self.kept.get(&key) {
-                    return Ok(load.clone());
-                }
-                let load: Rc<Load> = Rc::new(load_dir_with(path, reading)?.into());
-                self.kept.insert(key, load.clone());
-                Ok(load)
+                let load = || load_dir_with(path, reading).map(|loaded| Rc::new(loaded.into())).map_err(Rc::new);
+                self.kept.entry(key).or_insert_with(load).clone()
             }
         }
     }
@@ -63,7 +64,7 @@ impl Loads {
     /// The rules by their places: a file that is in two directories is one.
     pub(super) fn coverage(&self) -> Coverage {
         let mut rules: BTreeMap<(String, u32, u32), CoveredRule> = BTreeMap::new();
-        for load in self.kept.values() {
+        for load in self.kept.values().flatten() {
             let met = load.met.borrow();
             for ((rule, place), met) in load.policies.rules().iter().zip(&load.places).zip(met.iter()) {
                 let position = place.position;
@@ -115,10 +116,91 @@ impl Coverage {
         self.rules.iter().filter(|rule| !rule.met)
     }
 
-    /// How many of a hundred rules were met, rounded down; 100 where there are none.
+    /// The share of rules that were met, in tenths of a percent; 1,000 where there are none.
     #[must_use]
-    pub fn percent(&self) -> u32 {
-        let percent = (self.met() * 100).checked_div(self.rules.len()).unwrap_or(100);
-        u32::try_from(percent).unwrap_or(100)
+    pub fn tenths_of_percent(&self) -> u64 {
+        // Of no rules, none is left.
+        if self.rules.is_empty() { 1_000 } else { tenths_of_percent(self.met() as u64, self.rules.len() as u64) }
+    }
+
+    /// Whether at least this share of the rules was met. Nothing is rounded.
+    #[must_use]
+    pub fn reaches(&self, least: Percentage) -> bool {
+        let (met, all) = (self.met() as u128, self.rules.len() as u128);
+        met * u128::from(Percentage::WHOLE) >= u128::from(least.0) * all
+    }
+}
+
+/// A percentage from 0 to 100, exact: in millionths of a percent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Percentage(u64);
+
+impl Percentage {
+    /// The most digits after the point.
+    const DECIMALS: usize = 6;
+    /// 100 percent.
+    const WHOLE: u64 = 100_000_000;
+}
+
+impl FromStr for Percentage {
+    type Err = &'static str;
+
+    /// Reads `80` or `99.5`.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const WRONG: &str = "must be a percentage from 0 to 100, such as 80 or 99.5";
+        let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+        let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        if !is_digits(whole) || !is_digits(fraction) || fraction.len() > Self::DECIMALS {
+            return Err(WRONG);
+        }
+        let millionths = format!("{whole}{fraction:0<width$}", width = Self::DECIMALS).parse().ok();
+        millionths.filter(|millionths| *millionths <= Self::WHOLE).map(Self).ok_or(WRONG)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(met: usize, all: usize) -> Coverage {
+        let position = crate::config::policy_file::Position { line: 1, column: 1 };
+        let rule = |number| CoveredRule {
+            place: Location { file: "a.yaml".into(), position },
+            domain: "shop".to_owned(),
+            path: format!("user{number}"),
+            met: number < met,
+        };
+        Coverage { rules: (0..all).map(rule).collect() }
+    }
+
+    #[test]
+    fn percentages_are_read_exactly() {
+        for (text, expected) in
+            [("0", 0), ("80", 80_000_000), ("99.5", 99_500_000), ("100.0", 100_000_000), ("0.000001", 1)]
+        {
+            assert_eq!(text.parse(), Ok(Percentage(expected)), "{text}");
+        }
+        for text in ["", "101", "100.1", "-1", ".5", "5.", "1e1", "+1", "x", "0.0000001", "99999999999999999999"] {
+            assert!(text.parse::<Percentage>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn coverage_is_compared_without_rounding() {
+        for (met, all, least, expected) in [
+            (2, 3, "66.6", true),
+            (2, 3, "66.666666", true),
+            (2, 3, "66.666667", false),
+            (2, 3, "66.7", false),
+            (1_999, 2_000, "99.95", true),
+            (1_999, 2_000, "100", false),
+            (1, 2, "50", true),
+            (0, 2, "0", true),
+            (0, 0, "100", true),
+        ] {
+            let least: Percentage = least.parse().expect("a percentage");
+            assert_eq!(of(met, all).reaches(least), expected, "{met} of {all}, {least:?}");
+        }
+        assert_eq!([of(2, 3), of(1_999, 2_000), of(0, 0)].map(|one| one.tenths_of_percent()), [667, 999, 1_000]);
     }
 }

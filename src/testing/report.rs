@@ -6,6 +6,15 @@ pub mod text;
 
 use super::{FileReport, Outcome};
 
+/// Why no case was run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// What is wrong: a path, an option, or a server.
+    pub subject: String,
+    /// Why, a line for each mistake, with its place where it has one.
+    pub text: String,
+}
+
 /// How many cases ended how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {

@@ -320,6 +320,20 @@ fn a_long_report_is_cut_in_markdown_only() {
     assert!(markdown.contains("and 200 more rules") && markdown.len() < 65_536, "{} bytes", markdown.len());
     let (_, text) = diff("domain: shop\n", &new, Format::Text, &[]);
     assert_eq!(text.matches("  added ").count(), 300);
+
+    // Long names and several limits fill a comment with fewer rules.
+    let limits =
+        |i: usize| format!("[{{rate: {}/min, name: a_b_c_{i}}}, {{rate: 9/h, algorithm: gcra, name: d_e_{i}}}]", i + 1);
+    let wide = |i: usize| format!("{{key: {}_{i}, rate_limits: {}}}", "a_".repeat(60), limits(i));
+    let new = policy(&(0..100).map(wide).collect::<Vec<_>>().join(", "));
+    let (_, markdown) = diff("domain: shop\n", &new, Format::Markdown, &[]);
+    let rows = markdown.lines().filter(|line| line.starts_with("| <code>shop")).count();
+    let more = format!("and {} more rules: `weir diff` prints all of them", 100 - rows);
+    assert!(
+        markdown.contains(&more) && (10..100).contains(&rows) && markdown.len() < 65_536,
+        "{rows} {}",
+        markdown.len()
+    );
 }
 
 #[test]
@@ -350,10 +364,10 @@ fn policies_that_are_wrong_are_told() {
         fail_on: Vec::new(),
     };
     let error = run(&diff, &mut Vec::new()).unwrap_err();
-    assert!(
-        matches!(&error, NoDiff::Policies(problems) if problems.to_string().contains("no such directory")),
-        "{error}"
-    );
+    assert!(matches!(&error, NoDiff::Policies(problems) if problems.contains("no such directory")), "{error}");
+    // Of both sides at once.
+    let error = run(&Diff { old: "nor this one".into(), ..diff }, &mut Vec::new()).unwrap_err().to_string();
+    assert!(error.starts_with("nor this one: ") && error.contains("\nno such directory: "), "{error}");
 }
 
 /// Ten times the rules may take ten times as long; comparing all to all would take a hundred times.

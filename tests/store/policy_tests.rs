@@ -37,7 +37,7 @@ fn ran(tests: &Tests) -> (Verdict, String) {
 
 fn refused(tests: &Tests) -> String {
     match run(tests, &mut Vec::new()) {
-        Err(NoTests::Input(problems)) => problems,
+        Err(error @ NoTests::NotRun(_)) => error.to_string(),
         Err(error) => panic!("{error}"),
         Ok(verdict) => panic!("ran, and {verdict:?}"),
     }
@@ -70,7 +70,11 @@ impl Written {
 
 #[test]
 fn the_examples_pass_and_meet_every_rule() {
-    let tests = Tests { coverage: true, fail_under: Some(100), ..tests(&[at_root("examples")]) };
+    let tests = Tests {
+        coverage: true,
+        fail_under: Some("100".parse().expect("a percentage")),
+        ..tests(&[at_root("examples")])
+    };
     let (verdict, report) = ran(&tests);
     assert_eq!(verdict, Verdict::Passed, "{report}");
     assert!(report.ends_with("rules met (100.0 %)\n"), "{report}");
@@ -123,12 +127,40 @@ fn redis_skips_cases_of_the_past_and_trouble_with_it_is_no_failure() {
     let tests = on_redis();
     server.kill();
     // Said once, and not by each case.
-    match run(&tests, &mut Vec::new()) {
-        Err(error @ NoTests::Io(_)) => {
-            let said = error.to_string();
-            assert!(said.starts_with("redis at 127.0.0.1:") && said.contains("does not answer"), "{said}");
+    let said = refused(&tests);
+    assert!(said.starts_with("redis at 127.0.0.1:") && said.contains("does not answer"), "{said}");
+    // CI systems show nothing for a report without a test.
+    let mut report = Vec::new();
+    run(&Tests { format: Format::Junit, ..tests }, &mut report).expect_err("no Redis");
+    let report = String::from_utf8(report).expect("text");
+    assert!(report.contains("tests=\"1\" failures=\"0\" errors=\"1\""), "{report}");
+    assert!(report.contains("<testcase name=\"redis\"") && report.contains("does not answer"), "{report}");
+}
+
+#[test]
+fn no_case_waits_for_a_redis_that_failed_before() {
+    let text = "domain: shop\ncases:\n\
+                - {name: long, steps: [{ask: user=ann, times: 999000}]}\n\
+                - {name: second, steps: [{ask: user=ann, expect: ok}]}\n\
+                - {name: third, steps: [{ask: user=ann, expect: ok}]}\n";
+    let written = Written::new(text);
+    let mut server = RedisServer::start();
+    let tests = Tests { redis_url: Some(Secret::from(&*server.url())), ..written.tests() };
+    let killer = std::thread::spawn(move || {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while server.runs("evalsha") < 50 && std::time::Instant::now() < deadline {
+            std::thread::yield_now();
         }
-        other => panic!("{other:?}"),
+        server.kill();
+    });
+    let (verdict, report) = ran(&tests);
+    killer.join().expect("Redis is killed");
+    assert_eq!(verdict, Verdict::Broken, "{report}");
+    let report = written.shown(&report);
+    assert!(report.contains("---- long ----\nshop.test.yaml:3:3: Redis: "), "{report}");
+    for line in ["4:3", "5:3"] {
+        let expected = format!("shop.test.yaml:{line}: not run: Redis failed in the case \"long\"\n");
+        assert!(report.contains(&expected), "{report}");
     }
 }
 

@@ -4,10 +4,13 @@ use std::io::{self, Write};
 
 use super::Report;
 use super::rows::{AnswerRow, Line, Row, of_domain};
-use crate::cli::printable::printable;
+use crate::comparison::DomainChange;
+use crate::engine::words::{counted, printable};
 
-/// How many rules are in the table. GitHub takes comments of 65,536 characters.
+/// How many rules are in the table.
 const ROWS_MAX: usize = 100;
+/// How many bytes all tables have. GitHub takes comments of 65,536 characters; the rest is for what is around them.
+const TABLES_BYTES_MAX: usize = 56_000;
 /// How much of a name, a value or a line is shown, in characters.
 const CHARS_MAX: usize = 120;
 /// How many lines of a rule are shown.
@@ -15,49 +18,47 @@ const LINES_MAX: usize = 16;
 
 pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "**weir diff**: {}", escaped(&report.summary()))?;
+    let mut room = TABLES_BYTES_MAX;
     let domains = &report.comparison.domains;
     if !domains.is_empty() {
         writeln!(out, "\n| domain | |\n| --- | --- |")?;
-        for change in domains.iter().take(ROWS_MAX) {
+        let row = |change: &DomainChange<'_>| {
             let (name, lines) = of_domain(change);
             let lines: Vec<String> =
                 std::iter::once(change.kind.name().to_owned()).chain(lines.iter().map(line)).collect();
-            writeln!(out, "| {} | {} |", code(&name), lines.join("<br>"))?;
-        }
-        write_more(domains.len(), "domains", out)?;
+            format!("| {} | {} |", code(&name), lines.join("<br>"))
+        };
+        write_rows(domains.iter().map(row), "domain", &mut room, out)?;
     }
     let rows = report.rows();
     if !rows.is_empty() {
         writeln!(out, "\n| domain | rule | | change | states |\n| --- | --- | --- | --- | --- |")?;
     }
-    for row in rows.iter().take(ROWS_MAX) {
-        write_row(row, out)?;
-    }
-    write_more(rows.len(), "rules", out)?;
+    write_rows(rows.iter().map(of_rule), "rule", &mut room, out)?;
     let (Some(summary), Some(answers)) = (report.traffic_summary(), report.answers) else { return Ok(()) };
     writeln!(out, "\n{}", escaped(&summary))?;
     let (rules, keys) = report.answer_rows();
-    write_answers("rule", &rules, out)?;
-    write_answers("descriptor", &keys, out)?;
+    write_answers("rule", &rules, &mut room, out)?;
+    write_answers("descriptor", &keys, &mut room, out)?;
     for note in &answers.notes {
         writeln!(out, "\n{}", escaped(note))?;
     }
     Ok(())
 }
 
-fn write_answers(title: &str, rows: &[AnswerRow], out: &mut dyn Write) -> io::Result<()> {
+fn write_answers(title: &str, rows: &[AnswerRow], room: &mut usize, out: &mut dyn Write) -> io::Result<()> {
     if rows.is_empty() {
         return Ok(());
     }
     writeln!(out, "\n| domain | {title} | denied now | pass now | errors |\n| --- | --- | --- | --- | --- |")?;
-    for AnswerRow { domain, what, changed } in rows.iter().take(ROWS_MAX) {
+    let row = |AnswerRow { domain, what, changed }: &AnswerRow| {
         let (domain, what) = (code(domain), code(what));
-        writeln!(out, "| {domain} | {what} | {} | {} | {} |", changed.now_denied, changed.now_passed, changed.errors)?;
-    }
-    write_more(rows.len(), title, out)
+        format!("| {domain} | {what} | {} | {} | {} |", changed.now_denied, changed.now_passed, changed.errors)
+    };
+    write_rows(rows.iter().map(row), title, room, out)
 }
 
-fn write_row(row: &Row, out: &mut dyn Write) -> io::Result<()> {
+fn of_rule(row: &Row) -> String {
     let mut lines: Vec<String> = row.lines.iter().take(LINES_MAX).map(line).collect();
     let more = row.lines.len().saturating_sub(LINES_MAX);
     if more > 0 {
@@ -67,13 +68,25 @@ fn write_row(row: &Row, out: &mut dyn Write) -> io::Result<()> {
     let place = row.place.as_ref().map(|place| format!("<br>{}", escaped(&place.to_string()))).unwrap_or_default();
     let (domain, rule) = (code(&row.domain), code(&row.rule));
     let (lines, states) = (lines.join("<br>"), states.join("<br>"));
-    writeln!(out, "| {domain} | {rule}{place} | {}, **{}** | {lines} | {states} |", row.kind, row.tend)
+    format!("| {domain} | {rule}{place} | {}, **{}** | {lines} | {states} |", row.kind, row.tend)
 }
 
-fn write_more(all: usize, what: &str, out: &mut dyn Write) -> io::Result<()> {
-    let more = all.saturating_sub(ROWS_MAX);
-    if more > 0 {
-        writeln!(out, "\nand {more} more {what}: `weir diff` prints all of them")?;
+/// Writes rows as long as there is room for them, and how many are left out.
+fn write_rows(
+    rows: impl ExactSizeIterator<Item = String>,
+    noun: &str,
+    room: &mut usize,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let mut left = rows.len();
+    for row in rows.take(ROWS_MAX) {
+        let Some(rest) = room.checked_sub(row.len() + 1) else { break };
+        *room = rest;
+        left -= 1;
+        writeln!(out, "{row}")?;
+    }
+    if left > 0 {
+        writeln!(out, "\nand {}: `weir diff` prints all of them", counted(left, &format!("more {noun}")))?;
     }
     Ok(())
 }

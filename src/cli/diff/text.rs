@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::Report;
 use super::rows::{AnswerRow, Line, of_domain};
-use crate::cli::printable::printable;
+use crate::engine::words::printable;
 
 pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
     for change in &report.comparison.domains {

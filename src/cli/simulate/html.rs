@@ -2,9 +2,8 @@
 //!
 //! Texts that come from files or callers are escaped wherever they stand.
 
-use super::super::printable::printable;
 use super::text::{amount, columns_of, counts, grouped, length, names, slots_of_column, totals_of};
-use crate::engine::words::counted;
+use crate::engine::words::{counted, printable};
 use crate::simulation::report::{LimitReport, Report};
 
 /// The most limits that have a row for each set of policies.

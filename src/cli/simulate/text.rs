@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::super::printable::printable;
 use crate::config::settings::spell;
-use crate::engine::words::{counted, percent};
+use crate::engine::words::{counted, percent, printable};
 use crate::simulation::report::{Count, LimitReport, PolicyReport, Report};
 
 /// Bars of one to eight eighths.

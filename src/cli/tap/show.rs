@@ -3,9 +3,8 @@
 use std::fmt::Write as _;
 
 use super::record::{Descriptor, Record};
-use crate::cli::printable::printable;
 use crate::engine::descriptor::spell_pairs;
-use crate::engine::words::counted;
+use crate::engine::words::{counted, printable};
 
 /// A column grows up to so many characters.
 const WIDTH_MAX: usize = 40;

@@ -9,8 +9,8 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::cli::admin::{AdminServer, Bounds, Expected, NoAnswer};
-use crate::cli::printable::printable;
 use crate::engine::Role;
+use crate::engine::words::printable;
 
 /// `/top` answers with less than 2 MiB, and `/readyz` with 100 problems at most.
 const BOUNDS: Bounds = Bounds { bytes_max: 8 << 20, timeout: Duration::from_secs(5) };

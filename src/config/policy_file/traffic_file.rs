@@ -219,7 +219,7 @@ impl FileReader<'_> {
     fn sources(&mut self, fields: &Fields) -> Result<Sources, Reported> {
         let start = self.instant(fields, "start");
         let seed = self.number(fields, "seed");
-        let domain = self.domain_of(fields);
+        let domain = self.default_domain(fields);
         let duration = match self.length(fields, "duration")? {
             None => return Err(self.report(fields.at, "no duration: write how long the sources send, such as 10m")),
             Some(length) if !(1..=DURATION_US_MAX).contains(&length) => {
@@ -237,7 +237,6 @@ impl FileReader<'_> {
             let message = format!("{} sources: a file of traffic has 1 to {SOURCES_MAX}", items.len());
             return Err(self.report_value(fields, "sources", message));
         }
-        let domain = domain?;
         let mut sources = Vec::with_capacity(items.len());
         let mut keys = 0_u64;
         for item in items {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::Totals;
+use super::{Problem, Totals};
 use crate::testing::coverage::Coverage;
 use crate::testing::{CaseReport, Difference, Failure, FileReport, Outcome};
 
@@ -24,6 +24,16 @@ pub fn document(files: &[FileReport], coverage: Option<&Coverage>) -> Value {
     document
 }
 
+/// The report where no case was run.
+#[must_use]
+pub fn of_problems(problems: &[Problem]) -> Value {
+    let problem = |problem: &Problem| json!({ "subject": problem.subject, "text": problem.text });
+    let mut document = document(&[], None);
+    document["errors"] = problems.len().into();
+    document["problems"] = problems.iter().map(problem).collect();
+    document
+}
+
 fn file(report: &FileReport) -> Value {
     json!({ "file": &*report.name, "cases": report.cases.iter().map(case).collect::<Vec<_>>() })
 }
@@ -32,6 +42,7 @@ fn case(case: &CaseReport) -> Value {
     let mut value = json!({
         "name": case.name,
         "line": case.position.line,
+        "column": case.position.column,
         "requests": case.asks,
         "seconds": case.took.as_secs_f64(),
     });
@@ -71,12 +82,14 @@ fn failure(failure: &Failure) -> Value {
 fn covered(coverage: &Coverage) -> Value {
     let unmet = coverage.unmet().map(|rule| {
         let (place, position) = (&*rule.place.file, rule.place.position);
-        json!({ "domain": rule.domain, "rule": rule.path, "file": place, "line": position.line })
+        json!({ "domain": rule.domain, "rule": rule.path, "file": place, "line": position.line, "column": position.column })
     });
+    let tenths = coverage.tenths_of_percent();
+    let percent: Option<f64> = format!("{}.{}", tenths / 10, tenths % 10).parse().ok();
     json!({
         "rules": coverage.rules.len(),
         "met": coverage.met(),
-        "percent": coverage.percent(),
+        "percent": percent,
         "not_met": unmet.collect::<Vec<_>>(),
     })
 }

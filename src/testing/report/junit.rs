@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::{Totals, text};
+use super::{Problem, Totals, text};
 use crate::testing::{CaseReport, FileReport, Outcome};
 
 /// The whole report.
@@ -14,6 +14,23 @@ pub fn document(files: &[FileReport]) -> String {
         suite(file, &mut xml);
     }
     xml.push_str("</testsuites>\n");
+    xml
+}
+
+/// The report where no case was run: an error for each problem, as CI systems show nothing for a report without a test.
+#[must_use]
+pub fn of_problems(problems: &[Problem]) -> String {
+    let count = problems.len();
+    let mut xml = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n  <testsuite name=\"weir test\" tests=\"{count}\" \
+         failures=\"0\" errors=\"{count}\" skipped=\"0\" time=\"0.000000\">\n"
+    );
+    for Problem { subject, text } in problems {
+        let subject = escaped(subject);
+        let _ = writeln!(xml, "    <testcase name=\"{subject}\" classname=\"weir test\" time=\"0.000000\">");
+        write_end("error", text.lines().next().unwrap_or_default(), text, &mut xml);
+    }
+    xml.push_str("  </testsuite>\n</testsuites>\n");
     xml
 }
 
@@ -56,13 +73,15 @@ fn test(file: &FileReport, case: &CaseReport, xml: &mut String) {
         Outcome::Failed { .. } => ("failure", &*details),
         Outcome::Broken(_) => ("error", &*details),
     };
+    xml.push_str(">\n");
     let first = details.lines().next().unwrap_or_default();
-    let _ = write!(
-        xml,
-        ">\n      <{element} message=\"{}\">{}</{element}>\n    </testcase>\n",
-        escaped(first),
-        escaped(body)
-    );
+    write_end(element, first, body, xml);
+}
+
+/// How a test ended that did not pass, and the end of its element.
+fn write_end(element: &str, message: &str, body: &str, xml: &mut String) {
+    let (message, body) = (escaped(message), escaped(body));
+    let _ = write!(xml, "      <{element} message=\"{message}\">{body}</{element}>\n    </testcase>\n");
 }
 
 fn seconds(took: Duration) -> String {

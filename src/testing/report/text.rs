@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 
 use super::Totals;
-use crate::engine::words::{counted, percent};
+use crate::config::policy_file::Position;
+use crate::engine::words::{counted, percent, printable};
 use crate::testing::coverage::Coverage;
 use crate::testing::{Difference, Failure, FileReport, Outcome};
 
@@ -13,7 +14,7 @@ use crate::testing::{Difference, Failure, FileReport, Outcome};
 /// Those of the writer.
 pub fn file(report: &FileReport, out: &mut dyn Write) -> io::Result<()> {
     let plural = if report.cases.len() == 1 { "" } else { "s" };
-    writeln!(out, "running {} test{plural} in {}", report.cases.len(), report.name)?;
+    writeln!(out, "running {} test{plural} in {}", report.cases.len(), printable(&report.name))?;
     for case in &report.cases {
         let ended = match &case.outcome {
             Outcome::Passed => "ok".to_owned(),
@@ -21,13 +22,13 @@ pub fn file(report: &FileReport, out: &mut dyn Write) -> io::Result<()> {
             Outcome::Skipped(reason) => format!("skipped: {reason}"),
             Outcome::Broken(_) => "ERROR".to_owned(),
         };
-        writeln!(out, "test {} ... {ended}", case.name)?;
+        writeln!(out, "test {} ... {ended}", printable(&case.name))?;
     }
     let is_bad = |outcome: &Outcome| matches!(outcome, Outcome::Failed { .. } | Outcome::Broken(_));
     if report.cases.iter().any(|case| is_bad(&case.outcome)) {
         writeln!(out, "\nfailures:")?;
         for case in report.cases.iter().filter(|case| is_bad(&case.outcome)) {
-            writeln!(out, "\n---- {} ----", case.name)?;
+            writeln!(out, "\n---- {} ----", printable(&case.name))?;
             write!(out, "{}", details(report, &case.outcome))?;
         }
     }
@@ -48,7 +49,9 @@ pub fn file(report: &FileReport, out: &mut dyn Write) -> io::Result<()> {
 pub fn details(report: &FileReport, outcome: &Outcome) -> String {
     match outcome {
         Outcome::Passed => String::new(),
-        Outcome::Skipped(reason) | Outcome::Broken(reason) => format!("{}\n", reason.trim_end()),
+        Outcome::Skipped(reason) | Outcome::Broken(reason) => {
+            reason.trim_end().lines().map(|line| printable(line) + "\n").collect()
+        }
         Outcome::Failed { failures, more } => {
             let mut text: String = failures.iter().map(|failure| step(report, failure)).collect();
             if *more > 0 {
@@ -60,9 +63,11 @@ pub fn details(report: &FileReport, outcome: &Outcome) -> String {
 }
 
 fn step(report: &FileReport, failure: &Failure) -> String {
-    let mut text = format!("{}:{}:{}: {}\n", report.name, failure.position.line, failure.position.column, failure.step);
+    let (file, Position { line, column }) = (printable(&report.name), failure.position);
+    let mut text = format!("{file}:{line}:{column}: {}\n", printable(&failure.step));
     for Difference { position, what, expected, got } in &failure.differences {
-        let place = format!("{}:{}:{}", report.name, position.line, position.column);
+        let place = format!("{file}:{}:{}", position.line, position.column);
+        let [what, expected, got] = [what, expected, got].map(|text| printable(text));
         text.push_str(&format!("  {what}   {place}\n    - expected {expected}\n    + got      {got}\n"));
     }
     if failure.more > 0 {
@@ -81,7 +86,13 @@ pub fn coverage(coverage: &Coverage, out: &mut dyn Write) -> io::Result<()> {
     let share = if all == 0 { percent(1, 1) } else { percent(met as u64, all as u64) };
     writeln!(out, "coverage: {met} of {} met ({share})", counted(all, "rule"))?;
     for rule in coverage.unmet() {
-        writeln!(out, "  not met: {} in {:?}   {}", rule.path, rule.domain, rule.place)?;
+        writeln!(
+            out,
+            "  not met: {} in {:?}   {}",
+            printable(&rule.path),
+            rule.domain,
+            printable(&rule.place.to_string())
+        )?;
     }
     Ok(())
 }

@@ -1,8 +1,9 @@
 //! Commands as a script in continuous integration sees them: exit codes, and what is printed where.
 
 use std::fs;
+use std::io::Read as _;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use crate::support::process::binary;
 
@@ -59,6 +60,30 @@ fn the_exit_code_tells_passed_from_failed_and_from_bad_input() {
     }
 }
 
+/// A script that reads the beginning alone, such as `weir test | head`, must not take a failure for a success.
+#[test]
+fn the_exit_code_is_the_same_if_the_reader_goes() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let write = |name: &str, text: &str| fs::write(directory.path().join(name), text).expect("a file is written");
+    // More than a pipe holds.
+    let name = "n".repeat(100);
+    let case = |i| format!("  - {{name: {name}{i}, steps: [{{ask: user=ann, expect: over}}]}}\n");
+    write("shop.test.yaml", &format!("domain: shop\ncases:\n{}", (0..900).map(case).collect::<String>()));
+    let rule = |i| format!("  - {{key: {name}{i}, rate_limit: 1/h}}\n");
+    write("shop.yaml", &format!("{POLICY}{}", (0..900).map(rule).collect::<String>()));
+    write("old.txt", POLICY);
+    for arguments in [&["test", "shop.test.yaml"][..], &["diff", "old.txt", "shop.yaml"]] {
+        let mut command = Command::new(binary());
+        command.args(arguments).current_dir(directory.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut weir = command.spawn().expect("weir runs");
+        let mut start = [0; 10];
+        weir.stdout.take().expect("a pipe").read_exact(&mut start).expect("the report begins");
+        let output = weir.wait_with_output().expect("weir ends");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && errors.is_empty(), "{arguments:?}: {}, {errors}", output.status);
+    }
+}
+
 #[test]
 fn the_schemas_are_printed_as_they_are_kept() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -95,7 +120,7 @@ fn wrong_input_is_named_with_what_it_is() {
         (&[&traffic[..], &["--keys", "many"]].concat(), 2, "must be a whole number from 0 to 1000"),
         (&["ask", "localhost", "shop", "user=ann"], 2, "has no port: write localhost:8081"),
         (&["ask", "localhost:x", "shop", "user=ann"], 2, "not an address such as localhost:8081"),
-        (&["test", "shop.test.yaml", "--fail-under", "101"], 2, "must be a whole number from 0 to 100"),
+        (&["test", "shop.test.yaml", "--fail-under", "101"], 2, "must be a percentage from 0 to 100"),
     ] {
         let output = run(arguments, directory.path());
         let errors = String::from_utf8(output.stderr).expect("text");

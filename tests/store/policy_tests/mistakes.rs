@@ -89,6 +89,14 @@ fn mistakes_around_cases() {
             "cases: [{name: c, domain: d, steps: [{wait: 1s}]}]".to_owned(),
             "1:9: the case sends no request: it tests nothing",
         ),
+        (
+            format!("domian: d\ncases: [{{name: c, {steps}}}]"),
+            "1:1: unknown key \"domian\" in a file of tests, did you mean \"domain\"?",
+        ),
+        (
+            "cases: [{name: c, domain: d, setps: [{ask: a=1}]}]".to_owned(),
+            "1:30: unknown key \"setps\" in a case, did you mean \"steps\"?",
+        ),
         ("cases: [{name: c, domain: d}]".to_owned(), "1:9: the case sends no request: it tests nothing"),
         (format!("cases: [{{domain: d, {steps}}}]"), "1:9: a case has no name"),
         (
@@ -119,5 +127,7 @@ fn mistakes_around_cases() {
     ] {
         let problem = of(&text);
         assert!(problem.contains(expected), "{text}\nexpected {expected}\ngot {problem}");
+        // What is misspelled is not reported as missing too.
+        assert!(!expected.contains("did you mean") || problem == expected, "{text}\n{problem}");
     }
 }

@@ -1,8 +1,10 @@
 //! docs/testing.md: that its examples run, and that its tables have every key and every bound.
 
+use std::collections::BTreeSet;
 use std::fs;
 
-use weir::cli::test::Verdict;
+use serde_json::Value;
+use weir::cli::test::{Format, Tests, Verdict, run};
 use weir::config::policy_file::test_file::{
     ASKS_MAX, CALLERS_MAX, CASES_MAX, FILE_BYTES_MAX, KINDS, SETTING_NAMES, STEPS_MAX,
 };
@@ -51,6 +53,40 @@ fn every_key_has_a_row_and_the_bounds_are_those_of_the_code() {
     }
 }
 
+/// All names of members.
+fn members(value: &Value, names: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(members_of) => {
+            for (name, value) in members_of {
+                names.insert(name.clone());
+                members(value, names);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| members(item, names)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_page_has_each_member_of_the_json() {
+    let mut found = BTreeSet::new();
+    let cases = [
+        "[{name: a, steps: [{ask: user=ann, times: 2, expect: over}]}, {name: b, policies: no, steps: [{ask: a=1}]}]",
+        "[{name: c, steps: []}]",
+    ];
+    for cases in cases {
+        let written = Written::new(&format!("domain: shop\ncases: {cases}"));
+        let mut out = Vec::new();
+        // The second has no case that can be run.
+        let _ = run(&Tests { format: Format::Json, coverage: true, ..written.tests() }, &mut out);
+        members(&serde_json::from_slice(&out).expect("JSON"), &mut found);
+    }
+    let page = page();
+    let form = page.split("### JSON").nth(1).expect("the section").split("```").nth(1).expect("the form");
+    let written: BTreeSet<String> = form.split('"').skip(1).step_by(2).map(str::to_owned).collect();
+    assert_eq!(written, found);
+}
+
 #[test]
 fn the_tutorial_is_what_happens() {
     let page = page();
@@ -68,7 +104,7 @@ fn the_tutorial_is_what_happens() {
     let shown = written.shown(&report).replace("shop.test.yaml", "policies/shop.test.yaml");
     let difference =
         shown.split_once("failures:").expect("failures").1.split_once("\ntest result").expect("a result").0;
-    let text = blocks(&page, "text")[1];
+    let text = blocks(&page, "text").into_iter().find(|text| text.starts_with("running 2 tests")).expect("the report");
     assert!(text.contains(difference.trim()), "{shown}");
 
     let (verdict, report) = ran(&Written::new(calendar).tests());

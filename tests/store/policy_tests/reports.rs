@@ -1,8 +1,12 @@
 //! The reports: what each kind of difference looks like, for people and for machines.
 
-use weir::cli::test::{Format, Tests, Verdict};
+use std::fs;
+use std::io::{self, Write};
 
-use super::{Written, at_root, ran, refused, tests};
+use weir::cli::test::{Format, Tests, Verdict, run};
+use weir::config::settings::Secret;
+
+use super::{SHOP, Written, at_root, ran, refused, tests};
 
 /// One of each expectation, all of them wrong.
 const WRONG: &str = r#"domain: shop
@@ -118,7 +122,7 @@ fn every_expectation_can_fail_and_says_where() {
       error   shop.test.yaml:27:32
         - expected the error "no"
         + got      the answer ok
-    shop.test.yaml:28:7: ask  in "shop", at 2040-01-02T00:00:00Z
+    shop.test.yaml:28:7: ask no descriptor in "shop", at 2040-01-02T00:00:00Z
       error   shop.test.yaml:28:26
         - expected no
         + got      rate limit descriptor list must not be empty
@@ -138,7 +142,7 @@ fn json_and_junit_say_the_same() {
     assert_eq!((&failure["line"], &failure["further_requests"]), (&8.into(), &1.into()));
     assert_eq!(failure["differences"][0]["expected"], "over");
     assert_eq!(failure["differences"][0]["line"], 11);
-    assert_eq!((&json["coverage"]["percent"], &json["coverage"]["rules"]), (&50.into(), &2.into()));
+    assert_eq!((&json["coverage"]["percent"], &json["coverage"]["rules"]), (&50.0.into(), &2.into()));
     assert_eq!(json["coverage"]["not_met"][0]["rule"], "path");
     assert_eq!(json["coverage"]["not_met"][0]["line"], 4);
 
@@ -171,12 +175,103 @@ fn the_filter_picks_cases_by_their_names() {
 #[test]
 fn too_little_coverage_fails() {
     let written = Written::new("domain: shop\ncases: [{name: c, steps: [{ask: user=ann, expect: ok}]}]");
-    for (least, expected) in [(50, Verdict::Passed), (51, Verdict::Failed)] {
-        let (verdict, report) = ran(&Tests { fail_under: Some(least), ..written.tests() });
+    for (least, expected) in [("50", Verdict::Passed), ("50.1", Verdict::Failed), ("51", Verdict::Failed)] {
+        let fail_under = Some(least.parse().expect("a percentage"));
+        let (verdict, report) = ran(&Tests { fail_under, ..written.tests() });
         assert_eq!(verdict, expected, "{report}");
         assert!(report.contains("coverage: 1 of 2 rules met (50.0 %)\n  not met: path in \"shop\"   "), "{report}");
         assert!(report.trim_end().ends_with("shop.yaml:4:5"), "{report}");
     }
+}
+
+#[test]
+fn percentages_have_one_decimal() {
+    let written = Written::new("domain: shop\ncases: [{name: c, steps: [{ask: user=ann}, {ask: path=a}]}]");
+    let third = format!("{SHOP}  - {{key: ip, rate_limit: 1/s}}\n");
+    fs::write(written.directory.path().join("shop.yaml"), third).expect("a policy");
+    let fail_under = Some("66.6".parse().expect("a percentage"));
+    let (verdict, report) = ran(&Tests { format: Format::Json, fail_under, ..written.tests() });
+    assert_eq!(verdict, Verdict::Passed);
+    let json: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    let coverage = &json["coverage"];
+    assert_eq!((&coverage["percent"], &coverage["met"], &coverage["rules"]), (&66.7.into(), &2.into(), &3.into()));
+    let fail_under = Some("66.7".parse().expect("a percentage"));
+    assert_eq!(ran(&Tests { fail_under, ..written.tests() }).0, Verdict::Failed, "two of three are less than 66.7 %");
+}
+
+/// Values come from whoever writes a test, and a terminal obeys some characters.
+#[test]
+fn requests_are_spelled_as_they_are_typed_and_no_terminal_obeys_them() {
+    let text = r#"domain: shop
+cases:
+- name: "a \u202e name"
+  steps:
+    - {ask: [{entries: [{key: user, value: "a,b\\\e[31m\n"}]}, {entries: []}], expect: over}
+"#;
+    let (verdict, report) = ran(&Written::new(text).tests());
+    assert_eq!(verdict, Verdict::Failed);
+    assert!(report.contains("test a \\u{202e} name ... FAILED"), "{report}");
+    assert!(report.contains(r"ask user=a\,b\\\u{1b}[31m\n (no entries) in "), "{report}");
+    assert!(report.chars().all(|c| c == '\n' || (!c.is_control() && c != '\u{202e}')), "{report:?}");
+}
+
+/// A reader that closes the pipe after some bytes.
+struct ClosedAfter(usize);
+
+impl Write for ClosedAfter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::BrokenPipe)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_verdict_does_not_depend_on_how_much_of_the_report_is_read() {
+    let written = Written::new(
+        "domain: shop\ncases:\n- {name: a, steps: [{ask: user=ann, expect: ok}]}\n- {name: b, steps: [{ask: user=ann, expect: over}]}\n",
+    );
+    for bytes in [0, 30, 60] {
+        for format in [Format::Text, Format::Junit, Format::Json] {
+            let tests = Tests { format, ..written.tests() };
+            let verdict = run(&tests, &mut ClosedAfter(bytes)).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(verdict, Verdict::Failed, "{format:?}, {bytes} bytes");
+        }
+    }
+}
+
+#[test]
+fn programs_get_a_report_also_if_no_case_was_run() {
+    let written = Written::new("domain: shop\ncases: [{name: c, steps: [{aks: user=ann}]}]");
+    fs::write(written.directory.path().join("other.test.yaml"), "cases: <&>").expect("a file of tests");
+    let report = |tests: &Tests| {
+        let mut out = Vec::new();
+        let error = run(tests, &mut out).expect_err("no case can be run").to_string();
+        (written.shown(&String::from_utf8(out).expect("text")), written.shown(&error))
+    };
+    let (text, problems) = report(&written.tests());
+    assert_eq!(text, "");
+    let (json, _) = report(&Tests { format: Format::Json, ..written.tests() });
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!((&json["errors"], &json["passed"], &json["files"]), (&2.into(), &0.into(), &serde_json::json!([])));
+    let texts: Vec<&str> = (0..2).map(|i| json["problems"][i]["text"].as_str().expect("a text")).collect();
+    assert_eq!(texts.join("\n"), problems);
+    assert!(texts[1].starts_with("shop.test.yaml:2:"), "{texts:?}");
+    let (junit, _) = report(&Tests { format: Format::Junit, ..written.tests() });
+    assert!(junit.contains("tests=\"2\" failures=\"0\" errors=\"2\""), "{junit}");
+    assert!(junit.contains("<testcase name=\"shop.test.yaml\" classname=\"weir test\""), "{junit}");
+    assert!(junit.contains("<error message=\"other.test.yaml:1:8: ") && junit.contains("&lt;&amp;&gt;"), "{junit}");
+
+    let filter = Some("nothing".to_owned());
+    let right = Written::new("domain: shop\ncases: [{name: c, steps: [{ask: user=ann}]}]");
+    let (junit, _) = report(&Tests { format: Format::Junit, filter, ..right.tests() });
+    assert!(junit.contains("<error message=\"no case has &quot;nothing&quot; in its name\">"), "{junit}");
+    let redis_url = Some(Secret::from("nonsense"));
+    let (junit, _) = report(&Tests { format: Format::Junit, redis_url, ..right.tests() });
+    assert!(junit.contains("<error message=\"--redis-url: cannot use this redis url"), "{junit}");
 }
 
 #[test]
@@ -186,6 +281,7 @@ fn what_cannot_be_run_is_another_end_than_a_failure() {
     let (verdict, report) = ran(&written.tests());
     assert_eq!(verdict, Verdict::Broken);
     assert!(report.contains("test c ... ERROR"), "{report}");
+    assert!(written.shown(&report).contains("shop.test.yaml:3:9: the policies at "), "{report}");
     assert!(report.contains("a.yaml:1:9: domain must be text, not a list"), "{report}");
     assert!(report.contains("0 failed; 1 in error"), "{report}");
 

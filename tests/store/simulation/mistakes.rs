@@ -128,6 +128,8 @@ fn mistakes_in_files() {
         let got = of(&text);
         assert!(got == expected || got.starts_with(&format!("{expected}\n")), "{text}\n{got}");
     }
+    let misspelled = of(&format!("duration: 1m\ndomian: d\nsources: [{source}, {source}]"));
+    assert_eq!(misspelled, "2:1: unknown key \"domian\" in a file of traffic, did you mean \"domain\"?");
 }
 
 #[test]

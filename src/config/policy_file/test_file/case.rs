@@ -34,7 +34,7 @@ impl FileReader<'_> {
         let defaults = Defaults {
             directory,
             policies: policies.unwrap_or_else(|| Policies::At(below(directory, ""))),
-            domain: self.domain_of(&fields).ok().flatten(),
+            domain: self.default_domain(&fields),
             settings: self.settings_of(&fields, &Vec::new()).unwrap_or_default(),
         };
         let Ok(items) = self.list(&fields, "cases") else { return Vec::new() };
@@ -77,7 +77,7 @@ impl FileReader<'_> {
             Err(reported) => Err(reported),
         };
         let policies = self.policies_of(&fields, "policies", defaults.directory);
-        let domain = self.domain_of(&fields);
+        let domain = self.default_domain(&fields);
         let given = self.settings_of(&fields, &defaults.settings);
         let settings = match given {
             Ok(given) => self.loaded(fields.key_at("settings").unwrap_or(fields.at), &given),
@@ -90,7 +90,7 @@ impl FileReader<'_> {
             return Err(self.report_value(&fields, "steps", message));
         }
         let mut clock = clock?;
-        let domain = domain?.or_else(|| defaults.domain.clone());
+        let domain = domain.or_else(|| defaults.domain.clone());
         let mut steps = Vec::with_capacity(items.len());
         let mut failed = false;
         for item in items {
@@ -100,6 +100,11 @@ impl FileReader<'_> {
             }
         }
         let asks = clock.asks;
+        let has_steps = fields.get("steps").is_some() || fields.lacks("steps");
+        // Steps that are misspelled are reported already.
+        if asks == 0 && !failed && !has_steps {
+            return Err(Reported);
+        }
         if asks == 0 && !failed {
             return Err(self.report(fields.at, "the case sends no request: it tests nothing"));
         }
@@ -124,6 +129,14 @@ impl FileReader<'_> {
             |(_, id)| matches!(&self.document.node(id).value, Value::Scalar { text, plain: false } if text.is_empty()),
         );
         if is_empty_text { Ok(Some(String::new())) } else { self.text(fields, "domain", VALUE_BYTES_MAX) }
+    }
+
+    /// The domain of requests that have none of their own. One that is wrong or misspelled is reported, and requests do not lack it.
+    pub(in crate::config::policy_file) fn default_domain(&mut self, fields: &Fields) -> Option<String> {
+        match self.domain_of(fields) {
+            Ok(None) if fields.lacks("domain") => None,
+            domain => Some(domain.ok().flatten().unwrap_or_default()),
+        }
     }
 
     /// The path of policies, or their texts by names of files.

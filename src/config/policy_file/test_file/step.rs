@@ -72,13 +72,13 @@ impl FileReader<'_> {
 
     fn ask(&mut self, fields: &Fields, domain: Option<&str>, clock: &mut Clock) -> Result<Ask, Reported> {
         let asked = self.asked(fields);
-        let own_domain = self.domain_of(fields);
+        let own_domain = self.default_domain(fields);
         let callers = self.count(fields, "callers", CALLERS_MAX);
         let times = self.count(fields, "times", u32::try_from(ASKS_MAX).unwrap_or(u32::MAX));
         let rounds = self.rounds(fields);
         let (descriptors, hits) = asked?;
         let expect = self.expect(fields, descriptors.len());
-        let Some(domain) = own_domain?.or_else(|| domain.map(str::to_owned)) else {
+        let Some(domain) = own_domain.or_else(|| domain.map(str::to_owned)) else {
             let message = "no domain: give it here, in the case or at the top of the file";
             return Err(self.report(fields.at, message));
         };

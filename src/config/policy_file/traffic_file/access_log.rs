@@ -22,8 +22,8 @@ impl FileReader<'_> {
         }
         let Some((_, id)) = top.get("access_log") else { return Err(Reported) };
         let fields = self.fields(id, &ACCESS_LOG)?;
-        let default = self.domain_of(top);
-        let own = self.domain_of(&fields);
+        let default = self.default_domain(top);
+        let own = self.default_domain(&fields);
         let path = self.text(&fields, "file", VALUE_BYTES_MAX);
         let time = self.text(&fields, "time", NAME_BYTES_MAX);
         let format = self.choice(&fields, "time_format", &TimeFormat::NAMES);
@@ -38,7 +38,7 @@ impl FileReader<'_> {
         if descriptors.is_empty() {
             return Err(self.report(fields.at, "no descriptors: write ask, such as user=<x-user>"));
         }
-        let Some(domain) = own?.or(default?) else {
+        let Some(domain) = own.or(default) else {
             return Err(self.report(fields.at, "no domain: give it here or at the top of the file"));
         };
         refused?;

@@ -15,7 +15,7 @@ impl FileReader<'_> {
     pub(super) fn source(&mut self, id: NodeId, duration: Micros, domain: Option<&str>) -> Result<Source, Reported> {
         let fields = self.fields(id, &SOURCE)?;
         let asked = self.asked(&fields);
-        let own_domain = self.domain_of(&fields);
+        let own_domain = self.default_domain(&fields);
         let rate = self.parsed(&fields, "rate", rate::read);
         let arrivals = self.arrivals(&fields);
         let span = self.span(&fields, duration);
@@ -32,7 +32,7 @@ impl FileReader<'_> {
         if requests == 0 {
             return Err(self.report_value(&fields, "rate", "a source sends at least one request".to_owned()));
         }
-        let Some(domain) = own_domain?.or_else(|| domain.map(str::to_owned)) else {
+        let Some(domain) = own_domain.or_else(|| domain.map(str::to_owned)) else {
             return Err(self.report(fields.at, "no domain: give it here or at the top of the file"));
         };
         let (keys, zipf) = keys?;
