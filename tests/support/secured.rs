@@ -56,6 +56,7 @@ pub fn config_of_pem(trusted: &[u8], identity: Option<&Issued>) -> ClientConfig 
 /// Shakes hands with a listener, by the name `localhost`.
 pub async fn handshake(address: SocketAddr, config: ClientConfig) -> io::Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
     let name = ServerName::try_from("localhost").expect("a name");
     TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }

@@ -348,8 +348,14 @@ fn old_connections_are_replaced_without_a_failed_call() {
 /// Whether the client gave the call up before it wrote a byte of it, since the connection closed
 /// meanwhile. Clients of gRPC send such a call again by themselves; tonic's does not.
 fn never_sent(status: &tonic::Status) -> bool {
-    std::iter::successors(status.source(), |error| (*error).source())
-        .any(|error| error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled))
+    let mut source = status.source();
+    while let Some(error) = source {
+        if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled) {
+            return true;
+        }
+        source = error.source();
+    }
+    false
 }
 
 #[test]
