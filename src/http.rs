@@ -39,13 +39,17 @@ pub use self::listener::CONNECTIONS_MAX;
 pub use self::public::Bodies;
 use self::streamed::{PIECE_BYTES, Rendering, Renderings, TooManyReaders, pieces};
 pub use self::tap::NamedValues;
+use crate::config::nearest;
 use crate::lifecycle::{Life, Phase};
 use crate::limiter::overrides::OverrideTable;
-use crate::limiter::{Limiter, OnError, PolicySet, Rule};
+use crate::limiter::{Limiter, OnError, PolicySet};
 use crate::rls::convert::{Bounds, Extras};
 use crate::telemetry::metrics::text::{Format, TextWriter};
 use crate::telemetry::metrics::{Metrics, Prepared, Reading};
 use crate::telemetry::traces::Tracer;
+
+/// With how many names an unknown one is compared: the comparison of each takes about a microsecond.
+const NAMES_COMPARED_MAX: usize = 1_000;
 
 /// The data that the handlers of both listeners use.
 pub struct Site {
@@ -219,10 +223,30 @@ impl ServiceState {
     }
 
     /// Whether the policies in force have a rule of this path, in this domain or in any.
-    fn has_rule(&self, domain: Option<&str>, path: &str) -> bool {
+    ///
+    /// # Errors
+    /// With the path that was probably meant, if they have not.
+    fn has_rule(&self, domain: Option<&str>, path: &str) -> Result<(), Option<String>> {
         let policies = self.policies.lock().policies.clone();
-        let is_it = |rule: &Rule| domain.is_none_or(|domain| *rule.domain == *domain) && *rule.path == *path;
-        policies.rules().iter().any(is_it)
+        let of_domain = policies.rules().iter().filter(|rule| domain.is_none_or(|domain| *rule.domain == *domain));
+        let paths = of_domain.map(|rule| &*rule.path);
+        if paths.clone().any(|known| known == path) {
+            return Ok(());
+        }
+        Err(nearest(path, paths.take(NAMES_COMPARED_MAX)).map(str::to_owned))
+    }
+
+    /// Whether the policies in force have this domain.
+    ///
+    /// # Errors
+    /// With the domain that was probably meant, if they have not.
+    fn has_domain(&self, name: &str) -> Result<(), Option<String>> {
+        let policies = self.policies.lock().policies.clone();
+        if policies.domain(name).is_some() {
+            return Ok(());
+        }
+        let known = policies.domains().take(NAMES_COMPARED_MAX).map(|domain| &*domain.name);
+        Err(nearest(name, known).map(str::to_owned))
     }
 
     /// The policies have changed, and these problems keep the change from being in force.

@@ -50,7 +50,7 @@ pub(super) fn log(in_force: &PolicySet, files: usize, took: Duration) {
 /// Reads the directory whole. Every problem is a text of its own.
 fn load(source: &Source, reading: Reading, store: &dyn Store) -> Result<Loaded, Vec<String>> {
     let started = Instant::now();
-    checked(policy_file::load(source, reading), store, started)
+    checked(policy_file::load_and_keep(source, reading), store, started)
 }
 
 /// What was read since `started`, if the store can hold all of its limits. Every problem is a text of its own.

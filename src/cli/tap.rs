@@ -175,6 +175,10 @@ async fn follow(
                     return Ok(());
                 }
             }
+            Some(Line::Note(note)) if note.note == "no_domain" => {
+                // As with the summary.
+                let _ = writeln!(io::stderr(), "weir: {}", no_domain(question, note.nearest.as_deref()));
+            }
             Some(Line::Note(note)) => {
                 seen.lost += note.lost;
                 match note.reason.as_deref() {
@@ -193,6 +197,13 @@ async fn follow(
             }
         }
     }
+}
+
+/// What is noted where no policy has the domain: requests of it can come all the same, and so can a policy.
+fn no_domain(question: &Question, nearest: Option<&str>) -> String {
+    let domain = question.domain.as_deref().unwrap_or_default();
+    let meant = nearest.map_or_else(String::new, |near| format!(", did you mean {near:?}?"));
+    format!("warning: no policy of {} has the domain {domain:?}{meant}", question.server)
 }
 
 /// The signals by which the user ends it.

@@ -31,7 +31,7 @@ pub fn parse_instant(text: &str) -> Result<Micros, String> {
     };
     match u64::try_from(timestamp.as_microsecond()) {
         Ok(micros) if 0 < micros && micros <= INSTANT_US_MAX => Ok(micros),
-        _ => Err("must be from 1970 to 2100".to_owned()),
+        _ => Err("must be after 1970-01-01T00:00:00Z, and not after 2100-01-01T00:00:00Z".to_owned()),
     }
 }
 
@@ -115,8 +115,10 @@ mod tests {
         {
             assert!(parse_instant(text).unwrap_err().starts_with("no instant: write "), "{text}");
         }
-        for text in ["1969-12-31", "2101-01-01", "2101-01-01[Europe/Berlin]"] {
-            assert_eq!(parse_instant(text), Err("must be from 1970 to 2100".to_owned()), "{text}");
+        assert_eq!(parse_instant("2100-01-01"), Ok(INSTANT_US_MAX));
+        let bounds = "must be after 1970-01-01T00:00:00Z, and not after 2100-01-01T00:00:00Z";
+        for text in ["1969-12-31", "1970-01-01", "2100-01-01T00:00:00.000001Z", "2101-01-01[Europe/Berlin]"] {
+            assert_eq!(parse_instant(text), Err(bounds.to_owned()), "{text}");
         }
     }
 

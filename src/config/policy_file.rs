@@ -169,6 +169,18 @@ pub fn load_dir_with(directory: &Path, reading: Reading) -> Result<Loaded, Probl
 /// # Errors
 /// Those of [`load_dir`]. A source without a file is legal where it allows that.
 pub fn load(source: &Source, reading: Reading) -> Result<Loaded, Problems> {
+    load_with(source, reading, None)
+}
+
+/// The same for policies that are put in force: what was read is kept, so that others can read it again.
+///
+/// # Errors
+/// Those of [`load`].
+pub fn load_and_keep(source: &Source, reading: Reading) -> Result<Loaded, Problems> {
+    load_with(source, reading, Some(Keeper::new(reading.compatible, reading.merge_domains)))
+}
+
+fn load_with(source: &Source, reading: Reading, mut keeper: Option<Keeper>) -> Result<Loaded, Problems> {
     let name = files::shown(&source.directory);
     let alone = |message: String| {
         let mut problems = Problems::default();
@@ -186,7 +198,6 @@ pub fn load(source: &Source, reading: Reading) -> Result<Loaded, Problems> {
         return Err(alone(format!("no policy files: none here is named *.yaml or *.yml{but}")));
     }
     let mut reader = Reader::new(reading);
-    let mut keeper = Keeper::new(reading.compatible, reading.merge_domains);
     let mut bytes_left = ALL_BYTES_MAX;
     for path in &paths {
         let file: Arc<str> = files::shown(path).into();
@@ -200,13 +211,18 @@ pub fn load(source: &Source, reading: Reading) -> Result<Loaded, Problems> {
         });
         match read {
             Ok(text) => {
-                keeper.text(&file, &text);
-                reader.file(file, &text);
+                reader.file(file.clone(), &text);
+                // Policies with a problem are not put in force: nothing more of them is kept.
+                keeper = keeper.filter(|_| reader.problems.count() == 0);
+                if let Some(keeper) = &mut keeper {
+                    keeper.text(&file, &text);
+                }
             }
             Err((position, message)) => reader.refused(Problem { file, position, message }),
         }
     }
-    Ok(Loaded { kept: keeper.finish(), ..reader.finish()? })
+    let loaded = reader.finish()?;
+    Ok(Loaded { kept: keeper.and_then(Keeper::finish), ..loaded })
 }
 
 /// Reads policies from memory: names for messages, and texts.
@@ -255,7 +271,7 @@ pub struct Loaded {
     pub files: usize,
     /// Probable mistakes.
     pub warnings: Warnings,
-    /// What was read, where it was read from files or resources.
+    /// What was read, where it was read to be put in force.
     pub kept: Kept,
 }
 
@@ -475,7 +491,9 @@ pub fn read_trees<'a>(
         };
         match tree {
             Ok(tree) => {
-                keeper.tree(&name, &tree);
+                if reader.problems.count() == 0 {
+                    keeper.tree(&name, &tree);
+                }
                 plant(&mut reader, &name, tree);
             }
             Err(messages) => {
@@ -485,7 +503,8 @@ pub fn read_trees<'a>(
             }
         }
     }
-    Ok(Loaded { kept: keeper.finish(), ..reader.finish()? })
+    let loaded = reader.finish()?;
+    Ok(Loaded { kept: keeper.finish(), ..loaded })
 }
 
 /// Reads what a running server has kept.

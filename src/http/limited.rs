@@ -127,7 +127,7 @@ pub(super) async fn limited(State(site): State<Arc<Site>>, query: Result<Query<O
     let is_asked = |limit: &&LimitReport| limit.domain == of.domain && limit.rule == of.rule;
     let shown: Vec<Value> =
         report.limits.iter().filter(is_asked).map(|limit| limit_as_json(limit, usize::MAX, values)).collect();
-    if shown.is_empty() && !site.report.has_rule(Some(&of.domain), &of.rule) {
+    if shown.is_empty() && site.report.has_rule(Some(&of.domain), &of.rule).is_err() {
         let reason = "no rule of the policies in force has this domain and descriptor: see \"descriptor\" in /policies";
         return json_error(StatusCode::NOT_FOUND, reason);
     }

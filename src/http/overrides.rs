@@ -58,26 +58,30 @@ pub(super) struct Which {
     descriptor: String,
 }
 
-/// All overrides, in the order of domain and descriptor, written piece by piece.
+/// The overrides that have not ended, in the order of domain and descriptor, written piece by piece.
 pub(super) async fn list(State(site): State<Arc<Site>>) -> Response {
-    let (known, policies) = (site.overrides.known(), site.overrides.policies());
+    let (known, policies, now) = (site.overrides.known(), site.overrides.policies(), site.overrides.now());
     let read_ms = known.read.map(|read| u64::try_from(read.elapsed().as_millis()).unwrap_or(u64::MAX));
     let head = json!({
-        "now": instant_text(site.overrides.now()),
+        "now": instant_text(now),
         "store": site.overrides.store().name(),
         "read_ms_ago": read_ms,
     });
     // The list is written behind the rest.
     let head = format!("{},\"overrides\":[", head.to_string().trim_end_matches('}'));
-    let (mut next, mut has_ended) = (0, false);
+    let (mut next, mut separator, mut has_ended) = (0, "", false);
     let body = pieces(move || {
         let mut piece = if next == 0 && !has_ended { head.clone() } else { String::new() };
         while piece.len() < PIECE_BYTES && !has_ended {
             match known.overrides.get(next) {
                 Some(one) => {
-                    piece.push_str(if next == 0 { "" } else { "," });
-                    piece.push_str(&as_json(one, &policies).to_string());
                     next += 1;
+                    // One that has ended is known until the next look at the store.
+                    if now < one.set.until {
+                        piece.push_str(separator);
+                        piece.push_str(&as_json(one, &policies).to_string());
+                        separator = ",";
+                    }
                 }
                 None => {
                     piece.push_str("]}");

@@ -12,7 +12,7 @@ use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::stream;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::listener::ReadUntil;
@@ -41,7 +41,7 @@ struct Wanted {
     filter: Filter,
     sample: u32,
     seconds: Option<u64>,
-    /// Whether lines come between the records that are none: that the tap is open, and why it ended.
+    /// Whether lines come between the records that are none: that no policy has the domain, that the tap is open, and why it ended.
     has_notes: bool,
 }
 
@@ -106,11 +106,14 @@ pub(super) async fn tap(
         Err(reason) => return json_error(StatusCode::BAD_REQUEST, reason),
     };
     if let Some(rule) = &wanted.filter.rule
-        && !site.report.has_rule(wanted.filter.domain.as_deref(), rule)
+        && let Err(near) = site.report.has_rule(wanted.filter.domain.as_deref(), rule)
     {
-        let reason = format!("rule = {rule:?}: no rule of the policies in force, see \"descriptor\" in /policies");
+        let meant = near.map_or_else(String::new, |near| format!(", did you mean {near:?}?"));
+        let reason =
+            format!("rule = {rule:?}: no rule of the policies in force, see \"descriptor\" in /policies{meant}");
         return json_error(StatusCode::NOT_FOUND, reason);
     }
+    let unknown_domain = wanted.filter.domain.as_deref().and_then(|domain| site.report.has_domain(domain).err());
     let seconds = wanted.seconds.map_or(site.tap_max, Duration::from_secs);
     if seconds > site.tap_max {
         let reason = format!("seconds = {}: at most {} (tap.max_duration)", seconds.as_secs(), site.tap_max.as_secs());
@@ -123,10 +126,11 @@ pub(super) async fn tap(
             return json_error(StatusCode::SERVICE_UNAVAILABLE, reason);
         }
     };
-    let ends = Instant::now() + seconds;
+    let sent = Instant::now();
+    let ends = sent + seconds;
     let (sample, has_notes) = (wanted.sample, wanted.has_notes);
     let sending =
-        Sending { site, listener, known: None, sample, has_notes, ends, sent: Instant::now(), step: Step::Begin };
+        Sending { site, listener, known: None, unknown_domain, sample, has_notes, ends, sent, step: Step::Begin };
     let body = Body::from_stream(stream::unfold(sending, Sending::next));
     let headers = [(header::CONTENT_TYPE, "application/x-ndjson"), (header::CACHE_CONTROL, "no-store")];
     let mut answer = (headers, body).into_response();
@@ -139,6 +143,8 @@ struct Sending {
     site: Arc<Site>,
     listener: Listener,
     known: Option<Arc<Known>>,
+    /// The caller wants a domain that no policy has, and the one that was probably meant.
+    unknown_domain: Option<Option<String>>,
     sample: u32,
     has_notes: bool,
     ends: Instant,
@@ -163,7 +169,11 @@ impl Sending {
             let piece = match self.step {
                 Step::Begin => {
                     self.step = Step::Live;
-                    record_header(self.sample, self.site.metrics.taps().values())
+                    let mut piece = record_header(self.sample, self.site.metrics.taps().values());
+                    if let Some(nearest) = self.unknown_domain.as_ref().filter(|_| self.has_notes) {
+                        piece.extend(note_line(&json!({ "note": "no_domain", "nearest": nearest })));
+                    }
+                    piece
                 }
                 Step::Live => {
                     self.wait().await;
@@ -212,8 +222,12 @@ impl Sending {
             return if reason.is_none() { b"\n".to_vec() } else { Vec::new() };
         }
         let lost = if reason.is_some() { self.listener.take_lost() } else { 0 };
-        format!("{}\n", json!({ "note": note, "reason": reason, "lost": lost })).into_bytes()
+        note_line(&json!({ "note": note, "reason": reason, "lost": lost }))
     }
+}
+
+fn note_line(note: &Value) -> Vec<u8> {
+    format!("{note}\n").into_bytes()
 }
 
 /// The values that the policies in force name. Taps share them.

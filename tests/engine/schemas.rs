@@ -151,6 +151,13 @@ fn mistakes_are_found() {
         ("policies", "domain: d\ndescriptors: [{key: a, values: [x], cidr: [10.0.0.0/8]}]"),
         ("policies", "domain: d\ndescriptors: [{key: a, values: [x], regex: y}]"),
         ("policies", "domain: d\ndescriptors: [{key: a, cidr: 10.0.0.0/8, regex: y}]"),
+        ("policies", "domain: d\ndescriptors: [{key: a, values: [], rate_limit: 1/s}]"),
+        ("policies", "domain: d\ndescriptors: [{key: a, values: ['x*'], rate_limit: 1/s}]"),
+        ("policies", "domain: d\ndescriptors: [{key: a, cidr: [], rate_limit: 1/s}]"),
+        ("policies", "domain: d\ndescriptors: [{key: a, regex: '', rate_limit: 1/s}]"),
+        ("policies", "domain: d\ndescriptors: [{key: a, rate_limit: 01/s}]"),
+        ("policies", "domain: d\ndescriptors: [{key: a, rate_limit: {rate: 3/s, from: tomorrow}}]"),
+        ("policies", "domain: d\ndescriptors: [{key: a, rate_limit: {rate: 3/s, until: 2040-12-01T08:00}}]"),
         ("tests", "cases: []"),
         ("tests", "cases: [{name: a, steps: [{ask: a=1, expct: ok}]}]"),
         ("tests", "cases: [{name: a, steps: [{ask: a=1, wait: 1s}]}]"),
@@ -174,6 +181,25 @@ fn mistakes_are_found() {
         ("settings", "redis: {pool_size: 0}"),
     ] {
         assert!(!problems(&schema(name), &yaml(text)).is_empty(), "{name}: {text}");
+    }
+}
+
+#[test]
+fn instants_are_valid_in_every_form_that_a_load_takes() {
+    let schema = schema("policies");
+    for instant in [
+        "2040-12-01",
+        "2040-12-01T08:00:00Z",
+        "2040-12-01t08z",
+        "2040-12-01 08:00+01:00",
+        "2040-12-01T08:00:00.5-03",
+        "2040-12-01[Europe/Berlin]",
+        "2040-12-01T08:00[+01:00]",
+        "2040-12-01T08:00+01:00[Europe/Berlin]",
+    ] {
+        let text = format!("domain: d\ndescriptors: [{{key: a, rate_limit: {{rate: 1/s, from: \"{instant}\"}}}}]");
+        assert!(weir::config::policy_file::parse(&[("p", &text)]).is_ok(), "{text}");
+        assert_eq!(problems(&schema, &yaml(&text)), Vec::<String>::new(), "{text}");
     }
 }
 

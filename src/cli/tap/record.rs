@@ -11,7 +11,7 @@ pub(super) const VERSION: u32 = 1;
 pub(super) enum Line {
     /// The first one.
     Header(Header),
-    /// That the tap is open, or why it ends.
+    /// That no policy has the domain, that the tap is open, or why it ends.
     Note(Note),
     /// One request.
     Record(Record),
@@ -35,8 +35,9 @@ pub(super) struct Header {
 /// A line that is no record.
 #[derive(Debug, Deserialize)]
 pub(super) struct Note {
-    #[serde(rename = "note")]
-    _note: String,
+    pub(super) note: String,
+    /// The domain that was probably meant.
+    pub(super) nearest: Option<String>,
     /// Why the tap ends.
     pub(super) reason: Option<String>,
     /// How many requests were lost since the last record.

@@ -128,7 +128,7 @@ mod tests {
 
     use flate2::read::GzDecoder;
 
-    use super::super::{Reading, load, load_sources, read_trees};
+    use super::super::{Reading, load, load_and_keep, load_sources, read_trees};
     use super::*;
 
     fn unpacked(kept: &Kept) -> Sources {
@@ -146,12 +146,14 @@ mod tests {
         ] {
             std::fs::write(dir.path().join(name), text).unwrap();
         }
-        let first = load(&dir.path().into(), Reading::default()).unwrap();
+        let first = load_and_keep(&dir.path().into(), Reading::default()).unwrap();
         let again = load_sources(unpacked(&first.kept)).unwrap();
         assert_eq!(format!("{:?}", first.policies.rules()), format!("{:?}", again.policies.rules()));
         assert_eq!((first.places, first.files), (again.places, again.files));
         assert_eq!(first.warnings.to_string(), again.warnings.to_string());
         assert_eq!(format!("{:?}", first.domains), format!("{:?}", again.domains));
+        // What is only checked is not kept.
+        assert_eq!(load(&dir.path().into(), Reading::default()).unwrap().kept, None);
     }
 
     #[test]

@@ -377,7 +377,9 @@ impl FileReader<'_> {
         let document = self.document;
         let node = document.node(id);
         let Value::List(items) = &node.value else {
-            let message = format!("rate_limits must be a list of rate limits, not {}", node.describe());
+            let what = node.describe();
+            let message =
+                format!("rate_limits must be a list of rate limits, not {what}: the key for one is called rate_limit");
             return Err(self.report(at, message));
         };
         if !(1..=LIMITS_PER_RULE_MAX).contains(&items.len()) {
@@ -387,7 +389,13 @@ impl FileReader<'_> {
         let mut all = Vec::new();
         let mut is_wrong = false;
         for &item in items {
-            match self.limit(document.node(item).position, item) {
+            let of_item = document.node(item);
+            if matches!(of_item.value, Value::List(_)) {
+                self.report(of_item.position, "a list within rate_limits: its items are limits");
+                is_wrong = true;
+                continue;
+            }
+            match self.limit(of_item.position, item) {
                 Ok(ReadLimit { limit: None, at, .. }) => {
                     self.report(
                         at,

@@ -85,7 +85,7 @@ pub(super) fn length_pattern() -> String {
 /// A rate in the short form: `10/s`, `5/90s`.
 pub(super) fn rate() -> Value {
     let short = SHORT_UNITS.map(|(word, _)| word).join("|");
-    let pattern = format!("^[0-9][0-9_]*/({short}|{}|{})$", unit_pattern(), length_pattern());
+    let pattern = format!("^(0|[1-9][0-9_]*)/({short}|{}|{})$", unit_pattern(), length_pattern());
     json!({ "type": "string", "pattern": pattern, "examples": ["10/s", "120/min", "5/90s"] })
 }
 

@@ -7,8 +7,9 @@ use super::fragments::{
 };
 use super::{document, mapping};
 use crate::config::policy_file::{
-    DOMAIN_BYTES_MAX, FORMS, KEY_BYTES_MAX, KINDS, Kind, NAME_BYTES_MAX, REPLACES_MAX, VALUE_BYTES_MAX,
+    DOMAIN_BYTES_MAX, FORMS, KEY_BYTES_MAX, KINDS, Kind, NAME_BYTES_MAX, REPLACES_MAX, VALUE_BYTES_MAX, VALUES_MAX,
 };
+use crate::engine::automaton::REGEX_BYTES_MAX;
 use crate::engine::policy::LIMITS_PER_RULE_MAX;
 use crate::engine::{Algorithm, Mode, OnError, SHARES_MAX};
 
@@ -73,12 +74,22 @@ fn of_descriptor(key: &str) -> Option<(Value, &'static str)> {
     Some(match key {
         "key" => (bounded_text(1, KEY_BYTES_MAX), "The key of an entry"),
         "value" => (bounded_text(0, VALUE_BYTES_MAX), "Its value; a * stands for any text. Without it, any value"),
-        "values" => (list(&text()), "Values, any of which matches; in place of value"),
+        "values" => {
+            let mut value = bounded_text(0, VALUE_BYTES_MAX);
+            // A wildcard is a descriptor of its own.
+            value["pattern"] = "^[^*]*$".into();
+            (bounded_list(&value, 1, VALUES_MAX), "Values, any of which matches; in place of value")
+        }
         "cidr" => (
-            json!({ "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }] }),
+            json!({ "anyOf": [
+                { "type": "string", "minLength": 1 },
+                bounded_list(&json!({ "type": "string", "minLength": 1 }), 1, VALUES_MAX),
+            ] }),
             "A network such as 10.0.0.0/8, or a list of them, which the value is in; in place of value",
         ),
-        "regex" => (text(), "A regular expression that the whole value matches; in place of value"),
+        "regex" => {
+            (bounded_text(1, REGEX_BYTES_MAX), "A regular expression that the whole value matches; in place of value")
+        }
         "rate_limit" => (reference("limit"), "One limit: a mapping, or a short form such as 10/s"),
         "rate_limits" => (bounded_list(&reference("limit"), 1, LIMITS_PER_RULE_MAX), "Limits, all of which apply"),
         "shadow_mode" => (flag(), "The limits count and report, and never deny"),
@@ -157,7 +168,9 @@ fn of_limit(key: &str) -> Option<(Value, &'static str)> {
 }
 
 fn instant() -> Value {
-    json!({ "type": "string", "examples": ["2026-12-01", "2026-12-01T08:00:00+01:00", "2026-12-01T08:00[Europe/Berlin]"] })
+    // A date, a time of it with `Z` or an offset, and a time zone in place of that or beside it.
+    let pattern = "^[0-9]{4}-[0-9]{2}-[0-9]{2}($|.*[Zz\\]]$|[Tt ].*[+-][0-9:]+$)";
+    json!({ "type": "string", "pattern": pattern, "examples": ["2026-12-01", "2026-12-01T08:00:00+01:00", "2026-12-01T08:00[Europe/Berlin]"] })
 }
 
 /// That a key needs one of these algorithms.

@@ -85,14 +85,20 @@ fn read_line(line: &str) -> Result<SetOverride, String> {
         Ok(Numbers { name, requests, window, burst })
     });
     let numbers = numbers.collect::<Result<Box<[_]>, String>>()?;
-    let is_possible = (1..=LIMITS_PER_RULE_MAX).contains(&numbers.len())
-        && (1..=ENTRIES_MAX).contains(&line.descriptor.len())
-        && line.until_us <= INSTANT_MAX
-        && line.set_us <= INSTANT_MAX
-        && line.by.len() <= BY_BYTES_MAX
-        && line.reason.len() <= REASON_BYTES_MAX;
-    if !is_possible {
-        return Err("a number or a text is out of its bounds".to_owned());
+    let bounds = [
+        ("limits", numbers.len(), 1..=LIMITS_PER_RULE_MAX, ""),
+        ("descriptor", line.descriptor.len(), 1..=ENTRIES_MAX, " entries"),
+        ("by", line.by.len(), 0..=BY_BYTES_MAX, " bytes"),
+        ("reason", line.reason.len(), 0..=REASON_BYTES_MAX, " bytes"),
+    ];
+    for (what, size, bounds, unit) in bounds {
+        if !bounds.contains(&size) {
+            let (least, most) = bounds.into_inner();
+            return Err(format!("{what}: {size}{unit}, must be from {least} to {most}"));
+        }
+    }
+    if line.until_us > INSTANT_MAX || line.set_us > INSTANT_MAX {
+        return Err("an instant is out of its bounds".to_owned());
     }
     let set = Override { domain: line.domain, entries: line.descriptor.into(), numbers, until: line.until_us };
     Ok(SetOverride { set, set_at: line.set_us, by: line.by, reason: line.reason })
@@ -206,6 +212,16 @@ mod tests {
             assert_eq!((read.overrides.len(), read.skipped), (2, 1), "{strange}");
             assert!(read.reason.unwrap().starts_with("line 2: "), "{strange}");
         }
+    }
+
+    #[test]
+    fn what_is_out_of_its_bounds_is_named() {
+        let wordy = SetOverride { reason: "x".repeat(REASON_BYTES_MAX + 1).into(), ..one("a") };
+        assert_eq!(check(&wordy), Err("reason: 257 bytes, must be from 0 to 256".to_owned()));
+        let mut deep = one("a");
+        deep.set.entries = vec![("user".into(), "a".into()); ENTRIES_MAX + 1].into();
+        assert_eq!(check(&deep), Err("descriptor: 65 entries, must be from 1 to 64".to_owned()));
+        assert_eq!(check(&one("a")), Ok(()));
     }
 
     #[test]

@@ -334,7 +334,11 @@ fn wrong_questions_are_answered_with_what_is_wrong() {
         ("seconds=6", "seconds = 6: at most 5 (tap.max_duration)"),
         ("descriptor=user", "has no"),
         ("domain=a&domain=b", "domain: given twice"),
-        ("rule=usr", "no rule of the policies in force"),
+        (
+            "rule=usr",
+            "no rule of the policies in force, see \\\"descriptor\\\" in /policies, did you mean \\\"user\\\"?",
+        ),
+        ("rule=user&domain=shp", "no rule of the policies in force, see \\\"descriptor\\\" in /policies\"}"),
     ] {
         let answer = http::get(served.at.admin, &format!("/tap?{query}")).unwrap();
         assert!(answer.status == 400 || answer.status == 404, "{query}: {answer:?}");
@@ -408,6 +412,31 @@ fn a_recording_is_new_whole_and_ends_as_it_should() {
     let replaced = tap(served.at.admin, &["--record", file, "--force", "--for", "1s"]).output().unwrap();
     assert!(replaced.status.success(), "{replaced:?}");
     assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 1);
+}
+
+#[test]
+fn a_domain_that_no_policy_has_is_warned_of_and_shown_all_the_same() {
+    let served = Served::start(POLICY, &[]);
+    for (domain, expected) in [
+        ("shpo", "has the domain \"shpo\", did you mean \"shop\"?\n"),
+        ("other\u{1b}", "has the domain \"other\\u{1b}\"\n"),
+    ] {
+        let child = piped(tap(served.at.admin, &["--json", "--domain", domain, "--count", "1"]));
+        opened(&served, 1);
+        Client::connect(served.at.grpc).ask(rls::request(domain, &[("user", "ann")])).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        let warning = format!("weir: warning: no policy of {} {expected}", served.at.admin);
+        assert_eq!(errors, format!("{warning}weir: 1 request, 0 lost\n"));
+        assert!(output.status.success() && output.stdout.iter().filter(|byte| **byte == b'\n').count() == 2);
+        opened(&served, 0);
+    }
+    let output = tap(served.at.admin, &["--domain", "shop", "--for", "1s"]).output().unwrap();
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "weir: 0 requests, 0 lost\n");
+    // Readers who did not ask for notes get records alone.
+    let (tap, _) = Tap::open(served.at.admin, "domain=shpo");
+    served.stop().unwrap();
+    assert!(!tap.rest().contains("note"));
 }
 
 #[test]

@@ -1,13 +1,17 @@
 //! Values that are compared as text and look like something else.
 
-use crate::engine::network::Network;
+use crate::engine::network::{Network, NetworkError};
 
 /// The key of Envoy's descriptors whose values are networks, and are compared as texts.
 pub(super) const MASKED_ADDRESS: &str = "masked_remote_address";
 
-/// Whether it is a network with a length. An address alone is a value that requests have.
+/// Whether it is a network with a length, or nearly so: as `10.0.0.1/8` and `10.0.0.0/255.0.0.0`, for which `cidr` says what to
+/// write. An address alone is a value that requests have.
 pub(super) fn looks_like_network(text: &str) -> bool {
-    text.contains('/') && text.starts_with(|c: char| c.is_ascii_hexdigit() || c == ':') && Network::parse(text).is_ok()
+    let is_meant = |error: NetworkError| matches!(error, NetworkError::HostBits { .. } | NetworkError::Netmask { .. });
+    text.contains('/')
+        && text.starts_with(|c: char| c.is_ascii_hexdigit() || c == ':')
+        && Network::parse(text).map_or_else(is_meant, |_| true)
 }
 
 /// Whether it has signs that a value seldom has and a regular expression often.
@@ -45,7 +49,7 @@ mod tests {
 
     #[test]
     fn networks_are_told_from_paths_and_addresses() {
-        for text in ["10.0.0.0/8", "2001:db8::/32", "::/0", "192.0.2.7/32"] {
+        for text in ["10.0.0.0/8", "2001:db8::/32", "::/0", "192.0.2.7/32", "10.0.0.1/8", "10.0.0.0/255.0.0.0"] {
             assert!(looks_like_network(text), "{text}");
         }
         for text in ["10.0.0.1", "10.*", "/10.0.0.0/8", "cafe/8", "10.0.0.0/33", "text/html", "2001:db8::1"] {

@@ -97,8 +97,8 @@ pub const OTHER: RedisErrorClass = row("ERR", "refused", Proof::Nothing, After::
 /// How Redis before version 7 begins an error that was raised within a script. The error itself stands further on.
 const WRAPPED: &str = "Error running script";
 
-/// How Redis up to version 7.0 words NOPERM within a script.
-const LACKS_A_RIGHT: &str = "The user executing the script can't ";
+/// How Redis up to version 7.0 words NOPERM within a script, and how Valkey does.
+const LACKS_A_RIGHT: [&str; 2] = ["The user executing the script can't ", "ACL failure in script: "];
 
 /// What the scripts of lua/ raise.
 const NOT_OURS: &str = "STATE the value at the key was not written by weir";
@@ -134,7 +134,7 @@ impl RedisErrorClass {
     #[must_use]
     pub fn of_parts(code: &str, text: &str) -> &'static RedisErrorClass {
         let code = match code {
-            "ERR" if text.contains(LACKS_A_RIGHT) => "NOPERM",
+            "ERR" if LACKS_A_RIGHT.iter().any(|words| text.contains(words)) => "NOPERM",
             "ERR" if text.contains(NOT_OURS) => "STATE",
             code => code,
         };
@@ -235,6 +235,10 @@ mod tests {
         check("NOPERM User weir has no permissions to run the 'evalsha' command", true);
         check("NOPERM No permissions to access a key", true);
         check("NOPERM ACL failure in script: User weir has no permissions script: 5a, on @user_script:9.", false);
+        check(
+            "ERR ACL failure in script: User weir has no permissions to run the 'set' command script: 5a, on @user_script:9.",
+            false,
+        );
         check("ERR The user executing the script can't run this command script: 5a, on @user_script:9.", false);
         check(
             "ERR Error running script (call to f_5a): @user_script:9: The user executing the script can't run",
