@@ -29,7 +29,9 @@ use tokio::time::Instant;
 
 pub use self::listeners::{Addresses, Listeners};
 pub use self::log::{flush_log, set_up_log};
-pub use crate::lifecycle::{Death, OnHangup, ServiceManager, Shutdown, Stop, shutdown};
+pub use crate::lifecycle::{
+    Death, OnHangup, ServiceManager, Shutdown, Stop, fail_writes_past_the_file_size_limit, shutdown,
+};
 pub use crate::store::redis::{ScriptText, scripts};
 
 use self::certificates::Certificates;

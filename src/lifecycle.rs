@@ -85,6 +85,15 @@ impl Life {
     }
 }
 
+/// Makes a write beyond the limit of file sizes (`ulimit -f`, systemd's `LimitFSIZE`) fail. The system ends the process for it
+/// otherwise. To be called within a runtime; it holds as long as the process.
+///
+/// # Errors
+/// When the system refuses to deliver signals.
+pub fn fail_writes_past_the_file_size_limit() -> io::Result<()> {
+    signal(SignalKind::from_raw(libc::SIGXFSZ)).map(drop)
+}
+
 /// Orders a server to stop or to reload. Dropping it is an order to stop.
 #[derive(Debug)]
 pub struct Stop {

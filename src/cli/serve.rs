@@ -54,21 +54,29 @@ pub fn serve(arguments: &ServeArguments) -> Result<(), ServeError> {
 
 /// Serves under these settings until a signal says to stop. `opening` is called once there is a log.
 pub(super) fn run(settings: Settings, on_hangup: OnHangup, opening: impl FnOnce()) -> Result<(), ServeError> {
-    app::set_up_log(&settings.log).map_err(|error| ServeError::Failed(error.to_string()))?;
-    opening();
-    let manager = service_manager();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| ServeError::Failed(format!("cannot start: {error}")))?;
+    {
+        let _within = runtime.enter();
+        // Before the first line of the log, which goes to a file that can be at its limit.
+        app::fail_writes_past_the_file_size_limit().map_err(|error| no_signals(&error))?;
+    }
+    app::set_up_log(&settings.log).map_err(|error| ServeError::Failed(error.to_string()))?;
+    opening();
+    let manager = service_manager();
     let result = runtime.block_on(async {
-        let shutdown = Shutdown::on_signals(on_hangup)
-            .map_err(|error| ServeError::Failed(format!("cannot listen to signals: {error}")))?;
+        let shutdown = Shutdown::on_signals(on_hangup).map_err(|error| no_signals(&error))?;
         Ok(app::run(settings, shutdown, manager).await?)
     });
     runtime.shutdown_timeout(REST_TIMEOUT);
     app::flush_log();
     result
+}
+
+fn no_signals(error: &std::io::Error) -> ServeError {
+    ServeError::Failed(format!("cannot listen to signals: {error}"))
 }
 
 /// The service manager that has started this process, if one has. A wrong address is no reason not to serve.

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::frames::Meter;
 use super::held::Peer;
-use super::turns::{BYTES_AT_ONCE, UNANSWERED_BYTES_AT_ONCE};
+use super::turns::{BYTES_AT_ONCE, FULL_BYTES_AT_ONCE, UNANSWERED_BYTES_AT_ONCE};
 
 /// A GOAWAY frame: of connection 0, after the largest stream, ENHANCE_YOUR_CALM, and a text for people.
 const GOAWAY: &[u8] = b"\0\0\x17\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0btoo_many_frames";
@@ -192,8 +192,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Connection<S> {
         if self.peer.condemned_for().is_some() {
             return Poll::Pending;
         }
-        let is_answered = self.meter.is_mostly_answered(self.peer.answers());
-        let most = if is_answered { BYTES_AT_ONCE } else { UNANSWERED_BYTES_AT_ONCE };
+        let most = if self.peer.core().is_nearly_full() {
+            FULL_BYTES_AT_ONCE
+        } else if self.meter.is_mostly_answered(self.peer.answers()) {
+            BYTES_AT_ONCE
+        } else {
+            UNANSWERED_BYTES_AT_ONCE
+        };
         if !self.peer.reading.may_read(context, most) {
             return Poll::Pending;
         }
@@ -306,6 +311,43 @@ mod tests {
         })
         .await;
         assert_eq!(turns, SENT / BYTES_AT_ONCE);
+    }
+
+    #[tokio::test]
+    async fn a_connection_reads_little_at_once_while_callers_hold_nearly_all_that_they_may() {
+        const TOTAL: usize = 1 << 20;
+        let (here, mut there) = tokio::io::duplex(BYTES_AT_ONCE);
+        let core = held::Core::new(held::tests::bounds(TOTAL, TOTAL), std::sync::Arc::default());
+        let peer = held::Peer::new(&core);
+        let mut connection = Connection::new(here, peer.clone(), Counted::new(&Load::default()));
+        let frame = [&u32::try_from(BYTES_AT_ONCE).unwrap().to_be_bytes()[1..], &[0; 6]].concat();
+        let mut sent = [PREFACE, b"\0\0\0\x04\0\0\0\0\0", &frame].concat();
+        sent.resize(BYTES_AT_ONCE, 0);
+        there.write_all(&sent).await.unwrap();
+        connection.open().await.unwrap();
+        let mut bytes = [0; BYTES_AT_ONCE];
+        let mut read_at_once = async |connection: &mut Connection<_>| {
+            let mut read = 0;
+            poll_fn(|context| {
+                connection.peer.reading.begin();
+                let mut buffer = ReadBuf::new(&mut bytes);
+                while Pin::new(&mut *connection).poll_read(context, &mut buffer).is_ready()
+                    && buffer.filled().len() > read
+                {
+                    read = buffer.filled().len();
+                }
+                Poll::Ready(())
+            })
+            .await;
+            read
+        };
+        let hold = held::Hold::new(&held::Peer::new(&core), TOTAL - TOTAL / 8).unwrap();
+        // What opened the connection is read again, and is not counted.
+        let opening = PREFACE.len() + 9;
+        assert_eq!(read_at_once(&mut connection).await, opening + FULL_BYTES_AT_ONCE);
+        assert_eq!(read_at_once(&mut connection).await, FULL_BYTES_AT_ONCE);
+        drop(hold);
+        assert_eq!(read_at_once(&mut connection).await, BYTES_AT_ONCE - opening - 2 * FULL_BYTES_AT_ONCE);
     }
 
     #[tokio::test]

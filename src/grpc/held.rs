@@ -20,6 +20,8 @@ pub(super) const STREAM_BYTES: usize = 2 * 1_024;
 const SHARE_BYTES_MIN: usize = 32 * 1_024;
 /// All connections together may hold this part of the total beyond it, in equal shares.
 const SHARE_PARTS: usize = 4;
+/// When less than this part of the total is left, connections read little at once.
+const ROOM_PARTS: usize = 8;
 /// A runtime adds to the total when its own count has moved this far, so that the runtimes rarely write the same memory.
 const POST_BYTES: usize = 64 * 1_024;
 /// How long a response may wait until its peer has taken it, in ticks of a second.
@@ -144,6 +146,11 @@ impl Core {
     /// Whether all connections together hold as much as they may.
     pub(super) fn is_full(&self) -> bool {
         self.total_bytes() >= self.bounds.total_bytes
+    }
+
+    /// Whether little room is left: less than what all connections can fill before they look again.
+    pub(super) fn is_nearly_full(&self) -> bool {
+        self.total_bytes() >= self.bounds.total_bytes - self.bounds.total_bytes / ROOM_PARTS
     }
 
     /// What each connection may hold where the total is used up: all of them together a quarter of it more.

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use prost::Message as _;
 
 use crate::support::frames::{
-    ACK, DATA, INITIAL_WINDOW, MAX_STREAMS, PING, PRIORITY, REFLECTION, Raw, SETTINGS, SHOULD_RATE_LIMIT, WATCH,
-    WINDOW_UPDATE, frame, headers, message, request, reset,
+    ACK, DATA, END_STREAM, HEADERS, INITIAL_WINDOW, MAX_STREAMS, PING, PRIORITY, REFLECTION, Raw, SETTINGS,
+    SHOULD_RATE_LIMIT, WATCH, WINDOW_UPDATE, frame, headers, message, request, reset,
 };
 use crate::support::process::{PolicyDirectory, Weir};
 use crate::support::rls::{self, Client};
@@ -90,6 +90,34 @@ fn requests_that_never_end_hold_a_bounded_amount_and_are_given_up() {
     // All are given up, though the connections stay.
     until("the bytes to be let go", LONG, || (held(&weir) < 1 << 20).then_some(()));
     assert_served(weir.grpc);
+}
+
+/// A caller that sends many requests at once is no heavier than others: they are read and answered a few at a time.
+#[test]
+fn a_burst_is_answered_while_others_hold_all_that_callers_may() {
+    const TOTAL: u64 = 1 << 20;
+    const BURST: u32 = 200;
+    let (weir, _policies) = start(&[
+        "runtime.cores=1",
+        "limits.request_bytes=16384",
+        "grpc.connection_held_bytes=65536",
+        &format!("grpc.held_bytes={TOTAL}"),
+    ]);
+    let burst: Vec<u8> = streams(BURST).flat_map(|stream| request(stream, SHOULD_RATE_LIMIT, &ann())).collect();
+    let mut honest = Raw::connect(weir.grpc, WIDE);
+    let mut peers: Vec<Raw> = (0..40).map(|_| Raw::connect(weir.grpc, 0)).collect();
+    for peer in &mut peers {
+        peer.send(&burst[..burst.len() / 5]).unwrap();
+    }
+    until("the bytes to be held", PATIENCE, || (held(&weir) > TOTAL - (1 << 16)).then_some(()));
+    honest.send(&burst).unwrap();
+    let (mut responses, mut ended) = (0, 0);
+    while ended < BURST {
+        let frame = honest.next().unwrap().expect("the connection stays");
+        responses += u32::from(frame.kind == DATA);
+        ended += u32::from([HEADERS, DATA].contains(&frame.kind) && frame.flags & END_STREAM != 0);
+    }
+    assert_eq!(responses, BURST, "the others were refused");
 }
 
 #[test]

@@ -106,6 +106,20 @@ fn a_full_disk_ends_nothing() {
     goes_on_without_a_log(&mut weir, &mut policies, redis);
 }
 
+/// The system ends a process for a write past this limit, unless the process handles the signal.
+#[test]
+fn a_limit_on_the_size_of_files_ends_nothing() {
+    let redis = RedisServer::start();
+    let mut policies = PolicyDirectory::with_file(FILE, &policy(1_000));
+    let directory = TempDir::new().expect("a temporary directory");
+    let log = fs::File::create(directory.path().join("weir.log")).expect("a file");
+    let mut weir = start(&policies, &redis, log);
+    let process = weir.id().to_string();
+    let limited = Command::new("prlimit").args(["--fsize=1:1", "--pid", &process]).status();
+    assert!(limited.expect("prlimit of util-linux").success());
+    goes_on_without_a_log(&mut weir, &mut policies, redis);
+}
+
 #[test]
 fn a_standard_error_that_no_process_reads_stops_nothing() {
     let redis = RedisServer::start();
