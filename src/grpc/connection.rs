@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::frames::Meter;
 use super::held::Peer;
-use super::turns::{BYTES_AT_ONCE, FULL_BYTES_AT_ONCE, UNANSWERED_BYTES_AT_ONCE};
+use super::turns::{BYTES_AT_ONCE, FULL_BYTES_AT_ONCE, FULL_UNANSWERED_BYTES_AT_ONCE, UNANSWERED_BYTES_AT_ONCE};
 
 /// A GOAWAY frame: of connection 0, after the largest stream, ENHANCE_YOUR_CALM, and a text for people.
 const GOAWAY: &[u8] = b"\0\0\x17\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0btoo_many_frames";
@@ -192,12 +192,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Connection<S> {
         if self.peer.condemned_for().is_some() {
             return Poll::Pending;
         }
-        let most = if self.peer.core().is_nearly_full() {
-            FULL_BYTES_AT_ONCE
-        } else if self.meter.is_mostly_answered(self.peer.answers()) {
-            BYTES_AT_ONCE
-        } else {
-            UNANSWERED_BYTES_AT_ONCE
+        let is_answered = self.meter.is_mostly_answered(self.peer.answers());
+        let most = match (self.peer.core().is_nearly_full(), is_answered) {
+            (false, true) => BYTES_AT_ONCE,
+            (false, false) => UNANSWERED_BYTES_AT_ONCE,
+            (true, true) => FULL_BYTES_AT_ONCE,
+            (true, false) => FULL_UNANSWERED_BYTES_AT_ONCE,
         };
         if !self.peer.reading.may_read(context, most) {
             return Poll::Pending;

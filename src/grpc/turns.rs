@@ -21,9 +21,11 @@ use crate::rls::fields::field;
 pub(super) const BYTES_AT_ONCE: usize = 4 * 1_024;
 /// The same, while the peer sends many requests that are not answered: some ten of those at a turn.
 pub(super) const UNANSWERED_BYTES_AT_ONCE: usize = 1_024;
-/// The same, for every connection, while nearly all that callers may hold is held. Those are five requests: they and the five
-/// before them fit into the share of a connection, and are answered before more are read.
-pub(super) const FULL_BYTES_AT_ONCE: usize = 256;
+/// While nearly all that callers may hold is held: about five requests. They and the five before them fit into the share of a
+/// connection, and are answered before more are read.
+pub(super) const FULL_BYTES_AT_ONCE: usize = 512;
+/// The same, while the peer sends many requests that are not answered: about one of those at a turn.
+pub(super) const FULL_UNANSWERED_BYTES_AT_ONCE: usize = 128;
 
 /// A request with more descriptors is wide.
 const DESCRIPTORS_MAX: usize = 8;
