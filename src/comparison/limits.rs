@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::{Effect, Tend, What};
 use crate::engine::policy::Level;
-use crate::engine::{Algorithm, Limit, Matcher, Role, Rule};
+use crate::engine::{Algorithm, Limit, Matcher, Role, Rule, Term};
 
 /// How many values of a list are told.
 const VALUES_MAX: usize = 20;
@@ -176,15 +176,23 @@ fn of_limits(old: Option<&Limit>, new: Option<&Limit>) -> Option<Tend> {
         (Some(_), None) => return Some(Tend::Looser),
         (None, None) => return Some(Tend::Neither),
     };
+    let of_terms = of_terms(old, new);
     if old.requests() == 0 || new.requests() == 0 {
-        return Some(Tend::of(new.requests().min(1).cmp(&old.requests().min(1))));
+        return Some(Tend::of(new.requests().min(1).cmp(&old.requests().min(1))).and(of_terms));
     }
     // How much passes over a long time, and at one instant.
     let mut tend = Tend::of(rate(new, old)).and(Tend::of(new.capacity().cmp(&old.capacity())));
     if old.drain != new.drain {
         tend = tend.and(if new.drain { Tend::Stricter } else { Tend::Looser });
     }
-    Some(tend)
+    Some(tend.and(of_terms))
+}
+
+/// Where it goes that a limit begins or ends at another time. Outside of its term it is not there.
+fn of_terms(old: &Limit, new: &Limit) -> Tend {
+    let span = |limit: &Limit| limit.term.as_ref().map_or((0, Term::NO_END), |term| (term.from(), term.until()));
+    let ((old_from, old_until), (new_from, new_until)) = (span(old), span(new));
+    Tend::of(new_from.cmp(&old_from)).and(Tend::of(old_until.cmp(&new_until)))
 }
 
 /// Compares how many hits pass per time.

@@ -109,6 +109,14 @@ fn stricter_is_told_from_looser() {
         ("{unlimited: true}", "5/h", Tend::Stricter),
         ("5/h", "{rate: 5/h, name: a}", Tend::Neither),
         ("5/h", "{rate: 5/h, alert_at: [80]}", Tend::Neither),
+        // Outside of its term a limit is not there.
+        ("5/h", "{rate: 5/h, until: 2040-01-01}", Tend::Looser),
+        ("5/h", "{rate: 5/h, from: 2040-01-01}", Tend::Looser),
+        ("{rate: 5/h, from: 2040-01-01, until: 2041-01-01}", "5/h", Tend::Stricter),
+        ("{rate: 5/h, until: 2040-01-01}", "{rate: 5/h, until: 2041-01-01}", Tend::Stricter),
+        ("{rate: 5/h, until: 2040-01-01}", "{rate: 5/h, from: 2040-01-01}", Tend::Both),
+        ("{rate: 5/h, until: 2040-01-01}", "{rate: 4/h, until: 2041-01-01}", Tend::Stricter),
+        ("0/h", "{rate: 0/h, until: 2040-01-01}", Tend::Looser),
         ("{rate: 31/month, calendar: true}", "{rate: 30/month, calendar: true}", Tend::Stricter),
     ] {
         let of = |limit: &str| policy(&format!("{{key: a, rate_limit: {limit}}}"));
