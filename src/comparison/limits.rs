@@ -26,8 +26,14 @@ pub(super) fn effects<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>) -> Vec<E
     effects
 }
 
-/// What is otherwise in a rule besides its limits, and changes nothing about how much passes.
-pub(super) fn add_marks<'p>(old: &'p Rule, new: &'p Rule, effects: &mut Vec<Effect<'p>>) {
+/// What is otherwise in a rule besides its limits. Only values change how much passes: `of_level` returns where that goes, by the number
+/// of their level.
+pub(super) fn add_marks<'p>(
+    old: &'p Rule,
+    new: &'p Rule,
+    of_level: impl Fn(usize) -> Tend,
+    effects: &mut Vec<Effect<'p>>,
+) {
     let mut key = |name, before: String, after: String| {
         if before != after {
             effects.push(Effect { tend: Tend::Neither, what: What::Key(name, before, after) });
@@ -51,8 +57,8 @@ pub(super) fn add_marks<'p>(old: &'p Rule, new: &'p Rule, effects: &mut Vec<Effe
         key("detailed_metric", before.detailed_metric.to_string(), after.detailed_metric.to_string());
         key("value_to_metric", before.value_to_metric.to_string(), after.value_to_metric.to_string());
     }
-    for (before, after) in old.levels.iter().zip(&new.levels) {
-        effects.extend(of_values(before, after));
+    for (number, (before, after)) in old.levels.iter().zip(&new.levels).enumerate() {
+        effects.extend(of_values(before, after, || of_level(number)));
     }
 }
 
@@ -110,7 +116,7 @@ fn shares(level: &Level) -> bool {
 }
 
 /// Which values a descriptor is for that it was not for before, and the reverse.
-fn of_values<'p>(before: &Level, after: &Level) -> Option<Effect<'p>> {
+fn of_values<'p>(before: &Level, after: &Level, tend: impl FnOnce() -> Tend) -> Option<Effect<'p>> {
     let texts = |level: &Level| -> Vec<String> {
         match &level.value {
             None => vec!["any".to_owned()],
@@ -135,7 +141,7 @@ fn of_values<'p>(before: &Level, after: &Level) -> Option<Effect<'p>> {
     };
     let (added, gone) = (without(&after, &before), without(&before, &after));
     // The order of a list means nothing but for its name.
-    (!added.is_empty() || !gone.is_empty()).then_some(Effect { tend: Tend::Neither, what: What::Values(added, gone) })
+    (!added.is_empty() || !gone.is_empty()).then(|| Effect { tend: tend(), what: What::Values(added, gone) })
 }
 
 /// The limits of two lists, each with the one that stands in its place: first by their shape, then by algorithm and window, then by

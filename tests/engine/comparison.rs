@@ -58,7 +58,7 @@ fn each_kind_of_change_is_found() {
         (
             "{key: a, values: [x, y], rate_limit: 5/h}",
             "{key: a, values: [y, z], rate_limit: 5/h}",
-            &["renamed a=x,... > a=y,...: otherwise"],
+            &["renamed a=x,... > a=y,...: stricter and looser"],
         ),
         (
             "{key: a, value: x, rate_limit: 5/h}",
@@ -68,7 +68,38 @@ fn each_kind_of_change_is_found() {
         (
             "{key: a, values: [x, y], rate_limit: 5/h}",
             "{key: a, values: [x, z], rate_limit: 5/h}",
+            &["changed a=x,... > a=x,...: stricter and looser"],
+        ),
+        // What the descriptors of a new value met before, and what those of a value that is gone meet.
+        (
+            "{key: a, values: [x, y], rate_limit: 5/h}",
+            "{key: a, values: [x, y, z], rate_limit: 5/h}",
+            &["changed a=x,... > a=x,...: stricter"],
+        ),
+        (
+            "{key: a, values: [x, y], rate_limit: 5/h}, {key: a, rate_limit: 3/h}",
+            "{key: a, values: [x, y, z], rate_limit: 5/h}, {key: a, rate_limit: 3/h}",
+            &["changed a=x,... > a=x,...: looser"],
+        ),
+        (
+            "{key: a, values: [x, y], rate_limit: 5/h}, {key: a, rate_limit: 3/h}",
+            "{key: a, value: x, rate_limit: 5/h}, {key: a, rate_limit: 3/h}",
+            &["renamed a=x,... > a=x: stricter"],
+        ),
+        (
+            "{key: a, values: [x, y], rate_limit: 5/h}, {key: a, rate_limit: 5/h}",
+            "{key: a, values: [x, y, z], rate_limit: 5/h}, {key: a, rate_limit: 5/h}",
             &["changed a=x,... > a=x,...: otherwise"],
+        ),
+        (
+            "{key: a, cidr: 10.0.0.0/8, rate_limit: 5/h}",
+            "{key: a, cidr: [10.0.0.0/8, 192.168.0.0/16], rate_limit: 5/h}",
+            &["renamed a=10.0.0.0/8 > a=10.0.0.0/8,...: stricter"],
+        ),
+        (
+            "{key: p, descriptors: [{key: a, values: [x, y], rate_limit: 5/h}]}",
+            "{key: p, descriptors: [{key: a, values: [x], rate_limit: 5/h}]}",
+            &["renamed p|a=x,... > p|a=x: looser"],
         ),
         // Two candidates are no rule with another name.
         (
