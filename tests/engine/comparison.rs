@@ -370,6 +370,27 @@ fn policies_that_are_wrong_are_told() {
     assert!(error.starts_with("nor this one: ") && error.contains("\nno such directory: "), "{error}");
 }
 
+#[test]
+fn the_first_policies_are_compared_with_nothing() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let (old, new) = (directory.path().join("old"), directory.path().join("new"));
+    for path in [&old, &new] {
+        fs::create_dir(path).unwrap();
+    }
+    fs::write(new.join("shop.yaml"), policy("{key: user, rate_limit: 5/h}")).unwrap();
+    let ran = |old: &std::path::Path, new: &std::path::Path| {
+        let (reading, format) = (Reading::default(), Format::Text);
+        let diff = Diff { old: old.into(), new: new.into(), reading, traffic: None, format, fail_on: Vec::new() };
+        let mut out = Vec::new();
+        run(&diff, &mut out).map(|_| String::from_utf8(out).unwrap()).map_err(|error| error.to_string())
+    };
+    let report = ran(&old, &new).unwrap();
+    assert!(report.contains("domain shop added") && report.contains("1 added, 1 stricter"), "{report}");
+    // Neither a missing directory nor policies that are all gone.
+    assert!(ran(&directory.path().join("missing"), &new).unwrap_err().contains("missing: No such file"));
+    assert!(ran(&new, &old).unwrap_err().contains("old: no policy files"));
+}
+
 /// Ten times the rules may take ten times as long; comparing all to all would take a hundred times.
 #[test]
 fn a_hundred_thousand_rules_are_compared_without_comparing_all_to_all() {
