@@ -8,6 +8,7 @@ mod limits;
 mod pairs;
 mod samples;
 mod states;
+mod values;
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -234,23 +235,23 @@ fn place<'c>(change: &RuleChange<'c>) -> (&'c str, bool, u32) {
 fn of_pair<'p>(old: &Side<'p>, new: &Side<'p>, one: Option<&'p Rule>, other: Option<&'p Rule>) -> Vec<RuleChange<'p>> {
     let (before, after) = match (one, other) {
         (Some(before), Some(after)) => (before, after),
-        (Some(gone), None) => return vec![change(Kind::Removed, one, met_by(gone, old, new))],
-        (None, Some(added)) => return vec![change(Kind::Added, met_by(added, new, old), other)],
+        (Some(gone), None) => return vec![change(old, new, Kind::Removed, one, met_by(gone, old, new))],
+        (None, Some(added)) => return vec![change(old, new, Kind::Added, met_by(added, new, old), other)],
         (None, None) => return Vec::new(),
     };
     if before.domain != after.domain || before.path != after.path {
-        return vec![change(Kind::Renamed, one, other)];
+        return vec![change(old, new, Kind::Renamed, one, other)];
     }
     let mut changes = Vec::new();
-    let of_rule = change(Kind::Changed, one, other);
+    let of_rule = change(old, new, Kind::Changed, one, other);
     if !of_rule.effects.is_empty() {
         changes.push(of_rule);
     }
     if let Some((met, example)) = met_elsewhere(before, old, new) {
-        changes.push(RuleChange { example: Some(example), ..change(Kind::Moved, one, met) });
+        changes.push(RuleChange { example: Some(example), ..change(old, new, Kind::Moved, one, met) });
     }
     if let Some((met, example)) = met_elsewhere(after, new, old) {
-        changes.push(RuleChange { example: Some(example), ..change(Kind::Moved, met, other) });
+        changes.push(RuleChange { example: Some(example), ..change(old, new, Kind::Moved, met, other) });
     }
     changes
 }
@@ -269,14 +270,20 @@ fn met_elsewhere<'p>(rule: &Rule, here: &Side<'p>, there: &Side<'p>) -> Option<(
     is_elsewhere.then(|| (met, sample.to_string()))
 }
 
-fn change<'p>(kind: Kind, old: Option<&'p Rule>, new: Option<&'p Rule>) -> RuleChange<'p> {
+fn change<'p>(
+    before: &Side<'p>,
+    now: &Side<'p>,
+    kind: Kind,
+    old: Option<&'p Rule>,
+    new: Option<&'p Rule>,
+) -> RuleChange<'p> {
     let mut effects = limits::effects(old, new);
     if kind == Kind::Removed {
         // A rule that is gone says so: what it said about itself does not change.
         effects.retain(|effect| !matches!(effect.what, What::Key("unlimited", ..)));
     }
     if let (Kind::Changed | Kind::Renamed, Some(old), Some(new)) = (kind, old, new) {
-        limits::add_marks(old, new, &mut effects);
+        limits::add_marks(old, new, |level| values::tend((old, before), (new, now), level), &mut effects);
     }
     let tend = effects.iter().fold(Tend::Neither, |tend, effect| tend.and(effect.tend));
     RuleChange { kind, old, new, example: None, effects, tend, states: states::changes(old, new) }

@@ -8,14 +8,15 @@ mod rows;
 mod text;
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::pipe::UntilClosed;
 use crate::app::decisions;
 use crate::comparison::answers::{Answers, AnswersError, answers};
 use crate::comparison::{Comparison, Tend, compare};
-use crate::config::policy_file::{Location, Problems, Reading, load_dir_with};
+use crate::config::files::Source;
+use crate::config::policy_file::{Location, Problems, Reading, load};
 use crate::engine::PolicySet;
 use crate::simulation::hidden_values;
 use crate::simulation::traffic::Traffic;
@@ -114,11 +115,13 @@ pub fn run(diff: &Diff, out: &mut dyn Write) -> Result<Outcome, NoDiff> {
         compatible: diff.reading.compatible || said.compatible,
         merge_domains: diff.reading.merge_domains || said.merge_domains,
     };
-    let load = |path: &Path| -> Result<Side, Problems> {
-        let loaded = load_dir_with(path, reading)?;
+    let read = |source: Source| -> Result<Side, Problems> {
+        let loaded = load(&source, reading)?;
         Ok(Side { policies: Arc::new(loaded.policies), places: loaded.places })
     };
-    let (old, new) = match (load(&diff.old), load(&diff.new)) {
+    // The change that adds the first policies has nothing to compare with. A directory that is not there is a mistake.
+    let old = Source { allow_empty: diff.old.is_dir(), ..Source::from(&diff.old) };
+    let (old, new) = match (read(old), read(Source::from(&diff.new))) {
         (Ok(old), Ok(new)) => (old, new),
         (old, new) => {
             let problems = [old.err(), new.err()].into_iter().flatten().map(|problems| problems.to_string());

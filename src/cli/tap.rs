@@ -26,6 +26,9 @@ const BOUNDS: Bounds = Bounds { bytes_max: 4 << 20, timeout: Duration::from_secs
 /// A server sends something at least every 10 s. After so long without it is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
+/// How long the last note of a server may take.
+const LAST_NOTE: Duration = Duration::from_secs(2);
+
 /// Which requests, and where they go.
 #[derive(Clone, Debug)]
 pub struct Question {
@@ -155,7 +158,7 @@ async fn follow(
     sink: &mut Sink,
     seen: &mut Seen,
 ) -> Result<(), TapError> {
-    let end = question.length.map(|length| Instant::now() + length);
+    let end = question.length.map(|length| Instant::now() + ends_after(length));
     loop {
         let line = tokio::select! {
             () = signals.any() => return Ok(()),
@@ -197,6 +200,12 @@ async fn follow(
             }
         }
     }
+}
+
+/// When this process ends a tap of that length by itself. The server ends one of whole seconds, and tells what was lost since the
+/// last record.
+fn ends_after(length: Duration) -> Duration {
+    if length.subsec_nanos() == 0 { length + LAST_NOTE } else { length }
 }
 
 /// What is noted where no policy has the domain: requests of it can come all the same, and so can a policy.
@@ -314,4 +323,16 @@ fn encoded(text: &str) -> String {
         _ => format!("%{byte:02X}"),
     };
     text.bytes().map(byte).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_ends_a_tap_of_whole_seconds_and_has_time_for_its_last_note() {
+        assert!(ends_after(Duration::from_secs(1)) > Duration::from_secs(2));
+        // The server would end it later than was asked for.
+        assert_eq!(ends_after(Duration::from_millis(1_500)), Duration::from_millis(1_500));
+    }
 }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::{Effect, Tend, What};
 use crate::engine::policy::Level;
-use crate::engine::{Algorithm, Limit, Matcher, Role, Rule};
+use crate::engine::{Algorithm, Limit, Matcher, Role, Rule, Term};
 
 /// How many values of a list are told.
 const VALUES_MAX: usize = 20;
@@ -26,8 +26,14 @@ pub(super) fn effects<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>) -> Vec<E
     effects
 }
 
-/// What is otherwise in a rule besides its limits, and changes nothing about how much passes.
-pub(super) fn add_marks<'p>(old: &'p Rule, new: &'p Rule, effects: &mut Vec<Effect<'p>>) {
+/// What is otherwise in a rule besides its limits. Only values change how much passes: `of_level` returns where that goes, by the number
+/// of their level.
+pub(super) fn add_marks<'p>(
+    old: &'p Rule,
+    new: &'p Rule,
+    of_level: impl Fn(usize) -> Tend,
+    effects: &mut Vec<Effect<'p>>,
+) {
     let mut key = |name, before: String, after: String| {
         if before != after {
             effects.push(Effect { tend: Tend::Neither, what: What::Key(name, before, after) });
@@ -51,8 +57,8 @@ pub(super) fn add_marks<'p>(old: &'p Rule, new: &'p Rule, effects: &mut Vec<Effe
         key("detailed_metric", before.detailed_metric.to_string(), after.detailed_metric.to_string());
         key("value_to_metric", before.value_to_metric.to_string(), after.value_to_metric.to_string());
     }
-    for (before, after) in old.levels.iter().zip(&new.levels) {
-        effects.extend(of_values(before, after));
+    for (number, (before, after)) in old.levels.iter().zip(&new.levels).enumerate() {
+        effects.extend(of_values(before, after, || of_level(number)));
     }
 }
 
@@ -110,7 +116,7 @@ fn shares(level: &Level) -> bool {
 }
 
 /// Which values a descriptor is for that it was not for before, and the reverse.
-fn of_values<'p>(before: &Level, after: &Level) -> Option<Effect<'p>> {
+fn of_values<'p>(before: &Level, after: &Level, tend: impl FnOnce() -> Tend) -> Option<Effect<'p>> {
     let texts = |level: &Level| -> Vec<String> {
         match &level.value {
             None => vec!["any".to_owned()],
@@ -135,7 +141,7 @@ fn of_values<'p>(before: &Level, after: &Level) -> Option<Effect<'p>> {
     };
     let (added, gone) = (without(&after, &before), without(&before, &after));
     // The order of a list means nothing but for its name.
-    (!added.is_empty() || !gone.is_empty()).then_some(Effect { tend: Tend::Neither, what: What::Values(added, gone) })
+    (!added.is_empty() || !gone.is_empty()).then(|| Effect { tend: tend(), what: What::Values(added, gone) })
 }
 
 /// The limits of two lists, each with the one that stands in its place: first by their shape, then by algorithm and window, then by
@@ -176,15 +182,23 @@ fn of_limits(old: Option<&Limit>, new: Option<&Limit>) -> Option<Tend> {
         (Some(_), None) => return Some(Tend::Looser),
         (None, None) => return Some(Tend::Neither),
     };
+    let of_terms = of_terms(old, new);
     if old.requests() == 0 || new.requests() == 0 {
-        return Some(Tend::of(new.requests().min(1).cmp(&old.requests().min(1))));
+        return Some(Tend::of(new.requests().min(1).cmp(&old.requests().min(1))).and(of_terms));
     }
     // How much passes over a long time, and at one instant.
     let mut tend = Tend::of(rate(new, old)).and(Tend::of(new.capacity().cmp(&old.capacity())));
     if old.drain != new.drain {
         tend = tend.and(if new.drain { Tend::Stricter } else { Tend::Looser });
     }
-    Some(tend)
+    Some(tend.and(of_terms))
+}
+
+/// Where it goes that a limit begins or ends at another time. Outside of its term it is not there.
+fn of_terms(old: &Limit, new: &Limit) -> Tend {
+    let span = |limit: &Limit| limit.term.as_ref().map_or((0, Term::NO_END), |term| (term.from(), term.until()));
+    let ((old_from, old_until), (new_from, new_until)) = (span(old), span(new));
+    Tend::of(new_from.cmp(&old_from)).and(Tend::of(old_until.cmp(&new_until)))
 }
 
 /// Compares how many hits pass per time.

@@ -37,6 +37,14 @@ pub(super) fn sample(set: &PolicySet, rule: &Rule) -> Option<Sample> {
     samples.find(|sample| sample.met(set, &rule.domain).is_some_and(|met| met.id == rule.id))
 }
 
+/// A descriptor of the rule with this value at one level.
+pub(super) fn with_value(rule: &Rule, number: usize, value: &str) -> Option<Sample> {
+    let mut entries: Vec<(String, String)> =
+        rule.levels.iter().map(|level| entry(level, FILLERS[0])).collect::<Option<_>>()?;
+    value.clone_into(&mut entries.get_mut(number)?.1);
+    Some(Sample(entries))
+}
+
 /// An entry that a level is for.
 fn entry(level: &Level, filler: &str) -> Option<(String, String)> {
     let value = match &level.value {

@@ -78,8 +78,8 @@ pub struct Decision {
     pub denied: bool,
     /// The store's clock when it was made.
     pub now: Micros,
-    /// One for each charge, in the same order.
-    pub outcomes: SmallVec<[Outcome; 2]>,
+    /// One for each charge, in the same order. Room for one: an outcome is large, and a decision is moved several times.
+    pub outcomes: SmallVec<[Outcome; 1]>,
 }
 
 /// What one charge found.
@@ -197,6 +197,7 @@ pub fn settle(charges: &[Charge<'_>], places: &[u16], found: &[Found], mode: Mod
     let nothing_taken = denied && mode == Mode::Atomic;
 
     let mut outcomes = SmallVec::new();
+    outcomes.reserve_exact(charges.len());
     for (i, charge) in charges.iter().enumerate() {
         let (kind, (verdict, remaining_before)) = (charge.limit.kind(), judged[i]);
         let Found { before, after } = found[i];

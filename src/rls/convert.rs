@@ -98,7 +98,8 @@ pub fn query<'a>(request: &Request<'a>, bounds: &Bounds) -> Result<Query<'a>, In
     }
     let count = request.descriptors.len();
     within(count, bounds.descriptors, "descriptors", || "descriptors".to_owned())?;
-    let mut descriptors = SmallVec::with_capacity(count);
+    let mut descriptors = SmallVec::new();
+    descriptors.reserve_exact(count);
     for (i, descriptor) in request.descriptors.iter().enumerate() {
         descriptors.push(DescriptorRequest {
             entries: entries(descriptor, i, bounds)?,
@@ -112,7 +113,8 @@ pub fn query<'a>(request: &Request<'a>, bounds: &Bounds) -> Result<Query<'a>, In
 fn entries<'a>(descriptor: &Descriptor<'a>, i: usize, bounds: &Bounds) -> Result<SmallVec<[Entry<'a>; 4]>, Invalid> {
     let count = descriptor.entries.len();
     within(count, bounds.entries, "entries", || format!("descriptors[{i}].entries"))?;
-    let mut entries = SmallVec::with_capacity(count);
+    let mut entries = SmallVec::new();
+    entries.reserve_exact(count);
     for (j, entry) in descriptor.entries.iter().enumerate() {
         within(entry.key.len(), bounds.key_bytes, "bytes", || format!("descriptors[{i}].entries[{j}].key"))?;
         within(entry.value.len(), bounds.value_bytes, "bytes", || format!("descriptors[{i}].entries[{j}].value"))?;

@@ -11,13 +11,16 @@ use super::proto::rate_limit_descriptor::RateLimitOverride;
 use super::proto::{RateLimitDescriptor, RateLimitRequest};
 use crate::engine::Entry;
 
+/// A request of several descriptors gets room for so many at first.
+const DESCRIPTORS_USUAL: usize = 4;
+
 /// A `RateLimitRequest` whose texts are elsewhere.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request<'a> {
     /// Whose policies apply.
     pub domain: &'a str,
     /// What the request is about.
-    pub descriptors: Vec<Descriptor<'a>>,
+    pub descriptors: SmallVec<[Descriptor<'a>; 1]>,
     /// What the request costs each limit; 0 is the same as 1.
     pub hits_addend: u32,
 }
@@ -43,7 +46,13 @@ impl<'a> Request<'a> {
         while !bytes.is_empty() {
             match field(&mut bytes)? {
                 (1, Content::Bytes(text)) => request.domain = str::from_utf8(text).ok()?,
-                (2, Content::Bytes(part)) => request.descriptors.push(Descriptor::read(part)?),
+                (2, Content::Bytes(part)) => {
+                    if request.descriptors.len() == 1 {
+                        // The second is seldom the last.
+                        request.descriptors.reserve(DESCRIPTORS_USUAL - 1);
+                    }
+                    request.descriptors.push(Descriptor::read(part)?);
+                }
                 (3, Content::Number(hits)) => request.hits_addend = u32::try_from(hits).ok()?,
                 (1..=3, _) => return None,
                 _ => {}

@@ -5,6 +5,7 @@
 //! in one go: an insertion looks at two entries, and eviction at a small sample.
 
 use std::hash::BuildHasher;
+use std::slice;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -68,7 +69,7 @@ impl Memory {
 
     /// Locks the shards of these hashes, in ascending order. [me-1]
     fn lock(&self, hashes: &[u32]) -> Locked<'_> {
-        // Most decisions are about one key.
+        // One needs no order.
         if let [hash] = hashes {
             let number = self.shard_of(*hash);
             let mut locked = Locked::new();
@@ -82,6 +83,10 @@ impl Memory {
     }
 
     fn decide_now(&self, charges: &[Charge<'_>], mode: Mode) -> Result<Decision, StoreError> {
+        // Most decisions have one charge.
+        if let [charge] = charges {
+            return self.decide_one(charge, mode);
+        }
         let (places, firsts) = decision::key_indices(charges);
         let hashes: SmallVec<[u32; 4]> =
             firsts.iter().map(|&first| self.hash(charges[usize::from(first)].key)).collect();
@@ -127,6 +132,34 @@ impl Memory {
             let at = if renumbered { shard.find(charge.key, hash) } else { known };
             renumbered |= shard.change(at, &slot, now, &*self.observer, |state| {
                 charge.limit.kind().apply_in_place(state, effect, charge.bounds, now)
+            });
+        }
+        Ok(decision)
+    }
+
+    /// The same for one charge, without the lists.
+    fn decide_one(&self, charge: &Charge<'_>, mode: Mode) -> Result<Decision, StoreError> {
+        let hash = self.hash(charge.key);
+        let mut shard = self.shards[self.shard_of(hash)].lock();
+        // Read under the lock, as above.
+        let now = self.clock.now();
+        let found = shard.find(charge.key, hash);
+        let state = found.and_then(|at| shard.live_at(at, now));
+        let (decision, effects) = match decision::decide(slice::from_ref(charge), &[0], |_| state, mode, now) {
+            Ok(decided) => decided,
+            Err(decision::StaleBounds) => return Err(StoreError::StaleBounds { now }),
+        };
+        if let Some(at) = found
+            && decision.outcomes[0].verdict.is_over()
+        {
+            shard.entries[at].mark_denied();
+        }
+        let effect = effects[0];
+        if effect != Effect::Nothing {
+            let (key, limit, bounds) = (charge.key, charge.limit, charge.bounds);
+            let slot = StateSlot { key, hash, share: charge.share, limit, bounds };
+            shard.change(found, &slot, now, &*self.observer, |state| {
+                limit.kind().apply_in_place(state, effect, bounds, now)
             });
         }
         Ok(decision)

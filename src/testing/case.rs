@@ -218,12 +218,10 @@ fn rule_of(load: &Load, domain: &str, entries: &[Entry<'_>]) -> Option<u32> {
 /// The message that a caller sends.
 fn request(ask: &Ask, caller: u32) -> RateLimitRequest {
     let mut message = message(&ask.domain, &ask.descriptors, ask.hits);
-    if ask.callers > 1 {
-        let number = caller.to_string();
-        for entry in message.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.entries) {
-            entry.key = entry.key.replace(CALLER, &number);
-            entry.value = entry.value.replace(CALLER, &number);
-        }
+    let number = caller.to_string();
+    for entry in message.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.entries) {
+        entry.key = entry.key.replace(CALLER, &number);
+        entry.value = entry.value.replace(CALLER, &number);
     }
     message
 }

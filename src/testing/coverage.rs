@@ -116,17 +116,20 @@ impl Coverage {
         self.rules.iter().filter(|rule| !rule.met)
     }
 
-    /// The share of rules that were met, in tenths of a percent; 1,000 where there are none.
+    /// The share of rules that were met, in tenths of a percent; none where there are no rules.
     #[must_use]
-    pub fn tenths_of_percent(&self) -> u64 {
-        // Of no rules, none is left.
-        if self.rules.is_empty() { 1_000 } else { tenths_of_percent(self.met() as u64, self.rules.len() as u64) }
+    pub fn tenths_of_percent(&self) -> Option<u64> {
+        let (met, all) = (self.met() as u64, self.rules.len() as u64);
+        (all > 0).then(|| tenths_of_percent(met, all))
     }
 
-    /// Whether at least this share of the rules was met. Nothing is rounded.
+    /// Whether at least this share of the rules was met. Nothing is rounded, and no rules are no share.
     #[must_use]
     pub fn reaches(&self, least: Percentage) -> bool {
         let (met, all) = (self.met() as u128, self.rules.len() as u128);
+        if all == 0 {
+            return least.0 == 0;
+        }
         met * u128::from(Percentage::WHOLE) >= u128::from(least.0) * all
     }
 }
@@ -196,11 +199,16 @@ mod tests {
             (1_999, 2_000, "100", false),
             (1, 2, "50", true),
             (0, 2, "0", true),
-            (0, 0, "100", true),
+            (0, 0, "0", true),
+            (0, 0, "0.1", false),
+            (0, 0, "100", false),
         ] {
             let least: Percentage = least.parse().expect("a percentage");
             assert_eq!(of(met, all).reaches(least), expected, "{met} of {all}, {least:?}");
         }
-        assert_eq!([of(2, 3), of(1_999, 2_000), of(0, 0)].map(|one| one.tenths_of_percent()), [667, 999, 1_000]);
+        assert_eq!(
+            [of(2, 3), of(1_999, 2_000), of(0, 0)].map(|one| one.tenths_of_percent()),
+            [Some(667), Some(999), None]
+        );
     }
 }

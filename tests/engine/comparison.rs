@@ -58,7 +58,7 @@ fn each_kind_of_change_is_found() {
         (
             "{key: a, values: [x, y], rate_limit: 5/h}",
             "{key: a, values: [y, z], rate_limit: 5/h}",
-            &["renamed a=x,... > a=y,...: otherwise"],
+            &["renamed a=x,... > a=y,...: stricter and looser"],
         ),
         (
             "{key: a, value: x, rate_limit: 5/h}",
@@ -68,7 +68,38 @@ fn each_kind_of_change_is_found() {
         (
             "{key: a, values: [x, y], rate_limit: 5/h}",
             "{key: a, values: [x, z], rate_limit: 5/h}",
+            &["changed a=x,... > a=x,...: stricter and looser"],
+        ),
+        // What the descriptors of a new value met before, and what those of a value that is gone meet.
+        (
+            "{key: a, values: [x, y], rate_limit: 5/h}",
+            "{key: a, values: [x, y, z], rate_limit: 5/h}",
+            &["changed a=x,... > a=x,...: stricter"],
+        ),
+        (
+            "{key: a, values: [x, y], rate_limit: 5/h}, {key: a, rate_limit: 3/h}",
+            "{key: a, values: [x, y, z], rate_limit: 5/h}, {key: a, rate_limit: 3/h}",
+            &["changed a=x,... > a=x,...: looser"],
+        ),
+        (
+            "{key: a, values: [x, y], rate_limit: 5/h}, {key: a, rate_limit: 3/h}",
+            "{key: a, value: x, rate_limit: 5/h}, {key: a, rate_limit: 3/h}",
+            &["renamed a=x,... > a=x: stricter"],
+        ),
+        (
+            "{key: a, values: [x, y], rate_limit: 5/h}, {key: a, rate_limit: 5/h}",
+            "{key: a, values: [x, y, z], rate_limit: 5/h}, {key: a, rate_limit: 5/h}",
             &["changed a=x,... > a=x,...: otherwise"],
+        ),
+        (
+            "{key: a, cidr: 10.0.0.0/8, rate_limit: 5/h}",
+            "{key: a, cidr: [10.0.0.0/8, 192.168.0.0/16], rate_limit: 5/h}",
+            &["renamed a=10.0.0.0/8 > a=10.0.0.0/8,...: stricter"],
+        ),
+        (
+            "{key: p, descriptors: [{key: a, values: [x, y], rate_limit: 5/h}]}",
+            "{key: p, descriptors: [{key: a, values: [x], rate_limit: 5/h}]}",
+            &["renamed p|a=x,... > p|a=x: looser"],
         ),
         // Two candidates are no rule with another name.
         (
@@ -109,6 +140,14 @@ fn stricter_is_told_from_looser() {
         ("{unlimited: true}", "5/h", Tend::Stricter),
         ("5/h", "{rate: 5/h, name: a}", Tend::Neither),
         ("5/h", "{rate: 5/h, alert_at: [80]}", Tend::Neither),
+        // Outside of its term a limit is not there.
+        ("5/h", "{rate: 5/h, until: 2040-01-01}", Tend::Looser),
+        ("5/h", "{rate: 5/h, from: 2040-01-01}", Tend::Looser),
+        ("{rate: 5/h, from: 2040-01-01, until: 2041-01-01}", "5/h", Tend::Stricter),
+        ("{rate: 5/h, until: 2040-01-01}", "{rate: 5/h, until: 2041-01-01}", Tend::Stricter),
+        ("{rate: 5/h, until: 2040-01-01}", "{rate: 5/h, from: 2040-01-01}", Tend::Both),
+        ("{rate: 5/h, until: 2040-01-01}", "{rate: 4/h, until: 2041-01-01}", Tend::Stricter),
+        ("0/h", "{rate: 0/h, until: 2040-01-01}", Tend::Looser),
         ("{rate: 31/month, calendar: true}", "{rate: 30/month, calendar: true}", Tend::Stricter),
     ] {
         let of = |limit: &str| policy(&format!("{{key: a, rate_limit: {limit}}}"));
@@ -368,6 +407,27 @@ fn policies_that_are_wrong_are_told() {
     // Of both sides at once.
     let error = run(&Diff { old: "nor this one".into(), ..diff }, &mut Vec::new()).unwrap_err().to_string();
     assert!(error.starts_with("nor this one: ") && error.contains("\nno such directory: "), "{error}");
+}
+
+#[test]
+fn the_first_policies_are_compared_with_nothing() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let (old, new) = (directory.path().join("old"), directory.path().join("new"));
+    for path in [&old, &new] {
+        fs::create_dir(path).unwrap();
+    }
+    fs::write(new.join("shop.yaml"), policy("{key: user, rate_limit: 5/h}")).unwrap();
+    let ran = |old: &std::path::Path, new: &std::path::Path| {
+        let (reading, format) = (Reading::default(), Format::Text);
+        let diff = Diff { old: old.into(), new: new.into(), reading, traffic: None, format, fail_on: Vec::new() };
+        let mut out = Vec::new();
+        run(&diff, &mut out).map(|_| String::from_utf8(out).unwrap()).map_err(|error| error.to_string())
+    };
+    let report = ran(&old, &new).unwrap();
+    assert!(report.contains("domain shop added") && report.contains("1 added, 1 stricter"), "{report}");
+    // Neither a missing directory nor policies that are all gone.
+    assert!(ran(&directory.path().join("missing"), &new).unwrap_err().contains("missing: No such file"));
+    assert!(ran(&new, &old).unwrap_err().contains("old: no policy files"));
 }
 
 /// Ten times the rules may take ten times as long; comparing all to all would take a hundred times.

@@ -1,5 +1,6 @@
 //! `weir diff`: what it says about states is what the store does when the policies are swapped.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -442,6 +443,33 @@ fn traffic_that_cannot_be_used_is_told_with_its_place() {
     let new = policy.replace("key: user,", "key: user, value: a*,");
     let (_, text) = with_traffic(&policy, &new, &hidden, Format::Text, &[]).unwrap_or_else(|error| panic!("{error}"));
     assert!(text.contains("note: ") && text.contains("hidden values"), "{text}");
+}
+
+/// All names of members.
+fn members(value: &Value, names: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(of) => {
+            names.extend(of.keys().cloned());
+            of.values().for_each(|value| members(value, names));
+        }
+        Value::Array(items) => items.iter().for_each(|item| members(item, names)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_page_has_each_member_of_the_json() {
+    let (old, new) = (policy("{key: user, rate_limit: 1/min}"), policy("{key: user, rate_limit: 5/min}"));
+    let new = new.replace("domain: shop", "domain: shop\non_error: deny");
+    let (_, json) = with_traffic(&old, &new, &record(&["user=ann"; 3], "shown"), Format::Json, &[])
+        .unwrap_or_else(|error| panic!("{error}"));
+    let mut found = BTreeSet::new();
+    members(&serde_json::from_str(&json).expect("JSON"), &mut found);
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/testing.md")).expect("the page");
+    let form = page.split("With `--format json` the report is").nth(1).expect("the section");
+    let form = form.split("```").nth(1).expect("the form");
+    let written: BTreeSet<String> = form.split('"').skip(1).step_by(2).map(str::to_owned).collect();
+    assert_eq!(written, found);
 }
 
 /// Values come from callers, and a comment on a pull request is shown to all.

@@ -332,7 +332,7 @@ fn ends(limit: &Limit, state: &State, bounds: Option<Bounds>, now: Micros) -> Mi
         State::SlidingWindow(state) => {
             let Algorithm::SlidingWindow { precision } = limit.algorithm() else { unreachable!("{limit:?}") };
             // Its last instant leaves the window a window later.
-            let (newest, _) = state.buckets.last().expect("an empty one is not stored");
+            let newest = state.newest().expect("an empty one is not stored");
             newest * precision.get() + precision.get() - 1 + window_us
         }
         State::SlidingWindowLog(log) => log.entries.back().expect("an empty one is not stored").at + window_us,

@@ -126,8 +126,7 @@ pub struct Ask {
     pub descriptors: Vec<Descriptor>,
     /// What each descriptor costs that does not say; none where the request does not.
     pub hits: Option<u32>,
-    /// How many callers send it, one after the other. Where there are several, `<n>` in keys and values is the
-    /// number of the caller, from 1.
+    /// How many callers send it, one after the other. `<n>` in keys and values is the number of the caller, from 1.
     pub callers: u32,
     /// How often each caller sends it, one right after the other.
     pub times: u32,

@@ -103,7 +103,8 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
     /// What an effect in plain hits makes of an observation. None for a summary, which leaves out what it takes.
     fn left(&self, before: Self::Observed, effect: Effect, now: Micros) -> Option<Self::Observed>;
 
-    /// What an effect in plain hits leaves of the state, as a charge of `asked` hits would find it.
+    /// What an effect in plain hits leaves of the state, as a charge of `asked` hits would find it. `before` is what such a
+    /// charge observed.
     fn left_of(
         &self,
         stored: Option<&Self::State>,
@@ -244,7 +245,7 @@ macro_rules! small_state {
     };
 }
 
-/// The effects on a boxed state that is observed as a [`Summary`], by the functions `summary`, `change`, `take_back` and
+/// The effects on a long state that is observed as a [`Summary`], by the functions `summary`, `change`, `take_back` and
 /// `holds_nothing` of its file; and what follows from a summary.
 macro_rules! long_state {
     () => {
@@ -252,7 +253,7 @@ macro_rules! long_state {
         const REPLY: usize = 8;
 
         fn observe(&self, stored: Option<&Self::State>, asked: Hits, _bounds: Option<Bounds>, now: Micros) -> Summary {
-            self.summary(stored.map(|stored| &**stored), asked, Effect::Nothing, now)
+            self.summary(stored.map(Borrow::borrow), asked, Effect::Nothing, now)
         }
 
         fn left(&self, _before: Summary, _effect: Effect, _now: Micros) -> Option<Summary> {
@@ -262,12 +263,15 @@ macro_rules! long_state {
         fn left_of(
             &self,
             stored: Option<&Self::State>,
-            _before: Summary,
+            before: Summary,
             asked: Hits,
             effect: Effect,
             now: Micros,
         ) -> Summary {
-            self.summary(stored.map(|stored| &**stored), asked, effect, now)
+            match effect {
+                Effect::Add(_) | Effect::Give(_) => self.summary(stored.map(Borrow::borrow), asked, effect, now),
+                Effect::Nothing | Effect::Drain | Effect::Rewrite => before,
+            }
         }
 
         fn apply(

@@ -4,6 +4,11 @@
 //! span as long as the window ever admits more than the limit; the price is that an even stream at the nominal rate
 //! passes n / (n + 1) of it, where n is the number of buckets. Its Lua twin is lua/algorithms/sliding_window.lua.
 
+mod buckets;
+
+use std::borrow::Borrow;
+
+pub use self::buckets::Buckets;
 use super::counting::{Counting, Effect, Format, Receipt, Summary, Written, is_believed, small};
 use super::parameters::Precision;
 use crate::engine::descriptor::Hits;
@@ -14,17 +19,13 @@ pub const BUCKETS_MAX: u64 = 256;
 /// The numbers of all buckets of a stored state are below 2^53 with a first one below this.
 const FIRST_END: u64 = (1 << 53) - (BUCKETS_MAX + 1);
 
-/// Hits by bucket number (`floor(t / precision)`), oldest first, none of them 0. [sw-5]
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Buckets {
-    /// Number and hits, each at most 2^32 - 1.
-    pub buckets: Vec<(u64, u32)>,
-}
-
 /// The window over the buckets at one instant.
 struct Live<'a> {
-    /// The buckets that count.
-    buckets: &'a [(u64, u32)],
+    stored: Option<&'a Buckets>,
+    /// How many of the oldest buckets do not count.
+    dead: usize,
+    /// The hits of those that count.
+    used: u64,
     /// The bucket that new hits go to.
     here: u64,
     /// The hits of all buckets, moved here because the clock has stepped back too far to believe them. [tm-2]
@@ -32,30 +33,34 @@ struct Live<'a> {
 }
 
 impl<'a> Live<'a> {
-    fn of(counting: &SlidingWindow, stored: &'a [(u64, u32)], now: Micros) -> Self {
-        let (window_us, precision) = (counting.window.us(), counting.precision.get());
-        let newest = stored.last().map_or(0, |&(number, _)| number);
+    fn of(counting: &SlidingWindow, stored: Option<&'a Buckets>, now: Micros) -> Self {
+        let precision = counting.precision.get();
         let here = now / precision;
-        let (here, believed) = if newest > here {
-            let ahead = u128::from(newest) * u128::from(precision) - u128::from(now);
-            (newest, is_believed(ahead, window_us))
-        } else {
-            (here, true)
+        let Some((stored, newest)) = stored.and_then(|stored| Some((stored, stored.newest()?))) else {
+            return Self { stored: None, dead: 0, used: 0, here, rebased: None };
         };
-        // The clock's own now, or the start of the newest bucket where the clock has stepped back.
-        let at = now.max(here.saturating_mul(precision));
-        let oldest = (at + 1).saturating_sub(window_us) / precision;
-        let buckets = &stored[stored.partition_point(|&(number, _)| number < oldest)..];
-        if believed {
-            Self { buckets, here, rebased: None }
+        let oldest = counting.oldest(newest, now);
+        let (mut dead, mut used) = (0, stored.sum());
+        if newest < oldest {
+            (dead, used) = (stored.len(), 0);
         } else {
-            Self { buckets: &[], here: now / precision, rebased: Some(saturating_sum(buckets)) }
+            for (_, hits) in stored.iter().take_while(|&(number, _)| number < oldest) {
+                dead += 1;
+                used -= u64::from(hits);
+            }
+        }
+        if counting.believes(newest, now) {
+            Self { stored: Some(stored), dead, used, here: here.max(newest), rebased: None }
+        } else {
+            let all = u32::try_from(used).unwrap_or(u32::MAX);
+            Self { stored: None, dead: stored.len(), used: all.into(), here, rebased: Some(all) }
         }
     }
 
+    /// Number and hits of the buckets that count, oldest first.
     fn counts(&self) -> impl DoubleEndedIterator<Item = (u64, u32)> {
         let rebased = self.rebased.map(|hits| (self.here, hits));
-        self.buckets.iter().copied().chain(rebased.filter(|&(_, hits)| hits > 0))
+        self.stored.into_iter().flat_map(|stored| stored.iter_from(self.dead)).chain(rebased)
     }
 }
 
@@ -63,6 +68,8 @@ impl<'a> Live<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindow {
     requests: u32,
+    /// The sub-buckets of a window.
+    buckets: u32,
     window: Window,
     precision: Precision,
 }
@@ -72,16 +79,30 @@ impl SlidingWindow {
     pub(super) fn new(requests: u32, window: Window, precision: Precision) -> Option<Self> {
         let (us, window_us) = (precision.get(), window.us());
         let is_divided = window_us.is_multiple_of(us) && window_us / us <= BUCKETS_MAX;
-        (requests == 0 || is_divided).then_some(Self { requests, window, precision })
+        let buckets = u32::try_from(window_us.div_ceil(us)).unwrap_or(u32::MAX);
+        (requests == 0 || is_divided).then_some(Self { requests, buckets, window, precision })
+    }
+
+    /// The oldest bucket that counts: at `now`, or at the start of the newest bucket where the clock has stepped back
+    /// before it. [sw-2] [sw-6]
+    fn oldest(&self, newest: u64, now: Micros) -> u64 {
+        let precision = self.precision.get();
+        let at = now.max(newest.saturating_mul(precision));
+        ((at + 1) / precision).saturating_sub(self.buckets.into())
+    }
+
+    /// Whether a state with this newest bucket counts as it is: the clock has not stepped back far before it. [tm-2]
+    fn believes(&self, newest: u64, now: Micros) -> bool {
+        let start = u128::from(newest) * u128::from(self.precision.get());
+        is_believed(start.saturating_sub(now.into()), self.window.us())
     }
 
     /// What a charge of `hits` finds, or leaves behind after its effect, by the limit as it is now. [sw-2] [sw-3] [sw-7]
     fn summary(&self, stored: Option<&Buckets>, hits: Hits, effect: Effect, now: Micros) -> Summary {
         let (window_us, precision) = (self.window.us(), self.precision.get());
-        let live = Live::of(self, stored.map_or(&[][..], |stored| &stored.buckets), now);
+        let live = Live::of(self, stored, now);
         let leaves_at = |number: u64| (number + 1) * precision + window_us - 1;
-
-        let found: u64 = live.counts().map(|(_, hits)| u64::from(hits)).sum();
+        let found = live.used;
         let (added, mut given) = match effect {
             Effect::Add(hits) => (u64::from(hits), 0),
             Effect::Give(hits) => (0, u64::from(hits)),
@@ -119,63 +140,41 @@ impl SlidingWindow {
 
     /// Makes it the next state; without buckets where nothing counts any more. [sw-2] [sw-4]
     fn change(&self, stored: &mut Buckets, effect: Effect, now: Micros) {
-        let live = Live::of(self, &stored.buckets, now);
-        let (here, rebased, dead) = (live.here, live.rebased, stored.buckets.len() - live.buckets.len());
-        let buckets = &mut stored.buckets;
-        buckets.drain(..dead);
+        let live = Live::of(self, Some(stored), now);
+        let (here, dead, rebased) = (live.here, live.dead, live.rebased);
+        stored.drop_oldest(dead);
         if let Some(hits) = rebased.filter(|&hits| hits > 0) {
-            buckets.push((here, hits));
+            stored.add(here, hits);
         }
         match effect {
-            Effect::Add(hits) => match buckets.last_mut() {
-                Some((number, count)) if *number == here => *count = count.saturating_add(hits),
-                _ => {
-                    if buckets.is_empty() {
-                        // Many keys never have more than one, and room for four would double what they take.
-                        buckets.reserve_exact(1);
-                    }
-                    buckets.push((here, hits));
-                }
-            },
-            Effect::Give(mut hits) => {
-                while let Some((_, count)) = buckets.last_mut() {
-                    let gone = hits.min(*count);
-                    *count -= gone;
-                    hits -= gone;
-                    if *count > 0 {
-                        break;
-                    }
-                    buckets.pop();
-                }
-            }
+            Effect::Add(hits) => stored.add(here, hits),
+            Effect::Give(hits) => stored.give(hits),
             Effect::Nothing | Effect::Drain | Effect::Rewrite => {}
         }
     }
 
     /// Takes one charge out of the state, if its bucket still counts. Returns whether it does. [un-2]
     fn take_back(&self, stored: &mut Buckets, receipt: Receipt, now: Micros) -> bool {
-        let live = Live::of(self, &stored.buckets, now);
-        let at = live.buckets.binary_search_by_key(&receipt.mark, |&(number, _)| number);
-        let (None, Ok(at)) = (live.rebased, at) else {
+        let live = Live::of(self, Some(stored), now);
+        if live.rebased.is_some() || live.counts().all(|(number, _)| number != receipt.mark) {
             return false;
-        };
-        let dead = stored.buckets.len() - live.buckets.len();
-        stored.buckets.drain(..dead);
-        let count = &mut stored.buckets[at].1;
-        *count = count.saturating_sub(receipt.hits);
-        if *count == 0 {
-            stored.buckets.remove(at);
         }
+        let left = |(number, hits): (u64, u32)| {
+            let gone = if number == receipt.mark { receipt.hits } else { 0 };
+            (number, hits.saturating_sub(gone))
+        };
+        let left = live.counts().map(left).filter(|&(_, hits)| hits > 0).collect();
+        *stored = left;
         true
     }
 
     fn holds_nothing(stored: &Buckets) -> bool {
-        stored.buckets.is_empty()
+        stored.is_empty()
     }
 }
 
 impl Counting for SlidingWindow {
-    type State = Box<Buckets>;
+    type State = Buckets;
     type Observed = Summary;
     type Numbers = [u64; 3];
 
@@ -193,32 +192,24 @@ impl Counting for SlidingWindow {
 
     /// Each sub-bucket is read, added up and written.
     fn weight(&self) -> u32 {
-        let buckets = self.window.us().div_ceil(self.precision.get());
-        u32::try_from(4 + buckets.div_ceil(20)).unwrap_or(u32::MAX)
+        4 + self.buckets.div_ceil(20)
     }
 
     /// Whether the clock has stepped back by so much that what counts moves to now. [sw-6] [tm-2]
-    fn is_stale(&self, stored: &Box<Buckets>, _bounds: Option<Bounds>, now: Micros) -> bool {
-        Live::of(self, &stored.buckets, now).rebased.is_some_and(|hits| hits > 0)
+    fn is_stale(&self, stored: &Buckets, _bounds: Option<Bounds>, now: Micros) -> bool {
+        stored.newest().is_some_and(|newest| !self.believes(newest, now))
     }
 
     fn script_numbers(&self, _hits: Hits, _bounds: Option<Bounds>) -> Self::Numbers {
         [self.window.us(), self.precision.get(), u64::from(self.requests)]
     }
 
-    fn read_stored(numbers: &[u64]) -> Option<Box<Buckets>> {
+    fn read_stored(numbers: &[u64]) -> Option<Buckets> {
         let (&first, counts) = numbers.split_first()?;
         if first >= FIRST_END || *counts.last()? == 0 {
             return None;
         }
-        let mut buckets = Vec::new();
-        for (number, &count) in (first..).zip(counts).filter(|&(_, &count)| count > 0) {
-            buckets.push((number, small(count)?));
-        }
-        Some(Box::new(Buckets { buckets }))
+        let buckets = (first..).zip(counts).filter(|&(_, &count)| count > 0);
+        buckets.map(|(number, &count)| Some((number, small(count)?))).collect()
     }
-}
-
-fn saturating_sum(buckets: &[(u64, u32)]) -> u32 {
-    buckets.iter().fold(0, |sum: u32, &(_, hits)| sum.saturating_add(hits))
 }

@@ -4,6 +4,7 @@
 //! subtraction and the wait for room is a bisection; entries at one instant stay apart. Its Lua twin is
 //! lua/algorithms/sliding_window_log.lua.
 
+use std::borrow::Borrow;
 use std::collections::VecDeque;
 
 use super::counting::{Counting, Effect, Format, Receipt, Summary, UndoScript, Written, is_believed};

@@ -6,9 +6,11 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::path::Path;
+use std::time::Duration;
 
 use super::lines::Lines;
 use super::{Request, TrafficError};
+use crate::config::settings::spell;
 use crate::engine::Micros;
 
 /// The most requests that wait for earlier ones.
@@ -78,9 +80,9 @@ impl Recorded {
         self.waiting_bytes -= first.bytes;
         if first.request.time < self.last {
             let message = format!(
-                "its time is {} us before that of a request that is decided already: sort the file by time, weir sorts \
+                "its time is {} before that of a request that is decided already: sort the file by time, weir sorts \
                  {WAITING_MAX} lines at most",
-                self.last - first.request.time
+                spell(Duration::from_micros(self.last - first.request.time))
             );
             return Err(self.lines.error_at(first.line, 1, message));
         }

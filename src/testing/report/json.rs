@@ -84,8 +84,8 @@ fn covered(coverage: &Coverage) -> Value {
         let (place, position) = (&*rule.place.file, rule.place.position);
         json!({ "domain": rule.domain, "rule": rule.path, "file": place, "line": position.line, "column": position.column })
     });
-    let tenths = coverage.tenths_of_percent();
-    let percent: Option<f64> = format!("{}.{}", tenths / 10, tenths % 10).parse().ok();
+    let number = |tenths: u64| format!("{}.{}", tenths / 10, tenths % 10).parse::<f64>().ok();
+    let percent = coverage.tenths_of_percent().and_then(number);
     json!({
         "rules": coverage.rules.len(),
         "met": coverage.met(),

@@ -82,8 +82,10 @@ fn step(report: &FileReport, failure: &Failure) -> String {
 /// Those of the writer.
 pub fn coverage(coverage: &Coverage, out: &mut dyn Write) -> io::Result<()> {
     let (met, all) = (coverage.met(), coverage.rules.len());
-    // Of no rules, none is left.
-    let share = if all == 0 { percent(1, 1) } else { percent(met as u64, all as u64) };
+    if all == 0 {
+        return writeln!(out, "coverage: no rules, since no test loads policies from files");
+    }
+    let share = percent(met as u64, all as u64);
     writeln!(out, "coverage: {met} of {} met ({share})", counted(all, "rule"))?;
     for rule in coverage.unmet() {
         writeln!(

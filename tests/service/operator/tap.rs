@@ -440,6 +440,21 @@ fn a_domain_that_no_policy_has_is_warned_of_and_shown_all_the_same() {
 }
 
 #[test]
+fn what_is_lost_after_the_last_record_is_counted_too() {
+    let served = Served::start(POLICY, &["tap.records_per_second=1"]);
+    let child = piped(tap(served.at.admin, &["--json", "--for", "2s"]));
+    opened(&served, 1);
+    for _ in 0..20 {
+        ask(&served, "user", "ann");
+    }
+    let errors = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
+    let numbers = ["weir_tap_records_total", "weir_tap_lost_records_total"].map(|name| served.metric(name).unwrap());
+    let [recorded, lost] = numbers;
+    assert!(recorded > 0 && lost > 0, "{numbers:?}");
+    assert_eq!(errors, format!("weir: {recorded} request{}, {lost} lost\n", if recorded == 1 { "" } else { "s" }));
+}
+
+#[test]
 fn a_recording_that_is_killed_has_what_came_before() {
     let served = Served::start(POLICY, &[]);
     let directory = tempfile::tempdir().unwrap();

@@ -199,6 +199,22 @@ fn percentages_have_one_decimal() {
     assert_eq!(ran(&Tests { fail_under, ..written.tests() }).0, Verdict::Failed, "two of three are less than 66.7 %");
 }
 
+#[test]
+fn coverage_of_nothing_is_no_coverage() {
+    let written = Written::new(
+        "domain: d\npolicies: {a.yaml: 'domain: d'}\ncases: [{name: c, steps: [{ask: user=ann, expect: ok}]}]",
+    );
+    for (least, expected) in [("0", Verdict::Passed), ("1", Verdict::Failed)] {
+        let fail_under = Some(least.parse().expect("a percentage"));
+        let (verdict, report) = ran(&Tests { fail_under, ..written.tests() });
+        assert_eq!(verdict, expected, "{report}");
+        assert!(report.ends_with("coverage: no rules, since no test loads policies from files\n"), "{report}");
+    }
+    let (_, report) = ran(&Tests { format: Format::Json, coverage: true, ..written.tests() });
+    let json: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    assert_eq!(json["coverage"]["percent"], serde_json::Value::Null);
+}
+
 /// Values come from whoever writes a test, and a terminal obeys some characters.
 #[test]
 fn requests_are_spelled_as_they_are_typed_and_no_terminal_obeys_them() {
@@ -207,11 +223,14 @@ cases:
 - name: "a \u202e name"
   steps:
     - {ask: [{entries: [{key: user, value: "a,b\\\e[31m\n"}]}, {entries: []}], expect: over}
+    - {ask: k<n>=u<n>, expect: over}
 "#;
     let (verdict, report) = ran(&Written::new(text).tests());
     assert_eq!(verdict, Verdict::Failed);
     assert!(report.contains("test a \\u{202e} name ... FAILED"), "{report}");
     assert!(report.contains(r"ask user=a\,b\\\u{1b}[31m\n (no entries) in "), "{report}");
+    // As in simulations, the number of the only caller is 1.
+    assert!(report.contains("ask k1=u1 in "), "{report}");
     assert!(report.chars().all(|c| c == '\n' || (!c.is_control() && c != '\u{202e}')), "{report:?}");
 }
 

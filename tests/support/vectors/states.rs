@@ -32,12 +32,11 @@ impl Vector {
             }
             (Algorithm::SlidingWindow { precision }, Some(State::SlidingWindow(state))) => {
                 let precision = precision.get();
-                let last = state.buckets.last().map_or(0, |(number, _)| number * precision);
+                let last = state.newest().map_or(0, |number| number * precision);
                 let at = now.max(last);
                 // A bucket counts as long as its last instant lies in the window that ends with now.
-                let live =
-                    state.buckets.iter().filter(|(number, _)| number * precision + precision - 1 > at - window_us);
-                let hits_of = live.map(|(number, count)| (*number, number * precision + precision - 1, *count));
+                let live = state.iter().filter(|(number, _)| number * precision + precision - 1 > at - window_us);
+                let hits_of = live.map(|(number, count)| (number, number * precision + precision - 1, count));
                 Observed::SlidingWindow(summary(limit, hits_of, hits))
             }
             (_, Some(State::SlidingWindowLog(log))) => {
@@ -101,8 +100,8 @@ impl Vector {
             State::SlidingWindowCounter(counts) => self.write_seen(limit, &Observed::SlidingWindowCounter(*counts)),
             State::SlidingWindow(state) => {
                 let Algorithm::SlidingWindow { precision } = limit.algorithm() else { unreachable!("{limit:?}") };
-                let text = |(number, count): &(u64, u32)| format!("{count}@#{}", self.number(precision.get(), *number));
-                state.buckets.iter().map(text).collect::<Vec<_>>().join("/")
+                let text = |(number, count)| format!("{count}@#{}", self.number(precision.get(), number));
+                state.iter().map(text).collect::<Vec<_>>().join("/")
             }
             State::SlidingWindowLog(log) => {
                 let text = |i| format!("{}@{}", log.hits(i), self.time(log.entries[i].at));
@@ -215,7 +214,7 @@ pub(super) fn state(vector: &Vector, limit: &Limit, text: &str) -> Result<State,
                     let (count, bucket) = placed(part)?;
                     buckets.push((numbered(vector, precision.get(), bucket)?, count));
                 }
-                State::SlidingWindow(Box::new(Buckets { buckets }))
+                State::SlidingWindow(Buckets::from_iter(buckets))
             }
             Algorithm::SlidingWindowLog => {
                 let (base, entries) = text.split_once('|').unwrap_or(("0", text));
