@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::frames::Meter;
 use super::held::Peer;
-use super::turns::{BYTES_AT_ONCE, FULL_BYTES_AT_ONCE, FULL_UNANSWERED_BYTES_AT_ONCE, UNANSWERED_BYTES_AT_ONCE};
+use super::turns::{BYTES_AT_ONCE, FEW_BYTES_AT_ONCE, FEWEST_BYTES_AT_ONCE, UNANSWERED_BYTES_AT_ONCE};
 
 /// A GOAWAY frame: of connection 0, after the largest stream, ENHANCE_YOUR_CALM, and a text for people.
 const GOAWAY: &[u8] = b"\0\0\x17\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0btoo_many_frames";
@@ -193,11 +193,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Connection<S> {
             return Poll::Pending;
         }
         let is_answered = self.meter.is_mostly_answered(self.peer.answers());
-        let most = match (self.peer.core().is_nearly_full(), is_answered) {
+        let is_narrow = self.peer.is_fresh() || self.peer.core().is_nearly_full();
+        let most = match (is_narrow, is_answered) {
             (false, true) => BYTES_AT_ONCE,
             (false, false) => UNANSWERED_BYTES_AT_ONCE,
-            (true, true) => FULL_BYTES_AT_ONCE,
-            (true, false) => FULL_UNANSWERED_BYTES_AT_ONCE,
+            (true, true) => FEW_BYTES_AT_ONCE,
+            (true, false) => FEWEST_BYTES_AT_ONCE,
         };
         if !self.peer.reading.may_read(context, most) {
             return Poll::Pending;
@@ -285,7 +286,9 @@ mod tests {
     async fn a_connection_that_sends_much_lets_others_go_first() {
         const SENT: usize = 8 * BYTES_AT_ONCE;
         let (here, mut there) = tokio::io::duplex(SENT);
-        let mut connection = Connection::new(here, held::tests::peer(), Counted::new(&Load::default()));
+        let peer = held::tests::peer();
+        peer.mature();
+        let mut connection = Connection::new(here, peer, Counted::new(&Load::default()));
         // The rest is the payload of one DATA frame.
         let frame = [&u32::try_from(SENT).unwrap().to_be_bytes()[1..], &[0; 6]].concat();
         let mut sent = [PREFACE, b"\0\0\0\x04\0\0\0\0\0", &frame].concat();
@@ -314,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_reads_little_at_once_while_callers_hold_nearly_all_that_they_may() {
+    async fn a_connection_reads_little_before_its_first_answer_and_while_callers_hold_nearly_all_that_they_may() {
         const TOTAL: usize = 1 << 20;
         let (here, mut there) = tokio::io::duplex(BYTES_AT_ONCE);
         let core = held::Core::new(held::tests::bounds(TOTAL, TOTAL), std::sync::Arc::default());
@@ -341,13 +344,14 @@ mod tests {
             .await;
             read
         };
-        let hold = held::Hold::new(&held::Peer::new(&core), TOTAL - TOTAL / 8).unwrap();
         // What opened the connection is read again, and is not counted.
         let opening = PREFACE.len() + 9;
-        assert_eq!(read_at_once(&mut connection).await, opening + FULL_BYTES_AT_ONCE);
-        assert_eq!(read_at_once(&mut connection).await, FULL_BYTES_AT_ONCE);
+        assert_eq!(read_at_once(&mut connection).await, opening + FEW_BYTES_AT_ONCE);
+        peer.mature();
+        let hold = held::Hold::new(&held::Peer::new(&core), TOTAL - TOTAL / 8).unwrap();
+        assert_eq!(read_at_once(&mut connection).await, FEW_BYTES_AT_ONCE);
         drop(hold);
-        assert_eq!(read_at_once(&mut connection).await, BYTES_AT_ONCE - opening - 2 * FULL_BYTES_AT_ONCE);
+        assert_eq!(read_at_once(&mut connection).await, BYTES_AT_ONCE - opening - 2 * FEW_BYTES_AT_ONCE);
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! Connections take turns, so that a burst on one delays the requests of others by a small part of it and no more.
 //!
-//! A connection reads a few kilobytes at a turn of its task, and much less while its peer cancels most of its requests, or while
-//! callers hold nearly all that they may. Between two turns the runtime looks for new bytes of other callers.
+//! A connection reads a few kilobytes at a turn of its task. It reads much less before its first request has been answered, while
+//! its peer cancels most of its requests, and while callers hold nearly all that they may. Between two turns the runtime looks for new bytes of other callers.
 //!
 //! Wide requests have turns of their own. A runtime decides a request in one go; a caller may send thousands of wide ones at
 //! once, and they would all be decided before a narrow request that comes next. So a wide request waits: first behind the
@@ -21,11 +21,12 @@ use crate::rls::fields::field;
 pub(super) const BYTES_AT_ONCE: usize = 4 * 1_024;
 /// The same, while the peer sends many requests that are not answered: some ten of those at a turn.
 pub(super) const UNANSWERED_BYTES_AT_ONCE: usize = 1_024;
-/// While nearly all that callers may hold is held: about five requests. They and the five before them fit into the share of a
-/// connection, and are answered before more are read.
-pub(super) const FULL_BYTES_AT_ONCE: usize = 512;
+/// Before a request of the connection has been answered, and while nearly all that callers may hold is held: about five requests.
+/// They and the five before them fit into the share of a connection, and are answered before more are read. HTTP/2 keeps, as long
+/// as the connection lasts, a table for as many requests as were open at once: with few bytes that are read it stays small.
+pub(super) const FEW_BYTES_AT_ONCE: usize = 512;
 /// The same, while the peer sends many requests that are not answered: about one of those at a turn.
-pub(super) const FULL_UNANSWERED_BYTES_AT_ONCE: usize = 128;
+pub(super) const FEWEST_BYTES_AT_ONCE: usize = 128;
 
 /// A request with more descriptors is wide.
 const DESCRIPTORS_MAX: usize = 8;

@@ -9,7 +9,7 @@ use super::BUCKETS_MAX;
 
 /// Hits by bucket number (`floor(t / precision)`), oldest first, none of them 0. [sw-5]
 ///
-/// A bucket that no window can hold together with the newest is not kept: at most [`SLOTS_MAX`] are.
+/// A bucket that no window can hold together with the newest is not kept: at most 257 are.
 pub struct Buckets(Box<Ring<[Slot]>>);
 
 /// The most buckets of a state: those of a window, and one that it leaves. [sw-5]
