@@ -75,12 +75,12 @@ pub struct SlidingWindow {
 }
 
 impl SlidingWindow {
-    /// None if the sub-buckets do not divide the window, or are more than [`BUCKETS_MAX`]. A limit of 0 needs none. [lm-2]
+    /// None if the sub-buckets do not divide the window, or are more than [`BUCKETS_MAX`]. [sw-1]
     pub(super) fn new(requests: u32, window: Window, precision: Precision) -> Option<Self> {
         let (us, window_us) = (precision.get(), window.us());
         let is_divided = window_us.is_multiple_of(us) && window_us / us <= BUCKETS_MAX;
-        let buckets = u32::try_from(window_us.div_ceil(us)).unwrap_or(u32::MAX);
-        (requests == 0 || is_divided).then_some(Self { requests, buckets, window, precision })
+        let buckets = u32::try_from(window_us / us).ok()?;
+        is_divided.then_some(Self { requests, buckets, window, precision })
     }
 
     /// The oldest bucket that counts: at `now`, or at the start of the newest bucket where the clock has stepped back
