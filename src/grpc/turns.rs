@@ -1,7 +1,8 @@
 //! Connections take turns, so that a burst on one delays the requests of others by a small part of it and no more.
 //!
-//! A connection reads a few kilobytes at a turn of its task. It reads much less before its first request has been answered, while
-//! its peer cancels most of its requests, and while callers hold nearly all that they may. Between two turns the runtime looks for new bytes of other callers.
+//! A connection reads a few kilobytes at a turn of its task. It reads much less before its first request has been answered,
+//! while its peer cancels most of its requests, and while callers hold nearly all that they may. Between two turns the
+//! runtime looks for new bytes of other callers.
 //!
 //! Wide requests have turns of their own. A runtime decides a request in one go; a caller may send thousands of wide ones at
 //! once, and they would all be decided before a narrow request that comes next. So a wide request waits: first behind the
