@@ -11,6 +11,8 @@ use weir::comparison::{Comparison, Fate, compare};
 use weir::config::policy_file::{Loaded, Reading, parse_with, test_file};
 use weir::testing::{Outcome, Runner};
 
+use crate::members::{members, members_of_form};
+
 /// A change of policies, and what becomes of the state of one descriptor.
 struct Case {
     /// The descriptors before and now, and which of their requests is sent.
@@ -445,18 +447,6 @@ fn traffic_that_cannot_be_used_is_told_with_its_place() {
     assert!(text.contains("note: ") && text.contains("hidden values"), "{text}");
 }
 
-/// All names of members.
-fn members(value: &Value, names: &mut BTreeSet<String>) {
-    match value {
-        Value::Object(of) => {
-            names.extend(of.keys().cloned());
-            of.values().for_each(|value| members(value, names));
-        }
-        Value::Array(items) => items.iter().for_each(|item| members(item, names)),
-        _ => {}
-    }
-}
-
 #[test]
 fn the_page_has_each_member_of_the_json() {
     let (old, new) = (policy("{key: user, rate_limit: 1/min}"), policy("{key: user, rate_limit: 5/min}"));
@@ -468,7 +458,7 @@ fn the_page_has_each_member_of_the_json() {
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/testing.md")).expect("the page");
     let form = page.split("With `--format json` the report is").nth(1).expect("the section");
     let form = form.split("```").nth(1).expect("the form");
-    let written: BTreeSet<String> = form.split('"').skip(1).step_by(2).map(str::to_owned).collect();
+    let written: BTreeSet<String> = members_of_form(form).map(str::to_owned).collect();
     assert_eq!(written, found);
 }
 

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use serde_json::Value;
 use weir::cli::test::{Format, Tests, Verdict, run};
 use weir::config::policy_file::test_file::{
     ASKS_MAX, CALLERS_MAX, CASES_MAX, FILE_BYTES_MAX, KINDS, SETTING_NAMES, STEPS_MAX,
@@ -11,6 +10,7 @@ use weir::config::policy_file::test_file::{
 use weir::testing::FAILURES_MAX;
 
 use super::{Written, at_root, ran};
+use crate::members::{members, members_of_form};
 
 fn page() -> String {
     fs::read_to_string(at_root("docs/testing.md")).expect("the page")
@@ -53,20 +53,6 @@ fn every_key_has_a_row_and_the_bounds_are_those_of_the_code() {
     }
 }
 
-/// All names of members.
-fn members(value: &Value, names: &mut BTreeSet<String>) {
-    match value {
-        Value::Object(members_of) => {
-            for (name, value) in members_of {
-                names.insert(name.clone());
-                members(value, names);
-            }
-        }
-        Value::Array(items) => items.iter().for_each(|item| members(item, names)),
-        _ => {}
-    }
-}
-
 #[test]
 fn the_page_has_each_member_of_the_json() {
     let mut found = BTreeSet::new();
@@ -83,7 +69,7 @@ fn the_page_has_each_member_of_the_json() {
     }
     let page = page();
     let form = page.split("### JSON").nth(1).expect("the section").split("```").nth(1).expect("the form");
-    let written: BTreeSet<String> = form.split('"').skip(1).step_by(2).map(str::to_owned).collect();
+    let written: BTreeSet<String> = members_of_form(form).map(str::to_owned).collect();
     assert_eq!(written, found);
 }
 

@@ -215,7 +215,7 @@ fn coverage_of_nothing_is_no_coverage() {
     assert_eq!(json["coverage"]["percent"], serde_json::Value::Null);
 }
 
-/// Values come from whoever writes a test, and a terminal obeys some characters.
+/// Texts of a test can contain control characters, and a terminal would execute them.
 #[test]
 fn requests_are_spelled_as_they_are_typed_and_no_terminal_obeys_them() {
     let text = r#"domain: shop

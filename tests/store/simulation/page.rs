@@ -10,6 +10,7 @@ use weir::simulation::traffic::{LINE_BYTES_MAX, WAITING_BYTES_MAX, WAITING_MAX};
 use weir::simulation::{KEYS_MAX as COUNTED_KEYS_MAX, REQUESTS_MAX, SLOTS_MAX};
 
 use super::Written;
+use crate::members::{members, members_of_form};
 
 fn page() -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/simulation.md")).expect("the page")
@@ -79,20 +80,6 @@ fn the_examples_are_valid() {
     assert!(examples >= 15, "{examples}");
 }
 
-/// Every member of a document, its own and those below.
-fn members(value: &Value, found: &mut Vec<String>) {
-    match value {
-        Value::Object(object) => {
-            for (name, value) in object {
-                found.push(name.clone());
-                members(value, found);
-            }
-        }
-        Value::Array(items) => items.iter().for_each(|item| members(item, found)),
-        _ => {}
-    }
-}
-
 #[test]
 fn the_page_names_every_member_of_the_results() {
     let written = Written::new();
@@ -108,8 +95,7 @@ fn the_page_names_every_member_of_the_results() {
     for member in &found {
         assert!(form.contains(&format!("\"{member}\"")), "{member} is not on the page");
     }
-    let named = form.split('"').skip(1).step_by(2);
-    for name in named {
+    for name in members_of_form(form) {
         assert!(found.iter().any(|member| member == name), "{name} is no member");
     }
 }
