@@ -3,6 +3,7 @@
 //! A listener that is full closes connections that wait for a request before it turns a new caller away, so that probes are
 //! answered with any number of other connections open. Not here: what is answered (public.rs, admin.rs), and bodies that stream (streamed.rs).
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
@@ -51,6 +52,8 @@ const STALL_BEFORE_CLOSE: Duration = Duration::from_secs(1);
 const BUFFER_BYTES_MAX: usize = 16 * 1_024;
 /// How long to wait before the system is asked again, after it had no connection to give, or when no place was free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long this thread works for callers that bring no whole request before other threads of the machine may run.
+const GIVE_WAY_AFTER: Duration = Duration::from_micros(25);
 
 /// Serves until [`Phase::Ending`], and then finishes what is on its way. `per_peer` bounds the connections of one address;
 /// 0 does not.
@@ -78,6 +81,7 @@ pub(super) async fn serve(listener: TcpListener, router: Router, per_peer: usize
                 continue;
             }
         };
+        give_way();
         let ip = address.ip().to_canonical();
         if callers.has_too_many(ip) {
             continue;
@@ -103,6 +107,25 @@ pub(super) async fn serve(listener: TcpListener, router: Router, per_peer: usize
     drop(listener);
     open.shutdown().await;
     Ok(())
+}
+
+thread_local! {
+    static GAVE_WAY: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// Lets other threads run. It is called for work that a peer causes without a whole request: connections that open and
+/// close, and requests that come in parts.
+///
+/// Much of such work would hold a core for as long as the system's scheduler lets a thread run (4 ms between two ticks of
+/// Linux at 250 Hz, whatever the thread's priority), and decisions would wait. A request that comes in one part does not
+/// give way: otherwise a machine whose cores are all busy would hardly answer any.
+fn give_way() {
+    let now = Instant::now();
+    if GAVE_WAY.get().is_none_or(|gave| now.duration_since(gave) >= GIVE_WAY_AFTER) {
+        std::thread::yield_now();
+        // The time that others took is not this thread's work.
+        GAVE_WAY.set(Some(Instant::now()));
+    }
 }
 
 /// The connections of one listener.
@@ -250,6 +273,12 @@ impl Stream {
     }
 }
 
+impl Drop for Stream {
+    fn drop(&mut self) {
+        give_way();
+    }
+}
+
 impl AsyncRead for Stream {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -258,10 +287,14 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         match Pin::new(&mut self.stream).poll_read(context, buffer) {
             Poll::Ready(read) => {
-                self.caller.step(|doing| match doing {
-                    Doing::Nothing(_) => Doing::Head(Instant::now()),
-                    doing => doing,
+                let mut is_part = false;
+                self.caller.step(|doing| {
+                    is_part = matches!(doing, Doing::Head(_) | Doing::Body(_));
+                    if let Doing::Nothing(_) = doing { Doing::Head(Instant::now()) } else { doing }
                 });
+                if is_part {
+                    give_way();
+                }
                 if self.caller.due() <= Instant::now() {
                     return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                 }
@@ -409,6 +442,8 @@ impl Drop for Answer {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
     use super::*;
 
     fn at(seconds: u64) -> Instant {
@@ -471,6 +506,37 @@ mod tests {
         let expected = [Doing::Head(at(2)), Doing::Nothing(at(3)), Doing::Body(at(4)), Doing::Reading(at(1))];
         assert_eq!(closed, expected);
         assert_eq!(doing(&callers), [Doing::Waiting(at(0))], "one that is being answered is kept");
+    }
+
+    /// The 99th percentile of decisions was 9 to 17 times as long beside 1,500 callers that sent requests byte by byte.
+    #[tokio::test]
+    async fn a_request_that_comes_in_parts_lets_other_threads_run() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+        let mut peer = TcpStream::connect(listener.local_addr().expect("an address")).await.expect("a connection");
+        let (stream, _) = listener.accept().await.expect("a connection");
+        let caller = Arc::new(Caller::new());
+        let mut stream = Stream::new(stream, caller.clone());
+        let is_due = Some(Instant::now() - GIVE_WAY_AFTER);
+        for (doing, gives_way) in [
+            (Doing::Nothing(Instant::now()), false),
+            (Doing::Waiting(Instant::now()), false),
+            (Doing::Reading(Instant::now()), false),
+            (Doing::Head(Instant::now()), true),
+            (Doing::Body(Instant::now()), true),
+        ] {
+            caller.step(|_| doing);
+            GAVE_WAY.set(is_due);
+            peer.write_all(b"x").await.expect("a byte is sent");
+            stream.read_u8().await.expect("a byte is read");
+            assert_eq!(GAVE_WAY.get() != is_due, gives_way, "{doing:?}");
+        }
+        let just_now = Some(Instant::now() + HEAD_MAX);
+        GAVE_WAY.set(just_now);
+        give_way();
+        assert_eq!(GAVE_WAY.get(), just_now, "too early");
+        GAVE_WAY.set(is_due);
+        drop(stream);
+        assert_ne!(GAVE_WAY.get(), is_due, "a connection that closes gives way");
     }
 
     #[tokio::test]
