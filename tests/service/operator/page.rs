@@ -104,7 +104,7 @@ fn a_browser_shows_who_is_limited_and_no_key_is_markup() {
         "data-state=\"shown\"",
         "<title>weir</title>",
         "denials by shop user (per-user)",
-        "shop watched (f3600s) (only watches)",
+        "shop watched (f3600s) (shadow)",
         "memory answers",
         ">closed<",
         "3 in 1 domain",
