@@ -62,7 +62,7 @@ pub enum AskError {
     #[error("cannot connect to {0}: {1}")]
     Connect(String, String),
     /// What answers there speaks something else, or the connection broke.
-    #[error("{0} does not answer by gRPC: {1}: give the address of listen.grpc")]
+    #[error("{0} does not answer by gRPC: {1}: give the address of listen.grpc; weir ask has no TLS")]
     NoGrpc(String, String),
     /// The server answered with an error.
     #[error("{0}")]
