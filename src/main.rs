@@ -67,8 +67,12 @@ fn main() -> ExitCode {
         }
         Command::Ask(arguments) => {
             let descriptors = arguments.descriptors.into_iter().map(|descriptor| descriptor.entries).collect();
-            let AskArguments { address, domain, hits, json, .. } = arguments;
-            let question = Question { address, domain, descriptors, hits };
+            let AskArguments { server, domain, hits, json, tls, .. } = arguments;
+            let (address, tls) = match tls.with(server) {
+                Ok(server) => server,
+                Err(reason) => return told(&reason, USAGE),
+            };
+            let question = Question { address, tls, domain, descriptors, hits };
             let output = if json { Output::Json } else { Output::Text };
             return match ask::run(&question, output, &mut io::stdout().lock()) {
                 Ok(Decided::Ok) => ExitCode::SUCCESS,

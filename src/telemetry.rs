@@ -2,7 +2,6 @@
 
 pub mod alerts;
 mod counts;
-mod dial;
 pub mod limited;
 pub mod logging;
 pub mod mapper;

@@ -1,12 +1,13 @@
 //! TLS to a server: the trusted authorities and weir's own certificate, from files that may be replaced at any time.
 //!
-//! Not in here: the socket below, and the protocol above (store/redis, xds).
+//! Not in here: the sockets below, but for those of dial.rs, and the protocol above (store/redis, xds).
 //!
 //! The files are read at every dial, and the handshake's configuration is made anew only when a byte of
 //! them has changed: so sessions are resumed, and a certificate that was rotated is in force at the next
 //! connection. A file that cannot be used, or a certificate and a key that do not belong together because
 //! only one of them was replaced so far, leave the last good ones in force.
 
+pub(crate) mod dial;
 pub mod files;
 pub mod server;
 mod verify;

@@ -242,9 +242,9 @@ impl DialectArguments {
 /// What the user typed after `weir ask`.
 #[derive(Args, Debug)]
 pub struct AskArguments {
-    /// The server's gRPC listener, HOST:PORT, which must have no TLS
-    #[arg(value_name = "ADDR", value_parser = ask::address)]
-    pub address: String,
+    /// The server's gRPC listener: HOST:PORT, or https://HOST:PORT if it has TLS
+    #[arg(value_name = "ADDR")]
+    pub server: ask::GrpcServer,
     /// The domain of the request
     pub domain: String,
     /// The descriptors of the request, each its entries in order
@@ -258,6 +258,9 @@ pub struct AskArguments {
     /// Print the response as JSON
     #[arg(long)]
     pub json: bool,
+    /// The files for TLS.
+    #[command(flatten)]
+    pub tls: ask::TlsArguments,
 }
 
 /// What the user typed after `weir explain`. With a server all words but the last come one place earlier.

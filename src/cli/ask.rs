@@ -4,8 +4,12 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use clap::Args;
 use tonic::transport::Endpoint;
 
 use super::admin::host_and_port;
@@ -17,15 +21,21 @@ use crate::rls::proto::rate_limit_response::rate_limit::Unit;
 use crate::rls::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::rls::proto::rate_limit_service_client::RateLimitServiceClient;
 use crate::rls::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use crate::tls::dial::{Dial, Trouble};
+use crate::tls::{Identity, Tls, TlsFiles};
 
 /// How long connecting, and the call, may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// What a client of gRPC offers by ALPN.
+const PROTOCOLS: &[&[u8]] = &[b"h2"];
 
 /// The request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     /// The server, `HOST:PORT`.
     pub address: String,
+    /// How TLS is spoken, if it is.
+    pub tls: Option<TlsFiles>,
     /// The domain.
     pub domain: String,
     /// The descriptors, each its entries in order.
@@ -62,7 +72,7 @@ pub enum AskError {
     #[error("cannot connect to {0}: {1}")]
     Connect(String, String),
     /// What answers there speaks something else, or the connection broke.
-    #[error("{0} does not answer by gRPC: {1}: give the address of listen.grpc; weir ask has no TLS")]
+    #[error("{0} does not answer by gRPC: {1}")]
     NoGrpc(String, String),
     /// The server answered with an error.
     #[error("{0}")]
@@ -78,21 +88,66 @@ pub enum AskError {
     Start(io::Error),
 }
 
-/// Reads the address of a gRPC listener: `HOST:PORT`, also after `http://`.
-///
-/// # Errors
-/// With the reason, when it is none.
-pub fn address(text: &str) -> Result<String, String> {
-    if text.starts_with("https://") {
-        return Err("weir ask uses no TLS: write HOST:PORT".to_owned());
+/// A gRPC listener: `HOST:PORT`, with TLS after `https://` and without it after `http://` or nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrpcServer {
+    address: String,
+    has_tls: bool,
+}
+
+impl FromStr for GrpcServer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (has_tls, bare) = match text.strip_prefix("https://") {
+            Some(bare) => (true, bare),
+            None => (false, text.strip_prefix("http://").unwrap_or(text)),
+        };
+        let bare = bare.strip_suffix('/').unwrap_or(bare);
+        match host_and_port(bare) {
+            Some((_, Some(_))) => Ok(GrpcServer { address: bare.to_owned(), has_tls }),
+            Some((host, None)) if host.contains(':') => Err(format!("has no port: write [{host}]:8081")),
+            Some((host, None)) => Err(format!("has no port: write {host}:8081")),
+            None => Err("not an address such as localhost:8081 or [::1]:8081".to_owned()),
+        }
     }
-    let bare = text.strip_prefix("http://").unwrap_or(text);
-    let bare = bare.strip_suffix('/').unwrap_or(bare);
-    match host_and_port(bare) {
-        Some((_, Some(_))) => Ok(bare.to_owned()),
-        Some((host, None)) if host.contains(':') => Err(format!("has no port: write [{host}]:8081")),
-        Some((host, None)) => Err(format!("has no port: write {host}:8081")),
-        None => Err("not an address such as localhost:8081 or [::1]:8081".to_owned()),
+}
+
+/// The files for TLS, with an address that begins with `https://`.
+#[derive(Args, Debug)]
+pub struct TlsArguments {
+    /// The authorities to trust, in PEM, in place of those of the system
+    #[arg(long, value_name = "FILE")]
+    tls_ca_file: Option<PathBuf>,
+    /// The certificate to show to the server, in PEM, with its intermediates
+    #[arg(long, value_name = "FILE", requires = "tls_key_file")]
+    tls_cert_file: Option<PathBuf>,
+    /// The key of that certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    tls_key_file: Option<PathBuf>,
+    /// The name that the server's certificate must have, in place of the host of the address
+    #[arg(long, value_name = "NAME")]
+    tls_server_name: Option<String>,
+}
+
+impl TlsArguments {
+    /// The address of the server, and how TLS is spoken with it.
+    ///
+    /// # Errors
+    /// When there are files, and the address has no TLS.
+    pub fn with(self, server: GrpcServer) -> Result<(String, Option<TlsFiles>), String> {
+        let GrpcServer { address, has_tls } = server;
+        let identity = self.tls_cert_file.zip(self.tls_key_file);
+        let files = TlsFiles {
+            ca: self.tls_ca_file,
+            identity: identity.map(|(certificate, key)| Identity { certificate, key }),
+            server_name: self.tls_server_name,
+            ..TlsFiles::default()
+        };
+        if !has_tls && files != TlsFiles::default() {
+            return Err(format!("--tls-* is for a server with TLS: write https://{address}"));
+        }
+        Ok((address, has_tls.then_some(files)))
     }
 }
 
@@ -125,17 +180,20 @@ pub fn run(question: &Question, output: Output, out: &mut dyn Write) -> Result<D
 }
 
 async fn ask(question: &Question) -> Result<RateLimitResponse, AskError> {
+    let scheme = if question.tls.is_some() { "https" } else { "http" };
     let uri = match question.address.contains("://") {
         true => question.address.clone(),
-        false => format!("http://{}", question.address),
+        false => format!("{scheme}://{}", question.address),
     };
     let endpoint = Endpoint::from_shared(uri).map_err(|_| AskError::Address(question.address.clone()))?;
-    let channel = endpoint
-        .connect_timeout(TIMEOUT)
-        .timeout(TIMEOUT)
-        .connect()
-        .await
-        .map_err(|error| AskError::Connect(question.address.clone(), innermost(&error)))?;
+    let trouble = Trouble::default();
+    let tls = question.tls.clone().map(|files| Arc::new(Tls::new(files).offering(PROTOCOLS)));
+    let dial = Dial { tls, trouble: trouble.clone() };
+    let channel = endpoint.connect_timeout(TIMEOUT).timeout(TIMEOUT).connect_with_connector(dial).await;
+    let channel = channel.map_err(|error| {
+        let reason = trouble.lock().take().unwrap_or_else(|| innermost(&error));
+        AskError::Connect(question.address.clone(), reason)
+    })?;
     let descriptors = question.descriptors.iter().map(|entries| RateLimitDescriptor {
         entries: entries.iter().map(|(key, value)| Entry { key: key.clone(), value: value.clone() }).collect(),
         ..RateLimitDescriptor::default()
@@ -149,7 +207,11 @@ async fn ask(question: &Question) -> Result<RateLimitResponse, AskError> {
         Ok(response) => Ok(response.into_inner()),
         // An error of this side: the server has sent no status.
         Err(status) if std::error::Error::source(&status).is_some() => {
-            Err(AskError::NoGrpc(question.address.clone(), innermost(&status)))
+            let mut reason = innermost(&status);
+            if question.tls.is_none() {
+                reason.push_str(": give the address of listen.grpc, after https:// if it has TLS");
+            }
+            Err(AskError::NoGrpc(question.address.clone(), reason))
         }
         Err(status) => Err(AskError::Refused(format!("{:?}: {}", status.code(), status.message()))),
     }
@@ -225,15 +287,17 @@ mod tests {
     #[test]
     fn an_address_has_a_port() {
         for (text, expected) in [
-            ("localhost:8081", Ok("localhost:8081")),
-            ("http://[::1]:8081/", Ok("[::1]:8081")),
+            ("localhost:8081", Ok(("localhost:8081", false))),
+            ("http://[::1]:8081/", Ok(("[::1]:8081", false))),
+            ("https://localhost:8081", Ok(("localhost:8081", true))),
+            ("https://localhost", Err("has no port: write localhost:8081")),
             ("localhost", Err("has no port: write localhost:8081")),
             ("::1", Err("has no port: write [::1]:8081")),
             ("localhost:x", Err("not an address such as localhost:8081 or [::1]:8081")),
             ("127.0.0.1:99999", Err("not an address such as localhost:8081 or [::1]:8081")),
-            ("https://localhost:8081", Err("weir ask uses no TLS: write HOST:PORT")),
         ] {
-            assert_eq!(address(text), expected.map(str::to_owned).map_err(str::to_owned), "{text}");
+            let server = text.parse().map(|GrpcServer { address, has_tls }| (address, has_tls));
+            assert_eq!(server, expected.map(|(at, tls)| (at.to_owned(), tls)).map_err(str::to_owned), "{text}");
         }
     }
 }

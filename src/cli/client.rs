@@ -11,6 +11,7 @@ use super::ask::{self, Output, Question};
 use super::check;
 use crate::config::policy_file::{self, Reading};
 use crate::config::watch::Source;
+use crate::tls::{Identity, TlsFiles};
 
 /// How a tool ends after an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,9 +77,7 @@ pub fn config_check(arguments: impl Iterator<Item = OsString>, out: &mut dyn Wri
 /// What is wrong with the flags, or why there is no answer.
 pub fn client(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write) -> Result<(), Ended> {
     let given = parse(&CLIENT, arguments)?;
-    if is_on(&given, "grpc-use-tls")? {
-        return Err(Ended::Failed("-grpc-use-tls: this client speaks cleartext only".to_owned()));
-    }
+    let tls = if is_on(&given, "grpc-use-tls")? { Some(tls_files(&given)?) } else { None };
     let mut descriptors = Vec::new();
     for (_, text) in given.iter().filter(|(name, _)| *name == "descriptors") {
         let entries = text.split(',').map(|entry| match entry.split_once('=') {
@@ -89,6 +88,7 @@ pub fn client(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write) ->
     }
     let question = Question {
         address: last(&given, "dial_string").unwrap_or("localhost:8081").to_owned(),
+        tls,
         domain: last(&given, "domain").unwrap_or_default().to_owned(),
         descriptors,
         hits: 1,
@@ -97,6 +97,16 @@ pub fn client(arguments: impl Iterator<Item = OsString>, out: &mut dyn Write) ->
     ask::run(&question, Output::Json, &mut body).map_err(|error| Ended::Failed(format!("request error: {error}")))?;
     let written = out.write_all(b"response: ").and_then(|()| out.write_all(&body));
     written.map_err(|error| Ended::Failed(format!("cannot write: {error}")))
+}
+
+fn tls_files(given: &[(&'static str, String)]) -> Result<TlsFiles, Ended> {
+    let file = |name| last(given, name).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let identity = match (file("grpc-cert-file"), file("grpc-key-file")) {
+        (Some(certificate), Some(key)) => Some(Identity { certificate, key }),
+        (None, None) => None,
+        _ => return Err(Ended::Usage("-grpc-cert-file and -grpc-key-file need each other".to_owned())),
+    };
+    Ok(TlsFiles { ca: file("grpc-server-ca-file"), identity, ..TlsFiles::default() })
 }
 
 /// Reads flags as Go does: `-name value`, `-name=value`, with one dash or two, up to the first argument that is none.

@@ -31,8 +31,8 @@ use tonic::codegen::http::{HeaderName, HeaderValue, Uri, header};
 use tonic::metadata::{MetadataKey, MetadataMap};
 use tonic::transport::{Channel, Endpoint};
 
-use super::dial::{CONNECT_MAX, Dial, Trouble, USER_AGENT};
 use crate::tls::Tls;
+use crate::tls::dial::{CONNECT_MAX, Dial, Trouble, USER_AGENT};
 
 /// What an exporter offers by ALPN.
 #[must_use]

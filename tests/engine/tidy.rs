@@ -32,7 +32,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("simulation", &["engine", "store", "limiter", "rls", "config", "app"]),
     ("comparison", &["app", "engine", "limiter", "simulation"]),
     ("testing", &["engine", "store", "limiter", "rls", "config", "app", "simulation"]),
-    ("cli", &["app", "comparison", "config", "engine", "rls", "simulation", "testing"]),
+    ("cli", &["app", "comparison", "config", "engine", "rls", "simulation", "testing", "tls"]),
     ("main", &["cli"]),
 ];
 

@@ -27,8 +27,8 @@ use tonic::codegen::http::Uri;
 use super::alert::Alert;
 use super::message;
 use super::signature::Secret;
-use crate::telemetry::dial::{Dial, USER_AGENT as WEIR};
 use crate::tls::Tls;
+use crate::tls::dial::{Dial, USER_AGENT as WEIR};
 
 /// How many alerts are delivered at a time.
 pub const DELIVERIES_MAX: usize = 4;

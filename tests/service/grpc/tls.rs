@@ -5,6 +5,7 @@ use std::error::Error as _;
 use std::fs;
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use tokio_rustls::rustls::ClientConfig;
 use tonic::transport::Channel;
 
 use crate::support::authority::{Authority, Issued};
-use crate::support::process::{PolicyDirectory, Process, Weir, point, serve};
+use crate::support::process::{self, PolicyDirectory, Process, Weir, point, serve};
 use crate::support::rls::{admits, ask, request};
 use crate::support::secured::{Address, Connector, config, config_of_pem, handshake};
 use crate::support::wait::{PATIENCE, eventually, until};
@@ -100,6 +101,60 @@ fn a_client_that_names_no_protocol_is_served() {
     let mut client = config(&authority, None);
     client.alpn_protocols = vec![b"http/1.1".to_vec()];
     assert!(admitted(&tls(weir.grpc, client)).is_err());
+}
+
+#[test]
+fn weir_ask_and_the_client_of_envoyproxy_ratelimit_speak_tls() {
+    let (authority, other) = (Authority::new("ours"), Authority::new("theirs"));
+    let ca_file = format!("listen.tls.client_ca_file={}", authority.file().display());
+    let policies = policies();
+    let weir = secured(&policies, &authority.server("grpc", &["localhost"]), &[&ca_file]);
+    let at = format!("https://localhost:{}", weir.grpc.port());
+    let bare = at.trim_start_matches("https://");
+    let known = authority.client("client");
+    let path = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+    let (cert, key) = (path(&known.certificate), path(&known.key));
+    let (ours, theirs) = (path(&authority.file()), path(&other.file()));
+    let identity = ["--tls-cert-file", &cert, "--tls-key-file", &key];
+
+    let asked = |name: &str, arguments: &[&str]| {
+        Command::new(process::binary()).arg0(name).args(arguments).output().expect("it runs")
+    };
+    let answer = |address: &str, more: &[&str]| {
+        let output = asked("weir", &[&["ask", address, "shop", "user=ann"], more].concat());
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.code(), text)
+    };
+    let (code, text) = answer(&at, &[&["--tls-ca-file", &ours], &identity[..]].concat());
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.starts_with("OK\n  user=ann   OK   "), "{text}");
+    let by_address = format!("https://127.0.0.1:{}", weir.grpc.port());
+    let named = [&["--tls-ca-file", &ours, "--tls-server-name", "localhost"], &identity[..]].concat();
+    assert_eq!(answer(&by_address, &named).0, Some(0));
+
+    for (address, arguments, reason) in [
+        (
+            &*at,
+            [&["--tls-ca-file", &theirs], &identity[..]].concat(),
+            "its certificate is signed by no authority that is trusted here",
+        ),
+        (&*at, vec!["--tls-ca-file", &ours], "CertificateRequired"),
+        (&*at, vec!["--tls-ca-file", "/no/such/file"], "/no/such/file: "),
+        (&*at, vec!["--tls-cert-file", &cert], "--tls-key-file <FILE>"),
+        (bare, vec![], "give the address of listen.grpc, after https:// if it has TLS"),
+        (bare, vec!["--tls-ca-file", &ours], &format!("--tls-* is for a server with TLS: write {at}")),
+    ] {
+        let (code, text) = answer(address, &arguments);
+        assert_eq!(code, Some(2), "{address} {arguments:?}: {text}");
+        assert!(text.contains(reason), "{address} {arguments:?}: {text}");
+    }
+
+    let question = ["-dial_string", bare, "-domain", "shop", "-descriptors", "user=ann", "-grpc-use-tls"];
+    let files = ["-grpc-server-ca-file", &ours, "-grpc-cert-file", &cert, "-grpc-key-file", &key];
+    let output = asked("ratelimit_client", &[&question[..], &files].concat());
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.starts_with("response: {\"overallCode\":\"OK\""), "{output:?}");
+    assert_eq!(asked("ratelimit_client", &[&question[..], &files[..4]].concat()).status.code(), Some(2));
 }
 
 #[test]

@@ -1,6 +1,7 @@
-//! Connections to servers that weir sends to: name, TCP, TLS.
+//! Connections that weir opens by a URL: name, TCP, TLS.
 //!
-//! Not here: what is spoken over them (otlp.rs, alerts/webhook.rs).
+//! Not here: what is spoken over them (telemetry/otlp.rs, telemetry/alerts/webhook.rs, cli/ask.rs), and connections to Redis
+//! and to a control plane, which are dialled in other ways (store/redis/dial, xds/dial.rs).
 
 use std::future::Future;
 use std::io;
@@ -19,22 +20,22 @@ use tokio_rustls::client::TlsStream;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 
-use crate::tls::Tls;
-use crate::tls::files::FileError;
+use super::Tls;
+use super::files::FileError;
 
 /// How long opening a connection may take, TLS included, where a whole request may take longer.
-pub(super) const CONNECT_MAX: Duration = Duration::from_secs(5);
+pub(crate) const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// What weir calls itself.
-pub(super) const USER_AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
+pub(crate) const USER_AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
 
 /// Why there was no connection, the last time there was none.
-pub(super) type Trouble = Arc<Mutex<Option<String>>>;
+pub(crate) type Trouble = Arc<Mutex<Option<String>>>;
 
 /// Opens connections: name, TCP, TLS.
 #[derive(Clone, Debug)]
-pub(super) struct Dial {
-    pub(super) tls: Option<Arc<Tls>>,
-    pub(super) trouble: Trouble,
+pub(crate) struct Dial {
+    pub(crate) tls: Option<Arc<Tls>>,
+    pub(crate) trouble: Trouble,
 }
 
 impl Service<Uri> for Dial {
@@ -64,7 +65,7 @@ impl Dial {
     ///
     /// # Errors
     /// When the name is not known, nothing listens there, or TLS fails.
-    pub(super) async fn open(self, uri: &Uri) -> io::Result<Stream> {
+    pub(crate) async fn open(self, uri: &Uri) -> io::Result<Stream> {
         let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
         let port = uri.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
         let stream = TcpStream::connect((host, port)).await?;
@@ -77,7 +78,7 @@ impl Dial {
 }
 
 /// One connection.
-pub(super) enum Stream {
+pub(crate) enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
