@@ -2,7 +2,6 @@
 
 use std::cmp::Ordering;
 
-use super::values::Change;
 use super::{Effect, Tend, What};
 use crate::engine::policy::Level;
 use crate::engine::{Algorithm, Limit, Matcher, Role, Rule, Term};
@@ -23,14 +22,8 @@ pub(super) fn effects<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>) -> Vec<E
     effects
 }
 
-/// What is otherwise in a rule besides its limits. Only values change how much passes: `of_values` returns where that goes, by the number
-/// of their level and what changes there.
-pub(super) fn add_marks<'p>(
-    old: &'p Rule,
-    new: &'p Rule,
-    of_values: impl Fn(usize, &Change) -> Tend,
-    effects: &mut Vec<Effect<'p>>,
-) {
+/// What is otherwise in a rule besides its limits and its values. None of it changes how much passes.
+pub(super) fn add_marks<'p>(old: &'p Rule, new: &'p Rule, effects: &mut Vec<Effect<'p>>) {
     let mut key = |name, before: String, after: String| {
         if before != after {
             effects.push(Effect { tend: Tend::Neither, what: What::Key(name, before, after) });
@@ -53,11 +46,6 @@ pub(super) fn add_marks<'p>(
         key("key", before.key.to_string(), after.key.to_string());
         key("detailed_metric", before.detailed_metric.to_string(), after.detailed_metric.to_string());
         key("value_to_metric", before.value_to_metric.to_string(), after.value_to_metric.to_string());
-    }
-    for (number, (before, after)) in old.levels.iter().zip(&new.levels).enumerate() {
-        if let Some(change) = Change::of(before, after) {
-            effects.push(Effect { tend: of_values(number, &change), what: change.told() });
-        }
     }
 }
 

@@ -2,12 +2,26 @@
 
 use std::collections::HashSet;
 
-use super::{Side, Tend, What, limits, samples};
+use super::{Effect, Side, Tend, What, limits, samples};
 use crate::engine::policy::Level;
 use crate::engine::{Matcher, Rule};
 
 /// How many values of a list are told.
 const VALUES_MAX: usize = 20;
+
+/// Adds which values a rule is for that it was not for before, and the reverse.
+pub(super) fn add_values<'p>(
+    (before, old): (&'p Rule, &Side<'p>),
+    (after, new): (&'p Rule, &Side<'p>),
+    effects: &mut Vec<Effect<'p>>,
+) {
+    for (number, levels) in before.levels.iter().zip(&after.levels).enumerate() {
+        if let Some(change) = Change::of(levels.0, levels.1) {
+            let tend = change.tend((before, old), (after, new), number);
+            effects.push(Effect { tend, what: change.told() });
+        }
+    }
+}
 
 /// What a level is for.
 #[derive(PartialEq, Eq, Hash)]
@@ -18,14 +32,14 @@ struct Value {
 }
 
 /// The values of one level that only the new rule is for, and those that only the old one is for.
-pub(super) struct Change {
+struct Change {
     added: Vec<Value>,
     gone: Vec<Value>,
 }
 
 impl Change {
     /// None if there are no such values: the order of a list means nothing but for its name.
-    pub(super) fn of(before: &Level, after: &Level) -> Option<Self> {
+    fn of(before: &Level, after: &Level) -> Option<Self> {
         if before.value == after.value {
             return None;
         }
@@ -39,7 +53,7 @@ impl Change {
     }
 
     /// The values in the order of their lists, the first of many.
-    pub(super) fn told(&self) -> What<'static> {
+    fn told(&self) -> What<'static> {
         let first = |values: &[Value]| {
             let mut told: Vec<String> = values.iter().take(VALUES_MAX).map(|value| value.text.clone()).collect();
             let more = values.len() - told.len();
@@ -52,7 +66,7 @@ impl Change {
     }
 
     /// Where it goes: what the descriptors of the level with this number met before, and what they meet now.
-    pub(super) fn tend<'p>(
+    fn tend<'p>(
         &self,
         (before, old): (&'p Rule, &Side<'p>),
         (after, new): (&'p Rule, &Side<'p>),
