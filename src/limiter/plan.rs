@@ -174,7 +174,7 @@ impl<'p> Plan<'p> {
                     Match { rule: None, shared: Vec::new() }
                 }
                 None => {
-                    let met = policies.find(domain, &asked.entries);
+                    let met = policies.find(domain, asked.entries);
                     plan.unmatched += u32::from(met.rule.is_none());
                     met
                 }
@@ -312,7 +312,7 @@ impl<'p> Plan<'p> {
     #[cold]
     pub(super) fn tell(&self, trace: &dyn Trace, query: &Query<'_>) {
         for (asked, met) in query.descriptors.iter().zip(&self.met) {
-            trace.matched(&asked.entries, met.rule);
+            trace.matched(asked.entries, met.rule);
         }
     }
 
