@@ -186,7 +186,7 @@ pub fn simulate(
     while let Some(request) = traffic.next()? {
         report.add(request);
         last = Some(request.time);
-        match &request.query(&bounds) {
+        match &traffic::query(&request.view(), &bounds) {
             Ok(query) => simulated.iter().for_each(|one| one.count(request.time, query)),
             Err(invalid) => report.refuse(invalid),
         }

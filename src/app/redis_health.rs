@@ -303,7 +303,13 @@ impl Observer for Listener {
 
     fn dial_held(&self, address: &str, wait: Duration) {
         if let Some(count) = self.health.complain("dial_held", Instant::now()) {
-            tracing::warn!(store = "redis", address, ?wait, count, "connections end too soon: weir dials less often");
+            tracing::warn!(
+                store = "redis",
+                address,
+                ?wait,
+                count,
+                "many dials in a short time: weir delays the next one"
+            );
         }
     }
 

@@ -242,7 +242,7 @@ impl DialectArguments {
 /// What the user typed after `weir ask`.
 #[derive(Args, Debug)]
 pub struct AskArguments {
-    /// The server's gRPC listener, HOST:PORT
+    /// The server's gRPC listener, HOST:PORT, which must have no TLS
     #[arg(value_name = "ADDR", value_parser = ask::address)]
     pub address: String,
     /// The domain of the request

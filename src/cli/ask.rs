@@ -13,6 +13,7 @@ use crate::engine::descriptor::spell_pairs;
 use crate::engine::words::printable;
 use crate::rls::json;
 use crate::rls::proto::rate_limit_descriptor::Entry;
+use crate::rls::proto::rate_limit_response::rate_limit::Unit;
 use crate::rls::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::rls::proto::rate_limit_service_client::RateLimitServiceClient;
 use crate::rls::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
@@ -61,7 +62,7 @@ pub enum AskError {
     #[error("cannot connect to {0}: {1}")]
     Connect(String, String),
     /// What answers there speaks something else, or the connection broke.
-    #[error("{0} does not answer by gRPC: {1}: give the address of listen.grpc")]
+    #[error("{0} does not answer by gRPC: {1}: give the address of listen.grpc; weir ask has no TLS")]
     NoGrpc(String, String),
     /// The server answered with an error.
     #[error("{0}")]
@@ -178,8 +179,18 @@ impl fmt::Display for Status<'_> {
         let status = self.0;
         f.write_str(status.code().as_str_name())?;
         let Some(limit) = &status.current_limit else { return f.write_str("   no limit") };
-        let unit = limit.unit().as_str_name().to_ascii_lowercase();
-        write!(f, "   {} of {} per {unit} left", status.limit_remaining, limit.requests_per_unit)?;
+        let (left, requests) = (status.limit_remaining, limit.requests_per_unit);
+        // A window that is no unit, such as 30s, has no name on the wire.
+        let per = match limit.unit() {
+            Unit::Unknown => String::new(),
+            unit => format!(" per {}", unit.as_str_name().to_ascii_lowercase()),
+        };
+        // A burst can be larger than the hits of a unit.
+        if left > requests {
+            write!(f, "   {left} left at once, {requests}{per}")?;
+        } else {
+            write!(f, "   {left} of {requests}{per} left")?;
+        }
         if let Some(reset) = &status.duration_until_reset {
             write!(f, ", resets in {} s", reset.seconds)?;
         }
@@ -190,6 +201,26 @@ impl fmt::Display for Status<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rls::proto::rate_limit_response::RateLimit;
+
+    #[test]
+    fn a_status_has_no_unit_that_is_not_known_and_no_more_left_than_there_is() {
+        for (unit, limit_remaining, expected) in [
+            (Unit::Hour, 2, "OK   2 of 10 per hour left"),
+            (Unit::Second, 19, "OK   19 left at once, 10 per second"),
+            (Unit::Unknown, 10, "OK   10 of 10 left"),
+            (Unit::Unknown, 11, "OK   11 left at once, 10"),
+        ] {
+            let limit = RateLimit { requests_per_unit: 10, unit: unit.into(), ..RateLimit::default() };
+            let status = DescriptorStatus {
+                code: Code::Ok.into(),
+                current_limit: Some(limit),
+                limit_remaining,
+                ..DescriptorStatus::default()
+            };
+            assert_eq!(Status(&status).to_string(), expected);
+        }
+    }
 
     #[test]
     fn an_address_has_a_port() {

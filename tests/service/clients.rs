@@ -2,15 +2,15 @@
 //!
 //! A program whose toolchain is not installed is skipped, and the test prints that. With CI=true it fails instead.
 
-use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::support::process::{PolicyDirectory, Weir, end};
 use crate::support::redis::RedisServer;
 use crate::support::served::metric;
+use crate::support::tools::{self, is_missing, prepared, repository, succeed};
 use crate::support::wait::within;
 use crate::support::{http, python};
 use serde_json::{Value, json};
@@ -56,13 +56,7 @@ fn go_asks() {
     if is_missing("go", &["version"]) {
         return;
     }
-    let binary = prepared("go", |target| {
-        let binary = target.join("client");
-        let mut build = Command::new("go");
-        build.current_dir(clients().join("go")).args(["build", "-mod=readonly", "-o"]).arg(&binary).arg(".");
-        succeed(build);
-        binary
-    });
+    let binary = tools::go_build("clients/go", &clients().join("go"));
     check(|arguments| {
         let mut command = Command::new(&binary);
         command.args(arguments);
@@ -72,7 +66,7 @@ fn go_asks() {
 
 #[test]
 fn rust_asks() {
-    let binary = prepared("rust", |target| {
+    let binary = prepared("clients/rust", |target| {
         let mut build = Command::new(env!("CARGO"));
         build.args(["build", "--locked", "--quiet", "--manifest-path"]).arg(clients().join("rust/Cargo.toml"));
         build.arg("--target-dir").arg(target);
@@ -93,7 +87,7 @@ fn node_asks() {
     if is_missing("node", &["--version"]) || is_missing("npm", &["--version"]) {
         return;
     }
-    let modules = prepared("node", |target| {
+    let modules = prepared("clients/node", |target| {
         let lock = fs::read_to_string(clients().join("node/package-lock.json")).expect("the lock file");
         let installed = target.join("installed.json");
         if fs::read_to_string(&installed).ok().as_ref() != Some(&lock) {
@@ -191,44 +185,8 @@ fn printed(mut command: Command) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Builds or installs what a program needs in a folder of its own, one test at a time.
-fn prepared(name: &str, make: impl FnOnce(&Path) -> PathBuf) -> PathBuf {
-    let target = repository().join("target/clients").join(name);
-    fs::create_dir_all(&target).expect("a folder below target");
-    let lock = File::create(target.with_extension("lock")).expect("a lock file");
-    lock.lock().expect("the lock");
-    make(&target)
-}
-
-fn succeed(mut command: Command) {
-    command.stdin(Stdio::null());
-    let Output { status, stdout, stderr } =
-        command.output().unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
-    let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    assert!(status.success(), "{command:?} failed:\n{stdout}{stderr}");
-}
-
-/// Whether a tool cannot be run here. Prints it, or panics with CI=true.
-fn is_missing(tool: &str, version: &[&str]) -> bool {
-    let ran = Command::new(tool).args(version).stdin(Stdio::null()).stdout(Stdio::null()).status();
-    if ran.is_ok_and(|status| status.success()) {
-        return false;
-    }
-    let is_ci = std::env::var_os("CI").is_some_and(|ci| ci == OsStr::new("true"));
-    assert!(
-        !is_ci,
-        "{tool} is not installed, and with CI=true nothing is skipped: run scripts/test, which installs it"
-    );
-    eprintln!("SKIPPED: {tool} is not installed");
-    true
-}
-
 fn clients() -> PathBuf {
     repository().join("examples/clients")
-}
-
-fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Sends each request of docs/protocol.md, in order, and compares the answer that stands below it.

@@ -4,9 +4,11 @@ mod service_manager;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use regex::Regex;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
@@ -51,6 +53,40 @@ fn sigterm_takes_weir_out_of_service_first() {
 
     assert_eq!(weir.wait_for_exit().code(), Some(0));
     assert_refused(weir.grpc);
+}
+
+/// The lines of a start in the log, with `_` for what differs from start to start.
+fn shape(log: &str) -> Vec<String> {
+    let varies = Regex::new(r"^\S+Z |took=\S+|commit \w+|[\d.]+:\d+|^  (?:cores|policies) .*").expect("a pattern");
+    log.lines().map(|line| varies.replace_all(line, "_").into_owned()).collect()
+}
+
+/// The same command with the log for people.
+fn with_text_log(command: &Command) -> Command {
+    let mut with = Command::new(command.get_program());
+    for (name, value) in command.get_envs() {
+        assert_eq!(value, None, "{name:?}");
+        with.env_remove(name);
+    }
+    let arguments = command.get_args().map(|argument| match argument.to_str() {
+        Some("log.format=json") => "log.format=text".as_ref(),
+        _ => argument,
+    });
+    with.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    with
+}
+
+#[test]
+fn the_log_of_a_start_is_as_documented() {
+    let page = include_str!("../../docs/operations.md");
+    let documented = page.split("\n## Starting\n\n```text\n").nth(1).and_then(|rest| rest.split("```").next());
+    let policies = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/quickstart");
+    let weir = Process::spawn(with_text_log(&serve::<&str>(&policies, &[])));
+    until("the line that weir is ready", PATIENCE, || weir.written().contains(": ready store=").then_some(()));
+    weir.terminate();
+    let (_, written) = weir.finish();
+    let documented = shape(documented.expect("the log of a start"));
+    assert_eq!(shape(&written)[..documented.len()], documented);
 }
 
 #[test]

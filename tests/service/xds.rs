@@ -1,6 +1,7 @@
 //! Policies by xDS: a control plane of the test's own sends good and bad snapshots, starts again, breaks off, says nothing,
 //! and shows certificates of every kind. weir is the real binary.
 
+mod go_control_plane;
 mod wire;
 
 use std::collections::BTreeSet;

@@ -33,6 +33,7 @@ pub mod shop;
 pub mod statsd;
 pub mod stores;
 pub mod terminal;
+pub mod tools;
 pub mod vectors;
 pub mod wait;
 pub mod webhook;

@@ -31,7 +31,7 @@ h1 { font-size: 1.4rem; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margi
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .75rem .3rem 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
 th { font-weight: 600; white-space: nowrap; } td.n, th.n { text-align: right; white-space: nowrap; }
-td.t { overflow-wrap: anywhere; min-width: 4rem; }
+td.t { overflow-wrap: anywhere; min-width: 8rem; }
 figure { margin: 1.25rem 0; } figcaption { margin-bottom: .25rem; overflow-wrap: anywhere; }
 figure svg { display: block; width: 100%; height: 8.75rem; } td svg { width: 11rem; height: 1.5rem; }
 svg .frame { fill: none; stroke: var(--line); stroke-width: 1; vector-effect: non-scaling-stroke; }
@@ -126,15 +126,24 @@ fn plots(report: &Report, names: &[String], page: &mut String) {
 
 fn limits(report: &Report, names: &[String], page: &mut String) {
     let mut table = Table::new("Limits", &["n requests", "n over", "n ", "limit", "rule", "over time", "place"]);
+    let (mut more, mut without_plot) = (0, false);
     for (policies, name) in report.policies.iter().zip(names) {
         for limit in policies.limits.iter().take(LIMITS_MAX) {
+            without_plot |= limit.over_time.is_none();
             let [requests, over, share] = counts(limit.count);
             let place = escaped(limit.place.as_deref().unwrap_or_default());
             let (amount, rule) = (escaped(&amount(limit)), escaped(&limit.rule));
             table.row(name, &[requests, over, escaped(&share), amount, rule, small_plot(limit), place]);
         }
+        more += policies.limits.len().saturating_sub(LIMITS_MAX);
     }
     table.write(page);
+    if without_plot {
+        page.push_str("<p class=\"dim\">Only the limits that were asked first have a plot.</p>\n");
+    }
+    if more > 0 {
+        page.push_str(&format!("<p class=\"dim\">And {}: --json has all.</p>\n", counted(more, "more limit")));
+    }
 }
 
 fn small_plot(limit: &LimitReport) -> String {

@@ -151,7 +151,7 @@ function showLimits(top) {
   const wanted = top.limits.map((limit) => {
     const entry = entryOf(limit);
     kept.add(entry);
-    const watches = limit.role === "shadow" ? " (only watches)" : "";
+    const watches = limit.role === "shadow" ? " (shadow)" : "";
     entry.summary.replaceChildren(
       element("span", shorten(limit.denials), "count"),
       document.createTextNode(` denials by ${nameOf(limit)}${watches} `),

@@ -278,6 +278,31 @@ fn a_page_and_a_table_hold_hostile_keys() {
 }
 
 #[test]
+fn a_page_says_which_limits_it_leaves_out() {
+    let written = Written::new();
+    let limits = |count: u32| {
+        let rules = (1..=count).map(|n| format!("  - {{key: k{n}, rate_limit: 1/m}}\n"));
+        format!("domain: shop\ndescriptors:\n{}", rules.collect::<String>())
+    };
+    let page_of = |count: u32| {
+        let traffic = format!(
+            "duration: 1m\ndomain: shop\nsources:\n  - {{ask: k<n>=a, keys: {count}, rate: {}/min}}\n",
+            20 * count
+        );
+        let mut arguments = arguments(&written, &traffic);
+        arguments.policies = vec![written.write("many.yaml", &limits(count))];
+        arguments.html = Some(written.path("out.html"));
+        written.ran(&arguments);
+        fs::read_to_string(written.path("out.html")).unwrap()
+    };
+    let page = page_of(203);
+    assert!(page.contains(">Only the limits that were asked first have a plot.<"), "{page}");
+    assert!(page.contains(">And 3 more limits: --json has all.<"), "{page}");
+    let page = page_of(3);
+    assert!(!page.contains("have a plot") && !page.contains("--json"), "{page}");
+}
+
+#[test]
 fn shares_near_none_and_near_all_are_told_from_these() {
     let written = Written::new();
     let traffic =
