@@ -283,7 +283,8 @@ fn change<'p>(
         effects.retain(|effect| !matches!(effect.what, What::Key("unlimited", ..)));
     }
     if let (Kind::Changed | Kind::Renamed, Some(old), Some(new)) = (kind, old, new) {
-        limits::add_marks(old, new, |level| values::tend((old, before), (new, now), level), &mut effects);
+        limits::add_marks(old, new, &mut effects);
+        values::add_values((old, before), (new, now), &mut effects);
     }
     let tend = effects.iter().fold(Tend::Neither, |tend, effect| tend.and(effect.tend));
     RuleChange { kind, old, new, example: None, effects, tend, states: states::changes(old, new) }

@@ -260,7 +260,8 @@ impl ServiceState {
 /// # Errors
 /// When serving ends by itself.
 pub fn serve_public(listener: TcpListener, site: &Arc<Site>) -> impl Future<Output = Result<(), String>> + use<> {
-    serve(listener, public::router(site), site)
+    let bodies = site.clone();
+    serve(listener, public::router(site), site, move || bodies.bodies.bytes())
 }
 
 /// Serves the operator's paths in the same way.
@@ -272,7 +273,7 @@ pub fn serve_admin(listener: TcpListener, site: &Arc<Site>) -> impl Future<Outpu
         Endpoints::Operator => admin::router(site),
         Endpoints::Debug => debug::router(site),
     };
-    serve(listener, router, site)
+    serve(listener, router, site, || 0)
 }
 
 /// Serves the metrics alone, at this path, in the same way.
@@ -290,11 +291,17 @@ pub fn serve_metrics(
         .fallback(async move |uri: Uri| not_found(&uri, &[&shown]))
         .method_not_allowed_fallback(wrong_method)
         .with_state(site.clone());
-    serve(listener, router, site)
+    serve(listener, router, site, || 0)
 }
 
-fn serve(listener: TcpListener, router: Router, site: &Site) -> impl Future<Output = Result<(), String>> + use<> {
-    listener::serve(listener, router, site.connections_per_peer, site.life.clone())
+/// `held` returns the bytes that are held for callers of the listener.
+fn serve<H: Fn() -> usize>(
+    listener: TcpListener,
+    router: Router,
+    site: &Site,
+    held: H,
+) -> impl Future<Output = Result<(), String>> + use<H> {
+    listener::serve(listener, router, site.connections_per_peer, held, site.life.clone())
 }
 
 impl Site {

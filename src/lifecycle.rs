@@ -1,8 +1,9 @@
-//! The life of the process: signals, the phases of a drain, tasks whose death ends the process, and the
-//! service manager's protocol.
+//! The life of the process: signals, the phases of a drain, tasks whose death ends the process, memory that threads give back,
+//! and the service manager's protocol.
 //!
 //! Not here: what each listener does in a phase (grpc, http) and in which order they follow (app).
 
+mod memory;
 mod pulse;
 mod service_manager;
 
@@ -20,6 +21,7 @@ use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 
+pub use self::memory::ThreadMemory;
 pub use self::pulse::{Heart, Pulse, pulse};
 pub use self::service_manager::{AddressError, Notice, ServiceManager};
 

@@ -125,11 +125,11 @@ fn main() -> ExitCode {
             };
         }
         Command::Simulate(arguments) => {
-            return match simulate::run(&arguments, &mut io::stdout().lock(), &mut io::stderr()) {
+            return match simulate::run(&arguments, io::stdout(), io::stderr()) {
                 Ok(()) | Err(SimulateError::Closed) => ExitCode::SUCCESS,
                 Err(error @ SimulateError::Input(_)) => told(&error, USAGE),
                 Err(error @ SimulateError::Output(_)) => told(&error, FAILED),
-                Err(error @ SimulateError::Interrupted) => told(&error, INTERRUPTED),
+                Err(error @ SimulateError::Interrupted(_)) => told(&error, INTERRUPTED),
             };
         }
         Command::Lua(arguments) => match lua::run(arguments.name.as_deref(), &mut io::stdout().lock()) {

@@ -14,6 +14,7 @@ mod timeline;
 pub mod traffic;
 pub mod world;
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -99,6 +100,7 @@ impl Progress {
 pub struct Simulated {
     name: String,
     policies: Arc<PolicySet>,
+    files: Vec<PathBuf>,
     places: Vec<Location>,
     counts: Counts,
     world: World,
@@ -109,7 +111,7 @@ impl Simulated {
     ///
     /// # Errors
     /// Every problem of the policies.
-    pub fn load(path: &std::path::Path, settings: &Arc<Settings>) -> Result<Self, Problems> {
+    pub fn load(path: &Path, settings: &Arc<Settings>) -> Result<Self, Problems> {
         let loaded = load_dir_with(path, decisions::reading(&settings.policies))?;
         Ok(Self::new(path.display().to_string(), loaded, settings))
     }
@@ -120,13 +122,19 @@ impl Simulated {
         let policies = Arc::new(loaded.policies);
         let counts = Counts::new(&policies);
         let world = World::new(policies.clone(), settings, Arc::new(counts.clone()));
-        Self { name, policies, places: loaded.places, counts, world }
+        Self { name, policies, files: loaded.paths, places: loaded.places, counts, world }
     }
 
     /// Its policies.
     #[must_use]
     pub fn policies(&self) -> &PolicySet {
         &self.policies
+    }
+
+    /// The files that its policies were read from.
+    #[must_use]
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
     }
 
     /// Decides a request at a time, which is not before that of the last one, and counts it.
@@ -178,7 +186,7 @@ pub fn simulate(
     while let Some(request) = traffic.next()? {
         report.add(request);
         last = Some(request.time);
-        match &request.query(&bounds) {
+        match &traffic::query(&request.view(), &bounds) {
             Ok(query) => simulated.iter().for_each(|one| one.count(request.time, query)),
             Err(invalid) => report.refuse(invalid),
         }

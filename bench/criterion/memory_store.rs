@@ -101,7 +101,7 @@ fn limiter(c: &mut Criterion) {
     let limiter = Limiter::new(policies, Options::new(Arc::new(memory())), Arc::new(Silent));
 
     let asked = |key: &'static str| DescriptorRequest {
-        entries: smallvec![Entry { key, value: "0123456789" }],
+        entries: vec![Entry { key, value: "0123456789" }].leak(),
         take: Take::Consume(1),
         limit: None,
     };

@@ -17,6 +17,19 @@ if not (tat >= 0 and tat < 9007199254740992 and per >= 0 and per <= 4294967295)
   return redis.error_reply(NOT_OURS)
 end
 
+--- helpers
+-- What is left of a debt (d, f) without the debt (e, g): no less than nothing.
+local function minus(d, f, e, g, L)
+  d, f = d - e, f - g
+  if f < 0 then
+    d, f = d - 1, f + L
+  end
+  if d < 0 then
+    return 0, 0
+  end
+  return d, f
+end
+
 --- see
 -- The debt as it is now [pc-3]: d us and f / L us.
 local d, f, moved = 0, 0, false
@@ -100,26 +113,11 @@ if d < T or (d == T and f < F) then
   end
 end
 --- give
-d, f = d - cost, f - cost_f
-if f < 0 then
-  d, f = d - 1, f + L
-end
-if d < 0 then
-  d, f = 0, 0
-end
+d, f = minus(d, f, cost, cost_f, L)
 --- undo
 -- The cost less what has drained since [un-3].
-cost = cost - max(0, now - proof)
-if cost < 0 then
-  cost, cost_f = 0, 0
-end
-d, f = d - cost, f - cost_f
-if f < 0 then
-  d, f = d - 1, f + L
-end
-if d < 0 then
-  d, f = 0, 0
-end
+cost, cost_f = minus(cost, cost_f, max(0, now - proof), 0, L)
+d, f = minus(d, f, cost, cost_f, L)
 --- changed d ~= before or f ~= before_f or moved
 
 --- keep

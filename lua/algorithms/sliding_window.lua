@@ -8,15 +8,6 @@
 --- state stored
 --- long
 --- read GET
--- The length is checked first: no window has more than 257 buckets, of 4 bytes at most.
-local room, width, number = #value - 9, byte(value), -1
-if room > 0 and room <= 1028 then
-  number = unpack_struct('<d', value, 2)
-end
-if not (number >= 0 and number < 9007199254740735 and number % 1 == 0)
-  or not (width == 1 or width == 2 or width == 4) or room % width > 0 or room > 257 * width then
-  return redis.error_reply(NOT_OURS)
-end
 stored = value
 
 --- helpers
@@ -51,9 +42,16 @@ end
 local here, instant, rebased = floor(now / precision), now, false
 local counts, first, size, used = {}, here, 0, 0
 if stored then
-  local width, oldest, newest
-  width, first = unpack_struct('<Bd', stored)
-  size = (#stored - 9) / width
+  -- The length is checked first: no window has more than 257 buckets, of 4 bytes at most.
+  local room, width, oldest, newest = #stored - 9
+  if room > 0 and room <= 1028 then
+    width, first = unpack_struct('<Bd', stored)
+  end
+  if not (width == 1 or width == 2 or width == 4) or room % width > 0 or room > 257 * width
+    or not (first >= 0 and first < 9007199254740735 and first % 1 == 0) then
+    return redis.error_reply(NOT_OURS)
+  end
+  size = room / width
   newest = first + size - 1
   if newest > here then
     instant = newest * precision

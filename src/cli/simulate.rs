@@ -1,6 +1,6 @@
 //! `weir simulate`: sends traffic through sets of policies on a clock of its own, and reports what came of it.
 //!
-//! The simulation has a thread; this one shows how far it is, and ends with Ctrl-C. Not here: requests and decisions (simulation).
+//! The simulation has a thread, and so have writes that a reader can stall; this one shows how far it is, and ends with Ctrl-C. Not here: requests and decisions (simulation).
 
 mod csv;
 mod files;
@@ -13,11 +13,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ratatui::crossterm::terminal;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::interval;
 
-use self::files::Inputs;
+use self::files::{Inputs, Results};
 use super::numbers::number;
 use crate::engine::words::counted;
 use crate::simulation::report::Report;
@@ -75,20 +76,30 @@ pub enum SimulateError {
     /// The reader of standard output has gone.
     #[error("standard output is closed")]
     Closed,
-    /// The user ended it.
-    #[error("interrupted: no results are written")]
-    Interrupted,
+    /// The user ended it; which results there are.
+    #[error("interrupted: {0}")]
+    Interrupted(&'static str),
 }
 
-/// Simulates, writes files of results, and then a report for people.
+/// The user ended it before there was anything.
+const NOTHING: SimulateError = SimulateError::Interrupted("no files are written");
+
+/// Simulates, writes files of results, and then a report for people to `out`. If a file of results is standard output itself, it is
+/// written to `out`, and the report to `notes`.
 ///
 /// # Errors
-/// When traffic or policies are wrong, when results cannot be written, and when the user ends it.
-pub fn run(arguments: &SimulateArguments, out: &mut dyn Write, notes: &mut dyn Write) -> Result<(), SimulateError> {
+/// When traffic or policies are wrong, when results cannot be written, and when the user ends it. Then a thread may still write to `out`,
+/// if nobody reads from it.
+pub fn run(
+    arguments: &SimulateArguments,
+    mut out: impl Write + Send + 'static,
+    mut notes: impl Write + Send + 'static,
+) -> Result<(), SimulateError> {
     let (traffic, simulated) = open(arguments)?;
     let SimulateArguments { json, csv, html, .. } = arguments;
     let options = [("--json", json.as_deref()), ("--csv", csv.as_deref()), ("--html", html.as_deref())];
-    let inputs = Inputs::of(&arguments.traffic, &arguments.policies);
+    let policies = simulated.iter().flat_map(Simulated::files).map(PathBuf::as_path);
+    let inputs = Inputs::of(policies.chain([arguments.traffic.as_path()]));
     let [json, csv, html] = files::targets(options, &inputs)?;
     for one in &simulated {
         if let Some(warning) = hidden_values(&traffic, one.policies()) {
@@ -97,27 +108,53 @@ pub fn run(arguments: &SimulateArguments, out: &mut dyn Write, notes: &mut dyn W
             break;
         }
     }
-    let report = watched(traffic, simulated, arguments.max_requests, arguments.keys as usize)?;
-    let mut files = Vec::new();
-    if let Some(target) = json {
-        let json = serde_json::to_string_pretty(&report).map_err(|error| SimulateError::Output(error.to_string()))?;
-        files.push((target, json + "\n"));
+    let mut interrupts = Interrupts::listen().map_err(|error| cannot_start(&error))?;
+    let report = watched(traffic, simulated, arguments.max_requests, arguments.keys as usize, &mut interrupts)?;
+    let mut results = Results::default();
+    results.add(json, || {
+        let json = serde_json::to_string_pretty(&report);
+        json.map(|json| json + "\n").map_err(|error| SimulateError::Output(error.to_string()))
+    })?;
+    results.add(csv, || Ok(csv::document(&report)))?;
+    results.add(html, || Ok(html::page(&report)))?;
+    let (streams, document) = (results.take_streams(), results.take_stdout());
+    results.write_beside()?;
+    match interrupts.or(move || streams.write(), || {}).map_err(|error| cannot_start(&error))? {
+        Some(Ok(())) => results.put_in_place()?,
+        failed => {
+            results.clear();
+            return failed.unwrap_or(Err(NOTHING));
+        }
     }
-    files.extend(csv.map(|target| (target, csv::document(&report))));
-    files.extend(html.map(|target| (target, html::page(&report))));
-    files::write(&files)?;
-    let stdout = io::stdout();
-    let is_terminal = stdout.is_terminal();
-    let width = terminal::size().ok().filter(|_| is_terminal).map_or(WIDTH, |(width, _)| width);
-    let is_coloured = is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let width = width.clamp(*WIDTHS.start(), *WIDTHS.end());
-    let text =
-        text::report(&report, usize::from(width), if is_coloured { text::Colours::Ansi } else { text::Colours::No });
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(|error| match error.kind() {
+    let is_terminal = if document.is_some() { io::stderr().is_terminal() } else { io::stdout().is_terminal() };
+    let text = shown(&report, is_terminal);
+    let write = move || match document {
+        None => out.write_all(text.as_bytes()).and_then(|()| out.flush()),
+        Some(document) => {
+            let written = out.write_all(document.as_bytes()).and_then(|()| out.flush());
+            let _ = notes.write_all(text.as_bytes());
+            written
+        }
+    };
+    let written = interrupts.or(write, || {}).map_err(|error| cannot_start(&error))?;
+    let part =
+        if results.is_empty() { "the output is not whole" } else { "files are written, the output is not whole" };
+    written.ok_or(SimulateError::Interrupted(part))?.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => SimulateError::Closed,
         _ => SimulateError::Output(format!("cannot write: {error}")),
     })
+}
+
+fn cannot_start(error: &io::Error) -> SimulateError {
+    SimulateError::Output(format!("cannot start: {error}"))
+}
+
+/// The report for people.
+fn shown(report: &Report, is_terminal: bool) -> String {
+    let width = terminal::size().ok().filter(|_| is_terminal).map_or(WIDTH, |(width, _)| width);
+    let is_coloured = is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let colours = if is_coloured { text::Colours::Ansi } else { text::Colours::No };
+    text::report(report, usize::from(width.clamp(*WIDTHS.start(), *WIDTHS.end())), colours)
 }
 
 /// Opens traffic, and loads all policies; reports the problems of all.
@@ -140,50 +177,69 @@ fn watched(
     simulated: Vec<Simulated>,
     requests_max: u64,
     keys: usize,
+    interrupts: &mut Interrupts,
 ) -> Result<Report, SimulateError> {
-    let failed = |error: io::Error| SimulateError::Output(format!("cannot start: {error}"));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let progress = Arc::new(Progress::default());
-    let (sender, receiver) = oneshot::channel();
     let shared = progress.clone();
     let simulation = move || {
         let result = simulate(&mut traffic, &simulated, requests_max, &shared);
-        let result = result.map(|traffic| Report::new(traffic, simulated.iter().map(|one| one.report(keys)).collect()));
-        // Nobody waits for it once the user has ended it.
-        let _ = sender.send(result);
+        result.map(|traffic| Report::new(traffic, simulated.iter().map(|one| one.report(keys)).collect()))
     };
-    std::thread::Builder::new().name("simulation".to_owned()).spawn(simulation).map_err(failed)?;
-    let result = runtime.block_on(wait(receiver, &progress)).map_err(failed)?;
-    result.ok_or(SimulateError::Interrupted)?.map_err(|error| match error {
-        SimulationError::Stopped => SimulateError::Interrupted,
+    let mut bar = Bar { is_shown: io::stderr().is_terminal(), has_text: false };
+    let result = interrupts.or(simulation, || bar.draw(&progress));
+    bar.clear();
+    progress.stop();
+    result.map_err(|error| cannot_start(&error))?.ok_or(NOTHING)?.map_err(|error| match error {
+        SimulationError::Stopped => NOTHING,
         error => SimulateError::Input(error.to_string()),
     })
 }
 
-type Outcome = Result<Report, SimulationError>;
+/// Receives Ctrl-C in place of the system, which would end the process.
+struct Interrupts {
+    runtime: Runtime,
+    interrupts: Signal,
+}
 
-/// Waits for the end of a simulation; none where the user ends it before.
-async fn wait(mut receiver: oneshot::Receiver<Outcome>, progress: &Progress) -> io::Result<Option<Outcome>> {
-    let mut interrupts = signal(SignalKind::interrupt())?;
-    let mut ticks = interval(TICK);
-    let mut bar = Bar { is_shown: io::stderr().is_terminal(), has_text: false };
-    // The first one is at once.
-    ticks.tick().await;
-    let outcome = loop {
-        tokio::select! {
-            result = &mut receiver => match result {
-                Ok(result) => break Some(result),
-                Err(_) => unreachable!("the simulation sends its result or panics"),
-            },
-            _ = interrupts.recv() => {
-                progress.stop();
-                break None;
+impl Interrupts {
+    fn listen() -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let interrupts = {
+            let _within = runtime.enter();
+            signal(SignalKind::interrupt())?
+        };
+        Ok(Self { runtime, interrupts })
+    }
+
+    /// What this work on another thread returns; none where Ctrl-C comes before. Then the thread goes on by itself. `tick` is called
+    /// meanwhile.
+    fn or<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce() -> T + Send + 'static,
+        mut tick: impl FnMut(),
+    ) -> io::Result<Option<T>> {
+        let (sender, mut receiver) = oneshot::channel();
+        let send = move || {
+            // Nobody waits for it after Ctrl-C.
+            let _ = sender.send(work());
+        };
+        std::thread::Builder::new().name("simulation".to_owned()).spawn(send)?;
+        self.runtime.block_on(async {
+            let mut ticks = interval(TICK);
+            // The first one is at once.
+            ticks.tick().await;
+            loop {
+                tokio::select! {
+                    result = &mut receiver => match result {
+                        Ok(result) => return Ok(Some(result)),
+                        Err(_) => unreachable!("the thread sends its result or panics"),
+                    },
+                    _ = self.interrupts.recv() => return Ok(None),
+                    _ = ticks.tick() => tick(),
+                }
             }
-            _ = ticks.tick() => bar.draw(progress),
-        }
-    };
-    bar.clear();
-    Ok(outcome)
+        })
+    }
 }
 
 /// How far the simulation is, on standard error if that is a terminal.

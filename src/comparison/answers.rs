@@ -11,7 +11,7 @@ use crate::engine::observer::Silent;
 use crate::engine::words::counted;
 use crate::engine::{Entry, PolicySet};
 use crate::limiter::{Answer, Query, Undecided};
-use crate::simulation::traffic::{Traffic, TrafficError};
+use crate::simulation::traffic::{self, Traffic, TrafficError};
 use crate::simulation::world::World;
 
 /// The most requests of one comparison.
@@ -123,7 +123,8 @@ pub fn answers(old: &Arc<PolicySet>, new: &Arc<PolicySet>, traffic: &mut Traffic
         if counts.answers.requests > REQUESTS_MAX {
             return Err(AnswersError::TooMany);
         }
-        let Ok(query) = request.query(&bounds) else {
+        let view = request.view();
+        let Ok(query) = traffic::query(&view, &bounds) else {
             counts.answers.refused += 1;
             continue;
         };
@@ -176,7 +177,7 @@ impl Counts<'_> {
         };
         for (number, descriptor) in query.descriptors.iter().enumerate() {
             if is_over(before, number) != is_over(now, number) {
-                self.count(query.domain, &descriptor.entries, flip);
+                self.count(query.domain, descriptor.entries, flip);
             }
         }
     }

@@ -1,14 +1,10 @@
 //! Which of two rules lets more pass, and by which of its limits.
 
 use std::cmp::Ordering;
-use std::collections::HashSet;
 
 use super::{Effect, Tend, What};
 use crate::engine::policy::Level;
 use crate::engine::{Algorithm, Limit, Matcher, Role, Rule, Term};
-
-/// How many values of a list are told.
-const VALUES_MAX: usize = 20;
 
 /// What is otherwise for a descriptor that met the one rule and meets the other.
 pub(super) fn effects<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>) -> Vec<Effect<'p>> {
@@ -26,14 +22,8 @@ pub(super) fn effects<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>) -> Vec<E
     effects
 }
 
-/// What is otherwise in a rule besides its limits. Only values change how much passes: `of_level` returns where that goes, by the number
-/// of their level.
-pub(super) fn add_marks<'p>(
-    old: &'p Rule,
-    new: &'p Rule,
-    of_level: impl Fn(usize) -> Tend,
-    effects: &mut Vec<Effect<'p>>,
-) {
+/// What is otherwise in a rule besides its limits and its values. None of it changes how much passes.
+pub(super) fn add_marks<'p>(old: &'p Rule, new: &'p Rule, effects: &mut Vec<Effect<'p>>) {
     let mut key = |name, before: String, after: String| {
         if before != after {
             effects.push(Effect { tend: Tend::Neither, what: What::Key(name, before, after) });
@@ -56,9 +46,6 @@ pub(super) fn add_marks<'p>(
         key("key", before.key.to_string(), after.key.to_string());
         key("detailed_metric", before.detailed_metric.to_string(), after.detailed_metric.to_string());
         key("value_to_metric", before.value_to_metric.to_string(), after.value_to_metric.to_string());
-    }
-    for (number, (before, after)) in old.levels.iter().zip(&new.levels).enumerate() {
-        effects.extend(of_values(before, after, || of_level(number)));
     }
 }
 
@@ -113,35 +100,6 @@ fn add_roles(old: Option<&Rule>, new: Option<&Rule>, effects: &mut Vec<Effect<'_
 /// Whether all values of a level share one state.
 fn shares(level: &Level) -> bool {
     level.share_threshold && level.value.as_ref().is_some_and(Matcher::is_of_many)
-}
-
-/// Which values a descriptor is for that it was not for before, and the reverse.
-fn of_values<'p>(before: &Level, after: &Level, tend: impl FnOnce() -> Tend) -> Option<Effect<'p>> {
-    let texts = |level: &Level| -> Vec<String> {
-        match &level.value {
-            None => vec!["any".to_owned()],
-            Some(Matcher::List(values)) => values.iter().map(ToString::to_string).collect(),
-            Some(Matcher::Networks(networks)) => networks.iter().map(ToString::to_string).collect(),
-            Some(one) => vec![one.name().into_owned()],
-        }
-    };
-    if before.value == after.value {
-        return None;
-    }
-    let (before, after) = (texts(before), texts(after));
-    let without = |all: &[String], others: &[String]| -> Vec<String> {
-        let others: HashSet<&String> = others.iter().collect();
-        let mut left: Vec<String> = all.iter().filter(|text| !others.contains(text)).cloned().collect();
-        let more = left.len().saturating_sub(VALUES_MAX);
-        if more > 0 {
-            left.truncate(VALUES_MAX);
-            left.push(format!("and {more} more"));
-        }
-        left
-    };
-    let (added, gone) = (without(&after, &before), without(&before, &after));
-    // The order of a list means nothing but for its name.
-    (!added.is_empty() || !gone.is_empty()).then(|| Effect { tend: tend(), what: What::Values(added, gone) })
 }
 
 /// The limits of two lists, each with the one that stands in its place: first by their shape, then by algorithm and window, then by

@@ -47,7 +47,7 @@ mod warning;
 mod yaml;
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::files::{self, Source, policy_files};
@@ -222,7 +222,7 @@ fn load_with(source: &Source, reading: Reading, mut keeper: Option<Keeper>) -> R
         }
     }
     let loaded = reader.finish()?;
-    Ok(Loaded { kept: keeper.and_then(Keeper::finish), ..loaded })
+    Ok(Loaded { kept: keeper.and_then(Keeper::finish), paths, ..loaded })
 }
 
 /// Reads policies from memory: names for messages, and texts.
@@ -269,6 +269,8 @@ pub struct Loaded {
     pub domains: Vec<DomainOutline>,
     /// How many files were read.
     pub files: usize,
+    /// Their paths; none where policies were not read from files.
+    pub paths: Vec<PathBuf>,
     /// Probable mistakes.
     pub warnings: Warnings,
     /// What was read, where it was read to be put in force.

@@ -7,7 +7,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
-use smallvec::SmallVec;
 
 use super::automaton::{AUTOMATA_BYTES_MAX, AUTOMATON_BYTES_MAX, PATTERNS_MAX};
 use super::branch::{Branch, Found, Unfit};
@@ -266,8 +265,8 @@ pub struct Level {
 pub struct Match<'p> {
     /// The rule at exactly the descriptor's depth.
     pub rule: Option<&'p Rule>,
-    /// The entries, by position, whose values share one state, with what stands for them.
-    pub shared: SmallVec<[(usize, SharedBy<'p>); 2]>,
+    /// The entries, by position, whose values share one state, with what stands for them; seldom any.
+    pub shared: Vec<(usize, SharedBy<'p>)>,
 }
 
 #[derive(Debug, Default)]
@@ -439,10 +438,10 @@ impl PolicySet {
     #[must_use]
     pub fn find<'p>(&'p self, domain: &'p Domain, entries: &[Entry<'_>]) -> Match<'p> {
         let mut node = &domain.root;
-        let mut shared = SmallVec::new();
+        let mut shared = Vec::new();
         for (position, &entry) in entries.iter().enumerate() {
             let Some((step, child)) = node.child(entry) else {
-                return Match { rule: None, shared: SmallVec::new() };
+                return Match { rule: None, shared: Vec::new() };
             };
             if child.share_threshold
                 && let Some(by) = step.shared_by()

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 
 use super::held::{Core, Peer};
+use crate::lifecycle::ThreadMemory;
 
 /// How often connections are checked: the length of a tick.
 pub(super) const TICK: Duration = Duration::from_secs(1);
@@ -26,12 +27,6 @@ pub(super) const FRESH_CONNECTIONS_MAX: usize = 4_096;
 const IDLE_TICKS_MIN: u32 = 10;
 /// How many of those one runtime closes in one tick.
 const IDLE_CLOSED_MAX: usize = 64;
-/// When so many connections have ended within one tick, their memory is given back to the system in the next ticks.
-const ENDED_MIN: usize = 64;
-/// The same, when connections hold so many bytes less than they did.
-const LET_GO_BYTES_MIN: usize = 1 << 20;
-/// In how many ticks.
-const GIVE_BACK_TICKS: u32 = 5;
 /// The connections that each runtime may have, for any number of runtimes.
 const FRESH_OF_RUNTIME_MIN: usize = 64;
 
@@ -44,17 +39,14 @@ pub(super) struct Peers {
     fresh_max: usize,
     /// The most connections of the listener, over all runtimes.
     connections_max: usize,
-    /// In how many more ticks memory is given back.
-    give_back: u32,
-    /// The most bytes that the connections held since memory was last given back.
-    held_most: usize,
+    memory: ThreadMemory,
 }
 
 impl Peers {
     /// For one of so many runtimes, of a listener with at most `connections_max` connections.
     pub(super) fn new(core: Arc<Core>, runtimes: usize, connections_max: usize) -> Self {
         let fresh_max = (FRESH_CONNECTIONS_MAX / runtimes).max(FRESH_OF_RUNTIME_MIN);
-        Self { core, open: Vec::new(), oldest_fresh: 0, fresh_max, connections_max, give_back: 0, held_most: 0 }
+        Self { core, open: Vec::new(), oldest_fresh: 0, fresh_max, connections_max, memory: ThreadMemory::default() }
     }
 
     /// Adds a connection that `task` serves. Closes the oldest ones that have completed no request, if they are too many.
@@ -76,14 +68,7 @@ impl Peers {
         self.core.advance();
         let before = self.open.len();
         self.open.retain(|(_, task)| !task.is_finished());
-        let held = self.core.own_bytes();
-        self.held_most = self.held_most.max(held);
-        if before - self.open.len() >= ENDED_MIN || self.held_most - held >= LET_GO_BYTES_MIN {
-            (self.give_back, self.held_most) = (GIVE_BACK_TICKS, held);
-        } else if self.give_back > 0 {
-            self.give_back -= 1;
-            give_back();
-        }
+        self.memory.look(before - self.open.len(), self.core.own_bytes());
         self.oldest_fresh = 0;
         let is_full = self.core.is_full();
         let share = self.core.share();
@@ -140,16 +125,6 @@ impl Peers {
         tracing::debug!(listener = "grpc", reason, "connection closed");
         self.core.count_closed();
         task.abort();
-    }
-}
-
-/// Lets the allocator give memory of this thread back to the system. mimalloc does so while it allocates and frees; a runtime
-/// whose callers have gone does neither.
-fn give_back() {
-    const BLOCKS: usize = 64;
-    for bytes in [64, 512, 4 * 1_024, 32 * 1_024, 256 * 1_024] {
-        let blocks: Vec<Vec<u8>> = (0..BLOCKS).map(|_| Vec::with_capacity(bytes)).collect();
-        drop(std::hint::black_box(blocks));
     }
 }
 
@@ -262,14 +237,26 @@ mod tests {
         let mut bench = Bench::new(1 << 30);
         let (peer, _task) = bench.open();
         peer.observe(true, false);
-        let held = Hold::new(&peer, LET_GO_BYTES_MIN).unwrap();
+        let held = Hold::new(&peer, 1 << 20).unwrap();
         bench.ticks(1).await;
-        assert_eq!(bench.peers.give_back, 0);
+        assert!(!bench.peers.memory.gives_back());
         drop(held);
         bench.ticks(1).await;
-        assert_eq!(bench.peers.give_back, GIVE_BACK_TICKS);
-        bench.ticks(GIVE_BACK_TICKS).await;
-        assert_eq!(bench.peers.give_back, 0);
+        assert!(bench.peers.memory.gives_back());
+    }
+
+    #[tokio::test]
+    async fn memory_is_given_back_when_many_connections_have_ended() {
+        let mut bench = Bench::new(1 << 30);
+        let open: Vec<_> = (0..200).map(|_| bench.open()).collect();
+        bench.ticks(1).await;
+        assert!(!bench.peers.memory.gives_back());
+        for (_, task) in open {
+            task.abort();
+            let _ = task.await;
+        }
+        bench.ticks(1).await;
+        assert!(bench.peers.memory.gives_back());
     }
 
     #[tokio::test]

@@ -221,7 +221,7 @@ impl RateLimits {
         self.read(decoded, started)
     }
 
-    fn query<'a>(&self, request: &Request<'a>, started: Instant) -> Result<Query<'a>, Status> {
+    fn query<'q>(&self, request: &'q Request<'_>, started: Instant) -> Result<Query<'q>, Status> {
         convert::query(request, &self.bounds).map_err(|invalid| {
             self.limiter.refused(started);
             status(&RequestError::Invalid(invalid))

@@ -133,7 +133,7 @@ pub(super) fn is_wide(message: &[u8]) -> bool {
 /// Whether there are more fields than a narrow request has: the domain, the hits, and the descriptors. What cannot be read
 /// ends the count; decoding refuses it.
 fn has_many_fields(mut message: &[u8]) -> bool {
-    (0..DESCRIPTORS_MAX + 2).all(|_| field(&mut message).is_some()) && !message.is_empty()
+    (0..DESCRIPTORS_MAX + 2).all(|_| !message.is_empty() && field(&mut message).is_some()) && !message.is_empty()
 }
 
 #[cfg(test)]

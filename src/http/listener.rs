@@ -24,10 +24,10 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, Sleep};
+use tokio::time::{Instant, MissedTickBehavior, Sleep};
 use tonic::codegen::Service as _;
 
-use crate::lifecycle::{Life, Phase};
+use crate::lifecycle::{Life, Phase, ThreadMemory};
 
 /// The most connections of one listener at a time.
 pub const CONNECTIONS_MAX: usize = 1_024;
@@ -52,24 +52,39 @@ const STALL_BEFORE_CLOSE: Duration = Duration::from_secs(1);
 const BUFFER_BYTES_MAX: usize = 16 * 1_024;
 /// How long to wait before the system is asked again, after it had no connection to give, or when no place was free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How often a listener looks at what its callers have let go: the length of a tick.
+const TICK: Duration = Duration::from_secs(1);
 /// How long this thread works for callers that bring no whole request before other threads of the machine may run.
 const GIVE_WAY_AFTER: Duration = Duration::from_micros(25);
 
 /// Serves until [`Phase::Ending`], and then finishes what is on its way. `per_peer` bounds the connections of one address;
-/// 0 does not.
+/// 0 does not. `held` returns the bytes that are held for callers now.
 ///
 /// # Errors
 /// None; the type is that of a supervised task.
-pub(super) async fn serve(listener: TcpListener, router: Router, per_peer: usize, life: Life) -> Result<(), String> {
+pub(super) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    per_peer: usize,
+    held: impl Fn() -> usize,
+    life: Life,
+) -> Result<(), String> {
     let mut http1 = http1::Builder::new();
     // Times are kept below (Stream), where idle connections and slow heads are distinguished.
     http1.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(BUFFER_BYTES_MAX);
     let open = GracefulShutdown::new();
-    let mut callers = Callers { open: Vec::new(), per_peer };
+    let mut callers = Callers::new(per_peer);
+    let mut memory = ThreadMemory::default();
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut ending = std::pin::pin!(life.reached(Phase::Ending));
     'accepting: loop {
         let accepted = tokio::select! {
             () = &mut ending => break,
+            _ = ticks.tick() => {
+                memory.look(callers.take_ended(), held());
+                continue;
+            }
             accepted = listener.accept() => accepted,
         };
         let (stream, address) = match accepted {
@@ -131,6 +146,8 @@ fn give_way() {
 /// The connections of one listener.
 struct Callers {
     open: Vec<Open>,
+    /// How many were removed from `open` since the last tick.
+    ended: usize,
     per_peer: usize,
 }
 
@@ -141,11 +158,27 @@ struct Open {
 }
 
 impl Callers {
+    fn new(per_peer: usize) -> Self {
+        Self { open: Vec::new(), ended: 0, per_peer }
+    }
+
+    fn remove_finished(&mut self) {
+        let before = self.open.len();
+        self.open.retain(|open| !open.task.is_finished());
+        self.ended += before - self.open.len();
+    }
+
+    /// How many connections have ended since the last call.
+    fn take_ended(&mut self) -> usize {
+        self.remove_finished();
+        std::mem::take(&mut self.ended)
+    }
+
     fn has_too_many(&mut self, ip: IpAddr) -> bool {
         if self.per_peer == 0 {
             return false;
         }
-        self.open.retain(|open| !open.task.is_finished());
+        self.remove_finished();
         self.open.iter().filter(|open| open.ip == ip).count() >= self.per_peer
     }
 
@@ -155,7 +188,7 @@ impl Callers {
         if self.open.len() < most {
             return true;
         }
-        self.open.retain(|open| !open.task.is_finished());
+        self.remove_finished();
         if self.open.len() < most {
             return true;
         }
@@ -164,6 +197,7 @@ impl Callers {
             return false;
         };
         self.open.swap_remove(chosen).task.abort();
+        self.ended += 1;
         true
     }
 }
@@ -478,7 +512,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_full_listener_closes_who_has_waited_longest_for_a_request() {
-        let mut callers = Callers { open: Vec::new(), per_peer: 0 };
+        let mut callers = Callers::new(0);
         let stalled = Instant::now() - STALL_BEFORE_CLOSE;
         for (doing, stalled) in [
             (Doing::Waiting(at(0)), None),
@@ -541,7 +575,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_address_has_as_many_connections_as_it_may() {
-        let mut callers = Callers { open: Vec::new(), per_peer: 2 };
+        let mut callers = Callers::new(2);
         let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
         for _ in 0..2 {
             assert!(!callers.has_too_many(one));

@@ -32,6 +32,13 @@ const BODIES_BYTES_MAX: usize = 24 << 20;
 #[derive(Debug, Default)]
 pub struct Bodies(AtomicUsize);
 
+impl Bodies {
+    /// The bytes that are held now.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.load(Relaxed)
+    }
+}
+
 /// The body of one request, as it comes.
 struct Incomplete<'a> {
     bodies: &'a Bodies,

@@ -41,7 +41,7 @@ impl Limiter {
         }
         let mut alerts_at = SmallVec::<[usize; 4]>::new();
         for (at, (charge, planned, outcome)) in decided.iter().enumerate() {
-            let entries = &query.descriptors[usize::from(charge.group)].entries;
+            let entries = query.descriptors[usize::from(charge.group)].entries;
             let by = if decided.known.contains(&charge.key) { AnsweredBy::Cache } else { AnsweredBy::Store };
             let charged = Charged { limit: plan.charged(planned), entries, mode, charge, outcome, by };
             request.in_force.tally.charged(&charged);

@@ -22,7 +22,7 @@ pub struct Query<'a> {
 #[derive(Clone, Debug)]
 pub struct DescriptorRequest<'a> {
     /// Keys and values, in the request's order. May be empty, which matches nothing.
-    pub entries: SmallVec<[Entry<'a>; 4]>,
+    pub entries: &'a [Entry<'a>],
     /// What to charge.
     pub take: Take,
     /// A limit in the request, in place of what the rules say. [mt-6]

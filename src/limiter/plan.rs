@@ -32,7 +32,7 @@ pub(super) struct Plan<'p> {
     /// A quota of the request cannot be over, so that the others do not deny it. [dc-3]
     has_open_quota: bool,
     /// What each descriptor met. No rule where the descriptor brings its own limit, or where nothing matches.
-    met: SmallVec<[Match<'p>; 2]>,
+    met: SmallVec<[Match<'p>; 4]>,
     /// The descriptors whose limits are not those of a rule; seldom any.
     own_limits: Vec<(usize, OwnLimits<'p>)>,
     pub(super) planned: SmallVec<[Planned; 4]>,
@@ -171,10 +171,10 @@ impl<'p> Plan<'p> {
             plan.met.push(match asked.limit {
                 Some((requests, unit)) => {
                     plan.own_limits.push((group, OwnLimits::OfRequest(Limit::per_unit(requests, unit))));
-                    Match { rule: None, shared: SmallVec::new() }
+                    Match { rule: None, shared: Vec::new() }
                 }
                 None => {
-                    let met = policies.find(domain, &asked.entries);
+                    let met = policies.find(domain, asked.entries);
                     plan.unmatched += u32::from(met.rule.is_none());
                     met
                 }
@@ -312,7 +312,7 @@ impl<'p> Plan<'p> {
     #[cold]
     pub(super) fn tell(&self, trace: &dyn Trace, query: &Query<'_>) {
         for (asked, met) in query.descriptors.iter().zip(&self.met) {
-            trace.matched(&asked.entries, met.rule);
+            trace.matched(asked.entries, met.rule);
         }
     }
 
@@ -332,7 +332,7 @@ impl<'p> Plan<'p> {
     pub(super) fn answer(&self, query: &Query<'_>, decided: &Decided<'_>) -> Answer {
         let Decision { denied, ref outcomes, .. } = decided.decision;
         let wait = if self.modes.shadow { 0 } else { turn(decided) };
-        let mut statuses = SmallVec::new();
+        let mut statuses = SmallVec::with_capacity(query.descriptors.len());
         let mut metadata = Vec::new();
         let (mut rest, mut planned, mut outcomes) = (&*decided.charges, &*decided.planned, &**outcomes);
         for group in 0..query.descriptors.len() {

@@ -68,7 +68,7 @@ impl AnsweredRequest for Told<'_, '_, '_, '_> {
     }
 
     fn entries(&self, at: usize) -> &[Entry<'_>] {
-        &self.query.descriptors[at].entries
+        self.query.descriptors[at].entries
     }
 
     fn rule(&self, at: usize) -> Option<&Rule> {

@@ -88,7 +88,7 @@ impl std::error::Error for Invalid {}
 ///
 /// # Errors
 /// When something is missing, beyond its bound, or means nothing.
-pub fn query<'a>(request: &Request<'a>, bounds: &Bounds) -> Result<Query<'a>, Invalid> {
+pub fn query<'q>(request: &'q Request<'_>, bounds: &Bounds) -> Result<Query<'q>, Invalid> {
     if request.domain.is_empty() {
         return Err(Invalid { field: "domain".to_owned(), problem: Problem::NoDomain });
     }
@@ -110,17 +110,14 @@ pub fn query<'a>(request: &Request<'a>, bounds: &Bounds) -> Result<Query<'a>, In
     Ok(Query { domain: request.domain, descriptors })
 }
 
-fn entries<'a>(descriptor: &Descriptor<'a>, i: usize, bounds: &Bounds) -> Result<SmallVec<[Entry<'a>; 4]>, Invalid> {
+fn entries<'q>(descriptor: &'q Descriptor<'_>, i: usize, bounds: &Bounds) -> Result<&'q [Entry<'q>], Invalid> {
     let count = descriptor.entries.len();
     within(count, bounds.entries, "entries", || format!("descriptors[{i}].entries"))?;
-    let mut entries = SmallVec::new();
-    entries.reserve_exact(count);
     for (j, entry) in descriptor.entries.iter().enumerate() {
         within(entry.key.len(), bounds.key_bytes, "bytes", || format!("descriptors[{i}].entries[{j}].key"))?;
         within(entry.value.len(), bounds.value_bytes, "bytes", || format!("descriptors[{i}].entries[{j}].value"))?;
-        entries.push(*entry);
     }
-    Ok(entries)
+    Ok(&descriptor.entries)
 }
 
 /// The hits of a descriptor: its own, of which 0 is a peek; else the request's, of which 0 or none means 1.
@@ -390,7 +387,8 @@ mod tests {
             user.is_negative_hits = negative;
             let mut request = request(vec![user]);
             request.hits_addend = of_request;
-            let query = query(&Request::of(&request), &EDGE).unwrap();
+            let view = Request::of(&request);
+            let query = query(&view, &EDGE).unwrap();
             assert_eq!(query.descriptors[0].take, expected, "{request:?}");
         }
     }

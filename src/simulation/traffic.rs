@@ -27,9 +27,9 @@ use crate::config::policy_file::traffic_file::{self, Origin};
 use crate::config::settings::Settings;
 use crate::engine::Micros;
 use crate::limiter::Query;
-use crate::rls;
 use crate::rls::convert::{self, Bounds, Invalid};
 use crate::rls::proto::RateLimitRequest;
+use crate::rls::request::Request as View;
 
 pub use self::lines::LINE_BYTES_MAX;
 pub use self::recorded::{WAITING_BYTES_MAX, WAITING_MAX};
@@ -63,13 +63,19 @@ impl Request {
         Self { message, ..Self::default() }
     }
 
-    /// The request, seen as a query.
-    ///
-    /// # Errors
-    /// When a server would refuse it.
-    pub fn query(&self, bounds: &Bounds) -> Result<Query<'_>, Invalid> {
-        convert::query(&rls::request::Request::of(&self.message), bounds)
+    /// A view of the message.
+    #[must_use]
+    pub fn view(&self) -> View<'_> {
+        View::of(&self.message)
     }
+}
+
+/// The request that is viewed, as a query.
+///
+/// # Errors
+/// When a server would refuse it.
+pub fn query<'q>(view: &'q View<'_>, bounds: &Bounds) -> Result<Query<'q>, Invalid> {
+    convert::query(view, bounds)
 }
 
 /// Why there is no further request.

@@ -193,7 +193,7 @@ impl Running<'_> {
         let rules = query.descriptors.iter().map(|descriptor| {
             // A limit in the request stands in place of the rules.
             let has_rule = descriptor.limit.is_none();
-            if has_rule { rule_of(&self.world.load, query.domain, &descriptor.entries) } else { None }
+            if has_rule { rule_of(&self.world.load, query.domain, descriptor.entries) } else { None }
         });
         let rules: Vec<Option<u32>> = rules.collect();
         for rule in rules.iter().flatten() {

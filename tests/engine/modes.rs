@@ -88,7 +88,7 @@ impl Bench {
 
 fn query<'a>(keys: &[&'a str]) -> Query<'a> {
     let asked = |&key: &&'a str| DescriptorRequest {
-        entries: std::iter::once(Entry { key, value: "1" }).collect(),
+        entries: vec![Entry { key, value: "1" }].leak(),
         take: Take::Consume(1),
         limit: None,
     };
@@ -103,8 +103,8 @@ fn codes(answer: &Answer) -> String {
 
 /// One hit on a descriptor of these keys and values.
 fn asked(entries: &[(String, String)]) -> DescriptorRequest<'_> {
-    let entries = entries.iter().map(|(key, value)| Entry { key, value }).collect();
-    DescriptorRequest { entries, take: Take::Consume(1), limit: None }
+    let entries: Vec<_> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
+    DescriptorRequest { entries: entries.leak(), take: Take::Consume(1), limit: None }
 }
 
 const NONE: Modes = Modes { shadow: false, quota: false, metadata: false, limits: false };

@@ -73,9 +73,9 @@ impl Bench {
     }
 
     fn ask(&self, keys: &[&str], take: Take) -> Answer {
+        let entries: Vec<_> = keys.iter().map(|key| [Entry { key, value: "1" }]).collect();
         let mut query = Query { domain: "shop", descriptors: Default::default() };
-        for key in keys {
-            let entries = std::iter::once(Entry { key, value: "1" }).collect();
+        for entries in &entries {
             query.descriptors.push(DescriptorRequest { entries, take, limit: None });
         }
         self.limiter.decide_now(&query, Instant::now(), None).expect("memory answers")

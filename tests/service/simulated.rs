@@ -19,7 +19,6 @@ use weir::limiter::{Limiter, Options, Policies};
 use weir::rls::convert::{self, Extras};
 use weir::rls::proto::rate_limit_service_client::RateLimitServiceClient;
 use weir::rls::proto::{RateLimitRequest, RateLimitResponse};
-use weir::rls::request::Request;
 use weir::simulation::Simulated;
 use weir::simulation::traffic::Traffic;
 use weir::store::memory::Memory;
@@ -166,11 +165,12 @@ fn a_simulation_gives_the_answers_of_a_live_server() {
     let bounds = decisions::bounds(&settings.limits);
     let (mut asked, mut denied, mut delayed) = (0, 0, 0);
     while let Some(request) = traffic.next().unwrap() {
-        let query = request.query(&bounds).unwrap();
+        let view = request.view();
+        let query = convert::query(&view, &bounds).unwrap();
         let answer = simulated.decide(request.time, &query).unwrap();
         denied += usize::from(answer.denied);
         delayed += usize::from(answer.wait > 0);
-        let simulated = convert::response(&Request::of(&request.message), answer, &extras);
+        let simulated = convert::response(&view, answer, &extras);
         let served = live.ask(request.time, &request.message);
         assert_eq!(served, simulated, "request {asked}, at {}: {:?}", request.time, request.message);
         asked += 1;

@@ -92,7 +92,7 @@ impl Machine {
 
     fn decide(&self, store: Arc<dyn Store>, key: &str) -> Result<Answer, StoreError> {
         let limiter = limiter(store);
-        let entries = [Entry { key, value: "ann" }].into_iter().collect();
+        let entries = &[Entry { key, value: "ann" }];
         let asked = DescriptorRequest { entries, take: Take::Consume(1), limit: None };
         let query = Query { domain: "shop", descriptors: [asked].into_iter().collect() };
         let answer = if limiter.is_immediate() {

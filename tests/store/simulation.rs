@@ -2,12 +2,15 @@
 //! place, and results add up.
 
 mod mistakes;
+mod outputs;
 mod page;
 mod records;
 mod results;
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use tempfile::TempDir;
 use weir::cli::simulate::{SimulateArguments, SimulateError, run};
@@ -58,18 +61,38 @@ impl Written {
 
     /// What is reported to a terminal, and noted beside.
     fn ran(&self, arguments: &SimulateArguments) -> (String, String) {
-        let (mut out, mut notes) = (Vec::new(), Vec::new());
-        run(arguments, &mut out, &mut notes).unwrap_or_else(|error| panic!("{error}"));
-        let text = |bytes| self.shown(&String::from_utf8(bytes).expect("a text"));
-        (text(out), text(notes))
+        let (out, notes) = (Shared::default(), Shared::default());
+        run(arguments, out.clone(), notes.clone()).unwrap_or_else(|error| panic!("{error}"));
+        (self.shown(&out.text()), self.shown(&notes.text()))
     }
 
     fn refused(&self, arguments: &SimulateArguments) -> String {
-        match run(arguments, &mut Vec::new(), &mut Vec::new()) {
+        match run(arguments, io::sink(), io::sink()) {
             Ok(()) => panic!("ran"),
             Err(SimulateError::Input(problems)) => self.shown(&problems),
             Err(error) => panic!("{error}"),
         }
+    }
+}
+
+/// What another thread writes.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Shared {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().expect("no panic").clone()).expect("a text")
+    }
+}
+
+impl io::Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("no panic").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -309,14 +309,10 @@ fn limiter(policy: &str, options: Options, observer: Arc<dyn Observer>) -> Limit
 }
 
 async fn decide(limiter: &Limiter, asked: &[(&str, &str, Take)]) -> Result<Answer, StoreError> {
-    let descriptors = asked
-        .iter()
-        .map(|&(key, value, take)| DescriptorRequest {
-            entries: [Entry { key, value }].into_iter().collect(),
-            take,
-            limit: None,
-        })
-        .collect();
+    let entries: Vec<_> = asked.iter().map(|&(key, value, _)| [Entry { key, value }]).collect();
+    let descriptors = entries.iter().zip(asked);
+    let descriptors =
+        descriptors.map(|(entries, &(_, _, take))| DescriptorRequest { entries, take, limit: None }).collect();
     let answer = limiter.decide(&Query { domain: "shop", descriptors }, Instant::now(), None, None).await;
     answer.map_err(|undecided| match undecided {
         Undecided::Store(error) => error,
@@ -600,7 +596,7 @@ fn single_limits_per_second_have_a_store_of_their_own_and_lists_stay_together() 
 
     // A limit in the request goes on from what a rule of the same shape has used.
     let entries = [Entry { key: "per_second", value: "ann" }];
-    let asked = DescriptorRequest { entries: entries.into_iter().collect(), take: ONE, limit: Some((3, Unit::Second)) };
+    let asked = DescriptorRequest { entries: &entries, take: ONE, limit: Some((3, Unit::Second)) };
     let query = Query { domain: "shop", descriptors: [asked].into_iter().collect() };
     let answer = run(limiter.decide(&query, Instant::now(), None, None)).unwrap();
     assert_eq!((calls(), answer.statuses[0].remaining), ((1, 2), 1));

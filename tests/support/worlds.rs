@@ -131,7 +131,7 @@ impl World<'_> {
 
     /// A request of the user ann.
     pub fn ask(&self, take: Take) -> Answer {
-        let entries = std::iter::once(Entry { key: "user", value: "ann" }).collect();
+        let entries = &[Entry { key: "user", value: "ann" }];
         let descriptors = std::iter::once(DescriptorRequest { entries, take, limit: None }).collect();
         let query = Query { domain: "shop", descriptors };
         self.runtime.block_on(self.limiter.decide(&query, Instant::now(), None, None)).expect("the store answers")

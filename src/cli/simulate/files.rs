@@ -1,15 +1,16 @@
 //! The files of results: where they go is checked before the simulation, and they are written whole or not at all.
 //!
 //! A file is written beside its place and renamed. What is no regular file, such as a device or a pipe, is written to in its place.
+//! A path can name standard output, as `/dev/stdout` does: then the results are in its place, and the report goes to standard error.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::SimulateError;
-use crate::config::files::policy_files;
 
 /// A place for results.
 pub(super) struct Target {
@@ -23,6 +24,8 @@ enum Place {
     File { real: PathBuf, beside: PathBuf },
     /// A device or a pipe, kept open so that the reader of a pipe waits.
     Stream(#[expect(dead_code, reason = "only held")] File),
+    /// Standard output, with symlinks followed if it is a regular file.
+    Stdout(Option<PathBuf>),
 }
 
 /// The places of these options, in their order; none where an option has no path. Each was tried.
@@ -37,17 +40,15 @@ pub(super) fn targets<const N: usize>(
     for (number, (option, path)) in options.into_iter().enumerate() {
         let Some(path) = path else { continue };
         let target = Target::of(path).map_err(|error| cannot_write(path, &error))?;
-        if let Some(real) = target.real() {
-            let is_same = |other: &&Option<Target>| other.as_ref().and_then(Target::real) == Some(real);
-            if let Some(other) = found[..number].iter().position(|other| is_same(&other)) {
-                let other = options[other].0;
-                let message = format!("{other} and {option} name one file: give each a name of its own");
-                return Err(SimulateError::Input(message));
-            }
-            if inputs.0.iter().any(|input| input == real) {
-                let message = format!("{option} {}: the simulation reads this file: give another name", path.display());
-                return Err(SimulateError::Input(message));
-            }
+        let is_same = |other: &Option<Target>| other.as_ref().is_some_and(|other| other.is_same(&target));
+        if let Some(other) = found[..number].iter().position(is_same) {
+            let other = options[other].0;
+            let message = format!("{other} and {option} name one file: give each a name of its own");
+            return Err(SimulateError::Input(message));
+        }
+        if target.real().is_some_and(|real| inputs.0.iter().any(|input| input == real)) {
+            let message = format!("{option} {}: the simulation reads this file: give another name", path.display());
+            return Err(SimulateError::Input(message));
         }
         target.try_out().map_err(|error| cannot_write(path, &error))?;
         found[number] = Some(target);
@@ -59,47 +60,114 @@ pub(super) fn targets<const N: usize>(
 pub(super) struct Inputs(Vec<PathBuf>);
 
 impl Inputs {
-    pub(super) fn of(traffic: &Path, policies: &[PathBuf]) -> Self {
-        // What cannot be read is an error of its own.
-        let files = policies.iter().flat_map(|path| policy_files(path.as_path()).unwrap_or_default());
-        let all = files.chain([traffic.to_owned()]);
-        Self(all.filter_map(|path| fs::canonicalize(path).ok()).collect())
+    pub(super) fn of<'f>(files: impl Iterator<Item = &'f Path>) -> Self {
+        Self(files.filter_map(|path| fs::canonicalize(path).ok()).collect())
     }
 }
 
-/// Writes all of them: first beside their places, then each to its place.
-///
-/// # Errors
-/// When one cannot be written. Then no file was replaced, unless a rename fails after another.
-pub(super) fn write(files: &[(Target, String)]) -> Result<(), SimulateError> {
-    let result = files.iter().try_for_each(|(target, text)| {
-        let written = match &target.place {
+/// Results, each with its place.
+#[derive(Default)]
+pub(super) struct Results(Vec<(Target, String)>);
+
+impl Results {
+    /// Adds results, if they have a place.
+    ///
+    /// # Errors
+    /// Those of `text`.
+    pub(super) fn add(
+        &mut self,
+        target: Option<Target>,
+        text: impl FnOnce() -> Result<String, SimulateError>,
+    ) -> Result<(), SimulateError> {
+        if let Some(target) = target {
+            self.0.push((target, text()?));
+        }
+        Ok(())
+    }
+
+    /// Writes regular files beside their places.
+    ///
+    /// # Errors
+    /// When one cannot be written. Then none is left.
+    pub(super) fn write_beside(&self) -> Result<(), SimulateError> {
+        self.each(|place, text| match place {
             Place::File { beside, .. } => fs::write(beside, text),
-            Place::Stream(_) => Ok(()),
-        };
-        written.map_err(|error| cannot_write(&target.path, &error))
-    });
-    let result = result.and_then(|()| {
-        files.iter().try_for_each(|(target, text)| {
-            let written = match &target.place {
-                Place::File { real, beside } => fs::rename(beside, real),
-                Place::Stream(_) => write_to_stream(&target.path, text),
-            };
-            written.map_err(|error| cannot_write(&target.path, &error))
+            Place::Stream(_) | Place::Stdout(_) => Ok(()),
         })
-    });
-    if result.is_err() {
-        for (target, _) in files {
-            target.clear();
+    }
+
+    /// Moves regular files to their places.
+    ///
+    /// # Errors
+    /// When one cannot be moved. Those before it are in their places.
+    pub(super) fn put_in_place(&self) -> Result<(), SimulateError> {
+        self.each(|place, _| match place {
+            Place::File { real, beside } => fs::rename(beside, real),
+            Place::Stream(_) | Place::Stdout(_) => Ok(()),
+        })
+    }
+
+    fn each(&self, write: impl Fn(&Place, &str) -> io::Result<()>) -> Result<(), SimulateError> {
+        let result = self.0.iter().try_for_each(|(target, text)| {
+            write(&target.place, text).map_err(|error| cannot_write(&target.path, &error))
+        });
+        if result.is_err() {
+            self.clear();
+        }
+        result
+    }
+
+    /// Removes what is beside places.
+    pub(super) fn clear(&self) {
+        for (target, _) in &self.0 {
+            if let Place::File { beside, .. } = &target.place {
+                let _ = fs::remove_file(beside);
+            }
         }
     }
-    result
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes those for devices and pipes out.
+    pub(super) fn take_streams(&mut self) -> Streams {
+        Streams(self.0.extract_if(.., |(target, _)| matches!(target.place, Place::Stream(_))).collect())
+    }
+
+    /// Takes those for standard output out.
+    pub(super) fn take_stdout(&mut self) -> Option<String> {
+        self.0.extract_if(.., |(target, _)| matches!(target.place, Place::Stdout(_))).map(|(_, text)| text).next()
+    }
+}
+
+/// Results for devices and pipes.
+pub(super) struct Streams(Vec<(Target, String)>);
+
+impl Streams {
+    /// Writes them, as fast as their readers read.
+    ///
+    /// # Errors
+    /// When one cannot be written. A reader that has gone has what it wanted.
+    pub(super) fn write(&self) -> Result<(), SimulateError> {
+        self.0.iter().try_for_each(|(Target { path, .. }, text)| {
+            let opened = OpenOptions::new().write(true).open(path);
+            match opened.and_then(|mut stream| stream.write_all(text.as_bytes())) {
+                Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(cannot_write(path, &error)),
+                _ => Ok(()),
+            }
+        })
+    }
 }
 
 impl Target {
     fn of(path: &Path) -> io::Result<Self> {
         let real = match fs::metadata(path) {
             Ok(metadata) if metadata.is_dir() => return Err(ErrorKind::IsADirectory.into()),
+            Ok(metadata) if is_stdout(&metadata) => {
+                let real = fs::canonicalize(path).ok().filter(|_| metadata.is_file());
+                return Ok(Self { path: path.to_owned(), place: Place::Stdout(real) });
+            }
             Ok(metadata) if !metadata.is_file() => {
                 // Without the flag, opening a pipe waits for a reader.
                 let opened = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path);
@@ -124,6 +192,15 @@ impl Target {
         match &self.place {
             Place::File { real, .. } => Some(real),
             Place::Stream(_) => None,
+            Place::Stdout(real) => real.as_deref(),
+        }
+    }
+
+    /// Whether one would replace the other, or be mixed with it on standard output.
+    fn is_same(&self, other: &Self) -> bool {
+        match (&self.place, &other.place) {
+            (Place::Stdout(_), Place::Stdout(_)) => true,
+            _ => self.real().is_some() && self.real() == other.real(),
         }
     }
 
@@ -134,12 +211,6 @@ impl Target {
             fs::remove_file(beside)?;
         }
         Ok(())
-    }
-
-    fn clear(&self) {
-        if let Place::File { beside, .. } = &self.place {
-            let _ = fs::remove_file(beside);
-        }
     }
 }
 
@@ -157,12 +228,14 @@ fn new_file(path: &Path) -> io::Result<PathBuf> {
     Ok(fs::canonicalize(directory(&path))?.join(name))
 }
 
-/// A reader that has gone has what it wanted.
-fn write_to_stream(path: &Path, text: &str) -> io::Result<()> {
-    match OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        result => result,
+/// Whether this is the pipe or the regular file that standard output goes to. A device can be opened once more and loses nothing.
+fn is_stdout(metadata: &Metadata) -> bool {
+    let kind = metadata.file_type();
+    if kind.is_char_device() || kind.is_block_device() {
+        return false;
     }
+    let stdout = io::stdout().as_fd().try_clone_to_owned().and_then(|stdout| File::from(stdout).metadata());
+    stdout.is_ok_and(|stdout| (stdout.dev(), stdout.ino()) == (metadata.dev(), metadata.ino()))
 }
 
 fn cannot_write(path: &Path, error: &io::Error) -> SimulateError {

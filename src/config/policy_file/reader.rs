@@ -91,6 +91,7 @@ impl Reader {
                     places: self.places,
                     domains: self.outlines,
                     files: self.files,
+                    paths: Vec::new(),
                     warnings: self.warnings,
                 })
             }

@@ -22,6 +22,8 @@ descriptors:
 /// How much a process may have grown by an attack, in KiB, beside [`CONNECTION_KIB_MAX`] for each connection.
 const GROWTH_KIB_MAX: u64 = 64 * 1_024;
 const CONNECTION_KIB_MAX: u64 = 32;
+/// How much of it may be left when the callers have gone, in KiB.
+const KEPT_KIB_MAX: u64 = 8 * 1_024;
 /// The most connections of a listener.
 const CONNECTIONS_MAX: u64 = 1_024;
 
@@ -105,6 +107,24 @@ fn half_sent_bodies_hold_a_bounded_amount() {
         let most = GROWTH_KIB_MAX + CONNECTIONS_MAX * CONNECTION_KIB_MAX;
         assert!(grown < most, "bodies of {body} bytes: grew by {grown} KiB");
     }
+}
+
+/// The listener kept 28 to 37 MiB until a caller came again.
+#[test]
+fn memory_of_bodies_goes_back_to_the_system_without_another_request() {
+    let (weir, _policies) = start(POLICY);
+    assert_alive(weir.http);
+    let before = weir.memory_kib();
+    let mut half_sent = Vec::new();
+    for _ in 0..CONNECTIONS_MAX / 2 {
+        let mut socket = connect(weir.http);
+        socket.write_all(b"POST /json HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4000000\r\n\r\n").unwrap();
+        socket.write_all(&[b' '; 40_000]).unwrap();
+        half_sent.push(socket);
+    }
+    until("the bodies to be held", PATIENCE, || (weir.memory_kib() > before + 3 * KEPT_KIB_MAX).then_some(()));
+    drop(half_sent);
+    until("the memory to be given back", PATIENCE, || (weir.memory_kib() < before + KEPT_KIB_MAX).then_some(()));
 }
 
 #[test]

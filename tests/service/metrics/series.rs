@@ -47,7 +47,7 @@ fn hostile_domains_keys_and_values_add_no_series_beyond_the_bound() {
     let store = Arc::new(Memory::new(1_000, Arc::new(SystemClock), observer.clone()));
     let limiter = Limiter::new(policies, Options::new(store), observer);
     let decide = |domain: &str, key: &str, value: &str, limit: Option<(u32, Unit)>| {
-        let asked = DescriptorRequest { entries: smallvec![Entry { key, value }], take: Take::Consume(1), limit };
+        let asked = DescriptorRequest { entries: &[Entry { key, value }], take: Take::Consume(1), limit };
         let query = Query { domain, descriptors: smallvec![asked] };
         limiter.decide_now(&query, Instant::now(), None).expect("an answer");
     };

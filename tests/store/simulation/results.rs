@@ -1,6 +1,7 @@
 //! Results: the same for the same seed, adding up, and written whole or not at all.
 
 use std::fs;
+use std::io;
 
 use serde_json::Value;
 use weir::cli::simulate::{SimulateArguments, SimulateError, run};
@@ -157,7 +158,7 @@ fn files_are_written_whole_or_not_at_all() {
     let written = Written::new();
     let mut arguments = arguments(&written, TRAFFIC);
     arguments.json = Some(written.path("none/out.json"));
-    match run(&arguments, &mut Vec::new(), &mut Vec::new()) {
+    match run(&arguments, io::sink(), io::sink()) {
         Err(SimulateError::Output(reason)) => {
             assert!(written.shown(&reason).starts_with("none/out.json: cannot write: No such file"), "{reason}");
         }
@@ -168,7 +169,7 @@ fn files_are_written_whole_or_not_at_all() {
 
     arguments.json = Some(written.path("out.json"));
     arguments.html = Some(written.path("policies"));
-    match run(&arguments, &mut Vec::new(), &mut Vec::new()) {
+    match run(&arguments, io::sink(), io::sink()) {
         Err(SimulateError::Output(reason)) => assert!(reason.ends_with("policies: cannot write: is a directory")),
         other => panic!("{other:?}"),
     }
@@ -182,7 +183,7 @@ fn a_file_that_cannot_be_written_is_reported_before_the_simulation() {
     arguments.json = Some(written.path("none/out.json"));
     // Traffic that ends with an error of its own.
     arguments.max_requests = 1;
-    assert!(matches!(run(&arguments, &mut Vec::new(), &mut Vec::new()), Err(SimulateError::Output(_))));
+    assert!(matches!(run(&arguments, io::sink(), io::sink()), Err(SimulateError::Output(_))));
 }
 
 #[test]
@@ -219,7 +220,7 @@ fn links_stay_links_and_devices_stay_devices() {
         serde_json::from_str(&fs::read_to_string(written.path("real.json")).expect("results")).expect("JSON");
     assert_eq!(json["weir_simulation"], 1);
 
-    let output = |arguments: &SimulateArguments| match run(arguments, &mut Vec::new(), &mut Vec::new()) {
+    let output = |arguments: &SimulateArguments| match run(arguments, io::sink(), io::sink()) {
         Err(SimulateError::Output(reason)) => written.shown(&reason),
         other => panic!("{other:?}"),
     };

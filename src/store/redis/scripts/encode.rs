@@ -12,8 +12,8 @@ use crate::engine::{Bounds, Charge, Limit, Micros, Mode, Role, StateKind, Take, 
 use crate::store::Undo;
 use crate::store::redis::transport::call::{Call, Script};
 
-/// Numbers that take more than this, in bytes, need an allocation: those of more than four charges.
-const BLOB_BYTES: usize = 256;
+/// More numbers than that need an allocation: those of more than four charges.
+const BLOB_NUMBERS: usize = 32;
 
 /// What a script does with a charge: the numbers that lua/README.md explains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Op {
 }
 
 /// Integers as the little-endian doubles that `struct.unpack` reads.
-struct Blob(SmallVec<[u8; BLOB_BYTES]>);
+struct Blob(SmallVec<[[u8; size_of::<f64>()]; BLOB_NUMBERS]>);
 
 impl Blob {
     fn new() -> Self {
@@ -64,8 +64,12 @@ impl Blob {
 
     fn push(&mut self, numbers: &[u64]) {
         for &number in numbers {
-            self.0.extend_from_slice(&(number as f64).to_le_bytes());
+            self.0.push((number as f64).to_le_bytes());
         }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        self.0.as_flattened()
     }
 
     /// The numbers of an algorithm, in the order in which the scripts read them.
@@ -129,7 +133,7 @@ pub(crate) fn decide_call(
         blob.push_limit(charge.limit, hits, charge.bounds);
         blob.push(&[now]);
         let script = library::alone(charge.limit.kind());
-        return Call::script_on(script, prefix, std::iter::once(charge.key), &[&blob.0])
+        return Call::script_on(script, prefix, std::iter::once(charge.key), &[blob.as_bytes()])
             .mergeable(merge::mergeable(charge))
             .weighing(weight::of_charge(charge));
     }
@@ -158,7 +162,7 @@ pub(crate) fn decide_call(
     }
     let keys = firsts.iter().map(|&first| charges[usize::from(first)].key);
     let weight = weight::of_charges(charges);
-    Call::script_on(plan.script(), prefix, keys, &[&plan.letters[..], &blob.0])
+    Call::script_on(plan.script(), prefix, keys, &[&plan.letters[..], blob.as_bytes()])
         .mergeable(merge::mergeable_together(charges))
         .weighing(weight)
 }
@@ -178,7 +182,9 @@ pub(crate) fn undo_calls(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) 
         if undo.limit.kind().undo_script() == UndoScript::Log {
             let mut blob = Blob::new();
             blob.push(&[undo.limit.window().us(), receipt.mark, receipt.at, hits, now]);
-            calls.push(Call::script(&library::UNDO_LOG, &[key], &[&blob.0]).weighing(weight::of_undo(undo.limit)));
+            calls.push(
+                Call::script(&library::UNDO_LOG, &[key], &[blob.as_bytes()]).weighing(weight::of_undo(undo.limit)),
+            );
             continue;
         }
         let slot = keys.iter().position(|known| *known == key).unwrap_or_else(|| {
@@ -193,7 +199,7 @@ pub(crate) fn undo_calls(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) 
         together.push(&[proof]);
     }
     if !plan.letters.is_empty() {
-        calls.push(Call::script(plan.script(), &keys, &[&plan.letters[..], &together.0]).weighing(weight));
+        calls.push(Call::script(plan.script(), &keys, &[&plan.letters[..], together.as_bytes()]).weighing(weight));
     }
     calls
 }

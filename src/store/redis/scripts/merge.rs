@@ -98,7 +98,6 @@ impl<'a> Parts<'a> {
 struct List<'a> {
     keys: SmallVec<[&'a [u8]; KEYS_USUAL]>,
     places: HashMap<&'a [u8], usize>,
-    key_bytes: usize,
     plan: SmallVec<[u8; LETTERS * CHARGES_USUAL]>,
     blob: Vec<u8>,
 }
@@ -108,22 +107,14 @@ impl<'a> List<'a> {
     fn new() -> Self {
         let mut blob = Vec::with_capacity(CHARGES_USUAL * NUMBERS_USUAL * NUMBER);
         blob.extend_from_slice(&[0; NUMBER]);
-        Self {
-            keys: SmallVec::new(),
-            places: HashMap::with_capacity(KEYS_USUAL),
-            key_bytes: 0,
-            plan: SmallVec::new(),
-            blob,
-        }
+        Self { keys: SmallVec::new(), places: HashMap::with_capacity(KEYS_USUAL), plan: SmallVec::new(), blob }
     }
 
     /// The number of the key, from 1.
     fn place(&mut self, key: &'a [u8]) -> usize {
-        let (keys, key_bytes) = (&mut self.keys, &mut self.key_bytes);
         *self.places.entry(key).or_insert_with(|| {
-            keys.push(key);
-            *key_bytes += key.len();
-            keys.len()
+            self.keys.push(key);
+            self.keys.len()
         })
     }
 
@@ -134,9 +125,10 @@ impl<'a> List<'a> {
     /// The command that decides it.
     fn command(self, script: &Script) -> Cmd {
         let sha1 = script.sha1();
+        let key_bytes: usize = self.keys.iter().map(|key| key.len()).sum();
         let mut command = Cmd::with_capacity(
             5 + self.keys.len(),
-            sha1.len() + self.key_bytes + self.plan.len() + self.blob.len() + NUMBER,
+            sha1.len() + key_bytes + self.plan.len() + self.blob.len() + NUMBER,
         );
         command.arg("EVALSHA").arg(sha1).arg(self.keys.len());
         for key in self.keys {
@@ -146,19 +138,18 @@ impl<'a> List<'a> {
         command
     }
 
-    /// None where the call has not the numbers that its plan names: nothing of it can be merged.
-    fn add(&mut self, parts: &Parts<'a>) -> Option<()> {
+    /// Adds the charges of a call whose keys have these places. None where the call has not the numbers that its plan names:
+    /// nothing of it can be merged.
+    fn add(&mut self, parts: &Parts<'a>, places: &[usize]) -> Option<()> {
         if parts.how.kind != SEVERAL {
             let (op, rest) = parts.charges.split_first_chunk::<NUMBER>()?;
             let op = b'0' + u8::try_from(small(*op)).ok()?;
             self.plan.extend_from_slice(&[parts.how.kind, op, ALONE]);
-            let place = self.place(parts.keys.first()?);
-            self.push_number(place);
+            self.push_number(*places.first()?);
             self.blob.extend_from_slice(rest);
             return Some(());
         }
         self.plan.extend_from_slice(parts.plan);
-        let places: SmallVec<[usize; 8]> = parts.keys.iter().map(|key| self.place(key)).collect();
         let mut charges = parts.charges;
         for letters in parts.plan.as_chunks::<LETTERS>().0 {
             if letters[0] == TERM {
@@ -190,12 +181,15 @@ impl Merger for Decisions {
                 break;
             }
             weight += call.weight;
-            let new_keys = parts.keys.iter().filter(|key| !list.places.contains_key(*key)).count();
-            let keys = u32::try_from(list.keys.len() + new_keys).unwrap_or(u32::MAX);
+            let known = list.keys.len();
+            let places: SmallVec<[usize; 8]> = parts.keys.iter().map(|key| list.place(key)).collect();
+            let keys = u32::try_from(list.keys.len()).unwrap_or(u32::MAX);
             if weight.saturating_add(keys.saturating_mul(KEY_COST)) > RUN_COST_MAX {
+                // The list is complete without this call.
+                list.keys.truncate(known);
                 break;
             }
-            list.add(&parts)?;
+            list.add(&parts, &places)?;
             charges += parts.how.charges;
             count += 1;
         }
