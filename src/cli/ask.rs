@@ -208,8 +208,13 @@ async fn ask(question: &Question) -> Result<RateLimitResponse, AskError> {
         // An error of this side: the server has sent no status.
         Err(status) if std::error::Error::source(&status).is_some() => {
             let mut reason = innermost(&status);
-            if question.tls.is_none() {
-                reason.push_str(": give the address of listen.grpc, after https:// if it has TLS");
+            match &question.tls {
+                None => reason.push_str(": give the address of listen.grpc, after https:// if it has TLS"),
+                // The server's own reason may be lost: it closes the connection while the request is sent.
+                Some(TlsFiles { identity: None, .. }) => {
+                    reason.push_str(": if the server wants a certificate, give one with its key");
+                }
+                Some(_) => {}
             }
             Err(AskError::NoGrpc(question.address.clone(), reason))
         }

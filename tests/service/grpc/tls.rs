@@ -138,7 +138,7 @@ fn weir_ask_and_the_client_of_envoyproxy_ratelimit_speak_tls() {
             [&["--tls-ca-file", &theirs], &identity[..]].concat(),
             "its certificate is signed by no authority that is trusted here",
         ),
-        (&*at, vec!["--tls-ca-file", &ours], "CertificateRequired"),
+        (&*at, vec!["--tls-ca-file", &ours], "if the server wants a certificate, give one with its key"),
         (&*at, vec!["--tls-ca-file", "/no/such/file"], "/no/such/file: "),
         (&*at, vec!["--tls-cert-file", &cert], "--tls-key-file <FILE>"),
         (bare, vec![], "give the address of listen.grpc, after https:// if it has TLS"),
