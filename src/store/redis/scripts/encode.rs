@@ -228,3 +228,41 @@ pub(crate) fn peek_command(limit: &Limit, key: &str) -> Cmd {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use redis::Arg;
+
+    use super::*;
+    use crate::engine::Unit;
+    use crate::store::redis::transport::options::MERGE_MAX;
+
+    #[test]
+    fn a_run_that_costs_no_more_than_it_may_has_the_keys_of_its_calls_alone() {
+        let limit = Limit::per_unit(10, Unit::Hour);
+        let names: Vec<String> = (0..3 * MERGE_MAX).map(|i| format!("k{i}")).collect();
+        let calls: Vec<Call> = names
+            .chunks(3)
+            .map(|names| {
+                let charges = [0, 1, 2].map(|at| Charge::alone(&names[at], &limit, Take::Consume(1)));
+                decide_call("", &charges, &[0, 1, 2], &[0, 1, 2], Mode::Atomic, None)
+            })
+            .collect();
+        let merger = calls[0].mergeable.expect("it can share a run").merger;
+        let (count, command) = merger.merge(&mut calls.iter(), MERGE_MAX).expect("a run");
+        assert!((2..calls.len()).contains(&count), "{count} calls: the bound is not met");
+        let arguments: Vec<&[u8]> = command
+            .args_iter()
+            .filter_map(|argument| if let Arg::Simple(bytes) = argument { Some(bytes) } else { None })
+            .collect();
+        // EVALSHA, the script, how many keys, the keys, the plan, the numbers.
+        assert_eq!(arguments[2], (3 * count).to_string().as_bytes());
+        let keys: Vec<&[u8]> = names[..3 * count].iter().map(String::as_bytes).collect();
+        assert_eq!(arguments[3..arguments.len() - 2], keys);
+        let cost = |calls: &[Call]| calls.iter().map(|call| call.weight + 3 * merge::KEY_COST).sum::<u32>();
+        assert!(
+            cost(&calls[..count]) <= merge::RUN_COST_MAX && cost(&calls[..=count]) > merge::RUN_COST_MAX,
+            "{count} calls"
+        );
+    }
+}

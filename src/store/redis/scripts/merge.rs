@@ -20,10 +20,10 @@ const CHARGES_MIN: u16 = 4;
 
 /// The most that calls in one run cost together, in about a microsecond of Redis each: what their charges weigh
 /// (src/engine/weight.rs), and [`KEY_COST`] for each distinct key.
-const RUN_COST_MAX: u32 = 100;
+pub(super) const RUN_COST_MAX: u32 = 100;
 
 /// What a distinct key costs a run: it is read, and usually written.
-const KEY_COST: u32 = 2;
+pub(super) const KEY_COST: u32 = 2;
 
 /// The kind of a call of several charges.
 const SEVERAL: u8 = 0;
@@ -225,36 +225,4 @@ fn answer_of(call: &Call, clock: &Value, numbers: &mut impl Iterator<Item = Valu
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a small whole number")]
 fn small(double: [u8; NUMBER]) -> u16 {
     f64::from_le_bytes(double) as u16
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::encode::decide_call;
-    use super::*;
-    use crate::engine::{Limit, Mode, Take, Unit};
-
-    #[test]
-    fn a_run_that_costs_no_more_than_it_may_has_the_keys_of_its_calls_alone() {
-        let limit = Limit::per_unit(10, Unit::Hour);
-        let names: Vec<String> = (0..3 * MERGE_MAX).map(|i| format!("k{i}")).collect();
-        let calls: Vec<Call> = names
-            .chunks(3)
-            .map(|names| {
-                let charges = [0, 1, 2].map(|at| Charge::alone(&names[at], &limit, Take::Consume(1)));
-                decide_call("", &charges, &[0, 1, 2], &[0, 1, 2], Mode::Atomic, None)
-            })
-            .collect();
-        let (count, command) = Decisions.merge(&mut calls.iter(), MERGE_MAX).expect("a run");
-        assert!((2..calls.len()).contains(&count), "{count} calls: the bound is not met");
-        let arguments: Vec<&[u8]> = command
-            .args_iter()
-            .filter_map(|argument| if let Arg::Simple(bytes) = argument { Some(bytes) } else { None })
-            .collect();
-        // EVALSHA, the script, how many keys, the keys, the plan, the numbers.
-        assert_eq!(arguments[2], (3 * count).to_string().as_bytes());
-        let keys: Vec<&[u8]> = names[..3 * count].iter().map(|name| name.as_bytes()).collect();
-        assert_eq!(arguments[3..arguments.len() - 2], keys);
-        let cost = |calls: &[Call]| calls.iter().map(|call| call.weight + 3 * KEY_COST).sum::<u32>();
-        assert!(cost(&calls[..count]) <= RUN_COST_MAX && cost(&calls[..=count]) > RUN_COST_MAX, "{count} calls");
-    }
 }
