@@ -32,6 +32,9 @@ use self::verify::Verifier;
 /// of it.
 pub const TLS_FILE_BYTES_MAX: u64 = 1 << 20;
 
+/// What a client of gRPC offers by ALPN. Servers refuse one that does not.
+pub const GRPC_PROTOCOLS: &[&[u8]] = &[b"h2"];
+
 /// What TLS is made from. The default trusts the authorities of the system, or those of the Mozilla list that this
 /// version was built with where the system has none, and has no certificate of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

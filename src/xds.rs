@@ -26,7 +26,6 @@ use std::time::{Duration, Instant};
 
 use prost_types::Any;
 
-pub use self::dial::PROTOCOLS;
 pub use self::pause::Pauses;
 pub use self::status::{Nack, Status, Watch, shown};
 use crate::tls::Tls;

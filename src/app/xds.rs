@@ -15,7 +15,7 @@ use crate::config::policy_file::Reading;
 use crate::config::settings;
 use crate::store::Store;
 use crate::telemetry::metrics::Metrics;
-use crate::tls::{Identity, Tls, TlsFiles};
+use crate::tls::{GRPC_PROTOCOLS, Identity, Tls, TlsFiles};
 use crate::xds::{self, Options, Pauses, Status, Subscription, Watch};
 
 /// Where accepted policies go.
@@ -94,7 +94,7 @@ fn options(settings: &settings::Xds) -> Result<Options, AppError> {
             server_name: of.server_name.clone(),
             ..TlsFiles::default()
         })
-        .offering(xds::PROTOCOLS)
+        .offering(GRPC_PROTOCOLS)
     });
     if let Some(tls) = &tls {
         tls.config(|_| ()).map_err(|error| refused(error.to_string()))?;

@@ -22,12 +22,10 @@ use crate::rls::proto::rate_limit_response::{Code, DescriptorStatus};
 use crate::rls::proto::rate_limit_service_client::RateLimitServiceClient;
 use crate::rls::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use crate::tls::dial::{Dial, Trouble};
-use crate::tls::{Identity, Tls, TlsFiles};
+use crate::tls::{GRPC_PROTOCOLS, Identity, Tls, TlsFiles};
 
 /// How long connecting, and the call, may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// What a client of gRPC offers by ALPN.
-const PROTOCOLS: &[&[u8]] = &[b"h2"];
 
 /// The request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -187,7 +185,7 @@ async fn ask(question: &Question) -> Result<RateLimitResponse, AskError> {
     };
     let endpoint = Endpoint::from_shared(uri).map_err(|_| AskError::Address(question.address.clone()))?;
     let trouble = Trouble::default();
-    let tls = question.tls.clone().map(|files| Arc::new(Tls::new(files).offering(PROTOCOLS)));
+    let tls = question.tls.clone().map(|files| Arc::new(Tls::new(files).offering(GRPC_PROTOCOLS)));
     let dial = Dial { tls, trouble: trouble.clone() };
     let channel = endpoint.connect_timeout(TIMEOUT).timeout(TIMEOUT).connect_with_connector(dial).await;
     let channel = channel.map_err(|error| {

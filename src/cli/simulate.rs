@@ -88,8 +88,8 @@ const NOTHING: SimulateError = SimulateError::Interrupted("no files are written"
 /// written to `out`, and the report to `notes`.
 ///
 /// # Errors
-/// When traffic or policies are wrong, when results cannot be written, and when the user ends it. Then a thread may still write to `out`,
-/// if nobody reads from it.
+/// When traffic or policies are wrong, when results cannot be written, and when the user ends it. After the user has ended it, a thread
+/// may still write to `out`: it waits for a reader that stalls.
 pub fn run(
     arguments: &SimulateArguments,
     mut out: impl Write + Send + 'static,
@@ -220,7 +220,7 @@ impl Interrupts {
     ) -> io::Result<Option<T>> {
         let (sender, mut receiver) = oneshot::channel();
         let send = move || {
-            // Nobody waits for it after Ctrl-C.
+            // After Ctrl-C the receiver is gone.
             let _ = sender.send(work());
         };
         std::thread::Builder::new().name("simulation".to_owned()).spawn(send)?;

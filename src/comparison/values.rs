@@ -6,7 +6,7 @@ use super::{Effect, Side, Tend, What, limits, samples};
 use crate::engine::policy::Level;
 use crate::engine::{Matcher, Rule};
 
-/// How many values of a list are told.
+/// The most values of a list in a report; it counts the rest.
 const VALUES_MAX: usize = 20;
 
 /// Adds which values a rule is for that it was not for before, and the reverse.

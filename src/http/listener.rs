@@ -131,9 +131,9 @@ thread_local! {
 /// Lets other threads run. It is called for work that a peer causes without a whole request: connections that open and
 /// close, and requests that come in parts.
 ///
-/// Much of such work would hold a core for as long as the system's scheduler lets a thread run (4 ms between two ticks of
-/// Linux at 250 Hz, whatever the thread's priority), and decisions would wait. A request that comes in one part does not
-/// give way: otherwise a machine whose cores are all busy would hardly answer any.
+/// Otherwise much of such work holds a core until the next tick of the system: up to 4 ms on Linux at 250 Hz, at any priority
+/// of the thread. Decisions wait meanwhile. A request that comes in one part does not give way, because a machine whose
+/// cores are all busy would then answer few of them.
 fn give_way() {
     let now = Instant::now();
     if GAVE_WAY.get().is_none_or(|gave| now.duration_since(gave) >= GIVE_WAY_AFTER) {

@@ -31,13 +31,13 @@ use tonic::codegen::http::{HeaderName, HeaderValue, Uri, header};
 use tonic::metadata::{MetadataKey, MetadataMap};
 use tonic::transport::{Channel, Endpoint};
 
-use crate::tls::Tls;
 use crate::tls::dial::{CONNECT_MAX, Dial, Trouble, USER_AGENT};
+use crate::tls::{GRPC_PROTOCOLS, Tls};
 
 /// What an exporter offers by ALPN.
 #[must_use]
 pub const fn protocols(is_grpc: bool) -> &'static [&'static [u8]] {
-    if is_grpc { &[b"h2"] } else { &[b"http/1.1"] }
+    if is_grpc { GRPC_PROTOCOLS } else { &[b"http/1.1"] }
 }
 
 /// Where a signal is sent, and how.

@@ -31,8 +31,6 @@ const ADDRESS_EVERY: Duration = Duration::from_millis(250);
 const TCP_KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
 /// The most bytes of headers that a server may send.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
-/// What a client of gRPC offers by ALPN. Servers refuse one that does not.
-pub const PROTOCOLS: &[&[u8]] = &[b"h2"];
 
 /// A connection that is ready for a stream.
 pub(super) struct Dialled {

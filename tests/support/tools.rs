@@ -14,7 +14,7 @@ pub fn is_missing(tool: &str, version: &[&str]) -> bool {
     is_missing
 }
 
-/// Says that a test is skipped, or panics with CI=true.
+/// Prints that a test is skipped because this tool is missing. With CI=true it panics.
 pub fn skip(tool: &str) {
     let is_ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
     assert!(

@@ -1,4 +1,4 @@
-//! The program's outputs: results on standard output, and Ctrl-C while nobody reads.
+//! The program's outputs: results on standard output, and Ctrl-C while the reader of an output stalls.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read as _};
