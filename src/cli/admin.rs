@@ -7,6 +7,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::pin::Pin;
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use http_body::Body as _;
@@ -23,9 +25,12 @@ use tokio::net::TcpStream;
 use super::token::Token;
 use crate::config::settings::Setting;
 use crate::engine::words::printable;
+use crate::tls::dial::Bounded;
 
 /// The largest head of an answer, in bytes.
 const HEAD_BYTES_MAX: usize = 64 * 1_024;
+/// What a server may send before the end of that head: with heads of 100 Continue, and what is read of the body meanwhile.
+const UNANSWERED_BYTES_MAX: usize = 4 * HEAD_BYTES_MAX;
 /// How much of an error's text is shown, in characters.
 const REASON_CHARS_MAX: usize = 300;
 
@@ -247,9 +252,10 @@ impl AdminServer {
         let stream = TcpStream::connect((self.host.as_str(), self.port))
             .await
             .map_err(|error| NoAnswer::Connect(self.clone(), error.to_string()))?;
+        let bytes_max = Arc::new(AtomicUsize::new(UNANSWERED_BYTES_MAX));
+        let stream = TokioIo::new(Bounded::new(stream, bytes_max.clone()));
         let mut builder = http1::Builder::new();
-        let (mut sender, connection) =
-            builder.max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        let (mut sender, connection) = builder.max_buf_size(HEAD_BYTES_MAX).handshake(stream).await.map_err(broken)?;
         let connection = AbortOnDrop(tokio::spawn(connection));
         let mut request = Request::builder().method(sent.method.clone()).uri(sent.path);
         request = request.header(HOST, self.to_string()).header("connection", "close");
@@ -263,6 +269,8 @@ impl AdminServer {
             .body(sent.body.clone())
             .map_err(|error| NoAnswer::Broken(self.clone(), sent.to_string(), error.to_string()))?;
         let response = sender.send_request(request).await.map_err(broken)?;
+        // The reader of the body has its own bound.
+        bytes_max.store(usize::MAX, Relaxed);
         Ok((connection, response))
     }
 
@@ -397,6 +405,21 @@ mod tests {
             assert!(text.parse::<AdminServer>().unwrap_err().starts_with("not an address"), "{text}");
         }
         assert!("https://localhost:6070".parse::<AdminServer>().unwrap_err().contains("has no TLS"));
+    }
+
+    #[tokio::test]
+    async fn a_server_that_sends_100_continue_without_end_is_left() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server: AdminServer = listener.local_addr().unwrap().to_string().parse().unwrap();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            while tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 100 Continue\r\n\r\n").await.is_ok() {}
+        });
+        // Longer than a test may take: the bound ends the request, and not the time.
+        let bounds = Bounds { bytes_max: 1 << 20, timeout: Duration::from_secs(3_600) };
+        let answer = server.json::<serde_json::Value>("/top", Expected::Ok, bounds);
+        let error = tokio::time::timeout(Duration::from_secs(60), answer).await.expect("an end").unwrap_err();
+        assert!(error.to_string().contains("has sent more than 262144 bytes"), "{error}");
     }
 
     #[test]

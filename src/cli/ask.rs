@@ -24,6 +24,8 @@ use crate::rls::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse
 use crate::tls::dial::{Dial, Trouble};
 use crate::tls::{GRPC_PROTOCOLS, Identity, Tls, TlsFiles};
 
+/// The most bytes that a server may send after a request.
+const ANSWER_BYTES_MAX: usize = 8 << 20;
 /// How long connecting, and the call, may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -186,7 +188,7 @@ async fn ask(question: &Question) -> Result<RateLimitResponse, AskError> {
     let endpoint = Endpoint::from_shared(uri).map_err(|_| AskError::Address(question.address.clone()))?;
     let trouble = Trouble::default();
     let tls = question.tls.clone().map(|files| Arc::new(Tls::new(files).offering(GRPC_PROTOCOLS)));
-    let dial = Dial { tls, trouble: trouble.clone() };
+    let dial = Dial { tls, trouble: trouble.clone(), answer_bytes_max: ANSWER_BYTES_MAX };
     let channel = endpoint.connect_timeout(TIMEOUT).timeout(TIMEOUT).connect_with_connector(dial).await;
     let channel = channel.map_err(|error| {
         let reason = trouble.lock().take().unwrap_or_else(|| innermost(&error));

@@ -34,6 +34,9 @@ use tonic::transport::{Channel, Endpoint};
 use crate::tls::dial::{CONNECT_MAX, Dial, Trouble, USER_AGENT};
 use crate::tls::{GRPC_PROTOCOLS, Tls};
 
+/// The most bytes that a collector may send after a request. It has little to answer.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+
 /// What an exporter offers by ALPN.
 #[must_use]
 pub const fn protocols(is_grpc: bool) -> &'static [&'static [u8]] {
@@ -68,7 +71,7 @@ impl Collector {
     pub fn spans(self, resource: &Resource) -> Result<SpanSender, ExporterBuildError> {
         let trouble = Trouble::default();
         let compression = self.gzip.then_some(Compression::Gzip);
-        let dial = Dial { tls: self.tls, trouble: trouble.clone() };
+        let dial = Dial { tls: self.tls, trouble: trouble.clone(), answer_bytes_max: ANSWER_BYTES_MAX };
         let mut exporter = if self.is_grpc {
             let channel = channel(self.url, self.timeout, dial)
                 .map_err(|error| ExporterBuildError::InternalFailure(error.to_string()))?;
@@ -112,7 +115,7 @@ impl Collector {
     /// Outside of a tokio runtime.
     pub fn metrics(self) -> Result<MetricsSender, tonic::transport::Error> {
         let trouble = Trouble::default();
-        let dial = Dial { tls: self.tls, trouble: trouble.clone() };
+        let dial = Dial { tls: self.tls, trouble: trouble.clone(), answer_bytes_max: ANSWER_BYTES_MAX };
         let client = if self.is_grpc {
             let mut service = MetricsServiceClient::new(channel(self.url, self.timeout, dial)?);
             if self.gzip {
@@ -274,5 +277,30 @@ impl HttpClient for Client {
             }
         }
         self.inner.send_bytes(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_collector_that_sends_100_continue_without_end_is_left() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/v1/metrics", listener.local_addr().unwrap()).parse().unwrap();
+        let collector = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            while stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await.is_ok() {}
+        });
+        // Longer than a test may take: the bound ends the request, and not the time.
+        let timeout = Duration::from_secs(3_600);
+        let collector_of = Collector { url, is_grpc: false, headers: Vec::new(), timeout, gzip: false, tls: None };
+        let sender = collector_of.metrics().unwrap();
+        let sent = tokio::time::timeout(Duration::from_secs(60), sender.send(ExportMetricsServiceRequest::default()));
+        assert!(sent.await.expect("an end").is_err());
+        collector.await.unwrap();
     }
 }

@@ -7,6 +7,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -36,12 +37,14 @@ pub(crate) type Trouble = Arc<Mutex<Option<String>>>;
 pub(crate) struct Dial {
     pub(crate) tls: Option<Arc<Tls>>,
     pub(crate) trouble: Trouble,
+    /// The bytes that a server may send after the last byte that was sent to it: for an answer, with all heads of 100 Continue.
+    pub(crate) answer_bytes_max: usize,
 }
 
 impl Service<Uri> for Dial {
-    type Response = TokioIo<Stream>;
+    type Response = TokioIo<Bounded<Stream>>;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<TokioIo<Stream>>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
@@ -65,7 +68,12 @@ impl Dial {
     ///
     /// # Errors
     /// When the name is not known, nothing listens there, or TLS fails.
-    pub(crate) async fn open(self, uri: &Uri) -> io::Result<Stream> {
+    pub(crate) async fn open(self, uri: &Uri) -> io::Result<Bounded<Stream>> {
+        let bytes_max = Arc::new(AtomicUsize::new(self.answer_bytes_max));
+        Ok(Bounded::new(self.connect(uri).await?, bytes_max))
+    }
+
+    async fn connect(self, uri: &Uri) -> io::Result<Stream> {
         let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
         let port = uri.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
         let stream = TcpStream::connect((host, port)).await?;
@@ -83,7 +91,57 @@ pub(crate) enum Stream {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl Connection for Stream {
+/// A connection whose server may send only so much at a time. Without that, a server that sends 100 Continue without end keeps a
+/// client of HTTP busy for as long as a request may take.
+pub(crate) struct Bounded<S> {
+    stream: S,
+    bytes_max: Arc<AtomicUsize>,
+    /// Since the last write.
+    read: usize,
+}
+
+impl<S> Bounded<S> {
+    /// `bytes_max` may come after the last byte that was written; the caller may change it.
+    pub(crate) const fn new(stream: S, bytes_max: Arc<AtomicUsize>) -> Self {
+        Self { stream, bytes_max, read: 0 }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        std::task::ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        self.read = self.read.saturating_add(buffer.filled().len() - before);
+        let most = self.bytes_max.load(Relaxed);
+        if self.read > most {
+            let text = format!("the server has sent more than {most} bytes and no complete answer");
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, text)));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let wrote = std::task::ready!(Pin::new(&mut self.stream).poll_write(context, bytes))?;
+        self.read = 0;
+        Poll::Ready(Ok(wrote))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+impl Connection for Bounded<Stream> {
     fn connected(&self) -> Connected {
         Connected::new()
     }

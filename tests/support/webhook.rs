@@ -33,6 +33,10 @@ pub enum Does {
     Close,
     /// Answers 200 with a body that has no end.
     Flood,
+    /// Sends 100 Continue without end.
+    Continue,
+    /// Answers 500 to a body with this text, and takes others.
+    Refuse(&'static str),
 }
 
 /// A request as it came.
@@ -224,7 +228,11 @@ fn answer(shared: &Shared, from: impl Read, mut to: impl Write) -> io::Result<()
     let body = String::from_utf8(body).expect("UTF-8");
     let done = {
         let (next, then) = &mut *shared.plan.lock().unwrap();
-        next.pop().unwrap_or(*then)
+        match next.pop().unwrap_or(*then) {
+            Does::Refuse(text) if body.contains(text) => Does::Answer(500),
+            Does::Refuse(_) => Does::Take,
+            does => does,
+        }
     };
     if !target.is_empty() {
         shared.deliveries.lock().unwrap().push(Delivery { target, headers, body, done });
@@ -241,6 +249,12 @@ fn answer(shared: &Shared, from: impl Read, mut to: impl Write) -> io::Result<()
                 to.write_all(&[b'x'; 4_096])?;
             }
         }
+        Does::Continue => {
+            while !shared.is_over.load(SeqCst) {
+                to.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
+            }
+        }
+        Does::Refuse(_) => unreachable!("it was decided above"),
         // The client's patience ends first.
         Does::Nothing => drop(from.read(&mut [0])?),
         Does::Close => {}

@@ -1,10 +1,11 @@
 //! Delivers alerts to a webhook, each as one POST that is signed as Standard Webhooks has it.
 //!
 //! Alerts wait in a bounded queue; a few are delivered at a time. Any answer but 2xx is a failure, and so is none in time: the alert is
-//! sent again after a pause, with the same id, until the attempts or the time for it are used up. Each attempt has a connection of
-//! its own, follows no redirect and reads no body of an answer.
+//! sent again after a pause, with the same id, until the attempts or the time for it are used up. Alerts that pause keep no
+//! others from being sent. Each attempt has a connection of its own, follows no redirect and reads no body of an answer.
 //! Not here: what the message says (message.rs), and its signature (signature.rs).
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::path::PathBuf;
 use std::pin::pin;
@@ -21,7 +22,7 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tonic::codegen::http::Uri;
 
 use super::alert::Alert;
@@ -30,11 +31,11 @@ use super::signature::Secret;
 use crate::tls::Tls;
 use crate::tls::dial::{Dial, USER_AGENT as WEIR};
 
-/// How many alerts are delivered at a time.
+/// How many alerts are sent at a time.
 pub const DELIVERIES_MAX: usize = 4;
 /// How long the alerts that wait may take when weir ends.
 pub const DRAIN_MAX: Duration = Duration::from_secs(5);
-/// The largest head of an answer, in bytes.
+/// The largest head of an answer, in bytes, with those of 100 Continue before it.
 const ANSWER_BYTES_MAX: usize = 16 * 1_024;
 /// The pause after the first failure; it doubles with each further one.
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
@@ -58,7 +59,7 @@ pub struct Options {
     pub attempts: u32,
     /// How long after its first attempt an alert is sent again.
     pub retry_for: Duration,
-    /// How many alerts can wait.
+    /// How many alerts can wait to be sent, and how many to be sent again.
     pub queue: usize,
 }
 
@@ -79,7 +80,7 @@ impl Deliveries {
         self.delivered.load(Relaxed)
     }
 
-    /// Alerts whose attempts or time were used up, or that weir had no time for when it ended.
+    /// Alerts whose attempts or time were used up, that were too many to be sent again, or that weir had no time for when it ended.
     #[must_use]
     pub fn given_up(&self) -> u64 {
         self.given_up.load(Relaxed)
@@ -164,14 +165,32 @@ impl Webhook {
         let Self { options, mut queue, sender, is_open } = self;
         let deliver_all = async {
             let mut under_way = FuturesUnordered::new();
-            let mut is_more = true;
-            while is_more || !under_way.is_empty() {
+            let mut paused = Paused::new(options.queue);
+            let mut ending = pin!(closed(is_open.clone()));
+            let (mut is_more, mut is_ending) = (true, false);
+            while is_more || !under_way.is_empty() || !paused.is_empty() {
+                let has_room = under_way.len() < DELIVERIES_MAX;
                 tokio::select! {
-                    alert = queue.recv(), if is_more && under_way.len() < DELIVERIES_MAX => match alert {
-                        Some(alert) => under_way.push(sender.deliver(&options, alert, is_open.clone())),
+                    biased;
+                    Some((delivery, result)) = under_way.next() => {
+                        if let Some((due, delivery)) = sender.look(&options, delivery, result, is_ending)
+                            && let Some(oldest) = paused.put(due, delivery)
+                        {
+                            sender.give_up(&oldest);
+                        }
+                    }
+                    () = &mut ending, if !is_ending => {
+                        is_ending = true;
+                        paused.end();
+                    }
+                    // New alerts come before those that have failed.
+                    alert = queue.recv(), if is_more && has_room => match alert {
+                        Some(alert) => under_way.push(sender.send(&options, Delivery::new(&alert))),
                         None => is_more = false,
                     },
-                    Some(()) = under_way.next() => {}
+                    delivery = paused.next(), if !paused.is_empty() && has_room => {
+                        under_way.push(sender.send(&options, delivery));
+                    }
                 }
             }
         };
@@ -196,6 +215,67 @@ async fn closed(mut is_open: watch::Receiver<()>) {
     while is_open.changed().await.is_ok() {}
 }
 
+/// An alert on its way.
+#[derive(Debug)]
+struct Delivery {
+    id: String,
+    body: String,
+    /// When it was to be sent for the first time.
+    started: Instant,
+    attempts: u32,
+}
+
+impl Delivery {
+    fn new(alert: &Alert) -> Self {
+        Self { id: alert.id.clone(), body: message::body(alert), started: Instant::now(), attempts: 0 }
+    }
+}
+
+/// The alerts that wait to be sent again.
+#[derive(Debug)]
+struct Paused {
+    /// By when they are due, and in the order in which they came.
+    waiting: BTreeMap<(Instant, u64), Delivery>,
+    put: u64,
+    max: usize,
+    /// Whether weir ends, and all are due.
+    is_ending: bool,
+}
+
+impl Paused {
+    const fn new(max: usize) -> Self {
+        Self { waiting: BTreeMap::new(), put: 0, max, is_ending: false }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Adds an alert. Where there is no room, returns that which has been on its way for longest.
+    fn put(&mut self, due: Instant, delivery: Delivery) -> Option<Delivery> {
+        self.put += 1;
+        self.waiting.insert((due, self.put), delivery);
+        if self.waiting.len() <= self.max {
+            return None;
+        }
+        let (&oldest, _) = self.waiting.iter().min_by_key(|(_, delivery)| delivery.started)?;
+        self.waiting.remove(&oldest)
+    }
+
+    fn end(&mut self) {
+        self.is_ending = true;
+    }
+
+    /// The next alert, when it is due. To be called while there is one.
+    async fn next(&mut self) -> Delivery {
+        let Some(first) = self.waiting.first_entry() else { return std::future::pending().await };
+        if !self.is_ending {
+            sleep_until(first.key().0).await;
+        }
+        first.remove()
+    }
+}
+
 #[derive(Debug)]
 struct Sender {
     deliveries: Arc<Deliveries>,
@@ -213,38 +293,47 @@ struct Complaints {
 }
 
 impl Sender {
-    /// Sends one alert until it is taken, or its attempts or its time are used up.
-    async fn deliver(&self, options: &Options, alert: Alert, is_open: watch::Receiver<()>) {
-        let (started, body) = (Instant::now(), message::body(&alert));
-        let mut attempts = 0;
-        let taken = loop {
-            attempts += 1;
-            let result = match timeout(options.timeout, self.attempt(options, &alert.id, &body)).await {
-                Ok(result) => result,
-                Err(_) => Err(format!("no answer within {:?}", options.timeout)),
-            };
-            let Err(reason) = result else { break true };
-            self.failed(options, &reason);
-            let pause = pause(attempts);
-            let is_over = attempts >= options.attempts || started.elapsed() + pause > options.retry_for;
-            // When weir ends, each alert has one attempt more, without a pause.
-            if is_over || is_open.has_changed().is_err() {
-                break false;
-            }
-            tokio::select! {
-                () = sleep(pause) => {}
-                () = closed(is_open.clone()) => {}
-            }
+    /// Sends an alert once, within the time for it.
+    async fn send(&self, options: &Options, mut delivery: Delivery) -> (Delivery, Result<(), String>) {
+        delivery.attempts += 1;
+        let result = match timeout(options.timeout, self.attempt(options, &delivery.id, &delivery.body)).await {
+            Ok(result) => result,
+            Err(_) => Err(format!("no answer within {:?}", options.timeout)),
         };
-        self.deliveries.waiting.fetch_sub(1, Relaxed);
-        if taken {
+        (delivery, result)
+    }
+
+    /// What follows from an attempt: the alert, if it is to be sent again, and when.
+    fn look(
+        &self,
+        options: &Options,
+        delivery: Delivery,
+        result: Result<(), String>,
+        is_ending: bool,
+    ) -> Option<(Instant, Delivery)> {
+        let Err(reason) = result else {
+            self.deliveries.waiting.fetch_sub(1, Relaxed);
             self.deliveries.delivered.fetch_add(1, Relaxed);
             self.succeeded();
-        } else {
-            self.deliveries.given_up.fetch_add(1, Relaxed);
-            let after = started.elapsed();
-            tracing::warn!(id = alert.id, attempts, ?after, "an alert is given up: the webhook does not take it");
+            return None;
+        };
+        self.failed(options, &reason);
+        let pause = pause(delivery.attempts);
+        let is_over = delivery.attempts >= options.attempts || delivery.started.elapsed() + pause > options.retry_for;
+        // When weir ends, each alert has one attempt more, without a pause.
+        if is_over || is_ending {
+            self.give_up(&delivery);
+            return None;
         }
+        Some((Instant::now() + pause, delivery))
+    }
+
+    fn give_up(&self, delivery: &Delivery) {
+        let Delivery { id, started, attempts, .. } = delivery;
+        self.deliveries.waiting.fetch_sub(1, Relaxed);
+        self.deliveries.given_up.fetch_add(1, Relaxed);
+        let after = started.elapsed();
+        tracing::warn!(id, attempts, ?after, "an alert is given up: the webhook does not take it");
     }
 
     /// Sends one alert once.
@@ -262,7 +351,8 @@ impl Sender {
             .header("webhook-signature", signature)
             .body(body.to_owned())
             .map_err(|error| error.to_string())?;
-        let dial = Dial { tls: options.tls.clone(), trouble: Arc::default() };
+        let (tls, trouble) = (options.tls.clone(), Arc::default());
+        let dial = Dial { tls, trouble, answer_bytes_max: ANSWER_BYTES_MAX };
         let stream = dial.open(&options.url).await.map_err(|error| format!("no connection: {error}"))?;
         let mut builder = http1::Builder::new();
         builder.max_buf_size(ANSWER_BYTES_MAX);
@@ -278,7 +368,7 @@ impl Sender {
                 _ = &mut connection, if is_connected => is_connected = false,
             }
         };
-        let status = answer.map_err(|error| format!("no answer: {error}"))?.status();
+        let status = answer.map_err(|error| format!("no answer: {}", innermost(&error)))?.status();
         if status.is_success() { Ok(()) } else { Err(format!("HTTP {status}")) }
     }
 
@@ -316,6 +406,11 @@ impl Sender {
     }
 }
 
+/// The last of an error's causes.
+fn innermost(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), innermost)
+}
+
 /// The pause after so many failures of one alert. Up to half of it is left out at random, so that replicas are not in step.
 fn pause(failures: u32) -> Duration {
     let factor = 1_u32.checked_shl(failures - 1).unwrap_or(u32::MAX);
@@ -327,6 +422,34 @@ fn pause(failures: u32) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn alerts_that_pause_are_bounded_and_the_oldest_is_given_up() {
+        const MAX: usize = 3;
+        let (mut paused, begun) = (Paused::new(MAX), Instant::now());
+        let delivery = |number: u32| Delivery {
+            id: number.to_string(),
+            body: String::new(),
+            started: begun + Duration::from_secs(number.into()),
+            attempts: 1,
+        };
+        // All are due; the later an alert came, the longer it has been.
+        let due = |number: u32| begun - Duration::from_millis(number.into());
+        for number in 0..10 {
+            let given_up = paused.put(due(number), delivery(number));
+            let expected = (number as usize).checked_sub(MAX).map(|number| number.to_string());
+            assert_eq!(given_up.map(|delivery| delivery.id), expected);
+        }
+        for expected in ["9", "8", "7"] {
+            assert_eq!(paused.next().await.id, expected);
+        }
+        assert!(paused.is_empty());
+        assert!(paused.put(begun + Duration::from_secs(3_600), delivery(10)).is_none());
+        let waits = tokio::time::timeout(Duration::ZERO, paused.next()).await;
+        assert!(waits.is_err() && !paused.is_empty(), "it is not due");
+        paused.end();
+        assert_eq!(paused.next().await.id, "10", "at the end none waits");
+    }
 
     #[test]
     fn pauses_double_up_to_a_minute() {

@@ -184,6 +184,33 @@ fn a_webhook_that_hangs_holds_a_bounded_queue_and_neither_a_decision_nor_the_end
 }
 
 #[test]
+fn alerts_that_are_refused_keep_no_others_from_being_sent() {
+    const SLOTS: usize = 4;
+    let webhook = Webhook::start(Does::Refuse("bad"));
+    let served = start(&webhook, &[]);
+    let mut client = Client::connect(served.at.grpc);
+    for number in 0..2 * SLOTS {
+        assert!(charge(&mut client, "once", &format!("bad{number}"), 1));
+    }
+    until("all to be refused", PATIENCE, || (webhook.deliveries().len() >= 2 * SLOTS).then_some(()));
+    assert!(charge(&mut client, "once", "good", 1));
+    assert_eq!(webhook.taken(1)[0].data()["descriptor"], "once=good");
+    assert_eq!(served.metric("weir_alert_webhook_alerts_total{result=\"given_up\"}"), Some(0), "they are sent again");
+}
+
+#[test]
+fn a_receiver_that_sends_100_continue_without_end_costs_no_core() {
+    let webhook = Webhook::start(Does::Continue);
+    let served = start(&webhook, &["alerts.webhook_timeout=60s", "alerts.webhook_attempts=2"]);
+    assert!(charge(&mut Client::connect(served.at.grpc), "once", "ann", 1));
+    // The bound on the answer ends an attempt, and not the time.
+    until("the alert to be given up", PATIENCE, || {
+        (served.metric("weir_alert_webhook_alerts_total{result=\"given_up\"}") == Some(1)).then_some(())
+    });
+    assert_eq!(webhook.deliveries().len(), 2);
+}
+
+#[test]
 fn what_waits_is_sent_when_weir_ends() {
     let webhook = Webhook::start(Does::Answer(503));
     let served = start(&webhook, &[]);
