@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _}
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, UnixListener, UnixSocket};
 use tokio_stream::StreamExt as _;
 use tonic::transport::server::TcpIncoming;
 
@@ -21,6 +21,9 @@ const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 /// How often it asks; then the connection is closed.
 const KEEPALIVE_TIMES: u32 = 3;
+
+/// Callers of a Unix socket that the system keeps until they are accepted.
+const BACKLOG: u32 = 1_024;
 
 /// A bound socket.
 #[derive(Debug)]
@@ -38,9 +41,16 @@ impl Listener {
     /// When a process listens there, when the file is not a socket, and when the system refuses.
     pub async fn bind_unix(path: &Path, mode: u32) -> io::Result<Self> {
         remove_stale(path).await?;
-        let listener = UnixListener::bind(path)?;
+        let socket = UnixSocket::new_stream()?;
+        socket.bind(path)?;
         let file = SocketFile::new(path)?;
+        // Until the socket listens the system refuses every caller, so that none connects by the permissions of the umask.
         fs::set_permissions(path, Permissions::from_mode(mode))?;
+        let listener = socket.listen(BACKLOG)?;
+        if !file.is_there() {
+            let reason = "another process has replaced the socket while this one began to listen";
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, reason));
+        }
         Ok(Self::Unix(listener, file))
     }
 
@@ -87,11 +97,15 @@ impl SocketFile {
     fn new(path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), identity: identity(path)? })
     }
+
+    fn is_there(&self) -> bool {
+        identity(&self.path).is_ok_and(|found| found == self.identity)
+    }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if identity(&self.path).is_ok_and(|found| found == self.identity) {
+        if self.is_there() {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -123,6 +137,8 @@ impl Incoming {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
     use super::*;
 
     #[tokio::test]
@@ -135,6 +151,44 @@ mod tests {
         assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
         drop(listener);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn no_caller_connects_before_the_permissions_are_set() {
+        const ROUNDS: usize = 500;
+        // Another mode than usual umasks give.
+        const MODE: u32 = 0o710;
+        let directory = tempfile::tempdir().unwrap();
+        let path = |round: usize| directory.path().join(format!("{round}.sock"));
+        let round = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            let caller = scope.spawn(|| {
+                let (mut connected, mut others) = (0, Vec::new());
+                loop {
+                    let round = round.load(Relaxed);
+                    if round == ROUNDS {
+                        return (connected, others);
+                    }
+                    if std::os::unix::net::UnixStream::connect(path(round)).is_ok() {
+                        connected += 1;
+                        // The file may be gone again.
+                        let mode = fs::metadata(path(round)).map(|found| found.permissions().mode() & 0o777);
+                        others.extend(mode.ok().filter(|mode| *mode != MODE));
+                    }
+                }
+            });
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let _entered = runtime.enter();
+            for number in 0..ROUNDS {
+                let listener = runtime.block_on(Listener::bind_unix(&path(number), MODE)).unwrap();
+                std::thread::yield_now();
+                drop(listener);
+                round.store(number + 1, Relaxed);
+            }
+            let (connected, others) = caller.join().unwrap();
+            assert!(connected > 0, "a test of nothing");
+            assert_eq!(others, [0; 0], "permissions that a caller connected by");
+        });
     }
 
     #[tokio::test]
