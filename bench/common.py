@@ -258,14 +258,17 @@ class Stage:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         return f"http://127.0.0.1:{server.server_port}"
 
-    def weir_by_tls(self, policies, cores=1):
-        """weir on memory, gRPC by TLS; h2load does not verify the certificate."""
+    def tls_settings(self):
+        """The settings of a gRPC listener with a certificate of its own."""
         certificate, key = self.path("weir.pem"), self.path("weir.key")
         command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
         command += ["-subj", "/CN=localhost", "-days", "2", "-out", certificate, "-keyout", key]
         subprocess.run(command, check=True, capture_output=True, timeout=30)
-        server = self.weir(policies, cores=cores, settings={
-            "listen.tls.cert_file": certificate, "listen.tls.key_file": key})
+        return {"listen.tls.cert_file": certificate, "listen.tls.key_file": key}
+
+    def weir_by_tls(self, policies, cores=1):
+        """weir on memory, gRPC by TLS; h2load does not verify the certificate."""
+        server = self.weir(policies, cores=cores, settings=self.tls_settings())
         server.scheme = "https"
         return server
 

@@ -47,6 +47,7 @@ use crate::limiter::{Limiter, Options, Policies};
 use crate::store::SystemClock;
 use crate::telemetry::alerts::follow;
 use crate::telemetry::metrics::{Door, Metrics};
+use crate::telemetry::shed::ShedReason;
 use crate::telemetry::statsd;
 use crate::tls::files::FileError;
 use crate::{grpc, http};
@@ -249,7 +250,9 @@ async fn serve_on(
         scrapes: http::Scrapes::default(),
         rule_orders: http::RuleOrders::default(),
         admin_hosts: settings.http.admin_hosts.clone(),
+        allowed_origins: settings.http.allowed_origins.clone(),
         connections_per_peer: settings.http.connections_per_peer,
+        shed: Arc::default(),
         endpoints: match settings.admin_endpoints {
             settings::Endpoints::Weir => Endpoints::Operator,
             settings::Endpoints::Ratelimit => Endpoints::Debug,
@@ -286,6 +289,8 @@ async fn serve_on(
         }
     };
     let grpc = grpc::start(&supervisor, &life, listeners.grpc, &served, &health, of_core)?;
+    metrics::add_shed(&metrics, "grpc", &grpc.shed, [ShedReason::Full, ShedReason::Handover])?;
+    metrics::add_shed(&metrics, "http", &site.shed, [ShedReason::Full, ShedReason::Peer])?;
     metrics::add_gauges(&metrics, &grpc, embedded, deny_cache, settings.deny_cache.until_window_end)?;
     overrides::add_gauges(&metrics, &table)?;
     supervisor.task("overrides", overrides::follow(table.clone(), life.clone()));

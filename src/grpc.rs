@@ -9,6 +9,7 @@ mod connection;
 mod frames;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod handshakes;
 pub mod health;
 mod held;
 mod lifetime;
@@ -23,6 +24,7 @@ mod unary;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
+use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::sync::Arc;
@@ -33,9 +35,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::task::AbortHandle;
 use tokio::time::MissedTickBehavior;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::rustls::server::Acceptor as HelloReader;
+use tokio_rustls::server::TlsStream;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
@@ -43,6 +48,7 @@ use tonic::server::NamedService;
 use self::balance::{Balance, LOOK_EVERY};
 pub use self::connection::Load;
 use self::connection::{Accepted, Connection, Counted, Socket};
+use self::handshakes::{Handshakes, PeerNetwork};
 use self::health::Health;
 pub use self::held::{Bounds as HeldBounds, Held};
 use self::held::{Core, Peer};
@@ -57,8 +63,9 @@ use crate::lifecycle::{Done, Heart, Life, Phase, Pulse, Supervisor, pulse};
 use crate::limiter::Limiter;
 use crate::rls::convert::{Bounds, Extras};
 use crate::rls::proto::FILE_DESCRIPTOR_SET;
+use crate::telemetry::shed::{ShedCounts, ShedReason};
 use crate::telemetry::traces::Tracer;
-use crate::tls::server::ServerTls;
+use crate::tls::server::{HandshakeFailure, ServerTls};
 
 /// The most connections at a time, over all runtimes; more are closed as they come.
 pub const CONNECTIONS_MAX: usize = 16_384;
@@ -105,6 +112,8 @@ pub struct Serving {
     pub loads: Vec<Load>,
     /// What is held for callers.
     pub held: Held,
+    /// Connections that were closed as they came.
+    pub shed: Arc<ShedCounts>,
     /// One for each runtime, by which it shows that it still runs its tasks.
     pub pulses: Vec<Pulse>,
 }
@@ -126,7 +135,13 @@ pub fn start<F>(
 where
     F: Fn(usize) -> Arc<Limiter> + Clone + Send + 'static,
 {
-    let mut serving = Serving { done: Vec::new(), loads: Vec::new(), held: Held::default(), pulses: Vec::new() };
+    let mut serving = Serving {
+        done: Vec::new(),
+        loads: Vec::new(),
+        held: Held::default(),
+        shed: Arc::default(),
+        pulses: Vec::new(),
+    };
     let mut runtimes = Vec::new();
     for core in 0..options.cores.get() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -151,7 +166,8 @@ where
                 };
                 let peers = Peers::new(held.clone(), options.cores.get(), CONNECTIONS_MAX);
                 let lifetimes = Lifetimes::new(options.max_age);
-                let runtime = Runtime { load, held, peers, lifetimes, tls: options.tls, heart };
+                let tls = options.tls.map(|tls| Secured { tls, handshakes: Handshakes::new(options.cores.get()) });
+                let runtime = Runtime { load, held, peers, lifetimes, tls, heart };
                 serve(limits, runtime, &health, accepted, life).await
             });
             // Dropping it would wait for tasks that block on a name server or a dead disk.
@@ -161,7 +177,8 @@ where
         serving.done.push(done);
     }
     let balance = Balance::new(serving.loads.clone());
-    let acceptor = Acceptor { incoming: listener.incoming(), runtimes, balance, complained: None };
+    let shed = serving.shed.clone();
+    let acceptor = Acceptor { incoming: listener.incoming(), runtimes, balance, shed, complained: None };
     serving.done.push(supervisor.task("grpc acceptor", acceptor.run(life.clone())));
     Ok(serving)
 }
@@ -172,8 +189,15 @@ struct Runtime {
     held: Arc<Core>,
     peers: Peers,
     lifetimes: Lifetimes,
-    tls: Option<Arc<ServerTls>>,
+    tls: Option<Secured>,
     heart: Heart,
+}
+
+/// TLS, and the handshakes of one runtime.
+#[derive(Clone)]
+struct Secured {
+    tls: Arc<ServerTls>,
+    handshakes: Arc<Handshakes>,
 }
 
 /// Serves the connections of one runtime.
@@ -208,6 +232,9 @@ async fn serve(
         .max_header_list_size(HEADER_BYTES_MAX)
         .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
         .max_send_buf_size(SEND_BUFFER_BYTES);
+    if let Some(Secured { handshakes, .. }) = &tls {
+        tokio::spawn(handshakes.clone().begin());
+    }
     let server = Server { http2, services, held, lifetimes, tls };
     let mut ticks = tokio::time::interval(TICK);
     // Time in which this runtime did not run does not count against peers.
@@ -250,7 +277,7 @@ struct Server {
     services: Arc<Services>,
     held: Arc<Core>,
     lifetimes: Lifetimes,
-    tls: Option<Arc<ServerTls>>,
+    tls: Option<Secured>,
 }
 
 impl Server {
@@ -259,8 +286,12 @@ impl Server {
         let peer = Peer::new(&self.held);
         let Accepted { socket, counted } = accepted;
         let task = match socket {
-            Socket::Tcp(stream) => self.begin(TcpStream::from_std(stream)?, &peer, counted),
-            Socket::Unix(stream) => self.begin(UnixStream::from_std(stream)?, &peer, counted),
+            Socket::Tcp(stream) => {
+                // A cleartext connection needs no address.
+                let address = self.tls.as_ref().map(|_| stream.peer_addr()).transpose()?;
+                self.begin(TcpStream::from_std(stream)?, address.map(|address| address.ip()), &peer, counted)
+            }
+            Socket::Unix(stream) => self.begin(UnixStream::from_std(stream)?, None, &peer, counted),
         };
         peers.add(peer, task);
         Ok(())
@@ -268,7 +299,7 @@ impl Server {
 
     /// Begins to serve a stream, by TLS if the listener has it. Peers close a connection whose TLS handshake takes too
     /// long: that of HTTP/2 is part of the same time.
-    fn begin<S>(&self, stream: S, peer: &Arc<Peer>, counted: Counted) -> AbortHandle
+    fn begin<S>(&self, stream: S, address: Option<IpAddr>, peer: &Arc<Peer>, counted: Counted) -> AbortHandle
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -280,17 +311,42 @@ impl Server {
         let peer = peer.clone();
         let task = match self.tls.clone() {
             None => tokio::spawn(session.serve(Connection::new(stream, peer, counted))),
-            Some(tls) => tokio::spawn(async move {
-                match TlsAcceptor::from(tls.config()).accept(stream).await {
-                    Ok(stream) => session.serve(Connection::new(stream, peer, counted)).await,
-                    Err(error) => {
-                        tls.handshake_failed(&error);
-                        tracing::debug!(listener = "grpc", %error, "TLS handshake failed");
-                    }
+            Some(secured) => tokio::spawn(async move {
+                // In a box: a connection keeps the room for it as long as it lasts.
+                let handshake = Box::pin(secured.shake_hands(stream, PeerNetwork::of(address), &peer));
+                if let Some(stream) = handshake.await {
+                    session.serve(Connection::new(stream, peer, counted)).await;
                 }
             }),
         };
         task.abort_handle()
+    }
+}
+
+impl Secured {
+    /// The stream inside of TLS; none if the handshake failed.
+    async fn shake_hands<S>(&self, stream: S, network: PeerNetwork, peer: &Peer) -> Option<TlsStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin,
+    {
+        let shaken = match LazyConfigAcceptor::new(HelloReader::default(), stream).await {
+            Ok(hello) => self.handshakes.run(network, async { hello.into_stream(self.tls.config()).await }).await,
+            Err(error) => Ok(Err(error)),
+        };
+        let failure = match shaken {
+            Ok(Ok(stream)) => return Some(stream),
+            Ok(Err(error)) => {
+                tracing::debug!(listener = "grpc", %error, "TLS handshake failed");
+                HandshakeFailure::of(&error)
+            }
+            Err(too_many) => {
+                peer.core().count_closed();
+                tracing::debug!(listener = "grpc", reason = too_many.name(), "TLS handshake given up");
+                too_many
+            }
+        };
+        self.tls.handshake_failed(failure);
+        None
     }
 }
 
@@ -343,6 +399,7 @@ struct Acceptor {
     incoming: Incoming,
     runtimes: Vec<(Load, mpsc::Sender<Accepted>)>,
     balance: Balance,
+    shed: Arc<ShedCounts>,
     /// When something was last logged.
     complained: Option<Instant>,
 }
@@ -376,14 +433,21 @@ impl Acceptor {
     fn hand_over(&mut self, socket: Socket) {
         let open: usize = self.runtimes.iter().map(|(load, _)| load.connections()).sum();
         if open >= CONNECTIONS_MAX {
+            self.shed.add(ShedReason::Full);
             self.complain(&format!("closed a connection: {open} are open, at most {CONNECTIONS_MAX}"));
             return;
         }
-        let (load, runtime) = &self.runtimes[self.balance.choose()];
-        // A runtime that takes no connection over is stuck, or has ended, which its supervisor reports.
-        if runtime.try_send(Accepted::new(socket, load)).is_err() {
-            self.complain("closed a connection: its runtime took none over");
+        let (chosen, count) = (self.balance.choose(), self.runtimes.len());
+        let mut socket = socket;
+        for (load, runtime) in (0..count).map(|i| &self.runtimes[(chosen + i) % count]) {
+            match runtime.try_send(Accepted::new(socket, load)) {
+                Ok(()) => return,
+                Err(TrySendError::Full(refused) | TrySendError::Closed(refused)) => socket = refused.socket,
+            }
         }
+        // A runtime that takes no connection over is stuck, or has ended, which its supervisor reports.
+        self.shed.add(ShedReason::Handover);
+        self.complain("closed a connection: no runtime took it over");
     }
 
     fn complain(&mut self, what: &str) {
@@ -398,4 +462,37 @@ impl Acceptor {
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_goes_to_another_core_where_the_queue_of_its_own_is_full() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (busy, mut of_busy) = mpsc::channel(1);
+        let (idle, mut of_idle) = mpsc::channel(3);
+        let loads = [Load::default(), Load::default()];
+        let mut acceptor = Acceptor {
+            incoming: Listener::Tcp(listener).incoming(),
+            runtimes: loads.iter().cloned().zip([busy, idle]).collect(),
+            balance: Balance::new(loads),
+            shed: Arc::default(),
+            complained: None,
+        };
+        let mut peers = Vec::new();
+        for _ in 0..5 {
+            peers.push(TcpStream::connect(address).await.unwrap());
+            let socket = acceptor.incoming.next().await.unwrap();
+            acceptor.hand_over(socket);
+        }
+        drop(acceptor.runtimes);
+        let mut taken = 0;
+        while of_busy.recv().await.is_some() || of_idle.recv().await.is_some() {
+            taken += 1;
+        }
+        assert_eq!((taken, acceptor.shed.count(ShedReason::Handover)), (4, 1));
+    }
 }

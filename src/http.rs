@@ -7,6 +7,7 @@ mod admin;
 mod debug;
 mod limited;
 mod listener;
+mod origin;
 mod overrides;
 mod page;
 mod public;
@@ -46,6 +47,7 @@ use crate::limiter::{Limiter, OnError, PolicySet};
 use crate::rls::convert::{Bounds, Extras};
 use crate::telemetry::metrics::text::{Format, TextWriter};
 use crate::telemetry::metrics::{Metrics, Prepared, Reading};
+use crate::telemetry::shed::ShedCounts;
 use crate::telemetry::traces::Tracer;
 
 /// With how many names an unknown one is compared: the comparison of each takes about a microsecond.
@@ -77,8 +79,12 @@ pub struct Site {
     pub rule_orders: RuleOrders,
     /// Names by which the admin listener may be addressed, beside loopback names and IPs; in lower case.
     pub admin_hosts: Vec<String>,
+    /// Sites whose pages may send requests to `/json` and changes to the admin listener; origins in lower case.
+    pub allowed_origins: Vec<String>,
     /// The most connections of one address to one listener; 0 for no bound.
     pub connections_per_peer: usize,
+    /// Connections that the listeners closed to stay within their bounds.
+    pub shed: Arc<ShedCounts>,
     /// What the admin listener serves.
     pub endpoints: Endpoints,
     /// Begins the traces of decisions, where they are traced.
@@ -301,7 +307,8 @@ fn serve<H: Fn() -> usize>(
     site: &Site,
     held: H,
 ) -> impl Future<Output = Result<(), String>> + use<H> {
-    listener::serve(listener, router, site.connections_per_peer, held, site.life.clone())
+    let bounds = listener::Bounds { per_peer: site.connections_per_peer, shed: site.shed.clone() };
+    listener::serve(listener, router, bounds, held, site.life.clone())
 }
 
 impl Site {

@@ -13,6 +13,7 @@ pub mod lenient;
 mod limit_metadata;
 pub mod request;
 pub mod rlconfig;
+pub mod spelling;
 
 /// The generated types, in modules named as the packages of proto/ are, and the service's own
 /// messages once more at the top, for short.

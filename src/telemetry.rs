@@ -8,6 +8,7 @@ pub mod mapper;
 pub mod metrics;
 pub mod metrics_export;
 pub mod otlp;
+pub mod shed;
 pub mod statistics;
 pub mod statsd;
 pub mod tap;

@@ -16,6 +16,7 @@ use crate::telemetry::limited::Values;
 use crate::telemetry::mapper::Mapper;
 use crate::telemetry::metrics::{Metrics, Options};
 use crate::telemetry::metrics_export::MetricsExporter;
+use crate::telemetry::shed::{ShedCounts, ShedReason};
 use crate::telemetry::statistics::Kind;
 use crate::telemetry::statsd::{self, Format, Mogrifier, Transport};
 use crate::telemetry::tap;
@@ -140,6 +141,21 @@ pub(super) fn add_gauges(
         if is_local_cache {
             add_local_cache(metrics, &of);
         }
+    }
+    Ok(())
+}
+
+/// The connections that this kind of listener closed to stay within its bounds.
+pub(super) fn add_shed(
+    metrics: &Metrics,
+    listener: &str,
+    counts: &Arc<ShedCounts>,
+    reasons: [ShedReason; 2],
+) -> Result<(), prometheus::Error> {
+    for reason in reasons {
+        let counts = counts.clone();
+        let labels = [("listener", listener), ("reason", reason.name())];
+        metrics.counter("weir_connections_shed_total", &labels, move || counts.count(reason))?;
     }
     Ok(())
 }

@@ -167,6 +167,8 @@ pub struct Http {
     pub connections_per_peer: usize,
     /// Names by which the admin listener may be addressed, in lower case, beside loopback names and IPs.
     pub admin_hosts: Vec<String>,
+    /// Origins of web pages that may send requests, in lower case.
+    pub allowed_origins: Vec<String>,
 }
 
 /// Where the policies come from.
@@ -490,6 +492,7 @@ impl Settings {
             http: Http {
                 connections_per_peer: from.value("http.connections_per_peer", value::integer)?,
                 admin_hosts: from.value("http.admin_hosts", value::host_names)?,
+                allowed_origins: from.value("http.allowed_origins", listen::origins)?,
             },
             store: from.value("store", |text| match text {
                 "memory" => Ok(StoreKind::Memory),

@@ -14,9 +14,9 @@ use tonic::{Code, Status};
 use super::frames::Meter;
 use super::held::{Bounds, Core, Hold, Peer, STREAM_BYTES};
 use super::unary;
-use crate::rls::lenient;
 use crate::rls::proto::RateLimitRequest;
 use crate::rls::request::Request;
+use crate::rls::{lenient, spelling};
 
 const MESSAGE_BYTES_MAX: usize = 1_024;
 
@@ -51,7 +51,10 @@ pub fn message(data: &[u8]) {
         assert_eq!(read(usize::from(size).max(1), waits), whole, "waits: {waits}");
     }
     let Ok(bytes) = whole else { return };
-    let generated = RateLimitRequest::decode(&*bytes);
+    let generated = RateLimitRequest::decode(&*bytes).map(|mut generated| {
+        spelling::respell(&mut generated);
+        generated
+    });
     let mut message = RateLimitRequest::default();
     let read = lenient::decode(&bytes, &mut message).map(|request| format!("{request:?}"));
     match &generated {

@@ -21,8 +21,8 @@ use serde_json::{Value, json};
 
 use super::streamed::{PIECE_BYTES, pieces};
 use super::{
-    ServiceState, Site, json_error, limited, metrics, not_found, overrides, page, readyz, source, states, tap, token,
-    wrong_method,
+    ServiceState, Site, json_error, limited, metrics, not_found, origin, overrides, page, readyz, source, states, tap,
+    token, wrong_method,
 };
 use crate::limiter::{
     Domain, Entry, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule, Term, parse_entries,
@@ -67,8 +67,8 @@ pub(super) fn router(site: &Arc<Site>) -> Router {
         .with_state(site.clone())
 }
 
-/// Refuses requests whose `Host` is not this listener. A page in the operator's browser could send requests to 127.0.0.1 by a
-/// name of its own, and read the answers. The `Host` then has that name.
+/// Refuses requests whose `Host` is not this listener, and changes by pages of other sites. A page in the operator's browser
+/// could send requests to 127.0.0.1 by a name of its own, and read the answers. The `Host` then has that name.
 async fn only_own_hosts(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let named = request.headers().get_all(header::HOST).iter().map(HeaderValue::as_bytes);
     let named = named.chain(request.uri().authority().map(|authority| authority.as_str().as_bytes()));
@@ -80,6 +80,12 @@ async fn only_own_hosts(State(site): State<Arc<Site>>, request: Request, next: N
             );
             return json_error(StatusCode::FORBIDDEN, text);
         }
+    }
+    // A browser asks before it sends a change of another site's page, and gets no permission; this is for old browsers.
+    if !request.method().is_safe()
+        && let Err(reason) = origin::check(&request, &site.allowed_origins)
+    {
+        return json_error(StatusCode::FORBIDDEN, reason);
     }
     next.run(request).await
 }

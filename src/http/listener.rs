@@ -28,6 +28,7 @@ use tokio::time::{Instant, MissedTickBehavior, Sleep};
 use tonic::codegen::Service as _;
 
 use crate::lifecycle::{Life, Phase, ThreadMemory};
+use crate::telemetry::shed::{ShedCounts, ShedReason};
 
 /// The most connections of one listener at a time.
 pub const CONNECTIONS_MAX: usize = 1_024;
@@ -57,15 +58,22 @@ const TICK: Duration = Duration::from_secs(1);
 /// How long this thread works for callers that bring no whole request before other threads of the machine may run.
 const GIVE_WAY_AFTER: Duration = Duration::from_micros(25);
 
-/// Serves until [`Phase::Ending`], and then finishes what is on its way. `per_peer` bounds the connections of one address;
-/// 0 does not. `held` returns the bytes that are held for callers now.
+/// What bounds the connections of a listener, beside [`CONNECTIONS_MAX`].
+pub(super) struct Bounds {
+    /// Connections of one address; 0 for no bound.
+    pub(super) per_peer: usize,
+    /// Those that were closed because of a bound.
+    pub(super) shed: Arc<ShedCounts>,
+}
+
+/// Serves until [`Phase::Ending`], and then finishes what is on its way. `held` returns the bytes that are held for callers now.
 ///
 /// # Errors
 /// None; the type is that of a supervised task.
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
-    per_peer: usize,
+    bounds: Bounds,
     held: impl Fn() -> usize,
     life: Life,
 ) -> Result<(), String> {
@@ -73,7 +81,7 @@ pub(super) async fn serve(
     // Times are kept below (Stream), where idle connections and slow heads are distinguished.
     http1.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(BUFFER_BYTES_MAX);
     let open = GracefulShutdown::new();
-    let mut callers = Callers::new(per_peer);
+    let mut callers = Callers::new(bounds);
     let mut memory = ThreadMemory::default();
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -148,7 +156,7 @@ struct Callers {
     open: Vec<Open>,
     /// How many were removed from `open` since the last tick.
     ended: usize,
-    per_peer: usize,
+    bounds: Bounds,
 }
 
 struct Open {
@@ -158,8 +166,8 @@ struct Open {
 }
 
 impl Callers {
-    fn new(per_peer: usize) -> Self {
-        Self { open: Vec::new(), ended: 0, per_peer }
+    const fn new(bounds: Bounds) -> Self {
+        Self { open: Vec::new(), ended: 0, bounds }
     }
 
     fn remove_finished(&mut self) {
@@ -175,11 +183,15 @@ impl Callers {
     }
 
     fn has_too_many(&mut self, ip: IpAddr) -> bool {
-        if self.per_peer == 0 {
+        if self.bounds.per_peer == 0 {
             return false;
         }
         self.remove_finished();
-        self.open.iter().filter(|open| open.ip == ip).count() >= self.per_peer
+        let has_too_many = self.open.iter().filter(|open| open.ip == ip).count() >= self.bounds.per_peer;
+        if has_too_many {
+            self.bounds.shed.add(ShedReason::Peer);
+        }
+        has_too_many
     }
 
     /// Whether there are fewer than `most` connections, after one was closed if need be: that which has waited longest for
@@ -197,6 +209,7 @@ impl Callers {
             return false;
         };
         self.open.swap_remove(chosen).task.abort();
+        self.bounds.shed.add(ShedReason::Full);
         self.ended += 1;
         true
     }
@@ -512,7 +525,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_full_listener_closes_who_has_waited_longest_for_a_request() {
-        let mut callers = Callers::new(0);
+        let mut callers = Callers::new(Bounds { per_peer: 0, shed: Arc::default() });
         let stalled = Instant::now() - STALL_BEFORE_CLOSE;
         for (doing, stalled) in [
             (Doing::Waiting(at(0)), None),
@@ -575,7 +588,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_address_has_as_many_connections_as_it_may() {
-        let mut callers = Callers::new(2);
+        let mut callers = Callers::new(Bounds { per_peer: 2, shed: Arc::default() });
         let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
         for _ in 0..2 {
             assert!(!callers.has_too_many(one));

@@ -13,9 +13,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tokio_stream::StreamExt as _;
 
-use super::{Site, metrics, not_found, readyz, wrong_method};
+use super::{Site, metrics, not_found, origin, readyz, wrong_method};
 use crate::limiter::{self, Detail};
-use crate::rls::{client_headers, convert, detail, json, request};
+use crate::rls::{client_headers, convert, detail, json, request, spelling};
 use crate::telemetry::traces::{Trace, Way};
 
 /// Every path, for the response to an unknown one.
@@ -188,6 +188,9 @@ async fn answer(
     request: Request,
     trace: Option<&Trace>,
 ) -> Response {
+    if let Err(reason) = origin::check(&request, &site.allowed_origins) {
+        return refusal(StatusCode::FORBIDDEN, &reason);
+    }
     let wants_detail = match wants_detail(asked) {
         Ok(detail) => detail,
         Err(reason) => {
@@ -205,7 +208,10 @@ async fn answer(
         refusal(StatusCode::BAD_REQUEST, &reason.to_string())
     };
     let request = match json::parse_request(&body.bytes) {
-        Ok(request) => request,
+        Ok(mut request) => {
+            spelling::respell(&mut request);
+            request
+        }
         Err(error) => {
             site.limiter.unreadable(started);
             return refusal(StatusCode::BAD_REQUEST, &error.to_string());

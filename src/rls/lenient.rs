@@ -2,22 +2,15 @@
 //!
 //! Envoy copies the bytes of headers and paths into fields that protobuf wants to be UTF-8. A client chooses those bytes, and
 //! Envoy's default lets a request pass whose descriptor is refused: one byte would be a way round every limit. So such a
-//! byte is read as a character that no text has. Not here: what else can be wrong with a request (convert.rs).
-
-use std::fmt::Write as _;
+//! byte is read as a character of its own, and a text that has such a character is read byte by byte there. [ky-6]
+//! Not here: what else can be wrong with a request (convert.rs).
 
 use prost::{DecodeError, Message as _, encode_length_delimiter};
-
-use sha2::{Digest as _, Sha256};
 
 use super::fields::{Content, field};
 use super::proto::RateLimitRequest;
 use super::request::Request;
-
-/// The byte 0 as a character: from the end of Unicode's last private area, so that each byte has one of its own.
-const BYTES: u32 = 0x10_ff00;
-/// A longer text that is no UTF-8 becomes its digest: written out, it could be beyond the bounds on a value.
-const SPELT_BYTES_MAX: usize = 4_096;
+use super::spelling::{respell, text};
 
 /// Decodes a request. `message` is where one is kept whose bytes cannot be read as they are.
 ///
@@ -27,10 +20,16 @@ pub fn decode<'a>(bytes: &'a [u8], message: &'a mut RateLimitRequest) -> Result<
     if let Some(request) = Request::read(bytes) {
         return Ok(request);
     }
-    *message = RateLimitRequest::decode(bytes).or_else(|error| match with_texts(bytes, Part::Request) {
-        Some(texts) if texts != bytes => RateLimitRequest::decode(&*texts),
-        _ => Err(error),
-    })?;
+    *message = match RateLimitRequest::decode(bytes) {
+        Ok(mut decoded) => {
+            respell(&mut decoded);
+            decoded
+        }
+        Err(error) => match with_texts(bytes, Part::Request) {
+            Some(texts) if texts != bytes => RateLimitRequest::decode(&*texts)?,
+            _ => return Err(error),
+        },
+    };
     Ok(Request::of(message))
 }
 
@@ -85,25 +84,6 @@ fn with_texts(mut bytes: &[u8], part: Part) -> Option<Vec<u8>> {
     Some(to)
 }
 
-/// Bytes as a text: those that are UTF-8 as they are, and each other byte as a character of its own. Different bytes give
-/// different texts.
-fn text(bytes: &[u8]) -> String {
-    if bytes.len() > SPELT_BYTES_MAX && std::str::from_utf8(bytes).is_err() {
-        let mut text: String = char::from_u32(BYTES).into_iter().collect();
-        for byte in Sha256::digest(bytes) {
-            // Writing to a string cannot fail.
-            let _ = write!(text, "{byte:02x}");
-        }
-        return text;
-    }
-    let mut text = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        text.push_str(chunk.valid());
-        text.extend(chunk.invalid().iter().filter_map(|&byte| char::from_u32(BYTES + u32::from(byte))));
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::proto::RateLimitDescriptor;
@@ -139,7 +119,7 @@ mod tests {
         for byte in 0x80..=0xff {
             let message = decoded(&with(byte)).expect("a request");
             let value = message.descriptors[1].entries[1].value.clone();
-            let character = char::from_u32(BYTES + u32::from(byte)).unwrap();
+            let character = char::from_u32(0x10_ff00 + u32::from(byte)).unwrap();
             assert_eq!(value, format!("a{character}b{character}"));
             assert_eq!(message, request(&value), "all else is as it was");
             assert!(seen.insert(value));
@@ -148,15 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_become_short_ones_that_differ() {
-        let long = vec![0xff; 60_000];
-        let mut other = long.clone();
-        other[59_999] = 0xfe;
-        let (long, other) = (text(&long), text(&other));
-        assert!(long.len() < 100 && other.len() < 100 && long != other, "{long} {other}");
-        let valid = "v".repeat(60_000);
-        assert_eq!(text(valid.as_bytes()), valid);
-        assert_eq!(text(&[0xff; SPELT_BYTES_MAX]).chars().count(), SPELT_BYTES_MAX);
+    fn a_character_that_stands_for_a_byte_is_respelt_in_every_message() {
+        let value = "a\u{10ffff}";
+        let mut respelt = request(value);
+        // As one that was read as JSON.
+        respell(&mut respelt);
+        assert_eq!(respelt.descriptors[1].entries[1].value, text(value.as_bytes()));
+        assert_ne!(text(value.as_bytes()), value);
+        assert_eq!(decoded(&request(value).encode_to_vec()), Ok(respelt));
     }
 
     #[test]

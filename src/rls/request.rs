@@ -1,7 +1,8 @@
 //! A request as a view of its bytes: reading one copies no text.
 //!
 //! [`read`](Request::read) knows the form in which every generated encoder writes a request. Other forms of the same message are
-//! lenient.rs' business, as are texts that are no UTF-8. Not here: whether a request is within its bounds (convert.rs).
+//! lenient.rs' business, as are texts that are spelt in another way (spelling.rs). Not here: whether a request is
+//! within its bounds (convert.rs).
 
 use prost::Message as _;
 use smallvec::SmallVec;
@@ -9,6 +10,7 @@ use smallvec::SmallVec;
 use super::fields::{Content, field};
 use super::proto::rate_limit_descriptor::RateLimitOverride;
 use super::proto::{RateLimitDescriptor, RateLimitRequest};
+use super::spelling::plain;
 use crate::engine::Entry;
 
 /// A request of several descriptors gets room for so many at first.
@@ -45,7 +47,7 @@ impl<'a> Request<'a> {
         let mut request = Self::default();
         while !bytes.is_empty() {
             match field(&mut bytes)? {
-                (1, Content::Bytes(text)) => request.domain = str::from_utf8(text).ok()?,
+                (1, Content::Bytes(text)) => request.domain = plain(text)?,
                 (2, Content::Bytes(part)) => {
                     if request.descriptors.len() == 1 {
                         // The second is seldom the last.
@@ -104,8 +106,8 @@ fn entry(mut bytes: &[u8]) -> Option<Entry<'_>> {
     let mut entry = Entry { key: "", value: "" };
     while !bytes.is_empty() {
         match field(&mut bytes)? {
-            (1, Content::Bytes(text)) => entry.key = str::from_utf8(text).ok()?,
-            (2, Content::Bytes(text)) => entry.value = str::from_utf8(text).ok()?,
+            (1, Content::Bytes(text)) => entry.key = plain(text)?,
+            (2, Content::Bytes(text)) => entry.value = plain(text)?,
             (1 | 2, _) => return None,
             _ => {}
         }

@@ -147,8 +147,8 @@ impl ServerTls {
     }
 
     /// Counts a handshake that failed.
-    pub fn handshake_failed(&self, error: &io::Error) {
-        self.failures[HandshakeFailure::of(error) as usize].fetch_add(1, Relaxed);
+    pub fn handshake_failed(&self, failure: HandshakeFailure) {
+        self.failures[failure as usize].fetch_add(1, Relaxed);
     }
 
     /// How many handshakes failed this way.
@@ -279,12 +279,24 @@ pub enum HandshakeFailure {
     Refused,
     /// The client does not speak TLS, or none that the listener speaks.
     Protocol,
+    /// The listener gave it up, because too many of all clients were not finished.
+    TooMany,
+    /// The listener gave it up, because too many of the client's address were not finished.
+    TooManyOfPeer,
 }
 
 impl HandshakeFailure {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Closed, Self::NoCertificate, Self::Certificate, Self::Name, Self::Refused, Self::Protocol];
+    pub const ALL: [Self; 8] = [
+        Self::Closed,
+        Self::NoCertificate,
+        Self::Certificate,
+        Self::Name,
+        Self::Refused,
+        Self::Protocol,
+        Self::TooMany,
+        Self::TooManyOfPeer,
+    ];
 
     /// The word for it.
     #[must_use]
@@ -296,6 +308,8 @@ impl HandshakeFailure {
             Self::Name => "name",
             Self::Refused => "refused",
             Self::Protocol => "protocol",
+            Self::TooMany => "too_many",
+            Self::TooManyOfPeer => "too_many_of_peer",
         }
     }
 

@@ -81,6 +81,7 @@ fn the_defaults_are_those_of_the_design() {
         http: Http {
             connections_per_peer: 0,
             admin_hosts: [],
+            allowed_origins: [],
         },
         policies: Policies {
             source: Directory,
@@ -400,6 +401,7 @@ fn example(name: &str) -> &'static str {
         "grpc.connection_held_bytes" => "16777216",
         "grpc.held_bytes" => "67108864",
         "http.admin_hosts" => "weir.internal,limits.example.com",
+        "http.allowed_origins" => "https://console.example",
         "memory.max_keys" => "64",
         _ if Setting::find(name).is_some_and(|row| row.default_text() == "off") => "on",
         _ if Setting::find(name).is_some_and(|row| row.default_text().ends_with('s')) => "7ms",
@@ -432,6 +434,7 @@ fn every_bound_holds_at_and_past_its_edge() {
         ("grpc.held_bytes", "8388608", "65535"),
         ("http.admin_hosts", "a.example,b.example", "a.example,,b.example"),
         ("http.admin_hosts", "", "10.0.0.1"),
+        ("http.allowed_origins", "https://a.example, http://[::1]:8080", "https://a.example/"),
         ("policies.source", "directory", "files"),
         ("policies.xds.server", "[::1]:1", "::1:1"),
         ("policies.xds.server", "xds.internal:65535", "xds.internal:65536"),

@@ -64,6 +64,10 @@ impl Kind {
                 let names = host_names(text)?;
                 if names.len() > most { Err(format!("{} names, at most {most}", names.len())) } else { Ok(()) }
             }
+            Self::Origins { most } => {
+                let origins = listen::origins(text)?;
+                if origins.len() > most { Err(format!("{} origins, at most {most}", origins.len())) } else { Ok(()) }
+            }
             Self::Url => url(text).map(drop),
             Self::SecretUrl => secret_url(text),
             Self::Words(known) => words(text, known).map(drop),

@@ -170,6 +170,27 @@ pub(super) fn client_names(text: &str) -> Result<Vec<ClientName>, String> {
     Ok(names)
 }
 
+/// Origins of web pages by commas, as browsers send them but for the case of letters.
+pub(super) fn origins(text: &str) -> Result<Vec<String>, String> {
+    let origins = text.split(',').map(str::trim).filter(|_| !text.is_empty());
+    origins
+        .map(|origin| {
+            let not_one = || format!("{origin:?} is not an origin such as https://console.example");
+            let url = value::url(origin).map_err(|_| not_one())?;
+            let (scheme, authority) = (url.scheme_str().unwrap_or_default(), url.authority().ok_or_else(not_one)?);
+            let origin = origin.to_ascii_lowercase();
+            if origin != format!("{scheme}://{authority}").to_ascii_lowercase() {
+                return Err(not_one());
+            }
+            let port = if scheme == "https" { ":443" } else { ":80" };
+            if origin.ends_with(port) {
+                return Err(format!("{origin:?}: leave {port} out, as browsers do"));
+            }
+            Ok(origin)
+        })
+        .collect()
+}
+
 /// Whether the second of two listeners could not bind because of the first. `[::]` takes IPv4 too.
 fn overlap(a: &SocketAddr, b: &SocketAddr) -> bool {
     let takes = |all: &SocketAddr, one: &SocketAddr| all.ip().is_unspecified() && (all.is_ipv6() || one.is_ipv4());
@@ -187,6 +208,21 @@ mod tests {
         assert!(endpoint("unix:").is_err());
         assert!(endpoint(&format!("unix:/{}", "a".repeat(SOCKET_PATH_BYTES_MAX))).is_err());
         assert!(endpoint("/run/a.sock").is_err());
+    }
+
+    #[test]
+    fn an_origin_is_what_browsers_send() {
+        assert_eq!(origins(""), Ok(Vec::new()));
+        assert_eq!(
+            origins("https://A.example:8443, http://[::1]"),
+            Ok(vec!["https://a.example:8443".to_owned(), "http://[::1]".to_owned()])
+        );
+        for bad in
+            ["a.example", "https://a.example/", "https://a.example/x", "null", "https://u@a", "https://a,,https://b"]
+        {
+            assert!(origins(bad).unwrap_err().contains("not an origin"), "{bad}");
+        }
+        assert!(origins("https://a.example:443").unwrap_err().contains("leave :443 out"));
     }
 
     #[test]

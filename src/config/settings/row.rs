@@ -116,6 +116,11 @@ pub enum Kind {
         /// How many names there may be.
         most: usize,
     },
+    /// Origins of web pages by commas, or nothing.
+    Origins {
+        /// How many origins there may be.
+        most: usize,
+    },
     /// A text that is never printed.
     Secret,
     /// The address of a Redis, printed without its credentials.
@@ -200,6 +205,7 @@ impl Setting {
             Kind::SecretUrl => "http://HOST:PORT or https://HOST:PORT, with a path; never printed".to_owned(),
             Kind::Words(words) => format!("by commas: {}", alternatives(words)),
             Kind::HostNames { most } => format!("at most {most} DNS names, by commas"),
+            Kind::Origins { most } => format!("at most {most} origins such as https://console.example, by commas"),
             Kind::Fraction => format!("0 to 1, at most {} decimals", Fraction::DECIMALS_MAX),
             Kind::Tags => "key:value,key:value".to_owned(),
             Kind::Mogrifiers => "a list in JSON".to_owned(),

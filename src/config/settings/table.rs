@@ -190,6 +190,12 @@ const UP_TO_POLICIES: &[Setting] = &[
         about: "hosts that a request to the admin listener may name, by commas; loopback names and IPs are always allowed",
     },
     Setting {
+        name: "http.allowed_origins",
+        kind: Kind::Origins { most: ORIGINS_MAX },
+        default: Preset::Is(""),
+        about: "sites whose web pages may send requests to /json, and changes to the admin listener, by commas",
+    },
+    Setting {
         name: "policies.source",
         kind: Kind::Choice(SOURCES),
         default: Preset::Is("directory"),
@@ -755,6 +761,8 @@ pub const KEY_PREFIX_BYTES_MAX: usize = 64;
 pub const URL_PATH_BYTES_MAX: usize = 255;
 /// The most names of hosts in one setting.
 pub const HOST_NAMES_MAX: usize = 16;
+/// The most origins in one setting.
+pub(super) const ORIGINS_MAX: usize = 16;
 
 impl Setting {
     /// The row of a name, if there is one.

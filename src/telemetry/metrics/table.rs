@@ -521,6 +521,16 @@ const CALLERS: Part = Part {
             more: "See [what a caller can hold](operations.md#what-a-caller-can-hold).",
         },
         Row {
+            name: "weir_connections_shed_total",
+            kind: Counter,
+            labels: &["listener", "reason"],
+            unit: "connections",
+            help: "Connections that a listener closed to stay within its bounds, by reason.",
+            more: "`listener` is `grpc`, or `http` for all HTTP listeners. `full`: there were as many as there may be; HTTP then closes \
+                   the oldest that waits for a request. `peer`: the address had `http.connections_per_peer`. `handover`: every core had \
+                   1,024 that it had not taken over yet.",
+        },
+        Row {
             name: "weir_tls_handshake_errors_total",
             kind: Counter,
             labels: &["kind"],
@@ -528,7 +538,9 @@ const CALLERS: Part = Part {
             help: "TLS handshakes of gRPC clients that failed, by reason.",
             more: "`closed`: the client closed the connection. `no_certificate`: it has none. `certificate`: its authority, time or use is \
                    wrong. `name`: it has none of `listen.tls.client_names`. `refused`: the client does not accept weir's \
-                   certificate. `protocol`: it does not speak TLS 1.2 or 1.3.",
+                   certificate. `protocol`: it does not speak TLS 1.2 or 1.3. `too_many` and \
+                   `too_many_of_peer`: weir gave the oldest unfinished one up, of all clients or of one address; see [what a caller can \
+                   hold](operations.md#what-a-caller-can-hold).",
         },
         Row {
             name: "weir_tls_reloads_total",

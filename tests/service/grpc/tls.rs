@@ -1,10 +1,11 @@
 //! The gRPC listener by TLS and through a Unix socket, and connections that are replaced when they are old: the real
 //! binary, asked by clients that are not weir's.
 
+use std::collections::VecDeque;
 use std::error::Error as _;
 use std::fs;
 use std::io::Write as _;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::io::AsyncReadExt as _;
-use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, ClientConnection};
 use tonic::transport::Channel;
 
 use crate::support::authority::{Authority, Issued};
@@ -486,4 +488,58 @@ fn handshakes_that_stall_keep_nobody_out() {
     });
     drop(stalled);
     assert_eq!(http::get(weir.http, "/healthz").expect("an answer").status, 200);
+}
+
+/// The first bytes of a client that goes on no further.
+fn client_hello(authority: &Authority) -> Vec<u8> {
+    let name = ServerName::try_from("localhost").expect("a name");
+    let mut client = ClientConnection::new(Arc::new(config(authority, None)), name).expect("a client");
+    let mut hello = Vec::new();
+    client.write_tls(&mut hello).expect("a ClientHello");
+    hello
+}
+
+/// The answer to a ClientHello costs weir a signature and tens of kilobytes, and its peer nothing.
+#[test]
+fn half_open_handshakes_are_bounded_and_keep_no_client_out() {
+    /// More than one address may have, in the 10 s that a handshake may take.
+    const OPEN: usize = 3_000;
+    const GIVEN_UP: u64 = 50;
+    let authority = Authority::new("ours");
+    let weir = secured(&policies(), &authority.server("grpc", &["localhost"]), &["runtime.cores=1"]);
+    let hello = client_hello(&authority);
+    let given_up = |kind: &str| {
+        let name = format!("weir_tls_handshake_errors_total{{kind=\"{kind}\"}}");
+        served::metric(weir.http, &name).unwrap_or_default()
+    };
+    let (before, runtime) = (weir.memory_kib(), runtime());
+    let mut flood = VecDeque::new();
+    // The honest client has an address of its own, and the same as the flood.
+    for source in [[127, 0, 0, 2], [127, 0, 0, 1]] {
+        let before = given_up("too_many_of_peer");
+        until("the oldest to be given up", 2 * PATIENCE, || {
+            for _ in 0..500 {
+                let mut stream = connect_from(&runtime, source.into(), weir.grpc);
+                // One that weir has closed already.
+                let _ = stream.write_all(&hello);
+                flood.push_back(stream);
+            }
+            flood.drain(..flood.len().saturating_sub(OPEN));
+            assert_eq!(admitted(&tls(weir.grpc, config(&authority, None))), Ok(true), "{}", weir.written());
+            (given_up("too_many_of_peer") - before >= GIVEN_UP).then_some(())
+        });
+    }
+    assert_eq!(given_up("too_many"), 0, "one address has its own bound");
+    let grown = weir.memory_kib().saturating_sub(before);
+    assert!(grown < 96 * 1_024, "grew by {grown} KiB");
+}
+
+fn connect_from(runtime: &tokio::runtime::Runtime, address: Ipv4Addr, to: SocketAddr) -> TcpStream {
+    runtime.block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.bind((address, 0).into()).expect("loopback has many addresses");
+        let stream = socket.connect(to).await.expect("a connection").into_std().expect("a stream");
+        stream.set_nonblocking(false).expect("a stream that waits");
+        stream
+    })
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::support::frames::{SETTINGS, frame};
 use crate::support::http;
 use crate::support::process::{PolicyDirectory, Weir};
-use crate::support::served::Served;
+use crate::support::served::{Served, metric};
 use crate::support::wait::{PATIENCE, until};
 
 const POLICY: &str = "\
@@ -80,6 +80,8 @@ fn half_sent_requests_do_not_keep_probes_from_being_answered() {
     }
     // Not one more than the listener has room for is open; the oldest were closed.
     assert!((weir.open_files() as u64) < CONNECTIONS_MAX + 100, "{} files", weir.open_files());
+    let shed = metric(weir.http, "weir_connections_shed_total{listener=\"http\",reason=\"full\"}");
+    assert!(shed >= Some(1_300 - CONNECTIONS_MAX), "{shed:?}");
     let mut rest = Vec::new();
     let _ = half_sent[0].read_to_end(&mut rest);
     assert!(rest.is_empty());
@@ -213,6 +215,46 @@ fn a_name_of_somebody_else_does_not_lead_to_the_admin_listener() {
     assert_eq!(ask(served.at.http, "/metrics", "rebound.example").status, 200, "the public listener has no secrets");
 }
 
+/// What a browser sends for `fetch(url, {method: "POST", mode: "no-cors", body})` of a page of another site.
+#[test]
+fn a_page_of_another_site_spends_no_hits() {
+    let served = Served::start(POLICY, &["http.allowed_origins=https://console.example"]);
+    let send = |address: SocketAddr, line: &str, headers: &str| {
+        let body = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"ann"}]}]}"#;
+        let mut socket = connect(address);
+        let length = body.len();
+        write!(
+            socket,
+            "{line} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: text/plain\r\n\
+             content-length: {length}\r\n{headers}\r\n{body}"
+        )
+        .unwrap();
+        http::read_answer(socket).expect("an answer")
+    };
+    let spent = || served.metric("weir_requests_total{domain=\"shop\",result=\"ok\"}").unwrap_or_default();
+    for headers in ["origin: https://evil.example\r\n", "origin: null\r\n", "sec-fetch-site: cross-site\r\n"] {
+        let refused = send(served.at.http, "POST /json", headers);
+        assert_eq!(refused.status, 403, "{headers}");
+        assert!(refused.body.contains("http.allowed_origins"), "{refused:?}");
+        for line in ["DELETE /state?domain=shop&descriptor=user=ann", "PUT /overrides", "DELETE /overrides"] {
+            let refused = send(served.at.admin, line, headers);
+            assert_eq!(refused.status, 403, "{line} {headers}");
+            assert!(refused.body.contains("http.allowed_origins"), "{refused:?}");
+        }
+    }
+    assert_eq!(spent(), 0);
+    let own = format!("origin: http://{}\r\n", served.at.http);
+    for headers in ["", &own, "origin: https://console.example\r\n"] {
+        assert_eq!(send(served.at.http, "POST /json", headers).status, 200, "{headers}");
+    }
+    assert_eq!(spent(), 3);
+    let reset =
+        send(served.at.admin, "DELETE /state?domain=shop&descriptor=user=ann", "origin: https://console.example\r\n");
+    assert_eq!(reset.status, 200, "{reset:?}");
+    // A page may read, as far as its browser lets it.
+    assert_eq!(send(served.at.http, "GET /healthz", "origin: https://evil.example\r\n").status, 200);
+}
+
 #[test]
 fn one_address_may_have_as_many_connections_as_the_setting_says() {
     let served = Served::start(POLICY, &["http.connections_per_peer=3"]);
@@ -227,4 +269,6 @@ fn one_address_may_have_as_many_connections_as_the_setting_says() {
     until("room for more", PATIENCE, || {
         http::get(served.at.http, "/healthz").ok().filter(|answer| answer.status == 200)
     });
+    let refused = served.metric("weir_connections_shed_total{listener=\"http\",reason=\"peer\"}");
+    assert!(refused >= Some(1), "{refused:?}");
 }

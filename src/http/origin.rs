@@ -1,0 +1,97 @@
+//! Refuses what a page of another site makes a browser send: such a request would spend hits, or change something.
+//!
+//! A browser sends a POST of any page to any address, and keeps the answer from the page only. It says which page it was:
+//! by `Sec-Fetch-Site` over TLS and to loopback addresses, and by `Origin`. A page can change neither header. Callers that
+//! are no browsers send neither. Not here: `Host` (admin.rs).
+
+use axum::extract::Request;
+use axum::http::{HeaderValue, header};
+
+/// How much of an origin an error shows, in characters.
+const SHOWN_CHARS_MAX: usize = 100;
+
+/// Checks that no page of another site makes the request. `allowed` has origins in lower case.
+///
+/// # Errors
+/// With the reason, for people.
+pub(super) fn check<B>(request: &Request<B>, allowed: &[String]) -> Result<(), String> {
+    let headers = request.headers();
+    let from = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+    // `none`: a person typed the address.
+    if let Some(b"same-origin" | b"none") = from {
+        return Ok(());
+    }
+    let host = headers.get(header::HOST).map(text);
+    let host = host.or_else(|| Some(request.uri().authority()?.as_str().to_ascii_lowercase())).unwrap_or_default();
+    let mut origins = headers.get_all(header::ORIGIN).iter().map(text).peekable();
+    let foreign = match origins.peek() {
+        Some(_) => origins.find(|origin| !allowed.contains(origin) && !is_own(origin, &host)),
+        None => from.map(|_| "unknown".to_owned()),
+    };
+    let Some(origin) = foreign else { return Ok(()) };
+    let shown: String = origin.chars().take(SHOWN_CHARS_MAX).collect();
+    Err(format!("a web page of another site sends this, of origin {shown:?}: allow its origin in http.allowed_origins"))
+}
+
+fn text(value: &HeaderValue) -> String {
+    String::from_utf8_lossy(value.as_bytes()).to_ascii_lowercase()
+}
+
+/// Whether an origin is the host that the request names. The scheme does not count: a proxy may end TLS.
+fn is_own(origin: &str, host: &str) -> bool {
+    let (scheme, own) = origin.split_once("://").unwrap_or_default();
+    let port = match scheme {
+        "http" => ":80",
+        "https" => ":443",
+        _ => return false,
+    };
+    let bare = |name: &str| name.strip_suffix(port).unwrap_or(name).to_owned();
+    !own.is_empty() && bare(own) == bare(host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_allowed(headers: &[(&str, &str)]) -> bool {
+        let mut request = Request::post("/json");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        check(&request.body(()).unwrap(), &["https://console.example".to_owned()]).is_ok()
+    }
+
+    #[test]
+    fn only_pages_of_other_sites_are_refused() {
+        for headers in [
+            &[][..],
+            &[("host", "weir:8080")],
+            &[("host", "weir:8080"), ("origin", "http://weir:8080")],
+            &[("host", "Weir.Example"), ("origin", "https://weir.example")],
+            &[("host", "weir.example:443"), ("origin", "https://weir.example")],
+            &[("host", "weir"), ("origin", "https://console.example")],
+            &[("host", "weir"), ("origin", "https://console.example"), ("sec-fetch-site", "cross-site")],
+            // A proxy has changed the host.
+            &[("host", "weir"), ("origin", "https://limits.example"), ("sec-fetch-site", "same-origin")],
+            &[("host", "weir"), ("sec-fetch-site", "none")],
+        ] {
+            assert!(is_allowed(headers), "{headers:?}");
+        }
+        for headers in [
+            &[("host", "weir:8080"), ("origin", "https://evil.example")][..],
+            &[("host", "weir:8080"), ("origin", "null")],
+            &[("host", "weir:8080"), ("origin", "")],
+            &[("host", "weir:8080"), ("origin", "http://weir")],
+            &[("host", "weir"), ("origin", "http://weir:8080")],
+            &[("host", "weir"), ("origin", "http://weir.evil.example")],
+            &[("host", "weir"), ("origin", "evil://weir")],
+            &[("host", "weir"), ("origin", "http://weir"), ("origin", "http://evil.example")],
+            &[("host", "weir"), ("origin", "http://console.example")],
+            &[("origin", "http://")],
+            &[("host", "weir"), ("sec-fetch-site", "cross-site")],
+            &[("host", "weir"), ("sec-fetch-site", "same-site")],
+        ] {
+            assert!(!is_allowed(headers), "{headers:?}");
+        }
+    }
+}
