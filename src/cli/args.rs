@@ -463,6 +463,9 @@ pub struct TapArguments {
     /// Replace the file of --record if there is one
     #[arg(long, requires = "record")]
     force: bool,
+    /// Show values as they are, for which the token needs the right tap-values, or hide them; without it, as the server's tap.values
+    #[arg(long, value_name = "HOW", value_enum)]
+    values: Option<tap::Values>,
     /// A file with a token of the server's admin.token_file
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -478,15 +481,15 @@ impl TapArguments {
     /// What is asked.
     #[must_use]
     pub fn question(self) -> tap::Question {
-        let Self { descriptor, server, domain, rule, verdict, sample, count, length, json, record, force, token_file } =
-            self;
+        let Self { descriptor, server, domain, rule, verdict, sample, count, length, .. } = self;
+        let Self { json, record, force, values, token_file, .. } = self;
         let output = match record {
             Some(file) => tap::Output::File { file, force },
             None if json => tap::Output::Json,
             None => tap::Output::Text,
         };
         let entries = descriptor.map(|descriptor| descriptor.entries).unwrap_or_default();
-        tap::Question { server, domain, rule, verdict, entries, sample, count, length, output, token_file }
+        tap::Question { server, domain, rule, verdict, entries, sample, count, length, output, values, token_file }
     }
 }
 

@@ -112,7 +112,7 @@ fn mistakes_in_files() {
         ),
         (
             "domain: d\naccess_log: {file: a, time: t, hits: 1.5, ask: a=<b>}".into(),
-            "2:38: hits must be a whole number".into(),
+            "2:38: hits must be a whole number from 0 to 4294967295, not \"1.5\"".into(),
         ),
         (
             "domain: d\naccess_log: {file: a, time: t, hits: tokens, look: true, ask: a=<b>}".into(),
