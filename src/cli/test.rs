@@ -100,7 +100,8 @@ fn run_all(tests: &Tests, out: &mut dyn Write) -> Result<Verdict, NoTests> {
         None => None,
         Some(url) => Some(Endpoint::parse(url.expose()).map_err(|error| not_run(URL, format!("{URL}: {error}")))?),
     };
-    let mut runner = Runner::new(redis, tests.filter.clone(), tests.strictness).map_err(|error| not_run("redis", error.to_string()))?;
+    let mut runner = Runner::new(redis, tests.filter.clone(), tests.strictness)
+        .map_err(|error| not_run("redis", error.to_string()))?;
     let mut reports = Vec::with_capacity(files.len());
     for file in &files {
         let report = runner.run(file);

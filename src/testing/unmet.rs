@@ -46,8 +46,7 @@ impl Unmet {
                 more += 1;
                 continue;
             }
-            let difference =
-                Difference { position, what: WHAT.to_owned(), expected: EXPECTED.to_owned(), got: reason };
+            let difference = Difference { position, what: WHAT.to_owned(), expected: EXPECTED.to_owned(), got: reason };
             failures.push(Failure { position, step, differences: vec![difference], more: 0 });
         }
         Outcome::Failed { failures, more }

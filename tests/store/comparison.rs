@@ -436,9 +436,14 @@ const BOB: &str = "path=~99e0b1c4d7aa";
 
 #[test]
 fn hidden_values_are_compared_by_the_rules_of_their_record() {
-    for (met, value) in [("path=/api/*", "value: /api/*"), ("path=10.0.0.0/8", "cidr: 10.0.0.0/8"), ("path=~/v[12]/.*", "regex: '/v[12]/.*'")]
-    {
-        let rule = |rate: &str, more: &str| format!("{{key: path, {value}, rate_limit: {rate}{more}}}, {{key: path, rate_limit: 9/h}}");
+    for (met, value) in [
+        ("path=/api/*", "value: /api/*"),
+        ("path=10.0.0.0/8", "cidr: 10.0.0.0/8"),
+        ("path=~/v[12]/.*", "regex: '/v[12]/.*'"),
+    ] {
+        let rule = |rate: &str, more: &str| {
+            format!("{{key: path, {value}, rate_limit: {rate}{more}}}, {{key: path, rate_limit: 9/h}}")
+        };
         // Three of the first value and two of the second: each has a state of its own, unless all share one.
         let asks = [(ANN, Some(met)), (BOB, Some(met)), (ANN, Some(met)), (BOB, Some(met)), (ANN, Some(met))];
         let traffic = of_traffic(&rule("9/h", ""), &rule("2/h", ""), &hidden(&asks));
@@ -454,7 +459,8 @@ fn hidden_values_are_compared_by_the_rules_of_their_record() {
 #[test]
 fn what_hidden_values_may_meet_now_is_counted_and_not_called_the_same() {
     let old = policy("{key: path, value: /api/*, rate_limit: 9/h}, {key: path, rate_limit: 9/h}");
-    let asks = [(ANN, Some("path=/api/*")), (ANN, Some("path=/api/*")), (BOB, Some("path")), ("usr=~0123456789ab", None)];
+    let asks =
+        [(ANN, Some("path=/api/*")), (ANN, Some("path=/api/*")), (BOB, Some("path")), ("usr=~0123456789ab", None)];
     let traffic = hidden(&asks);
     let tell = |new: &str, fail_on: &[FailOn]| {
         with_traffic(&old, &policy(new), &traffic, Format::Json, fail_on).unwrap_or_else(|error| panic!("{error}"))
@@ -485,14 +491,20 @@ fn what_hidden_values_may_meet_now_is_counted_and_not_called_the_same() {
     // A value that nobody named before can be any hidden one.
     assert_eq!(unknown(&format!("{{key: path, value: /api/x, rate_limit: 1/h}}, {api}"))[0]["requests"], 2);
     assert_eq!(unknown(&format!("{{key: path, value: /web/x, rate_limit: 1/h}}, {api}"))[0]["recorded"], "path");
-    // A list may have it.
+    // The key alone has every value.
     assert_eq!(unknown(&format!("{{key: usr, rate_limit: 9/h}}, {api}")), json!([]));
 
     let (_, text) = with_traffic(&old, &old, &hidden(&[(ANN, Some("gone"))]), Format::Text, &[FailOn::Answers])
         .unwrap_or_else(|error| panic!("{error}"));
     assert!(!text.contains("no answer changes"), "{text}");
-    assert!(text.contains("; could not tell for 1, since values are hidden; no answer of the others changes"), "{text}");
-    assert!(text.contains("could not tell, since values are hidden\n  requests\n         1   shop   gone -> unknown\n"), "{text}");
+    assert!(
+        text.contains("; could not tell for 1, since values are hidden; no answer of the others changes"),
+        "{text}"
+    );
+    assert!(
+        text.contains("could not tell, since values are hidden\n  requests\n         1   shop   gone -> unknown\n"),
+        "{text}"
+    );
     let (outcome, _) = with_traffic(&old, &old, &hidden(&[(ANN, Some("gone"))]), Format::Markdown, &[])
         .unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(outcome, Compared::Differs, "an answer that is not known is not the same");

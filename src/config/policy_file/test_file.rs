@@ -202,7 +202,8 @@ impl Expect {
     /// Whether it says that requests pass and not that they meet no rule, so that requests of a misspelled key or domain have it too.
     #[must_use]
     pub fn holds_without_rule(&self) -> bool {
-        let is_ok = |answer: &Option<Written<Verdict>>| answer.as_ref().is_some_and(|answer| answer.value == Verdict::Ok);
+        let is_ok =
+            |answer: &Option<Written<Verdict>>| answer.as_ref().is_some_and(|answer| answer.value == Verdict::Ok);
         let passes = is_ok(&self.answer)
             || self.passed.is_some()
             || self.denied.is_some()

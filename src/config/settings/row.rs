@@ -15,7 +15,7 @@ pub const ENV_PREFIX: &str = "WEIR__";
 pub(super) const SYSTEM_STORE: &[&str] = &["fallback", "always"];
 
 /// The words for a switch that weir prints; it reads those of YAML for true and false too.
-pub(super) const SWITCH: &[&str] = &["off", "on"];
+const SWITCH: &[&str] = &["off", "on"];
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]

@@ -14,7 +14,6 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::codegen::http::{HeaderName, Uri};
 use tracing_subscriber::EnvFilter;
 
-use super::row::{SWITCH, alternatives};
 use crate::config::boolean;
 
 /// No value of any setting is longer, in bytes.
@@ -449,7 +448,7 @@ pub(super) fn headers(text: &str) -> Result<Vec<(String, String)>, String> {
 
 /// `on` or `off`, or another word of YAML for true or false.
 pub(super) fn switch(text: &str) -> Result<bool, String> {
-    boolean(text).ok_or_else(|| format!("must be {}", alternatives(SWITCH)))
+    boolean(text).ok_or_else(|| "must be off or on".to_owned())
 }
 
 /// Digits only: `FromStr` of the number types alone would let a plus sign pass.

@@ -143,7 +143,9 @@ impl Format for Tap {
         }
         if self.headers > 1 && self.is_hidden {
             let records = counted(self.headers, "record");
-            notes.push(format!("{records} with hidden values: one value has another hash in the record of each process"));
+            notes.push(format!(
+                "{records} with hidden values: one value has another hash in the record of each process"
+            ));
         }
         if self.lost > 0 {
             notes.push(format!("the record lacks {}, lost as it was made", counted(self.lost, "request")));

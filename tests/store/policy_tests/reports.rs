@@ -180,7 +180,8 @@ fn too_little_coverage_fails() {
         let fail_under = Some(least.parse().expect("a percentage"));
         let (verdict, report) = ran(&Tests { fail_under, ..written.tests() });
         assert_eq!(verdict, expected, "{report}");
-        let missed = if verdict == Verdict::Failed { format!(": --fail-under {least} is not reached") } else { String::new() };
+        let missed =
+            if verdict == Verdict::Failed { format!(": --fail-under {least} is not reached") } else { String::new() };
         let expected = format!("coverage: 1 of 2 rules met (50.0 %){missed}\n  not met: path in \"shop\"   ");
         assert!(report.contains(&expected), "{report}");
         assert!(report.trim_end().ends_with("shop.yaml:4:5"), "{report}");
@@ -233,7 +234,26 @@ fn a_step_whose_requests_meet_no_rule_tests_nothing() {
     let (verdict, report) = ran(&written.tests());
     assert_eq!(verdict, Verdict::Passed);
     let took = report.rfind("; finished in").expect("how long it took");
-    insta::assert_snapshot!(written.shown(&report[..took]), @"");
+    insta::assert_snapshot!(written.shown(&report[..took]), @r#"
+    running 3 tests in shop.test.yaml
+    test a domain ... ok, with 1 warning
+    test a key ... ok, with 2 warnings
+    test right ... ok
+
+    warnings:
+
+    ---- a domain ----
+    shop.test.yaml:5:11: ask user=ann in "shpo", request 1 of 3, at 2040-01-02T00:00:00Z
+      tests nothing: it meets no rule: no policy has the domain "shpo", did you mean "shop"?
+
+    ---- a key ----
+    shop.test.yaml:8:7: ask usre=u1 in "shop", request 1 of 2, at 2040-01-02T00:00:00Z
+      tests nothing: it meets no rule: no descriptor begins with the key "usre", did you mean "user"?
+    shop.test.yaml:9:7: ask user=ann,path=/ in "shop", at 2040-01-02T00:00:00Z
+      tests nothing: it meets no rule
+
+    test result: ok. 3 passed; 0 failed; 0 skipped; 0 filtered out; 3 warnings
+    "#);
 
     let (_, json) = ran(&Tests { format: Format::Json, ..written.tests() });
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
@@ -243,7 +263,10 @@ fn a_step_whose_requests_meet_no_rule_tests_nothing() {
     assert!(warning["reason"].as_str().expect("a text").ends_with("did you mean \"shop\"?"), "{warning}");
     let (_, junit) = ran(&Tests { format: Format::Junit, ..written.tests() });
     assert_eq!(junit.matches("<system-out>").count(), 2, "{junit}");
-    assert!(junit.contains("tests nothing: it meets no rule: no descriptor begins with the key &quot;usre&quot;"), "{junit}");
+    assert!(
+        junit.contains("tests nothing: it meets no rule: no descriptor begins with the key &quot;usre&quot;"),
+        "{junit}"
+    );
 }
 
 #[test]
@@ -253,7 +276,10 @@ fn strict_tests_fail_where_they_test_nothing() {
     let (verdict, report) = ran(&strict(Format::Text));
     assert_eq!(verdict, Verdict::Failed);
     assert!(report.contains("test result: FAILED. 1 passed; 2 failed; "), "{report}");
-    assert!(report.contains("    - expected a rule, or rule: none in the test (--strict)\n    + got      no rule"), "{report}");
+    assert!(
+        report.contains("    - expected a rule, or rule: none in the test (--strict)\n    + got      no rule"),
+        "{report}"
+    );
     let (_, junit) = ran(&strict(Format::Junit));
     assert!(junit.contains("failures=\"2\"") && junit.matches("<failure").count() == 2, "{junit}");
     let (_, json) = ran(&strict(Format::Json));

@@ -108,7 +108,11 @@ impl FileReader<'_> {
     }
 
     /// What it costs; `look` is 0. `least` is the smallest number of hits that has a meaning.
-    pub(in crate::config::policy_file) fn hits_of(&mut self, fields: &Fields, least: u32) -> Result<Option<u32>, Reported> {
+    pub(in crate::config::policy_file) fn hits_of(
+        &mut self,
+        fields: &Fields,
+        least: u32,
+    ) -> Result<Option<u32>, Reported> {
         let hits = self.number(fields, "hits")?;
         let look = self.flag(fields, "look")?;
         let refund = self.flag(fields, "refund")?;
