@@ -4,6 +4,7 @@
 //! descriptors meet on the other, which the engine says. Not here: reading policies (config), and how the result is written (cli).
 
 pub mod answers;
+mod hidden;
 mod limits;
 mod pairs;
 mod samples;

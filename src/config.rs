@@ -3,6 +3,7 @@
 //! Nothing here binds, connects or keeps time. Knows the engine only; the rest of the program is
 //! built from what this module returns.
 
+mod boolean;
 pub mod envoy_ratelimit;
 pub mod files;
 pub mod instant;
@@ -14,5 +15,6 @@ pub mod settings;
 pub mod watch;
 mod zone;
 
+use boolean::boolean;
 pub use instant::{INSTANT_US_MAX, instant_text, parse_instant};
 pub use nearest::nearest;

@@ -32,7 +32,7 @@ pub use crate::engine::metadata;
 pub use crate::engine::observer::{Charged, DecisionResult, Observer, Tally, Trace};
 pub use crate::engine::policy::Domain;
 // What the listeners need of the modules below, so that they need not know those.
-pub use crate::engine::descriptor::{parse_entries, spell_entries};
+pub use crate::engine::descriptor::{parse_entries, spell_entries, spell_pairs};
 pub use crate::engine::{Entry, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule, Term, Window};
 use crate::store::{Clock, Store, SystemClock};
 pub use crate::store::{Failure, StoreError};

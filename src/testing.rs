@@ -7,6 +7,7 @@ mod case;
 mod compare;
 pub mod coverage;
 pub mod report;
+mod unmet;
 mod world;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use self::case::Ended;
 use self::coverage::{Coverage, Loads};
+use self::unmet::Unmet;
 use crate::config::policy_file::Position;
 use crate::config::policy_file::test_file::{Case, Policies, TestFile};
 use crate::store::Clock as _;
@@ -23,11 +25,21 @@ pub use crate::store::redis::Endpoint;
 /// The most failed steps of a case that are kept.
 pub const FAILURES_MAX: usize = 10;
 
+/// What becomes of steps that test nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strictness {
+    /// They are warnings.
+    Lenient,
+    /// Their cases fail.
+    Strict,
+}
+
 /// Runs files of tests one after the other.
 pub struct Runner {
     runtime: tokio::runtime::Runtime,
     redis: Option<Endpoint>,
     filter: Option<String>,
+    strictness: Strictness,
     loads: Loads,
     cases: u64,
     /// The case in which Redis failed: no later one is run, since each would wait for it.
@@ -56,6 +68,10 @@ pub struct CaseReport {
     pub position: Position,
     /// How it ended.
     pub outcome: Outcome,
+    /// The first of its steps that test nothing. A strict run has them among the failures.
+    pub warnings: Vec<Warning>,
+    /// How many more such steps there were.
+    pub more_warnings: usize,
     /// How many requests it sent.
     pub asks: u64,
     /// How long it took.
@@ -78,6 +94,17 @@ pub enum Outcome {
     Skipped(String),
     /// It cannot be run: its place, and why.
     Broken(String),
+}
+
+/// A step that says that requests pass, which met no rule: it passes whatever the policies say.
+#[derive(Debug)]
+pub struct Warning {
+    /// Where the step stands.
+    pub position: Position,
+    /// What was done, and when by the clock of the case.
+    pub step: String,
+    /// Why it tests nothing, and what was probably meant.
+    pub reason: String,
 }
 
 /// What one step gave otherwise than expected.
@@ -111,14 +138,14 @@ impl Runner {
     ///
     /// # Errors
     /// When the system gives no runtime, or Redis does not answer.
-    pub fn new(redis: Option<Endpoint>, filter: Option<String>) -> std::io::Result<Self> {
+    pub fn new(redis: Option<Endpoint>, filter: Option<String>, strictness: Strictness) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         if let Some(endpoint) = &redis {
             // Once for all cases, each of which would wait for it.
             world::connected(&runtime, endpoint, 0)
                 .map_err(|error| std::io::Error::other(format!("redis at {endpoint} does not answer: {error}")))?;
         }
-        Ok(Self { runtime, redis, filter, loads: Loads::default(), cases: 0, failed_in: None })
+        Ok(Self { runtime, redis, filter, strictness, loads: Loads::default(), cases: 0, failed_in: None })
     }
 
     /// Runs the cases of a file.
@@ -143,12 +170,14 @@ impl Runner {
         let Position { line, column } = case.position;
         let at = format!("{}:{line}:{column}", file.name);
         let mut asks = 0;
+        let mut unmet = Unmet::default();
         let outcome = match (self.skips(case), &self.failed_in) {
             (Some(reason), _) => Outcome::Skipped(reason),
             (None, Some(name)) => Outcome::Broken(format!("{at}: not run: Redis failed in the case {name:?}")),
             (None, None) => {
                 asks = case.asks;
-                match case::run(&self.runtime, self.redis.as_ref(), self.cases, file, case, &mut self.loads) {
+                let redis = self.redis.as_ref();
+                match case::run(&self.runtime, redis, self.cases, file, case, &mut self.loads, &mut unmet) {
                     Ended::Passed => Outcome::Passed,
                     Ended::Failed { failures, more } => Outcome::Failed { failures, more },
                     Ended::Broken(reason) => Outcome::Broken(reason),
@@ -159,7 +188,12 @@ impl Runner {
                 }
             }
         };
-        CaseReport { name: case.name.clone(), position: case.position, outcome, asks, took: began.elapsed() }
+        let (outcome, Unmet { warnings, more: more_warnings }) = match self.strictness {
+            Strictness::Lenient => (outcome, unmet),
+            Strictness::Strict => (unmet.as_failures(outcome), Unmet::default()),
+        };
+        let (name, took) = (case.name.clone(), began.elapsed());
+        CaseReport { name, position: case.position, outcome, warnings, more_warnings, asks, took }
     }
 
     /// Redis forgets at once what has ended by its own clock.

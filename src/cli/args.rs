@@ -17,7 +17,7 @@ use clap::{Args, Parser, Subcommand};
 use self::overrides::OverrideArguments;
 use super::admin::AdminServer;
 use super::ask;
-use super::check::Strictness;
+use super::check;
 use super::diff::{self, Diff, FailOn};
 use super::numbers::number;
 use super::schema::Of;
@@ -29,6 +29,7 @@ use crate::config::otel::{self, TurnsOn};
 use crate::config::policy_file::Reading;
 use crate::config::settings::{self, Layer, Problems, Secret, Setting, Settings};
 use crate::engine::descriptor::parse_entries;
+use crate::testing::Strictness;
 use crate::testing::coverage::Percentage;
 
 /// `weir` and its arguments.
@@ -215,8 +216,8 @@ impl CheckArguments {
 
     /// Whether warnings count as errors.
     #[must_use]
-    pub const fn strictness(&self) -> Strictness {
-        if self.strict { Strictness::Strict } else { Strictness::Lenient }
+    pub const fn strictness(&self) -> check::Strictness {
+        if self.strict { check::Strictness::Strict } else { check::Strictness::Lenient }
     }
 }
 
@@ -337,6 +338,9 @@ pub struct TestArguments {
     /// Fail if tests meet less than this part of the rules, in percent
     #[arg(long, value_name = "PERCENT")]
     fail_under: Option<Percentage>,
+    /// Fail where requests of which a test says that they pass meet no rule
+    #[arg(long)]
+    strict: bool,
     /// Which store decides
     #[arg(long, value_name = "STORE", value_enum, default_value_t = TestStore::Memory)]
     store: TestStore,
@@ -359,8 +363,9 @@ impl TestArguments {
     #[must_use]
     pub fn tests(self) -> Tests {
         let redis_url = self.redis_url.filter(|_| self.store == TestStore::Redis);
-        let Self { paths, filter, format, coverage, fail_under, .. } = self;
-        Tests { paths, redis_url, filter, format, coverage, fail_under }
+        let Self { paths, filter, format, coverage, fail_under, strict, .. } = self;
+        let strictness = if strict { Strictness::Strict } else { Strictness::Lenient };
+        Tests { paths, redis_url, filter, format, coverage, fail_under, strictness }
     }
 }
 
@@ -458,6 +463,9 @@ pub struct TapArguments {
     /// Replace the file of --record if there is one
     #[arg(long, requires = "record")]
     force: bool,
+    /// Show values as they are, for which the token needs the right tap-values, or hide them; without it, as the server's tap.values
+    #[arg(long, value_name = "HOW", value_enum)]
+    values: Option<tap::Values>,
     /// A file with a token of the server's admin.token_file
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -473,15 +481,15 @@ impl TapArguments {
     /// What is asked.
     #[must_use]
     pub fn question(self) -> tap::Question {
-        let Self { descriptor, server, domain, rule, verdict, sample, count, length, json, record, force, token_file } =
-            self;
+        let Self { descriptor, server, domain, rule, verdict, sample, count, length, .. } = self;
+        let Self { json, record, force, values, token_file, .. } = self;
         let output = match record {
             Some(file) => tap::Output::File { file, force },
             None if json => tap::Output::Json,
             None => tap::Output::Text,
         };
         let entries = descriptor.map(|descriptor| descriptor.entries).unwrap_or_default();
-        tap::Question { server, domain, rule, verdict, entries, sample, count, length, output, token_file }
+        tap::Question { server, domain, rule, verdict, entries, sample, count, length, output, values, token_file }
     }
 }
 

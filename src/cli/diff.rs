@@ -18,7 +18,6 @@ use crate::comparison::{Comparison, Tend, compare};
 use crate::config::files::Source;
 use crate::config::policy_file::{Location, Problems, Reading, load};
 use crate::engine::PolicySet;
-use crate::simulation::hidden_values;
 use crate::simulation::traffic::Traffic;
 
 /// What to compare, and how to report it.
@@ -130,7 +129,7 @@ pub fn run(diff: &Diff, out: &mut dyn Write) -> Result<Outcome, NoDiff> {
     };
     let comparison = compare(&old.policies, &new.policies);
     let answers = match &mut traffic {
-        Some(traffic) => Some(answered(&old, &new, traffic)?),
+        Some(traffic) => Some(answers(&old.policies, &new.policies, traffic)?),
         None => None,
     };
     let report = Report { old: &old, new: &new, comparison: &comparison, answers: answers.as_ref() };
@@ -144,11 +143,11 @@ pub fn run(diff: &Diff, out: &mut dyn Write) -> Result<Outcome, NoDiff> {
     Ok(outcome(&report, &diff.fail_on))
 }
 
-fn answered(old: &Side, new: &Side, traffic: &mut Traffic) -> Result<Answers, AnswersError> {
-    let hidden = [old, new].into_iter().find_map(|side| hidden_values(traffic, &side.policies));
-    let mut answers = answers(&old.policies, &new.policies, traffic)?;
-    answers.notes.extend(hidden);
-    Ok(answers)
+impl Report<'_> {
+    /// Of how many requests it cannot be told whether their answers change.
+    fn could_not_tell(&self) -> u64 {
+        self.answers.map_or(0, |answers| answers.unknown.requests)
+    }
 }
 
 fn outcome(report: &Report<'_>, fail_on: &[FailOn]) -> Outcome {
@@ -160,7 +159,7 @@ fn outcome(report: &Report<'_>, fail_on: &[FailOn]) -> Outcome {
         FailOn::Forgotten => comparison.forgetting() > 0,
         FailOn::Answers => has_other_answers,
     };
-    let is_anything = !comparison.is_empty() || has_other_answers;
+    let is_anything = !comparison.is_empty() || has_other_answers || report.could_not_tell() > 0;
     let differs = if fail_on.is_empty() { is_anything } else { fail_on.iter().any(is_there) };
     if differs { Outcome::Differs } else { Outcome::Same }
 }

@@ -50,8 +50,19 @@ pub struct Question {
     pub length: Option<Duration>,
     /// Where they go.
     pub output: Output,
+    /// Values as they are, or hidden; none for what the server does.
+    pub values: Option<Values>,
     /// The file of the token that the server wants.
     pub token_file: Option<PathBuf>,
+}
+
+/// How values are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Values {
+    /// As hashes, but those that policies name.
+    Hidden,
+    /// As they are.
+    Shown,
 }
 
 /// Where requests go.
@@ -295,7 +306,7 @@ fn is_coloured() -> bool {
 
 /// The path that asks for it.
 fn path(question: &Question) -> String {
-    let Question { domain, rule, verdict, entries, sample, length, .. } = question;
+    let Question { domain, rule, verdict, entries, sample, length, values, .. } = question;
     let mut path = "/tap?notes=true".to_owned();
     let mut add = |name: &str, value: &str| path.push_str(&format!("&{name}={}", encoded(value)));
     for (name, value) in [("domain", domain), ("rule", rule), ("verdict", verdict)] {
@@ -305,6 +316,11 @@ fn path(question: &Question) -> String {
     }
     if !entries.is_empty() {
         add("descriptor", &spell_pairs(entries));
+    }
+    match values {
+        Some(Values::Hidden) => add("values", "hidden"),
+        Some(Values::Shown) => add("values", "shown"),
+        None => {}
     }
     if *sample > 1 {
         add("sample", &sample.to_string());

@@ -10,8 +10,8 @@ use crate::config::files::test_files;
 use crate::config::policy_file::test_file::{self, TestFile};
 use crate::config::settings::Secret;
 use crate::testing::coverage::Percentage;
-use crate::testing::report::{Problem, Totals, json, junit, text};
-use crate::testing::{Endpoint, FileReport, Runner};
+use crate::testing::report::{Covered, Problem, Totals, json, junit, text};
+use crate::testing::{Endpoint, FileReport, Runner, Strictness};
 
 /// The option that names the Redis.
 const URL: &str = "--redis-url";
@@ -28,6 +28,8 @@ pub struct Tests {
     pub format: Format,
     /// Whether rules that no test meets are reported.
     pub coverage: bool,
+    /// What becomes of steps that test nothing.
+    pub strictness: Strictness,
     /// The least percentage of rules that tests must meet.
     pub fail_under: Option<Percentage>,
 }
@@ -98,7 +100,8 @@ fn run_all(tests: &Tests, out: &mut dyn Write) -> Result<Verdict, NoTests> {
         None => None,
         Some(url) => Some(Endpoint::parse(url.expose()).map_err(|error| not_run(URL, format!("{URL}: {error}")))?),
     };
-    let mut runner = Runner::new(redis, tests.filter.clone()).map_err(|error| not_run("redis", error.to_string()))?;
+    let mut runner = Runner::new(redis, tests.filter.clone(), tests.strictness)
+        .map_err(|error| not_run("redis", error.to_string()))?;
     let mut reports = Vec::with_capacity(files.len());
     for file in &files {
         let report = runner.run(file);
@@ -111,19 +114,15 @@ fn run_all(tests: &Tests, out: &mut dyn Write) -> Result<Verdict, NoTests> {
         return Err(not_run("--filter", format!("no case has {filter:?} in its name")));
     }
     let coverage = runner.coverage();
+    let covered = Covered { coverage: &coverage, least: tests.fail_under };
     let wanted = tests.coverage || tests.fail_under.is_some();
     match tests.format {
-        Format::Text if wanted => text::coverage(&coverage, out)?,
+        Format::Text if wanted => text::coverage(covered, out)?,
         Format::Text => {}
-        Format::Junit => out.write_all(junit::document(&reports).as_bytes())?,
-        Format::Json => writeln!(out, "{:#}", json::document(&reports, wanted.then_some(&coverage)))?,
+        Format::Junit => out.write_all(junit::document(&reports, covered).as_bytes())?,
+        Format::Json => writeln!(out, "{:#}", json::document(&reports, wanted.then_some(covered)))?,
     }
-    let is_covered = tests.fail_under.is_none_or(|least| coverage.reaches(least));
-    if !is_covered && tests.format != Format::Text {
-        // The report may not say why this is a failure. A standard error that is closed changes nothing.
-        let _ = text::coverage(&coverage, &mut io::stderr());
-    }
-    Ok(verdict(&reports, is_covered))
+    Ok(verdict(&reports, covered.is_reached() != Some(false)))
 }
 
 fn verdict(reports: &[FileReport], is_covered: bool) -> Verdict {

@@ -5,12 +5,14 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use super::hidden::{Hidden, Resolved, Rules, by_rule, entry_by_rule};
+pub use super::hidden::{MayMeet, NAMED_MAX};
 use crate::app::decisions;
 use crate::engine::descriptor::spell_entries;
 use crate::engine::observer::Silent;
 use crate::engine::words::counted;
 use crate::engine::{Entry, PolicySet};
-use crate::limiter::{Answer, Query, Undecided};
+use crate::limiter::{Answer, DescriptorRequest, Query, Undecided};
 use crate::simulation::traffic::{self, Traffic, TrafficError};
 use crate::simulation::world::World;
 
@@ -20,6 +22,8 @@ pub const REQUESTS_MAX: u64 = 100_000_000;
 pub const KEYS_MAX: usize = 100_000;
 /// The longest descriptor that is counted by its text, in bytes.
 const KEY_BYTES_MAX: usize = 1_024;
+/// The most kinds of descriptors with several rules that are counted one by one.
+pub const UNKNOWN_MAX: usize = 1_000;
 /// How many domains that neither side has are named.
 const STRANGERS_MAX: usize = 8;
 
@@ -32,6 +36,9 @@ pub enum AnswersError {
     /// There is too much of it.
     #[error("the traffic has more than {REQUESTS_MAX} requests")]
     TooMany,
+    /// Values are hidden only from some line on.
+    #[error("a record with hidden values comes behind one with shown values: compare each by itself")]
+    Mixed,
 }
 
 /// Requests whose answer changed.
@@ -96,8 +103,21 @@ pub struct Answers {
     pub keys: Vec<(String, String, Changed)>,
     /// The changes of descriptors that came after so many others.
     pub other_keys: Changed,
+    /// Requests that were sent to neither side, since hidden values can meet several rules.
+    pub unknown: Unknown,
     /// What a reader must know of the traffic.
     pub notes: Vec<String>,
+}
+
+/// Requests of which nobody can tell whether their answers change.
+#[derive(Debug, Default)]
+pub struct Unknown {
+    /// How many.
+    pub requests: u64,
+    /// By the first of their descriptors with several rules, most requests first.
+    pub rules: Vec<(MayMeet, u64)>,
+    /// The requests of those that came after so many others.
+    pub other: u64,
 }
 
 /// Sends traffic through both.
@@ -107,18 +127,29 @@ pub struct Answers {
 pub fn answers(old: &Arc<PolicySet>, new: &Arc<PolicySet>, traffic: &mut Traffic) -> Result<Answers, AnswersError> {
     let settings = traffic.settings().clone();
     let bounds = decisions::bounds(&settings.limits);
-    let world = |policies: &Arc<PolicySet>| World::new(policies.clone(), &settings, Arc::new(Silent));
-    let (before, now) = (world(old), world(new));
+    let world = |policies: Arc<PolicySet>| World::new(policies, &settings, Arc::new(Silent));
+    // Hidden values match nothing: their descriptors are sent by the rules that they meet.
+    let mut hidden = traffic.hides_values().then(|| Hidden::new(old, new));
+    let (before, now) = match hidden {
+        Some(_) => (world(Arc::new(by_rule(old))), world(Arc::new(by_rule(new)))),
+        None => (world(old.clone()), world(new.clone())),
+    };
     let mut counts = Counts {
         old,
         new,
         answers: Answers::default(),
         rules: HashMap::new(),
         keys: HashMap::new(),
+        unknown: HashMap::new(),
         strangers: BTreeSet::new(),
         of_strangers: 0,
     };
-    while let Some(request) = traffic.next()? {
+    loop {
+        let hides_values = traffic.hides_values();
+        let Some(request) = traffic.next()? else { break };
+        if hides_values && hidden.is_none() {
+            return Err(AnswersError::Mixed);
+        }
         counts.answers.requests += 1;
         if counts.answers.requests > REQUESTS_MAX {
             return Err(AnswersError::TooMany);
@@ -131,7 +162,20 @@ pub fn answers(old: &Arc<PolicySet>, new: &Arc<PolicySet>, traffic: &mut Traffic
         counts.note_stranger(query.domain);
         before.set_now(request.time);
         now.set_now(request.time);
-        counts.compare(&query, &before.decide_now(&query), &now.decide_now(&query));
+        let Some(hidden) = &mut hidden else {
+            counts.compare(&query, &before.decide_now(&query), &now.decide_now(&query), None);
+            continue;
+        };
+        match resolved(hidden, &query, &request.rules) {
+            Ok(rules) => {
+                let old_side = sent_by_rule(old, &query, rules.iter().map(|rules| rules.old));
+                let new_side = sent_by_rule(new, &query, rules.iter().map(|rules| rules.new));
+                let before = decide(&before, &query, &old_side);
+                let now = decide(&now, &query, &new_side);
+                counts.compare(&query, &before, &now, Some(&rules));
+            }
+            Err(may_meet) => counts.note_unknown(may_meet),
+        }
     }
     let mut answers = counts.finish();
     answers.traffic = traffic.name().to_owned();
@@ -139,9 +183,51 @@ pub fn answers(old: &Arc<PolicySet>, new: &Arc<PolicySet>, traffic: &mut Traffic
     Ok(answers)
 }
 
+/// The rules of all descriptors, or of the first that can meet several what it may meet.
+fn resolved(hidden: &mut Hidden<'_>, query: &Query<'_>, recorded: &[Option<String>]) -> Result<Vec<Rules>, MayMeet> {
+    let descriptors = query.descriptors.iter().enumerate();
+    let of_one = |(number, descriptor): (usize, &DescriptorRequest<'_>)| {
+        if descriptor.limit.is_some() {
+            // It stands in place of the rules.
+            return Ok(Rules::default());
+        }
+        let recorded = recorded.get(number).and_then(Option::as_deref);
+        match hidden.resolve(query.domain, descriptor.entries, recorded) {
+            Resolved::Known(rules) => Ok(rules),
+            Resolved::Unknown(may_meet) => Err(may_meet),
+        }
+    };
+    descriptors.map(of_one).collect()
+}
+
+/// The entry by which each descriptor is sent; none for one that brings its own limit.
+fn sent_by_rule(
+    set: &PolicySet,
+    query: &Query<'_>,
+    rules: impl Iterator<Item = Option<u32>>,
+) -> Vec<Option<(String, String)>> {
+    let of_one = |(descriptor, rule): (&DescriptorRequest<'_>, Option<u32>)| {
+        descriptor.limit.is_none().then(|| entry_by_rule(set, rule, descriptor.entries))
+    };
+    query.descriptors.iter().zip(rules).map(of_one).collect()
+}
+
+/// Decides a request whose descriptors are sent by other entries.
+fn decide(world: &World, query: &Query<'_>, sent: &[Option<(String, String)>]) -> Result<Answer, Undecided> {
+    let entries: Vec<Option<[Entry<'_>; 1]>> =
+        sent.iter().map(|sent| sent.as_ref().map(|(key, value)| [Entry { key, value }])).collect();
+    let mut by_rule = Query { domain: query.domain, descriptors: Default::default() };
+    for (descriptor, own) in query.descriptors.iter().zip(&entries) {
+        let entries = own.as_ref().map_or(descriptor.entries, |own| own.as_slice());
+        by_rule.descriptors.push(DescriptorRequest { entries, take: descriptor.take, limit: descriptor.limit });
+    }
+    world.decide_now(&by_rule)
+}
+
 struct Counts<'c> {
     old: &'c PolicySet,
     new: &'c PolicySet,
+    unknown: HashMap<MayMeet, u64>,
     answers: Answers,
     rules: HashMap<Met, Changed>,
     keys: HashMap<(String, String), Changed>,
@@ -163,7 +249,24 @@ impl Counts<'_> {
         }
     }
 
-    fn compare(&mut self, query: &Query<'_>, before: &Result<Answer, Undecided>, now: &Result<Answer, Undecided>) {
+    fn note_unknown(&mut self, may_meet: MayMeet) {
+        let unknown = &mut self.answers.unknown;
+        unknown.requests += 1;
+        if self.unknown.len() < UNKNOWN_MAX || self.unknown.contains_key(&may_meet) {
+            *self.unknown.entry(may_meet).or_default() += 1;
+        } else {
+            unknown.other += 1;
+        }
+    }
+
+    /// Counts a request. `rules` are those of its descriptors, where the values of these do not say them.
+    fn compare(
+        &mut self,
+        query: &Query<'_>,
+        before: &Result<Answer, Undecided>,
+        now: &Result<Answer, Undecided>,
+        rules: Option<&[Rules]>,
+    ) {
         let flip = match (before, now) {
             (Ok(before), Ok(now)) if before.denied == now.denied => return,
             (Ok(_), Ok(now)) if now.denied => Flip::NowDenied,
@@ -177,14 +280,24 @@ impl Counts<'_> {
         };
         for (number, descriptor) in query.descriptors.iter().enumerate() {
             if is_over(before, number) != is_over(now, number) {
-                self.count(query.domain, descriptor.entries, flip);
+                let rules = match rules {
+                    Some(rules) => rules[number],
+                    None => self.met(query.domain, descriptor.entries),
+                };
+                self.count(query.domain, descriptor.entries, rules, flip);
             }
         }
     }
 
-    fn count(&mut self, domain: &str, entries: &[Entry<'_>], flip: Flip) {
-        let met = |set: &PolicySet| Some(set.find(set.domain(domain)?, entries).rule?.path.to_string());
-        let met = Met { domain: domain.to_owned(), old: met(self.old), new: met(self.new) };
+    fn met(&self, domain: &str, entries: &[Entry<'_>]) -> Rules {
+        let met = |set: &PolicySet| Some(set.find(set.domain(domain)?, entries).rule?.id);
+        Rules { old: met(self.old), new: met(self.new) }
+    }
+
+    fn count(&mut self, domain: &str, entries: &[Entry<'_>], rules: Rules, flip: Flip) {
+        let path = |set: &PolicySet, rule: Option<u32>| Some(set.rules()[rule? as usize].path.to_string());
+        let (old, new) = (path(self.old, rules.old), path(self.new, rules.new));
+        let met = Met { domain: domain.to_owned(), old, new };
         // As many as there are pairs of rules at most.
         self.rules.entry(met).or_default().add(flip);
         let key = (domain.to_owned(), spell_entries(entries.iter().copied()));
@@ -206,6 +319,8 @@ impl Counts<'_> {
             let requests = counted(self.of_strangers, "request");
             answers.notes.push(format!("{requests} of domains that neither side has: {}", names.join(", ")));
         }
+        answers.unknown.rules = self.unknown.into_iter().collect();
+        answers.unknown.rules.sort_by(|one, other| (other.1, &one.0).cmp(&(one.1, &other.0)));
         answers.rules = self.rules.into_iter().collect();
         answers.rules.sort_by(|one, other| (other.1.all(), &one.0).cmp(&(one.1.all(), &other.0)));
         answers.keys = self.keys.into_iter().map(|((domain, key), changed)| (domain, key, changed)).collect();

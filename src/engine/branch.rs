@@ -42,6 +42,19 @@ impl<'p> Step<'p> {
     }
 }
 
+/// What a value of a key can be met by. A value meets the first that has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lead<'p> {
+    /// This text, alone or in a list, or as the text of a wildcard.
+    Text(&'p str),
+    /// This network.
+    Network(&'p Network),
+    /// This wildcard or regular expression.
+    Pattern(&'p Matcher),
+    /// The key alone.
+    KeyAlone,
+}
+
 /// Why descriptors of one key do not fit beside each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unfit {
@@ -224,6 +237,27 @@ impl<N> Branch<N> {
             Err(_) => Step::Regex(&group.name),
         };
         Some(Found { order: group.order, step, node: &group.node })
+    }
+
+    /// All that a value can be met by, in the order in which it is.
+    pub(super) fn leads(&self) -> Vec<(Lead<'_>, &N)> {
+        let mut leads: Vec<(Lead<'_>, &N)> = Vec::new();
+        for (text, leaf) in &self.by_value {
+            let node = match leaf {
+                Leaf::Own(node) => node,
+                Leaf::Listed(number) => &self.group(*number).node,
+            };
+            leads.push((Lead::Text(text), node));
+        }
+        let wildcards = self.patterns.wildcards.iter();
+        leads.extend(wildcards.map(|(number, pattern)| (Lead::Text(pattern.as_str()), &self.group(*number).node)));
+        let networks = self.networks.iter().flat_map(|networks| networks.longest_first());
+        leads.extend(networks.map(|(network, number)| (Lead::Network(network), &self.group(number).node)));
+        let is_pattern = |group: &&Group<N>| matches!(group.matcher, Matcher::Text(_) | Matcher::Regex(_));
+        let patterns = self.groups.iter().filter(is_pattern);
+        leads.extend(patterns.map(|group| (Lead::Pattern(&group.matcher), &group.node)));
+        leads.extend(self.alone().map(|node| (Lead::KeyAlone, node)));
+        leads
     }
 
     /// The key alone.

@@ -125,9 +125,13 @@ impl Network {
     /// Whether a value of a request is in this network.
     #[must_use]
     pub fn has(&self, value: &str) -> bool {
-        Self::of_value(value).is_some_and(|value| {
-            value.is_v6 == self.is_v6 && value.length >= self.length && value.cut(self.length) == *self
-        })
+        Self::of_value(value).is_some_and(|value| self.covers(&value))
+    }
+
+    /// Whether each address of the other network is in this one.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        other.is_v6 == self.is_v6 && other.length >= self.length && other.cut(self.length) == *self
     }
 }
 
@@ -189,6 +193,13 @@ impl Networks {
         for (family, is_v6) in [(&mut self.v4, false), (&mut self.v6, true)] {
             *family = Family::of(&self.all, is_v6);
         }
+    }
+
+    /// All of them with their numbers, the longest first.
+    pub(super) fn longest_first(&self) -> Vec<(&Network, u32)> {
+        let mut all: Vec<(&Network, u32)> = self.all.iter().map(|(network, number)| (network, *number)).collect();
+        all.sort_by_key(|(network, _)| std::cmp::Reverse(network.length));
+        all
     }
 
     /// The longest network that the value is in, and its number.

@@ -18,7 +18,7 @@ use super::matcher::Matcher;
 use super::metadata::Fields;
 use super::pattern::{Pattern, SharedBy};
 
-pub use super::branch::Step;
+pub use super::branch::{Lead, Step};
 
 /// The most limits that one rule can hold.
 pub const LIMITS_PER_RULE_MAX: usize = 8;
@@ -321,6 +321,38 @@ impl Node {
     }
 }
 
+/// A place in the tree of a domain, for those who look at all that a descriptor could meet.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'p>(&'p Node);
+
+impl<'p> Place<'p> {
+    /// The id of the rule that a descriptor meets which ends here.
+    #[must_use]
+    pub const fn rule(self) -> Option<u32> {
+        self.0.rule
+    }
+
+    /// Where an entry leads.
+    #[must_use]
+    pub fn child(self, entry: Entry<'_>) -> Option<Self> {
+        self.0.child(entry).map(|(_, node)| Self(node))
+    }
+
+    /// What values of a key can be met by, in the order in which they are, and where each leads; none where keys are patterns.
+    #[must_use]
+    pub fn leads(self, key: &str) -> Option<Vec<(Lead<'p>, Self)>> {
+        let leads = self.0.by_key.get(key).map(Branch::leads).unwrap_or_default();
+        let leads = leads.into_iter().map(|(lead, node)| (lead, Self(node))).collect();
+        self.0.key_patterns.is_empty().then_some(leads)
+    }
+
+    /// What no other place of these policies has.
+    #[must_use]
+    pub fn address(self) -> usize {
+        std::ptr::from_ref(self.0).addr()
+    }
+}
+
 /// What stands for a descriptor whose key is a pattern.
 fn joined(key: &str, value: Option<&str>) -> String {
     value.map_or_else(|| key.to_owned(), |value| format!("{key}_{value}"))
@@ -341,6 +373,12 @@ pub struct Domain {
 }
 
 impl Domain {
+    /// Where descriptors begin.
+    #[must_use]
+    pub const fn top(&self) -> Place<'_> {
+        Place(&self.root)
+    }
+
     /// What the policies say becomes of a charge that no store answers, and which part of them says it; nothing where
     /// that is left to the server. Without a rule, the charge is one of a limit that came with the request. [st-4]
     #[must_use]

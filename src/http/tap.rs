@@ -20,7 +20,7 @@ use super::streamed::PIECE_BYTES;
 use super::{Site, json_error, token};
 use crate::config::nearest;
 use crate::lifecycle::Phase;
-use crate::limiter::{PolicySet, parse_entries};
+use crate::limiter::{PolicySet, parse_entries, spell_pairs};
 use crate::telemetry::tap::{
     Filter, Listener, Named, SAMPLE_MAX, TAPS_MAX, TooManyTaps, VERDICTS, header as record_header,
 };
@@ -33,7 +33,9 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 const LAST_WORDS: Duration = Duration::from_secs(15);
 
 /// What can be asked.
-const PARAMETERS: [&str; 7] = ["domain", "rule", "descriptor", "verdict", "sample", "seconds", "notes"];
+const PARAMETERS: [&str; 8] = ["domain", "rule", "descriptor", "verdict", "sample", "seconds", "values", "notes"];
+/// How values can be asked for.
+const VALUES: [&str; 2] = ["hidden", "shown"];
 
 /// What is asked.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,6 +43,8 @@ struct Wanted {
     filter: Filter,
     sample: u32,
     seconds: Option<u64>,
+    /// Whether values are wanted as they are; none for what the server does.
+    shows_values: Option<bool>,
     /// Whether lines come between the records that are none: that no policy has the domain, that the tap is open, and why it ended.
     has_notes: bool,
 }
@@ -49,7 +53,8 @@ impl Wanted {
     /// # Errors
     /// With the text of a 400.
     fn read(pairs: Vec<(String, String)>) -> Result<Self, String> {
-        let mut wanted = Self { filter: Filter::default(), sample: 1, seconds: None, has_notes: false };
+        let filter = Filter::default();
+        let mut wanted = Self { filter, sample: 1, seconds: None, shows_values: None, has_notes: false };
         let mut given: Vec<&str> = Vec::new();
         for (name, value) in pairs {
             let Some(&known) = PARAMETERS.iter().find(|known| **known == name) else {
@@ -75,6 +80,11 @@ impl Wanted {
                     wanted.filter.verdict = Some(verdict.ok_or_else(reason)?);
                 }
                 "sample" => wanted.sample = u32::try_from(number(u64::from(SAMPLE_MAX))?).unwrap_or(SAMPLE_MAX),
+                "values" => {
+                    let place = VALUES.iter().position(|word| **word == value);
+                    let reason = || format!("values = {value:?}: must be {}", VALUES.join(" or "));
+                    wanted.shows_values = Some(place.ok_or_else(reason)? == 1);
+                }
                 "seconds" => wanted.seconds = Some(number(u64::from(u32::MAX))?),
                 _ => {
                     wanted.has_notes =
@@ -97,14 +107,21 @@ pub(super) async fn tap(
     headers: HeaderMap,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Response {
-    if let Err(refusal) = token::check(site.token_file.as_deref(), &headers).await {
-        return refusal;
-    }
+    let caller = match token::caller(site.token_file.as_deref(), &headers).await {
+        Ok(caller) => caller,
+        Err(refusal) => return refusal,
+    };
     let wanted = query.map_err(|rejection| rejection.body_text()).and_then(|Query(pairs)| Wanted::read(pairs));
     let wanted = match wanted {
         Ok(wanted) => wanted,
         Err(reason) => return json_error(StatusCode::BAD_REQUEST, reason),
     };
+    let by_setting = site.metrics.taps().shows_values();
+    let shows_values = wanted.shows_values.unwrap_or(by_setting);
+    if shows_values && !by_setting && !caller.may_see_values {
+        let reason = "values = \"shown\": this needs a token of admin.token_file that has the right tap-values, or tap.values: shown";
+        return json_error(StatusCode::FORBIDDEN, reason);
+    }
     if let Some(rule) = &wanted.filter.rule
         && let Err(near) = site.report.has_rule(wanted.filter.domain.as_deref(), rule)
     {
@@ -119,13 +136,17 @@ pub(super) async fn tap(
         let reason = format!("seconds = {}: at most {} (tap.max_duration)", seconds.as_secs(), site.tap_max.as_secs());
         return json_error(StatusCode::BAD_REQUEST, reason);
     }
-    let listener = match site.metrics.taps().listen(wanted.filter, wanted.sample) {
-        Ok(listener) => listener,
+    let filter = wanted.filter.clone();
+    let listener = match site.metrics.taps().listen(filter, wanted.sample) {
+        Ok(listener) => listener.with_values(shows_values),
         Err(TooManyTaps) => {
             let reason = format!("{TAPS_MAX} taps are open, which is the most: end one, or try again later");
             return json_error(StatusCode::SERVICE_UNAVAILABLE, reason);
         }
     };
+    if shows_values {
+        audit(&caller.name, &wanted, seconds);
+    }
     let sent = Instant::now();
     let ends = sent + seconds;
     let (sample, has_notes) = (wanted.sample, wanted.has_notes);
@@ -136,6 +157,21 @@ pub(super) async fn tap(
     let mut answer = (headers, body).into_response();
     answer.extensions_mut().insert(ReadUntil(ends + LAST_WORDS));
     answer
+}
+
+/// Logs who sees which values of callers, and for how long.
+fn audit(by: &str, wanted: &Wanted, length: Duration) {
+    let Wanted { filter: Filter { domain, rule, entries, verdict }, sample, .. } = wanted;
+    tracing::info!(
+        by,
+        domain = domain.as_deref(),
+        rule = rule.as_deref(),
+        descriptor = (!entries.is_empty()).then(|| spell_pairs(entries)),
+        verdict,
+        sample,
+        seconds = length.as_secs(),
+        "a tap with values is open"
+    );
 }
 
 /// What is sent to one caller. The tap is closed when this is dropped.
@@ -169,7 +205,7 @@ impl Sending {
             let piece = match self.step {
                 Step::Begin => {
                     self.step = Step::Live;
-                    let mut piece = record_header(self.sample, self.site.metrics.taps().values());
+                    let mut piece = record_header(self.sample, self.listener.values());
                     if let Some(nearest) = self.unknown_domain.as_ref().filter(|_| self.has_notes) {
                         piece.extend(note_line(&json!({ "note": "no_domain", "nearest": nearest })));
                     }
@@ -210,7 +246,7 @@ impl Sending {
 
     /// Lines of records that wait, or nothing.
     async fn records(&mut self) -> Vec<u8> {
-        if !self.site.metrics.taps().values().is_shown() {
+        if !self.listener.values().is_shown() {
             self.known = Some(self.site.named_values.current(&self.site, self.known.take()).await);
         }
         self.listener.lines(PIECE_BYTES, self.known.as_ref().map(|known| &known.named))
@@ -275,11 +311,13 @@ mod tests {
             ("verdict", "over"),
             ("sample", "10"),
             ("seconds", "60"),
+            ("values", "shown"),
             ("notes", "true"),
         ]);
         let entries = [("user", "ann"), ("path", "/a,b")].map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         let filter = Filter { domain: Some("shop".into()), rule: Some("user".into()), entries, verdict: Some("over") };
-        assert_eq!(wanted, Ok(Wanted { filter, sample: 10, seconds: Some(60), has_notes: true }));
+        let expected = Wanted { filter, sample: 10, seconds: Some(60), shows_values: Some(true), has_notes: true };
+        assert_eq!(wanted, Ok(expected));
         for (pair, reason) in [
             (("doman", "shop"), "no parameter \"doman\", only domain, rule,"),
             (("doman", "shop"), "did you mean \"domain\"?"),
@@ -288,6 +326,7 @@ mod tests {
             (("sample", "1000001"), "must be from 1 to 1000000"),
             (("seconds", "-1"), "seconds = \"-1\": must be from 1 to 4294967295"),
             (("descriptor", "user"), "descriptor: \"user\" has no \"=\""),
+            (("values", "all"), "values = \"all\": must be hidden or shown"),
             (("notes", "1"), "notes = \"1\": must be true or false"),
         ] {
             let refused = read(&[pair]).unwrap_err();

@@ -41,6 +41,8 @@ pub struct Request {
     pub time: Micros,
     /// What it asks, as on the wire.
     pub message: RateLimitRequest,
+    /// The path of the rule that each descriptor met, where the traffic is a record; none for one that met no rule.
+    pub rules: Vec<Option<String>>,
     /// What it was answered, where that was recorded.
     pub verdict: Option<Verdict>,
     /// How many requests before it were lost by the recording.

@@ -62,7 +62,10 @@ pub struct Taps {
     /// Held while one is opened or closed.
     changing: Mutex<()>,
     budget: Budget,
-    values: TapValues,
+    /// Whether a tap shows values that did not ask for another thing.
+    shows_values: bool,
+    hidden: TapValues,
+    shown: TapValues,
     recorded: AtomicU64,
     lost: AtomicU64,
 }
@@ -91,6 +94,7 @@ struct Queue {
 pub struct Listener {
     taps: Arc<Taps>,
     tap: Arc<Tap>,
+    shows_values: bool,
 }
 
 impl Taps {
@@ -102,7 +106,9 @@ impl Taps {
             open: ArcSwap::default(),
             changing: Mutex::default(),
             budget: Budget::new(options.records_per_second),
-            values: TapValues::new(options.shows_values),
+            shows_values: options.shows_values,
+            hidden: TapValues::new(false),
+            shown: TapValues::new(true),
             recorded: AtomicU64::new(0),
             lost: AtomicU64::new(0),
         }
@@ -133,7 +139,7 @@ impl Taps {
         open.push(tap.clone());
         self.open.store(Arc::new(open));
         self.has_any.store(true, Relaxed);
-        Ok(Listener { taps: self.clone(), tap })
+        Ok(Listener { taps: self.clone(), tap, shows_values: self.shows_values })
     }
 
     fn close(&self, tap: &Arc<Tap>) {
@@ -144,10 +150,10 @@ impl Taps {
         self.open.store(Arc::new(open));
     }
 
-    /// How values are shown.
+    /// Whether a tap shows values as they are that did not ask for another thing.
     #[must_use]
-    pub const fn values(&self) -> &TapValues {
-        &self.values
+    pub const fn shows_values(&self) -> bool {
+        self.shows_values
     }
 
     /// How many taps there are.
@@ -212,6 +218,19 @@ impl Tap {
 }
 
 impl Listener {
+    /// The same, which shows values as they are or hides them, whatever the others do.
+    #[must_use]
+    pub fn with_values(mut self, is_shown: bool) -> Self {
+        self.shows_values = is_shown;
+        self
+    }
+
+    /// How values are shown.
+    #[must_use]
+    pub fn values(&self) -> &TapValues {
+        if self.shows_values { &self.taps.shown } else { &self.taps.hidden }
+    }
+
     /// Waits until the queue is half full. A reader looks now and then besides, so that a decision wakes it seldom.
     pub async fn is_filling(&self) {
         self.tap.is_filling.notified().await;
@@ -224,7 +243,7 @@ impl Listener {
         while bytes < bytes_max {
             let Some(record) = self.next() else { break };
             bytes += record.bytes();
-            record.write(&mut lines, &self.taps.values, named);
+            record.write(&mut lines, self.values(), named);
         }
         lines
     }

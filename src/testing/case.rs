@@ -6,6 +6,7 @@ use tokio::runtime::Runtime;
 
 use super::compare::{Got, compare, count};
 use super::coverage::{Load, Loads};
+use super::unmet::Unmet;
 use super::world::World;
 use super::{Difference, FAILURES_MAX, Failure, name_of};
 use crate::app::decisions;
@@ -46,6 +47,7 @@ pub(super) fn run(
     file: &TestFile,
     case: &Case,
     loads: &mut Loads,
+    unmet: &mut Unmet,
 ) -> Ended {
     let reading = decisions::reading(&case.settings.policies);
     let load = match loads.get(&case.policies, reading) {
@@ -58,7 +60,7 @@ pub(super) fn run(
     };
     let bounds = decisions::bounds(&case.settings.limits);
     let extras = decisions::extras(&case.settings.response);
-    let mut running = Running { file, case, world, bounds, extras, failures: Vec::new(), more: 0 };
+    let mut running = Running { file, case, world, bounds, extras, failures: Vec::new(), more: 0, unmet };
     let ended = running.steps(loads);
     // Also after a failure: nothing stays in Redis.
     let cleaned = if redis.is_some() { running.world.forget().map_err(Trouble::Store) } else { Ok(()) };
@@ -85,6 +87,7 @@ struct Running<'a> {
     extras: Extras,
     failures: Vec<Failure>,
     more: usize,
+    unmet: &'a mut Unmet,
 }
 
 impl Running<'_> {
@@ -141,6 +144,7 @@ impl Running<'_> {
         let (mut passed, mut denied) = (0_u64, 0_u64);
         let first = request(ask, 1);
         let mut sent = 0_u64;
+        let mut may_be_unmet = ask.expect.holds_without_rule();
         for round in 0..ask.rounds {
             let now = step.now + round * ask.every;
             self.world.set_now(now);
@@ -150,6 +154,7 @@ impl Running<'_> {
                 for _ in 0..ask.times {
                     sent += 1;
                     let got = self.send(request)?;
+                    may_be_unmet &= got.meets_no_rule(ask);
                     match got.verdict() {
                         Some(Verdict::Ok) => passed += 1,
                         Some(Verdict::Over) => denied += 1,
@@ -170,6 +175,11 @@ impl Running<'_> {
             }
         }
         failure.into_iter().for_each(|failure| self.fail(failure));
+        if may_be_unmet && sent > 0 {
+            let first = if ask.callers > 1 { request(ask, 1) } else { first };
+            let step_text = described(ask, &first, 1, step.now);
+            self.unmet.add(step.position, step_text, &first, &self.world.load);
+        }
         let differences = count(&ask.expect, passed, denied);
         if !differences.is_empty() {
             let text = format!("{} from {}", counted(ask.requests(), "request"), instant_text(step.now));

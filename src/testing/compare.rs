@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::Difference;
 use super::coverage::Load;
 use crate::config::policy_file::Position;
-use crate::config::policy_file::test_file::{Expect, ExpectedHeader, ExpectedStatus, Range, Verdict, Written};
+use crate::config::policy_file::test_file::{Ask, Expect, ExpectedHeader, ExpectedStatus, Range, Verdict, Written};
 use crate::config::settings::spell;
 use crate::engine::{Micros, Rule, Window, metadata};
 use crate::limiter::{Answer, Status};
@@ -37,6 +37,12 @@ impl Got {
             Self::Answer { answer, .. } => Some(verdict(answer.denied)),
             Self::Error(_) => None,
         }
+    }
+
+    /// Whether the request was decided and no limit had a part in it. One that comes with the request is one.
+    pub(super) fn meets_no_rule(&self, ask: &Ask) -> bool {
+        let Self::Answer { rules, .. } = self else { return false };
+        rules.iter().all(Option::is_none) && ask.descriptors.iter().all(|descriptor| descriptor.limit.is_none())
     }
 }
 

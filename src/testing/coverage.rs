@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::str::FromStr;
@@ -145,6 +146,17 @@ impl Percentage {
     const WHOLE: u64 = 100_000_000;
 }
 
+impl fmt::Display for Percentage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let one = Self::WHOLE / 100;
+        let fraction = format!("{:0width$}", self.0 % one, width = Self::DECIMALS);
+        match fraction.trim_end_matches('0') {
+            "" => write!(f, "{}", self.0 / one),
+            fraction => write!(f, "{}.{fraction}", self.0 / one),
+        }
+    }
+}
+
 impl FromStr for Percentage {
     type Err = &'static str;
 
@@ -182,6 +194,7 @@ mod tests {
             [("0", 0), ("80", 80_000_000), ("99.5", 99_500_000), ("100.0", 100_000_000), ("0.000001", 1)]
         {
             assert_eq!(text.parse(), Ok(Percentage(expected)), "{text}");
+            assert_eq!(Percentage(expected).to_string(), text.trim_end_matches(".0"));
         }
         for text in ["", "101", "100.1", "-1", ".5", "5.", "1e1", "+1", "x", "0.0000001", "99999999999999999999"] {
             assert!(text.parse::<Percentage>().is_err(), "{text}");

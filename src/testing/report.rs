@@ -4,6 +4,7 @@ pub mod json;
 pub mod junit;
 pub mod text;
 
+use super::coverage::{Coverage, Percentage};
 use super::{FileReport, Outcome};
 
 /// Why no case was run.
@@ -13,6 +14,23 @@ pub struct Problem {
     pub subject: String,
     /// Why, a line for each mistake, with its place where it has one.
     pub text: String,
+}
+
+/// Which rules were met, and how many had to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Covered<'c> {
+    /// Those that were met, and the others.
+    pub coverage: &'c Coverage,
+    /// The least percentage, by `--fail-under`.
+    pub least: Option<Percentage>,
+}
+
+impl Covered<'_> {
+    /// Whether enough rules were met; none where any number is enough.
+    #[must_use]
+    pub fn is_reached(&self) -> Option<bool> {
+        self.least.map(|least| self.coverage.reaches(least))
+    }
 }
 
 /// How many cases ended how.
@@ -28,6 +46,8 @@ pub struct Totals {
     pub broken: usize,
     /// Left out by the filter.
     pub filtered: usize,
+    /// Steps that test nothing.
+    pub warnings: usize,
 }
 
 impl Totals {
@@ -38,6 +58,7 @@ impl Totals {
         for file in files {
             totals.filtered += file.filtered;
             for case in &file.cases {
+                totals.warnings += case.warnings.len() + case.more_warnings;
                 *match case.outcome {
                     Outcome::Passed => &mut totals.passed,
                     Outcome::Failed { .. } => &mut totals.failed,

@@ -96,7 +96,7 @@ fn all_traffic_that_weir_accepts_is_valid() {
 }
 
 /// Every key of the format.
-const TRAFFIC: [&str; 4] = [
+const TRAFFIC: [&str; 5] = [
     "duration: 1h\nstart: 2040-03-25T00:30[Europe/Berlin]\nseed: 7\nsettings: {charging: independent}\naccess_log: ~\n\
      sources: [{ask: user=u<n>, domain: shop, hits: 2, rate: 90/min, arrivals: bursts, burst: 5, on: 10s, off: 50s, \
      from: 5m, until: 10m, keys: 1_000, zipf: 1.1, daily: {peak: 14, trough: 3, low: 20}}]",
@@ -105,6 +105,7 @@ const TRAFFIC: [&str; 4] = [
     "duration: 1d\ndomain: shop\nsources: [{ask: a=1, rate: 9/s, daily: [100, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
      0, 0, 0, 0, 0, 0, 5]}]",
     "access_log: {file: a.log, time: t, time_format: unix_ms, domain: <d>, ask: user=<u>, hits: 2}",
+    "access_log: {file: a.log, time: t, domain: d, ask: user=<u>, hits: usage.total}",
 ];
 
 #[test]
@@ -119,6 +120,9 @@ fn every_default_of_a_setting_is_valid() {
         }
     }
     assert_eq!(problems(&schema, &yaml(&text)), Vec::<String>::new());
+    for word in ["true", "false", "yes", "off"] {
+        assert_eq!(problems(&schema, &yaml(&format!("quota_mode: {word}"))), Vec::<String>::new(), "{word}");
+    }
     assert_eq!(
         problems(&schema, &yaml("redis: {timeout: 5ms, url: \"redis://a\"}\npolicies: {directory: p}")),
         Vec::<String>::new()

@@ -464,7 +464,7 @@ fn every_bound_holds_at_and_past_its_edge() {
         ("redis.key_prefix", "a:b", "a{b"),
         ("memory.max_keys", "1000000000", "1000000001"),
         ("on_error", "local", "Local"),
-        ("quota_mode", "on", "true"),
+        ("quota_mode", "true", "tRUE"),
         ("response.limit_header", "X-Limit", "X Limit"),
         ("response.reset_header", "x-reset_2", "x:reset"),
         ("deny_cache.max_age", "0s", "1m1us"),

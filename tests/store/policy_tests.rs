@@ -15,6 +15,7 @@ use weir::cli::test::{Format, NoTests, Tests, Verdict, run};
 use weir::config::files::is_traffic;
 use weir::config::policy_file::test_file;
 use weir::config::settings::Secret;
+use weir::testing::Strictness;
 
 use crate::support::redis::RedisServer;
 
@@ -25,7 +26,8 @@ fn at_root(path: &str) -> PathBuf {
 
 fn tests(paths: &[PathBuf]) -> Tests {
     let (redis_url, filter, fail_under) = (None, None, None);
-    Tests { paths: paths.to_vec(), redis_url, filter, format: Format::Text, coverage: false, fail_under }
+    let strictness = Strictness::Lenient;
+    Tests { paths: paths.to_vec(), redis_url, filter, format: Format::Text, coverage: false, strictness, fail_under }
 }
 
 /// How tests end, and their report.
@@ -72,6 +74,7 @@ impl Written {
 fn the_examples_pass_and_meet_every_rule() {
     let tests = Tests {
         coverage: true,
+        strictness: Strictness::Strict,
         fail_under: Some("100".parse().expect("a percentage")),
         ..tests(&[at_root("examples")])
     };

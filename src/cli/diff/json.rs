@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::rows::place;
 use super::{Report, Side};
 use crate::cli::check::limit_in_words;
-use crate::comparison::answers::{Answers, Changed};
+use crate::comparison::answers::{Answers, Changed, MayMeet, Unknown};
 use crate::comparison::{DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Tend, What};
 use crate::engine::{Limit, Rule};
 
@@ -52,9 +52,19 @@ fn of_answers(answers: &Answers) -> Value {
         "descriptors": keys.collect::<Vec<_>>(),
         "descriptors_known": answers.keys.len(),
         "other_descriptors": with(json!({}), &answers.other_keys),
+        "unknown": of_unknown(&answers.unknown),
         "notes": answers.notes,
     });
     with(whole, &answers.changed)
+}
+
+fn of_unknown(unknown: &Unknown) -> Value {
+    let of_rule = |(may_meet, requests): &(MayMeet, u64)| {
+        let MayMeet { domain, recorded, now } = may_meet;
+        json!({ "domain": domain, "recorded": recorded, "now": now, "requests": requests })
+    };
+    let rules: Vec<Value> = unknown.rules.iter().map(of_rule).collect();
+    json!({ "requests": unknown.requests, "rules": rules, "other_requests": unknown.other })
 }
 
 fn of_domain(change: &DomainChange<'_>) -> Value {

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::Report;
-use super::rows::{AnswerRow, Line, Row, of_domain};
+use super::rows::{AnswerRow, Line, Row, UnknownRow, of_domain};
 use crate::comparison::DomainChange;
 use crate::engine::words::{counted, printable};
 
@@ -40,6 +40,14 @@ pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> 
     let (rules, keys) = report.answer_rows();
     write_answers("rule", &rules, &mut room, out)?;
     write_answers("descriptor", &keys, &mut room, out)?;
+    let unknown = report.unknown_rows();
+    if !unknown.is_empty() {
+        writeln!(out, "\n| domain | rule | could not tell |\n| --- | --- | --- |")?;
+    }
+    let row = |UnknownRow { domain, what, requests }: &UnknownRow| {
+        format!("| {} | {} | {requests} |", code(domain), code(what))
+    };
+    write_rows(unknown.iter().map(row), "rule", &mut room, out)?;
     for note in &answers.notes {
         writeln!(out, "\n{}", escaped(note))?;
     }

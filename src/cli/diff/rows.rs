@@ -2,7 +2,7 @@
 
 use super::{Report, Side};
 use crate::cli::check::limit_in_words;
-use crate::comparison::answers::{Changed, Met};
+use crate::comparison::answers::{Changed, MayMeet, Met};
 use crate::comparison::{DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Tend, What};
 use crate::config::policy_file::Location;
 use crate::engine::words::counted;
@@ -163,8 +163,12 @@ impl Report<'_> {
         if answers.refused > 0 {
             text.push_str(&format!(", {} refused by any server", answers.refused));
         }
+        let unknown = self.could_not_tell();
+        if unknown > 0 {
+            text.push_str(&format!("; could not tell for {unknown}, since values are hidden"));
+        }
         if answers.changed.all() == 0 {
-            text.push_str("; no answer changes");
+            text.push_str(if unknown > 0 { "; no answer of the others changes" } else { "; no answer changes" });
             return Some(text);
         }
         text.push_str(&format!("; {now_denied} denied now that passed, {now_passed} pass now that were denied"));
@@ -190,5 +194,25 @@ impl Report<'_> {
         };
         let keys = answers.keys.iter().take(KEYS_SHOWN).map(of_key).collect();
         (answers.rules.iter().map(of_rule).collect(), keys)
+    }
+}
+
+/// Requests of which it cannot be told whether their answers change: domain, the rules, and how many they are.
+pub(super) struct UnknownRow {
+    pub(super) domain: String,
+    pub(super) what: String,
+    pub(super) requests: u64,
+}
+
+impl Report<'_> {
+    pub(super) fn unknown_rows(&self) -> Vec<UnknownRow> {
+        let path = |path: &Option<String>| path.clone().unwrap_or_else(|| "no rule".to_owned());
+        let row = |(may_meet, requests): &(MayMeet, u64)| {
+            let now: Vec<String> = may_meet.now.iter().map(path).collect();
+            let now = if now.is_empty() { "unknown".to_owned() } else { now.join(" or ") };
+            let what = format!("{} -> {now}", path(&may_meet.recorded));
+            UnknownRow { domain: may_meet.domain.clone(), what, requests: *requests }
+        };
+        self.answers.map_or_else(Vec::new, |answers| answers.unknown.rules.iter().map(row).collect())
     }
 }

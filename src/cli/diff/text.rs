@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::Report;
-use super::rows::{AnswerRow, Line, of_domain};
+use super::rows::{AnswerRow, Line, UnknownRow, of_domain};
 use crate::engine::words::printable;
 
 pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
@@ -41,6 +41,7 @@ fn write_answers(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
     let (rules, keys) = report.answer_rows();
     write_table("by rule", &rules, out)?;
     write_table("by descriptor, those with most changes", &keys, out)?;
+    write_unknown(&report.unknown_rows(), out)?;
     for note in &answers.notes {
         writeln!(out, "note: {}", printable(note))?;
     }
@@ -59,6 +60,17 @@ fn write_table(title: &str, rows: &[AnswerRow], out: &mut dyn Write) -> io::Resu
             "  {:10}   {:8}   {:6}   {domain}   {what}",
             changed.now_denied, changed.now_passed, changed.errors
         )?;
+    }
+    Ok(())
+}
+
+fn write_unknown(rows: &[UnknownRow], out: &mut dyn Write) -> io::Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\ncould not tell, since values are hidden\n  requests")?;
+    for UnknownRow { domain, what, requests } in rows {
+        writeln!(out, "  {requests:8}   {}   {}", printable(domain), printable(what))?;
     }
     Ok(())
 }

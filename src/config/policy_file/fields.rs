@@ -8,7 +8,7 @@ use super::state::{FileReader, Reported};
 use super::warning::Code;
 use super::yaml::{NodeId, Value};
 use super::{NAME_BYTES_MAX, Position, instead, shown};
-use crate::config::nearest;
+use crate::config::{boolean, nearest};
 
 /// A value that may be absent, or wrong.
 pub(super) type Read<T> = Result<Option<T>, Reported>;
@@ -121,13 +121,11 @@ impl FileReader<'_> {
         };
         let document = self.document;
         let node = document.node(id);
-        if let Value::Scalar { text, plain: true } = &node.value {
-            match text.to_ascii_lowercase().as_str() {
-                "true" | "yes" | "on" | "y" => return Ok(true),
-                "false" | "no" | "off" | "n" => return Ok(false),
-                _ if node.is_null() => return Ok(false),
-                _ => {}
-            }
+        if node.is_null() {
+            return Ok(false);
+        }
+        if let Some(truth) = self.flag_given(fields, key) {
+            return Ok(truth);
         }
         let message = format!("{key} must be true or false, not {}", node.describe());
         Err(self.report(self.value_position(at, id), message))
@@ -136,7 +134,7 @@ impl FileReader<'_> {
     /// A flag that is there and is true or false.
     pub(super) fn flag_given(&self, fields: &Fields, key: &str) -> Option<bool> {
         match &self.document.node(fields.get(key)?.1).value {
-            Value::Scalar { text, plain: true } => scalar::boolean(text),
+            Value::Scalar { text, plain: true } => boolean(text),
             _ => None,
         }
     }

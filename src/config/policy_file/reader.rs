@@ -444,11 +444,18 @@ impl FileReader<'_> {
                 if has_name(limit, twins[i]) && has_name(other, twins[j]) && limit.name != other.name {
                     continue;
                 }
-                let which = if here == there { "each" } else { "the one with shadow: true" };
+                let line = other.at.line;
+                let what_to_do = match (&limit.name, &other.name) {
+                    _ if here != there => "give the one with shadow: true a name of its own".to_owned(),
+                    // Perhaps the end of a trial: the one without a name has the state that counted all admitted hits. [tr-2]
+                    (Some(name), None) | (None, Some(name)) if !here => format!(
+                        "to enforce {} after its trial, replace the other; to keep both, give each a name of its own",
+                        shown(name)
+                    ),
+                    _ => "give each a name of its own".to_owned(),
+                };
                 let message = format!(
-                    "the same algorithm and window as the rate limit at line {}: \
-                     give {which} a name of its own, by which their counts are told apart",
-                    other.at.line
+                    "the same algorithm and window as the rate limit at line {line}: {what_to_do}, by which their counts are told apart"
                 );
                 told = Err(self.report(limit.at, message));
                 break;

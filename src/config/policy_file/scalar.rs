@@ -2,6 +2,8 @@
 //!
 //! Not here: which type a key takes (fields.rs).
 
+use crate::config::boolean;
+
 /// The value of an unquoted scalar.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Plain {
@@ -30,15 +32,6 @@ pub(super) fn plain(text: &str) -> Plain {
         return Plain::Bool(truth);
     }
     whole(text).or_else(|| float(text)).unwrap_or(Plain::Text)
-}
-
-/// True or false, in the words that YAML 1.1 has for it.
-pub(super) fn boolean(text: &str) -> Option<bool> {
-    match text {
-        "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => Some(true),
-        "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => Some(false),
-        _ => None,
-    }
 }
 
 /// Decimal digits, octal ones after `0` or `0o`, hexadecimal ones after `0x`, binary ones after `0b`; `_` anywhere after

@@ -198,6 +198,21 @@ pub struct Expect {
     pub statuses: Vec<ExpectedStatus>,
 }
 
+impl Expect {
+    /// Whether it says that requests pass and not that they meet no rule, so that requests of a misspelled key or domain have it too.
+    #[must_use]
+    pub fn holds_without_rule(&self) -> bool {
+        let is_ok =
+            |answer: &Option<Written<Verdict>>| answer.as_ref().is_some_and(|answer| answer.value == Verdict::Ok);
+        let passes = is_ok(&self.answer)
+            || self.passed.is_some()
+            || self.denied.is_some()
+            || self.statuses.iter().any(|status| is_ok(&status.answer));
+        let means_none = !self.statuses.is_empty() && self.statuses.iter().all(ExpectedStatus::is_of_no_rule);
+        passes && self.error.is_none() && !means_none
+    }
+}
+
 /// What is expected of the status of one descriptor.
 #[derive(Debug, Default)]
 pub struct ExpectedStatus {
@@ -215,6 +230,13 @@ pub struct ExpectedStatus {
     pub remaining: Option<Written<Range>>,
     /// The time until it is reset, in microseconds.
     pub reset: Option<Written<Option<Range>>>,
+}
+
+impl ExpectedStatus {
+    fn is_of_no_rule(&self) -> bool {
+        self.rule.as_ref().is_some_and(|rule| rule.value.is_none())
+            || self.limit.as_ref().is_some_and(|limit| limit.value.is_none())
+    }
 }
 
 /// Whether a request, or a descriptor of it, may pass.

@@ -132,7 +132,16 @@ pub struct AccessLog {
     /// The descriptors. One whose field a line does not have is left out of its request.
     pub descriptors: Vec<Descriptor>,
     /// What each descriptor costs that does not say.
-    pub hits: Option<u32>,
+    pub hits: LoggedHits,
+}
+
+/// The hits of a request in a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LoggedHits {
+    /// The same for each line; none where the request does not say.
+    Same(Option<u32>),
+    /// What this field has, such as the tokens that an answer took.
+    Field(String),
 }
 
 /// How a log writes times.

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::document;
-use super::fragments::{bounded_text, length, reference, text, words};
+use super::fragments::{bounded_text, flag, length, reference, text, words};
 use crate::config::policy_file::test_file::SETTING_NAMES;
 use crate::config::settings::{Kind, Preset, SETTINGS, Setting};
 
@@ -60,6 +60,7 @@ fn of_setting(setting: &Setting) -> Value {
 /// What can be told of a kind of value by its text; weir checks more.
 fn of_kind(kind: &Kind) -> Value {
     match *kind {
+        Kind::Switch => flag(),
         Kind::Choice(known) => words(known),
         Kind::Integer { min, max, .. } => json!({ "type": "integer", "minimum": min, "maximum": max }),
         Kind::Fraction => json!({ "type": ["number", "string"], "minimum": 0, "maximum": 1 }),

@@ -22,7 +22,7 @@ pub(super) fn schema() -> Value {
     let mut curve = mapping(daily, of_curve);
     curve["required"] = json!(["peak"]);
     define("daily_curve", curve);
-    let mut log = mapping(access_log, |key| of_asked(key).or_else(|| of_log(key)));
+    let mut log = mapping(access_log, |key| of_log(key).or_else(|| of_asked(key)));
     log["required"] = json!(["file", "time", "ask"]);
     define("access_log", log);
     define("descriptor_in_full", mapping(descriptor, of_descriptor));
@@ -95,6 +95,10 @@ fn of_log(key: &str) -> Option<Described> {
     Some(match key {
         "file" => (text(), "The path of the log, below the directory of this file"),
         "time" => (text(), "The field that has the time, such as start_time"),
+        "hits" => (
+            json!({ "anyOf": [number(1, u32::MAX.into()), { "type": "string", "pattern": "^[^-+.0-9]" }] }),
+            "What each request costs: a number, or the field of the log that has it",
+        ),
         "time_format" => (or_default(words(&TimeFormat::NAMES), TimeFormat::NAMES[0]), "How the log writes times"),
         _ => return None,
     })

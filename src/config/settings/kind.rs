@@ -7,7 +7,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use super::row::{Kind, alternatives};
 use super::value::{
     RedisUrl, VALUE_BYTES_MAX, address, duration, header_name, headers, host_names, host_port, integer, key_prefix,
-    log_level, name, pairs, redact, secret_url, shorten, spell, url, url_path, words,
+    log_level, name, pairs, redact, secret_url, shorten, spell, switch, url, url_path, words,
 };
 use super::{listen, statsd};
 use crate::engine::arith::Fraction;
@@ -28,6 +28,7 @@ impl Kind {
             Self::Permissions => listen::mode(text).map(drop),
             Self::ClientNames => listen::client_names(text).map(drop),
             Self::Directory if text.is_empty() => Err("empty: a directory is needed".to_owned()),
+            Self::Switch => switch(text).map(drop),
             Self::Choice(words) if words.contains(&text) => Ok(()),
             Self::Choice(words) => Err(format!("must be {}", alternatives(words))),
             Self::Integer { min, max, unit } => {

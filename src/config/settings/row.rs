@@ -14,6 +14,9 @@ pub const ENV_PREFIX: &str = "WEIR__";
 /// The values of `redis.tls.system_store` and `policies.xds.tls.system_store`.
 pub(super) const SYSTEM_STORE: &[&str] = &["fallback", "always"];
 
+/// The words for a switch that weir prints; it reads those of YAML for true and false too.
+const SWITCH: &[&str] = &["off", "on"];
+
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
@@ -71,6 +74,8 @@ pub enum Kind {
     },
     /// The name of an HTTP header.
     HeaderName,
+    /// `on` or `off`, or another word of YAML for true or false.
+    Switch,
     /// One of these words.
     Choice(&'static [&'static str]),
     /// A whole number in `unit`.
@@ -192,6 +197,7 @@ impl Setting {
             Kind::Headers => format!("NAME:VALUE by commas, at most {PAIRS_MAX}, never printed"),
             Kind::Name { bytes_max } => format!("at most {bytes_max} printable ASCII bytes, no blanks"),
             Kind::HeaderName => "the name of an HTTP header".to_owned(),
+            Kind::Switch => alternatives(SWITCH),
             Kind::Choice(words) => alternatives(words),
             Kind::Integer { min, max, unit } => format!("{min} to {max} {unit}"),
             Kind::Duration { min, max } => {

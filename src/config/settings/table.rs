@@ -143,13 +143,13 @@ const UP_TO_POLICIES: &[Setting] = &[
     },
     Setting {
         name: "health.redis",
-        kind: Kind::Choice(SWITCH),
+        kind: Kind::Switch,
         default: Preset::Is("off"),
         about: "whether weir is unhealthy while Redis does not answer",
     },
     Setting {
         name: "health.policies",
-        kind: Kind::Choice(SWITCH),
+        kind: Kind::Switch,
         default: Preset::Is("off"),
         about: "whether weir is unhealthy while the policies have no domain",
     },
@@ -219,31 +219,31 @@ const FROM_STORE_ON: &[Setting] = &[
     },
     Setting {
         name: "policies.dot_files",
-        kind: Kind::Choice(SWITCH),
+        kind: Kind::Switch,
         default: Preset::Is("off"),
         about: "whether names that begin with one dot are read; names that begin with two never are",
     },
     Setting {
         name: "policies.beside",
-        kind: Kind::Choice(SWITCH),
+        kind: Kind::Switch,
         default: Preset::Is("off"),
         about: "whether files beside the directory that have its name, a dot and an ending are policies too",
     },
     Setting {
         name: "policies.allow_empty",
-        kind: Kind::Choice(SWITCH),
+        kind: Kind::Switch,
         default: Preset::Is("off"),
         about: "whether a directory without policies, or none at all, is legal: every request passes then",
     },
     Setting {
         name: "policies.compatible",
-        kind: Kind::Choice(SWITCH),
+        kind: Kind::Switch,
         default: Preset::Is("off"),
         about: "policy files are read as envoyproxy/ratelimit reads them, with a warning where weir would refuse",
     },
     Setting {
         name: "policies.merge_domains",
-        kind: Kind::Choice(SWITCH),
+        kind: Kind::Switch,
         default: Preset::Is("off"),
         about: "files that name the same domain are joined; off, the second one is an error",
     },
@@ -267,43 +267,43 @@ const FROM_STORE_ON: &[Setting] = &[
     },
     Setting {
         name: "shadow_mode",
-        kind: Kind::Choice(SWITCH),
+        kind: Kind::Switch,
         default: Preset::Is("off"),
         about: "no limit denies: statuses and metrics show what would be denied, and every request passes",
     },
     Setting {
         name: "quota_mode",
-        kind: Kind::Choice(SWITCH),
+        kind: Kind::Switch,
         default: Preset::Is("off"),
         about: "every limit that denies is a quota: a request is denied when all of its limits are over",
     },
     Setting {
         name: "response.dynamic_metadata",
-        kind: Kind::Choice(SWITCH),
+        kind: Kind::Switch,
         default: Preset::Is("off"),
         about: "exact waits of each status in the response's dynamic metadata, under the key weir",
     },
     Setting {
         name: "response.delay_header",
-        kind: Kind::Choice(SWITCH),
+        kind: Kind::Switch,
         default: Preset::Is("off"),
         about: "leaky_bucket's wait as the request header by which Envoy's fault filter delays",
     },
     Setting {
         name: "response.limit_metadata",
-        kind: Kind::Choice(SWITCH),
+        kind: Kind::Switch,
         default: Preset::Is("off"),
         about: "the request and the metadata of the limits that it passed, in the response's dynamic metadata",
     },
     Setting {
         name: "response.ietf_headers",
-        kind: Kind::Choice(SWITCH),
+        kind: Kind::Switch,
         default: Preset::Is("off"),
         about: "Retry-After on denials, and RateLimit and RateLimit-Policy, as headers for the client",
     },
     Setting {
         name: "response.limit_headers",
-        kind: Kind::Choice(SWITCH),
+        kind: Kind::Switch,
         default: Preset::Is("off"),
         about: "three headers for the client: the limit nearest to its end, what is left of it, when it is reset",
     },
@@ -351,7 +351,7 @@ const FROM_STORE_ON: &[Setting] = &[
     },
     Setting {
         name: "deny_cache.until_window_end",
-        kind: Kind::Choice(SWITCH),
+        kind: Kind::Switch,
         default: Preset::Is("off"),
         about: "keeps a denial until the window of its limit ends, in place of deny_cache.max_age, and counts lookups",
     },
@@ -441,7 +441,7 @@ const FROM_STORE_ON: &[Setting] = &[
     },
     Setting {
         name: "redis.tls.skip_hostname_verification",
-        kind: Kind::Choice(SWITCH),
+        kind: Kind::Switch,
         default: Preset::Is("off"),
         about: "whether the certificate of Redis may have any name",
     },
@@ -615,19 +615,19 @@ const FROM_STORE_ON: &[Setting] = &[
     },
     Setting {
         name: "metrics.weir_names",
-        kind: Kind::Choice(SWITCH),
+        kind: Kind::Switch,
         default: Preset::Is("on"),
         about: "shows weir's own metrics at /metrics",
     },
     Setting {
         name: "metrics.per_rule",
-        kind: Kind::Choice(SWITCH),
+        kind: Kind::Switch,
         default: Preset::Is("on"),
         about: "shows the series of each limit among weir's own metrics",
     },
     Setting {
         name: "metrics.ratelimit_names",
-        kind: Kind::Choice(SWITCH),
+        kind: Kind::Switch,
         default: Preset::Is("off"),
         about: "shows the metrics of envoyproxy/ratelimit at /metrics, under the names that they have there",
     },
@@ -639,7 +639,7 @@ const FROM_STORE_ON: &[Setting] = &[
     },
     Setting {
         name: "metrics.response_time_milliseconds",
-        kind: Kind::Choice(SWITCH),
+        kind: Kind::Switch,
         default: Preset::Is("off"),
         about: "the built-in mapping shows response times in milliseconds, in place of seconds",
     },
@@ -734,8 +734,6 @@ pub(super) const ENDPOINTS: &[&str] = &["weir", "ratelimit"];
 const VALUES: &[&str] = &["shown", "hashed", "hidden"];
 /// The values of `policies.files`.
 pub(super) const POLICY_FILES: &[&str] = &["yaml", "all"];
-/// What can be on or off.
-pub(super) const SWITCH: &[&str] = &["off", "on"];
 /// The values of `policies.source`.
 pub(super) const SOURCES: &[&str] = &["directory", "xds"];
 /// The values of `store`.

@@ -24,8 +24,6 @@ const SAMPLERS: &[&str] = &[
 ];
 /// The values of `tracing.propagators`.
 pub(super) const PROPAGATORS: &[&str] = &["tracecontext", "b3", "none"];
-/// What can be on or off.
-const SWITCH: &[&str] = &["off", "on"];
 
 pub(super) const ENDPOINT: &str = "tracing.otlp.endpoint";
 pub(super) const TLS_FILES: [&str; 3] =
@@ -138,7 +136,7 @@ pub(super) const ROWS: &[Setting] = &[
     },
     Setting {
         name: "tracing.descriptor_values",
-        kind: Kind::Choice(SWITCH),
+        kind: Kind::Switch,
         default: Preset::Is("off"),
         about: "whether spans hold the values of descriptors beside their keys",
     },

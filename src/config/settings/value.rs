@@ -14,6 +14,8 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::codegen::http::{HeaderName, Uri};
 use tracing_subscriber::EnvFilter;
 
+use crate::config::boolean;
+
 /// No value of any setting is longer, in bytes.
 pub const VALUE_BYTES_MAX: usize = 4096;
 /// The longest name of a master at its sentinels, in bytes.
@@ -444,13 +446,9 @@ pub(super) fn headers(text: &str) -> Result<Vec<(String, String)>, String> {
     Ok(headers)
 }
 
-/// `on` or `off`.
+/// `on` or `off`, or another word of YAML for true or false.
 pub(super) fn switch(text: &str) -> Result<bool, String> {
-    match text {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err("neither on nor off".to_owned()),
-    }
+    boolean(text).ok_or_else(|| "must be off or on".to_owned())
 }
 
 /// Digits only: `FromStr` of the number types alone would let a plus sign pass.

@@ -35,13 +35,13 @@ pub(super) const ROWS: &[Setting] = &[
     },
     Setting {
         name: "policies.xds.start_without_config",
-        kind: Kind::Choice(SWITCH),
+        kind: Kind::Switch,
         default: Preset::Is("off"),
         about: "on: listeners open at once, and decisions are UNAVAILABLE until there are policies",
     },
     Setting {
         name: "policies.xds.tls.enabled",
-        kind: Kind::Choice(SWITCH),
+        kind: Kind::Switch,
         default: Preset::Is("off"),
         about: "whether the connection has TLS",
     },
@@ -125,8 +125,6 @@ pub(super) const ROWS: &[Setting] = &[
     },
 ];
 
-/// What can be on or off.
-const SWITCH: &[&str] = &["off", "on"];
 pub(super) const SERVER: &str = "policies.xds.server";
 /// The one of TLS that has a default.
 pub(super) const TRUST: &str = "policies.xds.tls.system_store";

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::Request;
 use super::recorded::Format;
-use crate::config::policy_file::traffic_file::{AccessLog, TimeFormat};
+use crate::config::policy_file::traffic_file::{AccessLog, LoggedHits, TimeFormat};
 use crate::engine::Micros;
 use crate::engine::words::counted;
 use crate::rls::proto::RateLimitRequest;
@@ -26,9 +26,17 @@ pub(super) struct Log {
     format: TimeFormat,
     domain: Vec<Piece>,
     descriptors: Vec<Descriptor>,
-    hits: Option<u32>,
+    hits: Hits,
     /// Lines that make no request.
     empty: u64,
+    /// Requests whose line has no hits in the field for them.
+    without_hits: u64,
+}
+
+/// Where the hits of requests are.
+enum Hits {
+    Same(Option<u32>),
+    Field(Field),
 }
 
 /// A descriptor: its form without its entries, and their pieces.
@@ -63,8 +71,13 @@ impl Log {
             let bare = crate::config::policy_file::test_file::Descriptor { entries: Vec::new(), ..asked.clone() };
             descriptors.push(Descriptor { form: message("", &[bare], None), entries });
         }
+        let hits = match &log.hits {
+            LoggedHits::Same(hits) => Hits::Same(*hits),
+            LoggedHits::Field(name) => Hits::Field(Field::new(name, &mut members)),
+        };
         let values = vec![None; members.len()];
-        Self { members, values, time, format: log.format, domain, descriptors, hits: log.hits, empty: 0 }
+        let format = log.format;
+        Self { members, values, time, format, domain, descriptors, hits, empty: 0, without_hits: 0 }
     }
 }
 
@@ -83,9 +96,18 @@ impl Format for Log {
     }
 
     fn notes(&self) -> Vec<String> {
-        let about =
-            |lines: u64| format!("left out: {} of the log with the fields of no descriptor", counted(lines, "line"));
-        (self.empty > 0).then(|| about(self.empty)).into_iter().collect()
+        let mut notes = Vec::new();
+        if self.empty > 0 {
+            let lines = counted(self.empty, "line");
+            notes.push(format!("left out: {lines} of the log with the fields of no descriptor"));
+        }
+        if let Hits::Field(field) = &self.hits
+            && self.without_hits > 0
+        {
+            let requests = counted(self.without_hits, "request");
+            notes.push(format!("{requests} of the log without a value in {}: taken for 1 hit each", field.name));
+        }
+        notes
     }
 }
 
@@ -117,9 +139,30 @@ impl Log {
         let Some(domain) = filled(&self.domain, &self.values)? else {
             return Err("the field of the domain has no value".to_owned());
         };
-        let message = RateLimitRequest { domain, descriptors, hits_addend: self.hits.unwrap_or(0) };
+        let hits = match &self.hits {
+            Hits::Same(hits) => *hits,
+            Hits::Field(field) => {
+                let hits = hits_in(field, &self.values)?;
+                self.without_hits += u64::from(hits.is_none());
+                hits
+            }
+        };
+        if hits == Some(0) {
+            // On the wire, 0 hits of a request mean 1: a request that costs nothing has 0 in each descriptor.
+            descriptors.iter_mut().for_each(|form| form.hits_addend = form.hits_addend.or(Some(0.into())));
+        }
+        let message = RateLimitRequest { domain, descriptors, hits_addend: hits.unwrap_or(0) };
         Ok(Some(Request { time, ..Request::of(message) }))
     }
+}
+
+/// The hits of the line at hand; none where it has no value for them.
+fn hits_in(field: &Field, values: &[Option<Value>]) -> Result<Option<u32>, String> {
+    let Some(text) = field.text(values)? else { return Ok(None) };
+    let is_digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let hits = text.parse().ok().filter(|_| is_digits);
+    let wrong = || format!("{}: {text:?} is no number of hits: a whole number from 0 to {}", field.name, u32::MAX);
+    hits.map(Some).ok_or_else(wrong)
 }
 
 fn entry(key: String, value: String) -> crate::rls::proto::rate_limit_descriptor::Entry {

@@ -29,6 +29,8 @@ pub(super) struct Tap {
     lines: u64,
     sample: u64,
     is_hidden: bool,
+    /// How many headers there are: one for each record that was put behind another.
+    headers: u64,
     lost: u64,
 }
 
@@ -60,6 +62,8 @@ struct Descriptor<'a> {
     refund: bool,
     #[serde(default)]
     look: bool,
+    #[serde(borrow)]
+    rule: Option<Text<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -108,8 +112,11 @@ impl Format for Tap {
         }
         let missing = |name: &str| (1, format!("{name}: a request has it"));
         self.lost = self.lost.saturating_add(read.lost.unwrap_or(0));
-        let descriptors = read.descriptors.ok_or_else(|| missing("descriptors"))?;
+        let mut descriptors = read.descriptors.ok_or_else(|| missing("descriptors"))?;
+        let rule = |descriptor: &mut Descriptor<'_>| descriptor.rule.take().map(|rule| rule.0.into_owned());
+        let rules = descriptors.iter_mut().map(rule).collect();
         Ok(Some(Request {
+            rules,
             time: read.time.ok_or_else(|| missing("time"))?,
             message: RateLimitRequest {
                 domain: read.domain.ok_or_else(|| missing("domain"))?.0.into_owned(),
@@ -134,6 +141,12 @@ impl Format for Tap {
         if self.sample > 1 {
             notes.push(format!("the record has one of {} requests: limits are used less than they were", self.sample));
         }
+        if self.headers > 1 && self.is_hidden {
+            let records = counted(self.headers, "record");
+            notes.push(format!(
+                "{records} with hidden values: one value has another hash in the record of each process"
+            ));
+        }
         if self.lost > 0 {
             notes.push(format!("the record lacks {}, lost as it was made", counted(self.lost, "request")));
         }
@@ -146,6 +159,7 @@ impl Tap {
         if version != VERSION {
             return Err(format!("weir_record: a record of version {version}, this weir reads version {VERSION}"));
         }
+        self.headers += 1;
         self.sample = self.sample.max(line.sample.unwrap_or(1));
         self.is_hidden |= match line.values.as_ref().map(|values| &*values.0) {
             Some("hidden") => true,

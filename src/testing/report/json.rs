@@ -2,13 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::{Problem, Totals};
-use crate::testing::coverage::Coverage;
-use crate::testing::{CaseReport, Difference, Failure, FileReport, Outcome};
+use super::{Covered, Problem, Totals};
+use crate::testing::{CaseReport, Difference, Failure, FileReport, Outcome, Warning};
 
 /// The whole report.
 #[must_use]
-pub fn document(files: &[FileReport], coverage: Option<&Coverage>) -> Value {
+pub fn document(files: &[FileReport], covered: Option<Covered<'_>>) -> Value {
     let totals = Totals::of(files);
     let mut document = json!({
         "passed": totals.passed,
@@ -16,10 +15,11 @@ pub fn document(files: &[FileReport], coverage: Option<&Coverage>) -> Value {
         "errors": totals.broken,
         "skipped": totals.skipped,
         "filtered": totals.filtered,
+        "warnings": totals.warnings,
         "files": files.iter().map(file).collect::<Vec<_>>(),
     });
-    if let Some(coverage) = coverage {
-        document["coverage"] = covered(coverage);
+    if let Some(covered) = covered {
+        document["coverage"] = coverage(covered);
     }
     document
 }
@@ -45,6 +45,8 @@ fn case(case: &CaseReport) -> Value {
         "column": case.position.column,
         "requests": case.asks,
         "seconds": case.took.as_secs_f64(),
+        "warnings": case.warnings.iter().map(warning).collect::<Vec<_>>(),
+        "further_warnings": case.more_warnings,
     });
     match &case.outcome {
         Outcome::Passed => value["outcome"] = "passed".into(),
@@ -65,6 +67,10 @@ fn case(case: &CaseReport) -> Value {
     value
 }
 
+fn warning(Warning { position, step, reason }: &Warning) -> Value {
+    json!({ "line": position.line, "column": position.column, "step": step, "reason": reason })
+}
+
 fn failure(failure: &Failure) -> Value {
     let difference = |difference: &Difference| {
         let Difference { position, what, expected, got } = difference;
@@ -79,7 +85,8 @@ fn failure(failure: &Failure) -> Value {
     })
 }
 
-fn covered(coverage: &Coverage) -> Value {
+fn coverage(covered: Covered<'_>) -> Value {
+    let Covered { coverage, least } = covered;
     let unmet = coverage.unmet().map(|rule| {
         let (place, position) = (&*rule.place.file, rule.place.position);
         json!({ "domain": rule.domain, "rule": rule.path, "file": place, "line": position.line, "column": position.column })
@@ -90,6 +97,8 @@ fn covered(coverage: &Coverage) -> Value {
         "rules": coverage.rules.len(),
         "met": coverage.met(),
         "percent": percent,
+        "fail_under": least.map(|least| least.to_string()),
+        "reached": covered.is_reached(),
         "not_met": unmet.collect::<Vec<_>>(),
     })
 }

@@ -3,16 +3,17 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::{Problem, Totals, text};
+use super::{Covered, Problem, Totals, text};
 use crate::testing::{CaseReport, FileReport, Outcome};
 
-/// The whole report.
+/// The whole report. The coverage that was asked for is a test of its own.
 #[must_use]
-pub fn document(files: &[FileReport]) -> String {
+pub fn document(files: &[FileReport], covered: Covered<'_>) -> String {
     let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");
     for file in files {
         suite(file, &mut xml);
     }
+    fail_under(covered, &mut xml);
     xml.push_str("</testsuites>\n");
     xml
 }
@@ -32,6 +33,24 @@ pub fn of_problems(problems: &[Problem]) -> String {
     }
     xml.push_str("  </testsuite>\n</testsuites>\n");
     xml
+}
+
+fn fail_under(covered: Covered<'_>, xml: &mut String) {
+    let (Some(least), Some(is_reached)) = (covered.least, covered.is_reached()) else { return };
+    let failures = u8::from(!is_reached);
+    let _ = write!(
+        xml,
+        "  <testsuite name=\"coverage\" tests=\"1\" failures=\"{failures}\" errors=\"0\" skipped=\"0\" time=\"0.000000\">\n    \
+         <testcase name=\"--fail-under {least}\" classname=\"coverage\" time=\"0.000000\""
+    );
+    if is_reached {
+        xml.push_str("/>\n");
+    } else {
+        let details = text::of_coverage(covered);
+        xml.push_str(">\n");
+        write_end("failure", details.lines().next().unwrap_or_default(), &details, xml);
+    }
+    xml.push_str("  </testsuite>\n");
 }
 
 // Writing to a string cannot fail.
@@ -65,8 +84,13 @@ fn test(file: &FileReport, case: &CaseReport, xml: &mut String) {
     );
     let details = text::details(file, &case.outcome);
     let (element, body) = match &case.outcome {
-        Outcome::Passed => {
+        Outcome::Passed if case.warnings.is_empty() => {
             xml.push_str("/>\n");
+            return;
+        }
+        Outcome::Passed => {
+            let warnings = escaped(&text::warnings(file, case));
+            let _ = write!(xml, ">\n      <system-out>{warnings}</system-out>\n    </testcase>\n");
             return;
         }
         Outcome::Skipped(_) => ("skipped", ""),

@@ -2,11 +2,10 @@
 
 use std::io::{self, Write};
 
-use super::Totals;
+use super::{Covered, Totals};
 use crate::config::policy_file::Position;
 use crate::engine::words::{counted, percent, printable};
-use crate::testing::coverage::Coverage;
-use crate::testing::{Difference, Failure, FileReport, Outcome};
+use crate::testing::{CaseReport, Difference, Failure, FileReport, Outcome, Warning};
 
 /// Writes how the cases of one file ended, and where those stand that failed.
 ///
@@ -17,7 +16,8 @@ pub fn file(report: &FileReport, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "running {} test{plural} in {}", report.cases.len(), printable(&report.name))?;
     for case in &report.cases {
         let ended = match &case.outcome {
-            Outcome::Passed => "ok".to_owned(),
+            Outcome::Passed if case.warnings.is_empty() => "ok".to_owned(),
+            Outcome::Passed => format!("ok, with {}", counted(case.warnings.len() + case.more_warnings, "warning")),
             Outcome::Failed { .. } => "FAILED".to_owned(),
             Outcome::Skipped(reason) => format!("skipped: {reason}"),
             Outcome::Broken(_) => "ERROR".to_owned(),
@@ -32,15 +32,22 @@ pub fn file(report: &FileReport, out: &mut dyn Write) -> io::Result<()> {
             write!(out, "{}", details(report, &case.outcome))?;
         }
     }
+    if report.cases.iter().any(|case| !case.warnings.is_empty()) {
+        writeln!(out, "\nwarnings:")?;
+        for case in report.cases.iter().filter(|case| !case.warnings.is_empty()) {
+            write!(out, "\n---- {} ----\n{}", printable(&case.name), warnings(report, case))?;
+        }
+    }
     let totals = Totals::of([report]);
     let result = if totals.failed + totals.broken == 0 { "ok" } else { "FAILED" };
     let broken = if totals.broken > 0 { format!("{} in error; ", totals.broken) } else { String::new() };
+    let warned = if totals.warnings > 0 { format!("{}; ", counted(totals.warnings, "warning")) } else { String::new() };
     let Totals { passed, failed, skipped, filtered, .. } = totals;
     let took = format!("{}.{:02}s", report.took.as_secs(), report.took.subsec_millis() / 10);
     writeln!(
         out,
         "\ntest result: {result}. {passed} passed; {failed} failed; {broken}{skipped} skipped; {filtered} filtered out; \
-         finished in {took}\n"
+         {warned}finished in {took}\n"
     )
 }
 
@@ -76,25 +83,44 @@ fn step(report: &FileReport, failure: &Failure) -> String {
     text
 }
 
+/// The steps of a case that test nothing, two lines for each.
+#[must_use]
+pub fn warnings(report: &FileReport, case: &CaseReport) -> String {
+    let mut text = String::new();
+    for Warning { position: Position { line, column }, step, reason } in &case.warnings {
+        let [file, step, reason] = [&*report.name, &**step, &**reason].map(printable);
+        text.push_str(&format!("{file}:{line}:{column}: {step}\n  tests nothing: it meets {reason}\n"));
+    }
+    if case.more_warnings > 0 {
+        text.push_str(&format!("and {} that test nothing\n", counted(case.more_warnings, "more step")));
+    }
+    text
+}
+
 /// Writes which rules no test met.
 ///
 /// # Errors
 /// Those of the writer.
-pub fn coverage(coverage: &Coverage, out: &mut dyn Write) -> io::Result<()> {
+pub fn coverage(covered: Covered<'_>, out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(of_coverage(covered).as_bytes())
+}
+
+/// Which rules no test met. Where these are too many, the first line says it.
+#[must_use]
+pub fn of_coverage(covered: Covered<'_>) -> String {
+    let Covered { coverage, least } = covered;
     let (met, all) = (coverage.met(), coverage.rules.len());
-    if all == 0 {
-        return writeln!(out, "coverage: no rules, since no test loads policies from files");
+    let mut text = match all {
+        0 => "coverage: no rules, since no test loads policies from files".to_owned(),
+        _ => format!("coverage: {met} of {} met ({})", counted(all, "rule"), percent(met as u64, all as u64)),
+    };
+    if let (Some(least), Some(false)) = (least, covered.is_reached()) {
+        text.push_str(&format!(": --fail-under {least} is not reached"));
     }
-    let share = percent(met as u64, all as u64);
-    writeln!(out, "coverage: {met} of {} met ({share})", counted(all, "rule"))?;
+    text.push('\n');
     for rule in coverage.unmet() {
-        writeln!(
-            out,
-            "  not met: {} in {:?}   {}",
-            printable(&rule.path),
-            rule.domain,
-            printable(&rule.place.to_string())
-        )?;
+        let (path, place) = (printable(&rule.path), printable(&rule.place.to_string()));
+        text.push_str(&format!("  not met: {path} in {:?}   {place}\n", rule.domain));
     }
-    Ok(())
+    text
 }

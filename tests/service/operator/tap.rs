@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::support::http;
-use crate::support::process::binary;
+use crate::support::process::{LogLine, PolicyDirectory, Weir, binary};
 use crate::support::rls::{self, Client, RateLimitRequest};
 use crate::support::served::Served;
 use crate::support::terminal::OnTerminal;
@@ -32,8 +32,17 @@ struct Tap(BufReader<TcpStream>);
 impl Tap {
     /// Opens one, and reads its header.
     fn open(admin: SocketAddr, query: &str) -> (Tap, Value) {
+        Tap::with_headers(admin, query, &[])
+    }
+
+    /// The same with a token.
+    fn with_token(admin: SocketAddr, query: &str, token: &str) -> (Tap, Value) {
+        Tap::with_headers(admin, query, &[("authorization", &format!("Bearer {token}"))])
+    }
+
+    fn with_headers(admin: SocketAddr, query: &str, headers: &[(&str, &str)]) -> (Tap, Value) {
         let mut stream = http::connect(admin).unwrap();
-        stream.write_all(http::head("GET", &format!("/tap?{query}"), &[], 0).as_bytes()).unwrap();
+        stream.write_all(http::head("GET", &format!("/tap?{query}"), headers, 0).as_bytes()).unwrap();
         let mut tap = Tap(BufReader::new(stream));
         let mut line = String::new();
         tap.0.read_line(&mut line).unwrap();
@@ -366,6 +375,60 @@ fn a_tap_needs_the_token_where_there_is_one() {
     assert!(code == Some(1) && errors.contains("the token of --token-file is none of them"), "{errors}");
     let path = file.path().display().to_string();
     assert_eq!(tap(&["--for", "1s", "--token-file", &path]).0, Some(0));
+}
+
+#[test]
+fn values_are_shown_to_a_token_with_that_right_and_the_log_names_it() {
+    const ANN: &str = "0123456789abcdef-ann";
+    const BOB: &str = "0123456789abcdef-bob";
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), format!("ann {ANN} tap-values\nbob {BOB}\n")).unwrap();
+    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
+    let weir = Weir::start(&policies.path(), &["--set", &format!("admin.token_file={}", file.path().display())]);
+    let refused = |token: &str, expected: u16| {
+        let headers = [("authorization", format!("Bearer {token}"))];
+        let headers = headers.each_ref().map(|(name, value)| (*name, value.as_str()));
+        let answer = http::request(weir.admin, "GET", "/tap?values=shown", &headers, "").unwrap();
+        assert_eq!(answer.status, expected, "{answer:?}");
+        answer.body
+    };
+    assert!(refused(BOB, 403).contains("the right tap-values"));
+    refused("other", 401);
+    let opened = |line: &LogLine| line.message() == Some("a tap with values is open");
+    assert_eq!(weir.count_in_log(opened), 0, "none was open");
+
+    let (mut hidden, header) = Tap::with_token(weir.admin, "", BOB);
+    assert_eq!(header["values"], "hidden");
+    let (mut shown, header) = Tap::with_token(weir.admin, "values=shown&domain=shop&sample=1&seconds=60", ANN);
+    assert_eq!(header["values"], "shown");
+    Client::connect(weir.grpc).ask(rls::request("shop", &[("user", "carl")])).unwrap();
+    assert_eq!(checked(&shown.next())[0]["entries"], json!([["user", "carl"]]));
+    assert!(is_hidden(&checked(&hidden.next())[0]["entries"][0][1]), "another tap at the same time hides them");
+    let by_ann = |line: &LogLine| {
+        let fields = ["by", "domain", "seconds"].map(|name| line.field(name).cloned().unwrap_or_default());
+        opened(line) && fields == [json!("ann"), json!("shop"), json!(60)]
+    };
+    assert!(weir.wait_for_log(0, PATIENCE, by_ann));
+    assert_eq!(weir.count_in_log(opened), 1, "that of bob shows none");
+
+    // Without a restart: bob gets the right, and loses it.
+    fs::write(file.path(), format!("bob {BOB} tap-values\n")).unwrap();
+    let (_, header) = Tap::with_token(weir.admin, "values=shown", BOB);
+    assert_eq!(header["values"], "shown");
+    fs::write(file.path(), format!("bob {BOB}\n")).unwrap();
+    refused(BOB, 403);
+}
+
+#[test]
+fn without_a_file_of_tokens_no_tap_shows_what_the_setting_hides() {
+    let served = Served::start(POLICY, &[]);
+    assert_eq!(http::get(served.at.admin, "/tap?values=shown").unwrap().status, 403);
+    let output = tap(served.at.admin, &["--for", "1s", "--values", "shown"]).stdin(Stdio::null()).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && errors.contains("the right tap-values"), "{errors}");
+    let shown = Served::start(POLICY, &["tap.values=shown"]);
+    assert_eq!(Tap::open(shown.at.admin, "").1["values"], "shown");
+    assert_eq!(Tap::open(shown.at.admin, "values=hidden").1["values"], "hidden");
 }
 
 fn tap(server: SocketAddr, arguments: &[&str]) -> Command {

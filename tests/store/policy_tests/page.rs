@@ -57,7 +57,8 @@ fn every_key_has_a_row_and_the_bounds_are_those_of_the_code() {
 fn the_page_has_each_member_of_the_json() {
     let mut found = BTreeSet::new();
     let cases = [
-        "[{name: a, steps: [{ask: user=ann, times: 2, expect: over}]}, {name: b, policies: no, steps: [{ask: a=1}]}]",
+        "[{name: a, steps: [{ask: user=ann, times: 2, expect: over}]}, {name: b, policies: no, steps: [{ask: a=1}]}, \
+         {name: w, steps: [{ask: a=1, expect: ok}]}]",
         "[{name: c, steps: []}]",
     ];
     for cases in cases {

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use weir::cli::test::{Format, Tests, Verdict, run};
 use weir::config::settings::Secret;
+use weir::testing::{FAILURES_MAX, Strictness};
 
 use super::{SHOP, Written, at_root, ran, refused, tests};
 
@@ -179,9 +180,122 @@ fn too_little_coverage_fails() {
         let fail_under = Some(least.parse().expect("a percentage"));
         let (verdict, report) = ran(&Tests { fail_under, ..written.tests() });
         assert_eq!(verdict, expected, "{report}");
-        assert!(report.contains("coverage: 1 of 2 rules met (50.0 %)\n  not met: path in \"shop\"   "), "{report}");
+        let missed =
+            if verdict == Verdict::Failed { format!(": --fail-under {least} is not reached") } else { String::new() };
+        let expected = format!("coverage: 1 of 2 rules met (50.0 %){missed}\n  not met: path in \"shop\"   ");
+        assert!(report.contains(&expected), "{report}");
         assert!(report.trim_end().ends_with("shop.yaml:4:5"), "{report}");
     }
+}
+
+#[test]
+fn junit_and_json_say_that_coverage_is_not_reached() {
+    let written = Written::new("domain: shop\ncases: [{name: c, steps: [{ask: user=ann, expect: ok}]}]");
+    for (least, failures) in [("50", 0), ("50.5", 1)] {
+        let fail_under = Some(least.parse().expect("a percentage"));
+        let (_, junit) = ran(&Tests { format: Format::Junit, fail_under, ..written.tests() });
+        let suite = format!("<testsuite name=\"coverage\" tests=\"1\" failures=\"{failures}\"");
+        assert!(junit.contains(&suite) && junit.contains(&format!("name=\"--fail-under {least}\"")), "{junit}");
+        let message = "<failure message=\"coverage: 1 of 2 rules met (50.0 %): --fail-under 50.5 is not reached\">";
+        assert_eq!(junit.contains(message), failures == 1, "{junit}");
+        let (_, report) = ran(&Tests { format: Format::Json, fail_under, ..written.tests() });
+        let json: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+        let said = (&json["coverage"]["fail_under"], &json["coverage"]["reached"]);
+        assert_eq!(said, (&least.into(), &(failures == 0).into()));
+    }
+    let (_, junit) = ran(&Tests { format: Format::Junit, coverage: true, ..written.tests() });
+    assert!(!junit.contains("name=\"coverage\""), "{junit}");
+}
+
+/// Each step passes whatever the policies say, for a word that is misspelled.
+const UNMET: &str = r#"domain: shop
+cases:
+- name: a domain
+  domain: shpo
+  steps: [{ask: user=ann, times: 3, expect: ok}]
+- name: a key
+  steps:
+    - {ask: usre=u<n>, callers: 2, expect: {passed: 2}}
+    - {ask: "user=ann,path=/", expect: {answer: ok, headers: {Retry-After: none}}}
+- name: right
+  steps:
+    - {ask: [user=ann, other=1], expect: ok}
+    - {ask: other=1, expect: {answer: ok, rule: none}}
+    - {ask: other=1, expect: {answer: ok, limit: none}}
+    - {ask: [a=1, b=1], expect: {answer: ok, statuses: [{rule: none}, {answer: ok, rule: none}]}}
+    - {ask: other=1, limit: 1/hour, expect: ok}
+    - {ask: other=1}
+    - {ask: user=ann, domain: "", expect: {error: rate limit domain must not be empty}}
+"#;
+
+#[test]
+fn a_step_whose_requests_meet_no_rule_tests_nothing() {
+    let written = Written::new(UNMET);
+    let (verdict, report) = ran(&written.tests());
+    assert_eq!(verdict, Verdict::Passed);
+    let took = report.rfind("; finished in").expect("how long it took");
+    insta::assert_snapshot!(written.shown(&report[..took]), @r#"
+    running 3 tests in shop.test.yaml
+    test a domain ... ok, with 1 warning
+    test a key ... ok, with 2 warnings
+    test right ... ok
+
+    warnings:
+
+    ---- a domain ----
+    shop.test.yaml:5:11: ask user=ann in "shpo", request 1 of 3, at 2040-01-02T00:00:00Z
+      tests nothing: it meets no rule: no policy has the domain "shpo", did you mean "shop"?
+
+    ---- a key ----
+    shop.test.yaml:8:7: ask usre=u1 in "shop", request 1 of 2, at 2040-01-02T00:00:00Z
+      tests nothing: it meets no rule: no descriptor begins with the key "usre", did you mean "user"?
+    shop.test.yaml:9:7: ask user=ann,path=/ in "shop", at 2040-01-02T00:00:00Z
+      tests nothing: it meets no rule
+
+    test result: ok. 3 passed; 0 failed; 0 skipped; 0 filtered out; 3 warnings
+    "#);
+
+    let (_, json) = ran(&Tests { format: Format::Json, ..written.tests() });
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!((&json["warnings"], &json["failed"]), (&3.into(), &0.into()));
+    let warning = &json["files"][0]["cases"][0]["warnings"][0];
+    assert_eq!((&warning["line"], &warning["column"]), (&5.into(), &11.into()));
+    assert!(warning["reason"].as_str().expect("a text").ends_with("did you mean \"shop\"?"), "{warning}");
+    let (_, junit) = ran(&Tests { format: Format::Junit, ..written.tests() });
+    assert_eq!(junit.matches("<system-out>").count(), 2, "{junit}");
+    assert!(
+        junit.contains("tests nothing: it meets no rule: no descriptor begins with the key &quot;usre&quot;"),
+        "{junit}"
+    );
+}
+
+#[test]
+fn strict_tests_fail_where_they_test_nothing() {
+    let written = Written::new(UNMET);
+    let strict = |format| Tests { format, strictness: Strictness::Strict, ..written.tests() };
+    let (verdict, report) = ran(&strict(Format::Text));
+    assert_eq!(verdict, Verdict::Failed);
+    assert!(report.contains("test result: FAILED. 1 passed; 2 failed; "), "{report}");
+    assert!(
+        report.contains("    - expected a rule, or rule: none in the test (--strict)\n    + got      no rule"),
+        "{report}"
+    );
+    let (_, junit) = ran(&strict(Format::Junit));
+    assert!(junit.contains("failures=\"2\"") && junit.matches("<failure").count() == 2, "{junit}");
+    let (_, json) = ran(&strict(Format::Json));
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!((&json["failed"], &json["warnings"]), (&2.into(), &0.into()));
+    assert_eq!(json["files"][0]["cases"][1]["failures"].as_array().map(Vec::len), Some(2));
+}
+
+#[test]
+fn warnings_of_a_case_are_bounded() {
+    let step = "{ask: usre=ann, expect: ok}, ".repeat(FAILURES_MAX + 2);
+    let written = Written::new(&format!("domain: shop\ncases: [{{name: c, steps: [{step}]}}]"));
+    let (_, report) = ran(&written.tests());
+    assert!(report.contains("and 2 more steps that test nothing\n") && report.contains("; 12 warnings; "), "{report}");
+    let (_, report) = ran(&Tests { strictness: Strictness::Strict, ..written.tests() });
+    assert!(report.contains("and 2 more steps failed\n"), "{report}");
 }
 
 #[test]
@@ -208,7 +322,9 @@ fn coverage_of_nothing_is_no_coverage() {
         let fail_under = Some(least.parse().expect("a percentage"));
         let (verdict, report) = ran(&Tests { fail_under, ..written.tests() });
         assert_eq!(verdict, expected, "{report}");
-        assert!(report.ends_with("coverage: no rules, since no test loads policies from files\n"), "{report}");
+        let missed = if verdict == Verdict::Failed { ": --fail-under 1 is not reached" } else { "" };
+        let expected = format!("coverage: no rules, since no test loads policies from files{missed}\n");
+        assert!(report.ends_with(&expected), "{report}");
     }
     let (_, report) = ran(&Tests { format: Format::Json, coverage: true, ..written.tests() });
     let json: serde_json::Value = serde_json::from_str(&report).expect("JSON");

@@ -111,6 +111,14 @@ fn mistakes_in_files() {
             "2:45: no time_format \"unix\", did you mean \"unix_s\"?".into(),
         ),
         (
+            "domain: d\naccess_log: {file: a, time: t, hits: 1.5, ask: a=<b>}".into(),
+            "2:38: hits must be a whole number from 0 to 4294967295, not \"1.5\"".into(),
+        ),
+        (
+            "domain: d\naccess_log: {file: a, time: t, hits: tokens, look: true, ask: a=<b>}".into(),
+            "2:52: a look has no hits: leave hits out".into(),
+        ),
+        (
             format!("duration: 1m\nstart: 2099-12-31T23:59:30Z\ndomain: d\nsources: [{source}]"),
             "1:11: the traffic goes on past the year 2100".into(),
         ),

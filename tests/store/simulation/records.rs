@@ -165,6 +165,61 @@ fn an_access_log_is_read_by_the_meaning_of_its_fields() {
 }
 
 #[test]
+fn the_hits_of_a_request_are_those_of_a_field_of_the_log() {
+    let written = Written::new();
+    let lines = [
+        json!({"at": 1, "user": "ann", "usage": {"total": 120}}),
+        json!({"at": 2, "user": "ann", "usage": {"total": "7"}}),
+        json!({"at": 3, "user": "ann", "usage": {"total": 0}}),
+        json!({"at": 4, "user": "ann", "usage": {"total": "-"}}),
+    ];
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    written.write("access.log", &text);
+    let traffic = "domain: shop\naccess_log: {file: access.log, time: at, time_format: unix_s, hits: usage.total, \
+                   ask: [user=<user>, {descriptor: own=<user>, hits: 5}]}\n";
+    let path = written.write("log.traffic.yaml", traffic);
+    let requests = all(&path).unwrap();
+    let own = |number: usize| {
+        requests
+            .iter()
+            .map(move |request| request.message.descriptors[number].hits_addend.as_ref().map(|hits| hits.value))
+    };
+    assert_eq!(requests.iter().map(|request| request.message.hits_addend).collect::<Vec<_>>(), [120, 7, 0, 0]);
+    // On the wire, 0 hits of a request mean 1, and those of a descriptor cost nothing.
+    assert_eq!(own(0).collect::<Vec<_>>(), [None, None, Some(0), None]);
+    assert_eq!(own(1).collect::<Vec<_>>(), [Some(5); 4]);
+    let (report, _) = written.ran(&written.arguments(path));
+    assert!(
+        report.contains("note: 1 request of the log without a value in usage.total: taken for 1 hit each\n"),
+        "{report}"
+    );
+}
+
+#[test]
+fn a_field_of_hits_with_another_value_has_its_place() {
+    let written = Written::new();
+    let traffic =
+        "domain: shop\naccess_log: {file: access.log, time: at, time_format: unix_s, hits: tokens, ask: user=<user>}\n";
+    let path = written.write("log.traffic.yaml", traffic);
+    for (value, expected) in [
+        ("\"many\"", "\"many\" is no number of hits: a whole number from 0 to 4294967295"),
+        ("1.5", "\"1.5\" is no number of hits"),
+        ("-1", "\"-1\" is no number of hits"),
+        ("\"+1\"", "\"+1\" is no number of hits"),
+        ("4294967296", "\"4294967296\" is no number of hits"),
+        ("true", "\"true\" is no number of hits"),
+        ("[1]", "a list or an object"),
+    ] {
+        let log = format!(
+            "{{\"at\": 1, \"user\": \"a\", \"tokens\": 3}}\n{{\"at\": 2, \"user\": \"a\", \"tokens\": {value}}}\n"
+        );
+        written.write("access.log", &log);
+        let error = written.shown(&all(&path).expect_err(value).to_string());
+        assert!(error.starts_with(&format!("access.log:2:1: tokens: {expected}")), "{value}\n{error}");
+    }
+}
+
+#[test]
 fn a_line_of_a_log_that_cannot_be_used_has_its_place() {
     let written = Written::new();
     let traffic = "domain: <host>\naccess_log: {file: access.log, time: at, time_format: unix_ms, ask: user=<user>}\n";

@@ -17,8 +17,17 @@ impl FileReader<'_> {
         &mut self,
         fields: &Fields,
     ) -> Result<(Vec<Descriptor>, Option<u32>), Reported> {
-        let descriptors = self.descriptors_of(fields);
         let hits = self.hits_of(fields, 1);
+        self.asked_for(fields, hits)
+    }
+
+    /// The same, for hits that were read.
+    pub(in crate::config::policy_file) fn asked_for(
+        &mut self,
+        fields: &Fields,
+        hits: Result<Option<u32>, Reported>,
+    ) -> Result<(Vec<Descriptor>, Option<u32>), Reported> {
+        let descriptors = self.descriptors_of(fields);
         let refund = self.flag(fields, "refund");
         let limit = self.override_of(fields);
         let (descriptors, hits, refund, limit) = (descriptors?, hits?, refund?, limit?);
@@ -99,7 +108,11 @@ impl FileReader<'_> {
     }
 
     /// What it costs; `look` is 0. `least` is the smallest number of hits that has a meaning.
-    fn hits_of(&mut self, fields: &Fields, least: u32) -> Result<Option<u32>, Reported> {
+    pub(in crate::config::policy_file) fn hits_of(
+        &mut self,
+        fields: &Fields,
+        least: u32,
+    ) -> Result<Option<u32>, Reported> {
         let hits = self.number(fields, "hits")?;
         let look = self.flag(fields, "look")?;
         let refund = self.flag(fields, "refund")?;

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::keys::ACCESS_LOG;
-use super::{AccessLog, TimeFormat};
-use crate::config::policy_file::fields::Fields;
+use super::{AccessLog, LoggedHits, TimeFormat};
+use crate::config::policy_file::fields::{Fields, Read};
 use crate::config::policy_file::state::{FileReader, Reported};
 use crate::config::policy_file::{NAME_BYTES_MAX, VALUE_BYTES_MAX};
 
@@ -27,7 +27,12 @@ impl FileReader<'_> {
         let path = self.text(&fields, "file", VALUE_BYTES_MAX);
         let time = self.text(&fields, "time", NAME_BYTES_MAX);
         let format = self.choice(&fields, "time_format", &TimeFormat::NAMES);
-        let asked = self.asked(&fields);
+        let hits_field = self.hits_field(&fields);
+        let asked = match hits_field {
+            Ok(None) => self.asked(&fields),
+            Ok(Some(_)) => self.asked_for(&fields, Ok(None)),
+            Err(Reported) => self.asked_for(&fields, Err(Reported)),
+        };
         let Some(path) = path? else {
             return Err(self.report(fields.at, "no file: write the path of the log, below the directory of this file"));
         };
@@ -42,7 +47,21 @@ impl FileReader<'_> {
             return Err(self.report(fields.at, "no domain: give it here or at the top of the file"));
         };
         refused?;
+        let hits = hits_field?.map_or(LoggedHits::Same(hits), LoggedHits::Field);
         let format = format?.map_or(TimeFormat::Rfc3339, TimeFormat::named);
         Ok(AccessLog { path: directory.join(path), time, format, domain, descriptors, hits })
+    }
+
+    /// The field that has the hits; none where `hits` is a number.
+    fn hits_field(&mut self, fields: &Fields) -> Read<String> {
+        // A text that begins as a number is one, or a mistake in one.
+        let is_number = |text: &str| text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.'));
+        let Some(field) = self.text(fields, "hits", NAME_BYTES_MAX)?.filter(|text| !is_number(text)) else {
+            return Ok(None);
+        };
+        if self.flag(fields, "look")? {
+            return Err(self.report_value(fields, "look", "a look has no hits: leave hits out".to_owned()));
+        }
+        Ok(Some(field))
     }
 }
