@@ -145,6 +145,47 @@ async fn callers_in_a_hurry_open_nothing() {
     rig.opens().await;
 }
 
+/// Fewer calls than [`BreakerSettings::calls`] in a window opened nothing, and each waited for its deadline.
+#[tokio::test]
+async fn a_redis_that_refuses_connections_opens_it_at_the_first_call() {
+    let mut server = RedisServer::start();
+    let rig = start(&server.url(), |_| {});
+    rig.call(PATIENCE).await.unwrap();
+    server.kill();
+    rig.call(TIMEOUT).await.expect_err("nothing listens there");
+    rig.becomes(Circuit::Open, false).await;
+    server.restart();
+    rig.becomes(Circuit::Closed, false).await;
+    rig.call(PATIENCE).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_redis_that_answers_nothing_opens_it_after_one_call() {
+    let server = RedisServer::start();
+    let rig = start(&server.url(), |options| options.breaker.window = TIMEOUT * 2);
+    rig.call(PATIENCE).await.unwrap();
+    server.freeze();
+    rig.call(TIMEOUT).await.expect_err("it is frozen");
+    rig.becomes(Circuit::Open, false).await;
+    server.thaw();
+    rig.becomes(Circuit::Closed, false).await;
+    rig.call(PATIENCE).await.unwrap();
+}
+
+#[tokio::test]
+async fn one_late_answer_of_a_redis_that_answers_pings_opens_nothing() {
+    let server = RedisServer::start();
+    let rig = start(&server.url(), |options| options.breaker.window = PATIENCE);
+    rig.call(PATIENCE).await.unwrap();
+    let pings = server.runs("ping");
+    server.freeze();
+    rig.call(TIMEOUT).await.expect_err("it is frozen");
+    server.thaw();
+    eventually("a ping", PATIENCE, async || server.runs("ping") > pings).await;
+    rig.call(PATIENCE).await.unwrap();
+    assert_eq!(rig.changes.all(), []);
+}
+
 #[tokio::test]
 async fn a_breaker_that_is_turned_off_lets_everything_pass() {
     let mut server = RedisServer::start();

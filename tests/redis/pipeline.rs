@@ -12,7 +12,9 @@ use crate::support::redis::RedisServer;
 use crate::support::wait::{PATIENCE, eventually};
 use redis::{Cmd, Value, cmd};
 use weir::engine::{Algorithm, Charge, Limit, Mode, Role, Take, Window};
-use weir::store::redis::pipeline::{Call, CallError, Load, Options, Pipeline, Reason, Script};
+use weir::store::redis::pipeline::{
+    Call, CallError, Load, Options, Pipeline, Reason, SILENCE_MAX, SILENCE_TIMEOUTS, Script,
+};
 use weir::store::redis::pool::REPLIES_BYTES_MAX;
 use weir::store::redis::{DialError, Endpoint, Observer, Redis};
 use weir::store::{Store, StoreError, Undo};
@@ -509,21 +511,50 @@ async fn calls_in_a_hurry_cost_the_others_no_connection() {
     assert!(proxy.connections() <= u64::from(CONNECTIONS), "{} dials", proxy.connections());
 }
 
+/// Connections were closed at the timeout of calls, and the bound on dials then left none: half of the calls failed that
+/// were sent while Redis answered.
+#[tokio::test]
+async fn a_redis_that_stops_often_for_longer_than_the_timeout_costs_no_connection() {
+    /// More than are dialled at once.
+    const STALLS: u64 = 12;
+    let timeout = Duration::from_millis(20);
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.port());
+    let setup = start(&proxy.url(), |options| options.breaker.timeout = timeout);
+    setup.answer(cmd("PING")).await;
+    for stall in 1..=STALLS {
+        server.freeze();
+        let reason = unknown(setup.call(incr("n"), timeout).await);
+        assert!(matches!(reason, Reason::Deadline), "{reason}");
+        let reason = not_sent(setup.call(incr("n"), timeout).await);
+        assert!(matches!(reason, Reason::Deadline), "{reason}");
+        server.thaw();
+        // Its own answer, on the same connection, behind the late one.
+        assert_eq!(setup.answer(get("n")).await, bulk(&stall.to_string()));
+    }
+    assert_eq!(setup.tally.dropped(), Vec::<String>::new());
+    assert_eq!(proxy.connections(), 1);
+}
+
 #[tokio::test]
 async fn answers_that_nobody_waits_for_are_awaited_no_longer_than_others() {
     let server = RedisServer::start();
-    let setup = start(&server.url(), |options| options.breaker.timeout = SHORT * 5);
-    setup.answer(cmd("PING")).await;
-    server.freeze();
-    let begun = Instant::now();
-    let reason = unknown(setup.call(incr("n"), SHORT / 4).await);
-    assert!(matches!(reason, Reason::Deadline), "{reason}");
-    assert_eq!(setup.tally.dropped(), Vec::<String>::new(), "the answer may still come");
-    eventually("the connection to be given up", PATIENCE, async || !setup.tally.dropped().is_empty()).await;
-    assert!(begun.elapsed() >= SHORT * 5);
-    assert_eq!(setup.tally.dropped(), ["1 call not answered in time"]);
-    server.thaw();
-    setup.recovered().await;
+    // Below a tenth of the longest silence, above it, and above the longest silence itself.
+    for (timeout, silence) in [(SHORT / 4, SHORT / 4 * SILENCE_TIMEOUTS), (SHORT, SILENCE_MAX), (SHORT * 8, SHORT * 8)]
+    {
+        let setup = start(&server.url(), |options| options.breaker.timeout = timeout);
+        setup.answer(cmd("PING")).await;
+        server.freeze();
+        let begun = Instant::now();
+        let reason = unknown(setup.call(incr("n"), SHORT / 4).await);
+        assert!(matches!(reason, Reason::Deadline), "{reason}");
+        assert_eq!(setup.tally.dropped(), Vec::<String>::new(), "the answer may still come");
+        eventually("the connection to be given up", PATIENCE, async || !setup.tally.dropped().is_empty()).await;
+        assert!(begun.elapsed() >= silence, "{timeout:?}");
+        assert_eq!(setup.tally.dropped(), ["1 call not answered in time"]);
+        server.thaw();
+        setup.recovered().await;
+    }
 }
 
 #[tokio::test]

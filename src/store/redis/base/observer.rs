@@ -151,11 +151,23 @@ pub struct DialError {
     address: Arc<str>,
     kind: &'static str,
     reason: Arc<str>,
+    is_refused: bool,
 }
 
 impl DialError {
     pub(crate) const fn new(address: Arc<str>, kind: &'static str, reason: Arc<str>) -> Self {
-        Self { address, kind, reason }
+        Self { address, kind, reason, is_refused: false }
+    }
+
+    /// The same where nothing listens at the address.
+    pub(crate) fn refused(self, is_refused: bool) -> Self {
+        Self { is_refused, ..self }
+    }
+
+    /// Whether nothing listens at the address, or there is no such address.
+    #[must_use]
+    pub const fn is_refused(&self) -> bool {
+        self.is_refused
     }
 
     /// Its label in metrics: the class of the error by which Redis refused the connection, or `no_connection`.

@@ -154,11 +154,11 @@ impl Endpoint {
         let (host, port) = match &self.address {
             Address::Tcp { host, port } => (host, *port),
             Address::Unix(path) => {
-                let stream = UnixStream::connect(path).await.map_err(|error| error.to_string())?;
+                let stream = UnixStream::connect(path).await?;
                 return greet(Metered::new(stream, &meter), meter, &login).await;
             }
         };
-        let stream = tcp::connect(host, port).await.map_err(|error| error.to_string())?;
+        let stream = tcp::connect(host, port).await?;
         let Some(tls) = &self.access.tls else {
             return greet(Metered::new(stream, &meter), meter, &login).await;
         };

@@ -181,8 +181,8 @@ impl Sentinels {
     ) -> Result<Connection, Unusable> {
         let master = self.redis.at(&address.host, address.port);
         let named = |problem: Unusable| Unusable {
-            kind: problem.kind,
             text: format!("{master}, which the sentinel at {sentinel} names: {problem}"),
+            ..problem
         };
         let mut connection = master.open(observer).await.map_err(named)?;
         let answer = connection.ask(redis::cmd("ROLE")).await.map_err(named)?;

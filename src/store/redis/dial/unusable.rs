@@ -1,6 +1,6 @@
 //! Why a server cannot be used: the word for metrics, and the text for people.
 
-use std::fmt;
+use std::{fmt, io};
 
 use redis::ServerError;
 
@@ -14,6 +14,8 @@ pub(crate) struct Unusable {
     pub(crate) kind: &'static str,
     /// A sentence for the operator, without secrets. It may be the server's own text.
     pub(crate) text: String,
+    /// Nothing listens at the address, or there is no such address.
+    pub(crate) is_refused: bool,
 }
 
 impl Unusable {
@@ -31,7 +33,14 @@ impl Unusable {
 
 impl From<String> for Unusable {
     fn from(text: String) -> Unusable {
-        Unusable { kind: NO_CONNECTION, text }
+        Unusable { kind: NO_CONNECTION, text, is_refused: false }
+    }
+}
+
+impl From<io::Error> for Unusable {
+    fn from(error: io::Error) -> Unusable {
+        let is_refused = matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound);
+        Unusable { is_refused, ..Unusable::from(error.to_string()) }
     }
 }
 
@@ -39,10 +48,11 @@ impl From<&ServerError> for Unusable {
     fn from(error: &ServerError) -> Unusable {
         match RedisErrorClass::of(error).kind {
             kind @ "wrongpass" => {
-                Unusable { kind, text: format!("it does not accept the user or the password ({})", error.code()) }
+                let text = format!("it does not accept the user or the password ({})", error.code());
+                Unusable { kind, ..Unusable::from(text) }
             }
             kind if kind == OTHER.kind => Unusable::from(for_log(error)),
-            kind => Unusable { kind, text: for_log(error) },
+            kind => Unusable { kind, ..Unusable::from(for_log(error)) },
         }
     }
 }

@@ -4,7 +4,7 @@
 //! settings (base/circuit.rs).
 //!
 //! The strategy. *Closed*, every call passes. The first failure opens a window of time; if many calls end within it and
-//! too many of them have failed, the breaker opens. Between windows it is *calm*: no success is reported, so that a
+//! too many of them have failed, the breaker opens. A Redis that is *down* opens it at any rate of calls. Between windows it is *calm*: no success is reported, so that a
 //! healthy Redis costs neither lock nor clock. When a call that is late began may then be unknown, and with that whether
 //! it was in a hurry. Such a call is a *suspicion*: it opens a window, and is not counted. *Open*, no call passes, and
 //! probes are sent now and then. After an answered probe it is *half open*: a few calls try it out. If all of them
@@ -28,6 +28,8 @@ pub enum Outcome {
     Success,
     /// It does not.
     Failure,
+    /// It is not there: it refuses connections, or has answered no PING for a window.
+    Down,
     /// Nothing.
     Neutral,
 }
@@ -143,7 +145,7 @@ impl Breaker {
                 *running -= 1;
                 match outcome {
                     Outcome::Neutral => None,
-                    Outcome::Failure => {
+                    Outcome::Failure | Outcome::Down => {
                         let setbacks = *setbacks + 1;
                         self.state = State::Open { setbacks };
                         Some(Change { from: Circuit::HalfOpen, to: Circuit::Open })
@@ -206,23 +208,23 @@ impl Breaker {
         if window.is_some_and(|window| now >= window.ends) {
             *window = None;
         }
-        let failed = outcome == Outcome::Failure;
+        let failed = outcome != Outcome::Success;
         if window.is_none() && !failed {
             return false;
         }
         let window = window.get_or_insert(Window { ends: now + settings.window, calls: 0, failed: 0 });
         window.calls = window.calls.saturating_add(1);
         window.failed = window.failed.saturating_add(u32::from(failed));
-        failed
-            && window.calls >= settings.calls
-            && u64::from(window.failed) * 100 >= u64::from(settings.error_percent) * u64::from(window.calls)
+        let has_failed_often = window.calls >= settings.calls
+            && u64::from(window.failed) * 100 >= u64::from(settings.error_percent) * u64::from(window.calls);
+        outcome == Outcome::Down || failed && has_failed_often
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Outcome::{Failure, Neutral, Success};
+    use Outcome::{Down, Failure, Neutral, Success};
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -290,6 +292,13 @@ mod tests {
         assert_eq!(Rig::new().run(&[Failure, Success, Success, Success, Failure, Failure]), opened, "3 of 6");
         assert_eq!(Rig::new().run(&[Failure, Neutral, Neutral, Failure, Failure]), None, "neutral ones do not count");
         assert!(Rig::open().breaker.admit().is_none());
+    }
+
+    #[test]
+    fn a_redis_that_is_down_opens_it_at_any_rate() {
+        assert_eq!(Rig::new().run(&[Down]), Some((Circuit::Closed, Circuit::Open)));
+        assert_eq!(Rig::half_open().run(&[Down]), Some((Circuit::HalfOpen, Circuit::Open)));
+        assert_eq!(Rig::with(|settings| settings.error_percent = 0).run(&[Down]), None, "it is turned off");
     }
 
     #[test]

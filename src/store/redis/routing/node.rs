@@ -23,6 +23,9 @@ use crate::store::redis::transport::heavy::Lane;
 use crate::store::redis::transport::options::Options;
 use crate::store::redis::transport::pipeline::Pipeline;
 
+/// PINGs in a window at the least, after a call has failed.
+const WATCH_PINGS: u32 = 8;
+
 /// A server and its breaker. One for each runtime and server: its tasks live on the runtime that started it and end
 /// when it is dropped.
 #[derive(Debug)]
@@ -49,7 +52,7 @@ impl Node {
             timeout: settings.timeout,
             calm: AtomicBool::new(true),
             breaker: Mutex::new(Breaker::new(settings)),
-            opened: Notify::new(),
+            trouble: Notify::new(),
             observer: options.observer.clone(),
         });
         let heavy = Lane::start(&options);
@@ -144,8 +147,8 @@ struct Gate {
     /// The last result of [`Breaker::is_calm`].
     calm: AtomicBool,
     breaker: Mutex<Breaker>,
-    /// Wakes the task that probes.
-    opened: Notify,
+    /// Wakes the task that probes: a call has failed, or the circuit has opened.
+    trouble: Notify,
     observer: Arc<dyn Observer>,
 }
 
@@ -171,10 +174,14 @@ impl Gate {
     }
 
     fn ended(&self, pass: Pass, outcome: Outcome) {
-        if outcome != Outcome::Failure && self.calm.load(Relaxed) {
+        let failed = matches!(outcome, Outcome::Failure | Outcome::Down);
+        if !failed && self.calm.load(Relaxed) {
             return;
         }
         self.change(|breaker| breaker.ended(pass, outcome, Instant::now()));
+        if failed {
+            self.trouble.notify_one();
+        }
     }
 
     fn change(&self, change: impl FnOnce(&mut Breaker) -> Option<Change>) {
@@ -186,7 +193,7 @@ impl Gate {
         };
         if let Some(Change { from, to }) = changed {
             if to == Circuit::Open {
-                self.opened.notify_one();
+                self.trouble.notify_one();
             }
             self.observer.circuit_changed(&self.address, from, to);
         }
@@ -227,10 +234,13 @@ impl Passing<'_> {
         };
         match judge(answer, time_given, gate.timeout) {
             Some(outcome) => gate.ended(pass, outcome),
-            None => gate.change(|breaker| {
-                breaker.suspect(Instant::now());
-                None
-            }),
+            None => {
+                gate.change(|breaker| {
+                    breaker.suspect(Instant::now());
+                    None
+                });
+                gate.trouble.notify_one();
+            }
         }
     }
 }
@@ -249,6 +259,7 @@ fn judge(answer: &Result<Value, CallError>, time_given: Option<Duration>, timeou
     Some(match answer {
         Ok(_) => Outcome::Success,
         Err(CallError::NotSent { reason } | CallError::Unknown { reason }) => match reason {
+            Reason::NoConnection(error) if error.is_refused() => Outcome::Down,
             Reason::NoConnection(_) | Reason::Broken(_) => Outcome::Failure,
             Reason::Deadline if time_given? >= timeout / 2 => Outcome::Failure,
             Reason::Deadline | Reason::QueueFull { .. } | Reason::CircuitOpen | Reason::NoNode { .. } => {
@@ -262,15 +273,19 @@ fn judge(answer: &Result<Value, CallError>, time_given: Option<Duration>, timeou
     })
 }
 
-/// Probes the server of an open breaker until it answers. Then makes the trials itself while no calls come.
+/// Sends PINGs after a call has failed, and opens the breaker if they fail too. Probes the server of an open breaker until it
+/// answers. Then makes the trials itself while no calls come.
 async fn probe(gate: Arc<Gate>, pipeline: Arc<Pipeline>, settings: BreakerSettings, connect_timeout: Duration) {
     loop {
         let pause = loop {
             let pause = gate.breaker.lock().next_probe();
             match pause {
                 Some(pause) => break pause,
-                // A breaker that opened meanwhile has left a permit here.
-                None => gate.opened.notified().await,
+                // A call that failed meanwhile has left a permit here.
+                None => {
+                    gate.trouble.notified().await;
+                    watch(&gate, &pipeline, settings).await;
+                }
             }
         };
         if gate.breaker.lock().circuit() == Circuit::Open {
@@ -281,7 +296,27 @@ async fn probe(gate: Arc<Gate>, pipeline: Arc<Pipeline>, settings: BreakerSettin
             tokio::select! {
                 () = tokio::time::sleep(pause) => stand_in(&gate, &pipeline).await,
                 // A trial has failed: the pause has changed.
-                () = gate.opened.notified() => {}
+                () = gate.trouble.notified() => {}
+            }
+        }
+    }
+}
+
+/// Sends PINGs to the server of a closed breaker until one is answered, or all have failed for a window. Then the server is
+/// down, at any rate of calls.
+async fn watch(gate: &Gate, pipeline: &Pipeline, settings: BreakerSettings) {
+    let begun = Instant::now();
+    while settings.error_percent > 0 && gate.breaker.lock().circuit() == Circuit::Closed {
+        let now = Instant::now();
+        let answer = ping(pipeline, now + settings.timeout).await.map(|()| Value::Okay);
+        match judge(&answer, Some(settings.timeout), settings.timeout) {
+            Some(Outcome::Down) => gate.ended(Pass::Ordinary, Outcome::Down),
+            Some(Outcome::Failure) if now - begun >= settings.window => gate.ended(Pass::Ordinary, Outcome::Down),
+            Some(Outcome::Failure) => tokio::time::sleep(settings.window / WATCH_PINGS).await,
+            Some(Outcome::Success | Outcome::Neutral) | None => {
+                // Calls that fail meanwhile cost no further PINGs.
+                tokio::time::sleep(settings.probe).await;
+                return;
             }
         }
     }

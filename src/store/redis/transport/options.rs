@@ -43,8 +43,8 @@ pub struct Options {
     pub batch_max: usize,
     /// Calls of a batch that are merged into one command at most; below 2 none are.
     pub merge_max: usize,
-    /// When the circuit breaker in front of a pipeline opens (routing/node.rs). The pipeline uses only `timeout`: it waits at
-    /// least so long for the answers to a batch before it gives up the connection.
+    /// When the circuit breaker in front of a pipeline opens (routing/node.rs). The pipeline uses only `timeout`: the
+    /// time that a connection may be silent follows from it.
     pub breaker: BreakerSettings,
     /// The turns in which heavy calls are made (heavy.rs).
     pub turns: Turns,

@@ -31,6 +31,7 @@ pub use super::options::Options;
 use super::pool::Pool;
 use super::queue::{Queue, Waiting, expire};
 use super::worker::Worker;
+pub use super::worker::{SILENCE_MAX, SILENCE_TIMEOUTS};
 pub use crate::store::redis::base::observer::Load;
 use crate::store::redis::base::observer::{Announced, Backlog};
 

@@ -205,7 +205,8 @@ impl bb8::ManageConnection for Manager {
                 Ok(Err(unusable)) => unusable,
                 Err(_) => Unusable::from(format!("no answer within {:?}", self.connect_timeout)),
             };
-        Err(Fault::Dial(DialError::new(self.address.clone(), unusable.kind, unusable.text.into())))
+        let error = DialError::new(self.address.clone(), unusable.kind, unusable.text.into());
+        Err(Fault::Dial(error.refused(unusable.is_refused)))
     }
 
     async fn is_valid(&self, connection: &mut Connection) -> Result<(), Fault> {

@@ -30,6 +30,13 @@ const BACKOFF_MIN: Duration = Duration::from_millis(5);
 /// unnoticed. A hundred workers that wait for one Redis dial it some 500 times a second.
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
 
+/// How many times the timeout of calls a connection may be silent while answers are outstanding: a Redis that stops for a
+/// moment sends them then, and a new connection would cost a dial and get its answers no sooner.
+pub const SILENCE_TIMEOUTS: u32 = 10;
+
+/// The longest such silence, unless one timeout is longer. A connection whose peer is gone holds its worker so long.
+pub const SILENCE_MAX: Duration = Duration::from_secs(1);
+
 /// Takes batches from the queue and sends them, over one connection at a time.
 pub(crate) struct Worker {
     queue: Arc<Queue>,
@@ -38,9 +45,9 @@ pub(crate) struct Worker {
     observer: Arc<dyn Observer>,
     batch_max: usize,
     merge_max: usize,
-    /// How long the worker waits for the answers to a batch at least: callers with short deadlines must not cost the others
-    /// the connection.
-    answer_timeout: Duration,
+    /// How long the connection may be silent while answers are outstanding. Their callers may have gone: late answers are read
+    /// and dropped.
+    silence_max: Duration,
     /// The batch as it is sent, kept for its room.
     request: redis::Pipeline,
     /// The timer for the batch in flight, reset for each batch: cheaper than a new one, because a later
@@ -66,7 +73,7 @@ impl Worker {
             observer: options.observer.clone(),
             batch_max: options.batch_max,
             merge_max: options.merge_max,
-            answer_timeout: options.breaker.timeout,
+            silence_max: silence_max(options.breaker.timeout),
             request: redis::Pipeline::with_capacity(options.batch_max),
             alarm: Box::pin(tokio::time::sleep(Duration::ZERO)),
             setbacks: 0,
@@ -251,7 +258,7 @@ impl Worker {
     }
 
     /// Sends `self.request`, which holds the calls of `batch`, at the time `sent`. Calls that pass their deadline are
-    /// answered meanwhile. When all have, the worker still waits for the answers until `answer_timeout`, and drops them:
+    /// answered meanwhile. When all have, the worker still waits for the answers for `silence_max`, and drops them:
     /// then none is outstanding, and the connection is used again. `None` when there are no answers; then every call of the
     /// batch has its error.
     async fn exchange(
@@ -262,7 +269,7 @@ impl Worker {
     ) -> Option<Vec<Value>> {
         let written = connection.bytes_written();
         let meter = connection.meter();
-        let end = sent + self.answer_timeout;
+        let end = sent + self.silence_max;
         let alarm = &mut self.alarm;
         let reason = {
             let mut exchange = pin!(connection.exchange(&self.request));
@@ -303,6 +310,11 @@ impl Worker {
         }
         None
     }
+}
+
+/// How long a connection may be silent, where calls usually have `timeout`.
+fn silence_max(timeout: Duration) -> Duration {
+    timeout.saturating_mul(SILENCE_TIMEOUTS).min(SILENCE_MAX).max(timeout)
 }
 
 /// The earliest deadline of a batch, of those after `now` where it is given.
