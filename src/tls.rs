@@ -4,33 +4,38 @@
 //!
 //! The files are read at every dial, and the handshake's configuration is made anew only when a byte of
 //! them has changed: so sessions are resumed, and a certificate that was rotated is in force at the next
-//! connection. A file that cannot be used, or a certificate and a key that do not belong together because
+//! connection. A session is resumed for an hour at most, because the server shows its certificate only in a full handshake. A file that cannot be used, or a certificate and a key that do not belong together because
 //! only one of them was replaced so far, leave the last good ones in force.
 
 pub(crate) mod dial;
 pub mod files;
 pub mod server;
+pub mod validity;
 mod verify;
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
-use tokio_rustls::rustls::client::WebPkiServerVerifier;
+use tokio_rustls::rustls::client::{Resumption, WebPkiServerVerifier};
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, RootCertStore, crypto};
 
 use self::files::{FileError, OneAtATime, Reread};
+use self::validity::{ClientStream, Validity};
 use self::verify::Verifier;
 
 /// The largest file of certificates or a key, in bytes: a bundle of all public authorities has a quarter
 /// of it.
 pub const TLS_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// How long sessions are resumed before a server has to show its certificate again.
+const SESSIONS_MAX: Duration = Duration::from_secs(3_600);
 
 /// What a client of gRPC offers by ALPN. Servers refuse one that does not.
 pub const GRPC_PROTOCOLS: &[&[u8]] = &[b"h2"];
@@ -67,6 +72,9 @@ pub struct Tls {
     protocols: &'static [&'static [u8]],
     reread: Reread<Made>,
     gate: OneAtATime,
+    validity: Arc<Validity>,
+    /// [`SESSIONS_MAX`], but in tests.
+    sessions_max: Duration,
 }
 
 /// A configuration and the bytes that it was made from.
@@ -74,6 +82,8 @@ pub struct Tls {
 struct Made {
     from: Arc<Bytes>,
     config: Arc<ClientConfig>,
+    /// Since when `config` keeps sessions.
+    since: Instant,
 }
 
 #[derive(PartialEq, Eq)]
@@ -86,7 +96,20 @@ impl Tls {
     /// TLS that is made from these files. None of them is read yet.
     #[must_use]
     pub fn new(files: TlsFiles) -> Tls {
-        Tls { files, protocols: &[], reread: Reread::default(), gate: OneAtATime::default() }
+        Tls {
+            files,
+            protocols: &[],
+            reread: Reread::default(),
+            gate: OneAtATime::default(),
+            validity: Arc::default(),
+            sessions_max: SESSIONS_MAX,
+        }
+    }
+
+    /// When the certificates that are in use here expire.
+    #[must_use]
+    pub const fn validity(&self) -> &Arc<Validity> {
+        &self.validity
     }
 
     /// The same that offers these protocols by ALPN.
@@ -104,10 +127,17 @@ impl Tls {
     pub fn config(&self, refused: impl FnOnce(&FileError)) -> Result<Arc<ClientConfig>, FileError> {
         let made = self.reread.read(refused, |last| {
             let from = self.bytes()?;
-            match last {
-                Some(last) if *last.from == from => Ok(last.clone()),
-                _ => Ok(Made { config: Arc::new(self.make(&from)?), from: Arc::new(from) }),
-            }
+            let config = match last {
+                Some(last) if *last.from != from => self.make(&from)?,
+                Some(last) if last.since.elapsed() < self.sessions_max => return Ok(last.clone()),
+                Some(last) => {
+                    let mut config = (*last.config).clone();
+                    config.resumption = Resumption::default();
+                    config
+                }
+                None => self.make(&from)?,
+            };
+            Ok(Made { config: Arc::new(config), from: Arc::new(from), since: Instant::now() })
         })?;
         Ok(made.config)
     }
@@ -122,7 +152,7 @@ impl Tls {
         host: &str,
         stream: S,
         refused: impl FnOnce(&FileError) + Send + 'static,
-    ) -> Result<TlsStream<S>, String>
+    ) -> Result<ClientStream<S>, String>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -130,12 +160,13 @@ impl Tls {
         let Ok(name) = ServerName::try_from(name.clone()) else {
             return Err(format!("no certificate can have the name {name:?}"));
         };
-        let gate = self.gate.clone();
+        let (gate, validity) = (self.gate.clone(), self.validity.clone());
         let config = files::off_the_runtime(&gate, move || self.config(refused)).await?;
-        TlsConnector::from(config).connect(name, stream).await.map_err(|error| match error.kind() {
+        let stream = TlsConnector::from(config).connect(name, stream).await.map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => "it closed the connection in place of a tls handshake".to_owned(),
             _ => in_words(&error),
-        })
+        })?;
+        Ok(ClientStream::new(stream, &validity, host))
     }
 
     fn bytes(&self) -> Result<Bytes, FileError> {
@@ -161,6 +192,7 @@ impl Tls {
             for certificate in &trusted {
                 roots.add(certificate.clone()).map_err(|error| FileError::new(path, error.to_string()))?;
             }
+            self.validity.put_authorities(path, &trusted);
         }
         if self.files.ca.is_none() || self.files.system_store_always {
             // A store of a hundred certificates may have one that cannot be read: the others count.
@@ -186,7 +218,9 @@ impl Tls {
             return Ok(config.with_no_client_auth());
         };
         let (chain, key) = chain_and_key(paths, certificate, key)?;
-        config.with_client_auth_cert(chain, key).map_err(|error| wrong_identity(paths, &error))
+        let config = config.with_client_auth_cert(chain.clone(), key).map_err(|error| wrong_identity(paths, &error))?;
+        self.validity.put_own(&paths.certificate, &chain);
+        Ok(config)
     }
 }
 
@@ -273,5 +307,19 @@ pub fn in_words(error: &io::Error) -> String {
         // The library's text is about how an end of TLS should look.
         None if error.kind() == io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),
         None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_shows_its_certificate_again_when_sessions_are_old() {
+        let mut tls = Tls::new(TlsFiles::default());
+        let config = |tls: &Tls| tls.config(|_| ()).unwrap();
+        assert!(Arc::ptr_eq(&config(&tls), &config(&tls)), "sessions are resumed");
+        tls.sessions_max = Duration::ZERO;
+        assert!(!Arc::ptr_eq(&config(&tls), &config(&tls)), "sessions are forgotten");
     }
 }

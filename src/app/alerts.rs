@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::task::spawn_blocking;
 use tonic::codegen::http::Uri;
 
-use super::AppError;
+use super::{AppError, certificates};
 use crate::config::settings;
 use crate::telemetry::alerts::signature::Secret;
 use crate::telemetry::alerts::webhook::{Deliveries, Options, Outbox, Webhook};
@@ -36,6 +36,9 @@ pub(super) async fn open(
         Some("https") => Some(tls(settings.webhook_ca_file.as_deref()).await?),
         _ => None,
     };
+    if let Some(tls) = &tls {
+        certificates::show("alerts", tls.validity(), metrics)?;
+    }
     tracing::info!(host = url.host().unwrap_or_default(), tls = tls.is_some(), "sending alerts to a webhook");
     let options = Options {
         url,

@@ -1,4 +1,4 @@
-//! The TLS of the gRPC listener: read at the start, and read again while weir serves.
+//! The TLS of the gRPC listener: read at the start, and read again while weir serves. When certificates expire, of every TLS.
 //!
 //! Not here: what the files mean (tls/server.rs).
 
@@ -15,6 +15,7 @@ use crate::telemetry::metrics::Metrics;
 use crate::tls::Identity;
 use crate::tls::files::FileError;
 use crate::tls::server::{Clients, HandshakeFailure, ServerFiles, ServerTls};
+use crate::tls::validity::{Holder, Validity};
 
 /// How often the files are read.
 const READ_EVERY: Duration = Duration::from_secs(1);
@@ -43,12 +44,27 @@ pub(super) async fn open(listen: &Listen) -> Result<Option<Arc<ServerTls>>, AppE
     }
 }
 
+/// Shows when the certificates of one use expire.
+///
+/// # Errors
+/// The use is shown already.
+pub(super) fn show(used_for: &str, validity: &Arc<Validity>, metrics: &Metrics) -> Result<(), prometheus::Error> {
+    for holder in Holder::ALL {
+        let validity = validity.clone();
+        let labels = [("certificate", holder.name()), ("use", used_for)];
+        let read = move || validity.not_after(holder);
+        metrics.gauge("weir_certificate_not_after_timestamp_seconds", &labels, read)?;
+    }
+    Ok(())
+}
+
 impl Certificates {
-    /// Shows the handshakes that failed, and the reloads.
+    /// Shows when its certificates expire, the handshakes that failed, and the reloads.
     ///
     /// # Errors
     /// A name is taken.
     pub(super) fn new(tls: Arc<ServerTls>, metrics: &Metrics) -> Result<Self, prometheus::Error> {
+        show("grpc", tls.validity(), metrics)?;
         for kind in HandshakeFailure::ALL {
             let tls = tls.clone();
             let read = move || tls.failures(kind);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use opentelemetry_sdk::Resource;
 use regex::Regex;
 
-use super::{AppError, otlp};
+use super::{AppError, certificates, otlp};
 use crate::config::settings::{Settings, ShownValues};
 use crate::grpc;
 use crate::limiter::deny_cache::DenyCache;
@@ -101,7 +101,11 @@ pub(super) async fn export(
     let endpoint = export.endpoint(collector);
     let url = endpoint.and_then(|endpoint| otlp::url(endpoint.as_deref(), collector.is_grpc, EXPORT_PATH));
     let url = url.map_err(|problem| AppError::MetricsExport(format!("metrics.otlp.endpoint: {problem}")))?;
-    let sender = otlp::open(collector, url.clone()).await?.metrics();
+    let opened = otlp::open(collector, url.clone()).await?;
+    if let Some(tls) = &opened.tls {
+        certificates::show("metrics", tls.validity(), metrics)?;
+    }
+    let sender = opened.metrics();
     let sender = sender.map_err(|error| AppError::MetricsExport(error.to_string()))?;
     let exporter = MetricsExporter::new(metrics.clone(), sender, resource, export.interval)?;
     let protocol = if collector.is_grpc { "grpc" } else { "http/protobuf" };

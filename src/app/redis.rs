@@ -4,11 +4,13 @@
 
 use std::sync::Arc;
 
+use super::{AppError, certificates};
 use crate::config::settings::{self, RedisServer, RedisTls, Secret, Topology};
 use crate::store::redis::breaker;
 use crate::store::redis::pipeline::Options;
 use crate::store::redis::turns::Turns;
-use crate::store::redis::{Endpoint, EndpointError, Identity, Observer, Sentinels, Target, TlsFiles};
+use crate::store::redis::{Endpoint, Identity, Observer, Sentinels, Target, TlsFiles};
+use crate::telemetry::metrics::Metrics;
 
 /// The port of a Redis where the URL has none.
 const REDIS_PORT: u16 = 6379;
@@ -29,9 +31,13 @@ pub(super) enum Deployment {
 ///
 /// # Errors
 /// With the first address or file that cannot be used.
-pub(super) fn deployments(redis: &settings::Redis) -> Result<(Deployment, Option<Deployment>), EndpointError> {
-    let first = deployment(&redis.server, &redis.tls)?;
-    let second = redis.per_second.as_ref().map(|server| deployment(server, &redis.tls)).transpose()?;
+pub(super) fn deployments(
+    redis: &settings::Redis,
+    metrics: &Metrics,
+) -> Result<(Deployment, Option<Deployment>), AppError> {
+    let open = |server, used_for| deployment(server, &redis.tls, used_for, metrics);
+    let first = open(&redis.server, "redis")?;
+    let second = redis.per_second.as_ref().map(|server| open(server, "redis_per_second")).transpose()?;
     Ok((first, second))
 }
 
@@ -63,12 +69,15 @@ pub(super) fn options(
     options
 }
 
-fn deployment(server: &RedisServer, tls: &RedisTls) -> Result<Deployment, EndpointError> {
+fn deployment(server: &RedisServer, tls: &RedisTls, used_for: &str, metrics: &Metrics) -> Result<Deployment, AppError> {
     let username = server.username.as_ref().map(Secret::expose);
     let password = server.password.as_ref().map(Secret::expose);
     let mut endpoint = Endpoint::parse(server.url.expose())?.with_tls(tls_files(tls)).with_login(username, password);
     if let Some(path) = &server.password_file {
         endpoint = endpoint.with_password_file(path);
+    }
+    if let Some(tls) = endpoint.tls() {
+        certificates::show(used_for, tls.validity(), metrics)?;
     }
     endpoint.check()?;
     match (server.topology, &server.sentinel) {

@@ -56,7 +56,7 @@ impl Stores {
         match settings.store {
             StoreKind::Memory => Ok(Self::Shared(memory(settings, metrics))),
             StoreKind::Redis => {
-                let (first, per_second) = redis::deployments(&settings.redis)?;
+                let (first, per_second) = redis::deployments(&settings.redis, metrics)?;
                 let health = RedisHealth::new(metrics)?;
                 health.add_statistics(metrics, Pool::First);
                 if per_second.is_some() {

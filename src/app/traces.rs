@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use opentelemetry_sdk::Resource;
 
-use super::{AppError, otlp};
+use super::{AppError, certificates, otlp};
 use crate::config::settings::Tracing;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::otlp::SpanSender;
@@ -30,6 +30,9 @@ pub(super) async fn open(
     let url = otlp::url(settings.otlp.endpoint.as_deref(), settings.otlp.is_grpc, PATH)
         .map_err(|problem| AppError::Traces(format!("tracing.otlp.endpoint: {problem}")))?;
     let collector = otlp::open(&settings.otlp, url.clone()).await?;
+    if let Some(tls) = &collector.tls {
+        certificates::show("traces", tls.validity(), metrics)?;
+    }
     let exporter = collector.spans(resource).map_err(|error| AppError::Traces(error.to_string()))?;
     let batches = Batches {
         queue: settings.queue,

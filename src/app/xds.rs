@@ -9,8 +9,7 @@ use prost_types::Any;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::AppError;
-use super::policies;
+use super::{AppError, certificates, policies};
 use crate::config::policy_file::Reading;
 use crate::config::settings;
 use crate::store::Store;
@@ -48,6 +47,9 @@ pub(super) fn subscribe(settings: &settings::Xds, target: Target) -> Result<(Sub
     let server = format!("{}:{}", options.host, options.port);
     let watched = Arc::new(Watch::default());
     gauges(&target.load.metrics, &watched)?;
+    if let Some(tls) = &options.tls {
+        certificates::show("xds", tls.validity(), &target.load.metrics)?;
+    }
     let shown = watched.clone();
     target.load.report.source_is(move || shown.read(|status| as_json(&server, status)));
     let (accepted, first) = watch::channel(false);

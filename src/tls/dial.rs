@@ -17,12 +17,12 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::client::TlsStream;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 
 use super::Tls;
 use super::files::FileError;
+use super::validity::ClientStream;
 
 /// How long opening a connection may take, TLS included, where a whole request may take longer.
 pub(crate) const CONNECT_MAX: Duration = Duration::from_secs(5);
@@ -88,7 +88,7 @@ impl Dial {
 /// One connection.
 pub(crate) enum Stream {
     Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<ClientStream<TcpStream>>),
 }
 
 /// A connection whose server may send only so much at a time. Without that, a server that sends 100 Continue without end keeps a

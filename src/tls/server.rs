@@ -25,6 +25,7 @@ use tokio_rustls::rustls::{
 };
 
 use super::files::{self, FileError};
+use super::validity::Validity;
 use super::{Identity, TLS_FILE_BYTES_MAX, certificates};
 
 /// The TLS session tickets that a client gets for each handshake. One is enough: a client resumes with one connection.
@@ -103,6 +104,7 @@ pub struct ServerTls {
     /// decides.
     from: Mutex<Bytes>,
     config: ArcSwap<ServerConfig>,
+    validity: Arc<Validity>,
     /// In the order of [`HandshakeFailure::ALL`].
     failures: [AtomicU64; HandshakeFailure::ALL.len()],
 }
@@ -121,8 +123,9 @@ impl ServerTls {
     /// The first file that cannot be used.
     pub fn new(files: ServerFiles) -> Result<Self, FileError> {
         let bytes = read(&files)?;
-        let config = ArcSwap::from_pointee(make(&files, &bytes)?);
-        Ok(Self { files, from: Mutex::new(bytes), config, failures: Default::default() })
+        let validity = Arc::default();
+        let config = ArcSwap::from_pointee(make(&files, &bytes, &validity)?);
+        Ok(Self { files, from: Mutex::new(bytes), config, validity, failures: Default::default() })
     }
 
     /// Reads the files again, and puts them in force if a byte of them has changed, which it returns. Blocks.
@@ -135,7 +138,7 @@ impl ServerTls {
         if *from == bytes {
             return Ok(false);
         }
-        self.config.store(Arc::new(make(&self.files, &bytes)?));
+        self.config.store(Arc::new(make(&self.files, &bytes, &self.validity)?));
         *from = bytes;
         Ok(true)
     }
@@ -144,6 +147,12 @@ impl ServerTls {
     #[must_use]
     pub fn config(&self) -> Arc<ServerConfig> {
         self.config.load_full()
+    }
+
+    /// When the listener's certificates and the authorities of its clients expire.
+    #[must_use]
+    pub const fn validity(&self) -> &Arc<Validity> {
+        &self.validity
     }
 
     /// Counts a handshake that failed.
@@ -179,16 +188,18 @@ fn read(files: &ServerFiles) -> Result<Bytes, FileError> {
     })
 }
 
-fn make(files: &ServerFiles, bytes: &Bytes) -> Result<ServerConfig, FileError> {
+fn make(files: &ServerFiles, bytes: &Bytes, validity: &Validity) -> Result<ServerConfig, FileError> {
     // Our own choice: a library in this process may install another default.
     let provider = Arc::new(ring::default_provider());
     let verifier: Arc<dyn ClientCertVerifier> = match files.clients.as_ref().zip(bytes.clients.as_deref()) {
         None => WebPkiClientVerifier::no_client_auth(),
         Some((clients, pem)) => {
             let mut roots = RootCertStore::empty();
-            for certificate in certificates(&clients.ca, pem)? {
-                roots.add(certificate).map_err(|error| FileError::new(&clients.ca, error.to_string()))?;
+            let authorities = certificates(&clients.ca, pem)?;
+            for certificate in &authorities {
+                roots.add(certificate.clone()).map_err(|error| FileError::new(&clients.ca, error.to_string()))?;
             }
+            validity.put_authorities(&clients.ca, &authorities);
             let signed = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
                 .build()
                 .map_err(|error| FileError::new(&clients.ca, error.to_string()))?;
@@ -204,12 +215,13 @@ fn make(files: &ServerFiles, bytes: &Bytes) -> Result<ServerConfig, FileError> {
         .with_safe_default_protocol_versions()
         .expect("the provider knows the protocol's versions")
         .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, key)
+        .with_single_cert(chain.clone(), key)
         .map_err(|error| super::wrong_identity(&files.identity, &error))?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     config.send_tls13_tickets = TICKETS;
     config.ticketer =
         ring::Ticketer::new().map_err(|error| FileError::new(&files.identity.key, format!("no tickets: {error}")))?;
+    validity.put_own(&files.identity.certificate, &chain);
     Ok(config)
 }
 

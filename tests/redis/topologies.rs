@@ -13,6 +13,7 @@ use crate::support::process::{PolicyDirectory, Process, Weir};
 use crate::support::proxy::Proxy;
 use crate::support::redis::RedisServer;
 use crate::support::rls::{self, Client};
+use crate::support::served;
 use crate::support::wait::PATIENCE;
 use redis::{Cmd, Value, cmd};
 use tempfile::TempDir;
@@ -94,6 +95,10 @@ fn redis_is_reached_by_tls_with_a_private_authority_a_client_certificate_and_ano
     let clients = server.command(&["CLIENT", "LIST"]).unwrap();
     let ours: Vec<&str> = clients.lines().filter(|line| line.contains("name=weir")).collect();
     assert!(!ours.is_empty() && ours.iter().all(|line| line.contains(&format!(":{port} "))), "{clients}");
+    for of in ["own", "authority", "peer"] {
+        let name = format!("weir_certificate_not_after_timestamp_seconds{{certificate=\"{of}\",use=\"redis\"}}");
+        assert!(served::metric(weir.http, &name).unwrap() > 2_000_000_000, "{of}");
+    }
 }
 
 #[test]

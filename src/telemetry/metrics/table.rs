@@ -531,6 +531,17 @@ const CALLERS: Part = Part {
                    1,024 that it had not taken over yet.",
         },
         Row {
+            name: "weir_certificate_not_after_timestamp_seconds",
+            kind: Gauge,
+            labels: &["certificate", "use"],
+            unit: "seconds since 1970",
+            help: "When certificates in use expire, in seconds since 1970; 0 if there is none.",
+            more: "`use`: `grpc` for the listener, `redis`, `redis_per_second`, `xds`, `traces`, `metrics` or `alerts`. `certificate`: \
+                   `own` for weir's certificate with its intermediates, of which the first to expire counts. `authority` for those of \
+                   the `ca_file`, of which the last counts. `peer` for the servers that weir has connections to, of which the first \
+                   counts. Alert 14 days before.",
+        },
+        Row {
             name: "weir_tls_handshake_errors_total",
             kind: Counter,
             labels: &["kind"],

@@ -278,6 +278,34 @@ fn files_that_are_renamed_one_after_the_other_are_in_force_when_they_fit() {
 }
 
 #[test]
+fn a_certificate_that_has_expired_is_logged_at_the_start_and_at_a_rotation() {
+    const NAME: &str = "weir_certificate_not_after_timestamp_seconds";
+    let authority = Authority::new("ours");
+    let issued = authority.expired_server("grpc", &["localhost"]);
+    let clients = format!("listen.tls.client_ca_file={}", authority.file().display());
+    let weir = secured(&policies(), &issued, &[&clients]);
+    let not_after =
+        |of: &str| served::metric(weir.http, &format!("{NAME}{{certificate=\"{of}\",use=\"grpc\"}}")).unwrap();
+    let expired = |line: &crate::support::process::LogLine| {
+        line.message() == Some("the certificate has expired") && line.raw().contains("2002-01-01T00:00:00Z")
+    };
+    assert!(weir.wait_for_log(0, PATIENCE, expired), "{}", weir.written());
+    assert_eq!(not_after("own"), 1_009_843_200);
+    assert!(not_after("authority") > 2_000_000_000);
+    assert_eq!(not_after("peer"), 0, "a listener dials nobody");
+
+    let replace = |by: &Issued| {
+        fs::rename(&by.certificate, &issued.certificate).unwrap();
+        fs::rename(&by.key, &issued.key).unwrap();
+    };
+    replace(&authority.server("good", &["localhost"]));
+    until("the good certificate", PATIENCE, || (not_after("own") > 2_000_000_000).then_some(()));
+    replace(&authority.expired_server("bad", &["localhost"]));
+    assert!(weir.wait_for_log(1, PATIENCE, expired), "{}", weir.written());
+    assert_eq!(not_after("own"), 1_009_843_200);
+}
+
+#[test]
 fn sighup_puts_replaced_files_in_force_and_ends_nothing() {
     let (old, new) = (Authority::new("old"), Authority::new("new"));
     let issued = old.server("grpc", &["localhost"]);

@@ -17,6 +17,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use redis::{Cmd, ServerError, ServerErrorKind, Value};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
@@ -84,6 +85,8 @@ pub struct Connection {
     counted: Option<Counted>,
     /// That of the server it goes to, where another one can take its place.
     generation: Option<Generation>,
+    /// When another connection takes its place, to find out which certificate the server has.
+    renew_at: Option<Instant>,
 }
 
 /// One of the connections that a count holds, until it is dropped.
@@ -111,6 +114,7 @@ impl Connection {
             fault: None,
             counted: None,
             generation: None,
+            renew_at: None,
         }
     }
 
@@ -298,6 +302,16 @@ impl Connection {
     /// The connection is to be left when `generation` is over.
     pub(crate) fn set_generation(&mut self, generation: Generation) {
         self.generation = Some(generation);
+    }
+
+    /// The connection is to be left at this time.
+    pub(crate) const fn renew_at(&mut self, at: Option<Instant>) {
+        self.renew_at = at;
+    }
+
+    /// Another connection is to take the place of this one after its batch, although it works.
+    pub(crate) fn is_due(&self) -> bool {
+        self.renew_at.is_some_and(|at| at <= Instant::now())
     }
 
     /// Another server has taken the place of this one: the connection is to be left, although it may work.

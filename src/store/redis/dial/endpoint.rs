@@ -8,6 +8,7 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use redis::{ConnectionAddr, IntoConnectionInfo};
 use tokio::net::UnixStream;
@@ -130,6 +131,12 @@ impl Endpoint {
         self
     }
 
+    /// The TLS of this address, where its URL asks for TLS.
+    #[must_use]
+    pub fn tls(&self) -> Option<&Tls> {
+        self.access.tls.as_deref()
+    }
+
     /// Reads every file that a dial would read.
     ///
     /// # Errors
@@ -168,7 +175,10 @@ impl Endpoint {
             move |error: &FileError| observer.file_refused(error)
         };
         let stream = tls.clone().handshake(host, Metered::new(stream, &meter), refused).await?;
-        greet(stream, meter, &login).await
+        let renew_at = stream.renew_after().map(|after| Instant::now() + after);
+        let mut connection = greet(stream, meter, &login).await?;
+        connection.renew_at(renew_at);
+        Ok(connection)
     }
 }
 

@@ -226,7 +226,7 @@ impl bb8::ManageConnection for Manager {
     }
 
     fn has_broken(&self, connection: &mut Connection) -> bool {
-        !connection.is_reusable()
+        !connection.is_reusable() || connection.is_due()
     }
 }
 

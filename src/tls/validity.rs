@@ -1,0 +1,291 @@
+//! When the certificates in use expire: weir's own, those of the authorities that it trusts, and those of its servers.
+//!
+//! Not here: whether a certificate is accepted (rustls), and the metric (app/certificates.rs).
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{fmt, io};
+
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use x509_cert::certificate::{CertificateInner, Raw};
+use x509_cert::der::Decode as _;
+
+/// A certificate that expires within this time is logged when it is put in force.
+pub const EXPIRES_SOON: Duration = Duration::from_secs(14 * 24 * 3_600);
+/// A connection whose server's certificate expires within this time is opened again every [`RENEWED_EVERY`], to find out
+/// whether the server has a new one.
+const RENEWED_BEFORE: Duration = Duration::from_secs(21 * 24 * 3_600);
+/// See [`RENEWED_BEFORE`].
+const RENEWED_EVERY: Duration = Duration::from_secs(3_600);
+
+/// Whose certificate it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// Weir's own, with its intermediates.
+    Own,
+    /// The trusted authorities of a file.
+    Authority,
+    /// The servers that weir has open connections to.
+    Peer,
+}
+
+impl Holder {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Own, Self::Authority, Self::Peer];
+
+    /// The word for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Own => "own",
+            Self::Authority => "authority",
+            Self::Peer => "peer",
+        }
+    }
+}
+
+/// When the certificates of one use expire.
+#[derive(Debug, Default)]
+pub struct Validity {
+    own: AtomicU64,
+    authority: AtomicU64,
+    /// By host. Each entry belongs to an open connection, so connections bound them.
+    peers: Mutex<BTreeMap<Box<str>, Presented>>,
+}
+
+/// The certificate of one host.
+#[derive(Debug)]
+struct Presented {
+    /// Seconds since 1970, as in the latest handshake.
+    not_after: u64,
+    connections: usize,
+}
+
+impl Validity {
+    /// The second since 1970 after which these certificates are of no use; 0 without any. Of `own` and `peer` the first to
+    /// expire counts. Of the authorities the last counts: a file holds old ones beside new ones.
+    #[must_use]
+    pub fn not_after(&self, holder: Holder) -> u64 {
+        match holder {
+            Holder::Own => self.own.load(Relaxed),
+            Holder::Authority => self.authority.load(Relaxed),
+            Holder::Peer => self.peers.lock().values().map(|peer| peer.not_after).min().unwrap_or(0),
+        }
+    }
+
+    /// Notes a chain that is put in force, and logs what is wrong with its time.
+    pub(super) fn put_own(&self, path: &Path, chain: &[CertificateDer<'_>]) {
+        let validities = || chain.iter().filter_map(Period::of);
+        warn(path, validities().map(|one| one.not_before).max(), validities().map(|one| one.not_after).min());
+        self.own.store(validities().map(|one| one.not_after).min().unwrap_or(0), Relaxed);
+    }
+
+    /// Notes the authorities of a file that is put in force, and logs what is wrong with their time.
+    pub(super) fn put_authorities(&self, path: &Path, authorities: &[CertificateDer<'_>]) {
+        let validities = || authorities.iter().filter_map(Period::of);
+        warn(path, validities().map(|one| one.not_before).min(), validities().map(|one| one.not_after).max());
+        self.authority.store(validities().map(|one| one.not_after).max().unwrap_or(0), Relaxed);
+    }
+
+    /// Notes the certificate of a host until what is returned is dropped.
+    fn put_peer(self: &Arc<Self>, host: &str, certificate: &CertificateDer<'_>) -> Option<Peer> {
+        let not_after = Period::of(certificate)?.not_after;
+        let host: Box<str> = host.into();
+        let mut peers = self.peers.lock();
+        let presented = peers.entry(host.clone()).or_insert(Presented { not_after, connections: 0 });
+        presented.not_after = not_after;
+        presented.connections += 1;
+        Some(Peer { validity: self.clone(), host, not_after })
+    }
+}
+
+/// The time in which a certificate is valid, in seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Period {
+    not_before: u64,
+    not_after: u64,
+}
+
+impl Period {
+    /// None if the certificate cannot be read. Only rustls decides whether it is accepted.
+    fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
+        let certificate = CertificateInner::<Raw>::from_der(certificate).ok()?;
+        let validity = certificate.tbs_certificate().validity();
+        Some(Self {
+            not_before: validity.not_before.to_unix_duration().as_secs(),
+            not_after: validity.not_after.to_unix_duration().as_secs(),
+        })
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn warn(path: &Path, not_before: Option<u64>, not_after: Option<u64>) {
+    let (Some(not_before), Some(not_after)) = (not_before, not_after) else { return };
+    let (now, file) = (now(), path.display());
+    let date = |seconds: u64| {
+        let time = i64::try_from(seconds).ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+        time.map_or_else(|| seconds.to_string(), |time| time.to_string())
+    };
+    if not_after < now {
+        tracing::warn!(%file, not_after = date(not_after), "the certificate has expired");
+    } else if not_before > now {
+        tracing::warn!(%file, not_before = date(not_before), "the certificate is not valid yet");
+    } else if not_after - now <= EXPIRES_SOON.as_secs() {
+        tracing::warn!(%file, not_after = date(not_after), "the certificate expires soon");
+    }
+}
+
+/// The certificate of a host, while a connection to it is open.
+#[derive(Debug)]
+struct Peer {
+    validity: Arc<Validity>,
+    host: Box<str>,
+    not_after: u64,
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let mut peers = self.validity.peers.lock();
+        if let Some(presented) = peers.get_mut(&self.host) {
+            presented.connections -= 1;
+            if presented.connections == 0 {
+                peers.remove(&self.host);
+            }
+        }
+    }
+}
+
+/// A connection by TLS to a server, whose certificate counts as in use as long as the connection is open.
+pub struct ClientStream<S> {
+    stream: TlsStream<S>,
+    peer: Option<Peer>,
+}
+
+impl<S> ClientStream<S> {
+    /// For a stream that has shaken hands with a host.
+    pub(super) fn new(stream: TlsStream<S>, validity: &Arc<Validity>, host: &str) -> Self {
+        let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+        let peer = certificate.and_then(|certificate| validity.put_peer(host, certificate));
+        Self { stream, peer }
+    }
+
+    /// How long to use the connection before the next one shows whether the server has a new certificate. None if its
+    /// certificate is valid for long, or has expired: then a new connection would fail and this one works.
+    pub(crate) fn renew_after(&self) -> Option<Duration> {
+        renew_after(self.peer.as_ref()?.not_after, now())
+    }
+}
+
+fn renew_after(not_after: u64, now: u64) -> Option<Duration> {
+    let left = Duration::from_secs(not_after.checked_sub(now)?);
+    Some(left.saturating_sub(RENEWED_BEFORE).max(RENEWED_EVERY))
+}
+
+impl<S> fmt::Debug for ClientStream<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientStream").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for ClientStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    /// A certificate that is valid until the first of January of that year, and the second since 1970 of that.
+    fn until(year: i32) -> (CertificateDer<'static>, u64) {
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.not_after = date_time_ymd(year, 1, 1);
+        let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+        let expected = format!("{year}-01-01T00:00:00Z").parse::<jiff::Timestamp>().unwrap().as_second();
+        (certificate.der().clone(), expected.try_into().unwrap())
+    }
+
+    #[test]
+    fn the_first_of_a_chain_counts_and_the_last_of_the_authorities() {
+        let validity = Validity::default();
+        assert_eq!(Holder::ALL.map(|holder| validity.not_after(holder)), [0; 3]);
+        let ((early, first), (late, last)) = (until(2031), until(2066));
+        validity.put_own(Path::new("chain"), &[late.clone(), early.clone()]);
+        validity.put_authorities(Path::new("ca"), &[early, late]);
+        assert_eq!(Holder::ALL.map(|holder| validity.not_after(holder)), [first, last, 0]);
+        validity.put_own(Path::new("chain"), &[CertificateDer::from(vec![0; 9])]);
+        assert_eq!(validity.not_after(Holder::Own), 0, "of a certificate that cannot be read nothing is known");
+    }
+
+    #[test]
+    fn a_server_counts_while_a_connection_is_open_and_by_its_latest_certificate() {
+        let validity = Arc::<Validity>::default();
+        let ((early, first), (late, last)) = (until(2031), until(2066));
+        let old = validity.put_peer("one", &early).unwrap();
+        let other = validity.put_peer("other", &late).unwrap();
+        assert_eq!(validity.not_after(Holder::Peer), first);
+        let new = validity.put_peer("one", &late).unwrap();
+        assert_eq!(validity.not_after(Holder::Peer), last, "the server has a new certificate");
+        drop((old, other));
+        assert_eq!(validity.not_after(Holder::Peer), last);
+        drop(new);
+        assert_eq!(validity.not_after(Holder::Peer), 0);
+    }
+
+    #[test]
+    fn a_connection_is_renewed_hourly_before_the_certificate_expires_and_not_after() {
+        let day = 24 * 3_600;
+        for (left, expected) in [
+            (-1, None),
+            (0, Some(RENEWED_EVERY)),
+            (20 * day, Some(RENEWED_EVERY)),
+            (31 * day, Some(Duration::from_secs(10 * 24 * 3_600))),
+        ] {
+            assert_eq!(renew_after(1_000_000_000_u64.saturating_add_signed(left), 1_000_000_000), expected, "{left}");
+        }
+    }
+}
