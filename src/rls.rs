@@ -7,7 +7,6 @@
 pub mod client_headers;
 pub mod convert;
 pub mod detail;
-pub mod fields;
 pub mod json;
 pub mod lenient;
 mod limit_metadata;

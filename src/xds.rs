@@ -13,20 +13,22 @@
 //! Not here: what policies mean (config/policy_file), how they come in force, and what operators see of it
 //! (app).
 
+mod codec;
 mod conversation;
 mod dial;
 mod pause;
 pub mod proto;
 pub mod resource;
+mod scan;
 mod status;
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use prost_types::Any;
-
+pub use self::codec::{RESOURCES_MAX, Resource, VERSION_BYTES_MAX};
 pub use self::pause::Pauses;
+pub use self::scan::{MEMORY_MIN, MEMORY_PER_BYTE};
 pub use self::status::{Nack, Status, Watch, shown};
 use crate::tls::Tls;
 
@@ -64,7 +66,7 @@ pub struct Options {
 
 /// Takes all resources of a response. Puts them in force, or returns every problem and keeps what is in force.
 /// Called on a thread for blocking work, never twice at once.
-pub type Sink = Arc<dyn Fn(&[Any]) -> Result<(), Vec<String>> + Send + Sync>;
+pub type Sink = Arc<dyn Fn(&[Resource]) -> Result<(), Vec<String>> + Send + Sync>;
 
 /// The subscription to a server's policies.
 pub struct Subscription {

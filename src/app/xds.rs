@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use prost_types::Any;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -51,7 +50,7 @@ pub(super) fn subscribe(settings: &settings::Xds, target: Target) -> Result<(Sub
     let shown = watched.clone();
     target.load.report.source_is(move || shown.read(|status| as_json(&server, status)));
     let (accepted, first) = watch::channel(false);
-    let sink = move |resources: &[Any]| {
+    let sink = move |resources: &[xds::Resource]| {
         target.put(resources)?;
         accepted.send_replace(true);
         Ok(())
@@ -64,7 +63,7 @@ impl Target {
     ///
     /// # Errors
     /// Every problem, as a text of its own.
-    fn put(&self, resources: &[Any]) -> Result<(), Vec<String>> {
+    fn put(&self, resources: &[xds::Resource]) -> Result<(), Vec<String>> {
         let started = Instant::now();
         let read = xds::resource::policies(resources, self.reading);
         match policies::checked(read, &*self.store, started) {

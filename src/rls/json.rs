@@ -3,17 +3,20 @@
 //! Responses are written by the generated code. Requests are read by what is below, because a person types
 //! them: every mistake is named, with its place. Whether a well-formed request makes sense
 //! (a domain that is empty, too many descriptors) is not asked here, nor is the size of the body bounded;
-//! the depth is, by the message itself, as nothing in a request nests freely.
+//! the depth is, by the message itself, as nothing in a request nests freely. Errors quote a bounded part of a text.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use serde::Deserialize;
-use serde::de::{self, Deserializer, MapAccess, Unexpected, Visitor};
+use serde::de::{
+    self, DeserializeSeed, Deserializer, IgnoredAny, IntoDeserializer as _, MapAccess, SeqAccess, Unexpected, Visitor,
+};
 
-use super::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use super::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
-use super::proto::{RateLimitRequest, RateLimitResponse, RateLimitUnit};
+use super::proto::rate_limit_descriptor::RateLimitOverride;
+use super::proto::{RateLimitResponse, RateLimitUnit};
+use super::request::{DESCRIPTORS_KEPT_MAX, Descriptor, ENTRIES_KEPT_MAX, Request};
+use crate::engine::Entry;
 
 /// The longest text of a [`JsonError`] in bytes, without its place. What is cut out is the middle.
 pub const ERROR_BYTES_MAX: usize = 320;
@@ -24,14 +27,15 @@ const WHOLE_FLOAT_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// Reads a request.
 ///
-/// Takes what proto3 JSON allows: fields by their JSON name or by their name in the proto file, numbers
+/// What is past the largest bounds on descriptors and entries is counted and not kept, so that a body takes at most as much again
+/// as it has bytes, and a fixed part. Takes what proto3 JSON allows: fields by their JSON name or by their name in the proto file, numbers
 /// as such or as strings, enum values by name or number, and `null` for a field that is not set.
 ///
 /// ```
 /// let request = weir::rls::json::parse_request(
 ///     br#"{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}"#,
 /// )?;
-/// assert_eq!(request.descriptors[0].entries[0].value, "ann");
+/// assert_eq!(request.view().descriptors[0].entries[0].value, "ann");
 ///
 /// let error = weir::rls::json::parse_request(br#"{"domain": "shop", "hits": 2}"#).unwrap_err();
 /// assert_eq!(
@@ -46,12 +50,12 @@ const WHOLE_FLOAT_MAX: f64 = 9_007_199_254_740_992.0;
 ///
 /// If the body is no JSON, more than one value, or not a request: an unknown field, one that is there
 /// twice, or a value of the wrong type or out of its range.
-pub fn parse_request(body: &[u8]) -> Result<RateLimitRequest, JsonError> {
+pub fn parse_request(body: &[u8]) -> Result<JsonRequest, JsonError> {
     if body.is_empty() {
         return Err(JsonError::empty_body());
     }
     match serde_json::from_slice::<Object<RequestFields>>(body) {
-        Ok(Object(fields)) => Ok(fields.into()),
+        Ok(Object(fields)) => Ok(JsonRequest(fields)),
         Err(error) => Err(JsonError::new(&error)),
     }
 }
@@ -135,8 +139,23 @@ fn printable(text: &str) -> String {
     format!("{}{GAP}{}", &escaped[..head], &escaped[tail..])
 }
 
+/// The beginning of a text of the body, as much as an error may show: an error of serde_json has its texts several times, with
+/// six bytes for a control character.
+fn cut(text: &str) -> Unexpected<'_> {
+    Unexpected::Str(beginning(text))
+}
+
+fn beginning(text: &str) -> &str {
+    let mut end = text.len().min(ERROR_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
 /// A message: a JSON object and nothing else. What serde derives would also take a list of the fields'
 /// values, in order.
+#[derive(Debug, PartialEq)]
 struct Object<T>(T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -151,7 +170,11 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-                T::deserialize(de::value::MapAccessDeserializer::new(map)).map(Object)
+                T::deserialize(de::value::MapAccessDeserializer::new(Names(map))).map(Object)
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                Err(E::invalid_type(cut(text), &self))
             }
         }
 
@@ -159,34 +182,125 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-#[derive(Default, Deserialize)]
+/// The members of an object. Of a name that is too long for any, the beginning.
+struct Names<A>(A);
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Names<A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
+        self.0.next_key_seed(Name(seed))
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
+        self.0.next_value_seed(seed)
+    }
+}
+
+struct Name<K>(K);
+
+impl<'de, K: DeserializeSeed<'de>> DeserializeSeed<'de> for Name<K> {
+    type Value = K::Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<K::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'de, K: DeserializeSeed<'de>> Visitor<'de> for Name<K> {
+    type Value = K::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_str<E: de::Error>(self, name: &str) -> Result<K::Value, E> {
+        self.0.deserialize(beginning(name).into_deserializer())
+    }
+}
+
+/// The first `KEPT_MAX` elements of a list, and how many more there are.
+#[derive(Debug, PartialEq)]
+struct List<T, const KEPT_MAX: usize> {
+    kept: Vec<T>,
+    left_out: u32,
+}
+
+impl<T, const KEPT_MAX: usize> Default for List<T, KEPT_MAX> {
+    fn default() -> Self {
+        Self { kept: Vec::new(), left_out: 0 }
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const KEPT_MAX: usize> Deserialize<'de> for List<T, KEPT_MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_option(Self::default())
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const KEPT_MAX: usize> Visitor<'de> for List<T, KEPT_MAX> {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a sequence")
+    }
+
+    fn visit_unit<E: de::Error>(self) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut elements: A) -> Result<Self, A::Error> {
+        while self.kept.len() < KEPT_MAX {
+            let Some(element) = elements.next_element()? else { return Ok(self) };
+            self.kept.push(element);
+        }
+        while elements.next_element::<IgnoredAny>()?.is_some() {
+            self.left_out += 1;
+        }
+        Ok(self)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Self, E> {
+        Err(E::invalid_type(cut(text), &self))
+    }
+}
+
+/// A request that was read from JSON.
+#[derive(Debug, PartialEq)]
+pub struct JsonRequest(RequestFields);
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct RequestFields {
     domain: Option<String>,
-    descriptors: Option<Vec<Object<DescriptorFields>>>,
+    descriptors: List<Object<DescriptorFields>, DESCRIPTORS_KEPT_MAX>,
     #[serde(alias = "hits_addend")]
     hits_addend: Option<Whole<u32>>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct DescriptorFields {
-    entries: Option<Vec<Object<EntryFields>>>,
+    entries: List<Object<EntryFields>, ENTRIES_KEPT_MAX>,
     limit: Option<Object<OverrideFields>>,
     #[serde(alias = "hits_addend")]
     hits_addend: Option<Whole<u64>>,
     #[serde(alias = "is_negative_hits")]
-    is_negative_hits: Option<bool>,
+    is_negative_hits: Option<Flag>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct EntryFields {
     key: Option<String>,
     value: Option<String>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct OverrideFields {
     #[serde(alias = "requests_per_unit")]
@@ -194,47 +308,71 @@ struct OverrideFields {
     unit: Option<Unit>,
 }
 
-impl From<RequestFields> for RateLimitRequest {
-    fn from(fields: RequestFields) -> Self {
-        Self {
-            domain: fields.domain.unwrap_or_default(),
-            descriptors: messages(fields.descriptors),
-            hits_addend: fields.hits_addend.map_or(0, |hits| hits.0),
+impl JsonRequest {
+    /// The request.
+    #[must_use]
+    pub fn view(&self) -> Request<'_> {
+        let RequestFields { domain, descriptors, hits_addend } = &self.0;
+        Request {
+            domain: domain.as_deref().unwrap_or_default(),
+            descriptors: descriptors.kept.iter().map(|Object(descriptor)| descriptor.view()).collect(),
+            descriptors_left_out: descriptors.left_out,
+            hits_addend: hits_addend.as_ref().map_or(0, |hits| hits.0),
         }
     }
 }
 
-impl From<DescriptorFields> for RateLimitDescriptor {
-    fn from(fields: DescriptorFields) -> Self {
-        Self {
-            entries: messages(fields.entries),
-            limit: fields.limit.map(|Object(limit)| limit.into()),
-            hits_addend: fields.hits_addend.map(|hits| hits.0.into()),
-            is_negative_hits: fields.is_negative_hits.unwrap_or_default(),
+impl DescriptorFields {
+    fn view(&self) -> Descriptor<'_> {
+        Descriptor {
+            entries: self.entries.kept.iter().map(|Object(entry)| entry.view()).collect(),
+            entries_left_out: self.entries.left_out,
+            limit: self.limit.as_ref().map(|Object(limit)| RateLimitOverride {
+                requests_per_unit: limit.requests_per_unit.as_ref().map_or(0, |requests| requests.0),
+                unit: limit.unit.as_ref().map_or(0, |unit| unit.0),
+            }),
+            hits_addend: self.hits_addend.as_ref().map(|hits| hits.0),
+            is_negative_hits: self.is_negative_hits.as_ref().is_some_and(|flag| flag.0),
         }
     }
 }
 
-impl From<EntryFields> for Entry {
-    fn from(fields: EntryFields) -> Self {
-        Self { key: fields.key.unwrap_or_default(), value: fields.value.unwrap_or_default() }
+impl EntryFields {
+    fn view(&self) -> Entry<'_> {
+        Entry { key: self.key.as_deref().unwrap_or_default(), value: self.value.as_deref().unwrap_or_default() }
     }
 }
 
-impl From<OverrideFields> for RateLimitOverride {
-    fn from(fields: OverrideFields) -> Self {
-        Self {
-            requests_per_unit: fields.requests_per_unit.map_or(0, |requests| requests.0),
-            unit: fields.unit.map_or(0, |unit| unit.0),
+/// True or false.
+#[derive(Debug, PartialEq)]
+struct Flag(bool);
+
+impl<'de> Deserialize<'de> for Flag {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct FlagVisitor;
+
+        impl Visitor<'_> for FlagVisitor {
+            type Value = Flag;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a boolean")
+            }
+
+            fn visit_bool<E: de::Error>(self, flag: bool) -> Result<Self::Value, E> {
+                Ok(Flag(flag))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                Err(E::invalid_type(cut(text), &self))
+            }
         }
-    }
-}
 
-fn messages<F, M: From<F>>(fields: Option<Vec<Object<F>>>) -> Vec<M> {
-    fields.unwrap_or_default().into_iter().map(|Object(fields)| fields.into()).collect()
+        deserializer.deserialize_bool(FlagVisitor)
+    }
 }
 
 /// A whole number, as a JSON number or as a string of digits.
+#[derive(Debug, PartialEq)]
 struct Whole<T>(T);
 
 /// The types that [`Whole`] reads.
@@ -293,7 +431,7 @@ impl<'de, T: Unsigned> Deserialize<'de> for Whole<T> {
                 let number = text.parse::<u64>().ok().filter(|_| digits);
                 match number.map(T::try_from) {
                     Some(Ok(number)) => Ok(Whole(number)),
-                    _ => Err(E::invalid_value(Unexpected::Str(text), &self)),
+                    _ => Err(E::invalid_value(cut(text), &self)),
                 }
             }
         }
@@ -304,6 +442,7 @@ impl<'de, T: Unsigned> Deserialize<'de> for Whole<T> {
 
 /// The unit of an override. A number need not be one that has a name: proto3 enums are open, and such a
 /// request is refused where a request over gRPC would be.
+#[derive(Debug, PartialEq)]
 struct Unit(i32);
 
 impl<'de> Deserialize<'de> for Unit {
@@ -320,7 +459,7 @@ impl<'de> Deserialize<'de> for Unit {
             fn visit_str<E: de::Error>(self, name: &str) -> Result<Self::Value, E> {
                 match RateLimitUnit::from_str_name(name) {
                     Some(unit) => Ok(Unit(unit.into())),
-                    None => Err(E::invalid_value(Unexpected::Str(name), &self)),
+                    None => Err(E::invalid_value(cut(name), &self)),
                 }
             }
 
@@ -351,14 +490,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::rls::proto::HeaderValue;
+    use crate::rls::proto::rate_limit_descriptor::Entry;
+    use crate::rls::proto::{HeaderValue, RateLimitDescriptor, RateLimitRequest};
     use crate::rls::proto::rate_limit_response::quota::ExpirationSpecifier;
     use crate::rls::proto::rate_limit_response::rate_limit::Unit as LimitUnit;
     use crate::rls::proto::rate_limit_response::{Code, DescriptorStatus, Quota, RateLimit};
 
     #[track_caller]
     fn parsed(body: &str) -> RateLimitRequest {
-        parse_request(body.as_bytes()).unwrap()
+        parse_request(body.as_bytes()).unwrap().view().message()
     }
 
     #[track_caller]

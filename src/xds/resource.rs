@@ -8,11 +8,11 @@
 
 use prost::Message as _;
 use prost_types::value::Kind;
-use prost_types::{Any, Struct, Value};
+use prost_types::{Struct, Value};
 
-use super::TYPE_URL;
 use super::proto::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RateLimitUnit};
 use super::status::shown;
+use super::{Resource, TYPE_URL, scan};
 use crate::config::policy_file::{Loaded, Problems, Reading, Tree, read_trees};
 
 /// The key of a descriptor's metadata that holds more keys of its rate limit.
@@ -22,19 +22,22 @@ pub const OWN_METADATA: &str = "weir";
 ///
 /// # Errors
 /// All problems of all resources, each with the resource's name and the path in it.
-pub fn policies(resources: &[Any], reading: Reading) -> Result<Loaded, Problems> {
+pub fn policies(resources: &[Resource], reading: Reading) -> Result<Loaded, Problems> {
     // One at a time: the messages of all would take their memory at once.
     read_trees(resources.iter().enumerate().map(|(index, resource)| tree(index, resource)), reading)
 }
 
 /// The name of a resource for messages, and what it holds.
-fn tree(index: usize, resource: &Any) -> (String, Result<Tree<'static>, Vec<String>>) {
+fn tree(index: usize, resource: &Resource) -> (String, Result<Tree<'static>, Vec<String>>) {
     let unnamed = || format!("resource {index}");
     if resource.type_url != TYPE_URL {
         let type_url = shown(&resource.type_url);
         return (unnamed(), Err(vec![format!("the type is {type_url:?}, not {TYPE_URL}")]));
     }
-    let config = match RateLimitConfig::decode(resource.value.as_slice()) {
+    if let Err(problem) = scan::check(&resource.value) {
+        return (unnamed(), Err(vec![problem]));
+    }
+    let config = match RateLimitConfig::decode(&*resource.value) {
         Ok(config) => config,
         Err(error) => return (unnamed(), Err(vec![format!("not a RateLimitConfig: {error}")])),
     };
@@ -184,6 +187,8 @@ fn of_value(value: Value) -> Tree<'static> {
 
 #[cfg(test)]
 mod tests {
+    use prost::bytes::Bytes;
+
     use super::*;
     use crate::engine::{Algorithm, Role, Unit};
 
@@ -200,9 +205,9 @@ mod tests {
         Struct { fields: [(OWN_METADATA.to_owned(), own)].into() }
     }
 
-    fn resource(name: &str, descriptors: Vec<RateLimitDescriptor>) -> Any {
+    fn resource(name: &str, descriptors: Vec<RateLimitDescriptor>) -> Resource {
         let config = RateLimitConfig { name: name.into(), domain: format!("{name}.io"), descriptors };
-        Any { type_url: TYPE_URL.into(), value: config.encode_to_vec() }
+        Resource { type_url: TYPE_URL.into(), value: config.encode_to_vec().into() }
     }
 
     fn problem(descriptor: RateLimitDescriptor) -> String {
@@ -313,8 +318,8 @@ mod tests {
     #[test]
     fn what_is_no_resource_is_named_by_its_place() {
         let good = resource("shop", vec![limited("user", 1)]);
-        let strange = Any { type_url: "type.googleapis.com/envoy.Cluster".into(), value: Vec::new() };
-        let broken = Any { type_url: TYPE_URL.into(), value: vec![0xff] };
+        let strange = Resource { type_url: "type.googleapis.com/envoy.Cluster".into(), value: Bytes::new() };
+        let broken = Resource { type_url: TYPE_URL.into(), value: vec![0xff].into() };
         let problems = policies(&[good.clone(), strange, broken, good], Reading::default()).unwrap_err();
         let texts: Vec<String> = problems.list().iter().map(ToString::to_string).collect();
         assert_eq!(texts[0], format!("resource 1: the type is \"type.googleapis.com/envoy.Cluster\", not {TYPE_URL}"));
