@@ -3,6 +3,9 @@
 //! `cargo fuzz` builds them with the programs of fuzz/; the tests below run the same functions on the seeds in fuzz/corpus,
 //! and on inputs made of these. Compiled for tests and for cargo-fuzz only.
 
+#[cfg(test)]
+mod memory;
+
 use std::path::Path;
 
 use crate::config::policy_file::{self, PROBLEMS_MAX, Sources, test_file, traffic_file};

@@ -4,6 +4,7 @@
 //! weir reads or writes; tests/service/grpc/wire.rs holds them against an independent definition of the same API.
 //! Nothing here decides anything, opens a connection or knows about HTTP.
 
+pub mod bounded;
 pub mod client_headers;
 pub mod convert;
 pub mod detail;

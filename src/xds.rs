@@ -68,6 +68,12 @@ pub struct Options {
 /// Called on a thread for blocking work, never twice at once.
 pub type Sink = Arc<dyn Fn(&[Resource]) -> Result<(), Vec<String>> + Send + Sync>;
 
+/// Whether a resource is decoded, and not refused because of what is in it.
+#[cfg(test)]
+pub(crate) fn is_within_memory(config: &[u8]) -> bool {
+    scan::check(config).is_ok()
+}
+
 /// The subscription to a server's policies.
 pub struct Subscription {
     options: Options,

@@ -9,17 +9,16 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use serde::Deserialize;
-use serde::de::{
-    self, DeserializeSeed, Deserializer, IgnoredAny, IntoDeserializer as _, MapAccess, SeqAccess, Unexpected, Visitor,
-};
+use serde::de::{self, DeserializeSeed, Deserializer, IntoDeserializer as _, MapAccess, Unexpected, Visitor};
 
+use super::bounded::{List, QUOTED_BYTES_MAX, beginning, quoted};
 use super::proto::rate_limit_descriptor::RateLimitOverride;
 use super::proto::{RateLimitResponse, RateLimitUnit};
 use super::request::{DESCRIPTORS_KEPT_MAX, Descriptor, ENTRIES_KEPT_MAX, Request};
 use crate::engine::Entry;
 
 /// The longest text of a [`JsonError`] in bytes, without its place. What is cut out is the middle.
-pub const ERROR_BYTES_MAX: usize = 320;
+pub const ERROR_BYTES_MAX: usize = QUOTED_BYTES_MAX;
 
 /// The largest whole number that JSON may write with a fraction or an exponent (`2.0`, `1e3`): past
 /// 2^53 such a number is no longer the one that was typed.
@@ -139,20 +138,6 @@ fn printable(text: &str) -> String {
     format!("{}{GAP}{}", &escaped[..head], &escaped[tail..])
 }
 
-/// The beginning of a text of the body, as much as an error may show: an error of serde_json has its texts several times, with
-/// six bytes for a control character.
-fn cut(text: &str) -> Unexpected<'_> {
-    Unexpected::Str(beginning(text))
-}
-
-fn beginning(text: &str) -> &str {
-    let mut end = text.len().min(ERROR_BYTES_MAX);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
-}
-
 /// A message: a JSON object and nothing else. What serde derives would also take a list of the fields'
 /// values, in order.
 #[derive(Debug, PartialEq)]
@@ -174,7 +159,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
-                Err(E::invalid_type(cut(text), &self))
+                Err(E::invalid_type(quoted(text), &self))
             }
         }
 
@@ -219,56 +204,6 @@ impl<'de, K: DeserializeSeed<'de>> Visitor<'de> for Name<K> {
     }
 }
 
-/// The first `KEPT_MAX` elements of a list, and how many more there are.
-#[derive(Debug, PartialEq)]
-struct List<T, const KEPT_MAX: usize> {
-    kept: Vec<T>,
-    left_out: u32,
-}
-
-impl<T, const KEPT_MAX: usize> Default for List<T, KEPT_MAX> {
-    fn default() -> Self {
-        Self { kept: Vec::new(), left_out: 0 }
-    }
-}
-
-impl<'de, T: Deserialize<'de>, const KEPT_MAX: usize> Deserialize<'de> for List<T, KEPT_MAX> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_option(Self::default())
-    }
-}
-
-impl<'de, T: Deserialize<'de>, const KEPT_MAX: usize> Visitor<'de> for List<T, KEPT_MAX> {
-    type Value = Self;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a sequence")
-    }
-
-    fn visit_unit<E: de::Error>(self) -> Result<Self, E> {
-        Ok(self)
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(self)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(mut self, mut elements: A) -> Result<Self, A::Error> {
-        while self.kept.len() < KEPT_MAX {
-            let Some(element) = elements.next_element()? else { return Ok(self) };
-            self.kept.push(element);
-        }
-        while elements.next_element::<IgnoredAny>()?.is_some() {
-            self.left_out += 1;
-        }
-        Ok(self)
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Self, E> {
-        Err(E::invalid_type(cut(text), &self))
-    }
-}
-
 /// A request that was read from JSON.
 #[derive(Debug, PartialEq)]
 pub struct JsonRequest(RequestFields);
@@ -277,7 +212,7 @@ pub struct JsonRequest(RequestFields);
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct RequestFields {
     domain: Option<String>,
-    descriptors: List<Object<DescriptorFields>, DESCRIPTORS_KEPT_MAX>,
+    descriptors: Option<List<Object<DescriptorFields>, DESCRIPTORS_KEPT_MAX>>,
     #[serde(alias = "hits_addend")]
     hits_addend: Option<Whole<u32>>,
 }
@@ -285,7 +220,7 @@ struct RequestFields {
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct DescriptorFields {
-    entries: List<Object<EntryFields>, ENTRIES_KEPT_MAX>,
+    entries: Option<List<Object<EntryFields>, ENTRIES_KEPT_MAX>>,
     limit: Option<Object<OverrideFields>>,
     #[serde(alias = "hits_addend")]
     hits_addend: Option<Whole<u64>>,
@@ -313,20 +248,27 @@ impl JsonRequest {
     #[must_use]
     pub fn view(&self) -> Request<'_> {
         let RequestFields { domain, descriptors, hits_addend } = &self.0;
+        let (descriptors, descriptors_left_out) = parts(descriptors.as_ref());
         Request {
             domain: domain.as_deref().unwrap_or_default(),
-            descriptors: descriptors.kept.iter().map(|Object(descriptor)| descriptor.view()).collect(),
-            descriptors_left_out: descriptors.left_out,
+            descriptors: descriptors.iter().map(|Object(descriptor)| descriptor.view()).collect(),
+            descriptors_left_out,
             hits_addend: hits_addend.as_ref().map_or(0, |hits| hits.0),
         }
     }
 }
 
+/// What is kept of a list, and how many more there are. A list that is not set is empty.
+fn parts<T, const KEPT_MAX: usize>(list: Option<&List<T, KEPT_MAX>>) -> (&[T], u32) {
+    list.map_or((&[], 0), |list| (&list.kept, list.left_out))
+}
+
 impl DescriptorFields {
     fn view(&self) -> Descriptor<'_> {
+        let (entries, entries_left_out) = parts(self.entries.as_ref());
         Descriptor {
-            entries: self.entries.kept.iter().map(|Object(entry)| entry.view()).collect(),
-            entries_left_out: self.entries.left_out,
+            entries: entries.iter().map(|Object(entry)| entry.view()).collect(),
+            entries_left_out,
             limit: self.limit.as_ref().map(|Object(limit)| RateLimitOverride {
                 requests_per_unit: limit.requests_per_unit.as_ref().map_or(0, |requests| requests.0),
                 unit: limit.unit.as_ref().map_or(0, |unit| unit.0),
@@ -363,7 +305,7 @@ impl<'de> Deserialize<'de> for Flag {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
-                Err(E::invalid_type(cut(text), &self))
+                Err(E::invalid_type(quoted(text), &self))
             }
         }
 
@@ -431,7 +373,7 @@ impl<'de, T: Unsigned> Deserialize<'de> for Whole<T> {
                 let number = text.parse::<u64>().ok().filter(|_| digits);
                 match number.map(T::try_from) {
                     Some(Ok(number)) => Ok(Whole(number)),
-                    _ => Err(E::invalid_value(cut(text), &self)),
+                    _ => Err(E::invalid_value(quoted(text), &self)),
                 }
             }
         }
@@ -459,7 +401,7 @@ impl<'de> Deserialize<'de> for Unit {
             fn visit_str<E: de::Error>(self, name: &str) -> Result<Self::Value, E> {
                 match RateLimitUnit::from_str_name(name) {
                     Some(unit) => Ok(Unit(unit.into())),
-                    None => Err(E::invalid_value(cut(name), &self)),
+                    None => Err(E::invalid_value(quoted(name), &self)),
                 }
             }
 
