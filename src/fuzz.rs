@@ -15,6 +15,7 @@ pub use crate::limiter::overrides::fuzz as overrides;
 use crate::rls::json;
 use crate::simulation::traffic::{Traffic, TrafficError};
 pub use crate::store::redis::{map, replies};
+pub use crate::xds::discovery;
 
 /// How many requests of traffic are taken.
 const REQUESTS_MAX: usize = 100;
@@ -265,6 +266,11 @@ mod tests {
     #[test]
     fn replies() {
         run("replies", super::replies);
+    }
+
+    #[test]
+    fn discovery() {
+        run("discovery", super::discovery);
     }
 
     #[test]

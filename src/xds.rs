@@ -26,6 +26,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+#[cfg(any(test, fuzzing))]
+pub use self::codec::discovery;
 pub use self::codec::{RESOURCES_MAX, Resource, VERSION_BYTES_MAX};
 pub use self::pause::Pauses;
 pub use self::scan::{MEMORY_MIN, MEMORY_PER_BYTE};

@@ -31,7 +31,8 @@ impl<T, const KEPT_MAX: usize> List<T, KEPT_MAX> {
 
 impl<'de, T: Deserialize<'de>, const KEPT_MAX: usize> Deserialize<'de> for List<T, KEPT_MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(Self { kept: Vec::new(), left_out: 0 })
+        // `deserialize_seq` would quote a text that stands here as a whole.
+        deserializer.deserialize_any(Self { kept: Vec::new(), left_out: 0 })
     }
 }
 

@@ -163,7 +163,8 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
             }
         }
 
-        deserializer.deserialize_map(ObjectVisitor(PhantomData))
+        // `deserialize_map` would quote a text that stands here as a whole.
+        deserializer.deserialize_any(ObjectVisitor(PhantomData))
     }
 }
 
@@ -309,7 +310,7 @@ impl<'de> Deserialize<'de> for Flag {
             }
         }
 
-        deserializer.deserialize_bool(FlagVisitor)
+        deserializer.deserialize_any(FlagVisitor)
     }
 }
 
@@ -609,13 +610,13 @@ mod tests {
 
     #[test]
     fn a_message_is_an_object_and_not_a_list_of_its_values() {
-        refused(r#"["shop"]"#, "invalid type: sequence, expected a JSON object at line 1 column 0");
+        refused(r#"["shop"]"#, "invalid type: sequence, expected a JSON object at line 1 column 1");
         refused("null", "invalid type: null, expected a JSON object at line 1 column 4");
         refused(
             with_descriptor_field(r#""entries":[["user","ann"]]"#),
-            "invalid type: sequence, expected a JSON object at line 1 column 44",
+            "invalid type: sequence, expected a JSON object at line 1 column 45",
         );
-        refused(r#"{"descriptors":{"entries":[]}}"#, "invalid type: map, expected a sequence at line 1 column 15");
+        refused(r#"{"descriptors":{"entries":[]}}"#, "invalid type: map, expected a sequence at line 1 column 16");
         refused(r#"{"domain":7}"#, "invalid type: integer `7`, expected a string at line 1 column 11");
         refused(
             with_descriptor_field(r#""isNegativeHits":"true""#),
@@ -643,11 +644,11 @@ mod tests {
     #[test]
     fn depth_costs_nothing() {
         let bomb = "[".repeat(200_000);
-        refused(&bomb, "invalid type: sequence, expected a JSON object at line 1 column 0");
+        refused(&bomb, "invalid type: sequence, expected a JSON object at line 1 column 1");
         refused(format!(r#"{{"domain":{bomb}"#), "invalid type: sequence, expected a string at line 1 column 10");
         refused(
             format!(r#"{{"descriptors":{bomb}"#),
-            "invalid type: sequence, expected a JSON object at line 1 column 16",
+            "invalid type: sequence, expected a JSON object at line 1 column 17",
         );
         let objects = r#"{"descriptors":[{"limit":"#.repeat(50_000);
         let error = parse_request(objects.as_bytes()).unwrap_err();

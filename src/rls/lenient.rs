@@ -245,16 +245,21 @@ mod tests {
     fn what_is_no_utf8_makes_a_request_longer_by_a_bound() {
         let of = |values: usize| {
             let entry = Entry { key: String::new(), value: "?".repeat(SPELT_BYTES_MAX) };
-            let descriptor = RateLimitDescriptor { entries: vec![entry; values], ..RateLimitDescriptor::default() };
-            let request = RateLimitRequest { descriptors: vec![descriptor], ..RateLimitRequest::default() };
+            let descriptor = RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
+            let mut descriptors = vec![descriptor; values.min(32)];
+            let more = values - descriptors.len();
+            descriptors[0].entries = vec![descriptors[0].entries[0].clone(); more + 1];
+            let request = RateLimitRequest { descriptors, ..RateLimitRequest::default() };
             let bytes = request.encode_to_vec();
             bytes.into_iter().map(|byte| if byte == b'?' { 0xff } else { byte }).collect::<Vec<u8>>()
         };
         // Each byte becomes four.
         let most = GROWTH_BYTES_MAX / (3 * SPELT_BYTES_MAX);
         assert!(decoded(&of(most - 1)).is_ok());
-        let refused = decoded(&of(most + 1)).unwrap_err();
-        assert!(matches!(refused, Unreadable::Growth(growth) if growth > GROWTH_BYTES_MAX), "{refused}");
+        let refused = decode(&of(most + 1), &mut Vec::new()).is_err_and(
+            |error| matches!(error, Unreadable::Growth(growth) if growth > GROWTH_BYTES_MAX),
+        );
+        assert!(refused);
     }
 
     #[test]

@@ -20,13 +20,13 @@ pub const VERSION_BYTES_MAX: usize = 64 * 1_024;
 #[derive(Debug, PartialEq)]
 pub(super) struct Response {
     pub(super) version_info: String,
-    /// In the order of the response. The error is that there are too many; the server is told so by a NACK.
+    /// In the order of the response. The error is that there are too many, for a NACK.
     pub(super) resources: Result<Vec<Resource>, String>,
     pub(super) type_url: String,
     pub(super) nonce: String,
 }
 
-/// One resource, of whatever type.
+/// One resource, of any type.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Resource {
     /// What it is.
@@ -121,6 +121,32 @@ impl Resource {
         }
         type_url.clone_into(&mut resource.type_url);
         Ok(resource)
+    }
+}
+
+/// A response, and what its resources hold.
+///
+/// # Panics
+/// When it is read otherwise than by the generated decoder.
+#[cfg(any(test, fuzzing))]
+pub fn discovery(data: &[u8]) {
+    use super::proto::DiscoveryResponse;
+
+    let generated = DiscoveryResponse::decode(data);
+    match response(&Bytes::copy_from_slice(data)) {
+        Ok(read) => {
+            let generated = generated.expect("what is no message is no response");
+            let texts = (&generated.version_info, &generated.type_url, &generated.nonce);
+            assert_eq!((&read.version_info, &read.type_url, &read.nonce), texts);
+            let Ok(mut resources) = read.resources else { return };
+            let pairs = resources.iter().map(|resource| (&*resource.type_url, &resource.value[..]));
+            assert!(pairs.eq(generated.resources.iter().map(|any| (&*any.type_url, &any.value[..]))));
+            resources.iter_mut().for_each(|resource| super::TYPE_URL.clone_into(&mut resource.type_url));
+            if let Err(problems) = super::resource::policies(&resources, Default::default()) {
+                assert!(problems.count() > 0 && !problems.list().is_empty());
+            }
+        }
+        Err(reason) => assert!(generated.is_err() && !reason.is_empty(), "{reason}"),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a resource would take in memory, before a message is made of it.
 //!
-//! An empty descriptor is two bytes of a response and about a kilobyte of policies. So each message inside of a resource is
+//! An empty descriptor is two bytes of a response, and up to four kilobytes while policies are read. So each message inside of a resource is
 //! counted in its bytes, without allocating, and a resource that would take too much is refused. Not here: what the messages
 //! mean (resource.rs).
 
@@ -9,9 +9,9 @@ use std::fmt;
 use crate::protobuf::{Content, field};
 
 /// So many bytes of memory a resource may take for each of its own.
-pub const MEMORY_PER_BYTE: u64 = 64;
+pub const MEMORY_PER_BYTE: u64 = 128;
 /// And so many more.
-pub const MEMORY_MIN: u64 = 16 << 20;
+pub const MEMORY_MIN: u64 = 128 << 20;
 /// How deep messages may nest, as in the generated decoders.
 const DEPTH_MAX: usize = 100;
 
@@ -47,12 +47,12 @@ impl Kind {
     const fn memory(self) -> u64 {
         match self {
             Self::Config => 0,
-            Self::Descriptor => 1_024,
+            Self::Descriptor => 4_096,
             Self::Limit => 256,
             Self::Replaced => 384,
-            Self::Struct => 1_024,
+            Self::Struct => 1_536,
             Self::Member => 128,
-            Self::Value => 256,
+            Self::Value => 384,
             Self::List => 128,
         }
     }

@@ -20,6 +20,9 @@ pub const NODES_MAX: u32 = 4_000_000;
 const NODES_FREE: usize = 100_000;
 /// See [`NODES_FREE`]. A list of numbers has about seven bytes a value, a rule has six.
 const NODE_BYTES: usize = 4;
+/// And so many characters of lists and mappings in brackets: the parser keeps all of an outermost one, in hundreds of bytes
+/// for each.
+const FLOW_MARKS: [char; 5] = [',', '[', ']', '{', '}'];
 /// The most bytes of texts that aliases stand for, written out: as many as a file may have.
 const ALIASED_BYTES_MAX: usize = super::FILE_BYTES_MAX;
 /// How deep lists and mappings may nest: room for the deepest policy, and then some.
@@ -101,6 +104,13 @@ impl<'a> Document<'a> {
     pub(super) fn parse(text: &'a str, is_compatible: bool) -> Result<Self, Fault> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let nodes_max = NODES_FREE + text.len() / NODE_BYTES;
+        let marks = text.matches(FLOW_MARKS).count();
+        if marks > nodes_max {
+            let message = format!(
+                "{marks} of the characters , [ ] {{ }}, at most {nodes_max}: {NODES_FREE}, and one for each {NODE_BYTES} bytes"
+            );
+            return Err(fault(Position { line: 1, column: 1 }, message));
+        }
         let mut builder = Builder { is_compatible, nodes_max, ..Builder::default() };
         let mut parser = Parser::new_from_str(text);
         let mut quotes = Vec::new();

@@ -301,6 +301,10 @@ struct Open {
 
 /// Reads the one document of a text. Aliases are followed.
 fn tree(text: &str) -> Result<Node, MapperError> {
+    // The parser keeps all of a list or a mapping in brackets before it gives the first value.
+    if text.matches([',', '[', ']', '{', '}']).count() > NODES_MAX {
+        return Err(MapperError { line: 1, message: "too many values".to_owned() });
+    }
     let mut anchors: HashMap<usize, Node> = HashMap::new();
     let mut open: Vec<Open> = Vec::new();
     let mut root = None;
