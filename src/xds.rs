@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 pub use self::codec::discovery;
 pub use self::codec::{RESOURCES_MAX, Resource, VERSION_BYTES_MAX};
 pub use self::pause::Pauses;
-pub use self::scan::{MEMORY_MIN, MEMORY_PER_BYTE};
+pub use self::scan::{MEMORY_MIN, MEMORY_PER_BYTE, MEMORY_PER_BYTE_MAX};
 pub use self::status::{Nack, Status, Watch, shown};
 use crate::tls::Tls;
 
@@ -73,7 +73,7 @@ pub type Sink = Arc<dyn Fn(&[Resource]) -> Result<(), Vec<String>> + Send + Sync
 /// Whether a resource is decoded, and not refused because of what is in it.
 #[cfg(test)]
 pub(crate) fn is_within_memory(config: &[u8]) -> bool {
-    scan::check(config).is_ok()
+    scan::check([config], 32 << 20).is_ok()
 }
 
 /// The subscription to a server's policies.

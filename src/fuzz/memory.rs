@@ -75,7 +75,8 @@ fn json_request(bytes: &[u8]) {
 
 fn json_requests() -> Vec<Vec<u8>> {
     let most = 4 * MIB;
-    let full = format!("{{\"descriptors\":[{}{{}}]}}", format!("{{\"entries\":[{}{{}}]}},", "{},".repeat(63)).repeat(63));
+    let full =
+        format!("{{\"descriptors\":[{}{{}}]}}", format!("{{\"entries\":[{}{{}}]}},", "{},".repeat(63)).repeat(63));
     vec![
         many("{\"descriptors\":[", "{},", "{}]}", most),
         many("{\"descriptors\":[{\"entries\":[", "{},", "{}]}]}", most),
@@ -93,7 +94,7 @@ fn json_requests() -> Vec<Vec<u8>> {
 
 fn resources(bytes: &[u8]) {
     let resource = Resource { type_url: TYPE_URL.to_owned(), value: bytes.to_vec().into() };
-    let _ = resource::policies(&[resource], Reading::default());
+    let _ = resource::policies(&[resource], 32 * MIB, Reading::default());
 }
 
 /// Each kind of message, as often as a resource of 32 KiB or 256 KiB may have it.
@@ -259,7 +260,7 @@ fn decoders() -> Vec<Decoder> {
     vec![
         Decoder { name: "a request by gRPC", decode: request, inputs: requests() },
         Decoder { name: "a request by `POST /json`", decode: json_request, inputs: json_requests() },
-        Decoder { name: "a resource of a control plane", decode: resources, inputs: resource_contents() },
+        Decoder { name: "the resources of an xDS response", decode: resources, inputs: resource_contents() },
         Decoder { name: "policy files", decode: policies, inputs: yaml(512 * KIB) },
         Decoder { name: "a file of tests or of traffic", decode: tests, inputs: yaml(512 * KIB) },
         Decoder { name: "a record, an access log", decode: lines, inputs: line_files() },
@@ -301,7 +302,8 @@ fn no_decoder_takes_more_than_the_page_says() {
             println!("{name}, input {number}: {} bytes took {took}", input.len());
             let allowed = allowed(&page, name, input);
             if took > allowed {
-                problems.push(format!("{name}, input {number}: {} bytes took {took}, more than {allowed}", input.len()));
+                problems
+                    .push(format!("{name}, input {number}: {} bytes took {took}, more than {allowed}", input.len()));
             }
             // A buffer that grew with the input.
             assert!(measured.bytes_current < 64 * 1_024, "{name} keeps {} bytes", measured.bytes_current);

@@ -211,12 +211,7 @@ impl RateLimits {
         read.inspect_err(|_| self.limiter.unreadable(started))
     }
 
-    fn decoded<'a>(
-        &self,
-        bytes: &'a [u8],
-        texts: &'a mut Vec<u8>,
-        started: Instant,
-    ) -> Result<Request<'a>, Status> {
+    fn decoded<'a>(&self, bytes: &'a [u8], texts: &'a mut Vec<u8>, started: Instant) -> Result<Request<'a>, Status> {
         let decoded = lenient::decode(bytes, texts).map_err(|error| Status::invalid_argument(error.to_string()));
         self.read(decoded, started)
     }

@@ -434,10 +434,10 @@ mod tests {
 
     use super::*;
     use crate::rls::proto::rate_limit_descriptor::Entry;
-    use crate::rls::proto::{HeaderValue, RateLimitDescriptor, RateLimitRequest};
     use crate::rls::proto::rate_limit_response::quota::ExpirationSpecifier;
     use crate::rls::proto::rate_limit_response::rate_limit::Unit as LimitUnit;
     use crate::rls::proto::rate_limit_response::{Code, DescriptorStatus, Quota, RateLimit};
+    use crate::rls::proto::{HeaderValue, RateLimitDescriptor, RateLimitRequest};
 
     #[track_caller]
     fn parsed(body: &str) -> RateLimitRequest {

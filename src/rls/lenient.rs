@@ -256,9 +256,8 @@ mod tests {
         // Each byte becomes four.
         let most = GROWTH_BYTES_MAX / (3 * SPELT_BYTES_MAX);
         assert!(decoded(&of(most - 1)).is_ok());
-        let refused = decode(&of(most + 1), &mut Vec::new()).is_err_and(
-            |error| matches!(error, Unreadable::Growth(growth) if growth > GROWTH_BYTES_MAX),
-        );
+        let refused = decode(&of(most + 1), &mut Vec::new())
+            .is_err_and(|error| matches!(error, Unreadable::Growth(growth) if growth > GROWTH_BYTES_MAX));
         assert!(refused);
     }
 

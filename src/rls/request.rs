@@ -83,7 +83,8 @@ impl<'a> Request<'a> {
     #[cfg(any(test, fuzzing))]
     #[must_use]
     pub fn message(&self) -> RateLimitRequest {
-        let entry = |entry: &Entry<'_>| rate_limit_descriptor::Entry { key: entry.key.into(), value: entry.value.into() };
+        let entry =
+            |entry: &Entry<'_>| rate_limit_descriptor::Entry { key: entry.key.into(), value: entry.value.into() };
         let descriptor = |descriptor: &Descriptor<'_>| RateLimitDescriptor {
             entries: descriptor.entries.iter().map(entry).collect(),
             limit: descriptor.limit,

@@ -142,7 +142,7 @@ pub fn discovery(data: &[u8]) {
             let pairs = resources.iter().map(|resource| (&*resource.type_url, &resource.value[..]));
             assert!(pairs.eq(generated.resources.iter().map(|any| (&*any.type_url, &any.value[..]))));
             resources.iter_mut().for_each(|resource| super::TYPE_URL.clone_into(&mut resource.type_url));
-            if let Err(problems) = super::resource::policies(&resources, Default::default()) {
+            if let Err(problems) = super::resource::policies(&resources, data.len(), Default::default()) {
                 assert!(problems.count() > 0 && !problems.list().is_empty());
             }
         }
@@ -182,10 +182,12 @@ mod tests {
             nonce: "n".into(),
         };
         let read = read(&message).unwrap();
-        let resources: Vec<Any> = read.resources.unwrap().into_iter().map(|Resource { type_url, value }| Any {
-            type_url,
-            value: value.into(),
-        }).collect();
+        let resources: Vec<Any> = read
+            .resources
+            .unwrap()
+            .into_iter()
+            .map(|Resource { type_url, value }| Any { type_url, value: value.into() })
+            .collect();
         assert_eq!(resources, message.resources);
         assert_eq!((read.version_info, read.type_url, read.nonce), ("7".into(), "type".into(), "n".into()));
         for bytes in [&b"\x08\x01"[..], b"\x12\x7f", b"\x12\x02\x08\x01", b"\x12\x03\x0a\x01\xff", b"\x0a\x01\xff"] {

@@ -390,7 +390,10 @@ impl<'a> Builder<'a> {
         self.count(size, node.position)?;
         if self.nodes.len() >= self.nodes_max {
             let most = self.nodes_max;
-            return Err(fault(node.position, format!("more than {most} values: {NODES_FREE}, and one for each {NODE_BYTES} bytes")));
+            return Err(fault(
+                node.position,
+                format!("more than {most} values: {NODES_FREE}, and one for each {NODE_BYTES} bytes"),
+            ));
         }
         // Never more nodes than are counted, so the number fits.
         let id = NodeId(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX));
