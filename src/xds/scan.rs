@@ -51,11 +51,9 @@ impl Kind {
             Self::Config => 0,
             Self::Descriptor => 4_096,
             Self::Limit => 256,
-            Self::Replaced => 384,
             Self::Struct => 1_536,
-            Self::Member => 128,
-            Self::Value => 384,
-            Self::List => 128,
+            Self::Replaced | Self::Value => 384,
+            Self::Member | Self::List => 128,
         }
     }
 }
