@@ -110,7 +110,7 @@ fn assemble_scripts() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Writes the client of xDS and its messages. They have a folder of their own: a file is named by its package, and both
+/// Writes the messages of xDS; src/xds/codec.rs reads responses in their place. They have a folder of their own: a file is named by its package, and both
 /// sides have messages of `envoy.config.core.v3`.
 fn generate_xds(out: &Path) -> Result<(), Box<dyn Error>> {
     let mut compiler =
@@ -123,7 +123,7 @@ fn generate_xds(out: &Path) -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(out).map_err(|e| format!("cannot create {}: {e}", out.display()))?;
     tonic_prost_build::configure()
         .build_server(false)
-        .build_client(true)
+        .build_client(false)
         .compile_well_known_types(true)
         .extern_path(XDS_GOOGLE_TYPES.0, XDS_GOOGLE_TYPES.1)
         .out_dir(out)

@@ -3,6 +3,9 @@
 //! `cargo fuzz` builds them with the programs of fuzz/; the tests below run the same functions on the seeds in fuzz/corpus,
 //! and on inputs made of these. Compiled for tests and for cargo-fuzz only.
 
+#[cfg(test)]
+mod memory;
+
 use std::path::Path;
 
 use crate::config::policy_file::{self, PROBLEMS_MAX, Sources, test_file, traffic_file};
@@ -12,6 +15,7 @@ pub use crate::limiter::overrides::fuzz as overrides;
 use crate::rls::json;
 use crate::simulation::traffic::{Traffic, TrafficError};
 pub use crate::store::redis::{map, replies};
+pub use crate::xds::discovery;
 
 /// How many requests of traffic are taken.
 const REQUESTS_MAX: usize = 100;
@@ -262,6 +266,11 @@ mod tests {
     #[test]
     fn replies() {
         run("replies", super::replies);
+    }
+
+    #[test]
+    fn discovery() {
+        run("discovery", super::discovery);
     }
 
     #[test]

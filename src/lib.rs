@@ -13,6 +13,7 @@ pub mod grpc;
 pub mod http;
 pub mod lifecycle;
 pub mod limiter;
+pub mod protobuf;
 pub mod rls;
 pub mod simulation;
 pub mod store;

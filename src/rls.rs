@@ -4,10 +4,10 @@
 //! weir reads or writes; tests/service/grpc/wire.rs holds them against an independent definition of the same API.
 //! Nothing here decides anything, opens a connection or knows about HTTP.
 
+pub mod bounded;
 pub mod client_headers;
 pub mod convert;
 pub mod detail;
-pub mod fields;
 pub mod json;
 pub mod lenient;
 mod limit_metadata;

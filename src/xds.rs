@@ -13,20 +13,24 @@
 //! Not here: what policies mean (config/policy_file), how they come in force, and what operators see of it
 //! (app).
 
+mod codec;
 mod conversation;
 mod dial;
 mod pause;
 pub mod proto;
 pub mod resource;
+mod scan;
 mod status;
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use prost_types::Any;
-
+#[cfg(any(test, fuzzing))]
+pub use self::codec::discovery;
+pub use self::codec::{RESOURCES_MAX, Resource, VERSION_BYTES_MAX};
 pub use self::pause::Pauses;
+pub use self::scan::{MEMORY_MIN, MEMORY_PER_BYTE, MEMORY_PER_BYTE_MAX};
 pub use self::status::{Nack, Status, Watch, shown};
 use crate::tls::Tls;
 
@@ -64,7 +68,13 @@ pub struct Options {
 
 /// Takes all resources of a response. Puts them in force, or returns every problem and keeps what is in force.
 /// Called on a thread for blocking work, never twice at once.
-pub type Sink = Arc<dyn Fn(&[Any]) -> Result<(), Vec<String>> + Send + Sync>;
+pub type Sink = Arc<dyn Fn(&[Resource]) -> Result<(), Vec<String>> + Send + Sync>;
+
+/// Whether a resource is decoded, and not refused because of what is in it.
+#[cfg(test)]
+pub(crate) fn is_within_memory(config: &[u8]) -> bool {
+    scan::check([config], 32 << 20).is_ok()
+}
 
 /// The subscription to a server's policies.
 pub struct Subscription {

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use prost_types::Any;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -44,6 +43,7 @@ impl First {
 /// When a file cannot be used, and when metrics contradict each other.
 pub(super) fn subscribe(settings: &settings::Xds, target: Target) -> Result<(Subscription, First), AppError> {
     let options = options(settings)?;
+    let response_bytes_max = options.message_bytes_max;
     let server = format!("{}:{}", options.host, options.port);
     let watched = Arc::new(Watch::default());
     gauges(&target.load.metrics, &watched)?;
@@ -53,8 +53,8 @@ pub(super) fn subscribe(settings: &settings::Xds, target: Target) -> Result<(Sub
     let shown = watched.clone();
     target.load.report.source_is(move || shown.read(|status| as_json(&server, status)));
     let (accepted, first) = watch::channel(false);
-    let sink = move |resources: &[Any]| {
-        target.put(resources)?;
+    let sink = move |resources: &[xds::Resource]| {
+        target.put(resources, response_bytes_max)?;
         accepted.send_replace(true);
         Ok(())
     };
@@ -66,9 +66,9 @@ impl Target {
     ///
     /// # Errors
     /// Every problem, as a text of its own.
-    fn put(&self, resources: &[Any]) -> Result<(), Vec<String>> {
+    fn put(&self, resources: &[xds::Resource], response_bytes_max: usize) -> Result<(), Vec<String>> {
         let started = Instant::now();
-        let read = xds::resource::policies(resources, self.reading);
+        let read = xds::resource::policies(resources, response_bytes_max, self.reading);
         match policies::checked(read, &*self.store, started) {
             Ok(loaded) => {
                 self.load.put_in_force(loaded);

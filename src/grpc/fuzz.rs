@@ -51,21 +51,32 @@ pub fn message(data: &[u8]) {
         assert_eq!(read(usize::from(size).max(1), waits), whole, "waits: {waits}");
     }
     let Ok(bytes) = whole else { return };
-    let generated = RateLimitRequest::decode(&*bytes).map(|mut generated| {
-        spelling::respell(&mut generated);
-        generated
-    });
-    let mut message = RateLimitRequest::default();
-    let read = lenient::decode(&bytes, &mut message).map(|request| format!("{request:?}"));
-    match &generated {
-        Ok(generated) => assert_eq!(read, Ok(format!("{:?}", Request::of(generated)))),
-        // Texts that are no UTF-8 are read as others, which make a message.
-        Err(_) => {
-            if let Ok(request) = read {
-                let again = RateLimitRequest::decode(&*message.encode_to_vec()).expect("a message");
-                assert_eq!(format!("{:?}", Request::of(&again)), request);
+    let mut texts = Vec::new();
+    let read = lenient::decode(&bytes, &mut texts);
+    match (RateLimitRequest::decode(&*bytes), read) {
+        (Ok(mut generated), read) => {
+            let entries = generated.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.entries);
+            let texts = entries.flat_map(|entry| [&mut entry.key, &mut entry.value]);
+            for text in texts.chain([&mut generated.domain]) {
+                *text = spelling::respelt(std::mem::take(text));
             }
+            let view = Request::of(&generated);
+            let read = read.expect("a message is read");
+            assert_eq!(read.descriptors.len() + read.descriptors_left_out as usize, view.descriptors.len());
+            for (read, generated) in read.descriptors.iter().zip(&view.descriptors) {
+                assert_eq!(read.entries.len() + read.entries_left_out as usize, generated.entries.len());
+                assert!(generated.entries.starts_with(&read.entries));
+                let but_entries = (read.limit, read.hits_addend, read.is_negative_hits);
+                assert_eq!(but_entries, (generated.limit, generated.hits_addend, generated.is_negative_hits));
+            }
+            assert_eq!((read.domain, read.hits_addend), (view.domain, view.hits_addend));
         }
+        // Texts that are no UTF-8 are read as others, which make a message; what is left out is not looked at.
+        (Err(_), Ok(read)) => {
+            let again = read.message();
+            assert_eq!(RateLimitRequest::decode(&*again.encode_to_vec()), Ok(again));
+        }
+        (Err(_), Err(_)) => {}
     }
 }
 

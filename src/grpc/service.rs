@@ -24,7 +24,7 @@ use super::unary::{self, Sent};
 use crate::limiter::{self, Answer, Limiter, Query, Undecided};
 use crate::rls::convert::{self, Bounds, Extras};
 use crate::rls::lenient;
-use crate::rls::proto::{RateLimitRequest, RateLimitResponse};
+use crate::rls::proto::RateLimitResponse;
 use crate::rls::request::Request;
 use crate::telemetry::traces::{Trace, Tracer, Way};
 
@@ -176,8 +176,8 @@ impl RateLimits {
         let read = unary::read(body, self.request_bytes, self.receive_timeout, hold).await;
         let started = Instant::now();
         let received = self.read(read, started)?;
-        let mut message = RateLimitRequest::default();
-        let request = self.decoded(received.message(), &mut message, started)?;
+        let mut texts = Vec::new();
+        let request = self.decoded(received.message(), &mut texts, started)?;
         let query = self.query(&request, started)?;
         let decided = self.limiter.decide_now(&query, started, as_told(trace, &query));
         self.response(&request, decided)
@@ -199,8 +199,8 @@ impl RateLimits {
         let deadline =
             caller_timeout.and_then(|caller_timeout| received.since.unwrap_or(started).checked_add(caller_timeout));
         let bytes = received.into_message();
-        let mut message = RateLimitRequest::default();
-        let request = self.decoded(&bytes, &mut message, started)?;
+        let mut texts = Vec::new();
+        let request = self.decoded(&bytes, &mut texts, started)?;
         let query = self.query(&request, started)?;
         let decided = self.limiter.decide(&query, started, deadline, as_told(trace, &query)).await;
         self.response(&request, decided)
@@ -211,13 +211,8 @@ impl RateLimits {
         read.inspect_err(|_| self.limiter.unreadable(started))
     }
 
-    fn decoded<'a>(
-        &self,
-        bytes: &'a [u8],
-        message: &'a mut RateLimitRequest,
-        started: Instant,
-    ) -> Result<Request<'a>, Status> {
-        let decoded = lenient::decode(bytes, message).map_err(|error| Status::invalid_argument(error.to_string()));
+    fn decoded<'a>(&self, bytes: &'a [u8], texts: &'a mut Vec<u8>, started: Instant) -> Result<Request<'a>, Status> {
+        let decoded = lenient::decode(bytes, texts).map_err(|error| Status::invalid_argument(error.to_string()));
         self.read(decoded, started)
     }
 

@@ -15,7 +15,7 @@ use std::task::Context;
 
 use tokio::sync::{Notify, Semaphore};
 
-use crate::rls::fields::field;
+use crate::protobuf::field;
 
 /// A connection that has read so many bytes at one turn of its task reads on at the next. That is about thirty requests; most
 /// callers send fewer at once.

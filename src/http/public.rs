@@ -15,7 +15,7 @@ use tokio_stream::StreamExt as _;
 
 use super::{Site, metrics, not_found, origin, readyz, wrong_method};
 use crate::limiter::{self, Detail};
-use crate::rls::{client_headers, convert, detail, json, request, spelling};
+use crate::rls::{client_headers, convert, detail, json};
 use crate::telemetry::traces::{Trace, Way};
 
 /// Every path, for the response to an unknown one.
@@ -217,7 +217,7 @@ async fn answer(
             return refusal(StatusCode::BAD_REQUEST, &error.to_string());
         }
     };
-    let request = request::Request::of(&request);
+    let request = request.view();
     let query = match convert::query(&request, &site.bounds) {
         Ok(query) => query,
         Err(invalid) => return refused(&invalid),

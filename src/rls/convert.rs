@@ -1,7 +1,7 @@
 //! Between the wire and the use case: a request becomes a view of it, an answer becomes a response.
 //!
-//! The view borrows every text from the request. Everything that a caller can send too much of is bounded here, before it
-//! costs anything; a result of [`query`] need not be checked again. Not here: deciding, and what an error is
+//! The view borrows every text from the request. Everything that a caller can send too much of is bounded here; a result of
+//! [`query`] need not be checked again. What is past the largest bounds was counted and not kept (request.rs, json.rs). Not here: deciding, and what an error is
 //! called on gRPC or HTTP.
 
 use std::fmt;
@@ -93,11 +93,12 @@ pub fn query<'q>(request: &'q Request<'_>, bounds: &Bounds) -> Result<Query<'q>,
         return Err(Invalid { field: "domain".to_owned(), problem: Problem::NoDomain });
     }
     within(request.domain.len(), bounds.domain_bytes, "bytes", || "domain".to_owned())?;
-    if request.descriptors.is_empty() {
+    let count = request.descriptors.len();
+    if count == 0 {
         return Err(Invalid { field: "descriptors".to_owned(), problem: Problem::NoDescriptors });
     }
-    let count = request.descriptors.len();
-    within(count, bounds.descriptors, "descriptors", || "descriptors".to_owned())?;
+    let sent = count + request.descriptors_left_out as usize;
+    within(sent, bounds.descriptors, "descriptors", || "descriptors".to_owned())?;
     let mut descriptors = SmallVec::new();
     descriptors.reserve_exact(count);
     for (i, descriptor) in request.descriptors.iter().enumerate() {
@@ -111,8 +112,8 @@ pub fn query<'q>(request: &'q Request<'_>, bounds: &Bounds) -> Result<Query<'q>,
 }
 
 fn entries<'q>(descriptor: &'q Descriptor<'_>, i: usize, bounds: &Bounds) -> Result<&'q [Entry<'q>], Invalid> {
-    let count = descriptor.entries.len();
-    within(count, bounds.entries, "entries", || format!("descriptors[{i}].entries"))?;
+    let sent = descriptor.entries.len() + descriptor.entries_left_out as usize;
+    within(sent, bounds.entries, "entries", || format!("descriptors[{i}].entries"))?;
     for (j, entry) in descriptor.entries.iter().enumerate() {
         within(entry.key.len(), bounds.key_bytes, "bytes", || format!("descriptors[{i}].entries[{j}].key"))?;
         within(entry.value.len(), bounds.value_bytes, "bytes", || format!("descriptors[{i}].entries[{j}].value"))?;

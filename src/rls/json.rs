@@ -3,20 +3,23 @@
 //! Responses are written by the generated code. Requests are read by what is below, because a person types
 //! them: every mistake is named, with its place. Whether a well-formed request makes sense
 //! (a domain that is empty, too many descriptors) is not asked here, nor is the size of the body bounded;
-//! the depth is, by the message itself, as nothing in a request nests freely.
+//! the depth is, by the message itself, as nothing in a request nests freely. Errors quote a bounded part of a text.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use serde::Deserialize;
-use serde::de::{self, Deserializer, MapAccess, Unexpected, Visitor};
+use serde::de::{self, DeserializeSeed, Deserializer, IntoDeserializer as _, MapAccess, Unexpected, Visitor};
 
-use super::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use super::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
-use super::proto::{RateLimitRequest, RateLimitResponse, RateLimitUnit};
+use super::bounded::{List, QUOTED_BYTES_MAX, beginning, quoted};
+use super::proto::rate_limit_descriptor::RateLimitOverride;
+use super::proto::{RateLimitResponse, RateLimitUnit};
+use super::request::{DESCRIPTORS_KEPT_MAX, Descriptor, ENTRIES_KEPT_MAX, Request};
+use super::spelling::respelt;
+use crate::engine::Entry;
 
 /// The longest text of a [`JsonError`] in bytes, without its place. What is cut out is the middle.
-pub const ERROR_BYTES_MAX: usize = 320;
+pub const ERROR_BYTES_MAX: usize = QUOTED_BYTES_MAX;
 
 /// The largest whole number that JSON may write with a fraction or an exponent (`2.0`, `1e3`): past
 /// 2^53 such a number is no longer the one that was typed.
@@ -24,14 +27,15 @@ const WHOLE_FLOAT_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// Reads a request.
 ///
-/// Takes what proto3 JSON allows: fields by their JSON name or by their name in the proto file, numbers
+/// What is past the largest bounds on descriptors and entries is counted and not kept, so that a body takes at most as much again
+/// as it has bytes, and a fixed part. Takes what proto3 JSON allows: fields by their JSON name or by their name in the proto file, numbers
 /// as such or as strings, enum values by name or number, and `null` for a field that is not set.
 ///
 /// ```
 /// let request = weir::rls::json::parse_request(
 ///     br#"{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}"#,
 /// )?;
-/// assert_eq!(request.descriptors[0].entries[0].value, "ann");
+/// assert_eq!(request.view().descriptors[0].entries[0].value, "ann");
 ///
 /// let error = weir::rls::json::parse_request(br#"{"domain": "shop", "hits": 2}"#).unwrap_err();
 /// assert_eq!(
@@ -46,12 +50,12 @@ const WHOLE_FLOAT_MAX: f64 = 9_007_199_254_740_992.0;
 ///
 /// If the body is no JSON, more than one value, or not a request: an unknown field, one that is there
 /// twice, or a value of the wrong type or out of its range.
-pub fn parse_request(body: &[u8]) -> Result<RateLimitRequest, JsonError> {
+pub fn parse_request(body: &[u8]) -> Result<JsonRequest, JsonError> {
     if body.is_empty() {
         return Err(JsonError::empty_body());
     }
     match serde_json::from_slice::<Object<RequestFields>>(body) {
-        Ok(Object(fields)) => Ok(fields.into()),
+        Ok(Object(fields)) => Ok(JsonRequest(fields)),
         Err(error) => Err(JsonError::new(&error)),
     }
 }
@@ -137,6 +141,7 @@ fn printable(text: &str) -> String {
 
 /// A message: a JSON object and nothing else. What serde derives would also take a list of the fields'
 /// values, in order.
+#[derive(Debug, PartialEq)]
 struct Object<T>(T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -151,42 +156,96 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-                T::deserialize(de::value::MapAccessDeserializer::new(map)).map(Object)
+                T::deserialize(de::value::MapAccessDeserializer::new(Names(map))).map(Object)
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                Err(E::invalid_type(quoted(text), &self))
             }
         }
 
-        deserializer.deserialize_map(ObjectVisitor(PhantomData))
+        // `deserialize_map` would quote a text that stands here as a whole.
+        deserializer.deserialize_any(ObjectVisitor(PhantomData))
     }
 }
 
-#[derive(Default, Deserialize)]
+/// The members of an object. Of a name that is too long for any, the beginning.
+struct Names<A>(A);
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Names<A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
+        self.0.next_key_seed(Name(seed))
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
+        self.0.next_value_seed(seed)
+    }
+}
+
+struct Name<K>(K);
+
+impl<'de, K: DeserializeSeed<'de>> DeserializeSeed<'de> for Name<K> {
+    type Value = K::Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<K::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'de, K: DeserializeSeed<'de>> Visitor<'de> for Name<K> {
+    type Value = K::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_str<E: de::Error>(self, name: &str) -> Result<K::Value, E> {
+        self.0.deserialize(beginning(name).into_deserializer())
+    }
+}
+
+/// A request that was read from JSON.
+#[derive(Debug, PartialEq)]
+pub struct JsonRequest(RequestFields);
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct RequestFields {
+    #[serde(deserialize_with = "spelt")]
     domain: Option<String>,
-    descriptors: Option<Vec<Object<DescriptorFields>>>,
+    descriptors: Option<List<Object<DescriptorFields>, DESCRIPTORS_KEPT_MAX>>,
     #[serde(alias = "hits_addend")]
     hits_addend: Option<Whole<u32>>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct DescriptorFields {
-    entries: Option<Vec<Object<EntryFields>>>,
+    entries: Option<List<Object<EntryFields>, ENTRIES_KEPT_MAX>>,
     limit: Option<Object<OverrideFields>>,
     #[serde(alias = "hits_addend")]
     hits_addend: Option<Whole<u64>>,
     #[serde(alias = "is_negative_hits")]
-    is_negative_hits: Option<bool>,
+    is_negative_hits: Option<Flag>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct EntryFields {
+    #[serde(deserialize_with = "spelt")]
     key: Option<String>,
+    #[serde(deserialize_with = "spelt")]
     value: Option<String>,
 }
 
-#[derive(Default, Deserialize)]
+/// A text of a caller, spelt as one that comes by gRPC. [ky-6]
+fn spelt<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    Ok(Option::deserialize(deserializer)?.map(respelt))
+}
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct OverrideFields {
     #[serde(alias = "requests_per_unit")]
@@ -194,47 +253,78 @@ struct OverrideFields {
     unit: Option<Unit>,
 }
 
-impl From<RequestFields> for RateLimitRequest {
-    fn from(fields: RequestFields) -> Self {
-        Self {
-            domain: fields.domain.unwrap_or_default(),
-            descriptors: messages(fields.descriptors),
-            hits_addend: fields.hits_addend.map_or(0, |hits| hits.0),
+impl JsonRequest {
+    /// The request.
+    #[must_use]
+    pub fn view(&self) -> Request<'_> {
+        let RequestFields { domain, descriptors, hits_addend } = &self.0;
+        let (descriptors, descriptors_left_out) = parts(descriptors.as_ref());
+        Request {
+            domain: domain.as_deref().unwrap_or_default(),
+            descriptors: descriptors.iter().map(|Object(descriptor)| descriptor.view()).collect(),
+            descriptors_left_out,
+            hits_addend: hits_addend.as_ref().map_or(0, |hits| hits.0),
         }
     }
 }
 
-impl From<DescriptorFields> for RateLimitDescriptor {
-    fn from(fields: DescriptorFields) -> Self {
-        Self {
-            entries: messages(fields.entries),
-            limit: fields.limit.map(|Object(limit)| limit.into()),
-            hits_addend: fields.hits_addend.map(|hits| hits.0.into()),
-            is_negative_hits: fields.is_negative_hits.unwrap_or_default(),
+/// What is kept of a list, and how many more there are. A list that is not set is empty.
+fn parts<T, const KEPT_MAX: usize>(list: Option<&List<T, KEPT_MAX>>) -> (&[T], u32) {
+    list.map_or((&[], 0), |list| (&list.kept, list.left_out))
+}
+
+impl DescriptorFields {
+    fn view(&self) -> Descriptor<'_> {
+        let (entries, entries_left_out) = parts(self.entries.as_ref());
+        Descriptor {
+            entries: entries.iter().map(|Object(entry)| entry.view()).collect(),
+            entries_left_out,
+            limit: self.limit.as_ref().map(|Object(limit)| RateLimitOverride {
+                requests_per_unit: limit.requests_per_unit.as_ref().map_or(0, |requests| requests.0),
+                unit: limit.unit.as_ref().map_or(0, |unit| unit.0),
+            }),
+            hits_addend: self.hits_addend.as_ref().map(|hits| hits.0),
+            is_negative_hits: self.is_negative_hits.as_ref().is_some_and(|flag| flag.0),
         }
     }
 }
 
-impl From<EntryFields> for Entry {
-    fn from(fields: EntryFields) -> Self {
-        Self { key: fields.key.unwrap_or_default(), value: fields.value.unwrap_or_default() }
+impl EntryFields {
+    fn view(&self) -> Entry<'_> {
+        Entry { key: self.key.as_deref().unwrap_or_default(), value: self.value.as_deref().unwrap_or_default() }
     }
 }
 
-impl From<OverrideFields> for RateLimitOverride {
-    fn from(fields: OverrideFields) -> Self {
-        Self {
-            requests_per_unit: fields.requests_per_unit.map_or(0, |requests| requests.0),
-            unit: fields.unit.map_or(0, |unit| unit.0),
+/// True or false.
+#[derive(Debug, PartialEq)]
+struct Flag(bool);
+
+impl<'de> Deserialize<'de> for Flag {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct FlagVisitor;
+
+        impl Visitor<'_> for FlagVisitor {
+            type Value = Flag;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a boolean")
+            }
+
+            fn visit_bool<E: de::Error>(self, flag: bool) -> Result<Self::Value, E> {
+                Ok(Flag(flag))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                Err(E::invalid_type(quoted(text), &self))
+            }
         }
-    }
-}
 
-fn messages<F, M: From<F>>(fields: Option<Vec<Object<F>>>) -> Vec<M> {
-    fields.unwrap_or_default().into_iter().map(|Object(fields)| fields.into()).collect()
+        deserializer.deserialize_any(FlagVisitor)
+    }
 }
 
 /// A whole number, as a JSON number or as a string of digits.
+#[derive(Debug, PartialEq)]
 struct Whole<T>(T);
 
 /// The types that [`Whole`] reads.
@@ -293,7 +383,7 @@ impl<'de, T: Unsigned> Deserialize<'de> for Whole<T> {
                 let number = text.parse::<u64>().ok().filter(|_| digits);
                 match number.map(T::try_from) {
                     Some(Ok(number)) => Ok(Whole(number)),
-                    _ => Err(E::invalid_value(Unexpected::Str(text), &self)),
+                    _ => Err(E::invalid_value(quoted(text), &self)),
                 }
             }
         }
@@ -304,6 +394,7 @@ impl<'de, T: Unsigned> Deserialize<'de> for Whole<T> {
 
 /// The unit of an override. A number need not be one that has a name: proto3 enums are open, and such a
 /// request is refused where a request over gRPC would be.
+#[derive(Debug, PartialEq)]
 struct Unit(i32);
 
 impl<'de> Deserialize<'de> for Unit {
@@ -320,7 +411,7 @@ impl<'de> Deserialize<'de> for Unit {
             fn visit_str<E: de::Error>(self, name: &str) -> Result<Self::Value, E> {
                 match RateLimitUnit::from_str_name(name) {
                     Some(unit) => Ok(Unit(unit.into())),
-                    None => Err(E::invalid_value(Unexpected::Str(name), &self)),
+                    None => Err(E::invalid_value(quoted(name), &self)),
                 }
             }
 
@@ -351,14 +442,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::rls::proto::HeaderValue;
+    use crate::rls::proto::rate_limit_descriptor::Entry;
     use crate::rls::proto::rate_limit_response::quota::ExpirationSpecifier;
     use crate::rls::proto::rate_limit_response::rate_limit::Unit as LimitUnit;
     use crate::rls::proto::rate_limit_response::{Code, DescriptorStatus, Quota, RateLimit};
+    use crate::rls::proto::{HeaderValue, RateLimitDescriptor, RateLimitRequest};
 
     #[track_caller]
     fn parsed(body: &str) -> RateLimitRequest {
-        parse_request(body.as_bytes()).unwrap()
+        parse_request(body.as_bytes()).unwrap().view().message()
     }
 
     #[track_caller]
@@ -527,13 +619,13 @@ mod tests {
 
     #[test]
     fn a_message_is_an_object_and_not_a_list_of_its_values() {
-        refused(r#"["shop"]"#, "invalid type: sequence, expected a JSON object at line 1 column 0");
+        refused(r#"["shop"]"#, "invalid type: sequence, expected a JSON object at line 1 column 1");
         refused("null", "invalid type: null, expected a JSON object at line 1 column 4");
         refused(
             with_descriptor_field(r#""entries":[["user","ann"]]"#),
-            "invalid type: sequence, expected a JSON object at line 1 column 44",
+            "invalid type: sequence, expected a JSON object at line 1 column 45",
         );
-        refused(r#"{"descriptors":{"entries":[]}}"#, "invalid type: map, expected a sequence at line 1 column 15");
+        refused(r#"{"descriptors":{"entries":[]}}"#, "invalid type: map, expected a sequence at line 1 column 16");
         refused(r#"{"domain":7}"#, "invalid type: integer `7`, expected a string at line 1 column 11");
         refused(
             with_descriptor_field(r#""isNegativeHits":"true""#),
@@ -561,11 +653,11 @@ mod tests {
     #[test]
     fn depth_costs_nothing() {
         let bomb = "[".repeat(200_000);
-        refused(&bomb, "invalid type: sequence, expected a JSON object at line 1 column 0");
+        refused(&bomb, "invalid type: sequence, expected a JSON object at line 1 column 1");
         refused(format!(r#"{{"domain":{bomb}"#), "invalid type: sequence, expected a string at line 1 column 10");
         refused(
             format!(r#"{{"descriptors":{bomb}"#),
-            "invalid type: sequence, expected a JSON object at line 1 column 16",
+            "invalid type: sequence, expected a JSON object at line 1 column 17",
         );
         let objects = r#"{"descriptors":[{"limit":"#.repeat(50_000);
         let error = parse_request(objects.as_bytes()).unwrap_err();

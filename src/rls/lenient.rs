@@ -5,32 +5,42 @@
 //! byte is read as a character of its own, and a text that has such a character is read byte by byte there. [ky-6]
 //! Not here: what else can be wrong with a request (convert.rs).
 
-use prost::{DecodeError, Message as _, encode_length_delimiter};
+use prost::encode_length_delimiter;
 
-use super::fields::{Content, field};
-use super::proto::RateLimitRequest;
-use super::request::Request;
-use super::spelling::{respell, text};
+use super::request::{DESCRIPTORS_KEPT_MAX, ENTRIES_KEPT_MAX, Request};
+use super::spelling::{Length, Out, spell};
+use crate::protobuf::{Content, field};
 
-/// Decodes a request. `message` is where one is kept whose bytes cannot be read as they are.
+/// By so many bytes the texts of a request may grow together when their bytes that are no UTF-8 become characters.
+pub const GROWTH_BYTES_MAX: usize = 1 << 20;
+
+/// Why bytes are no request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// They are no message of the protocol.
+    #[error("not a RateLimitRequest in protobuf")]
+    Malformed,
+    /// Their texts would take too much.
+    #[error("request: {0} more bytes to write out what is no UTF-8, at most {GROWTH_BYTES_MAX}")]
+    Growth(usize),
+}
+
+/// Decodes a request. `texts` is where its message is kept with other texts, where some are no UTF-8.
 ///
 /// # Errors
-/// When it is none, for another reason than bytes that are no UTF-8 in a domain, a key or a value.
-pub fn decode<'a>(bytes: &'a [u8], message: &'a mut RateLimitRequest) -> Result<Request<'a>, DecodeError> {
+/// When the bytes are no request, for another reason than bytes that are no UTF-8 in a domain, a key or a value; when there
+/// are too many of those.
+pub fn decode<'a>(bytes: &'a [u8], texts: &'a mut Vec<u8>) -> Result<Request<'a>, Unreadable> {
     if let Some(request) = Request::read(bytes) {
         return Ok(request);
     }
-    *message = match RateLimitRequest::decode(bytes) {
-        Ok(mut decoded) => {
-            respell(&mut decoded);
-            decoded
-        }
-        Err(error) => match with_texts(bytes, Part::Request) {
-            Some(texts) if texts != bytes => RateLimitRequest::decode(&*texts)?,
-            _ => return Err(error),
-        },
-    };
-    Ok(Request::of(message))
+    let length = Part::Request.length(bytes).ok_or(Unreadable::Malformed)?;
+    let growth = length.saturating_sub(bytes.len());
+    if growth > GROWTH_BYTES_MAX {
+        return Err(Unreadable::Growth(growth));
+    }
+    texts.reserve_exact(length);
+    Part::Request.write(bytes, texts).and_then(|()| Request::read_spelt(texts)).ok_or(Unreadable::Malformed)
 }
 
 /// A message on the way to the texts.
@@ -58,46 +68,73 @@ impl Part {
             _ => Field::Other,
         }
     }
+
+    /// How many parts of this one are read.
+    const fn parts_max(self) -> usize {
+        match self {
+            Self::Request => DESCRIPTORS_KEPT_MAX,
+            Self::Descriptor | Self::Entry => ENTRIES_KEPT_MAX,
+        }
+    }
+
+    /// The length of what [`write`](Self::write) writes.
+    fn length(self, bytes: &[u8]) -> Option<usize> {
+        let mut length = Length(0);
+        self.write(bytes, &mut length)?;
+        Some(length.0)
+    }
+
+    /// Writes the message with its texts made UTF-8 and all other fields unchanged; none if the bytes are no message.
+    fn write(self, mut bytes: &[u8], to: &mut dyn Out) -> Option<()> {
+        let mut parts_left = self.parts_max();
+        while !bytes.is_empty() {
+            let before = bytes;
+            let (number, content) = field(&mut bytes)?;
+            let own = &before[..before.len() - bytes.len()];
+            // The tag ends at the first byte that no other follows.
+            let tag = &own[..=own.iter().position(|byte| byte & 0x80 == 0)?];
+            match (content, self.field(number)) {
+                (Content::Bytes(content), Field::Part(part)) if parts_left > 0 => {
+                    parts_left -= 1;
+                    put_head(tag, part.length(content)?, to);
+                    part.write(content, to)?;
+                }
+                (Content::Bytes(content), Field::Text) => {
+                    let mut length = Length(0);
+                    spell(content, &mut length);
+                    put_head(tag, length.0, to);
+                    spell(content, to);
+                }
+                _ => to.put(own),
+            }
+        }
+        Some(())
+    }
 }
 
-/// The message with its texts made UTF-8 and all other fields unchanged; none if the bytes are no message.
-fn with_texts(mut bytes: &[u8], part: Part) -> Option<Vec<u8>> {
-    let mut to = Vec::with_capacity(bytes.len());
-    while !bytes.is_empty() {
-        let before = bytes;
-        let (number, content) = field(&mut bytes)?;
-        let own = &before[..before.len() - bytes.len()];
-        let content = match (content, part.field(number)) {
-            (Content::Bytes(content), Field::Part(part)) => with_texts(content, part)?,
-            (Content::Bytes(content), Field::Text) => text(content).into_bytes(),
-            _ => {
-                to.extend_from_slice(own);
-                continue;
-            }
-        };
-        // The tag ends at the first byte that no other follows.
-        let tag = own.iter().position(|byte| byte & 0x80 == 0)? + 1;
-        to.extend_from_slice(&own[..tag]);
-        encode_length_delimiter(content.len(), &mut to).ok()?;
-        to.extend(content);
-    }
-    Some(to)
+/// Writes what is before the content of a field.
+fn put_head(tag: &[u8], length: usize, to: &mut dyn Out) {
+    let mut head = [0; 10];
+    let mut left = &mut head[..];
+    // A length has at most ten bytes.
+    let _ = encode_length_delimiter(length, &mut left);
+    let unused = left.len();
+    to.put(tag);
+    to.put(&head[..head.len() - unused]);
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::proto::RateLimitDescriptor;
+    use prost::Message as _;
+
     use super::super::proto::rate_limit_descriptor::Entry;
+    use super::super::proto::{RateLimitDescriptor, RateLimitRequest};
+    use super::super::spelling::{SPELT_BYTES_MAX, respelt};
     use super::*;
 
     /// The request that is read, in a message of its own.
-    fn decoded(bytes: &[u8]) -> Result<RateLimitRequest, DecodeError> {
-        let mut message = RateLimitRequest::default();
-        if Request::read(bytes).is_some() {
-            return RateLimitRequest::decode(bytes);
-        }
-        decode(bytes, &mut message)?;
-        Ok(message)
+    fn decoded(bytes: &[u8]) -> Result<RateLimitRequest, Unreadable> {
+        decode(bytes, &mut Vec::new()).map(|request| request.message())
     }
 
     fn request(value: &str) -> RateLimitRequest {
@@ -130,12 +167,9 @@ mod tests {
     #[test]
     fn a_character_that_stands_for_a_byte_is_respelt_in_every_message() {
         let value = "a\u{10ffff}";
-        let mut respelt = request(value);
-        // As one that was read as JSON.
-        respell(&mut respelt);
-        assert_eq!(respelt.descriptors[1].entries[1].value, text(value.as_bytes()));
-        assert_ne!(text(value.as_bytes()), value);
-        assert_eq!(decoded(&request(value).encode_to_vec()), Ok(respelt));
+        let respelt = respelt(value.to_owned());
+        assert_ne!(respelt, value);
+        assert_eq!(decoded(&request(value).encode_to_vec()), Ok(request(&respelt)));
     }
 
     #[test]
@@ -148,7 +182,40 @@ mod tests {
             }
         }
         for bytes in [&b"\x0b"[..], b"\xff", b"\x0a\x7fshop", b"\x12\x03\x0a\x7f\xff", b"\x0f\0\0\0\0"] {
-            assert!(decoded(bytes).is_err(), "{bytes:?}");
+            assert_eq!(decoded(bytes), Err(Unreadable::Malformed), "{bytes:?}");
         }
+    }
+
+    #[test]
+    fn what_is_no_utf8_makes_a_request_longer_by_a_bound() {
+        let of = |values: usize| {
+            let entry = Entry { key: String::new(), value: "?".repeat(SPELT_BYTES_MAX) };
+            let descriptor = RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
+            let mut descriptors = vec![descriptor; values.min(32)];
+            let more = values - descriptors.len();
+            descriptors[0].entries = vec![descriptors[0].entries[0].clone(); more + 1];
+            let request = RateLimitRequest { descriptors, ..RateLimitRequest::default() };
+            let bytes = request.encode_to_vec();
+            bytes.into_iter().map(|byte| if byte == b'?' { 0xff } else { byte }).collect::<Vec<u8>>()
+        };
+        // Each byte becomes four.
+        let most = GROWTH_BYTES_MAX / (3 * SPELT_BYTES_MAX);
+        assert!(decoded(&of(most - 1)).is_ok());
+        let refused = decode(&of(most + 1), &mut Vec::new())
+            .is_err_and(|error| matches!(error, Unreadable::Growth(growth) if growth > GROWTH_BYTES_MAX));
+        assert!(refused);
+    }
+
+    #[test]
+    fn parts_that_are_not_kept_stay_as_they_are() {
+        let descriptor = RateLimitDescriptor { entries: vec![Entry::default()], ..RateLimitDescriptor::default() };
+        let descriptors = vec![descriptor; DESCRIPTORS_KEPT_MAX + 9];
+        let request = RateLimitRequest { domain: "?".to_owned(), descriptors, hits_addend: 2 };
+        let mut bytes = request.encode_to_vec();
+        bytes[2] = 0xff;
+        let mut texts = Vec::new();
+        let read = decode(&bytes, &mut texts).unwrap();
+        assert_eq!((read.descriptors.len(), read.descriptors_left_out, read.hits_addend), (DESCRIPTORS_KEPT_MAX, 9, 2));
+        assert_eq!(read.domain, "\u{10ffff}");
     }
 }

@@ -1,18 +1,24 @@
 //! A request as a view of its bytes: reading one copies no text.
 //!
-//! [`read`](Request::read) knows the form in which every generated encoder writes a request. Other forms of the same message are
-//! lenient.rs' business, as are texts that are spelt in another way (spelling.rs). Not here: whether a request is
-//! within its bounds (convert.rs).
+//! [`read`](Request::read) keeps no more descriptors and entries than any setting allows and counts the others, so that the
+//! memory for a request does not grow with their number. Texts that are spelt in another way (spelling.rs) are lenient.rs' business. Not here: whether a
+//! request is within its bounds (convert.rs).
 
 use prost::Message as _;
 use smallvec::SmallVec;
 
-use super::fields::{Content, field};
+#[cfg(any(test, fuzzing))]
+use super::proto::rate_limit_descriptor;
 use super::proto::rate_limit_descriptor::RateLimitOverride;
 use super::proto::{RateLimitDescriptor, RateLimitRequest};
 use super::spelling::plain;
 use crate::engine::Entry;
+use crate::protobuf::{Content, field};
 
+/// The most descriptors of a request that are kept: the largest `limits.descriptors`.
+pub const DESCRIPTORS_KEPT_MAX: usize = 64;
+/// The most entries of a descriptor that are kept: the largest `limits.entries`.
+pub const ENTRIES_KEPT_MAX: usize = 64;
 /// A request of several descriptors gets room for so many at first.
 const DESCRIPTORS_USUAL: usize = 4;
 
@@ -21,8 +27,10 @@ const DESCRIPTORS_USUAL: usize = 4;
 pub struct Request<'a> {
     /// Whose policies apply.
     pub domain: &'a str,
-    /// What the request is about.
+    /// What the request is about; the first [`DESCRIPTORS_KEPT_MAX`].
     pub descriptors: SmallVec<[Descriptor<'a>; 1]>,
+    /// How many more descriptors were sent.
+    pub descriptors_left_out: u32,
     /// What the request costs each limit; 0 is the same as 1.
     pub hits_addend: u32,
 }
@@ -30,8 +38,10 @@ pub struct Request<'a> {
 /// A `RateLimitDescriptor` whose texts are elsewhere.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Descriptor<'a> {
-    /// Keys and values.
+    /// Keys and values; the first [`ENTRIES_KEPT_MAX`].
     pub entries: SmallVec<[Entry<'a>; 2]>,
+    /// How many more entries were sent.
+    pub entries_left_out: u32,
     /// A limit in place of what the policies say.
     pub limit: Option<RateLimitOverride>,
     /// What this descriptor costs, in place of what the request costs.
@@ -41,21 +51,37 @@ pub struct Descriptor<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// The request in the bytes of a message; none if they are no message, or one in an unusual form.
+    /// The request in the bytes of a message; none if they are no message, or a text is spelt in another way. What is left out
+    /// is counted and not looked at.
     #[must_use]
-    pub fn read(mut bytes: &'a [u8]) -> Option<Self> {
+    pub fn read(bytes: &'a [u8]) -> Option<Self> {
+        Self::with_texts(bytes, plain)
+    }
+
+    /// The request in the bytes of a message whose texts are spelt; none if they are no message.
+    pub(super) fn read_spelt(bytes: &'a [u8]) -> Option<Self> {
+        Self::with_texts(bytes, |text| str::from_utf8(text).ok())
+    }
+
+    fn with_texts(mut bytes: &'a [u8], text: impl Fn(&'a [u8]) -> Option<&'a str> + Copy) -> Option<Self> {
         let mut request = Self::default();
         while !bytes.is_empty() {
             match field(&mut bytes)? {
-                (1, Content::Bytes(text)) => request.domain = plain(text)?,
+                (1, Content::Bytes(part)) => request.domain = text(part)?,
                 (2, Content::Bytes(part)) => {
-                    if request.descriptors.len() == 1 {
+                    match request.descriptors.len() {
                         // The second is seldom the last.
-                        request.descriptors.reserve(DESCRIPTORS_USUAL - 1);
+                        1 => request.descriptors.reserve(DESCRIPTORS_USUAL - 1),
+                        DESCRIPTORS_KEPT_MAX.. => {
+                            request.descriptors_left_out += 1;
+                            continue;
+                        }
+                        _ => {}
                     }
-                    request.descriptors.push(Descriptor::read(part)?);
+                    request.descriptors.push(Descriptor::read(part, text)?);
                 }
-                (3, Content::Number(hits)) => request.hits_addend = u32::try_from(hits).ok()?,
+                // Of a longer number protobuf takes the lower bits.
+                (3, Content::Number(hits)) => request.hits_addend = (hits & 0xffff_ffff) as u32,
                 (1..=3, _) => return None,
                 _ => {}
             }
@@ -63,27 +89,42 @@ impl<'a> Request<'a> {
         Some(request)
     }
 
+    /// The message that this is a view of, without what is left out.
+    #[cfg(any(test, fuzzing))]
+    #[must_use]
+    pub fn message(&self) -> RateLimitRequest {
+        let entry =
+            |entry: &Entry<'_>| rate_limit_descriptor::Entry { key: entry.key.into(), value: entry.value.into() };
+        let descriptor = |descriptor: &Descriptor<'_>| RateLimitDescriptor {
+            entries: descriptor.entries.iter().map(entry).collect(),
+            limit: descriptor.limit,
+            hits_addend: descriptor.hits_addend.map(Into::into),
+            is_negative_hits: descriptor.is_negative_hits,
+        };
+        let descriptors = self.descriptors.iter().map(descriptor).collect();
+        RateLimitRequest { domain: self.domain.into(), descriptors, hits_addend: self.hits_addend }
+    }
+
     /// A view of a message.
     #[must_use]
     pub fn of(message: &'a RateLimitRequest) -> Self {
         let descriptors = message.descriptors.iter().map(Descriptor::of).collect();
-        Self { domain: &message.domain, descriptors, hits_addend: message.hits_addend }
+        Self { domain: &message.domain, descriptors, descriptors_left_out: 0, hits_addend: message.hits_addend }
     }
 }
 
 impl<'a> Descriptor<'a> {
-    fn read(mut bytes: &'a [u8]) -> Option<Self> {
+    fn read(mut bytes: &'a [u8], text: impl Fn(&'a [u8]) -> Option<&'a str> + Copy) -> Option<Self> {
         let mut descriptor = Self::default();
         while !bytes.is_empty() {
             match field(&mut bytes)? {
-                (1, Content::Bytes(part)) => descriptor.entries.push(entry(part)?),
-                // Parts of the same message would have to be merged.
-                (2, Content::Bytes(part)) if descriptor.limit.is_none() => {
-                    descriptor.limit = Some(RateLimitOverride::decode(part).ok()?);
+                (1, Content::Bytes(_)) if descriptor.entries.len() >= ENTRIES_KEPT_MAX => {
+                    descriptor.entries_left_out += 1;
                 }
-                (3, Content::Bytes(part)) if descriptor.hits_addend.is_none() => {
-                    descriptor.hits_addend = Some(u64::decode(part).ok()?);
-                }
+                (1, Content::Bytes(part)) => descriptor.entries.push(entry(part, text)?),
+                // A message may come in several parts.
+                (2, Content::Bytes(part)) => descriptor.limit.get_or_insert_default().merge(part).ok()?,
+                (3, Content::Bytes(part)) => descriptor.hits_addend.get_or_insert_default().merge(part).ok()?,
                 (4, Content::Number(is_negative)) => descriptor.is_negative_hits = is_negative != 0,
                 (1..=4, _) => return None,
                 _ => {}
@@ -95,6 +136,7 @@ impl<'a> Descriptor<'a> {
     fn of(message: &'a RateLimitDescriptor) -> Self {
         Self {
             entries: message.entries.iter().map(|entry| Entry { key: &entry.key, value: &entry.value }).collect(),
+            entries_left_out: 0,
             limit: message.limit,
             hits_addend: message.hits_addend.as_ref().map(|hits| hits.value),
             is_negative_hits: message.is_negative_hits,
@@ -102,12 +144,12 @@ impl<'a> Descriptor<'a> {
     }
 }
 
-fn entry(mut bytes: &[u8]) -> Option<Entry<'_>> {
+fn entry<'a>(mut bytes: &'a [u8], text: impl Fn(&'a [u8]) -> Option<&'a str>) -> Option<Entry<'a>> {
     let mut entry = Entry { key: "", value: "" };
     while !bytes.is_empty() {
         match field(&mut bytes)? {
-            (1, Content::Bytes(text)) => entry.key = plain(text)?,
-            (2, Content::Bytes(text)) => entry.value = plain(text)?,
+            (1, Content::Bytes(part)) => entry.key = text(part)?,
+            (2, Content::Bytes(part)) => entry.value = text(part)?,
             (1 | 2, _) => return None,
             _ => {}
         }
@@ -140,13 +182,11 @@ mod tests {
         }
     }
 
-    /// Whatever is read is what the generated decoder reads.
+    /// What is read is what the generated decoder reads.
     fn compare(bytes: &[u8]) {
         let message = RateLimitRequest::decode(bytes);
-        if let Some(read) = Request::read(bytes) {
-            let message = message.as_ref().unwrap_or_else(|error| panic!("{error}: {bytes:02x?}"));
-            assert_eq!(read, Request::of(message), "{bytes:02x?}");
-        }
+        let message = message.as_ref().ok().map(Request::of);
+        assert_eq!(Request::read(bytes), message, "{bytes:02x?}");
     }
 
     #[test]
@@ -168,13 +208,33 @@ mod tests {
     }
 
     #[test]
-    fn unusual_forms_are_left_to_others() {
-        // A limit in two parts, a group, a field of the wrong type, a number that does not fit.
-        let parts = b"\x12\x08\x12\x02\x08\x05\x12\x02\x10\x03";
-        for bytes in [&parts[..], b"\x23\x24", b"\x08\x01", b"\x18\xff\xff\xff\xff\x1f", b"\x0a\x01\xff"] {
+    fn unusual_forms_are_read_as_by_the_generated_decoder() {
+        // A limit and hits in two parts, a number that does not fit, groups, fields that weir does not know.
+        let parts = b"\x12\x10\x12\x02\x08\x05\x12\x02\x10\x03\x1a\x02\x08\x07\x1a\x00\x20\x02";
+        let groups = |count: usize| [[0x23, 0x2b].repeat(count), [0x2c, 0x24].repeat(count)].concat();
+        let unknown = b"\x7a\x01x\x78\x05\x7d1234\x7912345678";
+        for bytes in [&parts[..], b"\x18\xff\xff\xff\xff\x1f", &groups(40), unknown] {
+            compare(bytes);
+            assert!(Request::read(bytes).is_some(), "{bytes:02x?}");
+        }
+        // Groups that nest too deep, end in another order or never, a field of the wrong type, a text that is no UTF-8.
+        for bytes in [&groups(60)[..], b"\x23", b"\x23\x1c", b"\x24", b"\x08\x01", b"\x0a\x01\xff"] {
+            compare(bytes);
             assert_eq!(Request::read(bytes), None, "{bytes:02x?}");
         }
-        // Fields that weir does not know.
-        assert_eq!(Request::read(b"\x7a\x01x\x78\x05\x7d1234\x7912345678"), Some(Request::default()));
+    }
+
+    #[test]
+    fn what_is_past_the_largest_bounds_is_counted_and_not_kept() {
+        let mut message = full();
+        let entry = message.descriptors[0].entries[0].clone();
+        message.descriptors[0].entries = vec![entry; ENTRIES_KEPT_MAX + 3];
+        message.descriptors.resize(DESCRIPTORS_KEPT_MAX + 7, RateLimitDescriptor::default());
+        let bytes = message.encode_to_vec();
+        let read = Request::read(&bytes).expect("a request");
+        assert_eq!((read.descriptors.len(), read.descriptors_left_out), (DESCRIPTORS_KEPT_MAX, 7));
+        let descriptor = &read.descriptors[0];
+        assert_eq!((descriptor.entries.len(), descriptor.entries_left_out), (ENTRIES_KEPT_MAX, 3));
+        assert_eq!(read.hits_addend, message.hits_addend, "the fields behind them are read");
     }
 }

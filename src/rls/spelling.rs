@@ -2,43 +2,67 @@
 //!
 //! Not here: reading messages (lenient.rs, request.rs, json.rs).
 
-use std::fmt::Write as _;
-
 use sha2::{Digest as _, Sha256};
-
-use super::proto::RateLimitRequest;
 
 /// The byte 0 as a character: from the end of Unicode's last private area, so that each byte has one of its own. It begins
 /// the digest of a long text; bytes below 0x80 are never written so.
 const BYTES: u32 = 0x10_ff00;
 /// A longer text that is no UTF-8 becomes its digest: written out, it could be beyond the bounds on a value.
-const SPELT_BYTES_MAX: usize = 4_096;
+pub(super) const SPELT_BYTES_MAX: usize = 4_096;
 
-/// Bytes as a text: those that are UTF-8 as they are, and each other byte as a character of its own. A character that stands
-/// for a byte is written as its four bytes. Different bytes give different texts. [ky-6]
-#[must_use]
-pub fn text(bytes: &[u8]) -> String {
-    if bytes.len() > SPELT_BYTES_MAX && plain(bytes).is_none() {
-        let mut text: String = char::from_u32(BYTES).into_iter().collect();
-        for byte in Sha256::digest(bytes) {
-            // Writing to a string cannot fail.
-            let _ = write!(text, "{byte:02x}");
-        }
-        return text;
+/// Takes what is written, or counts it.
+pub(super) trait Out {
+    fn put(&mut self, bytes: &[u8]);
+}
+
+impl Out for Vec<u8> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
     }
-    let spelt = |byte: &u8| char::from_u32(BYTES + u32::from(*byte));
-    let mut text = String::with_capacity(bytes.len());
+}
+
+/// The number of bytes.
+pub(super) struct Length(pub(super) usize);
+
+impl Out for Length {
+    fn put(&mut self, bytes: &[u8]) {
+        self.0 += bytes.len();
+    }
+}
+
+/// Writes bytes as a text: those that are UTF-8 as they are, and each other byte as a character of its own. A character that
+/// stands for a byte is written as its four bytes. Different bytes give different texts. [ky-6]
+pub(super) fn spell(bytes: &[u8], to: &mut dyn Out) {
+    if plain(bytes).is_some() {
+        to.put(bytes);
+        return;
+    }
+    if bytes.len() > SPELT_BYTES_MAX {
+        put_byte(0, to);
+        for byte in Sha256::digest(bytes) {
+            to.put(format!("{byte:02x}").as_bytes());
+        }
+        return;
+    }
     for chunk in bytes.utf8_chunks() {
         for character in chunk.valid().chars() {
+            let mut octets = [0; 4];
+            let octets = character.encode_utf8(&mut octets).as_bytes();
             if stands_for_byte(character) {
-                text.extend(character.encode_utf8(&mut [0; 4]).as_bytes().iter().filter_map(spelt));
+                octets.iter().for_each(|&octet| put_byte(octet, to));
             } else {
-                text.push(character);
+                to.put(octets);
             }
         }
-        text.extend(chunk.invalid().iter().filter_map(spelt));
+        chunk.invalid().iter().for_each(|&byte| put_byte(byte, to));
     }
-    text
+}
+
+/// Writes a byte as its character.
+fn put_byte(byte: u8, to: &mut dyn Out) {
+    if let Some(character) = char::from_u32(BYTES + u32::from(byte)) {
+        to.put(character.encode_utf8(&mut [0; 4]).as_bytes());
+    }
 }
 
 /// The text of these bytes, if it needs no other spelling.
@@ -49,18 +73,19 @@ pub fn plain(bytes: &[u8]) -> Option<&str> {
     (!bytes.contains(&0xf4) || !text.chars().any(stands_for_byte)).then_some(text)
 }
 
-/// Spells each text of a request as [`text`] does.
-pub fn respell(message: &mut RateLimitRequest) {
-    let entries = message.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.entries);
-    let texts = entries.flat_map(|entry| [&mut entry.key, &mut entry.value]);
-    for own in texts.chain([&mut message.domain]) {
-        if plain(own.as_bytes()).is_none() {
-            *own = text(own.as_bytes());
-        }
+/// A text as [`spell`] writes it.
+#[must_use]
+pub fn respelt(text: String) -> String {
+    if plain(text.as_bytes()).is_some() {
+        return text;
     }
+    let mut to = Vec::new();
+    spell(text.as_bytes(), &mut to);
+    // Only whole characters are written.
+    String::from_utf8(to).unwrap_or_default()
 }
 
-/// Whether [`text`] writes this character for a byte or for a digest.
+/// Whether [`spell`] writes this character for a byte or for a digest.
 fn stands_for_byte(character: char) -> bool {
     let number = u32::from(character);
     number == BYTES || number >= BYTES + 0x80
@@ -69,6 +94,12 @@ fn stands_for_byte(character: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn text(bytes: &[u8]) -> String {
+        let mut text = Vec::new();
+        spell(bytes, &mut text);
+        String::from_utf8(text).unwrap()
+    }
 
     #[test]
     fn a_byte_and_the_character_that_stands_for_it_share_no_text() {

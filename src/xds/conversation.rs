@@ -8,19 +8,25 @@ use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 use prost_types::value::Kind;
-use prost_types::{Any, Struct, Value};
+use prost_types::{Struct, Value};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::{AsciiMetadataKey, BinaryMetadataKey, BinaryMetadataValue, MetadataMap};
 use tonic::{Code, Request};
 
+use super::codec::{DiscoveryCodec, Response};
 use super::dial::{Dialled, in_full};
 use super::pause::doubled;
-use super::proto::{AggregatedDiscoveryServiceClient, DiscoveryRequest, DiscoveryResponse, Node, Status};
-use super::{Ended, Got, Options, Sink, TYPE_URL, Watch, shown};
+use super::proto::{DiscoveryRequest, Node, Status};
+use super::{Ended, Got, Options, Resource, Sink, TYPE_URL, Watch, shown};
 use crate::engine::words::counted;
 
+/// The stream of requests and responses.
+const STREAM: PathAndQuery =
+    PathAndQuery::from_static("/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources");
 /// The program, as control planes see it.
 const USER_AGENT: &str = "weir";
 /// How long a request may wait to be sent: the server reads none then.
@@ -47,8 +53,7 @@ struct Conversation<'a> {
 /// Keeps up a stream until it ends.
 pub(super) async fn hold(dialled: Dialled, options: &Options, sink: &Sink, watch: &Watch) -> Ended {
     let Dialled { channel, trouble } = dialled;
-    let mut client =
-        AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(options.message_bytes_max);
+    let mut client = Grpc::new(channel).max_decoding_message_size(options.message_bytes_max);
     let node = node(options);
     // Versions and nonces of another stream mean nothing to this one.
     let first = DiscoveryRequest { node: Some(node.clone()), type_url: TYPE_URL.to_owned(), ..Default::default() };
@@ -63,7 +68,8 @@ pub(super) async fn hold(dialled: Dialled, options: &Options, sink: &Sink, watch
         *request.metadata_mut() = metadata(&options.headers)?;
         // A server may send its headers with its first response, which may be long in coming.
         let said = |status: &tonic::Status| in_words(status, options.message_bytes_max);
-        let response = client.stream_aggregated_resources(request).await;
+        client.ready().await.map_err(|error| in_full(&error))?;
+        let response = client.streaming(request, STREAM, DiscoveryCodec).await;
         let mut responses = response.map_err(|status| said(&status))?.into_inner();
         let mut held: Option<(Instant, DiscoveryRequest)> = None;
         loop {
@@ -108,8 +114,8 @@ impl Conversation<'_> {
     ///
     /// # Errors
     /// When weir itself failed.
-    async fn answer(&mut self, response: DiscoveryResponse) -> Result<(Duration, DiscoveryRequest), String> {
-        let DiscoveryResponse { version_info, resources, type_url, nonce } = response;
+    async fn answer(&mut self, response: Response) -> Result<(Duration, DiscoveryRequest), String> {
+        let Response { version_info, resources, type_url, nonce } = response;
         let repeats = match self.last.take() {
             Some((version, repeats)) if version == version_info => repeats.saturating_add(1),
             _ => 0,
@@ -117,7 +123,10 @@ impl Conversation<'_> {
         self.last = Some((version_info.clone(), repeats));
         // Some servers leave the type out, as there is one only.
         let taken = if type_url.is_empty() || type_url == TYPE_URL {
-            self.put(resources).await?
+            match resources {
+                Ok(resources) => self.put(resources).await?,
+                Err(problem) => Err(vec![problem]),
+            }
         } else {
             Err(vec![format!("a response of the type {:?}: {TYPE_URL} was asked for", shown(&type_url))])
         };
@@ -155,7 +164,7 @@ impl Conversation<'_> {
     ///
     /// # Errors
     /// When weir itself failed.
-    async fn put(&self, resources: Vec<Any>) -> Result<Result<(), Vec<String>>, String> {
+    async fn put(&self, resources: Vec<Resource>) -> Result<Result<(), Vec<String>>, String> {
         let sink = self.sink.clone();
         // Many rules take a while, and this runtime has HTTP to serve.
         let putting = tokio::task::spawn_blocking(move || sink(&resources));

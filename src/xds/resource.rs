@@ -8,33 +8,36 @@
 
 use prost::Message as _;
 use prost_types::value::Kind;
-use prost_types::{Any, Struct, Value};
+use prost_types::{Struct, Value};
 
-use super::TYPE_URL;
 use super::proto::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RateLimitUnit};
 use super::status::shown;
+use super::{Resource, TYPE_URL, scan};
 use crate::config::policy_file::{Loaded, Problems, Reading, Tree, read_trees};
 
 /// The key of a descriptor's metadata that holds more keys of its rate limit.
 pub const OWN_METADATA: &str = "weir";
 
-/// The policies that these resources say together.
+/// The policies that these resources of a response say together; a response has at most so many bytes.
 ///
 /// # Errors
 /// All problems of all resources, each with the resource's name and the path in it.
-pub fn policies(resources: &[Any], reading: Reading) -> Result<Loaded, Problems> {
+pub fn policies(resources: &[Resource], response_bytes_max: usize, reading: Reading) -> Result<Loaded, Problems> {
+    if let Err(problem) = scan::check(resources.iter().map(|resource| &*resource.value), response_bytes_max) {
+        return read_trees([("resources".to_owned(), Err(vec![problem]))], reading);
+    }
     // One at a time: the messages of all would take their memory at once.
     read_trees(resources.iter().enumerate().map(|(index, resource)| tree(index, resource)), reading)
 }
 
 /// The name of a resource for messages, and what it holds.
-fn tree(index: usize, resource: &Any) -> (String, Result<Tree<'static>, Vec<String>>) {
+fn tree(index: usize, resource: &Resource) -> (String, Result<Tree<'static>, Vec<String>>) {
     let unnamed = || format!("resource {index}");
     if resource.type_url != TYPE_URL {
         let type_url = shown(&resource.type_url);
         return (unnamed(), Err(vec![format!("the type is {type_url:?}, not {TYPE_URL}")]));
     }
-    let config = match RateLimitConfig::decode(resource.value.as_slice()) {
+    let config = match RateLimitConfig::decode(&*resource.value) {
         Ok(config) => config,
         Err(error) => return (unnamed(), Err(vec![format!("not a RateLimitConfig: {error}")])),
     };
@@ -184,6 +187,8 @@ fn of_value(value: Value) -> Tree<'static> {
 
 #[cfg(test)]
 mod tests {
+    use prost::bytes::Bytes;
+
     use super::*;
     use crate::engine::{Algorithm, Role, Unit};
 
@@ -200,13 +205,13 @@ mod tests {
         Struct { fields: [(OWN_METADATA.to_owned(), own)].into() }
     }
 
-    fn resource(name: &str, descriptors: Vec<RateLimitDescriptor>) -> Any {
+    fn resource(name: &str, descriptors: Vec<RateLimitDescriptor>) -> Resource {
         let config = RateLimitConfig { name: name.into(), domain: format!("{name}.io"), descriptors };
-        Any { type_url: TYPE_URL.into(), value: config.encode_to_vec() }
+        Resource { type_url: TYPE_URL.into(), value: config.encode_to_vec().into() }
     }
 
     fn problem(descriptor: RateLimitDescriptor) -> String {
-        policies(&[resource("shop", vec![descriptor])], Reading::default()).unwrap_err().to_string()
+        policies(&[resource("shop", vec![descriptor])], 32 << 20, Reading::default()).unwrap_err().to_string()
     }
 
     #[test]
@@ -225,7 +230,7 @@ mod tests {
         let shares = prost_types::ListValue { values: shares.to_vec() };
         alerts.metadata = Some(own(&[("alert_at", Kind::ListValue(shares))]));
         let descriptors = vec![pace, rate, alone, limited("none", 0), alerts];
-        let loaded = policies(&[resource("shop", descriptors)], Reading::default()).unwrap();
+        let loaded = policies(&[resource("shop", descriptors)], 32 << 20, Reading::default()).unwrap();
         let limits: Vec<_> = loaded.policies.rules().iter().map(|rule| &rule.limits[0]).collect();
         assert_eq!(limits[0].algorithm(), Algorithm::Gcra { burst: 20 });
         assert_eq!((limits[0].requests(), limits[0].window().us()), (7, 3_600_000_000));
@@ -275,9 +280,12 @@ mod tests {
         let mut bare = limited("bare", 0);
         bare.rate_limit = None;
         bare.descriptors = vec![limited("below", 9)];
-        let loaded =
-            policies(&[resource("shop", vec![shadow, free, bare]), resource("bank", vec![])], Reading::default())
-                .unwrap();
+        let loaded = policies(
+            &[resource("shop", vec![shadow, free, bare]), resource("bank", vec![])],
+            32 << 20,
+            Reading::default(),
+        )
+        .unwrap();
         let rules = loaded.policies.rules();
         let paths: Vec<&str> = rules.iter().map(|rule| &*rule.path).collect();
         assert_eq!(paths, [r"a*\|/b=x*", "free", "bare|below"], "a separator of a key is escaped");
@@ -294,7 +302,7 @@ mod tests {
             if let Some(policy) = &mut descriptor.rate_limit {
                 policy.unit = number;
             }
-            let loaded = policies(&[resource("shop", vec![descriptor])], Reading::default()).unwrap();
+            let loaded = policies(&[resource("shop", vec![descriptor])], 32 << 20, Reading::default()).unwrap();
             let unit = loaded.policies.rules()[0].limits[0].window().unit().map(Unit::name);
             let expected = ["second", "minute", "hour", "day", "month", "year", "week"];
             assert_eq!(unit, usize::try_from(number).ok().map(|number| expected[number - 1]));
@@ -313,9 +321,9 @@ mod tests {
     #[test]
     fn what_is_no_resource_is_named_by_its_place() {
         let good = resource("shop", vec![limited("user", 1)]);
-        let strange = Any { type_url: "type.googleapis.com/envoy.Cluster".into(), value: Vec::new() };
-        let broken = Any { type_url: TYPE_URL.into(), value: vec![0xff] };
-        let problems = policies(&[good.clone(), strange, broken, good], Reading::default()).unwrap_err();
+        let strange = Resource { type_url: "type.googleapis.com/envoy.Cluster".into(), value: Bytes::new() };
+        let broken = Resource { type_url: TYPE_URL.into(), value: vec![0xff].into() };
+        let problems = policies(&[good.clone(), strange, broken, good], 32 << 20, Reading::default()).unwrap_err();
         let texts: Vec<String> = problems.list().iter().map(ToString::to_string).collect();
         assert_eq!(texts[0], format!("resource 1: the type is \"type.googleapis.com/envoy.Cluster\", not {TYPE_URL}"));
         assert!(texts[1].starts_with("resource 2: not a RateLimitConfig: "), "{texts:?}");

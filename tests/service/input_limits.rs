@@ -2,8 +2,10 @@
 
 use std::io::Write as _;
 use std::marker::PhantomData;
+use std::net::SocketAddr;
 
 use crate::support::http;
+use crate::support::process::{PolicyDirectory, Weir};
 use crate::support::rls::{self, Client, RateLimitRequest, RateLimitResponse};
 use crate::support::served::Served;
 use prost::Message;
@@ -131,6 +133,35 @@ fn a_request_may_have_its_bytes_and_no_more() {
     assert!(raw.ask(&padded(100)).is_ok());
 }
 
+#[test]
+fn a_request_of_two_million_empty_elements_costs_no_more_than_its_bytes() {
+    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
+    let weir = Weir::start::<&str>(&policies.path(), &[]);
+    let mut raw = Raw::to(weir.grpc);
+    let head = b"\x0a\x04shop".to_vec();
+    let mut descriptors = head.clone();
+    descriptors.extend([0x12, 0].repeat(2_097_000));
+    let mut entries = head;
+    entries.push(0x12);
+    prost::encoding::encode_varint(4_180_000, &mut entries);
+    entries.extend([0x0a, 0].repeat(2_090_000));
+    assert!(raw.ask(&ann().encode_to_vec()).is_ok());
+    let before = weir.peak_memory_kib();
+    for (bytes, text) in [
+        (&descriptors, "descriptors: 2097000 descriptors, at most 64"),
+        (&entries, "descriptors[0].entries: 2090000 entries, at most 16"),
+    ] {
+        let status = raw.ask(bytes).expect_err("too many");
+        assert_eq!((status.code(), status.message()), (Code::InvalidArgument, text));
+    }
+    let body = format!(r#"{{"domain":"shop","descriptors":[{}{{}}]}}"#, "{},".repeat(1_398_000));
+    let answer = http::post_json(weir.http, "/json", &body).expect("an answer");
+    assert_eq!((answer.status, answer.body.as_str()), (400, "descriptors: 1398001 descriptors, at most 64\n"));
+    // Each was held once, and its buffers grew by doubling.
+    let grown = weir.peak_memory_kib() - before;
+    assert!(grown < 32 * 1_024, "{grown} KiB");
+}
+
 /// A request of so many bytes, most of them in a field that nobody knows.
 fn padded(bytes: usize) -> Vec<u8> {
     const UNKNOWN_FIELD: u32 = 1_000;
@@ -215,8 +246,12 @@ struct Raw {
 
 impl Raw {
     fn connect(served: &Served) -> Raw {
+        Raw::to(served.at.grpc)
+    }
+
+    fn to(address: SocketAddr) -> Raw {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let channel = runtime.block_on(rls::channel(served.at.grpc));
+        let channel = runtime.block_on(rls::channel(address));
         Raw { runtime, grpc: tonic::client::Grpc::new(channel) }
     }
 

@@ -245,6 +245,34 @@ fn everything_that_cannot_be_in_force_is_refused() {
 }
 
 #[test]
+fn a_response_of_empty_elements_is_refused_before_it_is_decoded() {
+    let ads = Ads::start();
+    ads.set("1", vec![shop(10)]);
+    let weir = serving(&ads.server(), &[]);
+    ads.wait_for_ack("1");
+    let of = |version: &str, resources: Vec<Any>| DiscoveryResponse {
+        version_info: version.into(),
+        resources,
+        type_url: TYPE_URL.into(),
+        ..DiscoveryResponse::default()
+    };
+    let descriptors = Any { type_url: TYPE_URL.into(), value: [0x1a, 0].repeat(525_000) };
+    for (response, reason) in [
+        (
+            of("2", vec![descriptors]),
+            "resources: descriptors: 525000 descriptors and 0 values of metadata in 1050000 bytes would take 2050 MiB, \
+             at most 256 MiB",
+        ),
+        (of("3", vec![Any::default(); 2_000_000]), "resources: 2000000 resources, at most 10000"),
+    ] {
+        ads.send(response);
+        let nack = ads.wait_for_nack(reason);
+        assert_eq!((nack.request.version_info.as_str(), nack.stream), ("1", 0), "{reason}");
+    }
+    assert_eq!(limit(&mut Client::connect(weir.grpc), "shop"), Some(10));
+}
+
+#[test]
 fn no_resources_are_a_configuration() {
     let ads = Ads::start();
     ads.set("1", Vec::new());

@@ -105,8 +105,8 @@ fn redis(server: &RedisServer, runtime: &Runtime) -> Limiter {
 
 /// Answers a message from the network.
 async fn answered(limiter: &Limiter, bytes: &[u8]) {
-    let mut message = RateLimitRequest::default();
-    let request = lenient::decode(bytes, &mut message).unwrap();
+    let mut texts = Vec::new();
+    let request = lenient::decode(bytes, &mut texts).unwrap();
     let query = convert::query(&request, &BOUNDS).unwrap();
     let started = Instant::now();
     let answer = if limiter.is_immediate() {

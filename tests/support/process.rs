@@ -125,9 +125,18 @@ impl Weir {
 
     /// The memory that the process has in use (its resident set), in KiB.
     pub fn memory_kib(&self) -> u64 {
+        self.status_kib("VmRSS:")
+    }
+
+    /// The most of it that the process had so far, in KiB.
+    pub fn peak_memory_kib(&self) -> u64 {
+        self.status_kib("VmHWM:")
+    }
+
+    fn status_kib(&self, name: &str) -> u64 {
         let path = format!("/proc/{}/status", self.process.child.id());
         let status = std::fs::read_to_string(path).expect("a process that runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line for the resident set");
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line of that name");
         line.trim().trim_end_matches(" kB").parse().expect("a number of KiB")
     }
 

@@ -15,6 +15,16 @@ use super::{Position, shown};
 
 /// The most values in one file, keys and what aliases expand to included: some 300,000 rules.
 pub const NODES_MAX: u32 = 4_000_000;
+/// And so many in a text of any length: as many as this, and one for each so many bytes of it. A text of a few bytes a value
+/// would take many times its bytes.
+const NODES_FREE: usize = 100_000;
+/// See [`NODES_FREE`]. A list of numbers has about seven bytes a value, a rule has six.
+const NODE_BYTES: usize = 4;
+/// And so many characters of lists and mappings in brackets: the parser keeps all of an outermost one, in hundreds of bytes
+/// for each.
+const FLOW_MARKS: [char; 5] = [',', '[', ']', '{', '}'];
+/// The most bytes of texts that aliases stand for, written out: as many as a file may have.
+const ALIASED_BYTES_MAX: usize = super::FILE_BYTES_MAX;
 /// How deep lists and mappings may nest: room for the deepest policy, and then some.
 pub const DEPTH_MAX: usize = 64;
 /// The same in a compatible reading: room for its levels of descriptors.
@@ -93,7 +103,15 @@ impl<'a> Document<'a> {
     /// Reads a text, which may start with a byte order mark. A compatible reading ends with the first document.
     pub(super) fn parse(text: &'a str, is_compatible: bool) -> Result<Self, Fault> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let mut builder = Builder { is_compatible, ..Builder::default() };
+        let nodes_max = NODES_FREE + text.len() / NODE_BYTES;
+        let marks = text.matches(FLOW_MARKS).count();
+        if marks > nodes_max {
+            let message = format!(
+                "{marks} of the characters , [ ] {{ }}, at most {nodes_max}: {NODES_FREE}, and one for each {NODE_BYTES} bytes"
+            );
+            return Err(fault(Position { line: 1, column: 1 }, message));
+        }
+        let mut builder = Builder { is_compatible, nodes_max, ..Builder::default() };
         let mut parser = Parser::new_from_str(text);
         let mut quotes = Vec::new();
         while let Some(event) = parser.next_event() {
@@ -156,6 +174,8 @@ struct Subtree {
     node: NodeId,
     /// How many nodes it is when aliases are written out.
     size: u32,
+    /// How many bytes its texts have then.
+    bytes: usize,
     /// How many collections deep it is.
     height: usize,
 }
@@ -168,6 +188,7 @@ struct Open {
     /// In a mapping: key, value, key, value.
     items: Vec<NodeId>,
     size: u32,
+    bytes: usize,
     height: usize,
 }
 
@@ -184,6 +205,10 @@ struct Builder<'a> {
     anchors: HashMap<usize, Subtree>,
     /// Nodes so far, with aliases written out.
     size: u32,
+    /// The most nodes, aliases not written out.
+    nodes_max: usize,
+    /// The bytes of texts that aliases stand for, so far.
+    aliased_bytes: usize,
 }
 
 impl<'a> Builder<'a> {
@@ -203,7 +228,9 @@ impl<'a> Builder<'a> {
             }
             Event::Scalar(text, style, anchor, tag) => {
                 let plain = is_plain(style, tag.as_deref(), self.is_compatible, at)?;
-                let subtree = self.add(Node { position: at, value: Value::Scalar { text, plain } }, 1, 0)?;
+                let bytes = text.len();
+                let mut subtree = self.add(Node { position: at, value: Value::Scalar { text, plain } }, 1, 0)?;
+                subtree.bytes = bytes;
                 self.anchor(anchor, subtree);
                 self.place(subtree, at)
             }
@@ -215,6 +242,11 @@ impl<'a> Builder<'a> {
                     return Err(fault(at, "an alias inside of what it stands for"));
                 };
                 self.count(subtree.size, at)?;
+                self.aliased_bytes = self.aliased_bytes.saturating_add(subtree.bytes);
+                if self.aliased_bytes > ALIASED_BYTES_MAX {
+                    let most = ALIASED_BYTES_MAX >> 20;
+                    return Err(fault(at, format!("aliases of more than {most} MiB of text, written out")));
+                }
                 self.place(subtree, at)
             }
         }
@@ -225,7 +257,7 @@ impl<'a> Builder<'a> {
             return Err(tagged(at));
         }
         self.check_depth(self.open.len() + 1, at)?;
-        self.open.push(Open { position: at, is_mapping, anchor, items: Vec::new(), size: 1, height: 1 });
+        self.open.push(Open { position: at, is_mapping, anchor, items: Vec::new(), size: 1, bytes: 0, height: 1 });
         Ok(())
     }
 
@@ -243,6 +275,7 @@ impl<'a> Builder<'a> {
         // The collection counts once more here; what is in it was counted as it came.
         let mut subtree = self.add(Node { position: at, value }, 1, closed.height)?;
         subtree.size = closed.size;
+        subtree.bytes = closed.bytes;
         self.anchor(closed.anchor, subtree);
         self.place(subtree, at)
     }
@@ -355,10 +388,17 @@ impl<'a> Builder<'a> {
 
     fn add(&mut self, node: Node<'a>, size: u32, height: usize) -> Result<Subtree, Fault> {
         self.count(size, node.position)?;
+        if self.nodes.len() >= self.nodes_max {
+            let most = self.nodes_max;
+            return Err(fault(
+                node.position,
+                format!("more than {most} values: {NODES_FREE}, and one for each {NODE_BYTES} bytes"),
+            ));
+        }
         // Never more nodes than are counted, so the number fits.
         let id = NodeId(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX));
         self.nodes.push(node);
-        Ok(Subtree { node: id, size, height })
+        Ok(Subtree { node: id, size, bytes: 0, height })
     }
 
     fn count(&mut self, size: u32, at: Position) -> Result<(), Fault> {
@@ -389,6 +429,7 @@ impl<'a> Builder<'a> {
         }
         parent.items.push(subtree.node);
         parent.size = parent.size.saturating_add(subtree.size);
+        parent.bytes = parent.bytes.saturating_add(subtree.bytes);
         parent.height = parent.height.max(subtree.height + 1);
         Ok(())
     }

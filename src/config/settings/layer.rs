@@ -23,6 +23,10 @@ pub const FILE_BYTES_MAX: u64 = 1 << 20;
 const REASON_CHARS_MAX: usize = 400;
 /// How deep groups may nest in a settings file; no name has this many parts.
 const DEPTH_MAX: usize = 8;
+/// The most problems of one file; the reading ends there.
+const PROBLEMS_MAX: usize = 1_000;
+/// The most characters of lists and mappings in brackets: the parser keeps all of an outermost one.
+const FLOW_MARKS_MAX: usize = 20_000;
 
 /// What one source of settings gives, and what is wrong with it.
 ///
@@ -205,6 +209,11 @@ impl Layer {
         let at = |span: Span| format!("{file}:{}:{}", span.start.line(), span.start.col() + 1);
         let stop =
             |span: Span, reason: &str| Problem { origin: at(span), name: None, value: None, reason: reason.to_owned() };
+        let marks = text.matches([',', '[', ']', '{', '}']).count();
+        if marks > FLOW_MARKS_MAX {
+            let reason = format!("{marks} of the characters , [ ] {{ }}, at most {FLOW_MARKS_MAX}");
+            return Err(Problem { origin: file.to_owned(), name: None, value: None, reason });
+        }
         let mut groups: Vec<Group> = Vec::new();
         let mut documents = 0;
         let mut list_depth = 0;
@@ -215,6 +224,9 @@ impl Layer {
                 value: None,
                 reason: format!("not YAML: {}", error.info()),
             })?;
+            if self.problems.len() > PROBLEMS_MAX {
+                return Err(stop(span, &format!("more than {PROBLEMS_MAX} problems")));
+            }
             // A list was reported where it began; what is in it has no name.
             match event {
                 Event::SequenceEnd => list_depth -= 1,

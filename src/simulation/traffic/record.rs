@@ -11,7 +11,9 @@ use super::recorded::Format;
 use super::{Request, Verdict};
 use crate::engine::Micros;
 use crate::engine::words::counted;
+use crate::rls::bounded::List;
 use crate::rls::proto::{RateLimitDescriptor, RateLimitRequest, rate_limit_descriptor};
+use crate::rls::request::{DESCRIPTORS_KEPT_MAX, ENTRIES_KEPT_MAX};
 use crate::simulation::message::limit;
 
 /// The version of the format.
@@ -47,7 +49,7 @@ struct Line<'a> {
     domain: Option<Text<'a>>,
     hits: Option<u32>,
     #[serde(borrow)]
-    descriptors: Option<Vec<Descriptor<'a>>>,
+    descriptors: Option<List<Descriptor<'a>, DESCRIPTORS_KEPT_MAX>>,
     verdict: Option<RecordedVerdict>,
     lost: Option<u64>,
 }
@@ -55,7 +57,7 @@ struct Line<'a> {
 #[derive(Deserialize)]
 struct Descriptor<'a> {
     #[serde(borrow)]
-    entries: Vec<(Text<'a>, Text<'a>)>,
+    entries: List<(Text<'a>, Text<'a>), ENTRIES_KEPT_MAX>,
     hits: Option<u32>,
     limit: Option<Limit>,
     #[serde(default)]
@@ -112,15 +114,17 @@ impl Format for Tap {
         }
         let missing = |name: &str| (1, format!("{name}: a request has it"));
         self.lost = self.lost.saturating_add(read.lost.unwrap_or(0));
-        let mut descriptors = read.descriptors.ok_or_else(|| missing("descriptors"))?;
+        let descriptors = read.descriptors.ok_or_else(|| missing("descriptors"))?;
+        let mut descriptors = descriptors.whole("descriptors").map_err(|message| (1, message))?;
         let rule = |descriptor: &mut Descriptor<'_>| descriptor.rule.take().map(|rule| rule.0.into_owned());
         let rules = descriptors.iter_mut().map(rule).collect();
+        let descriptors = descriptors.into_iter().map(Descriptor::message).collect::<Result<_, _>>();
         Ok(Some(Request {
             rules,
             time: read.time.ok_or_else(|| missing("time"))?,
             message: RateLimitRequest {
                 domain: read.domain.ok_or_else(|| missing("domain"))?.0.into_owned(),
-                descriptors: descriptors.into_iter().map(RateLimitDescriptor::from).collect(),
+                descriptors: descriptors.map_err(|message| (1, message))?,
                 hits_addend: read.hits.unwrap_or(0),
             },
             verdict: read.verdict.map(Verdict::from),
@@ -170,18 +174,20 @@ impl Tap {
     }
 }
 
-impl From<Descriptor<'_>> for RateLimitDescriptor {
-    fn from(read: Descriptor<'_>) -> Self {
+impl Descriptor<'_> {
+    /// # Errors
+    /// With the text of the error, if a request cannot have so many entries.
+    fn message(self) -> Result<RateLimitDescriptor, String> {
         let entry = |(key, value): (Text<'_>, Text<'_>)| rate_limit_descriptor::Entry {
             key: key.0.into_owned(),
             value: value.0.into_owned(),
         };
-        Self {
-            entries: read.entries.into_iter().map(entry).collect(),
-            hits_addend: if read.look { Some(0.into()) } else { read.hits.map(|hits| u64::from(hits).into()) },
-            is_negative_hits: read.refund,
-            limit: read.limit.map(|of| limit(of.requests, of.unit.name())),
-        }
+        Ok(RateLimitDescriptor {
+            entries: self.entries.whole("entries")?.into_iter().map(entry).collect(),
+            hits_addend: if self.look { Some(0.into()) } else { self.hits.map(|hits| u64::from(hits).into()) },
+            is_negative_hits: self.refund,
+            limit: self.limit.map(|of| limit(of.requests, of.unit.name())),
+        })
     }
 }
 

@@ -12,10 +12,12 @@ use super::lines::Lines;
 use super::{Request, TrafficError};
 use crate::config::settings::spell;
 use crate::engine::Micros;
+use crate::rls::proto::rate_limit_descriptor::Entry;
+use crate::rls::proto::{RateLimitDescriptor, RateLimitRequest};
 
 /// The most requests that wait for earlier ones.
 pub const WAITING_MAX: usize = 16_384;
-/// The most bytes of lines whose requests wait.
+/// The most bytes of memory for the requests that wait.
 pub const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// How lines are read.
@@ -101,7 +103,7 @@ impl Recorded {
             let read = self.format.read(self.lines.line());
             let request = read.map_err(|(column, message)| self.lines.error(column, message))?;
             if let Some(request) = request {
-                let (line, bytes) = (self.lines.number(), self.lines.line().len());
+                let (line, bytes) = (self.lines.number(), memory(&request.message));
                 self.waiting_bytes += bytes;
                 self.waiting.push(Reverse(Waiting { line, bytes, request }));
             }
@@ -120,6 +122,14 @@ impl Recorded {
     pub(super) fn notes(&self) -> Vec<String> {
         self.format.notes()
     }
+}
+
+/// The bytes that a message takes in memory.
+fn memory(message: &RateLimitRequest) -> usize {
+    let entry = |entry: &Entry| size_of::<Entry>() + entry.key.len() + entry.value.len();
+    let of_entries = |descriptor: &RateLimitDescriptor| descriptor.entries.iter().map(entry).sum::<usize>();
+    let descriptors = message.descriptors.iter().map(|descriptor| size_of_val(descriptor) + of_entries(descriptor));
+    size_of::<Waiting>() + message.domain.len() + descriptors.sum::<usize>()
 }
 
 impl Waiting {

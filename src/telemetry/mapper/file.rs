@@ -15,6 +15,8 @@ use super::{
 
 /// The most values in one file, what aliases expand to included.
 const NODES_MAX: usize = 200_000;
+/// The most bytes of texts in one file, what aliases expand to included; a text counts for each list and mapping around it.
+const TEXT_BYTES_MAX: usize = 16 << 20;
 /// How deep lists and mappings may nest.
 const DEPTH_MAX: usize = 16;
 /// The most bounds of a histogram, and quantiles of a summary.
@@ -299,10 +301,14 @@ struct Open {
 
 /// Reads the one document of a text. Aliases are followed.
 fn tree(text: &str) -> Result<Node, MapperError> {
+    // The parser keeps all of a list or a mapping in brackets before it gives the first value.
+    if text.matches([',', '[', ']', '{', '}']).count() > NODES_MAX {
+        return Err(MapperError { line: 1, message: "too many values".to_owned() });
+    }
     let mut anchors: HashMap<usize, Node> = HashMap::new();
     let mut open: Vec<Open> = Vec::new();
     let mut root = None;
-    let mut nodes = 0;
+    let mut all = Size::default();
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| MapperError {
             line: error.marker().line(),
@@ -339,8 +345,8 @@ fn tree(text: &str) -> Result<Node, MapperError> {
             Event::DocumentStart(_) if root.is_some() => return Err(fail("a second document")),
             _ => continue,
         };
-        nodes += size(&node);
-        if nodes > NODES_MAX {
+        all.add(&node);
+        if all.nodes > NODES_MAX || all.bytes > TEXT_BYTES_MAX {
             return Err(fail("too many values"));
         }
         if anchor > 0 {
@@ -362,12 +368,28 @@ fn tree(text: &str) -> Result<Node, MapperError> {
     Ok(root.unwrap_or(Node { line: 1, value: Value::Nothing }))
 }
 
-/// How many values there are in a node, itself included.
-fn size(node: &Node) -> usize {
-    match &node.value {
-        Value::Nothing | Value::Text(_) => 1,
-        Value::List(nodes) => nodes.iter().map(size).sum::<usize>() + 1,
-        Value::Map(entries) => entries.iter().map(|(_, node)| size(node)).sum::<usize>() + 1,
+/// How many values there are, and how many bytes their texts have.
+#[derive(Default)]
+struct Size {
+    nodes: usize,
+    bytes: usize,
+}
+
+impl Size {
+    /// Adds a node and what is in it.
+    fn add(&mut self, node: &Node) {
+        self.nodes += 1;
+        match &node.value {
+            Value::Nothing => {}
+            Value::Text(text) => self.bytes += text.len(),
+            Value::List(nodes) => nodes.iter().for_each(|node| self.add(node)),
+            Value::Map(entries) => {
+                for (key, node) in entries {
+                    self.bytes += key.len();
+                    self.add(node);
+                }
+            }
+        }
     }
 }
 
@@ -411,6 +433,8 @@ mod tests {
         }
         let bomb = format!("a: &a [{}]\nb: &b [{}]\nc: [{}]", "x,".repeat(500), "*a,".repeat(100), "*b,".repeat(100));
         assert!(problem(&bomb).ends_with("too many values"));
+        let long = format!("a: &a {}\nb: [{}]", "x".repeat(500_000), "*a,".repeat(100));
+        assert!(problem(&long).ends_with("too many values"), "aliases count with their texts");
         assert!(problem(&"[".repeat(DEPTH_MAX + 1)).ends_with("nest too deep"));
     }
 

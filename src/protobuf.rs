@@ -1,0 +1,78 @@
+//! The fields of a message of protobuf, one after the other, as they lie in its bytes.
+//!
+//! For code that looks at a message before, or without, making a generated type of it. Nothing here allocates.
+
+use prost::decode_length_delimiter;
+
+/// How deep groups may nest, as in the generated decoders.
+const GROUPS_MAX: u32 = 100;
+
+/// What a field has, by its wire type.
+pub enum Content<'a> {
+    /// A varint.
+    Number(u64),
+    /// A text, or a message.
+    Bytes(&'a [u8]),
+    /// Four bytes, eight bytes or a group, which no field of a message that weir reads has.
+    Other,
+}
+
+/// Takes the next field: its number, and what it has. None where the bytes are no field.
+#[inline]
+pub fn field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, Content<'a>)> {
+    let (number, wire_type) = key(bytes)?;
+    let content = match wire_type {
+        0 => Content::Number(varint(bytes)?),
+        2 => {
+            let length = usize::try_from(varint(bytes)?).ok()?;
+            Content::Bytes(bytes.split_off(..length)?)
+        }
+        other => {
+            skip(bytes, number, other, GROUPS_MAX)?;
+            Content::Other
+        }
+    };
+    Some((number, content))
+}
+
+/// Takes the key of a field: its number and its wire type.
+#[inline]
+fn key(bytes: &mut &[u8]) -> Option<(u64, u64)> {
+    const TAG_BITS: u32 = 3;
+    let tag = varint(bytes)?;
+    let number = tag >> TAG_BITS;
+    // No field has the number 0 or one of more than 29 bits.
+    (number > 0 && tag <= u64::from(u32::MAX)).then_some((number, tag & 7))
+}
+
+/// Takes what a field has that weir does not read.
+#[cold]
+fn skip(bytes: &mut &[u8], number: u64, wire_type: u64, groups_left: u32) -> Option<()> {
+    let length = match wire_type {
+        0 => varint(bytes).map(|_| 0)?,
+        1 => 8,
+        2 => usize::try_from(varint(bytes)?).ok()?,
+        3 => loop {
+            let (inner, wire_type) = key(bytes)?;
+            if wire_type == 4 {
+                return (inner == number).then_some(());
+            }
+            skip(bytes, inner, wire_type, groups_left.checked_sub(1)?)?;
+        },
+        5 => 4,
+        _ => return None,
+    };
+    bytes.split_off(..length).map(|_| ())
+}
+
+#[inline]
+fn varint(bytes: &mut &[u8]) -> Option<u64> {
+    // Nearly all are of one byte.
+    match bytes.split_first() {
+        Some((&byte, rest)) if byte < 0x80 => {
+            *bytes = rest;
+            Some(byte.into())
+        }
+        _ => decode_length_delimiter(bytes).ok().map(|number| number as u64),
+    }
+}

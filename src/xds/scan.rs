@@ -1,0 +1,163 @@
+//! What the resources of a response would take in memory, before messages are made of them.
+//!
+//! An empty descriptor is two bytes of a response, and up to four kilobytes while policies are read. So each message inside of a resource is
+//! counted in its bytes, without allocating, and a response that would take too much is refused. Not here: what the messages
+//! mean (resource.rs).
+
+use std::fmt;
+
+use crate::protobuf::{Content, field};
+
+/// So many bytes of memory the resources of a response may take for each of their own, and [`MEMORY_MIN`] more.
+pub const MEMORY_PER_BYTE: u64 = 128;
+/// See [`MEMORY_PER_BYTE`].
+pub const MEMORY_MIN: u64 = 128 << 20;
+/// But at most so many for each byte that a response may have, and not less than [`MEMORY_MIN`].
+pub const MEMORY_PER_BYTE_MAX: u64 = 32;
+/// How deep messages may nest, as in the generated decoders.
+const DEPTH_MAX: usize = 100;
+
+/// The messages of a resource that can be there any number of times.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Config,
+    Descriptor,
+    Limit,
+    Replaced,
+    Struct,
+    Member,
+    Value,
+    List,
+}
+
+impl Kind {
+    /// The message in a field of this one, by the numbers of the proto files.
+    const fn below(self, number: u64) -> Option<Self> {
+        Some(match (self, number) {
+            (Self::Config, 3) | (Self::Descriptor, 4) => Self::Descriptor,
+            (Self::Descriptor, 3) => Self::Limit,
+            (Self::Descriptor, 8) | (Self::Value, 5) => Self::Struct,
+            (Self::Limit, 5) => Self::Replaced,
+            (Self::Struct, 1) => Self::Member,
+            (Self::Member, 2) | (Self::List, 1) => Self::Value,
+            (Self::Value, 6) => Self::List,
+            _ => return None,
+        })
+    }
+
+    /// The most bytes of memory that one takes in all forms that are there at once, without its texts. A test measures them.
+    const fn memory(self) -> u64 {
+        match self {
+            Self::Config => 0,
+            Self::Descriptor => 4_096,
+            Self::Limit => 256,
+            Self::Struct => 1_536,
+            Self::Replaced | Self::Value => 384,
+            Self::Member | Self::List => 128,
+        }
+    }
+}
+
+/// What is in a resource.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    bytes: u64,
+    descriptors: u64,
+    /// Members of mappings and items of lists in metadata.
+    values: u64,
+    memory: u64,
+    /// The most bytes that a response may have.
+    response_bytes_max: u64,
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bytes, descriptors, values, memory, .. } = self;
+        let (memory, most) = (memory >> 20, self.memory_max() >> 20);
+        write!(
+            f,
+            "descriptors: {descriptors} descriptors and {values} values of metadata in {bytes} bytes would take {memory} MiB, \
+             at most {most} MiB",
+        )
+    }
+}
+
+impl Counts {
+    fn memory_max(&self) -> u64 {
+        let most = MEMORY_MIN.max(MEMORY_PER_BYTE_MAX * self.response_bytes_max);
+        (MEMORY_PER_BYTE * self.bytes + MEMORY_MIN).min(most)
+    }
+
+    /// Counts the messages up to the first bytes that are none: decoding ends there too.
+    fn add(&mut self, kind: Kind, mut bytes: &[u8], depth_left: usize) {
+        self.memory += kind.memory();
+        match kind {
+            Kind::Descriptor => self.descriptors += 1,
+            Kind::Value => self.values += 1,
+            _ => {}
+        }
+        let Some(depth_left) = depth_left.checked_sub(1) else { return };
+        while !bytes.is_empty() {
+            let Some((number, content)) = field(&mut bytes) else { return };
+            if let (Content::Bytes(part), Some(kind)) = (content, kind.below(number)) {
+                self.add(kind, part, depth_left);
+            }
+        }
+    }
+}
+
+/// Counts what is in each `RateLimitConfig` of a response, which may have so many bytes.
+///
+/// # Errors
+/// When all of them would take too much memory.
+pub(super) fn check<'a>(configs: impl IntoIterator<Item = &'a [u8]>, response_bytes_max: usize) -> Result<(), String> {
+    let mut counts = Counts { response_bytes_max: response_bytes_max as u64, ..Counts::default() };
+    for config in configs {
+        counts.bytes += config.len() as u64;
+        counts.add(Kind::Config, config, DEPTH_MAX);
+    }
+    if counts.memory > counts.memory_max() { Err(counts.to_string()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_descriptors_are_refused_by_their_number_and_without_an_allocation() {
+        let config = [0x1a, 0].repeat(500_000);
+        let mut refused = Ok(());
+        let counted = allocation_counter::measure(|| refused = check([&config[..]], 32 << 20));
+        let text = "descriptors: 500000 descriptors and 0 values of metadata in 1000000 bytes would take 1953 MiB, at most 250 MiB";
+        assert_eq!(refused, Err(text.to_owned()));
+        assert!(counted.bytes_max < 1_024, "{counted:?}");
+        assert!(check([&config[..60_000]], 32 << 20).is_ok());
+    }
+
+    #[test]
+    fn all_resources_of_a_response_count_together_and_up_to_its_largest_size() {
+        let config = [0x1a, 0].repeat(10_000);
+        assert!(check([&config[..]], 32 << 20).is_ok());
+        assert!(check(std::iter::repeat_n(&config[..], 10), 32 << 20).is_err());
+        let mut padding = vec![0x7a];
+        prost::encode_length_delimiter(2 << 20, &mut padding).unwrap();
+        padding.resize(padding.len() + (2 << 20), 0);
+        let padded = [padding, config.repeat(5)].concat();
+        assert!(check([&padded[..]], 32 << 20).is_ok());
+        let refused = check([&padded[..]], 4 << 20).unwrap_err();
+        assert!(refused.ends_with("would take 195 MiB, at most 128 MiB"), "{refused}");
+    }
+
+    #[test]
+    fn messages_that_nest_too_deep_or_end_early_are_counted_as_far_as_they_are_decoded() {
+        let mut nested = Vec::new();
+        for _ in 0..300 {
+            let mut outer = vec![0x22];
+            prost::encode_length_delimiter(nested.len(), &mut outer).unwrap();
+            outer.append(&mut nested);
+            nested = outer;
+        }
+        nested[0] = 0x1a;
+        assert!(check([&nested[..], b"\x1a\x7f", b"\xff"], 32 << 20).is_ok());
+    }
+}
