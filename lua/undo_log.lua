@@ -13,10 +13,14 @@ if now == 0 then
 end
 local key = KEYS[1]
 
+local function no_state()
+  error('STATE the value at the key was not written by weir')
+end
+
 local function parsed(member)
   local sum, its_hits = tonumber(string.sub(member, 1, 16)), tonumber(string.sub(member, 18))
-  if not sum or not its_hits then
-    error('STATE the value at the key was not written by weir')
+  if not sum or not its_hits or not (its_hits >= 0 and its_hits <= sum and sum < 9007199254740992) then
+    no_state()
   end
   return sum, its_hits
 end
@@ -25,7 +29,11 @@ local newest = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')
 if not newest[1] then
   return 0
 end
-local at = math.max(now, tonumber(newest[2]))
+local newest_at = tonumber(newest[2])
+if not (newest_at >= 0 and newest_at < 9007199254740992) then
+  no_state()
+end
+local at = math.max(now, newest_at)
 if at - now > math.max(W, 60000000) or made_at <= at - W then
   return 0
 end
@@ -44,19 +52,26 @@ end
 if not member then
   return 0
 end
-redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%d', at - W))
+-- All is read before the first write: Redis does not undo a script that fails.
 local rank = redis.call('ZRANK', key, member)
 local later = redis.call('ZRANGE', key, rank + 1, -1, 'WITHSCORES')
-redis.call('ZREMRANGEBYRANK', key, rank, -1)
-local last
+local lowered, last = {}, nil
 for i = 1, #later, 2 do
   local its_sum, its_hits = parsed(later[i])
+  if its_sum - its_hits < hits then
+    no_state()
+  end
   last = tonumber(later[i + 1])
-  redis.call('ZADD', key, string.format('%d', last), string.format('%016.0f:%d', its_sum - hits, its_hits))
+  lowered[#lowered + 1] = {string.format('%d', last), string.format('%016.0f:%d', its_sum - hits, its_hits)}
 end
-if not last then
-  local left = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')
-  last = left[2] and tonumber(left[2])
+if not last and rank > 0 then
+  local before = tonumber(redis.call('ZRANGE', key, rank - 1, rank - 1, 'WITHSCORES')[2])
+  last = before > at - W and before
+end
+redis.call('ZREMRANGEBYRANK', key, rank, -1)
+redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%d', at - W))
+for _, entry in ipairs(lowered) do
+  redis.call('ZADD', key, entry[1], entry[2])
 end
 if last then
   redis.call('PEXPIREAT', key, string.format('%d', math.ceil((last + W) / 1000)))

@@ -127,10 +127,16 @@ async fn become_ready(
             answer = ping(stores) => Some(answer),
             () = tokio::time::sleep_until(end), if !waited => None,
         };
+        // A store that answers a PING and then not all trials is asked again, as one that answers nothing.
+        let answer = match answer {
+            Some(Ok(())) => Some(lack(stores).await),
+            Some(Err(silent)) => Some(Err(silent)),
+            None => None,
+        };
         match answer {
-            Some(Ok(())) => {
+            Some(Ok(lack)) => {
                 report.store_answered(true);
-                if let Some(reason) = lack(stores).await {
+                if let Some(reason) = lack {
                     if !waited {
                         return Err(reason);
                     }
@@ -163,14 +169,18 @@ async fn become_ready(
     }
 }
 
-/// What a store lacks that weir needs. A store that does not answer in time counts as complete.
-async fn lack(stores: &[Arc<dyn Store>]) -> Option<String> {
+/// What a store lacks that weir needs.
+///
+/// # Errors
+/// The first store that did not answer, and why.
+async fn lack(stores: &[Arc<dyn Store>]) -> Result<Option<String>, (&'static str, StoreError)> {
     for store in stores {
-        if let Ok(Some(reason)) = store.lacks(Instant::now() + PING_TIMEOUT).get().await {
-            return Some(reason);
+        let lack = store.lacks(Instant::now() + PING_TIMEOUT).get().await;
+        if let Some(reason) = lack.map_err(|error| (store.name(), error))? {
+            return Ok(Some(reason));
         }
     }
-    None
+    Ok(None)
 }
 
 /// Logs what the operator should know about how a store is set up.

@@ -144,6 +144,24 @@ impl Redis {
         join_all(loads).await;
     }
 
+    /// What each server answers to one of the trials. A connection can break for any reason, so the trial is made again on a
+    /// new one, up to [`commands::BREAKS`] times in all.
+    async fn tried(&self, command: &redis::Cmd, deadline: Instant) -> Vec<(String, Result<Value, CallError>)> {
+        let mut answers = Vec::new();
+        for _ in 0..commands::BREAKS {
+            answers = match &self.link {
+                Link::One(node) => {
+                    vec![(node.address().to_owned(), node.ask(commands::call(command), deadline).await)]
+                }
+                Link::Cluster(cluster) => cluster.ask_all(|| commands::call(command), deadline).await,
+            };
+            if !answers.iter().any(|(_, answer)| commands::is_broken(answer)) {
+                break;
+            }
+        }
+        answers
+    }
+
     async fn delete(&self, keys: &[&str], deadline: Instant) -> Result<u64, StoreError> {
         let delete = || {
             let mut command = redis::cmd("DEL");
@@ -186,7 +204,8 @@ impl Redis {
             return Err(malformed_reply());
         };
         let (seconds, micros) = decode::integer(seconds).zip(decode::integer(micros)).ok_or_else(malformed_reply)?;
-        Ok(seconds * 1_000_000 + micros)
+        let time = seconds.checked_mul(1_000_000).and_then(|time| time.checked_add(micros));
+        time.filter(|time| *time < decode::NUMBERS_END).ok_or_else(malformed_reply)
     }
 }
 
@@ -376,18 +395,16 @@ impl Store for Redis {
             let key = self.prefixed("w1:{weir}start");
             let mut missing: Vec<(String, Vec<&'static str>)> = Vec::new();
             for (name, command) in commands::trials(&key) {
-                let answers = match &self.link {
-                    Link::One(node) => {
-                        vec![(node.address().to_owned(), node.ask(commands::call(&command), deadline).await)]
-                    }
-                    Link::Cluster(cluster) => cluster.ask_all(|| commands::call(&command), deadline).await,
-                };
-                for (address, answer) in answers {
-                    if commands::is_lack(&answer) {
-                        match missing.iter_mut().find(|(known, _)| *known == address) {
-                            Some((_, names)) => names.push(name),
-                            None => missing.push((address, vec![name])),
+                for (address, answer) in self.tried(&command, deadline).await {
+                    match answer {
+                        answer if commands::is_lack(&answer) => {
+                            match missing.iter_mut().find(|(known, _)| *known == address) {
+                                Some((_, names)) => names.push(name),
+                                None => missing.push((address, vec![name])),
+                            }
                         }
+                        Ok(_) | Err(CallError::Refused(_)) => {}
+                        Err(error) => return Err(store_error(error)),
                     }
                 }
             }

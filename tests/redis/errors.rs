@@ -15,9 +15,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::support::algorithms::without_calendars;
+use crate::support::fake_node::FakeNode;
 use crate::support::manual::charge;
 use crate::support::redis::RedisServer;
-use crate::support::wait::{PATIENCE, until};
+use crate::support::wait::{PATIENCE, eventually, until};
 use redis::ServerError;
 use weir::engine::algorithm::Format;
 use weir::engine::{Algorithm, Anchor, Limit, Mode, Take, Window};
@@ -25,7 +26,7 @@ use weir::store::redis::breaker::{Circuit, TRIALS};
 use weir::store::redis::error_class::{After, Blame, ERROR_CLASSES, Proof, RedisErrorClass};
 use weir::store::redis::pipeline::Options;
 use weir::store::redis::{Endpoint, KINDS, Observer, Redis};
-use weir::store::{Failure, Store, StoreError};
+use weir::store::{Failure, Store, StoreError, Undo};
 
 /// A deadline that Redis' errors arrive well before, and that a dial which is refused again and again reaches.
 const SHORT: Duration = Duration::from_millis(200);
@@ -615,4 +616,82 @@ impl Raw {
         self.stream.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
     }
+}
+
+/// The script deleted the later entries first, and failed then: charges were lost, under an error that denies any write.
+#[tokio::test]
+async fn an_undo_that_meets_a_foreign_member_writes_nothing() {
+    const NOW: u64 = 1_700_000_000_000_000;
+    let server = RedisServer::start();
+    let store = Redis::start(Options::new(Endpoint::parse(&server.url()).unwrap()), "");
+    let limit = Limit::new(10, Window::from_micros(3_600_000_000).unwrap(), Algorithm::SlidingWindowLog).unwrap();
+    let deadline = || Instant::now() + PATIENCE;
+    let mut receipts = Vec::new();
+    for second in 0..4 {
+        store.set_now(NOW + second * 1_000_000);
+        let charges = [charge("k", &limit, Take::Consume(2))];
+        let decision = store.decide(&charges, Mode::Atomic, deadline()).get().await.unwrap();
+        receipts.push(decision.outcomes[0].receipt.unwrap());
+    }
+    let members = || server.command(&["ZRANGE", "k", "0", "-1", "WITHSCORES"]).unwrap();
+    let undo = [Undo { key: "k", limit: &limit, receipt: receipts[1], bounds: None }];
+    // No text of ours, a sum below the charge's, more hits than its sum, and a sum that is no number of a double.
+    for foreign in ["ann", "0000000000000001:1", "0000000000000005:9", "9999999999999999:1"] {
+        let later = (NOW + 2_500_000).to_string();
+        server.command(&["ZADD", "k", &later, foreign]).unwrap();
+        let before = members();
+        let error = store.undo(&undo, deadline()).get().await.unwrap_err();
+        assert!(matches!(&error, StoreError::NotSent(failure) if failure.kind == "state"), "{foreign}: {error:?}");
+        assert_eq!(members(), before, "{foreign}");
+        server.command(&["ZREM", "k", foreign]).unwrap();
+    }
+    store.undo(&undo, deadline()).get().await.unwrap();
+    assert_eq!(members().matches(':').count(), 3);
+}
+
+/// Any break of a connection counted as a lack, and ended the start with a false reason.
+#[tokio::test]
+async fn a_connection_that_breaks_in_a_trial_is_no_lack_and_one_that_always_breaks_is() {
+    let node = FakeNode::start();
+    let store = Redis::start(Options::new(Endpoint::parse(&format!("redis://127.0.0.1:{}", node.port())).unwrap()), "");
+    for (breaks, lack) in [(0, false), (1, false), (2, false), (u32::MAX, true)] {
+        let asked = AtomicU32::new(0);
+        node.says(move |command| match command[0].as_str() {
+            "TIME" if asked.fetch_add(1, Ordering::SeqCst) < breaks => String::new(),
+            _ => "+OK\r\n".to_owned(),
+        });
+        let found = store.lacks(Instant::now() + PATIENCE).get().await.unwrap();
+        assert_eq!(found.is_some_and(|text| text.contains("lacks TIME:")), lack, "{breaks} breaks");
+    }
+}
+
+/// What cannot be asked is not known to be complete: the start asks again.
+#[tokio::test]
+async fn a_trial_without_an_answer_is_no_verdict() {
+    let mut server = RedisServer::start();
+    let store = Redis::start(Options::new(Endpoint::parse(&server.url()).unwrap()), "");
+    server.kill();
+    store.lacks(Instant::now() + SHORT).get().await.unwrap_err();
+    server.restart();
+    eventually("the trials to pass", PATIENCE, async || {
+        matches!(store.lacks(Instant::now() + PATIENCE).get().await, Ok(None))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_clock_beyond_all_bounds_is_an_error() {
+    let node = FakeNode::start();
+    let store = Redis::start(Options::new(Endpoint::parse(&format!("redis://127.0.0.1:{}", node.port())).unwrap()), "");
+    let limit = limit();
+    for seconds in ["9223372036854775807", "18446744073710", "9007199255", "-1"] {
+        let time = format!("*2\r\n:{seconds}\r\n:0\r\n");
+        node.says(move |command| if command[0] == "TIME" { time.clone() } else { "$-1\r\n".to_owned() });
+        let peeked = store.peek(&[("k", &limit)], Instant::now() + PATIENCE).get().await;
+        assert!(peeked.is_err(), "{seconds}: {peeked:?}");
+    }
+    node.says(|_| "*4\r\n:9223372036854775807\r\n:0\r\n:9223372036854775807\r\n:0\r\n".to_owned());
+    let charges = [charge("k", &limit, Take::Consume(1))];
+    let decided = store.decide(&charges, Mode::Atomic, Instant::now() + PATIENCE).get().await;
+    assert!(decided.is_err(), "{decided:?}");
 }

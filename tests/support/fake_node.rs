@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// What a node answers to a command, in RESP.
+/// What a node answers to a command, in RESP. It closes the connection in place of an empty answer.
 pub type Answers = Arc<dyn Fn(&[String]) -> String + Send + Sync>;
 
 /// A running one. It ends with the test process; its threads wait on sockets and do nothing else.
@@ -75,7 +75,7 @@ fn serve(client: &TcpStream, answers: &Mutex<Answers>, heard: &Mutex<Vec<String>
             }
         };
         let mut to = client;
-        if to.write_all(answer.as_bytes()).is_err() {
+        if answer.is_empty() || to.write_all(answer.as_bytes()).is_err() {
             return;
         }
     }

@@ -12,6 +12,10 @@ use crate::store::redis::transport::error::{CallError, Reason};
 const SCRIPT: &str = "return 1";
 const SCRIPT_SHA1: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
 
+/// How often in a row a trial has to break its connection before that is the server's answer to the command: a restart or
+/// a load balancer breaks connections too, but no three that have just been greeted.
+pub(crate) const BREAKS: u32 = 3;
+
 /// What is tried, with the words for it. `key` is one that the rights of weir's user reach.
 pub(crate) fn trials(key: &str) -> [(&'static str, Cmd); 4] {
     let mut load = redis::cmd("SCRIPT");
@@ -29,7 +33,13 @@ pub(crate) fn call(command: &Cmd) -> Call {
     Call::command(command.clone())
 }
 
-/// Whether an answer shows that the server cannot do what was tried. What it may not do, or cannot do now, is no lack.
+/// Whether the connection broke before the answer.
+pub(crate) const fn is_broken(answer: &Result<Value, CallError>) -> bool {
+    matches!(answer, Err(CallError::Unknown { reason: Reason::Broken(_) }))
+}
+
+/// Whether the last answer, of [`BREAKS`] where the connection broke, shows that the server cannot do what was tried. What
+/// it may not do, or cannot do now, is no lack.
 pub(crate) fn is_lack(answer: &Result<Value, CallError>) -> bool {
     match answer {
         Err(CallError::Refused(error)) => {
@@ -37,8 +47,7 @@ pub(crate) fn is_lack(answer: &Result<Value, CallError>) -> bool {
             RedisErrorClass::of(error).kind == "unknown_command" || text.starts_with("syntax error")
         }
         // twemproxy closes the connection on what it does not know.
-        Err(CallError::Unknown { reason: Reason::Broken(_) }) => true,
-        Err(CallError::NotSent { .. } | CallError::Unknown { .. }) | Ok(_) => false,
+        answer => is_broken(answer),
     }
 }
 

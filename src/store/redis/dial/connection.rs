@@ -32,6 +32,9 @@ use crate::tls;
 /// charges) stays below it. No Redis sends more to weir.
 pub const REPLIES_BYTES_MAX: usize = 16 << 20;
 
+/// The most bytes that the answers to one batch may take until the handshake is over: it has a few short lines.
+const HANDSHAKE_BYTES_MAX: usize = 64 << 10;
+
 /// A request that took more memory than this gives it back after its batch.
 const REQUEST_KEPT_BYTES: usize = 64 << 10;
 
@@ -75,6 +78,8 @@ pub struct Connection {
     /// The stream may hold bytes back.
     unflushed: bool,
     replies: Replies,
+    /// The most bytes that the answers to one batch may take.
+    replies_bytes_max: usize,
     /// The peer has closed the stream, or it failed.
     closed: bool,
     /// Something was sent whose answer was not read. Never used again.
@@ -109,6 +114,7 @@ impl Connection {
             sent: 0,
             unflushed: false,
             replies: Replies::default(),
+            replies_bytes_max: HANDSHAKE_BYTES_MAX,
             closed: false,
             unanswered: false,
             fault: None,
@@ -116,6 +122,12 @@ impl Connection {
             generation: None,
             renew_at: None,
         }
+    }
+
+    /// The handshake is over: answers may be as large as [`REPLIES_BYTES_MAX`].
+    pub(super) const fn greeted(mut self) -> Connection {
+        self.replies_bytes_max = REPLIES_BYTES_MAX;
+        self
     }
 
     /// Counts it in `open` until it is dropped.
@@ -149,7 +161,7 @@ impl Connection {
     /// # Errors
     ///
     /// When the connection breaks, answers what is no RESP or before it is asked, or answers more than
-    /// [`REPLIES_BYTES_MAX`].
+    /// [`REPLIES_BYTES_MAX`], [`REPLIES_VALUES_MAX`](super::resp::REPLIES_VALUES_MAX) or a bound of one reply.
     pub(crate) async fn exchange(&mut self, batch: &redis::Pipeline) -> Result<Vec<Value>, Broken> {
         self.unanswered = true;
         self.request.clear();
@@ -195,7 +207,7 @@ impl Connection {
                 match self.replies.next() {
                     Ok(Some(answer)) => answers.push(answer),
                     Ok(None) => break,
-                    Err(error) => return Poll::Ready(Err(self.blame(format!("a reply that is no RESP: {error}")))),
+                    Err(error) => return Poll::Ready(Err(self.blame(error.to_string()))),
                 }
             }
             if answers.len() == count {
@@ -212,7 +224,7 @@ impl Connection {
                     self.closed = true;
                     return Poll::Ready(Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()));
                 }
-                Ok(_) if self.replies.received().len() > REPLIES_BYTES_MAX => {
+                Ok(_) if self.replies.received().len() > self.replies_bytes_max => {
                     return Poll::Ready(Err(self.blame("the answers to one batch take too many bytes".to_owned())));
                 }
                 Ok(_) => {}

@@ -22,7 +22,7 @@ const CLIENT_NAME: &str = "weir";
 pub(crate) async fn greet(stream: impl Stream + 'static, meter: Meter, login: &Login) -> Result<Connection, Unusable> {
     let mut connection = Connection::new(stream, meter);
     let unusable = match log_in(&mut connection, login).await {
-        Ok(()) => return Ok(connection),
+        Ok(()) => return Ok(connection.greeted()),
         Err(Refused::Error(error)) => Unusable::from(&error),
         Err(Refused::Answer(text)) => Unusable::from(text.to_owned()),
         // A server with too many clients sends an error and closes before it is asked.

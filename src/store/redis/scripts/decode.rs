@@ -15,6 +15,9 @@ use crate::store::Undo;
 /// The most counts of a state: the window can begin and end in the middle of a bucket.
 const COUNTS_MAX: u64 = BUCKETS_MAX + 1;
 
+/// Where numbers that scripts can write end: they are doubles.
+pub(crate) const NUMBERS_END: u64 = 1 << 53;
+
 /// The clock of a reply to the undo of one charge on a calendar that took nothing back: no window holds the clock. [cl-3]
 pub(crate) fn undo_stale_bounds(reply: &Value, undos: &[Undo<'_>]) -> Option<Micros> {
     match (reply, undos) {
@@ -108,7 +111,11 @@ fn scored(members: &[Value]) -> Option<Numbers> {
             return None;
         };
         let (a, b) = std::str::from_utf8(member).ok()?.split_once(':')?;
-        numbers.extend([a.parse().ok()?, b.parse().ok()?, integer(score)?]);
+        let [a, b]: [u64; 2] = [a.parse().ok()?, b.parse().ok()?];
+        if a.max(b) >= NUMBERS_END {
+            return None;
+        }
+        numbers.extend([a, b, integer(score)?]);
     }
     Some(numbers)
 }
@@ -137,13 +144,15 @@ fn counts(bytes: &[u8]) -> Option<Numbers> {
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked by the way back")]
 fn whole(double: f64) -> Option<u64> {
     let number = double as u64;
-    (number as f64 == double && number < 1 << 53).then_some(number)
+    (number as f64 == double && number < NUMBERS_END).then_some(number)
 }
 
+/// A number as scripts and Redis write it. None where it is none that a double holds, so that no sum of a few overflows.
 pub(crate) fn integer(value: &Value) -> Option<u64> {
-    match value {
-        Value::Int(number) => u64::try_from(*number).ok(),
-        Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse().ok(),
-        _ => None,
-    }
+    let number: u64 = match value {
+        Value::Int(number) => u64::try_from(*number).ok()?,
+        Value::BulkString(text) => std::str::from_utf8(text).ok()?.parse().ok()?,
+        _ => return None,
+    };
+    (number < NUMBERS_END).then_some(number)
 }
