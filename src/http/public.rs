@@ -208,10 +208,7 @@ async fn answer(
         refusal(StatusCode::BAD_REQUEST, &reason.to_string())
     };
     let request = match json::parse_request(&body.bytes) {
-        Ok(mut request) => {
-            spelling::respell(&mut request);
-            request
-        }
+        Ok(request) => request,
         Err(error) => {
             site.limiter.unreadable(started);
             return refusal(StatusCode::BAD_REQUEST, &error.to_string());
