@@ -4,6 +4,7 @@
 //! keeps them, so that the kernel's hash alone would leave cores idle. Not here: which service does what (service.rs), what
 //! an error is called (status.rs), and when to start and to stop (app).
 
+mod authority;
 mod balance;
 mod connection;
 mod frames;

@@ -146,7 +146,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             if count == 0 {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
-            if !self.count(context, &bytes[read..read + count]) {
+            if !self.count(context, &mut bytes[read..read + count]) {
                 return Poll::Pending;
             }
             self.opening = Opening { bytes, read: read + count, taken: 0 };
@@ -161,7 +161,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Counts the frames in bytes that have just been read; false past the bound. Then the peer is sent a GOAWAY if that can be
     /// written at once, and nothing more is read. The connection is closed a tick later (peers.rs): a peer whose connection
     /// is closed at once opens the next one at once, which costs more than the frames did.
-    fn count(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> bool {
+    fn count(&mut self, context: &mut Context<'_>, bytes: &mut [u8]) -> bool {
         let counted = self.meter.count(bytes, self.peer.core().tick(), self.peer.answers());
         self.peer.observe(self.meter.has_shaken_hands(), self.meter.is_in_header_block());
         if counted.is_ok() {
@@ -203,16 +203,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Connection<S> {
         if !self.peer.reading.may_read(context, most) {
             return Poll::Pending;
         }
-        let before = buffer.filled().len();
         let mut part = [MaybeUninit::uninit(); BYTES_AT_ONCE];
         let mut part = ReadBuf::uninit(&mut part[..buffer.remaining().min(most)]);
         std::task::ready!(Pin::new(&mut self.stream).poll_read(context, &mut part))?;
-        buffer.put_slice(part.filled());
         self.peer.reading.add(part.filled().len());
-        if !self.count(context, &buffer.filled()[before..]) {
-            buffer.set_filled(before);
+        if !self.count(context, part.filled_mut()) {
             return Poll::Pending;
         }
+        buffer.put_slice(part.filled());
         Poll::Ready(Ok(()))
     }
 }

@@ -1,7 +1,9 @@
 //! A count of the HTTP/2 frames that a peer sends, so that frames without requests have a bound.
 //!
-//! h2 reads the frames; this file reads only their headers of nine bytes, beside it. Not here: what happens past the bound
-//! (connection.rs).
+//! h2 reads the frames; this file reads only their headers of nine bytes, and finds header blocks. Not here: what happens past
+//! the bound (connection.rs), and what is read of header blocks (authority.rs).
+
+use super::authority::Authorities;
 
 /// How many bytes open a connection before its first frame.
 const PREFACE_BYTES: usize = 24;
@@ -34,12 +36,22 @@ const RST_STREAM: u8 = 3;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 0x1;
 const END_HEADERS: u8 = 0x4;
+const PADDED: u8 = 0x8;
+const PRIORITY: u8 = 0x20;
+/// The bytes of a HEADERS frame with the flag PRIORITY that come before its part of the header block.
+const PRIORITY_BYTES: usize = 5;
 
 /// Counts the frames of one connection.
 #[derive(Debug)]
 pub(super) struct Meter {
     /// Bytes of the preface or of a payload that are still to come.
     skip: usize,
+    /// How many of the last of those are padding behind a part of a header block; none if there is no such part.
+    block_padding: Option<usize>,
+    /// How many bytes come before that part. The first of them is the length of the padding, if there is one.
+    before_block: usize,
+    is_padded: bool,
+    authorities: Authorities,
     /// A header that arrives in pieces.
     head: [u8; HEAD_BYTES],
     /// How many bytes of `head` are there.
@@ -67,6 +79,10 @@ impl Meter {
     pub(super) fn new(streams: u32) -> Self {
         Self {
             skip: PREFACE_BYTES,
+            block_padding: None,
+            before_block: 0,
+            is_padded: false,
+            authorities: Authorities::default(),
             head: [0; HEAD_BYTES],
             head_bytes: 0,
             has_preface: false,
@@ -91,22 +107,26 @@ impl Meter {
         self.in_header_block
     }
 
-    /// Takes bytes as they were received. `tick` is the current second, and `answers` counts the answered requests of
-    /// this connection since its start; it may wrap.
+    /// Takes bytes as they were received, and overwrites the authorities in them. `tick` is the current second, and `answers`
+    /// counts the answered requests of this connection since its start; it may wrap.
     ///
     /// # Errors
     /// The peer sent too many frames in this tick.
-    pub(super) fn count(&mut self, mut bytes: &[u8], tick: u32, answers: u32) -> Result<(), TooManyFrames> {
+    pub(super) fn count(&mut self, bytes: &mut [u8], tick: u32, answers: u32) -> Result<(), TooManyFrames> {
         if tick != self.tick {
             let earned_max = REQUEST_FRAMES_MAX.saturating_sub(self.requests_min);
             self.earned = self.earned.saturating_add(self.extra(answers)).min(earned_max);
             (self.tick, self.answers_before) = (tick, answers);
             (self.idle, self.requests) = (0, 0);
         }
-        while !bytes.is_empty() {
+        let mut read = 0;
+        while read < bytes.len() {
             if self.skip > 0 {
-                let skipped = self.skip.min(bytes.len());
-                bytes = &bytes[skipped..];
+                let skipped = self.skip.min(bytes.len() - read);
+                if self.block_padding.is_some() {
+                    self.header_payload(&mut bytes[read..read + skipped]);
+                }
+                read += skipped;
                 self.skip -= skipped;
                 if self.skip == 0 {
                     self.ended();
@@ -115,16 +135,16 @@ impl Meter {
             }
             // Nearly always a header is there as a whole.
             if self.head_bytes == 0
-                && let Some((head, rest)) = bytes.split_first_chunk::<HEAD_BYTES>()
+                && let Some(head) = bytes[read..].first_chunk::<HEAD_BYTES>()
             {
                 self.frame(head);
-                bytes = rest;
+                read += HEAD_BYTES;
                 continue;
             }
-            let wanted = (HEAD_BYTES - self.head_bytes).min(bytes.len());
-            self.head[self.head_bytes..self.head_bytes + wanted].copy_from_slice(&bytes[..wanted]);
+            let wanted = (HEAD_BYTES - self.head_bytes).min(bytes.len() - read);
+            self.head[self.head_bytes..self.head_bytes + wanted].copy_from_slice(&bytes[read..read + wanted]);
             self.head_bytes += wanted;
-            bytes = &bytes[wanted..];
+            read += wanted;
             if self.head_bytes == HEAD_BYTES {
                 self.head_bytes = 0;
                 let head = self.head;
@@ -147,8 +167,22 @@ impl Meter {
         answers.wrapping_sub(self.answers_before).saturating_mul(FRAMES_PER_ANSWER)
     }
 
+    /// Takes a part of the payload of HEADERS or CONTINUATION. `skip` still counts it.
+    fn header_payload(&mut self, payload: &mut [u8]) {
+        let begin = self.before_block.min(payload.len());
+        if begin > 0 && std::mem::take(&mut self.is_padded) {
+            self.block_padding = Some(payload[0].into());
+        }
+        self.before_block -= begin;
+        let end = self.skip.saturating_sub(self.block_padding.unwrap_or_default()).min(payload.len());
+        if let Some(block) = payload.get_mut(begin..end) {
+            self.authorities.overwrite(block);
+        }
+    }
+
     /// The preface or a payload is complete.
     fn ended(&mut self) {
+        self.block_padding = None;
         if self.has_preface {
             self.has_settings = true;
         }
@@ -164,9 +198,16 @@ impl Meter {
             HEADERS => {
                 self.requests = self.requests.saturating_add(1);
                 self.in_header_block = flags & END_HEADERS == 0;
+                self.is_padded = flags & PADDED != 0;
+                let priority = if flags & PRIORITY == 0 { 0 } else { PRIORITY_BYTES };
+                self.before_block = usize::from(self.is_padded) + priority;
+                self.block_padding = Some(0);
+                self.authorities.begin();
             }
             CONTINUATION => {
                 self.idle = self.idle.saturating_add(1);
+                self.before_block = 0;
+                self.block_padding = Some(0);
                 self.in_header_block &= flags & END_HEADERS == 0;
             }
             _ => self.idle = self.idle.saturating_add(1),
@@ -194,8 +235,8 @@ mod tests {
 
     fn open() -> Meter {
         let mut meter = Meter::new(256);
-        meter.count(PREFACE, 0, 0).unwrap();
-        meter.count(&frame(SETTINGS, 0, 12), 0, 0).unwrap();
+        meter.count(&mut PREFACE.to_vec(), 0, 0).unwrap();
+        meter.count(&mut frame(SETTINGS, 0, 12), 0, 0).unwrap();
         meter
     }
 
@@ -206,7 +247,7 @@ mod tests {
         for size in 1..frames.len() {
             let mut meter = Meter::new(256);
             for part in frames.chunks(size) {
-                meter.count(part, 0, 0).unwrap();
+                meter.count(&mut part.to_vec(), 0, 0).unwrap();
             }
             assert_eq!((meter.idle, meter.requests), (2, 1), "in parts of {size}");
             assert!(meter.has_shaken_hands() && !meter.is_in_header_block());
@@ -216,31 +257,79 @@ mod tests {
     #[test]
     fn hands_are_shaken_when_the_first_frame_is_whole() {
         let mut meter = Meter::new(256);
-        meter.count(PREFACE, 0, 0).unwrap();
+        meter.count(&mut PREFACE.to_vec(), 0, 0).unwrap();
         assert!(!meter.has_shaken_hands());
         let settings = frame(SETTINGS, 0, 12);
-        meter.count(&settings[..20], 0, 0).unwrap();
+        meter.count(&mut settings[..20].to_vec(), 0, 0).unwrap();
         assert!(!meter.has_shaken_hands());
-        meter.count(&settings[20..], 0, 0).unwrap();
+        meter.count(&mut settings[20..].to_vec(), 0, 0).unwrap();
         assert!(meter.has_shaken_hands());
+    }
+
+    /// A HEADERS frame with this before and behind its part of the block.
+    fn headers(flags: u8, before: &[u8], block: &[u8], padding: usize) -> Vec<u8> {
+        let payload = [before, block, &vec![0; padding]].concat();
+        let mut frame = frame(HEADERS, flags, payload.len());
+        frame[HEAD_BYTES..].copy_from_slice(&payload);
+        frame
+    }
+
+    #[test]
+    fn authorities_are_found_in_padded_prioritized_and_continued_header_blocks() {
+        const BLOCK: &[u8] = b"\x83\x86\x41\x05a|b|c\x84";
+        const EXPECTED: &[u8] = b"\x83\x86\x41\x05XXXXX\x84";
+        // The padding looks like an authority too, and so does the priority.
+        let priority = b"\x41\x03\x7c\x7c\x7c";
+        let continued = |block: &[u8]| {
+            let mut continued = frame(CONTINUATION, END_HEADERS, block.len() - 6);
+            continued[HEAD_BYTES..].copy_from_slice(&block[6..]);
+            [headers(0, b"", &block[..6], 0), continued].concat()
+        };
+        for sent in [
+            |block: &[u8]| headers(END_HEADERS, b"", block, 0),
+            |block: &[u8]| headers(END_HEADERS | PADDED, b"\x03", block, 3),
+        ] {
+            check(&sent(BLOCK), &sent(EXPECTED));
+        }
+        let sent = |block: &[u8]| headers(END_HEADERS | PRIORITY, priority, block, 0);
+        check(&sent(BLOCK), &sent(EXPECTED));
+        let sent =
+            |block: &[u8]| headers(END_HEADERS | PRIORITY | PADDED, &[b"\x07", &priority[..]].concat(), block, 7);
+        check(&sent(BLOCK), &sent(EXPECTED));
+        check(&continued(BLOCK), &continued(EXPECTED));
+        // More padding than payload: h2 ends such a connection.
+        let broken = headers(END_HEADERS | PADDED, b"\xff", BLOCK, 0);
+        check(&broken, &broken);
+        // Data are no header block.
+        let mut data = frame(DATA, 1, BLOCK.len());
+        data[HEAD_BYTES..].copy_from_slice(BLOCK);
+        check(&data, &data);
+    }
+
+    fn check(sent: &[u8], expected: &[u8]) {
+        for size in 1..=sent.len() {
+            let (mut meter, mut read) = (open(), sent.to_vec());
+            read.chunks_mut(size).for_each(|part| meter.count(part, 0, 0).unwrap());
+            assert_eq!(read, expected, "in parts of {size}");
+        }
     }
 
     #[test]
     fn headers_without_an_end_are_known() {
         let mut meter = open();
-        meter.count(&frame(HEADERS, 0, 10), 0, 0).unwrap();
+        meter.count(&mut frame(HEADERS, 0, 10), 0, 0).unwrap();
         assert!(meter.is_in_header_block());
-        meter.count(&frame(CONTINUATION, 0, 10), 0, 0).unwrap();
+        meter.count(&mut frame(CONTINUATION, 0, 10), 0, 0).unwrap();
         assert!(meter.is_in_header_block());
-        meter.count(&frame(CONTINUATION, END_HEADERS, 10), 0, 0).unwrap();
+        meter.count(&mut frame(CONTINUATION, END_HEADERS, 10), 0, 0).unwrap();
         assert!(!meter.is_in_header_block());
     }
 
     /// How many of these frames a connection may send in a tick in which so many requests were answered.
     fn most(frame: &[u8], answers: u32) -> u32 {
         let mut meter = open();
-        meter.count(&[], 1, 0).unwrap();
-        (0..).find(|_| meter.count(frame, 1, answers).is_err()).unwrap()
+        meter.count(&mut [], 1, 0).unwrap();
+        (0..).find(|_| meter.count(&mut frame.to_vec(), 1, answers).is_err()).unwrap()
     }
 
     #[test]
@@ -259,13 +348,13 @@ mod tests {
     fn all_requests_that_may_be_in_flight_may_be_sent_at_once_and_given_up() {
         const STREAMS: u32 = 100_000;
         let mut meter = Meter::new(STREAMS);
-        meter.count(PREFACE, 0, 0).unwrap();
+        meter.count(&mut PREFACE.to_vec(), 0, 0).unwrap();
         for kind in [HEADERS, DATA, DATA, RST_STREAM] {
             for _ in 0..STREAMS {
-                meter.count(&frame(kind, 0, 4), 0, 0).unwrap();
+                meter.count(&mut frame(kind, 0, 4), 0, 0).unwrap();
             }
         }
-        assert!(meter.count(&frame(RST_STREAM, 0, 4), 0, 0).is_err());
+        assert!(meter.count(&mut frame(RST_STREAM, 0, 4), 0, 0).is_err());
     }
 
     #[test]
@@ -278,14 +367,14 @@ mod tests {
         ] {
             let mut meter = open();
             // Half of them are answered in a tick of their own, whose first frames come later.
-            meter.count(&[], 1, answers / 2).unwrap();
-            meter.count(&[], 2, answers).unwrap();
+            meter.count(&mut [], 1, answers / 2).unwrap();
+            meter.count(&mut [], 2, answers).unwrap();
             for tick in 3..6 {
                 for n in 0..most {
-                    assert!(meter.count(&reset, tick, answers).is_ok(), "{n} after {answers}");
+                    assert!(meter.count(&mut reset.clone(), tick, answers).is_ok(), "{n} after {answers}");
                 }
             }
-            assert!(meter.count(&reset, 5, answers).is_err(), "{answers}");
+            assert!(meter.count(&mut reset.clone(), 5, answers).is_err(), "{answers}");
         }
     }
 
@@ -294,13 +383,13 @@ mod tests {
         let mut meter = open();
         for n in 1..=UNANSWERED_FRAMES_MAX {
             assert!(meter.is_mostly_answered(0), "{n}");
-            meter.count(&frame(HEADERS, END_HEADERS, 10), 0, 0).unwrap();
+            meter.count(&mut frame(HEADERS, END_HEADERS, 10), 0, 0).unwrap();
         }
         assert!(meter.is_mostly_answered(0));
-        meter.count(&frame(RST_STREAM, 0, 4), 0, 0).unwrap();
+        meter.count(&mut frame(RST_STREAM, 0, 4), 0, 0).unwrap();
         assert!(!meter.is_mostly_answered(0));
         assert!(meter.is_mostly_answered(1));
-        meter.count(&[], 1, 0).unwrap();
+        meter.count(&mut [], 1, 0).unwrap();
         assert!(meter.is_mostly_answered(0), "in the next tick");
     }
 
@@ -308,8 +397,8 @@ mod tests {
     fn data_that_is_part_of_a_request_has_no_bound() {
         let mut meter = open();
         for _ in 0..=2 * REQUEST_FRAMES_MAX {
-            meter.count(&frame(DATA, 0, TINY_DATA_BYTES), 0, 0).unwrap();
-            meter.count(&frame(DATA, END_STREAM, 5), 0, 0).unwrap();
+            meter.count(&mut frame(DATA, 0, TINY_DATA_BYTES), 0, 0).unwrap();
+            meter.count(&mut frame(DATA, END_STREAM, 5), 0, 0).unwrap();
         }
     }
 
@@ -319,16 +408,16 @@ mod tests {
         let ping = frame(PING, 0, 8);
         for tick in 1..4 {
             for _ in 0..IDLE_FRAMES_MAX {
-                meter.count(&ping, tick, 0).unwrap();
+                meter.count(&mut ping.clone(), tick, 0).unwrap();
             }
         }
-        assert_eq!(meter.count(&ping, 3, 0), Err(TooManyFrames));
+        assert_eq!(meter.count(&mut ping.clone(), 3, 0), Err(TooManyFrames));
         // What was answered in an earlier tick adds nothing to a later one.
         let mut meter = open();
-        meter.count(&[], 1, 1_000).unwrap();
+        meter.count(&mut [], 1, 1_000).unwrap();
         for _ in 0..IDLE_FRAMES_MAX {
-            meter.count(&ping, 1, 1_000).unwrap();
+            meter.count(&mut ping.clone(), 1, 1_000).unwrap();
         }
-        assert_eq!(meter.count(&ping, 1, 1_000), Err(TooManyFrames));
+        assert_eq!(meter.count(&mut ping.clone(), 1, 1_000), Err(TooManyFrames));
     }
 }
