@@ -7,6 +7,7 @@
 mod authority;
 mod balance;
 mod connection;
+pub mod ended;
 mod frames;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -25,7 +26,6 @@ mod unary;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
-use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::sync::Arc;
@@ -49,6 +49,7 @@ use tonic::server::NamedService;
 use self::balance::{Balance, LOOK_EVERY};
 pub use self::connection::Load;
 use self::connection::{Accepted, Connection, Counted, Socket};
+use self::ended::CloseReason;
 use self::handshakes::{Handshakes, PeerNetwork};
 use self::health::Health;
 pub use self::held::{Bounds as HeldBounds, Held};
@@ -284,15 +285,16 @@ struct Server {
 impl Server {
     /// Serves a connection on this runtime, as one of its peers.
     fn take_over(&self, accepted: Accepted, peers: &mut Peers) -> io::Result<()> {
-        let peer = Peer::new(&self.held);
         let Accepted { socket, counted } = accepted;
+        let address = match &socket {
+            // One that its peer has closed has no address any more.
+            Socket::Tcp(stream) => stream.peer_addr().ok().map(|address| address.ip()),
+            Socket::Unix(_) => None,
+        };
+        let peer = Peer::at(&self.held, address);
         let task = match socket {
-            Socket::Tcp(stream) => {
-                // A cleartext connection needs no address.
-                let address = self.tls.as_ref().map(|_| stream.peer_addr()).transpose()?;
-                self.begin(TcpStream::from_std(stream)?, address.map(|address| address.ip()), &peer, counted)
-            }
-            Socket::Unix(stream) => self.begin(UnixStream::from_std(stream)?, None, &peer, counted),
+            Socket::Tcp(stream) => self.begin(TcpStream::from_std(stream)?, &peer, counted),
+            Socket::Unix(stream) => self.begin(UnixStream::from_std(stream)?, &peer, counted),
         };
         peers.add(peer, task);
         Ok(())
@@ -300,7 +302,7 @@ impl Server {
 
     /// Begins to serve a stream, by TLS if the listener has it. Peers close a connection whose TLS handshake takes too
     /// long: that of HTTP/2 is part of the same time.
-    fn begin<S>(&self, stream: S, address: Option<IpAddr>, peer: &Arc<Peer>, counted: Counted) -> AbortHandle
+    fn begin<S>(&self, stream: S, peer: &Arc<Peer>, counted: Counted) -> AbortHandle
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -314,7 +316,7 @@ impl Server {
             None => tokio::spawn(session.serve(Connection::new(stream, peer, counted))),
             Some(secured) => tokio::spawn(async move {
                 // In a box: a connection keeps the room for it as long as it lasts.
-                let handshake = Box::pin(secured.shake_hands(stream, PeerNetwork::of(address), &peer));
+                let handshake = Box::pin(secured.shake_hands(stream, PeerNetwork::of(peer.address()), &peer));
                 if let Some(stream) = handshake.await {
                     session.serve(Connection::new(stream, peer, counted)).await;
                 }
@@ -341,7 +343,7 @@ impl Secured {
                 HandshakeFailure::of(&error)
             }
             Err(too_many) => {
-                peer.core().count_closed();
+                peer.count_closed(CloseReason::Handshake);
                 tracing::debug!(listener = "grpc", reason = too_many.name(), "TLS handshake given up");
                 too_many
             }

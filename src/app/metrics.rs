@@ -10,6 +10,7 @@ use regex::Regex;
 use super::{AppError, certificates, otlp};
 use crate::config::settings::{Settings, ShownValues};
 use crate::grpc;
+use crate::grpc::ended::{CODES, CloseReason};
 use crate::limiter::deny_cache::DenyCache;
 use crate::store::Store;
 use crate::telemetry::limited::Values;
@@ -131,8 +132,14 @@ pub(super) fn add_gauges(
     metrics.gauge("weir_grpc_held_bytes", &[], move || held.bytes())?;
     let held = grpc.held.clone();
     metrics.counter("weir_grpc_refused_total", &[], move || held.refused())?;
-    let held = grpc.held.clone();
-    metrics.counter("weir_grpc_closed_total", &[], move || held.closed())?;
+    for reason in CloseReason::ALL {
+        let held = grpc.held.clone();
+        metrics.counter("weir_grpc_closed_total", &[("reason", reason.name())], move || held.closed(reason))?;
+    }
+    for (number, code) in CODES.into_iter().enumerate() {
+        let held = grpc.held.clone();
+        metrics.counter("weir_grpc_reset_requests_total", &[("code", code)], move || held.reset(number))?;
+    }
     let keys = move || embedded.upgrade().and_then(|store| store.keys());
     if keys().is_some() {
         metrics.gauge("weir_keys", &[], move || keys().unwrap_or_default())?;

@@ -75,9 +75,8 @@ impl Authorities {
                 At::Number => self.end_of_number(octet, At::Field),
                 At::NameIndex => self.end_of_number(octet, At::ValueLength),
                 At::NameLength => {
-                    self.name_octets = 0;
+                    (self.name_octets, self.is_authority) = (0, true);
                     self.length(octet, At::MoreNameLength { shift: 0 }, At::Name);
-                    self.is_authority = true;
                 }
                 At::MoreNameLength { shift } => self.more_length(octet, shift, At::Name),
                 At::ValueLength => self.length(octet, At::MoreValueLength { shift: 0 }, At::Value),

@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::ended::Written;
 use super::frames::Meter;
 use super::held::Peer;
 use super::turns::{BYTES_AT_ONCE, FEW_BYTES_AT_ONCE, FEWEST_BYTES_AT_ONCE, UNANSWERED_BYTES_AT_ONCE};
@@ -105,6 +106,7 @@ pub(super) struct Connection<S> {
     stream: S,
     peer: Arc<Peer>,
     meter: Meter,
+    written: Written,
     opening: Opening,
     /// Whether all that was written so far are whole frames.
     is_flushed: bool,
@@ -126,7 +128,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(super) fn new(stream: S, peer: Arc<Peer>, counted: Counted) -> Self {
         let opening = Opening { bytes: [0; OPENING_BYTES], read: 0, taken: 0 };
         let meter = Meter::new(peer.core().bounds.streams);
-        Self { stream, peer, meter, opening, is_flushed: true, _counted: counted }
+        Self { stream, peer, meter, written: Written::default(), opening, is_flushed: true, _counted: counted }
     }
 
     /// Reads how the connection begins. Until a peer has sent that, its connection costs no buffers.
@@ -135,6 +137,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// When the peer closes the connection before, or does not speak HTTP/2.
     pub(super) async fn open(&mut self) -> io::Result<()> {
         poll_fn(|context| self.poll_open(context)).await
+    }
+
+    /// HTTP/2 has written these bytes.
+    fn wrote(&mut self, bytes: &[u8]) {
+        let peer = &self.peer;
+        self.written.observe(bytes, &peer.core().total().ended, peer.address());
     }
 
     fn poll_open(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -218,7 +226,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Connection<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Connection<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.is_flushed = false;
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let count = std::task::ready!(Pin::new(&mut self.stream).poll_write(context, bytes))?;
+        self.wrote(&bytes[..count]);
+        Poll::Ready(Ok(count))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -238,7 +248,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Connection<S> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.is_flushed = false;
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        let count = std::task::ready!(Pin::new(&mut self.stream).poll_write_vectored(context, slices))?;
+        let mut left = count;
+        for slice in slices {
+            let part = &slice[..left.min(slice.len())];
+            self.wrote(part);
+            left -= part.len();
+        }
+        Poll::Ready(Ok(count))
     }
 
     fn is_write_vectored(&self) -> bool {

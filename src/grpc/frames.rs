@@ -30,6 +30,12 @@ const UNANSWERED_FRAMES_MAX: u32 = 64;
 /// [`REQUEST_FRAMES_MAX`].
 pub(super) const FRAMES_PER_ANSWER: u32 = 8;
 
+/// A peer that gives up more requests than are answered, and more than this many in one tick, gives up most of them. Callers do so
+/// while weir or its store stalls.
+pub(super) const GIVEN_UP_MAX: u32 = 512;
+/// After so many such ticks in a row the peer's frames are too many, although each tick alone is within its bounds.
+pub(super) const GIVEN_UP_TICKS_MAX: u32 = 10;
+
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
@@ -68,6 +74,10 @@ pub(super) struct Meter {
     earned: u32,
     idle: u32,
     requests: u32,
+    /// Requests that were given up in this tick.
+    resets: u32,
+    /// How many ticks in a row the peer gave up most of its requests.
+    given_up_ticks: u32,
 }
 
 /// A peer sent more frames than its requests account for.
@@ -94,6 +104,8 @@ impl Meter {
             earned: 0,
             idle: 0,
             requests: 0,
+            resets: 0,
+            given_up_ticks: 0,
         }
     }
 
@@ -116,8 +128,11 @@ impl Meter {
         if tick != self.tick {
             let earned_max = REQUEST_FRAMES_MAX.saturating_sub(self.requests_min);
             self.earned = self.earned.saturating_add(self.extra(answers)).min(earned_max);
+            let answered = answers.wrapping_sub(self.answers_before);
+            let gave_up_most = self.resets > answered.max(GIVEN_UP_MAX) && tick == self.tick.wrapping_add(1);
+            self.given_up_ticks = if gave_up_most { self.given_up_ticks + 1 } else { 0 };
             (self.tick, self.answers_before) = (tick, answers);
-            (self.idle, self.requests) = (0, 0);
+            (self.idle, self.requests, self.resets) = (0, 0, 0);
         }
         let mut read = 0;
         while read < bytes.len() {
@@ -152,7 +167,8 @@ impl Meter {
             }
         }
         let extra = self.extra(answers);
-        let is_within = self.idle <= IDLE_FRAMES_MAX.saturating_add(extra)
+        let is_within = self.given_up_ticks < GIVEN_UP_TICKS_MAX
+            && self.idle <= IDLE_FRAMES_MAX.saturating_add(extra)
             && self.requests <= self.requests_min.saturating_add(self.earned).saturating_add(extra);
         if is_within { Ok(()) } else { Err(TooManyFrames) }
     }
@@ -194,7 +210,11 @@ impl Meter {
         self.skip = u32::from_be_bytes([0, a, b, c]) as usize;
         match kind {
             DATA if self.skip >= TINY_DATA_BYTES || flags & END_STREAM != 0 => {}
-            DATA | RST_STREAM => self.requests = self.requests.saturating_add(1),
+            DATA => self.requests = self.requests.saturating_add(1),
+            RST_STREAM => {
+                self.requests = self.requests.saturating_add(1);
+                self.resets = self.resets.saturating_add(1);
+            }
             HEADERS => {
                 self.requests = self.requests.saturating_add(1);
                 self.in_header_block = flags & END_HEADERS == 0;
@@ -391,6 +411,24 @@ mod tests {
         assert!(meter.is_mostly_answered(1));
         meter.count(&mut [], 1, 0).unwrap();
         assert!(meter.is_mostly_answered(0), "in the next tick");
+    }
+
+    /// A connection of 767,400 resets took a core and was never closed: answered requests among them raised its bound.
+    #[test]
+    fn a_peer_that_gives_up_most_of_its_requests_for_long_is_not_saved_by_those_that_are_answered() {
+        let reset = frame(RST_STREAM, 0, 4);
+        let closed_in = |resets: u32, answered_in_tick: u32, pause: u32| {
+            let mut meter = open();
+            meter.count(&mut [], 1, 10_000).unwrap();
+            (2..40_u32).find(|round| {
+                let answers = 10_000 + round * answered_in_tick;
+                (0..resets).any(|_| meter.count(&mut reset.clone(), round * pause, answers).is_err())
+            })
+        };
+        assert_eq!(closed_in(GIVEN_UP_MAX + 1, GIVEN_UP_MAX, 1), Some(2 + GIVEN_UP_TICKS_MAX));
+        assert_eq!(closed_in(GIVEN_UP_MAX, 0, 1), None, "few");
+        assert_eq!(closed_in(GIVEN_UP_MAX + 1, GIVEN_UP_MAX + 1, 1), None, "as many are answered");
+        assert_eq!(closed_in(GIVEN_UP_MAX + 1, 0, 2), None, "not in a row");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! One runtime serves a connection and all its streams, so that every count but the total has one writer and needs no
 //! locked addition. Not here: closing connections (peers.rs).
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use tonic::Status;
 use tonic::codegen::Bytes;
 
+use super::ended::{CloseReason, Ended};
 use super::turns;
 
 /// Kinds of requests of other services, by which their streams are counted (other.rs).
@@ -48,7 +50,7 @@ pub(super) struct Total {
     bytes: AtomicUsize,
     connections: AtomicUsize,
     refused: AtomicU64,
-    closed: AtomicU64,
+    pub(super) ended: Ended,
     /// Requests of other services, by their kind.
     pub(super) streams: [AtomicUsize; KINDS],
 }
@@ -70,10 +72,16 @@ impl Held {
         self.0.refused.load(Relaxed)
     }
 
-    /// Connections that weir closed because of what their peers sent, or did not send or take.
+    /// Connections that weir closed for this reason.
     #[must_use]
-    pub fn closed(&self) -> u64 {
-        self.0.closed.load(Relaxed)
+    pub fn closed(&self, reason: CloseReason) -> u64 {
+        self.0.ended.closed(reason)
+    }
+
+    /// Requests that HTTP/2 reset with this one of [`CODES`](super::ended::CODES).
+    #[must_use]
+    pub fn reset(&self, code: usize) -> u64 {
+        self.0.ended.reset(code)
     }
 }
 
@@ -116,11 +124,6 @@ impl Core {
 
     pub(super) fn fresh(&self) -> usize {
         self.fresh.load(Relaxed)
-    }
-
-    /// A connection is about to be closed because of its peer.
-    pub(super) fn count_closed(&self) {
-        self.total.closed.fetch_add(1, Relaxed);
     }
 
     pub(super) fn total(&self) -> &Total {
@@ -177,6 +180,7 @@ impl Core {
 #[derive(Debug)]
 pub(super) struct Peer {
     core: Arc<Core>,
+    address: Option<IpAddr>,
     bytes: AtomicUsize,
     /// Answered requests; it may wrap.
     answers: AtomicU32,
@@ -199,11 +203,18 @@ pub(super) struct Peer {
 }
 
 impl Peer {
+    #[cfg(any(test, fuzzing))]
     pub(super) fn new(core: &Arc<Core>) -> Arc<Self> {
+        Self::at(core, None)
+    }
+
+    /// One whose peer has this address; none if it has no IP address.
+    pub(super) fn at(core: &Arc<Core>, address: Option<IpAddr>) -> Arc<Self> {
         core.total.connections.fetch_add(1, Relaxed);
         core.fresh.store(core.fresh() + 1, Relaxed);
         Arc::new(Self {
             core: core.clone(),
+            address,
             bytes: AtomicUsize::new(0),
             answers: AtomicU32::new(0),
             waiting: Default::default(),
@@ -221,6 +232,16 @@ impl Peer {
 
     pub(super) fn core(&self) -> &Core {
         &self.core
+    }
+
+    /// The address of the peer, if it has an IP address.
+    pub(super) const fn address(&self) -> Option<IpAddr> {
+        self.address
+    }
+
+    /// The connection is about to be closed because of its peer.
+    pub(super) fn count_closed(&self, reason: CloseReason) {
+        self.core.total.ended.count_closed(reason, self.address);
     }
 
     pub(super) fn answers(&self) -> u32 {

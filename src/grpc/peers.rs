@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::task::AbortHandle;
 
+use super::ended::CloseReason;
 use super::held::{Core, Peer};
 use crate::lifecycle::ThreadMemory;
 
@@ -56,7 +57,7 @@ impl Peers {
             && let Some((peer, task)) = self.open.get(self.oldest_fresh)
         {
             if peer.is_fresh() && !task.is_finished() {
-                self.close(task, "too many connections without a request");
+                Self::close(peer, task, CloseReason::Unused);
                 peer.mature();
             }
             self.oldest_fresh += 1;
@@ -74,7 +75,7 @@ impl Peers {
         let share = self.core.share();
         for (peer, task) in &self.open {
             if let Some(reason) = self.overstays(peer, is_full, share) {
-                self.close(task, reason);
+                Self::close(peer, task, reason);
             }
         }
         if self.core.connections() >= self.connections_max {
@@ -87,8 +88,8 @@ impl Peers {
         let is_idle = |peer: &Peer| peer.bytes() == 0 && peer.stuck_for() >= IDLE_TICKS_MIN;
         let mut idle: Vec<_> = self.open.iter().filter(|(peer, _)| is_idle(peer)).collect();
         idle.sort_by_key(|(peer, _)| std::cmp::Reverse(peer.stuck_for()));
-        for (_, task) in idle.into_iter().take(IDLE_CLOSED_MAX) {
-            self.close(task, "idle, and the listener is full");
+        for (peer, task) in idle.into_iter().take(IDLE_CLOSED_MAX) {
+            Self::close(peer, task, CloseReason::Idle);
         }
     }
 
@@ -102,28 +103,27 @@ impl Peers {
     }
 
     /// Why a connection is to be closed, if it is.
-    fn overstays(&self, peer: &Peer, is_full: bool, share: usize) -> Option<&'static str> {
+    fn overstays(&self, peer: &Peer, is_full: bool, share: usize) -> Option<CloseReason> {
         if peer.condemned_for().is_some_and(|ticks| ticks >= CONDEMNED_TICKS) {
-            return Some("too many frames without requests");
+            return Some(CloseReason::Frames);
         }
         if !peer.has_shaken_hands() && peer.age() >= HANDSHAKE_TICKS_MAX {
-            return Some("no HTTP/2 handshake in time");
+            return Some(CloseReason::Handshake);
         }
         if peer.in_headers_for() >= HEADERS_TICKS_MAX {
-            return Some("the headers of a request did not end in time");
+            return Some(CloseReason::Headers);
         }
         if peer.is_overdue() {
-            return Some("a response was not taken in time");
+            return Some(CloseReason::Unread);
         }
         if is_full && peer.bytes() > share && peer.stuck_for() >= STUCK_TICKS_MAX {
-            return Some("it holds too much and makes no progress");
+            return Some(CloseReason::Held);
         }
         None
     }
 
-    fn close(&self, task: &AbortHandle, reason: &'static str) {
-        tracing::debug!(listener = "grpc", reason, "connection closed");
-        self.core.count_closed();
+    fn close(peer: &Peer, task: &AbortHandle, reason: CloseReason) {
+        peer.count_closed(reason);
         task.abort();
     }
 }

@@ -76,6 +76,22 @@ fn three_of_five_pass(arguments: &[&str]) {
     assert_eq!(unlimited.header("x-ratelimit-limit"), None);
 }
 
+/// Envoy sends the name of its cluster as `:authority`. HTTP/2 reset such requests, and they passed.
+#[test]
+fn three_of_five_pass_where_the_name_of_the_cluster_is_no_host_name() {
+    for name in ["outbound|8081||weir.default.svc.cluster.local", "weir/100%", "the weir"] {
+        let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
+        let weir = Weir::start(&policies.path(), &["--store", "memory"]);
+        let envoy = Envoy::start_with_cluster(weir.grpc, name);
+        let mut answers = ask_five_times(&envoy, "ann");
+        if statuses(&answers) != [200, 200, 200, 429, 429] {
+            // An hour ended between two of them.
+            answers = ask_five_times(&envoy, "bob");
+        }
+        assert_eq!(statuses(&answers), [200, 200, 200, 429, 429], "{name}: {answers:?}");
+    }
+}
+
 /// The headers of `response.ietf_headers`, as Envoy passes them on.
 #[test]
 fn clients_behind_envoy_see_when_to_come_back() {

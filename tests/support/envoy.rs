@@ -58,6 +58,14 @@ impl Envoy {
         Envoy::with(ASKING, weir)
     }
 
+    /// Starts one whose cluster of weir has this name, which Envoy sends as `:authority`.
+    pub fn start_with_cluster(weir: SocketAddr, name: &str) -> Envoy {
+        let named = ASKING
+            .replace("cluster_name: weir", &format!("cluster_name: {name:?}"))
+            .replace("name: weir\n", &format!("name: {name:?}\n"));
+        Envoy::with(&named, weir)
+    }
+
     /// Starts one that asks the weir at this address, and then holds each request until its turn.
     pub fn start_holding(weir: SocketAddr) -> Envoy {
         Envoy::with(HOLDING, weir)

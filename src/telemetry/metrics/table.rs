@@ -515,10 +515,20 @@ const CALLERS: Part = Part {
         Row {
             name: "weir_grpc_closed_total",
             kind: Counter,
-            labels: &[],
+            labels: &["reason"],
             unit: "connections",
-            help: "gRPC connections that weir closed because of what their peers sent, or did not send or take in time.",
-            more: "See [what a caller can hold](operations.md#what-a-caller-can-hold).",
+            help: "gRPC connections that weir closed because of what their peers sent, or did not send or take in time, by reason.",
+            more: "`frames`: too many frames without requests, or of requests that were given up. `handshake`, `headers`, `unread`: not in \
+                   time. `held`: it held too much. `idle`, `unused`: too many connections were open. `protocol`: the peer broke the \
+                   rules of HTTP/2. See [what a caller can hold](operations.md#what-a-caller-can-hold).",
+        },
+        Row {
+            name: "weir_grpc_reset_requests_total",
+            kind: Counter,
+            labels: &["code"],
+            unit: "requests",
+            help: "Requests that HTTP/2 reset before they were decided, by the error code of HTTP/2.",
+            more: "A caller whose requests fail open notices nothing: alert on `protocol_error`. The log has the address of the caller.",
         },
         Row {
             name: "weir_connections_shed_total",
