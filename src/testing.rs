@@ -190,7 +190,7 @@ impl Runner {
         };
         let (outcome, Unmet { warnings, more: more_warnings }) = match self.strictness {
             Strictness::Lenient => (outcome, unmet),
-            Strictness::Strict => (unmet.as_failures(outcome), Unmet::default()),
+            Strictness::Strict => (unmet.into_failures(outcome), Unmet::default()),
         };
         let (name, took) = (case.name.clone(), began.elapsed());
         CaseReport { name, position: case.position, outcome, warnings, more_warnings, asks, took }

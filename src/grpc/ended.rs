@@ -122,7 +122,13 @@ impl Ended {
         let reset = self.reset[code].fetch_add(1, Relaxed) + 1;
         if !HARMLESS.contains(&code) && self.is_due(CloseReason::ALL.len()) {
             let peer = peer.map(tracing::field::display);
-            tracing::warn!(listener = "grpc", code = CODES[code], peer, reset, "HTTP/2 reset a request before it was decided");
+            tracing::warn!(
+                listener = "grpc",
+                code = CODES[code],
+                peer,
+                reset,
+                "HTTP/2 reset a request before it was decided"
+            );
         }
     }
 

@@ -33,7 +33,7 @@ impl Unmet {
     }
 
     /// How a case ends whose warnings are failures.
-    pub(super) fn as_failures(self, outcome: Outcome) -> Outcome {
+    pub(super) fn into_failures(self, outcome: Outcome) -> Outcome {
         let (mut failures, mut more) = match outcome {
             Outcome::Passed if self.warnings.is_empty() => return Outcome::Passed,
             Outcome::Passed => (Vec::new(), 0),
