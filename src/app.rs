@@ -237,6 +237,10 @@ async fn serve_on(
     let bounds = decisions::bounds(&settings.limits);
     let extras = decisions::extras(&settings.response);
     let request_bytes = settings.limits.request_bytes;
+    let tokens = settings.admin_token_file.clone().map(|path| Arc::new(http::TokenFile::new(path)));
+    if let Some(tokens) = tokens.clone() {
+        metrics.counter("weir_admin_refused_total", &[], move || tokens.refused())?;
+    }
     let site = Arc::new(Site {
         limiter: limiter(&control, Door::Http),
         on_error: settings.on_error,
@@ -260,7 +264,7 @@ async fn serve_on(
         tracer: tracer.clone(),
         looks: http::Looks::default(),
         pages: tokio::sync::Mutex::default(),
-        token_file: settings.admin_token_file.clone(),
+        token_file: tokens,
         overrides: table.clone(),
         tap_max: settings.tap.max_duration,
         named_values: http::NamedValues::default(),

@@ -18,7 +18,6 @@ mod tap;
 mod token;
 
 use std::future::Future;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -40,6 +39,7 @@ pub use self::listener::CONNECTIONS_MAX;
 pub use self::public::Bodies;
 use self::streamed::{PIECE_BYTES, Rendering, Renderings, TooManyReaders, pieces};
 pub use self::tap::NamedValues;
+pub use self::token::TokenFile;
 use crate::config::nearest;
 use crate::lifecycle::{Life, Phase};
 use crate::limiter::overrides::OverrideTable;
@@ -94,7 +94,7 @@ pub struct Site {
     /// Held while a page of states is looked for.
     pub pages: tokio::sync::Mutex<()>,
     /// The file of the tokens, one of which changes by the admin listener need.
-    pub token_file: Option<PathBuf>,
+    pub token_file: Option<Arc<TokenFile>>,
     /// What operators have set for single descriptors.
     pub overrides: Arc<OverrideTable>,
     /// How long a tap lasts at most.

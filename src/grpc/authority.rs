@@ -70,6 +70,11 @@ impl Authorities {
     pub(super) fn overwrite(&mut self, block: &mut [u8]) {
         let mut read = 0;
         while let Some(&octet) = block.get(read) {
+            // Most fields of most requests are a single octet.
+            if self.at == At::Field && (0x80..0xff).contains(&octet) {
+                read += 1;
+                continue;
+            }
             match self.at {
                 At::Field => self.field(octet),
                 At::Number => self.end_of_number(octet, At::Field),

@@ -254,6 +254,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Connection<S> {
             let part = &slice[..left.min(slice.len())];
             self.wrote(part);
             left -= part.len();
+            if left == 0 {
+                break;
+            }
         }
         Poll::Ready(Ok(count))
     }

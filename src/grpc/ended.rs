@@ -159,6 +159,23 @@ pub(super) struct Written {
 impl Written {
     /// Takes bytes as they were written.
     pub(super) fn observe(&mut self, mut bytes: &[u8], ended: &Ended, peer: Option<IpAddr>) {
+        // Nearly always whole frames are written that end nothing.
+        if self.skip == 0 && self.head_bytes == 0 && self.ending.is_none() {
+            while let Some((&[a, b, c, kind, ..], payload)) = bytes.split_first_chunk::<HEAD_BYTES>()
+                && kind != RST_STREAM
+                && kind != GOAWAY
+                && let Some(next) = payload.get(u32::from_be_bytes([0, a, b, c]) as usize..)
+            {
+                bytes = next;
+            }
+        }
+        if !bytes.is_empty() {
+            self.observe_parts(bytes, ended, peer);
+        }
+    }
+
+    /// The same for frames that are written in parts, and for those that end something.
+    fn observe_parts(&mut self, mut bytes: &[u8], ended: &Ended, peer: Option<IpAddr>) {
         while let Some((&first, rest)) = bytes.split_first() {
             if let Some(kind) = self.ending {
                 // The code has the last four of these bytes.

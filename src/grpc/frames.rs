@@ -45,17 +45,19 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 /// The bytes of a HEADERS frame with the flag PRIORITY that come before its part of the header block.
-const PRIORITY_BYTES: usize = 5;
+const PRIORITY_BYTES: u8 = 5;
 
 /// Counts the frames of one connection.
 #[derive(Debug)]
 pub(super) struct Meter {
     /// Bytes of the preface or of a payload that are still to come.
     skip: usize,
-    /// How many of the last of those are padding behind a part of a header block; none if there is no such part.
-    block_padding: Option<usize>,
+    /// Whether they have a part of a header block.
+    has_block: bool,
+    /// How many of the last of them are padding behind that part.
+    padding: u8,
     /// How many bytes come before that part. The first of them is the length of the padding, if there is one.
-    before_block: usize,
+    before_block: u8,
     is_padded: bool,
     authorities: Authorities,
     /// A header that arrives in pieces.
@@ -89,7 +91,8 @@ impl Meter {
     pub(super) fn new(streams: u32) -> Self {
         Self {
             skip: PREFACE_BYTES,
-            block_padding: None,
+            has_block: false,
+            padding: 0,
             before_block: 0,
             is_padded: false,
             authorities: Authorities::default(),
@@ -138,7 +141,7 @@ impl Meter {
         while read < bytes.len() {
             if self.skip > 0 {
                 let skipped = self.skip.min(bytes.len() - read);
-                if self.block_padding.is_some() {
+                if self.has_block {
                     self.header_payload(&mut bytes[read..read + skipped]);
                 }
                 read += skipped;
@@ -185,12 +188,17 @@ impl Meter {
 
     /// Takes a part of the payload of HEADERS or CONTINUATION. `skip` still counts it.
     fn header_payload(&mut self, payload: &mut [u8]) {
-        let begin = self.before_block.min(payload.len());
-        if begin > 0 && std::mem::take(&mut self.is_padded) {
-            self.block_padding = Some(payload[0].into());
+        let mut begin = 0;
+        while self.before_block > 0
+            && let Some(&octet) = payload.get(begin)
+        {
+            if std::mem::take(&mut self.is_padded) {
+                self.padding = octet;
+            }
+            self.before_block -= 1;
+            begin += 1;
         }
-        self.before_block -= begin;
-        let end = self.skip.saturating_sub(self.block_padding.unwrap_or_default()).min(payload.len());
+        let end = self.skip.saturating_sub(self.padding.into()).min(payload.len());
         if let Some(block) = payload.get_mut(begin..end) {
             self.authorities.overwrite(block);
         }
@@ -198,7 +206,7 @@ impl Meter {
 
     /// The preface or a payload is complete.
     fn ended(&mut self) {
-        self.block_padding = None;
+        self.has_block = false;
         if self.has_preface {
             self.has_settings = true;
         }
@@ -220,14 +228,13 @@ impl Meter {
                 self.in_header_block = flags & END_HEADERS == 0;
                 self.is_padded = flags & PADDED != 0;
                 let priority = if flags & PRIORITY == 0 { 0 } else { PRIORITY_BYTES };
-                self.before_block = usize::from(self.is_padded) + priority;
-                self.block_padding = Some(0);
+                self.before_block = u8::from(self.is_padded) + priority;
+                (self.has_block, self.padding) = (true, 0);
                 self.authorities.begin();
             }
             CONTINUATION => {
                 self.idle = self.idle.saturating_add(1);
-                self.before_block = 0;
-                self.block_padding = Some(0);
+                (self.has_block, self.padding, self.before_block) = (true, 0, 0);
                 self.in_header_block &= flags & END_HEADERS == 0;
             }
             _ => self.idle = self.idle.saturating_add(1),

@@ -15,17 +15,18 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::streamed::{PIECE_BYTES, pieces};
+use super::token::PeerAddress;
 use super::{
     ServiceState, Site, json_error, limited, metrics, not_found, origin, overrides, page, readyz, source, states, tap,
     token, wrong_method,
 };
 use crate::limiter::{
-    Domain, Entry, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule, Term, parse_entries,
+    Domain, Entry, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule, Term, parse_entries, spell_entries,
 };
 
 /// Every path, for the response to an unknown one.
@@ -340,20 +341,24 @@ async fn peek(State(site): State<Arc<Site>>, query: Result<Query<StateQuery>, Qu
 
 async fn reset(
     State(site): State<Arc<Site>>,
+    peer: Option<Extension<PeerAddress>>,
     headers: HeaderMap,
     query: Result<Query<StateQuery>, QueryRejection>,
 ) -> Response {
-    if let Err(refusal) = token::check(site.token_file.as_deref(), &headers).await {
-        return refusal;
-    }
+    let by = match token::check(site.token_file.as_ref(), &headers, peer).await {
+        Ok(by) => by,
+        Err(refusal) => return refusal,
+    };
     let wanted = match StateRequest::read(query) {
         Ok(wanted) => wanted,
         Err(reason) => return json_error(StatusCode::BAD_REQUEST, reason),
     };
-    match site.limiter.reset(&wanted.domain, &wanted.entries()).await {
+    let entries = wanted.entries();
+    match site.limiter.reset(&wanted.domain, &entries).await {
         Ok((keys, _)) if keys.is_empty() => no_limit(),
         Ok((keys, stored)) => {
-            tracing::info!(stored, "state reset by the admin listener");
+            let descriptor = spell_entries(entries.iter().copied());
+            tracing::info!(by, domain = &*wanted.domain, descriptor, stored, "state reset by the admin listener");
             Json(json!({ "keys": keys, "stored": stored })).into_response()
         }
         Err(error) => json_error(StatusCode::SERVICE_UNAVAILABLE, error),

@@ -27,6 +27,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, Sleep};
 use tonic::codegen::Service as _;
 
+use super::token::PeerAddress;
 use crate::lifecycle::{Life, Phase, ThreadMemory};
 use crate::telemetry::shed::{ShedCounts, ShedReason};
 
@@ -117,7 +118,7 @@ pub(super) async fn serve(
             }
         }
         let caller = Arc::new(Caller::new());
-        let service = Answering { router: router.clone(), caller: caller.clone() };
+        let service = Answering { router: router.clone(), caller: caller.clone(), address: PeerAddress(ip) };
         let connection = http1.serve_connection(TokioIo::new(Stream::new(stream, caller.clone())), service);
         let served = open.watcher().watch(connection);
         let task = tokio::spawn(async move {
@@ -384,6 +385,7 @@ impl AsyncWrite for Stream {
 struct Answering {
     router: Router,
     caller: Arc<Caller>,
+    address: PeerAddress,
 }
 
 impl hyper::service::Service<Request<Incoming>> for Answering {
@@ -402,7 +404,8 @@ impl hyper::service::Service<Request<Incoming>> for Answering {
             self.caller.complete();
         }
         let caller = self.caller.clone();
-        let request = request.map(|body| Body::new(Asking { body, caller: self.caller.clone() }));
+        let mut request = request.map(|body| Body::new(Asking { body, caller: self.caller.clone() }));
+        request.extensions_mut().insert(self.address);
         // A router is always ready.
         let answer = self.router.clone().call(request);
         Box::pin(async move {

@@ -6,16 +6,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::body::{Body, to_bytes};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::streamed::{PIECE_BYTES, pieces};
+use super::token::PeerAddress;
 use super::{Site, json_error, token};
 use crate::config::instant::{instant_text, parse_instant};
 use crate::limiter::overrides::{Entries, Misfit, Numbers, Override, OverrideTable, Refused, SetOverride, fit};
@@ -97,8 +98,13 @@ pub(super) async fn list(State(site): State<Arc<Site>>) -> Response {
 }
 
 /// Sets one, in place of one that there may be.
-pub(super) async fn set(State(site): State<Arc<Site>>, headers: HeaderMap, body: Body) -> Response {
-    let by = match token::check(site.token_file.as_deref(), &headers).await {
+pub(super) async fn set(
+    State(site): State<Arc<Site>>,
+    peer: Option<Extension<PeerAddress>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let by = match token::check(site.token_file.as_ref(), &headers, peer).await {
         Ok(by) => by,
         Err(refusal) => return refusal,
     };
@@ -118,10 +124,11 @@ pub(super) async fn set(State(site): State<Arc<Site>>, headers: HeaderMap, body:
 /// Deletes one.
 pub(super) async fn delete(
     State(site): State<Arc<Site>>,
+    peer: Option<Extension<PeerAddress>>,
     headers: HeaderMap,
     query: Result<Query<Which>, QueryRejection>,
 ) -> Response {
-    let by = match token::check(site.token_file.as_deref(), &headers).await {
+    let by = match token::check(site.token_file.as_ref(), &headers, peer).await {
         Ok(by) => by,
         Err(refusal) => return refusal,
     };

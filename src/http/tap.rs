@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -17,6 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::listener::ReadUntil;
 use super::streamed::PIECE_BYTES;
+use super::token::PeerAddress;
 use super::{Site, json_error, token};
 use crate::config::nearest;
 use crate::lifecycle::Phase;
@@ -104,10 +106,11 @@ fn unknown(name: &str) -> String {
 /// Sends records until the time is over, the server ends, or nobody reads.
 pub(super) async fn tap(
     State(site): State<Arc<Site>>,
+    peer: Option<Extension<PeerAddress>>,
     headers: HeaderMap,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Response {
-    let caller = match token::caller(site.token_file.as_deref(), &headers).await {
+    let caller = match token::caller(site.token_file.as_ref(), &headers, peer).await {
         Ok(caller) => caller,
         Err(refusal) => return refusal,
     };

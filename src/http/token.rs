@@ -1,29 +1,49 @@
 //! The bearer tokens for requests that change something, or that show live requests.
 //!
-//! The file is read for each such request, so that tokens can be replaced without a restart. A file that cannot be read lets
-//! nothing pass.
+//! The file is read for each such request, so that tokens can be replaced without a restart. A file that cannot be used leaves
+//! the last good tokens in force; without any, it lets nothing pass.
 
 use std::io::Read as _;
-use std::path::Path;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
+use axum::Extension;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
+use parking_lot::Mutex;
 
 use super::json_error;
 
-/// The longest token, in bytes.
+/// The shortest and the longest token, in bytes.
+const TOKEN_BYTES_MIN: usize = 16;
 const TOKEN_BYTES_MAX: usize = 4_096;
 /// The longest name of a token, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 /// The largest file of tokens, in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1_024;
-/// Who makes a request with a token that has no name.
-const UNNAMED: &str = "admin";
 /// Who makes a request where none needs a token.
 const ANYONE: &str = "anyone";
-
 /// The right to see the values of requests that a tap otherwise hides.
 const TAP_VALUES: &str = "tap-values";
+/// How often refused tokens, and a file that cannot be used, are logged.
+const LOG_EVERY: Duration = Duration::from_secs(10);
+
+/// The address of who makes a request, as an extension of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PeerAddress(pub(super) IpAddr);
+
+/// The file of tokens.
+#[derive(Debug)]
+pub struct TokenFile {
+    path: PathBuf,
+    last_good: Mutex<Option<Arc<[Token]>>>,
+    refused: AtomicU64,
+    /// When refused tokens were last logged, and a file that cannot be used.
+    logged: Mutex<[Option<Instant>; 2]>,
+}
 
 /// A token of the file.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,44 +61,111 @@ pub(super) struct Caller {
     pub(super) may_see_values: bool,
 }
 
+impl TokenFile {
+    /// The tokens of this file, which is read when a request needs one.
+    #[must_use]
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, last_good: Mutex::default(), refused: AtomicU64::new(0), logged: Mutex::default() }
+    }
+
+    /// Requests that had no token of the file.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Relaxed)
+    }
+
+    fn tokens(&self) -> Result<Arc<[Token]>, String> {
+        match read(&self.path) {
+            Ok(tokens) => {
+                let tokens: Arc<[Token]> = tokens.into();
+                *self.last_good.lock() = Some(tokens.clone());
+                Ok(tokens)
+            }
+            Err(reason) => {
+                let last_good = self.last_good.lock().clone();
+                if self.is_due(1) {
+                    let file = self.path.display();
+                    match &last_good {
+                        Some(_) => {
+                            tracing::error!(%file, reason, "file of tokens refused, the last good tokens stay in force")
+                        }
+                        None => tracing::error!(%file, reason, "file of tokens refused: changes and taps are refused"),
+                    }
+                }
+                last_good.ok_or(reason)
+            }
+        }
+    }
+
+    fn refuse(&self, peer: Option<IpAddr>, has_token: bool) {
+        let refused = self.refused.fetch_add(1, Relaxed) + 1;
+        if self.is_due(0) {
+            let peer = peer.map(tracing::field::display);
+            tracing::warn!(
+                listener = "admin",
+                peer,
+                has_token,
+                refused,
+                "refused a request without a token of admin.token_file"
+            );
+        }
+    }
+
+    fn is_due(&self, what: usize) -> bool {
+        let (mut logged, now) = (self.logged.lock(), Instant::now());
+        let is_due = logged[what].is_none_or(|last| now.duration_since(last) >= LOG_EVERY);
+        if is_due {
+            logged[what] = Some(now);
+        }
+        is_due
+    }
+}
+
 /// The name of the token of this file that a request has; it needs none where there is no file.
 ///
 /// # Errors
 /// With the answer to a request that has none.
-pub(super) async fn check(file: Option<&Path>, headers: &HeaderMap) -> Result<String, Response> {
-    caller(file, headers).await.map(|caller| caller.name)
+pub(super) async fn check(
+    file: Option<&Arc<TokenFile>>,
+    headers: &HeaderMap,
+    peer: Option<Extension<PeerAddress>>,
+) -> Result<String, Response> {
+    caller(file, headers, peer).await.map(|caller| caller.name)
 }
 
 /// The same, with what else the token allows.
 ///
 /// # Errors
 /// With the answer to a request that has none.
-pub(super) async fn caller(file: Option<&Path>, headers: &HeaderMap) -> Result<Caller, Response> {
+pub(super) async fn caller(
+    file: Option<&Arc<TokenFile>>,
+    headers: &HeaderMap,
+    peer: Option<Extension<PeerAddress>>,
+) -> Result<Caller, Response> {
     let Some(file) = file else { return Ok(Caller { name: ANYONE.to_owned(), may_see_values: false }) };
-    let path = file.to_owned();
-    let read = tokio::task::spawn_blocking(move || read(&path)).await;
-    let tokens = match read.unwrap_or_else(|error| Err(error.to_string())) {
-        Ok(tokens) => tokens,
-        Err(reason) => {
-            tracing::warn!(file = %file.display(), reason, "the file of the admin token cannot be used: changes and taps are refused");
-            return Err(json_error(StatusCode::SERVICE_UNAVAILABLE, "the server cannot read its admin.token_file"));
-        }
+    let reading = file.clone();
+    let read = tokio::task::spawn_blocking(move || reading.tokens()).await;
+    let Ok(tokens) = read.unwrap_or_else(|error| Err(error.to_string())) else {
+        return Err(json_error(StatusCode::SERVICE_UNAVAILABLE, "the server cannot read its admin.token_file"));
     };
     let given = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
-    if let Some(caller) = given.and_then(|given| caller_of(tokens, given)) {
+    if let Some(caller) = given.and_then(|given| caller_of(&tokens, given)) {
         return Ok(caller);
     }
+    file.refuse(peer.map(|Extension(PeerAddress(address))| address), given.is_some());
     let reason = "this needs one of the tokens of admin.token_file: send the header \"authorization: Bearer TOKEN\"";
     let refusal = json_error(StatusCode::UNAUTHORIZED, reason);
     Err(([(header::WWW_AUTHENTICATE, "Bearer")], refusal).into_response())
 }
 
 /// Whose token was given. All are compared, so that the time says nothing.
-fn caller_of(tokens: Vec<Token>, given: &[u8]) -> Option<Caller> {
-    tokens.into_iter().fold(None, |found, token| if is_same(given, &token.secret) { Some(token.caller) } else { found })
+fn caller_of(tokens: &[Token], given: &[u8]) -> Option<Caller> {
+    let found =
+        tokens.iter().fold(None, |found, token| if is_same(given, &token.secret) { Some(token) } else { found });
+    found.map(|token| token.caller.clone())
 }
 
-/// The tokens of a file: one alone, or a line `NAME TOKEN` for each, with `tap-values` behind it for one that has that right.
+/// The tokens of a file: a line `NAME TOKEN` for each, with `tap-values` behind it for one that has that right.
 ///
 /// # Errors
 /// With the reason, when there is none. It has no part of a token.
@@ -88,13 +175,6 @@ fn read(path: &Path) -> Result<Vec<Token>, String> {
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(|error| error.to_string())?;
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(format!("more than {FILE_BYTES_MAX} bytes"));
-    }
-    let whole = text.trim_ascii();
-    if whole.is_empty() {
-        return Err("empty".to_owned());
-    }
-    if !whole.iter().any(u8::is_ascii_whitespace) {
-        return Ok(vec![token(UNNAMED, whole, false)?]);
     }
     let mut tokens: Vec<Token> = Vec::new();
     for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
@@ -114,6 +194,9 @@ fn read(path: &Path) -> Result<Vec<Token>, String> {
         }
         tokens.push(read);
     }
+    if tokens.is_empty() {
+        return Err("no line NAME TOKEN".to_owned());
+    }
     Ok(tokens)
 }
 
@@ -124,8 +207,8 @@ fn name_from(word: &[u8]) -> Result<&str, String> {
 }
 
 fn token(name: &str, secret: &[u8], may_see_values: bool) -> Result<Token, String> {
-    if secret.len() > TOKEN_BYTES_MAX {
-        return Err(format!("a token of more than {TOKEN_BYTES_MAX} bytes"));
+    if !(TOKEN_BYTES_MIN..=TOKEN_BYTES_MAX).contains(&secret.len()) {
+        return Err(format!("a token has {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} bytes, this one has {}", secret.len()));
     }
     Ok(Token { caller: Caller { name: name.to_owned(), may_see_values }, secret: secret.to_vec() })
 }
@@ -145,6 +228,9 @@ fn is_same(one: &[u8], other: &[u8]) -> bool {
 mod tests {
     use super::*;
 
+    const SECRET: &str = "s3cret-s3cret-s3";
+    const OTHER: &str = "0ther-0ther-0the";
+
     #[test]
     fn a_token_is_read_and_compared_whole() {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -154,28 +240,58 @@ mod tests {
         };
         let caller = |name: &str, may_see_values| Caller { name: name.into(), may_see_values };
         let token = |name: &str, secret: &str| Token { caller: caller(name, false), secret: secret.into() };
-        assert_eq!(with(" s3cret\n"), Ok(vec![token("admin", "s3cret")]));
-        assert_eq!(with(" \n"), Err("empty".to_owned()));
-        assert_eq!(with(&"x".repeat(4_096)), Ok(vec![token("admin", &"x".repeat(4_096))]));
-        assert_eq!(with(&"x".repeat(4_097)), Err("a token of more than 4096 bytes".to_owned()));
+        assert_eq!(with(&format!("a {}", "x".repeat(4_096))), Ok(vec![token("a", &"x".repeat(4_096))]));
         assert_eq!(with(&"x".repeat(65_537)), Err("more than 65536 bytes".to_owned()));
         assert!(read(Path::new("/nowhere/token")).unwrap_err().contains("No such file"));
-        let two = with("ann\ts3cret\r\n\n deploy@ci  other \n").unwrap();
-        assert_eq!(two, [token("ann", "s3cret"), token("deploy@ci", "other")]);
-        assert_eq!(caller_of(two, b"other"), Some(caller("deploy@ci", false)));
-        let rights = with("ann s3cret tap-values\nbob other\n").unwrap();
+        let two = with(&format!("ann\t{SECRET}\r\n\n deploy@ci  {OTHER} \n")).unwrap();
+        assert_eq!(two, [token("ann", SECRET), token("deploy@ci", OTHER)]);
+        assert_eq!(caller_of(&two, OTHER.as_bytes()), Some(caller("deploy@ci", false)));
+        assert_eq!(caller_of(&two, b"ann"), None);
+        let rights = with(&format!("ann {SECRET} tap-values\nbob {OTHER}\n")).unwrap();
         assert_eq!(rights.iter().map(|token| token.caller.may_see_values).collect::<Vec<_>>(), [true, false]);
+    }
+
+    /// The name of a line that was cut became the token.
+    #[test]
+    fn a_line_that_was_cut_is_refused_with_its_number_and_without_its_text() {
+        let file = tempfile::NamedTempFile::new().unwrap();
         for (text, reason) in [
-            ("ann s3cret\nbob\n", "line 2: neither NAME TOKEN"),
-            ("ann more s3cret", "line 1: neither NAME TOKEN nor NAME TOKEN tap-values"),
-            ("ann s3cret tap-values more", "line 1: neither NAME TOKEN"),
-            ("ann s3cret\nann other", "line 2: two tokens are called ann"),
-            ("a/b s3cret", "line 1: a name has"),
-            (&format!("{} s3cret", "x".repeat(65)), "line 1: a name has"),
+            ("", "no line NAME TOKEN"),
+            (" \n", "no line NAME TOKEN"),
+            ("ann", "line 1: neither NAME TOKEN"),
+            ("#", "line 1: neither NAME TOKEN"),
+            (SECRET, "line 1: neither NAME TOKEN"),
+            (&format!("ann {SECRET}\nbob\n"), "line 2: neither NAME TOKEN"),
+            (&format!("ann {}", &SECRET[..15]), "line 1: a token has 16 to 4096 bytes, this one has 15"),
+            (&format!("ann {}", "x".repeat(4_097)), "line 1: a token has 16 to 4096 bytes, this one has 4097"),
+            (&format!("ann more {SECRET}"), "line 1: neither NAME TOKEN nor NAME TOKEN tap-values"),
+            (&format!("ann {SECRET} tap-values more"), "line 1: neither NAME TOKEN"),
+            (&format!("ann {SECRET}\nann {OTHER}"), "line 2: two tokens are called ann"),
+            (&format!("a/b {SECRET}"), "line 1: a name has"),
+            (&format!("# {SECRET}"), "line 1: a name has"),
+            (&format!("{} {SECRET}", "x".repeat(65)), "line 1: a name has"),
         ] {
-            let refused = with(text).unwrap_err();
-            assert!(refused.starts_with(reason) && !refused.contains("s3cret"), "{refused}");
+            std::fs::write(file.path(), text).unwrap();
+            let refused = read(file.path()).unwrap_err();
+            assert!(refused.starts_with(reason) && !refused.contains("s3cret"), "{text:?}: {refused}");
         }
+    }
+
+    #[test]
+    fn the_last_good_tokens_stay_in_force() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let tokens = TokenFile::new(file.path().to_owned());
+        assert!(tokens.tokens().is_err(), "an empty file, and none before it");
+        for (text, expected) in [(SECRET, None), ("ann s", None), (OTHER, Some("ann")), ("", Some("ann"))] {
+            let written = if text == OTHER { format!("ann {text}") } else { text.to_owned() };
+            std::fs::write(file.path(), written).unwrap();
+            let names = tokens.tokens().ok().map(|tokens| tokens[0].caller.name.clone());
+            assert_eq!(names.as_deref(), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_compared_whole() {
         assert!(is_same(b"s3cret", b"s3cret"));
         for other in ["", "s3cre", "s3crets", "S3cret"] {
             assert!(!is_same(other.as_bytes(), b"s3cret"), "{other}");

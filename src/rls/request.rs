@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::proto::rate_limit_descriptor;
 use super::proto::rate_limit_descriptor::RateLimitOverride;
 use super::proto::{RateLimitDescriptor, RateLimitRequest};
-use super::spelling::plain;
+use super::spelling::{may_need_spelling, plain};
 use crate::engine::Entry;
 use crate::protobuf::{Content, field};
 
@@ -55,7 +55,8 @@ impl<'a> Request<'a> {
     /// is counted and not looked at.
     #[must_use]
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
-        Self::with_texts(bytes, plain)
+        // One look at all bytes costs less than one at each text.
+        if may_need_spelling(bytes) { Self::with_texts(bytes, plain) } else { Self::read_spelt(bytes) }
     }
 
     /// The request in the bytes of a message whose texts are spelt; none if they are no message.

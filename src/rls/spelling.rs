@@ -69,8 +69,12 @@ fn put_byte(byte: u8, to: &mut dyn Out) {
 #[must_use]
 pub fn plain(bytes: &[u8]) -> Option<&str> {
     let text = str::from_utf8(bytes).ok()?;
-    // Every such character begins with this byte.
-    (!bytes.contains(&0xf4) || !text.chars().any(stands_for_byte)).then_some(text)
+    (!may_need_spelling(bytes) || !text.chars().any(stands_for_byte)).then_some(text)
+}
+
+/// Whether there may be a character among these bytes that stands for a byte. Every such character begins with 0xf4.
+pub(super) fn may_need_spelling(bytes: &[u8]) -> bool {
+    bytes.contains(&0xf4)
 }
 
 /// A text as [`spell`] writes it.

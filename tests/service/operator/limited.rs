@@ -178,25 +178,45 @@ fn a_denial_at_debug_is_one_line_with_rule_key_and_limit() {
 
 #[test]
 fn changes_need_the_token_and_what_only_shows_does_not() {
+    const SECRET: &str = "s3cret-s3cret-s3";
+    const OTHER: &str = "0ther-0ther-0the";
     let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), "s3cret\n").unwrap();
-    let served = Served::start(POLICY, &[&format!("admin.token_file={}", file.path().display())]);
+    let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
+    let weir = Weir::start(&policies.path(), &["--set", &format!("admin.token_file={}", file.path().display())]);
     let path = "/state?domain=shop&descriptor=user=ann";
     let delete = |header: Option<&str>| {
         let headers: Vec<_> = header.map(|value| ("authorization", value)).into_iter().collect();
-        http::request(served.at.admin, "DELETE", path, &headers, "").unwrap()
+        http::request(weir.admin, "DELETE", path, &headers, "").unwrap()
     };
-    for refused in [None, Some("Bearer other"), Some("Basic s3cret"), Some("Bearer "), Some("s3cret")] {
+    let with = |token: &str| delete(Some(&format!("Bearer {token}"))).status;
+    let write = |text: String| std::fs::write(file.path(), text).unwrap();
+    assert_eq!((with("ann"), delete(None).status), (503, 503), "without any token nothing passes");
+    write(format!("ann {SECRET}\n"));
+    let basic = format!("Basic {SECRET}");
+    for refused in [None, Some("Bearer ann"), Some(&*basic), Some("Bearer "), Some(SECRET)] {
         let answer = delete(refused);
         assert_eq!((answer.status, answer.header("www-authenticate")), (401, Some("Bearer")), "{refused:?}");
-        assert!(answer.body.contains("admin.token_file") && !answer.body.contains("s3cret"), "{}", answer.body);
+        assert!(answer.body.contains("admin.token_file") && !answer.body.contains(SECRET), "{}", answer.body);
     }
-    assert_eq!(delete(Some("bearer s3cret")).status, 200);
-    assert_eq!(http::get(served.at.admin, path).unwrap().status, 200);
-    assert_eq!(http::get(served.at.admin, "/top").unwrap().status, 200);
-    // A new token is in force at once, and none at all lets nothing pass.
-    std::fs::write(file.path(), "other").unwrap();
-    assert_eq!((delete(Some("Bearer s3cret")).status, delete(Some("Bearer other")).status), (401, 200));
-    std::fs::write(file.path(), "").unwrap();
-    assert_eq!((delete(Some("Bearer ")).status, delete(None).status), (503, 503));
+    assert_eq!(served::metric(weir.http, "weir_admin_refused_total"), Some(5));
+    let refused = |line: &LogLine| {
+        line.message() == Some("refused a request without a token of admin.token_file") && line.raw().contains("127.0.0.1")
+    };
+    assert!(weir.wait_for_log(0, PATIENCE, refused), "{}", weir.written());
+    assert_eq!(delete(Some(&format!("bearer {SECRET}"))).status, 200);
+    let audited = |line: &LogLine| {
+        line.message() == Some("state reset by the admin listener")
+            && ["ann", "shop", "user=ann"].iter().all(|what| line.raw().contains(what))
+    };
+    assert!(weir.wait_for_log(0, PATIENCE, audited), "{}", weir.written());
+    assert_eq!(http::get(weir.admin, path).unwrap().status, 200);
+    assert_eq!(http::get(weir.admin, "/top").unwrap().status, 200);
+    // A new token is in force at once, and a file that was cut changes nothing.
+    write(format!("bob {OTHER}\n"));
+    assert_eq!((with(SECRET), with(OTHER)), (401, 200));
+    for cut in ["bob", "bo", ""] {
+        write(cut.to_owned());
+        assert_eq!((with(cut), with(OTHER)), (401, 200), "{cut:?}");
+    }
+    assert!(!weir.written().contains(SECRET) && !weir.written().contains(OTHER), "{}", weir.written());
 }

@@ -72,9 +72,9 @@ fn json_at(admin: SocketAddr, path: &str) -> Value {
 #[test]
 fn an_override_is_set_shown_and_deleted_by_the_command() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), "ann s3cret\nbot 0ther\n").unwrap();
+    std::fs::write(file.path(), "ann s3cret-s3cret-s3\nbot 0ther-0ther-0ther\n").unwrap();
     let token = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(token.path(), "s3cret\n").unwrap();
+    std::fs::write(token.path(), "s3cret-s3cret-s3\n").unwrap();
     let token = token.path().to_str().unwrap();
     let policies = PolicyDirectory::with_file("shop.yaml", POLICY);
     let weir_server = Weir::start(&policies.path(), &["--set", &format!("admin.token_file={}", file.path().display())]);

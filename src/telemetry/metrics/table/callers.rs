@@ -60,6 +60,14 @@ pub(super) const CALLERS: Part = Part {
                    1,024 that it had not taken over yet.",
         },
         Row {
+            name: "weir_admin_refused_total",
+            kind: Counter,
+            labels: &[],
+            unit: "requests",
+            help: "Requests to the admin listener that had no token of admin.token_file.",
+            more: "There with `admin.token_file` only. The log has the address.",
+        },
+        Row {
             name: "weir_certificate_not_after_timestamp_seconds",
             kind: Gauge,
             labels: &["certificate", "use"],
