@@ -61,8 +61,12 @@ fn main() -> ExitCode {
             let (reading, strictness) = (arguments.dialect.reading(), arguments.strictness());
             let out = &mut stdout();
             match arguments.policies() {
-                Ok(Policies::Files(directory)) => check::run(&directory, reading, strictness, out),
-                Ok(Policies::Server(server)) => check::run_served(&server, strictness, out),
+                Ok(Policies::Files(directory)) => {
+                    check::run(&directory, reading, strictness, out).map_err(|error| error.to_string())
+                }
+                Ok(Policies::Server(server)) => {
+                    check::run_served(&server, strictness, out).map_err(|error| error.to_string())
+                }
                 Err(reason) => return told(&reason, USAGE),
             }
         }
@@ -86,10 +90,10 @@ fn main() -> ExitCode {
             let (out, notes) = (&mut stdout(), &mut stderr());
             match arguments.explained() {
                 Ok(Explained { policies: Policies::Files(directory), domain, descriptors }) => {
-                    explain::run(&directory, reading, &domain, &descriptors, out)
+                    explain::run(&directory, reading, &domain, &descriptors, out).map_err(|error| error.to_string())
                 }
                 Ok(Explained { policies: Policies::Server(server), domain, descriptors }) => {
-                    explain::run_served(&server, &domain, &descriptors, out, notes)
+                    explain::run_served(&server, &domain, &descriptors, out, notes).map_err(|error| error.to_string())
                 }
                 Err(reason) => return told(&reason, USAGE),
             }
@@ -98,12 +102,10 @@ fn main() -> ExitCode {
             let TopArguments { server, interval, sort, once } = arguments;
             top::run(&top::Question { server, interval, sort, once }).map_err(|error| error.to_string())
         }
-        Command::Override(arguments) => {
-            match overrides::run(&arguments.action, &mut stdout(), &mut stderr()) {
-                Err(error @ overrides::Failed::Usage(_)) => return told(&error, USAGE),
-                result => result.map_err(|error| error.to_string()),
-            }
-        }
+        Command::Override(arguments) => match overrides::run(&arguments.action, &mut stdout(), &mut stderr()) {
+            Err(error @ overrides::Failed::Usage(_)) => return told(&error, USAGE),
+            result => result.map_err(|error| error.to_string()),
+        },
         Command::Tap(arguments) => tap::run(&arguments.question()).map_err(|error| error.to_string()),
         Command::Schema(arguments) => {
             schema::run(arguments.of, &mut stdout()).map_err(|error| format!("cannot write: {error}"))
