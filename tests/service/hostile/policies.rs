@@ -219,6 +219,18 @@ fn check_prints_no_control_characters_of_a_name() {
     }
 }
 
+#[test]
+fn explain_prints_no_mark_of_direction_of_a_domain() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let domain = "shop\u{202e}";
+    fs::write(directory.path().join(FILE), rules(1, 1).replace("shop", domain)).expect("the policy");
+    let explain = Command::new(binary()).arg("explain").arg(directory.path()).args([domain, "k0=x"]).output();
+    let output = explain.expect("weir runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("key ") && text.matches("shop\\u{202e}").count() >= 2, "{output:?}");
+    assert!(!text.contains('\u{202e}'), "{output:?}");
+}
+
 /// The example of `weir explain --help` is about a domain that its directory has.
 #[test]
 fn the_example_in_the_help_of_explain_works() {
