@@ -36,6 +36,6 @@ impl<W: Write> Write for UntilClosed<W> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.unless_closed((), |out| out.flush())
+        self.unless_closed((), W::flush)
     }
 }

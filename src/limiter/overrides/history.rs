@@ -22,7 +22,7 @@ const PART: u8 = b'p';
 /// The digits of the time.
 const TIME_DIGITS: usize = 11;
 /// How many parts there are.
-const PARTS: u32 = BASE.pow((DIGITS - TIME_DIGITS - 1) as u32);
+const PARTS: u64 = (BASE as u64).pow(4);
 
 /// The number of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,7 +33,7 @@ struct Number {
 
 /// What distinguishes the changes of one process from those of others at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Part(u32);
+pub(super) struct Part(u64);
 
 impl Part {
     /// That of changes by a weir without parts.
@@ -41,8 +41,7 @@ impl Part {
 
     /// One that hardly any other process has.
     pub(super) fn random() -> Self {
-        let random = RandomState::new().hash_one(()) % u64::from(PARTS - 1);
-        Self(1 + random as u32)
+        Self(1 + RandomState::new().hash_one(()) % (PARTS - 1))
     }
 }
 
@@ -122,7 +121,7 @@ fn write(numbers: impl Iterator<Item = Number>) -> String {
         } else {
             push_digits(&mut version, time, TIME_DIGITS);
             version.push(char::from(PART));
-            push_digits(&mut version, part.0.into(), DIGITS - TIME_DIGITS - 1);
+            push_digits(&mut version, part.0, DIGITS - TIME_DIGITS - 1);
         }
     }
     version
@@ -130,9 +129,13 @@ fn write(numbers: impl Iterator<Item = Number>) -> String {
 
 /// Appends the last `count` digits of a number.
 fn push_digits(text: &mut String, number: u64, count: usize) {
-    let base = u64::from(BASE);
-    let digits = (0..count as u32).rev().map(|at| number / base.pow(at) % base);
-    text.extend(digits.filter_map(|digit| char::from_digit(digit as u32, BASE)));
+    const ALL: &[u8; BASE as usize] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    let (mut digits, mut left) = (vec![b'0'; count], number);
+    for digit in digits.iter_mut().rev() {
+        *digit = ALL[usize::from((left % u64::from(BASE)).to_le_bytes()[0])];
+        left /= u64::from(BASE);
+    }
+    text.extend(digits.into_iter().map(char::from));
 }
 
 /// The numbers of a version that weir made, its own first; none of every other text.
@@ -153,7 +156,7 @@ fn number(text: &str) -> Option<Number> {
         return Some(Number { time: text.parse().ok()?, part: Part::NONE });
     }
     let time = u64::from_str_radix(&text[..TIME_DIGITS], BASE).ok()?;
-    let part = u32::from_str_radix(&text[TIME_DIGITS + 1..], BASE).ok()?;
+    let part = u64::from_str_radix(&text[TIME_DIGITS + 1..], BASE).ok()?;
     Some(Number { time, part: Part(part) })
 }
 
