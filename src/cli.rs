@@ -11,7 +11,7 @@ pub mod lua;
 mod numbers;
 pub mod overridden;
 pub mod overrides;
-mod pipe;
+pub mod pipe;
 pub mod program;
 pub mod ratelimit;
 pub mod schema;

@@ -1,7 +1,7 @@
 //! `weir`: arguments to a command, and the end of the process.
 
 use std::fmt;
-use std::io::{self, Write as _};
+use std::io::{self, StderrLock, StdoutLock, Write as _};
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::thread;
@@ -10,12 +10,13 @@ use std::time::Duration;
 use clap::Parser as _;
 use weir::cli::args::{Arguments, AskArguments, Command, Explained, Policies, TopArguments};
 use weir::cli::ask::{self, Decided, Output, Question};
-use weir::cli::check::{self, Failed};
+use weir::cli::check;
 use weir::cli::client::{self, Ended};
 use weir::cli::diff::{self, Outcome};
 use weir::cli::explain;
 use weir::cli::lua::{self, NoScript};
 use weir::cli::overrides;
+use weir::cli::pipe::UntilClosed;
 use weir::cli::program::Program;
 use weir::cli::ratelimit;
 use weir::cli::schema;
@@ -49,19 +50,23 @@ fn main() -> ExitCode {
         // Wrong arguments end here, with clap's own message and code, which is 2.
         Program::Weir => Arguments::parse().command,
         Program::ConfigCheck => {
-            return tool_ended(client::config_check(std::env::args_os().skip(1), &mut io::stdout().lock()));
+            return tool_ended(client::config_check(std::env::args_os().skip(1), &mut stdout()));
         }
-        Program::Client => return tool_ended(client::client(std::env::args_os().skip(1), &mut io::stdout().lock())),
+        Program::Client => return tool_ended(client::client(std::env::args_os().skip(1), &mut stdout())),
     };
     let result = match command {
         Command::Serve(arguments) => return ended(serve::serve(&arguments)),
         Command::Ratelimit => return ended(ratelimit::serve()),
         Command::Check(arguments) => {
             let (reading, strictness) = (arguments.dialect.reading(), arguments.strictness());
-            let out = &mut io::stdout().lock();
+            let out = &mut stdout();
             match arguments.policies() {
-                Ok(Policies::Files(directory)) => printed(check::run(&directory, reading, strictness, out)),
-                Ok(Policies::Server(server)) => printed(check::run_served(&server, strictness, out)),
+                Ok(Policies::Files(directory)) => {
+                    check::run(&directory, reading, strictness, out).map_err(|error| error.to_string())
+                }
+                Ok(Policies::Server(server)) => {
+                    check::run_served(&server, strictness, out).map_err(|error| error.to_string())
+                }
                 Err(reason) => return told(&reason, USAGE),
             }
         }
@@ -74,7 +79,7 @@ fn main() -> ExitCode {
             };
             let question = Question { address, tls, domain, descriptors, hits };
             let output = if json { Output::Json } else { Output::Text };
-            return match ask::run(&question, output, &mut io::stdout().lock()) {
+            return match ask::run(&question, output, &mut stdout()) {
                 Ok(Decided::Ok) => ExitCode::SUCCESS,
                 Ok(Decided::OverLimit) => ExitCode::from(OVER_LIMIT),
                 Err(error) => told(&error, USAGE),
@@ -82,13 +87,13 @@ fn main() -> ExitCode {
         }
         Command::Explain(arguments) => {
             let reading = arguments.dialect.reading();
-            let (out, notes) = (&mut io::stdout().lock(), &mut io::stderr().lock());
+            let (out, notes) = (&mut stdout(), &mut stderr());
             match arguments.explained() {
                 Ok(Explained { policies: Policies::Files(directory), domain, descriptors }) => {
-                    printed(explain::run(&directory, reading, &domain, &descriptors, out))
+                    explain::run(&directory, reading, &domain, &descriptors, out).map_err(|error| error.to_string())
                 }
                 Ok(Explained { policies: Policies::Server(server), domain, descriptors }) => {
-                    printed(explain::run_served(&server, &domain, &descriptors, out, notes))
+                    explain::run_served(&server, &domain, &descriptors, out, notes).map_err(|error| error.to_string())
                 }
                 Err(reason) => return told(&reason, USAGE),
             }
@@ -97,27 +102,23 @@ fn main() -> ExitCode {
             let TopArguments { server, interval, sort, once } = arguments;
             top::run(&top::Question { server, interval, sort, once }).map_err(|error| error.to_string())
         }
-        Command::Override(arguments) => {
-            match overrides::run(&arguments.action, &mut io::stdout().lock(), &mut io::stderr().lock()) {
-                Err(overrides::Failed::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-                Err(error @ overrides::Failed::Usage(_)) => return told(&error, USAGE),
-                result => result.map_err(|error| error.to_string()),
-            }
-        }
-        Command::Tap(arguments) => tap::run(&arguments.question()).map_err(|error| error.to_string()),
-        Command::Schema(arguments) => match schema::run(arguments.of, &mut io::stdout().lock()) {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(format!("cannot write: {error}")),
-            _ => Ok(()),
+        Command::Override(arguments) => match overrides::run(&arguments.action, &mut stdout(), &mut stderr()) {
+            Err(error @ overrides::Failed::Usage(_)) => return told(&error, USAGE),
+            result => result.map_err(|error| error.to_string()),
         },
+        Command::Tap(arguments) => tap::run(&arguments.question()).map_err(|error| error.to_string()),
+        Command::Schema(arguments) => {
+            schema::run(arguments.of, &mut stdout()).map_err(|error| format!("cannot write: {error}"))
+        }
         Command::Diff(arguments) => {
-            return match diff::run(&arguments.diff(), &mut io::stdout().lock()) {
+            return match diff::run(&arguments.diff(), &mut stdout()) {
                 Ok(Outcome::Same) => ExitCode::SUCCESS,
                 Ok(Outcome::Differs) => ExitCode::from(FAILED),
                 Err(error) => told(&error, USAGE),
             };
         }
         Command::Test(arguments) => {
-            return match test::run(&arguments.tests(), &mut io::stdout().lock()) {
+            return match test::run(&arguments.tests(), &mut stdout()) {
                 Ok(Verdict::Passed) => ExitCode::SUCCESS,
                 Ok(Verdict::Failed) => ExitCode::from(FAILED),
                 Ok(Verdict::Broken) => ExitCode::from(USAGE),
@@ -132,8 +133,7 @@ fn main() -> ExitCode {
                 Err(error @ SimulateError::Interrupted(_)) => told(&error, INTERRUPTED),
             };
         }
-        Command::Lua(arguments) => match lua::run(arguments.name.as_deref(), &mut io::stdout().lock()) {
-            Err(NoScript::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Command::Lua(arguments) => match lua::run(arguments.name.as_deref(), &mut stdout()) {
             Err(error @ NoScript::Unknown { .. }) => return told(&error, USAGE),
             result => result.map_err(|error| error.to_string()),
         },
@@ -144,12 +144,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// A reader that closes the pipe early (`weir check policies | head`) is no error.
-fn printed(result: Result<(), Failed>) -> Result<(), String> {
-    match result {
-        Err(Failed::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result.map_err(|error| error.to_string()),
-    }
+/// Standard output of a command that ends by itself. A reader that closes the pipe early (`weir check policies | head`) is no error.
+fn stdout() -> UntilClosed<StdoutLock<'static>> {
+    UntilClosed::new(io::stdout().lock())
+}
+
+/// The same for what is beside the output.
+fn stderr() -> UntilClosed<StderrLock<'static>> {
+    UntilClosed::new(io::stderr().lock())
 }
 
 /// How a tool of envoyproxy/ratelimit ends.

@@ -1,6 +1,7 @@
 //! The policies: loaded at the start, and again whenever their directory changes or an operator orders it.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,10 +9,10 @@ use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
 use super::policy_changes::Changes;
-use crate::config::policy_file::{self, Kept, Problems, Reading, Warnings};
+use crate::config::policy_file::{self, Kept, Problems, Reading, Restless, Warnings};
 use crate::config::watch::{Change, POLL_EVERY, Source, Watch};
 use crate::engine::PolicySet;
-use crate::engine::words::counted;
+use crate::engine::words::{counted, printable};
 use crate::http::ServiceState;
 use crate::lifecycle::{Life, Phase, Reloads};
 use crate::limiter::Policies;
@@ -25,6 +26,8 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 const PROBLEMS_LOGGED_MAX: usize = 20;
 /// The most problems of one load at `/readyz`.
 const PROBLEMS_SHOWN_MAX: usize = 100;
+/// The most files that keep changing of one line of the log.
+const PATHS_LOGGED_MAX: usize = 3;
 /// How often replaced policies are freed that no request uses any more.
 const FREE_EVERY: Duration = Duration::from_secs(1);
 /// The most warnings of one load that are logged; those past it are counted.
@@ -48,9 +51,9 @@ pub(super) fn log(in_force: &PolicySet, files: usize, took: Duration) {
 }
 
 /// Reads the directory whole. Every problem is a text of its own.
-fn load(source: &Source, reading: Reading, store: &dyn Store) -> Result<Loaded, Vec<String>> {
+fn load(source: &Source, reading: Reading, store: &dyn Store, restless: &Restless) -> Result<Loaded, Vec<String>> {
     let started = Instant::now();
-    checked(policy_file::load_and_keep(source, reading), store, started)
+    checked(policy_file::load_and_keep(source, reading, restless), store, started)
 }
 
 /// What was read since `started`, if the store can hold all of its limits. Every problem is a text of its own.
@@ -175,6 +178,8 @@ pub(super) struct Reload {
     source: Source,
     reading: Reading,
     store: Arc<dyn Store>,
+    /// What was last loaded.
+    last: Kept,
 }
 
 impl Reload {
@@ -187,8 +192,8 @@ impl Reload {
         let path = source.directory.clone();
         let started = tokio::task::spawn_blocking(move || {
             let watch = Watch::new(source.clone());
-            let loaded = load(&source, reading, &*store)?;
-            Ok((Self { watch, source, reading, store }, loaded))
+            let loaded = load(&source, reading, &*store, &Restless::default())?;
+            Ok((Self { watch, source, reading, store, last: loaded.kept.clone() }, loaded))
         });
         match tokio::time::timeout(READ_TIMEOUT, started).await {
             Ok(Ok(started)) => started,
@@ -223,28 +228,45 @@ impl Reload {
     }
 
     fn look(&mut self, cause: Cause, target: &Target) {
+        let mut restless = Restless::default();
         match cause {
             Cause::Order => self.watch.settle_now(),
             Cause::Poll => match self.watch.poll(Instant::now()) {
                 None => return,
                 Some(Change::Settled) => {}
-                Some(Change::Restless) => {
-                    let directory = self.source.directory.display();
-                    tracing::warn!(%directory, "the policies keep changing and are not loaded");
+                Some(Change::AtRest(paths)) => restless = Restless { paths, last: self.last.clone() },
+                Some(Change::Restless(paths)) => {
+                    let directory = printable(&self.source.directory.display().to_string());
+                    let files = some_paths(&paths);
+                    tracing::warn!(directory, files, "policy files keep changing and are not loaded");
                     return;
                 }
             },
         }
-        let loaded = load(&self.source, self.reading, &*self.store);
+        let loaded = load(&self.source, self.reading, &*self.store, &restless);
         // The load may have read a part of a later change, which the watch reports when it settles.
-        if cause == Cause::Poll && !self.watch.is_unchanged() {
+        if cause == Cause::Poll && !self.watch.is_unchanged(&restless.paths) {
             return;
         }
         match loaded {
-            Ok(loaded) => target.put_in_force(loaded),
+            Ok(loaded) => {
+                self.last = loaded.kept.clone();
+                target.put_in_force(loaded);
+            }
             Err(problems) => target.refuse(&problems),
         }
     }
+}
+
+/// The first paths, and how many more there are.
+fn some_paths(paths: &BTreeSet<PathBuf>) -> String {
+    let first = paths.iter().take(PATHS_LOGGED_MAX).map(|path| printable(&path.display().to_string()));
+    let mut shown: Vec<String> = first.collect();
+    let more = paths.len() - shown.len();
+    if more > 0 {
+        shown.push(format!("{more} more"));
+    }
+    shown.join(", ")
 }
 
 /// Waits for the thread that reads. Reports one problem after [`READ_TIMEOUT`], and then waits on.

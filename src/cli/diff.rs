@@ -11,7 +11,6 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::pipe::UntilClosed;
 use crate::app::decisions;
 use crate::comparison::answers::{Answers, AnswersError, answers};
 use crate::comparison::{Comparison, Tend, compare};
@@ -133,7 +132,6 @@ pub fn run(diff: &Diff, out: &mut dyn Write) -> Result<Outcome, NoDiff> {
         None => None,
     };
     let report = Report { old: &old, new: &new, comparison: &comparison, answers: answers.as_ref() };
-    let out = &mut UntilClosed::new(out);
     match diff.format {
         Format::Text => text::write(&report, out)?,
         Format::Json => writeln!(out, "{:#}", json::document(&report))?,

@@ -165,7 +165,7 @@ impl<'r> Request<'r> {
             } else if let Some(limit) = limit {
                 let mut key = String::new();
                 write_key(&mut key, &self.domain.name, entries.iter().copied(), &met.shared, limit);
-                writeln!(out, "      key {key}")?;
+                writeln!(out, "      key {}", printable(&key))?;
             } else {
                 writeln!(out, "      passes, and no state is kept")?;
             }
@@ -177,7 +177,8 @@ impl<'r> Request<'r> {
             let [until, by, reason] = [until, by, reason].map(|text| printable(text));
             writeln!(out, "    overridden until {until}, by {by}: {reason}")?;
             for limit in limits {
-                writeln!(out, "      {}\n        key {tag}{}", describe_limit(limit), limit.id())?;
+                let key = printable(&format!("{tag}{}", limit.id()));
+                writeln!(out, "      {}\n        key {key}", describe_limit(limit))?;
             }
         }
         if !rule.limits.is_empty() {

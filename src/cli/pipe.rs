@@ -4,21 +4,23 @@ use std::io::{self, ErrorKind, Write};
 
 /// Writes until the reader has closed the pipe, and discards the rest. The command goes on, so that its exit code does not depend on
 /// how much its reader reads.
-pub(super) struct UntilClosed<'w> {
-    out: &'w mut dyn Write,
+#[derive(Debug)]
+pub struct UntilClosed<W> {
+    out: W,
     is_closed: bool,
 }
 
-impl<'w> UntilClosed<'w> {
-    pub(super) fn new(out: &'w mut dyn Write) -> Self {
+impl<W: Write> UntilClosed<W> {
+    /// Writes to `out`.
+    pub fn new(out: W) -> Self {
         Self { out, is_closed: false }
     }
 
-    fn unless_closed<T>(&mut self, discarded: T, write: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> io::Result<T> {
+    fn unless_closed<T>(&mut self, discarded: T, write: impl FnOnce(&mut W) -> io::Result<T>) -> io::Result<T> {
         if self.is_closed {
             return Ok(discarded);
         }
-        match write(self.out) {
+        match write(&mut self.out) {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {
                 self.is_closed = true;
                 Ok(discarded)
@@ -28,12 +30,12 @@ impl<'w> UntilClosed<'w> {
     }
 }
 
-impl Write for UntilClosed<'_> {
+impl<W: Write> Write for UntilClosed<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.unless_closed(bytes.len(), |out| out.write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.unless_closed((), |out| out.flush())
+        self.unless_closed((), W::flush)
     }
 }

@@ -5,7 +5,6 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use super::pipe::UntilClosed;
 use crate::config::files::test_files;
 use crate::config::policy_file::test_file::{self, TestFile};
 use crate::config::settings::Secret;
@@ -82,7 +81,6 @@ fn not_run(subject: impl Into<String>, text: impl Into<String>) -> NoTests {
 /// # Errors
 /// When a file is wrong, no test is found, Redis does not answer, or the report cannot be written.
 pub fn run(tests: &Tests, out: &mut dyn Write) -> Result<Verdict, NoTests> {
-    let out = &mut UntilClosed::new(out);
     let result = run_all(tests, out).and_then(|verdict| out.flush().map(|()| verdict).map_err(NoTests::from));
     if let Err(NoTests::NotRun(problems)) = &result {
         match tests.format {

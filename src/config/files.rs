@@ -8,6 +8,8 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use crate::engine::words::printable;
+
 /// The most policy files in one directory, its subdirectories included.
 pub const FILES_MAX: usize = 10_000;
 /// The most names that are read to find them.
@@ -144,7 +146,7 @@ pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
 }
 
 /// One policy file as it is found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Found {
     /// The path below the directory that was asked for.
     pub(super) path: PathBuf,
@@ -158,7 +160,7 @@ pub(super) struct Found {
 ///
 /// The time of the last change to the inode is part of it: no program can set it, so an edit that keeps the size and puts the
 /// modification time back is still seen.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Mark {
     device: u64,
     inode: u64,
@@ -304,26 +306,9 @@ impl Walk<'_> {
     }
 }
 
-/// Characters that change how a terminal shows the text around them: the direction of writing, and line ends of Unicode.
-const INVISIBLE: [std::ops::RangeInclusive<char>; 5] = [
-    '\u{61c}'..='\u{61c}',
-    '\u{200e}'..='\u{200f}',
-    '\u{2028}'..='\u{202e}',
-    '\u{2066}'..='\u{2069}',
-    '\u{feff}'..='\u{feff}',
-];
-
-/// A path for messages, where such characters and control characters of a name must not reach a terminal.
+/// A path for messages.
 pub(super) fn shown(path: &Path) -> String {
-    let mut text = String::new();
-    for c in path.display().to_string().chars() {
-        if c.is_control() || INVISIBLE.iter().any(|range| range.contains(&c)) {
-            text.extend(c.escape_debug());
-        } else {
-            text.push(c);
-        }
-    }
-    text
+    printable(&path.display().to_string())
 }
 
 fn not_regular() -> io::Error {

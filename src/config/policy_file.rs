@@ -46,6 +46,7 @@ mod tree;
 mod warning;
 mod yaml;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -169,30 +170,49 @@ pub fn load_dir_with(directory: &Path, reading: Reading) -> Result<Loaded, Probl
 /// # Errors
 /// Those of [`load_dir`]. A source without a file is legal where it allows that.
 pub fn load(source: &Source, reading: Reading) -> Result<Loaded, Problems> {
-    load_with(source, reading, None)
+    load_with(source, reading, None, &Restless::default())
 }
 
-/// The same for policies that are put in force: what was read is kept, so that others can read it again.
+/// Files that keep changing.
+#[derive(Clone, Debug, Default)]
+pub struct Restless {
+    /// Their paths.
+    pub paths: BTreeSet<PathBuf>,
+    /// What was last loaded, which has their last texts.
+    pub last: Kept,
+}
+
+/// The same for policies that are put in force: what was read is kept, so that others can read it again. Of files that keep changing
+/// the last texts are loaded in place of the files. One that was never loaded is left out.
 ///
 /// # Errors
-/// Those of [`load`].
-pub fn load_and_keep(source: &Source, reading: Reading) -> Result<Loaded, Problems> {
-    load_with(source, reading, Some(Keeper::new(reading.compatible, reading.merge_domains)))
+/// Those of [`load`], and files that keep changing while the last policies were too large to be kept.
+pub fn load_and_keep(source: &Source, reading: Reading, restless: &Restless) -> Result<Loaded, Problems> {
+    load_with(source, reading, Some(Keeper::new(reading.compatible, reading.merge_domains)), restless)
 }
 
-fn load_with(source: &Source, reading: Reading, mut keeper: Option<Keeper>) -> Result<Loaded, Problems> {
+fn load_with(
+    source: &Source,
+    reading: Reading,
+    mut keeper: Option<Keeper>,
+    restless: &Restless,
+) -> Result<Loaded, Problems> {
     let name = files::shown(&source.directory);
     let alone = |message: String| {
         let mut problems = Problems::default();
         problems.push(Problem { file: name.as_str().into(), position: None, message });
         problems
     };
-    let paths = policy_files(source.clone()).map_err(|error| {
+    let mut paths = policy_files(source.clone()).map_err(|error| {
         // The error names the path, which the problem does too.
         let text = error.to_string();
         let message = text.strip_prefix(&format!("{name}: ")).unwrap_or(&text);
         alone(message.to_owned())
     })?;
+    let mut last_texts = restless.texts().map_err(alone)?;
+    paths.retain(|path| !restless.paths.contains(path));
+    paths.extend(last_texts.keys().map(|path| path.to_path_buf()));
+    paths.sort();
     if paths.is_empty() && !source.allow_empty && !reading.compatible {
         let but = if files::has_tests_or_traffic(&source.directory) { ", besides tests and traffic" } else { "" };
         return Err(alone(format!("no policy files: none here is named *.yaml or *.yml{but}")));
@@ -201,7 +221,10 @@ fn load_with(source: &Source, reading: Reading, mut keeper: Option<Keeper>) -> R
     let mut bytes_left = ALL_BYTES_MAX;
     for path in &paths {
         let file: Arc<str> = files::shown(path).into();
-        let read = files::read(path, FILE_BYTES_MAX.min(bytes_left)).map_err(|error| (None, error.to_string()));
+        let read = match last_texts.remove(&**path) {
+            Some(text) => Ok(text.into_bytes()),
+            None => files::read(path, FILE_BYTES_MAX.min(bytes_left)).map_err(|error| (None, error.to_string())),
+        };
         let read = read.and_then(|bytes| match bytes_left.checked_sub(bytes.len()) {
             Some(left) => {
                 bytes_left = left;
@@ -223,6 +246,23 @@ fn load_with(source: &Source, reading: Reading, mut keeper: Option<Keeper>) -> R
     }
     let loaded = reader.finish()?;
     Ok(Loaded { kept: keeper.and_then(Keeper::finish), paths, ..loaded })
+}
+
+impl Restless {
+    /// The last text of each file that has one.
+    fn texts(&self) -> Result<BTreeMap<&Path, String>, String> {
+        let Some(path) = self.paths.first() else { return Ok(BTreeMap::new()) };
+        let Some(last) = self.last.as_ref().and_then(kept::unpacked) else {
+            let most = KEPT_BYTES_MAX >> 20;
+            let file = files::shown(path);
+            return Err(format!(
+                "{file} keeps changing, and the last policies are larger than the {most} MiB that are kept"
+            ));
+        };
+        let mut last = last.texts();
+        let mut text = |path: &Path| last.remove(&files::shown(path));
+        Ok(self.paths.iter().filter_map(|path| Some((&**path, text(path)?))).collect())
+    }
 }
 
 /// Reads policies from memory: names for messages, and texts.

@@ -35,6 +35,7 @@ use std::time::Duration;
 use config::Config;
 
 use crate::engine::arith::Fraction;
+use crate::engine::words::printable;
 use crate::engine::{Mode, OnError};
 
 pub use alerts::Alerts;
@@ -666,7 +667,7 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.origin)?;
         if let Some(name) = &self.name {
-            write!(f, "{}", name.escape_debug())?;
+            f.write_str(&printable(name))?;
             if let Some(value) = &self.value {
                 write!(f, " = {value:?}")?;
             }

@@ -4,7 +4,7 @@
 //! (docs/adr/0015-edits-in-place-rest.md). Nothing here reads a clock or a policy: the caller calls [`Watch::poll`] every
 //! [`POLL_EVERY`], on a thread that may block on the file system, and loads when a change has settled.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -26,6 +26,7 @@ pub const RESTLESS: Duration = Duration::from_secs(5);
 ///
 /// A change that replaces whole files settles as soon as two polls in a row see the same: a symlink that is pointed
 /// elsewhere, a file that is renamed into place. A file that is written, made or removed in place settles after [`REST`].
+/// A file that keeps changing for [`RESTLESS`] holds back only its own change.
 ///
 /// Make it before the first load: it then finds what changes while that load runs.
 ///
@@ -63,16 +64,36 @@ pub struct Watch {
     unsettled: Option<Instant>,
     /// Whether files were written in place since the last change that settled.
     in_place: bool,
+    /// The files that are not at rest, by path.
+    moving: BTreeMap<PathBuf, Moving>,
+    /// How many polls there were.
+    polls: u64,
+    /// What had settled before the last change that was reported, until [`Watch::is_unchanged`].
+    before: Option<Snapshot>,
+}
+
+/// A file that keeps changing.
+#[derive(Clone, Copy, Debug)]
+struct Moving {
+    /// Since when it has not rested.
+    since: Instant,
+    /// When a poll last saw a change, and which one.
+    changed: Instant,
+    poll: u64,
 }
 
 /// What a poll found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The directory differs from what settled before and has come to rest: load it. It may also have become unreadable,
     /// which the load then reports.
     Settled,
-    /// The directory keeps changing, and therefore was not loaded, for another [`RESTLESS`]: worth a warning.
-    Restless,
+    /// All files that have changed are at rest except for these, each of which has kept changing for [`RESTLESS`]: load the others,
+    /// and of these what was loaded last.
+    AtRest(BTreeSet<PathBuf>),
+    /// Something keeps changing, and therefore was not loaded, for another [`RESTLESS`]: worth a warning. Names the files that
+    /// have kept changing for so long.
+    Restless(BTreeSet<PathBuf>),
 }
 
 impl Watch {
@@ -81,12 +102,25 @@ impl Watch {
     pub fn new(source: impl Into<Source>) -> Self {
         let source = source.into();
         let seen = Snapshot::at(&source);
-        Self { source, settled: seen.clone(), last: seen, same: 0, changed: None, unsettled: None, in_place: false }
+        Self {
+            source,
+            settled: seen.clone(),
+            last: seen,
+            same: 0,
+            changed: None,
+            unsettled: None,
+            in_place: false,
+            moving: BTreeMap::new(),
+            polls: 0,
+            before: None,
+        }
     }
 
     /// Looks once; `now` must not go back. Blocks for as long as the file system takes to describe each policy file.
     pub fn poll(&mut self, now: Instant) -> Option<Change> {
         let seen = Snapshot::at(&self.source);
+        self.polls += 1;
+        self.follow(&seen, now);
         if seen == self.last {
             self.same = self.same.saturating_add(1);
         } else {
@@ -102,31 +136,64 @@ impl Watch {
         let rested = self.changed.map_or(Duration::ZERO, |changed| now.saturating_duration_since(changed));
         let has_settled = if self.in_place { self.same >= REST_POLLS && rested >= REST } else { self.same >= 1 };
         if has_settled {
-            self.settled = self.last.clone();
+            self.before = Some(std::mem::replace(&mut self.settled, self.last.clone()));
             self.settle();
             return Some(Change::Settled);
+        }
+        let restless = self.restless(now);
+        // A file that has only begun to change may belong to the change of those at rest: it is waited for.
+        if !restless.is_empty()
+            && restless.len() == self.moving.len()
+            && let Some(at_rest) = self.last.except(&restless, &self.settled)
+            && at_rest != self.settled
+        {
+            self.before = Some(std::mem::replace(&mut self.settled, at_rest));
+            return Some(Change::AtRest(restless));
         }
         let unsettled = *self.unsettled.get_or_insert(now);
         if now.saturating_duration_since(unsettled) < RESTLESS {
             return None;
         }
         self.unsettled = Some(now);
-        Some(Change::Restless)
+        Some(Change::Restless(restless))
+    }
+
+    /// Notes which files change, and forgets those that rest.
+    fn follow(&mut self, seen: &Snapshot, now: Instant) {
+        let polls = self.polls;
+        self.moving.retain(|_, file| {
+            now.saturating_duration_since(file.changed) < REST || polls - file.poll < REST_POLLS.into()
+        });
+        for path in seen.changed_since(&self.last) {
+            let file = self.moving.entry(path.to_owned()).or_insert(Moving { since: now, changed: now, poll: polls });
+            (file.changed, file.poll) = (now, polls);
+        }
+    }
+
+    /// The files that have kept changing for [`RESTLESS`].
+    fn restless(&self, now: Instant) -> BTreeSet<PathBuf> {
+        let is_restless = |file: &Moving| now.saturating_duration_since(file.since) >= RESTLESS;
+        self.moving.iter().filter(|(_, file)| is_restless(file)).map(|(path, _)| path.clone()).collect()
     }
 
     /// Takes the current files as settled: the caller loads them even if they still change.
     pub fn settle_now(&mut self) {
         self.last = Snapshot::at(&self.source);
         self.settled = self.last.clone();
+        self.before = None;
         self.same = 0;
         self.settle();
     }
 
-    /// Whether the directory is still what settled last. If it is not, a load since then may have read a part of the next
-    /// change, which settles later.
-    #[must_use]
-    pub fn is_unchanged(&self) -> bool {
-        Snapshot::at(&self.source) == self.settled
+    /// Whether the directory is still what was last reported, except for the files that keep changing. If it is not, a load since
+    /// then may have read a part of the next change, and what was reported is reported again with it.
+    pub fn is_unchanged(&mut self, restless: &BTreeSet<PathBuf>) -> bool {
+        let now = Snapshot::at(&self.source);
+        let is_unchanged = now == self.settled || now.except(restless, &self.settled).as_ref() == Some(&self.settled);
+        if let (Some(before), false) = (self.before.take(), is_unchanged) {
+            self.settled = before;
+        }
+        is_unchanged
     }
 
     fn settle(&mut self) {
@@ -148,6 +215,29 @@ impl Snapshot {
             Ok(fingerprint) => Self::Files(fingerprint),
             Err(error) => Self::Unreadable(error.to_string()),
         }
+    }
+
+    /// The paths that differ; none where a directory cannot be read.
+    fn changed_since<'s>(&'s self, before: &'s Self) -> Vec<&'s Path> {
+        let (Self::Files(now), Self::Files(before)) = (self, before) else { return Vec::new() };
+        if now == before {
+            return Vec::new();
+        }
+        let [new, old] = [now, before].map(|state| state.files.iter().collect::<HashSet<_>>());
+        new.symmetric_difference(&old).map(|file| &*file.path).collect()
+    }
+
+    /// This with the files at these paths as they were before; none where the directory is another one or cannot be read.
+    fn except(&self, paths: &BTreeSet<PathBuf>, before: &Self) -> Option<Self> {
+        let (Self::Files(now), Self::Files(before)) = (self, before) else { return None };
+        if now.root != before.root {
+            return None;
+        }
+        let others = now.files.iter().filter(|file| !paths.contains(&file.path));
+        let these = before.files.iter().filter(|file| paths.contains(&file.path));
+        let mut files: Vec<Found> = others.chain(these).cloned().collect();
+        files.sort_by(|one, other| one.path.cmp(&other.path));
+        Some(Self::Files(Fingerprint { root: now.root.clone(), files }))
     }
 
     /// Whether all that differs was put in place complete.
@@ -311,7 +401,7 @@ mod tests {
                 match self.poll() {
                     None => assert!(self.now - first < REST + POLL_EVERY, "it never settles"),
                     Some(Change::Settled) => break,
-                    Some(Change::Restless) => panic!("restless"),
+                    Some(other) => panic!("{other:?}"),
                 }
             }
             assert!(self.now - first >= REST, "settled after {:?}", self.now - first);
@@ -459,6 +549,57 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_never_rests_holds_back_no_other_file() {
+        let dir = directory(&[("a.yaml", ""), ("b.yaml", "1"), ("c.yaml", "1")]);
+        let restless = BTreeSet::from([dir.path().join("a.yaml")]);
+        let mut polled = Polled::new(dir.path());
+        let mut length = 0;
+        let mut poll = |polled: &mut Polled| {
+            length += 1;
+            write(dir.path(), "a.yaml", &"x".repeat(length));
+            polled.poll()
+        };
+        for change in 2..5 {
+            write(dir.path(), "b.yaml", &"1".repeat(change));
+            let end = polled.now + 2 * RESTLESS;
+            // Its text of the last load is in force, and it is no change that waits.
+            while poll(&mut polled) != Some(Change::AtRest(restless.clone())) {
+                assert!(polled.now < end, "b.yaml is kept out");
+            }
+            // A load that has read a part of the next change is not confirmed, and comes again.
+            write(dir.path(), "c.yaml", &"1".repeat(change));
+            assert!(!polled.watch.is_unchanged(&restless));
+            while poll(&mut polled) != Some(Change::AtRest(restless.clone())) {
+                assert!(polled.now < end + 2 * RESTLESS, "c.yaml is kept out");
+            }
+            assert!(polled.watch.is_unchanged(&restless));
+            for _ in 0..50 {
+                assert!(!matches!(poll(&mut polled), Some(Change::AtRest(_) | Change::Settled)), "twice");
+            }
+        }
+        // Its own change is reported once it rests.
+        while polled.poll() != Some(Change::Settled) {}
+        polled.assert_quiet();
+    }
+
+    #[test]
+    fn files_that_are_written_one_after_the_other_are_one_change_however_long_it_takes() {
+        let names: Vec<String> = (0..40).map(|number| format!("{number:02}.yaml")).collect();
+        let files: Vec<(&str, &str)> = names.iter().map(|name| (&**name, "1")).collect();
+        let dir = directory(&files);
+        let mut polled = Polled::new(dir.path());
+        for name in &names {
+            write(dir.path(), name, "22");
+            for _ in 0..4 {
+                let change = polled.poll();
+                assert!(matches!(change, None | Some(Change::Restless(_))), "{name}: {change:?}");
+            }
+        }
+        while polled.poll() != Some(Change::Settled) {}
+        polled.assert_quiet();
+    }
+
+    #[test]
     fn a_directory_that_never_rests_is_warned_about() {
         let dir = directory(&[("a.yaml", "")]);
         let mut polled = Polled::new(dir.path());
@@ -469,8 +610,11 @@ mod tests {
             }
             write(dir.path(), "a.yaml", &"x".repeat(length));
             match polled.poll() {
-                Some(Change::Restless) => warnings += 1,
-                Some(Change::Settled) => panic!("settled at poll {length}"),
+                Some(Change::Restless(files)) => {
+                    assert_eq!(files, [dir.path().join("a.yaml")].into());
+                    warnings += 1;
+                }
+                Some(other) => panic!("{other:?} at poll {length}"),
                 None => {}
             }
         }
@@ -581,9 +725,9 @@ mod tests {
         let mut polled = Polled::new(dir.path());
         write(dir.path(), "a.yaml", "12");
         assert_eq!(polled.poll(), None);
-        assert!(!polled.watch.is_unchanged());
+        assert!(!polled.watch.is_unchanged(&BTreeSet::new()));
         polled.watch.settle_now();
-        assert!(polled.watch.is_unchanged());
+        assert!(polled.watch.is_unchanged(&BTreeSet::new()));
         polled.assert_quiet();
         write(dir.path(), "a.yaml", "123");
         polled.assert_settles_after_a_rest();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use self::history::{Relation, Side};
+use self::history::{Part, Relation, Side};
 #[cfg(any(test, fuzzing))]
 pub use self::text::fuzz;
 use super::Policies;
@@ -114,6 +114,8 @@ pub struct OverrideTable {
     store: Arc<dyn Store>,
     policies: Arc<Policies>,
     clock: Arc<dyn Clock>,
+    /// What distinguishes its changes from those of other processes at the same time.
+    part: Part,
     /// The version that was last read or written; held while the store is asked.
     version: tokio::sync::Mutex<String>,
     known: Mutex<Known>,
@@ -123,7 +125,14 @@ impl OverrideTable {
     /// The overrides that this store keeps, for these policies. None is in force before [`OverrideTable::look`].
     #[must_use]
     pub fn new(store: Arc<dyn Store>, policies: Arc<Policies>, clock: Arc<dyn Clock>) -> Self {
-        Self { store, policies, clock, version: tokio::sync::Mutex::default(), known: Mutex::default() }
+        Self {
+            store,
+            policies,
+            clock,
+            part: Part::random(),
+            version: tokio::sync::Mutex::default(),
+            known: Mutex::default(),
+        }
     }
 
     /// All that are known, without asking the store.
@@ -247,9 +256,10 @@ impl OverrideTable {
         for _ in 0..TRIES {
             self.read(&mut version).await.map_err(Refused::Store)?;
             let now = self.clock.now();
-            let number = history::number_after(&version, now);
+            let number = history::time_after(&version, now);
             let next = change(&self.known().overrides, now, number)?;
-            let with = StoredOverrides { version: history::next(number, &version), text: Some(text::write(&next)) };
+            let with =
+                StoredOverrides { version: history::next(number, self.part, &version), text: Some(text::write(&next)) };
             if with.text.as_ref().is_some_and(|text| text.len() > OVERRIDES_BYTES_MAX) {
                 let reason = format!("all overrides together take more than {OVERRIDES_BYTES_MAX} bytes: delete some");
                 return Err(Refused::Full(reason));
@@ -310,9 +320,9 @@ impl OverrideTable {
             history::joined(&theirs, &Side { version: &ours, overrides: &overrides }, now)
         })
         .await;
-        let number = history::number_after(&stored.version, history::number_after(version, now));
+        let number = history::time_after(&stored.version, history::time_after(version, now));
         let with = StoredOverrides {
-            version: history::joining(number, &stored.version, version),
+            version: history::joining(number, self.part, &stored.version, version),
             text: Some(text::write(&joined)),
         };
         let is_too_large = with.text.as_ref().is_some_and(|text| text.len() > OVERRIDES_BYTES_MAX);

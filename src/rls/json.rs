@@ -17,6 +17,7 @@ use super::proto::{RateLimitResponse, RateLimitUnit};
 use super::request::{DESCRIPTORS_KEPT_MAX, Descriptor, ENTRIES_KEPT_MAX, Request};
 use super::spelling::respelt;
 use crate::engine::Entry;
+use crate::engine::words::printable;
 
 /// The longest text of a [`JsonError`] in bytes, without its place. What is cut out is the middle.
 pub const ERROR_BYTES_MAX: usize = QUOTED_BYTES_MAX;
@@ -107,24 +108,17 @@ impl JsonError {
         let text = text.strip_suffix(place.as_str()).unwrap_or(&text);
         let message = match text.strip_prefix("EOF while parsing") {
             Some(what) => format!("body ends inside{what}"),
-            None => printable(text),
+            None => shortened(text),
         };
         Self { message, line, column }
     }
 }
 
-/// The text with control characters escaped and, past the bound, its middle left out: the beginning holds
+/// The text as [`printable`] writes it and, past the bound, its middle left out: the beginning holds
 /// what was found, the end what was expected.
-fn printable(text: &str) -> String {
+fn shortened(text: &str) -> String {
     const GAP: &str = " ... ";
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        if character.is_control() {
-            escaped.extend(character.escape_default());
-        } else {
-            escaped.push(character);
-        }
-    }
+    let escaped = printable(text);
     if escaped.len() <= ERROR_BYTES_MAX {
         return escaped;
     }

@@ -7,6 +7,7 @@
 //! (queue.rs), and each call site may write so many in ten seconds (call_sites.rs). What is lost is counted.
 
 mod call_sites;
+mod field;
 mod queue;
 mod renamed;
 
@@ -242,7 +243,7 @@ where
         // It would print them by `eprintln!`, which panics where standard error is closed or full.
         .log_internal_errors(false);
     let lines = match format {
-        Format::Text => lines.boxed(),
+        Format::Text => lines.fmt_fields(field::fields()).boxed(),
         Format::Json => lines.json().flatten_event(true).boxed(),
         Format::JsonAt => lines.map_writer(Renamed).json().flatten_event(true).boxed(),
     };
@@ -306,6 +307,27 @@ mod tests {
         assert_eq!(text.lines().count(), 2, "{text}");
         assert!(text.contains(" INFO weir::telemetry::logging::tests: policies loaded files=3"));
         assert!(!text.contains('\u{1b}'), "{text:?}");
+    }
+
+    #[test]
+    fn no_value_of_a_caller_writes_lines_escapes_or_marks_of_direction_into_the_text() {
+        for colour in [Colour::None, Colour::Ansi] {
+            let lines = Lines::default();
+            let call_sites = Arc::new(CallSites::new(Instant::now()));
+            let subscriber = subscriber(filter("debug").unwrap(), Format::Text, colour, &call_sites, lines.clone());
+            let value = "a\n2026 ERROR b\r\u{1b}[2J\u{9b}\u{202e}\u{2028}";
+            tracing::subscriber::with_default(subscriber, || {
+                tracing::debug!(shown = %value, quoted = value, debug = ?Some(value), "with {value}");
+            });
+            let text = String::from_utf8(lines.0.lock().clone()).unwrap();
+            assert_eq!(text.lines().count(), 1, "{text:?}");
+            assert_eq!(text.matches("a\\n2026 ERROR b\\r\\u{1b}[2J\\u{9b}\\u{202e}\\u{2028}").count(), 4, "{text:?}");
+            let is_ours = |c: char| c == '\n' || colour == Colour::Ansi && c == '\u{1b}';
+            let strange =
+                text.chars().find(|c| !is_ours(*c) && (c.is_control() || matches!(c, '\u{202e}' | '\u{2028}')));
+            assert_eq!(strange, None, "{text:?}");
+            assert!(!text.contains("\u{1b}[2J"), "{text:?}");
+        }
     }
 
     #[test]

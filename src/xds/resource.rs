@@ -14,6 +14,7 @@ use super::proto::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLi
 use super::status::shown;
 use super::{Resource, TYPE_URL, scan};
 use crate::config::policy_file::{Loaded, Problems, Reading, Tree, read_trees};
+use crate::engine::words::printable;
 
 /// The key of a descriptor's metadata that holds more keys of its rate limit.
 pub const OWN_METADATA: &str = "weir";
@@ -50,7 +51,7 @@ fn tree(index: usize, resource: &Resource) -> (String, Result<Tree<'static>, Vec
     let descriptors = conversion.descriptors(config.descriptors);
     let tree = mapping([("domain", Some(text(config.domain))), ("descriptors", Some(descriptors))]);
     // A name is a line of log.
-    let name = name.escape_debug().to_string();
+    let name = printable(&name);
     (name, if conversion.problems.is_empty() { Ok(tree) } else { Err(conversion.problems) })
 }
 

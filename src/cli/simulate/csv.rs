@@ -1,15 +1,16 @@
 //! Results of a simulation as CSV (RFC 4180), for spreadsheets: one record a line, of one of a few kinds.
 //!
-//! Texts are in quotes. One that a spreadsheet would take for a formula begins with an apostrophe, since keys come from
+//! Texts are in quotes, without control characters. One that a spreadsheet would take for a formula begins with an apostrophe, since keys come from
 //! callers.
 
 use crate::config::instant_text;
+use crate::engine::words::printable;
 use crate::simulation::report::{Count, OverTime, PolicyReport, Report};
 
 /// The columns.
 const COLUMNS: &str = "record,policies,time,domain,rule,limit,key,requests,passed,denied,delayed,hits,hits_denied";
 /// What a formula begins with.
-const FORMULA: [char; 6] = ['=', '+', '-', '@', '\t', '\r'];
+const FORMULA: [char; 4] = ['=', '+', '-', '@'];
 
 /// What a record is about; what is none is empty.
 #[derive(Clone, Copy, Default)]
@@ -99,6 +100,7 @@ fn line(record: &str, subject: &Subject<'_>, requests: [Option<u64>; 4], hits: [
 fn quoted(text: Option<&str>) -> String {
     let Some(text) = text else { return String::new() };
     let guard = if text.starts_with(FORMULA) { "'" } else { "" };
+    let text = printable(text);
     format!("\"{guard}{}\"", text.replace('"', "\"\""))
 }
 
@@ -113,7 +115,9 @@ mod tests {
             ("=cmd()", "\"'=cmd()\""),
             ("@a", "\"'@a\""),
             ("a\",\"b", "\"a\"\",\"\"b\""),
-            ("a\r\nb", "\"a\r\nb\""),
+            ("a\r\nb", "\"a\\r\\nb\""),
+            ("\u{1b}[2J\u{202e}\u{0}", "\"\\u{1b}[2J\\u{202e}\\0\""),
+            ("\t=a", "\"\\t=a\""),
         ] {
             assert_eq!(quoted(Some(text)), expected);
         }

@@ -6,10 +6,12 @@
 //!
 //! Policies that did not come as text have a `tree` in place of it. Not here: who asks for them (http, cli).
 
-use std::io::{self, Write as _};
+use std::collections::HashMap;
+use std::io::{self, Read as _, Write as _};
 use std::sync::Arc;
 
 use flate2::Compression;
+use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 
@@ -70,12 +72,28 @@ struct WrittenFile<'a> {
     content: Written<'a>,
 }
 
+/// Reads back what was kept here; none of other bytes.
+pub(super) fn unpacked(kept: &Arc<[u8]>) -> Option<Sources> {
+    let mut text = String::new();
+    GzDecoder::new(&**kept).read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
 impl Sources {
     /// Gives each source another name in messages.
     pub fn rename(&mut self, to: impl Fn(&str) -> String) {
         for file in &mut self.files {
             file.name = to(&file.name);
         }
+    }
+
+    /// The texts by name.
+    pub(super) fn texts(self) -> HashMap<String, String> {
+        let text = |file: File| match file.content {
+            Content::Text(text) => Some((file.name, text)),
+            Content::Tree(_) => None,
+        };
+        self.files.into_iter().filter_map(text).collect()
     }
 }
 
@@ -124,17 +142,11 @@ impl Keeper {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read as _;
-
-    use flate2::read::GzDecoder;
-
-    use super::super::{Reading, load, load_and_keep, load_sources, read_trees};
+    use super::super::{Reading, Restless, load, load_and_keep, load_sources, read_trees};
     use super::*;
 
     fn unpacked(kept: &Kept) -> Sources {
-        let mut text = String::new();
-        GzDecoder::new(&**kept.as_ref().unwrap()).read_to_string(&mut text).unwrap();
-        serde_json::from_str(&text).unwrap()
+        super::unpacked(kept.as_ref().unwrap()).unwrap()
     }
 
     #[test]
@@ -146,7 +158,7 @@ mod tests {
         ] {
             std::fs::write(dir.path().join(name), text).unwrap();
         }
-        let first = load_and_keep(&dir.path().into(), Reading::default()).unwrap();
+        let first = load_and_keep(&dir.path().into(), Reading::default(), &Restless::default()).unwrap();
         let again = load_sources(unpacked(&first.kept)).unwrap();
         assert_eq!(format!("{:?}", first.policies.rules()), format!("{:?}", again.policies.rules()));
         assert_eq!((first.places, first.files), (again.places, again.files));

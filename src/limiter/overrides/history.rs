@@ -3,17 +3,47 @@
 //!
 //! A version has the number of its change, and those of the last changes that it follows from. A store that has lost changes shows
 //! by that: it has a version that others follow from, or one that follows from that, made by a process that did not know them.
+//! A number has a part of the process that made the change, so that two processes never take the same one.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::hash::{BuildHasher as _, RandomState};
 
 use super::SetOverride;
 use crate::engine::Micros;
 
 /// The most numbers of a version: its own, and those that it follows from.
 const NUMBERS_MAX: usize = 4;
-/// The digits of a number: microseconds since 1970.
+/// The characters of a number, which digits alone are those of a weir without parts: microseconds since 1970.
 const DIGITS: usize = 16;
+/// The base of the two digits of a number with a part, and what stands between the time and the part.
+const BASE: u32 = 36;
+const PART: u8 = b'p';
+/// The digits of the time.
+const TIME_DIGITS: usize = 11;
+/// How many parts there are.
+const PARTS: u64 = (BASE as u64).pow(4);
+
+/// The number of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Number {
+    time: Micros,
+    part: Part,
+}
+
+/// What distinguishes the changes of one process from those of others at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Part(u64);
+
+impl Part {
+    /// That of changes by a weir without parts.
+    const NONE: Self = Self(0);
+
+    /// One that hardly any other process has.
+    pub(super) fn random() -> Self {
+        Self(1 + RandomState::new().hash_one(()) % (PARTS - 1))
+    }
+}
 
 /// What the version of a store is to the one that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +72,7 @@ pub(super) fn relation(stored: &str, known: &str) -> Relation {
     }
     if common(&stored, &known) > 0 {
         Relation::Forked
-    } else if known.len() == NUMBERS_MAX && known.iter().all(|number| *number > stored[0]) {
+    } else if known.len() == NUMBERS_MAX && known.iter().all(|number| number.time > stored[0].time) {
         // The known one may follow from one that long ago.
         Relation::Earlier
     } else if stored.len() < NUMBERS_MAX {
@@ -55,50 +85,79 @@ pub(super) fn relation(stored: &str, known: &str) -> Relation {
     }
 }
 
-/// The last number that both have; 0 if there is none.
-fn common(one: &[Micros], other: &[Micros]) -> Micros {
-    one.iter().filter(|number| other.contains(number)).max().copied().unwrap_or(0)
+/// The time of the last number that both have; 0 if there is none.
+fn common(one: &[Number], other: &[Number]) -> Micros {
+    one.iter().filter(|number| other.contains(number)).map(|number| number.time).max().unwrap_or(0)
 }
 
-/// The number of the next change after a version: the time. By a clock that is behind, a number later than that version, which hardly any
-/// other process takes too.
-pub(super) fn number_after(known: &str, now: Micros) -> Micros {
+/// The time in the number of the next change after a version. By a clock that is behind, a time later than that of the version.
+pub(super) fn time_after(known: &str, now: Micros) -> Micros {
     match numbers(known) {
-        Some(known) if now <= known[0] => known[0] + 1 + now % 1_000,
+        Some(known) if now <= known[0].time => known[0].time + 1 + now % 1_000,
         _ => now,
     }
 }
 
-/// The version of a change with this number.
-pub(super) fn next(number: Micros, known: &str) -> String {
-    write([number].into_iter().chain(numbers(known).unwrap_or_default()))
+/// The version of a change at this time by the process with this part.
+pub(super) fn next(time: Micros, part: Part, known: &str) -> String {
+    write([Number { time, part }].into_iter().chain(numbers(known).unwrap_or_default()))
 }
 
-/// The version of a change with this number that joins two.
-pub(super) fn joining(number: Micros, one: &str, other: &str) -> String {
+/// The same of a change that joins two.
+pub(super) fn joining(time: Micros, part: Part, one: &str, other: &str) -> String {
     let (one, other) = (numbers(one).unwrap_or_default(), numbers(other).unwrap_or_default());
     let heads = one.first().into_iter().chain(other.first());
-    let mut tail: Vec<Micros> = one.iter().skip(1).chain(other.iter().skip(1)).copied().collect();
+    let mut tail: Vec<Number> = one.iter().skip(1).chain(other.iter().skip(1)).copied().collect();
     tail.sort_unstable_by(|one, other| other.cmp(one));
     tail.dedup();
-    write([number].into_iter().chain(heads.copied()).chain(tail))
+    write([Number { time, part }].into_iter().chain(heads.copied()).chain(tail))
 }
 
-fn write(numbers: impl Iterator<Item = Micros>) -> String {
-    numbers.take(NUMBERS_MAX).map(|number| format!("{number:0DIGITS$}")).collect()
+fn write(numbers: impl Iterator<Item = Number>) -> String {
+    let mut version = String::new();
+    for Number { time, part } in numbers.take(NUMBERS_MAX) {
+        if part == Part::NONE {
+            version.push_str(&format!("{time:0DIGITS$}"));
+        } else {
+            push_digits(&mut version, time, TIME_DIGITS);
+            version.push(char::from(PART));
+            push_digits(&mut version, part.0, DIGITS - TIME_DIGITS - 1);
+        }
+    }
+    version
+}
+
+/// Appends the last `count` digits of a number.
+fn push_digits(text: &mut String, number: u64, count: usize) {
+    const ALL: &[u8; BASE as usize] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+    let (mut digits, mut left) = (vec![b'0'; count], number);
+    for digit in digits.iter_mut().rev() {
+        *digit = ALL[usize::from((left % u64::from(BASE)).to_le_bytes()[0])];
+        left /= u64::from(BASE);
+    }
+    text.extend(digits.into_iter().map(char::from));
 }
 
 /// The numbers of a version that weir made, its own first; none of every other text.
-fn numbers(version: &str) -> Option<Vec<Micros>> {
+fn numbers(version: &str) -> Option<Vec<Number>> {
     let is_own = !version.is_empty()
         && version.len().is_multiple_of(DIGITS)
         && version.len() <= NUMBERS_MAX * DIGITS
-        && version.bytes().all(|byte| byte.is_ascii_digit());
+        && version.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase());
     if !is_own {
         return None;
     }
-    // Digits of ASCII can be cut anywhere.
-    (0..version.len() / DIGITS).map(|at| version[at * DIGITS..(at + 1) * DIGITS].parse().ok()).collect()
+    // Text of ASCII can be cut anywhere.
+    (0..version.len() / DIGITS).map(|at| number(&version[at * DIGITS..(at + 1) * DIGITS])).collect()
+}
+
+fn number(text: &str) -> Option<Number> {
+    if text.as_bytes()[TIME_DIGITS] != PART {
+        return Some(Number { time: text.parse().ok()?, part: Part::NONE });
+    }
+    let time = u64::from_str_radix(&text[..TIME_DIGITS], BASE).ok()?;
+    let part = u64::from_str_radix(&text[TIME_DIGITS + 1..], BASE).ok()?;
+    Some(Number { time, part: Part(part) })
 }
 
 /// A text and its version, as one of two that are joined.
@@ -115,8 +174,8 @@ pub(super) fn joined(one: &Side<'_>, other: &Side<'_>, now: Micros) -> Vec<SetOv
     // An override has the number of the change that set it. What a version follows from and does not name is earlier than all that it
     // names.
     let is_unseen = |set: &SetOverride, by: usize| {
-        let is_named = numbers[1 - by].contains(&set.set_at) && !numbers[by].contains(&set.set_at);
-        let names_all = numbers[by].len() < NUMBERS_MAX || numbers[by].iter().any(|number| *number < set.set_at);
+        let is_named = numbers[1 - by].iter().any(|number| number.time == set.set_at && !numbers[by].contains(number));
+        let names_all = numbers[by].len() < NUMBERS_MAX || numbers[by].iter().any(|number| number.time < set.set_at);
         set.set_at > common || (is_named && names_all)
     };
     let mut all: BTreeMap<_, (&SetOverride, bool)> = BTreeMap::new();
@@ -140,7 +199,7 @@ mod tests {
     use super::*;
 
     fn version(numbers: &[Micros]) -> String {
-        write(numbers.iter().copied())
+        write(numbers.iter().map(|time| Number { time: *time, part: Part::NONE }))
     }
 
     #[test]
@@ -173,16 +232,37 @@ mod tests {
     #[test]
     fn versions_follow_and_join() {
         let four = version(&[4, 3, 2, 1]);
-        assert_eq!((number_after(&four, 9), number_after("", 3)), (9, 3));
-        assert_eq!((number_after(&four, 3), number_after(&four, 4)), (8, 9), "clocks that are behind");
-        assert_eq!(next(9, &four), version(&[9, 4, 3, 2]));
-        assert_eq!(next(9, ""), version(&[9]));
+        assert_eq!((time_after(&four, 9), time_after("", 3)), (9, 3));
+        assert_eq!((time_after(&four, 3), time_after(&four, 4)), (8, 9), "clocks that are behind");
+        assert_eq!(next(9, Part::NONE, &four), version(&[9, 4, 3, 2]));
+        assert_eq!(next(9, Part::NONE, ""), version(&[9]));
         let (one, other) = (version(&[5, 2, 1]), version(&[6, 2, 1]));
-        let joint = joining(7, &one, &other);
+        let joint = joining(7, Part::NONE, &one, &other);
         assert_eq!(joint, version(&[7, 5, 6, 2]));
         assert_eq!(relation(&joint, &one), Relation::Later);
         assert_eq!(relation(&joint, &other), Relation::Later);
         assert_eq!(relation(&joint, &version(&[8, 2, 1])), Relation::Forked);
         assert!(four.len() <= 64 && four.bytes().all(|byte| byte.is_ascii_alphanumeric()), "as the scripts take it");
+    }
+    #[test]
+    fn a_number_has_a_part_of_its_process_and_one_without_is_read() {
+        let (old, now) = (version(&[4, 3, 2, 1]), 1_700_000_000_000_000);
+        let [one, other] = [1, PARTS - 1].map(|part| next(now, Part(part), &old));
+        assert!(one.ends_with(&old[..3 * DIGITS]), "{one}");
+        assert_eq!(relation(&one, &old), Relation::Later);
+        assert_eq!(relation(&old, &one), Relation::Earlier);
+        assert_eq!(relation(&one, &other), Relation::Forked);
+        let joint = joining(now + 1, Part(2), &one, &other);
+        assert_eq!(
+            numbers(&joint).map(|all| all[..3].to_vec()),
+            Some(
+                [(1, 2), (0, 1), (0, PARTS - 1)]
+                    .map(|(more, part)| Number { time: now + more, part: Part(part) })
+                    .to_vec()
+            )
+        );
+        assert_eq!([&one, &other].map(|version| relation(&joint, version)), [Relation::Later; 2]);
+        assert!(joint.len() <= 64 && joint.bytes().all(|byte| byte.is_ascii_alphanumeric()), "as the scripts take it");
+        assert_ne!(Part::random(), Part::NONE);
     }
 }

@@ -324,3 +324,16 @@ async fn whoever_changes_something_around_a_loss_no_change_is_lost_and_all_agree
     }
     assert!(cut_short < 10, "{cut_short}");
 }
+
+#[tokio::test]
+async fn two_processes_that_change_something_at_the_same_instant_agree() {
+    let store = store();
+    let (one, other) = (Process::on(&store), Process::on(&store));
+    one.set(1, "ann", 50).await;
+    let saved = stored(&store).await;
+    other.look().await;
+    one.set(2, "bob", 60).await;
+    lose(&store, &saved).await;
+    other.set(2, "eve", 70).await;
+    agree(&store, &[&one, &other], &[("ann", 50), ("bob", 60), ("eve", 70)]).await;
+}

@@ -175,7 +175,7 @@ impl Queue {
 
     /// Takes the text of a panic. Never waits.
     pub(super) fn panic(&self, thread: &str, text: &str) {
-        let text = text.get(..LINE_BYTES_MAX).unwrap_or(text);
+        let text = &text[..text.floor_char_boundary(LINE_BYTES_MAX)];
         self.send(Item::Panic { thread: thread.into(), text: text.into() });
     }
 
@@ -356,6 +356,23 @@ mod tests {
         drop(queue);
         let text = String::from_utf8(reading.join().unwrap().unwrap()).unwrap();
         assert!(text.len() <= LINE_BYTES_MAX && text.ends_with("\u{e9}... (cut)\n"), "{} bytes", text.len());
+    }
+
+    #[test]
+    fn the_text_of_a_panic_is_cut_also_where_the_cut_falls_inside_a_character() {
+        let (sender, receiver) = sync_channel(1);
+        let shared = Shared {
+            lost: lost(),
+            bytes: AtomicUsize::new(0),
+            items: AtomicUsize::new(0),
+            reopen: AtomicBool::new(false),
+            waiting: Mutex::new(()),
+            emptied: Condvar::new(),
+        };
+        let queue = Queue { sender, shared: Arc::new(shared) };
+        queue.panic("main", &format!("a{}", "\u{e9}".repeat(LINE_BYTES_MAX)));
+        let Item::Panic { text, .. } = receiver.recv().unwrap() else { panic!("no panic") };
+        assert_eq!(text.len(), LINE_BYTES_MAX - 1);
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub struct Batches {
 #[derive(Debug)]
 pub struct Spans {
     sender: SyncSender<Box<SpanData>>,
-    /// How many wait. One that is on its way in may not be counted yet.
+    /// How many wait, and those on their way in: each is counted before it is there to be taken.
     waiting: AtomicUsize,
     batch_max: usize,
     /// Notified when a whole batch waits.
@@ -102,9 +102,13 @@ impl Spans {
 
     /// Puts a span in, or drops it if there is no room. Never waits.
     pub(super) fn push(&self, span: Box<SpanData>) {
+        let waiting = self.waiting.fetch_add(1, Relaxed) + 1;
         if self.sender.try_send(span).is_err() {
+            self.waiting.fetch_sub(1, Relaxed);
             self.drop_some(Dropped::QueueFull, 1);
-        } else if self.waiting.fetch_add(1, Relaxed) + 1 == self.batch_max {
+        }
+        // Also if this one found no room: others that were counted later may have filled the batch.
+        if waiting == self.batch_max {
             self.full_batch.notify_one();
         }
     }
@@ -187,7 +191,6 @@ impl<E: SpanExporter> Exporting<E> {
 
     fn next_batch(&mut self) -> Vec<SpanData> {
         let batch: Vec<SpanData> = self.receiver.try_iter().take(self.batches.batch_max).map(|span| *span).collect();
-        // Those who put a span in count it afterwards: the count may be behind for a moment, and wraps then until it is not.
         self.spans.waiting.fetch_sub(batch.len(), Relaxed);
         batch
     }
@@ -292,6 +295,26 @@ mod tests {
         exporting.run(std::future::ready(())).await.unwrap();
         assert_eq!(counts(&spans), (8, [3, 0, 0]), "the rest is sent at the end");
         assert_eq!(*collector.batches.lock(), [4, 4]);
+    }
+
+    #[test]
+    fn a_span_that_is_taken_at_once_does_not_underflow_the_count() {
+        const SPANS: usize = 300_000;
+        let (spans, mut exporting) = Spans::new(BATCHES, Collector::default());
+        let pushing = std::thread::spawn({
+            let spans = spans.clone();
+            move || put(&spans, SPANS)
+        });
+        let mut most = 0;
+        while !pushing.is_finished() {
+            exporting.next_batch();
+            // Those in the queue, and one on its way in.
+            most = most.max(spans.waiting.load(Relaxed));
+        }
+        pushing.join().unwrap();
+        assert!(most <= BATCHES.queue + 1, "{most} wait in a queue of {}", BATCHES.queue);
+        while !exporting.next_batch().is_empty() {}
+        assert_eq!(spans.waiting.load(Relaxed), 0);
     }
 
     #[tokio::test]

@@ -135,6 +135,38 @@ fn sighup_loads_policies_that_never_come_to_rest() {
 }
 
 #[test]
+fn a_file_that_is_rewritten_all_the_time_keeps_no_other_change_out() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let (file, other) = (directory.path().join(FILE), directory.path().join("other.yaml"));
+    let noise = |requests: u32| rules(1, requests).replace("domain: shop", "domain: other");
+    fs::write(&file, rules(1, 10)).expect("the policy");
+    fs::write(&other, noise(10)).expect("another policy");
+    let weir = Weir::start(directory.path(), &[] as &[&str]);
+    let mut client = Client::connect(weir.grpc);
+    let before = loads(&weir);
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for requests in 11.. {
+                fs::write(&other, noise(requests)).expect("another policy");
+                if within(Duration::from_millis(500), || ended.load(Relaxed).then_some(())).is_some() {
+                    return;
+                }
+            }
+        });
+        fs::write(&file, rules(1, 20)).expect("the policy");
+        let loaded = within(PATIENCE, || (limit(&mut client, "k0") == Some(20)).then_some(()));
+        let answer = client.ask(rls::look("other", &[("k0", "x")])).expect("an answer");
+        let of_other = answer.statuses[0].current_limit.as_ref().map(|limit| limit.requests_per_unit);
+        ended.store(true, Relaxed);
+        assert_eq!((loaded, of_other), (Some(()), Some(10)), "{}", weir.written());
+    });
+    assert_eq!(loads(&weir), before + 1);
+    until("the other file at rest", PATIENCE, || (loads(&weir) == before + 2).then_some(()));
+    assert_eq!(problems(&weir), Vec::<String>::new());
+}
+
+#[test]
 fn a_pipe_or_a_device_is_a_problem_that_names_it_and_never_a_wait() {
     let directory = TempDir::new().expect("a temporary directory");
     fs::write(directory.path().join(FILE), rules(1, 10)).expect("the policy");
@@ -185,6 +217,18 @@ fn check_prints_no_control_characters_of_a_name() {
             assert!(!printed.chars().any(|c| c == '\u{202e}' || c.is_control() && c != '\n'), "{printed:?}");
         }
     }
+}
+
+#[test]
+fn explain_prints_no_mark_of_direction_of_a_domain() {
+    let directory = TempDir::new().expect("a temporary directory");
+    let domain = "shop\u{202e}";
+    fs::write(directory.path().join(FILE), rules(1, 1).replace("shop", domain)).expect("the policy");
+    let explain = Command::new(binary()).arg("explain").arg(directory.path()).args([domain, "k0=x"]).output();
+    let output = explain.expect("weir runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("key ") && text.matches("shop\\u{202e}").count() >= 2, "{output:?}");
+    assert!(!text.contains('\u{202e}'), "{output:?}");
 }
 
 /// The example of `weir explain --help` is about a domain that its directory has.

@@ -1,9 +1,9 @@
 //! Who is limited, at the admin listener and in the log: `/top`, `/limited`, how values are shown, and the token.
 
 use crate::support::http;
-use crate::support::process::{PolicyDirectory, Weir};
+use crate::support::process::{LogLine, PolicyDirectory, Weir};
 use crate::support::rls::{self, Client};
-use crate::support::served::Served;
+use crate::support::served::{self, Served};
 use crate::support::wait::{PATIENCE, until};
 use serde_json::Value;
 
@@ -200,7 +200,8 @@ fn changes_need_the_token_and_what_only_shows_does_not() {
     }
     assert_eq!(served::metric(weir.http, "weir_admin_refused_total"), Some(5));
     let refused = |line: &LogLine| {
-        line.message() == Some("refused a request without a token of admin.token_file") && line.raw().contains("127.0.0.1")
+        line.message() == Some("refused a request without a token of admin.token_file")
+            && line.raw().contains("127.0.0.1")
     };
     assert!(weir.wait_for_log(0, PATIENCE, refused), "{}", weir.written());
     assert_eq!(delete(Some(&format!("bearer {SECRET}"))).status, 200);

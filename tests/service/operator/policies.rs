@@ -160,3 +160,34 @@ fn source(admin: SocketAddr) -> serde_json::Value {
     assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/json")));
     serde_json::from_str(&answer.body).unwrap()
 }
+
+/// A reader such as `head` that goes early is no error, and changes no exit code.
+#[test]
+fn a_command_whose_reader_goes_early_prints_no_error() {
+    let (running, policies) = serving(&[("a.yaml", POLICY), ("b.yaml", OTHER)], &[]);
+    let (directory, grpc, admin) = (policies.path(), running.grpc.to_string(), running.admin.to_string());
+    let directory = directory.to_str().unwrap();
+    for arguments in [
+        &["ask", &grpc, "shop", "user=ann"][..],
+        &["ask", &grpc, "shop", "other=ann", "--json"],
+        &["ask", &grpc, "shop", "user=bob", "--hits", "100"],
+        &["check", directory],
+        &["check", "--strict", directory],
+        &["check", "--server", &admin],
+        &["diff", directory, "examples/quickstart"],
+        &["explain", directory, "shop", "user=ann"],
+        &["explain", "--server", &admin, "shop", "user=ann"],
+        &["lua"],
+        &["override", "list", "--server", &admin],
+        &["schema", "policies"],
+        &["test", "examples"],
+        &["top", "--once", &admin],
+    ] {
+        let read = weir(arguments);
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let unread = Command::new(binary()).args(arguments).stdout(writer).output().expect("weir runs");
+        assert_eq!(unread.status.code(), read.status.code(), "{arguments:?}: {unread:?}");
+        assert_eq!(text(&unread.stderr), text(&read.stderr), "{arguments:?}");
+    }
+}

@@ -360,7 +360,7 @@ fn wrong_questions_are_answered_with_what_is_wrong() {
 #[test]
 fn a_tap_needs_the_token_where_there_is_one() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    fs::write(file.path(), "s3cret\n").unwrap();
+    fs::write(file.path(), "ann s3cret-s3cret-s3\n").unwrap();
     let served = Served::start(POLICY, &[&format!("admin.token_file={}", file.path().display())]);
     assert_eq!(http::get(served.at.admin, "/tap").unwrap().status, 401);
     let tap = |arguments: &[&str]| {
@@ -373,8 +373,8 @@ fn a_tap_needs_the_token_where_there_is_one() {
     fs::write(other.path(), "other").unwrap();
     let (code, errors) = tap(&["--for", "1s", "--token-file", &other.path().display().to_string()]);
     assert!(code == Some(1) && errors.contains("the token of --token-file is none of them"), "{errors}");
-    let path = file.path().display().to_string();
-    assert_eq!(tap(&["--for", "1s", "--token-file", &path]).0, Some(0));
+    fs::write(other.path(), "s3cret-s3cret-s3\n").unwrap();
+    assert_eq!(tap(&["--for", "1s", "--token-file", &other.path().display().to_string()]).0, Some(0));
 }
 
 #[test]
