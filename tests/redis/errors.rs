@@ -12,7 +12,7 @@ use std::num::NonZeroU64;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::support::algorithms::without_calendars;
 use crate::support::fake_node::FakeNode;
@@ -621,14 +621,15 @@ impl Raw {
 /// The script deleted the later entries first, and failed then: charges were lost, under an error that denies any write.
 #[tokio::test]
 async fn an_undo_that_meets_a_foreign_member_writes_nothing() {
-    const NOW: u64 = 1_700_000_000_000_000;
+    // By Redis' own clock the states must not have expired.
+    let now = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros()).unwrap();
     let server = RedisServer::start();
     let store = Redis::start(Options::new(Endpoint::parse(&server.url()).unwrap()), "");
     let limit = Limit::new(10, Window::from_micros(3_600_000_000).unwrap(), Algorithm::SlidingWindowLog).unwrap();
     let deadline = || Instant::now() + PATIENCE;
     let mut receipts = Vec::new();
     for second in 0..4 {
-        store.set_now(NOW + second * 1_000_000);
+        store.set_now(now + second * 1_000_000);
         let charges = [charge("k", &limit, Take::Consume(2))];
         let decision = store.decide(&charges, Mode::Atomic, deadline()).get().await.unwrap();
         receipts.push(decision.outcomes[0].receipt.unwrap());
@@ -637,7 +638,7 @@ async fn an_undo_that_meets_a_foreign_member_writes_nothing() {
     let undo = [Undo { key: "k", limit: &limit, receipt: receipts[1], bounds: None }];
     // No text of ours, a sum below the charge's, more hits than its sum, and a sum that is no number of a double.
     for foreign in ["ann", "0000000000000001:1", "0000000000000005:9", "9999999999999999:1"] {
-        let later = (NOW + 2_500_000).to_string();
+        let later = (now + 2_500_000).to_string();
         server.command(&["ZADD", "k", &later, foreign]).unwrap();
         let before = members();
         let error = store.undo(&undo, deadline()).get().await.unwrap_err();

@@ -7,7 +7,7 @@ use std::thread;
 
 use crate::support::cluster::{Plan, RedisCluster};
 use crate::support::http;
-use crate::support::process::{PolicyDirectory, Weir};
+use crate::support::process::{LogLine, PolicyDirectory, Weir};
 use crate::support::rls::{self, Client};
 use crate::support::wait::{PATIENCE, until};
 
@@ -145,7 +145,9 @@ fn without_one_node_the_others_still_count_and_its_own_carry_on_locally() {
         let line = metrics.lines().find(|line| line.starts_with("weir_on_error_total{action=\"local\"}"))?;
         (!line.ends_with(" 0")).then_some(())
     });
-    assert_eq!(weir.count_in_log(|line| line.message().is_some_and(|text| text.contains("go by on_error"))), 1);
+    let begins = |line: &LogLine| line.message().is_some_and(|text| text.contains("go by on_error"));
+    assert!(weir.wait_for_log(0, PATIENCE, begins), "{}", weir.written());
+    assert_eq!(weir.count_in_log(begins), 1);
     assert_eq!(http::get(weir.http, "/readyz").unwrap().status, 200, "a node that is gone is no reason to leave");
 }
 
