@@ -408,7 +408,7 @@ fn a_store_that_is_not_there_is_503_and_told() {
     assert_eq!(ready.status, 503, "{ready:?}");
     let detail = json_of(&ready);
     assert_eq!((&detail["ready"], &detail["phase"]), (&json!(false), &json!("starting")));
-    assert_eq!(detail["store"], json!({"name": "redis", "answered": false, "circuit": "closed"}));
+    assert_eq!(detail["store"], json!({"name": "redis", "answered": false, "circuit": "open"}));
     assert_eq!(get(served.at.http, "/healthcheck").status, 500);
     assert_eq!(get(served.at.http, "/healthz").status, 200);
 }
@@ -531,7 +531,8 @@ fn metrics_are_those_of_the_page_about_them() {
     http::post_json(memory.at.http, "/json", ANN).expect("an answer");
     let mut expected = documented.clone();
     expected.retain(|name, _| {
-        !["weir_redis_", "weir_deny_cache_", "weir_tls_"].iter().any(|prefix| name.starts_with(prefix))
+        let absent = ["weir_redis_", "weir_deny_cache_", "weir_tls_", "weir_certificate_", "weir_admin_"];
+        !absent.iter().any(|prefix| name.starts_with(prefix))
     });
     assert_eq!(shown_metrics(memory.at.http), expected);
 
@@ -543,6 +544,7 @@ fn metrics_are_those_of_the_page_about_them() {
         format!("redis.url={}", redis.url()),
         format!("listen.tls.cert_file={}", issued.certificate.display()),
         format!("listen.tls.key_file={}", issued.key.display()),
+        "admin.token_file=/nowhere/token".to_owned(),
     ];
     let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
     let served = Served::start(POLICY, &settings);

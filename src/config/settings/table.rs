@@ -133,7 +133,7 @@ const UP_TO_POLICIES: &[Setting] = &[
         name: "admin.token_file",
         kind: Kind::File,
         default: Preset::Unset,
-        about: "the file of bearer tokens, one alone or lines NAME TOKEN, for requests that change something at listen.admin; none: no token",
+        about: "the file of bearer tokens, lines NAME TOKEN, for requests that change something at listen.admin; none: no token",
     },
     Setting {
         name: "admin.values",

@@ -533,6 +533,8 @@ fn half_open_handshakes_are_bounded_and_keep_no_client_out() {
     /// More than one address may have, in the 10 s that a handshake may take.
     const OPEN: usize = 3_000;
     const GIVEN_UP: u64 = 50;
+    /// 512 handshakes that have begun, and 3,000 connections with a ClientHello that wait for a turn.
+    const GROWTH_KIB_MAX: u64 = 160 * 1_024;
     let authority = Authority::new("ours");
     let weir = secured(&policies(), &authority.server("grpc", &["localhost"]), &["runtime.cores=1"]);
     let hello = client_hello(&authority);
@@ -559,7 +561,7 @@ fn half_open_handshakes_are_bounded_and_keep_no_client_out() {
     }
     assert_eq!(given_up("too_many"), 0, "one address has its own bound");
     let grown = weir.memory_kib().saturating_sub(before);
-    assert!(grown < 96 * 1_024, "grew by {grown} KiB");
+    assert!(grown < GROWTH_KIB_MAX, "grew by {grown} KiB");
 }
 
 fn connect_from(runtime: &tokio::runtime::Runtime, address: Ipv4Addr, to: SocketAddr) -> TcpStream {
