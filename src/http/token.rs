@@ -85,12 +85,12 @@ impl TokenFile {
                 let last_good = self.last_good.lock().clone();
                 if self.is_due(1) {
                     let file = self.path.display();
-                    match &last_good {
-                        Some(_) => {
-                            tracing::error!(%file, reason, "file of tokens refused, the last good tokens stay in force")
-                        }
-                        None => tracing::error!(%file, reason, "file of tokens refused: changes and taps are refused"),
-                    }
+                    let effect = if last_good.is_some() {
+                        "the last good tokens stay in force"
+                    } else {
+                        "changes and taps are refused"
+                    };
+                    tracing::error!(%file, reason, effect, "file of tokens refused");
                 }
                 last_good.ok_or(reason)
             }
