@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, Write};
 
+use weir::cli::pipe::UntilClosed;
 use weir::cli::test::{Format, Tests, Verdict, run};
 use weir::config::settings::Secret;
 use weir::testing::{FAILURES_MAX, Strictness};
@@ -372,7 +373,8 @@ fn the_verdict_does_not_depend_on_how_much_of_the_report_is_read() {
     for bytes in [0, 30, 60] {
         for format in [Format::Text, Format::Junit, Format::Json] {
             let tests = Tests { format, ..written.tests() };
-            let verdict = run(&tests, &mut ClosedAfter(bytes)).unwrap_or_else(|error| panic!("{error}"));
+            let verdict =
+                run(&tests, &mut UntilClosed::new(ClosedAfter(bytes))).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(verdict, Verdict::Failed, "{format:?}, {bytes} bytes");
         }
     }
