@@ -77,7 +77,7 @@ pub(super) fn may_need_spelling(bytes: &[u8]) -> bool {
     bytes.contains(&0xf4)
 }
 
-/// A text as [`spell`] writes it.
+/// A text in which each character that stands for a byte is written as its four bytes. [ky-6]
 #[must_use]
 pub fn respelt(text: String) -> String {
     if plain(text.as_bytes()).is_some() {
