@@ -142,7 +142,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// HTTP/2 has written these bytes.
     fn wrote(&mut self, bytes: &[u8]) {
         let peer = &self.peer;
-        self.written.observe(bytes, &peer.core().total().ended, peer.address());
+        let answers = self.written.observe(bytes, &peer.core().total().ended, peer.address());
+        if answers > 0 {
+            peer.count_answers(answers);
+        }
     }
 
     fn poll_open(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {

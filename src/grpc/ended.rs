@@ -1,8 +1,8 @@
 //! What weir ends by itself: connections, and requests that HTTP/2 resets before they are decided. Each is counted by its reason,
 //! and logged now and then.
 //!
-//! h2 reports a request that it resets to nobody, so the frames that it writes are read here. Not here: when a connection is
-//! closed (peers.rs, frames.rs).
+//! h2 reports a request that it resets to nobody, so the frames that it writes are read here. They also show which requests were
+//! answered. Not here: when a connection is closed (peers.rs, frames.rs).
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,8 +13,10 @@ use parking_lot::Mutex;
 /// How often one reason is logged.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 const HEAD_BYTES: usize = 9;
+const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const GOAWAY: u8 = 7;
+const END_STREAM: u8 = 0x1;
 
 /// Why weir closed a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,25 +159,30 @@ pub(super) struct Written {
 }
 
 impl Written {
-    /// Takes bytes as they were written.
-    pub(super) fn observe(&mut self, mut bytes: &[u8], ended: &Ended, peer: Option<IpAddr>) {
+    /// Takes bytes as they were written. Returns how many responses end in them: a response that is made after its caller
+    /// has given up is not written, and is no answer.
+    pub(super) fn observe(&mut self, mut bytes: &[u8], ended: &Ended, peer: Option<IpAddr>) -> u32 {
+        let mut answers = 0;
         // Nearly always whole frames are written that end nothing.
         if self.skip == 0 && self.head_bytes == 0 && self.ending.is_none() {
-            while let Some((&[a, b, c, kind, ..], payload)) = bytes.split_first_chunk::<HEAD_BYTES>()
+            while let Some((&[a, b, c, kind, flags, ..], payload)) = bytes.split_first_chunk::<HEAD_BYTES>()
                 && kind != RST_STREAM
                 && kind != GOAWAY
                 && let Some(next) = payload.get(u32::from_be_bytes([0, a, b, c]) as usize..)
             {
                 bytes = next;
+                answers += ends_response(kind, flags);
             }
         }
         if !bytes.is_empty() {
-            self.observe_parts(bytes, ended, peer);
+            answers += self.observe_parts(bytes, ended, peer);
         }
+        answers
     }
 
     /// The same for frames that are written in parts, and for those that end something.
-    fn observe_parts(&mut self, mut bytes: &[u8], ended: &Ended, peer: Option<IpAddr>) {
+    fn observe_parts(&mut self, mut bytes: &[u8], ended: &Ended, peer: Option<IpAddr>) -> u32 {
+        let mut answers = 0;
         while let Some((&first, rest)) = bytes.split_first() {
             if let Some(kind) = self.ending {
                 // The code has the last four of these bytes.
@@ -197,7 +204,7 @@ impl Written {
             } else if self.head_bytes == 0
                 && let Some((head, rest)) = bytes.split_first_chunk::<HEAD_BYTES>()
             {
-                self.frame(head);
+                answers += self.frame(head);
                 bytes = rest;
             } else {
                 self.head[self.head_bytes] = first;
@@ -205,27 +212,34 @@ impl Written {
                 bytes = rest;
                 if self.head_bytes == 0 {
                     let head = self.head;
-                    self.frame(&head);
+                    answers += self.frame(&head);
                 }
             }
         }
+        answers
     }
 
     /// The header of a frame is complete.
-    fn frame(&mut self, &[a, b, c, kind, ..]: &[u8; HEAD_BYTES]) {
+    fn frame(&mut self, &[a, b, c, kind, flags, ..]: &[u8; HEAD_BYTES]) -> u32 {
         let length = u32::from_be_bytes([0, a, b, c]) as usize;
         let before_code_end = match kind {
             RST_STREAM => 4,
             GOAWAY => 8,
             _ => {
                 self.skip = length;
-                return;
+                return ends_response(kind, flags);
             }
         };
         self.ending = Some(kind);
         self.before_code_end = before_code_end;
         self.skip = length.saturating_sub(before_code_end);
+        0
     }
+}
+
+/// One if a frame ends a response, which the last headers of gRPC do.
+fn ends_response(kind: u8, flags: u8) -> u32 {
+    u32::from(kind == HEADERS && flags & END_STREAM != 0)
 }
 
 #[cfg(test)]
@@ -239,6 +253,8 @@ mod tests {
 
     #[test]
     fn what_ends_requests_and_connections_is_counted_however_it_is_cut() {
+        let mut last_headers = frame(HEADERS, &[0xbe]);
+        last_headers[4] = END_STREAM;
         let written = [
             frame(4, &[0; 18]),
             frame(RST_STREAM, &1_u32.to_be_bytes()),
@@ -248,11 +264,16 @@ mod tests {
             frame(GOAWAY, b"\0\0\0\x05\0\0\0\0"),
             frame(GOAWAY, b"\0\0\0\x05\0\0\0\x0btoo_many"),
             frame(RST_STREAM, &1_u32.to_be_bytes()),
+            // A response: headers, data, and the headers that end it; and data that look like these.
+            frame(HEADERS, &[0x88]),
+            frame(0, &[0, 0, 0, HEADERS, END_STREAM, 0, 0, 0, 1]),
+            last_headers,
         ]
         .concat();
         for size in 1..=written.len() {
             let (ended, mut frames) = (Ended::default(), Written::default());
-            written.chunks(size).for_each(|part| frames.observe(part, &ended, None));
+            let answers: u32 = written.chunks(size).map(|part| frames.observe(part, &ended, None)).sum();
+            assert_eq!(answers, 1, "in parts of {size}");
             let reset: Vec<u64> = (0..CODES.len()).map(|code| ended.reset(code)).collect();
             assert_eq!(reset, [0, 2, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1], "in parts of {size}");
             assert_eq!(CloseReason::ALL.map(|reason| ended.closed(reason)), [0, 0, 0, 0, 0, 0, 0, 1]);
