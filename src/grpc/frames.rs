@@ -210,7 +210,9 @@ impl Meter {
 
     /// The preface or a payload is complete.
     fn ended(&mut self) {
-        self.has_block = false;
+        if self.has_block {
+            (self.has_block, self.is_padded, self.padding, self.before_block) = (false, false, 0, 0);
+        }
         if self.has_preface {
             self.has_settings = true;
         }
@@ -230,15 +232,17 @@ impl Meter {
             HEADERS => {
                 self.requests = self.requests.saturating_add(1);
                 self.in_header_block = flags & END_HEADERS == 0;
-                self.is_padded = flags & PADDED != 0;
-                let priority = if flags & PRIORITY == 0 { 0 } else { PRIORITY_BYTES };
-                self.before_block = u8::from(self.is_padded) + priority;
-                (self.has_block, self.padding) = (true, 0);
+                self.has_block = true;
                 self.authorities.begin();
+                if flags & (PADDED | PRIORITY) != 0 {
+                    self.is_padded = flags & PADDED != 0;
+                    let priority = if flags & PRIORITY == 0 { 0 } else { PRIORITY_BYTES };
+                    self.before_block = u8::from(self.is_padded) + priority;
+                }
             }
             CONTINUATION => {
                 self.idle = self.idle.saturating_add(1);
-                (self.has_block, self.padding, self.before_block) = (true, 0, 0);
+                self.has_block = true;
                 self.in_header_block &= flags & END_HEADERS == 0;
             }
             _ => self.idle = self.idle.saturating_add(1),
