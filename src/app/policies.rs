@@ -145,10 +145,10 @@ impl Target {
         self.metrics.policies_refused();
     }
 
-    fn refuse(&self, problems: PolicyProblems) {
+    fn refuse(&self, problems: &PolicyProblems) {
         self.count_refused(problems.clone());
         // Last, so that a reader of the log finds the rest at `/readyz`.
-        log_problems(&problems);
+        log_problems(problems);
     }
 }
 
@@ -242,7 +242,7 @@ impl Reload {
                 self.last = loaded.kept.clone();
                 target.put_in_force(loaded);
             }
-            Err(problems) => target.refuse(problems),
+            Err(problems) => target.refuse(&problems),
         }
     }
 }
@@ -263,7 +263,7 @@ async fn in_time(mut reading: JoinHandle<Reload>, path: &Path, target: &Target) 
     let read = match tokio::time::timeout(READ_TIMEOUT, &mut reading).await {
         Ok(read) => read,
         Err(_) => {
-            target.refuse(not_read(path));
+            target.refuse(&not_read(path));
             reading.await
         }
     };

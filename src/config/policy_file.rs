@@ -242,7 +242,7 @@ fn load_with(
                 }
             }
             Err((position, message)) => {
-                reader.refused(Problem { kind: ProblemKind::Unreadable, file, position, message })
+                reader.refused(Problem { kind: ProblemKind::Unreadable, file, position, message });
             }
         }
     }
