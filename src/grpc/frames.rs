@@ -158,15 +158,7 @@ impl Meter {
                 read += HEAD_BYTES;
                 continue;
             }
-            let wanted = (HEAD_BYTES - self.head_bytes).min(bytes.len() - read);
-            self.head[self.head_bytes..self.head_bytes + wanted].copy_from_slice(&bytes[read..read + wanted]);
-            self.head_bytes += wanted;
-            read += wanted;
-            if self.head_bytes == HEAD_BYTES {
-                self.head_bytes = 0;
-                let head = self.head;
-                self.frame(&head);
-            }
+            read += self.part_of_head(&bytes[read..]);
         }
         let extra = self.extra(answers);
         let is_within = self.given_up <= self.given_up_max.saturating_add(self.answered(answers))
@@ -219,7 +211,22 @@ impl Meter {
         self.has_preface = true;
     }
 
+    /// Takes what these bytes have of a header, and returns how many that are.
+    #[cold]
+    fn part_of_head(&mut self, bytes: &[u8]) -> usize {
+        let wanted = (HEAD_BYTES - self.head_bytes).min(bytes.len());
+        self.head[self.head_bytes..self.head_bytes + wanted].copy_from_slice(&bytes[..wanted]);
+        self.head_bytes += wanted;
+        if self.head_bytes == HEAD_BYTES {
+            self.head_bytes = 0;
+            let head = self.head;
+            self.frame(&head);
+        }
+        wanted
+    }
+
     /// The header of a frame is complete.
+    #[inline]
     fn frame(&mut self, &[a, b, c, kind, flags, ..]: &[u8; HEAD_BYTES]) {
         self.skip = u32::from_be_bytes([0, a, b, c]) as usize;
         match kind {

@@ -48,6 +48,7 @@ impl Written {
     }
 
     /// The same for frames that are written in parts, and for those that end something.
+    #[cold]
     fn observe_parts(&mut self, mut bytes: &[u8], peer: &Peer) -> u32 {
         let ended = &peer.core().total().ended;
         let mut answers = 0;
