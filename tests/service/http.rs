@@ -662,7 +662,7 @@ fn the_operator_sees_what_becomes_of_a_failed_charge_and_who_says_so() {
     check("on_error: deny\n", [("deny", "domain"), ("local", "rule"), ("deny", "domain")]);
 }
 
-/// What docs/operations.md promises of each word, by the example that has them all. [st-4]
+/// What docs/stores.md promises of each word, by the example that has them all. [st-4]
 #[test]
 fn without_redis_each_rule_answers_as_its_on_error_says() {
     let example = std::fs::read_to_string("examples/on_error/shop.yaml").expect("the example is there");
