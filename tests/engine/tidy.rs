@@ -46,6 +46,7 @@ const FLOORS: &[(&str, Floors)] = &[
     (
         "engine",
         &[
+            ("classes", &["automaton", "branch", "descriptor", "matcher", "network", "pattern", "policy"]),
             ("observer", &["algorithm", "charge", "decision", "descriptor", "policy", "time"]),
             ("overrides", &["algorithm", "descriptor", "key", "limit", "policy", "time"]),
             ("crossing", &["algorithm", "charge", "decision", "descriptor"]),
@@ -62,6 +63,7 @@ const FLOORS: &[(&str, Floors)] = &[
                     "limit",
                     "matcher",
                     "metadata",
+                    "network",
                     "pattern",
                     "time",
                 ],
