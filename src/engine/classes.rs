@@ -159,8 +159,11 @@ impl<'l, 'p, const N: usize> Level<'l, 'p, N> {
         let mut texts: Vec<&str> = self.texts.iter().copied().collect();
         texts.sort_unstable();
         let of_networks = self.networks.with_inner();
-        budget.take((texts.len() + of_networks.len()) as u64)?;
-        let mut classes: Vec<_> = texts.into_iter().map(|text| self.class(text.to_owned(), ClassKind::Text)).collect();
+        budget.take((1 + texts.len() + of_networks.len()) as u64)?;
+        // The text of a wildcard is the least telling of its values.
+        let (of_wildcards, texts): (Vec<&str>, Vec<&str>) = texts.into_iter().partition(|text| text.contains('*'));
+        let of_text = |text: &str| self.class(text.to_owned(), ClassKind::Text);
+        let mut classes: Vec<_> = texts.into_iter().map(of_text).collect();
         let mut others = Vec::new();
         for (network, inner) in &of_networks {
             others.extend(self.values_in(network, inner).map(|value| self.class(value, ClassKind::Network)));
@@ -175,6 +178,7 @@ impl<'l, 'p, const N: usize> Level<'l, 'p, N> {
         let mut outcomes = HashSet::new();
         let found = others.into_iter().chain(unknown);
         classes.extend(found.filter(|class| outcomes.insert(class.outcome())));
+        classes.extend(of_wildcards.into_iter().map(of_text));
         classes.retain(Class::is_met);
         Ok(classes)
     }
@@ -370,14 +374,14 @@ mod tests {
         assert_eq!(
             told(&old, &new, Some("a")),
             [
-                "*/export: a=*/export > a=*/export",
-                "/api/*: a=/api/* > a=/api/*",
                 "/api/x: a=/api/* > a=/b,...",
                 "/b: a > a=/b,...",
                 "x: a > -",
                 "/api/: a=/api/* > a=/api/*",
                 "/export: a=*/export > a=*/export",
                 "/api/export: a=/api/* > a=*/export",
+                "*/export: a=*/export > a=*/export",
+                "/api/*: a=/api/* > a=/api/*",
             ]
         );
     }
@@ -411,12 +415,12 @@ mod tests {
         assert_eq!(
             told(&old, &new, Some("a")),
             [
-                "10.*: a=10.* > -",
                 "10.0.0.1: a=10.* > a=10.0.0.0/8,...",
                 "::ffff:10.0.0.1: - > a=10.0.0.0/8,...",
                 r"192.168.0.1: a=~192\\.168\\.0\\.[0-9]+ > a=10.0.0.0/8,...",
                 "10.: a=10.* > -",
                 r"192.168.0.4: a=~192\\.168\\.0\\.[0-9]+ > -",
+                "10.*: a=10.* > -",
             ]
         );
     }

@@ -348,9 +348,14 @@ impl<'p> Place<'p> {
     /// What values of a key can be met by, in the order in which they are, and where each leads; none where keys are patterns.
     #[must_use]
     pub fn leads(self, key: &str) -> Option<Vec<(Lead<'p>, Self)>> {
+        self.0.key_patterns.is_empty().then(|| self.written(key))
+    }
+
+    /// What is written for a key, as it stands there: values are met by it in this order, but for keys that are patterns.
+    #[must_use]
+    pub fn written(self, key: &str) -> Vec<(Lead<'p>, Self)> {
         let leads = self.0.by_key.get(key).map(Branch::leads).unwrap_or_default();
-        let leads = leads.into_iter().map(|(lead, node)| (lead, Self(node))).collect();
-        self.0.key_patterns.is_empty().then_some(leads)
+        leads.into_iter().map(|(lead, node)| (lead, Self(node))).collect()
     }
 
     /// The keys that are written here, in no particular order.
