@@ -171,7 +171,12 @@ impl<'o, 'p> Told<'o, 'p> {
         for number in with {
             let Transition { old, new, example } = &self.transitions[*number];
             let tend = tend_of(&self.effects(*old, *new));
-            let what = What::Met { example: example.clone(), old: *old, new: *new };
+            let mut example = example.clone();
+            if one.domain != other.domain {
+                let domain = new.or(*old).map_or("", |rule| &*rule.domain);
+                example = format!("{example} in domain {domain}");
+            }
+            let what = What::Met { example, old: *old, new: *new };
             change.effects.push(Effect { tend, what });
             change.effects.extend(self.together.remove(number).unwrap_or_default());
         }

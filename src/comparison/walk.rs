@@ -209,7 +209,7 @@ impl<'p> Walk<'_, 'p> {
         let rules = places.map(|place| place.and_then(Place::rule));
         let [old, new] = self.rules(rules);
         let is_known = self.known.contains(&rules) || (!self.whole && limits::effects(old, new).is_empty());
-        !is_same && !(is_leaf && is_known)
+        !(is_same || is_leaf && is_known)
     }
 
     /// Whether two places say the same, with all below them.
