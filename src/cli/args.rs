@@ -303,7 +303,7 @@ pub struct DiffArguments {
     /// Send this through both, and tell whose answers change: a file of traffic, or a record of weir tap
     #[arg(long, value_name = "FILE")]
     traffic: Option<PathBuf>,
-    /// Exit with 1 only for such changes; may be repeated
+    /// Exit with 1 only for such changes, and with 3 if weir could not tell; may be repeated
     #[arg(long, value_name = "CHANGE", value_enum, value_delimiter = ',')]
     fail_on: Vec<FailOn>,
     /// How the files are read.
