@@ -17,6 +17,8 @@ from pathlib import Path
 
 import kubernetes_validate
 import yaml
+from spdx_tools.spdx.parser.parse_anything import parse_file
+from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/helm/weir"
@@ -596,10 +598,38 @@ def check_envoy_gateway():
 
 
 def check_versions():
-    """The chart is for the weir beside it."""
+    """The chart, the images that deploy/ and the pages name, and the changelog are of the version of Cargo.toml."""
     version = re.search(r'^version = "(.*)"', read("Cargo.toml"), re.MULTILINE).group(1)
     chart = yaml.safe_load(read("deploy/helm/weir/Chart.yaml"))["appVersion"]
     check(chart == version, f"Chart.yaml: appVersion is {chart}, and Cargo.toml has {version}")
+    check(f"\n## [{version}]" in read("CHANGELOG.md"), f"CHANGELOG.md has no section [{version}]")
+    listed = subprocess.run(["git", "ls-files", "deploy", "docs", "README.md"], cwd=ROOT, check=True, capture_output=True, text=True)
+    named = 0
+    for path in listed.stdout.split():
+        for found in re.findall(r"\bweir:(\d+\.\d+\.\d+)|app\.kubernetes\.io/version: \"?([\w.]+)|\bweir-(\d+\.\d+\.\d+)", read(path)):
+            named += 1
+            check(version in found, f"{path}: {''.join(found)}, and Cargo.toml has {version}")
+    check(named > 10, f"deploy/ and docs/ name the version {named} times")
+
+
+def check_release():
+    """What is compiled into weir is listed as valid SPDX, and the script of a release starts."""
+    with tempfile.NamedTemporaryFile(suffix=".spdx.json") as file:
+        done = subprocess.run([ROOT / "scripts/sbom", file.name], capture_output=True, text=True, timeout=120)
+        check(done.returncode == 0, f"scripts/sbom: {done.stderr}")
+        if done.returncode == 0:
+            document = parse_file(file.name)
+            for message in validate_full_spdx_document(document):
+                check(False, f"scripts/sbom: {message.validation_message}")
+            names = {package.name for package in document.packages}
+            check({"weir", "tonic", "ring"} <= names, "scripts/sbom lacks a crate that is compiled into weir")
+            check(not {"proptest", "criterion"} & names, "scripts/sbom has crates of tests")
+    done = subprocess.run([ROOT / "scripts/release", "--help"], capture_output=True, text=True, timeout=60)
+    check(done.returncode == 0 and "SHA256SUMS" in done.stdout, f"scripts/release --help: {done.stderr}")
+    done = subprocess.run([ROOT / "scripts/release", "--no-such"], capture_output=True, text=True, timeout=60)
+    check(done.returncode == 1 and "usage" in done.stderr, "scripts/release takes an argument that it does not know")
+    jobs = yaml.safe_load(read(".github/workflows/release.yml"))["jobs"].values()
+    check(any(step.get("run") == "scripts/release" for job in jobs for step in job["steps"]), "the workflow does not run scripts/release")
 
 
 def check_unit():
@@ -626,6 +656,7 @@ def main():
         check_envoy_gateway()
         check_unit()
         check_versions()
+        check_release()
     else:
         raise SystemExit(__doc__)
     for problem in problems:
