@@ -428,7 +428,7 @@ fn health_is_told_on_every_path_that_somebody_asks() {
             "phase": "serving",
             "store": {"name": "memory", "answered": true, "circuit": "closed"},
             "policies": {"domains": 1, "rules": 3, "problems": []},
-            "overrides": {"in_force": 0, "unused": 0, "read": true},
+            "overrides": {"in_force": 0, "unused": 0, "read": true, "problem": null},
         });
         assert_eq!(json_of(&ready), expected);
     }
