@@ -442,6 +442,7 @@ def check_alerts():
     groups = yaml.safe_load(read("deploy/prometheus/weir.rules.yaml"))["groups"]
     tests = yaml.safe_load(read("tests/deploy/alerts.test.yaml"))["tests"]
     tested = {t["alertname"] for test in tests for t in test.get("alert_rule_test", []) if t["exp_alerts"]}
+    quiet = {t["alertname"] for test in tests for t in test.get("alert_rule_test", []) if not t["exp_alerts"]}
     headings = anchors("docs/operations.md")
     rules = [rule for group in groups for rule in group["rules"]]
     listed = set(re.findall(r"^\| `(Weir\w+)` \|", read("deploy/README.md"), re.MULTILINE))
@@ -456,6 +457,7 @@ def check_alerts():
         check(rule["labels"].get("severity") in ("warning", "critical"), f"{name}: its severity is neither warning nor critical")
         check({"summary", "description"} <= rule["annotations"].keys(), f"{name}: it needs a summary and a description")
         check(name in tested, f"{name}: no test in tests/deploy/alerts.test.yaml fires it")
+        check(name in quiet, f"{name}: no test in tests/deploy/alerts.test.yaml expects that it does not fire")
         for metric in set(re.findall(r"\bweir_\w+", rule["expr"] + rule["annotations"]["description"])):
             check(re.sub(r"_(bucket|sum|count)$", "", metric) in known, f"{name}: docs/metrics.md has no metric {metric}")
 
