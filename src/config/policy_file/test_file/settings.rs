@@ -11,7 +11,7 @@ use crate::config::policy_file::yaml::{NodeId, Value};
 use crate::config::settings::{Layer, Problems, Setting, Settings};
 
 /// The settings that a test may have.
-pub const NAMES: [&str; 20] = [
+pub const NAMES: [&str; 21] = [
     "charging",
     "shadow_mode",
     "quota_mode",
