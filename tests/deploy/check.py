@@ -346,7 +346,8 @@ PROMISES = [
     ({"config": {"shadow_mode": False}}, of("ConfigMap", "data"), {"weir.yaml": "shadow_mode: off\n"}),
     ({"cores": 0}, setting("WEIR__RUNTIME__CORES"), "0"),
     ({"shutdown": {"pauseSeconds": 60, "graceSeconds": 120}}, spec("terminationGracePeriodSeconds"), 195),
-    # Settings that exist, however the file writes them.
+    # Settings that exist, however the file writes them, and a group without a setting.
+    ({"config": {"redis": None, "tracing": {}, "shadow_mode": True}}, lambda o: "shadow_mode: on" in one(o, "ConfigMap")["data"]["weir.yaml"], True),
     ({"config": {"redis.timeout": "15ms", "statsd": {"mogrifiers": [{"pattern": "a", "name": "b", "tags": {"c": "d"}}]}}}, volume("config"), {"name": "config", "configMap": {"name": "weir-config"}}),
     ({"listenAddress": "::", "ports": {"grpc": 1}}, setting("WEIR__LISTEN__GRPC"), "[::]:1"),
     # TLS of callers.
@@ -534,7 +535,9 @@ REFUSED = [
     ({**POLICIES, "redis": {"tls": {"existingSecret": "s"}}}, "redis.tls has no effect without a redis.url that begins with rediss://"),
     ({**POLICIES, "config": {"redis": {"timout": "15ms"}}}, "config: redis.timout: no such setting, the nearest is redis.timeout"),
     ({**POLICIES, "config": {"shadowmode": True}}, "config: shadowmode: no such setting, the nearest is shadow_mode"),
-    ({**POLICIES, "config": {"redis": {"timeout": {"ms": 15}}}, "extraArgs": ["--set", "redis.timout=1s"]}, "extraArgs: redis.timout: no such setting"),
+    ({**POLICIES, "config": {"redsi": {"timeout": "15ms"}}}, "config: redsi: no such setting"),
+    ({**POLICIES, "config": {"redsi": {}}}, "config: redsi: no such setting"),
+    ({**POLICIES, "extraArgs": ["--set", "redis.timout=1s"]}, "extraArgs: redis.timout: no such setting"),
     ({**POLICIES, "env": variables(WEIR__REDIS__POOLSIZE="2")}, "env: WEIR__REDIS__POOLSIZE: no such setting, the nearest is WEIR__REDIS__POOL_SIZE"),
     ({**POLICIES, "env": variables(WEIR__SHADOW="on"), "mode": "ratelimit"}, "env: WEIR__SHADOW: no such setting"),
     ({**POLICIES, "autoscaling": {"enabled": True, "minReplicas": 11}}, "autoscaling.minReplicas: 11 is above autoscaling.maxReplicas, which is 10"),

@@ -13,13 +13,17 @@
 WEIR__{{ . | upper | replace "." "__" }}
 {{- end -}}
 
-{{/* A YAML tree of settings as a map from their names to their values. Takes node, prefix and names. */}}
+{{/* A YAML tree of settings as a map from their names to their values, without empty groups. Takes node, prefix and names. */}}
 {{- define "weir.flat" -}}
 {{- $flat := dict -}}
 {{- range $key, $value := .node -}}
 {{- $name := printf "%s%s" $.prefix $key -}}
-{{- if and (kindIs "map" $value) (not (hasKey $.names $name)) -}}
-{{- range $below, $leaf := include "weir.flat" (dict "node" $value "prefix" (printf "%s." $name) "names" $.names) | fromJson -}}
+{{- $isGroup := false -}}
+{{- range $known, $_ := $.names -}}
+{{- $isGroup = or $isGroup (hasPrefix (printf "%s." $name) $known) -}}
+{{- end -}}
+{{- if and $isGroup (or (kindIs "map" $value) (kindIs "invalid" $value)) -}}
+{{- range $below, $leaf := include "weir.flat" (dict "node" ($value | default dict) "prefix" (printf "%s." $name) "names" $.names) | fromJson -}}
 {{- $_ := set $flat $below $leaf -}}
 {{- end -}}
 {{- else -}}
