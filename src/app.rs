@@ -171,7 +171,7 @@ async fn serve_on(
         PolicySource::Directory => {
             let (reload, loaded) = Reload::start(source(&settings.policies), reading, control.first.clone())
                 .await
-                .map_err(AppError::Policies)?;
+                .map_err(|problems| AppError::Policies(problems.lines()))?;
             let policies = Arc::new(Policies::new(loaded.policies, metrics.observer()));
             report.loaded(policies.current(), loaded.places, loaded.kept);
             metrics.policies_loaded();

@@ -1,15 +1,18 @@
 //! What a change of policies changes, and for whom: rules, limits, and what becomes of the states in the store.
 //!
-//! Rules of the same path are compared with each other. A rule that is there on one side only is compared with what its
-//! descriptors meet on the other, which the engine says. Not here: reading policies (config), and how the result is written (cli).
+//! Both trees are walked together, class by class of values (engine/classes.rs), and each pair of rules that some descriptor meets before
+//! and now is compared. What cannot be told within a budget is reported as such. Not here: reading policies (config), and how the result
+//! is written (cli).
 
 pub mod answers;
 mod hidden;
 mod limits;
 mod pairs;
-mod samples;
+mod rows;
 mod states;
+mod together;
 mod values;
+mod walk;
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -81,6 +84,26 @@ pub enum What<'p> {
     Key(&'static str, String, String),
     /// The values that the rule is for: those that are new, and those that are gone.
     Values(Vec<String>, Vec<String>),
+    /// A descriptor that the rule is for on one side only, and what it meets before and now.
+    Met {
+        /// The descriptor.
+        example: String,
+        /// The rule before.
+        old: Option<&'p Rule>,
+        /// The rule now.
+        new: Option<&'p Rule>,
+    },
+    /// A limit that one descriptor of a request replaces for another one before or now.
+    Together {
+        /// Both descriptors.
+        example: String,
+        /// The limit.
+        limit: &'p Limit,
+        /// It is left out now, and was not before; otherwise the reverse.
+        is_replaced_now: bool,
+    },
+    /// So many more examples.
+    MoreExamples(usize),
 }
 
 /// What happened to a rule.
@@ -121,8 +144,10 @@ pub struct RuleChange<'p> {
     pub old: Option<&'p Rule>,
     /// The rule that they meet now. For a rule that is gone, the one that is for them.
     pub new: Option<&'p Rule>,
-    /// One such descriptor, where it says more than the path of the rule.
+    /// One such descriptor; none where there is none, or none is known.
     pub example: Option<String>,
+    /// Whether a descriptor meets the rules before and now, as far as it is known. What is said of rules that nothing meets changes nothing.
+    pub is_met: bool,
     /// What is otherwise.
     pub effects: Vec<Effect<'p>>,
     /// All effects together.
@@ -137,6 +162,26 @@ impl RuleChange<'_> {
     pub fn forgets(&self) -> bool {
         self.states.iter().any(|state| matches!(state.fate, Fate::Forgotten(_)))
     }
+
+    /// Takes back where it goes: nothing meets the rule.
+    fn quiet(&mut self) {
+        self.effects.iter_mut().for_each(|effect| effect.tend = Tend::Neither);
+        self.tend = Tend::Neither;
+        self.states.clear();
+    }
+}
+
+/// What cannot be told of some descriptors.
+#[derive(Debug)]
+pub struct CouldNotTell<'p> {
+    /// Their domain.
+    pub domain: &'p str,
+    /// The first rule that they may have met before.
+    pub old: Option<&'p Rule>,
+    /// The first rule that they may meet now.
+    pub new: Option<&'p Rule>,
+    /// Why.
+    pub why: String,
 }
 
 /// A change of what is said about a whole domain.
@@ -161,10 +206,12 @@ pub struct Comparison<'p> {
     pub rules: Vec<RuleChange<'p>>,
     /// How many rules are as they were.
     pub same: usize,
+    /// What cannot be told. Rules can be otherwise without being among the changes.
+    pub unknown: Vec<CouldNotTell<'p>>,
 }
 
 impl Comparison<'_> {
-    /// Whether nothing changes.
+    /// Whether no change is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.domains.is_empty() && self.rules.is_empty()
@@ -192,19 +239,13 @@ impl Comparison<'_> {
 /// Compares two policy sets.
 #[must_use]
 pub fn compare<'p>(old: &'p PolicySet, new: &'p PolicySet) -> Comparison<'p> {
-    let (old, new) = (Side::new(old), Side::new(new));
-    let pairs = pairs::pairs(&old, &new);
-    let mut comparison = Comparison { domains: domains(old.set, new.set, &pairs.renamed), ..Comparison::default() };
-    for &(one, other) in &pairs.rules {
-        let mut changes = of_pair(&old, &new, one, other);
-        if changes.is_empty() {
-            comparison.same += 1;
-        }
-        comparison.rules.append(&mut changes);
-    }
+    let pairs = pairs::pairs(&Side::new(old), &Side::new(new));
+    let mut observed = walk::observe(old, new);
+    let rows::Rows { mut changes, same } = rows::rows(&pairs.rules, &mut observed);
     // An order of its own, whatever the order of the domains in the policies.
-    comparison.rules.sort_by(|one, other| place(one).cmp(&place(other)));
-    comparison
+    changes.sort_by(|one, other| place(one).cmp(&place(other)));
+    let domains = domains(old, new, &pairs.renamed);
+    Comparison { domains, rules: changes, same, unknown: observed.unknown }
 }
 
 /// The policies before, or those now.
@@ -218,11 +259,6 @@ impl<'p> Side<'p> {
         let by_path = set.rules().iter().map(|rule| ((&*rule.domain, &*rule.path), rule)).collect();
         Self { set, by_path }
     }
-
-    /// The rule of the same path.
-    fn same(&self, rule: &Rule) -> Option<&'p Rule> {
-        self.by_path.get(&(&*rule.domain, &*rule.path)).copied()
-    }
 }
 
 /// Where a change stands in the report: its domain, then the order of the rules.
@@ -230,65 +266,6 @@ fn place<'c>(change: &RuleChange<'c>) -> (&'c str, bool, u32) {
     let is_gone = change.kind == Kind::Removed;
     let rule = if is_gone { change.old } else { change.new.or(change.old) };
     rule.map_or(("", is_gone, 0), |rule| (&rule.domain, is_gone, rule.id))
-}
-
-/// What changes for the descriptors of a rule that is on one side, or on both.
-fn of_pair<'p>(old: &Side<'p>, new: &Side<'p>, one: Option<&'p Rule>, other: Option<&'p Rule>) -> Vec<RuleChange<'p>> {
-    let (before, after) = match (one, other) {
-        (Some(before), Some(after)) => (before, after),
-        (Some(gone), None) => return vec![change(old, new, Kind::Removed, one, met_by(gone, old, new))],
-        (None, Some(added)) => return vec![change(old, new, Kind::Added, met_by(added, new, old), other)],
-        (None, None) => return Vec::new(),
-    };
-    if before.domain != after.domain || before.path != after.path {
-        return vec![change(old, new, Kind::Renamed, one, other)];
-    }
-    let mut changes = Vec::new();
-    let of_rule = change(old, new, Kind::Changed, one, other);
-    if !of_rule.effects.is_empty() {
-        changes.push(of_rule);
-    }
-    if let Some((met, example)) = met_elsewhere(before, old, new) {
-        changes.push(RuleChange { example: Some(example), ..change(old, new, Kind::Moved, one, met) });
-    }
-    if let Some((met, example)) = met_elsewhere(after, new, old) {
-        changes.push(RuleChange { example: Some(example), ..change(old, new, Kind::Moved, met, other) });
-    }
-    changes
-}
-
-/// What the descriptors of a rule of one side meet on the other.
-fn met_by<'p>(rule: &Rule, here: &Side<'p>, there: &Side<'p>) -> Option<&'p Rule> {
-    samples::sample(here.set, rule)?.met(there.set, &rule.domain)
-}
-
-/// What a descriptor of a rule that is on both sides meets on the other, where that is not the rule itself, and the descriptor.
-fn met_elsewhere<'p>(rule: &Rule, here: &Side<'p>, there: &Side<'p>) -> Option<(Option<&'p Rule>, String)> {
-    let sample = samples::sample(here.set, rule)?;
-    let met = sample.met(there.set, &rule.domain);
-    // A rule that is new or gone tells of its descriptors itself.
-    let is_elsewhere = met.is_none_or(|met| met.path != rule.path && here.same(met).is_some());
-    is_elsewhere.then(|| (met, sample.to_string()))
-}
-
-fn change<'p>(
-    before: &Side<'p>,
-    now: &Side<'p>,
-    kind: Kind,
-    old: Option<&'p Rule>,
-    new: Option<&'p Rule>,
-) -> RuleChange<'p> {
-    let mut effects = limits::effects(old, new);
-    if kind == Kind::Removed {
-        // A rule that is gone says so: what it said about itself does not change.
-        effects.retain(|effect| !matches!(effect.what, What::Key("unlimited", ..)));
-    }
-    if let (Kind::Changed | Kind::Renamed, Some(old), Some(new)) = (kind, old, new) {
-        limits::add_marks(old, new, &mut effects);
-        values::add_values((old, before), (new, now), &mut effects);
-    }
-    let tend = effects.iter().fold(Tend::Neither, |tend, effect| tend.and(effect.tend));
-    RuleChange { kind, old, new, example: None, effects, tend, states: states::changes(old, new) }
 }
 
 fn domains<'p>(old: &'p PolicySet, new: &'p PolicySet, renamed: &BTreeMap<&'p str, &'p str>) -> Vec<DomainChange<'p>> {

@@ -8,6 +8,7 @@ pub mod arith;
 pub mod automaton;
 mod branch;
 pub mod charge;
+pub mod classes;
 pub mod crossing;
 pub mod decision;
 pub mod descriptor;

@@ -33,6 +33,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The exit code if something failed.
 const FAILED: u8 = 1;
+/// The exit code of `weir diff` if it found nothing and could not tell all.
+const UNKNOWN: u8 = 3;
 /// The exit code of `weir ask` if the request is over a limit.
 const OVER_LIMIT: u8 = 1;
 /// The longest time for writing why the server ended.
@@ -114,6 +116,7 @@ fn main() -> ExitCode {
             return match diff::run(&arguments.diff(), &mut stdout()) {
                 Ok(Outcome::Same) => ExitCode::SUCCESS,
                 Ok(Outcome::Differs) => ExitCode::from(FAILED),
+                Ok(Outcome::Unknown) => ExitCode::from(UNKNOWN),
                 Err(error) => told(&error, USAGE),
             };
         }

@@ -76,8 +76,8 @@ impl Target {
             }
             Err(problems) => {
                 // The subscription logs them, and only once for each version.
-                self.load.count_refused(&problems);
-                Err(problems)
+                self.load.count_refused(problems.clone());
+                Err(problems.lines())
             }
         }
     }

@@ -57,6 +57,8 @@ pub enum FailOn {
     Forgotten,
     /// A request of the traffic gets another answer.
     Answers,
+    /// Something could not be told.
+    Unknown,
 }
 
 /// What came out.
@@ -66,6 +68,8 @@ pub enum Outcome {
     Same,
     /// Something does.
     Differs,
+    /// No such change was found, and something could not be told.
+    Unknown,
 }
 
 /// Why there is no report.
@@ -150,14 +154,20 @@ impl Report<'_> {
 
 fn outcome(report: &Report<'_>, fail_on: &[FailOn]) -> Outcome {
     let comparison = report.comparison;
+    let has_unknown = !comparison.unknown.is_empty() || report.could_not_tell() > 0;
     let has_other_answers = report.answers.is_some_and(|answers| answers.changed.all() > 0);
     let is_there = |fail_on: &FailOn| match fail_on {
         FailOn::Stricter => comparison.tending(Tend::Stricter) > 0,
         FailOn::Looser => comparison.tending(Tend::Looser) > 0,
         FailOn::Forgotten => comparison.forgetting() > 0,
         FailOn::Answers => has_other_answers,
+        FailOn::Unknown => has_unknown,
     };
-    let is_anything = !comparison.is_empty() || has_other_answers || report.could_not_tell() > 0;
+    let is_anything = !comparison.is_empty() || has_other_answers;
     let differs = if fail_on.is_empty() { is_anything } else { fail_on.iter().any(is_there) };
-    if differs { Outcome::Differs } else { Outcome::Same }
+    match (differs, has_unknown) {
+        (true, _) => Outcome::Differs,
+        (false, true) => Outcome::Unknown,
+        (false, false) => Outcome::Same,
+    }
 }

@@ -4,22 +4,102 @@ use std::cmp::Ordering;
 
 use super::{Effect, Tend, What};
 use crate::engine::policy::Level;
-use crate::engine::{Algorithm, Limit, Matcher, Role, Rule, Term};
+use crate::engine::{Algorithm, Limit, Role, Rule, Term};
 
-/// What is otherwise for a descriptor that met the one rule and meets the other.
+/// Whether other descriptors of a request can have quotas, before and now.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct OtherQuotas {
+    pub(super) before: bool,
+    pub(super) now: bool,
+}
+
+/// How a rule works on the answer of a request. [dc-3]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// Not at all.
+    None,
+    /// Its limits deny.
+    Enforced,
+    /// Its limits deny together with all other quotas.
+    Quota,
+    /// It keeps quotas from denying.
+    OpenQuota,
+}
+
+impl Part {
+    fn of(rule: Option<&Rule>) -> Self {
+        let is_charged = charged(rule).iter().any(|limit| !limit.shadow);
+        match rule {
+            Some(rule) if is_charged => match rule.role {
+                Role::Enforced => Self::Enforced,
+                Role::Quota => Self::Quota,
+                Role::Shadow if rule.is_quota => Self::OpenQuota,
+                Role::Shadow => Self::None,
+            },
+            _ => Self::None,
+        }
+    }
+}
+
+/// What is otherwise for a descriptor that met the one rule and meets the other, alone in a request.
 pub(super) fn effects<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>) -> Vec<Effect<'p>> {
+    effects_beside(old, new, OtherQuotas::default())
+}
+
+/// The same in requests that can have other quotas.
+pub(super) fn effects_beside<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>, others: OtherQuotas) -> Vec<Effect<'p>> {
     let mut effects = Vec::new();
-    let denies = |rule: Option<&Rule>| rule.is_some_and(|rule| rule.role != Role::Shadow && !rule.unlimited);
     // What never denied and never will lets everything pass, whatever its numbers.
-    let is_felt = denies(old) || denies(new);
-    let limits = |rule: Option<&'p Rule>| rule.map_or(&[][..], |rule| &rule.limits);
-    for (before, after) in paired(limits(old), limits(new)) {
+    let is_felt = is_felt(old) || is_felt(new);
+    let parts = (Part::of(old), Part::of(new));
+    for (before, after) in paired(&charged(old), &charged(new)) {
         let Some(tend) = of_limits(before, after) else { continue };
-        let tend = if is_felt { tend } else { Tend::Neither };
+        let tend = match (is_felt, parts) {
+            (false, _) => Tend::Neither,
+            (true, (Part::Quota, Part::Quota)) => of_quotas(before, after, tend),
+            (true, _) => tend,
+        };
         effects.push(Effect { tend, what: What::Limit(before, after) });
     }
     add_roles(old, new, &mut effects);
+    let tend = match parts {
+        (Part::Enforced, Part::Quota) => Tend::Looser,
+        (Part::Quota, Part::Enforced) => Tend::Stricter,
+        (Part::None, Part::Quota | Part::OpenQuota) if others.before => Tend::Looser,
+        (Part::Quota | Part::OpenQuota, Part::None) if others.now => Tend::Stricter,
+        _ => Tend::Neither,
+    };
+    let is_quota = |rule: Option<&Rule>| rule.is_some_and(|rule| rule.is_quota);
+    let is_both = old.is_some() && new.is_some();
+    if tend != Tend::Neither || is_both && is_quota(old) != is_quota(new) {
+        let said = |rule: Option<&Rule>| rule.map_or_else(|| "no rule".to_owned(), |rule| rule.is_quota.to_string());
+        effects.push(Effect { tend, what: What::Key("quota_mode", said(old), said(new)) });
+    }
     effects
+}
+
+/// The limits of a rule that are ever charged: it can replace its own. [mt-5]
+pub(super) fn charged(rule: Option<&Rule>) -> Vec<&Limit> {
+    let Some(rule) = rule else { return Vec::new() };
+    let is_replaced = |limit: &&Limit| limit.name.as_ref().is_some_and(|name| rule.replaces.contains(name));
+    rule.limits.iter().filter(|limit| !is_replaced(limit)).collect()
+}
+
+/// Whether a rule can deny.
+pub(super) fn is_felt(rule: Option<&Rule>) -> bool {
+    rule.is_some_and(|rule| rule.role != Role::Shadow && !rule.unlimited)
+}
+
+/// Where the change of a limit goes beside other quotas of one rule: they deny only together.
+fn of_quotas(before: Option<&Limit>, after: Option<&Limit>, tend: Tend) -> Tend {
+    let (before, after) = (before.filter(|limit| !limit.shadow), after.filter(|limit| !limit.shadow));
+    match (before, after) {
+        (None, Some(_)) => Tend::Looser,
+        (Some(_), None) => Tend::Stricter,
+        // Outside of its term a limit is no quota.
+        (Some(before), Some(after)) if of_terms(before, after) != Tend::Neither => Tend::Both,
+        _ => tend,
+    }
 }
 
 /// What is otherwise in a rule besides its limits and its values. None of it changes how much passes.
@@ -73,38 +153,40 @@ fn add_roles(old: Option<&Rule>, new: Option<&Rule>, effects: &mut Vec<Effect<'_
         effects.iter_mut().for_each(|effect| effect.tend = Tend::Neither);
         effects.push(Effect { tend, what: What::Key("shadow_mode", shadow(old).to_string(), shadow(new).to_string()) });
     }
-    if old.is_quota != new.is_quota {
-        // A quota denies only together with all other quotas.
-        let tend = match (shadow(old) || shadow(new), new.is_quota) {
-            (true, _) => Tend::Neither,
-            (false, true) => Tend::Looser,
-            (false, false) => Tend::Stricter,
-        };
-        effects
-            .push(Effect { tend, what: What::Key("quota_mode", old.is_quota.to_string(), new.is_quota.to_string()) });
-    }
     for (before, after) in old.levels.iter().zip(&new.levels) {
-        let (before, after) = (shares(before), shares(after));
-        if before != after {
-            let tend = match (shadow(old) || shadow(new), after) {
-                (true, _) => Tend::Neither,
-                (false, true) => Tend::Stricter,
-                (false, false) => Tend::Looser,
-            };
-            let what = What::Key("share_threshold", before.to_string(), after.to_string());
-            effects.push(Effect { tend, what });
+        let (before, after) = (shared_by(before), shared_by(after));
+        if before == after {
+            continue;
         }
+        let tend = match (shadow(old) && shadow(new), &before, &after) {
+            (true, ..) => Tend::Neither,
+            (_, None, _) => Tend::Stricter,
+            (_, _, None) => Tend::Looser,
+            // With other values than before: fewer or more of them use what is left.
+            _ => Tend::Both,
+        };
+        // The name tells nothing where values share or do not.
+        let told = |name: &Option<String>, other: &Option<String>| match (name, other) {
+            (Some(name), Some(_)) => name.clone(),
+            (name, _) => name.is_some().to_string(),
+        };
+        let what = What::Key("share_threshold", told(&before, &after), told(&after, &before));
+        effects.push(Effect { tend, what });
     }
 }
 
-/// Whether all values of a level share one state.
-fn shares(level: &Level) -> bool {
-    level.share_threshold && level.value.as_ref().is_some_and(Matcher::is_of_many)
+/// What stands for the values of a level that share one state.
+fn shared_by(level: &Level) -> Option<String> {
+    let is_key_pattern = level.key.contains('*') && level.value.as_ref().is_none_or(|value| value.exact().is_some());
+    let matcher = level.value.as_ref().filter(|matcher| matcher.is_of_many());
+    let name =
+        matcher.map(|matcher| matcher.name().into_owned()).or_else(|| is_key_pattern.then(|| level.key.to_string()));
+    name.filter(|_| level.share_threshold)
 }
 
 /// The limits of two lists, each with the one that stands in its place: first by their shape, then by algorithm and window, then by
 /// either of the two, then by their order.
-pub(super) fn paired<'p>(old: &'p [Limit], new: &'p [Limit]) -> Vec<(Option<&'p Limit>, Option<&'p Limit>)> {
+pub(super) fn paired<'p>(old: &[&'p Limit], new: &[&'p Limit]) -> Vec<(Option<&'p Limit>, Option<&'p Limit>)> {
     let kind = |one: &Limit, other: &Limit| one.algorithm().name() == other.algorithm().name();
     let window = |one: &Limit, other: &Limit| one.window() == other.window();
     let steps: [fn(bool, bool, bool) -> bool; 4] = [
@@ -113,17 +195,17 @@ pub(super) fn paired<'p>(old: &'p [Limit], new: &'p [Limit]) -> Vec<(Option<&'p 
         |_, same_kind, same_window| same_kind || same_window,
         |_, _, _| true,
     ];
-    let mut left: Vec<&Limit> = new.iter().collect();
-    let mut partners: Vec<Option<&Limit>> = vec![None; old.len()];
+    let mut left: Vec<&'p Limit> = new.to_vec();
+    let mut partners: Vec<Option<&'p Limit>> = vec![None; old.len()];
     for step in steps {
-        for (limit, partner) in old.iter().zip(&mut partners).filter(|(_, partner)| partner.is_none()) {
+        for (&limit, partner) in old.iter().zip(&mut partners).filter(|(_, partner)| partner.is_none()) {
             *partner = left
                 .iter()
                 .position(|other| step(limit.id() == other.id(), kind(limit, other), window(limit, other)))
                 .map(|at| left.remove(at));
         }
     }
-    let old = old.iter().zip(partners).map(|(limit, partner)| (Some(limit), partner));
+    let old = old.iter().zip(partners).map(|(limit, partner)| (Some(*limit), partner));
     old.chain(left.into_iter().map(|limit| (None, Some(limit)))).collect()
 }
 

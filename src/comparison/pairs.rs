@@ -9,7 +9,8 @@ use super::Side;
 use crate::engine::policy::path_below;
 use crate::engine::{Matcher, Rule};
 
-type Pair<'p> = (Option<&'p Rule>, Option<&'p Rule>);
+/// A rule before and now.
+pub(super) type Pair<'p> = (Option<&'p Rule>, Option<&'p Rule>);
 
 /// The rules of both sides, and the names of domains.
 pub(super) struct Pairs<'p> {

@@ -89,13 +89,13 @@ pub struct StateChange<'p> {
 
 /// What becomes of the states of descriptors that met the one rule and meet the other. A limit of 0 has no states.
 pub(super) fn changes<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>) -> Vec<StateChange<'p>> {
-    let limits = |rule: Option<&'p Rule>| rule.map_or(&[][..], |rule| &rule.limits);
+    let limits = |rule: Option<&'p Rule>| rule.map_or_else(Vec::new, |rule| rule.limits.iter().collect());
     let tag = match (old, new) {
         (Some(old), Some(new)) => tag_causes(old, new),
         _ => Vec::new(),
     };
     let mut changes = Vec::new();
-    for (before, after) in paired(limits(old), limits(new)) {
+    for (before, after) in paired(&limits(old), &limits(new)) {
         if let Some(limit) = before.filter(|limit| limit.requests() > 0) {
             let fate = match after {
                 Some(after) => fate(limit, after, &tag),

@@ -7,6 +7,7 @@ use std::fmt;
 
 use regex_automata::dfa::{Automaton as _, StartKind, dense};
 use regex_automata::nfa::thompson::{self, WhichCaptures};
+use regex_automata::util::primitives::StateID;
 use regex_automata::{Anchored, Input, MatchKind};
 use regex_syntax::hir::{Dot, Hir, Look, Repetition};
 
@@ -139,6 +140,7 @@ impl Source<'_> {
 }
 
 /// Patterns of both kinds, in their order.
+#[derive(Clone)]
 pub(super) struct Automaton(dense::DFA<Vec<u32>>);
 
 impl Automaton {
@@ -170,6 +172,41 @@ impl Automaton {
     pub(super) fn bytes(&self) -> usize {
         self.0.memory_usage()
     }
+
+    /// Where each value begins.
+    pub(super) fn begin(&self) -> Option<Reading> {
+        let at = self.0.start_state_forward(&Input::new("").anchored(Anchored::Yes)).ok()?;
+        Some(Reading { at, found: None })
+    }
+
+    /// One byte further.
+    pub(super) fn read(&self, reading: Reading, byte: u8) -> Reading {
+        self.reached(self.0.next_state(reading.at, byte), reading.found)
+    }
+
+    /// Which of the sources is the first that the value matches, if it ends here.
+    pub(super) fn end(&self, reading: Reading) -> Option<usize> {
+        let found = self.reached(self.0.next_eoi_state(reading.at), reading.found).found;
+        found.map(|found| found as usize)
+    }
+
+    fn reached(&self, at: StateID, found: Option<u32>) -> Reading {
+        // A match that is found later is of an earlier source.
+        let found = if self.0.is_match_state(at) { Some(self.0.match_pattern(at, 0).as_u32()) } else { found };
+        Reading { at, found }
+    }
+
+    /// The class of a byte: bytes of one class lead from each state to the same one.
+    pub(super) fn byte_class(&self, byte: u8) -> u8 {
+        self.0.byte_classes().get(byte)
+    }
+}
+
+/// What an automaton knows of the beginning of a value: its state, and the first source that the beginning matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Reading {
+    at: StateID,
+    found: Option<u32>,
 }
 
 impl fmt::Debug for Automaton {

@@ -3,6 +3,8 @@
 //! A text is found in a hash map, a network by the lengths of networks, wildcards and regular expressions by one automaton:
 //! none of it goes through all of them. Not here: levels of descriptors, and the order of keys (policy.rs).
 
+use std::borrow::Cow;
+
 use hashbrown::HashMap;
 
 use super::automaton::{AUTOMATON_BYTES_MAX, Automaton, PATTERNS_MAX, Source};
@@ -63,6 +65,10 @@ pub(super) enum Unfit {
     /// More wildcards and regular expressions than there may be.
     TooMany,
 }
+
+/// The wildcards of one key need an automaton of more than [`AUTOMATON_BYTES_MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TooLarge;
 
 /// What a policy says about one key at one place.
 #[derive(Debug)]
@@ -226,9 +232,17 @@ impl<N> Branch<N> {
 
     /// The first wildcard or regular expression that the value matches.
     pub(super) fn pattern(&self, value: &str) -> Option<Found<'_, N>> {
+        self.source(match &self.patterns.automaton {
+            Some(automaton) => automaton.first(value)?,
+            None => self.patterns.wildcards.iter().position(|(_, pattern)| pattern.matches(value))?,
+        })
+    }
+
+    /// The wildcard or regular expression that stands in this place among those of the automaton.
+    pub(super) fn source(&self, place: usize) -> Option<Found<'_, N>> {
         let number = match &self.patterns.automaton {
-            Some(automaton) => self.patterns.numbers[automaton.first(value)?],
-            None => self.patterns.wildcards.iter().find(|(_, pattern)| pattern.matches(value))?.0,
+            Some(_) => *self.patterns.numbers.get(place)?,
+            None => self.patterns.wildcards.get(place)?.0,
         };
         let group = self.group(number);
         let wildcard = self.patterns.wildcards.binary_search_by_key(&number, |(of, _)| *of);
@@ -237,6 +251,33 @@ impl<N> Branch<N> {
             Err(_) => Step::Regex(&group.name),
         };
         Some(Found { order: group.order, step, node: &group.node })
+    }
+
+    /// The automaton of the wildcards and regular expressions; of few wildcards it is made here.
+    ///
+    /// # Errors
+    /// When it would be too large.
+    pub(super) fn automaton(&self) -> Result<Option<Cow<'_, Automaton>>, TooLarge> {
+        let Patterns { wildcards, regexes, automaton, .. } = &self.patterns;
+        match automaton {
+            Some(automaton) => Ok(Some(Cow::Borrowed(automaton))),
+            None if wildcards.is_empty() && *regexes == 0 => Ok(None),
+            None => {
+                let sources: Vec<_> = wildcards.iter().map(|(_, pattern)| Source::Wildcard(pattern)).collect();
+                Automaton::new(&sources, AUTOMATON_BYTES_MAX).map(|made| Some(Cow::Owned(made))).ok_or(TooLarge)
+            }
+        }
+    }
+
+    /// The texts that values are compared with before all else, in no particular order.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
+        let wildcards = self.patterns.wildcards.iter().map(|(_, pattern)| pattern.as_str());
+        self.by_value.keys().map(|text| &**text).chain(wildcards)
+    }
+
+    /// The networks, in no particular order.
+    pub(super) fn networks(&self) -> impl Iterator<Item = Network> {
+        self.networks.iter().flat_map(|networks| networks.longest_first()).map(|(network, _)| *network)
     }
 
     /// All that a value can be met by, in the order in which it is.

@@ -122,6 +122,51 @@ impl Network {
         Self { bits: cut(self.bits, length), length, ..self }
     }
 
+    /// The first address as IPv4, and how many of its bits all addresses have; none for IPv6.
+    pub(super) const fn v4(&self) -> Option<(u32, u8)> {
+        if self.is_v6 { None } else { Some(((self.bits >> 96) as u32, self.length)) }
+    }
+
+    /// An address that is in this network and in none of the others; none if they have all of it.
+    pub(super) fn address_beside(&self, others: &[Self]) -> Option<Self> {
+        let inside: Vec<Self> = others.iter().filter(|other| self.covers(other)).copied().collect();
+        if inside.contains(self) {
+            return None;
+        }
+        let most = if self.is_v6 { 128 } else { 32 };
+        if inside.is_empty() {
+            // The second address of a network is a host more often than the first.
+            let bits = if self.length < most { self.bits | 1 << (128 - most) } else { self.bits };
+            return Some(Self { bits, length: most, ..*self });
+        }
+        let zero = Self { length: self.length + 1, ..*self };
+        let one = Self { bits: self.bits | 1 << (127 - self.length), ..zero };
+        zero.address_beside(&inside).or_else(|| one.address_beside(&inside))
+    }
+
+    /// Texts of an address or of a network, the usual one first. All of them are read as the same network.
+    pub(super) fn spellings(&self) -> Vec<String> {
+        let mut texts = Vec::new();
+        if let Some((bits, length)) = self.v4() {
+            let address = Ipv4Addr::from_bits(bits);
+            if length == 32 {
+                texts.extend([address.to_string(), format!("::ffff:{address}")]);
+            }
+            texts.extend([format!("{address}/{length}"), format!("::ffff:{address}/{}", length + 96)]);
+            let [high, low] = [bits >> 16, bits & 0xffff];
+            texts.push(format!("::ffff:{high:x}:{low:x}/{}", length + 96));
+        } else {
+            let address = Ipv6Addr::from_bits(self.bits);
+            let words: Vec<String> = address.segments().iter().map(|word| format!("{word:04x}")).collect();
+            let whole = words.join(":");
+            if self.length == 128 {
+                texts.extend([address.to_string(), whole.clone(), whole.to_uppercase()]);
+            }
+            texts.extend([format!("{address}/{}", self.length), format!("{whole}/{}", self.length)]);
+        }
+        texts
+    }
+
     /// Whether a value of a request is in this network.
     #[must_use]
     pub fn has(&self, value: &str) -> bool {

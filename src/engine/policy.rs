@@ -3,19 +3,21 @@
 //! Matching costs the depth of the descriptor (and the patterns written for the keys on its way), not the number of
 //! rules. Not here: reading YAML (config/policy_file.rs) and what a limit decides.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 
-use super::automaton::{AUTOMATA_BYTES_MAX, AUTOMATON_BYTES_MAX, PATTERNS_MAX};
-use super::branch::{Branch, Found, Unfit};
+use super::automaton::{AUTOMATA_BYTES_MAX, AUTOMATON_BYTES_MAX, Automaton, PATTERNS_MAX};
+use super::branch::{Branch, Found, TooLarge, Unfit};
 use super::charge::{Mode, Role};
 use super::descriptor::Entry;
 use super::key::ParsedValue;
 use super::limit::Limit;
 use super::matcher::Matcher;
 use super::metadata::Fields;
+use super::network::Network;
 use super::pattern::{Pattern, SharedBy};
 
 pub use super::branch::{Lead, Step};
@@ -311,7 +313,12 @@ impl Node {
     /// The first descriptor whose key is a pattern that matches.
     fn by_key_pattern(&self, entry: Entry<'_>) -> Option<Found<'_, Self>> {
         let joined = format!("{}_{}", entry.key, entry.value);
-        let found = self.key_patterns.iter().find(|found| found.pattern.matches(&joined))?;
+        self.key_pattern(self.key_patterns.iter().position(|found| found.pattern.matches(&joined))?)
+    }
+
+    /// The descriptor of the key pattern in this place.
+    fn key_pattern(&self, place: usize) -> Option<Found<'_, Self>> {
+        let found = self.key_patterns.get(place)?;
         let branch = self.by_key.get(&found.key)?;
         let node = match found.value.as_deref() {
             None => branch.alone()?,
@@ -341,9 +348,59 @@ impl<'p> Place<'p> {
     /// What values of a key can be met by, in the order in which they are, and where each leads; none where keys are patterns.
     #[must_use]
     pub fn leads(self, key: &str) -> Option<Vec<(Lead<'p>, Self)>> {
+        self.0.key_patterns.is_empty().then(|| self.written(key))
+    }
+
+    /// What is written for a key, as it stands there: values are met by it in this order, but for keys that are patterns.
+    #[must_use]
+    pub fn written(self, key: &str) -> Vec<(Lead<'p>, Self)> {
         let leads = self.0.by_key.get(key).map(Branch::leads).unwrap_or_default();
-        let leads = leads.into_iter().map(|(lead, node)| (lead, Self(node))).collect();
-        self.0.key_patterns.is_empty().then_some(leads)
+        leads.into_iter().map(|(lead, node)| (lead, Self(node))).collect()
+    }
+
+    /// The keys that are written here, in no particular order.
+    pub fn keys(self) -> impl Iterator<Item = &'p str> {
+        self.0.by_key.keys().map(|key| &**key)
+    }
+
+    /// The texts that values of a key are compared with before all else, in no particular order.
+    pub(super) fn texts(self, key: &str) -> impl Iterator<Item = &'p str> {
+        self.0.by_key.get(key).into_iter().flat_map(Branch::texts)
+    }
+
+    /// The networks of a key, in no particular order.
+    pub(super) fn networks(self, key: &str) -> impl Iterator<Item = Network> {
+        self.0.by_key.get(key).into_iter().flat_map(Branch::networks)
+    }
+
+    /// The automaton of the wildcards and regular expressions of a key, if it has any.
+    ///
+    /// # Errors
+    /// When it would be too large.
+    pub(super) fn automaton(self, key: &str) -> Result<Option<Cow<'p, Automaton>>, TooLarge> {
+        self.0.by_key.get(key).map_or(Ok(None), Branch::automaton)
+    }
+
+    /// The keys that are patterns, in file order.
+    #[must_use]
+    pub fn key_patterns(self) -> Vec<&'p Pattern> {
+        self.0.key_patterns.iter().map(|found| &found.pattern).collect()
+    }
+
+    /// Where a value of a key leads that is in no list and no network: by the earlier of two patterns, one of the key in its
+    /// place and one of those for keys, else by the key alone.
+    pub(super) fn by_patterns(self, key: &str, of_key: Option<usize>, of_keys: Option<usize>) -> Option<Self> {
+        let branch = self.0.by_key.get(key);
+        let of_key = of_key.and_then(|place| branch?.source(place));
+        let of_keys = of_keys.and_then(|place| self.0.key_pattern(place));
+        let first = of_key.into_iter().chain(of_keys).min_by_key(|found| found.order);
+        first.map(|found| found.node).or_else(|| branch?.alone()).map(Self)
+    }
+
+    /// Where the longest network leads that has this one.
+    pub(super) fn by_network(self, key: &str, network: &Network) -> Option<Self> {
+        let (_, node) = self.0.by_key.get(key)?.network(&network.to_string())?;
+        Some(Self(node))
     }
 
     /// What no other place of these policies has.

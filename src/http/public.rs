@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tokio_stream::StreamExt as _;
 
-use super::{Site, metrics, not_found, origin, readyz, wrong_method};
+use super::{Site, metrics, not_found, origin, public_readyz, wrong_method};
 use crate::limiter::{self, Detail};
 use crate::rls::{client_headers, convert, detail, json};
 use crate::telemetry::traces::{Trace, Way};
@@ -134,7 +134,7 @@ pub(super) fn router(site: &Arc<Site>) -> Router {
         .route("/healthcheck", get(healthcheck))
         .route("/healthz", get(async || "ok\n"))
         .route("/metrics", get(metrics))
-        .route("/readyz", get(readyz))
+        .route("/readyz", get(public_readyz))
         .fallback(async |uri: Uri| not_found(&uri, &PATHS))
         .method_not_allowed_fallback(wrong_method)
         .with_state(site.clone())

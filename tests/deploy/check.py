@@ -790,26 +790,25 @@ def check_dashboard():
 
 
 def check_runbook():
-    """Queries that an operator copies from docs/operations.md are valid, and of metrics that exist."""
-    tables = "".join(read(path) for path in ("docs/metrics.md", "docs/operations.md") if (ROOT / path).exists())
-    known = {name for line in tables.splitlines() if line.startswith("| `weir_") for name in re.findall(r"`(weir_\w+)`", line.split("|")[1])}
-    page = read("docs/operations.md")
+    """Queries that an operator copies from the pages of docs/ are valid, and of metrics that exist."""
+    page = "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
+    known = {name for line in page.splitlines() if line.startswith("| `weir_") for name in re.findall(r"`(weir_\w+)`", line.split("|")[1])}
     queries = [line for block in re.findall(r"^```promql\n(.*?)^```", page, re.MULTILINE | re.DOTALL) for line in block.splitlines()]
     spans = (span.replace("\\|", "|") for line in page.splitlines() for span in re.findall(r"`([^`]+)`", line))
     queries += [span for span in spans if re.match(r"(sum|max|min|count|topk|rate|histogram_quantile)\b.*\(.*weir_", span)]
-    check(len(queries) > 20, f"docs/operations.md has {len(queries)} queries")
+    check(len(queries) > 20, f"docs/ has {len(queries)} queries")
     for query in queries:
         for metric in re.findall(r"\bweir_\w+", query):
-            check(re.sub(r"_(bucket|sum|count)$", "", metric) in known, f"docs/operations.md: no page has the metric {metric}: {query}")
+            check(re.sub(r"_(bucket|sum|count)$", "", metric) in known, f"docs/: no page has the metric {metric}: {query}")
     rules = [{"record": f"query:{number}", "expr": query} for number, query in enumerate(queries)]
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump({"groups": [{"name": "runbook", "rules": rules}]}, file)
         file.flush()
         try:
             done = subprocess.run(["promtool", "check", "rules", file.name], capture_output=True, text=True, timeout=60)
-            check(done.returncode == 0, f"promtool on the queries of docs/operations.md: {done.stdout}{done.stderr}")
+            check(done.returncode == 0, f"promtool on the queries of docs/: {done.stdout}{done.stderr}")
         except FileNotFoundError:
-            print("skipped: promtool on the queries of docs/operations.md, since promtool is missing")
+            print("skipped: promtool on the queries of docs/, since promtool is missing")
 
 
 def check_manifests():

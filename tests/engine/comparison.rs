@@ -23,7 +23,8 @@ fn changes(old: &str, new: &str) -> Vec<String> {
 fn lines(comparison: &Comparison<'_>) -> Vec<String> {
     let path = |rule: Option<&weir::engine::Rule>| rule.map_or_else(|| "-".to_owned(), |rule| rule.path.to_string());
     let line = |change: &weir::comparison::RuleChange<'_>| {
-        let example = change.example.as_ref().map_or_else(String::new, |example| format!(" ({example})"));
+        let example = change.example.as_ref().filter(|_| change.kind == Kind::Moved);
+        let example = example.map_or_else(String::new, |example| format!(" ({example})"));
         format!("{} {} > {}{example}: {}", change.kind.name(), path(change.old), path(change.new), change.tend.name())
     };
     comparison.rules.iter().map(line).collect()
@@ -54,7 +55,11 @@ fn each_kind_of_change_is_found() {
             &["removed a=10.0.0.0/8 > a: stricter"],
         ),
         // The same rule for other words.
-        ("{key: user, rate_limit: 5/h}", "{key: tenant, rate_limit: 5/h}", &["renamed user > tenant: otherwise"]),
+        (
+            "{key: user, rate_limit: 5/h}",
+            "{key: tenant, rate_limit: 5/h}",
+            &["renamed user > tenant: stricter and looser"],
+        ),
         (
             "{key: a, values: [x, y], rate_limit: 5/h}",
             "{key: a, values: [y, z], rate_limit: 5/h}",
@@ -111,12 +116,12 @@ fn each_kind_of_change_is_found() {
         (
             "{key: a, value: x*, rate_limit: 5/h}, {key: a, value: xy*, rate_limit: 9/h}",
             "{key: a, value: xy*, rate_limit: 9/h}, {key: a, value: x*, rate_limit: 5/h}",
-            &["moved a=x* > a=xy* (a=xyx): looser"],
+            &["moved a=x* > a=xy* (a=xy): looser"],
         ),
         (
             "{key: a, value: xy*, rate_limit: 9/h}, {key: a, value: x*, rate_limit: 5/h}",
             "{key: a, value: x*, rate_limit: 5/h}, {key: a, value: xy*, rate_limit: 9/h}",
-            &["moved a=xy* > a=x* (a=xyx): stricter"],
+            &["moved a=xy* > a=x* (a=xy): stricter"],
         ),
     ] {
         assert_eq!(changes(old, new), expected, "{old}\n{new}");
@@ -197,7 +202,7 @@ fn domains_are_compared() {
     };
     let (shop, store) = (of("shop", ""), of("store", ""));
     let renamed = vec![(Kind::Renamed, "store".to_owned(), Some("shop".to_owned()))];
-    assert_eq!(compared(&shop, &store), (renamed, vec!["renamed a > a: otherwise".to_owned()]));
+    assert_eq!(compared(&shop, &store), (renamed, vec!["renamed a > a: stricter and looser".to_owned()]));
     let changed = vec![(Kind::Changed, "shop".to_owned(), None)];
     assert_eq!(compared(&shop, &of("shop", "on_error: deny\n")), (changed.clone(), vec![]));
     assert_eq!(compared(&of("shop", "charging: atomic\n"), &shop), (changed, vec![]));
@@ -263,21 +268,25 @@ fn the_text_is_for_people() {
       changed   user   stricter   new.yaml:4:5
         - 10 per second, fixed_window
         + 10 per minute, fixed_window
+          for example user=x: 10 per second -> 10 per minute
           state of 10 per second: forgotten (window)
           state of 10 per minute: begins empty
       added     user=staff   looser   new.yaml:6:5
         - 10 per second, fixed_window
         + 50 per second, fixed_window
           before, user was for these descriptors
+          for example user=staff: 10 per second -> 50 per second
           state of 10 per second: kept: what was used counts
       changed   path=/pay/*   looser   new.yaml:9:5
         - 100 per hour, gcra burst 100
         + 200 per hour, gcra burst 200
+          for example path=/pay/: 100 per hour and 5 per second -> 200 per hour and 5 per second
           state of 100 per hour: rescaled: what was used counts, and drains at the new rate
           state of 5 per second: kept: what was used counts
       removed   card   looser   old.yaml:5:5
         - 5 per hour, fixed_window
           now no rule is for these descriptors: they pass
+          for example card=x: 5 per hour -> no limit
           state of 5 per hour: forgotten (no rule)
 
     1 added, 1 removed, 2 changed, 1 stricter, 3 looser, states of 2 changes forgotten, 1 domain; 1 rule as before
@@ -297,7 +306,7 @@ fn a_rule_that_is_gone_says_so_and_nothing_else() {
     // An example is spelled as weir explain reads it.
     let lists = ["{key: a, value: 'x,*', rate_limit: 5/h}", "{key: a, value: 'x,y*', rate_limit: 9/h}"];
     let moved = changes(&lists.join(", "), &[lists[1], lists[0]].join(", "));
-    assert_eq!(moved, ["moved a=x,* > a=x,y* (a=x\\,yx): looser"]);
+    assert_eq!(moved, ["moved a=x,* > a=x,y* (a=x\\,y): looser"]);
 }
 
 #[test]
@@ -312,10 +321,10 @@ fn the_markdown_is_for_a_pull_request() {
 
     | domain | rule | | change | states |
     | --- | --- | --- | --- | --- |
-    | <code>shop</code> | <code>user</code><br>new.yaml&#58;4&#58;5 | changed, **stricter** | <del>10 per second, fixed&#95;window</del><br><ins>10 per minute, fixed&#95;window</ins> | 10 per second&#58; forgotten &#40;window&#41;<br>10 per minute&#58; begins empty |
-    | <code>shop</code> | <code>user=staff</code><br>new.yaml&#58;6&#58;5 | added, **looser** | <del>10 per second, fixed&#95;window</del><br><ins>50 per second, fixed&#95;window</ins><br>before, user was for these descriptors | 10 per second&#58; kept&#58; what was used counts |
-    | <code>shop</code> | <code>path=/pay/&#42;</code><br>new.yaml&#58;9&#58;5 | changed, **looser** | <del>100 per hour, gcra burst 100</del><br><ins>200 per hour, gcra burst 200</ins> | 100 per hour&#58; rescaled&#58; what was used counts, and drains at the new rate<br>5 per second&#58; kept&#58; what was used counts |
-    | <code>shop</code> | <code>card</code><br>old.yaml&#58;5&#58;5 | removed, **looser** | <del>5 per hour, fixed&#95;window</del><br>now no rule is for these descriptors&#58; they pass | 5 per hour&#58; forgotten &#40;no rule&#41; |
+    | <code>shop</code> | <code>user</code><br>new.yaml&#58;4&#58;5 | changed, **stricter** | <del>10 per second, fixed&#95;window</del><br><ins>10 per minute, fixed&#95;window</ins><br>for example user=x&#58; 10 per second -&#62; 10 per minute | 10 per second&#58; forgotten &#40;window&#41;<br>10 per minute&#58; begins empty |
+    | <code>shop</code> | <code>user=staff</code><br>new.yaml&#58;6&#58;5 | added, **looser** | <del>10 per second, fixed&#95;window</del><br><ins>50 per second, fixed&#95;window</ins><br>before, user was for these descriptors<br>for example user=staff&#58; 10 per second -&#62; 50 per second | 10 per second&#58; kept&#58; what was used counts |
+    | <code>shop</code> | <code>path=/pay/&#42;</code><br>new.yaml&#58;9&#58;5 | changed, **looser** | <del>100 per hour, gcra burst 100</del><br><ins>200 per hour, gcra burst 200</ins><br>for example path=/pay/&#58; 100 per hour and 5 per second -&#62; 200 per hour and 5 per second | 100 per hour&#58; rescaled&#58; what was used counts, and drains at the new rate<br>5 per second&#58; kept&#58; what was used counts |
+    | <code>shop</code> | <code>card</code><br>old.yaml&#58;5&#58;5 | removed, **looser** | <del>5 per hour, fixed&#95;window</del><br>now no rule is for these descriptors&#58; they pass<br>for example card=x&#58; 5 per hour -&#62; no limit | 5 per hour&#58; forgotten &#40;no rule&#41; |
     ");
 }
 
@@ -328,7 +337,7 @@ fn the_json_has_all_of_it() {
     assert_eq!(document["domains"][0]["effects"][0]["what"], "on_error");
     let rules = document["rules"].as_array().unwrap();
     assert_eq!(rules.len(), 4);
-    insta::assert_snapshot!(rules[0], @r#"{"change":"changed","domain":"shop","effects":[{"new":"10 per minute, fixed_window","old":"10 per second, fixed_window","tend":"stricter","what":"limit"}],"example":null,"new":{"column":5,"file":"new.yaml","line":4,"path":"user"},"old":{"column":5,"file":"old.yaml","line":3,"path":"user"},"states":[{"causes":["window"],"fate":"forgotten","limit":"10 per second, fixed_window"},{"causes":[],"fate":"empty","limit":"10 per minute, fixed_window"}],"tend":"stricter"}"#);
+    insta::assert_snapshot!(rules[0], @r#"{"change":"changed","domain":"shop","effects":[{"new":"10 per minute, fixed_window","old":"10 per second, fixed_window","tend":"stricter","what":"limit"}],"example":"user=x","met":true,"new":{"column":5,"file":"new.yaml","line":4,"path":"user"},"old":{"column":5,"file":"old.yaml","line":3,"path":"user"},"states":[{"causes":["window"],"fate":"forgotten","limit":"10 per second, fixed_window"},{"causes":[],"fate":"empty","limit":"10 per minute, fixed_window"}],"tend":"stricter"}"#);
 }
 
 /// Names and values come from whoever writes a policy, and a comment on a pull request is shown to all.
@@ -390,6 +399,134 @@ fn the_exit_says_what_was_asked_for() {
     ] {
         assert_eq!(diff(old, new, Format::Text, fail_on).0, expected, "{old}{new}{fail_on:?}");
     }
+}
+
+fn told(old: &str, new: &str, fail_on: &[FailOn]) -> (Outcome, String) {
+    diff(&policy(old), &policy(new), Format::Text, fail_on)
+}
+
+fn assert_has(text: &str, lines: &[&str]) {
+    for line in lines {
+        assert!(text.contains(line), "{line}\nis not in\n{text}");
+    }
+}
+
+#[test]
+fn crossing_wildcards_that_change_places_are_moved() {
+    let rules =
+        ["{key: path, value: /api/*, rate_limit: 1000/min}", "{key: path, value: '*/export', rate_limit: 5/min}"];
+    let (old, new) = (rules.join(", "), [rules[1], rules[0]].join(", "));
+    let (outcome, text) = told(&old, &new, &[FailOn::Stricter]);
+    assert_eq!(outcome, Outcome::Differs, "{text}");
+    let example = "for example path=/api/export: 1000 per minute -> 5 per minute";
+    assert_has(&text, &["moved     path=/api/* -> path=*/export   stricter", example, "1 moved, 1 stricter"]);
+    assert_eq!(told(&old, &new, &[FailOn::Looser]).0, Outcome::Same);
+}
+
+#[test]
+fn a_new_value_hides_the_children_of_the_key_alone() {
+    let old = "{key: plan, descriptors: [{key: op, rate_limit: 10/min}]}";
+    let new = format!("{old}, {{key: plan, value: gold, rate_limit: 1000/h}}");
+    let (outcome, text) = told(old, &new, &[FailOn::Looser]);
+    assert_eq!(outcome, Outcome::Differs, "{text}");
+    let example = "for example plan=gold,op=x: 10 per minute -> no limit";
+    assert_has(&text, &["added     plan=gold   stricter", "moved     plan|op -> no rule   looser", example]);
+}
+
+#[test]
+fn a_wildcard_before_narrower_patterns_takes_their_values() {
+    let old = "{key: path, value: /v1/*, rate_limit: 5/h}, {key: path, value: /v2/*, rate_limit: 100/h}";
+    let new = format!("{{key: path, value: /v*, rate_limit: 50/h}}, {old}");
+    let (_, text) = told(old, &new, &[]);
+    let first = "for example path=/v: no limit -> 50 per hour";
+    let second = "for example path=/v1/: 5 per hour -> 50 per hour";
+    let third = "for example path=/v2/: 100 per hour -> 50 per hour";
+    assert_has(&text, &["added     path=/v*   stricter", first, second, third, "path=/v1/* -> path=/v*   looser"]);
+    assert_has(&text, &["path=/v2/* -> path=/v*   stricter"]);
+}
+
+#[test]
+fn a_value_that_a_regular_expression_no_longer_has_shows_what_it_meets_now() {
+    let rest = "{key: path, rate_limit: 100/min}";
+    let old = format!("{{key: path, values: [/a, /b, /c], rate_limit: 10/min}}, {rest}");
+    let new = format!("{{key: path, regex: '/[ab]', rate_limit: 10/min}}, {rest}");
+    let (outcome, text) = told(&old, &new, &[FailOn::Looser]);
+    assert_eq!(outcome, Outcome::Differs, "{text}");
+    assert_has(&text, &["looser", "for example path=/c: 10 per minute -> 100 per minute"]);
+    assert!(!text.contains("stricter"), "{text}");
+    // The same for a value that leaves a list.
+    let (_, text) = told(&old, &old.replace(", /c", ""), &[]);
+    let lines = ["values /c", "for example path=/c: 10 per minute -> 100 per minute", "path=/a,...   looser"];
+    assert_has(&text, &lines);
+}
+
+#[test]
+fn a_renamed_limit_is_no_longer_replaced() {
+    let tenant = "{key: tenant, rate_limit: {rate: 500/s, replaces: [{name: per_user}]}}";
+    let of = |name: &str| format!("{tenant}, {{key: user, rate_limit: {{rate: 5/s, name: {name}}}}}");
+    let (outcome, text) = told(&of("per_user"), &of("of_user"), &[FailOn::Stricter]);
+    assert_eq!(outcome, Outcome::Differs, "{text}");
+    let example = "for example tenant=x and user=x in one request: replaced -> 5 per second";
+    assert_has(&text, &["changed   user   stricter", example]);
+    let (_, text) = told(&of("of_user"), &of("per_user"), &[]);
+    let example = "for example tenant=x and user=x in one request: 5 per second -> replaced";
+    assert_has(&text, &["changed   user   looser", example]);
+    // The same where it is the other rule that changes.
+    let silent = of("per_user").replace(", replaces: [{name: per_user}]", "");
+    let (_, text) = told(&of("per_user"), &silent, &[]);
+    assert_has(&text, &["changed   tenant   stricter", "for example tenant=x and user=x in one request: replaced"]);
+}
+
+#[test]
+fn callers_of_a_renamed_key_pass() {
+    let (outcome, text) = told("{key: user, rate_limit: 5/h}", "{key: tenant, rate_limit: 5/h}", &[FailOn::Looser]);
+    assert_eq!(outcome, Outcome::Differs, "{text}");
+    let examples = ["for example user=x: 5 per hour -> no limit", "for example tenant=x: no limit -> 5 per hour"];
+    assert_has(&text, &examples);
+}
+
+#[test]
+fn a_change_of_a_rule_that_nothing_can_meet_is_not_stricter() {
+    let of =
+        |hits| format!("{{key: a, regex: '(?s)x.*', rate_limit: 5/h}}, {{key: a, regex: xy, rate_limit: {hits}/h}}");
+    let (outcome, text) = told(&of(9), &of(1), &[FailOn::Stricter, FailOn::Looser, FailOn::Forgotten]);
+    assert_eq!(outcome, Outcome::Same, "{text}");
+    assert_has(&text, &["changed   a=~xy   otherwise", "no request meets it before and now"]);
+    let (_, text) = told(&of(9), "{key: a, regex: '(?s)x.*', rate_limit: 5/h}", &[]);
+    assert_has(&text, &["removed   a=~xy   otherwise", "no request can meet it"]);
+}
+
+#[test]
+fn a_quota_that_is_new_opens_requests_beside_other_quotas() {
+    let old = "{key: user, quota_mode: true, rate_limit: 5/h}";
+    let new = format!("{old}, {{key: tenant, quota_mode: true, rate_limit: 9/h}}");
+    assert!(told(old, &new, &[]).1.contains("added     tenant   stricter and looser"));
+    assert!(told(&new, old, &[]).1.contains("removed   tenant   stricter and looser"));
+    let alone = "{key: tenant, quota_mode: true, rate_limit: 9/h}";
+    assert!(told("{key: tenant, rate_limit: {unlimited: true}}", alone, &[]).1.contains("tenant   stricter "));
+}
+
+#[test]
+fn what_could_not_be_told_is_an_exit_of_its_own() {
+    // Each value of both is an address in the network, which does not follow from its text.
+    let rules = ["{key: a, regex: 'b::[0-9]', rate_limit: 5/h}", "{key: a, regex: '[b]::[0-9]', rate_limit: 9/h}"];
+    let network = "{key: a, cidr: '::/0', rate_limit: 7/h}";
+    let (old, new) = ([rules[0], rules[1], network].join(", "), [rules[1], rules[0], network].join(", "));
+    let (outcome, text) = told(&old, &new, &[]);
+    assert_eq!(outcome, Outcome::Unknown, "{text}");
+    assert_has(
+        &text,
+        &["could not tell   shop   a=~[b]::[0-9]", "networks beside patterns", "in 1 case; no other change"],
+    );
+    assert_eq!(told(&old, &new, &[FailOn::Unknown]).0, Outcome::Differs);
+    assert_eq!(told(&old, &new, &[FailOn::Stricter]).0, Outcome::Unknown);
+    let (_, json) = diff(&policy(&old), &policy(&new), Format::Json, &[]);
+    let document: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(document["summary"]["unknown"], 1);
+    assert!(document["unknown"][0]["old"]["line"].is_u64() && document["unknown"][0]["why"].is_string(), "{json}");
+    // A change that is known decides the exit.
+    let (outcome, _) = told(&old, &format!("{new}, {{key: b, rate_limit: 1/h}}"), &[]);
+    assert_eq!(outcome, Outcome::Differs);
 }
 
 #[test]

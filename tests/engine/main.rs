@@ -8,6 +8,7 @@ mod support;
 
 mod alerts;
 mod comparison;
+mod differences;
 mod examples;
 mod lint;
 mod matching;

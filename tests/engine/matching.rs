@@ -61,7 +61,7 @@ impl Form {
 }
 
 /// Whether a wildcard matches, by trying every length for each star.
-fn stars(pattern: &[u8], value: &[u8]) -> bool {
+pub(super) fn stars(pattern: &[u8], value: &[u8]) -> bool {
     match pattern.split_first() {
         None => value.is_empty(),
         Some((b'*', rest)) => (0..=value.len()).any(|taken| stars(rest, &value[taken..])),
@@ -70,7 +70,7 @@ fn stars(pattern: &[u8], value: &[u8]) -> bool {
 }
 
 /// A letter for the kind of address, and the bits that an address or a network fixes.
-fn bits(text: &str) -> Option<String> {
+pub(super) fn bits(text: &str) -> Option<String> {
     let (address, length) = text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
     let address: IpAddr = address.parse().ok()?;
     let (kind, bits) = match address {

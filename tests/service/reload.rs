@@ -122,7 +122,9 @@ fn a_mistake_keeps_the_last_good_policies_and_is_shown() {
         let detail = ready_detail(&weir);
         (detail != good).then_some(detail)
     });
-    assert!(bad.contains("polic"), "{bad}");
+    let bad: serde_json::Value = serde_json::from_str(&bad).expect("JSON");
+    assert_eq!(bad["policies"]["problem_count"], 2);
+    assert_eq!(bad["policies"]["problem_kinds"], serde_json::json!(["policy"]));
     until("the metric to rise", RELOAD_PATIENCE, || (metric(&weir, REFUSED_METRIC) == refused + 1).then_some(()));
     for told in ["shop.yaml", "request_per_unit", "bank.yaml", "fortnight"] {
         let seen = weir.wait_for_log(0, RELOAD_PATIENCE, |line| line.raw().contains(told));

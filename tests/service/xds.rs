@@ -56,7 +56,7 @@ fn limit(client: &mut Client, domain: &str) -> Option<u32> {
 
 /// What `/readyz` says of policies.
 fn policies(weir: &Weir) -> Json {
-    let answer = http::get(weir.http, "/readyz").expect("an answer");
+    let answer = http::get(weir.admin, "/readyz").expect("an answer");
     let whole: Json = serde_json::from_str(&answer.body).expect("JSON");
     whole["policies"].clone()
 }

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::rows::place;
+use super::rows::{place, rule_in_words};
 use super::{Report, Side};
 use crate::cli::check::limit_in_words;
 use crate::comparison::answers::{Answers, Changed, MayMeet, Unknown};
-use crate::comparison::{DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Tend, What};
+use crate::comparison::{CouldNotTell, DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Tend, What};
 use crate::engine::{Limit, Rule};
 
 /// How many descriptors are told.
@@ -25,9 +25,11 @@ pub(super) fn document(report: &Report<'_>) -> Value {
             "looser": all.tending(Tend::Looser),
             "forgotten": all.forgetting(),
             "same": all.same,
+            "unknown": all.unknown.len(),
         },
         "domains": all.domains.iter().map(of_domain).collect::<Vec<_>>(),
         "rules": all.rules.iter().map(|change| of_rule(report, change)).collect::<Vec<_>>(),
+        "unknown": all.unknown.iter().map(|unknown| of_could_not_tell(report, unknown)).collect::<Vec<_>>(),
         "traffic": report.answers.map(of_answers),
     })
 }
@@ -85,9 +87,15 @@ fn of_rule(report: &Report<'_>, change: &RuleChange<'_>) -> Value {
         "old": side(report.old, change.old),
         "new": side(report.new, change.new),
         "example": change.example,
+        "met": change.is_met,
         "effects": change.effects.iter().map(of_effect).collect::<Vec<_>>(),
         "states": change.states.iter().map(of_state).collect::<Vec<_>>(),
     })
+}
+
+fn of_could_not_tell(report: &Report<'_>, unknown: &CouldNotTell<'_>) -> Value {
+    let CouldNotTell { domain, old, new, why } = unknown;
+    json!({ "domain": domain, "old": side(report.old, *old), "new": side(report.new, *new), "why": why })
 }
 
 /// The rule that is met on one side.
@@ -116,8 +124,19 @@ fn of_effect(effect: &Effect<'_>) -> Value {
         What::Limit(old, new) => ("limit", json!(limit(old)), json!(limit(new))),
         What::Key(key, old, new) => (*key, json!(old), json!(new)),
         What::Values(added, gone) => ("values", json!(gone), json!(added)),
+        What::Met { old, new, .. } => ("met", json!(rule_in_words(*old)), json!(rule_in_words(*new))),
+        What::Together { limit, is_replaced_now, .. } => {
+            let (limit, replaced) = (json!(limit_in_words(limit)), json!("replaced"));
+            let (old, new) = if *is_replaced_now { (limit, replaced) } else { (replaced, limit) };
+            ("together", old, new)
+        }
+        What::MoreExamples(more) => ("more_examples", Value::Null, json!(more)),
     };
-    json!({ "what": what, "tend": tend(effect.tend), "old": old, "new": new })
+    let mut document = json!({ "what": what, "tend": tend(effect.tend), "old": old, "new": new });
+    if let What::Met { example, .. } | What::Together { example, .. } = &effect.what {
+        document["example"] = json!(example);
+    }
+    document
 }
 
 fn of_state(change: &StateChange<'_>) -> Value {

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::Report;
-use super::rows::{AnswerRow, Line, Row, UnknownRow, of_domain};
+use super::rows::{AnswerRow, CouldNotTellRow, Line, Row, UnknownRow, of_domain};
 use crate::comparison::DomainChange;
 use crate::engine::words::{counted, printable};
 
@@ -35,6 +35,15 @@ pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> 
         writeln!(out, "\n| domain | rule | | change | states |\n| --- | --- | --- | --- | --- |")?;
     }
     write_rows(rows.iter().map(of_rule), "rule", &mut room, out)?;
+    let unknown = report.could_not_tell_rows();
+    if !unknown.is_empty() {
+        writeln!(out, "\n| domain | rule | could not tell, since |\n| --- | --- | --- |")?;
+    }
+    let row = |CouldNotTellRow { domain, rule, place, why }: &CouldNotTellRow| {
+        let place = place.as_ref().map(|place| format!("<br>{}", escaped(&place.to_string()))).unwrap_or_default();
+        format!("| {} | {}{place} | {} |", code(domain), code(rule), escaped(why))
+    };
+    write_rows(unknown.iter().map(row), "case", &mut room, out)?;
     let (Some(summary), Some(answers)) = (report.traffic_summary(), report.answers) else { return Ok(()) };
     writeln!(out, "\n{}", escaped(&summary))?;
     let (rules, keys) = report.answer_rows();

@@ -1,9 +1,9 @@
 //! A comparison as words: what the formats for people share.
 
 use super::{Report, Side};
-use crate::cli::check::limit_in_words;
+use crate::cli::check::{amount, limit_in_words};
 use crate::comparison::answers::{Changed, MayMeet, Met};
-use crate::comparison::{DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Tend, What};
+use crate::comparison::{CouldNotTell, DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Tend, What};
 use crate::config::policy_file::Location;
 use crate::engine::words::counted;
 use crate::engine::{Limit, Rule};
@@ -40,6 +40,7 @@ impl Report<'_> {
         let (own, side) = if is_gone { (change.old, self.old) } else { (change.new, self.new) };
         let mut lines: Vec<Line> = change.effects.iter().flat_map(lines).collect();
         lines.extend(context(change));
+        lines.extend(change.example.as_ref().map(|example| Line::Note(met(example, change.old, change.new))));
         Row {
             domain: own.map_or_else(String::new, |rule| rule.domain.to_string()),
             kind: change.kind.name(),
@@ -54,8 +55,16 @@ impl Report<'_> {
     /// The whole in one line.
     pub(super) fn summary(&self) -> String {
         let all = self.comparison;
+        let unknown = match all.unknown.len() {
+            0 => String::new(),
+            number => format!("could not tell in {}", counted(number, "case")),
+        };
         if all.is_empty() {
-            return format!("no change in {}", counted(all.same, "rule"));
+            let rules = counted(all.same, "rule");
+            return match unknown.is_empty() {
+                true => format!("no change in {rules}"),
+                false => format!("{unknown}; no other change in {rules}"),
+            };
         }
         let kinds = [Kind::Added, Kind::Removed, Kind::Changed, Kind::Renamed, Kind::Moved];
         let of_kinds = kinds.map(|kind| (all.of_kind(kind), kind.name()));
@@ -68,6 +77,9 @@ impl Report<'_> {
         if !all.domains.is_empty() {
             parts.push(counted(all.domains.len(), "domain"));
         }
+        if !unknown.is_empty() {
+            parts.push(unknown);
+        }
         format!("{}; {} as before", parts.join(", "), counted(all.same, "rule"))
     }
 }
@@ -76,23 +88,34 @@ pub(super) fn place<'s>(side: &'s Side, rule: &Rule) -> Option<&'s Location> {
     side.places.get(rule.id as usize)
 }
 
-/// The rule by its path, both paths where it has another one, and for some of its descriptors an example.
+/// The rule by its path, both paths where it has another one or descriptors meet another one.
 fn named(change: &RuleChange<'_>) -> String {
     let path = |rule: Option<&Rule>| rule.map_or_else(|| "no rule".to_owned(), |rule| rule.path.to_string());
-    match (change.kind, &change.example) {
-        (Kind::Added | Kind::Changed, _) => path(change.new),
-        (Kind::Removed, _) => path(change.old),
-        (Kind::Renamed, _) => format!("{} -> {}", path(change.old), path(change.new)),
-        (Kind::Moved, example) => {
-            let example = example.as_ref().map_or_else(String::new, |example| format!("{example}: "));
-            format!("{example}{} -> {}", path(change.old), path(change.new))
-        }
+    match change.kind {
+        Kind::Added | Kind::Changed => path(change.new),
+        Kind::Removed => path(change.old),
+        Kind::Renamed | Kind::Moved => format!("{} -> {}", path(change.old), path(change.new)),
+    }
+}
+
+/// A descriptor, and what it meets before and now: `for example a=/c: 10 per minute -> 100 per minute`.
+fn met(example: &str, old: Option<&Rule>, new: Option<&Rule>) -> String {
+    format!("for example {example}: {} -> {}", rule_in_words(old), rule_in_words(new))
+}
+
+pub(super) fn rule_in_words(rule: Option<&Rule>) -> String {
+    match rule {
+        None => "no limit".to_owned(),
+        Some(rule) if rule.unlimited => "unlimited".to_owned(),
+        Some(rule) => rule.limits.iter().map(amount).collect::<Vec<_>>().join(" and "),
     }
 }
 
 /// What the descriptors of a rule met before it came, or meet since it is gone.
 fn context(change: &RuleChange<'_>) -> Option<Line> {
     let text = match (change.kind, change.old, change.new) {
+        (Kind::Added | Kind::Removed, ..) if !change.is_met => "no request can meet it".to_owned(),
+        (_, Some(_), Some(_)) if !change.is_met => "no request meets it before and now".to_owned(),
         (Kind::Added, Some(old), _) => format!("before, {} was for these descriptors", old.path),
         (Kind::Added, None, _) => "before, no rule was for these descriptors: they passed".to_owned(),
         (Kind::Removed, _, Some(new)) => format!("now {} is for these descriptors", new.path),
@@ -117,6 +140,16 @@ pub(super) fn lines(effect: &Effect<'_>) -> Vec<Line> {
             }
             lines
         }
+        What::Met { example, old, new } => vec![Line::Note(met(example, *old, *new))],
+        What::Together { example, limit, is_replaced_now } => {
+            let limit = amount(limit);
+            let text = match is_replaced_now {
+                true => format!("for example {example} in one request: {limit} -> replaced"),
+                false => format!("for example {example} in one request: replaced -> {limit}"),
+            };
+            vec![Line::Note(text)]
+        }
+        What::MoreExamples(more) => vec![Line::Note(format!("and {}", counted(*more, "more example")))],
     }
 }
 
@@ -131,7 +164,30 @@ fn state(change: &StateChange<'_>) -> String {
         }
         Fate::Empty => "begins empty".to_owned(),
     };
-    format!("{}: {what}", crate::cli::check::amount(change.limit))
+    format!("{}: {what}", amount(change.limit))
+}
+
+/// What cannot be told: domain, the rule, where it is written, and why.
+pub(super) struct CouldNotTellRow {
+    pub(super) domain: String,
+    pub(super) rule: String,
+    pub(super) place: Option<Location>,
+    pub(super) why: String,
+}
+
+impl Report<'_> {
+    pub(super) fn could_not_tell_rows(&self) -> Vec<CouldNotTellRow> {
+        let row = |CouldNotTell { domain, old, new, why }: &CouldNotTell<'_>| {
+            let own = new.map(|rule| (rule, self.new)).or(old.map(|rule| (rule, self.old)));
+            CouldNotTellRow {
+                domain: (*domain).to_owned(),
+                rule: own.map_or_else(|| "no rule".to_owned(), |(rule, _)| rule.path.to_string()),
+                place: own.and_then(|(rule, side)| place(side, rule)).cloned(),
+                why: why.clone(),
+            }
+        };
+        self.comparison.unknown.iter().map(row).collect()
+    }
 }
 
 /// A domain that changes: what happened, and to what.

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::Report;
-use super::rows::{AnswerRow, Line, UnknownRow, of_domain};
+use super::rows::{AnswerRow, CouldNotTellRow, Line, UnknownRow, of_domain};
 use crate::engine::words::printable;
 
 pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
@@ -29,6 +29,19 @@ pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> 
         }
     }
     if !rows.is_empty() {
+        writeln!(out)?;
+    }
+    for CouldNotTellRow { domain, rule, place, why } in report.could_not_tell_rows() {
+        let place = place.map(|place| format!("   {}", printable(&place.to_string()))).unwrap_or_default();
+        writeln!(
+            out,
+            "could not tell   {}   {}{place}\n      {}",
+            printable(&domain),
+            printable(&rule),
+            printable(&why)
+        )?;
+    }
+    if !report.comparison.unknown.is_empty() {
         writeln!(out)?;
     }
     writeln!(out, "{}", report.summary())?;

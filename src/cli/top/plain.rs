@@ -1,7 +1,7 @@
 //! Reports as lines, for files and for other programs.
 //!
 //! A line is a record: its fields are separated by one tab each, and a field has no tab, since all that is not printable is
-//! escaped. The first field is the time of the server in seconds since 1970, the second says which record it is. docs/operations.md
+//! escaped. The first field is the time of the server in seconds since 1970, the second says which record it is. docs/admin.md
 //! has the columns.
 
 use std::io::Write;

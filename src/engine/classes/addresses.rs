@@ -1,0 +1,284 @@
+//! Texts that can be an address or a network: in which of some networks an address of IPv4 is follows from its text, byte by byte.
+//!
+//! Addresses of IPv6 and networks have several texts each, which is not followed: what such a text is in remains open here.
+
+use hashbrown::HashMap;
+
+use crate::engine::network::Network;
+
+/// Networks, and which of them is the smallest around each.
+#[derive(Debug, Default)]
+pub(super) struct Lattice {
+    /// In order: a network comes before those within it.
+    networks: Vec<Network>,
+    around: Vec<Option<u32>>,
+    v4: HashMap<(u32, u8), u32>,
+}
+
+/// What a whole text is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Spelled {
+    /// No address and no network.
+    Neither,
+    /// An address of IPv4 in this network and in none within it, or in none at all.
+    Address(Option<u32>),
+    /// Perhaps a network that begins with such an address: it is in the same network, in one around it, or in none.
+    Cut(Option<u32>),
+    /// Perhaps an address or a network of IPv6, or one of IPv4 within IPv6.
+    V6,
+}
+
+/// What is known of the beginning of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Spelling {
+    v4: V4,
+    v6: V6,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum V4 {
+    /// Not one.
+    Not,
+    /// After so many whole numbers.
+    In { numbers: u8, at: At, number: Option<u8> },
+    /// After an address in this network and a slash: the length so far.
+    Slash { within: Option<u32>, length: Option<u8> },
+}
+
+/// Where the whole numbers of an address lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum At {
+    /// Into this network and into none within it, or into none at all.
+    Settled(Option<u32>),
+    /// To these first bits, with networks within them.
+    Open(u32),
+}
+
+/// An address of IPv6, as far as its form goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum V6 {
+    Not,
+    /// So many colons, and so many digits after the last of them.
+    In {
+        colons: u8,
+        digits: u8,
+    },
+    /// After a dot or a slash.
+    Tail,
+}
+
+impl Lattice {
+    pub(super) fn new(networks: impl IntoIterator<Item = Network>) -> Self {
+        let mut networks: Vec<Network> = networks.into_iter().collect();
+        networks.sort_unstable();
+        networks.dedup();
+        let mut around: Vec<Option<u32>> = Vec::with_capacity(networks.len());
+        let mut open: Vec<u32> = Vec::new();
+        let mut v4 = HashMap::new();
+        for (number, network) in (0u32..).zip(&networks) {
+            while open.last().is_some_and(|last| !networks[*last as usize].covers(network)) {
+                open.pop();
+            }
+            around.push(open.last().copied());
+            open.push(number);
+            v4.extend(network.v4().map(|place| (place, number)));
+        }
+        Self { networks, around, v4 }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.networks.is_empty()
+    }
+
+    /// In which networks a text may be, none of them for none at all.
+    pub(super) fn possible(&self, spelled: Spelled) -> Vec<Option<&Network>> {
+        let mut at = match spelled {
+            Spelled::Neither => return vec![None],
+            Spelled::Address(network) => return vec![network.map(|network| &self.networks[network as usize])],
+            Spelled::V6 => return self.networks.iter().map(Some).chain([None]).collect(),
+            Spelled::Cut(network) => network,
+        };
+        let mut possible = vec![None];
+        while let Some(network) = at {
+            possible.push(Some(&self.networks[network as usize]));
+            at = self.around[network as usize];
+        }
+        possible
+    }
+
+    /// The networks, each with those directly within it.
+    pub(super) fn with_inner(&self) -> Vec<(&Network, Vec<Network>)> {
+        let mut inner: Vec<Vec<Network>> = vec![Vec::new(); self.networks.len()];
+        for (network, around) in self.networks.iter().zip(&self.around) {
+            if let Some(around) = around {
+                inner[*around as usize].push(*network);
+            }
+        }
+        self.networks.iter().zip(inner).collect()
+    }
+
+    pub(super) fn begin(&self) -> Spelling {
+        Spelling { v4: V4::In { numbers: 0, at: self.at(0, 0), number: None }, v6: V6::In { colons: 0, digits: 0 } }
+    }
+
+    pub(super) fn read(&self, spelling: Spelling, byte: u8) -> Spelling {
+        Spelling { v4: self.read_v4(spelling.v4, byte), v6: read_v6(spelling.v6, byte) }
+    }
+
+    pub(super) fn end(&self, spelling: Spelling) -> Spelled {
+        match spelling {
+            Spelling { v4: V4::In { numbers: 3, at, number: Some(number) }, .. } => {
+                Spelled::Address(self.whole(at, number))
+            }
+            Spelling { v4: V4::Slash { within, length: Some(_) }, .. } => Spelled::Cut(within),
+            Spelling { v6: V6::Tail | V6::In { colons: 2.., .. }, .. } => Spelled::V6,
+            _ => Spelled::Neither,
+        }
+    }
+
+    /// The class of a byte: bytes of one class are read alike.
+    pub(super) fn byte_class(byte: u8) -> u8 {
+        match byte {
+            b'0'..=b'9' | b':' | b'.' | b'/' => byte,
+            b'a'..=b'f' | b'A'..=b'F' => b'a',
+            _ => 0,
+        }
+    }
+
+    fn read_v4(&self, v4: V4, byte: u8) -> V4 {
+        let digit = byte.is_ascii_digit().then(|| byte - b'0');
+        match (v4, digit, byte) {
+            (V4::In { numbers, at, number }, Some(digit), _) => {
+                let longer = match number {
+                    None => Some(digit),
+                    Some(0) => None,
+                    Some(number) => number.checked_mul(10).and_then(|number| number.checked_add(digit)),
+                };
+                longer.map_or(V4::Not, |number| V4::In { numbers, at, number: Some(told(at, number)) })
+            }
+            (V4::In { numbers, at, number: Some(number) }, _, b'.') if numbers < 3 => {
+                V4::In { numbers: numbers + 1, at: self.further(at, numbers, number), number: None }
+            }
+            (V4::In { numbers: 3, at, number: Some(number) }, _, b'/') => {
+                V4::Slash { within: self.whole(at, number), length: None }
+            }
+            (V4::Slash { within, length }, Some(digit), _) => {
+                let length = length.unwrap_or(0).saturating_mul(10).saturating_add(digit);
+                if length <= 32 { V4::Slash { within, length: Some(length) } } else { V4::Not }
+            }
+            _ => V4::Not,
+        }
+    }
+
+    /// The smallest network around a whole address, whose last number this is.
+    fn whole(&self, at: At, number: u8) -> Option<u32> {
+        match self.further(at, 3, number) {
+            At::Settled(network) => network,
+            At::Open(_) => unreachable!("no network is within an address"),
+        }
+    }
+
+    /// Where a further number leads.
+    fn further(&self, at: At, numbers: u8, number: u8) -> At {
+        match at {
+            At::Settled(_) => at,
+            At::Open(bits) => self.at(bits | u32::from(number) << (24 - 8 * u32::from(numbers)), 8 * (numbers + 1)),
+        }
+    }
+
+    /// Where the first bits lead, of which so many are known.
+    fn at(&self, bits: u32, length: u8) -> At {
+        let last = bits | u32::MAX.checked_shr(length.into()).unwrap_or(0);
+        let before = |bits: u32, length: u8| {
+            self.networks.partition_point(|network| network.v4().is_some_and(|place| place < (bits, length)))
+        };
+        // The order of networks is that of their first bits, IPv4 before IPv6.
+        let inner = &self.networks[before(bits, 0)..before(last, u8::MAX)];
+        if inner.iter().any(|network| network.v4().is_some_and(|(_, own)| own > length)) {
+            return At::Open(bits);
+        }
+        let around = |own: u8| (bits & u32::MAX.checked_shl(32 - u32::from(own)).unwrap_or(0), own);
+        At::Settled((0..=length).rev().find_map(|own| self.v4.get(&around(own)).copied()))
+    }
+}
+
+/// A number as far as it is of any consequence: where it leads, or only which digits can follow it.
+fn told(at: At, number: u8) -> u8 {
+    match (at, number) {
+        (At::Open(_), _) | (_, 0..=2 | 25) => number,
+        (_, 3..=9) => 3,
+        (_, 10..=24) => 10,
+        (_, 26..) => 26,
+    }
+}
+
+fn read_v6(v6: V6, byte: u8) -> V6 {
+    match (v6, byte) {
+        (V6::In { colons, digits }, _) if byte.is_ascii_hexdigit() && digits < 4 => {
+            V6::In { colons, digits: digits + 1 }
+        }
+        (V6::In { colons, .. }, b':') if colons < 8 => V6::In { colons: colons + 1, digits: 0 },
+        (V6::In { colons: 2.., .. }, b'.' | b'/') | (V6::Tail, b'0'..=b'9' | b'.' | b'/') => V6::Tail,
+        _ => V6::Not,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_in_the_network_that_the_engine_finds() {
+        let texts =
+            ["0.0.0.0/1", "10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/25", "10.1.2.7/32", "172.16.0.0/12", "2001:db8::/32"];
+        let networks = texts.map(|text| Network::parse(text).expect(text));
+        let lattice = Lattice::new(networks);
+        let spelled =
+            |text: &str| lattice.end(text.bytes().fold(lattice.begin(), |spelling, byte| lattice.read(spelling, byte)));
+        let mut seed = 7_u32;
+        for _ in 0..20_000 {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let mut bytes = (seed >> 3).to_be_bytes();
+            let [a, b, c, d] = bytes;
+            let firsts = [[10, 1, 2], [10, 1, c], [172, b, 1], [a, 1, 2]];
+            let [a, b, c] = firsts[usize::from(d & 3)];
+            bytes = [a, b, c, d >> 2 & 15];
+            let address = bytes.map(|byte| byte.to_string()).join(".");
+            let within = networks.iter().filter(|network| network.has(&address)).max_by_key(|network| network.v4());
+            let Spelled::Address(found) = spelled(&address) else { panic!("{address} is an address") };
+            assert_eq!(found.map(|found| lattice.networks[found as usize]), within.copied(), "{address}");
+        }
+        for text in
+            ["10.1.2", "10.1.2.256", "10.01.2.3", "1.2.3.4.5", "10.1.2.x", "", "abcd", "/v1", "12345::", "10.0.0.0/33"]
+        {
+            assert_eq!(spelled(text), Spelled::Neither, "{text}");
+        }
+        for text in ["::1", "2001:db8::1", "::ffff:10.0.0.1", "1:2:3:4:5:6:7:8", "2001:db8::/32"] {
+            assert_eq!(spelled(text), Spelled::V6, "{text}");
+        }
+        let possible = |text: &str| -> Vec<String> {
+            lattice.possible(spelled(text)).into_iter().flatten().map(ToString::to_string).collect()
+        };
+        assert_eq!(possible("10.1.0.0/016"), ["10.1.0.0/16", "10.0.0.0/8", "0.0.0.0/1"]);
+        assert_eq!(possible("200.0.0.0/8"), [""; 0]);
+    }
+
+    #[test]
+    fn a_network_has_an_address_beside_those_within_it() {
+        let network = |text: &str| Network::parse(text).expect(text);
+        let beside = |text: &str, others: &[&str]| {
+            let others: Vec<Network> = others.iter().map(|text| network(text)).collect();
+            network(text).address_beside(&others).map(|address| address.to_string())
+        };
+        assert_eq!(beside("10.0.0.0/8", &[]).as_deref(), Some("10.0.0.1/32"));
+        assert_eq!(beside("10.0.0.0/8", &["10.0.0.0/9"]).as_deref(), Some("10.128.0.1/32"));
+        assert_eq!(beside("10.0.0.0/8", &["10.0.0.0/9", "10.128.0.0/9"]), None);
+        assert_eq!(beside("10.0.0.1/32", &["11.0.0.0/8"]).as_deref(), Some("10.0.0.1/32"));
+        assert_eq!(beside("2001:db8::/32", &["2001:db8::/64"]).as_deref(), Some("2001:db8:0:1::1/128"));
+        for text in ["10.1.0.0/16", "10.0.0.1/32", "0.0.0.0/0", "2001:db8::/32", "::1/128"] {
+            for spelling in network(text).spellings() {
+                assert_eq!(Network::parse(&spelling), Ok(network(text)), "{spelling}");
+            }
+        }
+    }
+}
