@@ -463,22 +463,32 @@ def check_job(path):
     return lambda objects: at(one(objects, "Job", "weir-check"), f"spec.template.spec.{path}")
 
 
+def check_variables(*names):
+    return lambda objects: [variable["value"] for name in names for variable in check_job("containers.0.env")(objects) if variable["name"] == name]
+
+
 def test_pod(path):
     return lambda objects: at(one(objects, "Pod", "weir-test"), f"spec.containers.0.{path}")
 
 
 HOOKS = [
     ({}, lambda o: at(one(o, "Job"), "metadata.annotations")["helm.sh/hook"], "pre-upgrade"),
-    ({}, check_job("containers.0.args"), ["check", "/etc/weir/policies"]),
-    ({}, check_job("volumes"), [{"name": "policies", "configMap": {"name": "mine"}}]),
-    # The ConfigMap of the release still has the old policies when the hook runs.
-    (FILES, check_job("volumes"), [{"name": "policies", "configMap": {"name": "weir-check"}}]),
-    (FILES, lambda o: at(one(o, "ConfigMap", "weir-check"), "data"), {"a.yaml": "domain: a\n"}),
+    ({}, check_job("containers.0.args"), ["check", "--config", "/etc/weir/config/weir.yaml"]),
+    ({}, check_job("volumes.0"), {"name": "policies", "configMap": {"name": "mine"}}),
+    # The ConfigMaps of the release still have the old policies and settings when the hook runs.
+    (FILES, check_job("volumes.0.configMap"), {"name": "weir-check", "items": [{"key": "a.yaml", "path": "a.yaml"}]}),
+    (FILES, check_job("volumes.1.configMap"), {"name": "weir-check", "items": [{"key": ".weir.yaml", "path": "weir.yaml"}]}),
+    (FILES, lambda o: at(one(o, "ConfigMap", "weir-check"), "data"), {"a.yaml": "domain: a\n", ".weir.yaml": "{}\n"}),
+    ({"config": {"shadow_mode": True}}, lambda o: at(one(o, "ConfigMap", "weir-check"), "data"), {".weir.yaml": "shadow_mode: on\n"}),
+    ({"existingConfig": {"name": "other", "key": "k.yaml"}}, check_job("volumes.1.configMap"), {"name": "other"}),
+    ({"existingConfig": {"name": "other", "key": "k.yaml"}}, check_job("containers.0.args.2"), "/etc/weir/config/k.yaml"),
+    # `weir check` takes no `--set`: what the arguments set is in its variables, once.
+    ({"extraArgs": ["--set", "redis.timeout=9ms", "--store", "memory"]}, check_variables("WEIR__REDIS__TIMEOUT", "WEIR__STORE"), ["9ms", "memory"]),
+    ({"env": [{"name": "WEIR__NEAR_LIMIT_RATIO", "value": "0.7"}]}, check_variables("WEIR__NEAR_LIMIT_RATIO", "WEIR__STORE"), ["0.7", "redis"]),
     (FILES, lambda o: at(one(o, "ConfigMap", "weir-check"), "metadata.annotations"), {"helm.sh/hook": "pre-upgrade", "helm.sh/hook-weight": "-1", "helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded"}),
-    ({"config": {"policies": {"compatible": True, "merge_domains": True}}}, check_job("containers.0.args"), ["check", "--compatible", "--merge-domains", "/etc/weir/policies"]),
+    ({"mode": "ratelimit", "env": [{"name": "MERGE_DOMAIN_CONFIG", "value": "true"}]}, check_job("containers.0.args"), ["check", "--compatible", "--merge-domains", "/etc/weir/policies"]),
     ({"mode": "ratelimit"}, check_job("containers.0.args"), ["check", "--compatible", "/etc/weir/policies"]),
-    ({"policies": {"enabled": False}, "config": {"policies": {"directory": "/policies"}}}, check_job("containers.0.args"), ["check", "/policies"]),
-    ({"policies": {"enabled": False}, "config": {"policies": {"source": "xds"}}}, lambda o: "Job" in kinds(o), False),
+    ({"mode": "ratelimit", "policies": {"enabled": False}}, lambda o: "Job" in kinds(o), False),
     ({"hooks": {"check": False}}, lambda o: "Job" in kinds(o), False),
     ({}, test_pod("args"), ["ask", "weir:8081", "helm-test", "helm=test"]),
     ({"tls": {"enabled": True, "existingSecret": "s"}, "service": {"grpcPort": 443}}, test_pod("args.1"), "https://weir:443"),
@@ -635,23 +645,11 @@ def check_start(file, folder):
     """weir listens with the arguments, variables and files that its container gets, and the two hooks pass."""
     program = os.environ["WEIR"]
     objects = helm(file, hooks=True)
-    container = weir(objects)
-    write_volumes(objects, container, folder)
-    places = sorted((mount["mountPath"] for mount in container.get("volumeMounts", [])), key=len, reverse=True)
-
-    def local(text):
-        return re.sub("|".join(map(re.escape, places)), lambda place: f"{folder}{place.group()}", text) if places else text
-
-    for config in (folder / "etc/weir/config").glob("*"):
-        config.write_text(local(config.read_text()))
-    values = {"REDIS_URL": "redis:6379", "WEIR__ALERTS__WEBHOOK_URL": "https://webhook.example:8443/alerts"}
-    environment = {"PATH": os.environ["PATH"]}
-    for variable in container["env"]:
-        environment[variable["name"]] = local(variable.get("value") or values[variable["name"]])
+    command, environment = place_container(objects, pod(objects), folder / "weir")
     environment |= {f"WEIR__LISTEN__{name}": "127.0.0.1:0" for name in ("GRPC", "HTTP", "ADMIN")}
     if "WEIR__LISTEN__METRICS" in environment:
         environment["WEIR__LISTEN__METRICS"] = "127.0.0.1:0"
-    process = subprocess.Popen([program, *map(local, container["args"])], env=environment, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([program, *command], env=environment, stderr=subprocess.PIPE, text=True)
     lines = queue.Queue()
     threading.Thread(target=read_lines, args=(process.stderr, lines), daemon=True).start()
     log, address = [], None
@@ -673,15 +671,15 @@ def check_start(file, folder):
             check(arguments[0] == "ask", f"{file.name}: the test does not ask: {arguments}")
             done = subprocess.run([program, "ask", address, *arguments[2:]], capture_output=True, text=True, timeout=START_SECONDS)
             # There is no control plane here. Until it has sent policies, weir answers UNAVAILABLE.
-            expected = 0 if one(objects, "Job") or file.name == "existing-values.yaml" else 2
+            expected = 2 if file.name in ("xds-values.yaml", "ratelimit-xds-values.yaml") or file.parent.name == "envoy-ai-gateway" else 0
             check(done.returncode == expected, f"{file.name}: helm test ends with {done.returncode}: {done.stdout}{done.stderr}")
     finally:
         process.kill()
         process.wait()
     job = one(objects, "Job")
     if job:
-        arguments = at(job, "spec.template.spec.containers.0.args")
-        done = subprocess.run([program, *map(local, arguments)], env=environment, capture_output=True, text=True, timeout=START_SECONDS)
+        command, environment = place_container(objects, job["spec"]["template"]["spec"], folder / "check")
+        done = subprocess.run([program, *command], env=environment, capture_output=True, text=True, timeout=START_SECONDS)
         check(done.returncode == 0, f"{file.name}: the check before an upgrade ends with {done.returncode}: {done.stdout}{done.stderr}")
 
 
@@ -691,19 +689,40 @@ def read_lines(stream, lines):
     lines.put(None)
 
 
-def write_volumes(objects, container, folder):
+def place_container(objects, spec, folder):
+    """Arguments and variables of a pod's first container, with its volumes below a folder."""
+    container = spec["containers"][0]
+    write_volumes(objects, spec, container, folder)
+    places = sorted((mount["mountPath"] for mount in container.get("volumeMounts") or []), key=len, reverse=True)
+
+    def local(text):
+        return re.sub("|".join(map(re.escape, places)), lambda place: f"{folder}{place.group()}", text) if places else text
+
+    for config in (folder / "etc/weir/config").glob("*"):
+        config.write_text(local(config.read_text()))
+    # Values that Kubernetes takes from Secrets.
+    secrets = {"REDIS_URL": "redis:6379", "WEIR__ALERTS__WEBHOOK_URL": "https://webhook.example:8443/alerts"}
+    environment = {"PATH": os.environ["PATH"]}
+    for variable in container.get("env", []):
+        environment[variable["name"]] = local(variable.get("value") or secrets[variable["name"]])
+    return [local(argument) for argument in container["args"]], environment
+
+
+def write_volumes(objects, spec, container, folder):
     """The files of the container's volumes: those that the chart renders, and samples of those that an operator has."""
-    volumes = {volume["name"]: volume for volume in pod(objects)["volumes"]} if container.get("volumeMounts") else {}
-    paths = [variable["value"] for variable in container["env"] if str(variable.get("value", "")).startswith("/")]
-    for mount in container.get("volumeMounts", []):
+    volumes = {volume["name"]: volume for volume in spec.get("volumes") or []}
+    paths = [variable["value"] for variable in container.get("env", []) if str(variable.get("value", "")).startswith("/")]
+    for mount in container.get("volumeMounts") or []:
         place = folder / mount["mountPath"].lstrip("/")
         place.mkdir(parents=True)
         source = volumes[mount["name"]]
         if "configMap" in source:
             rendered = one(objects, "ConfigMap", source["configMap"]["name"])
             sample = {"policies": {"sample.yaml": "domain: sample\n"}, "config": {"settings.yaml": "store: memory\n"}}
-            for name, text in (rendered.get("data") or sample[mount["name"]]).items():
-                (place / name).write_text(text)
+            data = rendered.get("data") or sample[mount["name"]]
+            items = source["configMap"].get("items") or [{"key": key, "path": key} for key in data]
+            for item in items:
+                (place / item["path"]).write_text(data[item["key"]])
         elif "persistentVolumeClaim" in source:
             (place / "sample.yaml").write_text("domain: sample\n")
         elif "secret" in source:

@@ -286,7 +286,7 @@ shutdown.grace: {{ printf "%ds" (int64 $v.shutdown.graceSeconds) | quote }}
 {{- if and .certKey (not .existingSecret) -}}
 {{- fail "redis.tls.certKey needs redis.tls.existingSecret" -}}
 {{- end -}}
-{{- if and (eq $v.store "redis") (or .existingSecret .serverName) (not (hasPrefix "rediss:" $v.redis.url)) (not (hasPrefix "rediss:" $v.redis.perSecond.url)) -}}
+{{- if and (eq $v.store "redis") (or .existingSecret .serverName) (not (hasPrefix "rediss:" (get $given "redis.url"))) (not (hasPrefix "rediss:" (get $given "redis.per_second.url"))) -}}
 {{- fail "redis.tls has no effect without a redis.url that begins with rediss://" -}}
 {{- end -}}
 {{- end -}}

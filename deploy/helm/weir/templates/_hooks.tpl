@@ -6,26 +6,34 @@ app.kubernetes.io/name: {{ printf "%s-%s" (.root.Values.nameOverride | default .
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 {{- end -}}
 
-{{/* The directory of policies that weir reads, if it reads one. */}}
-{{- define "weir.policiesDirectory" -}}
+{{/* How `weir check` reads settings and policies as this release would. Nothing with mode=ratelimit and policies from elsewhere. */}}
+{{- define "weir.checkArguments" -}}
 {{- $given := include "weir.given" . | fromJson -}}
-{{- if ne (get $given "policies.source") "xds" -}}
-{{- get $given "policies.directory" -}}
+{{- if eq .Values.mode "serve" -}}
+- check
+- --config
+- /etc/weir/config/{{ empty .Values.existingConfig.name | ternary "weir.yaml" .Values.existingConfig.key }}
+{{- else if get $given "policies.directory" -}}
+- check
+- --compatible
+{{- if has (get $given "MERGE_DOMAIN_CONFIG" | lower) (list "1" "t" "true") }}
+- --merge-domains
+{{- end }}
+- {{ get $given "policies.directory" | quote }}
 {{- end -}}
 {{- end -}}
 
-{{/* How `weir check` reads the policies as this release would. */}}
-{{- define "weir.checkArguments" -}}
-{{- $given := include "weir.given" . | fromJson -}}
-{{- $yes := list "on" "true" "yes" "1" "t" -}}
-- check
-{{- if or (eq .Values.mode "ratelimit") (has (get $given "policies.compatible" | toString | lower) $yes) }}
-- --compatible
-{{- end }}
-{{- if or (has (get $given "MERGE_DOMAIN_CONFIG" | toString | lower) $yes) (has (get $given "policies.merge_domains" | toString | lower) $yes) }}
-- --merge-domains
-{{- end }}
-- {{ include "weir.policiesDirectory" . | quote }}
+{{/* The variables of weir's container, and its arguments as variables, which `weir check` does not take. */}}
+{{- define "weir.checkEnv" -}}
+{{- $arguments := include "weir.arguments" . | fromJson -}}
+{{- range concat (include "weir.env" . | fromYamlArray) .Values.env -}}
+{{- if not (hasKey $arguments (trimPrefix "WEIR__" .name | lower | replace "__" ".")) }}
+- {{ toJson . }}
+{{- end -}}
+{{- end -}}
+{{- range $name, $value := $arguments }}
+- {{ dict "name" (include "weir.variable" $name) "value" $value | toJson }}
+{{- end -}}
 {{- end -}}
 
 {{/* What both have of a pod's spec. Takes root. */}}
