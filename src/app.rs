@@ -262,6 +262,7 @@ async fn serve_on(
             settings::Endpoints::Ratelimit => Endpoints::Debug,
         },
         tracer: tracer.clone(),
+        instance: banner::instance(&settings),
         looks: http::Looks::default(),
         pages: tokio::sync::Mutex::default(),
         token_file: tokens,
@@ -312,6 +313,7 @@ async fn serve_on(
     supervisor.task("freeing policies", policies::free_unused(policies.clone(), life.clone()));
     if let Some(reload) = reload {
         let target = policies::Target { policies, metrics, report: report.clone() };
+        target.add_gauge()?;
         supervisor.task("reload", reload.follow(target, shutdown.reloads(), life.clone()));
     }
     if let Some(manager) = manager {

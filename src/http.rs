@@ -94,6 +94,8 @@ pub struct Site {
     pub endpoints: Endpoints,
     /// Begins the traces of decisions, where they are traced.
     pub tracer: Option<Arc<Tracer>>,
+    /// Which replica this is, as the page and `/top` show it.
+    pub instance: Instance,
     /// What callers share who look at who is limited.
     pub looks: Looks,
     /// Held while a page of states is looked for.
@@ -106,6 +108,15 @@ pub struct Site {
     pub tap_max: Duration,
     /// The values that policies name, which taps share.
     pub named_values: NamedValues,
+}
+
+/// The name of this replica, where it has one, and its version.
+#[derive(Clone, Debug)]
+pub struct Instance {
+    /// `tracing.service_instance_id`, or the name of the host: in Kubernetes that of the pod.
+    pub name: Option<String>,
+    /// The version of weir.
+    pub version: &'static str,
 }
 
 /// What the admin listener serves.
@@ -168,7 +179,7 @@ struct Shown {
 }
 
 /// Why changed policies are not in force.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyProblems {
     /// What each is, with its place. It may quote a file.
     pub texts: Vec<String>,
@@ -291,10 +302,24 @@ impl ServiceState {
         Err(nearest(name, known).map(str::to_owned))
     }
 
-    /// The policies have changed, and these problems keep the change from being in force.
-    pub fn refused(&self, mut problems: PolicyProblems) {
+    /// The policies have changed, and these problems keep the change from being in force. Returns the problems before.
+    pub fn refused(&self, mut problems: PolicyProblems) -> PolicyProblems {
         problems.texts.truncate(PROBLEMS_SHOWN_MAX);
-        self.policies.lock().problems = problems;
+        std::mem::replace(&mut self.policies.lock().problems, problems)
+    }
+
+    /// Replaces these problems, which have ended, by the problems before them. Keeps newer ones.
+    pub fn mended(&self, problems: &PolicyProblems, before: PolicyProblems) {
+        let mut shown = self.policies.lock();
+        if shown.problems == *problems {
+            shown.problems = before;
+        }
+    }
+
+    /// Whether problems keep changed policies from being in force.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.policies.lock().problems.count > 0
     }
 }
 
@@ -363,10 +388,11 @@ impl Site {
         })
     }
 
-    /// How many overrides there are, and whether the store has been read for them.
+    /// How many overrides there are, whether the store has been read for them, and what is wrong with that now.
     fn overrides_as_json(&self) -> Value {
         let (in_force, unused) = self.overrides.counts();
-        json!({ "in_force": in_force, "unused": unused, "read": self.overrides.known().read.is_some() })
+        let is_read = self.overrides.known().read.is_some();
+        json!({ "in_force": in_force, "unused": unused, "read": is_read, "problem": self.overrides.problem() })
     }
 
     /// The calls that wait for the store.

@@ -139,16 +139,23 @@ impl Target {
         );
     }
 
-    /// Counts a load that is refused, and shows its problems at `/readyz`.
-    pub(super) fn count_refused(&self, problems: PolicyProblems) {
-        self.report.refused(problems);
+    /// Counts a load that is refused, and shows its problems at `/readyz`. Returns the problems that were shown before.
+    pub(super) fn count_refused(&self, problems: PolicyProblems) -> PolicyProblems {
         self.metrics.policies_refused();
+        self.report.refused(problems)
     }
 
-    fn refuse(&self, problems: &PolicyProblems) {
-        self.count_refused(problems.clone());
+    fn refuse(&self, problems: &PolicyProblems) -> PolicyProblems {
+        let before = self.count_refused(problems.clone());
         // Last, so that a reader of the log finds the rest at `/readyz`.
         log_problems(problems);
+        before
+    }
+
+    /// Shows in metrics whether the files of the directory are refused.
+    pub(super) fn add_gauge(&self) -> Result<(), prometheus::Error> {
+        let report = self.report.clone();
+        self.metrics.gauge("weir_input_refused", &[("input", "policies")], move || u64::from(report.is_refused()))
     }
 }
 
@@ -242,7 +249,9 @@ impl Reload {
                 self.last = loaded.kept.clone();
                 target.put_in_force(loaded);
             }
-            Err(problems) => target.refuse(&problems),
+            Err(problems) => {
+                target.refuse(&problems);
+            }
         }
     }
 }
@@ -258,13 +267,16 @@ fn some_paths(paths: &BTreeSet<PathBuf>) -> String {
     shown.join(", ")
 }
 
-/// Waits for the thread that reads. Reports one problem after [`READ_TIMEOUT`], and then waits on.
+/// Waits for the thread that reads. Reports one problem after [`READ_TIMEOUT`], until the file system answers.
 async fn in_time(mut reading: JoinHandle<Reload>, path: &Path, target: &Target) -> Result<Reload, String> {
     let read = match tokio::time::timeout(READ_TIMEOUT, &mut reading).await {
         Ok(read) => read,
         Err(_) => {
-            target.refuse(&not_read(path));
-            reading.await
+            let problem = not_read(path);
+            let before = target.refuse(&problem);
+            let read = reading.await;
+            target.report.mended(&problem, before);
+            read
         }
     };
     read.map_err(|error| error.to_string())

@@ -37,13 +37,13 @@ pub struct Class<'p, const N: usize> {
     pub key: String,
     /// A value that is in it; none where it is not known whether any is.
     pub witness: Option<String>,
-    /// By what it is told from others.
+    /// What separates it from other classes.
     pub kind: ClassKind,
     /// Where its entries lead in each policy.
     pub met: [Option<Place<'p>>; N],
 }
 
-/// By what a class is told from others.
+/// What separates a class from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClassKind {
     /// It has one value, which a policy names, also as the text of a wildcard.
@@ -107,7 +107,7 @@ impl<'p, const N: usize> Class<'p, N> {
         self.met.iter().any(Option::is_some)
     }
 
-    /// What tells it from classes that are met otherwise.
+    /// Where it leads, by addresses.
     fn outcome(&self) -> [Option<usize>; N] {
         self.met.map(|place| place.map(Place::address))
     }

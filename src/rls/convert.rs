@@ -195,6 +195,8 @@ pub struct Extras {
     pub limit_metadata: bool,
     /// `Retry-After`, `RateLimit` and `RateLimit-Policy` as headers of the response to the caller's client.
     pub ietf_headers: bool,
+    /// A problem of RFC 9457 that names the limits that denied, as the body of the response to the caller's client.
+    pub problem_body: bool,
     /// The limit nearest to its end, as headers of the response to the caller's client; none if that is off.
     pub limit_headers: Option<LimitHeaders>,
 }
@@ -231,6 +233,16 @@ pub fn response(request: &Request<'_>, answer: Answer, extras: &Extras) -> RateL
     }
     if extras.ietf_headers {
         response.response_headers_to_add.extend(client_headers::of(&answer));
+    }
+    if extras.problem_body
+        && let Some(body) = client_headers::problem(&answer)
+    {
+        response.raw_body = body;
+        response.response_headers_to_add.push(HeaderValue {
+            key: "Content-Type".to_owned(),
+            value: client_headers::PROBLEM_TYPE.to_owned(),
+            ..HeaderValue::default()
+        });
     }
     if extras.delay_header && answer.wait > 0 {
         response.request_headers_to_add.push(HeaderValue {

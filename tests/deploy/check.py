@@ -22,6 +22,8 @@ from pathlib import Path
 
 import kubernetes_validate
 import yaml
+from spdx_tools.spdx.parser.parse_anything import parse_file
+from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/helm/weir"
@@ -775,6 +777,7 @@ def check_alerts():
     groups = yaml.safe_load(read("deploy/prometheus/weir.rules.yaml"))["groups"]
     tests = yaml.safe_load(read("tests/deploy/alerts.test.yaml"))["tests"]
     tested = {t["alertname"] for test in tests for t in test.get("alert_rule_test", []) if t["exp_alerts"]}
+    quiet = {t["alertname"] for test in tests for t in test.get("alert_rule_test", []) if not t["exp_alerts"]}
     headings = anchors("docs/operations.md")
     rules = [rule for group in groups for rule in group["rules"]]
     listed = set(re.findall(r"^\| `(Weir\w+)` \|", read("deploy/README.md"), re.MULTILINE))
@@ -789,6 +792,7 @@ def check_alerts():
         check(rule["labels"].get("severity") in ("warning", "critical"), f"{name}: its severity is neither warning nor critical")
         check({"summary", "description"} <= rule["annotations"].keys(), f"{name}: it needs a summary and a description")
         check(name in tested, f"{name}: no test in tests/deploy/alerts.test.yaml fires it")
+        check(name in quiet, f"{name}: no test in tests/deploy/alerts.test.yaml expects that it does not fire")
         for metric in set(re.findall(r"\bweir_\w+", rule["expr"] + rule["annotations"]["description"])):
             check(re.sub(r"_(bucket|sum|count)$", "", metric) in known, f"{name}: docs/metrics.md has no metric {metric}")
 
@@ -931,10 +935,38 @@ def check_envoy_gateway():
 
 
 def check_versions():
-    """The chart is for the weir beside it."""
+    """The chart, the images that deploy/ and the pages name, and the changelog are of the version of Cargo.toml."""
     version = re.search(r'^version = "(.*)"', read("Cargo.toml"), re.MULTILINE).group(1)
     chart = yaml.safe_load(read("deploy/helm/weir/Chart.yaml"))["appVersion"]
     check(chart == version, f"Chart.yaml: appVersion is {chart}, and Cargo.toml has {version}")
+    check(f"\n## [{version}]" in read("CHANGELOG.md"), f"CHANGELOG.md has no section [{version}]")
+    listed = subprocess.run(["git", "ls-files", "deploy", "docs", "README.md"], cwd=ROOT, check=True, capture_output=True, text=True)
+    named = 0
+    for path in listed.stdout.split():
+        for found in re.findall(r"\bweir:(\d+\.\d+\.\d+)|app\.kubernetes\.io/version: \"?([\w.]+)|\bweir-(\d+\.\d+\.\d+)", read(path)):
+            named += 1
+            check(version in found, f"{path}: {''.join(found)}, and Cargo.toml has {version}")
+    check(named > 10, f"deploy/ and docs/ name the version {named} times")
+
+
+def check_release():
+    """What is compiled into weir is listed as valid SPDX, and the script of a release starts."""
+    with tempfile.NamedTemporaryFile(suffix=".spdx.json") as file:
+        done = subprocess.run([ROOT / "scripts/sbom", file.name], capture_output=True, text=True, timeout=120)
+        check(done.returncode == 0, f"scripts/sbom: {done.stderr}")
+        if done.returncode == 0:
+            document = parse_file(file.name)
+            for message in validate_full_spdx_document(document):
+                check(False, f"scripts/sbom: {message.validation_message}")
+            names = {package.name for package in document.packages}
+            check({"weir", "tonic", "ring"} <= names, "scripts/sbom lacks a crate that is compiled into weir")
+            check(not {"proptest", "criterion"} & names, "scripts/sbom has crates of tests")
+    done = subprocess.run([ROOT / "scripts/release", "--help"], capture_output=True, text=True, timeout=60)
+    check(done.returncode == 0 and "SHA256SUMS" in done.stdout, f"scripts/release --help: {done.stderr}")
+    done = subprocess.run([ROOT / "scripts/release", "--no-such"], capture_output=True, text=True, timeout=60)
+    check(done.returncode == 1 and "usage" in done.stderr, "scripts/release takes an argument that it does not know")
+    jobs = yaml.safe_load(read(".github/workflows/release.yml"))["jobs"].values()
+    check(any(step.get("run") == "scripts/release" for job in jobs for step in job["steps"]), "the workflow does not run scripts/release")
 
 
 def check_unit():
@@ -963,6 +995,7 @@ def main():
         check_envoy_gateway()
         check_unit()
         check_versions()
+        check_release()
     else:
         raise SystemExit(__doc__)
     for problem in problems:

@@ -19,7 +19,7 @@ use crate::support::arbitrary::config;
 
 /// How many requests each pair of policies is asked at least.
 const REQUESTS: usize = 150;
-/// Of how many pairs it may not be told whether they differ: one in so many.
+/// At most one pair in so many may be one that the comparison could not tell.
 const UNKNOWN_SHARE: usize = 50;
 
 /// Numbers that follow from a seed.

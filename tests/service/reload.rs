@@ -132,6 +132,7 @@ fn a_mistake_keeps_the_last_good_policies_and_is_shown() {
     }
     assert_eq!(limit(&mut client, "shop"), Some(10));
     assert_eq!(remaining(&mut client, "shop"), 6);
+    assert_eq!(metric(&weir, "weir_input_refused"), 1, "for as long as /readyz lists the problem");
 
     // Put right again, all is as before.
     directory.replace(&[(FILE.to_owned(), policy(12))]);
@@ -139,6 +140,7 @@ fn a_mistake_keeps_the_last_good_policies_and_is_shown() {
     assert_eq!(remaining(&mut client, "shop"), 8);
     until("/readyz to be as before", RELOAD_PATIENCE, || (ready_detail(&weir) == good).then_some(()));
     assert_eq!(metric(&weir, REFUSED_METRIC), refused + 1);
+    assert_eq!(metric(&weir, "weir_input_refused"), 0);
 }
 
 /// Uses a limit of 10, raises it and lowers it below what was used, and checks each time that the

@@ -184,11 +184,15 @@ fn a_bad_update_is_refused_whole_and_the_old_one_stays() {
     assert_eq!(state["server"]["last_refused"]["reason"], said);
     assert_eq!(metric(&weir, "weir_xds_refused_total"), 1);
     assert_eq!(metric(&weir, "weir_config_load_errors_total"), 1);
+    assert_eq!(metric(&weir, "weir_input_refused{input=\"control_plane\"}"), 1);
 
     ads.set("3", vec![shop(12)]);
     ads.wait_for_ack("3");
     assert_eq!(limit(&mut client, "shop"), Some(12));
     assert_eq!(policies(&weir)["problems"].as_array().map(Vec::len), Some(0));
+    until("the gauge to fall", PATIENCE, || {
+        (metric(&weir, "weir_input_refused{input=\"control_plane\"}") == 0).then_some(())
+    });
 }
 
 #[test]

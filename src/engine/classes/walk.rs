@@ -77,7 +77,7 @@ pub(super) struct Region {
     pub(super) text: String,
 }
 
-/// Which texts are looked at, and by what they are told apart.
+/// Which texts are read, and what separates them.
 #[derive(Default)]
 pub(super) struct Walk<'a> {
     /// Each with what it has read already.

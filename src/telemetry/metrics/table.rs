@@ -257,7 +257,8 @@ const STORES: Part = Part {
             labels: &["action"],
             unit: "descriptors",
             help: "Descriptors whose store gave no answer, by what the policies did then.",
-            more: "`action` is `error`, `allow`, `deny` or `local`. [Alert on any increase](stores.md#when-redis-is-in-trouble).",
+            more: "`action` is `error`, `allow`, `deny` or `local`. [Alert on their share of the \
+                   requests](stores.md#when-redis-is-in-trouble).",
         },
         Row {
             name: "weir_undone_total",
@@ -401,7 +402,7 @@ const POLICIES: Part = Part {
             labels: &[],
             unit: "loads",
             help: "Changed policies that were refused. The last good ones stay in force.",
-            more: "Alert on any.",
+            more: "`weir_input_refused` shows whether they still are.",
         },
         Row {
             name: "weir_config_last_load_success_timestamp_seconds",
@@ -421,13 +422,15 @@ const POLICIES: Part = Part {
                    any](operations.md#weiroverridesunused). See [overrides](overrides.md).",
         },
         Row {
-            name: "weir_overrides_last_read_timestamp_seconds",
+            name: "weir_input_refused",
             kind: Gauge,
-            labels: &[],
-            unit: "seconds since 1970",
-            help: "When the store was last read for overrides, in seconds since 1970. 0 before the first time.",
-            more: "weir reads them every 500 ms. [Alert when it is old](operations.md#weiroverridesunread): changes do not \
-                   arrive.",
+            labels: &["input"],
+            unit: "0 or 1",
+            help: "Whether weir refuses or cannot read the newest input now, so that the last good one stays in force.",
+            more: "`input`: `policies` of the directory, or `control_plane` for the last response with `policies.source: xds`; \
+                   `certificate` for the files of the gRPC listener's TLS; `overrides`, which the store does not give, or gives with \
+                   lines that are no overrides. It is 0 again when the input is mended. [Alert on \
+                   any](operations.md#weirpolicyloadfailed).",
         },
     ],
 };
@@ -474,7 +477,7 @@ const XDS: Part = Part {
             labels: &[],
             unit: "responses",
             help: "Responses of the control plane that were refused. The last good policies stay in force.",
-            more: "Alert on any.",
+            more: "`weir_input_refused` shows whether the last one was.",
         },
         Row {
             name: "weir_xds_accepted_timestamp_seconds",

@@ -96,7 +96,8 @@ pub(super) const CALLERS: Part = Part {
             labels: &["result"],
             unit: "changes",
             help: "Changed files of the gRPC listener's TLS, by whether they were put in force.",
-            more: "`replaced`, or `refused` because they do not fit together or cannot be read. Alert on `refused`.",
+            more: "`replaced`, or `refused` because they do not fit together or cannot be read. `weir_input_refused` \
+                   shows whether they still are.",
         },
     ],
 };
