@@ -1,18 +1,23 @@
 """Checks of deploy/ that need no cluster: what the chart renders, and that alerts and documentation agree.
 
     python tests/deploy/check.py charts    renders the chart; needs helm (its path in HELM)
+    python tests/deploy/check.py starts    starts weir (its path in WEIR) with what the chart renders; needs helm and openssl
     python tests/deploy/check.py files     everything else, without helm
 
 Run by scripts/check-deploy. Each problem is a line; the exit status is 1 if there is one.
 """
 
+import base64
 import copy
 import json
 import os
+import queue
 import re
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 
 import kubernetes_validate
@@ -24,9 +29,14 @@ ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/helm/weir"
 HELM = os.environ.get("HELM", "helm")
 # The oldest and the newest Kubernetes that manifests are checked against; the chart asks for the oldest at least.
-KUBERNETES = ["1.25", "1.37"]
+KUBERNETES = ["1.27", "1.37"]
 # Kinds of the Prometheus operator and of Istio, whose schemas are not among those of Kubernetes.
 FOREIGN = {"ServiceMonitor", "PrometheusRule", "EnvoyFilter"}
+
+# Values for which the chart must render, and weir must start.
+SAMPLES = [*sorted((CHART / "ci").glob("*.yaml")), ROOT / "deploy/istio/values.yaml", ROOT / "deploy/envoy-ai-gateway/values.yaml"]
+# How long weir may take to listen, and `weir check` to end.
+START_SECONDS = 60
 
 # Maps that the chart passes on as they are: one change within is enough to see that it does.
 PASSED_ON = {"livenessProbe", "readinessProbe", "startupProbe", "strategy", "podSecurityContext", "securityContext", "resources"}
@@ -48,10 +58,12 @@ def documents(text):
     return [document for document in yaml.safe_load_all(text) if document]
 
 
-def helm(*values, expect_failure=False):
-    """The objects that the chart renders to, or with expect_failure the message of its refusal. Values are files or dicts."""
+def helm(*values, expect_failure=False, hooks=False):
+    """The objects of a release, with hooks its hooks too, or with expect_failure the message of the chart's refusal. Values are files or dicts."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = [HELM, "template", "weir", str(CHART), "--namespace", "edge", "--kube-version", "1.32.0"]
+        if not hooks:
+            arguments.append("--no-hooks")
         for number, value in enumerate(values):
             if isinstance(value, dict):
                 file = Path(folder) / f"{number}.yaml"
@@ -171,11 +183,27 @@ def check_references(objects, where):
             check(f"`{name}`" in page, f"{where}: docs/configuration.md has no {name}")
 
 
+def check_hooks(objects, where):
+    """The pods of hooks have their volumes and the same confinement, and no Service, budget or policy selects them."""
+    selector = at(one(objects, "Service"), "spec.selector")
+    for hook in (o for o in objects if o["kind"] in ("Job", "Pod")):
+        template = hook["spec"]["template"] if hook["kind"] == "Job" else hook
+        name = f"{where}: {hook['kind']} {hook['metadata']['name']}"
+        check(not selector.items() <= template["metadata"]["labels"].items(), f"{name}: the Service selects it")
+        check(template["spec"]["automountServiceAccountToken"] is False, f"{name}: it has a token of the API")
+        container = template["spec"]["containers"][0]
+        check(container["image"] == weir(objects)["image"], f"{name}: another image than weir")
+        check(container["securityContext"] == weir(objects)["securityContext"], f"{name}: another securityContext than weir")
+        volumes = {volume["name"] for volume in template["spec"].get("volumes") or []}
+        mounts = {mount["name"] for mount in container.get("volumeMounts") or []}
+        check(mounts <= volumes, f"{name}: no volume {mounts - volumes}")
+
+
 def check_every_value_has_an_effect(everything):
     """Each value is tried with something else than its default, and what everything-values.yaml sets is seen in the output."""
     defaults = dict(leaves(yaml.safe_load(read("deploy/helm/weir/values.yaml"))))
     tried = [yaml.safe_load(file.read_text()) for file in sorted((CHART / "ci").glob("*.yaml"))]
-    tried += [values for values, _, _ in PROMISES]
+    tried += [values for values, _, _ in PROMISES + HOOKS]
     for path, default in defaults.items():
         if path[0] in PASSED_ON:
             changed = any(path[0] in values for values in tried)
@@ -276,8 +304,10 @@ PROMISES = [
     ({}, of("Deployment", "metadata.name"), "weir"),
     ({}, container("resources.limits"), {"memory": "512Mi"}),
     ({}, volume("policies"), {"name": "policies", "configMap": {"name": "mine"}}),
-    ({}, spec("terminationGracePeriodSeconds"), 30),
+    ({}, spec("terminationGracePeriodSeconds"), 35),
+    ({}, setting("WEIR__SHUTDOWN__PAUSE"), "10s"),
     ({}, spec("topologySpreadConstraints.1.labelSelector.matchLabels"), {"app.kubernetes.io/name": "weir", "app.kubernetes.io/instance": "weir"}),
+    ({}, spec("topologySpreadConstraints.1.matchLabelKeys"), ["pod-template-hash"]),
     # Names.
     ({"nameOverride": "limiter"}, of("Service", "metadata.name"), "weir-limiter"),
     ({"fullnameOverride": "whole"}, of("Service", "metadata.name"), "whole"),
@@ -305,9 +335,9 @@ PROMISES = [
     ({"store": "", "redis": {"auth": {"existingSecret": "s"}}}, volume("redis-auth"), None),
     ({"memory": {"maxKeys": None}}, setting("WEIR__MEMORY__MAX_KEYS"), None),
     ({"redis": {"auth": {"existingSecret": "s"}}}, setting("WEIR__REDIS__PASSWORD_FILE"), "/etc/weir/redis-auth/password"),
-    ({"redis": {"tls": {"existingSecret": "s"}}}, setting("WEIR__REDIS__TLS__CA_FILE"), "/etc/weir/redis-tls/ca.crt"),
-    ({"redis": {"tls": {"existingSecret": "s"}}}, setting("WEIR__REDIS__TLS__CERT_FILE"), None),
-    ({"redis": {"tls": {"existingSecret": "s", "caKey": ""}}}, setting("WEIR__REDIS__TLS__CA_FILE"), None),
+    ({"redis": {"url": "rediss://r", "tls": {"existingSecret": "s"}}}, setting("WEIR__REDIS__TLS__CA_FILE"), "/etc/weir/redis-tls/ca.crt"),
+    ({"redis": {"url": "rediss://r", "tls": {"existingSecret": "s"}}}, setting("WEIR__REDIS__TLS__CERT_FILE"), None),
+    ({"redis": {"url": "rediss://r", "tls": {"existingSecret": "s", "caKey": ""}}}, setting("WEIR__REDIS__TLS__CA_FILE"), None),
     ({"redis": {"tls": {"caKey": "x"}}}, setting("WEIR__REDIS__TLS__CA_FILE"), None),
     ({"redis": {"perSecond": {"url": ""}}}, setting("WEIR__REDIS__PER_SECOND__URL"), None),
     ({"denyCache": {"maxAge": "0s"}}, setting("WEIR__DENY_CACHE__MAX_AGE"), "0s"),
@@ -318,6 +348,9 @@ PROMISES = [
     ({"config": {"shadow_mode": False}}, of("ConfigMap", "data"), {"weir.yaml": "shadow_mode: off\n"}),
     ({"cores": 0}, setting("WEIR__RUNTIME__CORES"), "0"),
     ({"shutdown": {"pauseSeconds": 60, "graceSeconds": 120}}, spec("terminationGracePeriodSeconds"), 195),
+    # Settings that exist, however the file writes them, and a group without a setting.
+    ({"config": {"redis": None, "tracing": {}, "shadow_mode": True}}, lambda o: "shadow_mode: on" in one(o, "ConfigMap")["data"]["weir.yaml"], True),
+    ({"config": {"redis.timeout": "15ms", "statsd": {"mogrifiers": [{"pattern": "a", "name": "b", "tags": {"c": "d"}}]}}}, volume("config"), {"name": "config", "configMap": {"name": "weir-config"}}),
     ({"listenAddress": "::", "ports": {"grpc": 1}}, setting("WEIR__LISTEN__GRPC"), "[::]:1"),
     # TLS of callers.
     ({"tls": {"enabled": True, "existingSecret": "s"}}, setting("WEIR__LISTEN__TLS__KEY_FILE"), "/etc/weir/tls/tls.key"),
@@ -326,6 +359,7 @@ PROMISES = [
     ({"tls": {"enabled": False, "existingSecret": "s"}}, volume("tls"), None),
     # The Service.
     ({"service": {"headless": False}}, of("Service", "spec.clusterIP"), None),
+    ({"service": {"grpcPortName": "ratelimit"}}, of("Service", "spec.ports.0.name"), "ratelimit"),
     ({"service": {"httpPort": None}}, lambda o: [p["name"] for p in one(o, "Service")["spec"]["ports"]], ["grpc"]),
     # Watching.
     ({"metrics": {"podAnnotations": True}}, of("Deployment", "spec.template.metadata.annotations"), {"prometheus.io/scrape": "true", "prometheus.io/port": "8080", "prometheus.io/path": "/metrics"}),
@@ -338,11 +372,21 @@ PROMISES = [
     ({"startupProbe": None}, container("startupProbe"), None),
     ({}, container("livenessProbe.httpGet"), {"path": "/healthz", "port": "http"}),
     ({}, container("readinessProbe.httpGet"), {"path": "/readyz", "port": "http"}),
+    ({}, container("startupProbe"), {"httpGet": {"path": "/healthz", "port": "http"}, "periodSeconds": 1, "timeoutSeconds": 2, "failureThreshold": 60}),
+    # A handler of the values was merged with the default one, and Kubernetes refuses two.
+    ({"livenessProbe": {"grpc": {"port": 8081}}}, container("livenessProbe"), {"grpc": {"port": 8081}, "periodSeconds": 10, "timeoutSeconds": 2}),
+    ({"readinessProbe": {"httpGet": None, "tcpSocket": {"port": 1}}}, container("readinessProbe"), {"tcpSocket": {"port": 1}, "periodSeconds": 2, "timeoutSeconds": 2}),
+    ({"readinessProbe": {"httpGet": {"path": "/other"}}}, container("readinessProbe.httpGet"), {"path": "/other", "port": "http"}),
     # How many, and where.
     ({"autoscaling": {"enabled": True}}, of("Deployment", "spec.replicas"), None),
     ({"autoscaling": {"enabled": True}}, lambda o: len(one(o, "HorizontalPodAutoscaler")["spec"]["metrics"]), 1),
     ({"podDisruptionBudget": {"enabled": False}}, lambda o: "PodDisruptionBudget" in kinds(o), False),
     ({"podDisruptionBudget": {"maxUnavailable": None, "minAvailable": 0}}, of("PodDisruptionBudget", "spec.minAvailable"), 0),
+    ({"podDisruptionBudget": {"minAvailable": 1}}, lambda o: {k: v for k, v in one(o, "PodDisruptionBudget")["spec"].items() if k != "selector"}, {"minAvailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow"}),
+    ({}, of("PodDisruptionBudget", "spec.unhealthyPodEvictionPolicy"), "AlwaysAllow"),
+    ({"podDisruptionBudget": {"unhealthyPodEvictionPolicy": ""}}, of("PodDisruptionBudget", "spec.unhealthyPodEvictionPolicy"), None),
+    ({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "k", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"x": "y"}}}]}, spec("topologySpreadConstraints.0.matchLabelKeys"), None),
+    ({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "k", "whenUnsatisfiable": "DoNotSchedule", "matchLabelKeys": ["own"]}]}, spec("topologySpreadConstraints.0.matchLabelKeys"), ["own"]),
     ({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "k", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"x": "y"}}}]}, spec("topologySpreadConstraints.0.labelSelector.matchLabels.x"), "y"),
     # Security.
     ({"serviceAccount": {"create": False}}, spec("serviceAccountName"), "default"),
@@ -353,10 +397,121 @@ PROMISES = [
     ({"networkPolicy": {"enabled": True}}, of("NetworkPolicy", "spec.ingress.0"), {"ports": [{"port": "grpc", "protocol": "TCP"}], "from": [{"podSelector": {}}]}),
     ({"networkPolicy": {"enabled": True}}, of("NetworkPolicy", "spec.ingress.2.ports.0.port"), "http"),
     ({"networkPolicy": {"enabled": True, "grpcFrom": []}}, of("NetworkPolicy", "spec.ingress.0"), {"ports": [{"port": "grpc", "protocol": "TCP"}]}),
+    ({"networkPolicy": {"enabled": True}}, of("NetworkPolicy", "spec.ingress.3"), {"ports": [{"port": "grpc", "protocol": "TCP"}], "from": [{"podSelector": {"matchLabels": {"app.kubernetes.io/name": "weir-test", "app.kubernetes.io/instance": "weir"}}}]}),
+    ({"networkPolicy": {"enabled": True, "grpcFrom": []}}, lambda o: len(one(o, "NetworkPolicy")["spec"]["ingress"]), 3),
     ({"networkPolicy": {"enabled": True}}, of("NetworkPolicy", "spec.egress.1"), {"ports": [{"port": 6379, "protocol": "TCP"}]}),
     ({"networkPolicy": {"enabled": True, "egress": False}}, of("NetworkPolicy", "spec.policyTypes"), ["Ingress"]),
     ({"networkPolicy": {"enabled": True, "egress": False}}, of("NetworkPolicy", "spec.egress"), None),
     ({"store": "memory", "networkPolicy": {"enabled": True}}, lambda o: len(one(o, "NetworkPolicy")["spec"]["egress"]), 1),
+    # The dashboard.
+    ({}, lambda o: "ConfigMap" in kinds(o), False),
+    ({"dashboard": {"enabled": True}}, of("ConfigMap", "metadata.labels.grafana_dashboard"), "1"),
+    ({"dashboard": {"enabled": True}}, lambda o: json.loads(one(o, "ConfigMap")["data"]["weir.json"]), json.loads(read("deploy/grafana/weir.json"))),
+]
+
+# Where weir connects to, and the ports that the NetworkPolicy opens for it. The policy had 6379 for all of them.
+SECRET = {"secretKeyRef": {"name": "s", "key": "k"}}
+RATELIMIT = {"mode": "ratelimit", "store": ""}
+
+
+def variables(**values):
+    return [{"name": name, **({"valueFrom": value} if isinstance(value, dict) else {"value": value})} for name, value in values.items()]
+
+
+EGRESS = [
+    ({"redis": {"url": "redis://redis"}}, [6379]),
+    ({"redis": {"url": "redis://redis:6380"}}, [6380]),
+    ({"redis": {"url": "rediss://user:p%40ss@[fd00::1]:6380/3"}}, [6380]),
+    ({"redis": {"url": "redis+unix:///run/redis.sock?db=1"}}, []),
+    ({"redis": {"url": "redis://a:7000,b:7001,c", "topology": "cluster"}}, [6379, 7000, 7001]),
+    ({"redis": {"perSecond": {"url": "redis://seconds:6390"}}}, [6379, 6390]),
+    ({"redis": {"url": "redis://a,b:26380", "topology": "sentinel", "sentinel": {"master": "m"}}, "networkPolicy": {"redisPorts": [6385]}}, [6385, 26379, 26380]),
+    ({"redis": {"url": "redis://redis:6380"}, "networkPolicy": {"redisPorts": [6385]}}, [6380, 6385]),
+    ({"store": "memory", "redis": {"url": "redis://redis:6380"}}, []),
+    ({"store": "", "config": {"store": "redis", "redis": {"url": "redis://redis:6381"}}}, [6381]),
+    ({"store": "", "env": variables(WEIR__STORE="redis", WEIR__REDIS__URL="redis://redis:6382")}, [6382]),
+    ({"store": "", "extraArgs": ["--store", "redis", "--set", "redis.url=redis://redis:6383"]}, [6383]),
+    ({"store": "", "extraArgs": ["--redis-url=redis://redis:6384"]}, [6384]),
+    ({**RATELIMIT, "env": variables(REDIS_SOCKET_TYPE="tcp", REDIS_URL="redis:6380")}, [6380]),
+    ({**RATELIMIT, "env": variables(REDIS_SOCKET_TYPE="unix", REDIS_URL="/run/redis.sock")}, []),
+    ({**RATELIMIT, "env": variables(REDIS_TYPE="SENTINEL", REDIS_URL="master,s1:26379,s2:26380"), "networkPolicy": {"redisPorts": [6379]}}, [6379, 26379, 26380]),
+    ({**RATELIMIT, "env": variables(REDIS_TYPE="CLUSTER", REDIS_URL="a:7000,b:7001")}, [7000, 7001]),
+    ({**RATELIMIT, "env": variables(REDIS_URL="redis:6380", REDIS_PERSECOND="true", REDIS_PERSECOND_URL="seconds:6390")}, [6380, 6390]),
+    ({**RATELIMIT, "env": variables(REDIS_URL="redis:6380", REDIS_PERSECOND_URL=SECRET)}, [6380]),
+    ({"mode": "ratelimit", "env": variables(REDIS_URL=SECRET)}, [6379]),
+    ({"mode": "serve", "env": variables(REDIS_URL="redis:6380")}, [6379]),
+    ({**RATELIMIT, "env": variables(REDIS_URL=SECRET), "networkPolicy": {"redisPorts": [6380]}}, [6380]),
+    ({**RATELIMIT, "env": variables(CONFIG_TYPE="GRPC_XDS_SOTW", CONFIG_GRPC_XDS_SERVER_URL="envoy-gateway:18001")}, [18001]),
+    ({**RATELIMIT, "env": variables(CONFIG_TYPE="GRPC_XDS_SOTW", CONFIG_GRPC_XDS_SERVER_URL="dns:///control.example")}, [443]),
+    ({**RATELIMIT, "env": variables(STATSD_HOST="statsd", STATSD_PORT="9125")}, [9125]),
+    ({**RATELIMIT, "env": variables(STATSD_HOST="statsd")}, [8125]),
+    ({"store": "memory", "config": {"policies": {"source": "xds", "xds": {"server": "control:18000"}}}}, [18000]),
+    ({"store": "memory", "config": {"tracing": {"otlp": {"endpoint": "http://collector:4318/v1/traces"}}}}, [4318]),
+    ({"store": "memory", "config": {"metrics.otlp.endpoint": "https://collector.example"}}, [443]),
+    ({"store": "memory", "env": variables(HOST_IP={"fieldRef": {"fieldPath": "status.hostIP"}}, OTEL_EXPORTER_OTLP_ENDPOINT="http://$(HOST_IP):4317")}, [4317]),
+    ({"store": "memory", "env": variables(OTEL_EXPORTER_OTLP_ENDPOINT="http://a:4317", OTEL_EXPORTER_OTLP_METRICS_ENDPOINT="http://b:4319")}, [4317, 4319]),
+    ({"store": "memory", "config": {"alerts": {"webhook_url": "https://hook.example:8443/x", "webhook_secret_file": "/s"}}}, [8443]),
+    ({"store": "memory", "env": variables(WEIR__ALERTS__WEBHOOK_URL=SECRET), "networkPolicy": {"webhookPorts": [443]}}, [443]),
+    ({"store": "memory", "config": {"statsd": {"address": "statsd:9125"}}}, [9125]),
+    ({"store": "memory", "networkPolicy": {"xdsPorts": [1], "otlpPorts": [2], "statsdPorts": [3]}}, [1, 2, 3]),
+    ({"store": "memory", "envFrom": [{"secretRef": {"name": "s"}}]}, []),
+]
+
+# What hooks do, where `what` takes all objects.
+FILES = {"policies": {"files": {"a.yaml": {"domain": "a"}}}}
+
+
+def check_job(path):
+    return lambda objects: at(one(objects, "Job", "weir-check"), f"spec.template.spec.{path}")
+
+
+def check_variables(*names):
+    return lambda objects: [variable["value"] for name in names for variable in check_job("containers.0.env")(objects) if variable["name"] == name]
+
+
+def test_pod(path):
+    return lambda objects: at(one(objects, "Pod", "weir-test"), f"spec.containers.0.{path}")
+
+
+HOOKS = [
+    ({}, lambda o: at(one(o, "Job"), "metadata.annotations")["helm.sh/hook"], "pre-upgrade"),
+    ({}, check_job("containers.0.args"), ["check", "--config", "/etc/weir/config/weir.yaml"]),
+    ({}, check_job("volumes.0"), {"name": "policies", "configMap": {"name": "mine"}}),
+    # The ConfigMaps of the release still have the old policies and settings when the hook runs.
+    (FILES, check_job("volumes.0.configMap"), {"name": "weir-check", "items": [{"key": "a.yaml", "path": "a.yaml"}]}),
+    (FILES, check_job("volumes.1.configMap"), {"name": "weir-check", "items": [{"key": ".weir.yaml", "path": "weir.yaml"}]}),
+    (FILES, lambda o: at(one(o, "ConfigMap", "weir-check"), "data"), {"a.yaml": "domain: a\n", ".weir.yaml": "{}\n"}),
+    ({"config": {"shadow_mode": True}}, lambda o: at(one(o, "ConfigMap", "weir-check"), "data"), {".weir.yaml": "shadow_mode: on\n"}),
+    ({"existingConfig": {"name": "other", "key": "k.yaml"}}, check_job("volumes.1.configMap"), {"name": "other"}),
+    ({"existingConfig": {"name": "other", "key": "k.yaml"}}, check_job("containers.0.args.2"), "/etc/weir/config/k.yaml"),
+    # `weir check` takes no `--set`: what the arguments set is in its variables, once.
+    ({"extraArgs": ["--set", "redis.timeout=9ms", "--store", "memory"]}, check_variables("WEIR__REDIS__TIMEOUT", "WEIR__STORE"), ["9ms", "memory"]),
+    ({"env": [{"name": "WEIR__NEAR_LIMIT_RATIO", "value": "0.7"}]}, check_variables("WEIR__NEAR_LIMIT_RATIO", "WEIR__STORE"), ["0.7", "redis"]),
+    (FILES, lambda o: at(one(o, "ConfigMap", "weir-check"), "metadata.annotations"), {"helm.sh/hook": "pre-upgrade", "helm.sh/hook-weight": "-1", "helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded"}),
+    ({"mode": "ratelimit", "env": [{"name": "MERGE_DOMAIN_CONFIG", "value": "true"}]}, check_job("containers.0.args"), ["check", "--compatible", "--merge-domains", "/etc/weir/policies"]),
+    ({"mode": "ratelimit"}, check_job("containers.0.args"), ["check", "--compatible", "/etc/weir/policies"]),
+    ({"mode": "ratelimit", "policies": {"enabled": False}}, lambda o: "Job" in kinds(o), False),
+    ({"hooks": {"check": False}}, lambda o: "Job" in kinds(o), False),
+    ({}, test_pod("args"), ["ask", "weir:8081", "helm-test", "helm=test"]),
+    ({"tls": {"enabled": True, "existingSecret": "s"}, "service": {"grpcPort": 443}}, test_pod("args.1"), "https://weir:443"),
+    ({"hooks": {"test": {"extraArgs": ["--json"]}}}, test_pod("args.4"), "--json"),
+]
+
+# Ports that the chart cannot know: it names the value to set.
+UNKNOWN_PORTS = [
+    ({"redis": {"url": "redis://a:26379", "topology": "sentinel", "sentinel": {"master": "m"}}}, "networkPolicy.redisPorts: required, because the chart cannot know the port: the sentinels"),
+    ({"store": "", "env": variables(WEIR__REDIS__URL=SECRET)}, "networkPolicy.redisPorts: required, because the chart cannot know the port: the value of redis.url"),
+    ({**RATELIMIT, "env": variables(REDIS_URL=SECRET)}, "networkPolicy.redisPorts: required, because the chart cannot know the port: the value of REDIS_URL"),
+    ({**RATELIMIT, "env": variables(REDIS_URL="$(ADDRESS)")}, "the value of REDIS_URL"),
+    ({**RATELIMIT, "env": variables(REDIS_URL="redis:6379", REDIS_PERSECOND="true", REDIS_PERSECOND_URL=SECRET)}, "the value of REDIS_PERSECOND_URL"),
+    ({**RATELIMIT, "envFrom": [{"secretRef": {"name": "s"}}]}, "networkPolicy.redisPorts: required"),
+    ({"store": "", "existingConfig": {"name": "mine"}}, "networkPolicy.redisPorts: required"),
+    ({"store": "memory", "env": variables(WEIR__ALERTS__WEBHOOK_URL=SECRET)}, "networkPolicy.webhookPorts: required"),
+    ({"store": "memory", "env": variables(OTEL_EXPORTER_OTLP_ENDPOINT=SECRET)}, "networkPolicy.otlpPorts: required"),
+    ({"store": "memory", "config": {"tracing": {"exporter": "otlp"}}, "envFrom": [{"configMapRef": {"name": "c"}}]}, "networkPolicy.otlpPorts: required"),
+    ({"store": "memory", "env": variables(CONFIG_TYPE="GRPC_XDS_SOTW", CONFIG_GRPC_XDS_SERVER_URL=SECRET), "mode": "ratelimit"}, "networkPolicy.xdsPorts: required"),
+    ({"store": "memory", "config": {"policies": {"source": "xds"}}, "envFrom": [{"secretRef": {"name": "s"}}]}, "networkPolicy.xdsPorts: required"),
+    ({"store": "memory", "mode": "ratelimit", "env": variables(STATSD_HOST="s", STATSD_PORT=SECRET)}, "networkPolicy.statsdPorts: required"),
 ]
 
 # Values that the chart refuses, and a part of what it says.
@@ -374,41 +529,221 @@ REFUSED = [
     ({**POLICIES, "metrics": {"path": "/other"}}, "only with metrics.port"),
     ({**POLICIES, "service": {"type": "LoadBalancer"}}, "needs service.headless=false"),
     ({**POLICIES, "service": {"httpPort": None}, "serviceMonitor": {"enabled": True}}, "needs service.httpPort or metrics.port"),
-    ({**POLICIES, "podDisruptionBudget": {"minAvailable": 1}}, "set one of maxUnavailable and minAvailable"),
+    ({**POLICIES, "podDisruptionBudget": {"maxUnavailable": None}}, "podDisruptionBudget: set maxUnavailable or minAvailable"),
     ({**POLICIES, "redis": {"auth": {"username": "u"}}}, "redis.auth.username needs redis.auth.existingSecret"),
     ({**POLICIES, "redis": {"url": ""}}, "redis.url: where the limits live"),
     ({**POLICIES, "prometheusRule": {"enabled": True, "alerts": {"WeirSlwo": {"for": "1m"}}}}, "there is no alert WeirSlwo"),
     ({**POLICIES, "redis": {"adress": "redis://x"}}, "adress"),
     ({**POLICIES, "onError": "pass"}, "onError"),
     ({**POLICIES, "replicas": 3}, "replicas"),
+    # These rendered, and weir or Kubernetes refused what came out.
+    ({**POLICIES, "redis": {"topology": "sentinel"}}, "redis.sentinel.master: required with redis.topology=sentinel"),
+    ({**POLICIES, "redis": {"sentinel": {"master": "m"}}}, "redis.sentinel.master needs redis.topology=sentinel"),
+    ({**POLICIES, "redis": {"perSecond": {"url": "redis://a", "topology": "sentinel"}}}, "redis.perSecond.sentinel.master: required"),
+    ({**POLICIES, "store": "", "config": {"store": "redis", "redis": {"topology": "sentinel"}}}, "redis.sentinel.master: required"),
+    ({**POLICIES, "redis": {"url": "rediss://a", "tls": {"existingSecret": "s", "certKey": "c"}}}, "redis.tls.certKey and redis.tls.keyKey: set both or none"),
+    ({**POLICIES, "redis": {"url": "rediss://a", "tls": {"existingSecret": "s", "keyKey": "k"}}}, "redis.tls.certKey and redis.tls.keyKey: set both or none"),
+    ({**POLICIES, "redis": {"url": "rediss://a", "tls": {"certKey": "c", "keyKey": "k"}}}, "redis.tls.certKey needs redis.tls.existingSecret"),
+    ({**POLICIES, "redis": {"tls": {"existingSecret": "s"}}}, "redis.tls has no effect without a redis.url that begins with rediss://"),
+    ({**POLICIES, "config": {"redis": {"timout": "15ms"}}}, "config: redis.timout: no such setting, the nearest is redis.timeout"),
+    ({**POLICIES, "config": {"shadowmode": True}}, "config: shadowmode: no such setting, the nearest is shadow_mode"),
+    ({**POLICIES, "config": {"redsi": {"timeout": "15ms"}}}, "config: redsi: no such setting"),
+    ({**POLICIES, "config": {"redsi": {}}}, "config: redsi: no such setting"),
+    ({**POLICIES, "extraArgs": ["--set", "redis.timout=1s"]}, "extraArgs: redis.timout: no such setting"),
+    ({**POLICIES, "env": variables(WEIR__REDIS__POOLSIZE="2")}, "env: WEIR__REDIS__POOLSIZE: no such setting, the nearest is WEIR__REDIS__POOL_SIZE"),
+    ({**POLICIES, "env": variables(WEIR__SHADOW="on"), "mode": "ratelimit"}, "env: WEIR__SHADOW: no such setting"),
+    ({**POLICIES, "autoscaling": {"enabled": True, "minReplicas": 11}}, "autoscaling.minReplicas: 11 is above autoscaling.maxReplicas, which is 10"),
+    ({**POLICIES, "livenessProbe": {"httpGet": {"path": "/x"}, "exec": {"command": ["x"]}}}, "livenessProbe: set one of exec and httpGet"),
+    ({**POLICIES, "startupProbe": {"grpc": {"port": 1}, "tcpSocket": {"port": 1}}}, "startupProbe: set one of grpc and tcpSocket"),
 ]
 
 
 def check_charts():
     cache = {}
-    for values, what, expected in PROMISES:
+    promises = [(values, what, expected, False) for values, what, expected in PROMISES]
+    promises += [(values, what, expected, True) for values, what, expected in HOOKS]
+    for values, ports in EGRESS:
+        policy = {"enabled": True, **values.get("networkPolicy", {})}
+        promises.append(({**values, "networkPolicy": policy}, opened_ports, ports, False))
+    for values, what, expected, hooks in promises:
         values = {**POLICIES, **values}
-        key = json.dumps(values, sort_keys=True)
+        key = json.dumps([values, hooks], sort_keys=True)
         if key not in cache:
-            cache[key] = helm(values)
+            cache[key] = helm(values, hooks=hooks)
             validate(cache[key], key)
             check_references(cache[key], key)
             check_security(cache[key], key)
+            check_hooks(cache[key], key)
         found = what(cache[key])
         check(found == expected, f"with {key}: {found!r} and not {expected!r}")
-    for values, message in REFUSED:
+    refused = REFUSED + [({**POLICIES, **values, "networkPolicy": {"enabled": True}}, message) for values, message in UNKNOWN_PORTS]
+    for values, message in refused:
         said = helm(values, expect_failure=True)
         check(message in said, f"with {json.dumps(values)}: expected a refusal with {message!r}, not {said!r}")
+    for values, _ in UNKNOWN_PORTS:
+        helm({**POLICIES, **values, "networkPolicy": {"enabled": True, "egress": False}})
 
-    for file in sorted((CHART / "ci").glob("*.yaml")):
-        objects = helm(file)
+    check(len(SAMPLES) > 9, f"the chart is tried with {len(SAMPLES)} sets of values")
+    for file in SAMPLES:
+        objects = helm(file, hooks=True)
         validate(objects, file.name)
+        check_hooks(objects, file.name)
+        objects = helm(file)
         check_references(objects, file.name)
         if file.name == "everything-values.yaml":
-            check_every_value_has_an_effect(objects)
+            check_every_value_has_an_effect(helm(file, hooks=True))
             check_rules_of_operator(objects)
         else:
             check_security(objects, file.name)
+    check_pause()
+    check_ai_gateway()
+
+
+def opened_ports(objects):
+    """The ports that weir may reach, without those of DNS."""
+    rules = one(objects, "NetworkPolicy")["spec"].get("egress", [])[1:]
+    return sorted({port["port"] for rule in rules for port in rule["ports"]})
+
+
+def check_pause():
+    """weir serves for longer than a caller without health checks goes on to ask a pod that leaves."""
+    pages = " ".join(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))
+    refresh = re.search(r"above the time after which callers ask for the addresses again: (\d+) s", re.sub(r"\s+", " ", pages))
+    check(refresh is not None, "no page of docs/ has the time after which callers ask for addresses again")
+    pause = yaml.safe_load(read("deploy/helm/weir/values.yaml"))["shutdown"]["pauseSeconds"]
+    check(refresh is None or pause > int(refresh.group(1)), f"values.yaml: pauseSeconds is {pause}, and the documentation asks for more than {refresh and refresh.group(1)}")
+
+
+def check_ai_gateway():
+    """What Envoy AI Gateway's QuotaPolicy expects of its rate limit service."""
+    objects = helm(ROOT / "deploy/envoy-ai-gateway/values.yaml")
+    version = weir(objects)["image"].rsplit(":", 1)[1]
+    check(version == yaml.safe_load(read("deploy/helm/weir/Chart.yaml"))["appVersion"], f"deploy/envoy-ai-gateway: the image has version {version}")
+    name = "envoy-ai-gateway-ratelimit"
+    for kind in ("Deployment", "Service"):
+        check(one(objects, kind, name), f"deploy/envoy-ai-gateway: no {kind} {name}")
+    port = at(one(objects, "Service"), "spec.ports.0")
+    check((port["name"], port["port"], port["targetPort"]) == ("ratelimit", 8081, "grpc"), f"deploy/envoy-ai-gateway: the port is {port}")
+    check(weir(objects)["args"] == ["ratelimit"], f"deploy/envoy-ai-gateway: weir runs with {weir(objects)['args']}")
+    check(volume("policies")(objects) is None, "deploy/envoy-ai-gateway: policies of a file beside those of the control plane")
+    found = env(objects)
+    for variable, value in {
+        "CONFIG_TYPE": "GRPC_XDS_SOTW",
+        "CONFIG_GRPC_XDS_NODE_ID": name,
+        "CONFIG_GRPC_XDS_SERVER_URL": "ai-gateway-controller.envoy-ai-gateway-system.svc.cluster.local:18002",
+        "CONFIG_GRPC_XDS_SERVER_USE_TLS": None,
+        "WEIR__LISTEN__GRPC": "0.0.0.0:8081",
+    }.items():
+        check(found.get(variable) == value, f"deploy/envoy-ai-gateway: {variable} is {found.get(variable)} and not {value}")
+
+
+def check_starts():
+    for file in SAMPLES:
+        with tempfile.TemporaryDirectory() as folder:
+            check_start(file, Path(folder))
+
+
+def check_start(file, folder):
+    """weir listens with the arguments, variables and files that its container gets, and the two hooks pass."""
+    program = os.environ["WEIR"]
+    objects = helm(file, hooks=True)
+    command, environment = place_container(objects, pod(objects), folder / "weir")
+    environment |= {f"WEIR__LISTEN__{name}": "127.0.0.1:0" for name in ("GRPC", "HTTP", "ADMIN")}
+    if "WEIR__LISTEN__METRICS" in environment:
+        environment["WEIR__LISTEN__METRICS"] = "127.0.0.1:0"
+    process = subprocess.Popen([program, *command], env=environment, stderr=subprocess.PIPE, text=True)
+    lines = queue.Queue()
+    threading.Thread(target=read_lines, args=(process.stderr, lines), daemon=True).start()
+    log, address = [], None
+    deadline = time.monotonic() + START_SECONDS
+    try:
+        while address is None and time.monotonic() < deadline:
+            try:
+                line = lines.get(timeout=1)
+            except queue.Empty:
+                continue
+            if line is None:
+                break
+            log.append(line)
+            if "listening" in line and re.search(r'listener"?[:=]"grpc"', line):
+                address = re.search(r'address"?[:=]"([^"]+)"', line).group(1)
+        check(address, f"{file.name}: weir does not start: {''.join(log)}")
+        if address and "WEIR__LISTEN__TLS__CERT_FILE" not in environment:
+            arguments = at(one(objects, "Pod"), "spec.containers.0.args")
+            check(arguments[0] == "ask", f"{file.name}: the test does not ask: {arguments}")
+            done = subprocess.run([program, "ask", address, *arguments[2:]], capture_output=True, text=True, timeout=START_SECONDS)
+            # There is no control plane here. Until it has sent policies, weir answers UNAVAILABLE.
+            expected = 2 if file.name in ("xds-values.yaml", "ratelimit-xds-values.yaml") or file.parent.name == "envoy-ai-gateway" else 0
+            check(done.returncode == expected, f"{file.name}: helm test ends with {done.returncode}: {done.stdout}{done.stderr}")
+    finally:
+        process.kill()
+        process.wait()
+    job = one(objects, "Job")
+    if job:
+        command, environment = place_container(objects, job["spec"]["template"]["spec"], folder / "check")
+        done = subprocess.run([program, *command], env=environment, capture_output=True, text=True, timeout=START_SECONDS)
+        check(done.returncode == 0, f"{file.name}: the check before an upgrade ends with {done.returncode}: {done.stdout}{done.stderr}")
+
+
+def read_lines(stream, lines):
+    for line in stream:
+        lines.put(line)
+    lines.put(None)
+
+
+def place_container(objects, spec, folder):
+    """Arguments and variables of a pod's first container, with its volumes below a folder."""
+    container = spec["containers"][0]
+    write_volumes(objects, spec, container, folder)
+    places = sorted((mount["mountPath"] for mount in container.get("volumeMounts") or []), key=len, reverse=True)
+
+    def local(text):
+        return re.sub("|".join(map(re.escape, places)), lambda place: f"{folder}{place.group()}", text) if places else text
+
+    for config in (folder / "etc/weir/config").glob("*"):
+        config.write_text(local(config.read_text()))
+    # Values that Kubernetes takes from Secrets.
+    secrets = {"REDIS_URL": "redis:6379", "WEIR__ALERTS__WEBHOOK_URL": "https://webhook.example:8443/alerts"}
+    environment = {"PATH": os.environ["PATH"]}
+    for variable in container.get("env", []):
+        environment[variable["name"]] = local(variable.get("value") or secrets[variable["name"]])
+    return [local(argument) for argument in container["args"]], environment
+
+
+def write_volumes(objects, spec, container, folder):
+    """The files of the container's volumes: those that the chart renders, and samples of those that an operator has."""
+    volumes = {volume["name"]: volume for volume in spec.get("volumes") or []}
+    paths = [variable["value"] for variable in container.get("env", []) if str(variable.get("value", "")).startswith("/")]
+    for mount in container.get("volumeMounts") or []:
+        place = folder / mount["mountPath"].lstrip("/")
+        place.mkdir(parents=True)
+        source = volumes[mount["name"]]
+        if "configMap" in source:
+            rendered = one(objects, "ConfigMap", source["configMap"]["name"])
+            sample = {"policies": {"sample.yaml": "domain: sample\n"}, "config": {"settings.yaml": "store: memory\n"}}
+            data = rendered.get("data") or sample[mount["name"]]
+            items = source["configMap"].get("items") or [{"key": key, "path": key} for key in data]
+            for item in items:
+                (place / item["path"]).write_text(data[item["key"]])
+        elif "persistentVolumeClaim" in source:
+            (place / "sample.yaml").write_text("domain: sample\n")
+        elif "secret" in source:
+            items = {item["path"] for item in source["secret"].get("items", [])}
+            names = items or {path.rsplit("/", 1)[1] for path in paths if path.startswith(mount["mountPath"] + "/")}
+            for name in names:
+                if name in ("password", "secret"):
+                    (place / name).write_text("whsec_" + base64.b64encode(b"0" * 32).decode())
+            if names - {"password", "secret"}:
+                write_certificate(place, names)
+
+
+def write_certificate(place, names):
+    """A certificate and its key under the names of a Secret, and the certificate as its own authority."""
+    with tempfile.TemporaryDirectory() as made:
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-subj", "/CN=weir", "-keyout", f"{made}/key", "-out", f"{made}/certificate"]
+        subprocess.run(command, check=True, capture_output=True, timeout=START_SECONDS)
+        for name in names:
+            (place / name).write_text((Path(made) / ("key" if name.split(".")[0].endswith("key") or name.endswith(".key") else "certificate")).read_text())
 
 
 def check_rules_of_operator(objects):
@@ -647,6 +982,8 @@ def main():
     part = sys.argv[1] if len(sys.argv) == 2 else ""
     if part == "charts":
         check_charts()
+    elif part == "starts":
+        check_starts()
     elif part == "files":
         check_alerts()
         check_dashboard()

@@ -156,7 +156,7 @@ shutdown.grace: {{ printf "%ds" (int64 $v.shutdown.graceSeconds) | quote }}
 {{/* The same as environment variables: redis.tls.ca_file is WEIR__REDIS__TLS__CA_FILE. */}}
 {{- define "weir.env" -}}
 {{- range $name, $value := include "weir.settings" . | fromYaml }}
-- name: WEIR__{{ $name | upper | replace "." "__" }}
+- name: {{ include "weir.variable" $name }}
   value: {{ $value | quote }}
 {{- end }}
 {{- end -}}
@@ -172,8 +172,29 @@ shutdown.grace: {{ printf "%ds" (int64 $v.shutdown.graceSeconds) | quote }}
 {{- regexReplaceAll "(?m): false$" (regexReplaceAll "(?m): true$" (toYaml .Values.config) ": on") ": off" -}}
 {{- end -}}
 
+{{- define "weir.policyFiles" -}}
+{{- range $file, $content := .Values.policies.files }}
+{{ $file }}: |
+  {{- kindIs "string" $content | ternary $content (toYaml $content) | trimSuffix "\n" | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{- define "weir.hasConfig" -}}
 {{- if or .Values.config .Values.existingConfig.name }}true{{ end -}}
+{{- end -}}
+
+{{/* A probe with its handler: an HTTP GET, unless the values give another. Takes probe and path. */}}
+{{- define "weir.probe" -}}
+{{- $probe := deepCopy .probe -}}
+{{- if not (or $probe.exec $probe.grpc $probe.tcpSocket) -}}
+{{- $_ := set $probe "httpGet" (merge (deepCopy ($probe.httpGet | default dict)) (dict "path" .path "port" "http")) -}}
+{{- end -}}
+{{- range $key, $value := $probe -}}
+{{- if kindIs "invalid" $value -}}
+{{- $_ := unset $probe $key -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $probe -}}
 {{- end -}}
 
 {{/* The volumes of Secrets and ConfigMaps, each with its place: a list of name, path and source. */}}
@@ -229,23 +250,60 @@ shutdown.grace: {{ printf "%ds" (int64 $v.shutdown.graceSeconds) | quote }}
 {{- if and (eq $v.mode "ratelimit") (eq (include "weir.hasConfig" .) "true") -}}
 {{- fail "config and existingConfig have no effect with mode=ratelimit: set variables in env" -}}
 {{- end -}}
+{{- $config := include "weir.flat" (dict "node" $v.config "prefix" "" "names" (include "weir.names" . | fromJson)) | fromJson -}}
+{{- include "weir.refuseUnknown" (dict "root" . "given" $config "where" "config" "variables" false) -}}
+{{- include "weir.refuseUnknown" (dict "root" . "given" (include "weir.arguments" . | fromJson) "where" "extraArgs" "variables" false) -}}
 {{- range $name, $_ := include "weir.settings" . | fromYaml -}}
-{{- $node := $v.config -}}
-{{- $found := true -}}
-{{- range splitList "." $name -}}
-{{- if and $found (kindIs "map" $node) (hasKey $node .) -}}
-{{- $node = index $node . -}}
-{{- else -}}
-{{- $found = false -}}
-{{- end -}}
-{{- end -}}
-{{- if $found -}}
+{{- if hasKey $config $name -}}
 {{- fail (printf "config: %s is set by another value of this chart, which would win; set that one" $name) -}}
 {{- end -}}
 {{- end -}}
 {{- range $v.env -}}
 {{- if hasKey (include "weir.envNames" $ | fromYaml) .name -}}
 {{- fail (printf "env: %s is set by another value of this chart; set that one" .name) -}}
+{{- end -}}
+{{- if hasPrefix "WEIR__" .name -}}
+{{- include "weir.refuseUnknown" (dict "root" $ "given" (dict (trimPrefix "WEIR__" .name | lower | replace "__" ".") true) "where" "env" "variables" true) -}}
+{{- end -}}
+{{- end -}}
+{{- $given := include "weir.given" . | fromJson -}}
+{{- if and (ne (get $given "store") "memory") (ne (include "weir.hasUnseenSettings" .) "true") -}}
+{{- range $redis := list "redis" "redis.per_second" -}}
+{{- $value := eq $v.store "redis" | ternary (replace "per_second" "perSecond" $redis) $redis -}}
+{{- $sentinel := eq (get $given (printf "%s.topology" $redis)) "sentinel" -}}
+{{- $master := get $given (printf "%s.sentinel.master" $redis) -}}
+{{- if and $sentinel (not $master) -}}
+{{- fail (printf "%s.sentinel.master: required with %s.topology=sentinel" $value $value) -}}
+{{- else if and $master (not $sentinel) -}}
+{{- fail (printf "%s.sentinel.master needs %s.topology=sentinel" $value $value) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- with $v.redis.tls -}}
+{{- if ne (empty .certKey) (empty .keyKey) -}}
+{{- fail "redis.tls.certKey and redis.tls.keyKey: set both or none" -}}
+{{- end -}}
+{{- if and .certKey (not .existingSecret) -}}
+{{- fail "redis.tls.certKey needs redis.tls.existingSecret" -}}
+{{- end -}}
+{{- if and (eq $v.store "redis") (or .existingSecret .serverName) (not (hasPrefix "rediss:" (get $given "redis.url"))) (not (hasPrefix "rediss:" (get $given "redis.per_second.url"))) -}}
+{{- fail "redis.tls has no effect without a redis.url that begins with rediss://" -}}
+{{- end -}}
+{{- end -}}
+{{- range $name := list "startupProbe" "livenessProbe" "readinessProbe" -}}
+{{- $handlers := list -}}
+{{- range $handler := list "exec" "grpc" "httpGet" "tcpSocket" -}}
+{{- if get (index $v $name | default dict) $handler -}}
+{{- $handlers = append $handlers $handler -}}
+{{- end -}}
+{{- end -}}
+{{- if gt (len $handlers) 1 -}}
+{{- fail (printf "%s: set one of %s" $name (join " and " $handlers)) -}}
+{{- end -}}
+{{- end -}}
+{{- with $v.autoscaling -}}
+{{- if and .enabled (gt (int .minReplicas) (int .maxReplicas)) -}}
+{{- fail (printf "autoscaling.minReplicas: %d is above autoscaling.maxReplicas, which is %d" (int .minReplicas) (int .maxReplicas)) -}}
 {{- end -}}
 {{- end -}}
 {{- if $v.tls.enabled -}}
@@ -266,8 +324,8 @@ shutdown.grace: {{ printf "%ds" (int64 $v.shutdown.graceSeconds) | quote }}
 {{- fail "serviceMonitor.enabled needs service.httpPort or metrics.port" -}}
 {{- end -}}
 {{- with $v.podDisruptionBudget -}}
-{{- if and .enabled (eq (kindIs "invalid" .maxUnavailable) (kindIs "invalid" .minAvailable)) -}}
-{{- fail "podDisruptionBudget: set one of maxUnavailable and minAvailable, and the other to null" -}}
+{{- if and .enabled (kindIs "invalid" .maxUnavailable) (kindIs "invalid" .minAvailable) -}}
+{{- fail "podDisruptionBudget: set maxUnavailable or minAvailable" -}}
 {{- end -}}
 {{- end -}}
 {{- with $v.redis -}}
