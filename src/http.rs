@@ -42,8 +42,6 @@ use self::streamed::{PIECE_BYTES, Rendering, Renderings, TooManyReaders, pieces}
 pub use self::tap::NamedValues;
 pub use self::token::TokenFile;
 use crate::config::nearest;
-use crate::config::policy_file::ProblemKind;
-use crate::engine::words::counted;
 use crate::lifecycle::{Life, Phase};
 use crate::limiter::overrides::OverrideTable;
 use crate::limiter::{Limiter, OnError, PolicySet};
@@ -186,12 +184,12 @@ pub struct PolicyProblems {
     /// How many there are, those without a text included.
     pub count: usize,
     /// Of which kinds they are.
-    pub kinds: BTreeSet<ProblemKind>,
+    pub kinds: BTreeSet<&'static str>,
 }
 
 impl PolicyProblems {
     /// One more.
-    pub fn push(&mut self, kind: ProblemKind, text: String) {
+    pub fn push(&mut self, kind: &'static str, text: String) {
         self.texts.push(text);
         self.count += 1;
         self.kinds.insert(kind);
@@ -201,9 +199,10 @@ impl PolicyProblems {
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let mut lines = self.texts.clone();
-        let more = self.count.saturating_sub(lines.len());
-        if more > 0 {
-            lines.push(format!("and {}", counted(more, "more problem")));
+        match self.count.saturating_sub(lines.len()) {
+            0 => {}
+            1 => lines.push("and 1 more problem".to_owned()),
+            more => lines.push(format!("and {more} more problems")),
         }
         lines
     }
@@ -472,7 +471,7 @@ fn readiness(site: &Site) -> (StatusCode, Value) {
             "domains": shown.policies.domains().len(),
             "rules": shown.policies.rules().len(),
             "problem_count": shown.problems.count,
-            "problem_kinds": shown.problems.kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>(),
+            "problem_kinds": shown.problems.kinds,
             "problems": shown.problems.lines(),
         },
         "overrides": site.overrides_as_json(),

@@ -67,7 +67,7 @@ pub(super) fn checked(
         for limit in &rule.limits {
             if let Err(reason) = store.supports(limit) {
                 let text = format!("{place}: the store {} cannot hold this limit: {reason}", store.name());
-                problems.push(ProblemKind::Store, text);
+                problems.push(ProblemKind::Store.name(), text);
             }
         }
     }
@@ -92,7 +92,7 @@ fn log_warnings(warnings: &Warnings) {
 fn of_load(problems: &Problems) -> PolicyProblems {
     let mut all = PolicyProblems::default();
     for problem in problems.list() {
-        all.push(problem.kind, problem.to_string());
+        all.push(problem.kind.name(), problem.to_string());
     }
     // Some were only counted.
     all.count = problems.count();
@@ -288,7 +288,7 @@ fn not_read(path: &Path) -> PolicyProblems {
 
 fn unreadable(text: String) -> PolicyProblems {
     let mut problems = PolicyProblems::default();
-    problems.push(ProblemKind::Unreadable, text);
+    problems.push(ProblemKind::Unreadable.name(), text);
     problems
 }
 

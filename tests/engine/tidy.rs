@@ -51,7 +51,7 @@ const FLOORS: &[(&str, Floors)] = &[
                 &["automaton", "branch", "descriptor", "limit", "matcher", "network", "pattern", "policy", "time"],
             ),
             ("observer", &["algorithm", "charge", "decision", "descriptor", "policy", "time"]),
-            ("overrides", &["algorithm", "descriptor", "key", "limit", "policy", "time"]),
+            ("overrides", &["algorithm", "descriptor", "key", "limit", "pattern", "policy", "time"]),
             ("crossing", &["algorithm", "charge", "decision", "descriptor"]),
             ("decision", &["algorithm", "charge", "descriptor", "time"]),
             ("weight", &["algorithm", "charge", "limit", "time"]),

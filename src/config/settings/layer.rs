@@ -83,12 +83,10 @@ impl Layer {
             layer.problems.push(problem);
         }
         // A file without any setting is probably another kind of file and may be a secret: no name of it is shown.
-        if layer.entries.is_empty() {
-            layer
-                .problems
-                .iter_mut()
-                .filter(|problem| problem.reason == NO_SUCH_SETTING)
-                .for_each(|problem| problem.name = None);
+        let is_setting = |problem: &Problem| problem.name.is_some() && !problem.reason.starts_with(NO_SUCH_SETTING);
+        if layer.entries.is_empty() && !layer.problems.iter().any(is_setting) {
+            let unknown = layer.problems.iter_mut().filter(|problem| problem.reason == NO_SUCH_SETTING);
+            unknown.for_each(|problem| problem.name = None);
         }
         layer
     }
