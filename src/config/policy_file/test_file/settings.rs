@@ -21,7 +21,6 @@ pub const NAMES: [&str; 20] = [
     "response.delay_header",
     "response.limit_metadata",
     "response.ietf_headers",
-    "response.problem_body",
     "response.limit_headers",
     "response.limit_header",
     "response.remaining_header",
