@@ -11,7 +11,6 @@ use super::algorithm::{LimitError, parameters::Anchor};
 use super::descriptor::{Entry, spell_entries};
 use super::key;
 use super::limit::Limit;
-use super::pattern::SharedBy;
 use super::policy::{Match, PolicySet, Rule};
 use super::time::{Micros, Window};
 
@@ -222,13 +221,7 @@ pub fn fit<'p>(policies: &'p PolicySet, one: &Override) -> Result<(&'p Rule, Str
 pub fn shared_with(policies: &PolicySet, one: &Override) -> Option<String> {
     let domain = policies.domain(&one.domain)?;
     let Match { shared, .. } = policies.find(domain, &one.descriptor());
-    let values: Vec<(usize, String)> = shared
-        .iter()
-        .map(|(position, by)| match by {
-            SharedBy::Name(name) => (*position, format!("({name})")),
-            SharedBy::Pattern(pattern) => (*position, pattern.literals().collect::<Vec<_>>().join("*")),
-        })
-        .collect();
+    let values: Vec<(usize, String)> = shared.iter().map(|(position, by)| (*position, by.text())).collect();
     let entries = one.entries.iter().enumerate().map(|(position, (key, value))| {
         let of_all = values.iter().find(|(at, _)| *at == position).map_or(&**value, |(_, value)| value);
         Entry { key, value: of_all }

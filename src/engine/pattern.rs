@@ -56,6 +56,17 @@ pub enum SharedBy<'p> {
     Name(&'p str),
 }
 
+impl SharedBy<'_> {
+    /// The wildcard as written, or the name in parentheses. For people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self {
+            SharedBy::Pattern(pattern) => pattern.literals().collect::<Vec<_>>().join("*"),
+            SharedBy::Name(name) => format!("({name})"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

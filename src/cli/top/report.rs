@@ -16,7 +16,7 @@ use crate::engine::words::printable;
 const BOUNDS: Bounds = Bounds { bytes_max: 8 << 20, timeout: Duration::from_secs(5) };
 /// The longest text of a cell, in characters.
 const CELL_CHARS_MAX: usize = 256;
-const TOP: &str = "/top?limits=64&keys=16&filter=";
+const TOP: &str = "/top?limits=64&keys=16";
 const READYZ: &str = "/readyz";
 
 /// What is shown.
@@ -168,7 +168,7 @@ struct Policies {
 /// # Errors
 /// When there is no usable answer.
 pub(super) async fn ask(server: &AdminServer, filter: &str) -> Result<Report, NoAnswer> {
-    let path = format!("{TOP}{}", encoded(filter));
+    let path = if filter.is_empty() { TOP.to_owned() } else { format!("{TOP}&filter={}", encoded(filter)) };
     let top: Top = server.json(&path, Expected::Ok, BOUNDS).await?;
     let ready: Ready = server.json(READYZ, Expected::OkOrUnready, BOUNDS).await?;
     Ok(Report::new(top, &ready))
