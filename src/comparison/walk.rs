@@ -229,8 +229,9 @@ impl<'p> Walk<'_, 'p> {
             (None, None) => true,
             _ => false,
         };
+        // Keys that are patterns have a place among those of other keys, so that such levels are walked.
         let both = |place: Place<'p>| place.keys().collect::<BTreeSet<&str>>();
-        let is_same = is_same && old.key_patterns() == new.key_patterns() && {
+        let is_same = is_same && !has_key_patterns(&[Some(old), Some(new)]) && {
             let keys = both(old);
             keys == both(new) && keys.into_iter().all(|key| self.is_same_key(old, new, key))
         };
