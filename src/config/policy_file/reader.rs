@@ -84,7 +84,7 @@ impl Reader {
         let compile = if self.reading.merge_domains { PolicySet::compile_joined } else { PolicySet::compile };
         match compile(self.specs) {
             Ok(policies) => {
-                heavy::warn(&policies, &self.outlines, &mut self.warnings);
+                heavy::warn(&policies, &self.outlines, &mut self.allowed, &mut self.warnings);
                 Ok(Loaded {
                     kept: None,
                     policies,
@@ -93,6 +93,8 @@ impl Reader {
                     files: self.files,
                     paths: Vec::new(),
                     warnings: self.warnings,
+                    allowed: self.allowed,
+                    reading: self.reading,
                 })
             }
             Err(error) => {
@@ -125,6 +127,10 @@ impl FileReader<'_> {
             Err(Reported) => None,
         };
         let on_error = self.on_error(&fields).unwrap_or_default();
+        if let Ok((at, _)) = &domain {
+            let place = self.place(*at);
+            self.allow_warnings(&fields, &place, 0);
+        }
         let (specs, outlines) = self.descriptors(&fields, 1);
         let Ok((at, name)) = domain else {
             return;
@@ -220,6 +226,7 @@ impl FileReader<'_> {
     }
 
     fn descriptor(&mut self, id: NodeId, level: usize) -> Result<(NodeSpec, Outline), Reported> {
+        let first_warning = self.warnings.len();
         let fields = self.fields(id, &DESCRIPTOR)?;
         let key = match self.text(&fields, "key", self.bounds().key_bytes) {
             Ok(Some(key)) => Ok(key),
@@ -258,6 +265,7 @@ impl FileReader<'_> {
         let rule = self.rule(&fields);
         self.check_on_error(&fields, &rule);
         self.check_effect(&fields, &rule);
+        self.allow_warnings(&fields, &place, first_warning);
         let rule_id = match &rule {
             Ok(Some(_)) => {
                 // At most as many as descriptors, so the number fits.
