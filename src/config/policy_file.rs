@@ -54,9 +54,9 @@ use std::sync::Arc;
 
 use super::files::{self, Source, policy_files};
 use super::nearest;
-use allowed::Allowed;
 use crate::engine::words::counted;
 use crate::engine::{Matcher, PolicySet};
+use allowed::Allowed;
 use kept::{Content, Keeper};
 use state::Reader;
 use tree::Planted;

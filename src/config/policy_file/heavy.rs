@@ -11,12 +11,7 @@ use crate::engine::weight::{DESCRIPTORS_MAX, WEIGHT_MAX, WEIGHT_SHARED_MAX, of_l
 use crate::engine::words::counted;
 
 /// Adds the warnings of a policy set, rules before domains. [dc-11]
-pub(super) fn warn(
-    policies: &PolicySet,
-    domains: &[DomainOutline],
-    allowed: &mut Allowed,
-    warnings: &mut Warnings,
-) {
+pub(super) fn warn(policies: &PolicySet, domains: &[DomainOutline], allowed: &mut Allowed, warnings: &mut Warnings) {
     // A domain can be spread over several files; the first place stands for it.
     let mut by_name: BTreeMap<&str, (&Location, Vec<u32>)> = BTreeMap::new();
     for domain in domains {

@@ -156,11 +156,11 @@ impl Code {
             Self::Heavy => "use a coarser precision, fewer limits, or another algorithm",
             Self::Ended => "remove the limit, or correct until",
             Self::ReplacesNothing => "correct the name, or remove replaces",
-            Self::NeverMet => {
-                "remove one of the two, or, where both have values, move the descriptor before the wildcard"
-            }
+            Self::NeverMet => "remove one of the two, or, where both have values, move the descriptor before the other",
             Self::MatchesNothing => "correct the regular expression, or remove the descriptor",
-            Self::HidesBelow => "write the limits of the other descriptor below this one too, or unlimited: true if none is meant",
+            Self::HidesBelow => {
+                "write the limits of the other descriptor below this one too, or unlimited: true if none is meant"
+            }
             Self::NoLimit => {
                 "write rate_limit: {unlimited: true} if requests are to pass here, else remove the descriptor"
             }

@@ -48,7 +48,9 @@ impl<'l> Found<'l> {
                 takers.extend(self.value_of(narrow, place).filter(|value| has(value)).map(|value| (number, value)));
             }
         }
-        if matches!(&wide.value, Some(Matcher::Regex(_))) || matches!(&wide.value, Some(Matcher::Text(text)) if text.contains('*')) {
+        if matches!(&wide.value, Some(Matcher::Regex(_)))
+            || matches!(&wide.value, Some(Matcher::Text(text)) if text.contains('*'))
+        {
             let valued: Vec<(usize, &Matcher)> =
                 of_key.iter().enumerate().filter_map(|(number, it)| Some((number, it.value.as_ref()?))).collect();
             let matchers: Vec<&Matcher> = valued.iter().map(|(_, matcher)| *matcher).collect();
@@ -119,9 +121,8 @@ impl<'l> Found<'l> {
             Some(Matcher::Networks(networks)) => networks.iter().take(1).map(ToString::to_string).collect(),
             Some(regex @ Matcher::Regex(_)) => self.taken(&[regex], 0)?.own.into_iter().collect(),
         };
-        let is_met = |value: &String| {
-            place.child(Entry { key: &outline.key, value }).is_some_and(|met| met.address() == own)
-        };
+        let is_met =
+            |value: &String| place.child(Entry { key: &outline.key, value }).is_some_and(|met| met.address() == own);
         tried.into_iter().find(is_met)
     }
 }

@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::super::{Code, Outline};
 use super::{Found, kind};
+use crate::engine::Matcher;
 use crate::engine::automaton::PATTERNS_MAX;
 use crate::engine::classes::{Class, ClassKind, Values, classes_of, classes_of_other_keys};
 use crate::engine::descriptor::Entry;
 use crate::engine::pattern::Pattern;
 use crate::engine::policy::Place;
-use crate::engine::Matcher;
 
 /// So many of the descriptors that hide one are named.
 const NAMED_MAX: usize = 3;
@@ -40,7 +40,14 @@ impl<'l> Found<'l> {
         }
     }
 
-    fn never_met_of_key(&mut self, key: &str, of_key: &[&Outline], level: &[&Outline], place: Place<'l>, patterns: usize) {
+    fn never_met_of_key(
+        &mut self,
+        key: &str,
+        of_key: &[&Outline],
+        level: &[&Outline],
+        place: Place<'l>,
+        patterns: usize,
+    ) {
         // What has values of its own is always met: they are looked for first.
         let candidates = of_key.iter().filter(|outline| outline.value.is_none() || is_pattern(outline));
         let candidates: Vec<(&Outline, usize)> =
@@ -59,7 +66,9 @@ impl<'l> Found<'l> {
         for outline in unmet {
             let Some((hiders, is_empty)) = self.hiders(outline, of_key, level, place) else { continue };
             if is_empty {
-                self.add(&outline.place(), Code::MatchesNothing, || "no value matches the regular expression".to_owned());
+                self.add(&outline.place(), Code::MatchesNothing, || {
+                    "no value matches the regular expression".to_owned()
+                });
                 continue;
             }
             let is_met = address(place, outline).is_some_and(|at| all.contains(&at));
@@ -192,7 +201,9 @@ fn taking(outline: &Outline, hiders: &[&Outline]) -> String {
         "all of its values"
     };
     match (&named[..], hiders) {
-        ([one], [by]) if outline.value.is_none() && !outline.key.contains('*') || !is_pattern(by) && !by.key.contains('*') => {
+        ([one], [by])
+            if outline.value.is_none() && !outline.key.contains('*') || !is_pattern(by) && !by.key.contains('*') =>
+        {
             let (take, them) = (if kind(by) == "networks" { "take" } else { "takes" }, values);
             format!("{one} {take} {them}")
         }

@@ -12,7 +12,8 @@ impl Found<'_> {
     /// Warns of the first gap that is not over.
     pub(super) fn term_gap(&mut self, outline: &Outline, rule: &Rule) {
         let always = Term::new(0, Term::NO_END);
-        let terms = rule.limits.iter().filter(|limit| !limit.shadow).map(|limit| limit.term.as_deref().copied().or(always));
+        let terms =
+            rule.limits.iter().filter(|limit| !limit.shadow).map(|limit| limit.term.as_deref().copied().or(always));
         let Some((from, until)) = gap(terms.flatten().collect()).filter(|(_, until)| *until > now()) else { return };
         self.add(&outline.place(), Code::TermGap, || {
             format!("no limit applies from {} until {}", instant_text(from), instant_text(until))
@@ -40,7 +41,8 @@ mod tests {
 
     #[test]
     fn a_gap_is_a_time_in_no_term() {
-        let gap = |terms: &[(u64, u64)]| gap(terms.iter().filter_map(|(from, until)| Term::new(*from, *until)).collect());
+        let gap =
+            |terms: &[(u64, u64)]| gap(terms.iter().filter_map(|(from, until)| Term::new(*from, *until)).collect());
         assert_eq!(gap(&[(1, 3), (5, 7)]), Some((3, 5)));
         assert_eq!(gap(&[(5, 7), (1, 3)]), Some((3, 5)));
         assert_eq!(gap(&[(1, 3), (3, 7)]), None);

@@ -82,7 +82,9 @@ mod tests {
         for text in ["/v1/", "^/v1", "/v[0-9]+/", "^/v[0-9]+/pay", "gold"] {
             assert!(looks_like_prefix(text), "{text}");
         }
-        for text in ["/v1/.*", "^/v1/.*", "^/v1$", "/v[0-9]+/pay", "gold|silver", "^(a|b)", "a+", "^", "/v[0-9]{2}", "v1\\.2"] {
+        for text in
+            ["/v1/.*", "^/v1/.*", "^/v1$", "/v[0-9]+/pay", "gold|silver", "^(a|b)", "a+", "^", "/v[0-9]{2}", "v1\\.2"]
+        {
             assert!(!looks_like_prefix(text), "{text}");
         }
     }
