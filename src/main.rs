@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Parser as _;
-use weir::cli::args::{Arguments, AskArguments, Checked, Command, Explained, Policies, TopArguments, settings_of};
+use weir::cli::args::{Arguments, AskArguments, Checked, Command, Explained, Policies, TopArguments, settings_in};
 use weir::cli::ask::{self, Decided, Output, Question};
 use weir::cli::check;
 use weir::cli::client::{self, Ended};
@@ -25,7 +25,6 @@ use weir::cli::simulate::{self, SimulateError};
 use weir::cli::tap;
 use weir::cli::test::{self, Verdict};
 use weir::cli::top;
-use weir::config::settings::Layer;
 
 /// A request costs dozens of small allocations, most of them in the HTTP/2 library: this allocator makes them cheaper and
 /// keeps a store of many keys from fragmenting.
@@ -67,13 +66,12 @@ fn main() -> ExitCode {
                 Ok(Checked::Files(directory)) => {
                     check::run(&directory, reading, strictness, out).map_err(|error| error.to_string())
                 }
-                Ok(Checked::Settings { config, directory }) => {
-                    match settings_of(Some(&config), std::env::vars_os(), Layer::default()) {
-                        Ok(settings) => check::run_settings(&settings, directory, strictness, out)
-                            .map_err(|error| error.to_string()),
-                        Err(problems) => return told(&problems, USAGE),
+                Ok(Checked::Settings { config, directory }) => match settings_in(&config, std::env::vars_os()) {
+                    Ok(settings) => {
+                        check::run_settings(&settings, directory, strictness, out).map_err(|error| error.to_string())
                     }
-                }
+                    Err(problems) => return told(&problems, USAGE),
+                },
                 Ok(Checked::Server(server)) => {
                     check::run_served(&server, strictness, out).map_err(|error| error.to_string())
                 }

@@ -549,11 +549,19 @@ impl FromStr for Descriptor {
     }
 }
 
-/// The settings that `weir serve` has with this file, environment and flags.
+/// The settings that `weir serve --config` has with this file and environment.
 ///
 /// # Errors
-/// Every problem of them together.
-pub fn settings_of(
+/// Every problem of both together.
+pub fn settings_in(
+    config: &Path,
+    environment: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<Settings, Problems> {
+    settings_of(Some(config), environment, Layer::default())
+}
+
+/// The layers of a server, from the weakest to the strongest.
+fn settings_of(
     config: Option<&Path>,
     environment: impl IntoIterator<Item = (OsString, OsString)>,
     flags: Layer,

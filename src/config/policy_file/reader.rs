@@ -18,8 +18,8 @@ use super::tree::{Paths, Planted};
 use super::warning::{Code, Warning};
 use super::yaml::{Document, NodeId, Value};
 use super::{
-    DESCRIPTORS_MAX, DomainOutline, FILE_BYTES_MAX, Loaded, Location, Outline, Position, Problem, Problems, shown,
-    too_large,
+    DESCRIPTORS_MAX, DomainOutline, FILE_BYTES_MAX, Loaded, Location, Outline, Position, Problem, Problems, instead,
+    shown, too_large,
 };
 use crate::engine::policy::{DomainSpec, LIMITS_PER_RULE_MAX, NodeSpec, RuleKind, RuleSpec, path_below};
 use crate::engine::{Matcher, Mode, OnError, PolicySet, Role};
@@ -308,6 +308,49 @@ impl FileReader<'_> {
             descriptors: specs,
         };
         Ok((spec, outline))
+    }
+
+    /// Reads the warnings that a mapping allows, and leaves out those of `self.warnings` from `first` on.
+    pub(super) fn allow_warnings(&mut self, fields: &Fields, place: &Location, first: usize) {
+        let allowed = self.allowed_in(fields);
+        self.all.allowed.add(place, allowed);
+        let (found, all) = (self.warnings.split_off(first), &mut self.all.allowed);
+        self.warnings.extend(found.into_iter().filter(|(_, code, _)| !all.has(place, *code)));
+    }
+
+    fn allowed_in(&mut self, fields: &Fields) -> Vec<(Code, Location)> {
+        let mut allowed: Vec<(Code, Location)> = Vec::new();
+        let Some((at, id)) = fields.get("allow_warnings") else { return allowed };
+        let document = self.document;
+        let node = document.node(id);
+        if node.is_null() {
+            return allowed;
+        }
+        let Value::Mapping(entries) = &node.value else {
+            let message = format!("allow_warnings must be a mapping of warnings and reasons, not {}", node.describe());
+            self.report(self.value_position(at, id), message);
+            return allowed;
+        };
+        for &(key, value) in entries {
+            let at = document.node(key).position;
+            let Value::Scalar { text: name, .. } = &document.node(key).value else { continue };
+            let Some(code) = Code::allowable().find(|code| code.name() == &**name) else {
+                let names: Vec<_> = Code::allowable().map(Code::name).collect();
+                self.report(at, format!("no warning {} in allow_warnings{}", shown(name), instead(name, &names)));
+                continue;
+            };
+            let has_reason =
+                matches!(&document.node(value).value, Value::Scalar { text, .. } if !text.trim().is_empty());
+            if !has_reason || document.node(value).is_null() {
+                let message = format!("{} in allow_warnings has no reason: write why it is no mistake", code.name());
+                self.report(at, message);
+            } else if allowed.iter().any(|(known, _)| *known == code) {
+                self.report(at, format!("{} in allow_warnings is here twice", code.name()));
+            } else {
+                allowed.push((code, self.place(at)));
+            }
+        }
+        allowed
     }
 
     /// Whether a comment stands beside what the descriptor itself says, or above it.
