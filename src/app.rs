@@ -171,7 +171,7 @@ async fn serve_on(
         PolicySource::Directory => {
             let (reload, loaded) = Reload::start(source(&settings.policies), reading, control.first.clone())
                 .await
-                .map_err(AppError::Policies)?;
+                .map_err(|problems| AppError::Policies(problems.lines()))?;
             let policies = Arc::new(Policies::new(loaded.policies, metrics.observer()));
             report.loaded(policies.current(), loaded.places, loaded.kept);
             metrics.policies_loaded();
@@ -262,6 +262,7 @@ async fn serve_on(
             settings::Endpoints::Ratelimit => Endpoints::Debug,
         },
         tracer: tracer.clone(),
+        instance: banner::instance(&settings),
         looks: http::Looks::default(),
         pages: tokio::sync::Mutex::default(),
         token_file: tokens,
@@ -312,6 +313,7 @@ async fn serve_on(
     supervisor.task("freeing policies", policies::free_unused(policies.clone(), life.clone()));
     if let Some(reload) = reload {
         let target = policies::Target { policies, metrics, report: report.clone() };
+        target.add_gauge()?;
         supervisor.task("reload", reload.follow(target, shutdown.reloads(), life.clone()));
     }
     if let Some(manager) = manager {

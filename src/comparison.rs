@@ -146,7 +146,7 @@ pub struct RuleChange<'p> {
     pub new: Option<&'p Rule>,
     /// One such descriptor; none where there is none, or none is known.
     pub example: Option<String>,
-    /// Whether a descriptor meets the rules before and now, as far as it is known. What is said of rules that nothing meets changes nothing.
+    /// Whether a descriptor meets the rules, as far as weir knows. A change of a rule that no descriptor meets changes no answer.
     pub is_met: bool,
     /// What is otherwise.
     pub effects: Vec<Effect<'p>>,

@@ -22,6 +22,7 @@ mod service;
 pub mod status;
 mod turns;
 mod unary;
+mod written;
 
 use std::convert::Infallible;
 use std::future::poll_fn;

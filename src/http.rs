@@ -17,6 +17,7 @@ mod streamed;
 mod tap;
 mod token;
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -41,6 +42,8 @@ use self::streamed::{PIECE_BYTES, Rendering, Renderings, TooManyReaders, pieces}
 pub use self::tap::NamedValues;
 pub use self::token::TokenFile;
 use crate::config::nearest;
+use crate::config::policy_file::ProblemKind;
+use crate::engine::words::counted;
 use crate::lifecycle::{Life, Phase};
 use crate::limiter::overrides::OverrideTable;
 use crate::limiter::{Limiter, OnError, PolicySet};
@@ -50,6 +53,8 @@ use crate::telemetry::metrics::{Metrics, Prepared, Reading};
 use crate::telemetry::shed::ShedCounts;
 use crate::telemetry::traces::Tracer;
 
+/// The most problems of one load at `/readyz` that have a text.
+const PROBLEMS_SHOWN_MAX: usize = 100;
 /// With how many names an unknown one is compared: the comparison of each takes about a microsecond.
 const NAMES_COMPARED_MAX: usize = 1_000;
 
@@ -89,6 +94,8 @@ pub struct Site {
     pub endpoints: Endpoints,
     /// Begins the traces of decisions, where they are traced.
     pub tracer: Option<Arc<Tracer>>,
+    /// Which replica this is, as the page and `/top` show it.
+    pub instance: Instance,
     /// What callers share who look at who is limited.
     pub looks: Looks,
     /// Held while a page of states is looked for.
@@ -101,6 +108,15 @@ pub struct Site {
     pub tap_max: Duration,
     /// The values that policies name, which taps share.
     pub named_values: NamedValues,
+}
+
+/// The name of this replica, where it has one, and its version.
+#[derive(Clone, Debug)]
+pub struct Instance {
+    /// `tracing.service_instance_id`, or the name of the host: in Kubernetes that of the pod.
+    pub name: Option<String>,
+    /// The version of weir.
+    pub version: &'static str,
 }
 
 /// What the admin listener serves.
@@ -159,7 +175,38 @@ struct Shown {
     /// What they were read from, as JSON in gzip.
     source: Option<Arc<[u8]>>,
     /// The problems of the newest policies, if they were refused.
-    problems: Vec<String>,
+    problems: PolicyProblems,
+}
+
+/// Why changed policies are not in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyProblems {
+    /// What each is, with its place. It may quote a file.
+    pub texts: Vec<String>,
+    /// How many there are, those without a text included.
+    pub count: usize,
+    /// Of which kinds they are.
+    pub kinds: BTreeSet<ProblemKind>,
+}
+
+impl PolicyProblems {
+    /// One more.
+    pub fn push(&mut self, kind: ProblemKind, text: String) {
+        self.texts.push(text);
+        self.count += 1;
+        self.kinds.insert(kind);
+    }
+
+    /// The texts, and one more for the problems that have none.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = self.texts.clone();
+        let more = self.count.saturating_sub(lines.len());
+        if more > 0 {
+            lines.push(format!("and {}", counted(more, "more problem")));
+        }
+        lines
+    }
 }
 
 impl ServiceState {
@@ -209,7 +256,7 @@ impl ServiceState {
     /// These policies are in force. `places` says where each rule is written, by its id; `source` is what they were read from, as
     /// JSON in gzip, where that is kept.
     pub fn loaded(&self, policies: Arc<PolicySet>, places: Vec<String>, source: Option<Arc<[u8]>>) {
-        let shown = Shown { policies, places: places.into(), source, problems: Vec::new() };
+        let shown = Shown { policies, places: places.into(), source, problems: PolicyProblems::default() };
         // Freed after the lock is released: many rules take a while.
         let before = std::mem::replace(&mut *self.policies.lock(), shown);
         drop(before);
@@ -223,7 +270,7 @@ impl ServiceState {
         Summary {
             domains: shown.policies.domains().len(),
             rules: shown.policies.rules().len(),
-            problems: shown.problems.len(),
+            problems: shown.problems.count,
             store_answered: self.store_answered.load(Relaxed),
         }
     }
@@ -255,9 +302,24 @@ impl ServiceState {
         Err(nearest(name, known).map(str::to_owned))
     }
 
-    /// The policies have changed, and these problems keep the change from being in force.
-    pub fn refused(&self, problems: Vec<String>) {
-        self.policies.lock().problems = problems;
+    /// The policies have changed, and these problems keep the change from being in force. Returns the problems before.
+    pub fn refused(&self, mut problems: PolicyProblems) -> PolicyProblems {
+        problems.texts.truncate(PROBLEMS_SHOWN_MAX);
+        std::mem::replace(&mut self.policies.lock().problems, problems)
+    }
+
+    /// Replaces these problems, which have ended, by the problems before them. Keeps newer ones.
+    pub fn mended(&self, problems: &PolicyProblems, before: PolicyProblems) {
+        let mut shown = self.policies.lock();
+        if shown.problems == *problems {
+            shown.problems = before;
+        }
+    }
+
+    /// Whether problems keep changed policies from being in force.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.policies.lock().problems.count > 0
     }
 }
 
@@ -326,10 +388,11 @@ impl Site {
         })
     }
 
-    /// How many overrides there are, and whether the store has been read for them.
+    /// How many overrides there are, whether the store has been read for them, and what is wrong with that now.
     fn overrides_as_json(&self) -> Value {
         let (in_force, unused) = self.overrides.counts();
-        json!({ "in_force": in_force, "unused": unused, "read": self.overrides.known().read.is_some() })
+        let is_read = self.overrides.known().read.is_some();
+        json!({ "in_force": in_force, "unused": unused, "read": is_read, "problem": self.overrides.problem() })
     }
 
     /// The calls that wait for the store.
@@ -375,8 +438,28 @@ fn scrape(mut reading: Reading, shared: Option<Arc<Rendering<Prepared>>>, format
     })
 }
 
-/// Whether to send requests here. A store that is down is shown but does not count: else all replicas would leave at once.
+/// Whether to send requests here. Anyone may ask the public listener: it has no text that quotes a file or another program.
+async fn public_readyz(State(site): State<Arc<Site>>) -> Response {
+    let (status, mut detail) = readiness(&site);
+    let mut remove = |parent: &str, key: &str| {
+        if let Some(Value::Object(members)) = detail.pointer_mut(parent) {
+            members.remove(key);
+        }
+    };
+    remove("/policies", "problems");
+    remove("/policies/server", "trouble");
+    remove("/policies/server/last_refused", "reason");
+    (status, Json(detail)).into_response()
+}
+
+/// The same with all texts.
 async fn readyz(State(site): State<Arc<Site>>) -> Response {
+    let (status, detail) = readiness(&site);
+    (status, Json(detail)).into_response()
+}
+
+/// A store that is down is shown but does not count: else all replicas would leave at once.
+fn readiness(site: &Site) -> (StatusCode, Value) {
     let phase = site.life.phase();
     let ready = site.is_healthy();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
@@ -388,14 +471,16 @@ async fn readyz(State(site): State<Arc<Site>>) -> Response {
         "policies": {
             "domains": shown.policies.domains().len(),
             "rules": shown.policies.rules().len(),
-            "problems": shown.problems,
+            "problem_count": shown.problems.count,
+            "problem_kinds": shown.problems.kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>(),
+            "problems": shown.problems.lines(),
         },
         "overrides": site.overrides_as_json(),
     });
     if let Some(source) = site.report.source.get() {
         detail["policies"]["server"] = source();
     }
-    (status, Json(detail)).into_response()
+    (status, detail)
 }
 
 const fn phase_name(phase: Phase) -> &'static str {

@@ -6,6 +6,8 @@ use prost::decode_length_delimiter;
 
 /// How deep groups may nest, as in the generated decoders.
 const GROUPS_MAX: u32 = 100;
+/// How many fields one message of a request may have, and all groups in one of its fields together. Each costs time, however short it is.
+pub const FIELDS_MAX: usize = 1_024;
 
 /// What a field has, by its wire type.
 pub enum Content<'a> {
@@ -28,7 +30,8 @@ pub fn field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, Content<'a>)> {
             Content::Bytes(bytes.split_off(..length)?)
         }
         other => {
-            skip(bytes, number, other, GROUPS_MAX)?;
+            let mut fields_left = FIELDS_MAX;
+            skip(bytes, number, other, GROUPS_MAX, &mut fields_left)?;
             Content::Other
         }
     };
@@ -47,7 +50,7 @@ fn key(bytes: &mut &[u8]) -> Option<(u64, u64)> {
 
 /// Takes what a field has that weir does not read.
 #[cold]
-fn skip(bytes: &mut &[u8], number: u64, wire_type: u64, groups_left: u32) -> Option<()> {
+fn skip(bytes: &mut &[u8], number: u64, wire_type: u64, groups_left: u32, fields_left: &mut usize) -> Option<()> {
     let length = match wire_type {
         0 => varint(bytes).map(|_| 0)?,
         1 => 8,
@@ -57,7 +60,8 @@ fn skip(bytes: &mut &[u8], number: u64, wire_type: u64, groups_left: u32) -> Opt
             if wire_type == 4 {
                 return (inner == number).then_some(());
             }
-            skip(bytes, inner, wire_type, groups_left.checked_sub(1)?)?;
+            *fields_left = fields_left.checked_sub(1)?;
+            skip(bytes, inner, wire_type, groups_left.checked_sub(1)?, fields_left)?;
         },
         5 => 4,
         _ => return None,

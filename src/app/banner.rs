@@ -6,6 +6,7 @@ use super::Addresses;
 use crate::config::settings::{LogFormat, PolicySource, Settings, StoreKind};
 use crate::engine::PolicySet;
 use crate::engine::words::counted;
+use crate::http::Instance;
 use crate::telemetry::logging;
 
 /// The version of this build.
@@ -15,6 +16,16 @@ pub(super) const COMMIT: &str = match option_env!("WEIR_COMMIT") {
     Some(commit) => commit,
     None => "unknown",
 };
+
+/// Which replica this is. In Kubernetes the name of the host is that of the pod.
+pub(super) fn instance(settings: &Settings) -> Instance {
+    let host = || {
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+        Some(name.trim().to_owned()).filter(|name| !name.is_empty())
+    };
+    let given = settings.tracing.service_instance_id.clone();
+    Instance { name: given.or_else(host), version: VERSION }
+}
 
 /// One readable banner.
 pub(super) struct Banner {

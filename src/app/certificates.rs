@@ -3,7 +3,7 @@
 //! Not here: what the files mean (tls/server.rs).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::time::MissedTickBehavior;
@@ -25,6 +25,8 @@ pub(super) struct Certificates {
     tls: Arc<ServerTls>,
     /// Replaced, and refused.
     reloads: [Arc<AtomicU64>; 2],
+    /// Whether the files are refused now.
+    refused: Arc<AtomicBool>,
 }
 
 /// TLS as the settings have it; none for cleartext.
@@ -76,7 +78,10 @@ impl Certificates {
             let read = move || count.load(Relaxed);
             metrics.counter("weir_tls_reloads_total", &[("result", result)], read)?;
         }
-        Ok(Self { tls, reloads })
+        let refused = Arc::<AtomicBool>::default();
+        let read = refused.clone();
+        metrics.gauge("weir_input_refused", &[("input", "certificate")], move || u64::from(read.load(Relaxed)))?;
+        Ok(Self { tls, reloads, refused })
     }
 
     /// Reads the files again and again, and at every order to reload, until weir drains. A file system that does not answer costs one thread.
@@ -85,7 +90,7 @@ impl Certificates {
     }
 
     async fn read_every(self, period: Duration, mut reloads: Reloads, life: Life) -> Result<(), String> {
-        let Self { tls, reloads: [replaced, refused] } = self;
+        let Self { tls, reloads: [replaced, refusals], refused } = self;
         let mut ticks = tokio::time::interval(period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut problem: Option<FileError> = None;
@@ -113,11 +118,12 @@ impl Certificates {
                 // Once for each problem, and not at each reading.
                 Err(error) if problem.as_ref() == Some(&error) => {}
                 Err(error) => {
-                    refused.fetch_add(1, Relaxed);
+                    refusals.fetch_add(1, Relaxed);
                     tracing::error!(%error, "certificate refused, the last good one stays in force");
                     problem = Some(error);
                 }
             }
+            refused.store(problem.is_some(), Relaxed);
         }
     }
 }
@@ -146,7 +152,7 @@ mod tests {
         let identity = Identity { certificate, key };
         issue(&identity);
         let tls = ServerTls::new(ServerFiles { identity: identity.clone(), clients: None }).unwrap();
-        let certificates = Certificates { tls: Arc::new(tls), reloads: Default::default() };
+        let certificates = Certificates { tls: Arc::new(tls), reloads: Default::default(), refused: Arc::default() };
         let (tls, replaced) = (certificates.tls.clone(), certificates.reloads[0].clone());
         let before = tls.config();
         let (stop, shutdown) = shutdown();

@@ -12,7 +12,7 @@ pub const fn modes(settings: &Settings) -> Modes {
         shadow: settings.shadow_mode,
         quota: settings.quota_mode,
         metadata: settings.response.limit_metadata,
-        limits: settings.response.ietf_headers,
+        limits: settings.response.ietf_headers || settings.response.problem_body,
     }
 }
 
@@ -43,6 +43,7 @@ pub fn extras(response: &settings::Response) -> Extras {
         delay_header: response.delay_header,
         limit_metadata: response.limit_metadata,
         ietf_headers: response.ietf_headers,
+        problem_body: response.problem_body,
         limit_headers: response.limit_headers.then(|| LimitHeaders {
             limit: response.limit_header.clone(),
             remaining: response.remaining_header.clone(),

@@ -9,7 +9,6 @@ use tokio::time::MissedTickBehavior;
 
 use crate::lifecycle::{Life, Phase};
 use crate::limiter::overrides::{OverrideTable, Seen};
-use crate::store::{Clock as _, SystemClock};
 use crate::telemetry::metrics::Metrics;
 
 /// How often the store is read: all who share it see a change within a second.
@@ -79,8 +78,5 @@ pub(super) fn add_gauges(metrics: &Metrics, overrides: &Arc<OverrideTable>) -> R
     let of = overrides.clone();
     metrics.gauge("weir_overrides", &[("state", "unused")], move || of.counts().1 as u64)?;
     let of = overrides.clone();
-    metrics.gauge("weir_overrides_last_read_timestamp_seconds", &[], move || {
-        let age = of.known().read.map(|read| read.elapsed().as_secs());
-        age.map_or(0, |age| (SystemClock.now() / 1_000_000).saturating_sub(age))
-    })
+    metrics.gauge("weir_input_refused", &[("input", "overrides")], move || u64::from(of.problem().is_some()))
 }

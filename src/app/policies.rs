@@ -9,11 +9,11 @@ use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
 use super::policy_changes::Changes;
-use crate::config::policy_file::{self, Kept, Problems, Reading, Restless, Warnings};
+use crate::config::policy_file::{self, Kept, ProblemKind, Problems, Reading, Restless, Warnings};
 use crate::config::watch::{Change, POLL_EVERY, Source, Watch};
 use crate::engine::PolicySet;
-use crate::engine::words::{counted, printable};
-use crate::http::ServiceState;
+use crate::engine::words::printable;
+use crate::http::{PolicyProblems, ServiceState};
 use crate::lifecycle::{Life, Phase, Reloads};
 use crate::limiter::Policies;
 use crate::store::Store;
@@ -24,8 +24,6 @@ use crate::telemetry::metrics::Metrics;
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// The most problems of one load in the log.
 const PROBLEMS_LOGGED_MAX: usize = 20;
-/// The most problems of one load at `/readyz`.
-const PROBLEMS_SHOWN_MAX: usize = 100;
 /// The most files that keep changing of one line of the log.
 const PATHS_LOGGED_MAX: usize = 3;
 /// How often replaced policies are freed that no request uses any more.
@@ -50,8 +48,8 @@ pub(super) fn log(in_force: &PolicySet, files: usize, took: Duration) {
     tracing::info!(files, domains, rules, ?took, "policies loaded");
 }
 
-/// Reads the directory whole. Every problem is a text of its own.
-fn load(source: &Source, reading: Reading, store: &dyn Store, restless: &Restless) -> Result<Loaded, Vec<String>> {
+/// Reads the directory whole.
+fn load(source: &Source, reading: Reading, store: &dyn Store, restless: &Restless) -> Result<Loaded, PolicyProblems> {
     let started = Instant::now();
     checked(policy_file::load_and_keep(source, reading, restless), store, started)
 }
@@ -61,18 +59,19 @@ pub(super) fn checked(
     read: Result<policy_file::Loaded, Problems>,
     store: &dyn Store,
     started: Instant,
-) -> Result<Loaded, Vec<String>> {
-    let loaded = read.map_err(|problems| texts(&problems))?;
+) -> Result<Loaded, PolicyProblems> {
+    let loaded = read.map_err(|problems| of_load(&problems))?;
     let places: Vec<String> = loaded.places.iter().map(ToString::to_string).collect();
-    let mut problems = Vec::new();
+    let mut problems = PolicyProblems::default();
     for (rule, place) in loaded.policies.rules().iter().zip(&places) {
         for limit in &rule.limits {
             if let Err(reason) = store.supports(limit) {
-                problems.push(format!("{place}: the store {} cannot hold this limit: {reason}", store.name()));
+                let text = format!("{place}: the store {} cannot hold this limit: {reason}", store.name());
+                problems.push(ProblemKind::Store, text);
             }
         }
     }
-    if !problems.is_empty() {
+    if problems.count > 0 {
         return Err(problems);
     }
     log_warnings(&loaded.warnings);
@@ -90,35 +89,25 @@ fn log_warnings(warnings: &Warnings) {
     }
 }
 
-/// One text for each problem, and one more where there were too many to keep.
-fn texts(problems: &Problems) -> Vec<String> {
-    let mut texts: Vec<String> = problems.list().iter().map(ToString::to_string).collect();
-    let more = problems.count() - texts.len();
-    if more > 0 {
-        texts.push(format!("and {}", counted(more, "more problem")));
+fn of_load(problems: &Problems) -> PolicyProblems {
+    let mut all = PolicyProblems::default();
+    for problem in problems.list() {
+        all.push(problem.kind, problem.to_string());
     }
-    texts
+    // Some were only counted.
+    all.count = problems.count();
+    all
 }
 
 /// Logs the first problems of a load, and how many more there are.
-fn log_problems(problems: &[String]) {
-    for problem in problems.iter().take(PROBLEMS_LOGGED_MAX) {
+fn log_problems(problems: &PolicyProblems) {
+    for problem in problems.texts.iter().take(PROBLEMS_LOGGED_MAX) {
         tracing::error!(problem, "policies refused");
     }
-    let more = problems.len().saturating_sub(PROBLEMS_LOGGED_MAX);
+    let more = problems.count.saturating_sub(PROBLEMS_LOGGED_MAX);
     if more > 0 {
-        tracing::error!(more, "more problems: GET /readyz lists the first, weir check lists all");
+        tracing::error!(more, "more problems: GET /readyz of the admin listener lists the first, weir check lists all");
     }
-}
-
-/// The problems as `/readyz` shows them.
-fn shown(problems: &[String]) -> Vec<String> {
-    let mut shown: Vec<String> = problems.iter().take(PROBLEMS_SHOWN_MAX).cloned().collect();
-    let more = problems.len() - shown.len();
-    if more > 0 {
-        shown.push(format!("and {}", counted(more, "more problem")));
-    }
-    shown
 }
 
 /// Puts loaded policies in force, and reports problems.
@@ -150,16 +139,23 @@ impl Target {
         );
     }
 
-    /// Counts a load that is refused, and shows its problems at `/readyz`.
-    pub(super) fn count_refused(&self, problems: &[String]) {
-        self.report.refused(shown(problems));
+    /// Counts a load that is refused, and shows its problems at `/readyz`. Returns the problems that were shown before.
+    pub(super) fn count_refused(&self, problems: PolicyProblems) -> PolicyProblems {
         self.metrics.policies_refused();
+        self.report.refused(problems)
     }
 
-    fn refuse(&self, problems: &[String]) {
-        self.count_refused(problems);
+    fn refuse(&self, problems: &PolicyProblems) -> PolicyProblems {
+        let before = self.count_refused(problems.clone());
         // Last, so that a reader of the log finds the rest at `/readyz`.
         log_problems(problems);
+        before
+    }
+
+    /// Shows in metrics whether the files of the directory are refused.
+    pub(super) fn add_gauge(&self) -> Result<(), prometheus::Error> {
+        let report = self.report.clone();
+        self.metrics.gauge("weir_input_refused", &[("input", "policies")], move || u64::from(report.is_refused()))
     }
 }
 
@@ -188,7 +184,7 @@ impl Reload {
         source: Source,
         reading: Reading,
         store: Arc<dyn Store>,
-    ) -> Result<(Self, Loaded), Vec<String>> {
+    ) -> Result<(Self, Loaded), PolicyProblems> {
         let path = source.directory.clone();
         let started = tokio::task::spawn_blocking(move || {
             let watch = Watch::new(source.clone());
@@ -197,8 +193,8 @@ impl Reload {
         });
         match tokio::time::timeout(READ_TIMEOUT, started).await {
             Ok(Ok(started)) => started,
-            Ok(Err(error)) => Err(vec![format!("{}: {error}", path.display())]),
-            Err(_) => Err(vec![not_read(&path)]),
+            Ok(Err(error)) => Err(unreadable(format!("{}: {error}", path.display()))),
+            Err(_) => Err(not_read(&path)),
         }
     }
 
@@ -253,7 +249,9 @@ impl Reload {
                 self.last = loaded.kept.clone();
                 target.put_in_force(loaded);
             }
-            Err(problems) => target.refuse(&problems),
+            Err(problems) => {
+                target.refuse(&problems);
+            }
         }
     }
 }
@@ -269,20 +267,29 @@ fn some_paths(paths: &BTreeSet<PathBuf>) -> String {
     shown.join(", ")
 }
 
-/// Waits for the thread that reads. Reports one problem after [`READ_TIMEOUT`], and then waits on.
+/// Waits for the thread that reads. Reports one problem after [`READ_TIMEOUT`], until the file system answers.
 async fn in_time(mut reading: JoinHandle<Reload>, path: &Path, target: &Target) -> Result<Reload, String> {
     let read = match tokio::time::timeout(READ_TIMEOUT, &mut reading).await {
         Ok(read) => read,
         Err(_) => {
-            target.refuse(&[not_read(path)]);
-            reading.await
+            let problem = not_read(path);
+            let before = target.refuse(&problem);
+            let read = reading.await;
+            target.report.mended(&problem, before);
+            read
         }
     };
     read.map_err(|error| error.to_string())
 }
 
-fn not_read(path: &Path) -> String {
-    format!("{}: not read within {READ_TIMEOUT:?}: the file system does not answer", path.display())
+fn not_read(path: &Path) -> PolicyProblems {
+    unreadable(format!("{}: not read within {READ_TIMEOUT:?}: the file system does not answer", path.display()))
+}
+
+fn unreadable(text: String) -> PolicyProblems {
+    let mut problems = PolicyProblems::default();
+    problems.push(ProblemKind::Unreadable, text);
+    problems
 }
 
 /// Frees replaced policies away from the threads that decide.
@@ -297,19 +304,5 @@ pub(super) async fn free_unused(policies: Arc<Policies>, life: Life) -> Result<(
         let policies = policies.clone();
         let freed = tokio::task::spawn_blocking(move || policies.free_unused()).await;
         freed.map_err(|error| error.to_string())?;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn readyz_shows_a_bounded_number_of_problems() {
-        let problems = |count: usize| (0..count).map(|number| format!("problem {number}")).collect::<Vec<_>>();
-        assert_eq!(shown(&problems(PROBLEMS_SHOWN_MAX)), problems(PROBLEMS_SHOWN_MAX));
-        let many = shown(&problems(1_001));
-        assert_eq!(many.len(), PROBLEMS_SHOWN_MAX + 1);
-        assert_eq!(many.last().map(String::as_str), Some("and 901 more problems"));
     }
 }

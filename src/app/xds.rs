@@ -76,8 +76,8 @@ impl Target {
             }
             Err(problems) => {
                 // The subscription logs them, and only once for each version.
-                self.load.count_refused(&problems);
-                Err(problems)
+                self.load.count_refused(problems.clone());
+                Err(problems.lines())
             }
         }
     }
@@ -127,6 +127,8 @@ fn gauges(metrics: &Metrics, watched: &Arc<Watch>) -> Result<(), prometheus::Err
         move || watched.read(number)
     };
     metrics.gauge("weir_xds_connected", &[], read(|status| u64::from(status.connected)))?;
+    let is_refused = read(|status| u64::from(status.refused));
+    metrics.gauge("weir_input_refused", &[("input", "control_plane")], is_refused)?;
     let accepted_at = read(|status| status.acked_at.map_or(0, seconds));
     metrics.gauge("weir_xds_accepted_timestamp_seconds", &[], accepted_at)?;
     metrics.counter("weir_xds_connections_total", &[], read(|status| status.connections))?;

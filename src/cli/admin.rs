@@ -3,7 +3,7 @@
 //! Not here: what the answers mean (top, served.rs).
 
 use std::collections::VecDeque;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::net::{IpAddr, Ipv6Addr};
 use std::pin::Pin;
 use std::str::FromStr;
@@ -363,6 +363,19 @@ fn innermost(error: &dyn std::error::Error) -> String {
         Some(source) => innermost(source),
         None => shown(&error.to_string()),
     }
+}
+
+/// A value of a query.
+pub(super) fn encoded(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
 }
 
 #[cfg(test)]

@@ -123,7 +123,7 @@ pub enum Command {
     /// Show the busiest limits of a running server, the limits that deny most, and whom they deny
     ///
     /// Prints a table that refreshes itself, from the server's admin listener. If standard output is no terminal, prints
-    /// tab-separated lines after each interval; docs/operations.md has the columns. The exit code is 0 when you end it, and 1 if the
+    /// tab-separated lines after each interval; docs/admin.md has the columns. The exit code is 0 when you end it, and 1 if the
     /// server does not answer at the start. If the server stops answering later, weir top keeps asking it.
     #[command(after_help = "Example:\n  weir top --server localhost:6070 --sort hits")]
     Top(TopArguments),
@@ -131,7 +131,7 @@ pub enum Command {
     ///
     /// Prints a line for each descriptor, from the server's admin listener, until you end it. Values that no policy names are
     /// shown as a hash, unless the server's setting tap.values says otherwise. The server bounds how many requests a second it
-    /// shows; what it leaves out is counted. docs/operations.md has the columns. The exit code is 0, or 1 if the server refuses
+    /// shows; what it leaves out is counted. docs/admin.md has the columns. The exit code is 0, or 1 if the server refuses
     /// or ends the tap.
     #[command(after_help = "Example:\n  weir tap --server localhost:6070 --domain shop --verdict over user=ann\n  \
                             weir tap --sample 10 --for 5m --record traffic.jsonl")]
@@ -325,7 +325,7 @@ pub struct DiffArguments {
     /// Send this through both, and tell whose answers change: a file of traffic, or a record of weir tap
     #[arg(long, value_name = "FILE")]
     traffic: Option<PathBuf>,
-    /// Exit with 1 only for such changes; may be repeated
+    /// Exit with 1 only for such changes, and with 3 if weir could not tell; may be repeated
     #[arg(long, value_name = "CHANGE", value_enum, value_delimiter = ',')]
     fail_on: Vec<FailOn>,
     /// How the files are read.

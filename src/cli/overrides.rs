@@ -2,14 +2,13 @@
 //!
 //! Not here: parsing of arguments (args/overrides.rs), and what an override does (engine, limiter).
 
-use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::admin::{Method, NoAnswer};
+use super::admin::{Method, NoAnswer, encoded};
 use super::args::overrides::{DeleteArguments, ListArguments, OverrideAction, SetArguments};
 use super::explain;
 use super::overridden::{List, PATH, Shown, Unanswered, send};
@@ -39,6 +38,8 @@ pub enum Failed {
 #[derive(Deserialize)]
 struct Changed {
     store: String,
+    /// The descriptors that it is for too, as one with patterns.
+    shared_with: Option<String>,
     #[serde(flatten)]
     shown: Shown,
 }
@@ -91,6 +92,9 @@ fn set(arguments: &SetArguments, out: &mut dyn Write, notes: &mut dyn Write) -> 
         store => format!("in {}: in force on all servers that share it within a second", printable(store)),
     };
     writeln!(out, "set   {}\nkept {kept}", changed.shown.line())?;
+    if let Some(others) = &changed.shared_with {
+        writeln!(out, "also {}: share_threshold gives all of these one state", printable(others))?;
+    }
     Ok(())
 }
 
@@ -101,6 +105,9 @@ fn delete(arguments: &DeleteArguments, out: &mut dyn Write) -> Result<(), Failed
     let token = Token::of_file(server.token_file.as_deref()).map_err(Failed::Usage)?;
     let changed: Changed = send(&server.server, Method::DELETE, &path, String::new(), Some(&token))?;
     writeln!(out, "deleted   {}", changed.shown.line())?;
+    if let Some(others) = &changed.shared_with {
+        writeln!(out, "also for  {}", printable(others))?;
+    }
     Ok(())
 }
 
@@ -126,17 +133,4 @@ fn list(arguments: &ListArguments, out: &mut dyn Write, notes: &mut dyn Write) -
         Some(_) => {}
     }
     Ok(())
-}
-
-/// A value of a query.
-fn encoded(text: &str) -> String {
-    let mut encoded = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            let _ = write!(encoded, "%{byte:02X}");
-        }
-    }
-    encoded
 }

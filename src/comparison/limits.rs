@@ -165,7 +165,7 @@ fn add_roles(old: Option<&Rule>, new: Option<&Rule>, effects: &mut Vec<Effect<'_
             // With other values than before: fewer or more of them use what is left.
             _ => Tend::Both,
         };
-        // The name tells nothing where values share or do not.
+        // The name matters only where values share on both sides.
         let told = |name: &Option<String>, other: &Option<String>| match (name, other) {
             (Some(name), Some(_)) => name.clone(),
             (name, _) => name.is_some().to_string(),

@@ -1,7 +1,7 @@
-//! The changes of rules that a report has: each transition of descriptors, told with the rule that it is about.
+//! The changes of rules in a report: each transition of descriptors belongs to the change of one rule.
 //!
-//! A rule that is new or gone tells what its descriptors meet on the other side. One that is written for other values tells it for those
-//! values. All other descriptors that meet another rule have moved.
+//! The change of a new rule has what its descriptors met before, and that of a removed rule what they meet now. Where a rule is written for
+//! other values, its change has those values. Every other transition is a rule that moved.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -11,7 +11,7 @@ use super::walk::{Observed, Transition};
 use super::{CouldNotTell, Effect, Kind, RuleChange, Tend, What, states, together, values};
 use crate::engine::{Role, Rule};
 
-/// How many descriptors of a rule are told by which it is for other values; the others count for where the change goes.
+/// The most examples of one change. The others still count for where the change goes.
 const EXAMPLES_MAX: usize = 8;
 
 /// Changes of rules, and how many rules are as they were.
@@ -22,38 +22,38 @@ pub(super) struct Rows<'p> {
 
 /// The changes of all pairs of rules.
 pub(super) fn rows<'p>(pairs: &[Pair<'p>], observed: &mut Observed<'p>) -> Rows<'p> {
-    let mut told = Told::new(pairs, observed);
+    let mut placed = Placed::new(pairs, observed);
     let mut rows = Rows { changes: Vec::new(), same: 0 };
     for (number, pair) in pairs.iter().enumerate() {
-        let changes = told.of_pair(number, *pair);
-        let is_moved = told.has_moved(*pair);
+        let changes = placed.of_pair(number, *pair);
+        let is_moved = placed.has_moved(*pair);
         rows.same += usize::from(changes.is_empty() && !is_moved);
         rows.changes.extend(changes);
     }
-    let moved = std::mem::take(&mut told.moved);
-    rows.changes.extend(moved.into_iter().map(|number| told.of_transition(number, Kind::Moved)));
+    let moved = std::mem::take(&mut placed.moved);
+    rows.changes.extend(moved.into_iter().map(|number| placed.of_transition(number, Kind::Moved)));
     rows
 }
 
-/// Where transitions are told.
-struct Told<'o, 'p> {
+/// Which change each transition belongs to.
+struct Placed<'o, 'p> {
     transitions: &'o [Transition<'p>],
     /// What descriptors do to each other, by transition.
     together: BTreeMap<usize, Vec<Effect<'p>>>,
     quotas: HashMap<&'p str, OtherQuotas>,
     /// Domains in which something could not be told.
     unknown: HashSet<&'p str>,
-    /// By pair: the transition from the one rule to the other, and those that are told with it.
+    /// By pair: the transition from the one rule to the other, and the other transitions of the same change.
     kept: HashMap<usize, usize>,
     with: HashMap<usize, Vec<usize>>,
     /// The first transition from each rule that is gone.
     of_gone: HashMap<u32, usize>,
-    /// Transitions that are told by themselves, and their rules.
+    /// Transitions that are a change of their own, and their rules.
     moved: Vec<usize>,
     has_moved: [HashSet<u32>; 2],
 }
 
-impl<'o, 'p> Told<'o, 'p> {
+impl<'o, 'p> Placed<'o, 'p> {
     fn new(pairs: &[Pair<'p>], observed: &'o mut Observed<'p>) -> Self {
         let Observed { transitions, unknown } = observed;
         let together = together::effects(transitions).unwrap_or_else(|together::TooMany| {
@@ -68,7 +68,7 @@ impl<'o, 'p> Told<'o, 'p> {
             }));
             BTreeMap::new()
         });
-        let mut told = Self {
+        let mut placed = Self {
             transitions,
             together,
             quotas: quotas(transitions),
@@ -79,11 +79,11 @@ impl<'o, 'p> Told<'o, 'p> {
             moved: Vec::new(),
             has_moved: [HashSet::new(), HashSet::new()],
         };
-        told.place(pairs);
-        told
+        placed.place(pairs);
+        placed
     }
 
-    /// Finds out with which pair each transition is told.
+    /// Finds the change of each transition.
     fn place(&mut self, pairs: &[Pair<'p>]) {
         let number_of = |rule: fn(&Pair<'p>) -> Option<&'p Rule>| -> HashMap<u32, usize> {
             pairs.iter().enumerate().filter_map(|(number, pair)| Some((rule(pair)?.id, number))).collect()
@@ -133,7 +133,7 @@ impl<'o, 'p> Told<'o, 'p> {
         };
         let Some((first, others)) = with.split_first() else {
             if let Some(number) = self.of_gone.get(&rule.id).copied().filter(|_| kind == Kind::Removed) {
-                // Rules that are new tell it too.
+                // The change of a new rule has the same transition.
                 return vec![self.of_transition(number, kind)];
             }
             // Nothing meets it, or it is not known what does.
@@ -171,7 +171,12 @@ impl<'o, 'p> Told<'o, 'p> {
         for number in with {
             let Transition { old, new, example } = &self.transitions[*number];
             let tend = tend_of(&self.effects(*old, *new));
-            let what = What::Met { example: example.clone(), old: *old, new: *new };
+            let mut example = example.clone();
+            if one.domain != other.domain {
+                let domain = new.or(*old).map_or("", |rule| &*rule.domain);
+                example = format!("{example} in domain {domain}");
+            }
+            let what = What::Met { example, old: *old, new: *new };
             change.effects.push(Effect { tend, what });
             change.effects.extend(self.together.remove(number).unwrap_or_default());
         }
@@ -184,7 +189,7 @@ impl<'o, 'p> Told<'o, 'p> {
         let Transition { old, new, example } = &self.transitions[number];
         let mut effects = self.effects(*old, *new);
         if kind == Kind::Removed {
-            // A rule that is gone says so: what it said about itself does not change.
+            // The kind of the change has this already.
             effects.retain(|effect| !matches!(effect.what, What::Key("unlimited", ..)));
         }
         effects.extend(self.together.remove(&number).unwrap_or_default());

@@ -36,7 +36,7 @@ pub(super) fn effects<'p>(transitions: &[Transition<'p>]) -> Result<BTreeMap<usi
                     limit.is_some_and(|limit| limit.name.as_ref().is_some_and(|name| names.contains(name)))
                 };
                 let (was, is) = (has(before, old), has(now, new));
-                // Where the limit itself comes or goes, its rule says so.
+                // Where the limit itself is new or gone, the change of its rule has it.
                 let (limit, is_replaced_now) = match (was, is, old, new) {
                     (true, false, _, Some(limit)) => (limit, false),
                     (false, true, Some(limit), _) => (limit, true),
@@ -45,7 +45,7 @@ pub(super) fn effects<'p>(transitions: &[Transition<'p>]) -> Result<BTreeMap<usi
                 let rule = if is_replaced_now { of.old } else { of.new };
                 let tend = tend(rule, limit, is_replaced_now);
                 let example = format!("{} and {}", transitions[by].example, of.example);
-                // It is said where something is otherwise.
+                // The change of the rule that is different.
                 let place = if before == now { number } else { by };
                 let what = What::Together { example, limit, is_replaced_now };
                 effects.entry(place).or_default().push(Effect { tend, what });

@@ -58,6 +58,7 @@ pub(super) fn observe<'p>(old: &'p PolicySet, new: &'p PolicySet) -> Observed<'p
             known: HashSet::new(),
             perhaps: Vec::new(),
             entries: Vec::new(),
+            is_over: false,
             observed: &mut observed,
         };
         walk.pair([old.domain(name).map(Domain::top), new.domain(name).map(Domain::top)]);
@@ -84,19 +85,22 @@ struct Walk<'w, 'p> {
     perhaps: Vec<(Places<'p>, String)>,
     /// The descriptor that leads to where the walk is.
     entries: Vec<(String, String)>,
+    /// The steps are used up, and the rest of the domain is not walked.
+    is_over: bool,
     observed: &'w mut Observed<'p>,
 }
 
 impl<'p> Walk<'_, 'p> {
     fn pair(&mut self, places: Places<'p>) {
-        if !self.walked.insert(addresses(&places)) {
+        if self.is_over || !self.walked.insert(addresses(&places)) {
             return;
         }
         let is_same = match places {
             [Some(old), Some(new)] => self.is_same(old, new),
             _ => false,
         };
-        if is_same && !self.whole {
+        // In a domain that is the same as a whole, rules work on others as they did.
+        if is_same && (!self.whole || self.entries.is_empty()) {
             return;
         }
         self.note(&places);
@@ -170,6 +174,10 @@ impl<'p> Walk<'_, 'p> {
     }
 
     fn give_up(&mut self, places: &Places<'p>, key: Option<&str>, given_up: GivenUp) {
+        if self.is_over {
+            return;
+        }
+        self.is_over = given_up == GivenUp::Steps;
         let first = |place: &Option<Place<'p>>| {
             let all = place.iter().flat_map(|place| place.keys().map(|key| (*place, key)));
             all.filter(|(_, own)| key.is_none_or(|key| key == *own))
@@ -190,13 +198,10 @@ impl<'p> Walk<'_, 'p> {
     /// Notes the pairs of places that were not reached by any value that is known.
     fn note_unknown(&mut self) {
         for (places, why) in std::mem::take(&mut self.perhaps) {
-            if self.walked.contains(&addresses(&places)) || !self.may_differ(places) {
+            if !self.may_differ(places) || !self.walked.insert(addresses(&places)) {
                 continue;
             }
             let rules = places.map(|place| place.and_then(first_rule));
-            if !self.walked.insert(addresses(&places)) {
-                continue;
-            }
             let [old, new] = self.rules(rules);
             self.observed.unknown.push(CouldNotTell { domain: self.domain, old, new, why });
         }
@@ -209,7 +214,7 @@ impl<'p> Walk<'_, 'p> {
         let rules = places.map(|place| place.and_then(Place::rule));
         let [old, new] = self.rules(rules);
         let is_known = self.known.contains(&rules) || (!self.whole && limits::effects(old, new).is_empty());
-        !is_same && !(is_leaf && is_known)
+        !(is_same || is_leaf && is_known)
     }
 
     /// Whether two places say the same, with all below them.

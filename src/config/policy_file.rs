@@ -202,7 +202,7 @@ fn load_with(
     let name = files::shown(&source.directory);
     let alone = |message: String| {
         let mut problems = Problems::default();
-        problems.push(Problem { file: name.as_str().into(), position: None, message });
+        problems.push(Problem { kind: ProblemKind::Unreadable, file: name.as_str().into(), position: None, message });
         problems
     };
     let mut paths = policy_files(source.clone()).map_err(|error| {
@@ -243,7 +243,9 @@ fn load_with(
                     keeper.text(&file, &text);
                 }
             }
-            Err((position, message)) => reader.refused(Problem { file, position, message }),
+            Err((position, message)) => {
+                reader.refused(Problem { kind: ProblemKind::Unreadable, file, position, message });
+            }
         }
     }
     let loaded = reader.finish()?;
@@ -403,12 +405,47 @@ impl fmt::Display for Location {
 /// One thing that is wrong; displayed as `file:line:column: message`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
+    /// Of which kind it is.
+    pub kind: ProblemKind,
     /// The file as it was named to the loader, or the directory.
     pub file: Arc<str>,
     /// Where in it; none if all of it is meant, such as a file that cannot be read.
     pub position: Option<Position>,
     /// What is wrong, and where possible what to write instead.
     pub message: String,
+}
+
+/// What a problem is about. Unlike the text of a problem, its kind has nothing of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ProblemKind {
+    /// A file or a directory cannot be read, or is too large.
+    Unreadable,
+    /// A file is not YAML.
+    Yaml,
+    /// The policies have a mistake.
+    Policy,
+    /// The store cannot hold a limit.
+    Store,
+}
+
+impl ProblemKind {
+    /// The word for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unreadable => "unreadable",
+            Self::Yaml => "yaml",
+            Self::Policy => "policy",
+            Self::Store => "store",
+        }
+    }
+}
+
+impl Problem {
+    /// A mistake in policies.
+    fn in_policies(file: Arc<str>, position: Option<Position>, message: String) -> Self {
+        Self { kind: ProblemKind::Policy, file, position, message }
+    }
 }
 
 impl fmt::Display for Problem {
@@ -544,7 +581,7 @@ pub fn read_trees<'a>(
             }
             Err(messages) => {
                 for message in messages {
-                    reader.refused(Problem { file: name.clone(), position: None, message });
+                    reader.refused(Problem::in_policies(name.clone(), None, message));
                 }
             }
         }
@@ -572,7 +609,7 @@ pub fn load_sources(sources: Sources) -> Result<Loaded, Problems> {
 fn plant(reader: &mut Reader, name: &Arc<str>, tree: Tree<'_>) {
     match Planted::new(tree) {
         Ok(planted) => reader.tree(name, &planted),
-        Err(message) => reader.refused(Problem { file: name.clone(), position: None, message }),
+        Err(message) => reader.refused(Problem::in_policies(name.clone(), None, message)),
     }
 }
 

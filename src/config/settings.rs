@@ -224,6 +224,8 @@ pub struct Response {
     pub limit_metadata: bool,
     /// `Retry-After`, `RateLimit` and `RateLimit-Policy` for the caller's client.
     pub ietf_headers: bool,
+    /// A body for the client of a denied request, which names the limits.
+    pub problem_body: bool,
     /// Three headers that show a limit to the caller's client.
     pub limit_headers: bool,
     /// The name of the header with the hits per window.
@@ -511,6 +513,7 @@ impl Settings {
                 delay_header: from.value("response.delay_header", value::switch)?,
                 limit_metadata: from.value("response.limit_metadata", value::switch)?,
                 ietf_headers: from.value("response.ietf_headers", value::switch)?,
+                problem_body: from.value("response.problem_body", value::switch)?,
                 limit_headers: from.value("response.limit_headers", value::switch)?,
                 limit_header: from.value("response.limit_header", |text| Ok(text.to_owned()))?,
                 remaining_header: from.value("response.remaining_header", |text| Ok(text.to_owned()))?,

@@ -37,13 +37,13 @@ pub struct Class<'p, const N: usize> {
     pub key: String,
     /// A value that is in it; none where it is not known whether any is.
     pub witness: Option<String>,
-    /// By what it is told from others.
+    /// What separates it from other classes.
     pub kind: ClassKind,
     /// Where its entries lead in each policy.
     pub met: [Option<Place<'p>>; N],
 }
 
-/// By what a class is told from others.
+/// What separates a class from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClassKind {
     /// It has one value, which a policy names, also as the text of a wildcard.
@@ -120,7 +120,7 @@ impl<'p, const N: usize> Class<'p, N> {
         self.met.iter().any(Option::is_some)
     }
 
-    /// What tells it from classes that are met otherwise.
+    /// Where it leads, by addresses.
     fn outcome(&self) -> [Option<usize>; N] {
         self.met.map(|place| place.map(Place::address))
     }
@@ -331,8 +331,9 @@ fn wildcard(matcher: &Matcher) -> Option<Pattern> {
 mod tests {
     use super::*;
     use crate::engine::automaton::Regex;
-    use crate::engine::policy::{DomainSpec, NodeSpec, PolicySet, RuleKind, RuleSpec};
-    use crate::engine::{Limit, Unit};
+    use crate::engine::limit::Limit;
+    use crate::engine::policy::{Domain, DomainSpec, NodeSpec, PolicySet, RuleKind, RuleSpec};
+    use crate::engine::time::Unit;
 
     fn regex(text: &str) -> Matcher {
         Matcher::Regex(Regex::new(text).expect(text).into())
@@ -362,7 +363,7 @@ mod tests {
 
     /// The classes in words: `witness: rule before > rule now`.
     fn told(old: &PolicySet, new: &PolicySet, key: Option<&str>) -> Vec<String> {
-        let places = [old, new].map(|set| set.domain("shop").map(super::super::Domain::top));
+        let places = [old, new].map(|set| set.domain("shop").map(Domain::top));
         let mut budget = Budget::default();
         let found = match key {
             Some(key) => classes(&places, key, &mut budget),
@@ -459,13 +460,13 @@ mod tests {
     #[test]
     fn a_walk_ends_at_its_budget() {
         let set = of_key([Some("*a*b*".into()), Some("*c*d*".into())]);
-        let places = [set.domain("shop").map(super::super::Domain::top)];
+        let places = [set.domain("shop").map(Domain::top)];
         let found = classes(&places, "a", &mut Budget::of(10));
         assert_eq!(found.err(), Some(GivenUp::Steps));
         // Texts that are looked for anywhere in any order have as many states as they have subsets.
         let many = |first: char| (0..8).map(move |n| Some(format!("*{n}{first}*{n}{first}{first}*").into()));
         let (old, new) = (of_key(many('a')), of_key(many('b')));
-        let places = [&old, &new].map(|set| set.domain("shop").map(super::super::Domain::top));
+        let places = [&old, &new].map(|set| set.domain("shop").map(Domain::top));
         let found = classes(&places, "a", &mut Budget::default());
         assert_eq!(found.err(), Some(GivenUp::States));
     }

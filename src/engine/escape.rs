@@ -22,6 +22,16 @@ const PLAIN: [bool; 256] = {
 
 /// Appends `text`, with every byte that has a meaning in keys written as `%XX`. [ky-2]
 pub(super) fn escape(out: &mut String, text: &str) {
+    // Nearly always all bytes are plain. This is known sooner than the place of the first one that is not.
+    if text.bytes().fold(true, |is_plain, byte| is_plain & PLAIN[usize::from(byte)]) {
+        out.push_str(text);
+    } else {
+        escape_each(out, text);
+    }
+}
+
+#[cold]
+fn escape_each(out: &mut String, text: &str) {
     let mut rest = text;
     while let Some(at) = rest.bytes().position(|byte| !PLAIN[usize::from(byte)]) {
         out.push_str(&rest[..at]);

@@ -11,6 +11,7 @@ use super::algorithm::{LimitError, parameters::Anchor};
 use super::descriptor::{Entry, spell_entries};
 use super::key;
 use super::limit::Limit;
+use super::pattern::SharedBy;
 use super::policy::{Match, PolicySet, Rule};
 use super::time::{Micros, Window};
 
@@ -213,6 +214,26 @@ pub fn fit<'p>(policies: &'p PolicySet, one: &Override) -> Result<(&'p Rule, Str
     let mut tag = String::new();
     key::write_tag(&mut tag, &domain.name, entries.into_iter(), &shared);
     Ok((rule, tag, limits))
+}
+
+/// The descriptors that share the state of this one by `share_threshold`, and so its override: `*` stands for any text, and the
+/// name of a matcher for its values. None where it has a state of its own.
+#[must_use]
+pub fn shared_with(policies: &PolicySet, one: &Override) -> Option<String> {
+    let domain = policies.domain(&one.domain)?;
+    let Match { shared, .. } = policies.find(domain, &one.descriptor());
+    let values: Vec<(usize, String)> = shared
+        .iter()
+        .map(|(position, by)| match by {
+            SharedBy::Name(name) => (*position, format!("({name})")),
+            SharedBy::Pattern(pattern) => (*position, pattern.literals().collect::<Vec<_>>().join("*")),
+        })
+        .collect();
+    let entries = one.entries.iter().enumerate().map(|(position, (key, value))| {
+        let of_all = values.iter().find(|(at, _)| *at == position).map_or(&**value, |(_, value)| value);
+        Entry { key, value: of_all }
+    });
+    (!values.is_empty()).then(|| spell_entries(entries.collect::<Vec<_>>()))
 }
 
 /// The limits of a rule, some with other numbers.

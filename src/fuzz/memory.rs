@@ -1,4 +1,4 @@
-//! What each decoder of outside bytes takes at most, as docs/operations.md says: each is given the smallest elements that its
+//! What each decoder of outside bytes takes at most, as docs/bounds.md says: each is given the smallest elements that its
 //! form has, and its allocations are counted.
 
 use std::fs;
@@ -274,7 +274,7 @@ fn decoders() -> Vec<Decoder> {
 /// The bytes that a row of the page allows for an input.
 fn allowed(page: &str, name: &str, input: &[u8]) -> usize {
     let row = page.lines().find(|line| line.starts_with(&format!("| {name} |")));
-    let row = row.unwrap_or_else(|| panic!("docs/operations.md has no row {name:?}"));
+    let row = row.unwrap_or_else(|| panic!("docs/bounds.md has no row {name:?}"));
     let cell = row.split('|').nth(3).unwrap().trim();
     let (multiple, rest) = cell.split_once(" x its bytes + ").unwrap_or_else(|| panic!("{row}"));
     let (fixed, each) = rest.split_once(", and ").map_or((rest, None), |(fixed, each)| (fixed, Some(each)));
@@ -293,7 +293,7 @@ fn size(text: &str) -> usize {
 
 #[test]
 fn no_decoder_takes_more_than_the_page_says() {
-    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md")).unwrap();
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/bounds.md")).unwrap();
     let mut problems = Vec::new();
     for Decoder { name, decode, inputs } in decoders() {
         for (number, input) in inputs.iter().enumerate() {

@@ -69,12 +69,13 @@ impl Authorities {
     /// Takes the next octets of the header block.
     pub(super) fn overwrite(&mut self, block: &mut [u8]) {
         let mut read = 0;
-        while let Some(&octet) = block.get(read) {
-            // Most fields of most requests are a single octet.
-            if self.at == At::Field && (0x80..0xff).contains(&octet) {
-                read += 1;
-                continue;
+        loop {
+            if self.at == At::Field {
+                // Most fields of most requests are a single octet.
+                let fields = block[read..].iter().take_while(|octet| (0x80..0xff).contains(*octet));
+                read += fields.count();
             }
+            let Some(&octet) = block.get(read) else { return };
             match self.at {
                 At::Field => self.field(octet),
                 At::Number => self.end_of_number(octet, At::Field),

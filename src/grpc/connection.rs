@@ -13,10 +13,10 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::ended::Written;
 use super::frames::Meter;
 use super::held::Peer;
 use super::turns::{BYTES_AT_ONCE, FEW_BYTES_AT_ONCE, FEWEST_BYTES_AT_ONCE, UNANSWERED_BYTES_AT_ONCE};
+use super::written::Written;
 
 /// A GOAWAY frame: of connection 0, after the largest stream, ENHANCE_YOUR_CALM, and a text for people.
 const GOAWAY: &[u8] = b"\0\0\x17\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\x0btoo_many_frames";
@@ -141,8 +141,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// HTTP/2 has written these bytes.
     fn wrote(&mut self, bytes: &[u8]) {
-        let peer = &self.peer;
-        self.written.observe(bytes, &peer.core().total().ended, peer.address());
+        let answers = self.written.observe(bytes, &self.peer);
+        if answers > 0 {
+            self.peer.count_answers(answers);
+        }
     }
 
     fn poll_open(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,8 +1,7 @@
 //! What weir ends by itself: connections, and requests that HTTP/2 resets before they are decided. Each is counted by its reason,
 //! and logged now and then.
 //!
-//! h2 reports a request that it resets to nobody, so the frames that it writes are read here. Not here: when a connection is
-//! closed (peers.rs, frames.rs).
+//! Not here: when a connection is closed (peers.rs, frames.rs), and how resets are seen (written.rs).
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,9 +11,6 @@ use parking_lot::Mutex;
 
 /// How often one reason is logged.
 const LOG_EVERY: Duration = Duration::from_secs(10);
-const HEAD_BYTES: usize = 9;
-const RST_STREAM: u8 = 3;
-const GOAWAY: u8 = 7;
 
 /// Why weir closed a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +113,7 @@ impl Ended {
     }
 
     /// Counts a request that is reset with this code of HTTP/2.
-    fn count_reset(&self, code: u32, peer: Option<IpAddr>) {
+    pub(super) fn count_reset(&self, code: u32, peer: Option<IpAddr>) {
         let code = usize::try_from(code).unwrap_or(usize::MAX).min(CODES.len() - 1);
         let reset = self.reset[code].fetch_add(1, Relaxed) + 1;
         if !HARMLESS.contains(&code) && self.is_due(CloseReason::ALL.len()) {
@@ -142,122 +138,9 @@ impl Ended {
     }
 }
 
-/// Reads the frames that HTTP/2 writes on one connection, as far as they end a request or the connection.
-#[derive(Debug, Default)]
-pub(super) struct Written {
-    /// Bytes of a payload that are still to come.
-    skip: usize,
-    head: [u8; HEAD_BYTES],
-    head_bytes: usize,
-    /// The type of the frame whose error code is to come.
-    ending: Option<u8>,
-    /// Bytes of the payload up to the end of the code.
-    before_code_end: usize,
-    code: u32,
-}
-
-impl Written {
-    /// Takes bytes as they were written.
-    pub(super) fn observe(&mut self, mut bytes: &[u8], ended: &Ended, peer: Option<IpAddr>) {
-        // Nearly always whole frames are written that end nothing.
-        if self.skip == 0 && self.head_bytes == 0 && self.ending.is_none() {
-            while let Some((&[a, b, c, kind, ..], payload)) = bytes.split_first_chunk::<HEAD_BYTES>()
-                && kind != RST_STREAM
-                && kind != GOAWAY
-                && let Some(next) = payload.get(u32::from_be_bytes([0, a, b, c]) as usize..)
-            {
-                bytes = next;
-            }
-        }
-        if !bytes.is_empty() {
-            self.observe_parts(bytes, ended, peer);
-        }
-    }
-
-    /// The same for frames that are written in parts, and for those that end something.
-    fn observe_parts(&mut self, mut bytes: &[u8], ended: &Ended, peer: Option<IpAddr>) {
-        while let Some((&first, rest)) = bytes.split_first() {
-            if let Some(kind) = self.ending {
-                // The code has the last four of these bytes.
-                self.code = self.code << 8 | u32::from(first);
-                self.before_code_end -= 1;
-                bytes = rest;
-                if self.before_code_end == 0 {
-                    self.ending = None;
-                    match kind {
-                        RST_STREAM => ended.count_reset(self.code, peer),
-                        _ if self.code != 0 => ended.count_closed(CloseReason::Protocol, peer),
-                        _ => {}
-                    }
-                }
-            } else if self.skip > 0 {
-                let skipped = self.skip.min(bytes.len());
-                self.skip -= skipped;
-                bytes = &bytes[skipped..];
-            } else if self.head_bytes == 0
-                && let Some((head, rest)) = bytes.split_first_chunk::<HEAD_BYTES>()
-            {
-                self.frame(head);
-                bytes = rest;
-            } else {
-                self.head[self.head_bytes] = first;
-                self.head_bytes = (self.head_bytes + 1) % HEAD_BYTES;
-                bytes = rest;
-                if self.head_bytes == 0 {
-                    let head = self.head;
-                    self.frame(&head);
-                }
-            }
-        }
-    }
-
-    /// The header of a frame is complete.
-    fn frame(&mut self, &[a, b, c, kind, ..]: &[u8; HEAD_BYTES]) {
-        let length = u32::from_be_bytes([0, a, b, c]) as usize;
-        let before_code_end = match kind {
-            RST_STREAM => 4,
-            GOAWAY => 8,
-            _ => {
-                self.skip = length;
-                return;
-            }
-        };
-        self.ending = Some(kind);
-        self.before_code_end = before_code_end;
-        self.skip = length.saturating_sub(before_code_end);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
-        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-        [&length[1..], &[kind, 0, 0, 0, 0, 1], payload].concat()
-    }
-
-    #[test]
-    fn what_ends_requests_and_connections_is_counted_however_it_is_cut() {
-        let written = [
-            frame(4, &[0; 18]),
-            frame(RST_STREAM, &1_u32.to_be_bytes()),
-            frame(0, &[RST_STREAM; 300]),
-            frame(RST_STREAM, &8_u32.to_be_bytes()),
-            frame(RST_STREAM, &4_000_000_000_u32.to_be_bytes()),
-            frame(GOAWAY, b"\0\0\0\x05\0\0\0\0"),
-            frame(GOAWAY, b"\0\0\0\x05\0\0\0\x0btoo_many"),
-            frame(RST_STREAM, &1_u32.to_be_bytes()),
-        ]
-        .concat();
-        for size in 1..=written.len() {
-            let (ended, mut frames) = (Ended::default(), Written::default());
-            written.chunks(size).for_each(|part| frames.observe(part, &ended, None));
-            let reset: Vec<u64> = (0..CODES.len()).map(|code| ended.reset(code)).collect();
-            assert_eq!(reset, [0, 2, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1], "in parts of {size}");
-            assert_eq!(CloseReason::ALL.map(|reason| ended.closed(reason)), [0, 0, 0, 0, 0, 0, 0, 1]);
-        }
-    }
 
     #[test]
     fn reasons_are_in_the_order_of_their_numbers() {

@@ -266,6 +266,12 @@ impl Peer {
         self.is_fresh.load(Relaxed)
     }
 
+    /// So many requests have been answered.
+    pub(super) fn count_answers(&self, count: u32) {
+        self.answers.store(self.answers().wrapping_add(count), Relaxed);
+        self.mature();
+    }
+
     /// The connection no longer counts as one without a request.
     pub(super) fn mature(&self) {
         if self.is_fresh() {
@@ -411,13 +417,6 @@ impl Hold {
             self.peer.progressed();
         }
     }
-
-    /// The request has been answered by a status alone.
-    pub(super) fn answered(&self) {
-        let peer = &self.peer;
-        peer.answers.store(peer.answers().wrapping_add(1), Relaxed);
-        peer.mature();
-    }
 }
 
 impl Drop for Hold {
@@ -432,6 +431,7 @@ pub(super) struct Piece {
     bytes: Bytes,
     hold: Hold,
     slot: usize,
+    is_part: bool,
 }
 
 impl Piece {
@@ -445,12 +445,14 @@ impl Piece {
         if hold.is_wide {
             hold.peer.turns.respond();
         }
-        Self { bytes, hold, slot }
+        Self { bytes, hold, slot, is_part: false }
     }
 
     /// One of several parts.
     pub(super) fn part(bytes: Bytes, hold: &Hold) -> Self {
-        Self::new(bytes, Hold::forced(&hold.peer, 0))
+        let mut part = Self::new(bytes, Hold::forced(&hold.peer, 0));
+        part.is_part = true;
+        part
     }
 }
 
@@ -464,7 +466,10 @@ impl Drop for Piece {
         }
         if self.bytes.is_empty() {
             peer.progressed();
-            self.hold.answered();
+            // A whole response counts when its end has been written (connection.rs). The stream of a part may never end.
+            if self.is_part {
+                peer.count_answers(1);
+            }
         }
     }
 }
@@ -525,7 +530,21 @@ pub(super) mod tests {
         piece.advance(8);
         assert_eq!((peer.answers(), peer.is_fresh()), (0, true));
         drop(piece);
-        assert_eq!((peer.bytes(), peer.answers(), peer.is_fresh(), peer.core().fresh()), (0, 1, false, 0));
+        assert_eq!((peer.bytes(), peer.answers()), (0, 0), "its end is to come");
+        peer.count_answers(1);
+        assert_eq!((peer.answers(), peer.is_fresh(), peer.core().fresh()), (1, false, 0));
+    }
+
+    #[test]
+    fn a_part_of_a_response_is_an_answer_once_it_is_taken() {
+        let peer = peer();
+        let hold = Hold::new(&peer, STREAM_BYTES).unwrap();
+        drop(Piece::part(Bytes::from_static(b"given up"), &hold));
+        assert_eq!((peer.answers(), peer.is_fresh()), (0, true));
+        let mut part = Piece::part(Bytes::from_static(b"taken"), &hold);
+        part.advance(5);
+        drop(part);
+        assert_eq!((peer.answers(), peer.is_fresh()), (1, false));
     }
 
     #[test]

@@ -111,11 +111,7 @@ impl hyper::service::Service<http::Request<Incoming>> for Connected {
         };
         let receive_timeout = services.limits.receive_timeout;
         let response = other(request.map(|body| Body::new(other::Request::new(body, kind, receive_timeout))));
-        Box::pin(async move {
-            let response = response.await?;
-            stream.hold.answered();
-            Ok(response.map(|body| Sent::Body(body, stream)))
-        })
+        Box::pin(async move { Ok(response.await?.map(|body| Sent::Body(body, stream))) })
     }
 }
 

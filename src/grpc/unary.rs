@@ -211,13 +211,7 @@ fn length(head: &[u8; HEAD_BYTES]) -> usize {
 pub(super) fn response(result: Result<impl Message, Status>, hold: Hold) -> http::Response<Sent> {
     let message = match result {
         Ok(message) => message,
-        Err(status) => {
-            // One that broke off was given up by its caller.
-            if status.code() != tonic::Code::Cancelled {
-                hold.answered();
-            }
-            return refused(status);
-        }
+        Err(status) => return refused(status),
     };
     let length = message.encoded_len();
     let Ok(head) = u32::try_from(length) else {

@@ -22,6 +22,8 @@ use crate::telemetry::metrics::{BUSIEST_MAX, Busiest, LOOK_AGE, Metrics};
 const LIMITS_MAX: usize = 64;
 /// The most keys of each limit in an answer of `/top`; `/limited` has all that there are.
 const KEYS_MAX: usize = 16;
+/// The longest filter in bytes.
+const FILTER_BYTES_MAX: usize = 256;
 
 /// The reports that callers share, by their minutes.
 #[derive(Default)]
@@ -62,6 +64,9 @@ pub(super) struct Most {
     limits: usize,
     #[serde(default = "most_keys")]
     keys: usize,
+    /// Only limits with this text in their names, with all their keys, and others with the keys that have it.
+    #[serde(default)]
+    filter: String,
 }
 
 const fn minutes_max() -> usize {
@@ -99,18 +104,44 @@ pub(super) async fn top(State(site): State<Arc<Site>>, query: Result<Query<Most>
             return json_error(StatusCode::BAD_REQUEST, reason);
         }
     }
+    if most.filter.len() > FILTER_BYTES_MAX {
+        return json_error(StatusCode::BAD_REQUEST, format!("filter: more than {FILTER_BYTES_MAX} bytes"));
+    }
     let report = site.looks.report(&site.metrics, most.minutes).await;
     let metrics = site.metrics.clone();
     let busiest = on_own_thread(move || metrics.busiest()).await;
     let values = site.metrics.limited().values();
-    let shown = report.limits.iter().take(most.limits);
     let mut answer = head(&report, values);
-    answer["limits"] = shown.map(|limit| limit_as_json(limit, most.keys, values)).collect();
-    answer["limits_left_out"] = json!(report.limits.len().saturating_sub(most.limits));
+    let (shown, left_out) = most.of(&report.limits, values);
+    answer["limits"] = shown.into();
+    answer["limits_left_out"] = json!(left_out);
+    answer["instance"] = json!({ "name": site.instance.name, "version": site.instance.version });
     answer["busiest"] = busiest_as_json(&busiest, most.limits.min(BUSIEST_MAX));
     answer["store"] = site.store_as_json();
     answer["store"]["queue"] = json!(site.store_queue());
     fresh(&answer)
+}
+
+impl Most {
+    /// The limits and keys that the filter lets through, within the bounds, and how many limits have no place.
+    fn of(&self, limits: &[LimitReport], values: Values) -> (Vec<Value>, usize) {
+        let (mut shown, mut left_out) = (Vec::new(), 0);
+        for limit in limits {
+            let names = [&*limit.domain, &*limit.rule, &*limit.limit];
+            let has_all = names.iter().any(|name| name.contains(&self.filter));
+            let is_wanted = |key: &&KeyReport| has_all || values.descriptor(&key.key).text().contains(&self.filter);
+            let keys: Vec<&KeyReport> = limit.keys.iter().filter(is_wanted).take(self.keys).collect();
+            if !has_all && keys.is_empty() {
+                continue;
+            }
+            if shown.len() < self.limits {
+                shown.push(limit_as_json(limit, keys.into_iter(), values));
+            } else {
+                left_out += 1;
+            }
+        }
+        (shown, left_out)
+    }
 }
 
 /// All that is known of who was over the limits of one rule.
@@ -126,7 +157,7 @@ pub(super) async fn limited(State(site): State<Arc<Site>>, query: Result<Query<O
     let values = site.metrics.limited().values();
     let is_asked = |limit: &&LimitReport| limit.domain == of.domain && limit.rule == of.rule;
     let shown: Vec<Value> =
-        report.limits.iter().filter(is_asked).map(|limit| limit_as_json(limit, usize::MAX, values)).collect();
+        report.limits.iter().filter(is_asked).map(|limit| limit_as_json(limit, limit.keys.iter(), values)).collect();
     if shown.is_empty() && site.report.has_rule(Some(&of.domain), &of.rule).is_err() {
         let reason = "no rule of the policies in force has this domain and descriptor: see \"descriptor\" in /policies";
         return json_error(StatusCode::NOT_FOUND, reason);
@@ -157,8 +188,8 @@ fn head(report: &Report, values: Values) -> Value {
     })
 }
 
-fn limit_as_json(limit: &LimitReport, keys_max: usize, values: Values) -> Value {
-    let keys = limit.keys.iter().take(keys_max).map(|key| key_as_json(key, values));
+fn limit_as_json<'r>(limit: &LimitReport, keys: impl Iterator<Item = &'r KeyReport>, values: Values) -> Value {
+    let keys = keys.map(|key| key_as_json(key, values));
     json!({
         "domain": limit.domain,
         "rule": limit.rule,

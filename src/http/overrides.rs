@@ -19,7 +19,9 @@ use super::streamed::{PIECE_BYTES, pieces};
 use super::token::PeerAddress;
 use super::{Site, json_error, token};
 use crate::config::instant::{instant_text, parse_instant};
-use crate::limiter::overrides::{Entries, Misfit, Numbers, Override, OverrideTable, Refused, SetOverride, fit};
+use crate::limiter::overrides::{
+    Entries, Misfit, Numbers, Override, OverrideTable, Refused, SetOverride, fit, shared_with,
+};
 use crate::limiter::{PolicySet, Window, parse_entries, spell_entries};
 
 /// The largest body that sets an override, in bytes.
@@ -228,6 +230,7 @@ fn numbers_as_json(numbers: &Numbers) -> Value {
 fn changed(one: &SetOverride, overrides: &OverrideTable) -> Response {
     let mut shown = as_json(one, &overrides.policies());
     shown["store"] = json!(overrides.store().name());
+    shown["shared_with"] = json!(shared_with(&overrides.policies(), &one.set));
     Json(shown).into_response()
 }
 

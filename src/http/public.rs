@@ -8,12 +8,12 @@ use axum::Router;
 use axum::body::{Body, BodyDataStream, HttpBody as _};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
-use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tokio_stream::StreamExt as _;
 
-use super::{Site, metrics, not_found, origin, readyz, wrong_method};
+use super::{Site, metrics, not_found, origin, public_readyz, wrong_method};
 use crate::limiter::{self, Detail};
 use crate::rls::{client_headers, convert, detail, json};
 use crate::telemetry::traces::{Trace, Way};
@@ -134,7 +134,7 @@ pub(super) fn router(site: &Arc<Site>) -> Router {
         .route("/healthcheck", get(healthcheck))
         .route("/healthz", get(async || "ok\n"))
         .route("/metrics", get(metrics))
-        .route("/readyz", get(readyz))
+        .route("/readyz", get(public_readyz))
         .fallback(async |uri: Uri| not_found(&uri, &PATHS))
         .method_not_allowed_fallback(wrong_method)
         .with_state(site.clone())
@@ -198,6 +198,7 @@ async fn answer(
             return refusal(StatusCode::BAD_REQUEST, &reason);
         }
     };
+    let wants_problem = wants_problem(request.headers());
     let body = match read(site, request.into_body()).await {
         Ok(body) => body,
         Err(refusal) => return refusal,
@@ -230,19 +231,35 @@ async fn answer(
     let status = if answer.denied { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
     let retry_after = client_headers::retry_after(&answer);
     let details: Vec<Option<Detail>> = answer.statuses.iter().map(|status| status.detail).collect();
-    let body = json::render_response(&convert::response(&request, answer, &site.extras));
+    let mut response = convert::response(&request, answer, &site.extras);
+    if wants_problem && !response.raw_body.is_empty() {
+        let kind = HeaderValue::from_static(client_headers::PROBLEM_TYPE);
+        let body = std::mem::take(&mut response.raw_body);
+        return with_retry_after((status, [(header::CONTENT_TYPE, kind)], body).into_response(), retry_after);
+    }
+    let body = json::render_response(&response);
     let body = if wants_detail { body.and_then(|body| detail::add_to_json(&body, &details)) } else { body };
     match body {
         Ok(body) => {
             let kind = HeaderValue::from_static("application/json");
-            let mut response = (status, [(header::CONTENT_TYPE, kind)], body).into_response();
-            if let Some(seconds) = retry_after {
-                response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-            }
-            response
+            with_retry_after((status, [(header::CONTENT_TYPE, kind)], body).into_response(), retry_after)
         }
         Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }
+}
+
+fn with_retry_after(mut response: Response, seconds: Option<u64>) -> Response {
+    if let Some(seconds) = seconds {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+/// Whether the caller of `/json` names the type of the problem body among those that it takes.
+fn wants_problem(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let mut kinds = accepted.flat_map(|value| value.split(',')).filter_map(|kind| kind.split(';').next());
+    kinds.any(|kind| kind.trim().eq_ignore_ascii_case(client_headers::PROBLEM_TYPE))
 }
 
 fn refusal(status: StatusCode, reason: &str) -> Response {

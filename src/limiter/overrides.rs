@@ -17,7 +17,8 @@ use self::history::{Part, Relation, Side};
 pub use self::text::fuzz;
 use super::Policies;
 use crate::engine::descriptor::spell_entries;
-pub use crate::engine::overrides::{Entries, Misfit, Numbers, OVERRIDES_MAX, Override, fit};
+pub use crate::engine::overrides::{Entries, Misfit, Numbers, OVERRIDES_MAX, Override, fit, shared_with};
+use crate::engine::words::counted;
 use crate::engine::{Micros, PolicySet};
 use crate::store::{Clock, OVERRIDES_BYTES_MAX, Store, StoreError, StoredOverrides};
 
@@ -119,6 +120,8 @@ pub struct OverrideTable {
     /// The version that was last read or written; held while the store is asked.
     version: tokio::sync::Mutex<String>,
     known: Mutex<Known>,
+    /// Why the last look found nothing, and what is wrong with the text that the store has.
+    problems: Mutex<[Option<String>; 2]>,
 }
 
 impl OverrideTable {
@@ -132,6 +135,7 @@ impl OverrideTable {
             part: Part::random(),
             version: tokio::sync::Mutex::default(),
             known: Mutex::default(),
+            problems: Mutex::default(),
         }
     }
 
@@ -139,6 +143,13 @@ impl OverrideTable {
     #[must_use]
     pub fn known(&self) -> Known {
         self.known.lock().clone()
+    }
+
+    /// Why the overrides in force are not those of the store, if they are not. It has no text of the store, which is in the log.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        let [unread, skipped] = &*self.problems.lock();
+        unread.as_ref().or(skipped.as_ref()).cloned()
     }
 
     /// The clock by which overrides end.
@@ -172,7 +183,10 @@ impl OverrideTable {
     /// When the store did not answer: then the last known overrides stay in force.
     pub async fn look(&self) -> Result<Seen, StoreError> {
         let mut version = self.version.lock().await;
-        let mut seen = self.read(&mut version).await?;
+        let read = self.read(&mut version).await;
+        self.problems.lock()[0] =
+            read.as_ref().err().map(|error| format!("the store cannot be read: {}", error.kind()));
+        let mut seen = read?;
         seen.ended = self.drop_ended().await;
         seen.is_changed |= seen.ended > 0;
         Ok(seen)
@@ -267,6 +281,7 @@ impl OverrideTable {
             let deadline = Instant::now() + CALL_TIMEOUT;
             if self.store.write_overrides(&version, &with, deadline).get().await.map_err(Refused::Store)? {
                 *version = with.version;
+                self.problems.lock()[1] = None;
                 self.put_in_force(next).await;
                 return Ok(());
             }
@@ -293,10 +308,15 @@ impl OverrideTable {
     async fn adopt(&self, stored: StoredOverrides, version: &mut String, seen: &mut Seen) {
         *version = stored.version;
         let Some(text) = stored.text else {
-            seen.skipped = Some((0, format!("not at most {OVERRIDES_BYTES_MAX} bytes of text: the last known stay")));
+            let reason = format!("not at most {OVERRIDES_BYTES_MAX} bytes of text: the last known stay");
+            self.problems.lock()[1] = Some(reason.clone());
+            seen.skipped = Some((0, reason));
             return;
         };
         let read = on_own_thread(move || text::read(&text)).await;
+        let is_whole = read.skipped == 0;
+        self.problems.lock()[1] =
+            (!is_whole).then(|| format!("skipped {}: the log has the first", counted(read.skipped, "line")));
         seen.skipped = read.reason.map(|reason| (read.skipped, reason));
         seen.is_changed = true;
         self.put_in_force(read.overrides).await;
@@ -306,7 +326,11 @@ impl OverrideTable {
     async fn restore(&self, stored: &str, version: &str) -> Result<bool, StoreError> {
         let text = Some(text::write(&*self.known().overrides));
         let with = StoredOverrides { version: version.to_owned(), text };
-        self.store.write_overrides(stored, &with, Instant::now() + CALL_TIMEOUT).get().await
+        let is_restored = self.store.write_overrides(stored, &with, Instant::now() + CALL_TIMEOUT).get().await?;
+        if is_restored {
+            self.problems.lock()[1] = None;
+        }
+        Ok(is_restored)
     }
 
     /// Writes what the store and this process have together: the store has lost changes, and got others after that.
@@ -330,6 +354,7 @@ impl OverrideTable {
             self.adopt(stored, version, seen).await;
         } else if self.store.write_overrides(&stored.version, &with, Instant::now() + CALL_TIMEOUT).get().await? {
             *version = with.version;
+            self.problems.lock()[1] = None;
             (seen.is_restored, seen.is_changed) = (true, true);
             self.put_in_force(joined).await;
         }

@@ -1,7 +1,9 @@
 //! The headers by which an HTTP client learns its limits: `Retry-After` of RFC 9110, and `RateLimit` and `RateLimit-Policy` of
 //! draft-ietf-httpapi-ratelimit-headers-11. [dt-2] [dt-3]
 //!
-//! The last two are lists of RFC 9651: each limit is a string with parameters. Not here: which limits are listed (limiter).
+//! The body `quota-exceeded` is of that draft too.
+//!
+//! The last two headers are lists of RFC 9651: each limit is a string with parameters. Not here: which limits are listed (limiter).
 
 use std::fmt::Write as _;
 
@@ -32,6 +34,23 @@ pub(super) fn of(answer: &Answer) -> Vec<HeaderValue> {
     headers
 }
 
+/// The content type of [`problem`].
+pub const PROBLEM_TYPE: &str = "application/problem+json";
+
+/// A body for the client of a denied request: the problem `quota-exceeded`, with the names of the limits that denied, as both lists
+/// have them. None where no limit is known to have denied.
+pub(super) fn problem(answer: &Answer) -> Option<Vec<u8>> {
+    let items = fitting(answer.limits.iter().map(Item::of).collect());
+    let violated: Vec<String> = items.into_iter().filter(|item| item.over).map(|item| item.name).collect();
+    let problem = serde_json::json!({
+        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        "title": "Request cannot be satisfied as assigned quota has been exceeded",
+        "status": 429,
+        "violated-policies": violated,
+    });
+    (answer.denied && !violated.is_empty()).then(|| problem.to_string().into_bytes())
+}
+
 /// The value of `Retry-After`: whole seconds, rounded up and at least 1. None if the request is not denied, where no wait
 /// helps, and where none is known.
 #[must_use]
@@ -41,6 +60,8 @@ pub fn retry_after(answer: &Answer) -> Option<u64> {
 
 /// One limit, as both lists have it.
 struct Item {
+    /// What the string of both lists stands for.
+    name: String,
     limit: String,
     policy: String,
     over: bool,
@@ -56,8 +77,18 @@ impl Item {
             // Writing to a string cannot fail.
             let _ = write!(policy, ";w={window}");
         }
-        Self { limit, policy, over: listed.over }
+        Self { name: unquoted(&name), limit, policy, over: listed.over }
     }
+}
+
+/// What a string of RFC 9651 stands for.
+fn unquoted(string: &str) -> String {
+    let mut text = String::with_capacity(string.len());
+    let mut characters = string[1..string.len() - 1].chars();
+    while let Some(character) = characters.next() {
+        text.extend(if character == '\\' { characters.next() } else { Some(character) });
+    }
+    text
 }
 
 const SEPARATOR: &str = ", ";

@@ -54,6 +54,8 @@ pub enum Problem {
     TooMany {
         /// How much there is.
         sent: u64,
+        /// Whether there may be more: the rest was not counted.
+        or_more: bool,
         /// How much there may be.
         most: u64,
         /// Of what.
@@ -72,8 +74,9 @@ impl fmt::Display for Invalid {
             // These two are worded as envoyproxy/ratelimit does: clients may look for it.
             Problem::NoDomain => f.write_str("rate limit domain must not be empty"),
             Problem::NoDescriptors => f.write_str("rate limit descriptor list must not be empty"),
-            Problem::TooMany { sent, most, what } => {
-                write!(f, "{}: {sent} {what}, at most {most}", self.field)
+            Problem::TooMany { sent, or_more, most, what } => {
+                let or_more = if or_more { " or more" } else { "" };
+                write!(f, "{}: {sent}{or_more} {what}, at most {most}", self.field)
             }
             Problem::Unit(unit) => {
                 write!(f, "{}: unknown unit {unit}, expected 1 (SECOND) to 6 (YEAR)", self.field)
@@ -97,8 +100,8 @@ pub fn query<'q>(request: &'q Request<'_>, bounds: &Bounds) -> Result<Query<'q>,
     if count == 0 {
         return Err(Invalid { field: "descriptors".to_owned(), problem: Problem::NoDescriptors });
     }
-    let sent = count + request.descriptors_left_out as usize;
-    within(sent, bounds.descriptors, "descriptors", || "descriptors".to_owned())?;
+    let left_out = request.descriptors_left_out;
+    parts_within(count, left_out, bounds.descriptors, "descriptors", || "descriptors".to_owned())?;
     let mut descriptors = SmallVec::new();
     descriptors.reserve_exact(count);
     for (i, descriptor) in request.descriptors.iter().enumerate() {
@@ -112,8 +115,8 @@ pub fn query<'q>(request: &'q Request<'_>, bounds: &Bounds) -> Result<Query<'q>,
 }
 
 fn entries<'q>(descriptor: &'q Descriptor<'_>, i: usize, bounds: &Bounds) -> Result<&'q [Entry<'q>], Invalid> {
-    let sent = descriptor.entries.len() + descriptor.entries_left_out as usize;
-    within(sent, bounds.entries, "entries", || format!("descriptors[{i}].entries"))?;
+    let (kept, left_out) = (descriptor.entries.len(), descriptor.entries_left_out);
+    parts_within(kept, left_out, bounds.entries, "entries", || format!("descriptors[{i}].entries"))?;
     for (j, entry) in descriptor.entries.iter().enumerate() {
         within(entry.key.len(), bounds.key_bytes, "bytes", || format!("descriptors[{i}].entries[{j}].key"))?;
         within(entry.value.len(), bounds.value_bytes, "bytes", || format!("descriptors[{i}].entries[{j}].value"))?;
@@ -133,7 +136,7 @@ fn take(request: &Request<'_>, descriptor: &Descriptor<'_>, i: usize, bounds: &B
             };
             let most = u64::from(bounds.hits);
             let what = "hits";
-            return Err(Invalid { field, problem: Problem::TooMany { sent, most, what } });
+            return Err(Invalid { field, problem: Problem::TooMany { sent, or_more: false, most, what } });
         }
     };
     Ok(match (hits, descriptor.is_negative_hits) {
@@ -162,11 +165,23 @@ fn limit(descriptor: &Descriptor<'_>, i: usize) -> Result<Option<(u32, Unit)>, I
 }
 
 fn within(sent: usize, most: usize, what: &'static str, field: impl FnOnce() -> String) -> Result<(), Invalid> {
+    parts_within(sent, 0, most, what, field)
+}
+
+/// `left_out` is at least how many more than those that were kept.
+fn parts_within(
+    kept: usize,
+    left_out: u32,
+    most: usize,
+    what: &'static str,
+    field: impl FnOnce() -> String,
+) -> Result<(), Invalid> {
+    let sent = kept + left_out as usize;
     if sent <= most {
         return Ok(());
     }
     let (sent, most) = (sent as u64, most as u64);
-    Err(Invalid { field: field(), problem: Problem::TooMany { sent, most, what } })
+    Err(Invalid { field: field(), problem: Problem::TooMany { sent, or_more: left_out > 0, most, what } })
 }
 
 /// What a response has beyond the answer of envoyproxy/ratelimit; each is off by default.
@@ -180,6 +195,8 @@ pub struct Extras {
     pub limit_metadata: bool,
     /// `Retry-After`, `RateLimit` and `RateLimit-Policy` as headers of the response to the caller's client.
     pub ietf_headers: bool,
+    /// A problem of RFC 9457 that names the limits that denied, as the body of the response to the caller's client.
+    pub problem_body: bool,
     /// The limit nearest to its end, as headers of the response to the caller's client; none if that is off.
     pub limit_headers: Option<LimitHeaders>,
 }
@@ -216,6 +233,16 @@ pub fn response(request: &Request<'_>, answer: Answer, extras: &Extras) -> RateL
     }
     if extras.ietf_headers {
         response.response_headers_to_add.extend(client_headers::of(&answer));
+    }
+    if extras.problem_body
+        && let Some(body) = client_headers::problem(&answer)
+    {
+        response.raw_body = body;
+        response.response_headers_to_add.push(HeaderValue {
+            key: "Content-Type".to_owned(),
+            value: client_headers::PROBLEM_TYPE.to_owned(),
+            ..HeaderValue::default()
+        });
     }
     if extras.delay_header && answer.wait > 0 {
         response.request_headers_to_add.push(HeaderValue {

@@ -9,7 +9,7 @@ use prost::encode_length_delimiter;
 
 use super::request::{DESCRIPTORS_KEPT_MAX, ENTRIES_KEPT_MAX, Request};
 use super::spelling::{Length, Out, spell};
-use crate::protobuf::{Content, field};
+use crate::protobuf::{Content, FIELDS_MAX, field};
 
 /// By so many bytes the texts of a request may grow together when their bytes that are no UTF-8 become characters.
 pub const GROWTH_BYTES_MAX: usize = 1 << 20;
@@ -18,7 +18,7 @@ pub const GROWTH_BYTES_MAX: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// They are no message of the protocol.
-    #[error("not a RateLimitRequest in protobuf")]
+    #[error("not a RateLimitRequest in protobuf, or more than {FIELDS_MAX} fields in a message of it")]
     Malformed,
     /// Their texts would take too much.
     #[error("request: {0} more bytes to write out what is no UTF-8, at most {GROWTH_BYTES_MAX}")]
@@ -84,10 +84,13 @@ impl Part {
         Some(length.0)
     }
 
-    /// Writes the message with its texts made UTF-8 and all other fields unchanged; none if the bytes are no message.
+    /// Writes the message with its texts made UTF-8 and all other fields unchanged, up to the first part that is not read; none if the
+    /// bytes are no message.
     fn write(self, mut bytes: &[u8], to: &mut dyn Out) -> Option<()> {
         let mut parts_left = self.parts_max();
+        let mut fields_left = FIELDS_MAX;
         while !bytes.is_empty() {
+            fields_left = fields_left.checked_sub(1)?;
             let before = bytes;
             let (number, content) = field(&mut bytes)?;
             let own = &before[..before.len() - bytes.len()];
@@ -98,6 +101,11 @@ impl Part {
                     parts_left -= 1;
                     put_head(tag, part.length(content)?, to);
                     part.write(content, to)?;
+                }
+                // It is not read, nor is what comes behind it.
+                (Content::Bytes(_), Field::Part(_)) => {
+                    to.put(own);
+                    break;
                 }
                 (Content::Bytes(content), Field::Text) => {
                     let mut length = Length(0);
@@ -207,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_are_not_kept_stay_as_they_are() {
+    fn parts_that_are_not_kept_are_left_out_but_the_first() {
         let descriptor = RateLimitDescriptor { entries: vec![Entry::default()], ..RateLimitDescriptor::default() };
         let descriptors = vec![descriptor; DESCRIPTORS_KEPT_MAX + 9];
         let request = RateLimitRequest { domain: "?".to_owned(), descriptors, hits_addend: 2 };
@@ -215,7 +223,7 @@ mod tests {
         bytes[2] = 0xff;
         let mut texts = Vec::new();
         let read = decode(&bytes, &mut texts).unwrap();
-        assert_eq!((read.descriptors.len(), read.descriptors_left_out, read.hits_addend), (DESCRIPTORS_KEPT_MAX, 9, 2));
+        assert_eq!((read.descriptors.len(), read.descriptors_left_out), (DESCRIPTORS_KEPT_MAX, 1));
         assert_eq!(read.domain, "\u{10ffff}");
     }
 }

@@ -13,7 +13,7 @@ use super::proto::rate_limit_descriptor::RateLimitOverride;
 use super::proto::{RateLimitDescriptor, RateLimitRequest};
 use super::spelling::{may_need_spelling, plain};
 use crate::engine::Entry;
-use crate::protobuf::{Content, field};
+use crate::protobuf::{Content, FIELDS_MAX, field};
 
 /// The most descriptors of a request that are kept: the largest `limits.descriptors`.
 pub const DESCRIPTORS_KEPT_MAX: usize = 64;
@@ -29,7 +29,7 @@ pub struct Request<'a> {
     pub domain: &'a str,
     /// What the request is about; the first [`DESCRIPTORS_KEPT_MAX`].
     pub descriptors: SmallVec<[Descriptor<'a>; 1]>,
-    /// How many more descriptors were sent.
+    /// At least so many more descriptors were sent; 0 if none were.
     pub descriptors_left_out: u32,
     /// What the request costs each limit; 0 is the same as 1.
     pub hits_addend: u32,
@@ -40,7 +40,7 @@ pub struct Request<'a> {
 pub struct Descriptor<'a> {
     /// Keys and values; the first [`ENTRIES_KEPT_MAX`].
     pub entries: SmallVec<[Entry<'a>; 2]>,
-    /// How many more entries were sent.
+    /// At least so many more entries were sent; 0 if none were.
     pub entries_left_out: u32,
     /// A limit in place of what the policies say.
     pub limit: Option<RateLimitOverride>,
@@ -51,12 +51,17 @@ pub struct Descriptor<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// The request in the bytes of a message; none if they are no message, or a text is spelt in another way. What is left out
-    /// is counted and not looked at.
+    /// The request in the bytes of a message; none if they are no message, one with more than [`FIELDS_MAX`] fields, or a text is
+    /// spelt in another way. What comes behind the first part that is left out is not read: the request is refused.
     #[must_use]
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
         // One look at all bytes costs less than one at each text.
-        if may_need_spelling(bytes) { Self::with_texts(bytes, plain) } else { Self::read_spelt(bytes) }
+        if may_need_spelling(bytes) { Self::read_plain(bytes) } else { Self::read_spelt(bytes) }
+    }
+
+    #[cold]
+    fn read_plain(bytes: &'a [u8]) -> Option<Self> {
+        Self::with_texts(bytes, plain)
     }
 
     /// The request in the bytes of a message whose texts are spelt; none if they are no message.
@@ -66,7 +71,9 @@ impl<'a> Request<'a> {
 
     fn with_texts(mut bytes: &'a [u8], text: impl Fn(&'a [u8]) -> Option<&'a str> + Copy) -> Option<Self> {
         let mut request = Self::default();
+        let mut fields_left = FIELDS_MAX;
         while !bytes.is_empty() {
+            fields_left = fields_left.checked_sub(1)?;
             match field(&mut bytes)? {
                 (1, Content::Bytes(part)) => request.domain = text(part)?,
                 (2, Content::Bytes(part)) => {
@@ -74,8 +81,8 @@ impl<'a> Request<'a> {
                         // The second is seldom the last.
                         1 => request.descriptors.reserve(DESCRIPTORS_USUAL - 1),
                         DESCRIPTORS_KEPT_MAX.. => {
-                            request.descriptors_left_out += 1;
-                            continue;
+                            request.descriptors_left_out = 1;
+                            break;
                         }
                         _ => {}
                     }
@@ -117,10 +124,13 @@ impl<'a> Request<'a> {
 impl<'a> Descriptor<'a> {
     fn read(mut bytes: &'a [u8], text: impl Fn(&'a [u8]) -> Option<&'a str> + Copy) -> Option<Self> {
         let mut descriptor = Self::default();
+        let mut fields_left = FIELDS_MAX;
         while !bytes.is_empty() {
+            fields_left = fields_left.checked_sub(1)?;
             match field(&mut bytes)? {
                 (1, Content::Bytes(_)) if descriptor.entries.len() >= ENTRIES_KEPT_MAX => {
-                    descriptor.entries_left_out += 1;
+                    descriptor.entries_left_out = 1;
+                    break;
                 }
                 (1, Content::Bytes(part)) => descriptor.entries.push(entry(part, text)?),
                 // A message may come in several parts.
@@ -147,7 +157,9 @@ impl<'a> Descriptor<'a> {
 
 fn entry<'a>(mut bytes: &'a [u8], text: impl Fn(&'a [u8]) -> Option<&'a str>) -> Option<Entry<'a>> {
     let mut entry = Entry { key: "", value: "" };
+    let mut fields_left = FIELDS_MAX;
     while !bytes.is_empty() {
+        fields_left = fields_left.checked_sub(1)?;
         match field(&mut bytes)? {
             (1, Content::Bytes(part)) => entry.key = text(part)?,
             (2, Content::Bytes(part)) => entry.value = text(part)?,
@@ -226,16 +238,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_past_the_largest_bounds_is_counted_and_not_kept() {
+    fn what_is_past_the_largest_bounds_is_not_read() {
         let mut message = full();
         let entry = message.descriptors[0].entries[0].clone();
         message.descriptors[0].entries = vec![entry; ENTRIES_KEPT_MAX + 3];
         message.descriptors.resize(DESCRIPTORS_KEPT_MAX + 7, RateLimitDescriptor::default());
         let bytes = message.encode_to_vec();
         let read = Request::read(&bytes).expect("a request");
-        assert_eq!((read.descriptors.len(), read.descriptors_left_out), (DESCRIPTORS_KEPT_MAX, 7));
+        assert_eq!((read.descriptors.len(), read.descriptors_left_out), (DESCRIPTORS_KEPT_MAX, 1));
         let descriptor = &read.descriptors[0];
-        assert_eq!((descriptor.entries.len(), descriptor.entries_left_out), (ENTRIES_KEPT_MAX, 3));
-        assert_eq!(read.hits_addend, message.hits_addend, "the fields behind them are read");
+        assert_eq!((descriptor.entries.len(), descriptor.entries_left_out), (ENTRIES_KEPT_MAX, 1));
+    }
+
+    #[test]
+    fn a_message_has_a_bounded_number_of_fields() {
+        for (field, name) in [(&b"\x78\x01"[..], "an unknown one"), (b"\x0a\x00", "a known one")] {
+            assert!(Request::read(&field.repeat(FIELDS_MAX)).is_some(), "{name}");
+            assert!(Request::read(&field.repeat(FIELDS_MAX + 1)).is_none(), "{name}");
+        }
+        let group = |fields: usize| [b"\x7b".to_vec(), b"\x78\x01".repeat(fields), b"\x7c".to_vec()].concat();
+        assert!(Request::read(&group(FIELDS_MAX)).is_some());
+        assert!(Request::read(&group(FIELDS_MAX + 1)).is_none());
     }
 }

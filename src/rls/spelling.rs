@@ -74,7 +74,8 @@ pub fn plain(bytes: &[u8]) -> Option<&str> {
 
 /// Whether there may be a character among these bytes that stands for a byte. Every such character begins with 0xf4.
 pub(super) fn may_need_spelling(bytes: &[u8]) -> bool {
-    bytes.contains(&0xf4)
+    // Nearly all requests are ASCII, which is known sooner.
+    !bytes.is_ascii() && bytes.contains(&0xf4)
 }
 
 /// A text in which each character that stands for a byte is written as its four bytes. [ky-6]

@@ -20,6 +20,8 @@ pub struct Status {
     pub acked_at: Option<SystemTime>,
     /// The response that was refused last.
     pub nack: Option<Nack>,
+    /// Whether the last response was refused.
+    pub refused: bool,
     /// Why there is no connection; none while there is one, and before the first attempt.
     pub trouble: Option<String>,
     /// Connections that were made.
@@ -77,6 +79,7 @@ impl Watch {
         let mut status = self.0.lock();
         status.version = Some(version.to_owned());
         status.acked_at = Some(SystemTime::now());
+        status.refused = false;
         status.acks += 1;
     }
 
@@ -84,6 +87,7 @@ impl Watch {
         let mut status = self.0.lock();
         let (version, reason) = (shown(version).to_owned(), shown(reason).to_owned());
         status.nack = Some(Nack { version, reason, at: SystemTime::now() });
+        status.refused = true;
         status.nacks += 1;
     }
 }

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import kubernetes_validate
 import yaml
+from spdx_tools.spdx.parser.parse_anything import parse_file
+from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/helm/weir"
@@ -440,6 +442,7 @@ def check_alerts():
     groups = yaml.safe_load(read("deploy/prometheus/weir.rules.yaml"))["groups"]
     tests = yaml.safe_load(read("tests/deploy/alerts.test.yaml"))["tests"]
     tested = {t["alertname"] for test in tests for t in test.get("alert_rule_test", []) if t["exp_alerts"]}
+    quiet = {t["alertname"] for test in tests for t in test.get("alert_rule_test", []) if not t["exp_alerts"]}
     headings = anchors("docs/operations.md")
     rules = [rule for group in groups for rule in group["rules"]]
     listed = set(re.findall(r"^\| `(Weir\w+)` \|", read("deploy/README.md"), re.MULTILINE))
@@ -454,6 +457,7 @@ def check_alerts():
         check(rule["labels"].get("severity") in ("warning", "critical"), f"{name}: its severity is neither warning nor critical")
         check({"summary", "description"} <= rule["annotations"].keys(), f"{name}: it needs a summary and a description")
         check(name in tested, f"{name}: no test in tests/deploy/alerts.test.yaml fires it")
+        check(name in quiet, f"{name}: no test in tests/deploy/alerts.test.yaml expects that it does not fire")
         for metric in set(re.findall(r"\bweir_\w+", rule["expr"] + rule["annotations"]["description"])):
             check(re.sub(r"_(bucket|sum|count)$", "", metric) in known, f"{name}: docs/metrics.md has no metric {metric}")
 
@@ -474,26 +478,25 @@ def check_dashboard():
 
 
 def check_runbook():
-    """Queries that an operator copies from docs/operations.md are valid, and of metrics that exist."""
-    tables = "".join(read(path) for path in ("docs/metrics.md", "docs/operations.md") if (ROOT / path).exists())
-    known = {name for line in tables.splitlines() if line.startswith("| `weir_") for name in re.findall(r"`(weir_\w+)`", line.split("|")[1])}
-    page = read("docs/operations.md")
+    """Queries that an operator copies from the pages of docs/ are valid, and of metrics that exist."""
+    page = "".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md")))
+    known = {name for line in page.splitlines() if line.startswith("| `weir_") for name in re.findall(r"`(weir_\w+)`", line.split("|")[1])}
     queries = [line for block in re.findall(r"^```promql\n(.*?)^```", page, re.MULTILINE | re.DOTALL) for line in block.splitlines()]
     spans = (span.replace("\\|", "|") for line in page.splitlines() for span in re.findall(r"`([^`]+)`", line))
     queries += [span for span in spans if re.match(r"(sum|max|min|count|topk|rate|histogram_quantile)\b.*\(.*weir_", span)]
-    check(len(queries) > 20, f"docs/operations.md has {len(queries)} queries")
+    check(len(queries) > 20, f"docs/ has {len(queries)} queries")
     for query in queries:
         for metric in re.findall(r"\bweir_\w+", query):
-            check(re.sub(r"_(bucket|sum|count)$", "", metric) in known, f"docs/operations.md: no page has the metric {metric}: {query}")
+            check(re.sub(r"_(bucket|sum|count)$", "", metric) in known, f"docs/: no page has the metric {metric}: {query}")
     rules = [{"record": f"query:{number}", "expr": query} for number, query in enumerate(queries)]
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump({"groups": [{"name": "runbook", "rules": rules}]}, file)
         file.flush()
         try:
             done = subprocess.run(["promtool", "check", "rules", file.name], capture_output=True, text=True, timeout=60)
-            check(done.returncode == 0, f"promtool on the queries of docs/operations.md: {done.stdout}{done.stderr}")
+            check(done.returncode == 0, f"promtool on the queries of docs/: {done.stdout}{done.stderr}")
         except FileNotFoundError:
-            print("skipped: promtool on the queries of docs/operations.md, since promtool is missing")
+            print("skipped: promtool on the queries of docs/, since promtool is missing")
 
 
 def check_manifests():
@@ -597,10 +600,38 @@ def check_envoy_gateway():
 
 
 def check_versions():
-    """The chart is for the weir beside it."""
+    """The chart, the images that deploy/ and the pages name, and the changelog are of the version of Cargo.toml."""
     version = re.search(r'^version = "(.*)"', read("Cargo.toml"), re.MULTILINE).group(1)
     chart = yaml.safe_load(read("deploy/helm/weir/Chart.yaml"))["appVersion"]
     check(chart == version, f"Chart.yaml: appVersion is {chart}, and Cargo.toml has {version}")
+    check(f"\n## [{version}]" in read("CHANGELOG.md"), f"CHANGELOG.md has no section [{version}]")
+    listed = subprocess.run(["git", "ls-files", "deploy", "docs", "README.md"], cwd=ROOT, check=True, capture_output=True, text=True)
+    named = 0
+    for path in listed.stdout.split():
+        for found in re.findall(r"\bweir:(\d+\.\d+\.\d+)|app\.kubernetes\.io/version: \"?([\w.]+)|\bweir-(\d+\.\d+\.\d+)", read(path)):
+            named += 1
+            check(version in found, f"{path}: {''.join(found)}, and Cargo.toml has {version}")
+    check(named > 10, f"deploy/ and docs/ name the version {named} times")
+
+
+def check_release():
+    """What is compiled into weir is listed as valid SPDX, and the script of a release starts."""
+    with tempfile.NamedTemporaryFile(suffix=".spdx.json") as file:
+        done = subprocess.run([ROOT / "scripts/sbom", file.name], capture_output=True, text=True, timeout=120)
+        check(done.returncode == 0, f"scripts/sbom: {done.stderr}")
+        if done.returncode == 0:
+            document = parse_file(file.name)
+            for message in validate_full_spdx_document(document):
+                check(False, f"scripts/sbom: {message.validation_message}")
+            names = {package.name for package in document.packages}
+            check({"weir", "tonic", "ring"} <= names, "scripts/sbom lacks a crate that is compiled into weir")
+            check(not {"proptest", "criterion"} & names, "scripts/sbom has crates of tests")
+    done = subprocess.run([ROOT / "scripts/release", "--help"], capture_output=True, text=True, timeout=60)
+    check(done.returncode == 0 and "SHA256SUMS" in done.stdout, f"scripts/release --help: {done.stderr}")
+    done = subprocess.run([ROOT / "scripts/release", "--no-such"], capture_output=True, text=True, timeout=60)
+    check(done.returncode == 1 and "usage" in done.stderr, "scripts/release takes an argument that it does not know")
+    jobs = yaml.safe_load(read(".github/workflows/release.yml"))["jobs"].values()
+    check(any(step.get("run") == "scripts/release" for job in jobs for step in job["steps"]), "the workflow does not run scripts/release")
 
 
 def check_unit():
@@ -627,6 +658,7 @@ def main():
         check_envoy_gateway()
         check_unit()
         check_versions()
+        check_release()
     else:
         raise SystemExit(__doc__)
     for problem in problems:

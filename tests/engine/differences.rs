@@ -19,7 +19,7 @@ use crate::support::arbitrary::config;
 
 /// How many requests each pair of policies is asked at least.
 const REQUESTS: usize = 150;
-/// Of how many pairs it may not be told whether they differ: one in so many.
+/// At most one pair in so many may be one that the comparison could not tell.
 const UNKNOWN_SHARE: usize = 50;
 
 /// Numbers that follow from a seed.
@@ -74,6 +74,8 @@ struct NaiveNode {
 }
 
 const KEYS: [&str; 3] = ["path", "ip", "op"];
+/// Patterns of keys, as envoyproxy/ratelimit has them.
+const KEY_PATTERNS: [&str; 3] = ["pa*", "*p", "o*"];
 const NAMES: [&str; 3] = ["per_user", "burst", "day"];
 const ADDRESSES: [&str; 12] = [
     "10.0.0.1",
@@ -102,7 +104,11 @@ fn values(numbers: &mut Numbers, key: &str) -> Values {
     let regexes = ["a|b", "/[ab]", "(ab)*", "/a.*", "[^/]+", ".*b", "a?/?b", "/(a|b)/?", "a{2,3}", "/.*/.*"];
     let regexes_of_addresses = [r"10\.[0-9]\..*", r"10\.0\.0\.[0-9]+", ".*:.*", r"[0-9.]+"];
     let networks = ["10.0.0.0/8", "10.0.0.0/9", "10.1.0.0/16", "10.1.2.0/24", "10.0.0.1", "0.0.0.0/0", "2001:db8::/32"];
-    match (numbers.below(12), key) {
+    let kind = match key.contains('*') {
+        true => numbers.of(&[&0, &2, &11]),
+        false => &numbers.below(12),
+    };
+    match (*kind, key) {
         (0 | 1, _) => Values::Any,
         (2 | 3, _) => Values::Text(text(numbers, key)),
         (4, _) => Values::List((0..1 + numbers.below(4)).map(|_| text(numbers, key)).collect()),
@@ -134,7 +140,7 @@ fn rule(numbers: &mut Numbers) -> NaiveRule {
 }
 
 fn node(numbers: &mut Numbers, depth: usize) -> NaiveNode {
-    let key = numbers.of(&KEYS);
+    let key = if numbers.one_in(12) { numbers.of(&KEY_PATTERNS) } else { numbers.of(&KEYS) };
     let below = if depth > 0 && numbers.one_in(3) { nodes(numbers, depth - 1, 3) } else { Vec::new() };
     let rule = (below.is_empty() || !numbers.one_in(3)).then(|| rule(numbers));
     NaiveNode { key: key.to_owned(), values: values(numbers, key), rule, below }
@@ -227,9 +233,22 @@ fn spec(node: &NaiveNode) -> NodeSpec {
     NodeSpec {
         key: node.key.clone(),
         value,
+        key_pattern: node.key_pattern().is_some(),
         rule,
         descriptors: node.below.iter().map(spec).collect(),
         ..NodeSpec::default()
+    }
+}
+
+impl NaiveNode {
+    /// What the key and the value of an entry are compared with, joined, if the key is a pattern.
+    fn key_pattern(&self) -> Option<String> {
+        match &self.values {
+            Values::Any if self.key.contains('*') => Some(self.key.clone()),
+            Values::Text(text) if self.key.contains('*') && text.is_empty() => Some(self.key.clone()),
+            Values::Text(text) if self.key.contains('*') => Some(format!("{}_{text}", self.key)),
+            _ => None,
+        }
     }
 }
 
@@ -250,8 +269,12 @@ fn taken<'n>(nodes: &'n [NaiveNode], key: &str, value: &str) -> Option<&'n Naive
         Values::Regex(_, regex) if regex.is_match(value) => Some((2, 0)),
         Values::Text(_) | Values::List(_) | Values::Regex(..) => None,
     };
-    let of_key = nodes.iter().enumerate().filter(|(_, node)| node.key == key);
-    of_key.filter_map(|(at, node)| Some((rank(node)?, at))).min().map(|(_, at)| &nodes[at])
+    let joined = format!("{key}_{value}");
+    let by_key = |node: &NaiveNode| stars(node.key_pattern()?.as_bytes(), joined.as_bytes()).then_some((2, 0));
+    let ranks =
+        |node: &NaiveNode| Some(node).filter(|node| node.key == key).and_then(rank).into_iter().chain(by_key(node));
+    let ranked = nodes.iter().enumerate().flat_map(|(at, node)| ranks(node).map(move |rank| (rank, at)));
+    ranked.min().map(|(_, at)| &nodes[at])
 }
 
 type Descriptor = Vec<(String, String)>;
@@ -323,6 +346,7 @@ fn descriptor(numbers: &mut Numbers, sides: [&[NaiveNode]; 2], values: &[String]
         // Mostly keys that stand there.
         let there: Vec<&str> = levels.iter().flat_map(|level| level.iter().map(|node| node.key.as_str())).collect();
         let key = if there.is_empty() { numbers.of(&KEYS) } else { numbers.of(&there) };
+        let key = if key.contains('*') { numbers.of(&["path", "pax", "op", "ip", key]) } else { key };
         let value = if key == "ip" && numbers.one_in(2) {
             numbers.of(&ADDRESSES)
         } else {

@@ -1,4 +1,4 @@
-//! What an operator finds by docs/operations.md at three in the morning: log lines there are those of the code, and links between
+//! What an operator finds by the pages of docs/ at three in the morning: log lines there are those of the code, and links between
 //! pages lead to headings that exist. Commands and paths of HTTP have their rows.
 //!
 //! Not here: its tables (redis/errors.rs, redis/acl.rs), and its queries and alerts (tests/deploy/check.py).
@@ -100,24 +100,26 @@ fn logged(line: &str) -> Option<(&str, &str)> {
 }
 
 #[test]
-fn log_lines_on_the_page_are_those_of_the_code() {
-    let page = fs::read_to_string(root().join("docs/operations.md")).unwrap();
+fn log_lines_on_the_pages_are_those_of_the_code() {
     let all: Vec<_> = files(&root().join("src"), ".rs").iter().map(|path| fs::read_to_string(path).unwrap()).collect();
     let all: Vec<_> = all.iter().flat_map(|code| texts(code)).collect();
     let (mut found, mut problems) = (0, Vec::new());
-    for (number, line) in page.lines().enumerate() {
-        let Some((target, message)) = logged(line) else { continue };
-        found += 1;
-        let module = target.trim_start_matches("weir::").replace("::", "/");
-        if !root().join("src").join(format!("{module}.rs")).exists() {
-            problems.push(format!("{}: no module {target}", number + 1));
-        }
-        if !all.iter().any(|parts| is_of(message, parts)) {
-            problems.push(format!("{}: no code logs {message:?}", number + 1));
+    for path in files(&root().join("docs"), ".md") {
+        let page = fs::read_to_string(&path).unwrap();
+        for (number, line) in page.lines().enumerate() {
+            let Some((target, message)) = logged(line) else { continue };
+            found += 1;
+            let module = target.trim_start_matches("weir::").replace("::", "/");
+            if !root().join("src").join(format!("{module}.rs")).exists() {
+                problems.push(format!("{}:{}: no module {target}", path.display(), number + 1));
+            }
+            if !all.iter().any(|parts| is_of(message, parts)) {
+                problems.push(format!("{}:{}: no code logs {message:?}", path.display(), number + 1));
+            }
         }
     }
     assert!(found > 15, "{found} lines of log");
-    assert!(problems.is_empty(), "docs/operations.md:\n{}", problems.join("\n"));
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
 /// What a heading is called in links, as GitHub makes it.
@@ -185,7 +187,7 @@ fn links_lead_to_headings_that_exist() {
 
 /// The code in the first cell of each row of the first table below a heading.
 fn first_cells(page: &str, heading: &str) -> Vec<String> {
-    let page = fs::read_to_string(root().join(page)).expect("a page");
+    let page = format!("\n{}", fs::read_to_string(root().join(page)).expect("a page"));
     let (_, section) = page.split_once(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no {heading}"));
     let section = section.split("\n## ").next().unwrap_or_default();
     let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next().map(str::to_owned));
@@ -196,10 +198,10 @@ fn first_cells(page: &str, heading: &str) -> Vec<String> {
 fn every_command_is_on_the_pages() {
     let arguments = Arguments::command();
     let commands: BTreeSet<_> = arguments.get_subcommands().map(|command| command.get_name().to_owned()).collect();
-    let rows = first_cells("docs/operations.md", "## Commands");
+    let rows = first_cells("docs/running.md", "## Commands");
     let on_page =
         rows.iter().filter_map(|row| row.strip_prefix("weir ")?.split(' ').next().map(str::to_owned)).collect();
-    assert_eq!(commands, on_page, "docs/operations.md, Commands");
+    assert_eq!(commands, on_page, "docs/running.md, Commands");
     let architecture = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("a page");
     let row = architecture.lines().find_map(|line| line.strip_prefix("| `cli` | ")).expect("a row of cli");
     let names = row.split(" | ").next().unwrap_or_default();
@@ -227,9 +229,9 @@ fn every_path_of_http_is_listed() {
             of_admin = listed.iter().filter_map(|text| method_and_path(text)).collect();
         }
     }
-    let rows = first_cells("docs/operations.md", "## The admin listener");
+    let rows = first_cells("docs/admin.md", "# The admin listener");
     let on_page: BTreeSet<_> = rows.iter().filter_map(|row| method_and_path(row)).collect();
-    assert_eq!(of_admin, on_page, "docs/operations.md, The admin listener");
+    assert_eq!(of_admin, on_page, "docs/admin.md");
 }
 
 /// `GET /top` of `GET /top?minutes=5`.

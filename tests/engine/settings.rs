@@ -127,6 +127,7 @@ fn the_defaults_are_those_of_the_design() {
             delay_header: false,
             limit_metadata: false,
             ietf_headers: false,
+            problem_body: false,
             limit_headers: false,
             limit_header: "RateLimit-Limit",
             remaining_header: "RateLimit-Remaining",

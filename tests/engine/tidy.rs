@@ -46,7 +46,10 @@ const FLOORS: &[(&str, Floors)] = &[
     (
         "engine",
         &[
-            ("classes", &["automaton", "branch", "descriptor", "matcher", "network", "pattern", "policy"]),
+            (
+                "classes",
+                &["automaton", "branch", "descriptor", "limit", "matcher", "network", "pattern", "policy", "time"],
+            ),
             ("observer", &["algorithm", "charge", "decision", "descriptor", "policy", "time"]),
             ("overrides", &["algorithm", "descriptor", "key", "limit", "policy", "time"]),
             ("crossing", &["algorithm", "charge", "decision", "descriptor"]),

@@ -1,4 +1,4 @@
-//! The rights that an ACL user needs, as docs/operations.md gives them: enough for everything that weir asks of Redis,
+//! The rights that an ACL user needs, as docs/stores.md gives them: enough for everything that weir asks of Redis,
 //! and not one command more. Not in here: what becomes of a user with fewer (redis/errors.rs).
 
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ const OURS: [&str; 2] = ["info", "acl|setuser"];
 
 /// The rights as the page writes them, word by word.
 fn rights() -> Vec<String> {
-    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md")).unwrap();
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/stores.md")).unwrap();
     let (_, after) = page.split_once(BEFORE).expect("the page gives the rights");
     let (rights, _) = after.split_once("```").expect("in a block");
     rights.split_whitespace().map(str::to_owned).collect()

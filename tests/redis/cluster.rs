@@ -356,11 +356,11 @@ async fn scripts_flushed_on_one_node_under_load_cost_nothing() {
     load.check(&keys);
 }
 
-/// An operator gives weir a user with the rights of docs/operations.md, and it does all it needs to; a password that is
+/// An operator gives weir a user with the rights of docs/stores.md, and it does all it needs to; a password that is
 /// wrong is told as what it is, and never shown.
 #[tokio::test]
 async fn a_user_with_the_documented_rights_is_enough() {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md")).unwrap();
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/stores.md")).unwrap();
     let rule = page.split("ACL SETUSER weir on >secret").nth(1).unwrap().split("```").next().unwrap();
     let rule = rule.replace("~w1:*", "~weir:w1:*");
     let cluster = RedisCluster::start(&Plan { password: Some("geheim"), ..Plan::of(2) });

@@ -553,7 +553,7 @@ fn every_error_of_the_table_has_a_test_here() {
 
 #[test]
 fn the_page_for_operators_has_the_same_table() {
-    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md")).unwrap();
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/stores.md")).unwrap();
     let (_, table) = page.split_once("| kind | error | charged | breaker | connection |").expect("the table");
     let mut rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
     for row in &ERROR_CLASSES {

@@ -484,7 +484,7 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 100000, anchor: first_hit}
 ";
     let mut group = Group::start();
-    // No more than docs/operations.md says that a user needs there.
+    // No more than docs/stores.md says that a user needs there.
     let password = format!(">{SENTINEL_PASSWORD}");
     let rights = ["-@all", "+sentinel|get-master-addr-by-name", "+client|setname", "+ping"];
     group.sentinels.command(&[&["ACL", "SETUSER", "weir", "on", &password][..], &rights[..]].concat());

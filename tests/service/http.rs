@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use crate::support::authority::Authority;
 use crate::support::http::{self, Answer};
 use crate::support::redis::RedisServer;
+use crate::support::rls::{self, Client};
 use crate::support::served::Served;
 use crate::support::wait::{PATIENCE, until};
 use serde_json::{Value, json};
@@ -271,6 +272,40 @@ fn a_429_has_the_wait_where_a_wait_helps() {
 }
 
 #[test]
+fn a_denial_has_a_problem_body_that_names_the_limits_by_a_setting() {
+    let body =
+        json!({ "domain": "shop", "descriptors": [{ "entries": [{ "key": "paced", "value": "ann" }] }] }).to_string();
+    let ask = |served: &Served, accept: &str| {
+        http::request(served.at.http, "POST", "/json", &[("accept", accept)], &body).unwrap()
+    };
+    let served = Served::start(CLIENTS, &["response.problem_body=on"]);
+    let problem = "text/html, application/problem+json;q=0.5";
+    assert_eq!(ask(&served, problem).header("content-type"), Some("application/json"), "it is admitted");
+    let denied = ask(&served, problem);
+    assert_eq!((denied.status, denied.header("content-type")), (429, Some("application/problem+json")), "{denied:?}");
+    assert!(denied.header("retry-after").is_some(), "{denied:?}");
+    let expected = json!({
+        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        "title": "Request cannot be satisfied as assigned quota has been exceeded",
+        "status": 429,
+        "violated-policies": ["paced"],
+    });
+    assert_eq!(serde_json::from_str::<Value>(&denied.body).unwrap(), expected);
+    // Envoy gets it with its type.
+    let answer = Client::connect(served.at.grpc).ask(rls::request("shop", &[("paced", "ann")])).unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&answer.raw_body).unwrap(), expected);
+    let headers: Vec<_> = answer.response_headers_to_add.iter().map(|one| (&*one.key, &*one.value)).collect();
+    assert_eq!(headers, [("Content-Type", "application/problem+json")]);
+    let json = ask(&served, "*/*");
+    assert_eq!((json.status, json.header("content-type")), (429, Some("application/json")), "{json:?}");
+    let without = Served::start(CLIENTS, &[]);
+    ask(&without, problem);
+    assert_eq!(ask(&without, problem).header("content-type"), Some("application/json"));
+    let answer = Client::connect(without.at.grpc).ask(rls::request("shop", &[("paced", "ann")])).unwrap();
+    assert!(answer.raw_body.is_empty() && answer.response_headers_to_add.is_empty(), "{answer:?}");
+}
+
+#[test]
 fn headers_for_the_client_are_there_by_a_setting() {
     let served = Served::start(CLIENTS, &["response.ietf_headers=on"]);
     let ask = |descriptors: &[(&str, Value)]| client_headers(&ask_about(served.at.http, descriptors));
@@ -423,13 +458,16 @@ fn health_is_told_on_every_path_that_somebody_asks() {
     for address in [served.at.http, served.at.admin] {
         let ready = get(address, "/readyz");
         assert_eq!(ready.status, 200, "{ready:?}");
-        let expected = json!({
+        let mut expected = json!({
             "ready": true,
             "phase": "serving",
             "store": {"name": "memory", "answered": true, "circuit": "closed"},
-            "policies": {"domains": 1, "rules": 3, "problems": []},
-            "overrides": {"in_force": 0, "unused": 0, "read": true},
+            "policies": {"domains": 1, "rules": 3, "problem_count": 0, "problem_kinds": []},
+            "overrides": {"in_force": 0, "unused": 0, "read": true, "problem": null},
         });
+        if address == served.at.admin {
+            expected["policies"]["problems"] = json!([]);
+        }
         assert_eq!(json_of(&ready), expected);
     }
 }
@@ -659,7 +697,7 @@ fn the_operator_sees_what_becomes_of_a_failed_charge_and_who_says_so() {
     check("on_error: deny\n", [("deny", "domain"), ("local", "rule"), ("deny", "domain")]);
 }
 
-/// What docs/operations.md promises of each word, by the example that has them all. [st-4]
+/// What docs/stores.md promises of each word, by the example that has them all. [st-4]
 #[test]
 fn without_redis_each_rule_answers_as_its_on_error_says() {
     let example = std::fs::read_to_string("examples/on_error/shop.yaml").expect("the example is there");

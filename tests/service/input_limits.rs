@@ -61,7 +61,7 @@ fn each_default_bound_admits_its_edge_and_no_more() {
     let domain = |bytes: usize| rls::request(&"d".repeat(bytes), &[("user", "ann")]);
     let key = |bytes: usize| rls::request("shop", &[("user", "ann"), (&"k".repeat(bytes), "")]);
     let value = |bytes: usize| rls::request("shop", &[("user", &"v".repeat(bytes))]);
-    assert_bound(&mut client, DESCRIPTORS, descriptors, "descriptors: 65 descriptors, at most 64");
+    assert_bound(&mut client, DESCRIPTORS, descriptors, "descriptors: 65 or more descriptors, at most 64");
     assert_bound(&mut client, ENTRIES, entries, "descriptors[0].entries: 17 entries, at most 16");
     assert_bound(&mut client, DOMAIN_BYTES, domain, "domain: 257 bytes, at most 256");
     assert_bound(&mut client, KEY_BYTES, key, "descriptors[0].entries[1].key: 4097 bytes, at most 4096");
@@ -148,15 +148,15 @@ fn a_request_of_two_million_empty_elements_costs_no_more_than_its_bytes() {
     assert!(raw.ask(&ann().encode_to_vec()).is_ok());
     let before = weir.peak_memory_kib();
     for (bytes, text) in [
-        (&descriptors, "descriptors: 2097000 descriptors, at most 64"),
-        (&entries, "descriptors[0].entries: 2090000 entries, at most 16"),
+        (&descriptors, "descriptors: 65 or more descriptors, at most 64"),
+        (&entries, "descriptors[0].entries: 65 or more entries, at most 16"),
     ] {
         let status = raw.ask(bytes).expect_err("too many");
         assert_eq!((status.code(), status.message()), (Code::InvalidArgument, text));
     }
     let body = format!(r#"{{"domain":"shop","descriptors":[{}{{}}]}}"#, "{},".repeat(1_398_000));
     let answer = http::post_json(weir.http, "/json", &body).expect("an answer");
-    assert_eq!((answer.status, answer.body.as_str()), (400, "descriptors: 1398001 descriptors, at most 64\n"));
+    assert_eq!((answer.status, answer.body.as_str()), (400, "descriptors: 1398001 or more descriptors, at most 64\n"));
     // Each was held once, and its buffers grew by doubling.
     let grown = weir.peak_memory_kib() - before;
     assert!(grown < 32 * 1_024, "{grown} KiB");

@@ -78,7 +78,7 @@ fn with_text_log(command: &Command) -> Command {
 
 #[test]
 fn the_log_of_a_start_is_as_documented() {
-    let page = include_str!("../../docs/operations.md");
+    let page = include_str!("../../docs/running.md");
     let documented = page.split("\n## Starting\n\n```text\n").nth(1).and_then(|rest| rest.split("```").next());
     let policies = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/quickstart");
     let weir = Process::spawn(with_text_log(&serve::<&str>(&policies, &[])));

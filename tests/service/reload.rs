@@ -122,7 +122,9 @@ fn a_mistake_keeps_the_last_good_policies_and_is_shown() {
         let detail = ready_detail(&weir);
         (detail != good).then_some(detail)
     });
-    assert!(bad.contains("polic"), "{bad}");
+    let bad: serde_json::Value = serde_json::from_str(&bad).expect("JSON");
+    assert_eq!(bad["policies"]["problem_count"], 2);
+    assert_eq!(bad["policies"]["problem_kinds"], serde_json::json!(["policy"]));
     until("the metric to rise", RELOAD_PATIENCE, || (metric(&weir, REFUSED_METRIC) == refused + 1).then_some(()));
     for told in ["shop.yaml", "request_per_unit", "bank.yaml", "fortnight"] {
         let seen = weir.wait_for_log(0, RELOAD_PATIENCE, |line| line.raw().contains(told));
@@ -130,6 +132,7 @@ fn a_mistake_keeps_the_last_good_policies_and_is_shown() {
     }
     assert_eq!(limit(&mut client, "shop"), Some(10));
     assert_eq!(remaining(&mut client, "shop"), 6);
+    assert_eq!(metric(&weir, "weir_input_refused"), 1, "for as long as /readyz lists the problem");
 
     // Put right again, all is as before.
     directory.replace(&[(FILE.to_owned(), policy(12))]);
@@ -137,6 +140,7 @@ fn a_mistake_keeps_the_last_good_policies_and_is_shown() {
     assert_eq!(remaining(&mut client, "shop"), 8);
     until("/readyz to be as before", RELOAD_PATIENCE, || (ready_detail(&weir) == good).then_some(()));
     assert_eq!(metric(&weir, REFUSED_METRIC), refused + 1);
+    assert_eq!(metric(&weir, "weir_input_refused"), 0);
 }
 
 /// Uses a limit of 10, raises it and lowers it below what was used, and checks each time that the

@@ -56,7 +56,7 @@ fn limit(client: &mut Client, domain: &str) -> Option<u32> {
 
 /// What `/readyz` says of policies.
 fn policies(weir: &Weir) -> Json {
-    let answer = http::get(weir.http, "/readyz").expect("an answer");
+    let answer = http::get(weir.admin, "/readyz").expect("an answer");
     let whole: Json = serde_json::from_str(&answer.body).expect("JSON");
     whole["policies"].clone()
 }
@@ -184,11 +184,15 @@ fn a_bad_update_is_refused_whole_and_the_old_one_stays() {
     assert_eq!(state["server"]["last_refused"]["reason"], said);
     assert_eq!(metric(&weir, "weir_xds_refused_total"), 1);
     assert_eq!(metric(&weir, "weir_config_load_errors_total"), 1);
+    assert_eq!(metric(&weir, "weir_input_refused{input=\"control_plane\"}"), 1);
 
     ads.set("3", vec![shop(12)]);
     ads.wait_for_ack("3");
     assert_eq!(limit(&mut client, "shop"), Some(12));
     assert_eq!(policies(&weir)["problems"].as_array().map(Vec::len), Some(0));
+    until("the gauge to fall", PATIENCE, || {
+        (metric(&weir, "weir_input_refused{input=\"control_plane\"}") == 0).then_some(())
+    });
 }
 
 #[test]

@@ -39,7 +39,7 @@ const BOUNDS: Bounds =
 const TOGETHER: u64 = 32;
 /// How far below its bound a count may be: what a debug build does not optimise away.
 const SLACK: u64 = 1;
-/// What one core holds of those who were denied, in bytes, as docs/operations.md says; and what else a flood of keys leaves.
+/// What one core holds of those who were denied, in bytes, as docs/admin.md says; and what else a flood of keys leaves.
 const LIMITED_BYTES_MAX: u64 = 4 << 20;
 const OTHER_BYTES_MAX: u64 = 1 << 20;
 /// Longer than any answer takes.

@@ -3,6 +3,8 @@
 //! Texts that come from files or callers are escaped wherever they stand.
 
 use super::text::{amount, columns_of, counts, grouped, length, names, slots_of_column, totals_of};
+use crate::config::instant_text;
+use crate::engine::Micros;
 use crate::engine::words::{counted, printable};
 use crate::simulation::report::{LimitReport, Report};
 
@@ -14,6 +16,8 @@ const SMALL_COLUMNS_MAX: usize = 60;
 /// The coordinates of a plot.
 const WIDTH: u64 = 9_000;
 const HEIGHT: u64 = 1_400;
+/// The parts that lines divide a plot into; each line has its time below.
+const TICKS: u64 = 4;
 /// Those of the plot in the row of a limit.
 const SMALL_WIDTH: u64 = 1_800;
 const SMALL_HEIGHT: u64 = 240;
@@ -104,7 +108,8 @@ fn plots(report: &Report, names: &[String], page: &mut String) {
         .map(|time| [&time.passed, &time.delayed, &time.denied].map(|slots| columns_of(slots, joined)))
         .collect();
     let most = all.iter().flat_map(|[passed, _, denied]| sums(passed, denied)).max().unwrap_or(0).max(1);
-    let (start, end) = (escaped(&first.over_time.start), escaped(report.traffic.end.as_deref().unwrap_or("")));
+    let slots = u64::try_from(first.over_time.passed.len().div_ceil(joined) * joined).unwrap_or(u64::MAX);
+    let axis = axis(first.over_time.start_us, slot_us.saturating_mul(slots));
     page.push_str(&format!(
         "<h2>Over time</h2>\n<p><i class=\"key passed\"></i>passed at once<i class=\"key delayed\"></i>passed, and waits \
          for its turn<i class=\"key denied\"></i>denied. All plots are in one scale: their top is {} in {}.</p>\n",
@@ -118,10 +123,16 @@ fn plots(report: &Report, names: &[String], page: &mut String) {
         let about = format!("{name}: {} passed, {denied} denied", counted(&passed, "request"));
         page.push_str(&format!(
             "<figure>\n<figcaption>{name} <span>{passed} passed, {denied} denied</span></figcaption>\n{}\n\
-             <div class=\"axis\"><span>{start}</span><span>{end}</span></div>\n</figure>\n",
+             <div class=\"axis\">{axis}</div>\n</figure>\n",
             plot(&about, &layers, most, WIDTH, HEIGHT)
         ));
     }
+}
+
+/// The times below a plot, at equal distances. Each is that of the line above it.
+fn axis(start: Micros, lasts: Micros) -> String {
+    let times = (0..=TICKS).map(|tick| instant_text(start.saturating_add(scale(tick, lasts, TICKS))));
+    times.map(|time| format!("<span>{time}</span>")).collect()
 }
 
 fn limits(report: &Report, names: &[String], page: &mut String) {
@@ -194,6 +205,10 @@ fn plot(about: &str, layers: &[(&str, &[u64])], most: u64, width: u64, height: u
          <title>{about}</title><path class=\"frame\" d=\"M0 0H{width}M0 {}H{width}M0 {height}H{width}\"/>",
         height / 2
     );
+    if width == WIDTH {
+        let lines = (1..TICKS).map(|tick| format!("M{} 0V{height}", scale(tick, width, TICKS)));
+        svg.push_str(&format!("<path class=\"frame\" d=\"{}\"/>", lines.collect::<String>()));
+    }
     let mut below = vec![0_u64; slots];
     for (class, values) in layers {
         let mut path = String::new();
@@ -282,6 +297,18 @@ mod tests {
             escaped(text),
             "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&quot; onload=&quot;&amp;\\u{1b}[0m\\u{202e}"
         );
+    }
+
+    #[test]
+    fn the_plots_of_a_simulation_have_times_between_start_and_end() {
+        let axis = axis(1_767_225_600_000_000, 4 * 3_600_000_000);
+        let times: Vec<&str> = axis.split("<span>").skip(1).filter_map(|part| part.strip_suffix("</span>")).collect();
+        assert_eq!(times.len(), 5, "{axis}");
+        for (hour, time) in times.iter().enumerate() {
+            assert!(time.starts_with(&format!("2026-01-01T0{hour}:00:00")), "{axis}");
+        }
+        let svg = plot("about", &[("passed", &[1])], 1, WIDTH, HEIGHT);
+        assert!(svg.contains("d=\"M2250 0V1400M4500 0V1400M6750 0V1400\""), "{svg}");
     }
 
     #[test]

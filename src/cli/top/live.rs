@@ -60,7 +60,7 @@ type Asking = Pin<Box<dyn Future<Output = Result<Report, NoAnswer>>>>;
 /// Shows reports until the user ends it.
 pub(super) async fn run(question: &Question) -> Result<(), TopError> {
     // Before the terminal is touched: an address without a weir is a plain error.
-    let report = report::ask(&question.server).await?;
+    let report = report::ask(&question.server, "").await?.without_rates();
     let mut view = View::new(question.server.to_string(), spell(question.interval), question.sort, report);
     let mut ends = ends().map_err(TopError::Start)?;
     let mut continued = signal(SignalKind::from_raw(libc::SIGCONT)).map_err(TopError::Start)?;
@@ -69,6 +69,7 @@ pub(super) async fn run(question: &Question) -> Result<(), TopError> {
     let mut ticks = interval(question.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut asking: Option<Asking> = None;
+    let mut asked = String::new();
     loop {
         if let Some(screen) = &mut screen {
             screen.draw(&view)?;
@@ -96,6 +97,10 @@ pub(super) async fn run(question: &Question) -> Result<(), TopError> {
                     Ok(report) => view.show(report),
                     Err(error) => view.failed(error.to_string(), Instant::now()),
                 }
+                // The filter has changed meanwhile: the server has keys for it that this report has not.
+                if asked != view.filter {
+                    ticks.reset_immediately();
+                }
             }
             _ = ticks.tick() => {
                 if screen.is_none() {
@@ -103,7 +108,9 @@ pub(super) async fn run(question: &Question) -> Result<(), TopError> {
                 }
                 if !view.is_paused && asking.is_none() {
                     let server = question.server.clone();
-                    asking = Some(Box::pin(async move { report::ask(&server).await }));
+                    asked.clone_from(&view.filter);
+                    let filter = asked.clone();
+                    asking = Some(Box::pin(async move { report::ask(&server, &filter).await }));
                 }
             }
         }

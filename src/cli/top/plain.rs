@@ -1,7 +1,7 @@
 //! Reports as lines, for files and for other programs.
 //!
 //! A line is a record: its fields are separated by one tab each, and a field has no tab, since all that is not printable is
-//! escaped. The first field is the time of the server in seconds since 1970, the second says which record it is. docs/operations.md
+//! escaped. The first field is the time of the server in seconds since 1970, the second says which record it is. docs/admin.md
 //! has the columns.
 
 use std::io::Write;
@@ -14,13 +14,13 @@ use super::{Question, TopError, write_now};
 /// Writes a report after each interval; the first one is about the first interval.
 pub(super) async fn run(question: &Question, out: &mut dyn Write, errors: &mut dyn Write) -> Result<(), TopError> {
     // Rates need a look to compare with.
-    report::ask(&question.server).await?;
+    report::ask(&question.server, "").await?;
     let mut ticks = interval(question.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.tick().await;
     loop {
         ticks.tick().await;
-        match report::ask(&question.server).await {
+        match report::ask(&question.server, "").await {
             Ok(mut report) => {
                 question.sort.sort(&mut report.limits);
                 write_now(&lines(&report), out)?;

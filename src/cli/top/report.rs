@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::cli::admin::{AdminServer, Bounds, Expected, NoAnswer};
+use crate::cli::admin::{AdminServer, Bounds, Expected, NoAnswer, encoded};
 use crate::engine::Role;
 use crate::engine::words::printable;
 
@@ -16,7 +16,7 @@ use crate::engine::words::printable;
 const BOUNDS: Bounds = Bounds { bytes_max: 8 << 20, timeout: Duration::from_secs(5) };
 /// The longest text of a cell, in characters.
 const CELL_CHARS_MAX: usize = 256;
-const TOP: &str = "/top?limits=64&keys=16";
+const TOP: &str = "/top?limits=64&keys=16&filter=";
 const READYZ: &str = "/readyz";
 
 /// What is shown.
@@ -163,12 +163,13 @@ struct Policies {
     problems: Vec<String>,
 }
 
-/// Asks for a report.
+/// Asks for a report. The server filters too, since it has more keys than it sends.
 ///
 /// # Errors
 /// When there is no usable answer.
-pub(super) async fn ask(server: &AdminServer) -> Result<Report, NoAnswer> {
-    let top: Top = server.json(TOP, Expected::Ok, BOUNDS).await?;
+pub(super) async fn ask(server: &AdminServer, filter: &str) -> Result<Report, NoAnswer> {
+    let path = format!("{TOP}{}", encoded(filter));
+    let top: Top = server.json(&path, Expected::Ok, BOUNDS).await?;
     let ready: Ready = server.json(READYZ, Expected::OkOrUnready, BOUNDS).await?;
     Ok(Report::new(top, &ready))
 }
@@ -219,6 +220,16 @@ impl Report {
             keys,
             minutes: top.minutes,
         }
+    }
+
+    /// The same without rates: those of a first report are averages since the last look of anybody.
+    pub(super) fn without_rates(mut self) -> Self {
+        self.interval_ms = 0;
+        self.requests = Default::default();
+        for limit in &mut self.limits {
+            (limit.hits, limit.denied) = Default::default();
+        }
+        self
     }
 
     /// The time of the server in UTC, such as `12:03:04`.
@@ -327,6 +338,18 @@ pub(super) mod tests {
         assert_eq!(report.clock(), "08:02:03");
         assert_eq!(sample("ann", 0).requests, [Rate(None); 3], "nothing to compare with");
         assert_eq!(Rate::of(u64::MAX, 1), Rate(Some(u64::MAX)));
+    }
+
+    #[test]
+    fn a_first_report_has_no_rates_since_somebody_last_looked() {
+        let report = sample("ann", 40_000).without_rates();
+        assert_eq!((report.interval_ms, report.requests), (0, [Rate(None); 3]));
+        assert!(report.limits.iter().all(|limit| limit.hits == Rate(None) && limit.denied == Rate(None)));
+        assert_eq!(
+            report.limits.iter().map(|limit| limit.denials).max(),
+            Some(1_234),
+            "denials are of the last minutes"
+        );
     }
 
     #[test]

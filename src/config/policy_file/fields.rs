@@ -47,6 +47,28 @@ impl Fields {
 }
 
 impl FileReader<'_> {
+    /// The keys and values of a whole file. One that is no mapping, or has none of the keys, is probably another kind of file and
+    /// may be a secret: nothing of it is quoted.
+    pub(super) fn fields_of_file(&mut self, root: NodeId, kind: &'static Kind) -> Result<Fields, Reported> {
+        let document = self.document;
+        let node = document.node(root);
+        let has_key = match &node.value {
+            Value::Mapping(entries) if entries.is_empty() => true,
+            Value::Mapping(entries) => entries.iter().any(|&(key, _)| match &document.node(key).value {
+                Value::Scalar { text, .. } => kind.knows(text) || nearest(text, kind.names()).is_some(),
+                _ => false,
+            }),
+            _ => false,
+        };
+        if has_key {
+            return self.fields(root, kind);
+        }
+        let known: Vec<_> = kind.names().collect();
+        let message =
+            format!("{} must be a mapping with the keys {}: it has none of them", kind.name, known.join(", "));
+        Err(self.report(node.position, message))
+    }
+
     /// The keys and values of a mapping. Reports keys that it cannot have.
     pub(super) fn fields(&mut self, id: NodeId, kind: &'static Kind) -> Result<Fields, Reported> {
         let document = self.document;

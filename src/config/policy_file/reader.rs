@@ -16,10 +16,10 @@ use super::matches::{FORMS, Taken, taken};
 use super::state::{FileReader, Reader, Reported, place};
 use super::tree::{Paths, Planted};
 use super::warning::{Code, Warning};
-use super::yaml::{Document, NodeId, Value};
+use super::yaml::{Document, Fault, NodeId, Value};
 use super::{
-    DESCRIPTORS_MAX, DomainOutline, FILE_BYTES_MAX, Loaded, Location, Outline, Position, Problem, Problems, instead,
-    shown, too_large,
+    DESCRIPTORS_MAX, DomainOutline, FILE_BYTES_MAX, Loaded, Location, Outline, Position, Problem, ProblemKind,
+    Problems, instead, shown, too_large,
 };
 use crate::engine::policy::{DomainSpec, LIMITS_PER_RULE_MAX, NodeSpec, RuleKind, RuleSpec, path_below};
 use crate::engine::{Matcher, Mode, OnError, PolicySet, Role};
@@ -34,19 +34,20 @@ impl Reader {
     /// Reads one file.
     pub(super) fn file(&mut self, file: Arc<str>, text: &str) {
         if text.len() > FILE_BYTES_MAX {
-            self.refused(Problem { file, position: None, message: too_large() });
+            self.refused(Problem { kind: ProblemKind::Unreadable, file, position: None, message: too_large() });
             return;
         }
         self.files += 1;
         let document = match Document::parse(text, self.reading.compatible) {
             Ok(document) => document,
             Err(fault) => {
-                self.problems.push(Problem { file, position: Some(fault.position), message: fault.message });
+                let Fault { position, message } = fault;
+                self.problems.push(Problem { kind: ProblemKind::Yaml, file, position: Some(position), message });
                 return;
             }
         };
         for (at, message) in self.document(&file, &document, None) {
-            self.problems.push(Problem { file: file.clone(), position: Some(at), message });
+            self.problems.push(Problem::in_policies(file.clone(), Some(at), message));
         }
     }
 
@@ -56,7 +57,7 @@ impl Reader {
         for (at, message) in self.document(name, &planted.document, Some(&planted.paths)) {
             let path = planted.paths.path(at);
             let message = if path.is_empty() { message } else { format!("{path}: {message}") };
-            self.problems.push(Problem { file: name.clone(), position: None, message });
+            self.problems.push(Problem::in_policies(name.clone(), None, message));
         }
     }
 
@@ -104,7 +105,7 @@ impl Reader {
                     Some(place) => (place.file, Some(place.position)),
                     None => ("policies".into(), None),
                 };
-                self.problems.push(Problem { file, position, message: error.to_string() });
+                self.problems.push(Problem::in_policies(file, position, error.to_string()));
                 Err(self.problems)
             }
         }
@@ -118,7 +119,7 @@ impl FileReader<'_> {
             self.report(start, "empty: a policy file has a domain and descriptors");
             return;
         };
-        let Ok(fields) = self.fields(root, &FILE) else {
+        let Ok(fields) = self.fields_of_file(root, &FILE) else {
             return;
         };
         let domain = self.domain(&fields);

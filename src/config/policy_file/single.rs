@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::keys::Kind;
 use super::state::{FileReader, Reader, Reported};
 use super::yaml::Document;
-use super::{Position, Problem, Problems, Reading, decode};
+use super::{Position, Problem, ProblemKind, Problems, Reading, decode};
 use crate::config::files;
 
 /// The largest file of tests or of traffic, in bytes.
@@ -19,7 +19,7 @@ pub(super) fn read(path: &Path) -> Result<(Arc<str>, String), Problems> {
     let name: Arc<str> = files::shown(path).into();
     let alone = |position, message| {
         let mut problems = Problems::default();
-        problems.push(Problem { file: name.clone(), position, message });
+        problems.push(Problem { kind: ProblemKind::Unreadable, file: name.clone(), position, message });
         problems
     };
     let bytes = files::read(path, FILE_BYTES_MAX).map_err(|error| alone(None, error.to_string()))?;
@@ -38,13 +38,13 @@ pub(super) fn parse<T>(
     content: impl FnOnce(&mut FileReader<'_>) -> Result<T, Reported>,
 ) -> Result<T, Problems> {
     let mut all = Reader::new(Reading::default());
-    let push = |all: &mut Reader, position: Position, message| {
-        all.problems.push(Problem { file: name.clone(), position: Some(position), message });
+    let push = |all: &mut Reader, kind, position: Position, message| {
+        all.problems.push(Problem { kind, file: name.clone(), position: Some(position), message });
     };
     let document = match Document::parse(text, false) {
         Ok(document) => document,
         Err(fault) => {
-            push(&mut all, fault.position, fault.message);
+            push(&mut all, ProblemKind::Yaml, fault.position, fault.message);
             return Err(all.problems);
         }
     };
@@ -61,7 +61,7 @@ pub(super) fn parse<T>(
     let mut problems = reader.problems;
     problems.sort_by_key(|(at, _)| *at);
     for (position, message) in problems {
-        push(&mut all, position, message);
+        push(&mut all, ProblemKind::Policy, position, message);
     }
     content.ok().filter(|_| all.problems.count() == 0).ok_or(all.problems)
 }

@@ -206,7 +206,7 @@ impl FileReader<'_> {
         let Some(root) = self.document.root.filter(|&root| !self.document.node(root).is_null()) else {
             return Err(self.report(start, "empty: a file of traffic has sources or an access_log"));
         };
-        let fields = self.fields(root, &FILE)?;
+        let fields = self.fields_of_file(root, &FILE)?;
         let given = self.settings_of(&fields, &Vec::new());
         let settings = match given {
             Ok(given) => self.loaded(fields.key_at("settings").unwrap_or(fields.at), &given),

@@ -237,7 +237,9 @@ mod tests {
         assert_eq!(problems(vec![mapping(&[("descriptors", Tree::List(vec![]))])]).len(), 1);
         assert_eq!(
             problems(vec![text("x")]),
-            ["r0: a policy file must be a mapping of keys and values, not the text \"x\""]
+            [
+                "r0: a policy file must be a mapping with the keys domain, charging, on_error, descriptors: it has none of them"
+            ]
         );
     }
 

@@ -21,6 +21,8 @@ use super::value::shorten;
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
 /// How much of a reason that another source gives is kept, in characters: it may quote a value of any length.
 const REASON_CHARS_MAX: usize = 400;
+/// Why a name is refused that is not near to any other.
+const NO_SUCH_SETTING: &str = "no such setting";
 /// How deep groups may nest in a settings file; no name has this many parts.
 const DEPTH_MAX: usize = 8;
 /// The most problems of one file; the reading ends there.
@@ -79,6 +81,14 @@ impl Layer {
         let mut layer = Self::default();
         if let Err(problem) = layer.read_yaml(file, text) {
             layer.problems.push(problem);
+        }
+        // A file without any setting is probably another kind of file and may be a secret: no name of it is shown.
+        if layer.entries.is_empty() {
+            layer
+                .problems
+                .iter_mut()
+                .filter(|problem| problem.reason == NO_SUCH_SETTING)
+                .for_each(|problem| problem.name = None);
         }
         layer
     }
@@ -183,7 +193,7 @@ impl Layer {
         } else {
             match table::nearest(name) {
                 Some(nearest) => format!("no such setting, the nearest is {nearest}"),
-                None => "no such setting".to_owned(),
+                None => NO_SUCH_SETTING.to_owned(),
             }
         };
         self.problems.push(Problem { origin: origin.to_owned(), name: Some(shorten(name)), value: None, reason });
@@ -193,7 +203,7 @@ impl Layer {
         let name = variable.strip_prefix(ENV_PREFIX).unwrap_or(variable).to_ascii_lowercase().replace("__", ".");
         let reason = match table::nearest(&name) {
             Some(nearest) => format!("no such setting, the nearest is {}", env_name(nearest)),
-            None => "no such setting".to_owned(),
+            None => NO_SUCH_SETTING.to_owned(),
         };
         self.problems.push(Problem {
             origin: "environment".to_owned(),

@@ -302,6 +302,12 @@ const FROM_STORE_ON: &[Setting] = &[
         about: "Retry-After on denials, and RateLimit and RateLimit-Policy, as headers for the client",
     },
     Setting {
+        name: "response.problem_body",
+        kind: Kind::Switch,
+        default: Preset::Is("off"),
+        about: "on denials by limits, a body for the client that names them: application/problem+json",
+    },
+    Setting {
         name: "response.limit_headers",
         kind: Kind::Switch,
         default: Preset::Is("off"),

@@ -139,9 +139,8 @@ impl Lattice {
     /// The class of a byte: bytes of one class are read alike.
     pub(super) fn byte_class(byte: u8) -> u8 {
         match byte {
-            b'0'..=b'9' => byte,
+            b'0'..=b'9' | b':' | b'.' | b'/' => byte,
             b'a'..=b'f' | b'A'..=b'F' => b'a',
-            b':' | b'.' | b'/' => byte,
             _ => 0,
         }
     }
@@ -219,8 +218,7 @@ fn read_v6(v6: V6, byte: u8) -> V6 {
             V6::In { colons, digits: digits + 1 }
         }
         (V6::In { colons, .. }, b':') if colons < 8 => V6::In { colons: colons + 1, digits: 0 },
-        (V6::In { colons: 2.., .. }, b'.' | b'/') => V6::Tail,
-        (V6::Tail, b'0'..=b'9' | b'.' | b'/') => V6::Tail,
+        (V6::In { colons: 2.., .. }, b'.' | b'/') | (V6::Tail, b'0'..=b'9' | b'.' | b'/') => V6::Tail,
         _ => V6::Not,
     }
 }

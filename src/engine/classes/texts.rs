@@ -59,6 +59,9 @@ impl Default for Texts {
 /// The beginning of a text: a place among the texts; none where no text begins so.
 pub(super) type Beginning = Option<u32>;
 
+/// Where each text begins.
+pub(super) const BEGIN: Beginning = Some(0);
+
 impl Texts {
     pub(super) fn new<'t>(texts: impl IntoIterator<Item = &'t str>) -> Self {
         let mut all = Self::default();
@@ -87,11 +90,6 @@ impl Texts {
         self.bytes[usize::from(byte)]
     }
 
-    /// Where each text begins.
-    pub(super) const fn begin() -> Beginning {
-        Some(0)
-    }
-
     pub(super) fn read(&self, at: Beginning, byte: u8) -> Beginning {
         self.next.get(&(at?, byte)).copied()
     }
@@ -113,13 +111,13 @@ pub(super) enum Cut {
 
 impl Cut {
     pub(super) const fn begin() -> Self {
-        Self::Not(Texts::begin())
+        Self::Not(BEGIN)
     }
 
     pub(super) fn read(self, keys: &Texts, byte: u8) -> Self {
         match self {
             Self::Is => Self::Is,
-            Self::Not(at) if byte == b'_' && at != Texts::begin() && !keys.has(at) => Self::Is,
+            Self::Not(at) if byte == b'_' && at != BEGIN && !keys.has(at) => Self::Is,
             Self::Not(at) => Self::Not(keys.read(at, byte)),
         }
     }

@@ -9,7 +9,7 @@ use hashbrown::{HashMap, HashSet};
 use smallvec::SmallVec;
 
 use super::addresses::{Lattice, Spelled, Spelling};
-use super::texts::{Beginning, Cut, Texts, Utf8};
+use super::texts::{BEGIN, Beginning, Cut, Texts, Utf8};
 use crate::engine::automaton::{Automaton, Reading};
 
 /// The most states of one walk.
@@ -99,7 +99,7 @@ impl Values {
     }
 }
 
-/// Which texts are looked at, and by what they are told apart.
+/// Which texts are read, and what separates them.
 #[derive(Default)]
 pub(super) struct Walk<'a> {
     /// Each with what it has read already.
@@ -144,7 +144,7 @@ impl Walk<'_> {
         let begin = State {
             readings: self.automata.iter().map(|(_, reading)| *reading).collect(),
             utf8: Utf8::default(),
-            listed: Texts::begin(),
+            listed: BEGIN,
             cut: self.keys.as_ref().map(|_| Cut::begin()),
             spelling: self.networks.map(Lattice::begin),
         };

@@ -3,7 +3,10 @@
 // textContent alone.
 
 const EVERY_MS = 2000;
+// The time between two looks of this page. What is older is an average since somebody last looked, and no rate of now.
+const LOOK_MAX_MS = 3 * EVERY_MS;
 const TIMEOUT_MS = 5000;
+const SHARED_MS = 1500;
 const SERIES_MAX = 6;
 const POINTS_MAX = 150;
 const RULES_MAX = 2000;
@@ -17,6 +20,8 @@ let timer = 0;
 let paused = false;
 let running = false;
 let again = false;
+// When the server made the first report for this page, less the age to which it shares one.
+let firstLookMs = 0;
 
 function element(name, text, className) {
   const made = document.createElement(name);
@@ -87,6 +92,10 @@ function state(id, text, isGood) {
 }
 
 function showHealth(top, ready) {
+  const { name, version } = top.instance;
+  byId("instance").textContent = name || "unnamed";
+  byId("version").textContent = version;
+  document.title = name ? `weir ${name}` : "weir";
   state("phase", ready.ready ? "ready" : ready.phase, ready.ready);
   state("store", top.store.name + (top.store.answered ? " answers" : " does not answer"), top.store.answered);
   state("circuit", top.store.circuit, top.store.circuit === "closed");
@@ -110,17 +119,23 @@ function nameOf(limit) {
   return `${limit.domain} ${limit.rule} (${limit.limit})`;
 }
 
+// Whether this page has looked when the time began that the rates are of.
+function hasRates(top) {
+  const ms = top.busiest.interval_ms;
+  return ms > 0 && ms <= LOOK_MAX_MS && top.now_ms - ms >= firstLookMs;
+}
+
 function showRequests(top) {
   const { interval_ms: ms, requests: by } = top.busiest;
-  if (ms > 0) {
+  if (hasRates(top)) {
     requests.push([by.ok, by.over_limit, by.store_failed].map((count) => (count * 1000) / ms));
     if (requests.length > POINTS_MAX) requests.shift();
   }
   const names = ["ok", "over limit", "failed"];
   const series = names.map((name, at) => ({ name, values: requests.map((point) => point[at]) }));
   plot(byId("requests-plot"), series, "Requests a second by result", "");
-  const last = requests[requests.length - 1] || [0, 0, 0];
-  legend(byId("requests-legend"), names.map((name, at) => `${name}: ${shorten(last[at])}/s`));
+  const last = requests[requests.length - 1];
+  legend(byId("requests-legend"), names.map((name, at) => `${name}: ${last ? shorten(last[at]) : "\u2013"}/s`));
 }
 
 // One entry for each limit. It stays open, and keeps the focus, while its numbers change.
@@ -179,7 +194,7 @@ function showLimits(top) {
 
 function showBusiest(top) {
   const { interval_ms: ms, limits: busy } = top.busiest;
-  const perSecond = (count) => shorten(ms > 0 ? (count * 1000) / ms : 0);
+  const perSecond = (count) => (hasRates(top) ? shorten((count * 1000) / ms) : "\u2013");
   byId("busiest").replaceChildren(...busy.map((limit) =>
     row([limit.domain, limit.rule, limit.limit, perSecond(limit.hits), perSecond(limit.over_limit_hits)], 3)));
 }
@@ -223,6 +238,7 @@ async function refresh() {
   if (!paused && !document.hidden) {
     try {
       const [top, ready] = await Promise.all([get(`top?minutes=${byId("minutes").value}`), get("readyz")]);
+      firstLookMs = firstLookMs || top.now_ms - SHARED_MS;
       showHealth(top, ready);
       showDenials(top);
       showRequests(top);

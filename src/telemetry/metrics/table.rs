@@ -248,7 +248,7 @@ const STORES: Part = Part {
             labels: &["kind"],
             unit: "calls",
             help: "Calls to the store that gave no decision, by reason.",
-            more: "[Every kind](operations.md#every-kind-of-failure), and whether the call may have been charged, is on the page \
+            more: "[Every kind](stores.md#every-kind-of-failure), and whether the call may have been charged, is on the page \
                    for operators.",
         },
         Row {
@@ -257,7 +257,8 @@ const STORES: Part = Part {
             labels: &["action"],
             unit: "descriptors",
             help: "Descriptors whose store gave no answer, by what the policies did then.",
-            more: "`action` is `error`, `allow`, `deny` or `local`. [Alert on any increase](operations.md#when-redis-is-in-trouble).",
+            more: "`action` is `error`, `allow`, `deny` or `local`. [Alert on their share of the \
+                   requests](stores.md#when-redis-is-in-trouble).",
         },
         Row {
             name: "weir_undone_total",
@@ -299,7 +300,7 @@ const REDIS: Part = Part {
             unit: "runtimes",
             help: "Runtimes whose circuit breaker for this Redis is open.",
             more: "weir has a runtime for each core and one for HTTP. See \
-                   [when Redis is in trouble](operations.md#when-redis-is-in-trouble).",
+                   [when Redis is in trouble](stores.md#when-redis-is-in-trouble).",
         },
         Row {
             name: "weir_redis_circuit_opened_total",
@@ -323,7 +324,7 @@ const REDIS: Part = Part {
             labels: &["kind"],
             unit: "connections",
             help: "Connections to Redis that could not be made, by reason.",
-            more: "The [kinds](operations.md#every-kind-of-failure) are those of failures.",
+            more: "The [kinds](stores.md#every-kind-of-failure) are those of failures.",
         },
         Row {
             name: "weir_redis_queue",
@@ -401,7 +402,7 @@ const POLICIES: Part = Part {
             labels: &[],
             unit: "loads",
             help: "Changed policies that were refused. The last good ones stay in force.",
-            more: "Alert on any.",
+            more: "`weir_input_refused` shows whether they still are.",
         },
         Row {
             name: "weir_config_last_load_success_timestamp_seconds",
@@ -421,13 +422,15 @@ const POLICIES: Part = Part {
                    any](operations.md#weiroverridesunused). See [overrides](overrides.md).",
         },
         Row {
-            name: "weir_overrides_last_read_timestamp_seconds",
+            name: "weir_input_refused",
             kind: Gauge,
-            labels: &[],
-            unit: "seconds since 1970",
-            help: "When the store was last read for overrides, in seconds since 1970. 0 before the first time.",
-            more: "weir reads them every 500 ms. [Alert when it is old](operations.md#weiroverridesunread): changes do not \
-                   arrive.",
+            labels: &["input"],
+            unit: "0 or 1",
+            help: "Whether weir refuses or cannot read the newest input now, so that the last good one stays in force.",
+            more: "`input`: `policies` of the directory, or `control_plane` for the last response with `policies.source: xds`; \
+                   `certificate` for the files of the gRPC listener's TLS; `overrides`, which the store does not give, or gives with \
+                   lines that are no overrides. It is 0 again when the input is mended. [Alert on \
+                   any](operations.md#weirpolicyloadfailed).",
         },
     ],
 };
@@ -474,7 +477,7 @@ const XDS: Part = Part {
             labels: &[],
             unit: "responses",
             help: "Responses of the control plane that were refused. The last good policies stay in force.",
-            more: "Alert on any.",
+            more: "`weir_input_refused` shows whether the last one was.",
         },
         Row {
             name: "weir_xds_accepted_timestamp_seconds",
@@ -489,7 +492,7 @@ const XDS: Part = Part {
 
 const STATISTICS: Part = Part {
     title: "Statistics and log",
-    about: "The [statistics](operations.md#statistics-of-envoyproxyratelimit) are those of envoyproxy/ratelimit.",
+    about: "The [statistics](telemetry.md#statistics-of-envoyproxyratelimit) are those of envoyproxy/ratelimit.",
     rows: &[
         Row {
             name: "weir_dynamic_series",
@@ -537,7 +540,7 @@ const METRICS_EXPORT: Part = Part {
         unit: "exports",
         help: "Exports of all metrics to the collector, by result.",
         more: "`ok`, or `failed`: the collector did not take all of it. The next export has the same counts and more. See \
-               [metrics by OTLP](operations.md#metrics-by-otlp).",
+               [metrics by OTLP](telemetry.md#metrics-by-otlp).",
     }],
 };
 
@@ -560,14 +563,14 @@ const TRACES: Part = Part {
             unit: "spans",
             help: "Spans that were dropped, by reason.",
             more: "`queue_full` (more than `tracing.queue` waited), `export_failed` (the collector did not take their batch), \
-                   `shutdown`. See [traces](operations.md#traces).",
+                   `shutdown`. See [traces](telemetry.md#traces).",
         },
     ],
 };
 
 const TAPS: Part = Part {
     title: "Taps",
-    about: "A [tap](operations.md#weir-tap) shows live requests to an operator.",
+    about: "A [tap](admin.md#weir-tap) shows live requests to an operator.",
     rows: &[
         Row {
             name: "weir_taps",
@@ -722,8 +725,8 @@ curl localhost:8080/metrics
 - Every metric is reset when weir restarts. The series of a rule or a domain end when it leaves the policies.
 
 Alert rules are in [deploy/prometheus](../deploy/README.md#alerts), a dashboard in [deploy/grafana](../deploy/README.md#dashboard).
-Begin with [operations.md](operations.md#metrics). Metrics with the names of envoyproxy/ratelimit:
-[statistics](operations.md#statistics-of-envoyproxyratelimit).
+Begin with [what to watch](telemetry.md#what-to-watch). Metrics with the names of envoyproxy/ratelimit:
+[statistics](telemetry.md#statistics-of-envoyproxyratelimit).
 ";
 
 #[cfg(test)]

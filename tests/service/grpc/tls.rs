@@ -246,6 +246,8 @@ fn a_certificate_is_replaced_under_load_without_a_failed_call() {
     until("the torn pair to be refused", PATIENCE, || {
         (served::metric(weir.http, "weir_tls_reloads_total{result=\"refused\"}") == Some(1)).then_some(())
     });
+    let is_refused = || served::metric(weir.http, "weir_input_refused{input=\"certificate\"}");
+    until("the gauge", PATIENCE, || (is_refused() == Some(1)).then_some(()));
     assert_eq!(admitted(&tls(weir.grpc, config(&old, None))), Ok(true));
     let line = |line: &crate::support::process::LogLine| {
         line.message() == Some("certificate refused, the last good one stays in force")
@@ -257,6 +259,7 @@ fn a_certificate_is_replaced_under_load_without_a_failed_call() {
         (admitted(&tls(weir.grpc, config(&new, None))) == Ok(true)).then_some(())
     });
     assert!(admitted(&tls(weir.grpc, config(&old, None))).is_err(), "the old certificate is gone");
+    until("the gauge to fall", PATIENCE, || (is_refused() == Some(0)).then_some(()));
     called(20);
     is_over.store(true, Ordering::SeqCst);
     caller.join().expect("no call fails");

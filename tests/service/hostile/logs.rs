@@ -161,10 +161,10 @@ fn a_thousand_mistakes_are_twenty_lines() {
     let mut policies = PolicyDirectory::with_file(FILE, &policy(1));
     let weir = Weir::start(&policies.path(), &[] as &[&str]);
     policies.replace(&[(FILE.to_owned(), mistakes(1_000))]);
-    let more = "more problems: GET /readyz lists the first, weir check lists all";
+    let more = "more problems: GET /readyz of the admin listener lists the first, weir check lists all";
     assert!(weir.wait_for_log(0, PATIENCE, |line| line.message() == Some(more)), "{}", weir.written());
     assert_eq!(weir.count_in_log(|line| line.message() == Some(POLICIES_REFUSED)), 20);
-    let ready = http::get(weir.http, "/readyz").expect("an answer");
+    let ready = http::get(weir.admin, "/readyz").expect("an answer");
     let ready: serde_json::Value = serde_json::from_str(&ready.body).expect("JSON");
     let problems = ready["policies"]["problems"].as_array().expect("a list");
     assert_eq!(problems.len(), 101);

@@ -42,7 +42,7 @@ fn loads(weir: &Weir) -> u64 {
 }
 
 fn problems(weir: &Weir) -> Vec<String> {
-    let ready = http::get(weir.http, "/readyz").expect("an answer");
+    let ready = http::get(weir.admin, "/readyz").expect("an answer");
     assert_eq!(ready.status, 200, "{ready:?}");
     let ready: Value = serde_json::from_str(&ready.body).expect("JSON");
     let problems = ready["policies"]["problems"].as_array().expect("a list");
@@ -188,6 +188,52 @@ fn a_pipe_or_a_device_is_a_problem_that_names_it_and_never_a_wait() {
     fs::write(directory.path().join(FILE), rules(1, 30)).expect("the policy");
     until("the next policies", PATIENCE, || (limit(&mut client, "k0") == Some(30)).then_some(()));
     assert_eq!(problems(&weir), Vec::<String>::new());
+}
+
+/// A link to a file of tokens, by which anyone at the public port read a token.
+#[test]
+fn a_file_that_is_no_policy_is_not_quoted_and_the_public_port_has_no_text_of_a_problem() {
+    const SECRET: &str = "s3cret";
+    let outside = TempDir::new().expect("a temporary directory");
+    let directory = TempDir::new().expect("a temporary directory");
+    fs::write(directory.path().join(FILE), rules(1, 10)).expect("the policy");
+    let weir = Weir::start(directory.path(), &[] as &[&str]);
+    let link = directory.path().join("x.yaml");
+    for (name, text) in [
+        ("admin.token", "ann s3cret-0123456789abcdef\n"),
+        ("shadow", "root:$y$s3cret:19000:0:99999:7:::\nann:s3cret:1:2::\n"),
+        ("secret.yaml", "s3cret-name: 1\npassword: s3cret\n"),
+        ("key.pem", "-----BEGIN s3cret-----\ns3cret\n-----END s3cret-----\n"),
+        ("environment", "TOKEN=s3cret\n"),
+        ("list", "- s3cret\n"),
+        ("broken", "s3cret: [\n"),
+        ("account.json", r#"{"type": "s3cret", "s3cret": "-"}"#),
+    ] {
+        let file = outside.path().join(name);
+        fs::write(&file, text).expect("the file");
+        symlink(&file, &link).expect("a link");
+        let problem = until("the problem of the link", PATIENCE, || {
+            problems(&weir).into_iter().find(|problem| problem.contains("x.yaml"))
+        });
+        assert!(!problem.contains(SECRET), "{name}: {problem}");
+        let public = http::get(weir.http, "/readyz").expect("an answer").body;
+        assert!(!public.contains("x.yaml") && !public.contains(SECRET), "{name}: {public}");
+        let public: Value = serde_json::from_str(&public).expect("JSON");
+        let kind = if name == "broken" { "yaml" } else { "policy" };
+        assert_eq!(public["policies"]["problem_count"], 1, "{name}");
+        assert_eq!(public["policies"]["problem_kinds"], serde_json::json!([kind]), "{name}");
+        for command in ["check", "test"] {
+            let output = Command::new(binary()).arg(command).arg(&link).output().expect("weir runs");
+            let said = String::from_utf8_lossy(&[output.stderr, output.stdout].concat()).into_owned();
+            assert!(!output.status.success() && !said.contains(SECRET), "{command} {name}: {said}");
+        }
+        let serve = Command::new(binary()).arg("serve").arg("--config").arg(&link).output().expect("weir runs");
+        let said = String::from_utf8_lossy(&serve.stderr);
+        assert!(!serve.status.success() && !said.contains(SECRET), "{name}: {said}");
+        fs::remove_file(&link).expect("the link is removed");
+        until("no problem", PATIENCE, || problems(&weir).is_empty().then_some(()));
+    }
+    assert!(!weir.written().contains(SECRET), "{}", weir.written());
 }
 
 fn check(path: &Path) -> Output {

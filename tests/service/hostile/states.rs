@@ -114,7 +114,7 @@ fn flood(kind: Flood, keys_max: usize) -> Bought {
     bought
 }
 
-/// The bounds of docs/operations.md.
+/// The bounds of docs/stores.md.
 #[test]
 fn a_flood_of_keys_that_are_used_up_buys_no_used_up_key_back() {
     let bought = flood(Flood::Full, KEYS_MAX);

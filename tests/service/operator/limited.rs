@@ -74,6 +74,27 @@ fn keys_that_are_denied_are_listed_by_rule_with_counts_and_times() {
 }
 
 #[test]
+fn a_filter_finds_keys_beyond_those_that_an_answer_has() {
+    let served = Served::start(POLICY, &[]);
+    ask(&served, 3, "watched", "eve");
+    for number in 0..20 {
+        ask(&served, 5, "user", &format!("often{number}"));
+    }
+    ask(&served, 3, "user", "seldom");
+    let all = report(&served, "/top?keys=16", |top| top["limits"].as_array().unwrap().len() == 2);
+    assert!(!all.to_string().contains("seldom"), "{all}");
+    let found = json_at(&served, "/top?keys=16&filter=user=sel");
+    let limits = found["limits"].as_array().unwrap();
+    assert_eq!(limits.len(), 1, "{found}");
+    let keys: Vec<&Value> = limits[0]["keys"].as_array().unwrap().iter().map(|key| &key["descriptor"]).collect();
+    assert_eq!(keys, ["user=seldom"]);
+    // The name of a limit lets all its keys through.
+    assert_eq!(json_at(&served, "/top?keys=16&filter=per-user")["limits"][0]["keys"].as_array().unwrap().len(), 16);
+    let long = http::get(served.at.admin, &format!("/top?filter={}", "x".repeat(257))).unwrap();
+    assert_eq!((long.status, long.body.contains("filter: more than 256 bytes")), (400, true), "{long:?}");
+}
+
+#[test]
 fn the_limits_asked_most_are_those_since_the_last_look() {
     let served = Served::start(POLICY, &[]);
     ask(&served, 3, "user", "ann");

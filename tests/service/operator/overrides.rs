@@ -70,6 +70,24 @@ fn json_at(admin: SocketAddr, path: &str) -> Value {
 }
 
 #[test]
+fn an_override_of_a_shared_state_says_whom_it_changes_too() {
+    let served = Served::start(POLICY, &[]);
+    let set = |descriptor: &str, limit: &str| {
+        let output = weir(
+            served.at.admin,
+            &["set", "shop", descriptor, "--limit", limit, "--for", "1h", "--reason", "a launch"],
+        );
+        assert!(output.status.success(), "{output:?}");
+        text(&output.stdout)
+    };
+    let shared = set("path=/abc", "5/hour");
+    assert!(shared.contains("also path=/a*: share_threshold gives all of these one state\n"), "{shared}");
+    assert_eq!(passes(served.at.grpc, "path", "/another", 9), 5, "it is in force for them too");
+    let own = set("user=ann", "5/day");
+    assert!(!own.contains("also"), "{own}");
+}
+
+#[test]
 fn an_override_is_set_shown_and_deleted_by_the_command() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "ann s3cret-s3cret-s3\nbot 0ther-0ther-0ther\n").unwrap();
@@ -331,7 +349,14 @@ fn a_server_without_redis_decides_by_the_policies_and_says_so() {
     let weir_server = Weir::start(&policies.path(), &arguments);
     let warned = "overrides cannot be read yet: the policies alone decide until they are";
     assert!(weir_server.wait_for_log(0, PATIENCE, |line| line.message() == Some(warned)), "{}", weir_server.written());
-    assert_eq!(json_at(weir_server.admin, "/readyz")["overrides"]["read"], false);
+    let shown = json_at(weir_server.admin, "/readyz")["overrides"].clone();
+    assert_eq!(shown["read"], false);
+    assert!(
+        shown["problem"].as_str().is_some_and(|problem| problem.starts_with("the store cannot be read: ")),
+        "{shown}"
+    );
+    let is_refused = |address| crate::support::served::metric(address, "weir_input_refused{input=\"overrides\"}");
+    assert_eq!(is_refused(weir_server.http), Some(1));
     assert_eq!(limit_of(weir_server.grpc, "ann"), 3);
     let noted = weir(weir_server.admin, &["list"]);
     assert!(self::text(&noted.stderr).contains("could not read its store yet"), "{noted:?}");
@@ -342,6 +367,7 @@ fn a_server_without_redis_decides_by_the_policies_and_says_so() {
     until("the override", PATIENCE, || (limit_of(weir_server.grpc, "ann") == 7).then_some(()));
     assert!(weir_server.wait_for_log(0, PATIENCE, |line| line.message() == Some("overrides are read again")));
     assert_eq!(json_at(weir_server.admin, "/readyz")["overrides"]["read"], true);
+    assert_eq!(is_refused(weir_server.http), Some(0));
 }
 
 #[test]
@@ -360,6 +386,8 @@ fn what_others_write_to_the_keys_is_skipped_and_bounded() {
     write(&hostile, "9000000000000000");
     until("the good line", PATIENCE, || (limit_of(served.at.grpc, "ann") == 8).then_some(()));
     assert_eq!(json_at(served.at.admin, "/overrides")["overrides"].as_array().unwrap().len(), 1);
+    assert_eq!(json_at(served.at.admin, "/readyz")["overrides"]["problem"], "skipped 1 line: the log has the first");
+    assert_eq!(served.metric("weir_input_refused{input=\"overrides\"}"), Some(1));
     // What is too large, or of another type, leaves the last known in force.
     let large =
         "redis.call('SET', KEYS[1], string.rep('x', 3000000)) redis.call('SET', KEYS[2], string.rep('y', 100000))";
@@ -369,6 +397,9 @@ fn what_others_write_to_the_keys_is_skipped_and_bounded() {
         (put(served.at.admin, None, &body("bob", 9)).status == 200).then_some(())
     });
     assert_eq!((limit_of(served.at.grpc, "ann"), limit_of(served.at.grpc, "bob")), (8, 9));
+    until("no problem after a change", PATIENCE, || {
+        (served.metric("weir_input_refused{input=\"overrides\"}") == Some(0)).then_some(())
+    });
     assert_eq!(redis.command(&["DEL", version_key]).unwrap().trim(), "1");
     assert_eq!(redis.command(&["RPUSH", version_key, "x"]).unwrap().trim(), "1");
     assert_eq!(put(served.at.admin, None, &body("bob", 10)).status, 503);

@@ -95,10 +95,14 @@ fn a_browser_shows_who_is_limited_and_no_key_is_markup() {
     });
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/page");
     fs::create_dir_all(&target).unwrap();
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let name = host.trim();
     let dom = browse(&browser, served.at.admin, &["--dump-dom".to_owned()]);
     for expected in [
         "data-state=\"shown\"",
-        "<title>weir</title>",
+        &format!("<title>weir {name}</title>"),
+        &format!("<dd id=\"instance\">{name}</dd>"),
+        &format!("<dd id=\"version\">{}</dd>", env!("CARGO_PKG_VERSION")),
         "denials by shop user (per-user)",
         "shop watched (f3600s) (shadow)",
         "memory answers",

@@ -29,7 +29,7 @@ impl FileReader<'_> {
             self.report(start, "empty: a file of tests has cases");
             return Vec::new();
         };
-        let Ok(fields) = self.fields(root, &FILE) else { return Vec::new() };
+        let Ok(fields) = self.fields_of_file(root, &FILE) else { return Vec::new() };
         let policies = self.policies_of(&fields, "policies", directory).ok().flatten();
         let defaults = Defaults {
             directory,

@@ -11,7 +11,7 @@ use crate::config::policy_file::yaml::{NodeId, Value};
 use crate::config::settings::{Layer, Problems, Setting, Settings};
 
 /// The settings that a test may have.
-pub const NAMES: [&str; 20] = [
+pub const NAMES: [&str; 21] = [
     "charging",
     "shadow_mode",
     "quota_mode",
@@ -21,6 +21,7 @@ pub const NAMES: [&str; 20] = [
     "response.delay_header",
     "response.limit_metadata",
     "response.ietf_headers",
+    "response.problem_body",
     "response.limit_headers",
     "response.limit_header",
     "response.remaining_header",

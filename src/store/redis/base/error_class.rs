@@ -1,4 +1,4 @@
-//! Every error of Redis that weir knows, and what weir does about it: one table, which docs/operations.md explains to
+//! Every error of Redis that weir knows, and what weir does about it: one table, which docs/stores.md explains to
 //! operators.
 //!
 //! Not here: errors of the network, which are no answers of Redis (transport/error.rs), and how the breaker counts

@@ -39,7 +39,7 @@ pub(super) const CALLERS: Part = Part {
             help: "gRPC connections that weir closed because of what their peers sent, or did not send or take in time, by reason.",
             more: "`frames`: too many frames without requests, or of requests that were given up. `handshake`, `headers`, `unread`: not in \
                    time. `held`: it held too much. `idle`, `unused`: too many connections were open. `protocol`: the peer broke the \
-                   rules of HTTP/2. See [what a caller can hold](operations.md#what-a-caller-can-hold).",
+                   rules of HTTP/2. See [what a caller can hold](bounds.md#what-a-caller-can-hold).",
         },
         Row {
             name: "weir_grpc_reset_requests_total",
@@ -88,7 +88,7 @@ pub(super) const CALLERS: Part = Part {
                    wrong. `name`: it has none of `listen.tls.client_names`. `refused`: the client does not accept weir's \
                    certificate. `protocol`: it does not speak TLS 1.2 or 1.3. `too_many` and \
                    `too_many_of_peer`: weir gave the oldest unfinished one up, of all clients or of one address; see [what a caller can \
-                   hold](operations.md#what-a-caller-can-hold).",
+                   hold](bounds.md#what-a-caller-can-hold).",
         },
         Row {
             name: "weir_tls_reloads_total",
@@ -96,7 +96,8 @@ pub(super) const CALLERS: Part = Part {
             labels: &["result"],
             unit: "changes",
             help: "Changed files of the gRPC listener's TLS, by whether they were put in force.",
-            more: "`replaced`, or `refused` because they do not fit together or cannot be read. Alert on `refused`.",
+            more: "`replaced`, or `refused` because they do not fit together or cannot be read. `weir_input_refused` \
+                   shows whether they still are.",
         },
     ],
 };
