@@ -56,7 +56,9 @@ impl<'l> Found<'l> {
             let matchers: Vec<&Matcher> = valued.iter().map(|(_, matcher)| *matcher).collect();
             let which = valued.iter().position(|(number, _)| std::ptr::eq(of_key[*number], wide));
             let taken = which.and_then(|which| self.taken(&matchers, which));
-            takers.extend(taken.into_iter().flat_map(|taken| taken.by).map(|(at, value)| (valued[at].0, value)));
+            let by = taken.into_iter().flat_map(|taken| taken.by);
+            // The text of a wildcard is no value that requests have.
+            takers.extend(by.filter(|(_, value)| !value.contains('*')).map(|(at, value)| (valued[at].0, value)));
         }
         takers
     }

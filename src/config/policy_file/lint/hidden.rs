@@ -72,6 +72,10 @@ impl<'l> Found<'l> {
                 continue;
             }
             let is_met = address(place, outline).is_some_and(|at| all.contains(&at));
+            if is_met && hiders.is_empty() {
+                // All of its values have control characters.
+                continue;
+            }
             let never = if is_met { "met by no value without control characters" } else { "never met" };
             self.add(&outline.place(), Code::NeverMet, || format!("{never}, since {}", taking(outline, &hiders)));
         }
@@ -100,7 +104,9 @@ impl<'l> Found<'l> {
         let which = if outline.value.is_none() { matchers.len() } else { before };
         matchers.insert(which, outline.value.as_ref().unwrap_or(&any));
         let taken = self.taken(&matchers, which)?;
-        let by = taken.by.iter().filter_map(|(at, _)| others.get(if *at > which { at - 1 } else { *at }).copied());
+        // Of one that stands behind, its own text says nothing.
+        let by = taken.by.iter().filter(|(at, value)| *at < which || !value.contains('*'));
+        let by = by.filter_map(|(at, _)| others.get(if *at > which { at - 1 } else { *at }).copied());
         let mut hiders: Vec<&Outline> = by.collect();
         // What the others of the key leave to it, a key with a star takes.
         let met = taken.own.as_ref().and_then(|value| place.child(Entry { key: &outline.key, value }));
