@@ -295,7 +295,7 @@ fn a_warning_that_is_allowed_where_it_stands_is_silent_and_one_that_is_gone_is_a
     ] {
         assert_eq!(of_text(text), Vec::<String>::new(), "{text}");
     }
-    assert!(allowed.len() > 15, "{allowed:?}");
+    assert!(allowed.len() >= 15, "{allowed:?}");
 }
 
 #[test]
