@@ -374,7 +374,9 @@ fn max_age(listen: &settings::Listen) -> Option<grpc::MaxAge> {
     (!age.is_zero()).then_some(grpc::MaxAge { age, grace: listen.max_connection_age_grace })
 }
 
-fn source(policies: &settings::Policies) -> Source {
+/// Where policy files are, and which files are policies.
+#[must_use]
+pub fn source(policies: &settings::Policies) -> Source {
     Source {
         directory: policies.directory.clone(),
         all_files: policies.all_files,

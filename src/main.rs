@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Parser as _;
-use weir::cli::args::{Arguments, AskArguments, Command, Explained, Policies, TopArguments};
+use weir::cli::args::{Arguments, AskArguments, Checked, Command, Explained, Policies, TopArguments, settings_in};
 use weir::cli::ask::{self, Decided, Output, Question};
 use weir::cli::check;
 use weir::cli::client::{self, Ended};
@@ -62,11 +62,17 @@ fn main() -> ExitCode {
         Command::Check(arguments) => {
             let (reading, strictness) = (arguments.dialect.reading(), arguments.strictness());
             let out = &mut stdout();
-            match arguments.policies() {
-                Ok(Policies::Files(directory)) => {
+            match arguments.checked() {
+                Ok(Checked::Files(directory)) => {
                     check::run(&directory, reading, strictness, out).map_err(|error| error.to_string())
                 }
-                Ok(Policies::Server(server)) => {
+                Ok(Checked::Settings { config, directory }) => match settings_in(&config, std::env::vars_os()) {
+                    Ok(settings) => {
+                        check::run_settings(&settings, directory, strictness, out).map_err(|error| error.to_string())
+                    }
+                    Err(problems) => return told(&problems, USAGE),
+                },
+                Ok(Checked::Server(server)) => {
                     check::run_served(&server, strictness, out).map_err(|error| error.to_string())
                 }
                 Err(reason) => return told(&reason, USAGE),

@@ -7,7 +7,7 @@
 pub mod overrides;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -179,8 +179,11 @@ pub struct ServeArguments {
 #[derive(Args, Debug)]
 pub struct CheckArguments {
     /// The directory of policy files, or one file
-    #[arg(value_name = "DIR", required_unless_present = "server")]
+    #[arg(value_name = "DIR", required_unless_present_any = ["server", "config"])]
     pub directory: Option<PathBuf>,
+    /// Read the policies as weir serve does with this YAML file of settings and this environment
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["server", "compatible", "merge_domains"])]
+    pub config: Option<PathBuf>,
     /// Check what a running server has in force: its admin listener, HOST:PORT
     #[arg(long, value_name = "ADDR", conflicts_with_all = ["directory", "compatible", "merge_domains"])]
     pub server: Option<AdminServer>,
@@ -201,16 +204,35 @@ pub enum Policies {
     Server(AdminServer),
 }
 
+/// What `weir check` looks at.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Checked {
+    /// A directory of files, or one file.
+    Files(PathBuf),
+    /// What the settings in a file name.
+    Settings {
+        /// The file of settings.
+        config: PathBuf,
+        /// The directory that stands in place of that of the settings.
+        directory: Option<PathBuf>,
+    },
+    /// A running server.
+    Server(AdminServer),
+}
+
 impl CheckArguments {
     /// Where the policies are.
     ///
     /// # Errors
     /// When the arguments do not say it.
-    pub fn policies(&self) -> Result<Policies, String> {
-        match (&self.server, &self.directory) {
-            (Some(server), _) => Ok(Policies::Server(server.clone())),
-            (None, Some(directory)) => Ok(Policies::Files(directory.clone())),
-            (None, None) => Err("no policies: write DIR or --server ADDR".to_owned()),
+    pub fn checked(&self) -> Result<Checked, String> {
+        match (&self.server, &self.config, &self.directory) {
+            (Some(server), ..) => Ok(Checked::Server(server.clone())),
+            (None, Some(config), directory) => {
+                Ok(Checked::Settings { config: config.clone(), directory: directory.clone() })
+            }
+            (None, None, Some(directory)) => Ok(Checked::Files(directory.clone())),
+            (None, None, None) => Err("no policies: write DIR, --config FILE or --server ADDR".to_owned()),
         }
     }
 
@@ -527,6 +549,31 @@ impl FromStr for Descriptor {
     }
 }
 
+/// The settings that `weir serve --config` has with this file and environment.
+///
+/// # Errors
+/// Every problem of both together.
+pub fn settings_in(
+    config: &Path,
+    environment: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<Settings, Problems> {
+    settings_of(Some(config), environment, Layer::default())
+}
+
+/// The layers of a server, from the weakest to the strongest.
+fn settings_of(
+    config: Option<&Path>,
+    environment: impl IntoIterator<Item = (OsString, OsString)>,
+    flags: Layer,
+) -> Result<Settings, Problems> {
+    let environment: Vec<_> = environment.into_iter().collect();
+    let standard = otel::read(environment.iter().cloned(), TurnsOn::Yes);
+    let file = config.map(Layer::file);
+    let layers =
+        [Some(standard.settings), file, Some(Layer::environment(environment)), Some(flags), Some(standard.last)];
+    Settings::load(&layers.into_iter().flatten().collect::<Vec<_>>())
+}
+
 impl ServeArguments {
     /// What the flags mean: the settings of this run. The file is read; nothing else is touched.
     ///
@@ -536,16 +583,7 @@ impl ServeArguments {
     ///
     /// Every problem of the file, the environment and the flags together.
     pub fn settings(&self, environment: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Settings, Problems> {
-        let environment: Vec<_> = environment.into_iter().collect();
-        let standard = otel::read(environment.iter().cloned(), TurnsOn::Yes);
-        let mut layers = vec![standard.settings];
-        if let Some(path) = &self.config {
-            layers.push(Layer::file(path));
-        }
-        layers.push(Layer::environment(environment));
-        layers.push(self.flags());
-        layers.push(standard.last);
-        Settings::load(&layers)
+        settings_of(self.config.as_deref(), environment, self.flags())
     }
 
     /// The layer of the command line. A flag and `--set` of the same setting contradict each other,

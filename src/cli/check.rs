@@ -3,16 +3,19 @@
 //! Not here: parsing of arguments (args.rs) and what is valid (config/policy_file.rs).
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::admin::AdminServer;
 use super::served::{self, NoPolicies, Served};
-use crate::config::files::{is_test, is_traffic};
+use crate::app;
+use crate::config::files::{Source, is_test, is_traffic};
 use crate::config::instant_text;
 use crate::config::policy_file::traffic_file::{self, Origin, Sources};
-use crate::config::policy_file::{DomainOutline, Loaded, Outline, Problems, Reading, lint, load_dir_with, test_file};
-use crate::config::settings::spell;
+use crate::config::policy_file::{
+    DomainOutline, Loaded, Outline, Problems, Reading, lint, load, load_dir_with, test_file,
+};
+use crate::config::settings::{PolicySource, Settings, spell};
 use crate::engine::network::Network;
 use crate::engine::words::{counted, printable};
 use crate::engine::{Domain, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule, Term};
@@ -69,9 +72,33 @@ pub fn run(directory: &Path, reading: Reading, strictness: Strictness, out: &mut
     if directory.is_file() && is_traffic(directory) {
         return traffic(directory, out);
     }
-    let mut loaded = load_dir_with(directory, reading).map_err(Failed::Policies)?;
+    let loaded = load_dir_with(directory, reading).map_err(Failed::Policies)?;
+    checked(loaded, THE_SERVERS, strictness, out)
+}
+
+/// The same of the policies that `weir serve` reads with these settings. A directory stands in place of that of the settings.
+///
+/// # Errors
+/// Those of [`run`].
+pub fn run_settings(
+    settings: &Settings,
+    directory: Option<PathBuf>,
+    strictness: Strictness,
+    out: &mut dyn Write,
+) -> Result<(), Failed> {
+    if settings.policies.source == PolicySource::Xds && directory.is_none() {
+        writeln!(out, "policies.source is xds: a control plane has the policies, so there are no files to check")?;
+        return Ok(());
+    }
+    let of_settings = app::source(&settings.policies);
+    let source = Source { directory: directory.unwrap_or_else(|| of_settings.directory.clone()), ..of_settings };
+    let loaded = load(&source, app::decisions::reading(&settings.policies)).map_err(Failed::Policies)?;
+    checked(loaded, &of_server(settings.on_error.name()), strictness, out)
+}
+
+fn checked(mut loaded: Loaded, servers: &str, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
     lint(&mut loaded);
-    write(&loaded, THE_SERVERS, out)?;
+    write(&loaded, servers, out)?;
     judged(&loaded, strictness)
 }
 

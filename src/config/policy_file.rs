@@ -25,6 +25,7 @@
 //! A load gives either a whole policy set, with the place of every rule and warnings, or every problem of every file,
 //! each with file, line and column. Not here: what a policy decides (engine/policy.rs) and when files are read again (watch.rs).
 
+mod allowed;
 mod comments;
 mod fields;
 mod heavy;
@@ -55,6 +56,7 @@ use super::files::{self, Source, policy_files};
 use super::nearest;
 use crate::engine::words::counted;
 use crate::engine::{Matcher, PolicySet};
+use allowed::Allowed;
 use kept::{Content, Keeper};
 use state::Reader;
 use tree::Planted;
@@ -313,8 +315,10 @@ pub struct Loaded {
     pub files: usize,
     /// Their paths; none where policies were not read from files.
     pub paths: Vec<PathBuf>,
-    /// Probable mistakes.
+    /// Probable mistakes, without those that the policies allow.
     pub warnings: Warnings,
+    allowed: Allowed,
+    reading: Reading,
     /// What was read, where it was read to be put in force.
     pub kept: Kept,
 }

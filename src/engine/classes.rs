@@ -28,7 +28,7 @@ use super::network::Network;
 use super::pattern::Pattern;
 use super::policy::Place;
 
-pub use self::walk::{Budget, GivenUp, STATES_MAX, STEPS_MAX};
+pub use self::walk::{Budget, GivenUp, STATES_MAX, STEPS_MAX, Values};
 
 /// Entries that are met alike in each of several policies.
 #[derive(Clone, Debug)]
@@ -69,7 +69,20 @@ pub fn classes<'p, const N: usize>(
     key: &str,
     budget: &mut Budget,
 ) -> Result<Vec<Class<'p, N>>, GivenUp> {
-    Level::new(places, key)?.classes(budget)
+    classes_of(Values::All, places, key, budget)
+}
+
+/// The same, of some values only.
+///
+/// # Errors
+/// When the budget does not last.
+pub fn classes_of<'p, const N: usize>(
+    values: Values,
+    places: &[Option<Place<'p>>; N],
+    key: &str,
+    budget: &mut Budget,
+) -> Result<Vec<Class<'p, N>>, GivenUp> {
+    Level::new(places, key)?.classes(values, budget)
 }
 
 /// The classes of all keys that are written at the level of no policy: by keys with a `*`, in policies that are read as those of
@@ -155,7 +168,7 @@ impl<'l, 'p, const N: usize> Level<'l, 'p, N> {
         Class::of(self.places, self.key.to_owned(), value, kind)
     }
 
-    fn classes(&self, budget: &mut Budget) -> Result<Vec<Class<'p, N>>, GivenUp> {
+    fn classes(&self, values: Values, budget: &mut Budget) -> Result<Vec<Class<'p, N>>, GivenUp> {
         let mut texts: Vec<&str> = self.texts.iter().copied().collect();
         texts.sort_unstable();
         let of_networks = self.networks.with_inner();
@@ -170,7 +183,7 @@ impl<'l, 'p, const N: usize> Level<'l, 'p, N> {
         }
         let mut unknown = Vec::new();
         if self.automata.iter().any(|(of_key, of_keys)| of_key.is_some() || of_keys.is_some()) {
-            self.add_regions(&mut others, &mut unknown, budget)?;
+            self.add_regions(values, &mut others, &mut unknown, budget)?;
         } else {
             others.push(self.class(self.any_other_value(), ClassKind::Other));
         }
@@ -186,6 +199,7 @@ impl<'l, 'p, const N: usize> Level<'l, 'p, N> {
     /// Adds a class for each region of the patterns, and those of which it is not known whether they have a value.
     fn add_regions(
         &self,
+        values: Values,
         others: &mut Vec<Class<'p, N>>,
         unknown: &mut Vec<Class<'p, N>>,
         budget: &mut Budget,
@@ -199,7 +213,7 @@ impl<'l, 'p, const N: usize> Level<'l, 'p, N> {
             }));
         }
         let networks = (!self.networks.is_empty()).then_some(&self.networks);
-        let walk = Walk { automata, networks, ..Walk::default() };
+        let walk = Walk { automata, networks, values, ..Walk::default() };
         for region in walk.regions_without(&self.texts, budget)? {
             let possible = self.networks.possible(region.spelled);
             let is_address = matches!(region.spelled, Spelled::Address(Some(_)));

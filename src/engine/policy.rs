@@ -358,6 +358,20 @@ impl<'p> Place<'p> {
         leads.into_iter().map(|(lead, node)| (lead, Self(node))).collect()
     }
 
+    /// The descriptor that is written here with this key and these values, the key alone without any.
+    #[must_use]
+    pub fn descriptor(self, key: &str, values: Option<&Matcher>) -> Option<Self> {
+        let branch = self.0.by_key.get(key)?;
+        let node = match values {
+            None => branch.alone()?,
+            Some(matcher) => match matcher.exact() {
+                Some(text) => branch.exact(text)?.1,
+                None => branch.named(&matcher.name())?.1,
+            },
+        };
+        Some(Self(node))
+    }
+
     /// The keys that are written here, in no particular order.
     pub fn keys(self) -> impl Iterator<Item = &'p str> {
         self.0.by_key.keys().map(|key| &**key)

@@ -1,5 +1,9 @@
-//! What `weir check` warns of besides what a load finds, and what it leaves alone.
+//! What `weir check` warns of besides what a load finds, and what it leaves alone. Below it the same against a matcher of the tests' own
+//! (hidden.rs).
 
+mod hidden;
+
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -71,6 +75,97 @@ const FOUND: &[(Code, &str, &str, &str)] = &[
         "  - key: top\n    descriptors:\n      - {key: a, value: a*, rate_limit: 1/s}\n      - {key: a, value: ab*, rate_limit: 2/s}\n",
         "6:9",
         "never met, since the wildcard at p:5:9 stands before it and takes all of its values",
+    ),
+    (
+        Code::NeverMet,
+        "  - {key: a, regex: /v1/.*, rate_limit: 1/s}\n  - {key: a, value: /v1/pay*, rate_limit: 2/s}\n",
+        "4:5",
+        "met by no value without control characters, since the regular expression at p:3:5 stands before it and takes all of its values",
+    ),
+    (
+        Code::NeverMet,
+        "  - {key: a, regex: '/v[0-9]', rate_limit: 1/s}\n  - {key: a, regex: '/v(1|2)', rate_limit: 2/s}\n",
+        "4:5",
+        "never met, since the regular expression at p:3:5 stands before it and takes all of its values",
+    ),
+    (
+        Code::NeverMet,
+        "  - {key: a, value: /v1*, rate_limit: 1/s}\n  - {key: a, value: /v2*, rate_limit: 1/s}\n  - {key: a, regex: '/v[12]', rate_limit: 2/s}\n",
+        "5:5",
+        "never met, since the wildcard at p:3:5 and the wildcard at p:4:5 take all of its values",
+    ),
+    (
+        Code::NeverMet,
+        "  - {key: a, regex: 'gold|silver', rate_limit: 1/s}\n  - {key: a, values: [gold, silver], rate_limit: 2/s}\n",
+        "3:5",
+        "never met, since the list at p:4:5 takes all of its values",
+    ),
+    (
+        Code::NeverMet,
+        "  - {key: a, regex: '10\\.0\\.0\\.1[0-9]', rate_limit: 1/s}\n  - {key: a, cidr: 10.0.0.0/8, rate_limit: 2/s}\n",
+        "3:5",
+        "never met, since the networks at p:4:5 take all of its values",
+    ),
+    (
+        Code::MatchesNothing,
+        "  - {key: a, regex: '[^\\s\\S]x', rate_limit: 1/s}\n",
+        "3:5",
+        "no value matches the regular expression",
+    ),
+    (
+        Code::HidesBelow,
+        "  - key: plan\n    descriptors: [{key: op, rate_limit: 10/min}]\n  - {key: plan, value: gold, rate_limit: 1000/h}\n",
+        "5:5",
+        "(plan=gold, op=x) has no limit here, since the limit at p:4:19 is below the key alone at p:3:5",
+    ),
+    (
+        Code::HidesBelow,
+        "  - {key: path, value: /v*, rate_limit: 1/s}\n  - key: path\n    value: '*/pay'\n    descriptors: [{key: op, value: buy, descriptors: [{key: user, rate_limit: 1/s}]}]\n",
+        "3:5",
+        "(path=/v/pay, op=buy, user=x) has no limit here, since the limit at p:6:55 is below the wildcard at p:4:5",
+    ),
+    (
+        Code::LooksLikePrefix,
+        "  - {key: path, regex: /v1/, rate_limit: 1/s}\n",
+        "3:5",
+        "the whole value must match, so that \"/v1/\" is met and \"/v1/x\" is not",
+    ),
+    (
+        Code::LooksLikePrefix,
+        "  - {key: path, regex: ^/v1, rate_limit: 1/s}\n",
+        "3:5",
+        "the whole value must match, so that \"/v1\" is met and \"/v1/x\" is not",
+    ),
+    (Code::OuterBlank, "  - {key: 'user ', rate_limit: 1/s}\n", "3:5", "the key \"user \" begins or ends with a blank"),
+    (
+        Code::OuterBlank,
+        "  - {key: plan, values: [gold, ' silver'], rate_limit: 1/s}\n",
+        "3:5",
+        "the value \" silver\" begins or ends with a blank",
+    ),
+    (
+        Code::KeyWithValue,
+        "  - {key: user=bob, rate_limit: 1/s}\n",
+        "3:5",
+        "the whole text \"user=bob\" is the key, and not \"user\" with the value \"bob\"",
+    ),
+    (
+        Code::StarInKey,
+        "  - {key: pa*, rate_limit: 1/s}\n",
+        "3:5",
+        "the * in the key \"pa*\" is compared as it is, and is a pattern to envoyproxy/ratelimit only",
+    ),
+    (
+        Code::TermGap,
+        "  - key: a\n    rate_limits:\n      - {rate: 1/s, name: a, until: 2099-01-01}\n      - {rate: 2/s, name: b, from: 2099-02-01}\n",
+        "3:5",
+        "no limit applies from 2099-01-01T00:00:00Z until 2099-02-01T00:00:00Z",
+    ),
+    (
+        Code::AllowsNothing,
+        "  - key: a\n    rate_limit: 1/s\n    allow_warnings:\n      no_reason: staff needs it\n",
+        "6:7",
+        "there is no warning no_reason here",
     ),
     (
         Code::NoLimit,
@@ -171,6 +266,95 @@ fn each_code_of_the_lint_has_a_case_here() {
     }
 }
 
+/// Each kind of warning can be allowed where it stands, and the policies are then without one.
+#[test]
+fn a_warning_that_is_allowed_where_it_stands_is_silent_and_one_that_is_gone_is_a_warning() {
+    let allow = |code: Code| format!("allow_warnings: {{{}: it is meant so}}", code.name());
+    let mut allowed = BTreeSet::new();
+    for (code, descriptors, place, _) in FOUND.iter().filter(|(code, ..)| *code != Code::AllowsNothing) {
+        // In the line and column of the warning, a descriptor begins.
+        let (line, column) = place.split_once(':').unwrap();
+        let (line, column): (usize, usize) = (line.parse().unwrap(), column.parse().unwrap());
+        let mut lines: Vec<String> = descriptors.lines().map(str::to_owned).collect();
+        let line = &mut lines[line - 3];
+        let rest = line.split_off(column - 1);
+        match rest.strip_prefix('{') {
+            Some(rest) => line.push_str(&format!("{{{}, {rest}", allow(*code))),
+            None => line.push_str(&format!("{}\n{}{rest}", allow(*code), " ".repeat(column - 1))),
+        }
+        assert_eq!(warnings(&format!("{}\n", lines.join("\n"))), Vec::<String>::new(), "{lines:?}");
+        allowed.insert(code.name());
+    }
+    // Those of a domain, and those that a load finds.
+    for text in [
+        "domain: ' d'\nallow_warnings: {outer_blank: the caller sends it}\ndescriptors: [{key: a, rate_limit: 1/s}]",
+        "domain: d\ndescriptors: [{key: a, rate_limit: , allow_warnings: {empty_rate_limit: later}}]",
+        "domain: d\ndescriptors: [{key: a, shadow_mode: true, allow_warnings: {no_effect: later}, descriptors: [{key: b, rate_limit: 1/s}]}]",
+        "domain: d\ndescriptors:\n- key: a\n  descriptors: [{key: b, rate_limit: 1/s}]\n  \
+         rate_limit: {rate: 1/s, until: 2020-01-01}\n  allow_warnings: {ended: kept for the report}",
+    ] {
+        assert_eq!(of_text(text), Vec::<String>::new(), "{text}");
+    }
+    assert!(allowed.len() >= 15, "{allowed:?}");
+}
+
+#[test]
+fn a_warning_is_allowed_in_its_place_only() {
+    let found = warnings(
+        "  - key: a\n    allow_warnings: {no_limit: of the parent}\n    rate_limit: 1/s\n    descriptors: [{key: b}]\n",
+    );
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(
+        found[0].starts_with("p:4:22 there is no warning no_limit here") && found[1].starts_with("p:6:19 no limit")
+    );
+}
+
+#[test]
+fn a_reason_is_demanded_and_unknown_warnings_are_refused_with_a_suggestion() {
+    for (allow, expected) in [
+        ("{no_limt: x}", "no warning \"no_limt\" in allow_warnings, did you mean \"no_limit\"?"),
+        ("{no_limit: }", "no_limit in allow_warnings has no reason: write why it is no mistake"),
+        ("{no_limit: ' '}", "no_limit in allow_warnings has no reason: write why it is no mistake"),
+        ("{no_limit: [a]}", "no_limit in allow_warnings has no reason: write why it is no mistake"),
+        ("[no_limit]", "allow_warnings must be a mapping of warnings and reasons, not a list"),
+        ("{allows_nothing: x}", "no warning \"allows_nothing\" in allow_warnings"),
+    ] {
+        for text in [
+            format!("domain: d\ndescriptors: [{{key: a, allow_warnings: {allow}}}]"),
+            format!("domain: d\nallow_warnings: {allow}\ndescriptors: []"),
+        ] {
+            let problems = parse(&[("p", &text)]).unwrap_err().to_string();
+            assert!(problems.contains(expected), "{problems}");
+        }
+    }
+}
+
+#[test]
+fn policies_as_envoyproxy_ratelimit_reads_them_have_keys_that_are_patterns() {
+    let of = |descriptors: &str| {
+        let text = format!("domain: d\ndescriptors:\n{descriptors}");
+        let mut loaded = parse_with(&[("p", &text)], Reading { compatible: true, merge_domains: false }).unwrap();
+        lint(&mut loaded);
+        shown(&loaded)
+    };
+    let never = Code::NeverMet.advice();
+    assert_eq!(of("  - {key: pa*, rate_limit: 1/s}\n"), Vec::<String>::new());
+    assert_eq!(
+        of("  - {key: pa*, rate_limit: 1/s}\n  - {key: path*, rate_limit: 1/s}\n  - {key: user, rate_limit: 1/s}\n"),
+        [format!(
+            "p:4:5 never met, since the key with a * at p:3:5 stands before it and takes all of its values: {never} [never_met]"
+        )]
+    );
+    assert_eq!(
+        of(
+            "  - {key: us*, rate_limit: 1/s}\n  - {key: user, rate_limit: 1/s}\n  - {key: user, value: x, rate_limit: 1/s}\n"
+        ),
+        [format!(
+            "p:4:5 never met, since the value at p:5:5 and the key with a * at p:3:5 take all values before the key alone: {never} [never_met]"
+        )]
+    );
+}
+
 #[test]
 fn what_is_meant_so_is_left_alone() {
     for descriptors in [
@@ -178,7 +362,7 @@ fn what_is_meant_so_is_left_alone() {
         "  - {key: a, value: /x/y/*, rate_limit: 1/s}\n  - {key: a, value: /x/*, rate_limit: 1/s}\n  - {key: a, value: /x/1, rate_limit: 1/s}\n",
         "  - {key: a, value: '*', rate_limit: 1/s}\n  - {key: b, value: x*, rate_limit: 1/s}\n  - {key: b, rate_limit: 1/s}\n",
         "  - {key: a, value: '*', rate_limit: 1/s}\n  - {key: a, cidr: 10.0.0.0/8, rate_limit: 1/s}\n  - {key: a, values: [x, y], rate_limit: 1/s}\n",
-        "  - {key: a, value: '*x', rate_limit: 1/s}\n  - {key: a, regex: x+, rate_limit: 1/s}\n  - {key: a, rate_limit: 1/s}\n",
+        "  - {key: a, value: '*x', rate_limit: 1/s}\n  - {key: a, regex: x+y?, rate_limit: 1/s}\n  - {key: a, rate_limit: 1/s}\n",
         // A level on the way to a limit.
         "  - {key: a, descriptors: [{key: b, rate_limit: 1/s}]}\n",
         "  - {key: masked_remote_address, value: 10.0.0.0/8, rate_limit: 1/s}\n",
@@ -194,6 +378,18 @@ fn what_is_meant_so_is_left_alone() {
         // Names that differ by what they mean.
         "  - {key: user, rate_limit: 1/s}\n  - {key: users, rate_limit: 1/s}\n  - {key: path1, rate_limit: 1/s}\n  - {key: path2, rate_limit: 1/s}\n",
         "  - {key: a, rate_limit: {rate: 1/s, name: x}}\n  - {key: b, rate_limit: {rate: 1/s, replaces: [{name: x}]}}\n",
+        // A value that a wildcard before it would take too.
+        "  - {key: a, value: '*', rate_limit: 1/s}\n  - {key: a, value: x, rate_limit: 1/s}\n",
+        // Patterns that cross, an IPv6 address that a network may have, and values that are plainly whole.
+        "  - {key: a, value: /api/*, rate_limit: 1/s}\n  - {key: a, regex: '.*/export', rate_limit: 1/s}\n  - {key: a, rate_limit: 1/s}\n",
+        "  - {key: a, cidr: '2001:db8::/32', rate_limit: 1/s}\n  - {key: a, value: '2001:db8:*', rate_limit: 1/s}\n",
+        "  - {key: a, regex: '^/v1$', rate_limit: 1/s}\n  - {key: a, regex: '/v[0-9]+/pay', rate_limit: 1/s}\n",
+        // The same limits below both, and one that is unlimited on purpose.
+        "  - key: plan\n    descriptors: [{key: op, rate_limit: 1/s}]\n  - key: plan\n    value: gold\n    descriptors: [{key: op, rate_limit: 2/s}]\n",
+        "  - key: plan\n    descriptors: [{key: op, rate_limit: 1/s}]\n  - {key: plan, value: gold, rate_limit: {unlimited: true}} # staff\n",
+        // Terms that meet, and a limit that always applies beside those that do not.
+        "  - {key: a, rate_limits: [{rate: 1/s, name: a, until: 2099-01-01}, {rate: 2/s, name: b, from: 2099-01-01}]}\n",
+        "  - {key: a, rate_limits: [{rate: 1/s, name: a, until: 2099-01-01}, {rate: 2/s, name: b, from: 2099-02-01}, 60/h]}\n",
     ] {
         assert_eq!(warnings(descriptors), Vec::<String>::new(), "{descriptors}");
     }
@@ -300,9 +496,14 @@ fn the_recorded_policies_have_the_mistakes_that_they_show() {
     }
     assert!(checked > 30, "only {checked} cases");
     let meant = [
+        "depth_must_equal: hides_below",
+        "depth_must_equal: hides_below",
+        "no_backtrack: hides_below",
+        "no_backtrack: hides_below",
         "wildcards: never_met",
-        "wildcard_star_alone: never_met",
         "replaces: replaces_nothing",
+        "rlconfig: hides_below",
+        "rlconfig: hides_below",
         "accepted_oddities: no_limit",
         "accepted_oddities: no_limit",
     ];

@@ -3,28 +3,28 @@
 //! Not here: what weighs how much (engine/weight.rs), and what happens to such a request (limiter).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
+use super::allowed::Allowed;
 use super::{Code, DomainOutline, Location, Outline, Warning, Warnings};
 use crate::engine::PolicySet;
 use crate::engine::weight::{DESCRIPTORS_MAX, WEIGHT_MAX, WEIGHT_SHARED_MAX, of_limit};
 use crate::engine::words::counted;
 
 /// Adds the warnings of a policy set, rules before domains. [dc-11]
-pub(super) fn warn(policies: &PolicySet, domains: &[DomainOutline], warnings: &mut Warnings) {
+pub(super) fn warn(policies: &PolicySet, domains: &[DomainOutline], allowed: &mut Allowed, warnings: &mut Warnings) {
     // A domain can be spread over several files; the first place stands for it.
     let mut by_name: BTreeMap<&str, (&Location, Vec<u32>)> = BTreeMap::new();
     for domain in domains {
         let (_, weights) = by_name.entry(&domain.name).or_insert((&domain.place, Vec::new()));
         for outline in &domain.descriptors {
-            warn_of_rules(policies, &domain.place.file, outline, weights, warnings);
+            warn_of_rules(policies, outline, weights, allowed, warnings);
         }
     }
     for (place, mut weights) in by_name.into_values() {
         weights.sort_unstable_by(|one, other| other.cmp(one));
         weights.truncate(DESCRIPTORS_MAX as usize);
         let together: u32 = weights.iter().sum();
-        if together > WEIGHT_MAX && weights.len() > 1 {
+        if together > WEIGHT_MAX && weights.len() > 1 && !allowed.has(place, Code::Heavy) {
             let message = format!(
                 "a request that meets each of the {} heaviest rules of this domain weighs {together}, more than \
                  {WEIGHT_MAX}: no store decides it, and on_error does",
@@ -37,27 +37,26 @@ pub(super) fn warn(policies: &PolicySet, domains: &[DomainOutline], warnings: &m
 
 fn warn_of_rules(
     policies: &PolicySet,
-    file: &Arc<str>,
     outline: &Outline,
     weights: &mut Vec<u32>,
+    allowed: &mut Allowed,
     warnings: &mut Warnings,
 ) {
     if let Some(rule) = outline.rule.and_then(|id| policies.rules().get(id as usize)) {
         let weight: u32 = rule.limits.iter().map(of_limit).sum();
         weights.push(weight);
         // Lighter rules need more descriptors of one kind in a request than are usual.
-        if weight > WEIGHT_SHARED_MAX {
+        if weight > WEIGHT_SHARED_MAX && !allowed.has(&outline.place(), Code::Heavy) {
             let message = format!(
                 "these limits weigh {weight} together, so that a request with {} of it weighs more than \
                  {WEIGHT_MAX}: no store decides it, and on_error does; a coarser precision, or fewer limits, weigh less",
                 counted(WEIGHT_MAX / weight + 1, "descriptor")
             );
-            let place = Location { file: file.clone(), position: outline.position };
-            warnings.push(Warning::at(&place, Code::Heavy, message));
+            warnings.push(Warning::at(&outline.place(), Code::Heavy, message));
         }
     }
     for below in &outline.descriptors {
-        warn_of_rules(policies, file, below, weights, warnings);
+        warn_of_rules(policies, below, weights, allowed, warnings);
     }
 }
 

@@ -111,7 +111,7 @@ pub const KINDS: [&Kind; 4] = [&FILE, &DESCRIPTOR, &LIMIT, &REPLACED];
 
 pub(super) const FILE: Kind = Kind {
     name: "a policy file",
-    keys: &[key("domain"), key("charging"), key("on_error"), key("descriptors")],
+    keys: &[key("domain"), key("charging"), key("on_error"), key("allow_warnings"), key("descriptors")],
     ignored: &["name"],
 };
 
@@ -132,6 +132,7 @@ pub(super) const DESCRIPTOR: Kind = Kind {
         key("detailed_metric"),
         key("value_to_metric"),
         key("metadata"),
+        key("allow_warnings"),
         key("descriptors"),
     ],
     ignored: &[],

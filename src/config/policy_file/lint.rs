@@ -4,30 +4,49 @@
 //! written, which the reading gives (reader.rs), and about weights (heavy.rs).
 
 mod alike;
+mod below;
 mod denies;
+mod hidden;
+mod terms;
 mod texts;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use super::allowed::Allowed;
 use super::{Code, Loaded, Location, Outline, WARNINGS_MAX, Warning};
 use crate::config::nearest;
-use crate::engine::pattern::Pattern;
+use crate::engine::classes::{self, Budget, Taken};
+use crate::engine::policy::Place;
 use crate::engine::{Matcher, Mode, PolicySet, Role, Rule};
 use alike::{Words, alike};
 
-/// The most comparisons of wildcards, and of keys and domains, in all policies together.
+/// The most comparisons of descriptors, and of keys and domains, in all policies together.
 const COMPARISONS_MAX: usize = 4_000_000;
+/// The most steps of walks through patterns, in all policies together, and for one question about them. See [`classes`].
+const STEPS_MAX: u64 = 10_000_000;
+const STEPS_OF_ONE_MAX: u64 = 2_000_000;
 /// With how many names of limits one that is missing is compared, and for how many of them.
 const NAMES_MAX: usize = 1_000;
 
 /// Adds warnings about what the policies say.
 pub fn lint(loaded: &mut Loaded) {
-    let mut found =
-        Found { policies: &loaded.policies, warnings: Vec::new(), more: 0, comparisons_left: COMPARISONS_MAX };
+    let mut found = Found {
+        policies: &loaded.policies,
+        is_compatible: loaded.reading.compatible,
+        allowed: &mut loaded.allowed,
+        warnings: Vec::new(),
+        more: 0,
+        comparisons_left: COMPARISONS_MAX,
+        steps_left: STEPS_MAX,
+        is_whole: true,
+    };
     let mut names: BTreeMap<&str, &Location> = BTreeMap::new();
     // A domain can be spread over several files.
     let mut by_name: BTreeMap<&str, Vec<&Outline>> = BTreeMap::new();
     for domain in &loaded.domains {
+        if texts::has_outer_blank(&domain.name) {
+            found.outer_blank(&domain.place, "domain", &domain.name);
+        }
         names.entry(&domain.name).or_insert(&domain.place);
         by_name.entry(&domain.name).or_default().extend(&domain.descriptors);
     }
@@ -35,6 +54,7 @@ pub fn lint(loaded: &mut Loaded) {
         found.domain(name, &descriptors);
     }
     found.alike_domains(&names);
+    found.allows_nothing();
     let Found { mut warnings, more, .. } = found;
     warnings.sort_by(|one, other| (&one.file, one.position).cmp(&(&other.file, other.position)));
     for warning in warnings {
@@ -45,15 +65,23 @@ pub fn lint(loaded: &mut Loaded) {
 
 struct Found<'l> {
     policies: &'l PolicySet,
+    is_compatible: bool,
+    allowed: &'l mut Allowed,
     warnings: Vec<Warning>,
     /// How many more there are than may be kept.
     more: usize,
     comparisons_left: usize,
+    steps_left: u64,
+    /// Whether no search has ended at a bound.
+    is_whole: bool,
 }
 
 impl<'l> Found<'l> {
-    /// Adds a warning: what is so, then what to do.
+    /// Adds a warning, unless the policies allow it: what is so, then what to do.
     fn add(&mut self, place: &Location, code: Code, what: impl FnOnce() -> String) {
+        if self.allowed.has(place, code) {
+            return;
+        }
         if self.warnings.len() < WARNINGS_MAX {
             let message = format!("{}: {}", what(), code.advice());
             self.warnings.push(Warning::at(place, code, message));
@@ -66,31 +94,75 @@ impl<'l> Found<'l> {
         outline.rule.and_then(|id| self.policies.rules().get(id as usize))
     }
 
+    /// Answers a question about patterns within the steps that it may take; none past them.
+    fn within<T>(&mut self, ask: impl FnOnce(&mut Budget) -> Result<T, classes::GivenUp>) -> Option<T> {
+        let most = STEPS_OF_ONE_MAX.min(self.steps_left);
+        let mut budget = Budget::of(most);
+        let answer = ask(&mut budget).ok();
+        self.steps_left -= most - budget.left();
+        self.is_whole &= answer.is_some();
+        answer
+    }
+
+    /// What the values of one of several matchers meet; none past the budget.
+    fn taken(&mut self, matchers: &[&Matcher], which: usize) -> Option<Taken> {
+        self.within(|budget| classes::taken(matchers, which, budget))
+    }
+
+    /// Takes comparisons from those that are left; false where there are fewer.
+    fn compare(&mut self, count: usize) -> bool {
+        let left = self.comparisons_left.checked_sub(count);
+        self.comparisons_left = left.unwrap_or(0);
+        self.is_whole &= left.is_some();
+        left.is_some()
+    }
+
+    fn allows_nothing(&mut self) {
+        // A search that ended at a bound says nothing of what it would have found.
+        let was_sought = |code: Code| {
+            let of_searches =
+                [Code::NeverMet, Code::MatchesNothing, Code::HidesBelow, Code::AlikeKey, Code::AlikeDomain];
+            self.is_whole || !of_searches.contains(&code)
+        };
+        let unmet: Vec<_> = self.allowed.unmet().into_iter().filter(|(code, _)| was_sought(*code)).collect();
+        for (code, place) in unmet {
+            self.add(&place, Code::AllowsNothing, || format!("there is no warning {} here", code.name()));
+        }
+    }
+
     fn domain(&mut self, name: &str, descriptors: &[&Outline]) {
         let mut all = Vec::new();
         descriptors.iter().for_each(|outline| collect(outline, &mut all));
         let replaced = self.names_replaced(&all);
         self.alike_keys(&all);
-        let mode = self.policies.domain(name).and_then(|domain| domain.mode);
+        let domain = self.policies.domain(name);
+        let mode = domain.and_then(|domain| domain.mode);
         for outline in &all {
+            self.key_as_text(outline);
             self.values_as_text(outline);
             if let Some(rule) = self.rule(outline) {
                 self.reason(outline, rule);
+                self.term_gap(outline, rule);
                 // What one limit denies, the others do not count.
                 if mode != Some(Mode::Independent) && rule.role == Role::Enforced {
                     self.never_denies(outline, rule, &replaced);
                 }
             }
         }
-        self.level(descriptors);
+        if let Some(domain) = domain {
+            self.level(descriptors, domain.top());
+        }
     }
 
     /// What is found by comparing the descriptors of a level, and of the levels below.
-    fn level(&mut self, descriptors: &[&Outline]) {
-        self.never_met(descriptors);
+    fn level(&mut self, descriptors: &[&Outline], place: Place<'l>) {
+        self.never_met(descriptors, place);
+        self.hides_below(descriptors, place);
         for outline in descriptors {
             if has_limit(outline) {
-                self.level(&outline.descriptors.iter().collect::<Vec<_>>());
+                if let Some(place) = place.descriptor(&outline.key, outline.value.as_ref()) {
+                    self.level(&outline.descriptors.iter().collect::<Vec<_>>(), place);
+                }
             } else if !outline.has_empty_limit {
                 self.add(&outline.place(), Code::NoLimit, || {
                     "no limit here and below, so this limits nothing".to_owned()
@@ -128,52 +200,49 @@ impl<'l> Found<'l> {
         replaced
     }
 
-    /// Finds wildcards, regular expressions and keys alone, all values of which a wildcard takes that stands before them.
-    fn never_met(&mut self, level: &[&Outline]) {
-        let mut earlier: HashMap<&str, Vec<(Pattern, &Outline)>> = HashMap::new();
-        // To envoyproxy/ratelimit a key with a star is a pattern too, which has an order of its own.
-        for outline in level.iter().filter(|outline| !outline.key.contains('*')) {
-            let pattern = match &outline.value {
-                Some(Matcher::Text(text)) => Pattern::new(text),
-                Some(Matcher::Regex(_)) => None,
-                _ => continue,
-            };
-            let of_key = earlier.entry(&outline.key).or_default();
-            let compared = of_key.len().min(self.comparisons_left);
-            self.comparisons_left -= compared;
-            let mut before = of_key[..compared].iter();
-            let by = match &pattern {
-                // A star stands for any text, so only a star takes it.
-                Some(pattern) => before.find(|(other, _)| other.matches(pattern.as_str())),
-                None => before.find(|(other, _)| takes_all(other)),
-            };
-            if let Some((_, by)) = by {
-                let by = by.place();
-                self.add(&outline.place(), Code::NeverMet, || {
-                    format!("never met, since the wildcard at {by} stands before it and takes all of its values")
-                });
-            }
-            if let Some(pattern) = pattern {
-                of_key.push((pattern, *outline));
-            }
+    fn outer_blank(&mut self, place: &Location, what: &str, text: &str) {
+        self.add(place, Code::OuterBlank, || format!("the {what} {text:?} begins or ends with a blank"));
+    }
+
+    fn key_as_text(&mut self, outline: &Outline) {
+        let key = &*outline.key;
+        if texts::has_outer_blank(key) {
+            self.outer_blank(&outline.place(), "key", key);
         }
-        for outline in level.iter().filter(|outline| outline.value.is_none()) {
-            let of_key = earlier.get(&*outline.key).and_then(|all| all.iter().find(|(pattern, _)| takes_all(pattern)));
-            if let Some((_, by)) = of_key {
-                let by = by.place();
-                self.add(&outline.place(), Code::NeverMet, || {
-                    format!("never met, since the wildcard at {by} takes all values before the key alone")
-                });
-            }
+        if let Some((name, value)) = key.split_once('=').filter(|(name, value)| !name.is_empty() && !value.is_empty()) {
+            self.add(&outline.place(), Code::KeyWithValue, || {
+                format!("the whole text {key:?} is the key, and not {name:?} with the value {value:?}")
+            });
+        }
+        if key.contains('*') && !self.is_compatible {
+            self.add(&outline.place(), Code::StarInKey, || {
+                format!("the * in the key {key:?} is compared as it is, and is a pattern to envoyproxy/ratelimit only")
+            });
         }
     }
 
     fn values_as_text(&mut self, outline: &Outline) {
+        if let Some(Matcher::Regex(regex)) = &outline.value {
+            if texts::has_outer_blank(regex.as_str()) {
+                self.outer_blank(&outline.place(), "regular expression", regex.as_str());
+            }
+            let own = outline.value.as_ref().filter(|_| texts::looks_like_prefix(regex.as_str()));
+            let example = own.and_then(|matcher| self.taken(&[matcher], 0)?.own);
+            let longer = example.as_ref().map(|example| texts::longer(example));
+            if let (Some(example), Some(longer)) = (example, longer.filter(|longer| !regex.matches(longer))) {
+                self.add(&outline.place(), Code::LooksLikePrefix, || {
+                    format!("the whole value must match, so that {example:?} is met and {longer:?} is not")
+                });
+            }
+        }
         let texts = match &outline.value {
             Some(Matcher::Text(text)) => std::slice::from_ref(text),
             Some(Matcher::List(values)) => values,
             _ => return,
         };
+        if let Some(text) = texts.iter().find(|text| texts::has_outer_blank(text)) {
+            self.outer_blank(&outline.place(), "value", text);
+        }
         let network = texts.iter().find(|text| texts::looks_like_network(text));
         if let Some(text) = network.filter(|_| *outline.key != *texts::MASKED_ADDRESS) {
             self.add(&outline.place(), Code::LooksLikeNetwork, || {
@@ -265,7 +334,15 @@ fn has_limit(outline: &Outline) -> bool {
     outline.rule.is_some() || outline.descriptors.iter().any(has_limit)
 }
 
-/// Whether the wildcard is nothing but stars.
-fn takes_all(pattern: &Pattern) -> bool {
-    pattern.literals().all(str::is_empty)
+/// What a descriptor is for, in a word.
+fn kind(outline: &Outline) -> &'static str {
+    match &outline.value {
+        _ if outline.key.contains('*') => "key with a *",
+        None => "key alone",
+        Some(Matcher::Text(text)) if text.contains('*') => "wildcard",
+        Some(Matcher::Text(_)) => "value",
+        Some(Matcher::List(_)) => "list",
+        Some(Matcher::Networks(_)) => "networks",
+        Some(Matcher::Regex(_)) => "regular expression",
+    }
 }

@@ -19,7 +19,7 @@ use super::warning::{Code, Warning};
 use super::yaml::{Document, Fault, NodeId, Value};
 use super::{
     DESCRIPTORS_MAX, DomainOutline, FILE_BYTES_MAX, Loaded, Location, Outline, Position, Problem, ProblemKind,
-    Problems, shown, too_large,
+    Problems, instead, shown, too_large,
 };
 use crate::engine::policy::{DomainSpec, LIMITS_PER_RULE_MAX, NodeSpec, RuleKind, RuleSpec, path_below};
 use crate::engine::{Matcher, Mode, OnError, PolicySet, Role};
@@ -85,7 +85,7 @@ impl Reader {
         let compile = if self.reading.merge_domains { PolicySet::compile_joined } else { PolicySet::compile };
         match compile(self.specs) {
             Ok(policies) => {
-                heavy::warn(&policies, &self.outlines, &mut self.warnings);
+                heavy::warn(&policies, &self.outlines, &mut self.allowed, &mut self.warnings);
                 Ok(Loaded {
                     kept: None,
                     policies,
@@ -94,6 +94,8 @@ impl Reader {
                     files: self.files,
                     paths: Vec::new(),
                     warnings: self.warnings,
+                    allowed: self.allowed,
+                    reading: self.reading,
                 })
             }
             Err(error) => {
@@ -126,6 +128,10 @@ impl FileReader<'_> {
             Err(Reported) => None,
         };
         let on_error = self.on_error(&fields).unwrap_or_default();
+        if let Ok((at, _)) = &domain {
+            let place = self.place(*at);
+            self.allow_warnings(&fields, &place, 0);
+        }
         let (specs, outlines) = self.descriptors(&fields, 1);
         let Ok((at, name)) = domain else {
             return;
@@ -221,6 +227,7 @@ impl FileReader<'_> {
     }
 
     fn descriptor(&mut self, id: NodeId, level: usize) -> Result<(NodeSpec, Outline), Reported> {
+        let first_warning = self.warnings.len();
         let fields = self.fields(id, &DESCRIPTOR)?;
         let key = match self.text(&fields, "key", self.bounds().key_bytes) {
             Ok(Some(key)) => Ok(key),
@@ -259,6 +266,7 @@ impl FileReader<'_> {
         let rule = self.rule(&fields);
         self.check_on_error(&fields, &rule);
         self.check_effect(&fields, &rule);
+        self.allow_warnings(&fields, &place, first_warning);
         let rule_id = match &rule {
             Ok(Some(_)) => {
                 // At most as many as descriptors, so the number fits.
@@ -301,6 +309,49 @@ impl FileReader<'_> {
             descriptors: specs,
         };
         Ok((spec, outline))
+    }
+
+    /// Reads the warnings that a mapping allows, and leaves out those of `self.warnings` from `first` on.
+    pub(super) fn allow_warnings(&mut self, fields: &Fields, place: &Location, first: usize) {
+        let allowed = self.allowed_in(fields);
+        self.all.allowed.add(place, allowed);
+        let (found, all) = (self.warnings.split_off(first), &mut self.all.allowed);
+        self.warnings.extend(found.into_iter().filter(|(_, code, _)| !all.has(place, *code)));
+    }
+
+    fn allowed_in(&mut self, fields: &Fields) -> Vec<(Code, Location)> {
+        let mut allowed: Vec<(Code, Location)> = Vec::new();
+        let Some((at, id)) = fields.get("allow_warnings") else { return allowed };
+        let document = self.document;
+        let node = document.node(id);
+        if node.is_null() {
+            return allowed;
+        }
+        let Value::Mapping(entries) = &node.value else {
+            let message = format!("allow_warnings must be a mapping of warnings and reasons, not {}", node.describe());
+            self.report(self.value_position(at, id), message);
+            return allowed;
+        };
+        for &(key, value) in entries {
+            let at = document.node(key).position;
+            let Value::Scalar { text: name, .. } = &document.node(key).value else { continue };
+            let Some(code) = Code::allowable().find(|code| code.name() == &**name) else {
+                let names: Vec<_> = Code::allowable().map(Code::name).collect();
+                self.report(at, format!("no warning {} in allow_warnings{}", shown(name), instead(name, &names)));
+                continue;
+            };
+            let has_reason =
+                matches!(&document.node(value).value, Value::Scalar { text, .. } if !text.trim().is_empty());
+            if !has_reason || document.node(value).is_null() {
+                let message = format!("{} in allow_warnings has no reason: write why it is no mistake", code.name());
+                self.report(at, message);
+            } else if allowed.iter().any(|(known, _)| *known == code) {
+                self.report(at, format!("{} in allow_warnings is here twice", code.name()));
+            } else {
+                allowed.push((code, self.place(at)));
+            }
+        }
+        allowed
     }
 
     /// Whether a comment stands beside what the descriptor itself says, or above it.

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::allowed::Allowed;
 use super::keys::Kind;
 use super::tree::Paths;
 use super::warning::{Code, WARNINGS_MAX, Warnings};
@@ -21,6 +22,7 @@ pub(super) struct Reader {
     pub(super) reading: Reading,
     pub(super) problems: Problems,
     pub(super) warnings: Warnings,
+    pub(super) allowed: Allowed,
     pub(super) specs: Vec<DomainSpec>,
     pub(super) outlines: Vec<DomainOutline>,
     pub(super) places: Vec<Location>,

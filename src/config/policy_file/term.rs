@@ -45,6 +45,7 @@ impl FileReader<'_> {
     }
 }
 
-fn now() -> Micros {
+/// The clock of this machine.
+pub(super) fn now() -> Micros {
     u64::try_from(Timestamp::now().as_microsecond()).unwrap_or_default()
 }

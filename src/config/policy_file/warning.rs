@@ -36,14 +36,28 @@ pub enum Code {
     Ended,
     /// `replaces` of a name that no limit of the domain has.
     ReplacesNothing,
-    /// A descriptor all of whose values another one takes.
+    /// A descriptor all of whose values others take.
     NeverMet,
+    /// A regular expression that no value matches.
+    MatchesNothing,
+    /// A descriptor that takes values from another one, and has no limit for what is limited below that one.
+    HidesBelow,
     /// A descriptor without a limit, there and below.
     NoLimit,
     /// A value that is compared as text and looks like a regular expression.
     LooksLikeRegex,
     /// A value that is compared as text and looks like a network.
     LooksLikeNetwork,
+    /// A regular expression that seems to be meant for all values that begin so.
+    LooksLikePrefix,
+    /// A key, value or domain that begins or ends with a blank.
+    OuterBlank,
+    /// A key with an equal sign, as if it had the value too.
+    KeyWithValue,
+    /// A key with a star, which is no pattern in this reading.
+    StarInKey,
+    /// A time between two terms in which no limit of the rule applies.
+    TermGap,
     /// A limit beside one that always denies before it.
     NeverDenies,
     /// A rule that never denies, and no comment that says why.
@@ -52,11 +66,13 @@ pub enum Code {
     AlikeKey,
     /// A domain that is spelled almost as another one.
     AlikeDomain,
+    /// A warning that `allow_warnings` names and that is not there.
+    AllowsNothing,
 }
 
 impl Code {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 27] = [
         Self::EmptyRateLimit,
         Self::NoRequests,
         Self::IgnoredKey,
@@ -69,14 +85,27 @@ impl Code {
         Self::Ended,
         Self::ReplacesNothing,
         Self::NeverMet,
+        Self::MatchesNothing,
+        Self::HidesBelow,
         Self::NoLimit,
         Self::LooksLikeRegex,
         Self::LooksLikeNetwork,
+        Self::LooksLikePrefix,
+        Self::OuterBlank,
+        Self::KeyWithValue,
+        Self::StarInKey,
+        Self::TermGap,
         Self::NeverDenies,
         Self::NoReason,
         Self::AlikeKey,
         Self::AlikeDomain,
+        Self::AllowsNothing,
     ];
+
+    /// Those that `allow_warnings` can name.
+    pub fn allowable() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|code| *code != Self::AllowsNothing)
+    }
 
     /// The word for it.
     #[must_use]
@@ -94,13 +123,21 @@ impl Code {
             Self::Ended => "ended",
             Self::ReplacesNothing => "replaces_nothing",
             Self::NeverMet => "never_met",
+            Self::MatchesNothing => "matches_nothing",
+            Self::HidesBelow => "hides_below",
             Self::NoLimit => "no_limit",
             Self::LooksLikeRegex => "looks_like_regex",
             Self::LooksLikeNetwork => "looks_like_network",
+            Self::LooksLikePrefix => "looks_like_prefix",
+            Self::OuterBlank => "outer_blank",
+            Self::KeyWithValue => "key_with_value",
+            Self::StarInKey => "star_in_key",
+            Self::TermGap => "term_gap",
             Self::NeverDenies => "never_denies",
             Self::NoReason => "no_reason",
             Self::AlikeKey => "alike_key",
             Self::AlikeDomain => "alike_domain",
+            Self::AllowsNothing => "allows_nothing",
         }
     }
 
@@ -119,17 +156,25 @@ impl Code {
             Self::Heavy => "use a coarser precision, fewer limits, or another algorithm",
             Self::Ended => "remove the limit, or correct until",
             Self::ReplacesNothing => "correct the name, or remove replaces",
-            Self::NeverMet => {
-                "remove one of the two, or, where both have values, move the descriptor before the wildcard"
+            Self::NeverMet => "remove one of the two, or, where both have values, move the descriptor before the other",
+            Self::MatchesNothing => "correct the regular expression, or remove the descriptor",
+            Self::HidesBelow => {
+                "write the limits of the other descriptor below this one too, or unlimited: true if none is meant"
             }
             Self::NoLimit => {
                 "write rate_limit: {unlimited: true} if requests are to pass here, else remove the descriptor"
             }
             Self::LooksLikeRegex => "write regex in place of value",
             Self::LooksLikeNetwork => "write cidr in place of value",
+            Self::LooksLikePrefix => "end it with .* for all values that begin so, or write value for this one",
+            Self::OuterBlank => "remove the blank, unless requests have it too",
+            Self::KeyWithValue => "write key and value",
+            Self::StarInKey => "write the whole key, or load the files with policies.compatible",
+            Self::TermGap => "begin the later limit when the earlier one ends, or add a limit without a term",
             Self::NeverDenies => "remove the limit that never denies, or correct the numbers",
             Self::NoReason => "say why in a comment, in a line of the descriptor or above it",
             Self::AlikeKey | Self::AlikeDomain => "use one spelling, or names that differ by more than a letter",
+            Self::AllowsNothing => "remove the entry of allow_warnings",
         }
     }
 }

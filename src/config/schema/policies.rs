@@ -7,7 +7,8 @@ use super::fragments::{
 };
 use super::{document, mapping};
 use crate::config::policy_file::{
-    DOMAIN_BYTES_MAX, FORMS, KEY_BYTES_MAX, KINDS, Kind, NAME_BYTES_MAX, REPLACES_MAX, VALUE_BYTES_MAX, VALUES_MAX,
+    Code, DOMAIN_BYTES_MAX, FORMS, KEY_BYTES_MAX, KINDS, Kind, NAME_BYTES_MAX, REPLACES_MAX, VALUE_BYTES_MAX,
+    VALUES_MAX,
 };
 use crate::engine::automaton::REGEX_BYTES_MAX;
 use crate::engine::policy::LIMITS_PER_RULE_MAX;
@@ -43,11 +44,20 @@ fn of_file(key: &str) -> Option<(Value, &'static str)> {
             words(&OnError::NAMES),
             "What happens to requests when the store does not answer. Without it, the setting of that name",
         ),
+        "allow_warnings" => {
+            (allowed_warnings(), "Warnings about the file and its domain that are no mistakes, each with the reason")
+        }
         "descriptors" => {
             (list(&reference("descriptor")), "What is limited, by the first entry of a request's descriptor")
         }
         _ => return None,
     })
+}
+
+fn allowed_warnings() -> Value {
+    let reason = json!({ "type": ["string", "number", "boolean"], "minLength": 1 });
+    let names = Code::allowable().map(|code| (code.name().to_owned(), reason.clone()));
+    json!({ "type": "object", "properties": names.collect::<Map<_, _>>(), "additionalProperties": false })
 }
 
 fn descriptor_schema(kind: &Kind) -> Value {
@@ -105,6 +115,9 @@ fn of_descriptor(key: &str) -> Option<(Value, &'static str)> {
             "The request's value stands in place of the rule's in names of statistics, of this rule and of those below",
         ),
         "metadata" => (json!({ "type": "object" }), "Metadata for responses to requests that pass"),
+        "allow_warnings" => {
+            (allowed_warnings(), "Warnings about this descriptor that are no mistakes, each with the reason")
+        }
         "descriptors" => (list(&reference("descriptor")), "Rules for the next entry of the request's descriptor"),
         _ => return None,
     })

@@ -34,6 +34,12 @@ impl Budget {
         Self(steps)
     }
 
+    /// How many steps are left.
+    #[must_use]
+    pub const fn left(&self) -> u64 {
+        self.0
+    }
+
     /// Takes steps.
     ///
     /// # Errors
@@ -77,6 +83,22 @@ pub(super) struct Region {
     pub(super) text: String,
 }
 
+/// Of which values there are classes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Values {
+    /// Of all.
+    #[default]
+    All,
+    /// Of those without ASCII control characters, such as line breaks, which `.` of a regular expression does not match.
+    Printable,
+}
+
+impl Values {
+    fn have(self, byte: u8) -> bool {
+        self == Self::All || !byte.is_ascii_control()
+    }
+}
+
 /// Which texts are read, and what separates them.
 #[derive(Default)]
 pub(super) struct Walk<'a> {
@@ -87,6 +109,7 @@ pub(super) struct Walk<'a> {
     /// Only texts that can be cut into a key and a value; keys that do not count.
     pub(super) keys: Option<Texts>,
     pub(super) networks: Option<&'a Lattice>,
+    pub(super) values: Values,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -117,7 +140,7 @@ impl Walk<'_> {
     /// The regions, those with shorter texts first. An empty text stands for a region only if it has no other.
     pub(super) fn regions(&self, budget: &mut Budget) -> Result<Vec<Region>, GivenUp> {
         let alphabet = self.alphabet();
-        let all_bytes = by_preference();
+        let all_bytes: Vec<u8> = by_preference().into_iter().filter(|byte| self.values.have(*byte)).collect();
         let begin = State {
             readings: self.automata.iter().map(|(_, reading)| *reading).collect(),
             utf8: Utf8::default(),
@@ -195,7 +218,7 @@ impl Walk<'_> {
     fn alphabet(&self) -> Vec<u8> {
         let mut seen: HashMap<SmallVec<[u8; 8]>, u8> = HashMap::new();
         let mut alphabet = Vec::new();
-        for byte in by_preference() {
+        for byte in by_preference().into_iter().filter(|byte| self.values.have(*byte)) {
             let mut kind: SmallVec<[u8; 8]> = self.automata.iter().map(|(it, _)| it.byte_class(byte)).collect();
             kind.push(Utf8::byte_class(byte));
             kind.extend(self.networks.map(|_| Lattice::byte_class(byte)));

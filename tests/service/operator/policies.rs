@@ -191,3 +191,65 @@ fn a_command_whose_reader_goes_early_prints_no_error() {
         assert_eq!(text(&unread.stderr), text(&read.stderr), "{arguments:?}");
     }
 }
+
+/// Without the settings of the server, its policies would be refused: they are of the other program, in two files of one domain.
+#[test]
+fn check_reads_policies_as_serve_does_with_the_same_file_of_settings() {
+    let files = [
+        ("a.txt", "domain: shop\ndescriptors:\n  - {key: us*, rate_limit: {unit: hour, requests_per_unit: 010}}\n"),
+        ("b.txt", "domain: shop\ndescriptors:\n  - {key: plan, rate_limit: {unit: hour, requests_per_unit: 5}}\n"),
+    ];
+    let files: Vec<_> = files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+    let (policies, others) = (PolicyDirectory::with_files(&files), PolicyDirectory::with_files(&files[1..]));
+    let config = tempfile::NamedTempFile::new().unwrap();
+    let settings = format!(
+        "on_error: deny\npolicies: {{directory: {}, compatible: true, merge_domains: true, files: all}}\n",
+        policies.path().display()
+    );
+    std::fs::write(&config, &settings).unwrap();
+    let file = config.path().to_str().unwrap();
+    assert!(!weir(&["check", policies.path().to_str().unwrap()]).status.success());
+
+    let checked = weir(&["check", "--config", file]);
+    let shown = text(&checked.stdout);
+    assert!(checked.status.success(), "{checked:?}");
+    assert!(shown.contains("1 domain, 2 rules, 2 limits in 2 files") && shown.contains("8 per hour"), "{shown}");
+    assert!(shown.contains("[odd_number]") && !shown.contains("[star_in_key]"), "{shown}");
+    assert!(shown.contains("on_error deny, from the server"), "{shown}");
+    assert_eq!(weir(&["check", "--strict", "--config", file]).status.code(), Some(1));
+    let elsewhere = text(&weir(&["check", "--config", file, others.path().to_str().unwrap()]).stdout);
+    assert!(elsewhere.contains("1 domain, 1 rule, 1 limit in 1 file"), "{elsewhere}");
+
+    // The environment of the server is over its file.
+    let strict = Command::new(binary())
+        .args(["check", "--config", file])
+        .env("WEIR__POLICIES__MERGE_DOMAINS", "false")
+        .output()
+        .expect("weir runs");
+    assert_eq!(strict.status.code(), Some(1), "{strict:?}");
+    assert!(text(&strict.stderr).contains("domain \"shop\" is defined already"), "{strict:?}");
+
+    std::fs::write(&config, "policies: {compatibel: true}\n").unwrap();
+    let wrong = weir(&["check", "--config", file]);
+    assert_eq!((wrong.status.code(), text(&wrong.stdout).as_str()), (Some(2), ""));
+    assert!(text(&wrong.stderr).contains("compatibel"), "{wrong:?}");
+
+    std::fs::write(&config, "policies: {source: xds, xds: {server: 'control:18000', node_id: a}}\n").unwrap();
+    let of_control_plane = weir(&["check", "--config", file]);
+    assert!(of_control_plane.status.success(), "{of_control_plane:?}");
+    assert!(text(&of_control_plane.stdout).contains("there are no files to check"), "{of_control_plane:?}");
+    assert_eq!(weir(&["check", "--config", file, "--compatible"]).status.code(), Some(2));
+}
+
+/// The unit checks what it serves, by the same file of settings.
+#[test]
+fn the_unit_of_systemd_checks_the_policies_that_it_serves() {
+    let unit =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/systemd/weir.service")).unwrap();
+    let after = |name: &str| {
+        unit.lines().find_map(|line| line.strip_prefix(name)?.split_once("--config ").map(|(_, file)| file.to_owned()))
+    };
+    let checked = after("ExecStartPre=/usr/local/bin/weir check ");
+    assert!(checked.is_some());
+    assert_eq!(checked, after("ExecStart=/usr/local/bin/weir serve "));
+}

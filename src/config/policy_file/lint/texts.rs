@@ -14,6 +14,26 @@ pub(super) fn looks_like_network(text: &str) -> bool {
         && Network::parse(text).map_or_else(is_meant, |_| true)
 }
 
+/// Whether it begins or ends with a blank.
+pub(super) fn has_outer_blank(text: &str) -> bool {
+    text.trim().len() < text.len()
+}
+
+/// Whether a regular expression seems to be meant for all values that begin so: it is plain text, or has an anchor or a slash at one
+/// end and nothing at the other.
+pub(super) fn looks_like_prefix(regex: &str) -> bool {
+    const MARKS: &[char] = &['\\', '.', '+', '*', '?', '(', ')', '|', '[', ']', '{', '}', '$'];
+    let (is_anchored, text) = regex.strip_prefix('^').map_or((false, regex), |rest| (true, rest));
+    let ends_open = !text.ends_with(['$', '*', '+', '?', '}', ')']);
+    !text.is_empty() && ends_open && (is_anchored || text.ends_with('/') || !text.contains(MARKS))
+}
+
+/// A value that begins with another one, as one of a path does.
+pub(super) fn longer(value: &str) -> String {
+    let slash = if value.ends_with('/') { "" } else { "/" };
+    format!("{value}{slash}x")
+}
+
 /// Whether it has signs that a value seldom has and a regular expression often.
 pub(super) fn looks_like_regex(text: &str) -> bool {
     const MARKS: &[u8] = b"\\[(^$+*";
@@ -54,6 +74,18 @@ mod tests {
         }
         for text in ["10.0.0.1", "10.*", "/10.0.0.0/8", "cafe/8", "10.0.0.0/33", "text/html", "2001:db8::1"] {
             assert!(!looks_like_network(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn prefixes_are_told_from_whole_regular_expressions() {
+        for text in ["/v1/", "^/v1", "/v[0-9]+/", "^/v[0-9]+/pay", "gold"] {
+            assert!(looks_like_prefix(text), "{text}");
+        }
+        for text in
+            ["/v1/.*", "^/v1/.*", "^/v1$", "/v[0-9]+/pay", "gold|silver", "^(a|b)", "a+", "^", "/v[0-9]{2}", "v1\\.2"]
+        {
+            assert!(!looks_like_prefix(text), "{text}");
         }
     }
 
