@@ -569,7 +569,7 @@ fn what_a_file_of_settings_cannot_be() {
     insta::assert_snapshot!(problems_of("store: memory\nstore: redis"), @"weir.yaml:2:1: store: given twice, before by weir.yaml:1:1");
     insta::assert_snapshot!(problems_of("redis: {queue: 5}\nredis.queue: 5"), @"weir.yaml:2:1: redis.queue: given twice, before by weir.yaml:1:9");
     insta::assert_snapshot!(problems_of("a: &a 1ms\nb: *a"), @r#"
-    weir.yaml:1:1: a: no such setting
+    weir.yaml:1:1: no such setting
     weir.yaml:2:4: aliases are not read: write the value
     "#);
     insta::assert_snapshot!(problems_of("store: memory\n---\nstore: redis"), @"weir.yaml:2:1: a second document: one is read");
