@@ -34,7 +34,7 @@ pub(super) fn of(answer: &Answer) -> Vec<HeaderValue> {
     headers
 }
 
-/// The content type of [`problem`].
+/// The content type of the body that a denied client gets, when `response.problem_body` is on.
 pub const PROBLEM_TYPE: &str = "application/problem+json";
 
 /// A body for the client of a denied request: the problem `quota-exceeded`, with the names of the limits that denied, as both lists
