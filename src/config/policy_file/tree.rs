@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(
             problems(vec![text("x")]),
             [
-                "r0: a policy file must be a mapping with the keys domain, charging, on_error, descriptors: it has none of them"
+                "r0: a policy file must be a mapping with the keys domain, charging, on_error, allow_warnings, descriptors: it has none of them"
             ]
         );
     }
