@@ -73,8 +73,13 @@ fn rounded_tenths(part: u64, whole: u64) -> u64 {
 /// ```
 #[must_use]
 pub fn printable(text: &str) -> String {
-    let is_plain = |c: char| !c.is_control() && c.escape_debug().len() == 1 || matches!(c, '"' | '\'' | '\\');
     text.chars().map(|c| if is_plain(c) { c.to_string() } else { c.escape_debug().to_string() }).collect()
+}
+
+/// Whether a character disturbs neither a terminal nor a line.
+#[must_use]
+pub fn is_plain(c: char) -> bool {
+    !c.is_control() && c.escape_debug().len() == 1 || matches!(c, '"' | '\'' | '\\')
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@
 
 mod call_sites;
 mod field;
+mod json;
 mod queue;
-mod renamed;
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -27,9 +27,9 @@ use tracing_subscriber::{EnvFilter, Layer as _};
 
 use self::call_sites::{CallSites, Limit};
 pub use self::call_sites::{LINES_MAX as CALL_SITE_LINES_MAX, PERIOD as CALL_SITE_PERIOD};
+use self::json::{JsonLines, Names};
 pub use self::queue::{BYTES_MAX as QUEUE_BYTES_MAX, LINE_BYTES_MAX, LINES_MAX as QUEUE_LINES_MAX};
 use self::queue::{Lost, Queue, Target};
-use self::renamed::Renamed;
 
 /// The targets of weir's own lines begin with this.
 const OWN_TARGET: &str = "weir";
@@ -244,8 +244,8 @@ where
         .log_internal_errors(false);
     let lines = match format {
         Format::Text => lines.fmt_fields(field::fields()).boxed(),
-        Format::Json => lines.json().flatten_event(true).boxed(),
-        Format::JsonAt => lines.map_writer(Renamed).json().flatten_event(true).boxed(),
+        Format::Json => lines.map_writer(|to| JsonLines(to, Names::Plain)).json().flatten_event(true).boxed(),
+        Format::JsonAt => lines.map_writer(|to| JsonLines(to, Names::At)).json().flatten_event(true).boxed(),
     };
     tracing_subscriber::registry().with(filter).with(Limit(call_sites.clone())).with(lines)
 }
@@ -327,6 +327,23 @@ mod tests {
                 text.chars().find(|c| !is_ours(*c) && (c.is_control() || matches!(c, '\u{202e}' | '\u{2028}')));
             assert_eq!(strange, None, "{text:?}");
             assert!(!text.contains("\u{1b}[2J"), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_line_of_json_has_no_character_that_a_terminal_obeys_and_the_same_text() {
+        for format in [Format::Json, Format::JsonAt] {
+            let lines = Lines::default();
+            let call_sites = Arc::new(CallSites::new(Instant::now()));
+            let subscriber = subscriber(filter("debug").unwrap(), format, Colour::None, &call_sites, lines.clone());
+            let value = "a\n\u{1b}[2J\u{7f}\u{9b}\u{202e}\u{2028}\u{e0001} \u{e9}\u{1f600}\\\"";
+            tracing::subscriber::with_default(subscriber, || tracing::debug!(value, "with {value}"));
+            let text = String::from_utf8(lines.0.lock().clone()).unwrap();
+            let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(line["value"], value);
+            assert!(text.contains('\u{e9}') && text.contains('\u{1f600}'), "{text:?}");
+            let strange = text.trim_end_matches('\n').chars().find(|c| !crate::engine::words::is_plain(*c));
+            assert_eq!(strange, None, "{text:?}");
         }
     }
 
