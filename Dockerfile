@@ -7,7 +7,7 @@
 # the result in the place of the stage `compiled`.
 
 FROM rust:1.95.0-slim-bookworm AS compiled
-# The C compiler for the allocator (mimalloc) and the cryptography (ring). No protoc: build.rs compiles proto/ itself.
+# The C compiler for the allocator (mimalloc) and the cryptography (ring). No protoc: proto/generated has the code.
 RUN apt-get update \
     && apt-get install -y --no-install-recommends musl-tools \
     && rm -rf /var/lib/apt/lists/* \

@@ -24,7 +24,7 @@ import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-WEIR = ROOT / "target/release/weir"
+WEIR = ROOT / "target/dist/weir"
 TOOLS = ROOT / "target/bench"
 METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 # Crates whose versions decide what an empty handler costs.
@@ -200,7 +200,7 @@ class Stage:
 
     def empty(self, cores=1):
         log = self.path("empty.log")
-        process = self.start([TOOLS / "release/empty-handler", cores], log)
+        process = self.start([TOOLS / "dist/empty-handler", cores], log)
         address = wait_until("the empty handler", lambda: log.read_text().endswith("\n") and log.read_text().strip())
         return Server(process, address)
 
@@ -311,7 +311,7 @@ def h2load(server, sent, requests, connections, streams):
 
 def counted_load(server, sent, requests, connections, streams, keys, first=0, stride=1, rate=0, may_deny=False):
     """One body whose number is counted up; in a closed loop, or at a rate. See bench/load."""
-    command = [TOOLS / "release/load", server.address, sent, connections, streams, requests, first, keys, stride, rate]
+    command = [TOOLS / "dist/load", server.address, sent, connections, streams, requests, first, keys, stride, rate]
     run = run_load(command, requests)
     if run.returncode != 0:
         fail(f"the load failed: {run.stderr}")
@@ -339,7 +339,7 @@ def require(*tools):
 
 
 def build(*names):
-    """weir and the helpers of these names, in release. Answers the versions of the crates that they share."""
+    """Builds weir and the helpers of these names with the profile of the image. Returns the versions of the crates that they share."""
     crates = check_same_build()
     build_one("Cargo.toml", ROOT / "target", "--bin", "weir")
     for name in names:
@@ -348,7 +348,7 @@ def build(*names):
 
 
 def build_one(manifest, target, *arguments):
-    command = ["cargo", "build", "--release", "--locked", "--quiet", "--target-dir", target]
+    command = ["cargo", "build", "--profile", "dist", "--locked", "--quiet", "--target-dir", target]
     if subprocess.run([*command, "--manifest-path", ROOT / manifest, *arguments]).returncode != 0:
         fail(f"cannot build {manifest}")
 
@@ -366,9 +366,9 @@ def check_same_build():
         fail(f"weir and the empty handler have different crates, make their Cargo.lock agree: {differ}")
     profiles = []
     for manifest in ("Cargo.toml", "bench/empty-handler/Cargo.toml"):
-        profiles.append(tomllib.loads((ROOT / manifest).read_text())["profile"]["release"])
+        profiles.append(tomllib.loads((ROOT / manifest).read_text())["profile"]["dist"])
     if profiles[0] != profiles[1]:
-        fail(f"weir and the empty handler have different release profiles: {profiles}")
+        fail(f"weir and the empty handler have different profiles `dist`: {profiles}")
     return ours
 
 

@@ -10,6 +10,7 @@ mod alerts;
 mod comparison;
 mod differences;
 mod examples;
+mod generated;
 mod lint;
 mod matching;
 mod modes;

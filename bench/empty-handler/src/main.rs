@@ -28,7 +28,7 @@ mod proto {
         pub mod config {
             pub mod core {
                 pub mod v3 {
-                    tonic::include_proto!("envoy.config.core.v3");
+                    include!("../../../proto/generated/envoy.config.core.v3.rs");
                 }
             }
         }
@@ -36,7 +36,7 @@ mod proto {
             pub mod common {
                 pub mod ratelimit {
                     pub mod v3 {
-                        tonic::include_proto!("envoy.extensions.common.ratelimit.v3");
+                        include!("../../../proto/generated/envoy.extensions.common.ratelimit.v3.rs");
                     }
                 }
             }
@@ -44,13 +44,13 @@ mod proto {
         pub mod service {
             pub mod ratelimit {
                 pub mod v3 {
-                    tonic::include_proto!("envoy.service.ratelimit.v3");
+                    include!("../../../proto/generated/envoy.service.ratelimit.v3.rs");
                 }
             }
         }
         pub mod r#type {
             pub mod v3 {
-                tonic::include_proto!("envoy.r#type.v3");
+                include!("../../../proto/generated/envoy.r#type.v3.rs");
             }
         }
     }
