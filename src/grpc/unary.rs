@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use http_body::Frame;
 use prost::Message;
+use prost::bytes::Buf as _;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Body as HttpBody, Bytes, http};
@@ -23,6 +24,8 @@ use super::turns;
 const HEAD_BYTES: usize = 5;
 /// The buffer of a message that comes in parts is at first so large, if the message is.
 const BUFFER_BYTES_MIN: usize = 4 * 1_024;
+/// The buffer doubles up to this size, and then has room for the whole message: a copy of megabytes would delay other requests.
+const DOUBLED_BYTES_MAX: usize = 256 * 1_024;
 
 /// A request whose message is complete.
 #[derive(Debug)]
@@ -40,13 +43,14 @@ impl Received {
 
     /// The bytes of the message, for one who waits. A message that came at once is copied: as it came, it keeps the buffer of
     /// its connection from being used again.
-    pub(super) fn into_message(self) -> Vec<u8> {
-        let Parts { first, mut several } = self.parts;
+    pub(super) fn into_message(self) -> Bytes {
+        let Parts { first, several } = self.parts;
         if several.is_empty() {
-            return first.get(HEAD_BYTES..).unwrap_or_default().to_vec();
+            return Bytes::copy_from_slice(first.get(HEAD_BYTES..).unwrap_or_default());
         }
-        several.drain(..HEAD_BYTES.min(several.len()));
-        several
+        let mut message = Bytes::from(several);
+        message.advance(HEAD_BYTES.min(message.len()));
+        message
     }
 }
 
@@ -170,13 +174,14 @@ impl Parts {
         hold.grow(self.several.capacity())
     }
 
-    /// Adds a part. The buffer doubles, but not beyond what the message announces.
+    /// Adds a part. The buffer grows to what the message announces at most.
     fn extend(&mut self, part: &[u8], bytes_max: usize, hold: Option<&mut Hold>) -> Result<(), Status> {
         let wanted = self.several.len() + part.len();
         let before = self.several.capacity();
         if wanted > before {
             let announced = self.several.first_chunk().map_or(0, length).min(bytes_max) + HEAD_BYTES;
-            let capacity = announced.min((2 * before).max(BUFFER_BYTES_MIN)).max(wanted);
+            let doubled = if before < DOUBLED_BYTES_MAX { (2 * before).max(BUFFER_BYTES_MIN) } else { announced };
+            let capacity = announced.min(doubled).max(wanted);
             if let Some(hold) = hold {
                 hold.grow(capacity - before)?;
             }

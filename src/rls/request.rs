@@ -19,6 +19,8 @@ use crate::protobuf::{Content, FIELDS_MAX, field};
 pub const DESCRIPTORS_KEPT_MAX: usize = 64;
 /// The most entries of a descriptor that are kept: the largest `limits.entries`.
 pub const ENTRIES_KEPT_MAX: usize = 64;
+/// Each text of a longer message is looked at alone: most of it may never be read.
+const BYTES_LOOKED_AT_MAX: usize = 16 * 1_024;
 /// A request of several descriptors gets room for so many at first.
 const DESCRIPTORS_USUAL: usize = 4;
 
@@ -55,8 +57,12 @@ impl<'a> Request<'a> {
     /// spelt in another way. What comes behind the first part that is left out is not read: the request is refused.
     #[must_use]
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
-        // One look at all bytes costs less than one at each text.
-        if may_need_spelling(bytes) { Self::read_plain(bytes) } else { Self::read_spelt(bytes) }
+        // One look at all bytes of a usual request costs less than one at each text.
+        if bytes.len() > BYTES_LOOKED_AT_MAX || may_need_spelling(bytes) {
+            Self::read_plain(bytes)
+        } else {
+            Self::read_spelt(bytes)
+        }
     }
 
     #[cold]

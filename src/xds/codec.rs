@@ -24,6 +24,8 @@ pub(super) struct Response {
     pub(super) resources: Result<Vec<Resource>, String>,
     pub(super) type_url: String,
     pub(super) nonce: String,
+    /// The length of its message.
+    pub(super) bytes: usize,
 }
 
 /// One resource, of any type.
@@ -103,7 +105,7 @@ pub(super) fn response(bytes: &Bytes) -> Result<Response, String> {
         Ok(resources)
     };
     let (version_info, type_url, nonce) = (version_info.to_owned(), type_url.to_owned(), nonce.to_owned());
-    Ok(Response { version_info, resources, type_url, nonce })
+    Ok(Response { version_info, resources, type_url, nonce, bytes: bytes.len() })
 }
 
 impl Resource {

@@ -38,6 +38,9 @@ const REPEATED: (Duration, Duration) = (Duration::from_millis(100), Duration::fr
 const PROBLEMS_SHOWN_MAX: usize = 20;
 /// The longest text of a NACK, in bytes.
 const REASON_BYTES_MAX: usize = 4096;
+/// The next response is read after the time that the last one takes at this rate: large responses, one after the other, would use a
+/// core.
+const BYTES_PER_SECOND: u64 = 8 << 20;
 
 /// The node and the versions of a stream.
 struct Conversation<'a> {
@@ -72,21 +75,28 @@ pub(super) async fn hold(dialled: Dialled, options: &Options, sink: &Sink, watch
         let response = client.streaming(request, STREAM, DiscoveryCodec).await;
         let mut responses = response.map_err(|status| said(&status))?.into_inner();
         let mut held: Option<(Instant, DiscoveryRequest)> = None;
+        let mut resumed = Instant::now();
         loop {
             let due = OptionFuture::from(held.as_ref().map(|(at, _)| sleep_until(*at)));
             let response = {
                 let due = pin!(due);
+                let next = async {
+                    sleep_until(resumed).await;
+                    responses.message().await
+                };
                 tokio::select! {
-                    response = responses.message() => Some(response),
+                    response = next => Some(response),
                     Some(()) = due => None,
                 }
             };
             match response {
                 Some(Ok(Some(response))) => {
                     got = Got::Response;
+                    let bytes = response.bytes as u64;
                     let (pause, answer) = conversation.answer(response).await?;
                     // What was held back is about a response that is not the last any more.
                     held = None;
+                    resumed = Instant::now() + Duration::from_micros(bytes * 1_000_000 / BYTES_PER_SECOND);
                     if pause.is_zero() {
                         send(&requests, answer).await?;
                     } else {
@@ -115,7 +125,7 @@ impl Conversation<'_> {
     /// # Errors
     /// When weir itself failed.
     async fn answer(&mut self, response: Response) -> Result<(Duration, DiscoveryRequest), String> {
-        let Response { version_info, resources, type_url, nonce } = response;
+        let Response { version_info, resources, type_url, nonce, .. } = response;
         let repeats = match self.last.take() {
             Some((version, repeats)) if version == version_info => repeats.saturating_add(1),
             _ => 0,

@@ -66,28 +66,23 @@ struct Counts {
     /// Members of mappings and items of lists in metadata.
     values: u64,
     memory: u64,
-    /// The most bytes that a response may have.
-    response_bytes_max: u64,
+    /// Counting ends when there is more.
+    memory_max: u64,
 }
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { bytes, descriptors, values, memory, .. } = self;
-        let (memory, most) = (memory >> 20, self.memory_max() >> 20);
+        let Self { bytes, descriptors, values, memory_max, .. } = self;
+        let most = memory_max >> 20;
         write!(
             f,
-            "descriptors: {descriptors} descriptors and {values} values of metadata in {bytes} bytes would take {memory} MiB, \
-             at most {most} MiB",
+            "descriptors: {bytes} bytes with at least {descriptors} descriptors and {values} values of metadata would take more \
+             than {most} MiB",
         )
     }
 }
 
 impl Counts {
-    fn memory_max(&self) -> u64 {
-        let most = MEMORY_MIN.max(MEMORY_PER_BYTE_MAX * self.response_bytes_max);
-        (MEMORY_PER_BYTE * self.bytes + MEMORY_MIN).min(most)
-    }
-
     /// Counts the messages up to the first bytes that are none: decoding ends there too.
     fn add(&mut self, kind: Kind, mut bytes: &[u8], depth_left: usize) {
         self.memory += kind.memory();
@@ -97,7 +92,7 @@ impl Counts {
             _ => {}
         }
         let Some(depth_left) = depth_left.checked_sub(1) else { return };
-        while !bytes.is_empty() {
+        while !bytes.is_empty() && self.memory <= self.memory_max {
             let Some((number, content)) = field(&mut bytes) else { return };
             if let (Content::Bytes(part), Some(kind)) = (content, kind.below(number)) {
                 self.add(kind, part, depth_left);
@@ -110,13 +105,22 @@ impl Counts {
 ///
 /// # Errors
 /// When all of them would take too much memory.
-pub(super) fn check<'a>(configs: impl IntoIterator<Item = &'a [u8]>, response_bytes_max: usize) -> Result<(), String> {
-    let mut counts = Counts { response_bytes_max: response_bytes_max as u64, ..Counts::default() };
+pub(super) fn check<'a>(
+    configs: impl IntoIterator<Item = &'a [u8], IntoIter: Clone>,
+    response_bytes_max: usize,
+) -> Result<(), String> {
+    let configs = configs.into_iter();
+    let bytes: u64 = configs.clone().map(|config| config.len() as u64).sum();
+    let most = MEMORY_MIN.max(MEMORY_PER_BYTE_MAX * response_bytes_max as u64);
+    let memory_max = (MEMORY_PER_BYTE * bytes + MEMORY_MIN).min(most);
+    let mut counts = Counts { bytes, memory_max, ..Counts::default() };
     for config in configs {
-        counts.bytes += config.len() as u64;
         counts.add(Kind::Config, config, DEPTH_MAX);
+        if counts.memory > memory_max {
+            return Err(counts.to_string());
+        }
     }
-    if counts.memory > counts.memory_max() { Err(counts.to_string()) } else { Ok(()) }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -128,7 +132,7 @@ mod tests {
         let config = [0x1a, 0].repeat(500_000);
         let mut refused = Ok(());
         let counted = allocation_counter::measure(|| refused = check([&config[..]], 32 << 20));
-        let text = "descriptors: 500000 descriptors and 0 values of metadata in 1000000 bytes would take 1953 MiB, at most 250 MiB";
+        let text = "descriptors: 1000000 bytes with at least 64019 descriptors and 0 values of metadata would take more than 250 MiB";
         assert_eq!(refused, Err(text.to_owned()));
         assert!(counted.bytes_max < 1_024, "{counted:?}");
         assert!(check([&config[..60_000]], 32 << 20).is_ok());
@@ -145,7 +149,7 @@ mod tests {
         let padded = [padding, config.repeat(5)].concat();
         assert!(check([&padded[..]], 32 << 20).is_ok());
         let refused = check([&padded[..]], 4 << 20).unwrap_err();
-        assert!(refused.ends_with("would take 195 MiB, at most 128 MiB"), "{refused}");
+        assert!(refused.ends_with("would take more than 128 MiB"), "{refused}");
     }
 
     #[test]

@@ -264,8 +264,8 @@ fn a_response_of_empty_elements_is_refused_before_it_is_decoded() {
     for (response, reason) in [
         (
             of("2", vec![descriptors]),
-            "resources: descriptors: 525000 descriptors and 0 values of metadata in 1050000 bytes would take 2050 MiB, \
-             at most 256 MiB",
+            "resources: descriptors: 1050000 bytes with at least 65581 descriptors and 0 values of metadata would take \
+             more than 256 MiB",
         ),
         (of("3", vec![Any::default(); 2_000_000]), "resources: 2000000 resources, at most 10000"),
     ] {
