@@ -3,6 +3,7 @@
 //!
 //! Not here: what each listener does in a phase (grpc, http) and in which order they follow (app).
 
+pub(crate) mod give_way;
 mod memory;
 mod pulse;
 mod service_manager;
@@ -21,6 +22,7 @@ use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 
+pub use self::give_way::give_way;
 pub use self::memory::ThreadMemory;
 pub use self::pulse::{Heart, Pulse, pulse};
 pub use self::service_manager::{AddressError, Notice, ServiceManager};

@@ -19,6 +19,7 @@ use tonic::codegen::{Body as HttpBody, Bytes, http};
 use super::held::{Hold, Piece};
 use super::other::Stream;
 use super::turns;
+use crate::lifecycle::give_way;
 
 /// What is before each message: whether it is compressed, and its length in four bytes.
 const HEAD_BYTES: usize = 5;
@@ -188,6 +189,7 @@ impl Parts {
             self.several.reserve_exact(capacity - self.several.len());
         }
         self.several.extend_from_slice(part);
+        give_way();
         Ok(())
     }
 }
@@ -353,6 +355,20 @@ mod tests {
         }
         assert_eq!(outcomes[0], outcomes[1]);
         outcomes.remove(0)
+    }
+
+    #[tokio::test]
+    async fn a_message_that_comes_in_parts_lets_other_threads_run_and_a_whole_one_does_not() {
+        use crate::lifecycle::give_way::{GAVE_WAY, GIVE_WAY_AFTER};
+
+        let whole = framed("shop");
+        for cut in [None, Some(6)] {
+            let parts = cut.map_or(vec![&whole[..]], |cut| vec![&whole[..cut], &whole[cut..]]);
+            let is_due = Some(tokio::time::Instant::now() - GIVE_WAY_AFTER);
+            GAVE_WAY.set(is_due);
+            assert_eq!(read_parts(&parts, 1_024).await, Ok("shop".to_owned()));
+            assert_eq!(GAVE_WAY.get() != is_due, cut.is_some());
+        }
     }
 
     #[tokio::test]

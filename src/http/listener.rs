@@ -3,7 +3,6 @@
 //! A listener that is full closes connections that wait for a request before it turns a new caller away, so that probes are
 //! answered with any number of other connections open. Not here: what is answered (public.rs, admin.rs), and bodies that stream (streamed.rs).
 
-use std::cell::Cell;
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
@@ -28,7 +27,7 @@ use tokio::time::{Instant, MissedTickBehavior, Sleep};
 use tonic::codegen::Service as _;
 
 use super::token::PeerAddress;
-use crate::lifecycle::{Life, Phase, ThreadMemory};
+use crate::lifecycle::{Life, Phase, ThreadMemory, give_way};
 use crate::telemetry::shed::{ShedCounts, ShedReason};
 
 /// The most connections of one listener at a time.
@@ -56,8 +55,6 @@ const BUFFER_BYTES_MAX: usize = 16 * 1_024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How often a listener looks at what its callers have let go: the length of a tick.
 const TICK: Duration = Duration::from_secs(1);
-/// How long this thread works for callers that bring no whole request before other threads of the machine may run.
-const GIVE_WAY_AFTER: Duration = Duration::from_micros(25);
 
 /// What bounds the connections of a listener, beside [`CONNECTIONS_MAX`].
 pub(super) struct Bounds {
@@ -131,25 +128,6 @@ pub(super) async fn serve(
     drop(listener);
     open.shutdown().await;
     Ok(())
-}
-
-thread_local! {
-    static GAVE_WAY: Cell<Option<Instant>> = const { Cell::new(None) };
-}
-
-/// Lets other threads run. It is called for work that a peer causes without a whole request: connections that open and
-/// close, and requests that come in parts.
-///
-/// Otherwise much of such work holds a core until the next tick of the system: up to 4 ms on Linux at 250 Hz, at any priority
-/// of the thread. Decisions wait meanwhile. A request that comes in one part does not give way, because a machine whose
-/// cores are all busy would then answer few of them.
-fn give_way() {
-    let now = Instant::now();
-    if GAVE_WAY.get().is_none_or(|gave| now.duration_since(gave) >= GIVE_WAY_AFTER) {
-        std::thread::yield_now();
-        // The time that others took is not this thread's work.
-        GAVE_WAY.set(Some(Instant::now()));
-    }
 }
 
 /// The connections of one listener.
@@ -495,6 +473,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
+    use crate::lifecycle::give_way::{GAVE_WAY, GIVE_WAY_AFTER};
 
     fn at(seconds: u64) -> Instant {
         static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
