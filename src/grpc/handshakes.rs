@@ -13,6 +13,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
+use crate::lifecycle::give_way;
 use crate::tls::server::HandshakeFailure;
 
 /// Handshakes that have begun and are not finished, over all runtimes.
@@ -161,6 +162,7 @@ impl Handshakes {
         loop {
             self.waits.notified().await;
             while self.begin_next() {
+                give_way();
                 // The runtime looks for new bytes, and the tasks run that these wake.
                 tokio::task::yield_now().await;
             }
@@ -274,6 +276,24 @@ mod tests {
             assert_eq!(task.await.unwrap(), Ok(()));
         }
         assert_eq!(*first.lock(), ["honest", "new", "old"]);
+    }
+
+    /// Beside 4,000 half-open handshakes a second, the 99th percentile of new connections was 4 times as long.
+    #[tokio::test]
+    async fn handshakes_that_begin_let_other_threads_run() {
+        use crate::lifecycle::give_way::{GAVE_WAY, GIVE_WAY_AFTER};
+
+        let handshakes = Handshakes::new(1);
+        let begins = tokio::spawn(handshakes.clone().begin());
+        let is_due = Some(tokio::time::Instant::now() - GIVE_WAY_AFTER);
+        GAVE_WAY.set(is_due);
+        let open = half_open(&handshakes, peer(1));
+        while handshakes.lists.lock().begun.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        assert_ne!(GAVE_WAY.get(), is_due);
+        open.abort();
+        begins.abort();
     }
 
     #[tokio::test]
