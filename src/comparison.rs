@@ -1,4 +1,4 @@
-//! What a change of policies changes, and for whom: rules, limits, and what becomes of the states in the store.
+//! What a change of policies changes, and for whom: rules, limits, and the states in the store.
 //!
 //! Both trees are walked together, class by class of values (engine/classes.rs), and each pair of rules that some descriptor meets before
 //! and now is compared. What cannot be told within a budget is reported as such. Not here: reading policies (config), and how the result
@@ -30,7 +30,7 @@ pub enum Tend {
     Looser,
     /// Less passes at some times, and more at others.
     Both,
-    /// Something else changes than how much passes, or nobody can say how much.
+    /// Something else changes than how much passes, or the amount cannot be told.
     Neither,
 }
 
@@ -242,7 +242,7 @@ pub fn compare<'p>(old: &'p PolicySet, new: &'p PolicySet) -> Comparison<'p> {
     let pairs = pairs::pairs(&Side::new(old), &Side::new(new));
     let mut observed = walk::observe(old, new);
     let rows::Rows { mut changes, same } = rows::rows(&pairs.rules, &mut observed);
-    // An order of its own, whatever the order of the domains in the policies.
+    // An order that does not depend on the order of the domains in the policies.
     changes.sort_by(|one, other| place(one).cmp(&place(other)));
     let domains = domains(old, new, &pairs.renamed);
     Comparison { domains, rules: changes, same, unknown: observed.unknown }

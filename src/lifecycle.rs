@@ -335,7 +335,7 @@ impl TaskExit {
     fn end(self, result: Result<Result<(), String>, Box<dyn Any + Send>>) {
         let reason = match result {
             Ok(Ok(())) if self.life.phase() >= Phase::Draining => None,
-            Ok(Ok(())) => Some("it was not told to".to_owned()),
+            Ok(Ok(())) => Some("it ended before shutdown".to_owned()),
             Ok(Err(reason)) => Some(reason),
             Err(panic) => Some(format!("panic: {}", panic_text(&*panic))),
         };
@@ -436,7 +436,7 @@ mod tests {
             texts,
             [
                 "work ended: disk on fire",
-                "work ended: it was not told to",
+                "work ended: it ended before shutdown",
                 "work ended: panic: index 7 of 3",
                 "work ended: panic: plain",
             ]

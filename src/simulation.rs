@@ -149,7 +149,7 @@ impl Simulated {
         answer
     }
 
-    /// The same where nobody reads the answer, which is large: it is not moved, and what is not decided is counted.
+    /// The same without the answer, which is large and would be moved. It counts requests that were not decided.
     fn count(&self, time: Micros, query: &Query<'_>) {
         self.world.set_now(time);
         self.counts.begin(time);

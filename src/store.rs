@@ -19,7 +19,7 @@ pub const OVERRIDES_BYTES_MAX: usize = 2 << 20;
 
 /// A place for states that decides atomically. [st-1]
 ///
-/// Every call is answered by its deadline, or a little after, whatever state the store is in.
+/// Every call is answered by its deadline, or a little after, in every state of the store.
 pub trait Store: Send + Sync {
     /// The store's name in settings, metrics and logs.
     fn name(&self) -> &'static str;
@@ -68,8 +68,8 @@ pub trait Store: Send + Sync {
         self.ping(deadline)
     }
 
-    /// The part of the store that this key is in. One decision can be made over the keys of one part only: whoever has
-    /// charges in several makes a decision of each, and takes back what must not stand. [st-3]
+    /// The part of the store that this key is in. A decision is about the keys of one part: split the charges by part, decide each
+    /// part, and undo them if one denies. [st-3]
     fn part_of(&self, key: &str) -> u16 {
         let _ = key;
         0
@@ -228,8 +228,7 @@ pub enum Reply<'a, T> {
 }
 
 impl<'a, T: Send + 'a> Reply<'a, T> {
-    /// Waits for the answer, if it is not there yet: a future of two words, so that whoever waits holds no room for an
-    /// answer twice.
+    /// Waits for the answer, if it is not there yet. The future is small: the answer is stored once.
     ///
     /// # Errors
     /// When the store gave none.

@@ -96,7 +96,7 @@ pub enum Outcome {
     Broken(String),
 }
 
-/// A step that says that requests pass, which met no rule: it passes whatever the policies say.
+/// A step that expects requests to pass, and whose requests met no rule: it passes with any policies.
 #[derive(Debug)]
 pub struct Warning {
     /// Where the step stands.

@@ -60,7 +60,7 @@ fn log(store: &str, overrides: &OverrideTable, seen: &Seen) {
         tracing::warn!(store, "the store had lost changes of overrides, and has them again");
     }
     if let Some((lines, reason)) = skipped {
-        tracing::warn!(store, lines, reason, "the store has overrides that are none: they are skipped");
+        tracing::warn!(store, lines, reason, "skipped invalid overrides in the store");
     }
     if *is_changed {
         let (in_force, unused) = overrides.counts();

@@ -88,7 +88,7 @@ pub enum Command {
     Explain(ExplainArguments),
     /// Compare two sets of policies: what changes for whom
     ///
-    /// Prints the rules that are new, gone, stricter, looser or renamed, and what becomes of the states that the store has. No server is
+    /// Prints the rules that are new, gone, stricter, looser or renamed, and which states of the store are kept or forgotten. No server is
     /// needed. The exit code is 0 if nothing changes, 1 if something does, and 2 if policies are not valid. With --fail-on it is 1 only
     /// for changes of these kinds.
     #[command(after_help = "Example:\n  weir diff examples/quickstart examples/quickstart --format markdown")]
@@ -360,7 +360,7 @@ pub struct TestArguments {
     /// Fail if tests meet less than this part of the rules, in percent
     #[arg(long, value_name = "PERCENT")]
     fail_under: Option<Percentage>,
-    /// Fail where requests of which a test says that they pass meet no rule
+    /// Fail where a test expects requests to pass that meet no rule
     #[arg(long)]
     strict: bool,
     /// Which store decides

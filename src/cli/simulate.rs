@@ -103,7 +103,7 @@ pub fn run(
     let [json, csv, html] = files::targets(options, &inputs)?;
     for one in &simulated {
         if let Some(warning) = hidden_values(&traffic, one.policies()) {
-            // Standard error that cannot be written to keeps nobody from the results.
+            // Without standard error, the results are still written.
             let _ = writeln!(notes, "weir: {warning}");
             break;
         }

@@ -156,7 +156,7 @@ async fn tap(question: &Question) -> Result<(), TapError> {
     let mut sink = Sink::open(&question.output, &first)?;
     let mut seen = Seen::default();
     let result = follow(question, &mut lines, &mut signals, &mut sink, &mut seen).await;
-    // Where errors cannot be written, nobody reads this either.
+    // Where errors cannot be written, this cannot be either.
     let _ = writeln!(io::stderr(), "weir: {}", seen.summary(&question.output, question.length));
     result
 }

@@ -109,7 +109,7 @@ pub struct Answers {
     pub notes: Vec<String>,
 }
 
-/// Requests of which nobody can tell whether their answers change.
+/// Requests whose answers may or may not change: it cannot be told.
 #[derive(Debug, Default)]
 pub struct Unknown {
     /// How many.

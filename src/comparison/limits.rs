@@ -49,7 +49,7 @@ pub(super) fn effects<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>) -> Vec<E
 /// The same in requests that can have other quotas.
 pub(super) fn effects_beside<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>, others: OtherQuotas) -> Vec<Effect<'p>> {
     let mut effects = Vec::new();
-    // What never denied and never will lets everything pass, whatever its numbers.
+    // A limit that denies nothing, before and after, lets everything pass with any numbers.
     let is_felt = is_felt(old) || is_felt(new);
     let parts = (Part::of(old), Part::of(new));
     for (before, after) in paired(&charged(old), &charged(new)) {

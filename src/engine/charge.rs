@@ -16,7 +16,7 @@ pub enum Take {
     Peek,
     /// Gives this many hits back; never over.
     Refund(Hits),
-    /// Consumes this many hits whatever the verdict: usage that has already happened.
+    /// Consumes this many hits with any verdict: usage that has already happened.
     Force(Hits),
 }
 
@@ -69,7 +69,7 @@ impl Role {
 /// How the limits of one decision hang together. [dc-4]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// All or nothing: a denied decision charges nobody.
+    /// All or nothing: a denied decision charges no limit.
     Atomic,
     /// Each limit for itself, denied hits counted by fixed windows: as envoyproxy/ratelimit charges.
     Independent,

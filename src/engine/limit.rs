@@ -8,7 +8,7 @@ use super::escape::escape;
 use super::share::Shares;
 use super::time::{CalendarUnit, Micros, Term, Unit, Window};
 
-/// A limit whose numbers have been checked. Two limits of equal shape share states, whatever their numbers.
+/// A limit whose numbers have been checked. Two limits of equal shape share states, also if their numbers differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
     requests: u32,
@@ -18,7 +18,7 @@ pub struct Limit {
     pub name: Option<Box<str>>,
     /// A denied charge takes what this limit has left. [dc-4]
     pub drain: bool,
-    /// It is on trial beside the limits of its rule: charged and counted, and neither denies nor is told to callers. [tr-1]
+    /// It is on trial beside the limits of its rule: charged and counted; it denies nothing, and callers do not see it. [tr-1]
     pub shadow: bool,
     /// The shares whose crossing is reported; only a `fixed_window` has any. [al-1]
     pub alert_at: Shares,

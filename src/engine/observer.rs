@@ -10,12 +10,12 @@ use super::descriptor::{Entry, Hits};
 use super::policy::{Domain, OnError, PolicySet, Rule};
 use super::time::{Micros, Unit};
 
-/// Hears what happens. Every method but `loaded` is called on the request path: it must neither block nor allocate.
+/// Receives events. The request path calls every method except `loaded`: a method must neither block nor allocate.
 pub trait Observer: Send + Sync {
-    /// New policies are about to be in force. What their rules do is told to the tally that this returns.
+    /// Called before new policies are in force. The tally that this returns receives the events of their rules.
     fn loaded(&self, policies: &PolicySet) -> Arc<dyn Tally>;
 
-    /// Who hears whole requests. Seldom anybody, and then nothing of a request is gathered.
+    /// Receives whole requests. Usually empty; then nothing is copied.
     fn tap(&self) -> Option<&dyn Tap> {
         None
     }
@@ -60,7 +60,7 @@ pub trait Observer: Send + Sync {
     /// A request passed only because the setting `shadow_mode` lets all of them pass.
     fn shadowed(&self) {}
 
-    /// A request asked more of a limit than it had. The tally is told too ([`Tally::charged`]).
+    /// A request asked more of a limit than it had. [`Tally::charged`] receives it too.
     fn over(&self, charged: &Charged<'_>) {
         let _ = charged;
     }
@@ -96,7 +96,7 @@ pub trait Tally: Send + Sync {
     }
 }
 
-/// Hears requests with their answers, while somebody listens.
+/// Receives requests with their answers, while a tap is open.
 pub trait Tap: Send + Sync {
     /// A request was answered, or its store failed. It must not block.
     fn answered(&self, request: &dyn AnsweredRequest);

@@ -66,7 +66,7 @@ impl OnError {
     }
 }
 
-/// Which part of a policy says what becomes of a charge that no store answers.
+/// The part of a policy whose `on_error` applies to a charge that no store answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SaidBy {
     /// The rule of the limit.
@@ -480,8 +480,8 @@ impl PolicySet {
         Self::compile_joined(specs)
     }
 
-    /// The same where several specs may be of one domain: their descriptors stand side by side, in the order given. How it
-    /// is charged, and what becomes of it without a store, the first spec says that says it.
+    /// The same where several specs may be of one domain: their descriptors stand side by side, in the order given. `charging` and
+    /// `on_error` are those of the first spec that has them.
     ///
     /// # Errors
     /// Those of [`PolicySet::compile`], except for a domain that is there twice.

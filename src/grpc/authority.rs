@@ -1,4 +1,4 @@
-//! Drops the `:authority` of requests, so that HTTP/2 takes a request whatever its authority is.
+//! Drops the `:authority` of requests, so that HTTP/2 takes a request with any authority.
 //!
 //! h2 resets a request whose `:authority` is no host name. Envoy sends the name of its cluster there, such as
 //! `outbound|8081||weir.default.svc.cluster.local`. weir needs no authority.

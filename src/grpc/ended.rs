@@ -80,7 +80,7 @@ pub const CODES: [&str; 15] = [
     "http_1_1_required",
     "other",
 ];
-/// The codes that say nothing about a fault: the rest of a request is not needed, or nobody waits for its response.
+/// The codes that are no fault: the rest of a request is not needed, or its caller has given up.
 const HARMLESS: [usize; 2] = [0, 8];
 
 /// The counts of all runtimes.

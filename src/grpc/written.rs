@@ -1,6 +1,6 @@
 //! Reads the frames that HTTP/2 writes: which requests are answered, and what it ends by itself.
 //!
-//! h2 reports a request that it resets to nobody. Not here: the counts (ended.rs, held.rs).
+//! h2 does not report a request that it resets. Not here: the counts (ended.rs, held.rs).
 
 use super::ended::CloseReason;
 use super::held::Peer;

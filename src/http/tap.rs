@@ -103,7 +103,7 @@ fn unknown(name: &str) -> String {
     format!("no parameter {name:?}, only {}{meant}", PARAMETERS.join(", "))
 }
 
-/// Sends records until the time is over, the server ends, or nobody reads.
+/// Sends records until the time is over, the server ends, or the reader has gone.
 pub(super) async fn tap(
     State(site): State<Arc<Site>>,
     peer: Option<Extension<PeerAddress>>,

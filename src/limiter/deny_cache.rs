@@ -165,7 +165,7 @@ impl DenyCache {
         for charge in charges {
             let denial = self.denies(charge, now);
             if denial.is_none() && mode == Mode::Independent {
-                // This limit would be charged, whatever the others say.
+                // This limit would be charged, also if another denies.
                 return Known::Nothing;
             }
             denials.push(denial);
@@ -218,7 +218,7 @@ impl DenyCache {
 
     /// What [`DenyCache::insert`] wants to know: to be read before a decision is sent to the store.
     pub fn generation(&self) -> u64 {
-        // Read before the call is sent, so that whatever is forgotten later has a higher number.
+        // Read before the call is sent, so that keys that are forgotten later have a higher number.
         self.forgotten.load(Ordering::Acquire)
     }
 
@@ -316,8 +316,8 @@ impl DenyCache {
         self.sets[number as usize].lock()
     }
 
-    /// Drops what has ended in a set. Whoever looks does it, so that the cache is empty again soon after the denials
-    /// end, though nobody may ask for the same keys.
+    /// Drops what has ended in a set. Every look calls this, so the cache is empty soon after the denials end, also when no request
+    /// asks for the same keys.
     fn expire(&self, set: &mut Set, now: Instant) {
         let mut at = 0;
         while at < set.entries.len() {
@@ -451,8 +451,8 @@ impl CachedDenial {
         }
     }
 
-    /// What the limit says to a take of `hits`, if the state denies it even if it is as old as it can be. The times that
-    /// are told are those of a state as young as it can be, so that they are never too short. [dn-3]
+    /// The outcome of a take of `hits`, if the state denies it at its largest possible age. Waits are those of its smallest possible
+    /// age, so that they are never too short. [dn-3]
     fn denies(&self, limit: &Limit, hits: Hits, now: Instant) -> Option<Outcome> {
         if (self.requests, self.window, self.algorithm) != (limit.requests(), limit.window(), limit.algorithm()) {
             return None;

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::engine::metadata;
 use crate::engine::{Entry, Hits, Limit, Micros, Take, Unit};
 
-/// One request, borrowed from whatever carried it; already within the bounds on input.
+/// One request, borrowed from its message; already within the bounds on input.
 #[derive(Clone, Debug)]
 pub struct Query<'a> {
     /// The domain, not empty.

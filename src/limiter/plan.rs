@@ -541,8 +541,8 @@ fn is_charged(charge: &Charge<'_>, outcome: &Outcome) -> bool {
     matches!(charge.take, Take::Force(_)) || outcome.receipt.is_some()
 }
 
-/// How long an admitted request has to be held until its turn. [lb-2] A look takes no place in a bucket, nor does what is
-/// given back, and a rule that only watches holds nobody.
+/// How long an admitted request has to be held until its turn. [lb-2] Peeks and refunds take no place in a
+/// bucket, and a rule in shadow mode holds no request.
 fn turn(decided: &Decided<'_>) -> Micros {
     let mut longest = 0;
     if decided.decision.denied {

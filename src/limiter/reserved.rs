@@ -68,7 +68,7 @@ impl Reserved {
         if self.charges.is_empty() {
             return None;
         }
-        // Without a runtime nobody could ask a store either.
+        // Without a runtime no store could be asked.
         let runtime = Handle::try_current().ok()?;
         let charges = std::mem::take(&mut self.charges);
         // Charges that came meanwhile found the count above the share.

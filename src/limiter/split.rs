@@ -38,7 +38,7 @@ struct Pieces {
     failures: Vec<(Vec<usize>, StoreError)>,
     /// What stands and would have to be taken back.
     reserved: Reserved,
-    /// Something was charged or given back that is not: it stands, whatever becomes of the request.
+    /// A change that cannot be undone was made.
     is_final: bool,
     /// The refunds that wait until the request is known to pass.
     held_back: Vec<usize>,
@@ -212,7 +212,7 @@ impl Limiter {
                 }
                 match action {
                     OnError::Error => is_error = true,
-                    // A rule that only watches denies nobody, and what is given back is never over.
+                    // A rule in shadow mode denies no request, and a refund is never over the limit.
                     OnError::Deny if charges[i].role != Role::Shadow && !is_refund(&charges[i]) => {
                         denied_groups |= 1 << group;
                     }

@@ -9,7 +9,7 @@ use super::{Answer, Query};
 use crate::engine::observer::{AnsweredDescriptor, AnsweredRequest, DecisionResult, DescriptorVerdict, Tap};
 use crate::engine::{Entry, Hits, Rule};
 
-/// Apart from the path of requests that nobody listens to.
+/// Not on the path of requests without a tap.
 #[cold]
 pub(super) fn tell(tap: &dyn Tap, told: &Told<'_, '_, '_, '_>) {
     tap.answered(told);

@@ -314,7 +314,7 @@ struct Entry {
 
 /// The state had no room for another hit when it was written.
 const FULL: u64 = 1 << 63;
-/// A full state has denied somebody since it filled.
+/// A full state has denied a request since it filled.
 const DENIED: u64 = 1 << 62;
 
 const _: () = assert!(size_of::<Option<State>>() == size_of::<State>(), "a state that may be none takes no more room");

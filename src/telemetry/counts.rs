@@ -116,7 +116,7 @@ pub(super) struct Part {
     pub(super) within: u64,
     /// The limit is over and only watches: it is on trial, its rule says so, or the setting `shadow_mode` lets all requests pass.
     pub(super) is_shadow: bool,
-    /// The limit is over, and the policy says that it only watches.
+    /// The limit is over, and its rule is in shadow mode.
     pub(super) is_shadow_by_policy: bool,
     /// The cache of denials answered.
     pub(super) is_cached: bool,

@@ -493,7 +493,7 @@ impl Observer for PerRuntime {
             Some(kind) => {
                 self.metrics.store_errors.with_label_values(&[kind]).inc();
                 if kind == TOO_HEAVY {
-                    tracing::warn!(kind, "a request is too heavy to be decided: it goes by on_error (see weir check)");
+                    tracing::warn!(kind, "request too heavy: on_error applied (see weir check)");
                 }
             }
             None => self.metrics.trouble.answered(),

@@ -201,7 +201,7 @@ impl Tap {
         if is_full(&self.queue.lock()) {
             return false;
         }
-        // Made while nobody waits for the lock.
+        // Made before the lock is taken.
         let mut record = Record::new(request, bytes);
         let mut queue = self.queue.lock();
         if is_full(&queue) {
@@ -218,7 +218,7 @@ impl Tap {
 }
 
 impl Listener {
-    /// The same, which shows values as they are or hides them, whatever the others do.
+    /// The same, which shows or hides values; other listeners are not changed.
     #[must_use]
     pub fn with_values(mut self, is_shown: bool) -> Self {
         self.shows_values = is_shown;

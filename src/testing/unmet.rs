@@ -1,6 +1,6 @@
-//! Steps that test nothing: requests that meet no rule, of which a test says that they pass.
+//! Steps that test nothing: their requests meet no rule, and they expect that these pass.
 //!
-//! Such a step passes whatever the policies say; mostly a key or a domain is misspelled. Not here: which expectations every such
+//! Such a step passes with any policies; mostly a key or a domain is misspelled. Not here: which expectations every such
 //! request has (config).
 
 use super::coverage::Load;

@@ -130,7 +130,7 @@ impl FileReader<'_> {
         let (amount, burst, precision, refill, zone) = (amount?, burst?, precision?, refill?, zone?);
 
         let window = amount.period.window;
-        // A limit of 0 admits nothing, whatever its burst.
+        // A limit of 0 admits nothing, with any burst.
         let burst = burst.unwrap_or(amount.requests.max(1));
         let precision = precision.unwrap_or_else(|| Algorithm::default_precision(window));
         let refill = if refill == Some("interval") { Refill::Interval } else { Refill::Continuous };
@@ -323,7 +323,7 @@ impl FileReader<'_> {
         if let Some(known) = found.as_ref().and_then(|zone| zone.iana_name()) {
             return Ok(Some(known.to_owned()).filter(|known| known != "UTC"));
         }
-        // The comparison with all zones is not made for problems that nobody will read.
+        // The comparison with all zones is not made for problems that are not shown.
         let hint = if self.is_full() { zone::HOW.to_owned() } else { zone::hint(&name) };
         Err(self.report_value(fields, "timezone", format!("no time zone {}{hint}", shown(&name))))
     }

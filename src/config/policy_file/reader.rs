@@ -507,7 +507,7 @@ impl FileReader<'_> {
                     _ => "give each a name of its own".to_owned(),
                 };
                 let message = format!(
-                    "the same algorithm and window as the rate limit at line {line}: {what_to_do}, by which their counts are told apart"
+                    "the same algorithm and window as the rate limit at line {line}: {what_to_do}, so that they count apart"
                 );
                 told = Err(self.report(limit.at, message));
                 break;

@@ -199,7 +199,7 @@ pub struct Expect {
 }
 
 impl Expect {
-    /// Whether it says that requests pass and not that they meet no rule, so that requests of a misspelled key or domain have it too.
+    /// Whether it expects requests to pass, and not that they meet no rule: requests with a misspelled key or domain pass too.
     #[must_use]
     pub fn holds_without_rule(&self) -> bool {
         let is_ok =

@@ -15,7 +15,7 @@ use super::{Position, shown};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tree<'a> {
-    /// A text, which is no number, no boolean and not nothing whatever it looks like.
+    /// A quoted text, which is never read as a number, boolean or null.
     Text(Cow<'a, str>),
     /// A number, a boolean or nothing, as a policy file writes it.
     Plain(Cow<'a, str>),

@@ -105,7 +105,7 @@ impl Texts {
 pub(super) enum Cut {
     /// Not so far.
     Not(Beginning),
-    /// Yes, whatever follows.
+    /// Yes, for every continuation.
     Is,
 }
 

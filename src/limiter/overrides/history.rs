@@ -171,8 +171,7 @@ pub(super) struct Side<'s> {
 pub(super) fn joined(one: &Side<'_>, other: &Side<'_>, now: Micros) -> Vec<SetOverride> {
     let numbers = [one.version, other.version].map(|version| numbers(version).unwrap_or_default());
     let common = common(&numbers[0], &numbers[1]);
-    // An override has the number of the change that set it. What a version follows from and does not name is earlier than all that it
-    // names.
+    // An override has the number of the change that set it. Changes that a version does not list are older than those it lists.
     let is_unseen = |set: &SetOverride, by: usize| {
         let is_named = numbers[1 - by].iter().any(|number| number.time == set.set_at && !numbers[by].contains(number));
         let names_all = numbers[by].len() < NUMBERS_MAX || numbers[by].iter().any(|number| number.time < set.set_at);

@@ -195,7 +195,7 @@ async fn two_that_write_back_at_once_lose_nothing_and_the_newest_stays() {
         let all = [("ann", 50), ("bob", 60), ("eve", 70)];
         agree(&store, &[&old, &new, &old], &all[..if knows_all { 2 } else { 3 }]).await;
         assert_eq!(stored(&store).await, newest, "case {case}");
-        // One that knows less is written over, and writes over nobody.
+        // A process that knows less overwrites no other, and is overwritten.
         let written = [&new, &old].map(|process| process.way.written.load(Relaxed));
         let expected = match (is_swapped, knows_all) {
             (false, _) => [1, 0],

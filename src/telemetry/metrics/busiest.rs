@@ -1,6 +1,6 @@
 //! Which limits were asked most since the last look, and how requests ended meanwhile.
 //!
-//! Nothing is counted for this: each look compares the counters with those of the last one, so it costs nothing while nobody
+//! Nothing is counted for this: each look compares the counters with those of the last one, so it costs nothing between
 //! looks. All callers share one look. Not here: which keys were denied (limited.rs).
 
 use std::cmp::Reverse;

@@ -8,7 +8,7 @@ use std::fs;
 use super::families::{Source, Value, Visitor};
 use super::table::row;
 
-/// How many ticks a second has where /proc counts in ticks: part of Linux' interface, whatever the kernel's own clock.
+/// How many ticks a second has where /proc counts in ticks: part of Linux' interface, and not the kernel's own clock.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// The figures of /proc about this process.

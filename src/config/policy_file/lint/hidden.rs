@@ -1,7 +1,7 @@
 //! Descriptors that no value meets, because others of their level take their values first.
 //!
-//! The engine's classes answer it exactly. A value that is the text of a wildcard, stars included, meets that wildcard whatever stands before
-//! it; such values do not count here. Not here: what is hidden a level below (below.rs).
+//! The engine's classes answer it exactly. A value that is the text of a wildcard, stars included, meets that wildcard also behind
+//! others; such values do not count here. Not here: what is hidden a level below (below.rs).
 
 use std::collections::{BTreeMap, HashSet};
 

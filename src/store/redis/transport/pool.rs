@@ -248,7 +248,7 @@ mod tests {
     use crate::store::redis::dial::handshake::greet;
     use crate::store::redis::dial::meter::Meter;
 
-    /// Answers what comes next, whatever it is.
+    /// Answers the next call, of any kind.
     async fn answer(server: &mut DuplexStream, answer: &[u8]) {
         assert!(server.read(&mut [0; 256]).await.unwrap() > 0);
         server.write_all(answer).await.unwrap();
