@@ -30,7 +30,7 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -66,6 +66,7 @@ use crate::lifecycle::{Done, Heart, Life, Phase, Pulse, Supervisor, pulse};
 use crate::limiter::Limiter;
 use crate::rls::convert::{Bounds, Extras};
 use crate::rls::proto::FILE_DESCRIPTOR_SET;
+use crate::telemetry::complaint::Complaint;
 use crate::telemetry::shed::{ShedCounts, ShedReason};
 use crate::telemetry::traces::Tracer;
 use crate::tls::server::{HandshakeFailure, ServerTls};
@@ -181,7 +182,7 @@ where
     }
     let balance = Balance::new(serving.loads.clone());
     let shed = serving.shed.clone();
-    let acceptor = Acceptor { incoming: listener.incoming(), runtimes, balance, shed, complained: None };
+    let acceptor = Acceptor { incoming: listener.incoming(), runtimes, balance, shed, complaint: Complaint::new(COMPLAIN_EVERY) };
     serving.done.push(supervisor.task("grpc acceptor", acceptor.run(life.clone())));
     Ok(serving)
 }
@@ -404,8 +405,7 @@ struct Acceptor {
     runtimes: Vec<(Load, mpsc::Sender<Accepted>)>,
     balance: Balance,
     shed: Arc<ShedCounts>,
-    /// When something was last logged.
-    complained: Option<Instant>,
+    complaint: Complaint,
 }
 
 impl Acceptor {
@@ -455,8 +455,7 @@ impl Acceptor {
     }
 
     fn complain(&mut self, what: &str) {
-        if self.complained.is_none_or(|last| last.elapsed() >= COMPLAIN_EVERY) {
-            self.complained = Some(Instant::now());
+        if self.complaint.failed(1).is_some() {
             tracing::warn!(listener = "grpc", "{what}");
         }
     }
@@ -484,7 +483,7 @@ mod tests {
             runtimes: loads.iter().cloned().zip([busy, idle]).collect(),
             balance: Balance::new(loads),
             shed: Arc::default(),
-            complained: None,
+            complaint: Complaint::new(COMPLAIN_EVERY),
         };
         let mut peers = Vec::new();
         for _ in 0..5 {

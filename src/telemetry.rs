@@ -1,6 +1,7 @@
 //! What weir reports about itself: the log, the metrics, traces, and live requests to those who tap.
 
 pub mod alerts;
+pub mod complaint;
 mod counts;
 pub mod limited;
 pub mod logging;

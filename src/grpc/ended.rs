@@ -5,9 +5,11 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
+
+use crate::telemetry::complaint::Complaint;
 
 /// How often one reason is logged.
 const LOG_EVERY: Duration = Duration::from_secs(10);
@@ -84,12 +86,22 @@ pub const CODES: [&str; 15] = [
 const HARMLESS: [usize; 2] = [0, 8];
 
 /// The counts of all runtimes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Ended {
     closed: [AtomicU64; CloseReason::ALL.len()],
     reset: [AtomicU64; CODES.len()],
-    /// When each reason, and at last a reset, was logged.
-    logged: Mutex<[Option<Instant>; CloseReason::ALL.len() + 1]>,
+    /// Of each reason, and at last of resets.
+    complaints: Mutex<[Complaint; CloseReason::ALL.len() + 1]>,
+}
+
+impl Default for Ended {
+    fn default() -> Self {
+        Self {
+            closed: Default::default(),
+            reset: Default::default(),
+            complaints: Mutex::new([const { Complaint::new(LOG_EVERY) }; CloseReason::ALL.len() + 1]),
+        }
+    }
 }
 
 impl Ended {
@@ -129,12 +141,7 @@ impl Ended {
     }
 
     fn is_due(&self, what: usize) -> bool {
-        let (mut logged, now) = (self.logged.lock(), Instant::now());
-        let is_due = logged[what].is_none_or(|last| now.duration_since(last) >= LOG_EVERY);
-        if is_due {
-            logged[what] = Some(now);
-        }
-        is_due
+        self.complaints.lock()[what].failed(1).is_some()
     }
 }
 

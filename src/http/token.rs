@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Extension;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -16,6 +16,7 @@ use axum::response::{IntoResponse as _, Response};
 use parking_lot::Mutex;
 
 use super::json_error;
+use crate::telemetry::complaint::Complaint;
 
 /// The shortest and the longest token, in bytes.
 const TOKEN_BYTES_MIN: usize = 16;
@@ -41,8 +42,8 @@ pub struct TokenFile {
     path: PathBuf,
     last_good: Mutex<Option<Arc<[Token]>>>,
     refused: AtomicU64,
-    /// When refused tokens were last logged, and a file that cannot be used.
-    logged: Mutex<[Option<Instant>; 2]>,
+    /// Of refused tokens, and of a file that cannot be used.
+    complaints: Mutex<[Complaint; 2]>,
 }
 
 /// A token of the file.
@@ -65,7 +66,8 @@ impl TokenFile {
     /// The tokens of this file, which is read when a request needs one.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
-        Self { path, last_good: Mutex::default(), refused: AtomicU64::new(0), logged: Mutex::default() }
+        let complaints = Mutex::new([const { Complaint::new(LOG_EVERY) }; 2]);
+        Self { path, last_good: Mutex::default(), refused: AtomicU64::new(0), complaints }
     }
 
     /// Requests that had no token of the file.
@@ -112,12 +114,7 @@ impl TokenFile {
     }
 
     fn is_due(&self, what: usize) -> bool {
-        let (mut logged, now) = (self.logged.lock(), Instant::now());
-        let is_due = logged[what].is_none_or(|last| now.duration_since(last) >= LOG_EVERY);
-        if is_due {
-            logged[what] = Some(now);
-        }
-        is_due
+        self.complaints.lock()[what].failed(1).is_some()
     }
 }
 

@@ -17,9 +17,10 @@ use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequ
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, MissedTickBehavior, timeout};
+use tokio::time::{MissedTickBehavior, timeout};
 
 use self::messages::Messages;
+use super::complaint::Complaint;
 use super::metrics::{Metrics, Reading};
 use super::otlp::MetricsSender;
 
@@ -43,9 +44,7 @@ pub struct MetricsExporter {
     interval: Duration,
     started: SystemTime,
     exports: Arc<Exports>,
-    /// When it was logged that the collector takes nothing; none while it takes all.
-    complained: Option<Instant>,
-    failed_in_row: u64,
+    complaint: Complaint,
 }
 
 impl MetricsExporter {
@@ -72,8 +71,7 @@ impl MetricsExporter {
             interval,
             started: SystemTime::now(),
             exports,
-            complained: None,
-            failed_in_row: 0,
+            complaint: Complaint::new(COMPLAIN_EVERY),
         })
     }
 
@@ -121,18 +119,14 @@ impl MetricsExporter {
     fn count(&mut self, result: Result<(), String>) {
         let Err(reason) = result else {
             self.exports.taken.fetch_add(1, Relaxed);
-            if self.complained.take().is_some() {
-                tracing::info!(failed = self.failed_in_row, "the collector takes metrics again");
+            if let Some(failed) = self.complaint.ended() {
+                tracing::info!(failed, "the collector takes metrics again");
             }
-            self.failed_in_row = 0;
             return;
         };
         self.exports.failed.fetch_add(1, Relaxed);
-        self.failed_in_row += 1;
-        let now = Instant::now();
-        if self.complained.is_none_or(|last| now >= last + COMPLAIN_EVERY) {
-            self.complained = Some(now);
-            tracing::warn!(failed = self.failed_in_row, reason, "the collector does not take metrics");
+        if let Some(failed) = self.complaint.failed(1) {
+            tracing::warn!(failed, reason, "the collector does not take metrics");
         }
     }
 }

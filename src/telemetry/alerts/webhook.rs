@@ -28,6 +28,7 @@ use tonic::codegen::http::Uri;
 use super::alert::Alert;
 use super::message;
 use super::signature::Secret;
+use crate::telemetry::complaint::Complaint;
 use crate::tls::Tls;
 use crate::tls::dial::{Dial, USER_AGENT as WEIR};
 
@@ -147,7 +148,7 @@ impl Webhook {
         let (open, is_open) = watch::channel(());
         let deliveries = Arc::<Deliveries>::default();
         let sending =
-            Sender { deliveries: deliveries.clone(), secret: Mutex::new(secret), complaints: Mutex::default() };
+            Sender { deliveries: deliveries.clone(), secret: Mutex::new(secret), complaint: Mutex::new(Complaint::new(COMPLAIN_EVERY)) };
         (Outbox { sender, deliveries, _open: open }, Self { options, queue, sender: sending, is_open })
     }
 
@@ -281,15 +282,7 @@ struct Sender {
     deliveries: Arc<Deliveries>,
     /// The last one that could be read.
     secret: Mutex<Secret>,
-    complaints: Mutex<Complaints>,
-}
-
-/// Since when the webhook takes nothing.
-#[derive(Debug, Default)]
-struct Complaints {
-    /// When it was logged; none while it takes all.
-    last: Option<Instant>,
-    failed: u64,
+    complaint: Mutex<Complaint>,
 }
 
 impl Sender {
@@ -388,20 +381,15 @@ impl Sender {
 
     fn failed(&self, options: &Options, reason: &str) {
         self.deliveries.failed.fetch_add(1, Relaxed);
-        let mut complaints = self.complaints.lock();
-        complaints.failed += 1;
-        let now = Instant::now();
-        if complaints.last.is_none_or(|last| now >= last + COMPLAIN_EVERY) {
-            complaints.last = Some(now);
+        if let Some(failed) = self.complaint.lock().failed(1) {
             let host = options.url.host().unwrap_or_default();
-            tracing::warn!(host, failed = complaints.failed, reason, "the webhook does not take alerts");
+            tracing::warn!(host, failed, reason, "the webhook does not take alerts");
         }
     }
 
     fn succeeded(&self) {
-        let complaints = std::mem::take(&mut *self.complaints.lock());
-        if complaints.last.is_some() {
-            tracing::info!(failed = complaints.failed, "the webhook takes alerts again");
+        if let Some(failed) = self.complaint.lock().ended() {
+            tracing::info!(failed, "the webhook takes alerts again");
         }
     }
 }

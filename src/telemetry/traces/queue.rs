@@ -14,6 +14,8 @@ use opentelemetry_sdk::trace::{SpanData, SpanExporter};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use crate::telemetry::complaint::Complaint;
+
 /// How long the rest of the queue may take when weir ends.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
 /// How often, at most, a collector that takes nothing is logged.
@@ -78,9 +80,7 @@ pub struct Exporting<E> {
     receiver: Receiver<Box<SpanData>>,
     batches: Batches,
     exporter: E,
-    /// When it was logged that the collector takes nothing; none while it takes all.
-    complained: Option<Instant>,
-    lost: u64,
+    complaint: Complaint,
 }
 
 impl Spans {
@@ -96,7 +96,7 @@ impl Spans {
             exported: AtomicU64::new(0),
             dropped: Default::default(),
         });
-        let exporting = Exporting { spans: spans.clone(), receiver, batches, exporter, complained: None, lost: 0 };
+        let exporting = Exporting { spans: spans.clone(), receiver, batches, exporter, complaint: Complaint::new(COMPLAIN_EVERY) };
         (spans, exporting)
     }
 
@@ -197,19 +197,15 @@ impl<E: SpanExporter> Exporting<E> {
 
     fn took(&mut self, count: usize) {
         self.spans.exported.fetch_add(count as u64, Relaxed);
-        if self.complained.take().is_some() {
-            tracing::info!(dropped = self.lost, "the collector takes spans again");
-            self.lost = 0;
+        if let Some(dropped) = self.complaint.ended() {
+            tracing::info!(dropped, "the collector takes spans again");
         }
     }
 
     fn failed(&mut self, count: usize, reason: &str) {
         self.spans.drop_some(Dropped::ExportFailed, count);
-        self.lost += count as u64;
-        let now = Instant::now();
-        if self.complained.is_none_or(|last| now >= last + COMPLAIN_EVERY) {
-            self.complained = Some(now);
-            tracing::warn!(dropped = self.lost, reason, "the collector does not take spans");
+        if let Some(dropped) = self.complaint.failed(count as u64) {
+            tracing::warn!(dropped, reason, "the collector does not take spans");
         }
     }
 }

@@ -1,0 +1,55 @@
+//! Log lines about one kind of trouble: at most one in a time, and one at its end.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// One kind of trouble.
+#[derive(Debug)]
+pub struct Complaint {
+    every: Duration,
+    /// When it was logged; none while there is no trouble.
+    logged: Option<Instant>,
+    failures: u64,
+}
+
+impl Complaint {
+    /// Of which a line is logged at most once in this time.
+    #[must_use]
+    pub const fn new(every: Duration) -> Self {
+        Self { every, logged: None, failures: 0 }
+    }
+
+    /// Counts failures. Returns all since the trouble began, if it is time to log them.
+    pub fn failed(&mut self, failures: u64) -> Option<u64> {
+        self.failures += failures;
+        let now = Instant::now();
+        let is_due = self.logged.is_none_or(|last| now.duration_since(last) >= self.every);
+        is_due.then(|| {
+            self.logged = Some(now);
+            self.failures
+        })
+    }
+
+    /// Ends the trouble. Returns how many failures there were, if they were logged.
+    pub fn ended(&mut self) -> Option<u64> {
+        let failures = std::mem::take(&mut self.failures);
+        self.logged.take().map(|_| failures)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_is_logged_at_once_then_once_in_a_time_and_at_its_end() {
+        let mut rare = Complaint::new(Duration::MAX);
+        assert_eq!(rare.ended(), None);
+        assert_eq!([rare.failed(2), rare.failed(1)], [Some(2), None]);
+        assert_eq!([rare.ended(), rare.ended()], [Some(3), None]);
+        assert_eq!(rare.failed(1), Some(1), "the next trouble is news");
+        let mut frequent = Complaint::new(Duration::ZERO);
+        assert_eq!([frequent.failed(2), frequent.failed(1)], [Some(2), Some(3)]);
+    }
+}
