@@ -182,7 +182,8 @@ where
     }
     let balance = Balance::new(serving.loads.clone());
     let shed = serving.shed.clone();
-    let acceptor = Acceptor { incoming: listener.incoming(), runtimes, balance, shed, complaint: Complaint::new(COMPLAIN_EVERY) };
+    let acceptor =
+        Acceptor { incoming: listener.incoming(), runtimes, balance, shed, complaint: Complaint::new(COMPLAIN_EVERY) };
     serving.done.push(supervisor.task("grpc acceptor", acceptor.run(life.clone())));
     Ok(serving)
 }

@@ -147,8 +147,11 @@ impl Webhook {
         let (sender, queue) = mpsc::channel(options.queue);
         let (open, is_open) = watch::channel(());
         let deliveries = Arc::<Deliveries>::default();
-        let sending =
-            Sender { deliveries: deliveries.clone(), secret: Mutex::new(secret), complaint: Mutex::new(Complaint::new(COMPLAIN_EVERY)) };
+        let sending = Sender {
+            deliveries: deliveries.clone(),
+            secret: Mutex::new(secret),
+            complaint: Mutex::new(Complaint::new(COMPLAIN_EVERY)),
+        };
         (Outbox { sender, deliveries, _open: open }, Self { options, queue, sender: sending, is_open })
     }
 

@@ -96,7 +96,8 @@ impl Spans {
             exported: AtomicU64::new(0),
             dropped: Default::default(),
         });
-        let exporting = Exporting { spans: spans.clone(), receiver, batches, exporter, complaint: Complaint::new(COMPLAIN_EVERY) };
+        let exporting =
+            Exporting { spans: spans.clone(), receiver, batches, exporter, complaint: Complaint::new(COMPLAIN_EVERY) };
         (spans, exporting)
     }
 
