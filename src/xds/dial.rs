@@ -108,18 +108,27 @@ async fn connect_later(after: Duration, address: SocketAddr) -> (SocketAddr, io:
     (address, connecting.await)
 }
 
-/// An error with all that caused it.
-pub(super) fn in_full(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
+/// An error and the chain of its causes, as one sentence.
+pub(super) fn in_full(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = own_text(error);
     let mut cause = error.source();
     while let Some(error) = cause {
-        let more = error.to_string();
+        let more = own_text(error);
         if !text.contains(&more) {
             text = format!("{text}: {more}");
         }
         cause = error.source();
     }
     text
+}
+
+/// An error without its causes. The `Display` of a `tonic::Status` has its cause in `Debug` form.
+fn own_text(error: &(dyn std::error::Error + 'static)) -> String {
+    match error.downcast_ref::<tonic::Status>() {
+        Some(status) if status.message().is_empty() => status.code().to_string(),
+        Some(status) => format!("{}: {}", status.code(), status.message()),
+        None => error.to_string(),
+    }
 }
 
 /// Bytes in both directions.
