@@ -196,3 +196,18 @@ impl Service<Uri> for Once {
         ready(stream.ok_or_else(|| io::Error::new(io::ErrorKind::NotConnected, "the connection is gone")))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It was `code: 'Unknown error', message: "...", source: hyper::Error(Body, Error { kind: Io(Custom { ...`.
+    #[test]
+    fn a_failed_stream_is_told_without_debug_forms() {
+        let broken = io::Error::new(io::ErrorKind::BrokenPipe, "the pipe is broken");
+        let status = tonic::Status::from_error(Box::new(io::Error::other(broken)));
+        let text = in_full(&status);
+        assert!(text.contains("the pipe is broken"), "{text}");
+        assert!(["code:", "Custom", "{", "\""].iter().all(|form| !text.contains(form)), "{text}");
+    }
+}
