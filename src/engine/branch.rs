@@ -219,8 +219,10 @@ impl<N> Branch<N> {
         if self.patterns.wildcards.is_empty() || !value.contains('*') {
             return None;
         }
-        let (number, pattern) = self.patterns.wildcards.iter().find(|(_, pattern)| pattern.as_str() == value)?;
-        Some((Step::Pattern(pattern), &self.group(*number).node))
+        let number = *self.by_name.get(value)?;
+        // In the order of their groups.
+        let at = self.patterns.wildcards.binary_search_by_key(&number, |(group, _)| *group).ok()?;
+        Some((Step::Pattern(&self.patterns.wildcards[at].1), &self.group(number).node))
     }
 
     /// The descriptor with the longest network that the value is in.
