@@ -1,0 +1,118 @@
+//! Whether, where and how often metrics go to a collector of OpenTelemetry, and contradictions between these settings.
+//!
+//! The collector is that of traces, with its protocol, headers and TLS. Not here: the variables of OpenTelemetry
+//! (config/otel.rs).
+
+use std::time::Duration;
+
+use weir_text::duration;
+
+use super::contradictions::ProblemList;
+use super::metrics_export_rows::ENDPOINT;
+use super::traces::{Otlp, Tracing};
+use super::traces_rows::ENDPOINT as TRACES_ENDPOINT;
+use super::{Merged, Problem};
+
+/// The end of a URL for spans, and that of one for metrics.
+const TRACES_PATH: &str = "/v1/traces";
+const METRICS_PATH: &str = "/v1/metrics";
+
+/// Whether metrics are sent to a collector, where and how often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetricsExport {
+    /// Whether they are.
+    pub enabled: bool,
+    /// Its own URL, as written.
+    pub own_endpoint: Option<String>,
+    /// The time between exports.
+    pub interval: Duration,
+}
+
+impl MetricsExport {
+    pub(super) fn read(from: &Merged) -> Result<Self, Problem> {
+        Ok(Self {
+            enabled: from.value("metrics.exporter", |text| Ok(text == "otlp"))?,
+            own_endpoint: from.optional(ENDPOINT),
+            interval: from.value("metrics.export_interval", duration)?,
+        })
+    }
+
+    /// The URL of the collector: its own, or that of traces with the path of metrics. None if neither is set.
+    ///
+    /// # Errors
+    /// The path of traces does not show that of metrics.
+    pub fn endpoint(&self, traces: &Otlp) -> Result<Option<String>, String> {
+        let Some(url) = self.own_endpoint.as_ref().or(traces.endpoint.as_ref()) else { return Ok(None) };
+        if self.own_endpoint.is_some() || traces.is_grpc {
+            return Ok(Some(url.clone()));
+        }
+        let authority = url.find("://").map_or(0, |at| at + 3);
+        let path = url[authority..].find('/').map_or(url.len(), |at| authority + at);
+        let base = match &url[path..] {
+            "" | "/" => &url[..path],
+            _ => url.strip_suffix(TRACES_PATH).ok_or_else(|| {
+                format!("{TRACES_ENDPOINT} = {url:?} does not end with {TRACES_PATH}: set {ENDPOINT} too")
+            })?,
+        };
+        Ok(Some(format!("{base}{METRICS_PATH}")))
+    }
+
+    /// Reports settings that are valid alone and contradict each other.
+    pub(super) fn contradictions(&self, tracing: &Tracing, problems: &mut ProblemList<'_>) {
+        if let (true, Err(reason)) = (self.enabled, self.endpoint(&tracing.otlp)) {
+            problems.add_for(ENDPOINT, TRACES_ENDPOINT, None, reason);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Settings;
+
+    fn endpoint(assignments: &[&str]) -> Option<String> {
+        let settings = Settings::of_test(&[&["metrics.exporter=otlp"], assignments].concat()).unwrap();
+        settings.metrics.export.endpoint(&settings.tracing.otlp).unwrap()
+    }
+
+    #[test]
+    fn the_collector_of_traces_takes_metrics_at_the_path_of_metrics() {
+        assert_eq!(endpoint(&[]), None);
+        for (traces, expected) in [
+            ("http://c:4318", "http://c:4318/v1/metrics"),
+            ("http://c:4318/", "http://c:4318/v1/metrics"),
+            ("http://c:4318/v1/traces", "http://c:4318/v1/metrics"),
+            ("https://c/otlp/v1/traces", "https://c/otlp/v1/metrics"),
+        ] {
+            let traces = format!("tracing.otlp.endpoint={traces}");
+            assert_eq!(endpoint(&[&traces]).as_deref(), Some(expected), "{traces}");
+            let own = endpoint(&[&traces, "metrics.otlp.endpoint=http://m/own"]);
+            assert_eq!(own.as_deref(), Some("http://m/own"), "{traces}");
+        }
+        let grpc = ["tracing.otlp.protocol=grpc", "tracing.otlp.endpoint=http://c:4317/any"];
+        assert_eq!(endpoint(&grpc).as_deref(), Some("http://c:4317/any"));
+    }
+
+    #[test]
+    fn a_path_of_traces_that_shows_none_for_metrics_is_refused() {
+        let other = "tracing.otlp.endpoint=http://c:4318/spans";
+        insta::assert_snapshot!(
+            Settings::of_test(&[other, "metrics.exporter=otlp"]).unwrap_err(),
+            @r#"--set: metrics.otlp.endpoint: tracing.otlp.endpoint = "http://c:4318/spans" does not end with /v1/traces: set metrics.otlp.endpoint too"#
+        );
+        assert!(Settings::of_test(&[other]).is_ok());
+        assert!(
+            Settings::of_test(&[other, "metrics.exporter=otlp", "metrics.otlp.endpoint=http://c:4318/numbers"]).is_ok()
+        );
+    }
+
+    #[test]
+    fn the_interval_is_from_100_milliseconds_to_an_hour() {
+        for (interval, is_legal) in [("100ms", true), ("1h", true), ("99ms", false), ("3601s", false)] {
+            assert_eq!(
+                Settings::of_test(&[&format!("metrics.export_interval={interval}")]).is_ok(),
+                is_legal,
+                "{interval}"
+            );
+        }
+    }
+}

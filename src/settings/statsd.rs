@@ -1,0 +1,146 @@
+//! The settings of StatsD: where statistics are sent, and how.
+//!
+//! Not here: sending them (telemetry).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+use weir_text::duration;
+
+use super::value::host_port;
+use super::{Merged, Problem};
+
+/// The most mogrifiers.
+const MOGRIFIERS_MAX: usize = 64;
+/// What one pattern may take once it is compiled, in bytes.
+const PATTERN_BYTES_MAX: usize = 1 << 20;
+
+/// Where statistics are sent, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statsd {
+    /// The server, `HOST:PORT`; nothing is sent without one.
+    pub address: Option<String>,
+    /// By UDP, in place of TCP.
+    pub is_udp: bool,
+    /// In the format of DogStatsD.
+    pub is_dogstatsd: bool,
+    /// How often.
+    pub interval: Duration,
+    /// What every statistic is tagged with.
+    pub tags: Vec<(String, String)>,
+    /// What other names become, by the first pattern that matches.
+    pub mogrifiers: Vec<Mogrifier>,
+}
+
+/// Makes another name and tags of the name of a statistic.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mogrifier {
+    /// A regular expression, already checked.
+    pub pattern: String,
+    /// The new name; `$1` is a part of what matched.
+    pub name: String,
+    /// Tags and their values.
+    #[serde(default)]
+    pub tags: BTreeMap<String, String>,
+}
+
+impl Statsd {
+    pub(super) fn read(from: &Merged) -> Result<Self, Problem> {
+        let is_dogstatsd = from.value("statsd.format", |text| Ok(text == "dogstatsd"))?;
+        Ok(Self {
+            address: from.optional("statsd.address").map(|text| server(&text)),
+            is_udp: is_dogstatsd || from.value("statsd.protocol", |text| Ok(text == "udp"))?,
+            is_dogstatsd,
+            interval: from.value("statsd.interval", duration)?,
+            tags: from.value("statsd.tags", tags)?,
+            mogrifiers: from.value("statsd.mogrifiers", mogrifiers)?,
+        })
+    }
+}
+
+/// The server as it is dialled; its text was checked before.
+fn server(text: &str) -> String {
+    match host_port(text) {
+        Ok((host, port)) if host.contains(':') => format!("[{host}]:{port}"),
+        Ok((host, port)) => format!("{host}:{port}"),
+        Err(_) => text.to_owned(),
+    }
+}
+
+/// Reads `key:value,key:value`. A value may hold more colons.
+pub(super) fn tags(text: &str) -> Result<Vec<(String, String)>, String> {
+    let mut tags: Vec<(String, String)> = Vec::new();
+    for pair in text.split(',').filter(|_| !text.is_empty()) {
+        let (key, value) = pair.split_once(':').unwrap_or((pair, ""));
+        if key.is_empty() || value.is_empty() {
+            return Err(format!("{pair:?} is not key:value"));
+        }
+        if let Some(bad) = pair.chars().find(|c| c.is_control() || c.is_whitespace() || matches!(c, '|' | '=' | '#')) {
+            return Err(format!("{pair:?} must not hold {bad:?}"));
+        }
+        if tags.iter().any(|(known, _)| known == key) {
+            return Err(format!("the tag {key:?} is there twice"));
+        }
+        tags.push((key.to_owned(), value.to_owned()));
+    }
+    Ok(tags)
+}
+
+/// Reads a list in JSON.
+pub(super) fn mogrifiers(text: &str) -> Result<Vec<Mogrifier>, String> {
+    let mogrifiers: Vec<Mogrifier> =
+        serde_json::from_str(text).map_err(|error| format!("not a list of mogrifiers in JSON: {error}"))?;
+    if mogrifiers.len() > MOGRIFIERS_MAX {
+        return Err(format!("{} mogrifiers: at most {MOGRIFIERS_MAX}", mogrifiers.len()));
+    }
+    for Mogrifier { pattern, name, tags } in &mogrifiers {
+        if name.is_empty() || tags.iter().any(|(key, value)| key.is_empty() || value.is_empty()) {
+            return Err(format!("the mogrifier of {pattern:?} has an empty name or tag"));
+        }
+        regex::RegexBuilder::new(pattern)
+            .size_limit(PATTERN_BYTES_MAX)
+            .build()
+            .map_err(|_| format!("{pattern:?} is no regular expression"))?;
+    }
+    Ok(mogrifiers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_pairs() {
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        assert_eq!(tags(""), Ok(vec![]));
+        assert_eq!(tags("a:b,c:d:e"), Ok(vec![pair("a", "b"), pair("c", "d:e")]));
+        for (bad, reason) in [
+            ("a", "\"a\" is not key:value"),
+            ("a:", "\"a:\" is not key:value"),
+            (":b", "\":b\" is not key:value"),
+            ("a:b,", "\"\" is not key:value"),
+            ("a:b c", "\"a:b c\" must not hold ' '"),
+            ("a:b|c", "\"a:b|c\" must not hold '|'"),
+            ("a:b,a:c", "the tag \"a\" is there twice"),
+        ] {
+            assert_eq!(tags(bad), Err(reason.to_owned()));
+        }
+    }
+
+    #[test]
+    fn mogrifiers_are_checked() {
+        let good = r#"[{"pattern": "^a\\.(.*)$", "name": "b.$1", "tags": {"t": "$1"}}, {"pattern": "x", "name": "y"}]"#;
+        assert_eq!(mogrifiers(good).unwrap().len(), 2);
+        for (bad, reason) in [
+            ("{}", "not a list of mogrifiers in JSON"),
+            (r#"[{"pattern": "(", "name": "b"}]"#, "\"(\" is no regular expression"),
+            (r#"[{"pattern": "a", "name": ""}]"#, "the mogrifier of \"a\" has an empty name or tag"),
+            (r#"[{"pattern": "a", "name": "b", "tag": {}}]"#, "not a list of mogrifiers in JSON: unknown field `tag`"),
+        ] {
+            let found = mogrifiers(bad).unwrap_err();
+            assert!(found.starts_with(reason), "{found}");
+        }
+    }
+}
