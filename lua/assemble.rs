@@ -25,7 +25,7 @@ const WHOLE: [&str; 3] = ["undo_log", "read_overrides", "write_overrides"];
 
 /// The sections that each fragment has.
 const NEEDED: [&str; 14] = [
-    "numbers", "state", "read", "see", "finds", "over", "effect", "add", "drain", "give", "undo", "changed", "keep",
+    "numbers", "state", "read", "see", "finds", "over", "effect", "add", "drain", "refund", "undo", "changed", "keep",
     "write",
 ];
 
@@ -44,13 +44,13 @@ const NAMES: [(&str, &str); 29] = [
     ("unpack_struct", "struct.unpack"),
     ("NOT_OURS", "'STATE the value at the key was not written by weir'"),
     ("NEVER_OVER", "-math.huge"),
-    ("LOOK", "0"),
-    ("TAKE", "1"),
-    ("TAKE_COUNTED", "2"),
-    ("TAKE_OR_DRAIN", "3"),
-    ("ADD", "4"),
-    ("GIVE", "5"),
-    ("LOOK_PAST", "6"),
+    ("PEEK", "0"),
+    ("CONSUME", "1"),
+    ("CONSUME_COUNTED", "2"),
+    ("CONSUME_OR_DRAIN", "3"),
+    ("REPORT", "4"),
+    ("REFUND", "5"),
+    ("PEEK_PAST", "6"),
     ("UNDO", "7"),
     ("DRAIN_IF_DENIED", "8"),
     ("ALONE", "45"),
@@ -175,7 +175,7 @@ impl Fragment {
     fn effects(&self, with_undo: bool) -> String {
         let mut text = self.lines("effect");
         let mut keyword = "if";
-        for act in ["add", "drain", "give", "undo"] {
+        for act in ["add", "drain", "refund", "undo"] {
             let lines = self.lines(act);
             if !lines.is_empty() && (with_undo || act != "undo") {
                 let _ = write!(text, "{keyword} act == '{act}' then\n{}", indented(&lines, 2));

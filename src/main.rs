@@ -60,11 +60,11 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => return ended(serve::serve(&arguments)),
         Command::Ratelimit => return ended(ratelimit::serve()),
         Command::Check(arguments) => {
-            let (reading, strictness) = (arguments.dialect.reading(), arguments.strictness());
+            let (dialect, strictness) = (arguments.dialect.dialect(), arguments.strictness());
             let out = &mut stdout();
             match arguments.checked() {
                 Ok(Checked::Files(directory)) => {
-                    check::run(&directory, reading, strictness, out).map_err(|error| error.to_string())
+                    check::run(&directory, dialect, strictness, out).map_err(|error| error.to_string())
                 }
                 Ok(Checked::Settings { config, directory }) => match settings_in(&config, std::env::vars_os()) {
                     Ok(settings) => {
@@ -94,11 +94,11 @@ fn main() -> ExitCode {
             };
         }
         Command::Explain(arguments) => {
-            let reading = arguments.dialect.reading();
+            let dialect = arguments.dialect.dialect();
             let (out, notes) = (&mut stdout(), &mut stderr());
             match arguments.explained() {
                 Ok(Explained { policies: Policies::Files(directory), domain, descriptors }) => {
-                    explain::run(&directory, reading, &domain, &descriptors, out).map_err(|error| error.to_string())
+                    explain::run(&directory, dialect, &domain, &descriptors, out).map_err(|error| error.to_string())
                 }
                 Ok(Explained { policies: Policies::Server(server), domain, descriptors }) => {
                     explain::run_served(&server, &domain, &descriptors, out, notes).map_err(|error| error.to_string())

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use weir_engine::observer::Silent;
-use weir_engine::{Algorithm, Charge, Limit, Mode, Outcome, Role, Take, Unit};
+use weir_engine::{Algorithm, Charge, Limit, Mode, Operation, Outcome, Role, Unit};
 use weir_limiter::deny_cache::DenyCache;
 use weir_store::memory::Memory;
 use weir_store::{Reply, Store, SystemClock};
@@ -32,7 +32,7 @@ criterion_group! {
 criterion_main!(benches);
 
 fn charge<'a>(key: &'a str, limit: &'a Limit) -> Charge<'a> {
-    Charge { key, limit, take: Take::Consume(1), group: 0, role: Role::Enforced, share: 0, bounds: None }
+    Charge { key, limit, operation: Operation::Consume(1), group: 0, role: Role::Enforced, owner: 0, bounds: None }
 }
 
 fn keys(count: usize, name: &str) -> Vec<String> {
@@ -42,7 +42,7 @@ fn keys(count: usize, name: &str) -> Vec<String> {
 /// What a store says to a take when all is used up.
 fn denial(limit: &Limit) -> Outcome {
     let store = Memory::new(1, Arc::new(SystemClock), Arc::new(Silent));
-    let all = Charge { take: Take::Consume(limit.capacity()), ..charge("k", limit) };
+    let all = Charge { operation: Operation::Consume(limit.capacity()), ..charge("k", limit) };
     let mut outcome = None;
     for charge in [all, charge("k", limit)] {
         let Reply::Ready(decision) = store.decide(&[charge], Mode::Atomic, Instant::now()) else {

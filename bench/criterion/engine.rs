@@ -17,7 +17,8 @@ use weir_engine::automaton::Regex;
 use weir_engine::network::Network;
 use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
 use weir_engine::{
-    Algorithm, Charge, Entry, Limit, Matcher, Micros, Mode, PolicySet, Refill, Role, State, Take, Unit, decision, key,
+    Algorithm, Charge, Entry, Limit, Matcher, Micros, Mode, Operation, PolicySet, Refill, Role, State, Unit, decision,
+    key,
 };
 
 /// How many rules the policies have.
@@ -160,13 +161,13 @@ fn decisions(c: &mut Criterion) {
     let mut group = c.benchmark_group("decide");
     for limit in &limits {
         let name = limit.algorithm().name();
-        let charge = |take, group| Charge {
+        let charge = |operation, group| Charge {
             key: "w1:{shop|user=ann}",
             limit,
-            take,
+            operation,
             group,
             role: Role::Enforced,
-            share: 0,
+            owner: 0,
             bounds: None,
         };
         let decide = |charges: &[Charge<'_>], slots: &[u16], state: Option<&State>| {
@@ -175,13 +176,13 @@ fn decisions(c: &mut Criterion) {
             decision.denied
         };
         let with = |hits| limit.kind().apply(None, Effect::Add(hits), None, NOW).into_state();
-        let (one, used, full) = ([charge(Take::Consume(1), 0)], with(1), with(100));
+        let (one, used, full) = ([charge(Operation::Consume(1), 0)], with(1), with(100));
         assert!(!decide(&one, &[0], used.as_ref()));
         assert!(decide(&one, &[0], full.as_ref()));
         group.bench_function(BenchmarkId::new(name, "new"), |b| b.iter(|| decide(&one, &[0], None)));
         group.bench_function(BenchmarkId::new(name, "admitted"), |b| b.iter(|| decide(&one, &[0], used.as_ref())));
         group.bench_function(BenchmarkId::new(name, "denied"), |b| b.iter(|| decide(&one, &[0], full.as_ref())));
-        let four = [0, 1, 2, 3].map(|group| charge(Take::Consume(1), group));
+        let four = [0, 1, 2, 3].map(|group| charge(Operation::Consume(1), group));
         group.bench_function(BenchmarkId::new(name, "4 charges"), |b| {
             b.iter(|| decide(&four, &[0, 1, 2, 3], used.as_ref()));
         });

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use weir_engine::observer::{AnsweredBy, Charged, LimitOf, Silent};
 use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-use weir_engine::{Charge, Entry, Limit, Mode, Outcome, PolicySet, Role, Take, Unit};
+use weir_engine::{Charge, Entry, Limit, Mode, Operation, Outcome, PolicySet, Role, Unit};
 use weir_store::memory::Memory;
 use weir_store::{Reply, Store, SystemClock};
 use weir_telemetry::limited::{LIMITS_MAX, Limited, Values};
@@ -41,7 +41,7 @@ fn policies(rules: usize) -> PolicySet {
 }
 
 fn charge<'a>(key: &'a str, limit: &'a Limit) -> Charge<'a> {
-    Charge { key, limit, take: Take::Consume(1), group: 0, role: Role::Enforced, share: 0, bounds: None }
+    Charge { key, limit, operation: Operation::Consume(1), group: 0, role: Role::Enforced, owner: 0, bounds: None }
 }
 
 fn denial(limit: &Limit) -> Outcome {

@@ -13,7 +13,7 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use smallvec::smallvec;
 use weir_engine::observer::Silent;
 use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-use weir_engine::{Charge, Decision, Entry, Limit, Mode, PolicySet, Role, Take, Unit};
+use weir_engine::{Charge, Decision, Entry, Limit, Mode, Operation, PolicySet, Role, Unit};
 use weir_limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query};
 use weir_store::memory::Memory;
 use weir_store::{Reply, Store, SystemClock};
@@ -49,7 +49,7 @@ fn decide(memory: &Memory, charges: &[Charge<'_>]) -> Decision {
 }
 
 fn charge<'a>(key: &'a str, limit: &'a Limit, hits: u32) -> Charge<'a> {
-    Charge { key, limit, take: Take::Consume(hits), group: 0, role: Role::Enforced, share: 0, bounds: None }
+    Charge { key, limit, operation: Operation::Consume(hits), group: 0, role: Role::Enforced, owner: 0, bounds: None }
 }
 
 fn store(c: &mut Criterion) {
@@ -102,7 +102,7 @@ fn limiter(c: &mut Criterion) {
 
     let asked = |key: &'static str| DescriptorRequest {
         entries: vec![Entry { key, value: "0123456789" }].leak(),
-        take: Take::Consume(1),
+        operation: Operation::Consume(1),
         limit: None,
     };
     let one = Query { domain: "shop", descriptors: smallvec![asked("user")] };

@@ -71,7 +71,7 @@ local after = c
 after = min(c + hits, 4294967295)
 --- drain
 after = max(c, L)
---- give
+--- refund
 after = max(0, c - hits)
 --- undo
 if start == proof then

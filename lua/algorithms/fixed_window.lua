@@ -46,7 +46,7 @@ if after > 4294967295 then
 end
 --- drain
 after = max(c, L)
---- give
+--- refund
 after = max(0, c - hits)
 --- undo
 if w == proof then

@@ -112,7 +112,7 @@ if d < T or (d == T and f < F) then
     d, f = d + 1, f - L
   end
 end
---- give
+--- refund
 d, f = minus(d, f, cost, cost_f, L)
 --- undo
 -- The cost less what has drained since [un-3].

@@ -79,7 +79,7 @@ if stored then
   end
 end
 local moved = rebased and used > 0 and L > 0
-local asked = op == LOOK_PAST and 1 or max(0, needed)
+local asked = op == PEEK_PAST and 1 or max(0, needed)
 
 --- finds 4 summary_of_buckets(counts, first, size, used, asked, here, W, precision, L)
 
@@ -88,22 +88,22 @@ is_over = used + needed > L
 
 --- stateless L == 0
 --- effect
-local added, given = 0, 0
+local added, refunded = 0, 0
 --- add
 added = hits
 --- drain
 added = max(0, L - used)
---- give
-given = min(hits, used)
+--- refund
+refunded = min(hits, used)
 --- undo
 -- The bucket of the receipt, if it counts [un-2].
 local place = proof - first + 1
 if not rebased and place >= 1 and place <= size and counts[place] > 0 then
-  given = min(hits, counts[place])
-  counts[place] = counts[place] - given
-  used = used - given
+  refunded = min(hits, counts[place])
+  counts[place] = counts[place] - refunded
+  used = used - refunded
 end
---- changed added > 0 or given > 0 or (moved and act ~= 'undo')
+--- changed added > 0 or refunded > 0 or (moved and act ~= 'undo')
 
 --- keep
 if added > 0 then
@@ -113,12 +113,12 @@ if added > 0 then
   size = here - first + 1
   counts[size] = min(counts[size] + added, 4294967295)
   used = used + added
-elseif act == 'give' then
+elseif act == 'refund' then
   -- The newest first.
-  used = used - given
-  while given > 0 do
-    local part = min(given, counts[size])
-    counts[size], given = counts[size] - part, given - part
+  used = used - refunded
+  while refunded > 0 do
+    local part = min(refunded, counts[size])
+    counts[size], refunded = counts[size] - part, refunded - part
     if counts[size] == 0 then
       size = size - 1
     end

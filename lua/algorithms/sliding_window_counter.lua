@@ -47,7 +47,7 @@ local after_p, after_c = p, c
 after_c = min(c + hits, 4294967295)
 --- drain
 after_c = c + max(0, L - used)
---- give
+--- refund
 after_p, after_c = max(0, p - max(0, hits - c)), max(0, c - hits)
 --- undo
 if start == proof then

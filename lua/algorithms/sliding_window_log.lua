@@ -101,7 +101,7 @@ if log.sum == log.base then
 end
 local used = log.sum - log.base
 local moved = log.moved and used > 0 and L > 0
-local asked = op == LOOK_PAST and 1 or max(0, needed)
+local asked = op == PEEK_PAST and 1 or max(0, needed)
 
 --- finds 4 summary_of_log(log, asked, W, L)
 
@@ -110,16 +110,16 @@ is_over = used + needed > L
 
 --- stateless L == 0
 --- effect
-local added, given = 0, 0
+local added, refunded = 0, 0
 --- add
 added = hits
 --- drain
 added = max(0, L - used)
---- give
-given = min(hits, used)
+--- refund
+refunded = min(hits, used)
 --- undo
 error('a log is undone by undo_log.lua')
---- changed added > 0 or given > 0 or moved
+--- changed added > 0 or refunded > 0 or moved
 
 --- keep
 -- A copy: a decision that denies goes back to the log as it was.
@@ -133,8 +133,8 @@ if added > 0 then
   log.sum = log.sum + added
   log.extra[#log.extra + 1] = {at = log.at, sum = log.sum, hits = added}
   log.newest = log.at
-elseif given > 0 then
-  log.sum = log.sum - given
+elseif refunded > 0 then
+  log.sum = log.sum - refunded
   while #log.extra > 0 and log.extra[#log.extra].sum > log.sum do
     local last = log.extra[#log.extra]
     if last.sum - last.hits < log.sum then

@@ -45,7 +45,7 @@ local after = u
 after = min(u + hits, most)
 --- drain
 after = max(u, B)
---- give
+--- refund
 after = max(0, u - hits)
 --- undo
 -- Less what has been refilled since [un-5].

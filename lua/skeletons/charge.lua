@@ -12,8 +12,8 @@
     end
     -- The hits that have to fit for the verdict [dc-9].
     local needed = hits
-    if op > TAKE_OR_DRAIN and op ~= DRAIN_IF_DENIED then
-      needed = op == ADD and 1 or (op == LOOK_PAST and 0 or NEVER_OVER)
+    if op > CONSUME_OR_DRAIN and op ~= DRAIN_IF_DENIED then
+      needed = op == REPORT and 1 or (op == PEEK_PAST and 0 or NEVER_OVER)
     end
     --@ see
     if not second then
@@ -23,24 +23,24 @@
     --@ over
     -- The effect of the charge. The second pass has only the effects of a denied decision.
     if second then
-      if op == ADD then
+      if op == REPORT then
         act = 'add'
       elseif over[i] then
         act = 'drain'
       end
-    elseif op == TAKE then
+    elseif op == CONSUME then
       if not is_over then
         act = 'add'
       end
-    elseif op == TAKE_COUNTED then
+    elseif op == CONSUME_COUNTED then
       act = 'add'
-    elseif op == ADD then
+    elseif op == REPORT then
       act, again = 'add', true
-    elseif op == GIVE then
-      act, again = 'give', true
+    elseif op == REFUND then
+      act, again = 'refund', true
     elseif op == UNDO then
       act = 'undo'
-    elseif op == TAKE_OR_DRAIN then
+    elseif op == CONSUME_OR_DRAIN then
       act = is_over and 'drain' or 'add'
     elseif op == DRAIN_IF_DENIED then
       if is_over then

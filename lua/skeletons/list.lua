@@ -8,10 +8,10 @@
 -- reply    now in us, then for each charge what it found
 --
 -- algorithm: @table@; 0 no charge, but the term of the limit of the next one.
--- op: 0 look; 1 take if it fits; 2 take, and count what does not fit too; 3 take, and drain what is left where it does
--- not fit; 4 add, also if it does not fit: over where one hit would not fit [dc-9]; 5 give back; 6 look, over only when
--- more has been taken than the limit holds; 7 undo what the proof names: the receipt's mark, or the time of the charge for
--- a debt; 8 take, and drain what is left where it does not fit and its decision is denied. A look has 1 for hits.
+-- op: 0 peek; 1 consume if it fits; 2 consume, and count what does not fit too; 3 consume, and drain what is left where
+-- it does not fit; 4 report: over where one hit would not fit [dc-9]; 5 refund; 6 peek, over only when more has been
+-- charged than the limit holds; 7 undo what the proof names: the receipt's mark, or the time of the charge for
+-- a debt; 8 consume, and drain what is left where it does not fit and its decision is denied. A peek has 1 for hits.
 -- role: `-` a decision of its own, which each charge of an independent decision is; e, s, q a charge of a decision that is
 -- all or nothing: enforced, shadow, quota; E, S, Q the same for the decision's last charge.
 --

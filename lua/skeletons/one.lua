@@ -4,8 +4,8 @@
 -- ARGV[1]  little-endian doubles: op, hits, @numbers@, now in us (0: this server's clock)
 -- reply    now in us, and what this charge found: see lua/README.md
 --
--- op: 0 look; 1 take if it fits; 2 take, and count what does not fit too; 3 take, and drain what is left where it does
--- not fit; 4 add, also if it does not fit; 5 give back.
+-- op: 0 peek; 1 consume if it fits; 2 consume, and count what does not fit too; 3 consume, and drain what is left where
+-- it does not fit; 4 report; 5 refund.
 --@ locals
 local op, hits, @numbers@, now = unpack_struct('<dd@doubles@d', ARGV[1])
 if now == 0 then
@@ -18,9 +18,9 @@ local @state@
 --@ value
 -- The hits that have to fit for the verdict [dc-9].
 local needed = hits
-if op == ADD then
+if op == REPORT then
   needed = 1
-elseif op == GIVE then
+elseif op == REFUND then
   needed = NEVER_OVER
 end
 --@ see
@@ -28,14 +28,14 @@ local reply = {now, @finds@}
 local is_over
 --@ over
 local act
-if op == TAKE then
+if op == CONSUME then
   if not is_over then
     act = 'add'
   end
-elseif op == GIVE then
-  act = 'give'
-elseif op ~= LOOK then
-  act = (op == TAKE_OR_DRAIN and is_over) and 'drain' or 'add'
+elseif op == REFUND then
+  act = 'refund'
+elseif op ~= PEEK then
+  act = (op == CONSUME_OR_DRAIN and is_over) and 'drain' or 'add'
 end
 --@ if_stale if stale then act = nil end
 --@ stateless

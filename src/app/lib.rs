@@ -30,7 +30,7 @@ use weir_http::{Endpoints, Needs, ServiceState, Site};
 use weir_lifecycle::{Death, Done, Phase, Phases, ServiceManager, Shutdown, Supervisor};
 use weir_limiter::overrides::OverrideTable;
 use weir_limiter::{Limiter, Options, Policies};
-use weir_policies::Reading;
+use weir_policies::Dialect;
 use weir_policies::watch::Source;
 use weir_rls::configured;
 use weir_settings::{Endpoint, PolicySource, Settings};
@@ -152,7 +152,7 @@ async fn serve_on(
     let report = Arc::new(ServiceState::new(needs));
     report.circuit_is(stores.circuit());
     report.queue_is(stores.queue());
-    let reading = Reading::of(&settings.policies);
+    let dialect = Dialect::of(&settings.policies);
     let phases = Phases::starting();
     let life = phases.watch();
     let mut supervisor = Supervisor::new(life.clone());
@@ -164,7 +164,7 @@ async fn serve_on(
 
     let (policies, reload) = match settings.policies.source {
         PolicySource::Directory => {
-            let (reload, loaded) = Reload::start(source(&settings.policies), reading, control.first.clone())
+            let (reload, loaded) = Reload::start(source(&settings.policies), dialect, control.first.clone())
                 .await
                 .map_err(|problems| AppError::Policies(problems.lines()))?;
             let policies = Arc::new(Policies::new(loaded.policies, metrics.observer()));
@@ -177,7 +177,7 @@ async fn serve_on(
             let policies = Arc::new(Policies::none_yet(metrics.observer()));
             let (store, metrics, report) = (control.first.clone(), metrics.clone(), report.clone());
             let load = policies::Target { policies: policies.clone(), metrics, report };
-            let target = xds::Target { load, reading, store };
+            let target = xds::Target { load, dialect, store };
             let (subscription, mut first) = xds::subscribe(&settings.policies.xds, target)?;
             let life = life.clone();
             supervisor.task("xds", async move {

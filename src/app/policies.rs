@@ -13,7 +13,7 @@ use weir_http::{PolicyProblems, ServiceState};
 use weir_lifecycle::{Life, Phase, Reloads};
 use weir_limiter::Policies;
 use weir_policies::watch::{Change, POLL_EVERY, Source, Watch};
-use weir_policies::{Kept, ProblemKind, Problems, Reading, Restless, Warnings};
+use weir_policies::{Dialect, Kept, ProblemKind, Problems, Restless, Warnings};
 use weir_store::Store;
 use weir_telemetry::metrics::Metrics;
 
@@ -49,9 +49,9 @@ pub(super) fn log(in_force: &PolicySet, files: usize, took: Duration) {
 }
 
 /// Reads the directory whole.
-fn load(source: &Source, reading: Reading, store: &dyn Store, restless: &Restless) -> Result<Loaded, PolicyProblems> {
+fn load(source: &Source, dialect: Dialect, store: &dyn Store, restless: &Restless) -> Result<Loaded, PolicyProblems> {
     let started = Instant::now();
-    checked(weir_policies::load_and_keep(source, reading, restless), store, started)
+    checked(weir_policies::load_and_keep(source, dialect, restless), store, started)
 }
 
 /// What was read since `started`, if the store can hold all of its limits. Every problem is a text of its own.
@@ -172,7 +172,7 @@ enum Cause {
 pub(super) struct Reload {
     watch: Watch,
     source: Source,
-    reading: Reading,
+    dialect: Dialect,
     store: Arc<dyn Store>,
     /// What was last loaded.
     last: Kept,
@@ -182,14 +182,14 @@ impl Reload {
     /// Loads for the first time. The watch begins before, so that no change is missed.
     pub(super) async fn start(
         source: Source,
-        reading: Reading,
+        dialect: Dialect,
         store: Arc<dyn Store>,
     ) -> Result<(Self, Loaded), PolicyProblems> {
         let path = source.directory.clone();
         let started = tokio::task::spawn_blocking(move || {
             let watch = Watch::new(source.clone());
-            let loaded = load(&source, reading, &*store, &Restless::default())?;
-            Ok((Self { watch, source, reading, store, last: loaded.kept.clone() }, loaded))
+            let loaded = load(&source, dialect, &*store, &Restless::default())?;
+            Ok((Self { watch, source, dialect, store, last: loaded.kept.clone() }, loaded))
         });
         match tokio::time::timeout(READ_TIMEOUT, started).await {
             Ok(Ok(started)) => started,
@@ -239,7 +239,7 @@ impl Reload {
                 }
             },
         }
-        let loaded = load(&self.source, self.reading, &*self.store, &restless);
+        let loaded = load(&self.source, self.dialect, &*self.store, &restless);
         // The load may have read a part of a later change, which the watch reports when it settles.
         if cause == Cause::Poll && !self.watch.is_unchanged(&restless.paths) {
             return;

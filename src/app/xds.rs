@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use weir_policies::Reading;
+use weir_policies::Dialect;
 use weir_store::Store;
 use weir_telemetry::metrics::Metrics;
 use weir_tls::{GRPC_PROTOCOLS, Identity, Tls, TlsFiles};
@@ -20,7 +20,7 @@ pub(super) struct Target {
     /// Puts loaded policies in force, and reports problems.
     pub(super) load: policies::Target,
     /// How resources are read.
-    pub(super) reading: Reading,
+    pub(super) dialect: Dialect,
     /// Whose limits the policies may have.
     pub(super) store: Arc<dyn Store>,
 }
@@ -67,7 +67,7 @@ impl Target {
     /// Every problem, as a text of its own.
     fn put(&self, resources: &[weir_xds::Resource], response_bytes_max: usize) -> Result<(), Vec<String>> {
         let started = Instant::now();
-        let read = weir_xds::resource::policies(resources, response_bytes_max, self.reading);
+        let read = weir_xds::resource::policies(resources, response_bytes_max, self.dialect);
         match policies::checked(read, &*self.store, started) {
             Ok(loaded) => {
                 self.load.put_in_force(loaded);

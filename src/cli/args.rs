@@ -16,7 +16,7 @@ use clap::{Args, Parser, Subcommand};
 use weir_engine::descriptor::parse_entries;
 use weir_lab::testing::Strictness;
 use weir_lab::testing::coverage::Percentage;
-use weir_policies::Reading;
+use weir_policies::Dialect;
 use weir_settings::otel::{self, TurnsOn};
 use weir_settings::{Layer, Problems, Secret, Setting, Settings};
 
@@ -257,8 +257,8 @@ pub struct DialectArguments {
 impl DialectArguments {
     /// What the flags mean.
     #[must_use]
-    pub const fn reading(&self) -> Reading {
-        Reading { compatible: self.compatible, merge_domains: self.merge_domains }
+    pub const fn dialect(&self) -> Dialect {
+        Dialect { compatible: self.compatible, merge_domains: self.merge_domains }
     }
 }
 
@@ -338,7 +338,7 @@ impl DiffArguments {
     #[must_use]
     pub fn diff(self) -> Diff {
         let Self { old, new, format, traffic, fail_on, dialect } = self;
-        Diff { old, new, reading: dialect.reading(), traffic, format, fail_on }
+        Diff { old, new, dialect: dialect.dialect(), traffic, format, fail_on }
     }
 }
 

@@ -11,7 +11,7 @@ use weir_engine::words::{counted, printable};
 use weir_engine::{Domain, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule, Term};
 use weir_policies::files::{Source, is_test, is_traffic};
 use weir_policies::traffic_file::{self, Origin, Sources};
-use weir_policies::{DomainOutline, Loaded, Outline, Problems, Reading, lint, load, load_dir_with, test_file};
+use weir_policies::{Dialect, DomainOutline, Loaded, Outline, Problems, lint, load, load_dir_with, test_file};
 use weir_settings::{PolicySource, Settings};
 use weir_text::instant_text;
 use weir_text::spell;
@@ -64,14 +64,14 @@ pub enum Strictness {
 /// # Errors
 /// Every problem of the policies, in which case nothing is written; that of the writer; or, where they count as errors,
 /// that there are warnings.
-pub fn run(directory: &Path, reading: Reading, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
+pub fn run(directory: &Path, dialect: Dialect, strictness: Strictness, out: &mut dyn Write) -> Result<(), Failed> {
     if directory.is_file() && is_test(directory) {
         return tests(directory, out);
     }
     if directory.is_file() && is_traffic(directory) {
         return traffic(directory, out);
     }
-    let loaded = load_dir_with(directory, reading).map_err(Failed::Policies)?;
+    let loaded = load_dir_with(directory, dialect).map_err(Failed::Policies)?;
     checked(loaded, THE_SERVERS, strictness, out)
 }
 
@@ -91,7 +91,7 @@ pub fn run_settings(
     }
     let of_settings = weir_app::source(&settings.policies);
     let source = Source { directory: directory.unwrap_or_else(|| of_settings.directory.clone()), ..of_settings };
-    let loaded = load(&source, weir_policies::Reading::of(&settings.policies)).map_err(Failed::Policies)?;
+    let loaded = load(&source, weir_policies::Dialect::of(&settings.policies)).map_err(Failed::Policies)?;
     checked(loaded, &of_server(settings.on_error.name()), strictness, out)
 }
 

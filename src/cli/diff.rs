@@ -16,7 +16,7 @@ use weir_lab::comparison::answers::{Answers, AnswersError, answers};
 use weir_lab::comparison::{Comparison, Tend, compare};
 use weir_lab::simulation::traffic::Traffic;
 use weir_policies::files::Source;
-use weir_policies::{Location, Problems, Reading, load};
+use weir_policies::{Dialect, Location, Problems, load};
 
 /// What to compare, and how to report it.
 pub struct Diff {
@@ -25,7 +25,7 @@ pub struct Diff {
     /// The policies now.
     pub new: PathBuf,
     /// How both are read. Where there is traffic, its settings can say the same.
-    pub reading: Reading,
+    pub dialect: Dialect,
     /// What is sent through both: a file of traffic, or a record of `weir tap`.
     pub traffic: Option<PathBuf>,
     /// How the report is written.
@@ -111,13 +111,13 @@ pub fn run(diff: &Diff, out: &mut dyn Write) -> Result<Outcome, NoDiff> {
         return Err(NoDiff::NoTraffic);
     }
     let mut traffic = diff.traffic.as_deref().map(Traffic::open).transpose().map_err(AnswersError::from)?;
-    let said = traffic.as_ref().map(|traffic| Reading::of(&traffic.settings().policies)).unwrap_or_default();
-    let reading = Reading {
-        compatible: diff.reading.compatible || said.compatible,
-        merge_domains: diff.reading.merge_domains || said.merge_domains,
+    let said = traffic.as_ref().map(|traffic| Dialect::of(&traffic.settings().policies)).unwrap_or_default();
+    let dialect = Dialect {
+        compatible: diff.dialect.compatible || said.compatible,
+        merge_domains: diff.dialect.merge_domains || said.merge_domains,
     };
     let read = |source: Source| -> Result<Side, Problems> {
-        let loaded = load(&source, reading)?;
+        let loaded = load(&source, dialect)?;
         Ok(Side { policies: Arc::new(loaded.policies), places: loaded.places })
     };
     // The change that adds the first policies has nothing to compare with. A directory that is not there is a mistake.

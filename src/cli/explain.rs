@@ -10,7 +10,7 @@ use weir_engine::key::{write_key, write_tag};
 use weir_engine::policy::{Match, Step};
 use weir_engine::words::printable;
 use weir_engine::{Domain, Entry, Matcher, Override, Overrides, Rule};
-use weir_policies::{DomainOutline, Loaded, Outline, Reading, load_dir_with};
+use weir_policies::{Dialect, DomainOutline, Loaded, Outline, load_dir_with};
 use weir_text::nearest;
 
 use super::admin::AdminServer;
@@ -26,12 +26,12 @@ use super::served::{self, Served};
 /// Every problem of the policies, in which case nothing is written; or that of the writer.
 pub fn run(
     directory: &Path,
-    reading: Reading,
+    dialect: Dialect,
     domain: &str,
     descriptors: &[Vec<(String, String)>],
     out: &mut dyn Write,
 ) -> Result<(), Failed> {
-    let loaded = load_dir_with(directory, reading).map_err(Failed::Policies)?;
+    let loaded = load_dir_with(directory, dialect).map_err(Failed::Policies)?;
     write(&loaded, THE_SERVERS, &[], domain, descriptors, out)?;
     Ok(())
 }

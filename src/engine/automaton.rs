@@ -174,26 +174,26 @@ impl Automaton {
     }
 
     /// Where each value begins.
-    pub(super) fn begin(&self) -> Option<Reading> {
+    pub(super) fn begin(&self) -> Option<Progress> {
         let at = self.0.start_state_forward(&Input::new("").anchored(Anchored::Yes)).ok()?;
-        Some(Reading { at, found: None })
+        Some(Progress { at, found: None })
     }
 
     /// One byte further.
-    pub(super) fn read(&self, reading: Reading, byte: u8) -> Reading {
+    pub(super) fn read(&self, reading: Progress, byte: u8) -> Progress {
         self.reached(self.0.next_state(reading.at, byte), reading.found)
     }
 
     /// Which of the sources is the first that the value matches, if it ends here.
-    pub(super) fn end(&self, reading: Reading) -> Option<usize> {
+    pub(super) fn end(&self, reading: Progress) -> Option<usize> {
         let found = self.reached(self.0.next_eoi_state(reading.at), reading.found).found;
         found.map(|found| found as usize)
     }
 
-    fn reached(&self, at: StateID, found: Option<u32>) -> Reading {
+    fn reached(&self, at: StateID, found: Option<u32>) -> Progress {
         // A match that is found later is of an earlier source.
         let found = if self.0.is_match_state(at) { Some(self.0.match_pattern(at, 0).as_u32()) } else { found };
-        Reading { at, found }
+        Progress { at, found }
     }
 
     /// The class of a byte: bytes of one class lead from each state to the same one.
@@ -204,7 +204,7 @@ impl Automaton {
 
 /// What an automaton knows of the beginning of a value: its state, and the first source that the beginning matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Reading {
+pub(super) struct Progress {
     at: StateID,
     found: Option<u32>,
 }

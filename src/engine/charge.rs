@@ -9,25 +9,25 @@ pub const CHARGES_MAX: usize = 512;
 
 /// What a charge does to the state. [dc-1]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Take {
+pub enum Operation {
     /// Consumes this many hits if they fit; 1 or more.
     Consume(Hits),
     /// Charges nothing and reports what 1 hit would get.
     Peek,
-    /// Gives this many hits back; never over.
+    /// Gives this many hits back, and is never over.
     Refund(Hits),
-    /// Consumes this many hits with any verdict: usage that has already happened.
-    Force(Hits),
+    /// Charges this many hits with any verdict: usage that has already happened.
+    Report(Hits),
 }
 
-impl Take {
-    /// The hits that the verdict and the wait are about. A peek and a forced charge are about one hit, a refund about none.
+impl Operation {
+    /// The hits that the verdict and the wait are about. A peek and a report are about one hit, a refund about none.
     /// [dc-6] [dc-9]
     #[must_use]
     pub const fn asked(self) -> Hits {
         match self {
             Self::Consume(hits) => hits,
-            Self::Peek | Self::Force(_) => 1,
+            Self::Peek | Self::Report(_) => 1,
             Self::Refund(_) => 0,
         }
     }
@@ -105,13 +105,13 @@ pub struct Charge<'a> {
     /// The limit.
     pub limit: &'a Limit,
     /// What to do.
-    pub take: Take,
+    pub operation: Operation,
     /// Which descriptor of the request, by position.
     pub group: u16,
     /// What being over means.
     pub role: Role,
     /// Whose portion of a bounded store the state uses: its rule.
-    pub share: u32,
+    pub owner: u32,
     /// The boundaries of a calendar window; none for every other limit.
     pub bounds: Option<Bounds>,
 }
@@ -119,7 +119,7 @@ pub struct Charge<'a> {
 impl<'a> Charge<'a> {
     /// A charge that is a whole decision.
     #[must_use]
-    pub const fn alone(key: &'a str, limit: &'a Limit, take: Take) -> Self {
-        Self { key, limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None }
+    pub const fn alone(key: &'a str, limit: &'a Limit, operation: Operation) -> Self {
+        Self { key, limit, operation, group: 0, role: Role::Enforced, owner: 0, bounds: None }
     }
 }

@@ -22,7 +22,7 @@ use self::addresses::{Lattice, Spelled};
 use self::texts::Texts;
 pub use self::walk::{Budget, GivenUp, STATES_MAX, STEPS_MAX, Values};
 use self::walk::{Firsts, Region, Walk};
-use super::automaton::{AUTOMATON_BYTES_MAX, Automaton, Reading, Source};
+use super::automaton::{AUTOMATON_BYTES_MAX, Automaton, Progress, Source};
 use super::descriptor::Entry;
 use super::matcher::Matcher;
 use super::network::Network;
@@ -203,7 +203,7 @@ impl<'l, 'p, const N: usize> Level<'l, 'p, N> {
         unknown: &mut Vec<Class<'p, N>>,
         budget: &mut Budget,
     ) -> Result<(), GivenUp> {
-        let mut automata: SmallVec<[(&Automaton, Reading); 4]> = SmallVec::new();
+        let mut automata: SmallVec<[(&Automaton, Progress); 4]> = SmallVec::new();
         for (of_key, of_keys) in &self.automata {
             automata.extend(of_key.as_deref().and_then(|automaton| Some((automaton, automaton.begin()?))));
             automata.extend(of_keys.as_ref().and_then(|automaton| {

@@ -5,7 +5,7 @@
 //! Not here: where a crossing is reported (the observer).
 
 use super::algorithm::{CountedWindow, Effect};
-use super::charge::{Charge, Mode, Take};
+use super::charge::{Charge, Mode, Operation};
 use super::decision::{Decision, Outcome};
 use super::descriptor::Hits;
 
@@ -68,7 +68,10 @@ impl Rise {
 fn written_when_denied(charge: &Charge<'_>, outcome: &Outcome, count: Hits) -> Hits {
     match &outcome.receipt {
         Some(receipt) => count.saturating_add(receipt.hits),
-        None if charge.limit.drain && outcome.verdict.is_over() && matches!(charge.take, Take::Consume(_)) => {
+        None if charge.limit.drain
+            && outcome.verdict.is_over()
+            && matches!(charge.operation, Operation::Consume(_)) =>
+        {
             count.max(charge.limit.requests())
         }
         None => count,

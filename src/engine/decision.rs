@@ -7,7 +7,7 @@
 use smallvec::SmallVec;
 
 use super::algorithm::{Effect, Observed, Receipt, State, anchored_window};
-use super::charge::{Charge, Mode, Role, Take};
+use super::charge::{Charge, Mode, Operation, Role};
 use super::descriptor::Hits;
 use super::time::Micros;
 
@@ -40,7 +40,7 @@ pub struct Outcome {
     pub verdict: Verdict,
     /// The most hits that would have been admitted just before this charge.
     pub remaining_before: Hits,
-    /// The most hits that a take would be admitted for in [`Outcome::state`].
+    /// The most hits that would be admitted in [`Outcome::state`].
     pub remaining: Hits,
     /// The clock of the store that made the decision, which the times count from.
     pub now: Micros,
@@ -58,10 +58,10 @@ pub struct Outcome {
 
 impl Outcome {
     /// Shows the state before the decision, as a denied atomic decision does, where another part of the same request
-    /// was denied after this one had been made. A take was taken back then; a force stands. [dc-7] [dc-4]
+    /// was denied after this one had been made. Consumed hits were taken back then; reported hits stand. [dc-7] [dc-4]
     pub fn show_before(&mut self, charge: &Charge<'_>) {
         let limit = charge.limit;
-        if !matches!(charge.take, Take::Force(_)) {
+        if !matches!(charge.operation, Operation::Report(_)) {
             self.receipt = None;
         }
         let before = limit.kind().reobserved(&self.before, self.now);
@@ -97,7 +97,7 @@ impl Found {
     pub fn nothing(charge: &Charge<'_>, now: Micros) -> Self {
         // Those that a calendar's charge brings need not hold the clock.
         let bounds = charge.limit.calendar().map(|_| [now, now + 1, now + 1, now + 1]);
-        Self { before: charge.limit.kind().observe(None, charge.take.asked(), bounds, now), after: None }
+        Self { before: charge.limit.kind().observe(None, charge.operation.asked(), bounds, now), after: None }
     }
 }
 
@@ -141,7 +141,7 @@ pub fn decide<'s>(
     let mut found = SmallVec::<[Found; 4]>::new();
     let mut effects = SmallVec::<[Effect; 4]>::new();
     let mut verdicts = SmallVec::<[Verdict; 4]>::new();
-    // A charge that takes nothing may still have to rewrite what it finds; where several share a key, what one finds
+    // A charge of no hits may still have to rewrite what it finds; where several share a key, what one finds
     // depends on the others, so that this is left to `StateKind::apply`.
     let rewrite = |i: usize, state: Option<&State>, effect: Effect| match (effect, state) {
         (Effect::Nothing, _) if places.iter().filter(|&&place| place == places[i]).count() > 1 => Effect::Rewrite,
@@ -162,7 +162,7 @@ pub fn decide<'s>(
         if charge.bounds.is_some_and(|bounds| anchored_window::window_at(&bounds, now).is_none()) {
             return Err(StaleBounds);
         }
-        let (kind, hits) = (charge.limit.kind(), charge.take.asked());
+        let (kind, hits) = (charge.limit.kind(), charge.operation.asked());
         let copy = copies.iter().position(|(other, _)| *other == place);
         let state = copy.map_or_else(|| read(place), |copy| copies[copy].1.as_ref());
         let before = kind.observe(state, hits, charge.bounds, now);
@@ -212,7 +212,7 @@ pub fn settle(charges: &[Charge<'_>], places: &[u16], found: &[Found], mode: Mod
         let taken = match effect {
             Effect::Add(hits) => hits,
             Effect::Drain if !nothing_taken => remaining_before,
-            Effect::Drain | Effect::Give(_) | Effect::Nothing | Effect::Rewrite => 0,
+            Effect::Drain | Effect::Refund(_) | Effect::Nothing | Effect::Rewrite => 0,
         };
         outcomes.push(Outcome {
             verdict,
@@ -244,14 +244,14 @@ fn verdict(charge: &Charge<'_>, observed: &Observed, mode: Mode, now: Micros) ->
     if !charge.limit.applies_at(now) {
         return (Verdict::Within, remaining);
     }
-    let verdict = match charge.take {
-        Take::Refund(_) => Verdict::Within,
-        // Of a force the verdict is about one hit: the hits are charged in any case.
-        Take::Consume(_) | Take::Force(_) => {
-            let hits = charge.take.asked();
+    let verdict = match charge.operation {
+        Operation::Refund(_) => Verdict::Within,
+        // The verdict of a report is about one hit: the hits are charged in any case.
+        Operation::Consume(_) | Operation::Report(_) => {
+            let hits = charge.operation.asked();
             if hits <= remaining { Verdict::Within } else { over(hits) }
         }
-        Take::Peek => {
+        Operation::Peek => {
             let fits = match mode {
                 Mode::Atomic => remaining >= 1,
                 Mode::Independent => !kind.is_past(observed, now),
@@ -264,16 +264,22 @@ fn verdict(charge: &Charge<'_>, observed: &Observed, mode: Mode, now: Micros) ->
 
 /// Whether the verdicts of all limits together deny the request. [dc-3] A limit that does not apply is no quota. [te-2]
 fn is_denied(charges: &[Charge<'_>], verdicts: impl Iterator<Item = Verdict>, now: Micros) -> bool {
-    let mut quotas = 0_usize;
-    let mut quotas_over = 0_usize;
-    for (charge, verdict) in charges.iter().zip(verdicts) {
-        match charge.role {
-            Role::Enforced if verdict.is_over() => return true,
-            Role::Quota if charge.limit.applies_at(now) => {
+    let counts = |charge: &Charge<'_>| charge.role != Role::Quota || charge.limit.applies_at(now);
+    let counted = charges.iter().zip(verdicts).filter(|(charge, _)| counts(charge));
+    deny(counted.map(|(charge, verdict)| (charge.role, verdict.is_over())))
+}
+
+/// Whether limits with these roles deny the request, given whether each of them is over. [dc-3]
+pub fn deny(limits: impl Iterator<Item = (Role, bool)>) -> bool {
+    let (mut quotas, mut quotas_over) = (0_usize, 0_usize);
+    for (role, is_over) in limits {
+        match role {
+            Role::Enforced if is_over => return true,
+            Role::Quota => {
                 quotas += 1;
-                quotas_over += usize::from(verdict.is_over());
+                quotas_over += usize::from(is_over);
             }
-            Role::Enforced | Role::Shadow | Role::Quota => {}
+            Role::Enforced | Role::Shadow => {}
         }
     }
     quotas > 0 && quotas == quotas_over
@@ -286,20 +292,20 @@ fn effect(charge: &Charge<'_>, verdict: Verdict, mode: Mode, denied: bool) -> Ef
         return Effect::Nothing;
     }
     let over = verdict.is_over();
-    match (charge.take, mode) {
-        (Take::Force(hits), _) => Effect::Add(hits),
-        (Take::Refund(_), Mode::Atomic) if denied => Effect::Nothing,
-        (Take::Refund(hits), _) => Effect::Give(hits),
-        (Take::Consume(_), Mode::Atomic) if denied => {
+    match (charge.operation, mode) {
+        (Operation::Report(hits), _) => Effect::Add(hits),
+        (Operation::Refund(_), Mode::Atomic) if denied => Effect::Nothing,
+        (Operation::Refund(hits), _) => Effect::Refund(hits),
+        (Operation::Consume(_), Mode::Atomic) if denied => {
             if over && limit.drain {
                 Effect::Drain
             } else {
                 Effect::Nothing
             }
         }
-        (Take::Consume(hits), _) if !over => Effect::Add(hits),
-        (Take::Peek, _) | (Take::Consume(_), Mode::Atomic) => Effect::Nothing,
-        (Take::Consume(hits), Mode::Independent) => {
+        (Operation::Consume(hits), _) if !over => Effect::Add(hits),
+        (Operation::Peek, _) | (Operation::Consume(_), Mode::Atomic) => Effect::Nothing,
+        (Operation::Consume(hits), Mode::Independent) => {
             if limit.kind().counts_denied() {
                 Effect::Add(hits)
             } else if limit.drain {

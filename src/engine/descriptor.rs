@@ -1,6 +1,6 @@
 //! What a request asks about: entries and hits.
 
-/// The most hits that one charge can take, give or force.
+/// The most hits of one charge.
 pub type Hits = u32;
 
 /// One key and value of a descriptor, borrowed from the request.

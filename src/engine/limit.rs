@@ -158,7 +158,7 @@ impl Limit {
         }
     }
 
-    /// Usage is reported after the fact: every take is forced. [dc-5]
+    /// Usage is reported after the fact: every charge is a report. [dc-5]
     #[must_use]
     pub const fn post_paid(&self) -> bool {
         self.post_paid

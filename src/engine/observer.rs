@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::algorithm::CountedWindow;
-use super::charge::{Charge, Mode, Take};
+use super::charge::{Charge, Mode, Operation};
 use super::decision::Outcome;
 use super::descriptor::{Entry, Hits};
 use super::policy::{Domain, OnError, PolicySet, Rule};
@@ -127,7 +127,7 @@ pub trait AnsweredRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnsweredDescriptor {
     /// What was asked.
-    pub take: Take,
+    pub operation: Operation,
     /// The limit that came with the request.
     pub limit: Option<(Hits, Unit)>,
     /// None where no limit was met, and where the store failed.
@@ -244,7 +244,7 @@ pub enum LimitOf<'a> {
     /// A rule's, by its position in the rule.
     Rule(&'a Rule, usize),
     /// One that came with the request.
-    Override {
+    Request {
         /// The domain of the request, which is one of the policies'.
         domain: &'a str,
     },

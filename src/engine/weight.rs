@@ -1,11 +1,11 @@
 //! What a charge can cost a store, as a number: its weight. [dc-11]
 //!
 //! A weight is the time that the charge takes Redis at worst, in charges of `fixed_window` (about 2 us of Redis CPU), as
-//! `bench/redis-scripts weights` measures it. It follows from the limit and the take alone, so that each store gives the
+//! `bench/redis-scripts weights` measures it. It follows from the limit and the operation alone, so that each store gives the
 //! same answer. Not here: what follows from a decision that is too heavy (limiter), and how heavy calls travel
 //! (store/redis/routing/node.rs). See docs/adr/0016-charges-have-a-weight.md.
 
-use super::charge::{Charge, Take};
+use super::charge::{Charge, Operation};
 use super::limit::Limit;
 
 /// The most that the charges of one decision may weigh together. It is what 512 charges weigh at most where no state is
@@ -31,9 +31,9 @@ pub fn of_limit(limit: &Limit) -> u32 {
 /// What the charge weighs.
 #[must_use]
 pub fn of_charge(charge: &Charge<'_>) -> u32 {
-    match charge.take {
-        Take::Refund(hits) => charge.limit.kind().weight_to_give(hits),
-        Take::Consume(_) | Take::Peek | Take::Force(_) => of_limit(charge.limit),
+    match charge.operation {
+        Operation::Refund(hits) => charge.limit.kind().weight_to_give(hits),
+        Operation::Consume(_) | Operation::Peek | Operation::Report(_) => of_limit(charge.limit),
     }
 }
 
@@ -67,8 +67,8 @@ mod tests {
         limit(100, Algorithm::SlidingWindow { precision })
     }
 
-    fn charge(limit: &Limit, take: Take) -> Charge<'_> {
-        Charge::alone("k", limit, take)
+    fn charge(limit: &Limit, operation: Operation) -> Charge<'_> {
+        Charge::alone("k", limit, operation)
     }
 
     /// By every algorithm, with its window from the first hit or its bucket refilled by interval, and without.
@@ -84,9 +84,10 @@ mod tests {
         let mut short = 0;
         for limit in every_limit(100).iter().filter(|limit| !limit.kind().format().is_list()) {
             short += 1;
-            for take in [Take::Consume(9), Take::Peek, Take::Refund(u32::MAX), Take::Force(9)] {
-                let charges = vec![charge(limit, take); CHARGES_MAX];
-                assert!(of_charges(&charges) <= WEIGHT_MAX, "{limit:?}, {take:?}");
+            for operation in [Operation::Consume(9), Operation::Peek, Operation::Refund(u32::MAX), Operation::Report(9)]
+            {
+                let charges = vec![charge(limit, operation); CHARGES_MAX];
+                assert!(of_charges(&charges) <= WEIGHT_MAX, "{limit:?}, {operation:?}");
             }
         }
         assert!(short > 3, "{short} limits have short states");
@@ -103,16 +104,16 @@ mod tests {
         assert_eq!(of_limit(&limit(1, Algorithm::SlidingWindowLog)), 16);
         assert_eq!(of_limit(&limit(10_000, Algorithm::SlidingWindowLog)), 42);
         let log = limit(10_000, Algorithm::SlidingWindowLog);
-        assert_eq!(of_charge(&charge(&log, Take::Consume(9_999))), 42);
-        assert_eq!(of_charge(&charge(&log, Take::Refund(u32::MAX))), 42 + 625);
+        assert_eq!(of_charge(&charge(&log, Operation::Consume(9_999))), 42);
+        assert_eq!(of_charge(&charge(&log, Operation::Refund(u32::MAX))), 42 + 625);
         assert_eq!(of_undo(&log), 42 + 5_000);
     }
 
     #[test]
     fn one_charge_is_never_too_heavy() {
         let log = limit(10_000, Algorithm::SlidingWindowLog);
-        for (limit, take) in [(&log, Take::Refund(u32::MAX)), (&sliding(256), Take::Consume(1))] {
-            assert!(of_charge(&charge(limit, take)) <= WEIGHT_MAX);
+        for (limit, operation) in [(&log, Operation::Refund(u32::MAX)), (&sliding(256), Operation::Consume(1))] {
+            assert!(of_charge(&charge(limit, operation)) <= WEIGHT_MAX);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use weir_lab::simulation::traffic::Traffic;
 use weir_limiter::overrides::fuzz as overrides;
-use weir_policies::{Reading, Sources, test_file, traffic_file};
+use weir_policies::{Dialect, Sources, test_file, traffic_file};
 use weir_rls::{json, lenient};
 use weir_settings::Layer;
 use weir_telemetry::mapper::Mapper;
@@ -94,7 +94,7 @@ fn json_requests() -> Vec<Vec<u8>> {
 
 fn resources(bytes: &[u8]) {
     let resource = Resource { type_url: TYPE_URL.to_owned(), value: bytes.to_vec().into() };
-    let _ = resource::policies(&[resource], 32 * MIB, Reading::default());
+    let _ = resource::policies(&[resource], 32 * MIB, Dialect::default());
 }
 
 /// Each kind of message, as often as a resource of 32 KiB or 256 KiB may have it.

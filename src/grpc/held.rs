@@ -199,7 +199,7 @@ pub(super) struct Peer {
     /// Requests of other services, by their kind.
     pub(super) streams: [AtomicU32; KINDS],
     turns: turns::OfPeer,
-    pub(super) reading: turns::Reading,
+    pub(super) reading: turns::BytesOfTurn,
 }
 
 impl Peer {
@@ -225,7 +225,7 @@ impl Peer {
             condemned_since: AtomicU32::new(0),
             streams: Default::default(),
             turns: turns::OfPeer::default(),
-            reading: turns::Reading::default(),
+            reading: turns::BytesOfTurn::default(),
         })
     }
 

@@ -94,9 +94,9 @@ impl OfPeer {
 
 /// The bytes that a connection has read at this turn of its task.
 #[derive(Debug, Default)]
-pub(super) struct Reading(AtomicUsize);
+pub(super) struct BytesOfTurn(AtomicUsize);
 
-impl Reading {
+impl BytesOfTurn {
     /// The task that serves the connection runs.
     pub(super) fn begin(&self) {
         self.0.store(0, Relaxed);

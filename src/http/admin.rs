@@ -68,7 +68,7 @@ pub(super) fn router(site: &Arc<Site>) -> Router {
         .route("/policies", get(policies))
         .route("/policies/source", get(source::source))
         .route("/overrides", get(overrides::list).put(overrides::set).delete(overrides::delete))
-        .route("/state", get(peek).delete(reset))
+        .route("/state", get(show_state).delete(reset))
         .route("/metrics", get(metrics))
         .route("/readyz", get(readyz))
         .fallback(async |uri: Uri| not_found(&uri, &PATHS))
@@ -322,27 +322,27 @@ impl StateRequest {
     }
 }
 
-async fn peek(State(site): State<Arc<Site>>, query: Result<Query<StateQuery>, QueryRejection>) -> Response {
+async fn show_state(State(site): State<Arc<Site>>, query: Result<Query<StateQuery>, QueryRejection>) -> Response {
     let wanted = match StateRequest::read(query) {
         Ok(wanted) => wanted,
         Err(reason) => return json_error(StatusCode::BAD_REQUEST, reason),
     };
-    let peeks = match site.limiter.peek(&wanted.domain, &wanted.entries()).await {
-        Ok(peeks) => peeks,
+    let states = match site.limiter.show_states(&wanted.domain, &wanted.entries()).await {
+        Ok(states) => states,
         Err(error) => return json_error(StatusCode::SERVICE_UNAVAILABLE, error),
     };
-    if peeks.is_empty() {
+    if states.is_empty() {
         return no_limit();
     }
-    let limits = peeks.iter().map(|peek| {
+    let limits = states.iter().map(|state| {
         json!({
-            "key": peek.key,
-            "algorithm": peek.algorithm,
-            "requests": peek.requests,
-            "window_us": peek.window_us,
-            "stored": peek.state.is_some(),
-            "remaining": peek.remaining,
-            "reset_after_us": peek.reset_after_us,
+            "key": state.key,
+            "algorithm": state.algorithm,
+            "requests": state.requests,
+            "window_us": state.window_us,
+            "stored": state.state.is_some(),
+            "remaining": state.remaining,
+            "reset_after_us": state.reset_after_us,
         })
     });
     Json(json!({ "limits": limits.collect::<Vec<_>>() })).into_response()

@@ -40,7 +40,7 @@ use weir_limiter::Limiter;
 use weir_limiter::overrides::OverrideTable;
 use weir_rls::convert::{Bounds, Extras};
 use weir_telemetry::metrics::text::{Format, TextWriter};
-use weir_telemetry::metrics::{Metrics, Prepared, Reading};
+use weir_telemetry::metrics::{Cursor, Metrics, Prepared};
 use weir_telemetry::shed::ShedCounts;
 use weir_telemetry::traces::Tracer;
 use weir_text::nearest;
@@ -424,7 +424,7 @@ async fn metrics(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response 
 }
 
 /// A scrape as a body. What is shared counts as being read until the end.
-fn scrape(mut reading: Reading, shared: Option<Arc<Rendering<Prepared>>>, format: Format) -> Body {
+fn scrape(mut reading: Cursor, shared: Option<Arc<Rendering<Prepared>>>, format: Format) -> Body {
     let mut writer = TextWriter::new(format);
     let mut has_ended = false;
     pieces(move || {

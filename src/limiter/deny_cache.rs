@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use hashbrown::DefaultHashBuilder;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
-use weir_engine::{Algorithm, Charge, Hits, Limit, Micros, Mode, Observed, Outcome, Role, Take, Verdict, Window};
+use weir_engine::{Algorithm, Charge, Hits, Limit, Micros, Mode, Observed, Operation, Outcome, Role, Verdict, Window};
 
 /// How many keys a set holds at most. [dn-6]
 const SET_KEYS_MAX: usize = 8;
@@ -209,7 +209,7 @@ impl DenyCache {
             self.expire(&mut set, now);
             set.entries[set.find(charge.key, hash)?].denial
         };
-        if denial.share != charge.share {
+        if denial.owner != charge.owner {
             return None;
         }
         denial.denies(charge.limit, hits, now)
@@ -348,20 +348,20 @@ impl DenyCache {
 
 /// Whether a charge writes something even where its decision is denied, or makes room for others in it. [dn-4]
 fn writes_when_denied(charge: &Charge<'_>) -> bool {
-    match charge.take {
-        Take::Force(_) | Take::Refund(_) => true,
-        Take::Consume(_) => charge.limit.drain,
-        Take::Peek => false,
+    match charge.operation {
+        Operation::Report(_) | Operation::Refund(_) => true,
+        Operation::Consume(_) => charge.limit.drain,
+        Operation::Peek => false,
     }
 }
 
 /// The hits of a charge that can be denied here: taken from an enforced limit that charges nothing when it denies. [dn-2]
 fn hits_to_deny(charge: &Charge<'_>) -> Option<Hits> {
-    match charge.take {
+    match charge.operation {
         // Usage that has happened is never denied, and a state that holds some is seen with other bounds. A limit with a term
         // ends by the clock of the store.
-        Take::Consume(_) if charge.limit.drain || charge.limit.post_paid() || charge.limit.term.is_some() => None,
-        Take::Consume(hits) if charge.role == Role::Enforced => Some(hits),
+        Operation::Consume(_) if charge.limit.drain || charge.limit.post_paid() || charge.limit.term.is_some() => None,
+        Operation::Consume(hits) if charge.role == Role::Enforced => Some(hits),
         _ => None,
     }
 }
@@ -375,7 +375,7 @@ pub struct ForgetOnDrop<'a> {
 impl Drop for ForgetOnDrop<'_> {
     fn drop(&mut self) {
         for charge in self.charges {
-            if let Take::Refund(_) = charge.take {
+            if let Operation::Refund(_) = charge.operation {
                 self.cache.forget(charge.key);
             }
         }
@@ -412,7 +412,7 @@ struct CachedDenial {
     window: Window,
     algorithm: Algorithm,
     /// The rule, which also says in which store the state is: a list of limits and a single one can differ in that.
-    share: u32,
+    owner: u32,
     /// The hits that were asked for.
     hits: Hits,
     seen: Observed,
@@ -437,8 +437,8 @@ impl CachedDenial {
             }
         };
         let (requests, window, algorithm) = (limit.requests(), limit.window(), limit.algorithm());
-        let share = charge.share;
-        explained.then_some(Self { requests, window, algorithm, share, hits, seen, at, sent, received })
+        let owner = charge.owner;
+        explained.then_some(Self { requests, window, algorithm, owner, hits, seen, at, sent, received })
     }
 
     /// How long it denies anything, from when it was seen: no hits that could ever fit wait longer than the reset. A
@@ -450,7 +450,7 @@ impl CachedDenial {
         }
     }
 
-    /// The outcome of a take of `hits`, if the state denies it at its largest possible age. Waits are those of its smallest possible
+    /// The outcome of a charge of `hits`, if the state denies it at its largest possible age. Waits are those of its smallest possible
     /// age, so that they are never too short. [dn-3]
     fn denies(&self, limit: &Limit, hits: Hits, now: Instant) -> Option<Outcome> {
         if (self.requests, self.window, self.algorithm) != (limit.requests(), limit.window(), limit.algorithm()) {

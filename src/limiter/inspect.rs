@@ -10,7 +10,7 @@ use super::policies::InForce;
 
 /// What is stored for one limit of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peek {
+pub struct ShownState {
     /// The key.
     pub key: String,
     /// The algorithm's name.
@@ -32,7 +32,7 @@ impl Limiter {
     ///
     /// # Errors
     /// When a store did not answer.
-    pub async fn peek(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Vec<Peek>, StoreError> {
+    pub async fn show_states(&self, domain: &str, entries: &[Entry<'_>]) -> Result<Vec<ShownState>, StoreError> {
         let in_force = self.policies.snapshot();
         let keyed = keys_of(&in_force, domain, entries, self.options.clock.now());
         let Some((_, first)) = keyed.first() else {
@@ -40,21 +40,21 @@ impl Limiter {
         };
         let asked: Vec<(&str, &Limit)> = keyed.iter().map(|(key, limit)| (key.as_str(), *limit)).collect();
         let store = self.store_of(first, keyed.len() == 1);
-        let peeked = store.peek(&asked, Instant::now() + self.options.budget).get().await?;
-        let peeks = keyed.iter().zip(peeked.states).map(|((key, limit), state)| {
-            let bounds = self.calendar.bounds(limit, peeked.now);
-            let observed = limit.kind().observe(state.as_ref(), 0, bounds, peeked.now);
-            Peek {
+        let read = store.read_states(&asked, Instant::now() + self.options.budget).get().await?;
+        let shown = keyed.iter().zip(read.states).map(|((key, limit), state)| {
+            let bounds = self.calendar.bounds(limit, read.now);
+            let observed = limit.kind().observe(state.as_ref(), 0, bounds, read.now);
+            ShownState {
                 key: key.clone(),
                 algorithm: limit.algorithm().name(),
                 requests: limit.requests(),
                 window_us: limit.window().us(),
-                remaining: limit.kind().remaining(&observed, peeked.now),
-                reset_after_us: limit.kind().reset_after(&observed, peeked.now),
+                remaining: limit.kind().remaining(&observed, read.now),
+                reset_after_us: limit.kind().reset_after(&observed, read.now),
                 state,
             }
         });
-        Ok(peeks.collect())
+        Ok(shown.collect())
     }
 
     /// Forgets what a descriptor has used of its limits, in its store, in the local one and among known denials.

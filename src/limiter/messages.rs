@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use weir_engine::metadata;
-use weir_engine::{Entry, Hits, Limit, Micros, Take, Unit};
+use weir_engine::{Entry, Hits, Limit, Micros, Operation, Unit};
 
 /// One request, borrowed from its message; already within the bounds on input.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub struct DescriptorRequest<'a> {
     /// Keys and values, in the request's order. May be empty, which matches nothing.
     pub entries: &'a [Entry<'a>],
     /// What to charge.
-    pub take: Take,
+    pub operation: Operation,
     /// A limit in the request, in place of what the rules say. [mt-6]
     pub limit: Option<(u32, Unit)>,
 }

@@ -6,9 +6,12 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use smallvec::{Array, SmallVec};
+use weir_engine::decision::deny;
 use weir_engine::observer::{LimitOf, Trace};
 use weir_engine::policy::{Domain, Match};
-use weir_engine::{Charge, Decision, Hits, Limit, Micros, OnError, Outcome, Overrides, Role, Rule, Take, Verdict, key};
+use weir_engine::{
+    Charge, Decision, Hits, Limit, Micros, OnError, Operation, Outcome, Overrides, Role, Rule, Verdict, key,
+};
 use weir_store::Clock;
 
 use super::policies::InForce;
@@ -16,8 +19,8 @@ use super::{Answer, Detail, LimitInfo, ListedLimit, Modes, Query, Status};
 
 /// Keys are written into one text; room for a decision of a few charges, so that it seldom grows.
 const KEYS_BYTES: usize = 256;
-/// The portion of a bounded store that limits from requests share: no rule has this id.
-const REQUEST_SHARE: u32 = u32::MAX;
+/// The owner of the states of limits that requests bring: no rule has this id.
+const REQUEST_OWNER: u32 = u32::MAX;
 /// The name, for clients, of a limit that came with the request.
 const REQUEST_NAME: &str = "(request)";
 
@@ -275,10 +278,10 @@ impl<'p> Plan<'p> {
             Charge {
                 key: &self.keys[planned.key.0..planned.key.1],
                 limit,
-                take: match query.descriptors[group].take {
+                operation: match query.descriptors[group].operation {
                     // [dc-5]
-                    Take::Consume(hits) if limit.post_paid() => Take::Force(hits),
-                    take => take,
+                    Operation::Consume(hits) if limit.post_paid() => Operation::Report(hits),
+                    operation => operation,
                 },
                 group: planned.group,
                 role: match planned.role {
@@ -286,7 +289,7 @@ impl<'p> Plan<'p> {
                     Role::Quota if self.has_open_quota => Role::Shadow,
                     role => role,
                 },
-                share: rule.map_or(REQUEST_SHARE, |rule| rule.id),
+                owner: rule.map_or(REQUEST_OWNER, |rule| rule.id),
                 bounds: None,
             }
         };
@@ -297,7 +300,7 @@ impl<'p> Plan<'p> {
     pub(super) fn charged(&self, planned: &Planned) -> LimitOf<'_> {
         match self.met[usize::from(planned.group)].rule {
             Some(rule) => LimitOf::Rule(rule, planned.limit),
-            None => LimitOf::Override { domain: &self.domain.name },
+            None => LimitOf::Request { domain: &self.domain.name },
         }
     }
 
@@ -395,19 +398,9 @@ impl<'p> Plan<'p> {
         if !self.modes.shadow {
             return false;
         }
-        let mut quotas = 0_usize;
-        let mut quotas_over = 0_usize;
-        for (_, planned, outcome) in decided.iter() {
-            match planned.role {
-                Role::Enforced if outcome.verdict.is_over() => return true,
-                Role::Quota => {
-                    quotas += 1;
-                    quotas_over += usize::from(outcome.verdict.is_over());
-                }
-                Role::Enforced | Role::Shadow => {}
-            }
-        }
-        !self.has_open_quota && quotas > 0 && quotas == quotas_over
+        let counts = |role| role != Role::Quota || !self.has_open_quota;
+        let limits = decided.iter().map(|(_, planned, outcome)| (planned.role, outcome.verdict.is_over()));
+        deny(limits.filter(|(role, _)| counts(*role)))
     }
 }
 
@@ -485,9 +478,7 @@ fn status_of(charges: &[Charge<'_>], planned: &[Planned], outcomes: &[Outcome], 
 fn retry_after(decided: &Decided<'_>) -> Option<Micros> {
     let mut longest_enforced = None;
     let mut shortest_quota: Option<Micros> = None;
-    let (mut quotas, mut quotas_over) = (0_usize, 0_usize);
     for (charge, _, outcome) in decided.iter() {
-        quotas += usize::from(charge.role == Role::Quota);
         let wait = match outcome.verdict {
             Verdict::Within => continue,
             Verdict::Over { retry_after } => Some(retry_after),
@@ -495,14 +486,12 @@ fn retry_after(decided: &Decided<'_>) -> Option<Micros> {
         };
         match charge.role {
             Role::Enforced => longest_enforced = longest_enforced.max(Some(wait?)),
-            Role::Quota => {
-                quotas_over += 1;
-                shortest_quota = shortest_quota.into_iter().chain(wait).min();
-            }
+            Role::Quota => shortest_quota = shortest_quota.into_iter().chain(wait).min(),
             Role::Shadow => {}
         }
     }
-    if quotas > 0 && quotas == quotas_over {
+    let limits = decided.iter().map(|(charge, _, outcome)| (charge.role, outcome.verdict.is_over()));
+    if deny(limits.filter(|(role, _)| *role == Role::Quota)) {
         return longest_enforced.max(Some(shortest_quota?));
     }
     longest_enforced
@@ -523,7 +512,7 @@ fn fits_after<'a>(all: impl Iterator<Item = (&'a Charge<'a>, &'a Outcome)>) -> O
             Verdict::Over { retry_after } => retry_after,
             Verdict::Never => return None,
             Verdict::Within => {
-                let own = charge.limit.kind().fits_after(&outcome.state, charge.take.asked(), outcome.now);
+                let own = charge.limit.kind().fits_after(&outcome.state, charge.operation.asked(), outcome.now);
                 // One that ends is not waited for longer. [te-3]
                 own.into_iter().chain(charge.limit.ends_after(outcome.now)).min()?
             }
@@ -536,7 +525,7 @@ fn fits_after<'a>(all: impl Iterator<Item = (&'a Charge<'a>, &'a Outcome)>) -> O
 /// Whether the hits of a charge are in the state of its limit. A report always is, also where the limit was used up, and
 /// where the count has reached its bound. [dc-9]
 fn is_charged(charge: &Charge<'_>, outcome: &Outcome) -> bool {
-    matches!(charge.take, Take::Force(_)) || outcome.receipt.is_some()
+    matches!(charge.operation, Operation::Report(_)) || outcome.receipt.is_some()
 }
 
 /// How long an admitted request has to be held until its turn. [lb-2] Peeks and refunds take no place in a
@@ -547,7 +536,7 @@ fn turn(decided: &Decided<'_>) -> Micros {
         return longest;
     }
     for (charge, planned, outcome) in decided.iter() {
-        let takes_a_place = matches!(charge.take, Take::Consume(_) | Take::Force(_));
+        let takes_a_place = matches!(charge.operation, Operation::Consume(_) | Operation::Report(_));
         if takes_a_place && planned.role != Role::Shadow {
             longest = longest.max(outcome.wait);
         }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use weir_engine::{Charge, Decision, Mode, OnError, Outcome, Rise, Role, Take, Verdict};
+use weir_engine::decision::deny;
+use weir_engine::{Charge, Decision, Mode, OnError, Operation, Outcome, Rise, Role, Verdict};
 use weir_store::{Failure, Store, StoreError};
 
 use super::Limiter;
@@ -116,10 +117,10 @@ impl Limiter {
         let quotas_are_split = parts.iter().filter(|part| part.charges.iter().any(is_quota)).count() > 1;
         for part in &mut parts {
             for charge in &mut part.charges {
-                match charge.take {
+                match charge.operation {
                     // Nothing is given back before it is known that the request passes.
-                    Take::Refund(_) if refunds == Refunds::Last => {
-                        (charge.take, charge.role) = (Take::Peek, Role::Shadow);
+                    Operation::Refund(_) if refunds == Refunds::Last => {
+                        (charge.operation, charge.role) = (Operation::Peek, Role::Shadow);
                     }
                     // No part knows whether all of them are over.
                     _ if quotas_are_split && is_quota(charge) => charge.role = Role::Shadow,
@@ -140,16 +141,16 @@ impl Limiter {
             pieces.denied |= decision.denied;
             let stands = request.mode == Mode::Atomic && !decision.denied;
             for ((&at, charge), mut outcome) in part.at.iter().zip(&part.charges).zip(decision.outcomes) {
-                match (charges[at].take, outcome.receipt) {
-                    (Take::Consume(_), Some(receipt)) if stands => {
+                match (charges[at].operation, outcome.receipt) {
+                    (Operation::Consume(_), Some(receipt)) if stands => {
                         pieces.reserved.add(part.store, charge, &outcome, receipt);
                     }
                     // It was only looked at so far.
-                    (Take::Refund(_), _) if refunds == Refunds::Last => {
+                    (Operation::Refund(_), _) if refunds == Refunds::Last => {
                         outcome.verdict = Verdict::Within;
                         pieces.held_back.push(at);
                     }
-                    (Take::Refund(_), _) | (_, Some(_)) => pieces.is_final = true,
+                    (Operation::Refund(_), _) | (_, Some(_)) => pieces.is_final = true,
                     (_, None) => {}
                 }
                 pieces.outcomes[at] = Some(outcome);
@@ -240,7 +241,7 @@ impl Limiter {
         pieces.denied |= decision.denied;
         let stands = request.mode == Mode::Atomic && !decision.denied;
         for ((i, charge), outcome) in local.into_iter().zip(&alone).zip(decision.outcomes) {
-            if let (Take::Consume(_), Some(receipt), true) = (charges[i].take, outcome.receipt, stands) {
+            if let (Operation::Consume(_), Some(receipt), true) = (charges[i].operation, outcome.receipt, stands) {
                 pieces.reserved.add(store, charge, &outcome, receipt);
             }
             pieces.outcomes[i] = Some(outcome);
@@ -311,7 +312,7 @@ impl Limiter {
 enum Refunds {
     /// With all else: nothing can deny the request.
     AtOnce,
-    /// When it is known that the request passes: a denied one gives nothing back. [dc-4]
+    /// When it is known that the request passes: a denied one refunds nothing. [dc-4]
     Last,
 }
 
@@ -326,9 +327,9 @@ fn is_quota(charge: &Charge<'_>) -> bool {
     charge.role == Role::Quota
 }
 
-/// Whether a charge gives hits back.
+/// Whether a charge is a refund.
 fn is_refund(charge: &Charge<'_>) -> bool {
-    matches!(charge.take, Take::Refund(_))
+    matches!(charge.operation, Operation::Refund(_))
 }
 
 /// Whether there are quota limits and all of them are over. One that was let pass without an answer is not. [dc-3]
@@ -336,10 +337,9 @@ fn quotas_are_over(charges: &[Charge<'_>], outcomes: &[Option<Outcome>]) -> bool
     let applies = |charge: &Charge<'_>, outcome: &Option<Outcome>| {
         outcome.as_ref().is_none_or(|outcome| charge.limit.applies_at(outcome.now))
     };
-    let is_one = |(charge, outcome): &(&Charge<'_>, &Option<Outcome>)| is_quota(charge) && applies(charge, outcome);
-    let mut quotas = charges.iter().zip(outcomes).filter(is_one).peekable();
+    let quotas = charges.iter().zip(outcomes).filter(|(charge, outcome)| is_quota(charge) && applies(charge, outcome));
     let is_over = |outcome: &Outcome| outcome.verdict.is_over();
-    quotas.peek().is_some() && quotas.all(|(_, outcome)| outcome.as_ref().is_some_and(is_over))
+    deny(quotas.map(|(charge, outcome)| (charge.role, outcome.as_ref().is_some_and(is_over))))
 }
 
 /// The failure that leaves most open what was charged.

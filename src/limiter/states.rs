@@ -97,20 +97,20 @@ impl Limiter {
         to: &mut Vec<StoredState>,
         store: &dyn weir_store::Store,
     ) -> Result<(), StoreError> {
-        let peeked = store.peek(keys, Instant::now() + self.options.budget).get().await?;
-        for ((key, limit), state) in keys.iter().zip(peeked.states) {
+        let read = store.read_states(keys, Instant::now() + self.options.budget).get().await?;
+        for ((key, limit), state) in keys.iter().zip(read.states) {
             // It may have expired meanwhile.
             let Some(state) = state else { continue };
-            let bounds = self.calendar.bounds(limit, peeked.now);
-            let observed = limit.kind().observe(Some(&state), 0, bounds, peeked.now);
-            let remaining = limit.kind().remaining(&observed, peeked.now);
+            let bounds = self.calendar.bounds(limit, read.now);
+            let observed = limit.kind().observe(Some(&state), 0, bounds, read.now);
+            let remaining = limit.kind().remaining(&observed, read.now);
             to.push(StoredState {
                 key: (*key).to_owned(),
                 limit: limit.name.as_deref().unwrap_or(limit.id()).to_owned(),
                 capacity: limit.capacity(),
                 used: limit.capacity().saturating_sub(remaining),
                 remaining,
-                reset_after_us: limit.kind().reset_after(&observed, peeked.now),
+                reset_after_us: limit.kind().reset_after(&observed, read.now),
             });
         }
         Ok(())

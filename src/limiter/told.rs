@@ -79,6 +79,6 @@ impl AnsweredRequest for Told<'_, '_, '_, '_> {
     fn descriptor(&self, at: usize) -> AnsweredDescriptor {
         let asked = &self.query.descriptors[at];
         let (verdict, remaining) = self.outcome(at);
-        AnsweredDescriptor { take: asked.take, limit: asked.limit, verdict, remaining }
+        AnsweredDescriptor { operation: asked.operation, limit: asked.limit, verdict, remaining }
     }
 }

@@ -102,7 +102,7 @@ impl Drop for Asked<'_> {
 mod tests {
     use std::time::Duration;
 
-    use weir_engine::{Limit, Shares, Take, Unit};
+    use weir_engine::{Limit, Operation, Shares, Unit};
 
     use super::*;
 
@@ -137,7 +137,7 @@ mod tests {
         let plain = Limit::per_unit(10, Unit::Hour);
         let mut watched = plain.clone();
         watched.alert_at = Shares::new(&[80]).unwrap();
-        let charge = |key, limit| Charge::alone(key, limit, Take::Consume(1));
+        let charge = |key, limit| Charge::alone(key, limit, Operation::Consume(1));
         let unanswered = Unanswered::default();
         assert!(unanswered.ask(&[charge("plain", &plain)]).is_none());
         let charges = [charge("plain", &plain), charge("watched", &watched)];

@@ -142,7 +142,7 @@ impl Keeper {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Reading, Restless, load, load_and_keep, load_sources, read_trees};
+    use super::super::{Dialect, Restless, load, load_and_keep, load_sources, read_trees};
     use super::*;
 
     fn unpacked(kept: &Kept) -> Sources {
@@ -158,14 +158,14 @@ mod tests {
         ] {
             std::fs::write(dir.path().join(name), text).unwrap();
         }
-        let first = load_and_keep(&dir.path().into(), Reading::default(), &Restless::default()).unwrap();
+        let first = load_and_keep(&dir.path().into(), Dialect::default(), &Restless::default()).unwrap();
         let again = load_sources(unpacked(&first.kept)).unwrap();
         assert_eq!(format!("{:?}", first.policies.rules()), format!("{:?}", again.policies.rules()));
         assert_eq!((first.places, first.files), (again.places, again.files));
         assert_eq!(first.warnings.to_string(), again.warnings.to_string());
         assert_eq!(format!("{:?}", first.domains), format!("{:?}", again.domains));
         // What is only checked is not kept.
-        assert_eq!(load(&dir.path().into(), Reading::default()).unwrap().kept, None);
+        assert_eq!(load(&dir.path().into(), Dialect::default()).unwrap().kept, None);
     }
 
     #[test]
@@ -177,8 +177,8 @@ mod tests {
         let limit = mapping(vec![("unit", text("hour")), ("requests_per_unit", Tree::Plain("3".into()))]);
         let user = mapping(vec![("key", text("user")), ("value", text("5")), ("rate_limit", limit)]);
         let shop = mapping(vec![("domain", text("shop")), ("descriptors", Tree::List(vec![user]))]);
-        let reading = Reading { compatible: true, merge_domains: true };
-        let first = read_trees([("shop".to_owned(), Ok(shop))], reading).unwrap();
+        let dialect = Dialect { compatible: true, merge_domains: true };
+        let first = read_trees([("shop".to_owned(), Ok(shop))], dialect).unwrap();
         let sources = unpacked(&first.kept);
         assert!(sources.compatible && sources.merge_domains);
         let again = load_sources(sources).unwrap();

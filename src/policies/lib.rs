@@ -20,7 +20,7 @@
 //!
 //! docs/policies.md is the reference of all keys. Numbers and booleans are values as written; nothing (`~`, `null`) is
 //! the same as leaving a key out. Anchors, aliases and merge keys are read as envoyproxy/ratelimit reads them, under a
-//! bound on what they expand to. A compatible [`Reading`] loads every file that envoyproxy/ratelimit loads.
+//! bound on what they expand to. A compatible [`Dialect`] loads every file that envoyproxy/ratelimit loads.
 //!
 //! A load gives either a whole policy set, with the place of every rule and warnings, or every problem of every file,
 //! each with file, line and column. Not here: what a policy decides (engine/policy.rs) and when files are read again (watch.rs).
@@ -107,7 +107,7 @@ const SHOWN_CHARS_MAX: usize = 60;
 
 /// How policy files are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
+pub struct Dialect {
     /// What envoyproxy/ratelimit loads is loaded and means the same; where that is probably a mistake there is a
     /// warning. Otherwise it is refused.
     pub compatible: bool,
@@ -115,7 +115,7 @@ pub struct Reading {
     pub merge_domains: bool,
 }
 
-impl Reading {
+impl Dialect {
     /// What the settings say.
     #[must_use]
     pub const fn of(policies: &weir_settings::Policies) -> Self {
@@ -166,23 +166,23 @@ impl Bounds {
 /// # Errors
 /// All problems of all files, in file order; also a directory that cannot be listed or holds no policy file.
 pub fn load_dir(directory: &Path) -> Result<Loaded, Problems> {
-    load_dir_with(directory, Reading::default())
+    load_dir_with(directory, Dialect::default())
 }
 
 /// The same, read in a given way. A compatible reading accepts a directory without policy files.
 ///
 /// # Errors
 /// Those of [`load_dir`].
-pub fn load_dir_with(directory: &Path, reading: Reading) -> Result<Loaded, Problems> {
-    load(&Source::from(directory), reading)
+pub fn load_dir_with(directory: &Path, dialect: Dialect) -> Result<Loaded, Problems> {
+    load(&Source::from(directory), dialect)
 }
 
 /// Reads every policy file of a source.
 ///
 /// # Errors
 /// Those of [`load_dir`]. A source without a file is legal where it allows that.
-pub fn load(source: &Source, reading: Reading) -> Result<Loaded, Problems> {
-    load_with(source, reading, None, &Restless::default())
+pub fn load(source: &Source, dialect: Dialect) -> Result<Loaded, Problems> {
+    load_with(source, dialect, None, &Restless::default())
 }
 
 /// Files that keep changing.
@@ -199,13 +199,13 @@ pub struct Restless {
 ///
 /// # Errors
 /// Those of [`load`], and files that keep changing while the last policies were too large to be kept.
-pub fn load_and_keep(source: &Source, reading: Reading, restless: &Restless) -> Result<Loaded, Problems> {
-    load_with(source, reading, Some(Keeper::new(reading.compatible, reading.merge_domains)), restless)
+pub fn load_and_keep(source: &Source, dialect: Dialect, restless: &Restless) -> Result<Loaded, Problems> {
+    load_with(source, dialect, Some(Keeper::new(dialect.compatible, dialect.merge_domains)), restless)
 }
 
 fn load_with(
     source: &Source,
-    reading: Reading,
+    dialect: Dialect,
     mut keeper: Option<Keeper>,
     restless: &Restless,
 ) -> Result<Loaded, Problems> {
@@ -225,11 +225,11 @@ fn load_with(
     paths.retain(|path| !restless.paths.contains(path));
     paths.extend(last_texts.keys().map(|path| path.to_path_buf()));
     paths.sort();
-    if paths.is_empty() && !source.allow_empty && !reading.compatible {
+    if paths.is_empty() && !source.allow_empty && !dialect.compatible {
         let but = if files::has_tests_or_traffic(&source.directory) { ", besides tests and traffic" } else { "" };
         return Err(alone(format!("no policy files: none here is named *.yaml or *.yml{but}")));
     }
-    let mut reader = Reader::new(reading);
+    let mut reader = Reader::new(dialect);
     let mut bytes_left = ALL_BYTES_MAX;
     for path in &paths {
         let file: Arc<str> = files::shown(path).into();
@@ -240,7 +240,7 @@ fn load_with(
         let read = read.and_then(|bytes| match bytes_left.checked_sub(bytes.len()) {
             Some(left) => {
                 bytes_left = left;
-                decode(bytes, reading.compatible)
+                decode(bytes, dialect.compatible)
             }
             None => Err((None, too_many_bytes())),
         });
@@ -297,15 +297,15 @@ impl Restless {
 /// # Errors
 /// All problems of all files, in file order.
 pub fn parse(files: &[(&str, &str)]) -> Result<Loaded, Problems> {
-    parse_with(files, Reading::default())
+    parse_with(files, Dialect::default())
 }
 
 /// The same, read in a given way.
 ///
 /// # Errors
 /// Those of [`parse`].
-pub fn parse_with(files: &[(&str, &str)], reading: Reading) -> Result<Loaded, Problems> {
-    let mut reader = Reader::new(reading);
+pub fn parse_with(files: &[(&str, &str)], dialect: Dialect) -> Result<Loaded, Problems> {
+    let mut reader = Reader::new(dialect);
     for &(name, text) in files {
         reader.file(name.into(), text);
     }
@@ -328,7 +328,7 @@ pub struct Loaded {
     /// Probable mistakes, without those that the policies allow.
     pub warnings: Warnings,
     allowed: Allowed,
-    reading: Reading,
+    dialect: Dialect,
     /// What was read, where it was read to be put in force.
     pub kept: Kept,
 }
@@ -551,7 +551,7 @@ fn utf_16(bytes: &[u8]) -> Option<Option<String>> {
 /// Reads sources from memory: names for messages, and the content of each, or why it cannot be read.
 ///
 /// ```
-/// use weir_policies::{Reading, Tree, read_trees};
+/// use weir_policies::{Dialect, Tree, read_trees};
 ///
 /// let limit = Tree::Mapping(vec![
 ///     ("unit".into(), Tree::Text("hour".into())),
@@ -563,7 +563,7 @@ fn utf_16(bytes: &[u8]) -> Option<Option<String>> {
 ///     ("descriptors".into(), Tree::List(vec![user])),
 /// ]);
 /// assert_eq!(
-///     read_trees([("shop".to_owned(), Ok(shop))], Reading::default()).unwrap_err().to_string(),
+///     read_trees([("shop".to_owned(), Ok(shop))], Dialect::default()).unwrap_err().to_string(),
 ///     "shop: descriptors[0].rate_limit (user): requests_per_unit must be a whole number from 0 to 4294967295, not the \
 ///      text \"many\""
 /// );
@@ -573,10 +573,10 @@ fn utf_16(bytes: &[u8]) -> Option<Option<String>> {
 /// All problems of all sources, in order.
 pub fn read_trees<'a>(
     sources: impl IntoIterator<Item = (String, Result<Tree<'a>, Vec<String>>)>,
-    reading: Reading,
+    dialect: Dialect,
 ) -> Result<Loaded, Problems> {
-    let mut reader = Reader::new(reading);
-    let mut keeper = Keeper::new(reading.compatible, reading.merge_domains);
+    let mut reader = Reader::new(dialect);
+    let mut keeper = Keeper::new(dialect.compatible, dialect.merge_domains);
     for (name, tree) in sources {
         let name: Arc<str> = match name.char_indices().nth(NAME_CHARS_MAX) {
             Some((end, _)) => name[..end].into(),
@@ -606,7 +606,7 @@ pub fn read_trees<'a>(
 /// All problems of all sources, in order; a server of another version may accept what this one does not.
 pub fn load_sources(sources: Sources) -> Result<Loaded, Problems> {
     let Sources { compatible, merge_domains, files } = sources;
-    let mut reader = Reader::new(Reading { compatible, merge_domains });
+    let mut reader = Reader::new(Dialect { compatible, merge_domains });
     for kept::File { name, content } in files {
         match content {
             Content::Text(text) => reader.file(name.into(), &text),

@@ -33,7 +33,7 @@ const NAMES_MAX: usize = 1_000;
 pub fn lint(loaded: &mut Loaded) {
     let mut found = Found {
         policies: &loaded.policies,
-        is_compatible: loaded.reading.compatible,
+        is_compatible: loaded.dialect.compatible,
         allowed: &mut loaded.allowed,
         warnings: Vec::new(),
         more: 0,

@@ -39,7 +39,7 @@ impl Reader {
             return;
         }
         self.files += 1;
-        let document = match Document::parse(text, self.reading.compatible) {
+        let document = match Document::parse(text, self.dialect.compatible) {
             Ok(document) => document,
             Err(fault) => {
                 let Fault { position, message } = fault;
@@ -83,7 +83,7 @@ impl Reader {
         if self.problems.count() > 0 {
             return Err(self.problems);
         }
-        let compile = if self.reading.merge_domains { PolicySet::compile_joined } else { PolicySet::compile };
+        let compile = if self.dialect.merge_domains { PolicySet::compile_joined } else { PolicySet::compile };
         match compile(self.specs) {
             Ok(policies) => {
                 heavy::warn(&policies, &self.outlines, &mut self.allowed, &mut self.warnings);
@@ -96,7 +96,7 @@ impl Reader {
                     paths: Vec::new(),
                     warnings: self.warnings,
                     allowed: self.allowed,
-                    reading: self.reading,
+                    dialect: self.dialect,
                 })
             }
             Err(error) => {
@@ -186,7 +186,7 @@ impl FileReader<'_> {
             });
         };
         let at = fields.get("domain").map_or(fields.at, |(key, node)| self.value_position(key, node));
-        if let Some(&first) = self.all.domains.get(&name).filter(|_| !self.all.reading.merge_domains) {
+        if let Some(&first) = self.all.domains.get(&name).filter(|_| !self.all.dialect.merge_domains) {
             let first = &self.all.outlines[first].place;
             let message = format!("domain {} is defined already, at {first}", shown(&name));
             return Err(self.report(at, message));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::keys::Kind;
 use super::state::{FileReader, Reader, Reported};
 use super::yaml::Document;
-use super::{Position, Problem, ProblemKind, Problems, Reading, decode};
+use super::{Dialect, Position, Problem, ProblemKind, Problems, decode};
 use crate::files;
 
 /// The largest file of tests or of traffic, in bytes.
@@ -37,7 +37,7 @@ pub(super) fn parse<T>(
     kinds: &'static [&'static Kind],
     content: impl FnOnce(&mut FileReader<'_>) -> Result<T, Reported>,
 ) -> Result<T, Problems> {
-    let mut all = Reader::new(Reading::default());
+    let mut all = Reader::new(Dialect::default());
     let push = |all: &mut Reader, kind, position: Position, message| {
         all.problems.push(Problem { kind, file: name.clone(), position: Some(position), message });
     };

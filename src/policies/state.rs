@@ -12,7 +12,7 @@ use super::keys::Kind;
 use super::tree::Paths;
 use super::warning::{Code, WARNINGS_MAX, Warnings};
 use super::yaml::Document;
-use super::{Bounds, DomainOutline, Location, PROBLEMS_MAX, Position, Problems, Reading};
+use super::{Bounds, Dialect, DomainOutline, Location, PROBLEMS_MAX, Position, Problems};
 
 /// The problem of the current value has been reported.
 pub(super) struct Reported;
@@ -20,7 +20,7 @@ pub(super) struct Reported;
 /// Reads files one after the other into one policy set.
 #[derive(Default)]
 pub(super) struct Reader {
-    pub(super) reading: Reading,
+    pub(super) dialect: Dialect,
     pub(super) problems: Problems,
     pub(super) warnings: Warnings,
     pub(super) allowed: Allowed,
@@ -38,8 +38,8 @@ pub(super) struct Reader {
 
 impl Reader {
     /// A reader that has read nothing yet.
-    pub(super) fn new(reading: Reading) -> Self {
-        Self { reading, ..Self::default() }
+    pub(super) fn new(dialect: Dialect) -> Self {
+        Self { dialect, ..Self::default() }
     }
 }
 
@@ -68,7 +68,7 @@ pub(super) struct FileReader<'r> {
 impl FileReader<'_> {
     /// Whether the file is read as envoyproxy/ratelimit reads it.
     pub(super) fn is_compatible(&self) -> bool {
-        self.all.reading.compatible
+        self.all.dialect.compatible
     }
 
     /// How much of each thing there may be.

@@ -176,7 +176,7 @@ fn too_many() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Reading, read_trees};
+    use crate::{Dialect, read_trees};
 
     fn text(text: &str) -> Tree<'_> {
         Tree::Text(text.into())
@@ -196,7 +196,7 @@ mod tests {
 
     fn problems(trees: Vec<Tree<'_>>) -> Vec<String> {
         let named = trees.into_iter().enumerate().map(|(index, tree)| (format!("r{index}"), Ok(tree)));
-        let problems = read_trees(named, Reading::default()).unwrap_err();
+        let problems = read_trees(named, Dialect::default()).unwrap_err();
         problems.list().iter().map(ToString::to_string).collect()
     }
 
@@ -207,7 +207,7 @@ mod tests {
             mapping(&[("key", text("a|/")), ("value", text("5")), ("descriptors", Tree::List(vec![below]))]),
             mapping(&[("key", text("free")), ("rate_limit", mapping(&[("unlimited", Tree::Plain("true".into()))]))]),
         ]);
-        let loaded = read_trees([("shop".to_owned(), Ok(tree))], Reading::default()).unwrap();
+        let loaded = read_trees([("shop".to_owned(), Ok(tree))], Dialect::default()).unwrap();
         let file = "domain: shop\n\
                     descriptors:\n\
                     - {key: 'a|/', value: '5', descriptors: [{key: b, value: 'x*', \
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn a_source_that_cannot_be_read_is_named_and_no_source_is_no_problem() {
         let wrong = ("r".to_owned(), Err(vec!["not a message".to_owned()]));
-        assert_eq!(read_trees([wrong], Reading::default()).unwrap_err().to_string(), "r: not a message");
-        assert_eq!(read_trees([], Reading::default()).unwrap().policies.domains().len(), 0);
+        assert_eq!(read_trees([wrong], Dialect::default()).unwrap_err().to_string(), "r: not a message");
+        assert_eq!(read_trees([], Dialect::default()).unwrap().policies.domains().len(), 0);
     }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 
 use pbjson_types::Duration;
 use smallvec::SmallVec;
-use weir_engine::{Entry, Micros, Take, Unit};
+use weir_engine::{Entry, Micros, Operation, Unit};
 use weir_limiter::{Answer, DescriptorRequest, LimitInfo, Query, Status};
 
 use super::proto::rate_limit_response::rate_limit::Unit as WireUnit;
@@ -107,7 +107,7 @@ pub fn query<'q>(request: &'q Request<'_>, bounds: &Bounds) -> Result<Query<'q>,
     for (i, descriptor) in request.descriptors.iter().enumerate() {
         descriptors.push(DescriptorRequest {
             entries: entries(descriptor, i, bounds)?,
-            take: take(request, descriptor, i, bounds)?,
+            operation: take(request, descriptor, i, bounds)?,
             limit: limit(descriptor, i)?,
         });
     }
@@ -125,7 +125,7 @@ fn entries<'q>(descriptor: &'q Descriptor<'_>, i: usize, bounds: &Bounds) -> Res
 }
 
 /// The hits of a descriptor: its own, of which 0 is a peek; else the request's, of which 0 or none means 1.
-fn take(request: &Request<'_>, descriptor: &Descriptor<'_>, i: usize, bounds: &Bounds) -> Result<Take, Invalid> {
+fn take(request: &Request<'_>, descriptor: &Descriptor<'_>, i: usize, bounds: &Bounds) -> Result<Operation, Invalid> {
     let sent = descriptor.hits_addend.unwrap_or_else(|| request.hits_addend.max(1).into());
     let hits = match u32::try_from(sent) {
         Ok(hits) if hits <= bounds.hits => hits,
@@ -140,9 +140,9 @@ fn take(request: &Request<'_>, descriptor: &Descriptor<'_>, i: usize, bounds: &B
         }
     };
     Ok(match (hits, descriptor.is_negative_hits) {
-        (0, _) => Take::Peek,
-        (hits, false) => Take::Consume(hits),
-        (hits, true) => Take::Refund(hits),
+        (0, _) => Operation::Peek,
+        (hits, false) => Operation::Consume(hits),
+        (hits, true) => Operation::Refund(hits),
     })
 }
 
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn units_of_overrides_are_envoys() {
+    fn units_of_limits_in_requests_are_envoys() {
         let unknown =
             |unit: i32| format!("descriptors[0].limit.unit: unknown unit {unit}, expected 1 (SECOND) to 6 (YEAR)");
         for (unit, expected) in [
@@ -401,15 +401,15 @@ mod tests {
     #[test]
     fn hits_come_from_the_descriptor_first() {
         for (of_request, of_descriptor, negative, expected) in [
-            (0, None, false, Take::Consume(1)),
-            (7, None, false, Take::Consume(7)),
-            (7, Some(3), false, Take::Consume(3)),
-            (7, Some(0), false, Take::Peek),
-            (0, Some(u64::from(Hits::MAX)), false, Take::Consume(Hits::MAX)),
-            (0, None, true, Take::Refund(1)),
-            (7, None, true, Take::Refund(7)),
-            (7, Some(3), true, Take::Refund(3)),
-            (7, Some(0), true, Take::Peek),
+            (0, None, false, Operation::Consume(1)),
+            (7, None, false, Operation::Consume(7)),
+            (7, Some(3), false, Operation::Consume(3)),
+            (7, Some(0), false, Operation::Peek),
+            (0, Some(u64::from(Hits::MAX)), false, Operation::Consume(Hits::MAX)),
+            (0, None, true, Operation::Refund(1)),
+            (7, None, true, Operation::Refund(7)),
+            (7, Some(3), true, Operation::Refund(3)),
+            (7, Some(0), true, Operation::Peek),
         ] {
             let mut user = descriptor(vec![]);
             user.hits_addend = of_descriptor.map(Into::into);
@@ -418,7 +418,7 @@ mod tests {
             request.hits_addend = of_request;
             let view = Request::of(&request);
             let query = query(&view, &EDGE).unwrap();
-            assert_eq!(query.descriptors[0].take, expected, "{request:?}");
+            assert_eq!(query.descriptors[0].operation, expected, "{request:?}");
         }
     }
 

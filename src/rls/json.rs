@@ -386,7 +386,7 @@ impl<'de, T: Unsigned> Deserialize<'de> for Whole<T> {
     }
 }
 
-/// The unit of an override. A number need not be one that has a name: proto3 enums are open, and such a
+/// The unit of a limit in a request. A number need not be one that has a name: proto3 enums are open, and such a
 /// request is refused where a request over gRPC would be.
 #[derive(Debug, PartialEq)]
 struct Unit(i32);

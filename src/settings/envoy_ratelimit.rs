@@ -62,7 +62,7 @@ pub struct Machine<'a> {
 }
 
 /// What the environment says.
-pub struct Reading {
+pub struct FromVariables {
     /// The defaults of weir as `ratelimit`.
     pub fixed: Layer,
     /// What the variables say, with all that is wrong with them.
@@ -82,7 +82,7 @@ pub struct Note {
 
 /// Reads the environment of a process, [`std::env::vars_os`]. Variables that are not in [`VARIABLES`] are ignored.
 #[must_use]
-pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, machine: &Machine<'_>) -> Reading {
+pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, machine: &Machine<'_>) -> FromVariables {
     let mut mapping = Mapping::new(environment, machine);
     for &(setting, text) in FIXED {
         mapping.put(&[], setting, text);
@@ -97,7 +97,7 @@ pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, machine
     mapping.charging();
     mapping.tracing();
     redis::map(&mut mapping);
-    Reading { fixed: mapping.fixed, variables: mapping.layer, notes: mapping.notes }
+    FromVariables { fixed: mapping.fixed, variables: mapping.layer, notes: mapping.notes }
 }
 
 /// Whether no output may show the text of a variable.

@@ -12,7 +12,7 @@ use super::envoy_ratelimit::Note;
 use crate::Layer;
 
 /// What the environment says.
-pub struct Reading {
+pub struct FromVariables {
     /// What the variables say. It stands below weir's own settings.
     pub settings: Layer,
     /// What stands above all other layers.
@@ -54,10 +54,10 @@ const OWN_ATTRIBUTES: [(&str, &str); 3] = [
 
 /// Reads the environment of a process, [`std::env::vars_os`]. Variables of other names are ignored.
 #[must_use]
-pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, turns_on: TurnsOn) -> Reading {
+pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, turns_on: TurnsOn) -> FromVariables {
     let mut mapping = Mapping {
         given: BTreeMap::new(),
-        reading: Reading { settings: Layer::default(), last: Layer::default(), notes: Vec::new() },
+        reading: FromVariables { settings: Layer::default(), last: Layer::default(), notes: Vec::new() },
     };
     for (name, text) in environment {
         let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
@@ -71,7 +71,7 @@ pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, turns_o
         let mut last = Layer::default();
         last.flag("tracing.exporter", "none", "OTEL_SDK_DISABLED");
         last.flag("metrics.exporter", "none", "OTEL_SDK_DISABLED");
-        return Reading { settings: Layer::default(), last, notes: Vec::new() };
+        return FromVariables { settings: Layer::default(), last, notes: Vec::new() };
     }
     if turns_on == TurnsOn::Yes {
         mapping.exporter();
@@ -89,7 +89,7 @@ pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, turns_o
 /// The variables on their way to settings.
 struct Mapping {
     given: BTreeMap<String, String>,
-    reading: Reading,
+    reading: FromVariables,
 }
 
 impl Mapping {

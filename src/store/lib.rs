@@ -39,7 +39,7 @@ pub trait Store: Send + Sync {
     fn reset<'a>(&'a self, keys: &'a [&'a str], deadline: Instant) -> Reply<'a, u64>;
 
     /// The states of these keys as stored, without touching them.
-    fn peek<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant) -> Reply<'a, Peeked>;
+    fn read_states<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant) -> Reply<'a, StatesRead>;
 
     /// Keys that begin with `prefix`: a small step from this position on, so that decisions hardly wait for it. A key that is
     /// there throughout all steps is in one of them at least.
@@ -153,9 +153,9 @@ pub struct StoredOverrides {
     pub text: Option<String>,
 }
 
-/// The answer to [`Store::peek`].
+/// The answer to [`Store::read_states`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peeked {
+pub struct StatesRead {
     /// The store's clock.
     pub now: Micros,
     /// One for each key asked for: its state as stored, if there is one.

@@ -16,7 +16,7 @@ use weir_engine::decision;
 use weir_engine::{Bounds, Charge, Decision, Hits, Limit, Micros, Mode, Observer, State};
 
 use super::sync::{Mutex, MutexGuard};
-use super::{Clock, Peeked, Reply, ScanPosition, Scanned, Store, StoreError, StoredOverrides, Undo};
+use super::{Clock, Reply, ScanPosition, Scanned, StatesRead, Store, StoreError, StoredOverrides, Undo};
 
 /// The most shards. More than the cores of any pod, so that two decisions seldom meet in one.
 const SHARDS_MAX: usize = 64;
@@ -127,7 +127,7 @@ impl Memory {
             }
             let (hash, known) = (hashes[usize::from(place)], found[usize::from(place)]);
             let slot =
-                StateSlot { key: charge.key, hash, share: charge.share, limit: charge.limit, bounds: charge.bounds };
+                StateSlot { key: charge.key, hash, owner: charge.owner, limit: charge.limit, bounds: charge.bounds };
             let shard = shard(&mut locked, self.shard_of(hash));
             let at = if renumbered { shard.find(charge.key, hash) } else { known };
             renumbered |= shard.change(at, &slot, now, &*self.observer, |state| {
@@ -157,7 +157,7 @@ impl Memory {
         let effect = effects[0];
         if effect != Effect::Nothing {
             let (key, limit, bounds) = (charge.key, charge.limit, charge.bounds);
-            let slot = StateSlot { key, hash, share: charge.share, limit, bounds };
+            let slot = StateSlot { key, hash, owner: charge.owner, limit, bounds };
             shard.change(found, &slot, now, &*self.observer, |state| {
                 limit.kind().apply_in_place(state, effect, bounds, now)
             });
@@ -200,8 +200,8 @@ impl Memory {
         let Some(at) = shard.find(undo.key, hash).filter(|&at| shard.live_at(at, now).is_some()) else {
             return Ok(());
         };
-        let share = shard.entries[at].share;
-        let slot = StateSlot { key: undo.key, hash, share, limit: undo.limit, bounds: undo.bounds };
+        let owner = shard.entries[at].owner;
+        let slot = StateSlot { key: undo.key, hash, owner, limit: undo.limit, bounds: undo.bounds };
         shard.change(Some(at), &slot, now, &*self.observer, |state| {
             undo.limit.kind().undo_in_place(state, undo.receipt, undo.bounds, now)
         });
@@ -239,7 +239,7 @@ impl Store for Memory {
         Reply::Ready(Ok(count))
     }
 
-    fn peek<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], _deadline: Instant) -> Reply<'a, Peeked> {
+    fn read_states<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], _deadline: Instant) -> Reply<'a, StatesRead> {
         let hashes: SmallVec<[u32; 4]> = keys.iter().map(|(key, _)| self.hash(key)).collect();
         let mut locked = self.lock(&hashes);
         let now = self.clock.now();
@@ -248,7 +248,7 @@ impl Store for Memory {
             .zip(&hashes)
             .map(|((key, _), &hash)| shard(&mut locked, self.shard_of(hash)).live(key, hash, now).cloned())
             .collect();
-        Reply::Ready(Ok(Peeked { now, states }))
+        Reply::Ready(Ok(StatesRead { now, states }))
     }
 
     fn scan<'a>(&'a self, prefix: &'a str, from: ScanPosition, _deadline: Instant) -> Reply<'a, Scanned> {
@@ -308,7 +308,7 @@ struct Entry {
     /// The most hits that its limit can hold.
     capacity: Hits,
     /// The rule whose portion of the store it uses.
-    share: u32,
+    owner: u32,
     hash: u32,
 }
 
@@ -359,7 +359,7 @@ impl Entry {
 struct StateSlot<'a> {
     key: &'a str,
     hash: u32,
-    share: u32,
+    owner: u32,
     limit: &'a Limit,
     bounds: Option<Bounds>,
 }
@@ -370,7 +370,7 @@ struct Shard {
     entries: Vec<Entry>,
     keys_max: usize,
     /// How many entries each rule has here.
-    shares: HashMap<u32, usize>,
+    owned: HashMap<u32, usize>,
     /// Where the next look for expired entries starts.
     sweep_at: usize,
     /// How many states have become full, modulo 2^32.
@@ -386,7 +386,7 @@ impl Shard {
             entries: Vec::new(),
             // Entries are numbered by u32.
             keys_max: keys_max.min(u32::MAX as usize),
-            shares: HashMap::new(),
+            owned: HashMap::new(),
             sweep_at: 0,
             fills: 0,
             random: seed,
@@ -462,12 +462,12 @@ impl Shard {
     fn insert(&mut self, slot: &StateSlot<'_>, state: Option<State>, now: Micros, observer: &dyn Observer) -> usize {
         self.sweep(now);
         if self.entries.len() >= self.keys_max {
-            self.evict(slot.share, now, observer);
+            self.evict(slot.owner, now, observer);
         }
-        *self.shares.entry(slot.share).or_insert(0) += 1;
+        *self.owned.entry(slot.owner).or_insert(0) += 1;
         let at = self.entries.len();
-        let (key, hash, share) = (slot.key.into(), slot.hash, slot.share);
-        self.entries.push(Entry { key, state, ends: 0, used_or_fill: 0, capacity: 0, share, hash });
+        let (key, hash, owner) = (slot.key.into(), slot.hash, slot.owner);
+        self.entries.push(Entry { key, state, ends: 0, used_or_fill: 0, capacity: 0, owner, hash });
         let entries = &self.entries;
         self.index.insert_unique(spread(hash), at as u32, |&at| spread(entries[at as usize].hash));
         at
@@ -491,10 +491,10 @@ impl Shard {
             entry.ends = expires_at | (entry.ends & (FULL | DENIED));
         }
         entry.capacity = capacity;
-        let before = std::mem::replace(&mut entry.share, slot.share);
-        if before != slot.share {
+        let before = std::mem::replace(&mut entry.owner, slot.owner);
+        if before != slot.owner {
             self.leave(before);
-            *self.shares.entry(slot.share).or_insert(0) += 1;
+            *self.owned.entry(slot.owner).or_insert(0) += 1;
         }
     }
 
@@ -519,7 +519,7 @@ impl Shard {
             }
         }
         let gone = self.entries.swap_remove(at);
-        self.leave(gone.share);
+        self.leave(gone.owner);
         if self.entries.capacity() > SHRINK_ABOVE && self.entries.len() < self.entries.capacity() / 4 {
             self.entries.shrink_to(self.entries.len() * 2);
             let entries = &self.entries;
@@ -527,11 +527,11 @@ impl Shard {
         }
     }
 
-    fn leave(&mut self, share: u32) {
-        if let Some(count) = self.shares.get_mut(&share) {
+    fn leave(&mut self, owner: u32) {
+        if let Some(count) = self.owned.get_mut(&owner) {
             *count -= 1;
             if *count == 0 {
-                self.shares.remove(&share);
+                self.owned.remove(&owner);
             }
         }
     }
@@ -554,9 +554,9 @@ impl Shard {
     ///
     /// Only rules that hold at least their portion of the shard give entries up, so that a flood on one rule costs the
     /// others nothing; among the sample, the least valuable entry goes.
-    fn evict(&mut self, share: u32, now: Micros, observer: &dyn Observer) {
-        let newcomer = usize::from(!self.shares.contains_key(&share));
-        let portion = self.keys_max / (self.shares.len() + newcomer);
+    fn evict(&mut self, owner: u32, now: Micros, observer: &dyn Observer) {
+        let newcomer = usize::from(!self.owned.contains_key(&owner));
+        let portion = self.keys_max / (self.owned.len() + newcomer);
         // Spread over the whole shard, one look somewhere in each stretch of it: the keys of a rule that came together lie
         // side by side, and may all be within their portion.
         let stretch = (self.entries.len() / EVICTION_SCAN).max(1);
@@ -567,8 +567,8 @@ impl Shard {
         for step in 0..self.entries.len().min(EVICTION_SCAN) {
             let at = (start + step * stretch + self.next_random(stretch)) % self.entries.len();
             let entry = &self.entries[at];
-            let held = self.shares.get(&entry.share).copied().unwrap_or(0);
-            let within_portion = held + usize::from(entry.share == share) <= portion;
+            let held = self.owned.get(&entry.owner).copied().unwrap_or(0);
+            let within_portion = held + usize::from(entry.owner == owner) <= portion;
             let rank = (within_portion && entry.expires_at() > now, entry.rank(now, self.fills));
             if chosen_rank.is_none_or(|best| rank < best) {
                 (chosen, chosen_rank) = (at, Some(rank));
@@ -606,7 +606,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use shuttle::thread;
-    use weir_engine::{Take, Unit};
+    use weir_engine::{Operation, Unit};
 
     use super::*;
     use crate::sync::explore;
@@ -632,12 +632,12 @@ mod tests {
     }
 
     fn charges<'a>(keys: &[&'a str], limit: &'a Limit) -> Vec<Charge<'a>> {
-        let charge = |&key| Charge::alone(key, limit, Take::Consume(1));
+        let charge = |&key| Charge::alone(key, limit, Operation::Consume(1));
         keys.iter().map(charge).collect()
     }
 
     fn used(store: &Memory, key: &str, limit: &Limit) -> u32 {
-        let charge = Charge { take: Take::Consume(0), ..charges(&[key], limit).remove(0) };
+        let charge = Charge { operation: Operation::Consume(0), ..charges(&[key], limit).remove(0) };
         let decision = store.decide_now(&[charge], Mode::Atomic).unwrap();
         limit.requests() - decision.outcomes[0].remaining
     }

@@ -45,7 +45,7 @@ use self::transport::error::CallError;
 pub use self::transport::options::MERGE_MAX;
 use self::transport::options::Options;
 pub use self::transport::{pipeline, pool, turns};
-use super::{Peeked, Reply, ScanPosition, Scanned, Store, StoreError, StoredOverrides, Undo};
+use super::{Reply, ScanPosition, Scanned, StatesRead, Store, StoreError, StoredOverrides, Undo};
 
 /// States in one Redis, or in the nodes of one Redis Cluster: one of these for each runtime that decides.
 pub struct Redis {
@@ -294,7 +294,7 @@ impl Store for Redis {
     }
 
     /// Of a cluster, the clock is that of the first key's node.
-    fn peek<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant) -> Reply<'a, Peeked> {
+    fn read_states<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant) -> Reply<'a, StatesRead> {
         Reply::Pending(Box::pin(async move {
             let now = match self.now() {
                 Some(now) => now,
@@ -304,7 +304,7 @@ impl Store for Redis {
             for state in join_all(keys.iter().map(|(key, limit)| self.state(key, limit, deadline))).await {
                 states.push(state?);
             }
-            Ok(Peeked { now, states })
+            Ok(StatesRead { now, states })
         }))
     }
 

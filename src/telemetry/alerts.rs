@@ -118,7 +118,7 @@ pub async fn follow(
 mod tests {
     use weir_engine::algorithm::CountedWindow;
     use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-    use weir_engine::{Charge, Limit, PolicySet, Role, Take, Unit};
+    use weir_engine::{Charge, Limit, Operation, PolicySet, Role, Unit};
 
     use super::*;
 
@@ -135,8 +135,8 @@ mod tests {
     /// Reports that a key of the first rule has crossed a share.
     fn report(alerts: &Alerts, policies: &PolicySet, key: &str, share: u8, window: CountedWindow) -> bool {
         let rule = &policies.rules()[0];
-        let (limit, take) = (&rule.limits[0], Take::Consume(1));
-        let charge = Charge { role: Role::Shadow, ..Charge::alone(key, limit, take) };
+        let (limit, operation) = (&rule.limits[0], Operation::Consume(1));
+        let charge = Charge { role: Role::Shadow, ..Charge::alone(key, limit, operation) };
         let limit = LimitOf::Rule(rule, 0);
         alerts.report(&Crossed { limit, charge: &charge, share, window, at: 2_000_000_000_000_000 })
     }

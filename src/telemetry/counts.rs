@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use weir_engine::arith::Fraction;
 use weir_engine::observer::{AnsweredBy, Charged, LimitOf};
-use weir_engine::{Mode, Role, Take};
+use weir_engine::{Mode, Operation, Role};
 
 /// The counters of one limit, in hits. On a cache line of its own, so that busy limits do not slow each other.
 #[derive(Debug, Default)]
@@ -129,13 +129,13 @@ pub(super) struct Part {
 /// Where an over limit takes nothing, all the hits are over.
 pub(super) fn split(charged: &Charged<'_>, near_limit: Fraction) -> Part {
     let Charged { charge, outcome, mode, .. } = charged;
-    let (hits, counted_when_over) = match charge.take {
-        Take::Consume(hits) => {
+    let (hits, counted_when_over) = match charge.operation {
+        Operation::Consume(hits) => {
             let counts = *mode == Mode::Independent && charge.limit.kind().counts_denied();
             (u64::from(hits), counts)
         }
-        Take::Force(hits) => (u64::from(hits), true),
-        Take::Peek | Take::Refund(_) => return Part::default(),
+        Operation::Report(hits) => (u64::from(hits), true),
+        Operation::Peek | Operation::Refund(_) => return Part::default(),
     };
     let is_over = outcome.verdict.is_over();
     let is_shadow = is_over && charge.role == Role::Shadow;
@@ -152,7 +152,7 @@ pub(super) fn split(charged: &Charged<'_>, near_limit: Fraction) -> Part {
     let before = limit.saturating_sub(u64::from(outcome.remaining_before));
     let after = before + hits;
     if !is_over {
-        part.is_uncharged = outcome.receipt.is_none() && matches!(charge.take, Take::Consume(_));
+        part.is_uncharged = outcome.receipt.is_none() && matches!(charge.operation, Operation::Consume(_));
         // A report can be within and still end above the limit. [dc-9]
         part.over = after.saturating_sub(limit);
         part.within = hits - part.over;
@@ -190,17 +190,17 @@ mod tests {
     const NOW: u64 = 2_000_000_000_000_000;
 
     /// Charges one key with one take after the other, and adds up what is counted.
-    fn counted(limit: &Limit, mode: Mode, near_limit: &str, takes: &[Take]) -> Part {
+    fn counted(limit: &Limit, mode: Mode, near_limit: &str, takes: &[Operation]) -> Part {
         let mut state: Option<State> = None;
         let mut sum = Part::default();
-        for &take in takes {
-            let charge = Charge::alone("k", limit, take);
+        for &operation in takes {
+            let charge = Charge::alone("k", limit, operation);
             let charges = [charge];
             let decided = decision::decide(&charges, &[0], |_| state.as_ref(), mode, NOW);
             let (decision, effects) = decided.expect("no calendar");
             state = limit.kind().apply(state.take(), effects[0], None, NOW).into_state();
             let charged = Charged {
-                limit: LimitOf::Override { domain: "shop" },
+                limit: LimitOf::Request { domain: "shop" },
                 entries: &[],
                 mode,
                 charge: &charges[0],
@@ -227,18 +227,19 @@ mod tests {
     /// Counts that envoyproxy/ratelimit has been recorded to make.
     #[test]
     fn hits_are_split_as_the_reference_splits_them() {
-        let one_by_one = [Take::Consume(1); 13];
+        let one_by_one = [Operation::Consume(1); 13];
         let plain = counted(&per_hour(10), Mode::Independent, "0.8", &one_by_one);
         assert_eq!(plain, part(13, 3, 2, 10));
-        let crossing = counted(&per_hour(10), Mode::Independent, "0.8", &[Take::Consume(9), Take::Consume(4)]);
+        let crossing =
+            counted(&per_hour(10), Mode::Independent, "0.8", &[Operation::Consume(9), Operation::Consume(4)]);
         assert_eq!(crossing, part(13, 3, 2, 9));
-        let all_at_once = counted(&per_hour(10), Mode::Independent, "0.8", &[Take::Consume(15)]);
+        let all_at_once = counted(&per_hour(10), Mode::Independent, "0.8", &[Operation::Consume(15)]);
         assert_eq!(all_at_once, part(15, 5, 2, 0));
-        let half = counted(&per_hour(7), Mode::Independent, "0.5", &[Take::Consume(5), Take::Consume(3)]);
+        let half = counted(&per_hour(7), Mode::Independent, "0.5", &[Operation::Consume(5), Operation::Consume(3)]);
         assert_eq!(half, part(8, 1, 4, 5));
-        let to_the_brim = counted(&per_hour(7), Mode::Independent, "0.5", &[Take::Consume(7), Take::Peek]);
+        let to_the_brim = counted(&per_hour(7), Mode::Independent, "0.5", &[Operation::Consume(7), Operation::Peek]);
         assert_eq!(to_the_brim, part(7, 0, 4, 7));
-        let largest = [Take::Consume(1), Take::Consume(u32::MAX - 1), Take::Consume(1)];
+        let largest = [Operation::Consume(1), Operation::Consume(u32::MAX - 1), Operation::Consume(1)];
         let largest = counted(&Limit::per_unit(u32::MAX, Unit::Year), Mode::Independent, "0.8", &largest);
         assert_eq!(largest, part(4_294_967_296, 1, 858_993_407, 4_294_967_295));
     }
@@ -254,7 +255,7 @@ mod tests {
 
     #[test]
     fn where_a_denied_take_takes_nothing_all_its_hits_are_over() {
-        let takes = [Take::Consume(9), Take::Consume(4), Take::Consume(1)];
+        let takes = [Operation::Consume(9), Operation::Consume(4), Operation::Consume(1)];
         let atomic = counted(&per_hour(10), Mode::Atomic, "0.8", &takes);
         assert_eq!(atomic, part(14, 4, 2, 10));
         let gcra = Limit::new(10, Unit::Day.window(), Algorithm::Gcra { burst: 10 }).unwrap();
@@ -262,17 +263,18 @@ mod tests {
     }
 
     #[test]
-    fn forced_hits_are_split_and_refunds_are_not_counted() {
-        let takes = [Take::Force(9), Take::Force(4), Take::Force(2), Take::Refund(5)];
+    fn reported_hits_are_split_and_refunds_are_not_counted() {
+        let takes = [Operation::Report(9), Operation::Report(4), Operation::Report(2), Operation::Refund(5)];
         for mode in Mode::ALL {
-            let forced = counted(&per_hour(10), mode, "0.8", &takes);
-            assert_eq!(forced, part(15, 5, 2, 10));
+            let reported = counted(&per_hour(10), mode, "0.8", &takes);
+            assert_eq!(reported, part(15, 5, 2, 10));
         }
         // More than the limit in one report: what fits is within, and all that is left is near.
-        let at_once = counted(&per_hour(10), Mode::Atomic, "0.8", &[Take::Force(25)]);
+        let at_once = counted(&per_hour(10), Mode::Atomic, "0.8", &[Operation::Report(25)]);
         assert_eq!(at_once, part(25, 15, 2, 10));
         let gcra = Limit::new(10, Unit::Day.window(), Algorithm::Gcra { burst: 5 }).unwrap();
-        let paced = counted(&gcra, Mode::Atomic, "0.8", &[Take::Force(3), Take::Force(3), Take::Force(1)]);
+        let paced =
+            counted(&gcra, Mode::Atomic, "0.8", &[Operation::Report(3), Operation::Report(3), Operation::Report(1)]);
         assert_eq!(paced, part(7, 2, 1, 5));
     }
 }

@@ -15,7 +15,7 @@ use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use weir_engine::Take;
+use weir_engine::Operation;
 use weir_engine::observer::Charged;
 
 pub use self::recorder::{LIMITS_MAX, MINUTES_MAX, STEP_MS, STEPS};
@@ -71,7 +71,7 @@ impl Limited {
 
     fn record_at(&self, lane: usize, charged: &Charged<'_>, now_ms: u64) {
         // One that only looks is denied nothing.
-        if charged.charge.take != Take::Peek {
+        if charged.charge.operation != Operation::Peek {
             self.lanes[lane % self.lanes.len()].0.lock().add(charged, now_ms);
         }
     }
@@ -148,7 +148,7 @@ mod tests {
         let mut text = String::new();
         let entries = [Entry { key: &rule.path, value }];
         key::write_key(&mut text, "shop", entries.into_iter(), &[], &rule.limits[0]);
-        let charge = Charge::alone(&text, &rule.limits[0], Take::Consume(2));
+        let charge = Charge::alone(&text, &rule.limits[0], Operation::Consume(2));
         let (outcome, by) = (outcome(&charge), AnsweredBy::Store);
         let limit = LimitOf::Rule(rule, 0);
         let charged = Charged { limit, entries: &entries, mode: Mode::Atomic, charge: &charge, outcome: &outcome, by };

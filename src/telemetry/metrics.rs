@@ -1,7 +1,7 @@
 //! The metrics: counting and reading them.
 //!
 //! The request path adds to plain atomics: what it adds to was looked up when the policies were loaded. Names, labels
-//! and floats come into it only when metrics are read, little by little ([`Reading`]). Labels of weir's own metrics come from
+//! and floats come into it only when metrics are read, little by little ([`Cursor`]). Labels of weir's own metrics come from
 //! policies, never from callers. In metrics/: every metric with its name (table.rs), requests by domain (domains.rs), the counters of
 //! limits (rules.rs), times (latency.rs), Redis (redis.rs), the process (process.rs), the metrics of envoyproxy/ratelimit
 //! (mapped.rs), and the text formats (text.rs).
@@ -341,7 +341,7 @@ impl Metrics {
 
     /// Begins to read all metrics.
     #[must_use]
-    pub fn read(&self, prepared: &Prepared) -> Reading {
+    pub fn read(&self, prepared: &Prepared) -> Cursor {
         let mut sources: VecDeque<Box<dyn Source>> = VecDeque::new();
         if self.weir_names {
             sources.push_back(Box::new(Gathered(self.registry.gather().into_iter())));
@@ -368,7 +368,7 @@ impl Metrics {
             sources.push_back(Box::new(AlertsOfLimits::new(self.rules.alert_counts())));
         }
         sources.push_back(Box::new(ReadMapped::new(prepared.0.clone())));
-        Reading { sources }
+        Cursor { sources }
     }
 
     /// All of it, in the text format of Prometheus: for few rules.
@@ -386,11 +386,11 @@ impl Metrics {
 pub struct Prepared(Arc<MappedFamilies>);
 
 /// Reads all metrics little by little. It holds its place, and no copy of what there is for each rule.
-pub struct Reading {
+pub struct Cursor {
     sources: VecDeque<Box<dyn Source>>,
 }
 
-impl Reading {
+impl Cursor {
     /// Shows a little more: at most some hundred series. False when there is no more.
     pub fn advance(&mut self, to: &mut dyn Visitor) -> bool {
         while let Some(source) = self.sources.front_mut() {
@@ -526,7 +526,7 @@ mod tests {
     use weir_engine::decision;
     use weir_engine::observer::{AnsweredBy, LimitOf};
     use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-    use weir_engine::{Charge, Entry, Limit, Mode, Role, Take, Unit};
+    use weir_engine::{Charge, Entry, Limit, Mode, Operation, Role, Unit};
 
     use super::*;
 
@@ -553,8 +553,8 @@ mod tests {
     fn charge_first_rule(policies: &PolicySet, tally: &dyn Tally, hits: Hits) {
         let rule = &policies.rules()[0];
         let limit = &rule.limits[0];
-        let take = Take::Consume(hits);
-        let charges = [Charge { role: rule.role, ..Charge::alone("k", limit, take) }];
+        let operation = Operation::Consume(hits);
+        let charges = [Charge { role: rule.role, ..Charge::alone("k", limit, operation) }];
         let (decision, _) = decision::decide(&charges, &[0], |_| None, Mode::Atomic, NOW).expect("no calendar");
         let limit = LimitOf::Rule(rule, 0);
         let (charge, outcome) = (&charges[0], &decision.outcomes[0]);
@@ -590,15 +590,15 @@ mod tests {
     }
 
     #[test]
-    fn an_override_is_counted_by_its_domain() {
+    fn a_limit_of_the_request_is_counted_by_its_domain() {
         let metrics = metrics();
         let policies = policies(&["user"]);
         let tally = metrics.observer().loaded(&policies);
         let limit = per_hour(5);
-        let take = Take::Consume(2);
-        let charges = [Charge::alone("k", &limit, take)];
+        let operation = Operation::Consume(2);
+        let charges = [Charge::alone("k", &limit, operation)];
         let (decision, _) = decision::decide(&charges, &[0], |_| None, Mode::Atomic, NOW).expect("no calendar");
-        let limit = LimitOf::Override { domain: "shop" };
+        let limit = LimitOf::Request { domain: "shop" };
         let (charge, outcome) = (&charges[0], &decision.outcomes[0]);
         let entries = [Entry { key: "user", value: "ann" }];
         let by = AnsweredBy::Store;

@@ -21,7 +21,7 @@ use tokio::time::{MissedTickBehavior, timeout};
 
 use self::messages::Messages;
 use super::complaint::Complaint;
-use super::metrics::{Metrics, Reading};
+use super::metrics::{Cursor, Metrics};
 use super::otlp::MetricsSender;
 
 /// How long the last export may take when weir ends.
@@ -141,7 +141,7 @@ async fn on_blocking_thread<T: Send + 'static>(make: impl FnOnce() -> T + Send +
 
 /// One export as requests, each made when the one before it is sent.
 struct Requests {
-    reading: Reading,
+    reading: Cursor,
     messages: Messages,
 }
 

@@ -21,7 +21,7 @@ use super::counts::{Counts, Number, Part, Values};
 
 /// What stands before the name of a limit, and of a domain that no policy has.
 const RATE_LIMIT: &str = "ratelimit.service.rate_limit.";
-/// What stands in place of the entries of an override that has no room for a name of its own.
+/// What stands in place of the entries of a limit of the request that has no room for a name of its own.
 const REST: &str = "_other";
 /// What is counted where a request names a domain that no policy has.
 const DOMAIN_NOT_FOUND: &str = "domain_not_found";
@@ -204,12 +204,12 @@ impl Statistics {
     }
 
     /// Counts a limit that came with a request.
-    pub(super) fn count_override(&self, domain: &str, entries: &[Entry<'_>], rest: &Counts, part: &Part) {
+    pub(super) fn count_request_limit(&self, domain: &str, entries: &[Entry<'_>], rest: &Counts, part: &Part) {
         if !self.by_request {
             return;
         }
         let mut name = Buffer::new();
-        names::write_override(domain, entries, &mut name);
+        names::write_request_limit(domain, entries, &mut name);
         self.count(&name, rest, part);
     }
 
@@ -220,8 +220,8 @@ impl Statistics {
         }
     }
 
-    /// The name of what overrides of a domain count if there is no room for another name.
-    pub(super) fn rest_of_overrides(domain: &str) -> String {
+    /// The name of what limits of requests in a domain count if there is no room for another name.
+    pub(super) fn rest_of_request_limits(domain: &str) -> String {
         format!("{}.{REST}", names::cleaned(domain.to_owned()))
     }
 
@@ -231,7 +231,7 @@ impl Statistics {
             return;
         }
         let mut name = Buffer::new();
-        names::write_override(domain, &[], &mut name);
+        names::write_request_limit(domain, &[], &mut name);
         let descriptors = descriptors as u64;
         let count = |count: &AtomicU64| {
             count.fetch_add(descriptors, Relaxed);
@@ -409,7 +409,7 @@ mod tests {
         own.add(&hits(1));
         for value in ["ann", "bob", "cy", "dan", "bob"] {
             let entries = [Entry { key: "user", value }];
-            statistics.count_override("shop", &entries, &rest, &hits(2));
+            statistics.count_request_limit("shop", &entries, &rest, &hits(2));
         }
         let expected = [("shop._other", 4), ("shop.user_ann", 3), ("shop.user_bob", 4)];
         assert_eq!(total_hits(&statistics), expected.map(|(name, count)| (name.to_owned(), count)).into());
@@ -422,7 +422,7 @@ mod tests {
     fn requests_give_no_names_where_nobody_is_shown_them() {
         let statistics = Statistics::new(2, false);
         let rest = Counts::default();
-        statistics.count_override("shop", &[Entry { key: "a", value: "b" }], &rest, &hits(1));
+        statistics.count_request_limit("shop", &[Entry { key: "a", value: "b" }], &rest, &hits(1));
         statistics.unknown_domain("nowhere", 1);
         assert_eq!((statistics.text(), statistics.dynamic_names(), statistics.refused()), (String::new(), 0, 0));
     }

@@ -295,7 +295,7 @@ mod tests {
 
     use weir_engine::observer::{AnsweredDescriptor, DecisionResult, DescriptorVerdict, Tap as _};
     use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-    use weir_engine::{Entry, Limit, PolicySet, Rule, Take, Unit};
+    use weir_engine::{Entry, Limit, Operation, PolicySet, Rule, Unit};
 
     use super::*;
 
@@ -339,7 +339,7 @@ mod tests {
         fn descriptor(&self, _: usize) -> AnsweredDescriptor {
             self.asked.borrow_mut().push("descriptor");
             let verdict = Some(DescriptorVerdict::Over);
-            AnsweredDescriptor { take: Take::Consume(1), limit: None, verdict, remaining: Some(0) }
+            AnsweredDescriptor { operation: Operation::Consume(1), limit: None, verdict, remaining: Some(0) }
         }
     }
 

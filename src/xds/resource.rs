@@ -10,7 +10,7 @@ use prost::Message as _;
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 use weir_engine::words::printable;
-use weir_policies::{Loaded, Problems, Reading, Tree, read_trees};
+use weir_policies::{Dialect, Loaded, Problems, Tree, read_trees};
 
 use super::proto::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RateLimitUnit};
 use super::status::shown;
@@ -23,12 +23,12 @@ pub const OWN_METADATA: &str = "weir";
 ///
 /// # Errors
 /// All problems of all resources, each with the resource's name and the path in it.
-pub fn policies(resources: &[Resource], response_bytes_max: usize, reading: Reading) -> Result<Loaded, Problems> {
+pub fn policies(resources: &[Resource], response_bytes_max: usize, dialect: Dialect) -> Result<Loaded, Problems> {
     if let Err(problem) = scan::check(resources.iter().map(|resource| &*resource.value), response_bytes_max) {
-        return read_trees([("resources".to_owned(), Err(vec![problem]))], reading);
+        return read_trees([("resources".to_owned(), Err(vec![problem]))], dialect);
     }
     // One at a time: the messages of all would take their memory at once.
-    read_trees(resources.iter().enumerate().map(|(index, resource)| tree(index, resource)), reading)
+    read_trees(resources.iter().enumerate().map(|(index, resource)| tree(index, resource)), dialect)
 }
 
 /// The name of a resource for messages, and what it holds.
@@ -212,7 +212,7 @@ mod tests {
     }
 
     fn problem(descriptor: RateLimitDescriptor) -> String {
-        policies(&[resource("shop", vec![descriptor])], 32 << 20, Reading::default()).unwrap_err().to_string()
+        policies(&[resource("shop", vec![descriptor])], 32 << 20, Dialect::default()).unwrap_err().to_string()
     }
 
     #[test]
@@ -231,7 +231,7 @@ mod tests {
         let shares = prost_types::ListValue { values: shares.to_vec() };
         alerts.metadata = Some(own(&[("alert_at", Kind::ListValue(shares))]));
         let descriptors = vec![pace, rate, alone, limited("none", 0), alerts];
-        let loaded = policies(&[resource("shop", descriptors)], 32 << 20, Reading::default()).unwrap();
+        let loaded = policies(&[resource("shop", descriptors)], 32 << 20, Dialect::default()).unwrap();
         let limits: Vec<_> = loaded.policies.rules().iter().map(|rule| &rule.limits[0]).collect();
         assert_eq!(limits[0].algorithm(), Algorithm::Gcra { burst: 20 });
         assert_eq!((limits[0].requests(), limits[0].window().us()), (7, 3_600_000_000));
@@ -284,7 +284,7 @@ mod tests {
         let loaded = policies(
             &[resource("shop", vec![shadow, free, bare]), resource("bank", vec![])],
             32 << 20,
-            Reading::default(),
+            Dialect::default(),
         )
         .unwrap();
         let rules = loaded.policies.rules();
@@ -303,7 +303,7 @@ mod tests {
             if let Some(policy) = &mut descriptor.rate_limit {
                 policy.unit = number;
             }
-            let loaded = policies(&[resource("shop", vec![descriptor])], 32 << 20, Reading::default()).unwrap();
+            let loaded = policies(&[resource("shop", vec![descriptor])], 32 << 20, Dialect::default()).unwrap();
             let unit = loaded.policies.rules()[0].limits[0].window().unit().map(Unit::name);
             let expected = ["second", "minute", "hour", "day", "month", "year", "week"];
             assert_eq!(unit, usize::try_from(number).ok().map(|number| expected[number - 1]));
@@ -324,7 +324,7 @@ mod tests {
         let good = resource("shop", vec![limited("user", 1)]);
         let strange = Resource { type_url: "type.googleapis.com/envoy.Cluster".into(), value: Bytes::new() };
         let broken = Resource { type_url: TYPE_URL.into(), value: vec![0xff].into() };
-        let problems = policies(&[good.clone(), strange, broken, good], 32 << 20, Reading::default()).unwrap_err();
+        let problems = policies(&[good.clone(), strange, broken, good], 32 << 20, Dialect::default()).unwrap_err();
         let texts: Vec<String> = problems.list().iter().map(ToString::to_string).collect();
         assert_eq!(texts[0], format!("resource 1: the type is \"type.googleapis.com/envoy.Cluster\", not {TYPE_URL}"));
         assert!(texts[1].starts_with("resource 2: not a RateLimitConfig: "), "{texts:?}");

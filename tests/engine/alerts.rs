@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use weir_engine::decision::{decide, key_indices};
 use weir_engine::{
-    Algorithm, Anchor, Bounds, CalendarUnit, Charge, Limit, Micros, Mode, Rise, Role, Shares, State, Take, Unit,
+    Algorithm, Anchor, Bounds, CalendarUnit, Charge, Limit, Micros, Mode, Operation, Rise, Role, Shares, State, Unit,
 };
 
 const REQUESTS: u32 = 20;
@@ -41,18 +41,18 @@ fn hits_of(share: u8) -> u32 {
 
 #[derive(Clone, Debug)]
 struct Step {
-    takes: Vec<(usize, Take, Role)>,
+    takes: Vec<(usize, Operation, Role)>,
     mode: Mode,
     after: Micros,
 }
 
-fn take(refunds: bool) -> impl Strategy<Value = Take> {
+fn take(refunds: bool) -> impl Strategy<Value = Operation> {
     let refund = if refunds { 2 } else { 0 };
     prop_oneof![
-        8 => (1..30_u32).prop_map(Take::Consume),
-        2 => (1..30_u32).prop_map(Take::Force),
-        1 => Just(Take::Peek),
-        refund => (1..30_u32).prop_map(Take::Refund),
+        8 => (1..30_u32).prop_map(Operation::Consume),
+        2 => (1..30_u32).prop_map(Operation::Report),
+        1 => Just(Operation::Peek),
+        refund => (1..30_u32).prop_map(Operation::Refund),
     ]
 }
 
@@ -73,13 +73,13 @@ fn reported(limit: &Limit, steps: &[Step]) -> BTreeMap<(usize, Micros, u8), u32>
     let mut now = START;
     for step in steps {
         now += step.after;
-        let charge = |&(key, take, role): &(usize, Take, Role)| Charge {
+        let charge = |&(key, operation, role): &(usize, Operation, Role)| Charge {
             key: keys[key],
             limit,
-            take,
+            operation,
             group: 0,
             role,
-            share: 0,
+            owner: 0,
             bounds: bounds(limit, now),
         };
         let charges: Vec<Charge<'_>> = step.takes.iter().map(charge).collect();

@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use weir_engine::{
-    Algorithm, Anchor, Bounds, CalendarUnit, Charge, Limit, Micros, Mode, Outcome, Precision, Receipt, Refill, Role,
-    State, Take, Verdict, Window, decision,
+    Algorithm, Anchor, Bounds, CalendarUnit, Charge, Limit, Micros, Mode, Operation, Outcome, Precision, Receipt,
+    Refill, Role, State, Verdict, Window, decision,
 };
 
 use crate::support::algorithms::every_algorithm;
@@ -49,9 +49,9 @@ impl Page {
         self.limit = changed;
     }
 
-    fn charge(&mut self, now: Micros, take: Take) -> Outcome {
+    fn charge(&mut self, now: Micros, operation: Operation) -> Outcome {
         let (limit, bounds) = (&self.limit, self.bounds);
-        let charge = Charge { key: "k", limit, take, group: 0, role: Role::Enforced, share: 0, bounds };
+        let charge = Charge { key: "k", limit, operation, group: 0, role: Role::Enforced, owner: 0, bounds };
         let decided = decision::decide(&[charge], &[0], |_| self.state.as_ref(), Mode::Atomic, now);
         let (decision, effects) = decided.unwrap_or_else(|_| panic!("{bounds:?} do not hold {now}"));
         self.state = limit.kind().apply(self.state.take(), effects[0], bounds, now).into_state();
@@ -60,14 +60,14 @@ impl Page {
 
     /// Takes hits that fit: remaining, wait and reset.
     fn take(&mut self, now: Micros, hits: u32) -> (u32, u64, u64) {
-        let outcome = self.charge(now, Take::Consume(hits));
+        let outcome = self.charge(now, Operation::Consume(hits));
         assert_eq!(outcome.verdict, Verdict::Within, "{outcome:?}");
         (outcome.remaining, outcome.wait, outcome.reset_after)
     }
 
     /// Asks for hits that do not fit: how long they wait.
     fn over(&mut self, now: Micros, hits: u32) -> u64 {
-        match self.charge(now, Take::Consume(hits)).verdict {
+        match self.charge(now, Operation::Consume(hits)).verdict {
             Verdict::Over { retry_after } => retry_after,
             other => panic!("{other:?}"),
         }
@@ -75,17 +75,17 @@ impl Page {
 
     /// Looks: remaining and reset.
     fn look(&mut self, now: Micros) -> (u32, u64) {
-        let outcome = self.charge(now, Take::Peek);
+        let outcome = self.charge(now, Operation::Peek);
         (outcome.remaining, outcome.reset_after)
     }
 
     /// Gives back: what remains.
     fn give(&mut self, now: Micros, hits: u32) -> u32 {
-        self.charge(now, Take::Refund(hits)).remaining
+        self.charge(now, Operation::Refund(hits)).remaining
     }
 
     fn receipt(&mut self, now: Micros, hits: u32) -> Receipt {
-        self.charge(now, Take::Consume(hits)).receipt.unwrap()
+        self.charge(now, Operation::Consume(hits)).receipt.unwrap()
     }
 
     fn undo(&mut self, now: Micros, receipt: Receipt) -> (u32, u64) {
@@ -129,7 +129,7 @@ fn the_diagrams_are_what_the_engine_admits() {
     for name in Algorithm::NAMES {
         assert!(rows.iter().any(|(_, algorithm)| algorithm.name() == name), "the diagrams have no row for {name}");
     }
-    let fits = |page: &mut Page, now| page.charge(now, Take::Consume(1)).verdict == Verdict::Within;
+    let fits = |page: &mut Page, now| page.charge(now, Operation::Consume(1)).verdict == Verdict::Within;
     let (mut steady, mut bursts) = (String::new(), String::new());
     for (name, algorithm) in rows {
         let mut page = Page::of(6, MINUTE, algorithm);

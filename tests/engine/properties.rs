@@ -7,14 +7,14 @@ use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq, proptest};
 use weir_engine::algorithm::{Effect, Next};
 use weir_engine::{
-    Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Observed, Outcome, Receipt, Refill, Role, State, Take,
-    Verdict, decision,
+    Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Observed, Operation, Outcome, Receipt, Refill, Role,
+    State, Verdict, decision,
 };
 
 use crate::support::algorithms::burst;
 use crate::support::arbitrary::START_US;
 use crate::support::arbitrary::{
-    bounds, config, fitting, hits, leaky, limit, limits, mode, role, step, step_on, take, with_terms,
+    bounds, config, fitting, hits, leaky, limit, limits, mode, operation, role, step, step_on, with_terms,
 };
 use crate::support::oracle::{Expected, Oracle};
 
@@ -53,8 +53,8 @@ impl Key {
         key
     }
 
-    fn decide(&mut self, limit: &Limit, take: Take, mode: Mode) -> Decision {
-        let charges = [charge("k", limit, take, Role::Enforced, self.now)];
+    fn decide(&mut self, limit: &Limit, operation: Operation, mode: Mode) -> Decision {
+        let charges = [charge("k", limit, operation, Role::Enforced, self.now)];
         let decided = decision::decide(&charges, &[0], |_| self.state.as_ref(), mode, self.now);
         let (decision, effects) = decided.unwrap();
         if effects[0] != Effect::Nothing {
@@ -72,8 +72,8 @@ impl Key {
         self.state = next.into_state();
     }
 
-    fn take(&mut self, limit: &Limit, take: Take) -> Outcome {
-        self.decide(limit, take, Mode::Atomic).outcomes[0].clone()
+    fn take(&mut self, limit: &Limit, operation: Operation) -> Outcome {
+        self.decide(limit, operation, Mode::Atomic).outcomes[0].clone()
     }
 
     fn undo(&mut self, limit: &Limit, receipt: Receipt) {
@@ -97,15 +97,15 @@ impl Key {
     }
 }
 
-fn charge<'a>(key: &'a str, limit: &'a Limit, take: Take, role: Role, now: Micros) -> Charge<'a> {
-    Charge { key, limit, take: fitting(limit, take), group: 0, role, share: 0, bounds: bounds(limit, now) }
+fn charge<'a>(key: &'a str, limit: &'a Limit, operation: Operation, role: Role, now: Micros) -> Charge<'a> {
+    Charge { key, limit, operation: fitting(limit, operation), group: 0, role, owner: 0, bounds: bounds(limit, now) }
 }
 
-/// A charge that keeps to what pacing limits believe: more than a full burst is forced only where usage is post-paid.
-fn believable(limit: &Limit, take: Take) -> Take {
-    match take {
-        Take::Force(hits) if burst(limit.algorithm()).is_some() && !limit.post_paid() => Take::Consume(hits),
-        take => take,
+/// A charge that keeps to what pacing limits believe: more than a full burst is reported only where usage is post-paid.
+fn believable(limit: &Limit, operation: Operation) -> Operation {
+    match operation {
+        Operation::Report(hits) if burst(limit.algorithm()).is_some() && !limit.post_paid() => Operation::Consume(hits),
+        operation => operation,
     }
 }
 
@@ -156,8 +156,8 @@ fn check_bound(limit: &Limit, admitted: &Admitted) -> Result<(), TestCaseError> 
 /// Steps of the clock and charges.
 fn story(
     steps: impl Strategy<Value = i64>,
-    takes: impl Strategy<Value = Take>,
-) -> impl Strategy<Value = Vec<(i64, Take)>> {
+    takes: impl Strategy<Value = Operation>,
+) -> impl Strategy<Value = Vec<(i64, Operation)>> {
     vec((steps, takes), 1..60)
 }
 
@@ -166,12 +166,12 @@ proptest! {
 
     /// Over any span no more is admitted than the stated bound, whatever is asked.
     #[test]
-    fn admitted_hits_stay_within_the_bound(limit in limit(), story in story(step_on(), hits().prop_map(Take::Consume))) {
+    fn admitted_hits_stay_within_the_bound(limit in limit(), story in story(step_on(), hits().prop_map(Operation::Consume))) {
         let (mut key, mut admitted) = (Key::new(), Admitted::new());
-        for (us, take) in story {
+        for (us, operation) in story {
             key.step(us);
-            let outcome = key.take(&limit, take);
-            if let (Verdict::Within, Take::Consume(hits)) = (outcome.verdict, take) {
+            let outcome = key.take(&limit, operation);
+            if let (Verdict::Within, Operation::Consume(hits)) = (outcome.verdict, operation) {
                 admitted.push((key.now, hits));
             }
         }
@@ -180,19 +180,19 @@ proptest! {
 
     /// A caller that asks again exactly when told is admitted then, and not a microsecond before, all else equal.
     #[test]
-    fn retry_after_is_exact(limit in limit(), story in story(step(), take()), asked in hits()) {
+    fn retry_after_is_exact(limit in limit(), story in story(step(), operation()), asked in hits()) {
         let (mut key, asking) = (Key::new(), undrained(&limit));
-        for (us, take) in story {
+        for (us, operation) in story {
             key.step(us);
-            key.take(&limit, believable(&limit, take));
+            key.take(&limit, believable(&limit, operation));
             let mut asker = key.clone().believed(&limit);
-            let outcome = asker.take(&asking, Take::Consume(asked));
+            let outcome = asker.take(&asking, Operation::Consume(asked));
             if let Verdict::Over { retry_after } = outcome.verdict {
                 prop_assert!(retry_after >= 1);
-                let early = asker.after(retry_after - 1).take(&asking, Take::Consume(asked));
+                let early = asker.after(retry_after - 1).take(&asking, Operation::Consume(asked));
                 let left = Verdict::Over { retry_after: 1 };
                 prop_assert_eq!(early.verdict, left, "one microsecond before {} of {:?}", retry_after, asker);
-                let then = asker.after(retry_after).take(&asking, Take::Consume(asked));
+                let then = asker.after(retry_after).take(&asking, Operation::Consume(asked));
                 prop_assert_eq!(then.verdict, Verdict::Within, "after {} of {:?}", retry_after, asker);
             }
         }
@@ -200,18 +200,18 @@ proptest! {
 
     /// When the same request would fit again is exact too, for requests that were admitted.
     #[test]
-    fn fits_after_is_exact(limit in limit(), story in story(step(), take())) {
+    fn fits_after_is_exact(limit in limit(), story in story(step(), operation())) {
         let mut key = Key::new();
-        for (us, take) in story {
+        for (us, operation) in story {
             key.step(us);
-            let take = believable(&limit, take);
-            let outcome = key.take(&limit, take);
-            let (Take::Consume(hits), Verdict::Within) = (take, outcome.verdict) else { continue };
+            let operation = believable(&limit, operation);
+            let outcome = key.take(&limit, operation);
+            let (Operation::Consume(hits), Verdict::Within) = (operation, outcome.verdict) else { continue };
             let wait = limit.kind().fits_after(&outcome.state, hits, key.now);
             let wait = wait.unwrap();
-            prop_assert_eq!(key.after(wait).take(&limit, take).verdict, Verdict::Within, "after {} of {:?}", wait, key);
+            prop_assert_eq!(key.after(wait).take(&limit, operation).verdict, Verdict::Within, "after {} of {:?}", wait, key);
             if wait > 0 {
-                let early = key.after(wait - 1).take(&limit, take).verdict;
+                let early = key.after(wait - 1).take(&limit, operation).verdict;
                 prop_assert_eq!(early, Verdict::Over { retry_after: 1 }, "before {} of {:?}", wait, key);
             }
         }
@@ -219,15 +219,15 @@ proptest! {
 
     /// A take fits if and only if it is not larger than what remained, in both modes.
     #[test]
-    fn a_take_fits_what_remains(limit in limit(), story in story(step(), take()), asked in hits(), mode in mode()) {
+    fn a_take_fits_what_remains(limit in limit(), story in story(step(), operation()), asked in hits(), mode in mode()) {
         let mut key = Key::new();
-        for (us, take) in story {
+        for (us, operation) in story {
             key.step(us);
-            key.decide(&limit, take, mode);
-            let before = key.clone().take(&limit, Take::Peek).remaining_before;
+            key.decide(&limit, operation, mode);
+            let before = key.clone().take(&limit, Operation::Peek).remaining_before;
             for hits in [asked, before, before.saturating_add(1)] {
                 if hits > 0 {
-                    let outcome = &key.clone().decide(&limit, Take::Consume(hits), mode).outcomes[0];
+                    let outcome = &key.clone().decide(&limit, Operation::Consume(hits), mode).outcomes[0];
                     prop_assert_eq!(outcome.remaining_before, before);
                     prop_assert_eq!(outcome.verdict == Verdict::Within, hits <= before);
                     let never = hits > limit.capacity();
@@ -239,11 +239,11 @@ proptest! {
 
     /// A state that is not empty equals an empty one at its reset, and not a microsecond before.
     #[test]
-    fn reset_after_is_the_first_instant_of_emptiness(limit in limit(), story in story(step(), take())) {
+    fn reset_after_is_the_first_instant_of_emptiness(limit in limit(), story in story(step(), operation())) {
         let mut key = Key::new();
-        for (us, take) in story {
+        for (us, operation) in story {
             key.step(us);
-            key.take(&limit, believable(&limit, take));
+            key.take(&limit, believable(&limit, operation));
             let key = key.clone().believed(&limit);
             let seen = key.seen(&limit, 0);
             if seen.is_empty(key.now) {
@@ -261,11 +261,11 @@ proptest! {
 
     /// What remains never falls while nobody takes.
     #[test]
-    fn remaining_only_grows_with_time(limit in limit(), story in story(step_on(), take()), later in step_on()) {
+    fn remaining_only_grows_with_time(limit in limit(), story in story(step_on(), operation()), later in step_on()) {
         let mut key = Key::new();
-        for (us, take) in story {
+        for (us, operation) in story {
             key.step(us);
-            key.take(&limit, take);
+            key.take(&limit, operation);
             let remaining = limit.kind().remaining(&key.seen(&limit, 0), key.now);
             let then = key.after(later.unsigned_abs());
             let left = limit.kind().remaining(&then.seen(&limit, 0), then.now);
@@ -276,13 +276,13 @@ proptest! {
     /// Requests that a leaky bucket admits are told turns that keep its rate: each is later than the one before by what
     /// the hits between them cost, to the microsecond that each is rounded up by.
     #[test]
-    fn turns_of_a_leaky_bucket_keep_its_rate(limit in leaky(), story in story(step_on(), hits().prop_map(Take::Consume))) {
+    fn turns_of_a_leaky_bucket_keep_its_rate(limit in leaky(), story in story(step_on(), hits().prop_map(Operation::Consume))) {
         let mut key = Key::new();
         let mut last: Option<(Micros, u32)> = None;
-        for (us, take) in story {
+        for (us, operation) in story {
             key.step(us);
-            let outcome = key.take(&limit, take);
-            let (Take::Consume(hits), Verdict::Within) = (take, outcome.verdict) else { continue };
+            let outcome = key.take(&limit, operation);
+            let (Operation::Consume(hits), Verdict::Within) = (operation, outcome.verdict) else { continue };
             let turn = key.now + outcome.wait;
             if let Some((turn_before, hits)) = last {
                 let apart = u128::from(turn - turn_before) + 1;
@@ -306,19 +306,19 @@ proptest! {
             if undoes && !standing.is_empty() {
                 let (_, _, receipt) = standing.remove(which.index(standing.len()));
                 key.undo(&limit, receipt);
-            } else if let Some(receipt) = key.take(&limit, Take::Consume(hits)).receipt {
+            } else if let Some(receipt) = key.take(&limit, Operation::Consume(hits)).receipt {
                 standing.push((key.now, hits, receipt));
             }
             check_bound(&limit, &standing.iter().map(|&(at, hits, _)| (at, hits)).collect())?;
         }
     }
 
-    /// A denied atomic decision writes nothing but forces, and what limits that are over themselves drain; an admitted one
+    /// A denied atomic decision writes nothing but reports, and what limits that are over themselves drain; an admitted one
     /// charges only limits that are within.
     #[test]
     fn a_denied_decision_changes_nothing(
         limits in vec(limit(), 3),
-        story in vec((step_on(), vec((0..3_usize, take(), role()), 1..6)), 1..30),
+        story in vec((step_on(), vec((0..3_usize, operation(), role()), 1..6)), 1..30),
     ) {
         let names = ["a", "b", "c"];
         let mut states = [const { None }; 3];
@@ -326,8 +326,8 @@ proptest! {
         for (us, asked) in story {
             now = now.checked_add_signed(us).unwrap();
             let mut charges = Vec::new();
-            for &(i, take, role) in &asked {
-                charges.push(charge(names[i], &limits[i], take, role, now));
+            for &(i, operation, role) in &asked {
+                charges.push(charge(names[i], &limits[i], operation, role, now));
             }
             let (places, firsts) = decision::key_indices(&charges);
             let read = |place: u16| states[asked[usize::from(firsts[usize::from(place)])].0].as_ref();
@@ -335,12 +335,12 @@ proptest! {
             let (decision, effects) = decided.unwrap();
             for (i, (charge, effect)) in charges.iter().zip(effects).enumerate() {
                 let over = decision.outcomes[i].verdict.is_over();
-                let may_change = match charge.take {
-                    Take::Force(_) => true,
-                    Take::Consume(_) if decision.denied => over && charge.limit.drain,
-                    Take::Consume(_) => !over,
-                    Take::Refund(_) => !decision.denied,
-                    Take::Peek => false,
+                let may_change = match charge.operation {
+                    Operation::Report(_) => true,
+                    Operation::Consume(_) if decision.denied => over && charge.limit.drain,
+                    Operation::Consume(_) => !over,
+                    Operation::Refund(_) => !decision.denied,
+                    Operation::Peek => false,
                 };
                 let state = &mut states[asked[i].0];
                 let bounds = bounds(charge.limit, now);
@@ -360,12 +360,12 @@ proptest! {
     #[test]
     fn the_engine_agrees_with_the_oracle(
         limits in with_terms(limits()),
-        story in vec((step(), take(), mode(), 0..8_usize, 0..8_u8), 1..60),
+        story in vec((step(), operation(), mode(), 0..8_usize, 0..8_u8), 1..60),
     ) {
         let mut key = Key::new();
         let mut oracle = Oracle::new(&limits[0]);
         let mut receipts: Vec<(usize, Receipt)> = Vec::new();
-        for (us, take, mode, which, undoes) in story {
+        for (us, operation, mode, which, undoes) in story {
             key.step(us);
             if key.state.is_none() {
                 oracle = Oracle::new(&limits[0]);
@@ -377,9 +377,9 @@ proptest! {
                 oracle.undo(&limits[i], receipt, bounds(&limits[i], key.now), key.now);
                 continue;
             }
-            let take = fitting(&limits[i], take);
+            let operation = fitting(&limits[i], operation);
             let before = key.state.clone();
-            let decision = key.decide(&limits[i], take, mode);
+            let decision = key.decide(&limits[i], operation, mode);
             let outcome = &decision.outcomes[0];
             if limits[i].term.as_ref().is_some_and(|term| key.now < term.from() || key.now >= term.until()) {
                 // It is not there: nothing is denied, and nothing changes.
@@ -393,11 +393,11 @@ proptest! {
                 remaining_before: outcome.remaining_before,
                 remaining: outcome.remaining,
                 wait: outcome.wait,
-                fits_after: limits[i].kind().fits_after(&outcome.state, take.asked(), key.now),
+                fits_after: limits[i].kind().fits_after(&outcome.state, operation.asked(), key.now),
                 reset_after: outcome.reset_after,
                 took: outcome.receipt.map_or(0, |receipt| receipt.hits),
             };
-            prop_assert_eq!(told, oracle.decide(&limits[i], take, mode, bounds(&limits[i], key.now), key.now));
+            prop_assert_eq!(told, oracle.decide(&limits[i], operation, mode, bounds(&limits[i], key.now), key.now));
             receipts.extend(outcome.receipt.map(|receipt| (i, receipt)));
         }
     }

@@ -4,7 +4,7 @@ use std::fs;
 
 use weir_cli::diff::{Diff, FailOn, Format, NoDiff, Outcome, run};
 use weir_lab::comparison::{Comparison, Kind, Tend, compare};
-use weir_policies::{Loaded, Reading, parse};
+use weir_policies::{Dialect, Loaded, parse};
 
 fn loaded(text: &str) -> Loaded {
     parse(&[("p", text)]).unwrap_or_else(|problems| panic!("{problems}\n{text}"))
@@ -219,8 +219,8 @@ fn diff(old: &str, new: &str, format: Format, fail_on: &[FailOn]) -> (Outcome, S
         fs::write(&path, text).unwrap();
         path
     });
-    let (reading, traffic) = (Reading::default(), None);
-    let diff = Diff { old, new, reading, traffic, format, fail_on: fail_on.to_vec() };
+    let (dialect, traffic) = (Dialect::default(), None);
+    let diff = Diff { old, new, dialect, traffic, format, fail_on: fail_on.to_vec() };
     let mut out = Vec::new();
     let outcome = run(&diff, &mut out).unwrap();
     let place = format!("{}/", directory.path().display());
@@ -534,7 +534,7 @@ fn policies_that_are_wrong_are_told() {
     let diff = Diff {
         old: "examples/quickstart".into(),
         new: "no such directory".into(),
-        reading: Reading::default(),
+        dialect: Dialect::default(),
         traffic: None,
         format: Format::Text,
         fail_on: Vec::new(),
@@ -555,8 +555,8 @@ fn the_first_policies_are_compared_with_nothing() {
     }
     fs::write(new.join("shop.yaml"), policy("{key: user, rate_limit: 5/h}")).unwrap();
     let ran = |old: &std::path::Path, new: &std::path::Path| {
-        let (reading, format) = (Reading::default(), Format::Text);
-        let diff = Diff { old: old.into(), new: new.into(), reading, traffic: None, format, fail_on: Vec::new() };
+        let (dialect, format) = (Dialect::default(), Format::Text);
+        let diff = Diff { old: old.into(), new: new.into(), dialect, traffic: None, format, fail_on: Vec::new() };
         let mut out = Vec::new();
         run(&diff, &mut out).map(|_| String::from_utf8(out).unwrap()).map_err(|error| error.to_string())
     };

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use weir_cli::check::{self, Failed, Strictness};
-use weir_policies::{Code, Loaded, Reading, lint, load_dir, parse, parse_with};
+use weir_policies::{Code, Dialect, Loaded, lint, load_dir, parse, parse_with};
 
 fn at_root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -333,7 +333,7 @@ fn a_reason_is_demanded_and_unknown_warnings_are_refused_with_a_suggestion() {
 fn policies_as_envoyproxy_ratelimit_reads_them_have_keys_that_are_patterns() {
     let of = |descriptors: &str| {
         let text = format!("domain: d\ndescriptors:\n{descriptors}");
-        let mut loaded = parse_with(&[("p", &text)], Reading { compatible: true, merge_domains: false }).unwrap();
+        let mut loaded = parse_with(&[("p", &text)], Dialect { compatible: true, merge_domains: false }).unwrap();
         lint(&mut loaded);
         shown(&loaded)
     };
@@ -486,7 +486,7 @@ fn the_recorded_policies_have_the_mistakes_that_they_show() {
             let policies = case["policies"].as_object().unwrap();
             let files: Vec<_> = policies.iter().map(|(name, text)| (name.as_str(), text.as_str().unwrap())).collect();
             let merge_domains = case["env"].get("MERGE_DOMAIN_CONFIG").is_some();
-            let mut loaded = parse_with(&files, Reading { compatible: true, merge_domains }).unwrap();
+            let mut loaded = parse_with(&files, Dialect { compatible: true, merge_domains }).unwrap();
             let before = loaded.warnings.count();
             lint(&mut loaded);
             let added = loaded.warnings.list()[before..].iter().filter(|warning| warning.code != Code::NoReason);
@@ -517,11 +517,11 @@ fn strictness_makes_warnings_errors() {
     fs::write(&file, "domain: shop\ndescriptors: [{key: a}]\n").unwrap();
     for path in [directory.path(), &file] {
         let mut out = Vec::new();
-        check::run(path, Reading::default(), Strictness::Lenient, &mut out).unwrap();
+        check::run(path, Dialect::default(), Strictness::Lenient, &mut out).unwrap();
         let out = String::from_utf8(out).unwrap();
         let place = format!("{}:2:15: warning: no limit here and below", file.display());
         assert!(out.contains(&place) && out.contains(Code::NoLimit.advice()) && out.contains("[no_limit]"), "{out}");
-        let strict = check::run(path, Reading::default(), Strictness::Strict, &mut Vec::new());
+        let strict = check::run(path, Dialect::default(), Strictness::Strict, &mut Vec::new());
         assert!(matches!(strict, Err(Failed::Warnings(1))), "{strict:?}");
     }
 }

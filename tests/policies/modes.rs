@@ -10,7 +10,7 @@ use std::time::Instant;
 use weir_engine::Entry;
 use weir_engine::descriptor::parse_entries;
 use weir_engine::observer::{Silent, Tally};
-use weir_engine::{Mode, Observer, PolicySet, Take, Unit};
+use weir_engine::{Mode, Observer, Operation, PolicySet, Unit};
 use weir_limiter::{Answer, DescriptorRequest, Limiter, ListedLimit, Modes, Options, Policies, Query};
 use weir_store::memory::Memory;
 
@@ -82,7 +82,7 @@ impl Bench {
     /// What is left of a key's limit.
     fn left(&self, key: &str) -> u32 {
         let mut query = query(&[key]);
-        query.descriptors[0].take = Take::Peek;
+        query.descriptors[0].operation = Operation::Peek;
         self.decide(&query).statuses[0].remaining
     }
 }
@@ -90,7 +90,7 @@ impl Bench {
 fn query<'a>(keys: &[&'a str]) -> Query<'a> {
     let asked = |&key: &&'a str| DescriptorRequest {
         entries: vec![Entry { key, value: "1" }].leak(),
-        take: Take::Consume(1),
+        operation: Operation::Consume(1),
         limit: None,
     };
     Query { domain: "shop", descriptors: keys.iter().map(asked).collect() }
@@ -105,7 +105,7 @@ fn codes(answer: &Answer) -> String {
 /// One hit on a descriptor of these keys and values.
 fn asked(entries: &[(String, String)]) -> DescriptorRequest<'_> {
     let entries: Vec<_> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
-    DescriptorRequest { entries: entries.leak(), take: Take::Consume(1), limit: None }
+    DescriptorRequest { entries: entries.leak(), operation: Operation::Consume(1), limit: None }
 }
 
 const NONE: Modes = Modes { shadow: false, quota: false, metadata: false, limits: false };
@@ -291,7 +291,7 @@ fn answers_list_every_limit_that_could_deny() {
     let first = "login:f60s 5/60 4, daily 50/86400 49, half 5/- 4, month 9/- 8, hour 1/3600 0";
     assert_eq!(listed(&bench.decide(&query(&keys))), first);
     let mut look = query(&["login", "hour"]);
-    look.descriptors.iter_mut().for_each(|asked| asked.take = Take::Peek);
+    look.descriptors.iter_mut().for_each(|asked| asked.operation = Operation::Peek);
     let expected = "login:f60s 5/60 4, daily 50/86400 49, hour 1/3600 0 over";
     assert_eq!(listed(&bench.decide(&look)), expected, "a look lists what is there");
     let mut own = query(&["minute"]);

@@ -20,8 +20,8 @@ use weir_engine::automaton::PATTERNS_MAX;
 use weir_engine::policy::SaidBy;
 use weir_engine::{Algorithm, Anchor, CalendarUnit, Entry, Limit, Mode, OnError, Precision, Refill, Role, Rule, Unit};
 use weir_policies::{
-    DESCRIPTORS_MAX, DOMAIN_BYTES_MAX, FILE_BYTES_MAX, KEY_BYTES_MAX, KINDS, LEVELS_MAX, Loaded, Needs, PROBLEMS_MAX,
-    REGEXES_MAX, Reading, SHORT_UNITS, VALUE_BYTES_MAX, VALUES_MAX, lint, load_dir, parse, parse_with,
+    DESCRIPTORS_MAX, DOMAIN_BYTES_MAX, Dialect, FILE_BYTES_MAX, KEY_BYTES_MAX, KINDS, LEVELS_MAX, Loaded, Needs,
+    PROBLEMS_MAX, REGEXES_MAX, SHORT_UNITS, VALUE_BYTES_MAX, VALUES_MAX, lint, load_dir, parse, parse_with,
 };
 use weir_text::nearest;
 
@@ -116,7 +116,7 @@ fn all_recorded_policies_load() {
             let policies = case["policies"].as_object().unwrap();
             let files: Vec<_> = policies.iter().map(|(name, text)| (name.as_str(), text.as_str().unwrap())).collect();
             let merge_domains = case["env"].get("MERGE_DOMAIN_CONFIG").is_some();
-            if let Err(problems) = parse_with(&files, Reading { compatible: false, merge_domains }) {
+            if let Err(problems) = parse_with(&files, Dialect { compatible: false, merge_domains }) {
                 panic!("{}: {problems}", case["name"]);
             }
             loaded += 1;
@@ -484,10 +484,10 @@ fn a_key_has_so_many_wildcards_and_regular_expressions() {
     let line = PATTERNS_MAX + 4;
     let expected =
         format!("p.yaml:{line}:3: more than 1024 wildcards and regular expressions of the key \"a\" at one level");
-    assert_eq!(told(&patterns(PATTERNS_MAX + 1), Reading::default()), expected);
-    assert_eq!(told(&format!("{full}- {{key: a, regex: x}}\n"), Reading::default()), expected);
+    assert_eq!(told(&patterns(PATTERNS_MAX + 1), Dialect::default()), expected);
+    assert_eq!(told(&format!("{full}- {{key: a, regex: x}}\n"), Dialect::default()), expected);
     // A compatible reading has the bound where a regular expression is among them.
-    let compatible = Reading { compatible: true, merge_domains: false };
+    let compatible = Dialect { compatible: true, merge_domains: false };
     parse_with(&[("p.yaml", &patterns(PATTERNS_MAX + 1))], compatible).expect("wildcards only");
     assert_eq!(told(&format!("{full}- {{key: a, regex: x}}\n"), compatible), expected);
 }
@@ -503,7 +503,7 @@ fn a_hundred_thousand_rules_load_without_comparing_all_to_all() {
         }
         let started = std::time::Instant::now();
         // Only a compatible reading takes so many wildcards of one key.
-        let compatible = Reading { compatible: true, merge_domains: false };
+        let compatible = Dialect { compatible: true, merge_domains: false };
         let mut loaded = parse_with(&[("p.yaml", &text)], compatible).unwrap();
         assert_eq!(loaded.policies.rules().len(), rules);
         lint(&mut loaded);

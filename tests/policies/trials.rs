@@ -7,7 +7,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use weir_engine::Entry;
 use weir_engine::observer::{Charged, Crossed, Observer, Silent, Tally};
-use weir_engine::{Mode, PolicySet, Take};
+use weir_engine::{Mode, Operation, PolicySet};
 use weir_limiter::{Answer, DescriptorRequest, Limiter, Modes, Options, Policies, Query};
 use weir_store::memory::Memory;
 
@@ -72,24 +72,25 @@ impl Bench {
         Self { limiter: Limiter::new(policies, options, observer), heard }
     }
 
-    fn ask(&self, keys: &[&str], take: Take) -> Answer {
+    fn ask(&self, keys: &[&str], operation: Operation) -> Answer {
         let entries: Vec<_> = keys.iter().map(|key| [Entry { key, value: "1" }]).collect();
         let mut query = Query { domain: "shop", descriptors: Default::default() };
         for entries in &entries {
-            query.descriptors.push(DescriptorRequest { entries, take, limit: None });
+            query.descriptors.push(DescriptorRequest { entries, operation, limit: None });
         }
         self.limiter.decide_now(&query, Instant::now(), None).expect("memory answers")
     }
 
     /// How many hits each limit of a key holds.
     fn used(&self, key: &'static str) -> Vec<u32> {
-        let peeks = futures_util::FutureExt::now_or_never(self.limiter.peek("shop", &[Entry { key, value: "1" }]));
+        let peeks =
+            futures_util::FutureExt::now_or_never(self.limiter.show_states("shop", &[Entry { key, value: "1" }]));
         let peeks = peeks.expect("memory answers at once").expect("an answer");
         peeks.iter().map(|peek| peek.requests - peek.remaining).collect()
     }
 }
 
-const ONE: Take = Take::Consume(1);
+const ONE: Operation = Operation::Consume(1);
 
 /// The example of [tr-1].
 #[test]
@@ -119,7 +120,7 @@ fn one_on_trial_is_no_quota_and_no_limit_that_is_left() {
     assert_eq!(bench.used("quota"), [1, 1]);
     // Where all limits are quotas, a descriptor without a limit of its own is a quota that passes.
     let bench = Bench::new(Modes { quota: true, ..Modes::default() });
-    bench.ask(&["user"], Take::Consume(5));
+    bench.ask(&["user"], Operation::Consume(5));
     assert!(bench.ask(&["user"], ONE).denied);
     assert!(!bench.ask(&["user", "tried"], ONE).denied);
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use weir_engine::{Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Role, Take, Unit};
+use weir_engine::{Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Operation, Role, Unit};
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::{Endpoint, Redis};
 use weir_store::{Store, StoreError, StoredOverrides, Undo};
@@ -61,7 +61,7 @@ async fn the_rights_on_the_page_are_enough_for_everything_and_no_more() {
     }
     let by_us = Redis::start(Options::new(Endpoint::parse(&url).unwrap()), "");
     by_us.ping(Instant::now() + PATIENCE).get().await.unwrap();
-    by_us.peek(&[], Instant::now() + PATIENCE).get().await.expect("the clock alone");
+    by_us.read_states(&[], Instant::now() + PATIENCE).get().await.expect("the clock alone");
     let overrides = StoredOverrides { version: "1".to_owned(), text: Some("{}".to_owned()) };
     assert_eq!(by_us.write_overrides("", &overrides, Instant::now() + PATIENCE).get().await, Ok(true));
     assert_eq!(by_us.read_overrides("", Instant::now() + PATIENCE).get().await, Ok(Some(overrides)));
@@ -83,10 +83,10 @@ async fn the_rights_on_the_page_are_enough_for_everything_and_no_more() {
     let charge = Charge {
         key: "w1:{shop|user=ann}",
         limit: &limit,
-        take: Take::Consume(1),
+        operation: Operation::Consume(1),
         group: 0,
         role: Role::Enforced,
-        share: 0,
+        owner: 0,
         bounds: None,
     };
     let refused = elsewhere.decide(&[charge], Mode::Atomic, Instant::now() + PATIENCE).get().await;
@@ -121,10 +121,10 @@ async fn replay(vector: &Vector, url: &str) {
                 let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
                 store.reset(&keys, deadline).get().await.unwrap_or_else(|error| panic!("{}: {error}", vector.title));
             }
-            Action::Peek(_) => {}
+            Action::Stored(_) => {}
         }
         let keys: Vec<(&str, &Limit)> = limits.iter().map(|(key, limit)| (*key, *limit)).collect();
-        store.peek(&keys, deadline).get().await.unwrap_or_else(|error| panic!("{}: {error}", vector.title));
+        store.read_states(&keys, deadline).get().await.unwrap_or_else(|error| panic!("{}: {error}", vector.title));
         decisions.push(made);
     }
 }
@@ -132,7 +132,15 @@ async fn replay(vector: &Vector, url: &str) {
 fn charge<'a>(vector: &'a Vector, asked: &'a VectorCharge, now: Micros) -> Charge<'a> {
     let limit = vector.limit(&asked.limit);
     let bounds = vector.bounds(limit, asked.by.unwrap_or(now));
-    Charge { key: &asked.key, limit, take: asked.take, group: asked.group, role: asked.role, share: 0, bounds }
+    Charge {
+        key: &asked.key,
+        limit,
+        operation: asked.operation,
+        group: asked.group,
+        role: asked.role,
+        owner: 0,
+        bounds,
+    }
 }
 
 fn undo<'a>(

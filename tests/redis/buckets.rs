@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use redis::Connection;
 use tokio::runtime::Runtime;
 use weir_engine::algorithm::sliding_window::BUCKETS_MAX;
-use weir_engine::{Algorithm, Charge, Decision, Limit, Mode, Outcome, Precision, Receipt, Take, Verdict, Window};
+use weir_engine::{Algorithm, Charge, Decision, Limit, Mode, Operation, Outcome, Precision, Receipt, Verdict, Window};
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::{Endpoint, Redis};
 use weir_store::{Store, StoreError, Undo};
@@ -86,8 +86,8 @@ impl Rig {
         self.runtime.block_on(self.store.decide(charges, Mode::Atomic, Instant::now() + PATIENCE).get())
     }
 
-    fn one(&self, limit: &Limit, take: Take) -> Outcome {
-        self.decide(&[charge("k", limit, take)]).unwrap().outcomes.remove(0)
+    fn one(&self, limit: &Limit, operation: Operation) -> Outcome {
+        self.decide(&[charge("k", limit, operation)]).unwrap().outcomes.remove(0)
     }
 
     fn undo(&self, limit: &Limit, receipt: Receipt) {
@@ -107,15 +107,15 @@ fn strings_that_weir_has_not_written_fail_the_decision_and_stay() {
     for bad in malformed(HERE) {
         let what = format!("{} bytes, {:?}", bad.len(), &bad[..bad.len().min(40)]);
         redis::cmd("SET").arg("k").arg(&bad).exec(&mut rig.raw).unwrap();
-        for take in [Take::Consume(1), Take::Peek, Take::Refund(1), Take::Force(1)] {
+        for operation in [Operation::Consume(1), Operation::Peek, Operation::Refund(1), Operation::Report(1)] {
             let lists = [
-                &[charge("k", &limit, take)][..],
-                &[charge("other", &good, Take::Consume(1)), charge("k", &limit, take)],
+                &[charge("k", &limit, operation)][..],
+                &[charge("other", &good, Operation::Consume(1)), charge("k", &limit, operation)],
             ];
             for charges in lists {
                 match rig.decide(charges) {
                     Err(StoreError::NotSent(failure)) => assert_eq!(failure.kind, "state", "{what}"),
-                    other => panic!("{what}, {take:?}: {other:?}"),
+                    other => panic!("{what}, {operation:?}: {other:?}"),
                 }
             }
         }
@@ -123,8 +123,8 @@ fn strings_that_weir_has_not_written_fail_the_decision_and_stay() {
         let undos = [Undo { key: "k", limit: &limit, receipt, bounds: None }];
         let undone = rig.runtime.block_on(rig.store.undo(&undos, Instant::now() + PATIENCE).get());
         assert_eq!(undone.unwrap_err().kind(), "state", "{what}");
-        let peeked = rig.runtime.block_on(rig.store.peek(&[("k", &limit)], Instant::now() + PATIENCE).get());
-        assert_eq!(peeked.unwrap_err().kind(), "state", "{what}");
+        let read = rig.runtime.block_on(rig.store.read_states(&[("k", &limit)], Instant::now() + PATIENCE).get());
+        assert_eq!(read.unwrap_err().kind(), "state", "{what}");
         assert_eq!(rig.string(), bad, "overwritten");
     }
     assert_eq!(rig.server.command(&["EXISTS", "other"]).unwrap().trim(), "0");
@@ -136,8 +136,8 @@ fn a_key_of_another_type_is_not_overwritten() {
     let (limit, good) = (limit(9, 60), Limit::per_unit(9, weir_engine::Unit::Hour));
     rig.server.command(&["HSET", "k", &HERE.to_string(), "1"]).unwrap();
     let lists = [
-        &[charge("k", &limit, Take::Consume(1))][..],
-        &[charge("other", &good, Take::Consume(1)), charge("k", &limit, Take::Consume(1))],
+        &[charge("k", &limit, Operation::Consume(1))][..],
+        &[charge("other", &good, Operation::Consume(1)), charge("k", &limit, Operation::Consume(1))],
     ];
     for charges in lists {
         assert_eq!(rig.decide(charges).unwrap_err().kind(), "wrongtype");
@@ -150,36 +150,36 @@ fn a_key_of_another_type_is_not_overwritten() {
 fn a_count_has_as_many_bytes_as_the_largest_needs() {
     let mut rig = Rig::start();
     let (limit, first) = (limit(u32::MAX, 60), HERE as f64);
-    rig.one(&limit, Take::Consume(255));
+    rig.one(&limit, Operation::Consume(255));
     assert_eq!(rig.string(), stored(1, first, &[255]));
-    let over = rig.one(&limit, Take::Consume(1)).receipt.unwrap();
+    let over = rig.one(&limit, Operation::Consume(1)).receipt.unwrap();
     assert_eq!(rig.string(), stored(2, first, &[0, 1]));
     rig.undo(&limit, over);
     assert_eq!(rig.string(), stored(1, first, &[255]));
 
     // Empty buckets between two are there, and empty ones at the ends are not.
-    rig.at(3).one(&limit, Take::Consume(65_535));
+    rig.at(3).one(&limit, Operation::Consume(65_535));
     assert_eq!(rig.string(), stored(2, first, &[255, 0, 0, 0, 0, 0, 255, 255]));
-    let over = rig.one(&limit, Take::Consume(1)).receipt.unwrap();
+    let over = rig.one(&limit, Operation::Consume(1)).receipt.unwrap();
     let wide = [255, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
     assert_eq!(rig.string(), stored(4, first, &wide));
     rig.undo(&limit, over);
-    rig.one(&limit, Take::Refund(65_535));
+    rig.one(&limit, Operation::Refund(65_535));
     assert_eq!(rig.string(), stored(1, first, &[255]));
 
     // Forced hits past the most that a count holds.
     for _ in 0..2 {
-        rig.at(5).one(&limit, Take::Force(u32::MAX));
+        rig.at(5).one(&limit, Operation::Report(u32::MAX));
     }
     let most = [&[255][..], &[0; 19], &[255; 4]].concat();
     assert_eq!(rig.string(), stored(4, first, &most));
-    assert_eq!(rig.one(&limit, Take::Peek).verdict, Verdict::Over { retry_after: 60_999_999 });
+    assert_eq!(rig.one(&limit, Operation::Peek).verdict, Verdict::Over { retry_after: 60_999_999 });
 
     // The oldest bucket has left at the last instant of its sixty-first second.
     rig.store.set_now(NOW + 60 * PRECISION_US + PRECISION_US - 1);
-    rig.one(&limit, Take::Refund(u32::MAX - 7));
+    rig.one(&limit, Operation::Refund(u32::MAX - 7));
     assert_eq!(rig.string(), stored(1, first + 5.0, &[7]));
-    rig.one(&limit, Take::Refund(7));
+    rig.one(&limit, Operation::Refund(7));
     assert_eq!(rig.server.command(&["EXISTS", "k"]).unwrap().trim(), "0");
 }
 
@@ -189,13 +189,13 @@ fn a_window_of_256_buckets_has_257_counts_at_most() {
     let (limit, first) = (limit(1_000, BUCKETS_MAX), HERE as f64);
     let mut receipts = Vec::new();
     for bucket in 0..=BUCKETS_MAX {
-        receipts.push(rig.at(bucket).one(&limit, Take::Consume(1)).receipt.unwrap());
+        receipts.push(rig.at(bucket).one(&limit, Operation::Consume(1)).receipt.unwrap());
     }
     assert_eq!(rig.string(), stored(1, first, &[1; 257]));
-    let left = rig.one(&limit, Take::Consume(745));
+    let left = rig.one(&limit, Operation::Consume(745));
     // Two hits more than fit: until the second bucket leaves.
     assert_eq!(left.verdict, Verdict::Over { retry_after: 2 * PRECISION_US - 1 });
-    assert_eq!(rig.one(&limit, Take::Consume(743)).remaining, 0);
+    assert_eq!(rig.one(&limit, Operation::Consume(743)).remaining, 0);
 
     // In the middle, once and once more.
     for _ in 0..2 {
@@ -209,14 +209,14 @@ fn a_window_of_256_buckets_has_257_counts_at_most() {
     // The next bucket takes the place of the first two, of which one was undone too.
     rig.undo(&limit, receipts[1]);
     expected.drain(..4);
-    rig.at(BUCKETS_MAX + 1).one(&limit, Take::Consume(1));
+    rig.at(BUCKETS_MAX + 1).one(&limit, Operation::Consume(1));
     expected.extend([1, 0]);
     assert_eq!(rig.string(), stored(2, first + 2.0, &expected));
 
     // Hits after most of the window leave what still counts, and hits after all of it nothing.
-    rig.at(2 * BUCKETS_MAX).one(&limit, Take::Consume(3));
+    rig.at(2 * BUCKETS_MAX).one(&limit, Operation::Consume(3));
     let gap = [&744_u16.to_le_bytes()[..], &[1, 0], &[0; 508], &[3, 0]].concat();
     assert_eq!(rig.string(), stored(2, first + 256.0, &gap));
-    rig.at(4 * BUCKETS_MAX).one(&limit, Take::Consume(3));
+    rig.at(4 * BUCKETS_MAX).one(&limit, Operation::Consume(3));
     assert_eq!(rig.string(), stored(1, first + 1024.0, &[3]));
 }

@@ -17,7 +17,7 @@ use proptest::test_runner::TestRunner;
 use redis::ServerError;
 use tokio::task::LocalSet;
 use weir_engine::observer::Silent;
-use weir_engine::{Charge, Limit, Mode, Receipt, Take};
+use weir_engine::{Charge, Limit, Mode, Operation, Receipt};
 use weir_store::memory::Memory;
 use weir_store::redis::error_class::{self, RedisErrorClass};
 use weir_store::redis::pipeline::{self, Options};
@@ -25,7 +25,7 @@ use weir_store::redis::{Endpoint, Observer, Redis};
 use weir_store::{Store, Undo};
 
 use crate::support::arbitrary::START_US;
-use crate::support::arbitrary::{bounds, config, fitting, limit, mode, role, take};
+use crate::support::arbitrary::{bounds, config, fitting, limit, mode, operation, role};
 use crate::support::cluster::{Plan, RedisCluster, SLOTS};
 use crate::support::clustered::{Load, SHORT, daily, daily_log, hit, key_in, not_sent, open, store, used};
 use crate::support::manual::{ManualClock, charge};
@@ -72,7 +72,7 @@ fn a_cluster_decides_as_the_memory_store_does() {
     let story = Cell::new(0_u32);
     let masters = RefCell::new([0; 3]);
 
-    let decisions = vec((mode(), vec((0..KEYS, take(), role()), 1..5)), 1..12);
+    let decisions = vec((mode(), vec((0..KEYS, operation(), role()), 1..5)), 1..12);
     // Two families of keys, each in a slot of its own.
     let stories = vec((vec(limit(), KEYS), decisions), 2);
     let result = TestRunner::new(config(8)).run(&stories, |families| {
@@ -87,10 +87,10 @@ fn a_cluster_decides_as_the_memory_store_does() {
             masters.borrow_mut()[cluster.master_of(redis.part_of(&keys[first].0))] += 1;
             for (mode, parts) in decisions {
                 let mut charges = Vec::new();
-                for (which, take, role) in &parts {
+                for (which, operation, role) in &parts {
                     let (key, limit) = &keys[first + which];
                     let bounds = bounds(limit, START_US);
-                    charges.push(Charge { role: *role, bounds, ..charge(key, limit, fitting(limit, *take)) });
+                    charges.push(Charge { role: *role, bounds, ..charge(key, limit, fitting(limit, *operation)) });
                 }
                 let [memory, redis] =
                     both.map(|store| runtime.block_on(store.decide(&charges, mode, deadline()).get()).unwrap());
@@ -103,7 +103,7 @@ fn a_cluster_decides_as_the_memory_store_does() {
             }
         }
         let names: Vec<(&str, &Limit)> = keys.iter().map(|(key, limit)| (key.as_str(), limit)).collect();
-        let states = || both.map(|store| runtime.block_on(store.peek(&names, deadline()).get()).unwrap().states);
+        let states = || both.map(|store| runtime.block_on(store.read_states(&names, deadline()).get()).unwrap().states);
         let [in_memory, in_redis] = states();
         assert_eq!(in_memory, in_redis);
         // Every other charge is taken back, in one call over all slots.
@@ -128,7 +128,8 @@ fn a_cluster_decides_as_the_memory_store_does() {
     result.unwrap_or_else(|error| panic!("{error}"));
     assert!(masters.borrow().iter().all(|stories| *stories > 0), "some master was not used: {masters:?}");
     let charges: Vec<(String, Limit)> = (0..9).map(|i| (format!("w1:{{{i}}}"), daily(1))).collect();
-    let charges: Vec<Charge<'_>> = charges.iter().map(|(key, limit)| charge(key, limit, Take::Consume(1))).collect();
+    let charges: Vec<Charge<'_>> =
+        charges.iter().map(|(key, limit)| charge(key, limit, Operation::Consume(1))).collect();
     let over_slots = runtime.block_on(redis.decide(&charges, Mode::Atomic, deadline()).get());
     assert_eq!(not_sent(over_slots), "crossslot", "whoever decides splits first");
 }
@@ -235,7 +236,7 @@ async fn several_keys_of_a_moving_slot_are_decided_where_they_are_together() {
     let store = store(&cluster);
     let (pace, log) = (daily(100), daily_log(100));
     let (a, b) = ("w1:{shop}a", "w1:{shop}b");
-    let both = [charge(a, &pace, Take::Consume(1)), charge(b, &log, Take::Consume(1))];
+    let both = [charge(a, &pace, Operation::Consume(1)), charge(b, &log, Operation::Consume(1))];
     let decide = async |within| store.decide(&both, Mode::Atomic, Instant::now() + within).get().await;
     let at = async || [used(&store, a, &pace).await, used(&store, b, &log).await];
     let slot = store.part_of(a);
@@ -267,7 +268,7 @@ async fn several_keys_of_a_moving_slot_are_decided_where_they_are_together() {
     assert_eq!(at().await[1], 2, "both are at the new place, and the slot still at the old one");
 
     // Keys that are nowhere yet may be on either side: Redis refuses those until the move is over.
-    let fresh = [charge("w1:{shop}c", &pace, Take::Consume(1)), charge("w1:{shop}d", &log, Take::Consume(1))];
+    let fresh = [charge("w1:{shop}c", &pace, Operation::Consume(1)), charge("w1:{shop}d", &log, Operation::Consume(1))];
     assert_eq!(not_sent(store.decide(&fresh, Mode::Atomic, Instant::now() + SHORT).get().await), "tryagain");
     assert_eq!(store.reset(&["w1:{shop}c", a], Instant::now() + PATIENCE).get().await.unwrap(), 1);
     cluster.end_move(slot, from, to);
@@ -388,10 +389,10 @@ async fn a_user_with_the_documented_rights_is_enough() {
     let mut source = cluster.connect(from);
     cluster.move_key("weir:w1:{shop}a", &mut source, to);
     cluster.end_move(slot, from, to);
-    let both = [charge(a, &pace, Take::Consume(1)), charge(b, &log, Take::Consume(1))];
+    let both = [charge(a, &pace, Operation::Consume(1)), charge(b, &log, Operation::Consume(1))];
     store.decide(&both, Mode::Atomic, Instant::now() + PATIENCE).get().await.unwrap();
-    let peeked = store.peek(&[(a, &pace), (b, &log)], Instant::now() + PATIENCE).get().await.unwrap();
-    assert!(peeked.states.iter().all(Option::is_some) && peeked.now > 0);
+    let read = store.read_states(&[(a, &pace), (b, &log)], Instant::now() + PATIENCE).get().await.unwrap();
+    assert!(read.states.iter().all(Option::is_some) && read.now > 0);
     assert_eq!(store.reset(&[a, b], Instant::now() + PATIENCE).get().await.unwrap(), 2);
 
     let store = open(vec![bare.with_login(Some("weir"), Some("falsch"))], |_| {});

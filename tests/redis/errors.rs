@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use redis::ServerError;
 use weir_engine::algorithm::Format;
-use weir_engine::{Algorithm, Anchor, Limit, Mode, Take, Window};
+use weir_engine::{Algorithm, Anchor, Limit, Mode, Operation, Window};
 use weir_store::redis::breaker::{Circuit, TRIALS};
 use weir_store::redis::error_class::{After, Blame, ERROR_CLASSES, Proof, RedisErrorClass};
 use weir_store::redis::pipeline::Options;
@@ -94,7 +94,7 @@ impl Rig {
     /// One charge by the script of its algorithm.
     async fn one(&self) -> Result<(), StoreError> {
         let limit = limit();
-        let charges = [charge("{k}one", &limit, Take::Consume(1))];
+        let charges = [charge("{k}one", &limit, Operation::Consume(1))];
         self.store.decide(&charges, Mode::Atomic, Instant::now() + SHORT).get().await?;
         self.charged.fetch_add(1, Ordering::SeqCst);
         Ok(())
@@ -103,7 +103,8 @@ impl Rig {
     /// The same hit and one on another key, by the script for several charges.
     async fn two(&self) -> Result<(), StoreError> {
         let limit = limit();
-        let charges = [charge("{k}one", &limit, Take::Consume(1)), charge("{k}two", &limit, Take::Consume(1))];
+        let charges =
+            [charge("{k}one", &limit, Operation::Consume(1)), charge("{k}two", &limit, Operation::Consume(1))];
         self.store.decide(&charges, Mode::Atomic, Instant::now() + SHORT).get().await?;
         self.charged.fetch_add(1, Ordering::SeqCst);
         Ok(())
@@ -137,7 +138,7 @@ impl Rig {
     /// Everything that was charged was told so, and the other way round.
     async fn assert_charged(&self) {
         let limit = limit();
-        let look = [charge("{k}one", &limit, Take::Peek)];
+        let look = [charge("{k}one", &limit, Operation::Peek)];
         let seen = self.store.decide(&look, Mode::Atomic, Instant::now() + SHORT).get().await.unwrap();
         let used = REQUESTS - seen.outcomes[0].remaining;
         assert_eq!(used, self.charged.load(Ordering::SeqCst), "charged at Redis, and told so");
@@ -283,7 +284,7 @@ async fn a_full_redis_still_denies() {
     let rig = Rig::start(&server.url());
     let day = Window::from_micros(86_400_000_000).unwrap();
     let one = Limit::new(1, day, Algorithm::FixedWindow { anchor: Anchor::FirstHit }).unwrap();
-    let charges = [charge("full", &one, Take::Consume(1))];
+    let charges = [charge("full", &one, Operation::Consume(1))];
     let decide = async || rig.store.decide(&charges, Mode::Atomic, Instant::now() + SHORT).get().await;
     assert!(!decide().await.unwrap().denied);
     config(&server, "maxmemory", "1");
@@ -467,8 +468,9 @@ async fn every_algorithm_refuses_what_it_has_not_written() {
             Format::Integer | Format::Doubles | Format::Counts => &["SET", "{k}bad", "garbage"],
         };
         server.command(garbage).unwrap();
-        let alone = [charge("{k}bad", &limit, Take::Consume(1))];
-        let several = [charge("{k}good", &good, Take::Consume(1)), charge("{k}bad", &limit, Take::Consume(1))];
+        let alone = [charge("{k}bad", &limit, Operation::Consume(1))];
+        let several =
+            [charge("{k}good", &good, Operation::Consume(1)), charge("{k}bad", &limit, Operation::Consume(1))];
         for charges in [&alone[..], &several[..]] {
             let answer = rig.store.decide(charges, Mode::Independent, Instant::now() + SHORT).get().await;
             let error = answer.unwrap_err();
@@ -484,7 +486,7 @@ async fn an_error_that_nobody_knows_proves_nothing() {
     let server = RedisServer::start_with(None, &["--rename-command", "ZRANGE", "OTHER"]);
     let rig = Rig::start(&server.url());
     let limit = Limit::new(9, Window::from_micros(3_600_000_000).unwrap(), Algorithm::SlidingWindowLog).unwrap();
-    let charges = [charge("k", &limit, Take::Consume(1))];
+    let charges = [charge("k", &limit, Operation::Consume(1))];
     let error = rig.store.decide(&charges, Mode::Atomic, Instant::now() + SHORT).get().await.unwrap_err();
     assert!(matches!(&error, StoreError::Unknown(Failure { kind: "refused", .. })), "{error:?}");
     assert_heard(&rig, "refused");
@@ -518,7 +520,8 @@ async fn a_node_of_a_cluster_sends_a_client_of_a_single_redis_away() {
     });
 
     let limit = limit();
-    let apart = [charge("{k}one", &limit, Take::Consume(1)), charge("{another}one", &limit, Take::Consume(1))];
+    let apart =
+        [charge("{k}one", &limit, Operation::Consume(1)), charge("{another}one", &limit, Operation::Consume(1))];
     let error = rig.store.decide(&apart, Mode::Atomic, Instant::now() + SHORT).get().await.unwrap_err();
     assert_eq!(not_sent(&error).kind, "crossslot", "{error}");
 
@@ -527,7 +530,7 @@ async fn a_node_of_a_cluster_sends_a_client_of_a_single_redis_away() {
     assert_eq!(one.command(&["DEL", "{k}two"]).unwrap().trim(), "1");
     let error = rig.two().await.unwrap_err();
     assert_eq!(not_sent(&error).kind, "tryagain", "{error}");
-    let gone = [charge("{k}two", &limit, Take::Consume(1))];
+    let gone = [charge("{k}two", &limit, Operation::Consume(1))];
     let error = rig.store.decide(&gone, Mode::Atomic, Instant::now() + SHORT).get().await.unwrap_err();
     assert_eq!(not_sent(&error).kind, "ask", "{error}");
     ok(&one, &["CLUSTER", "SETSLOT", slot, "STABLE"]);
@@ -631,7 +634,7 @@ async fn an_undo_that_meets_a_foreign_member_writes_nothing() {
     let mut receipts = Vec::new();
     for second in 0..4 {
         store.set_now(now + second * 1_000_000);
-        let charges = [charge("k", &limit, Take::Consume(2))];
+        let charges = [charge("k", &limit, Operation::Consume(2))];
         let decision = store.decide(&charges, Mode::Atomic, deadline()).get().await.unwrap();
         receipts.push(decision.outcomes[0].receipt.unwrap());
     }
@@ -689,11 +692,11 @@ async fn a_clock_beyond_all_bounds_is_an_error() {
     for seconds in ["9223372036854775807", "18446744073710", "9007199255", "-1"] {
         let time = format!("*2\r\n:{seconds}\r\n:0\r\n");
         node.says(move |command| if command[0] == "TIME" { time.clone() } else { "$-1\r\n".to_owned() });
-        let peeked = store.peek(&[("k", &limit)], Instant::now() + PATIENCE).get().await;
-        assert!(peeked.is_err(), "{seconds}: {peeked:?}");
+        let read = store.read_states(&[("k", &limit)], Instant::now() + PATIENCE).get().await;
+        assert!(read.is_err(), "{seconds}: {read:?}");
     }
     node.says(|_| "*4\r\n:9223372036854775807\r\n:0\r\n:9223372036854775807\r\n:0\r\n".to_owned());
-    let charges = [charge("k", &limit, Take::Consume(1))];
+    let charges = [charge("k", &limit, Operation::Consume(1))];
     let decided = store.decide(&charges, Mode::Atomic, Instant::now() + PATIENCE).get().await;
     assert!(decided.is_err(), "{decided:?}");
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tokio::runtime::Runtime;
 use weir_engine::{
-    Algorithm, Anchor, CalendarUnit, Charge, Decision, Limit, Mode, Precision, Refill, Role, State, Take, Term, Unit,
-    Verdict,
+    Algorithm, Anchor, CalendarUnit, Charge, Decision, Limit, Mode, Operation, Precision, Refill, Role, State, Term,
+    Unit, Verdict,
 };
 use weir_store::redis::MERGE_MAX;
 use weir_store::redis::pipeline::Options;
@@ -48,7 +48,7 @@ async fn decide(store: &Redis, charge: Charge<'_>, mode: Mode) -> Result<Decisio
 
 /// One hit on each of these keys, all at once.
 fn hit_all(runtime: &Runtime, store: &Redis, keys: &[String], limit: &Limit) -> Vec<Result<Decision, StoreError>> {
-    let hits = keys.iter().map(|key| decide(store, charge(key, limit, Take::Consume(1)), Mode::Atomic));
+    let hits = keys.iter().map(|key| decide(store, charge(key, limit, Operation::Consume(1)), Mode::Atomic));
     runtime.block_on(join_all(hits))
 }
 
@@ -102,7 +102,10 @@ fn decisions_made_together_are_what_they_would_be_alone() {
     let (server, runtime) = (RedisServer::start(), runtime());
     let together = store(&server, &runtime, "together:", MERGE_MAX);
     let alone = store(&server, &runtime, "alone:", 0);
-    let (limits, takes) = (limits(), [Take::Consume(1), Take::Consume(3), Take::Peek, Take::Refund(2), Take::Force(4)]);
+    let (limits, takes) = (
+        limits(),
+        [Operation::Consume(1), Operation::Consume(3), Operation::Peek, Operation::Refund(2), Operation::Report(4)],
+    );
     let mut numbers = Numbers(1);
     let mut now = NOW;
     for round in 0..200 {
@@ -116,16 +119,17 @@ fn decisions_made_together_are_what_they_would_be_alone() {
             // Two keys for each limit, so that most calls have several charges on one.
             asked.push((format!("l{limit}.{}", numbers.below(2)), &limits[limit], *numbers.pick(&takes)));
         }
-        let at_once = asked.iter().map(|(key, limit, take)| decide(&together, charge(key, limit, *take), mode));
+        let at_once =
+            asked.iter().map(|(key, limit, operation)| decide(&together, charge(key, limit, *operation), mode));
         let at_once = runtime.block_on(join_all(at_once));
-        for ((key, limit, take), decided) in asked.iter().zip(at_once) {
-            let expected = runtime.block_on(decide(&alone, charge(key, limit, *take), mode)).unwrap();
-            assert_eq!(decided.unwrap(), expected, "round {round}: {take:?} of {key}, {:?}", limit.algorithm());
+        for ((key, limit, operation), decided) in asked.iter().zip(at_once) {
+            let expected = runtime.block_on(decide(&alone, charge(key, limit, *operation), mode)).unwrap();
+            assert_eq!(decided.unwrap(), expected, "round {round}: {operation:?} of {key}, {:?}", limit.algorithm());
         }
         for (key, limit, _) in &asked {
             let states = |store: &Redis| -> Option<State> {
                 let asked = [(key.as_str(), *limit)];
-                runtime.block_on(store.peek(&asked, Instant::now() + PATIENCE).get()).unwrap().states.remove(0)
+                runtime.block_on(store.read_states(&asked, Instant::now() + PATIENCE).get()).unwrap().states.remove(0)
             };
             assert_eq!(states(&together), states(&alone), "round {round}: {key}");
         }
@@ -134,7 +138,14 @@ fn decisions_made_together_are_what_they_would_be_alone() {
 
 /// A number of the charges that a decision may have in the next test.
 fn some_charges<'a>(numbers: &mut Numbers, limits: &'a [(String, Limit)], now: u64) -> Vec<Charge<'a>> {
-    let takes = [Take::Consume(1), Take::Consume(1), Take::Consume(3), Take::Peek, Take::Refund(2), Take::Force(4)];
+    let takes = [
+        Operation::Consume(1),
+        Operation::Consume(1),
+        Operation::Consume(3),
+        Operation::Peek,
+        Operation::Refund(2),
+        Operation::Report(4),
+    ];
     let roles = [Role::Enforced, Role::Enforced, Role::Shadow, Role::Quota];
     let day = 24 * 3_600_000_000;
     (0..=numbers.below(5))
@@ -205,7 +216,7 @@ fn decisions_of_several_charges_made_together_are_what_they_would_be_alone() {
         for (key, limit) in &limits {
             let states = |store: &Redis| {
                 let asked = [(key.as_str(), limit)];
-                runtime.block_on(store.peek(&asked, far).get()).unwrap().states.remove(0)
+                runtime.block_on(store.read_states(&asked, far).get()).unwrap().states.remove(0)
             };
             assert_eq!(states(&together), states(&alone), "round {round}: {key}");
         }
@@ -264,7 +275,7 @@ fn a_call_is_bounded_by_the_weight_of_its_charges() {
         let server = RedisServer::start();
         let store = store(&server, &runtime, "", MERGE_MAX);
         let keys = keys(width);
-        let charges: Vec<_> = keys.iter().map(|key| charge(key, &limit, Take::Consume(1))).collect();
+        let charges: Vec<_> = keys.iter().map(|key| charge(key, &limit, Operation::Consume(1))).collect();
         let decide_all = || {
             let decisions = (0..asked).map(|_| store.decide(&charges, Mode::Atomic, Instant::now() + PATIENCE).get());
             runtime.block_on(join_all(decisions))
@@ -291,7 +302,7 @@ fn decisions_that_are_denied_together_write_nothing() {
             .iter()
             .map(|key| {
                 let other = if key.len() == 2 { &limit } else { &paced };
-                [charge(key, other, Take::Consume(1)), charge("none", &none, Take::Consume(1))]
+                [charge(key, other, Operation::Consume(1)), charge("none", &none, Operation::Consume(1))]
             })
             .collect();
         let far = Instant::now() + PATIENCE;
@@ -352,7 +363,7 @@ fn however_many_ask_together_exactly_the_limit_is_admitted() {
     let (server, runtime) = (RedisServer::start(), runtime());
     let stores = [4, 16, 0].map(|merge_max| store(&server, &runtime, "", merge_max));
     let limit = per_hour(250);
-    let hits = (0..600).map(|i| decide(&stores[i % 3], charge("hot", &limit, Take::Consume(1)), Mode::Atomic));
+    let hits = (0..600).map(|i| decide(&stores[i % 3], charge("hot", &limit, Operation::Consume(1)), Mode::Atomic));
     assert_eq!(admitted(&runtime.block_on(join_all(hits))), 250);
 }
 
@@ -364,7 +375,7 @@ fn each_decision_is_answered_by_its_own_deadline() {
     hit_all(&runtime, &store, &keys, &limit);
     server.freeze();
     let hit = async |key: &String, timeout: Duration| {
-        let charges = [charge(key, &limit, Take::Consume(1))];
+        let charges = [charge(key, &limit, Operation::Consume(1))];
         store.decide(&charges, Mode::Atomic, Instant::now() + timeout).get().await
     };
     let hurried = async {
@@ -468,19 +479,19 @@ fn garbage_at_one_key_fails_no_decision_on_another() {
             let before = keys(3);
             let hit = |key: &String| {
                 let (key, others, together) = (key.clone(), &others, &together);
-                async move { decide(together, charge(&key, others, Take::Consume(1)), Mode::Atomic).await }
+                async move { decide(together, charge(&key, others, Operation::Consume(1)), Mode::Atomic).await }
             };
             let (first, middle, last) = runtime.block_on(async {
                 tokio::join!(
                     join_all(before.iter().map(hit)),
-                    decide(&together, charge(&bad, limit, Take::Consume(1)), Mode::Atomic),
+                    decide(&together, charge(&bad, limit, Operation::Consume(1)), Mode::Atomic),
                     join_all(before.iter().map(hit)),
                 )
             });
             for decision in first.into_iter().chain(last) {
                 assert!(!decision.unwrap_or_else(|error| panic!("{what}: {error}")).denied, "{what}");
             }
-            let expected = runtime.block_on(decide(&alone, charge(&bad, limit, Take::Consume(1)), Mode::Atomic));
+            let expected = runtime.block_on(decide(&alone, charge(&bad, limit, Operation::Consume(1)), Mode::Atomic));
             match (&middle, &expected) {
                 (Ok(decision), Ok(expected)) => assert_eq!(decision, expected, "{what}"),
                 (Err(error), Err(expected)) => {
@@ -491,7 +502,7 @@ fn garbage_at_one_key_fails_no_decision_on_another() {
             }
             seen.insert(middle.is_ok());
             // With another key in one decision: charged, or nothing at all.
-            let pair = [charge(&bad, limit, Take::Consume(1)), charge("pair", &others, Take::Consume(1))];
+            let pair = [charge(&bad, limit, Operation::Consume(1)), charge("pair", &others, Operation::Consume(1))];
             let pair = runtime.block_on(together.decide(&pair, Mode::Atomic, Instant::now() + PATIENCE).get());
             assert!(!matches!(pair, Err(StoreError::Unknown(_))), "{what}: {pair:?}");
         }

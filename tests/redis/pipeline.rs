@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value, cmd};
-use weir_engine::{Algorithm, Charge, Limit, Mode, Role, Take, Window};
+use weir_engine::{Algorithm, Charge, Limit, Mode, Operation, Role, Window};
 use weir_store::redis::pipeline::{
     Call, CallError, Load, Options, Pipeline, Reason, SILENCE_MAX, SILENCE_TIMEOUTS, Script,
 };
@@ -742,20 +742,27 @@ async fn undos_of_many_logs_share_round_trips_and_one_that_fails_stops_no_other(
     let day = Window::from_micros(86_400_000_000).unwrap();
     let limit = Limit::new(3, day, Algorithm::SlidingWindowLog).unwrap();
     let keys: Vec<String> = (0..40).map(|n| format!("log-{n}")).collect();
-    let charge =
-        |key, take| Charge { key, limit: &limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None };
-    let decide = async |take| {
-        let charges: Vec<_> = keys.iter().map(|key| charge(key.as_str(), take)).collect();
+    let charge = |key, operation| Charge {
+        key,
+        limit: &limit,
+        operation,
+        group: 0,
+        role: Role::Enforced,
+        owner: 0,
+        bounds: None,
+    };
+    let decide = async |operation| {
+        let charges: Vec<_> = keys.iter().map(|key| charge(key.as_str(), operation)).collect();
         store.decide(&charges, Mode::Atomic, Instant::now() + PATIENCE).get().await.unwrap().outcomes
     };
     // Twice each, so that undos of one key have an order to keep.
     let mut undos = Vec::new();
     for _ in 0..2 {
-        for (key, outcome) in keys.iter().zip(decide(Take::Consume(1)).await) {
+        for (key, outcome) in keys.iter().zip(decide(Operation::Consume(1)).await) {
             undos.push(Undo { key, limit: &limit, receipt: outcome.receipt.unwrap(), bounds: None });
         }
     }
-    assert!(decide(Take::Peek).await.iter().all(|outcome| outcome.remaining == 1));
+    assert!(decide(Operation::Peek).await.iter().all(|outcome| outcome.remaining == 1));
     // The script is known from then on.
     store.undo(&undos[40..41], Instant::now() + PATIENCE).get().await.unwrap();
     let broken = server.command(&["SET", &keys[1], "no log"]).unwrap();
@@ -766,7 +773,7 @@ async fn undos_of_many_logs_share_round_trips_and_one_that_fails_stops_no_other(
     assert!(matches!(&error, StoreError::NotSent(failure) if failure.kind == "wrongtype"), "{error:?}");
     proxy.delay(Duration::ZERO);
     server.command(&["DEL", &keys[1]]).unwrap();
-    for (key, outcome) in keys.iter().zip(decide(Take::Peek).await) {
+    for (key, outcome) in keys.iter().zip(decide(Operation::Peek).await) {
         assert_eq!(outcome.remaining, 3, "{key}");
     }
 }

@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use weir_engine::observer::Silent;
-use weir_engine::{Algorithm, Anchor, Bounds, CalendarUnit, Charge, Decision, Entry, Limit, Micros, Mode, Take, Unit};
+use weir_engine::{
+    Algorithm, Anchor, Bounds, CalendarUnit, Charge, Decision, Entry, Limit, Micros, Mode, Operation, Unit,
+};
 use weir_limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query, Undecided};
 use weir_store::memory::Memory;
 use weir_store::redis::pipeline;
 use weir_store::redis::{Endpoint, Redis};
-use weir_store::{Peeked, Reply, Store, StoreError, Undo};
+use weir_store::{Reply, StatesRead, Store, StoreError, Undo};
 
 use crate::support::algorithms::without_calendars;
 use crate::support::manual::{ManualClock, charge, far};
@@ -93,7 +95,7 @@ impl Machine {
     fn decide(&self, store: Arc<dyn Store>, key: &str) -> Result<Answer, StoreError> {
         let limiter = limiter(store);
         let entries = &[Entry { key, value: "ann" }];
-        let asked = DescriptorRequest { entries, take: Take::Consume(1), limit: None };
+        let asked = DescriptorRequest { entries, operation: Operation::Consume(1), limit: None };
         let query = Query { domain: "shop", descriptors: [asked].into_iter().collect() };
         let answer = if limiter.is_immediate() {
             limiter.decide_now(&query, Instant::now(), None)
@@ -170,8 +172,8 @@ impl Store for Watched {
         self.inner.reset(keys, deadline)
     }
 
-    fn peek<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant) -> Reply<'a, Peeked> {
-        self.inner.peek(keys, deadline)
+    fn read_states<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant) -> Reply<'a, StatesRead> {
+        self.inner.read_states(keys, deadline)
     }
 
     fn ping(&self, deadline: Instant) -> Reply<'_, ()> {
@@ -214,7 +216,7 @@ fn a_store_with_another_clock_is_asked_once_more() {
             // What an operator sees goes by the store's clock too.
             let limiter = limiter(machine.store(DAY_ENDS_US + HOUR_US));
             let entries = [Entry { key, value: "ann" }];
-            let peeks = machine.runtime.block_on(limiter.peek("shop", &entries)).expect("an answer");
+            let peeks = machine.runtime.block_on(limiter.show_states("shop", &entries)).expect("an answer");
             let peek = peeks.last().expect("a limit");
             assert_eq!((peek.remaining, peek.reset_after_us), (1, 23 * HOUR_US), "{way:?} {key}");
         }
@@ -238,10 +240,10 @@ fn nothing_is_charged_where_no_window_holds_the_clock() {
         let store = machine.store(now);
         for mode in [Mode::Atomic, Mode::Independent] {
             for bounds in [past, future] {
-                let calendar = || Charge { bounds: Some(bounds), ..charge("calendar", &day, Take::Force(1)) };
+                let calendar = || Charge { bounds: Some(bounds), ..charge("calendar", &day, Operation::Report(1)) };
                 let mut lists = vec![vec![calendar()]];
                 for other in &others {
-                    let other = || charge("other", other, Take::Force(1));
+                    let other = || charge("other", other, Operation::Report(1));
                     lists.push(vec![calendar(), other()]);
                     lists.push(vec![other(), calendar()]);
                     lists.push(vec![other(), calendar(), other()]);
@@ -250,7 +252,7 @@ fn nothing_is_charged_where_no_window_holds_the_clock() {
                     let answer = machine.runtime.block_on(store.decide(&list, mode, far()).get());
                     assert_eq!(answer, Err(StoreError::StaleBounds { now }), "{way:?} {mode:?} {list:?}");
                     let keys: Vec<_> = list.iter().map(|charge| (charge.key, charge.limit)).collect();
-                    let peeked = machine.runtime.block_on(store.peek(&keys, far()).get()).expect("an answer");
+                    let peeked = machine.runtime.block_on(store.read_states(&keys, far()).get()).expect("an answer");
                     assert!(peeked.states.iter().all(Option::is_none), "{way:?} {mode:?} {list:?}: {peeked:?}");
                 }
             }
@@ -278,9 +280,9 @@ fn nothing_is_taken_back_where_no_window_holds_the_clock() {
             let machine = Machine::new(way);
             let store = machine.store(charged_at);
             let charges = [
-                charge("log", &log, Take::Consume(2)),
-                Charge { bounds: Some(around(charged_at)), ..charge("calendar", &day, Take::Consume(2)) },
-                charge("hourly", &hourly, Take::Consume(2)),
+                charge("log", &log, Operation::Consume(2)),
+                Charge { bounds: Some(around(charged_at)), ..charge("calendar", &day, Operation::Consume(2)) },
+                charge("hourly", &hourly, Operation::Consume(2)),
             ];
             let decided =
                 machine.runtime.block_on(store.decide(&charges, Mode::Atomic, far()).get()).expect("an answer");
@@ -296,7 +298,7 @@ fn nothing_is_taken_back_where_no_window_holds_the_clock() {
                 .collect();
             let keys: Vec<_> = charges.iter().map(|charge| (charge.key, charge.limit)).collect();
             let states = |store: &Arc<dyn Store>| {
-                machine.runtime.block_on(store.peek(&keys, far()).get()).expect("an answer").states
+                machine.runtime.block_on(store.read_states(&keys, far()).get()).expect("an answer").states
             };
             let before = states(&store);
             let store = machine.store(now);
@@ -311,7 +313,7 @@ fn nothing_is_taken_back_where_no_window_holds_the_clock() {
             let again = [Undo { bounds: Some(around(now)), ..undos[1] }];
             let undone = machine.runtime.block_on(store.undo(&again, far()).get());
             assert_eq!(undone, Ok(()), "{way:?} at {now}");
-            let next = [Charge { bounds: Some(around(now)), ..charge("calendar", &day, Take::Consume(1)) }];
+            let next = [Charge { bounds: Some(around(now)), ..charge("calendar", &day, Operation::Consume(1)) }];
             let next = machine.runtime.block_on(store.decide(&next, Mode::Atomic, far()).get()).expect("an answer");
             // Where the clock has stepped back, the count has moved to another day than the receipt's.
             let left = if now < charged_at { 2 } else { 4 };
@@ -345,7 +347,7 @@ impl Store for Jumpy {
         unreachable!("nobody asks")
     }
 
-    fn peek<'a>(&'a self, _: &'a [(&'a str, &'a Limit)], _: Instant) -> Reply<'a, Peeked> {
+    fn read_states<'a>(&'a self, _: &'a [(&'a str, &'a Limit)], _: Instant) -> Reply<'a, StatesRead> {
         unreachable!("nobody asks")
     }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use weir_cli::diff::{Diff, FailOn, Format, NoDiff, Outcome as Compared, run};
 use weir_lab::comparison::{Comparison, Fate, compare};
 use weir_lab::testing::{Outcome, Runner, Strictness};
-use weir_policies::{Loaded, Reading, parse_with, test_file};
+use weir_policies::{Dialect, Loaded, parse_with, test_file};
 
 use crate::members::{members, members_of_form};
 
@@ -204,7 +204,7 @@ fn policy(descriptors: &str) -> String {
 }
 
 fn loaded(text: &str) -> Loaded {
-    parse_with(&[("p.yaml", text)], Reading::default()).unwrap_or_else(|problems| panic!("{problems}\n{text}"))
+    parse_with(&[("p.yaml", text)], Dialect::default()).unwrap_or_else(|problems| panic!("{problems}\n{text}"))
 }
 
 fn said(comparison: &Comparison<'_>) -> Vec<String> {
@@ -339,7 +339,7 @@ fn with_traffic(
         path
     });
     let diff =
-        Diff { old, new, reading: Reading::default(), traffic: Some(traffic), format, fail_on: fail_on.to_vec() };
+        Diff { old, new, dialect: Dialect::default(), traffic: Some(traffic), format, fail_on: fail_on.to_vec() };
     let mut out = Vec::new();
     let outcome = run(&diff, &mut out)?;
     Ok((outcome, String::from_utf8(out).expect("text")))
@@ -539,7 +539,7 @@ fn answers_decide_the_exit() {
     }
     let (old, new) = ("old".into(), "new".into());
     let fail_on = vec![FailOn::Answers];
-    let diff = Diff { old, new, reading: Reading::default(), traffic: None, format: Format::Text, fail_on };
+    let diff = Diff { old, new, dialect: Dialect::default(), traffic: None, format: Format::Text, fail_on };
     assert!(matches!(run(&diff, &mut Vec::new()), Err(NoDiff::NoTraffic)));
 }
 

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use weir_engine::observer::Silent;
-use weir_engine::{Algorithm, Decision, Limit, Mode, State, Take, Unit};
+use weir_engine::{Algorithm, Decision, Limit, Mode, Operation, State, Unit};
 use weir_store::memory::Memory;
 use weir_store::{Store, Undo};
 
@@ -32,7 +32,7 @@ fn debt(burst: u32) -> Limit {
 }
 
 fn take(store: &Memory, keys: &[(&str, &Limit)], hits: u32) -> Decision {
-    let charges: Vec<_> = keys.iter().map(|(key, limit)| charge(key, limit, Take::Consume(hits))).collect();
+    let charges: Vec<_> = keys.iter().map(|(key, limit)| charge(key, limit, Operation::Consume(hits))).collect();
     answer(store.decide(&charges, Mode::Atomic, far()))
 }
 
@@ -64,7 +64,7 @@ fn in_threads(work: impl Fn(u32) + Send + Sync + 'static) {
 
 /// The hits in the states of keys, read at one instant.
 fn counts(store: &Memory, keys: &[(&str, &Limit)]) -> Vec<u32> {
-    let peeked = answer(store.peek(keys, far()));
+    let peeked = answer(store.read_states(keys, far()));
     let count = |state: &Option<State>| match state {
         Some(State::FixedWindow(counter)) => counter.count,
         Some(other) => panic!("{other:?} is no window of the clock"),
@@ -174,7 +174,7 @@ fn what_is_taken_back_meanwhile_adds_up() {
             answer(shared.undo(&undos, far()));
         }
     });
-    let states = answer(store.peek(&[("w", &windows), ("d", &debts)], far())).states;
+    let states = answer(store.read_states(&[("w", &windows), ("d", &debts)], far())).states;
     assert_eq!(states, [None, None], "everything was taken back");
     assert_eq!(store.keys(), Some(0));
 }

@@ -59,7 +59,7 @@ fn run(vector: &Vector, stores: &mut Stores) -> Result<(), String> {
                     }
                 }
             }
-            Action::Peek(_) => {}
+            Action::Stored(_) => {}
         }
 
         let keys: Vec<(&str, &Limit)> = step.states.keys().map(|key| (key.as_str(), all_keys[key.as_str()])).collect();
@@ -101,12 +101,20 @@ fn charges<'a>(vector: &'a Vector, asked: &'a [vectors::VectorCharge], now: Micr
     let charge = |asked: &'a vectors::VectorCharge| {
         let limit = vector.limit(&asked.limit);
         let bounds = vector.bounds(limit, asked.by.unwrap_or(now));
-        Charge { key: &asked.key, limit, take: asked.take, group: asked.group, role: asked.role, share: 0, bounds }
+        Charge {
+            key: &asked.key,
+            limit,
+            operation: asked.operation,
+            group: asked.group,
+            role: asked.role,
+            owner: 0,
+            bounds,
+        }
     };
     asked.iter().map(charge).collect()
 }
 
-/// What the `i`-th store is asked to take back, by the receipts that it gave itself.
+/// What the `i`-th store is asked to consume back, by the receipts that it gave itself.
 fn undos<'a>(
     vector: &'a Vector,
     proofs: &[(usize, usize)],
@@ -175,7 +183,7 @@ fn a_mistake_in_a_vector_is_named_with_file_vector_and_step() {
         );
         vectors::parse("x.toml", &text).map(|vectors| vectors.len())
     };
-    let fine = "0 take 1 a -> ok within 3>2 reset 1s took 1 ; k=#0:1";
+    let fine = "0 consume 1 a -> ok within 3>2 reset 1s charged 1 ; k=#0:1";
     assert_eq!(with("fixed_window 3 per 1s", fine), Ok(1));
 
     let limit = "fixed_window 3 per 1s";
@@ -183,11 +191,11 @@ fn a_mistake_in_a_vector_is_named_with_file_vector_and_step() {
         (with("fixed_windows 3 per 1s", fine), "limit \"a\": unknown algorithm \"fixed_windows\""),
         (with("fixed_window 3 per 1", fine), "limit \"a\": \"1\" is no time"),
         (with("gcra 3 per 1s burst 0", fine), "limit \"a\": a burst of 0 admits nothing: at least 1"),
-        (with(limit, "0 take 1 b -> ok within 3>2 reset 1s ; k=-"), "unknown limit \"b\""),
-        (with(limit, "0 take 1 a -> ok within 3>2 reset 1s ; k=@0~0/3"), "\"@0~0/3\" is no state of fixed_window"),
-        (with(limit, "0 take 1 a -> ok within 3>2 reset 1s ;"), "the state of \"k\" is not listed"),
-        (with(limit, "0 take 1 a, look a -> ok within 3>2 reset 1s ; k=-"), "there are fewer outcomes than charges"),
-        (with(limit, "0 take 1 a -> ok near 3>2 reset 1s ; k=-"), "unknown verdict \"near\""),
+        (with(limit, "0 consume 1 b -> ok within 3>2 reset 1s ; k=-"), "unknown limit \"b\""),
+        (with(limit, "0 consume 1 a -> ok within 3>2 reset 1s ; k=@0~0/3"), "\"@0~0/3\" is no state of fixed_window"),
+        (with(limit, "0 consume 1 a -> ok within 3>2 reset 1s ;"), "the state of \"k\" is not listed"),
+        (with(limit, "0 consume 1 a, peek a -> ok within 3>2 reset 1s ; k=-"), "there are fewer outcomes than charges"),
+        (with(limit, "0 consume 1 a -> ok near 3>2 reset 1s ; k=-"), "unknown verdict \"near\""),
         (with(limit, &format!("{fine}\n0 undo 2 -> done ; k=-")), "2 is no earlier decision"),
     ];
     for (result, message) in wrong {

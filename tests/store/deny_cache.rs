@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use weir_engine::{Algorithm, Charge, Limit, Mode, Outcome, Role, Take, Unit, Verdict};
+use weir_engine::{Algorithm, Charge, Limit, Mode, Operation, Outcome, Role, Unit, Verdict};
 use weir_limiter::deny_cache::{DenyCache, Known};
 
 use crate::support::arbitrary::START_US;
@@ -118,7 +118,7 @@ fn another_key_is_not_denied() {
     let mut scene = Scene::new(SECOND, KEYS_MAX[0]);
     let limit = per_hour(1);
     scene.use_up(&limit);
-    let other = scene.charge("w1:{shop|user=bob}", &limit, Take::Consume(1), Role::Enforced);
+    let other = scene.charge("w1:{shop|user=bob}", &limit, Operation::Consume(1), Role::Enforced);
     assert_eq!(scene.cache.denies(&other, scene.now()), None);
 }
 
@@ -127,7 +127,7 @@ fn nothing_is_answered_from_max_age_on() {
     for limit in every_limit() {
         let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
         scene.use_up(&limit);
-        let charge = scene.charge(KEY, &limit, Take::Consume(1), Role::Enforced);
+        let charge = scene.charge(KEY, &limit, Operation::Consume(1), Role::Enforced);
         let last = scene.now() + SECOND - Duration::from_nanos(1);
         assert!(scene.cache.denies(&charge, last).is_some(), "{limit:?}");
         assert_eq!(scene.cache.denies(&charge, scene.now() + SECOND), None, "{limit:?}");
@@ -184,7 +184,7 @@ fn a_part_of_a_microsecond_ages_a_state_by_a_whole_one() {
     let limit = Limit::new(1_000, Unit::Second.window(), Algorithm::Gcra { burst: 1 }).unwrap();
     scene.ask(&limit, 1, Mode::Atomic, 0, 0);
     scene.ask(&limit, 1, Mode::Atomic, 0, 0);
-    let charge = scene.charge(KEY, &limit, Take::Consume(1), Role::Enforced);
+    let charge = scene.charge(KEY, &limit, Operation::Consume(1), Role::Enforced);
     let at = |ns: u64| scene.cache.denies(&charge, scene.now() + Duration::from_nanos(ns));
     assert_eq!(at(999_000).unwrap().verdict, Verdict::Over { retry_after: 1 });
     assert_eq!(at(999_001), None);
@@ -204,7 +204,7 @@ fn an_answer_that_was_overtaken_does_not_replace_the_later_one() {
     let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
     let limit = per_hour(1);
     scene.ask(&limit, 1, Mode::Atomic, 0, 0);
-    let charge = scene.charge(KEY, &limit, Take::Consume(1), Role::Enforced);
+    let charge = scene.charge(KEY, &limit, Operation::Consume(1), Role::Enforced);
     let (sent, early) = (scene.now(), scene.decide_one(&charge, Mode::Atomic));
     scene.step(500 * MS);
     scene.ask(&limit, 1, Mode::Atomic, 0, 0);
@@ -226,7 +226,7 @@ fn only_an_enforced_limit_denies() {
     for role in [Role::Shadow, Role::Quota] {
         let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
         scene.use_up(&limit);
-        let charge = scene.charge(KEY, &limit, Take::Consume(1), role);
+        let charge = scene.charge(KEY, &limit, Operation::Consume(1), role);
         assert_eq!(scene.cache.denies(&charge, scene.now()), None);
         scene.cache.forget(KEY);
         let outcome = scene.decide_one(&charge, Mode::Atomic);
@@ -237,12 +237,12 @@ fn only_an_enforced_limit_denies() {
 }
 
 #[test]
-fn looks_refunds_and_forces_are_never_denied() {
+fn peeks_refunds_and_reports_are_never_denied() {
     let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
     let limit = per_hour(1);
     scene.use_up(&limit);
-    for take in [Take::Peek, Take::Refund(5), Take::Force(5)] {
-        let charge = scene.charge(KEY, &limit, take, Role::Enforced);
+    for operation in [Operation::Peek, Operation::Refund(5), Operation::Report(5)] {
+        let charge = scene.charge(KEY, &limit, operation, Role::Enforced);
         assert_eq!(scene.cache.denies(&charge, scene.now()), None);
         assert_eq!(scene.cache.answers(&[charge], Mode::Atomic, scene.now()).enough(), None);
     }
@@ -269,7 +269,7 @@ fn a_limit_that_drains_or_is_post_paid_is_neither_kept_nor_denied() {
 fn a_denial_for_what_another_charge_would_have_taken_is_not_kept() {
     for limit in every_limit() {
         let scene = Scene::new(SECOND, KEYS_MAX[1]);
-        let charges = [6, 6].map(|hits| scene.charge(KEY, &limit, Take::Consume(hits), Role::Enforced));
+        let charges = [6, 6].map(|hits| scene.charge(KEY, &limit, Operation::Consume(hits), Role::Enforced));
         let decision = scene.decide(&charges, Mode::Atomic);
         assert!(decision.denied && decision.outcomes[1].verdict.is_over());
         for (charge, outcome) in charges.iter().zip(&decision.outcomes) {
@@ -287,7 +287,7 @@ fn the_wait_of_another_charge_of_the_decision_is_not_told() {
         scene.ask(&limit, 5, Mode::Atomic, 0, 0);
         scene.step(600_000 * MS);
         scene.ask(&limit, 5, Mode::Atomic, 0, 0);
-        let charges = [1, 8].map(|hits| scene.charge(KEY, &limit, Take::Consume(hits), Role::Enforced));
+        let charges = [1, 8].map(|hits| scene.charge(KEY, &limit, Operation::Consume(hits), Role::Enforced));
         let decision = scene.decide(&charges, Mode::Atomic);
         scene.cache.insert(&charges[1], &decision.outcomes[1], scene.now(), scene.now(), scene.cache.generation());
         if let Some(outcome) = scene.cached(&limit, 8) {
@@ -310,8 +310,8 @@ fn an_atomic_decision_is_denied_by_any_of_its_charges_and_an_independent_one_by_
     let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
     let limit = per_hour(1);
     scene.use_up(&limit);
-    let full = scene.charge(KEY, &limit, Take::Consume(1), Role::Enforced);
-    let free = scene.charge("w1:{shop|user=bob}", &limit, Take::Consume(1), Role::Enforced);
+    let full = scene.charge(KEY, &limit, Operation::Consume(1), Role::Enforced);
+    let free = scene.charge("w1:{shop|user=bob}", &limit, Operation::Consume(1), Role::Enforced);
     let answers = |charges: &[Charge<'_>], mode| scene.cache.answers(charges, mode, scene.now()).enough();
 
     let denials = answers(&[free.clone(), full.clone()], Mode::Atomic).unwrap();
@@ -322,15 +322,15 @@ fn an_atomic_decision_is_denied_by_any_of_its_charges_and_an_independent_one_by_
     assert_eq!(answers(std::slice::from_ref(&free), Mode::Atomic), None);
     assert_eq!(scene.cache.hits(), 2);
 
-    for take in [Take::Force(1), Take::Refund(1)] {
-        let writes = Charge { take, ..free.clone() };
+    for operation in [Operation::Report(1), Operation::Refund(1)] {
+        let writes = Charge { operation, ..free.clone() };
         assert_eq!(answers(&[full.clone(), writes], Mode::Atomic), None);
     }
     let mut draining = limit.clone();
     draining.drain = true;
     let drains = Charge { limit: &draining, ..free.clone() };
     assert_eq!(answers(&[full.clone(), drains.clone()], Mode::Atomic), None);
-    let looks = Charge { take: Take::Peek, ..drains };
+    let looks = Charge { operation: Operation::Peek, ..drains };
     assert!(answers(&[full.clone(), looks.clone()], Mode::Atomic).is_some());
     assert_eq!(answers(&[full, looks], Mode::Independent), None);
     assert_eq!(scene.cache.hits(), 3);
@@ -341,7 +341,7 @@ fn a_refund_forgets_its_key() {
     for limit in every_limit() {
         let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
         scene.use_up(&limit);
-        let give = [scene.charge(KEY, &limit, Take::Refund(2), Role::Enforced)];
+        let give = [scene.charge(KEY, &limit, Operation::Refund(2), Role::Enforced)];
         {
             let _refunds = scene.cache.forget_refunds(&give);
             scene.decide(&give, Mode::Atomic);
@@ -357,8 +357,8 @@ fn what_takes_hits_forgets_nothing() {
     let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
     let limit = per_hour(1);
     scene.use_up(&limit);
-    for take in [Take::Consume(1), Take::Peek, Take::Force(1)] {
-        drop(scene.cache.forget_refunds(&[scene.charge(KEY, &limit, take, Role::Enforced)]));
+    for operation in [Operation::Consume(1), Operation::Peek, Operation::Report(1)] {
+        drop(scene.cache.forget_refunds(&[scene.charge(KEY, &limit, operation, Role::Enforced)]));
     }
     assert!(scene.cached(&limit, 1).is_some());
 }
@@ -379,11 +379,11 @@ fn a_denial_that_was_on_its_way_during_a_refund_is_not_kept() {
     let mut scene = Scene::new(SECOND, KEYS_MAX[1]);
     let limit = per_hour(2);
     scene.ask(&limit, 2, Mode::Atomic, 0, 0);
-    let charge = scene.charge(KEY, &limit, Take::Consume(1), Role::Enforced);
+    let charge = scene.charge(KEY, &limit, Operation::Consume(1), Role::Enforced);
     let (sent, generation) = (scene.now(), scene.cache.generation());
     let denied = scene.decide_one(&charge, Mode::Atomic);
     assert!(denied.verdict.is_over());
-    scene.decide(&[scene.charge(KEY, &limit, Take::Refund(1), Role::Enforced)], Mode::Atomic);
+    scene.decide(&[scene.charge(KEY, &limit, Operation::Refund(1), Role::Enforced)], Mode::Atomic);
     scene.cache.forget(KEY);
     scene.cache.insert(&charge, &denied, sent, scene.now(), generation);
     assert_eq!(scene.cached(&limit, 1), None);
@@ -400,7 +400,7 @@ fn refunds_and_denials_that_race_leave_no_denial_that_is_older_than_the_refund()
     const MET: u64 = 500;
     let scene = Scene::new(SECOND, KEYS_MAX[0]);
     let limit = per_hour(0);
-    let charge = scene.charge(KEY, &limit, Take::Consume(1), Role::Enforced);
+    let charge = scene.charge(KEY, &limit, Operation::Consume(1), Role::Enforced);
     let denied = scene.decide_one(&charge, Mode::Atomic);
     // The store's clock stands for its state: each refund moves it on.
     let (store, now, over) = (AtomicU64::new(START_US), scene.now(), AtomicBool::new(false));
@@ -438,7 +438,7 @@ fn the_bound_is_never_passed_and_each_key_is_kept_once() {
         let scene = Scene::new(SECOND, keys_max);
         let keys: Vec<String> = (0..keys_max * 4).map(|n| format!("w1:{{shop|user={n}}}f3600s")).collect();
         for key in keys.iter().chain(&keys) {
-            let charge = scene.charge(key, &limit, Take::Consume(1), Role::Enforced);
+            let charge = scene.charge(key, &limit, Operation::Consume(1), Role::Enforced);
             scene.decide_one(&charge, Mode::Atomic);
             let denied = scene.decide_one(&charge, Mode::Atomic);
             scene.cache.insert(&charge, &denied, scene.now(), scene.now(), scene.cache.generation());
@@ -447,7 +447,7 @@ fn the_bound_is_never_passed_and_each_key_is_kept_once() {
         }
         assert!(scene.cache.len() * 2 >= keys_max, "{} of {keys_max} keys are used", scene.cache.len());
         let there = |key: &&String| {
-            let charge = scene.charge(key, &limit, Take::Consume(1), Role::Enforced);
+            let charge = scene.charge(key, &limit, Operation::Consume(1), Role::Enforced);
             scene.cache.denies(&charge, scene.now()).is_some()
         };
         assert_eq!(keys.iter().filter(there).count(), scene.cache.len());
@@ -459,13 +459,13 @@ fn what_ends_soonest_makes_room() {
     let scene = Scene::new(AGES, 3);
     let insert = |key: &str, window: Unit| {
         let limit = Limit::per_unit(0, window);
-        let charge = scene.charge(key, &limit, Take::Consume(1), Role::Enforced);
+        let charge = scene.charge(key, &limit, Operation::Consume(1), Role::Enforced);
         let denied = scene.decide_one(&charge, Mode::Atomic);
         scene.cache.insert(&charge, &denied, scene.now(), scene.now(), scene.cache.generation());
     };
     let is_there = |key: &str, window: Unit| {
         let limit = Limit::per_unit(0, window);
-        scene.cache.denies(&scene.charge(key, &limit, Take::Consume(1), Role::Enforced), scene.now()).is_some()
+        scene.cache.denies(&scene.charge(key, &limit, Operation::Consume(1), Role::Enforced), scene.now()).is_some()
     };
     insert("a", Unit::Day);
     insert("b", Unit::Minute);
@@ -481,7 +481,7 @@ fn what_has_ended_goes_though_nobody_asks_for_it() {
     let limit = per_hour(0);
     let keys: Vec<String> = (0..64).map(|n| format!("w1:{{shop|user={n}}}f3600s")).collect();
     for key in &keys {
-        let charge = scene.charge(key, &limit, Take::Consume(1), Role::Enforced);
+        let charge = scene.charge(key, &limit, Operation::Consume(1), Role::Enforced);
         let denied = scene.decide_one(&charge, Mode::Atomic);
         scene.cache.insert(&charge, &denied, scene.now(), scene.now(), scene.cache.generation());
     }
@@ -489,7 +489,7 @@ fn what_has_ended_goes_though_nobody_asks_for_it() {
     // Requests for other keys come by every set.
     for n in 0..1_000 {
         let key = format!("w1:{{shop|tenant={n}}}f3600s");
-        let charge = scene.charge(&key, &limit, Take::Consume(1), Role::Enforced);
+        let charge = scene.charge(&key, &limit, Operation::Consume(1), Role::Enforced);
         assert_eq!(scene.cache.denies(&charge, scene.now() + SECOND), None);
     }
     assert!(scene.cache.is_empty());
@@ -510,13 +510,13 @@ fn one_on_trial_is_neither_kept_nor_waited_for() {
     let (limit, mut tried) = (per_hour(10), per_hour(1));
     tried.shadow = true;
     scene.use_up(&limit);
-    let on_trial = scene.charge("w1:{shop|user=ann}f3600s:tried", &tried, Take::Consume(2), Role::Shadow);
+    let on_trial = scene.charge("w1:{shop|user=ann}f3600s:tried", &tried, Operation::Consume(2), Role::Shadow);
     let outcome = scene.decide_one(&on_trial, Mode::Atomic);
     assert!(outcome.verdict.is_over());
     let generation = scene.cache.generation();
     scene.cache.insert(&on_trial, &outcome, scene.now(), scene.now(), generation);
     assert_eq!((scene.cache.len(), scene.cache.denies(&on_trial, scene.now())), (1, None));
-    let both = [scene.charge(KEY, &limit, Take::Consume(1), Role::Enforced), on_trial];
+    let both = [scene.charge(KEY, &limit, Operation::Consume(1), Role::Enforced), on_trial];
     assert!(matches!(scene.cache.answers(&both, Mode::Atomic, scene.now()), Known::Enough(_)));
     // Here each limit decides by itself, and the one on trial is charged.
     assert!(matches!(scene.cache.answers(&both, Mode::Independent, scene.now()), Known::Part(_)));

@@ -11,11 +11,11 @@ use proptest::prop_oneof;
 use proptest::sample::Index;
 use proptest::test_runner::{TestCaseError, TestError, TestRunner};
 use weir_engine::decision::StaleBounds;
-use weir_engine::{Anchor, Charge, Decision, Limit, Micros, Mode, Receipt, Role, Take, Verdict};
+use weir_engine::{Anchor, Charge, Decision, Limit, Micros, Mode, Operation, Receipt, Role, Verdict};
 use weir_store::Undo;
 
 use crate::support::arbitrary::START_US;
-use crate::support::arbitrary::{DAY_US, bounds, config, fitting, limits, mode, role, step, take, with_terms};
+use crate::support::arbitrary::{DAY_US, bounds, config, fitting, limits, mode, operation, role, step, with_terms};
 use crate::support::redis::RedisServer;
 use crate::support::stores::{NAMES, Stores};
 use crate::support::vectors::{Action, Answer, Step, Vector, VectorCharge};
@@ -56,7 +56,7 @@ enum Doing {
 struct Part {
     key: usize,
     second_limit: bool,
-    take: Take,
+    operation: Operation,
     role: Role,
     /// Whether the caller's clock is so far behind that its boundaries of days do not hold the store's.
     behind: bool,
@@ -65,12 +65,8 @@ struct Part {
 fn part() -> impl Strategy<Value = Part> {
     // A key's second limit is rare, so that states live on under the first; then it is met by every kind of charge.
     let second = prop_oneof![6 => Just(false), 1 => Just(true)];
-    (0..KEYS.len(), second, take(), role(), 0..40_u8).prop_map(|(key, second_limit, take, role, behind)| Part {
-        key,
-        second_limit,
-        take,
-        role,
-        behind: behind == 0,
+    (0..KEYS.len(), second, operation(), role(), 0..40_u8).prop_map(|(key, second_limit, operation, role, behind)| {
+        Part { key, second_limit, operation, role, behind: behind == 0 }
     })
 }
 
@@ -138,7 +134,7 @@ fn play(stores: &mut Stores, limits: &[[Limit; 2]], story: Vec<(Move, Doing)>) -
         let mut differences = Vec::new();
         let mut line = format!("{} ", vector.time(stores.now()));
         let mut made: Option<[Result<Decision, StaleBounds>; 3]> = None;
-        let mut action = Action::Peek(Vec::new());
+        let mut action = Action::Stored(Vec::new());
         match doing {
             Doing::Decide(mode, parts) => {
                 let now = stores.now();
@@ -146,9 +142,9 @@ fn play(stores: &mut Stores, limits: &[[Limit; 2]], story: Vec<(Move, Doing)>) -
                 let mut charges = Vec::new();
                 for asked in &asked {
                     let (key, limit) = (asked.key.as_str(), &named[&asked.limit]);
-                    let (take, role) = (asked.take, asked.role);
+                    let (operation, role) = (asked.operation, asked.role);
                     let bounds = bounds(limit, asked.by.unwrap_or(now));
-                    charges.push(Charge { key, limit, take, group: 0, role, share: 0, bounds });
+                    charges.push(Charge { key, limit, operation, group: 0, role, owner: 0, bounds });
                 }
                 let decisions = stores.decide(&charges, mode);
                 for (name, decision) in NAMES.iter().zip(&decisions).skip(1) {
@@ -236,5 +232,5 @@ fn asked(part: &Part, limits: &[[Limit; 2]], now: Micros) -> VectorCharge {
     let limit = format!("{key}{}", u8::from(part.second_limit));
     let behind = part.behind && matches!(of.algorithm().anchor(), Anchor::Calendar(_));
     let by = behind.then_some(now - 3 * DAY_US);
-    VectorCharge { limit, key, take: fitting(of, part.take), role: part.role, group: 0, by }
+    VectorCharge { limit, key, operation: fitting(of, part.operation), role: part.role, group: 0, by }
 }

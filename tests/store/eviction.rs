@@ -7,7 +7,7 @@ use std::thread;
 
 use weir_engine::observer::Silent;
 use weir_engine::observer::Tally;
-use weir_engine::{Algorithm, Charge, Hits, Limit, Mode, Observer, PolicySet, Take, Unit, Verdict};
+use weir_engine::{Algorithm, Charge, Hits, Limit, Mode, Observer, Operation, PolicySet, Unit, Verdict};
 use weir_store::Store;
 use weir_store::memory::Memory;
 
@@ -55,13 +55,13 @@ impl Setup {
     }
 }
 
-fn take(store: &Memory, key: &str, limit: &Limit, hits: u32, share: u32) -> Verdict {
-    let charges = [Charge { share, ..charge(key, limit, Take::Consume(hits)) }];
+fn take(store: &Memory, key: &str, limit: &Limit, hits: u32, owner: u32) -> Verdict {
+    let charges = [Charge { owner, ..charge(key, limit, Operation::Consume(hits)) }];
     answer(store.decide(&charges, Mode::Atomic, far())).outcomes[0].verdict
 }
 
 fn is_stored(store: &Memory, key: &str, limit: &Limit) -> bool {
-    answer(store.peek(&[(key, limit)], far())).states[0].is_some()
+    answer(store.read_states(&[(key, limit)], far())).states[0].is_some()
 }
 
 fn per_minute(requests: u32) -> Limit {
@@ -79,10 +79,10 @@ fn the_bound_is_never_passed() {
         let setup = setup(keys_max);
         for i in 0..keys_max * FLOOD {
             // Some keys are full, some rules are others, some decisions have two keys.
-            let share = u32::try_from(i % 3).unwrap();
-            take(&setup.store, &format!("k{i}"), &limit, share + 1, share);
+            let owner = u32::try_from(i % 3).unwrap();
+            take(&setup.store, &format!("k{i}"), &limit, owner + 1, owner);
             let pair = [format!("l{i}"), format!("r{i}")];
-            let charges = pair.each_ref().map(|key| Charge { share, ..charge(key, &limit, Take::Consume(1)) });
+            let charges = pair.each_ref().map(|key| Charge { owner, ..charge(key, &limit, Operation::Consume(1)) });
             answer(setup.store.decide(&charges, Mode::Atomic, far()));
             assert!(setup.store.keys().unwrap() <= keys_max as u64, "{keys_max}");
         }
@@ -210,7 +210,7 @@ fn of_full_states_the_last_to_fill_goes_that_was_over_for_nobody() {
         fill("e");
         check_stored(&setup, &limit, &["a", "c", "e"], "d");
         // A look that is over counts as a denial.
-        let look = [Charge { share: OURS, ..charge("a", &limit, Take::Peek) }];
+        let look = [Charge { owner: OURS, ..charge("a", &limit, Operation::Peek) }];
         assert!(answer(setup.store.decide(&look, Mode::Atomic, far())).denied);
         fill("f");
         check_stored(&setup, &limit, &["a", "c", "f"], "e");
@@ -232,7 +232,7 @@ fn a_denial_counts_from_when_the_state_filled() {
     assert_eq!((take("a", 3), take("a", 2).is_over(), take("a", 1)), (Verdict::Within, true, Verdict::Within));
     // Denied, and then not full any more.
     assert_eq!((take("b", 4), take("b", 1).is_over()), (Verdict::Within, true));
-    let give = [Charge { share: OURS, ..charge("b", &limit, Take::Refund(1)) }];
+    let give = [Charge { owner: OURS, ..charge("b", &limit, Operation::Refund(1)) }];
     assert!(!answer(setup.store.decide(&give, Mode::Atomic, far())).denied);
     assert_eq!(take("b", 1), Verdict::Within);
     assert_eq!((take("c", 4), take("c", 1).is_over()), (Verdict::Within, true));
@@ -249,11 +249,11 @@ fn a_denial_counts_from_when_the_state_filled() {
 #[test]
 fn a_full_state_that_is_charged_further_has_denied() {
     let limit = per_minute(4);
-    for (mode, charged) in [(Mode::Independent, Take::Consume(3)), (Mode::Atomic, Take::Force(3))] {
+    for (mode, charged) in [(Mode::Independent, Operation::Consume(3)), (Mode::Atomic, Operation::Report(3))] {
         let setup = setup(2);
         assert_eq!(take(&setup.store, "a", &limit, 4, OURS), Verdict::Within);
         assert_eq!(take(&setup.store, "b", &limit, 4, OURS), Verdict::Within);
-        let further = [Charge { share: OURS, ..charge("b", &limit, charged) }];
+        let further = [Charge { owner: OURS, ..charge("b", &limit, charged) }];
         assert!(answer(setup.store.decide(&further, mode, far())).denied);
         assert_eq!(take(&setup.store, "c", &limit, 4, OURS), Verdict::Within);
         check_stored(&setup, &limit, &["b", "c"], "a");

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use weir_engine::{Charge, Limit, Micros, Mode, Precision, Receipt, Role, Take, Unit};
+use weir_engine::{Charge, Limit, Micros, Mode, Operation, Precision, Receipt, Role, Unit};
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::{Endpoint, Redis};
 use weir_store::{Clock, Store, SystemClock, Undo};
@@ -31,14 +31,14 @@ fn limits() -> Vec<Limit> {
 }
 
 /// What is done to a key, one after the other; each is a key of its own for each prefix of the list.
-const TAKES: [Take; 7] = [
-    Take::Consume(3),
-    Take::Consume(2),
-    Take::Refund(1),
-    Take::Peek,
-    Take::Force(2),
-    Take::Consume(90),
-    Take::Refund(2),
+const TAKES: [Operation; 7] = [
+    Operation::Consume(3),
+    Operation::Consume(2),
+    Operation::Refund(1),
+    Operation::Peek,
+    Operation::Report(2),
+    Operation::Consume(90),
+    Operation::Refund(2),
 ];
 
 struct Setup {
@@ -60,13 +60,13 @@ impl Setup {
     }
 
     /// One decision of every charge; its receipts.
-    fn decide(&self, keys: &[String], limits: &[&Limit], take: Take) -> Vec<Option<Receipt>> {
+    fn decide(&self, keys: &[String], limits: &[&Limit], operation: Operation) -> Vec<Option<Receipt>> {
         let now = SystemClock.now();
         let mut charges = Vec::new();
         for (key, &limit) in keys.iter().zip(limits) {
-            let take = crate::support::arbitrary::fitting(limit, take);
+            let operation = crate::support::arbitrary::fitting(limit, operation);
             let bounds = bounds(limit, now);
-            charges.push(Charge { key, limit, take, group: 0, role: Role::Shadow, share: 0, bounds });
+            charges.push(Charge { key, limit, operation, group: 0, role: Role::Shadow, owner: 0, bounds });
         }
         let decision = self.runtime.block_on(self.store.decide(&charges, Mode::Independent, deadline()).get()).unwrap();
         decision.outcomes.iter().map(|outcome| outcome.receipt).collect()
@@ -78,7 +78,7 @@ impl Setup {
     }
 
     fn check(&self, key: &str, limit: &Limit) -> bool {
-        let peeked = self.runtime.block_on(self.store.peek(&[(key, limit)], deadline()).get()).unwrap();
+        let peeked = self.runtime.block_on(self.store.read_states(&[(key, limit)], deadline()).get()).unwrap();
         let Some(state) = &peeked.states[0] else { return false };
         let bounds = bounds(limit, peeked.now);
         let ends =
@@ -112,9 +112,9 @@ fn every_key_expires_when_its_state_is_worth_nothing() {
             // By the script of one charge, and by the one of several.
             let (alone, beside, other) = (format!("a{i}:{done}"), format!("b{i}:{done}"), format!("c{i}:{done}"));
             let mut receipts = Vec::new();
-            for take in &TAKES[..done] {
-                receipts.extend(setup.decide(std::slice::from_ref(&alone), &[limit], *take));
-                setup.decide(&[beside.clone(), other.clone()], &[limit, limit], *take);
+            for operation in &TAKES[..done] {
+                receipts.extend(setup.decide(std::slice::from_ref(&alone), &[limit], *operation));
+                setup.decide(&[beside.clone(), other.clone()], &[limit, limit], *operation);
                 for key in [&alone, &beside, &other] {
                     stored += usize::from(setup.check(key, limit));
                 }

@@ -2,7 +2,7 @@
 //! Named after the reports. Not in here: bugs of weir's own, which become vectors.
 
 use weir_engine::{
-    Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Outcome, Precision, Take, Verdict, Window,
+    Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Operation, Outcome, Precision, Verdict, Window,
 };
 
 use crate::support::algorithms::without_calendars;
@@ -33,7 +33,7 @@ fn decide(stores: &Stores, charges: &[Charge<'_>], mode: Mode) -> Decision {
 }
 
 fn take(stores: &Stores, limit: &Limit, hits: u32) -> Outcome {
-    decide(stores, &[charge("k", limit, Take::Consume(hits))], Mode::Atomic).outcomes[0].clone()
+    decide(stores, &[charge("k", limit, Operation::Consume(hits))], Mode::Atomic).outcomes[0].clone()
 }
 
 /// Runs a story for every limit, each on stores of its own.
@@ -50,7 +50,7 @@ fn for_each(limits: &[Limit], story: impl Fn(&mut Stores, &Limit)) {
 fn envoyproxy_ratelimit_427_and_440_a_denied_request_charges_nobody() {
     for_each(&all(5, HOUR_US), |stores, open| {
         let full = limit(1, HOUR_US, Algorithm::FixedWindow { anchor: Anchor::Clock });
-        let both = [charge("open", open, Take::Consume(1)), charge("full", &full, Take::Consume(1))];
+        let both = [charge("open", open, Operation::Consume(1)), charge("full", &full, Operation::Consume(1))];
         assert!(!decide(stores, &both, Mode::Atomic).denied);
         for _ in 0..10 {
             let decision = decide(stores, &both, Mode::Atomic);
@@ -59,7 +59,7 @@ fn envoyproxy_ratelimit_427_and_440_a_denied_request_charges_nobody() {
             assert_eq!(decision.outcomes[0].remaining, 4, "{open:?}");
             assert_eq!(decision.outcomes[0].receipt, None);
         }
-        let look = decide(stores, &[charge("open", open, Take::Peek)], Mode::Atomic);
+        let look = decide(stores, &[charge("open", open, Operation::Peek)], Mode::Atomic);
         assert_eq!(look.outcomes[0].remaining, 4, "{open:?}");
     });
 }
@@ -92,7 +92,7 @@ fn gubernator_77_a_bucket_leaks_while_it_is_being_hit() {
             let mut admitted = 0;
             for step in 0..500 {
                 stores.set_now(stores.now() + 20_000);
-                let decision = decide(stores, &[charge("k", limit, Take::Consume(1))], mode);
+                let decision = decide(stores, &[charge("k", limit, Operation::Consume(1))], mode);
                 admitted += u32::from(!decision.denied);
                 assert!(step < 100 || admitted > 0, "{limit:?} starves");
             }
@@ -123,7 +123,7 @@ fn apisix_13574_the_weighted_window_has_no_gap_at_its_boundary() {
         // The whole of the window that has ended counts in the first instant of the next one.
         for (us, remaining) in [(0, 0), (1, 1), (10_000, 1), (10_001, 2), (500_000, 50), (999_999, 100)] {
             stores.set_now(START_US + SECOND_US + us);
-            let look = decide(stores, &[charge("k", limit, Take::Peek)], Mode::Atomic);
+            let look = decide(stores, &[charge("k", limit, Operation::Peek)], Mode::Atomic);
             assert_eq!(look.outcomes[0].remaining, remaining, "{us} us after the boundary");
         }
     });

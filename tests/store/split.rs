@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use weir_engine::Entry;
 use weir_engine::observer::{Silent, Tally};
-use weir_engine::{Charge, Decision, Limit, Micros, Mode, Observer, OnError, PolicySet, Take, Unit};
+use weir_engine::{Charge, Decision, Limit, Micros, Mode, Observer, OnError, Operation, PolicySet, Unit};
 use weir_limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query, Status, Undecided};
 use weir_store::memory::Memory;
-use weir_store::{Failure, Peeked, Reply, Store, StoreError, Undo};
+use weir_store::{Failure, Reply, StatesRead, Store, StoreError, Undo};
 
 use crate::support::arbitrary::START_US;
 use crate::support::manual::ManualClock;
@@ -216,8 +216,8 @@ impl Store for Slotted {
         self.memory.reset(keys, deadline)
     }
 
-    fn peek<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant) -> Reply<'a, Peeked> {
-        self.memory.peek(keys, deadline)
+    fn read_states<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant) -> Reply<'a, StatesRead> {
+        self.memory.read_states(keys, deadline)
     }
 
     fn ping(&self, deadline: Instant) -> Reply<'_, ()> {
@@ -283,18 +283,18 @@ impl Bench {
     }
 
     /// Asks for hits of several descriptors at once.
-    fn ask(&self, asked: &[(&str, &str, Take)]) -> Result<Answer, StoreError> {
+    fn ask(&self, asked: &[(&str, &str, Operation)]) -> Result<Answer, StoreError> {
         run(decide(&self.limiter, asked))
     }
 
     /// What is left for a descriptor, by its store.
     fn left(&self, key: &str, value: &str) -> u32 {
-        run(self.limiter.peek("shop", &[Entry { key, value }])).expect("it peeks")[0].remaining
+        run(self.limiter.show_states("shop", &[Entry { key, value }])).expect("it peeks")[0].remaining
     }
 
     /// The key of a descriptor's state.
     fn key(&self, key: &str, value: &str) -> String {
-        run(self.limiter.peek("shop", &[Entry { key, value }])).expect("it peeks")[0].key.clone()
+        run(self.limiter.show_states("shop", &[Entry { key, value }])).expect("it peeks")[0].key.clone()
     }
 
     /// A value that puts a descriptor of this key into this slot.
@@ -310,11 +310,12 @@ fn limiter(policy: &str, options: Options, observer: Arc<dyn Observer>) -> Limit
     Limiter::new(policies, options, observer)
 }
 
-async fn decide(limiter: &Limiter, asked: &[(&str, &str, Take)]) -> Result<Answer, StoreError> {
+async fn decide(limiter: &Limiter, asked: &[(&str, &str, Operation)]) -> Result<Answer, StoreError> {
     let entries: Vec<_> = asked.iter().map(|&(key, value, _)| [Entry { key, value }]).collect();
     let descriptors = entries.iter().zip(asked);
-    let descriptors =
-        descriptors.map(|(entries, &(_, _, take))| DescriptorRequest { entries, take, limit: None }).collect();
+    let descriptors = descriptors
+        .map(|(entries, &(_, _, operation))| DescriptorRequest { entries, operation, limit: None })
+        .collect();
     let answer = limiter.decide(&Query { domain: "shop", descriptors }, Instant::now(), None, None).await;
     answer.map_err(|undecided| match undecided {
         Undecided::Store(error) => error,
@@ -326,14 +327,14 @@ fn run<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
 }
 
-const ONE: Take = Take::Consume(1);
+const ONE: Operation = Operation::Consume(1);
 
 #[test]
 fn a_request_that_one_slot_denies_charges_none() {
     for key in PLAIN {
         let bench = Bench::new();
         let (full, other) = (bench.value_in(key, 0), bench.value_in(key, 1));
-        assert!(!bench.ask(&[(key, &full, Take::Consume(3)), (key, &other, ONE)]).unwrap().denied, "{key}");
+        assert!(!bench.ask(&[(key, &full, Operation::Consume(3)), (key, &other, ONE)]).unwrap().denied, "{key}");
         assert_eq!((bench.left(key, &full), bench.left(key, &other)), (0, 2), "{key}");
 
         let answer = bench.ask(&[(key, &other, ONE), (key, &full, ONE)]).unwrap();
@@ -353,7 +354,7 @@ fn a_charge_of_a_calendar_is_taken_back_after_the_clock_has_stepped() {
         let bench = Bench::new();
         let full = bench.value_in("gcra", 0);
         let (calendar, other) = (bench.value_in("calendar", 1), bench.value_in("calendar", 2));
-        assert!(!bench.ask(&[("gcra", &full, Take::Consume(3)), ("calendar", &other, ONE)]).unwrap().denied);
+        assert!(!bench.ask(&[("gcra", &full, Operation::Consume(3)), ("calendar", &other, ONE)]).unwrap().denied);
         *bench.store.clock_at_undo.lock() = Some(now);
         assert!(bench.ask(&[("calendar", &calendar, ONE), ("gcra", &full, ONE)]).unwrap().denied);
         assert_eq!(*bench.heard.undone.lock(), [true], "the undo at {now} is confirmed");
@@ -377,13 +378,13 @@ fn the_detail_tells_what_was_charged() {
     };
     let (full, other) = (bench.value_in("gcra", 0), bench.value_in("gcra", 1));
     let paid = bench.value_in("paid_later", 2);
-    let admitted = bench.ask(&[("gcra", &full, Take::Consume(3)), ("gcra", &other, ONE)]).unwrap();
+    let admitted = bench.ask(&[("gcra", &full, Operation::Consume(3)), ("gcra", &other, ONE)]).unwrap();
     assert_eq!((admitted.denied, charged(&admitted)), (false, vec![true, true]));
     // Looks and refunds charge nothing.
-    let answer = bench.ask(&[("gcra", &other, Take::Peek), ("gcra", &other, Take::Refund(1))]).unwrap();
+    let answer = bench.ask(&[("gcra", &other, Operation::Peek), ("gcra", &other, Operation::Refund(1))]).unwrap();
     assert_eq!((answer.denied, charged(&answer)), (false, vec![false, false]));
     // Denied elsewhere: the take is taken back, and the report stands.
-    let asked = [("gcra", other.as_str(), ONE), ("gcra", &full, ONE), ("paid_later", &paid, Take::Consume(9))];
+    let asked = [("gcra", other.as_str(), ONE), ("gcra", &full, ONE), ("paid_later", &paid, Operation::Consume(9))];
     let denied = bench.ask(&asked).unwrap();
     assert_eq!((denied.denied, charged(&denied)), (true, vec![false, false, true]));
     assert_eq!(bench.left("gcra", &other), 3);
@@ -440,7 +441,7 @@ fn a_member_killed_between_reserve_and_undo_leaves_a_charge_and_never_admits_mor
         for key in PLAIN {
             let bench = Bench::new();
             let (full, other) = (bench.value_in(key, 0), bench.value_in(key, 1));
-            assert!(!bench.ask(&[(key, &full, Take::Consume(3))]).unwrap().denied);
+            assert!(!bench.ask(&[(key, &full, Operation::Consume(3))]).unwrap().denied);
             bench.store.fails(Call::Undo, &bench.key(key, &other), fault);
             assert!(bench.ask(&[(key, &other, ONE), (key, &full, ONE)]).unwrap().denied, "{key}");
             assert_eq!(*bench.heard.undone.lock(), [false], "{key}: it must be told that it is not confirmed");
@@ -481,7 +482,9 @@ fn a_caller_who_goes_away_between_the_answers_of_two_slots_leaves_no_charge() {
             }
             let peeked = |value: &str| {
                 let (limiter, value) = (bench.limiter.clone(), value.to_owned());
-                async move { limiter.peek("shop", &[Entry { key: "gcra", value: &value }]).await.unwrap()[0].remaining }
+                async move {
+                    limiter.show_states("shop", &[Entry { key: "gcra", value: &value }]).await.unwrap()[0].remaining
+                }
             };
             let undone = bench.heard.undone.lock().clone();
             let left = (peeked(&one).await, peeked(&other).await);
@@ -519,16 +522,16 @@ fn a_part_that_fails_fails_the_request_and_the_others_are_taken_back() {
 /// A client tries again on UNAVAILABLE, which is what NotSent becomes: what stands would be charged twice.
 #[test]
 fn a_request_of_which_something_stands_is_never_told_to_be_not_sent() {
-    let give = Take::Refund(1);
-    for (mode, key, take) in
+    let give = Operation::Refund(1);
+    for (mode, key, operation) in
         [(Mode::Independent, "gcra", ONE), (Mode::Independent, "gcra", give), (Mode::Atomic, "paid_later", ONE)]
     {
         let bench = Bench::with(POLICY, mode, OnError::Error, 1);
         let (good, bad) = (bench.value_in(key, 0), bench.value_in(key, 1));
-        bench.ask(&[(key, &good, Take::Consume(2))]).unwrap();
+        bench.ask(&[(key, &good, Operation::Consume(2))]).unwrap();
         bench.store.fails(Call::Decide, &bench.key(key, &bad), Fault::NotSent);
-        let error = bench.ask(&[(key, &good, take), (key, &bad, take)]).unwrap_err();
-        assert!(matches!(error, StoreError::Unknown(_)), "{mode:?} {key} {take:?}: {error}");
+        let error = bench.ask(&[(key, &good, operation), (key, &bad, operation)]).unwrap_err();
+        assert!(matches!(error, StoreError::Unknown(_)), "{mode:?} {key} {operation:?}: {error}");
     }
     // Two refunds that nothing can deny are made at once; looks charge nothing.
     let bench = Bench::new();
@@ -536,20 +539,23 @@ fn a_request_of_which_something_stands_is_never_told_to_be_not_sent() {
     bench.store.fails(Call::Decide, &bench.key("gcra", &bad), Fault::NotSent);
     let error = bench.ask(&[("gcra", &good, give), ("gcra", &bad, give)]).unwrap_err();
     assert!(matches!(error, StoreError::Unknown(_)), "{error}");
-    let error = bench.ask(&[("gcra", &good, Take::Peek), ("gcra", &bad, ONE)]).unwrap_err();
+    let error = bench.ask(&[("gcra", &good, Operation::Peek), ("gcra", &bad, ONE)]).unwrap_err();
     assert!(matches!(error, StoreError::NotSent(_)), "{error}");
 }
 
 #[test]
-fn what_is_forced_stays_and_refunds_wait_for_the_others() {
+fn what_is_reported_stays_and_refunds_wait_for_the_others() {
     let bench = Bench::new();
     let (full, refunded) = (bench.value_in("gcra", 0), bench.value_in("gcra", 1));
     let paid = bench.value_in("paid_later", 2);
     for value in [&full, &refunded] {
-        assert!(!bench.ask(&[("gcra", value, Take::Consume(3))]).unwrap().denied);
+        assert!(!bench.ask(&[("gcra", value, Operation::Consume(3))]).unwrap().denied);
     }
-    let asked =
-        [("gcra", full.as_str(), ONE), ("gcra", &refunded, Take::Refund(2)), ("paid_later", &paid, Take::Consume(2))];
+    let asked = [
+        ("gcra", full.as_str(), ONE),
+        ("gcra", &refunded, Operation::Refund(2)),
+        ("paid_later", &paid, Operation::Consume(2)),
+    ];
     let answer = bench.ask(&asked).unwrap();
     assert!(answer.denied);
     assert_eq!(
@@ -559,7 +565,7 @@ fn what_is_forced_stays_and_refunds_wait_for_the_others() {
     );
     assert_eq!(bench.left("paid_later", &paid), 1, "usage that has happened is charged all the same");
 
-    let asked = [("gcra", refunded.as_str(), Take::Refund(2)), ("paid_later", &paid, Take::Consume(1))];
+    let asked = [("gcra", refunded.as_str(), Operation::Refund(2)), ("paid_later", &paid, Operation::Consume(1))];
     let answer = bench.ask(&asked).unwrap();
     assert!(!answer.denied);
     assert_eq!(answer.statuses.iter().map(|status| status.remaining).collect::<Vec<_>>(), [2, 0]);
@@ -570,7 +576,7 @@ fn what_is_forced_stays_and_refunds_wait_for_the_others() {
 fn independent_limits_of_several_slots_are_charged_each_for_itself() {
     let bench = Bench::with(POLICY, Mode::Independent, OnError::Error, 1);
     let (full, other) = (bench.value_in("gcra", 0), bench.value_in("gcra", 1));
-    assert!(!bench.ask(&[("gcra", &full, Take::Consume(3))]).unwrap().denied);
+    assert!(!bench.ask(&[("gcra", &full, Operation::Consume(3))]).unwrap().denied);
     let answer = bench.ask(&[("gcra", &full, ONE), ("gcra", &other, ONE)]).unwrap();
     assert!(answer.denied && answer.statuses[0].over && !answer.statuses[1].over);
     assert_eq!(bench.left("gcra", &other), 2);
@@ -598,16 +604,16 @@ fn single_limits_per_second_have_a_store_of_their_own_and_lists_stay_together() 
 
     // A limit in the request goes on from what a rule of the same shape has used.
     let entries = [Entry { key: "per_second", value: "ann" }];
-    let asked = DescriptorRequest { entries: &entries, take: ONE, limit: Some((3, Unit::Second)) };
+    let asked = DescriptorRequest { entries: &entries, operation: ONE, limit: Some((3, Unit::Second)) };
     let query = Query { domain: "shop", descriptors: [asked].into_iter().collect() };
     let answer = run(limiter.decide(&query, Instant::now(), None, None)).unwrap();
     assert_eq!((calls(), answer.statuses[0].remaining), ((1, 2), 1));
 
     // Both in one request: all or nothing.
-    assert!(!run(decide(&limiter, &[("fixed_window", "ann", Take::Consume(3))])).unwrap().denied);
+    assert!(!run(decide(&limiter, &[("fixed_window", "ann", Operation::Consume(3))])).unwrap().denied);
     let answer = run(decide(&limiter, &[("per_second", "ann", ONE), ("fixed_window", "ann", ONE)])).unwrap();
     assert!(answer.denied);
-    let left = |key| run(limiter.peek("shop", &[Entry { key, value: "ann" }])).unwrap()[0].remaining;
+    let left = |key| run(limiter.show_states("shop", &[Entry { key, value: "ann" }])).unwrap()[0].remaining;
     assert_eq!((left("per_second"), left("fixed_window")), (1, 0));
     assert_eq!(run(limiter.reset("shop", &[Entry { key: "per_second", value: "ann" }])).unwrap().1, 1);
     assert_eq!(left("per_second"), 3);
@@ -654,7 +660,7 @@ fn without_a_store_an_error_fails_the_request_whatever_else_it_asks() {
     let asked = [("carries_on", "a", ONE), ("denies", "a", ONE), ("passes", "a", ONE), ("fails", "a", ONE)];
     assert!(bench.ask(&asked).is_err());
     // Nothing else was evaluated: the local store has all three hits.
-    let answer = bench.ask(&[("carries_on", "a", Take::Consume(3))]).unwrap();
+    let answer = bench.ask(&[("carries_on", "a", Operation::Consume(3))]).unwrap();
     assert!(!answer.denied);
 }
 
@@ -665,13 +671,16 @@ fn without_a_store_a_denial_denies_and_nothing_else_is_charged() {
     let over: Vec<bool> = answer.statuses.iter().map(|status| status.over).collect();
     assert_eq!((answer.denied, over), (true, vec![false, true, false]));
     assert!(answer.statuses.iter().all(|status| status.limit.is_none()));
-    assert!(!bench.ask(&[("carries_on", "a", Take::Consume(3))]).unwrap().denied, "the local store was not charged");
+    assert!(
+        !bench.ask(&[("carries_on", "a", Operation::Consume(3))]).unwrap().denied,
+        "the local store was not charged"
+    );
 }
 
 #[test]
 fn without_a_store_a_refund_is_never_denied() {
     let bench = in_trouble(Mode::Atomic);
-    let answer = bench.ask(&[("denies", "a", Take::Refund(1))]).unwrap();
+    let answer = bench.ask(&[("denies", "a", Operation::Refund(1))]).unwrap();
     assert_eq!((answer.denied, &answer.statuses[0]), (false, &Status::default()));
 }
 
@@ -718,11 +727,11 @@ fn without_one_slot_the_others_still_count() {
 fn a_refund_without_a_store_is_made_once_by_the_local_one() {
     let bench = Bench::with(MIXED, Mode::Atomic, OnError::Error, 1);
     let (good, bad) = (bench.value_in("carries_on", 0), bench.value_in("carries_on", 1));
-    assert!(!bench.ask(&[("carries_on", &bad, Take::Consume(3))]).unwrap().denied);
+    assert!(!bench.ask(&[("carries_on", &bad, Operation::Consume(3))]).unwrap().denied);
     // The refund fails at the store, which has made it all the same: it may not be made a second time.
     bench.store.fails(Call::Decide, &bench.key("carries_on", &bad), Fault::AnswerLost);
     let calls = bench.store.calls.load(SeqCst);
-    let asked = [("carries_on", good.as_str(), ONE), ("carries_on", &bad, Take::Refund(1))];
+    let asked = [("carries_on", good.as_str(), ONE), ("carries_on", &bad, Operation::Refund(1))];
     assert!(!bench.ask(&asked).unwrap().denied);
     assert_eq!(bench.store.calls.load(SeqCst) - calls, 2, "each slot was asked once");
 }
@@ -732,7 +741,7 @@ fn a_local_denial_takes_back_what_the_stores_charged() {
     let bench = Bench::with(MIXED, Mode::Atomic, OnError::Error, 1);
     let (good, bad) = (bench.value_in("carries_on", 0), bench.value_in("carries_on", 1));
     bench.store.fails(Call::Decide, &bench.key("carries_on", &bad), Fault::Lost);
-    assert!(!bench.ask(&[("carries_on", &bad, Take::Consume(3))]).unwrap().denied);
+    assert!(!bench.ask(&[("carries_on", &bad, Operation::Consume(3))]).unwrap().denied);
     let answer = bench.ask(&[("carries_on", &good, ONE), ("carries_on", &bad, ONE)]).unwrap();
     assert!(answer.denied && !answer.statuses[0].over && answer.statuses[1].over);
     assert_eq!((bench.left("carries_on", &good), answer.statuses[0].remaining), (3, 3));
@@ -741,7 +750,7 @@ fn a_local_denial_takes_back_what_the_stores_charged() {
 #[test]
 fn a_reset_reaches_the_local_store() {
     let bench = in_trouble(Mode::Independent);
-    assert!(!bench.ask(&[("carries_on", "a", Take::Consume(3))]).unwrap().denied);
+    assert!(!bench.ask(&[("carries_on", "a", Operation::Consume(3))]).unwrap().denied);
     assert!(bench.ask(&[("carries_on", "a", ONE)]).unwrap().denied);
     run(bench.limiter.reset("shop", &[Entry { key: "carries_on", value: "a" }])).unwrap();
     assert!(!bench.ask(&[("carries_on", "a", ONE)]).unwrap().denied);

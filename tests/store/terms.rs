@@ -5,7 +5,7 @@ use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy};
 use proptest::prop_oneof;
 use proptest::sample::subsequence;
-use weir_engine::{Micros, Mode, Take};
+use weir_engine::{Micros, Mode, Operation};
 use weir_limiter::Answer;
 use weir_text::instant_text;
 
@@ -80,18 +80,18 @@ enum Move {
     ToEdge(Micros),
 }
 
-fn asks() -> impl Strategy<Value = Vec<(Take, Move)>> {
-    let take = prop_oneof![
-        6 => (1..4_u32).prop_map(Take::Consume),
-        1 => Just(Take::Peek),
-        1 => (1..3_u32).prop_map(Take::Refund),
+fn asks() -> impl Strategy<Value = Vec<(Operation, Move)>> {
+    let operation = prop_oneof![
+        6 => (1..4_u32).prop_map(Operation::Consume),
+        1 => Just(Operation::Peek),
+        1 => (1..3_u32).prop_map(Operation::Refund),
     ];
     let step = prop_oneof![
         3 => Just(Move::By(0)),
         3 => (0..1_200_000_000_u64).prop_map(Move::By),
         3 => (0..2_u64).prop_map(Move::ToEdge),
     ];
-    vec((take, step), 1..25)
+    vec((operation, step), 1..25)
 }
 
 /// What does not depend on when limits end.
@@ -104,10 +104,10 @@ fn told(answer: &Answer) -> String {
 }
 
 /// Runs one history on one store. [te-1] [te-4]
-fn check(worlds: &Worlds<'_>, limits: &[Timed], mode: Mode, asks: &[(Take, Move)]) {
+fn check(worlds: &Worlds<'_>, limits: &[Timed], mode: Mode, asks: &[(Operation, Move)]) {
     let all = worlds.with(&policy(limits.iter(), true), mode);
     let other = worlds.with(&policy(limits.iter(), false), mode);
-    for &(take, step) in asks {
+    for &(operation, step) in asks {
         let since = all.now() - START_US;
         let step = match step {
             Move::By(us) => us,
@@ -120,8 +120,8 @@ fn check(worlds: &Worlds<'_>, limits: &[Timed], mode: Mode, asks: &[(Take, Move)
         other.step(step);
         let applying: Vec<&Timed> = limits.iter().filter(|limit| limit.applies_at(since + step)).collect();
         other.swap(&policy(applying.iter().copied(), false));
-        let (answer, expected) = (all.ask(take), other.ask(take));
-        assert_eq!(told(&answer), told(&expected), "{take:?} {} us after the start", since + step);
+        let (answer, expected) = (all.ask(operation), other.ask(operation));
+        assert_eq!(told(&answer), told(&expected), "{operation:?} {} us after the start", since + step);
         assert_eq!(all.trials.take(), other.trials.take(), "what is counted");
         if applying.iter().all(|limit| limit.until.is_none()) {
             assert_eq!(answer, expected);

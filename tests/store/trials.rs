@@ -5,7 +5,7 @@ use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any};
 use proptest::prop_oneof;
 use proptest::sample::subsequence;
-use weir_engine::{Micros, Mode, Take};
+use weir_engine::{Micros, Mode, Operation};
 
 use crate::support::worlds::{World, Worlds, on_both_stores};
 
@@ -43,18 +43,18 @@ fn lists() -> impl Strategy<Value = Vec<(usize, bool)>> {
 }
 
 /// What is asked, and how much later than the question before it.
-fn asks() -> impl Strategy<Value = Vec<(Take, Micros)>> {
-    let take = prop_oneof![
-        6 => (1..4_u32).prop_map(Take::Consume),
-        1 => Just(Take::Peek),
-        1 => (1..3_u32).prop_map(Take::Refund),
+fn asks() -> impl Strategy<Value = Vec<(Operation, Micros)>> {
+    let operation = prop_oneof![
+        6 => (1..4_u32).prop_map(Operation::Consume),
+        1 => Just(Operation::Peek),
+        1 => (1..3_u32).prop_map(Operation::Refund),
     ];
     let step = prop_oneof![3 => Just(0), 3 => 0..1_200_000_000_u64, 1 => 0..9_000_000_000_u64];
-    vec((take, step), 1..25)
+    vec((operation, step), 1..25)
 }
 
 /// Runs one history on one store. [tr-1] [tr-2] [tr-3]
-fn check(worlds: &Worlds<'_>, limits: &[(usize, bool)], mode: Mode, asks: &[(Take, Micros)]) {
+fn check(worlds: &Worlds<'_>, limits: &[(usize, bool)], mode: Mode, asks: &[(Operation, Micros)]) {
     let all = worlds.with(&policy(limits), mode);
     let enforced: Vec<_> = limits.iter().copied().filter(|(_, shadow)| !shadow).collect();
     let without = worlds.with(&policy(&enforced), mode);
@@ -63,11 +63,11 @@ fn check(worlds: &Worlds<'_>, limits: &[(usize, bool)], mode: Mode, asks: &[(Tak
         .filter(|(_, shadow)| *shadow)
         .map(|&(place, _)| (place, worlds.with(&policy(&[(place, false)]), mode)))
         .collect();
-    for &(take, step) in asks {
+    for &(operation, step) in asks {
         all.step(step);
         without.step(step);
         alone.iter().for_each(|(_, world)| world.step(step));
-        let (answer, expected) = (all.ask(take), without.ask(take));
+        let (answer, expected) = (all.ask(operation), without.ask(operation));
         assert_eq!(answer, expected, "the limits on trial show");
         let trials = all.trials.take();
         assert_eq!(trials.len(), alone.len(), "each is counted");
@@ -75,7 +75,7 @@ fn check(worlds: &Worlds<'_>, limits: &[(usize, bool)], mode: Mode, asks: &[(Tak
             continue;
         }
         for ((place, world), trial) in alone.iter().zip(trials) {
-            assert_eq!(trial, (place.to_string(), world.ask(take).denied), "{take:?}");
+            assert_eq!(trial, (place.to_string(), world.ask(operation).denied), "{operation:?}");
         }
     }
     let states = all.states();

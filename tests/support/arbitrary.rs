@@ -5,7 +5,7 @@ use proptest::prop_oneof;
 use proptest::sample::select;
 use proptest::test_runner::Config;
 use weir_engine::algorithm::sliding_window_log::REQUESTS_MAX;
-use weir_engine::{Algorithm, Anchor, Bounds, Limit, Micros, Mode, Precision, Role, Take, Term, Window};
+use weir_engine::{Algorithm, Anchor, Bounds, Limit, Micros, Mode, Operation, Precision, Role, Term, Window};
 
 use super::algorithms::every_algorithm;
 
@@ -124,11 +124,11 @@ pub fn with_terms(limits: impl Strategy<Value = [Limit; 2]>) -> impl Strategy<Va
     })
 }
 
-/// The charge of a limit: nothing is ever forced into a log.
-pub fn fitting(limit: &Limit, take: Take) -> Take {
-    match take {
-        Take::Force(hits) if !limit.algorithm().takes_reports() => Take::Consume(hits),
-        take => take,
+/// The charge of a limit: no report goes to a log.
+pub fn fitting(limit: &Limit, operation: Operation) -> Operation {
+    match operation {
+        Operation::Report(hits) if !limit.algorithm().takes_reports() => Operation::Consume(hits),
+        operation => operation,
     }
 }
 
@@ -145,12 +145,12 @@ pub fn hits() -> impl Strategy<Value = u32> {
 }
 
 /// What a charge does.
-pub fn take() -> impl Strategy<Value = Take> {
+pub fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
-        8 => hits().prop_map(Take::Consume),
-        2 => Just(Take::Peek),
-        2 => hits().prop_map(Take::Refund),
-        2 => hits().prop_map(Take::Force),
+        8 => hits().prop_map(Operation::Consume),
+        2 => Just(Operation::Peek),
+        2 => hits().prop_map(Operation::Refund),
+        2 => hits().prop_map(Operation::Report),
     ]
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use weir_engine::algorithm::Effect;
 use weir_engine::observer::Silent;
-use weir_engine::{Charge, Decision, Limit, Micros, Mode, Outcome, Precision, Role, Take, Unit, decision};
+use weir_engine::{Charge, Decision, Limit, Micros, Mode, Operation, Outcome, Precision, Role, Unit, decision};
 use weir_limiter::deny_cache::DenyCache;
 use weir_store::memory::Memory;
 use weir_store::{Clock as _, Store as _};
@@ -59,9 +59,9 @@ impl Scene {
         self.began + Duration::from_micros(self.passed)
     }
 
-    pub fn charge<'a>(&self, key: &'a str, limit: &'a Limit, take: Take, role: Role) -> Charge<'a> {
+    pub fn charge<'a>(&self, key: &'a str, limit: &'a Limit, operation: Operation, role: Role) -> Charge<'a> {
         let bounds = bounds(limit, self.clock.now());
-        Charge { key, limit, take: fitting(limit, take), group: 0, role, share: 0, bounds }
+        Charge { key, limit, operation: fitting(limit, operation), group: 0, role, owner: 0, bounds }
     }
 
     pub fn decide(&self, charges: &[Charge<'_>], mode: Mode) -> Decision {
@@ -77,14 +77,15 @@ impl Scene {
         let (places, firsts) = decision::key_indices(charges);
         let asked: Vec<(&str, &Limit)> =
             firsts.iter().map(|&first| (charges[usize::from(first)].key, charges[usize::from(first)].limit)).collect();
-        let peeked = answer(self.store.peek(&asked, far()));
+        let peeked = answer(self.store.read_states(&asked, far()));
         let read = |place: u16| peeked.states[usize::from(place)].as_ref();
         let (decision, effects) = decision::decide(charges, &places, read, mode, peeked.now).unwrap();
         (decision, effects.to_vec())
     }
 
     pub fn would_take(&self, limit: &Limit, hits: u32) -> Outcome {
-        let (decision, _) = self.would(&[self.charge(KEY, limit, Take::Consume(hits), Role::Enforced)], Mode::Atomic);
+        let (decision, _) =
+            self.would(&[self.charge(KEY, limit, Operation::Consume(hits), Role::Enforced)], Mode::Atomic);
         decision.outcomes[0].clone()
     }
 
@@ -99,14 +100,14 @@ impl Scene {
 
     /// What the cache says to a take.
     pub fn cached(&self, limit: &Limit, hits: u32) -> Option<Outcome> {
-        self.cache.denies(&self.charge(KEY, limit, Take::Consume(hits), Role::Enforced), self.now())
+        self.cache.denies(&self.charge(KEY, limit, Operation::Consume(hits), Role::Enforced), self.now())
     }
 
     /// Takes from the store, whose answer is learnt, by a way of so many microseconds there and back.
     pub fn ask(&mut self, limit: &Limit, hits: u32, mode: Mode, there: u64, back: u64) -> Outcome {
         let (sent, generation) = (self.now(), self.cache.generation());
         self.step(there);
-        let charge = self.charge(KEY, limit, Take::Consume(hits), Role::Enforced);
+        let charge = self.charge(KEY, limit, Operation::Consume(hits), Role::Enforced);
         let outcome = self.decide_one(&charge, mode);
         self.step(back);
         self.cache.insert(&charge, &outcome, sent, self.now(), generation);
@@ -115,7 +116,7 @@ impl Scene {
 
     /// Uses a limit up, and lets the cache see that.
     pub fn use_up(&mut self, limit: &Limit) {
-        let all = self.charge(KEY, limit, Take::Consume(limit.capacity()), Role::Enforced);
+        let all = self.charge(KEY, limit, Operation::Consume(limit.capacity()), Role::Enforced);
         self.decide(&[all], Mode::Atomic);
         assert!(self.ask(limit, 1, Mode::Atomic, 0, 0).verdict.is_over());
     }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
-use weir_engine::{Algorithm, Anchor, Limit, Mode, Take, Verdict, Window};
+use weir_engine::{Algorithm, Anchor, Limit, Mode, Operation, Verdict, Window};
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::{Endpoint, Redis};
 use weir_store::{Store, StoreError};
@@ -54,14 +54,14 @@ pub fn open(seeds: Vec<Endpoint>, change: impl FnOnce(&mut Options)) -> Redis {
 
 /// Whether one hit was admitted.
 pub async fn hit(store: &Redis, key: &str, limit: &Limit, within: Duration) -> Result<bool, StoreError> {
-    let charges = [charge(key, limit, Take::Consume(1))];
+    let charges = [charge(key, limit, Operation::Consume(1))];
     let decision = store.decide(&charges, Mode::Atomic, Instant::now() + within).get().await?;
     Ok(decision.outcomes[0].verdict == Verdict::Within)
 }
 
 /// What a key has used of its limit.
 pub async fn used(store: &Redis, key: &str, limit: &Limit) -> u32 {
-    let charges = [charge(key, limit, Take::Peek)];
+    let charges = [charge(key, limit, Operation::Peek)];
     let decision = store.decide(&charges, Mode::Atomic, Instant::now() + PATIENCE).get().await.unwrap();
     limit.capacity() - decision.outcomes[0].remaining
 }
@@ -82,7 +82,7 @@ pub fn key_in(store: &Redis, slots: impl Fn(u16) -> bool, number: u32) -> String
 
 /// What a key has used of its limit, where that is answered soon.
 pub async fn used_soon(store: &Redis, key: &str, limit: &Limit) -> Option<u32> {
-    let charges = [charge(key, limit, Take::Peek)];
+    let charges = [charge(key, limit, Operation::Peek)];
     let decision = store.decide(&charges, Mode::Atomic, Instant::now() + SHORT).get().await.ok()?;
     Some(limit.capacity() - decision.outcomes[0].remaining)
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use weir_engine::{Charge, Limit, Micros, Role, Take};
+use weir_engine::{Charge, Limit, Micros, Operation, Role};
 use weir_store::{Clock, Reply};
 
 use super::arbitrary::START_US;
@@ -44,6 +44,6 @@ pub fn far() -> Instant {
 }
 
 /// An enforced charge for the first rule.
-pub fn charge<'a>(key: &'a str, limit: &'a Limit, take: Take) -> Charge<'a> {
-    Charge { key, limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None }
+pub fn charge<'a>(key: &'a str, limit: &'a Limit, operation: Operation) -> Charge<'a> {
+    Charge { key, limit, operation, group: 0, role: Role::Enforced, owner: 0, bounds: None }
 }

@@ -3,7 +3,7 @@
 //! `us + f / L` microseconds and one of `hits` hits are both plain products; waits and resets not by formula but by
 //! bisection, asking when it would be so. One key, one charge a decision.
 
-use weir_engine::{Algorithm, Anchor, Bounds, Limit, Micros, Mode, Receipt, Refill, Take, Term, Verdict};
+use weir_engine::{Algorithm, Anchor, Bounds, Limit, Micros, Mode, Operation, Receipt, Refill, Term, Verdict};
 
 /// How far ahead of the clock a state may lie, beyond what its limit explains.
 const AHEAD_US: i128 = 60_000_000;
@@ -88,21 +88,30 @@ impl Oracle {
     }
 
     /// One decision of one enforced charge.
-    pub fn decide(&mut self, limit: &Limit, take: Take, mode: Mode, bounds: Option<Bounds>, now: Micros) -> Expected {
+    pub fn decide(
+        &mut self,
+        limit: &Limit,
+        operation: Operation,
+        mode: Mode,
+        bounds: Option<Bounds>,
+        now: Micros,
+    ) -> Expected {
         let when = When { now: i128::from(now), bounds };
         let (before, stale) = self.now(limit, when);
         let fits = remaining(limit, &before, when);
-        let asked = match take {
-            Take::Consume(hits) => Some(i128::from(hits)),
+        let asked = match operation {
+            Operation::Consume(hits) => Some(i128::from(hits)),
             // The usage that is reported has happened: the question is whether anything was left before it.
-            Take::Force(_) => Some(1),
-            Take::Peek if mode == Mode::Atomic => Some(1),
-            Take::Peek => (is_past(limit, &before, when)).then_some(1),
-            Take::Refund(_) => None,
+            Operation::Report(_) => Some(1),
+            Operation::Peek if mode == Mode::Atomic => Some(1),
+            Operation::Peek => (is_past(limit, &before, when)).then_some(1),
+            Operation::Refund(_) => None,
         };
         let verdict = match asked {
             // An independent look past the limit is over although nothing is asked of it.
-            Some(hits) if hits <= fits && !(take == Take::Peek && mode == Mode::Independent) => Verdict::Within,
+            Some(hits) if hits <= fits && !(operation == Operation::Peek && mode == Mode::Independent) => {
+                Verdict::Within
+            }
             Some(hits) => {
                 // Past its end a limit is in nobody's way.
                 let end = limit.term.as_ref().map(|term| term.until()).filter(|until| *until < Term::NO_END);
@@ -117,19 +126,19 @@ impl Oracle {
 
         let windowed = matches!(before, Now::Window(..));
         let stateless = limit.requests() == 0 && !windowed;
-        let taken = match take {
+        let taken = match operation {
             _ if stateless => 0,
-            Take::Force(hits) => i128::from(hits),
-            Take::Consume(hits) if verdict == Verdict::Within => i128::from(hits),
-            Take::Consume(hits) if mode == Mode::Independent && windowed => i128::from(hits),
-            Take::Consume(_) if limit.drain => fits,
-            Take::Consume(_) | Take::Peek | Take::Refund(_) => 0,
+            Operation::Report(hits) => i128::from(hits),
+            Operation::Consume(hits) if verdict == Verdict::Within => i128::from(hits),
+            Operation::Consume(hits) if mode == Mode::Independent && windowed => i128::from(hits),
+            Operation::Consume(_) if limit.drain => fits,
+            Operation::Consume(_) | Operation::Peek | Operation::Refund(_) => 0,
         };
         let mut after = before.clone();
         if taken > 0 {
             add(limit, &mut after, taken, when);
         }
-        if let Take::Refund(hits) = take
+        if let Operation::Refund(hits) = operation
             && !stateless
         {
             give(limit, &mut after, i128::from(hits));
@@ -146,11 +155,11 @@ impl Oracle {
 
         let denied = verdict != Verdict::Within;
         let shown = if denied && mode == Mode::Atomic { &before } else { &after };
-        let drained = denied && mode == Mode::Atomic && matches!(take, Take::Consume(_));
-        let again = match take {
-            Take::Consume(hits) => i128::from(hits),
-            Take::Peek | Take::Force(_) => 1,
-            Take::Refund(_) => 0,
+        let drained = denied && mode == Mode::Atomic && matches!(operation, Operation::Consume(_));
+        let again = match operation {
+            Operation::Consume(hits) => i128::from(hits),
+            Operation::Peek | Operation::Report(_) => 1,
+            Operation::Refund(_) => 0,
         };
         let leaks = matches!(limit.algorithm(), Algorithm::LeakyBucket { .. });
         Expected {
@@ -517,7 +526,7 @@ fn give(limit: &Limit, state: &mut Now, mut given: i128) {
 
 /// The state some time later, if nobody comes.
 fn later(limit: &Limit, state: &Now, when: When, then: i128) -> Now {
-    // More than is believed may have been forced, and is what is told of.
+    // More than is believed may have been reported, and is what is told of.
     let mut limit = limit.clone();
     limit.set_post_paid(true);
     let mut kept = Oracle::new(&limit);

@@ -14,7 +14,7 @@ use weir_engine::{Algorithm, Bounds, Charge, Decision, Limit, Micros, Mode, Stat
 use weir_store::memory::Memory;
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::{Endpoint, Redis};
-use weir_store::{Clock as _, Peeked, Reply, Store, StoreError, Undo};
+use weir_store::{Clock as _, Reply, StatesRead, Store, StoreError, Undo};
 
 use super::manual::ManualClock;
 use super::redis::RedisServer;
@@ -134,10 +134,10 @@ impl Store for Engine {
         Reply::Ready(Ok(gone as u64))
     }
 
-    fn peek<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], _: Instant) -> Reply<'a, Peeked> {
+    fn read_states<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], _: Instant) -> Reply<'a, StatesRead> {
         let states = self.states.lock().unwrap();
         let states = keys.iter().map(|(key, _)| states.get(*key).map(|kept| kept.state.clone())).collect();
-        Reply::Ready(Ok(Peeked { now: self.clock.now(), states }))
+        Reply::Ready(Ok(StatesRead { now: self.clock.now(), states }))
     }
 
     fn ping(&self, _: Instant) -> Reply<'_, ()> {
@@ -233,7 +233,7 @@ impl Stores {
 
     /// What each has stored that still matters.
     pub fn states<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)]) -> [Vec<Option<State>>; 3] {
-        self.each(|_, store, deadline| store.peek(keys, deadline)).map(|peeked| {
+        self.each(|_, store, deadline| store.read_states(keys, deadline)).map(|peeked| {
             assert_eq!(peeked.now, self.now(), "the clock of a peek");
             let mut states = peeked.states;
             for (state, (key, _)) in states.iter_mut().zip(keys) {

@@ -7,7 +7,7 @@
 //! <time> [independent] <charge>[, <charge>]  ->  ok|denied <outcome>[, <outcome>] ; <key>=<state> ...
 //! <time> undo <step>[.<charge>] ...          ->  done ; <key>=<state> ...
 //! <time> reset <key> ...                     ->  <how many there were> ; <key>=<state> ...
-//! <time> peek <key> ...                      ->  done ; <key>=<state> ...
+//! <time> stored <key> ...                     ->  done ; <key>=<state> ...
 //! ```
 //!
 //! - limit: the algorithm, `N per <time>`, then what it takes of `burst N`, `interval` (a token bucket's refill),
@@ -15,12 +15,12 @@
 //!
 //! - time: since the vector's base, such as `0`, `1s-1us` or `-1h`. The base is the first multiple of `align` (7d, where
 //!   the vector says nothing) that lies in 2041: windows start there, and no key expires by Redis' own clock.
-//! - charge: `take N`, `force N`, `give N` or `look`; the limit's name, with `@key` where the key is not `k`; then `shadow`
+//! - charge: `consume N`, `report N`, `refund N` or `peek`; the limit's name, with `@key` where the key is not `k`; then `shadow`
 //!   or `quota`, and `group N`; then `by <time>`: the clock of the caller who chose the boundaries of a calendar, where it
 //!   is not the store's. Calendar windows start at the vector's `boundaries`, or every 24 hours from its base. A decision
 //!   whose boundaries do not hold the clock answers `stale_bounds`.
 //! - outcome: `within`, `over <retry_after>` or `never`; `<remaining_before>><remaining>`; `reset <reset_after>`; then
-//!   `wait <wait>` where there is one, `took N` where there is a receipt (and `mark <mark>`, where the receipt is for
+//!   `wait <wait>` where there is one, `charged N` where there is a receipt (and `mark <mark>`, where the receipt is for
 //!   another part of the state than the newest one shown), and `shows <state>` where the state shown is not the one that
 //!   is stored after the step (or an empty one, where none is stored).
 //! - state, with times since the base, and windows and buckets numbered from it; `-` where nothing is stored that still
@@ -45,8 +45,8 @@ use std::path::{Path, PathBuf};
 use weir_engine::algorithm::Summary;
 use weir_engine::algorithm::parameters::Parameters;
 use weir_engine::{
-    Algorithm, Anchor, Bounds, CalendarUnit, Decision, Limit, Micros, Mode, Observed, Outcome, Precision, Receipt,
-    Refill, Role, State, Take, Term, Verdict, Window,
+    Algorithm, Anchor, Bounds, CalendarUnit, Decision, Limit, Micros, Mode, Observed, Operation, Outcome, Precision,
+    Receipt, Refill, Role, State, Term, Verdict, Window,
 };
 
 use self::states::{mark, mark_of, seen, state};
@@ -102,7 +102,7 @@ pub enum Action {
     /// Forgets keys.
     Reset(Vec<String>),
     /// Looks at keys without touching them.
-    Peek(Vec<String>),
+    Stored(Vec<String>),
 }
 
 /// One charge of a step.
@@ -113,7 +113,7 @@ pub struct VectorCharge {
     /// Its key.
     pub key: String,
     /// What to do.
-    pub take: Take,
+    pub operation: Operation,
     /// What being over means.
     pub role: Role,
     /// Which descriptor.
@@ -327,12 +327,12 @@ impl Vector {
             let _ = write!(text, " wait {}", write_us(i128::from(outcome.wait)));
         }
         if let Some(receipt) = outcome.receipt {
-            let _ = write!(text, " took {}", receipt.hits);
+            let _ = write!(text, " charged {}", receipt.hits);
             if receipt.mark != mark(&outcome.state) {
                 let _ = write!(text, " mark {}", self.write_mark(limit, receipt.mark));
             }
         }
-        if outcome.state != self.shown(limit, stored, asked.take.asked(), now) {
+        if outcome.state != self.shown(limit, stored, asked.operation.asked(), now) {
             let _ = write!(text, " shows {}", self.write_seen(limit, &outcome.state));
         }
         text
@@ -421,7 +421,7 @@ fn step(vector: &Vector, line: &str) -> Result<Step, String> {
 fn keys_of(vector: &Vector, action: &Action) -> Vec<String> {
     match action {
         Action::Decide(_, asked) => asked.iter().map(|asked| asked.key.clone()).collect(),
-        Action::Reset(keys) | Action::Peek(keys) => keys.clone(),
+        Action::Reset(keys) | Action::Stored(keys) => keys.clone(),
         Action::Undo(proofs) => {
             let asked = |&(step, charge): &(usize, usize)| match &vector.steps[step].action {
                 Action::Decide(_, asked) => asked[charge].key.clone(),
@@ -437,7 +437,7 @@ fn action_of(vector: &Vector, text: &str) -> Result<Action, String> {
     let rest = || words[1..].iter().map(|&word| word.to_owned()).collect();
     match words[0] {
         "reset" => return Ok(Action::Reset(rest())),
-        "peek" => return Ok(Action::Peek(rest())),
+        "stored" => return Ok(Action::Stored(rest())),
         "undo" => {}
         "independent" => {
             let charges = text.trim_start_matches("independent");
@@ -454,8 +454,8 @@ fn action_of(vector: &Vector, text: &str) -> Result<Action, String> {
         let Some(Answer::Decision { outcomes, .. }) = vector.steps.get(step).map(|step| &step.answer) else {
             return Err(format!("{word} is no earlier decision"));
         };
-        let took = outcomes.get(charge).and_then(|outcome| outcome.receipt);
-        took.ok_or_else(|| format!("{word} took nothing that could be undone"))?;
+        let charged = outcomes.get(charge).and_then(|outcome| outcome.receipt);
+        charged.ok_or_else(|| format!("{word} charged nothing that could be undone"))?;
         proofs.push((step, charge));
     }
     Ok(Action::Undo(proofs))
@@ -466,11 +466,11 @@ fn asked_of(vector: &Vector, text: &str) -> Result<Vec<VectorCharge>, String> {
     for part in text.split(',') {
         let mut words = part.split_whitespace();
         let mut next = |what: &str| words.next().ok_or_else(|| format!("{part:?} lacks {what}"));
-        let take = match next("what to do")? {
-            "take" => Take::Consume(number(next("hits")?)?),
-            "force" => Take::Force(number(next("hits")?)?),
-            "give" => Take::Refund(number(next("hits")?)?),
-            "look" => Take::Peek,
+        let operation = match next("what to do")? {
+            "consume" => Operation::Consume(number(next("hits")?)?),
+            "report" => Operation::Report(number(next("hits")?)?),
+            "refund" => Operation::Refund(number(next("hits")?)?),
+            "peek" => Operation::Peek,
             other => return Err(format!("unknown action {other:?}")),
         };
         let target = next("a limit")?;
@@ -488,7 +488,7 @@ fn asked_of(vector: &Vector, text: &str) -> Result<Vec<VectorCharge>, String> {
                 other => return Err(format!("unknown word {other:?}")),
             }
         }
-        list.push(VectorCharge { limit: limit.to_owned(), key: key.to_owned(), take, role, group, by });
+        list.push(VectorCharge { limit: limit.to_owned(), key: key.to_owned(), operation, role, group, by });
     }
     Ok(list)
 }
@@ -503,8 +503,8 @@ fn answer_of(
     let asked = match action {
         Action::Decide(_, asked) => asked,
         Action::Reset(_) => return Ok(Answer::Count(number(text)?)),
-        Action::Undo(_) | Action::Peek(_) if text == "done" => return Ok(Answer::Done),
-        Action::Undo(_) | Action::Peek(_) => return Err(format!("{text:?} is not done")),
+        Action::Undo(_) | Action::Stored(_) if text == "done" => return Ok(Answer::Done),
+        Action::Undo(_) | Action::Stored(_) => return Err(format!("{text:?} is not done")),
     };
     if text == "stale_bounds" {
         return Ok(Answer::StaleBounds);
@@ -519,7 +519,7 @@ fn answer_of(
     for (i, part) in rest.split(',').enumerate() {
         let asked = asked.get(i).ok_or("there are more outcomes than charges")?;
         let limit = vector.limit(&asked.limit);
-        let state = vector.shown(limit, stored[&asked.key].as_ref(), asked.take.asked(), now);
+        let state = vector.shown(limit, stored[&asked.key].as_ref(), asked.operation.asked(), now);
         outcomes.push(outcome(vector, limit, state, part, now)?);
     }
     if outcomes.len() < asked.len() {
@@ -546,19 +546,19 @@ fn outcome(vector: &Vector, limit: &Limit, stored: Observed, text: &str, now: Mi
     let (state, before) = (stored, stored);
     let mut outcome =
         Outcome { verdict, remaining_before, remaining, now, before, wait: 0, reset_after, state, receipt: None };
-    let (mut took, mut marked) = (None, None);
+    let (mut charged, mut marked) = (None, None);
     while let Some(word) = words.next() {
         let value = words.next().ok_or_else(|| format!("{word:?} has no value"))?;
         match word {
             "wait" => outcome.wait = micros(value)?,
-            "took" => took = Some(number(value)?),
+            "charged" => charged = Some(number(value)?),
             "mark" => marked = Some(mark_of(vector, limit, value)?),
             "shows" => outcome.state = seen(vector, limit, value)?,
             other => return Err(format!("unknown word {other:?}")),
         }
     }
     let mark = marked.unwrap_or_else(|| mark(&outcome.state));
-    outcome.receipt = took.map(|hits| Receipt { hits, at: now, mark });
+    outcome.receipt = charged.map(|hits| Receipt { hits, at: now, mark });
     outcome.before = outcome.state;
     Ok(outcome)
 }
@@ -643,11 +643,11 @@ pub fn write_limit(limit: &Limit, base: Micros) -> String {
 }
 
 fn write_asked(asked: &VectorCharge) -> String {
-    let mut text = match asked.take {
-        Take::Consume(hits) => format!("take {hits} "),
-        Take::Force(hits) => format!("force {hits} "),
-        Take::Refund(hits) => format!("give {hits} "),
-        Take::Peek => "look ".to_owned(),
+    let mut text = match asked.operation {
+        Operation::Consume(hits) => format!("consume {hits} "),
+        Operation::Report(hits) => format!("report {hits} "),
+        Operation::Refund(hits) => format!("refund {hits} "),
+        Operation::Peek => "peek ".to_owned(),
     };
     text.push_str(&asked.limit);
     if asked.key != KEY {

@@ -11,8 +11,8 @@ use proptest::test_runner::TestRunner;
 use tokio::runtime::Runtime;
 use weir_engine::Entry;
 use weir_engine::observer::{Charged, Observer, Silent, Tally};
-use weir_engine::{Micros, Mode, PolicySet, Take};
-use weir_limiter::{Answer, DescriptorRequest, Limiter, Modes, Options, Peek, Policies, Query};
+use weir_engine::{Micros, Mode, Operation, PolicySet};
+use weir_limiter::{Answer, DescriptorRequest, Limiter, Modes, Options, Policies, Query, ShownState};
 use weir_store::memory::Memory;
 use weir_store::redis::pipeline;
 use weir_store::redis::{Endpoint, Redis};
@@ -131,17 +131,17 @@ impl World<'_> {
     }
 
     /// A request of the user ann.
-    pub fn ask(&self, take: Take) -> Answer {
+    pub fn ask(&self, operation: Operation) -> Answer {
         let entries = &[Entry { key: "user", value: "ann" }];
-        let descriptors = std::iter::once(DescriptorRequest { entries, take, limit: None }).collect();
+        let descriptors = std::iter::once(DescriptorRequest { entries, operation, limit: None }).collect();
         let query = Query { domain: "shop", descriptors };
         self.runtime.block_on(self.limiter.decide(&query, Instant::now(), None, None)).expect("the store answers")
     }
 
     /// Her states.
-    pub fn states(&self) -> Vec<Peek> {
+    pub fn states(&self) -> Vec<ShownState> {
         let entry = [Entry { key: "user", value: "ann" }];
-        self.runtime.block_on(self.limiter.peek("shop", &entry)).expect("the store answers")
+        self.runtime.block_on(self.limiter.show_states("shop", &entry)).expect("the store answers")
     }
 }
 

@@ -78,7 +78,7 @@ impl AnchoredWindow {
     }
 
     /// The window with hits given back; one of the first hit that has none left has not begun. [aw-3]
-    fn given(&self, before: ObservedWindow, hits: Hits, now: Micros) -> ObservedWindow {
+    fn refunded(&self, before: ObservedWindow, hits: Hits, now: Micros) -> ObservedWindow {
         let count = before.count.saturating_sub(hits);
         if count == 0 && self.calendar.is_none() {
             ObservedWindow { start: now, end: now, count }
@@ -89,7 +89,7 @@ impl AnchoredWindow {
 
     /// The window without one charge, if it is still the receipt's. [un-2]
     fn undone(&self, before: ObservedWindow, receipt: Receipt, now: Micros) -> ObservedWindow {
-        if before.start == receipt.mark { self.given(before, receipt.hits, now) } else { before }
+        if before.start == receipt.mark { self.refunded(before, receipt.hits, now) } else { before }
     }
 
     const fn stored(left: ObservedWindow) -> Window {

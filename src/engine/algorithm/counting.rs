@@ -66,7 +66,7 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
         self.requests()
     }
 
-    /// The same for a limit whose usage is reported after the fact, or not: what was forced is believed. [dc-5]
+    /// The same for a limit whose usage is reported after the fact, or not: what was reported is believed. [dc-5]
     #[must_use]
     fn with_post_paid(self, _post_paid: bool) -> Self {
         self
@@ -75,12 +75,12 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
     /// The id of the limit in keys: a letter for the algorithm, then all that shapes the state. [ky-4]
     fn id(&self, zone: &str) -> String;
 
-    /// What a charge weighs that gives nothing back. [dc-11]
+    /// What a charge that is no refund weighs. [dc-11]
     fn weight(&self) -> u32 {
         WEIGHT_OF_SHORT_STATE
     }
 
-    /// What a charge weighs that gives hits back.
+    /// What a refund weighs.
     fn weight_to_give(&self, _hits: Hits) -> u32 {
         self.weight()
     }
@@ -147,7 +147,7 @@ pub trait Counting: Copy + Debug + PartialEq + Eq {
         self.observe(Some(stored), 0, bounds, now)
     }
 
-    /// The largest number of hits that a take would be admitted for.
+    /// The largest number of hits that would be admitted.
     fn remaining(&self, observed: &Self::Observed, now: Micros) -> Hits;
 
     /// The wait in microseconds, rounded up, until `hits` that do not fit would; `hits` is at most the capacity, and those
@@ -197,14 +197,14 @@ impl<const N: usize> ScriptNumbers for [u64; N] {
     const COUNT: usize = N;
 }
 
-/// The effects on a state that is observed whole, by the functions `added`, `given`, `undone` and `stored` of its file.
+/// The effects on a state that is observed whole, by the functions `added`, `refunded`, `undone` and `stored` of its file.
 macro_rules! small_state {
     () => {
         fn left(&self, before: Self::Observed, effect: Effect, now: Micros) -> Option<Self::Observed> {
             Some(match effect {
                 Effect::Nothing | Effect::Drain | Effect::Rewrite => before,
                 Effect::Add(hits) => self.added(before, hits, now),
-                Effect::Give(hits) => self.given(before, hits, now),
+                Effect::Refund(hits) => self.refunded(before, hits, now),
             })
         }
 
@@ -269,7 +269,7 @@ macro_rules! long_state {
             now: Micros,
         ) -> Summary {
             match effect {
-                Effect::Add(_) | Effect::Give(_) => self.summary(stored.map(Borrow::borrow), asked, effect, now),
+                Effect::Add(_) | Effect::Refund(_) => self.summary(stored.map(Borrow::borrow), asked, effect, now),
                 Effect::Nothing | Effect::Drain | Effect::Rewrite => before,
             }
         }
@@ -380,7 +380,7 @@ pub enum Effect {
     /// Adds hits, whether or not they fit.
     Add(Hits),
     /// Gives hits back, never below empty.
-    Give(Hits),
+    Refund(Hits),
     /// Adds all that is left.
     Drain,
     /// Stores what was observed, though nothing is charged: see [`Counting::is_stale`].
@@ -395,8 +395,8 @@ impl Effect {
                 0 => Self::Nothing,
                 left => Self::Add(left),
             },
-            Self::Add(0) | Self::Give(0) => Self::Nothing,
-            Self::Give(_) if C::is_empty(before, now) => Self::Nothing,
+            Self::Add(0) | Self::Refund(0) => Self::Nothing,
+            Self::Refund(_) if C::is_empty(before, now) => Self::Nothing,
             effect => effect,
         }
     }

@@ -48,13 +48,13 @@ impl FixedWindow {
     }
 
     /// The counter with hits given back. [fw-6]
-    const fn given(&self, before: Counter, hits: Hits, _now: Micros) -> Counter {
+    const fn refunded(&self, before: Counter, hits: Hits, _now: Micros) -> Counter {
         Counter { window: before.window, count: before.count.saturating_sub(hits) }
     }
 
     /// The counter without one charge, if its window is still the receipt's. [un-2]
     fn undone(&self, before: Counter, receipt: Receipt, now: Micros) -> Counter {
-        if u64::from(before.window) == receipt.mark { self.given(before, receipt.hits, now) } else { before }
+        if u64::from(before.window) == receipt.mark { self.refunded(before, receipt.hits, now) } else { before }
     }
 
     const fn stored(left: Counter) -> Counter {

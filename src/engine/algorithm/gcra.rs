@@ -83,7 +83,7 @@ impl Pacing {
     }
 
     /// The debt less the cost of hits, never below none. [pc-8]
-    fn given(&self, before: Debt, hits: Hits, now: Micros) -> Debt {
+    fn refunded(&self, before: Debt, hits: Hits, now: Micros) -> Debt {
         self.made(self.minus(span(&before, now), self.cost(hits)), now)
     }
 

@@ -118,7 +118,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// What a charge weighs that gives nothing back. [dc-11]
+            /// What a charge that is no refund weighs. [dc-11]
             #[must_use]
             pub fn weight(&self) -> u32 {
                 match self {
@@ -126,7 +126,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// What a charge weighs that gives hits back.
+            /// What a refund weighs.
             #[must_use]
             pub fn weight_to_give(&self, hits: Hits) -> u32 {
                 match self {
@@ -285,7 +285,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The largest number of hits that a take would be admitted for at `now`.
+            /// The largest number of hits that would be admitted at `now`.
             #[must_use]
             pub fn remaining(&self, observed: &Observed, now: Micros) -> Hits {
                 match self {

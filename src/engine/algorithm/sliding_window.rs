@@ -105,7 +105,7 @@ impl SlidingWindow {
         let found = live.used;
         let (added, mut given) = match effect {
             Effect::Add(hits) => (u64::from(hits), 0),
-            Effect::Give(hits) => (0, u64::from(hits)),
+            Effect::Refund(hits) => (0, u64::from(hits)),
             Effect::Nothing | Effect::Drain | Effect::Rewrite => (0, 0),
         };
         let used = (found + added).saturating_sub(given);
@@ -148,7 +148,7 @@ impl SlidingWindow {
         }
         match effect {
             Effect::Add(hits) => stored.add(here, hits),
-            Effect::Give(hits) => stored.give(hits),
+            Effect::Refund(hits) => stored.refund(hits),
             Effect::Nothing | Effect::Drain | Effect::Rewrite => {}
         }
     }

@@ -54,7 +54,7 @@ impl SlidingWindowCounter {
     }
 
     /// The counts with hits given back: to the later window first, then to the earlier. [sc-5]
-    const fn given(&self, before: Counts, hits: Hits, _now: Micros) -> Counts {
+    const fn refunded(&self, before: Counts, hits: Hits, _now: Micros) -> Counts {
         let rest = hits.saturating_sub(before.count);
         Counts {
             start: before.start,

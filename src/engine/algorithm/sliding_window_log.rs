@@ -100,7 +100,7 @@ impl SlidingWindowLog {
         let sum = if live.used > 0 { live.base + live.used } else { 0 };
         let (used, newest, mark) = match effect {
             Effect::Add(hits) => (live.used + u64::from(hits), live.at, sum + u64::from(hits)),
-            Effect::Give(hits) => {
+            Effect::Refund(hits) => {
                 let left = live.used.saturating_sub(u64::from(hits));
                 let newest = entries.filter(|_| left > 0 && !live.rebased).map_or(live.at, |entries| {
                     entries[entries.partition_point(|entry| entry.sum < live.base + left)].at
@@ -152,7 +152,7 @@ impl SlidingWindowLog {
                 }
                 log.entries.push_back(Entry { at: live.at, sum });
             }
-            Effect::Give(hits) => {
+            Effect::Refund(hits) => {
                 // Newest first; the last one that is touched keeps the rest of its hits.
                 let left = log.sum().saturating_sub(u64::from(hits)).max(log.base);
                 let whole = log.entries.partition_point(|entry| entry.sum <= left);

@@ -58,7 +58,7 @@ impl TokenBucket {
     }
 
     /// The bucket with tokens put back. [tb-4]
-    const fn given(&self, before: Bucket, hits: Hits, _now: Micros) -> Bucket {
+    const fn refunded(&self, before: Bucket, hits: Hits, _now: Micros) -> Bucket {
         Bucket { anchor: before.anchor, used: before.used.saturating_sub(hits) }
     }
 
@@ -67,7 +67,7 @@ impl TokenBucket {
         let periods = before.anchor.saturating_sub(receipt.mark) / self.period.us();
         let refilled = periods.saturating_mul(u64::from(self.requests));
         let left = u64::from(receipt.hits).saturating_sub(refilled);
-        self.given(before, u32::try_from(left).unwrap_or(Hits::MAX), now)
+        self.refunded(before, u32::try_from(left).unwrap_or(Hits::MAX), now)
     }
 
     const fn stored(left: Bucket) -> Bucket {

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::addresses::{Lattice, Spelled, Spelling};
 use super::texts::{BEGIN, Beginning, Cut, Texts, Utf8};
-use crate::automaton::{Automaton, Reading};
+use crate::automaton::{Automaton, Progress};
 
 /// The most states of one walk.
 pub const STATES_MAX: usize = 50_000;
@@ -103,7 +103,7 @@ impl Values {
 #[derive(Default)]
 pub(super) struct Walk<'a> {
     /// Each with what it has read already.
-    pub(super) automata: SmallVec<[(&'a Automaton, Reading); 4]>,
+    pub(super) automata: SmallVec<[(&'a Automaton, Progress); 4]>,
     /// Texts that do not count.
     pub(super) without: Texts,
     /// Only texts that can be cut into a key and a value; keys that do not count.
@@ -114,7 +114,7 @@ pub(super) struct Walk<'a> {
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct State {
-    readings: SmallVec<[Reading; 4]>,
+    readings: SmallVec<[Progress; 4]>,
     utf8: Utf8,
     listed: Beginning,
     cut: Option<Cut>,

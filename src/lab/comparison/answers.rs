@@ -220,7 +220,11 @@ fn decide(world: &World, query: &Query<'_>, sent: &[Option<(String, String)>]) -
     let mut by_rule = Query { domain: query.domain, descriptors: Default::default() };
     for (descriptor, own) in query.descriptors.iter().zip(&entries) {
         let entries = own.as_ref().map_or(descriptor.entries, |own| own.as_slice());
-        by_rule.descriptors.push(DescriptorRequest { entries, take: descriptor.take, limit: descriptor.limit });
+        by_rule.descriptors.push(DescriptorRequest {
+            entries,
+            operation: descriptor.operation,
+            limit: descriptor.limit,
+        });
     }
     world.decide_now(&by_rule)
 }

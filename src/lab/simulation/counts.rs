@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::Mutex;
 use weir_engine::observer::{Charged, DecisionResult, LimitOf, Observer, Tally};
 use weir_engine::policy::Domain;
-use weir_engine::{Hits, Micros, PolicySet, Take};
+use weir_engine::{Hits, Micros, Operation, PolicySet};
 use weir_limiter::Answer;
 
 use super::keys::{Count, Keys};
@@ -175,11 +175,11 @@ impl Inner {
     fn charged(&mut self, charged: &Charged<'_>) {
         let at = match charged.limit {
             LimitOf::Rule(rule, limit) => self.firsts[rule.id as usize] + limit,
-            LimitOf::Override { .. } => self.limits.len() - 1,
+            LimitOf::Request { .. } => self.limits.len() - 1,
         };
-        let hits = match charged.charge.take {
-            Take::Consume(hits) | Take::Force(hits) => u64::from(hits),
-            Take::Peek | Take::Refund(_) => 0,
+        let hits = match charged.charge.operation {
+            Operation::Consume(hits) | Operation::Report(hits) => u64::from(hits),
+            Operation::Peek | Operation::Refund(_) => 0,
         };
         let is_over = charged.outcome.verdict.is_over();
         let limit = &mut self.limits[at];

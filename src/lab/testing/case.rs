@@ -7,7 +7,7 @@ use weir_engine::descriptor::spell_entries;
 use weir_engine::words::counted;
 use weir_engine::{Entry, Micros};
 use weir_limiter::{Answer, Undecided};
-use weir_policies::Reading;
+use weir_policies::Dialect;
 use weir_policies::test_file::{Action, Ask, CALLER, Case, Policies, StateOnSwap, Step, TestFile, Verdict};
 use weir_policies::{Position, Problems};
 use weir_rls::configured;
@@ -48,8 +48,8 @@ pub(super) fn run(
     loads: &mut Loads,
     unmet: &mut Unmet,
 ) -> Ended {
-    let reading = Reading::of(&case.settings.policies);
-    let load = match loads.get(&case.policies, reading) {
+    let dialect = Dialect::of(&case.settings.policies);
+    let load = match loads.get(&case.policies, dialect) {
         Ok(load) => load,
         Err(problems) => return Ended::Broken(not_valid(file, case.position, &case.policies, &problems)),
     };
@@ -117,7 +117,7 @@ impl Running<'_> {
     }
 
     fn swap(&mut self, step: &Step, policies: &Policies, refused: bool, loads: &mut Loads) -> Result<(), Trouble> {
-        match (loads.get(policies, Reading::of(&self.case.settings.policies)), refused) {
+        match (loads.get(policies, Dialect::of(&self.case.settings.policies)), refused) {
             (Ok(load), false) => {
                 self.world.swap(load);
                 return Ok(());

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use weir_engine::PolicySet;
 use weir_engine::words::tenths_of_percent;
 use weir_policies::test_file::Policies;
-use weir_policies::{Loaded, Location, Problems, Reading, load_dir_with, parse_with};
+use weir_policies::{Dialect, Loaded, Location, Problems, load_dir_with, parse_with};
 
 /// Policies as loaded, shared by all cases that use them.
 pub(super) struct Load {
@@ -48,15 +48,15 @@ pub(super) struct Loads {
 
 impl Loads {
     /// Policies, loaded once, also where they are not valid.
-    pub(super) fn get(&mut self, policies: &Policies, reading: Reading) -> Loading {
+    pub(super) fn get(&mut self, policies: &Policies, dialect: Dialect) -> Loading {
         match policies {
             Policies::Texts(texts) => {
                 let files: Vec<(&str, &str)> = texts.iter().map(|(name, text)| (&**name, &**text)).collect();
-                parse_with(&files, reading).map(|loaded| Rc::new(loaded.into())).map_err(Rc::new)
+                parse_with(&files, dialect).map(|loaded| Rc::new(loaded.into())).map_err(Rc::new)
             }
             Policies::At(path) => {
-                let key = (path.clone(), reading.compatible, reading.merge_domains);
-                let load = || load_dir_with(path, reading).map(|loaded| Rc::new(loaded.into())).map_err(Rc::new);
+                let key = (path.clone(), dialect.compatible, dialect.merge_domains);
+                let load = || load_dir_with(path, dialect).map(|loaded| Rc::new(loaded.into())).map_err(Rc::new);
                 self.kept.entry(key).or_insert_with(load).clone()
             }
         }

@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 use weir_engine::observer::Silent;
 use weir_engine::{Charge, Decision, Limit, Mode};
 use weir_store::memory::Memory;
-use weir_store::{Peeked, Reply, Undo};
+use weir_store::{Reply, StatesRead, Undo};
 
 use super::tests::{HOUR, Hand, START, one, policies, requests};
 use super::*;
@@ -51,8 +51,8 @@ impl Store for Way {
         self.store.reset(keys, deadline)
     }
 
-    fn peek<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant) -> Reply<'a, Peeked> {
-        self.store.peek(keys, deadline)
+    fn read_states<'a>(&'a self, keys: &'a [(&'a str, &'a Limit)], deadline: Instant) -> Reply<'a, StatesRead> {
+        self.store.read_states(keys, deadline)
     }
 
     fn ping(&self, deadline: Instant) -> Reply<'_, ()> {

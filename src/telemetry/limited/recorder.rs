@@ -51,7 +51,7 @@ impl Whose {
 pub(super) fn names<'a>(charged: &Charged<'a>) -> [&'a str; 3] {
     match charged.limit {
         LimitOf::Rule(rule, at) => [&rule.domain, &rule.path, rule.limits.get(at).map_or("", label)],
-        LimitOf::Override { domain } => [domain, OVERRIDE, OVERRIDE],
+        LimitOf::Request { domain } => [domain, OVERRIDE, OVERRIDE],
     }
 }
 

@@ -126,7 +126,7 @@ impl Rules {
                 limit: OVERRIDE.into(),
             };
             let rest = Arc::<Counts>::default();
-            live.push((Statistics::rest_of_overrides(&domain.name), rest.clone()));
+            live.push((Statistics::rest_of_request_limits(&domain.name), rest.clone()));
             overrides.insert(domain.name.clone(), Override { counts: keep(labels, None, &Shares::default()).0, rest });
         }
         self.counts.replace(counts.into_iter().collect());
@@ -198,12 +198,12 @@ impl Tally for RuleTally {
                     self.statistics.count_by_request(name, charged.entries, &part);
                 }
             }
-            LimitOf::Override { domain } => {
+            LimitOf::Request { domain } => {
                 let Some(tally) = self.overrides.get(domain) else {
                     return;
                 };
                 tally.counts.add(&part);
-                self.statistics.count_override(domain, charged.entries, &tally.rest, &part);
+                self.statistics.count_request_limit(domain, charged.entries, &tally.rest, &part);
             }
         }
     }

@@ -16,7 +16,7 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 
 use crate::metrics::families::{self, Family, FamilyKind, Value, Visitor};
 
-/// How many series make a request full. The step of a [`Reading`](crate::metrics::Reading) that fills it may
+/// How many series make a request full. The step of a [`Cursor`](crate::metrics::Cursor) that fills it may
 /// add some hundred more.
 const SERIES_MAX: usize = 2_000;
 /// How many bytes of labels make a request full: gRPC servers take 4 MiB unless their settings differ.

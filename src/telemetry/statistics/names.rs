@@ -81,7 +81,7 @@ pub(super) fn of_rule(rule: &Rule) -> String {
 }
 
 /// Writes the name of the counters of a limit that came with a request.
-pub(super) fn write_override(domain: &str, entries: &[Entry<'_>], name: &mut Buffer) {
+pub(super) fn write_request_limit(domain: &str, entries: &[Entry<'_>], name: &mut Buffer) {
     name.extend_from_slice(domain.as_bytes());
     for entry in entries {
         name.push(b'.');
@@ -218,7 +218,7 @@ mod tests {
     fn an_override_is_named_by_the_entries_of_its_request() {
         let entries = [Entry { key: "x", value: "1" }, Entry { key: "y", value: "" }];
         let mut name = Buffer::new();
-        write_override("shop", &entries, &mut name);
+        write_request_limit("shop", &entries, &mut name);
         assert_eq!(&*name, b"shop.x_1.y");
     }
 }

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use weir_engine::observer::{AnsweredDescriptor, AnsweredRequest, DescriptorVerdict};
-use weir_engine::{Hits, Micros, Take, Unit};
+use weir_engine::{Hits, Micros, Operation, Unit};
 
 use super::filter::word;
 use super::values::{Named, TapValues};
@@ -68,7 +68,7 @@ impl Record {
 
     /// Writes its line. Values that policies name are shown, others as the settings say.
     pub(super) fn write(&self, to: &mut Vec<u8>, values: &TapValues, named: Option<&Named>) {
-        let hits = self.descriptors.iter().find_map(|descriptor| hits_of(descriptor.is.take)).unwrap_or(1);
+        let hits = self.descriptors.iter().find_map(|descriptor| hits_of(descriptor.is.operation)).unwrap_or(1);
         let line = Line {
             time: shown_time(self.time),
             domain: &self.domain,
@@ -95,10 +95,10 @@ impl Record {
         let entries = entries.iter().map(|(key, value)| (&**key, values.show(named, &self.domain, key, value)));
         DescriptorLine {
             entries: entries.collect(),
-            hits: hits_of(is.take).filter(|own| *own != hits),
+            hits: hits_of(is.operation).filter(|own| *own != hits),
             limit: is.limit.map(|(requests, unit)| Limit { requests, unit: Unit::name(unit) }),
-            refund: matches!(is.take, Take::Refund(_)),
-            look: is.take == Take::Peek,
+            refund: matches!(is.operation, Operation::Refund(_)),
+            look: is.operation == Operation::Peek,
             rule: rule.as_deref(),
             verdict: is.verdict.map(DescriptorVerdict::name),
             remaining: is.remaining,
@@ -122,10 +122,10 @@ fn write_line(to: &mut Vec<u8>, line: &impl Serialize) {
     to.push(b'\n');
 }
 
-const fn hits_of(take: Take) -> Option<Hits> {
-    match take {
-        Take::Consume(hits) | Take::Refund(hits) | Take::Force(hits) => Some(hits),
-        Take::Peek => None,
+const fn hits_of(operation: Operation) -> Option<Hits> {
+    match operation {
+        Operation::Consume(hits) | Operation::Refund(hits) | Operation::Report(hits) => Some(hits),
+        Operation::Peek => None,
     }
 }
 

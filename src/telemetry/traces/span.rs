@@ -78,7 +78,7 @@ impl DecisionRecord {
         if charged.outcome.verdict.is_over() {
             let path = match charged.limit {
                 LimitOf::Rule(rule, _) => &*rule.path,
-                LimitOf::Override { .. } => "(request)",
+                LimitOf::Request { .. } => "(request)",
             };
             push(&mut self.over, || bounded(&format!("{path} {}", charged.charge.limit.id())));
         }

@@ -6,13 +6,13 @@ use std::fs;
 
 use weir_engine::Role;
 use weir_engine::metadata::Value;
-use weir_policies::{Code, Loaded, Reading, WARNINGS_MAX, load_dir_with, parse, parse_with};
+use weir_policies::{Code, Dialect, Loaded, WARNINGS_MAX, load_dir_with, parse, parse_with};
 use weir_rls::rlconfig;
 
 use super::{directory, files, good, name_of, rule};
 
-const COMPATIBLE: Reading = Reading { compatible: true, merge_domains: false };
-const MERGING: Reading = Reading { compatible: false, merge_domains: true };
+const COMPATIBLE: Dialect = Dialect { compatible: true, merge_domains: false };
+const MERGING: Dialect = Dialect { compatible: false, merge_domains: true };
 
 /// Compares what is told about each file of a folder with the text beside it, which UPDATE_EXPECTED=1 writes anew.
 fn compare(folder: &str, told: impl Fn(&str, &str) -> String) {
@@ -28,14 +28,14 @@ fn compare(folder: &str, told: impl Fn(&str, &str) -> String) {
     }
 }
 
-fn loaded(name: &str, text: &str, reading: Reading) -> Loaded {
+fn loaded(name: &str, text: &str, reading: Dialect) -> Loaded {
     parse_with(&[(name, text)], reading).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
 #[test]
 fn what_is_probably_a_mistake_is_told_and_loads() {
     compare("warned", |name, text| {
-        let loaded = loaded(name, text, Reading::default());
+        let loaded = loaded(name, text, Dialect::default());
         assert!(loaded.warnings.count() > 0, "{name} has no warning");
         format!("{}\n", loaded.warnings)
     });
@@ -46,7 +46,7 @@ fn good_files_have_no_warnings() {
     for path in files("good", "yaml") {
         let name = name_of(&path);
         let text = fs::read_to_string(&path).unwrap();
-        for reading in [Reading::default(), COMPATIBLE] {
+        for reading in [Dialect::default(), COMPATIBLE] {
             let warnings = loaded(&name, &text, reading).warnings;
             // A file with the most sub-buckets that a limit may have is right and heavy.
             assert!(warnings.list().iter().all(|warning| warning.code == Code::Heavy), "{warnings}");
@@ -114,7 +114,7 @@ fn marks_of_a_descriptor_reach_its_rule() {
 fn a_star_in_a_key_stands_for_any_text_in_a_compatible_reading() {
     let text = "{domain: shop, descriptors: [{key: route/*, rate_limit: 1/s}]}";
     let meets = |loaded: &Loaded| rule(loaded, "shop", &[("route/a", "1")]).is_some();
-    assert!(!meets(&loaded("p.yaml", text, Reading::default())));
+    assert!(!meets(&loaded("p.yaml", text, Dialect::default())));
     assert!(meets(&loaded("p.yaml", text, COMPATIBLE)));
     let shared = text.replace("rate_limit", "share_threshold: true, rate_limit");
     assert!(parse(&[("p.yaml", &shared)]).is_err());
@@ -176,7 +176,7 @@ fn files_of_one_domain_are_joined_where_that_is_asked_for() {
 #[test]
 fn an_empty_directory_and_utf_16_load_in_a_compatible_reading_only() {
     let dir = directory(&[]);
-    assert!(load_dir_with(dir.path(), Reading::default()).is_err());
+    assert!(load_dir_with(dir.path(), Dialect::default()).is_err());
     assert_eq!(load_dir_with(dir.path(), COMPATIBLE).unwrap().policies.domains().len(), 0);
     let text = "domain: größe\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 2}}]\n";
     let little: Vec<u8> = "\u{feff}".chars().chain(text.chars()).flat_map(|c| (c as u16).to_le_bytes()).collect();
@@ -184,7 +184,7 @@ fn an_empty_directory_and_utf_16_load_in_a_compatible_reading_only() {
     for bytes in [little, big] {
         let path = dir.path().join("p.yaml");
         fs::write(&path, &bytes).unwrap();
-        assert!(load_dir_with(dir.path(), Reading::default()).is_err());
+        assert!(load_dir_with(dir.path(), Dialect::default()).is_err());
         assert!(load_dir_with(dir.path(), COMPATIBLE).unwrap().policies.domain("größe").is_some());
         fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
         let told = load_dir_with(dir.path(), COMPATIBLE).unwrap_err().to_string();
@@ -196,7 +196,7 @@ fn an_empty_directory_and_utf_16_load_in_a_compatible_reading_only() {
 fn warnings_past_the_bound_are_counted() {
     let items: Vec<_> = (0..WARNINGS_MAX + 5).map(|i| format!("{{key: k{i}, rate_limit: }}")).collect();
     let text = format!("{{domain: d, descriptors: [{}]}}", items.join(", "));
-    let warnings = loaded("p.yaml", &text, Reading::default()).warnings;
+    let warnings = loaded("p.yaml", &text, Dialect::default()).warnings;
     assert_eq!((warnings.list().len(), warnings.count()), (WARNINGS_MAX, WARNINGS_MAX + 5));
     assert!(warnings.to_string().ends_with("\nand 5 more warnings"));
 }

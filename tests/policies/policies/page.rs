@@ -13,7 +13,7 @@ use weir_engine::automaton::{PATTERNS_MAX, REGEX_BYTES_MAX};
 use weir_engine::decision::decide;
 use weir_engine::policy::LIMITS_PER_RULE_MAX;
 use weir_engine::time::{WINDOW_US_MAX, WINDOW_US_MIN};
-use weir_engine::{Algorithm, Charge, Limit, Mode, OnError, Role, State, Take, Unit};
+use weir_engine::{Algorithm, Charge, Limit, Mode, OnError, Operation, Role, State, Unit};
 use weir_policies::{
     DEPTH_MAX, DESCRIPTORS_MAX, DOMAIN_BYTES_MAX, FILE_BYTES_MAX, KEY_BYTES_MAX, KINDS, Kind, LEVELS_MAX,
     NAME_BYTES_MAX, NODES_MAX, PROBLEMS_MAX, REGEXES_MAX, REPLACES_MAX, SHORT_UNITS, VALUE_BYTES_MAX, VALUES_MAX,
@@ -323,9 +323,9 @@ impl Counter {
     fn ask(&mut self, now: u64, times: usize) -> usize {
         let before = self.admitted.len();
         for _ in 0..times {
-            let (key, take) = ("k", Take::Consume(1));
+            let (key, operation) = ("k", Operation::Consume(1));
             let charge =
-                Charge { key, limit: &self.limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None };
+                Charge { key, limit: &self.limit, operation, group: 0, role: Role::Enforced, owner: 0, bounds: None };
             let (decision, effects) = decide(&[charge], &[0], |_| self.state.as_ref(), Mode::Atomic, now).unwrap();
             self.state = self.limit.kind().apply(self.state.take(), effects[0], None, now).into_state();
             if !decision.denied {

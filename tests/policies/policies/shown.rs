@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use weir_cli::check::Strictness;
 use weir_cli::{check, explain};
-use weir_policies::Reading;
+use weir_policies::Dialect;
 
 use super::{data, directory, rule};
 
@@ -18,7 +18,7 @@ fn descriptor(text: &str) -> Vec<(String, String)> {
 /// The texts, with the directory's name taken out of them.
 pub(super) fn checked(dir: &Path) -> Result<String, String> {
     let mut out = Vec::new();
-    let told = check::run(dir, Reading::default(), Strictness::Lenient, &mut out).map_err(|failed| failed.to_string());
+    let told = check::run(dir, Dialect::default(), Strictness::Lenient, &mut out).map_err(|failed| failed.to_string());
     let clean = |text: String| text.replace(&format!("{}/", dir.display()), "");
     match told {
         Ok(()) => Ok(clean(String::from_utf8(out).unwrap())),
@@ -32,7 +32,7 @@ pub(super) fn checked(dir: &Path) -> Result<String, String> {
 fn explained(dir: &Path, domain: &str, descriptors: &[&str]) -> String {
     let descriptors: Vec<_> = descriptors.iter().map(|text| descriptor(text)).collect();
     let mut out = Vec::new();
-    explain::run(dir, Reading::default(), domain, &descriptors, &mut out).unwrap();
+    explain::run(dir, Dialect::default(), domain, &descriptors, &mut out).unwrap();
     String::from_utf8(out).unwrap().replace(&format!("{}/", dir.display()), "")
 }
 
@@ -81,10 +81,10 @@ fn check_prints_warnings_and_strict_makes_errors_of_them() {
     assert_eq!(checked(dir.path()).unwrap(), expected);
 
     let mut out = Vec::new();
-    let failed = check::run(dir.path(), Reading::default(), Strictness::Strict, &mut out).unwrap_err();
+    let failed = check::run(dir.path(), Dialect::default(), Strictness::Strict, &mut out).unwrap_err();
     assert_eq!(failed.to_string(), "2 warnings, which --strict makes errors");
     assert!(String::from_utf8(out).unwrap().ends_with("1 domain, 0 rules, 0 limits in 1 file\n"));
-    check::run(&quickstart(), Reading::default(), Strictness::Strict, &mut Vec::new()).unwrap();
+    check::run(&quickstart(), Dialect::default(), Strictness::Strict, &mut Vec::new()).unwrap();
 }
 
 #[test]
@@ -380,7 +380,7 @@ fn explain_tells_why_nothing_matches() {
 fn explain_prints_a_descriptor_as_it_is_typed() {
     let mut out = Vec::new();
     let asked = vec![("user".to_owned(), r"a,b\c".to_owned())];
-    explain::run(&quickstart(), Reading::default(), "quickstart", &[asked], &mut out).unwrap();
+    explain::run(&quickstart(), Dialect::default(), "quickstart", &[asked], &mut out).unwrap();
     let printed = String::from_utf8(out).unwrap();
     assert!(printed.contains(r"user=a\,b\\c"), "{printed}");
 }
@@ -416,7 +416,7 @@ fn a_writer_that_fails_is_told() {
             Ok(())
         }
     }
-    let failed = check::run(&quickstart(), Reading::default(), Strictness::Lenient, &mut Full).unwrap_err();
+    let failed = check::run(&quickstart(), Dialect::default(), Strictness::Lenient, &mut Full).unwrap_err();
     assert!(matches!(failed, check::Failed::Output(_)), "{failed}");
     assert_eq!(failed.to_string(), "cannot write: no space");
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use weir_engine::{Algorithm, Anchor, Charge, Limit, Mode, Role, Take, Window};
+use weir_engine::{Algorithm, Anchor, Charge, Limit, Mode, Operation, Role, Window};
 use weir_store::redis::pipeline::Options;
 use weir_store::redis::{Endpoint, Observer, Redis};
 use weir_store::{Store, StoreError};
@@ -35,10 +35,10 @@ async fn hit(store: &Redis, within: Duration) -> Result<(), StoreError> {
     let charges = [Charge {
         key: "w1:{shop}",
         limit: &limit,
-        take: Take::Consume(1),
+        operation: Operation::Consume(1),
         group: 0,
         role: Role::Enforced,
-        share: 0,
+        owner: 0,
         bounds: None,
     }];
     store.decide(&charges, Mode::Atomic, Instant::now() + within).get().await.map(drop)

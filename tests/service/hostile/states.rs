@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use weir_engine::observer::Silent;
-use weir_engine::{Algorithm, Anchor, CalendarUnit, Charge, Limit, Mode, Receipt, State, Take, Unit};
+use weir_engine::{Algorithm, Anchor, CalendarUnit, Charge, Limit, Mode, Operation, Receipt, State, Unit};
 use weir_store::memory::Memory;
 use weir_store::{Store, Undo};
 
@@ -64,7 +64,7 @@ impl Target {
 
     /// Whether so many hits are admitted.
     fn take(&self, key: &str, hits: u32) -> bool {
-        let charges = [charge(key, &self.limit, Take::Consume(hits))];
+        let charges = [charge(key, &self.limit, Operation::Consume(hits))];
         !answer(self.store.decide(&charges, Mode::Atomic, far())).denied
     }
 
@@ -145,7 +145,7 @@ fn a_flood_that_pays_twice_for_each_key_buys_back_a_share() {
 
 /// The stored states of these keys.
 fn stored(store: &Memory, keys: &[(&str, &Limit)]) -> Vec<Option<State>> {
-    answer(store.peek(keys, far())).states
+    answer(store.read_states(keys, far())).states
 }
 
 /// A calendar's charge without boundaries is a mistake that the engine does not survive. It stands for any other.
@@ -160,9 +160,9 @@ fn a_panic_in_the_middle_of_a_change_loses_no_key() {
     let others = [log, buckets].map(|algorithm| Limit::new(5, Unit::Hour.window(), algorithm).unwrap());
     let charges = |bounds| {
         vec![
-            charge("log", &others[0], Take::Consume(2)),
-            charge("buckets", &others[1], Take::Consume(2)),
-            Charge { bounds, ..charge("calendar", &month, Take::Consume(2)) },
+            charge("log", &others[0], Operation::Consume(2)),
+            charge("buckets", &others[1], Operation::Consume(2)),
+            Charge { bounds, ..charge("calendar", &month, Operation::Consume(2)) },
         ]
     };
     let decided = answer(target.store.decide(&charges(bounds), Mode::Atomic, far()));

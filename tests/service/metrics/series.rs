@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use smallvec::smallvec;
 use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-use weir_engine::{Entry, Limit, PolicySet, Take, Unit};
+use weir_engine::{Entry, Limit, Operation, PolicySet, Unit};
 use weir_limiter::{DescriptorRequest, Limiter, Options, Policies, Query};
 use weir_store::SystemClock;
 use weir_store::memory::Memory;
@@ -47,7 +47,7 @@ fn hostile_domains_keys_and_values_add_no_series_beyond_the_bound() {
     let store = Arc::new(Memory::new(1_000, Arc::new(SystemClock), observer.clone()));
     let limiter = Limiter::new(policies, Options::new(store), observer);
     let decide = |domain: &str, key: &str, value: &str, limit: Option<(u32, Unit)>| {
-        let asked = DescriptorRequest { entries: &[Entry { key, value }], take: Take::Consume(1), limit };
+        let asked = DescriptorRequest { entries: &[Entry { key, value }], operation: Operation::Consume(1), limit };
         let query = Query { domain, descriptors: smallvec![asked] };
         limiter.decide_now(&query, Instant::now(), None).expect("an answer");
     };

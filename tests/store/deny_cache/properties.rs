@@ -9,11 +9,11 @@ use proptest::sample::Index;
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq, prop_oneof, proptest};
 use weir_engine::algorithm::Effect;
-use weir_engine::{Charge, Decision, Limit, Micros, Mode, Observed, Role, Take, Verdict};
+use weir_engine::{Charge, Decision, Limit, Micros, Mode, Observed, Operation, Role, Verdict};
 use weir_store::{Clock as _, Store as _, Undo};
 
 use crate::support::algorithms::burst;
-use crate::support::arbitrary::{bounds, config, hits, limit, limits, mode, role, step, step_on, take};
+use crate::support::arbitrary::{bounds, config, hits, limit, limits, mode, operation, role, step, step_on};
 use crate::support::cached::{AGES, KEY, KEYS_MAX, MS, SECOND, Scene, is_summed_up, plain};
 use crate::support::manual::{answer, far};
 
@@ -22,17 +22,17 @@ const LEAP_US: i64 = 600 * 1_000_000;
 
 /// A decision whose answer is on its way, and which has one charge or more.
 struct OnItsWay {
-    asked: Vec<(usize, Take, Role)>,
+    asked: Vec<(usize, Operation, Role)>,
     decision: Decision,
     sent: Instant,
     generation: u64,
 }
 
 /// A charge that keeps to what pacing limits believe, so that what they tell is exact.
-fn believable(limit: &Limit, take: Take) -> Take {
-    match take {
-        Take::Force(hits) if burst(limit.algorithm()).is_some() => Take::Consume(hits),
-        take => take,
+fn believable(limit: &Limit, operation: Operation) -> Operation {
+    match operation {
+        Operation::Report(hits) if burst(limit.algorithm()).is_some() => Operation::Consume(hits),
+        operation => operation,
     }
 }
 
@@ -52,7 +52,7 @@ enum Event {
     /// We ask for what was denied last.
     Again { there: u64, back: u64 },
     /// Another replica does something.
-    Theirs(Take),
+    Theirs(Operation),
 }
 
 fn moves() -> impl Strategy<Value = Move> {
@@ -70,7 +70,7 @@ fn events() -> impl Strategy<Value = Event> {
     prop_oneof![
         3 => (hits(), way(), way()).prop_map(|(hits, there, back)| Event::Ours { hits, there, back }),
         4 => (way(), way()).prop_map(|(there, back)| Event::Again { there, back }),
-        2 => take().prop_filter("they give nothing back", |take| !matches!(take, Take::Refund(_))).prop_map(Event::Theirs),
+        2 => operation().prop_filter("they give nothing back", |operation| !matches!(operation, Operation::Refund(_))).prop_map(Event::Theirs),
     ]
 }
 
@@ -99,7 +99,7 @@ fn check_story(
     max_age: Duration,
     keys_max: usize,
     mode: Mode,
-    before: Vec<(i64, Take)>,
+    before: Vec<(i64, Operation)>,
     story: Vec<(Move, Event)>,
 ) -> Result<(), TestCaseError> {
     let (ours, other) = (plain(&limits[0]), plain(&limits[1]));
@@ -110,10 +110,10 @@ fn check_story(
     // A clock that was set back may have left a debt past full, which is cut again at each look: what is told of it is
     // too short, in the store as well. [pc-5]
     let mut exact = true;
-    for (us, take) in before {
+    for (us, operation) in before {
         scene.set_clock(us);
         exact &= !(paced && us < 0);
-        scene.decide(&[scene.charge(KEY, &theirs, believable(&theirs, take), Role::Enforced)], mode);
+        scene.decide(&[scene.charge(KEY, &theirs, believable(&theirs, operation), Role::Enforced)], mode);
     }
 
     let mut learnt: Option<Learnt> = None;
@@ -128,10 +128,10 @@ fn check_story(
         };
         scene.step(us);
         let (hits, there, back) = match event {
-            Event::Theirs(take) => {
-                let take = believable(&theirs, take);
-                scene.decide(&[scene.charge(KEY, &theirs, take, Role::Enforced)], mode);
-                learnt.iter_mut().for_each(|learnt| learnt.touched |= take != Take::Peek);
+            Event::Theirs(operation) => {
+                let operation = believable(&theirs, operation);
+                scene.decide(&[scene.charge(KEY, &theirs, operation, Role::Enforced)], mode);
+                learnt.iter_mut().for_each(|learnt| learnt.touched |= operation != Operation::Peek);
                 continue;
             }
             Event::Ours { hits, there, back } => (hits, there, back),
@@ -196,7 +196,7 @@ fn check_story(
 #[derive(Clone, Debug)]
 enum Doing {
     /// A decision: by keys, takes and roles.
-    Decide(Mode, Vec<(usize, Take, Role)>),
+    Decide(Mode, Vec<(usize, Operation, Role)>),
     /// An answer that is on its way arrives.
     Arrive(Index),
     /// A key is reset.
@@ -208,8 +208,8 @@ enum Doing {
 const NAMES: [&str; 2] = ["w1:{shop|user=ann}", "w1:{shop|user=bob}"];
 
 fn doings() -> impl Strategy<Value = Doing> {
-    let asked = vec((0..NAMES.len(), take(), role()), 1..4);
-    let taken = vec((0..NAMES.len(), hits().prop_map(Take::Consume), Just(Role::Enforced)), 1..3);
+    let asked = vec((0..NAMES.len(), operation(), role()), 1..4);
+    let taken = vec((0..NAMES.len(), hits().prop_map(Operation::Consume), Just(Role::Enforced)), 1..3);
     prop_oneof![
         3 => (mode(), asked).prop_map(|(mode, asked)| Doing::Decide(mode, asked)),
         3 => (mode(), taken).prop_map(|(mode, asked)| Doing::Decide(mode, asked)),
@@ -250,15 +250,18 @@ fn check_doings(limits: &[Limit], max_age: Duration, story: Vec<(i64, Doing)>) -
         scene.step(us.unsigned_abs());
         match doing {
             Doing::Decide(mode, asked) => {
-                let asked: Vec<_> =
-                    asked.into_iter().map(|(key, take, role)| (key, believable(&limits[key], take), role)).collect();
-                let charge =
-                    |&(key, take, role): &(usize, Take, Role)| scene.charge(NAMES[key], &limits[key], take, role);
+                let asked: Vec<_> = asked
+                    .into_iter()
+                    .map(|(key, operation, role)| (key, believable(&limits[key], operation), role))
+                    .collect();
+                let charge = |&(key, operation, role): &(usize, Operation, Role)| {
+                    scene.charge(NAMES[key], &limits[key], operation, role)
+                };
                 let charges: Vec<Charge<'_>> = asked.iter().map(charge).collect();
                 // While a refund is on its way its caller has not been told of it, and nor has anybody else.
                 let given = |key: usize| {
                     let mut asked = on_their_way.iter().flat_map(|way| &way.asked);
-                    asked.any(|&(other, take, _)| other == key && matches!(take, Take::Refund(_)))
+                    asked.any(|&(other, operation, _)| other == key && matches!(operation, Operation::Refund(_)))
                 };
                 if !asked.iter().any(|&(key, ..)| given(key)) && check_answer(&scene, &charges, mode)? {
                     continue;
@@ -272,8 +275,9 @@ fn check_doings(limits: &[Limit], max_age: Duration, story: Vec<(i64, Doing)>) -
             }
             Doing::Arrive(which) if !on_their_way.is_empty() => {
                 let way = on_their_way.remove(which.index(on_their_way.len()));
-                let charge =
-                    |&(key, take, role): &(usize, Take, Role)| scene.charge(NAMES[key], &limits[key], take, role);
+                let charge = |&(key, operation, role): &(usize, Operation, Role)| {
+                    scene.charge(NAMES[key], &limits[key], operation, role)
+                };
                 let charges: Vec<Charge<'_>> = way.asked.iter().map(charge).collect();
                 let refunds = scene.cache.forget_refunds(&charges);
                 for (charge, outcome) in charges.iter().zip(&way.decision.outcomes) {
@@ -308,7 +312,7 @@ proptest! {
         max_age in max_age(),
         keys_max in keys_max(),
         mode in mode(),
-        before in vec((step(), take()), 0..10),
+        before in vec((step(), operation()), 0..10),
         story in vec((moves(), events()), 1..40),
     ) {
         check_story(&limits, max_age, keys_max, mode, before, story)?;
@@ -331,14 +335,14 @@ proptest! {
     #[test]
     fn a_state_seen_goes_on_as_the_state_does(
         limit in limit(),
-        story in vec((step_on(), take()), 1..20),
+        story in vec((step_on(), operation()), 1..20),
         later in step_on().prop_filter("a stored window is long gone by then", |us| *us <= LEAP_US),
     ) {
         let limit = plain(&limit);
         let mut scene = Scene::new(SECOND, KEYS_MAX[0]);
-        for (us, take) in story {
+        for (us, operation) in story {
             scene.step(us.unsigned_abs());
-            scene.decide(&[scene.charge(KEY, &limit, believable(&limit, take), Role::Enforced)], Mode::Atomic);
+            scene.decide(&[scene.charge(KEY, &limit, believable(&limit, operation), Role::Enforced)], Mode::Atomic);
         }
         let seen = scene.would_take(&limit, 1).before;
         let reset_after = limit.kind().reset_after(&seen, scene.clock.now());

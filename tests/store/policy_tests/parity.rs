@@ -9,7 +9,7 @@ use std::fs;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use weir_cli::test::Verdict;
-use weir_policies::{Reading, parse_with};
+use weir_policies::{Dialect, parse_with};
 
 use super::{at_root, ran, tests};
 
@@ -110,7 +110,7 @@ fn settings(env: &Texts) -> Value {
 
 fn steps(case: &Case) -> Vec<Value> {
     let merge_domains = case.env.get("MERGE_DOMAIN_CONFIG").is_some_and(|value| value == "true");
-    let reading = Reading { compatible: true, merge_domains };
+    let reading = Dialect { compatible: true, merge_domains };
     let mut steps = Vec::new();
     for step in &case.steps {
         match step {

@@ -59,12 +59,12 @@ impl Watched {
         Self { store, limiter, reports }
     }
 
-    fn ask(&self, asked: &[(&str, &str, Take)]) -> Result<bool, StoreError> {
+    fn ask(&self, asked: &[(&str, &str, Operation)]) -> Result<bool, StoreError> {
         run(decide(&self.limiter, asked)).map(|answer| answer.denied)
     }
 
     fn key(&self, key: &str, value: &str) -> String {
-        run(self.limiter.peek("shop", &[Entry { key, value }])).expect("it peeks")[0].key.clone()
+        run(self.limiter.show_states("shop", &[Entry { key, value }])).expect("it peeks")[0].key.clone()
     }
 
     /// A value of `full` in another slot than this user.
@@ -79,7 +79,7 @@ impl Watched {
 fn a_charge_that_is_taken_back_is_not_reported_and_one_that_stands_is() {
     let watched = Watched::new(Mode::Atomic, OnError::Error, 1);
     let full = watched.full_elsewhere("ann");
-    assert_eq!(watched.ask(&[("user", "ann", Take::Consume(2))]), Ok(false));
+    assert_eq!(watched.ask(&[("user", "ann", Operation::Consume(2))]), Ok(false));
     for _ in 0..5 {
         // Would be 3 of 5, which is above 50 %.
         assert_eq!(watched.ask(&[("user", "ann", ONE), ("full", &full, ONE)]), Ok(true));
@@ -87,7 +87,7 @@ fn a_charge_that_is_taken_back_is_not_reported_and_one_that_stands_is() {
     assert_eq!(watched.reports.take("ann"), NONE);
     assert_eq!(watched.ask(&[("user", "ann", ONE)]), Ok(false));
     assert_eq!(watched.reports.take("ann"), [50]);
-    assert_eq!(watched.ask(&[("user", "ann", Take::Consume(2))]), Ok(false));
+    assert_eq!(watched.ask(&[("user", "ann", Operation::Consume(2))]), Ok(false));
     assert_eq!(watched.reports.take("ann"), [80, 100]);
     assert_eq!(watched.ask(&[("user", "ann", ONE)]), Ok(true));
     assert_eq!(watched.reports.take("ann"), NONE);
@@ -97,10 +97,10 @@ fn a_charge_that_is_taken_back_is_not_reported_and_one_that_stands_is() {
 fn a_denied_request_of_independent_charging_reports_what_it_charged() {
     let watched = Watched::new(Mode::Independent, OnError::Error, 1);
     let full = watched.full_elsewhere("ann");
-    assert_eq!(watched.ask(&[("user", "ann", Take::Consume(4)), ("full", &full, ONE)]), Ok(true));
+    assert_eq!(watched.ask(&[("user", "ann", Operation::Consume(4)), ("full", &full, ONE)]), Ok(true));
     assert_eq!(watched.reports.take("ann"), [50, 80]);
     // Above the limit, and counted all the same.
-    assert_eq!(watched.ask(&[("user", "ann", Take::Consume(4))]), Ok(true));
+    assert_eq!(watched.ask(&[("user", "ann", Operation::Consume(4))]), Ok(true));
     assert_eq!(watched.reports.take("ann"), [100]);
 }
 
@@ -110,18 +110,18 @@ fn a_crossing_whose_answer_was_lost_is_reported_by_the_next_decision() {
         let watched = Watched::new(Mode::Atomic, on_error, 1);
         let key = watched.key("user", "ann");
         watched.store.fails(Call::Decide, &key, Fault::AnswerLost);
-        assert_eq!(watched.ask(&[("user", "ann", Take::Consume(4))]).is_err(), on_error == OnError::Error);
+        assert_eq!(watched.ask(&[("user", "ann", Operation::Consume(4))]).is_err(), on_error == OnError::Error);
         watched.store.heal();
         assert_eq!(watched.reports.take("ann"), NONE);
-        assert_eq!(watched.ask(&[("user", "ann", Take::Peek)]), Ok(false));
+        assert_eq!(watched.ask(&[("user", "ann", Operation::Peek)]), Ok(false));
         assert_eq!(watched.reports.take("ann"), [50, 80], "{on_error:?}");
-        assert_eq!(watched.ask(&[("user", "ann", Take::Peek)]), Ok(false));
+        assert_eq!(watched.ask(&[("user", "ann", Operation::Peek)]), Ok(false));
         assert_eq!(watched.reports.take("ann"), NONE, "{on_error:?}");
         // What was certainly not charged leaves nothing to report.
         watched.store.fails(Call::Decide, &key, Fault::NotSent);
         let _ = watched.ask(&[("user", "ann", ONE)]);
         watched.store.heal();
-        assert_eq!(watched.ask(&[("user", "ann", Take::Peek)]), Ok(false));
+        assert_eq!(watched.ask(&[("user", "ann", Operation::Peek)]), Ok(false));
         assert_eq!(watched.reports.take("ann"), NONE, "{on_error:?}");
     }
 }
@@ -132,7 +132,7 @@ fn a_crossing_whose_caller_is_gone_is_reported_by_the_next_decision() {
     for seed in 0..20 {
         let watched = Watched::new(Mode::Atomic, OnError::Error, seed);
         {
-            let asked = [("user", "ann", Take::Consume(4))];
+            let asked = [("user", "ann", Operation::Consume(4))];
             let mut gone = pin!(decide(&watched.limiter, &asked));
             // The call takes effect at one of the polls, and the answer comes at a later one.
             for _ in 0..=seed % 6 {
@@ -144,7 +144,8 @@ fn a_crossing_whose_caller_is_gone_is_reported_by_the_next_decision() {
         let before = watched.reports.take("ann");
         assert_eq!(watched.ask(&[("user", "ann", ONE)]), Ok(false));
         let after = watched.reports.take("ann");
-        let used = run(watched.limiter.peek("shop", &[Entry { key: "user", value: "ann" }])).unwrap()[0].remaining;
+        let used =
+            run(watched.limiter.show_states("shop", &[Entry { key: "user", value: "ann" }])).unwrap()[0].remaining;
         let expected: &[u8] = if used == 0 { &[50, 80, 100] } else { &[] };
         assert_eq!([before.clone(), after].concat(), expected, "seed {seed}");
         found += usize::from(used == 0 && before.is_empty());
@@ -173,8 +174,9 @@ fn no_schedule_hides_a_crossing() {
                 ended.expect("a task");
             }
         });
-        assert_eq!(watched.ask(&[("user", "ann", Take::Peek)]), Ok(false));
-        let left = run(watched.limiter.peek("shop", &[Entry { key: "user", value: "ann" }])).unwrap()[0].remaining;
+        assert_eq!(watched.ask(&[("user", "ann", Operation::Peek)]), Ok(false));
+        let left =
+            run(watched.limiter.show_states("shop", &[Entry { key: "user", value: "ann" }])).unwrap()[0].remaining;
         let reports = watched.reports.take("ann");
         for (share, hits) in [(50, 3), (80, 4), (100, 5)] {
             if 5 - left >= hits {

@@ -21,7 +21,7 @@ fn bench(on_error: OnError) -> Bench {
 impl Bench {
     /// What is left of each limit of a descriptor.
     fn left_of_each(&self, key: &str, value: &str) -> Vec<u32> {
-        let peeks = run(self.limiter.peek("shop", &[Entry { key, value }])).expect("it peeks");
+        let peeks = run(self.limiter.show_states("shop", &[Entry { key, value }])).expect("it peeks");
         peeks.iter().map(|peek| peek.remaining).collect()
     }
 }
@@ -32,7 +32,7 @@ fn what_another_slot_denies_is_not_charged_to_a_limit_on_trial() {
     let bench = bench(OnError::Error);
     let (tried, full) = (bench.value_in("tried", 0), bench.value_in("enforced", 1));
     let beside = bench.value_in("beside", 2);
-    bench.ask(&[("enforced", &full, Take::Consume(3))]).unwrap();
+    bench.ask(&[("enforced", &full, Operation::Consume(3))]).unwrap();
     let all = [("tried", tried.as_str(), ONE), ("beside", beside.as_str(), ONE), ("enforced", full.as_str(), ONE)];
     assert!(bench.ask(&all).unwrap().denied);
     assert_eq!(*bench.heard.undone.lock(), [true]);

@@ -140,7 +140,7 @@ impl Buckets {
     }
 
     /// Takes hits away, of the newest buckets first.
-    pub(super) fn give(&mut self, mut hits: u32) {
+    pub(super) fn refund(&mut self, mut hits: u32) {
         while let Some(last) = self.len().checked_sub(1) {
             let place = self.0.place(last);
             let count = &mut self.0.slots[place].hits;
@@ -238,7 +238,7 @@ mod tests {
             }
         }
 
-        fn give(&mut self, mut hits: u32) {
+        fn refund(&mut self, mut hits: u32) {
             for (_, count) in self.0.iter_mut().rev() {
                 let gone = hits.min(*count);
                 *count -= gone;
@@ -273,8 +273,8 @@ mod tests {
                 }
                 1 => {
                     let hits = u32::try_from(below(12)).unwrap();
-                    ring.give(hits);
-                    plain.give(hits);
+                    ring.refund(hits);
+                    plain.refund(hits);
                 }
                 _ => {
                     let step_end = if below(500) == 0 { 400 } else { 3 };

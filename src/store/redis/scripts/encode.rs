@@ -6,7 +6,7 @@
 use redis::Cmd;
 use smallvec::SmallVec;
 use weir_engine::algorithm::{Format, UndoScript};
-use weir_engine::{Bounds, Charge, Limit, Micros, Mode, Role, StateKind, Take, Term, weight};
+use weir_engine::{Bounds, Charge, Limit, Micros, Mode, Operation, Role, StateKind, Term, weight};
 
 use super::{ALONE, TERM, TERM_NUMBERS, library, merge};
 use crate::Undo;
@@ -18,37 +18,37 @@ const BLOB_NUMBERS: usize = 32;
 /// What a script does with a charge: the numbers that lua/README.md explains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
-    Look = 0,
-    Take = 1,
-    TakeCounted = 2,
-    TakeOrDrain = 3,
-    Add = 4,
-    Give = 5,
-    LookPast = 6,
+    Peek = 0,
+    Consume = 1,
+    ConsumeCounted = 2,
+    ConsumeOrDrain = 3,
+    Report = 4,
+    Refund = 5,
+    PeekPast = 6,
     Undo = 7,
     DrainIfDenied = 8,
 }
 
 impl Op {
     fn of(charge: &Charge<'_>, mode: Mode) -> Self {
-        match (charge.take, mode) {
-            (Take::Peek, Mode::Atomic) => Self::Look,
-            (Take::Peek, Mode::Independent) => Self::LookPast,
-            (Take::Refund(_), _) => Self::Give,
-            (Take::Force(_), _) => Self::Add,
-            (Take::Consume(_), Mode::Independent) if charge.limit.kind().counts_denied() => Self::TakeCounted,
-            (Take::Consume(_), Mode::Independent) if charge.limit.drain => Self::TakeOrDrain,
-            (Take::Consume(_), Mode::Atomic) if charge.limit.drain => Self::DrainIfDenied,
-            (Take::Consume(_), _) => Self::Take,
+        match (charge.operation, mode) {
+            (Operation::Peek, Mode::Atomic) => Self::Peek,
+            (Operation::Peek, Mode::Independent) => Self::PeekPast,
+            (Operation::Refund(_), _) => Self::Refund,
+            (Operation::Report(_), _) => Self::Report,
+            (Operation::Consume(_), Mode::Independent) if charge.limit.kind().counts_denied() => Self::ConsumeCounted,
+            (Operation::Consume(_), Mode::Independent) if charge.limit.drain => Self::ConsumeOrDrain,
+            (Operation::Consume(_), Mode::Atomic) if charge.limit.drain => Self::DrainIfDenied,
+            (Operation::Consume(_), _) => Self::Consume,
         }
     }
 
     /// The op of a charge that is the whole decision, where its own verdict is the decision's.
     fn alone(charge: &Charge<'_>, mode: Mode) -> Self {
         match Self::of(charge, mode) {
-            Self::LookPast => Self::Look,
-            Self::DrainIfDenied if charge.role == Role::Shadow => Self::Take,
-            Self::DrainIfDenied => Self::TakeOrDrain,
+            Self::PeekPast => Self::Peek,
+            Self::DrainIfDenied if charge.role == Role::Shadow => Self::Consume,
+            Self::DrainIfDenied => Self::ConsumeOrDrain,
             op => op,
         }
     }
@@ -128,7 +128,7 @@ pub(crate) fn decide_call(
     if let [charge] = charges
         && charge.limit.term.is_none()
     {
-        let hits = hits_of(charge.take);
+        let hits = hits_of(charge.operation);
         blob.push(&[Op::alone(charge, mode) as u64, u64::from(hits)]);
         blob.push_limit(charge.limit, hits, charge.bounds);
         blob.push(&[now]);
@@ -151,7 +151,7 @@ pub(crate) fn decide_call(
             Role::Quota => b'q',
         };
         let is_last = i + 1 == charges.len();
-        let (op, hits) = (Op::of(charge, mode), hits_of(charge.take));
+        let (op, hits) = (Op::of(charge, mode), hits_of(charge.operation));
         if let Some(term) = &charge.limit.term {
             plan.push_term(role);
             blob.push_term(charge.limit, **term);
@@ -204,11 +204,11 @@ pub(crate) fn undo_calls(prefix: &str, undos: &[Undo<'_>], now: Option<Micros>) 
     calls
 }
 
-/// The hits that a script works with: a look asks about one.
-fn hits_of(take: Take) -> u32 {
-    match take {
-        Take::Consume(hits) | Take::Refund(hits) | Take::Force(hits) => hits,
-        Take::Peek => 1,
+/// The hits that a script works with: a peek asks about one.
+fn hits_of(operation: Operation) -> u32 {
+    match operation {
+        Operation::Consume(hits) | Operation::Refund(hits) | Operation::Report(hits) => hits,
+        Operation::Peek => 1,
     }
 }
 
@@ -244,7 +244,7 @@ mod tests {
         let calls: Vec<Call> = names
             .chunks(3)
             .map(|names| {
-                let charges = [0, 1, 2].map(|at| Charge::alone(&names[at], &limit, Take::Consume(1)));
+                let charges = [0, 1, 2].map(|at| Charge::alone(&names[at], &limit, Operation::Consume(1)));
                 decide_call("", &charges, &[0, 1, 2], &[0, 1, 2], Mode::Atomic, None)
             })
             .collect();
