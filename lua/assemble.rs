@@ -8,8 +8,6 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use crate::rows::kind_rows;
-
 /// Lists the fragments, with the numbers by which a list tells them apart. The first is tested for first.
 macro_rules! fragments {
     ($($(#[$doc:meta])* $Kind:ident($Counting:ty, $name:literal, $number:literal),)*) => {
@@ -17,7 +15,7 @@ macro_rules! fragments {
     };
 }
 
-kind_rows!(fragments);
+crate::kind_rows!(fragments);
 
 /// The script that decides lists of charges on short states, and the one that knows all states.
 const LISTS: [(&str, bool); 2] = [("decide", false), ("decide_long", true)];

@@ -8,23 +8,23 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Parser as _;
-use weir::cli::args::{Arguments, AskArguments, Checked, Command, Explained, Policies, TopArguments, settings_in};
-use weir::cli::ask::{self, Decided, Output, Question};
-use weir::cli::check;
-use weir::cli::client::{self, Ended};
-use weir::cli::diff::{self, Outcome};
-use weir::cli::explain;
-use weir::cli::lua::{self, NoScript};
-use weir::cli::overrides;
-use weir::cli::pipe::UntilClosed;
-use weir::cli::program::Program;
-use weir::cli::ratelimit;
-use weir::cli::schema;
-use weir::cli::serve::{self, ServeError};
-use weir::cli::simulate::{self, SimulateError};
-use weir::cli::tap;
-use weir::cli::test::{self, Verdict};
-use weir::cli::top;
+use weir_cli::args::{Arguments, AskArguments, Checked, Command, Explained, Policies, TopArguments, settings_in};
+use weir_cli::ask::{self, Decided, Output, Question};
+use weir_cli::check;
+use weir_cli::client::{self, Ended};
+use weir_cli::diff::{self, Outcome};
+use weir_cli::explain;
+use weir_cli::lua::{self, NoScript};
+use weir_cli::overrides;
+use weir_cli::pipe::UntilClosed;
+use weir_cli::program::Program;
+use weir_cli::ratelimit;
+use weir_cli::schema;
+use weir_cli::serve::{self, ServeError};
+use weir_cli::simulate::{self, SimulateError};
+use weir_cli::tap;
+use weir_cli::test::{self, Verdict};
+use weir_cli::top;
 
 /// A request costs dozens of small allocations, most of them in the HTTP/2 library: this allocator makes them cheaper and
 /// keeps a store of many keys from fragmenting.

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use weir::engine::observer::Silent;
-use weir::engine::{Algorithm, Charge, Limit, Mode, Outcome, Role, Take, Unit};
-use weir::limiter::deny_cache::DenyCache;
-use weir::store::memory::Memory;
-use weir::store::{Reply, Store, SystemClock};
+use weir_engine::observer::Silent;
+use weir_engine::{Algorithm, Charge, Limit, Mode, Outcome, Role, Take, Unit};
+use weir_limiter::deny_cache::DenyCache;
+use weir_store::memory::Memory;
+use weir_store::{Reply, Store, SystemClock};
 
 /// As many keys as the cache has room for by default.
 const KEYS_MAX: usize = 65_536;

@@ -11,12 +11,12 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use weir::engine::algorithm::Effect;
-use weir::engine::algorithm::parameters::Parameters;
-use weir::engine::automaton::Regex;
-use weir::engine::network::Network;
-use weir::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-use weir::engine::{
+use weir_engine::algorithm::Effect;
+use weir_engine::algorithm::parameters::Parameters;
+use weir_engine::automaton::Regex;
+use weir_engine::network::Network;
+use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
+use weir_engine::{
     Algorithm, Charge, Entry, Limit, Matcher, Micros, Mode, PolicySet, Refill, Role, State, Take, Unit, decision, key,
 };
 

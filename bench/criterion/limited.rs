@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use weir::engine::observer::{AnsweredBy, Charged, LimitOf, Silent};
-use weir::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-use weir::engine::{Charge, Entry, Limit, Mode, Outcome, PolicySet, Role, Take, Unit};
-use weir::store::memory::Memory;
-use weir::store::{Reply, Store, SystemClock};
-use weir::telemetry::limited::{LIMITS_MAX, Limited, Values};
+use weir_engine::observer::{AnsweredBy, Charged, LimitOf, Silent};
+use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
+use weir_engine::{Charge, Entry, Limit, Mode, Outcome, PolicySet, Role, Take, Unit};
+use weir_store::memory::Memory;
+use weir_store::{Reply, Store, SystemClock};
+use weir_telemetry::limited::{LIMITS_MAX, Limited, Values};
 
 /// One that is hammered, as many as are remembered for certain, and far more.
 const KEYS: [usize; 3] = [1, 32, 65_536];

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use smallvec::smallvec;
-use weir::engine::observer::Silent;
-use weir::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-use weir::engine::{Charge, Decision, Entry, Limit, Mode, PolicySet, Role, Take, Unit};
-use weir::limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query};
-use weir::store::memory::Memory;
-use weir::store::{Reply, Store, SystemClock};
+use weir_engine::observer::Silent;
+use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
+use weir_engine::{Charge, Decision, Entry, Limit, Mode, PolicySet, Role, Take, Unit};
+use weir_limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query};
+use weir_store::memory::Memory;
+use weir_store::{Reply, Store, SystemClock};
 
 /// How many keys the store holds.
 const KEYS: [usize; 2] = [1_000, 1_000_000];

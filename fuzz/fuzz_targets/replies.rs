@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| weir::fuzz::replies(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| weir_fuzz::replies(data));

@@ -7,13 +7,12 @@ use std::sync::Arc;
 
 use tokio::task::spawn_blocking;
 use tonic::codegen::http::Uri;
+use weir_telemetry::alerts::signature::Secret;
+use weir_telemetry::alerts::webhook::{Deliveries, Options, Outbox, Webhook};
+use weir_telemetry::metrics::Metrics;
+use weir_tls::{Tls, TlsFiles};
 
 use super::{AppError, certificates};
-use crate::config::settings;
-use crate::telemetry::alerts::signature::Secret;
-use crate::telemetry::alerts::webhook::{Deliveries, Options, Outbox, Webhook};
-use crate::telemetry::metrics::Metrics;
-use crate::tls::{Tls, TlsFiles};
 
 /// What a webhook offers by ALPN.
 const PROTOCOLS: &[&[u8]] = &[b"http/1.1"];
@@ -23,7 +22,7 @@ const PROTOCOLS: &[&[u8]] = &[b"http/1.1"];
 /// # Errors
 /// When a file cannot be used.
 pub(super) async fn open(
-    settings: &settings::Alerts,
+    settings: &weir_settings::Alerts,
     metrics: &Metrics,
 ) -> Result<Option<(Outbox, Webhook)>, AppError> {
     let (Some(url), Some(secret_file)) = (&settings.webhook_url, &settings.webhook_secret_file) else {

@@ -2,12 +2,13 @@
 
 use std::fmt;
 
+use weir_engine::PolicySet;
+use weir_engine::words::counted;
+use weir_http::Instance;
+use weir_settings::{LogFormat, PolicySource, Settings, StoreKind};
+use weir_telemetry::logging;
+
 use super::Addresses;
-use crate::config::settings::{LogFormat, PolicySource, Settings, StoreKind};
-use crate::engine::PolicySet;
-use crate::engine::words::counted;
-use crate::http::Instance;
-use crate::telemetry::logging;
 
 /// The version of this build.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio::time::MissedTickBehavior;
+use weir_lifecycle::{Life, Phase, Reloads};
+use weir_settings::Listen;
+use weir_telemetry::metrics::Metrics;
+use weir_tls::Identity;
+use weir_tls::files::FileError;
+use weir_tls::server::{Clients, HandshakeFailure, ServerFiles, ServerTls};
+use weir_tls::validity::{Holder, Validity};
 
 use super::AppError;
-use crate::config::settings::Listen;
-use crate::lifecycle::{Life, Phase, Reloads};
-use crate::telemetry::metrics::Metrics;
-use crate::tls::Identity;
-use crate::tls::files::FileError;
-use crate::tls::server::{Clients, HandshakeFailure, ServerFiles, ServerTls};
-use crate::tls::validity::{Holder, Validity};
 
 /// How often the files are read.
 const READ_EVERY: Duration = Duration::from_secs(1);
@@ -133,9 +133,9 @@ mod tests {
     use std::fs;
 
     use rcgen::{CertificateParams, KeyPair};
+    use weir_lifecycle::{Phases, shutdown};
 
     use super::*;
-    use crate::lifecycle::{Phases, shutdown};
 
     /// Writes a new certificate and its key.
     fn issue(identity: &Identity) {

@@ -4,15 +4,14 @@ use std::io;
 use std::net::SocketAddr;
 
 use tokio::net::TcpListener;
+use weir_settings::Endpoint;
 
 use super::AppError;
-use crate::config::settings::{self, Endpoint};
-use crate::grpc;
 
 /// Bound listeners. Callers may connect from now on; they are answered when something serves them.
 #[derive(Debug)]
 pub struct Listeners {
-    pub(super) grpc: grpc::Listener,
+    pub(super) grpc: weir_grpc::Listener,
     pub(super) http: TcpListener,
     pub(super) admin: TcpListener,
     pub(super) metrics: Option<TcpListener>,
@@ -37,7 +36,7 @@ impl Listeners {
     ///
     /// # Errors
     /// The first address that cannot be bound.
-    pub async fn bind(listen: &settings::Listen) -> Result<Self, AppError> {
+    pub async fn bind(listen: &weir_settings::Listen) -> Result<Self, AppError> {
         let (grpc, grpc_address) = bind_grpc(listen).await?;
         let (http, http_address) = bind("http", listen.http).await?;
         let (admin, admin_address) = bind("admin", listen.admin).await?;
@@ -57,14 +56,14 @@ impl Listeners {
     }
 }
 
-async fn bind_grpc(listen: &settings::Listen) -> Result<(grpc::Listener, Endpoint), AppError> {
+async fn bind_grpc(listen: &weir_settings::Listen) -> Result<(weir_grpc::Listener, Endpoint), AppError> {
     match &listen.grpc {
         Endpoint::Tcp(address) => {
             let (listener, address) = bind("grpc", *address).await?;
-            Ok((grpc::Listener::Tcp(listener), Endpoint::Tcp(address)))
+            Ok((weir_grpc::Listener::Tcp(listener), Endpoint::Tcp(address)))
         }
         Endpoint::Unix(path) => {
-            let bound = grpc::Listener::bind_unix(path, listen.socket_mode).await;
+            let bound = weir_grpc::Listener::bind_unix(path, listen.socket_mode).await;
             let listener = bound.map_err(|reason| refused("grpc", listen.grpc.clone(), reason))?;
             Ok((listener, listen.grpc.clone()))
         }

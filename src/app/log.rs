@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use tokio::time::MissedTickBehavior;
-
-use crate::config::settings::{self, LogFormat};
-use crate::lifecycle::{Life, Phase, Reloads};
-use crate::telemetry::logging::{self, Format, InitError, LostBy};
-use crate::telemetry::metrics::Metrics;
+use weir_lifecycle::{Life, Phase, Reloads};
+use weir_settings::LogFormat;
+use weir_telemetry::logging::{self, Format, InitError, LostBy};
+use weir_telemetry::metrics::Metrics;
 
 /// How long the end of the process waits for the lines that are still in the queue.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
@@ -16,7 +15,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// When the level cannot be read, the file cannot be opened, or there is a log already.
-pub fn set_up_log(log: &settings::Log) -> Result<(), InitError> {
+pub fn set_up_log(log: &weir_settings::Log) -> Result<(), InitError> {
     let format = match log.format {
         LogFormat::Text => Format::Text,
         LogFormat::Json => Format::Json,

@@ -6,21 +6,20 @@ use std::sync::{Arc, Weak};
 
 use opentelemetry_sdk::Resource;
 use regex::Regex;
+use weir_grpc::ended::{CODES, CloseReason};
+use weir_limiter::deny_cache::DenyCache;
+use weir_settings::{Settings, ShownValues};
+use weir_store::Store;
+use weir_telemetry::limited::Values;
+use weir_telemetry::mapper::Mapper;
+use weir_telemetry::metrics::{Metrics, Options};
+use weir_telemetry::metrics_export::MetricsExporter;
+use weir_telemetry::shed::{ShedCounts, ShedReason};
+use weir_telemetry::statistics::Kind;
+use weir_telemetry::statsd::{self, Format, Mogrifier, Transport};
+use weir_telemetry::tap;
 
 use super::{AppError, certificates, otlp};
-use crate::config::settings::{Settings, ShownValues};
-use crate::grpc;
-use crate::grpc::ended::{CODES, CloseReason};
-use crate::limiter::deny_cache::DenyCache;
-use crate::store::Store;
-use crate::telemetry::limited::Values;
-use crate::telemetry::mapper::Mapper;
-use crate::telemetry::metrics::{Metrics, Options};
-use crate::telemetry::metrics_export::MetricsExporter;
-use crate::telemetry::shed::{ShedCounts, ShedReason};
-use crate::telemetry::statistics::Kind;
-use crate::telemetry::statsd::{self, Format, Mogrifier, Transport};
-use crate::telemetry::tap;
 
 /// The path of metrics by HTTP.
 const EXPORT_PATH: &str = "/v1/metrics";
@@ -117,7 +116,7 @@ pub(super) async fn export(
 /// Metrics that are read only at a scrape. The store is weak: it holds the metrics, which would hold it.
 pub(super) fn add_gauges(
     metrics: &Metrics,
-    grpc: &grpc::Serving,
+    grpc: &weir_grpc::Serving,
     embedded: Weak<dyn Store>,
     deny_cache: Option<Arc<DenyCache>>,
     is_local_cache: bool,

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use opentelemetry_sdk::Resource;
 use tonic::codegen::http::{HeaderName, HeaderValue, Uri};
+use weir_settings::{Otlp, Tracing};
+use weir_telemetry::otlp::{self, Collector};
+use weir_telemetry::traces::Service;
+use weir_tls::{Identity, Tls, TlsFiles};
 
 use super::AppError;
-use crate::config::settings::{Otlp, Tracing};
-use crate::telemetry::otlp::{self, Collector};
-use crate::telemetry::traces::Service;
-use crate::tls::{Identity, Tls, TlsFiles};
 
 /// The default address of a collector; for HTTP the path follows.
 const DEFAULT_GRPC: &str = "http://localhost:4317";

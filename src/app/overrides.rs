@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::MissedTickBehavior;
-
-use crate::lifecycle::{Life, Phase};
-use crate::limiter::overrides::{OverrideTable, Seen};
-use crate::telemetry::metrics::Metrics;
+use weir_lifecycle::{Life, Phase};
+use weir_limiter::overrides::{OverrideTable, Seen};
+use weir_telemetry::metrics::Metrics;
 
 /// How often the store is read: all who share it see a change within a second.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

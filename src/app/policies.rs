@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
+use weir_engine::PolicySet;
+use weir_engine::words::printable;
+use weir_http::{PolicyProblems, ServiceState};
+use weir_lifecycle::{Life, Phase, Reloads};
+use weir_limiter::Policies;
+use weir_policies::watch::{Change, POLL_EVERY, Source, Watch};
+use weir_policies::{Kept, ProblemKind, Problems, Reading, Restless, Warnings};
+use weir_store::Store;
+use weir_telemetry::metrics::Metrics;
 
 use super::policy_changes::Changes;
-use crate::config::policy_file::{self, Kept, ProblemKind, Problems, Reading, Restless, Warnings};
-use crate::config::watch::{Change, POLL_EVERY, Source, Watch};
-use crate::engine::PolicySet;
-use crate::engine::words::printable;
-use crate::http::{PolicyProblems, ServiceState};
-use crate::lifecycle::{Life, Phase, Reloads};
-use crate::limiter::Policies;
-use crate::store::Store;
-use crate::telemetry::metrics::Metrics;
 
 /// How long reading the directory may take until that is a problem of its own. A file system that never answers cannot be
 /// interrupted: its thread is waited for, and no second one begins.
@@ -51,12 +51,12 @@ pub(super) fn log(in_force: &PolicySet, files: usize, took: Duration) {
 /// Reads the directory whole.
 fn load(source: &Source, reading: Reading, store: &dyn Store, restless: &Restless) -> Result<Loaded, PolicyProblems> {
     let started = Instant::now();
-    checked(policy_file::load_and_keep(source, reading, restless), store, started)
+    checked(weir_policies::load_and_keep(source, reading, restless), store, started)
 }
 
 /// What was read since `started`, if the store can hold all of its limits. Every problem is a text of its own.
 pub(super) fn checked(
-    read: Result<policy_file::Loaded, Problems>,
+    read: Result<weir_policies::Loaded, Problems>,
     store: &dyn Store,
     started: Instant,
 ) -> Result<Loaded, PolicyProblems> {
@@ -75,7 +75,7 @@ pub(super) fn checked(
         return Err(problems);
     }
     log_warnings(&loaded.warnings);
-    let policy_file::Loaded { policies, kept, files, .. } = loaded;
+    let weir_policies::Loaded { policies, kept, files, .. } = loaded;
     Ok(Loaded { policies, places, kept, files, took: started.elapsed() })
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::engine::{PolicySet, Rule};
+use weir_engine::{PolicySet, Rule};
 
 /// The most rules of one kind that are named.
 const NAMED_MAX: usize = 3;
@@ -95,8 +95,9 @@ fn is_same(one: &Rule, other: &Rule) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use weir_policies::parse;
+
     use super::*;
-    use crate::config::policy_file::parse;
 
     fn set(text: &str) -> PolicySet {
         parse(&[("p.yaml", text)]).unwrap().policies

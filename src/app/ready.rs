@@ -10,11 +10,10 @@ use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::watch;
-
-use crate::http::ServiceState;
-use crate::lifecycle::{Life, Phase, Phases};
-use crate::limiter::overrides::OverrideTable;
-use crate::store::{Store, StoreError};
+use weir_http::ServiceState;
+use weir_lifecycle::{Life, Phase, Phases};
+use weir_limiter::overrides::OverrideTable;
+use weir_store::{Store, StoreError};
 
 /// How often weir asks a store before it is ready.
 const PING_EVERY_AT_START: Duration = Duration::from_millis(100);

@@ -4,13 +4,16 @@
 
 use std::sync::Arc;
 
+use weir_settings::{RedisServer, RedisTls, Secret, Topology};
+use weir_store::redis::breaker;
+use weir_store::redis::pipeline::Options;
+use weir_store::redis::turns::Turns;
+use weir_store::redis::{Endpoint, Observer, Sentinels, Target};
+use weir_telemetry::metrics::Metrics;
+use weir_tls::Identity;
+use weir_tls::TlsFiles;
+
 use super::{AppError, certificates};
-use crate::config::settings::{self, RedisServer, RedisTls, Secret, Topology};
-use crate::store::redis::breaker;
-use crate::store::redis::pipeline::Options;
-use crate::store::redis::turns::Turns;
-use crate::store::redis::{Endpoint, Identity, Observer, Sentinels, Target, TlsFiles};
-use crate::telemetry::metrics::Metrics;
 
 /// The port of a Redis where the URL has none.
 const REDIS_PORT: u16 = 6379;
@@ -32,7 +35,7 @@ pub(super) enum Deployment {
 /// # Errors
 /// With the first address or file that cannot be used.
 pub(super) fn deployments(
-    redis: &settings::Redis,
+    redis: &weir_settings::Redis,
     metrics: &Metrics,
 ) -> Result<(Deployment, Option<Deployment>), AppError> {
     let open = |server, used_for| deployment(server, &redis.tls, used_for, metrics);
@@ -43,7 +46,7 @@ pub(super) fn deployments(
 
 /// How a Redis is dialled and used: the same for all of them, and for every node of a cluster.
 pub(super) fn options(
-    redis: &settings::Redis,
+    redis: &weir_settings::Redis,
     deployment: &Deployment,
     turns: &Turns,
     observer: Arc<dyn Observer>,

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use redis::ServerError;
-
-use crate::store::redis::breaker::Circuit;
-use crate::store::redis::error_class::{self, Blame, ERROR_CLASSES, RedisErrorClass};
-use crate::store::redis::pipeline::Load;
-use crate::store::redis::{DialError, FileError, KINDS, Observer};
-use crate::telemetry::metrics::{Metrics, RedisMetrics};
-use crate::telemetry::statistics::Kind;
+use weir_store::redis::breaker::Circuit;
+use weir_store::redis::error_class::{self, Blame, ERROR_CLASSES, RedisErrorClass};
+use weir_store::redis::pipeline::Load;
+use weir_store::redis::{DialError, KINDS, Observer};
+use weir_telemetry::metrics::{Metrics, RedisMetrics};
+use weir_telemetry::statistics::Kind;
+use weir_tls::files::FileError;
 
 /// How often, at most, one kind of trouble is logged in one outage; how often it happened stands in the line.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
@@ -340,8 +340,9 @@ impl Observer for Listener {
 
 #[cfg(test)]
 mod tests {
+    use weir_telemetry::metrics::Options;
+
     use super::*;
-    use crate::telemetry::metrics::Options;
 
     fn health() -> (Arc<Metrics>, Arc<RedisHealth>) {
         let metrics = Arc::new(Metrics::new(Options::default()).unwrap());

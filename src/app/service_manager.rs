@@ -8,10 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval};
-
-use crate::engine::words::counted;
-use crate::http::{ServiceState, Summary};
-use crate::lifecycle::{Life, Notice, Orders, Phase, Pulse, ServiceManager};
+use weir_engine::words::counted;
+use weir_http::{ServiceState, Summary};
+use weir_lifecycle::{Life, Notice, Orders, Phase, Pulse, ServiceManager};
 
 /// How often the state is compared with the one that was sent last.
 const STATUS_PERIOD: Duration = Duration::from_secs(1);
@@ -137,8 +136,9 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
+    use weir_lifecycle::pulse;
+
     use super::*;
-    use crate::lifecycle::pulse;
 
     /// A stuck runtime looks like this: its task answers no more, and the others go on.
     #[tokio::test]

@@ -4,17 +4,18 @@
 
 use std::sync::Arc;
 
+use weir_limiter::deny_cache::DenyCache;
+use weir_settings::{Settings, StoreKind};
+use weir_store::memory::Memory;
+use weir_store::redis::Redis;
+use weir_store::redis::breaker::Circuit;
+use weir_store::redis::turns::Turns;
+use weir_store::{Store, SystemClock};
+use weir_telemetry::metrics::Metrics;
+
 use super::AppError;
 use super::redis::{self, Deployment};
 use super::redis_health::{Pool, RedisHealth};
-use crate::config::settings::{self, Settings, StoreKind};
-use crate::limiter::deny_cache::DenyCache;
-use crate::store::memory::Memory;
-use crate::store::redis::Redis;
-use crate::store::redis::breaker::Circuit;
-use crate::store::redis::turns::Turns;
-use crate::store::{Store, SystemClock};
-use crate::telemetry::metrics::Metrics;
 
 /// Makes stores.
 #[derive(Clone)]
@@ -28,7 +29,7 @@ pub(super) enum Stores {
 /// The addresses of the Redis servers, and what weir knows about them.
 #[derive(Clone)]
 pub(super) struct Servers {
-    settings: settings::Redis,
+    settings: weir_settings::Redis,
     first: Deployment,
     per_second: Option<Deployment>,
     health: Arc<RedisHealth>,

@@ -5,12 +5,12 @@
 use std::sync::Arc;
 
 use opentelemetry_sdk::Resource;
+use weir_settings::Tracing;
+use weir_telemetry::metrics::Metrics;
+use weir_telemetry::otlp::SpanSender;
+use weir_telemetry::traces::{Batches, Dropped, Exporting, Options, Propagators, Sampler, Spans, Tracer};
 
 use super::{AppError, certificates, otlp};
-use crate::config::settings::Tracing;
-use crate::telemetry::metrics::Metrics;
-use crate::telemetry::otlp::SpanSender;
-use crate::telemetry::traces::{Batches, Dropped, Exporting, Options, Propagators, Sampler, Spans, Tracer};
 
 /// The path of spans by HTTP.
 const PATH: &str = "/v1/traces";

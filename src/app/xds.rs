@@ -7,14 +7,13 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use weir_policies::Reading;
+use weir_store::Store;
+use weir_telemetry::metrics::Metrics;
+use weir_tls::{GRPC_PROTOCOLS, Identity, Tls, TlsFiles};
+use weir_xds::{Options, Pauses, Status, Subscription, Watch};
 
 use super::{AppError, certificates, policies};
-use crate::config::policy_file::Reading;
-use crate::config::settings;
-use crate::store::Store;
-use crate::telemetry::metrics::Metrics;
-use crate::tls::{GRPC_PROTOCOLS, Identity, Tls, TlsFiles};
-use crate::xds::{self, Options, Pauses, Status, Subscription, Watch};
 
 /// Where accepted policies go.
 pub(super) struct Target {
@@ -41,7 +40,7 @@ impl First {
 ///
 /// # Errors
 /// When a file cannot be used, and when metrics contradict each other.
-pub(super) fn subscribe(settings: &settings::Xds, target: Target) -> Result<(Subscription, First), AppError> {
+pub(super) fn subscribe(settings: &weir_settings::Xds, target: Target) -> Result<(Subscription, First), AppError> {
     let options = options(settings)?;
     let response_bytes_max = options.message_bytes_max;
     let server = format!("{}:{}", options.host, options.port);
@@ -53,7 +52,7 @@ pub(super) fn subscribe(settings: &settings::Xds, target: Target) -> Result<(Sub
     let shown = watched.clone();
     target.load.report.source_is(move || shown.read(|status| as_json(&server, status)));
     let (accepted, first) = watch::channel(false);
-    let sink = move |resources: &[xds::Resource]| {
+    let sink = move |resources: &[weir_xds::Resource]| {
         target.put(resources, response_bytes_max)?;
         accepted.send_replace(true);
         Ok(())
@@ -66,9 +65,9 @@ impl Target {
     ///
     /// # Errors
     /// Every problem, as a text of its own.
-    fn put(&self, resources: &[xds::Resource], response_bytes_max: usize) -> Result<(), Vec<String>> {
+    fn put(&self, resources: &[weir_xds::Resource], response_bytes_max: usize) -> Result<(), Vec<String>> {
         let started = Instant::now();
-        let read = xds::resource::policies(resources, response_bytes_max, self.reading);
+        let read = weir_xds::resource::policies(resources, response_bytes_max, self.reading);
         match policies::checked(read, &*self.store, started) {
             Ok(loaded) => {
                 self.load.put_in_force(loaded);
@@ -83,7 +82,7 @@ impl Target {
     }
 }
 
-fn options(settings: &settings::Xds) -> Result<Options, AppError> {
+fn options(settings: &weir_settings::Xds) -> Result<Options, AppError> {
     let refused = |reason: String| AppError::Policies(vec![format!("policies by xds: {reason}")]);
     // The settings refuse the source without a server.
     let (host, port) = settings.server.clone().ok_or_else(|| refused("no server is set".to_owned()))?;
@@ -147,7 +146,7 @@ fn as_json(server: &str, status: &Status) -> Value {
         "address": server,
         "connected": status.connected,
         "trouble": status.trouble,
-        "version": status.version.as_deref().map(xds::shown),
+        "version": status.version.as_deref().map(weir_xds::shown),
         "accepted_at": status.acked_at.map(text_of),
         "last_refused": nack,
     })

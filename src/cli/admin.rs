@@ -21,11 +21,11 @@ use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
+use weir_engine::words::printable;
+use weir_settings::Setting;
+use weir_tls::dial::Bounded;
 
 use super::token::Token;
-use crate::config::settings::Setting;
-use crate::engine::words::printable;
-use crate::tls::dial::Bounded;
 
 /// The largest head of an answer, in bytes.
 const HEAD_BYTES_MAX: usize = 64 * 1_024;

@@ -13,6 +13,12 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use weir_engine::descriptor::parse_entries;
+use weir_lab::testing::Strictness;
+use weir_lab::testing::coverage::Percentage;
+use weir_policies::Reading;
+use weir_settings::otel::{self, TurnsOn};
+use weir_settings::{Layer, Problems, Secret, Setting, Settings};
 
 use self::overrides::OverrideArguments;
 use super::admin::AdminServer;
@@ -25,12 +31,6 @@ use super::simulate::SimulateArguments;
 use super::tap;
 use super::test::{Format, Tests};
 use super::top::Sort;
-use crate::config::otel::{self, TurnsOn};
-use crate::config::policy_file::Reading;
-use crate::config::settings::{self, Layer, Problems, Secret, Setting, Settings};
-use crate::engine::descriptor::parse_entries;
-use crate::testing::Strictness;
-use crate::testing::coverage::Percentage;
 
 /// `weir` and its arguments.
 #[derive(Parser)]
@@ -442,7 +442,7 @@ pub struct TopArguments {
 
 /// The server compares with a look of the last minute, and looks at most once a second.
 fn interval(text: &str) -> Result<Duration, String> {
-    let interval = settings::duration(text)?;
+    let interval = weir_text::duration(text)?;
     let is_possible = (Duration::from_secs(1)..=Duration::from_secs(30)).contains(&interval);
     is_possible.then_some(interval).ok_or_else(|| "must be from 1s to 30s".to_owned())
 }
@@ -494,7 +494,7 @@ pub struct TapArguments {
 }
 
 fn tap_length(text: &str) -> Result<Duration, String> {
-    let length = settings::duration(text)?;
+    let length = weir_text::duration(text)?;
     let is_possible = (Duration::from_secs(1)..=Duration::from_secs(86_400)).contains(&length);
     is_possible.then_some(length).ok_or_else(|| "must be from 1s to 24h".to_owned())
 }
@@ -625,7 +625,7 @@ static SERVE_HELP: LazyLock<String> = LazyLock::new(|| {
     format!(
         "Example:\n  weir serve --policies examples/quickstart --set redis.timeout=5ms\n\n\
          Settings, for --set, the file and the environment:\n{}",
-        settings::listing()
+        weir_settings::listing()
     )
 });
 
@@ -636,10 +636,11 @@ fn help(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::engine::Mode;
     use clap::CommandFactory;
-    use settings::{SETTINGS, StoreKind};
+    use weir_engine::Mode;
+    use weir_settings::{SETTINGS, StoreKind};
+
+    use super::*;
 
     fn serve(arguments: &[&str]) -> ServeArguments {
         let all = ["weir", "serve"].iter().chain(arguments);

@@ -11,18 +11,18 @@ use std::time::Duration;
 
 use clap::Args;
 use tonic::transport::Endpoint;
+use weir_engine::descriptor::spell_pairs;
+use weir_engine::words::printable;
+use weir_rls::json;
+use weir_rls::proto::rate_limit_descriptor::Entry;
+use weir_rls::proto::rate_limit_response::rate_limit::Unit;
+use weir_rls::proto::rate_limit_response::{Code, DescriptorStatus};
+use weir_rls::proto::rate_limit_service_client::RateLimitServiceClient;
+use weir_rls::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use weir_tls::dial::{Dial, Trouble};
+use weir_tls::{GRPC_PROTOCOLS, Identity, Tls, TlsFiles};
 
 use super::admin::host_and_port;
-use crate::engine::descriptor::spell_pairs;
-use crate::engine::words::printable;
-use crate::rls::json;
-use crate::rls::proto::rate_limit_descriptor::Entry;
-use crate::rls::proto::rate_limit_response::rate_limit::Unit;
-use crate::rls::proto::rate_limit_response::{Code, DescriptorStatus};
-use crate::rls::proto::rate_limit_service_client::RateLimitServiceClient;
-use crate::rls::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
-use crate::tls::dial::{Dial, Trouble};
-use crate::tls::{GRPC_PROTOCOLS, Identity, Tls, TlsFiles};
 
 /// The most bytes that a server may send after a request.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
@@ -267,8 +267,9 @@ impl fmt::Display for Status<'_> {
 
 #[cfg(test)]
 mod tests {
+    use weir_rls::proto::rate_limit_response::RateLimit;
+
     use super::*;
-    use crate::rls::proto::rate_limit_response::RateLimit;
 
     #[test]
     fn a_status_has_no_unit_that_is_not_known_and_no_more_left_than_there_is() {

@@ -6,19 +6,18 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use weir_engine::network::Network;
+use weir_engine::words::{counted, printable};
+use weir_engine::{Domain, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule, Term};
+use weir_policies::files::{Source, is_test, is_traffic};
+use weir_policies::traffic_file::{self, Origin, Sources};
+use weir_policies::{DomainOutline, Loaded, Outline, Problems, Reading, lint, load, load_dir_with, test_file};
+use weir_settings::{PolicySource, Settings};
+use weir_text::instant_text;
+use weir_text::spell;
+
 use super::admin::AdminServer;
 use super::served::{self, NoPolicies, Served};
-use crate::app;
-use crate::config::files::{Source, is_test, is_traffic};
-use crate::config::instant_text;
-use crate::config::policy_file::traffic_file::{self, Origin, Sources};
-use crate::config::policy_file::{
-    DomainOutline, Loaded, Outline, Problems, Reading, lint, load, load_dir_with, test_file,
-};
-use crate::config::settings::{PolicySource, Settings, spell};
-use crate::engine::network::Network;
-use crate::engine::words::{counted, printable};
-use crate::engine::{Domain, Limit, Matcher, Mode, Parameter, ParameterValue, PolicySet, Role, Rule, Term};
 
 /// How far the limits are moved to the right so that they stand below each other, in characters. Longer descriptors
 /// push theirs further.
@@ -90,9 +89,9 @@ pub fn run_settings(
         writeln!(out, "policies.source is xds: a control plane has the policies, so there are no files to check")?;
         return Ok(());
     }
-    let of_settings = app::source(&settings.policies);
+    let of_settings = weir_app::source(&settings.policies);
     let source = Source { directory: directory.unwrap_or_else(|| of_settings.directory.clone()), ..of_settings };
-    let loaded = load(&source, app::decisions::reading(&settings.policies)).map_err(Failed::Policies)?;
+    let loaded = load(&source, weir_policies::Reading::of(&settings.policies)).map_err(Failed::Policies)?;
     checked(loaded, &of_server(settings.on_error.name()), strictness, out)
 }
 

@@ -7,11 +7,12 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 
+use weir_policies::Reading;
+use weir_policies::watch::Source;
+use weir_tls::{Identity, TlsFiles};
+
 use super::ask::{self, Output, Question};
 use super::check;
-use crate::config::policy_file::{self, Reading};
-use crate::config::watch::Source;
-use crate::tls::{Identity, TlsFiles};
 
 /// How a tool ends after an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +66,7 @@ pub fn config_check(arguments: impl Iterator<Item = OsString>, out: &mut dyn Wri
         beside: false,
         allow_empty: false,
     };
-    let loaded = policy_file::load(&source, Reading { compatible: true, merge_domains })
+    let loaded = weir_policies::load(&source, Reading { compatible: true, merge_domains })
         .map_err(|problems| Ended::Failed(problems.to_string()))?;
     let written = check::write(&loaded, check::THE_SERVERS, out);
     written.map_err(|error| Ended::Failed(format!("cannot write: {error}")))

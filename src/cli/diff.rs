@@ -11,13 +11,12 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::app::decisions;
-use crate::comparison::answers::{Answers, AnswersError, answers};
-use crate::comparison::{Comparison, Tend, compare};
-use crate::config::files::Source;
-use crate::config::policy_file::{Location, Problems, Reading, load};
-use crate::engine::PolicySet;
-use crate::simulation::traffic::Traffic;
+use weir_engine::PolicySet;
+use weir_lab::comparison::answers::{Answers, AnswersError, answers};
+use weir_lab::comparison::{Comparison, Tend, compare};
+use weir_lab::simulation::traffic::Traffic;
+use weir_policies::files::Source;
+use weir_policies::{Location, Problems, Reading, load};
 
 /// What to compare, and how to report it.
 pub struct Diff {
@@ -112,7 +111,7 @@ pub fn run(diff: &Diff, out: &mut dyn Write) -> Result<Outcome, NoDiff> {
         return Err(NoDiff::NoTraffic);
     }
     let mut traffic = diff.traffic.as_deref().map(Traffic::open).transpose().map_err(AnswersError::from)?;
-    let said = traffic.as_ref().map(|traffic| decisions::reading(&traffic.settings().policies)).unwrap_or_default();
+    let said = traffic.as_ref().map(|traffic| Reading::of(&traffic.settings().policies)).unwrap_or_default();
     let reading = Reading {
         compatible: diff.reading.compatible || said.compatible,
         merge_domains: diff.reading.merge_domains || said.merge_domains,

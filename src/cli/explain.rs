@@ -5,17 +5,18 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use weir_engine::descriptor::spell_entries;
+use weir_engine::key::{write_key, write_tag};
+use weir_engine::policy::{Match, Step};
+use weir_engine::words::printable;
+use weir_engine::{Domain, Entry, Matcher, Override, Overrides, Rule};
+use weir_policies::{DomainOutline, Loaded, Outline, Reading, load_dir_with};
+use weir_text::nearest;
+
 use super::admin::AdminServer;
 use super::check::{Failed, THE_SERVERS, describe, describe_limit, domain_wide, label, of_server, some_of};
 use super::overridden::{self, Shown};
 use super::served::{self, Served};
-use crate::config::nearest;
-use crate::config::policy_file::{DomainOutline, Loaded, Outline, Reading, load_dir_with};
-use crate::engine::descriptor::spell_entries;
-use crate::engine::key::{write_key, write_tag};
-use crate::engine::policy::{Match, Step};
-use crate::engine::words::printable;
-use crate::engine::{Domain, Entry, Matcher, Override, Overrides, Rule};
 
 /// Writes what a request with these descriptors would meet. A request that meets nothing is an answer, not an error.
 ///

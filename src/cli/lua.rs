@@ -4,8 +4,7 @@
 
 use std::io::{self, Write};
 
-use crate::app;
-use crate::config::nearest;
+use weir_text::nearest;
 
 /// Why there is no script to print.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +28,7 @@ pub enum NoScript {
 /// # Errors
 /// When there is no such script, or the writer fails.
 pub fn run(name: Option<&str>, out: &mut dyn Write) -> Result<(), NoScript> {
-    let scripts = app::scripts();
+    let scripts = weir_store::redis::scripts();
     let Some(name) = name else {
         for script in scripts {
             writeln!(out, "{:<23} {}", script.name, script.sha1)?;

@@ -9,14 +9,14 @@ use std::time::Duration;
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use weir_engine::descriptor::parse_entries;
+use weir_engine::overrides::Numbers;
+use weir_engine::words::printable;
+use weir_engine::{Override, Window};
+use weir_text::spell;
 
 use super::admin::{AdminServer, Bounds, Expected, Method, NoAnswer, Sent};
 use super::token::Token;
-use crate::config::settings::spell;
-use crate::engine::descriptor::parse_entries;
-use crate::engine::overrides::Numbers;
-use crate::engine::words::printable;
-use crate::engine::{Override, Window};
 
 /// Where they are.
 pub(super) const PATH: &str = "/overrides";

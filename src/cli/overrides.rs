@@ -7,15 +7,15 @@ use std::io::{self, Write};
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use weir_engine::descriptor::spell_pairs;
+use weir_engine::words::printable;
+use weir_text::instant_text;
 
 use super::admin::{Method, NoAnswer, encoded};
 use super::args::overrides::{DeleteArguments, ListArguments, OverrideAction, SetArguments};
 use super::explain;
 use super::overridden::{List, PATH, Shown, Unanswered, send};
 use super::token::Token;
-use crate::config::instant_text;
-use crate::engine::descriptor::spell_pairs;
-use crate::engine::words::printable;
 
 /// A list that was read longer ago comes with a note.
 const READ_MS_MAX: u64 = 5_000;

@@ -6,11 +6,12 @@ use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, ToSocketAddrs as _};
 use std::num::NonZeroUsize;
 
+use weir_lifecycle::OnHangup;
+use weir_settings::envoy_ratelimit::{self, Machine, Note};
+use weir_settings::otel::{self, TurnsOn};
+use weir_settings::{Layer, Problems, Setting, Settings};
+
 use super::serve::{self, ServeError};
-use crate::app::OnHangup;
-use crate::config::envoy_ratelimit::{self, Machine, Note};
-use crate::config::otel::{self, TurnsOn};
-use crate::config::settings::{Layer, Problems, Setting, Settings};
 
 /// Serves until a signal says to stop. The variables of the process are all that it is set by.
 ///

@@ -4,7 +4,7 @@
 
 use std::io::{self, Write};
 
-use crate::config::schema::Schema;
+use weir_policies::schema::Schema;
 
 /// Of what the schema is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

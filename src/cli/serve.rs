@@ -1,14 +1,18 @@
-//! `weir serve`: settings, log and signals around [`app::run`].
+//! `weir serve`: settings, log and signals around [`weir_app::run`].
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weir_app::AppError;
+use weir_lifecycle::OnHangup;
+use weir_lifecycle::ServiceManager;
+use weir_lifecycle::Shutdown;
+use weir_settings::envoy_ratelimit::Note;
+use weir_settings::otel::{self, TurnsOn};
+use weir_settings::{Problems, Settings};
+
 use super::args::ServeArguments;
-use crate::app::{self, AppError, OnHangup, ServiceManager, Shutdown};
-use crate::config::envoy_ratelimit::Note;
-use crate::config::otel::{self, TurnsOn};
-use crate::config::settings::{Problems, Settings};
 
 /// The time for the last tasks of the control runtime after all other parts have ended.
 const REST_TIMEOUT: Duration = Duration::from_millis(100);
@@ -61,17 +65,17 @@ pub(super) fn run(settings: Settings, on_hangup: OnHangup, opening: impl FnOnce(
     {
         let _within = runtime.enter();
         // Before the first line of the log, which goes to a file that can be at its limit.
-        app::fail_writes_past_the_file_size_limit().map_err(|error| no_signals(&error))?;
+        weir_lifecycle::fail_writes_past_the_file_size_limit().map_err(|error| no_signals(&error))?;
     }
-    app::set_up_log(&settings.log).map_err(|error| ServeError::Failed(error.to_string()))?;
+    weir_app::set_up_log(&settings.log).map_err(|error| ServeError::Failed(error.to_string()))?;
     opening();
     let manager = service_manager();
     let result = runtime.block_on(async {
         let shutdown = Shutdown::on_signals(on_hangup).map_err(|error| no_signals(&error))?;
-        Ok(app::run(settings, shutdown, manager).await?)
+        Ok(weir_app::run(settings, shutdown, manager).await?)
     });
     runtime.shutdown_timeout(REST_TIMEOUT);
-    app::flush_log();
+    weir_app::flush_log();
     result
 }
 

@@ -6,10 +6,10 @@ use std::io;
 use std::time::Duration;
 
 use serde::Deserialize;
+use weir_engine::words::printable;
+use weir_policies::{Loaded, Problems, Sources, load_sources};
 
 use super::admin::{AdminServer, Bounds, Expected, NoAnswer};
-use crate::config::policy_file::{Loaded, Problems, Sources, load_sources};
-use crate::engine::words::printable;
 
 /// Twice what all files together may have: JSON escapes quotes and line ends.
 const BOUNDS: Bounds = Bounds { bytes_max: 512 << 20, timeout: Duration::from_secs(60) };

@@ -17,13 +17,13 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::interval;
+use weir_engine::words::counted;
+use weir_lab::simulation::report::Report;
+use weir_lab::simulation::traffic::Traffic;
+use weir_lab::simulation::{Progress, REQUESTS_MAX, Simulated, SimulationError, hidden_values, simulate};
 
 use self::files::{Inputs, Results};
 use super::numbers::number;
-use crate::engine::words::counted;
-use crate::simulation::report::Report;
-use crate::simulation::traffic::Traffic;
-use crate::simulation::{Progress, REQUESTS_MAX, Simulated, SimulationError, hidden_values, simulate};
 
 /// The most sets of policies.
 pub const POLICIES_MAX: usize = 32;

@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep_until, timeout};
+use weir_engine::descriptor::spell_pairs;
+use weir_engine::words::{counted, printable};
 
 use self::file::{Exists, RecordFile};
 use self::record::{Line, VERSION};
 use self::show::Table;
 use super::admin::{AdminServer, Bounds, Lines, NoAnswer};
 use super::token::Token;
-use crate::engine::descriptor::spell_pairs;
-use crate::engine::words::{counted, printable};
 
 /// How long the server may take to begin, and how long a line may be: far more than the longest record has.
 const BOUNDS: Bounds = Bounds { bytes_max: 4 << 20, timeout: Duration::from_secs(10) };

@@ -5,12 +5,13 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::config::files::test_files;
-use crate::config::policy_file::test_file::{self, TestFile};
-use crate::config::settings::Secret;
-use crate::testing::coverage::Percentage;
-use crate::testing::report::{Covered, Problem, Totals, json, junit, text};
-use crate::testing::{Endpoint, FileReport, Runner, Strictness};
+use weir_lab::testing::coverage::Percentage;
+use weir_lab::testing::report::{Covered, Problem, Totals, json, junit, text};
+use weir_lab::testing::{FileReport, Runner, Strictness};
+use weir_policies::files::test_files;
+use weir_policies::test_file::{self, TestFile};
+use weir_settings::Secret;
+use weir_store::redis::Endpoint;
 
 /// The option that names the Redis.
 const URL: &str = "--redis-url";

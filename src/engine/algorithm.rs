@@ -28,10 +28,9 @@ use smallvec::{SmallVec, smallvec};
 
 use self::counting::Written;
 pub use self::counting::{Change, CountedWindow, Effect, Format, Numbers, Receipt, Summary, UndoScript};
-pub(crate) use self::counting::{Counting, ScriptNumbers};
+pub use self::counting::{Counting, ScriptNumbers};
 use self::gcra::{BurstError, Pace, Pacing, full_burst};
 use self::parameters::{Anchor, Parameter, ParameterValue, Parameters, Precision, Refill};
-pub(crate) use self::rows::kind_rows;
 use self::sliding_window::BUCKETS_MAX;
 use self::sliding_window_log::REQUESTS_MAX as LOG_REQUESTS_MAX;
 use super::descriptor::Hits;
@@ -370,7 +369,7 @@ fn put<C: Variant>(state: &mut Option<State>, written: Written<C::State>) -> Cha
     }
 }
 
-kind_rows!(kinds);
+crate::kind_rows!(kinds);
 
 impl StateKind {
     /// Whether the limit keeps no state at all: a limit of 0 has nothing to count, but for a fixed window, whose denied

@@ -6,7 +6,7 @@
 /// When `c` is 0: a rate of nothing per period is decided before any arithmetic.
 ///
 /// ```
-/// use weir::engine::arith::mul_div;
+/// use weir_engine::arith::mul_div;
 /// // Seven a second: the third hit costs 3 * 1,000,000 / 7 us, and 4/7 of a microsecond are kept.
 /// assert_eq!(mul_div(3, 1_000_000, 7), (428_571, 3));
 /// ```
@@ -25,7 +25,7 @@ pub fn mul_div(a: u64, b: u64, c: u64) -> (u64, u64) {
 /// An exact fraction from 0 to 1.
 ///
 /// ```
-/// use weir::engine::arith::Fraction;
+/// use weir_engine::arith::Fraction;
 ///
 /// let ratio: Fraction = "0.8".parse().unwrap();
 /// assert_eq!(ratio.billionths(), 800_000_000);

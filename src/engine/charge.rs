@@ -116,10 +116,10 @@ pub struct Charge<'a> {
     pub bounds: Option<Bounds>,
 }
 
-#[cfg(test)]
 impl<'a> Charge<'a> {
-    /// A charge that is a whole decision, for tests.
-    pub(crate) const fn alone(key: &'a str, limit: &'a Limit, take: Take) -> Self {
+    /// A charge that is a whole decision.
+    #[must_use]
+    pub const fn alone(key: &'a str, limit: &'a Limit, take: Take) -> Self {
         Self { key, limit, take, group: 0, role: Role::Enforced, share: 0, bounds: None }
     }
 }

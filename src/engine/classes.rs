@@ -20,6 +20,7 @@ use smallvec::SmallVec;
 
 use self::addresses::{Lattice, Spelled};
 use self::texts::Texts;
+pub use self::walk::{Budget, GivenUp, STATES_MAX, STEPS_MAX, Values};
 use self::walk::{Firsts, Region, Walk};
 use super::automaton::{AUTOMATON_BYTES_MAX, Automaton, Reading, Source};
 use super::descriptor::Entry;
@@ -27,8 +28,6 @@ use super::matcher::Matcher;
 use super::network::Network;
 use super::pattern::Pattern;
 use super::policy::Place;
-
-pub use self::walk::{Budget, GivenUp, STATES_MAX, STEPS_MAX, Values};
 
 /// Entries that are met alike in each of several policies.
 #[derive(Clone, Debug)]
@@ -330,10 +329,10 @@ fn wildcard(matcher: &Matcher) -> Option<Pattern> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::automaton::Regex;
-    use crate::engine::limit::Limit;
-    use crate::engine::policy::{Domain, DomainSpec, NodeSpec, PolicySet, RuleKind, RuleSpec};
-    use crate::engine::time::Unit;
+    use crate::automaton::Regex;
+    use crate::limit::Limit;
+    use crate::policy::{Domain, DomainSpec, NodeSpec, PolicySet, RuleKind, RuleSpec};
+    use crate::time::Unit;
 
     fn regex(text: &str) -> Matcher {
         Matcher::Regex(Regex::new(text).expect(text).into())

@@ -155,8 +155,8 @@ fn unescape(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::pattern::Pattern;
-    use crate::engine::time::Unit;
+    use crate::pattern::Pattern;
+    use crate::time::Unit;
 
     #[test]
     fn a_key_is_read_back() {

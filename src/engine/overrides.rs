@@ -281,9 +281,9 @@ fn with_numbers(limit: &Limit, numbers: &Numbers) -> Result<Limit, Misfit> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::algorithm::Algorithm;
-    use crate::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-    use crate::engine::time::Unit;
+    use crate::algorithm::Algorithm;
+    use crate::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
+    use crate::time::Unit;
 
     fn rule(key: &str, limits: Vec<Limit>) -> NodeSpec {
         let rule = Some(RuleSpec::of(RuleKind::Limits(limits)));

@@ -11,6 +11,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::automaton::{AUTOMATA_BYTES_MAX, AUTOMATON_BYTES_MAX, Automaton, PATTERNS_MAX};
 use super::branch::{Branch, Found, TooLarge, Unfit};
+pub use super::branch::{Lead, Step};
 use super::charge::{Mode, Role};
 use super::descriptor::Entry;
 use super::key::ParsedValue;
@@ -19,8 +20,6 @@ use super::matcher::Matcher;
 use super::metadata::Fields;
 use super::network::Network;
 use super::pattern::{Pattern, SharedBy};
-
-pub use super::branch::{Lead, Step};
 
 /// The most limits that one rule can hold.
 pub const LIMITS_PER_RULE_MAX: usize = 8;
@@ -732,7 +731,7 @@ fn add_rule(rules: &mut Vec<Rule>, here: &Above<'_>, spec: RuleSpec) -> Result<u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::time::Unit;
+    use crate::time::Unit;
 
     fn node(key: &str, value: &str, descriptors: Vec<NodeSpec>) -> NodeSpec {
         let limit = Limit::per_unit(1, Unit::Hour);

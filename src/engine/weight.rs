@@ -52,11 +52,11 @@ pub fn of_undo(limit: &Limit) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::algorithm::Algorithm;
-    use crate::engine::algorithm::counting::WEIGHT_OF_SHORT_STATE;
-    use crate::engine::algorithm::parameters::{Anchor, Parameters, Precision, Refill};
-    use crate::engine::charge::CHARGES_MAX;
-    use crate::engine::time::Unit;
+    use crate::algorithm::Algorithm;
+    use crate::algorithm::counting::WEIGHT_OF_SHORT_STATE;
+    use crate::algorithm::parameters::{Anchor, Parameters, Precision, Refill};
+    use crate::charge::CHARGES_MAX;
+    use crate::time::Unit;
 
     fn limit(requests: u32, algorithm: Algorithm) -> Limit {
         Limit::new(requests, Unit::Hour.window(), algorithm).unwrap()

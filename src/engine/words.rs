@@ -5,7 +5,7 @@ use std::fmt::Display;
 /// A number and its noun: `1 rule`, `2 rules`. The number may be written with commas.
 ///
 /// ```
-/// use weir::engine::words::counted;
+/// use weir_engine::words::counted;
 ///
 /// assert_eq!([0, 1, 2].map(|rules| counted(rules, "rule")), ["0 rules", "1 rule", "2 rules"]);
 /// assert_eq!(counted("1,000", "more status"), "1,000 more statuses");
@@ -24,7 +24,7 @@ pub fn counted(number: impl Display, noun: &str) -> String {
 /// A share in percent, rounded half up to one decimal. Only all is 100.0 %, and only nothing 0.0 %.
 ///
 /// ```
-/// use weir::engine::words::percent;
+/// use weir_engine::words::percent;
 ///
 /// assert_eq!([percent(2, 3), percent(5, 5), percent(0, 5)], ["66.7 %", "100.0 %", "0.0 %"]);
 /// assert_eq!([percent(1, 9_999), percent(9_998, 9_999)], ["<0.1 %", ">99.9 %"]);
@@ -42,7 +42,7 @@ pub fn percent(part: u64, whole: u64) -> String {
 /// The same share for other programs, in tenths of a percent. All is 1,000 and nothing 0; only these are.
 ///
 /// ```
-/// use weir::engine::words::tenths_of_percent;
+/// use weir_engine::words::tenths_of_percent;
 ///
 /// assert_eq!([tenths_of_percent(2, 3), tenths_of_percent(5, 5), tenths_of_percent(0, 5)], [667, 1_000, 0]);
 /// assert_eq!([tenths_of_percent(1, 9_999), tenths_of_percent(9_998, 9_999)], [1, 999]);
@@ -67,7 +67,7 @@ fn rounded_tenths(part: u64, whole: u64) -> u64 {
 /// descriptor can be typed.
 ///
 /// ```
-/// use weir::engine::words::printable;
+/// use weir_engine::words::printable;
 ///
 /// assert_eq!(printable("a\\b \u{1b}[31m\n\u{202e}"), "a\\b \\u{1b}[31m\\n\\u{202e}");
 /// ```

@@ -5,13 +5,13 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 
-use crate::config::policy_file::{self, Reading, Sources, test_file, traffic_file};
-use crate::config::settings::Layer;
-use crate::limiter::overrides::fuzz as overrides;
-use crate::rls::{json, lenient};
-use crate::simulation::traffic::Traffic;
-use crate::telemetry::mapper::Mapper;
-use crate::xds::{Resource, TYPE_URL, resource};
+use weir_lab::simulation::traffic::Traffic;
+use weir_limiter::overrides::fuzz as overrides;
+use weir_policies::{Reading, Sources, test_file, traffic_file};
+use weir_rls::{json, lenient};
+use weir_settings::Layer;
+use weir_telemetry::mapper::Mapper;
+use weir_xds::{Resource, TYPE_URL, resource};
 
 const MIB: usize = 1 << 20;
 const KIB: usize = 1 << 10;
@@ -132,7 +132,7 @@ fn fitting(bytes: usize, descriptor: &dyn Fn(usize) -> Vec<u8>) -> Vec<u8> {
         [within(2, b"shop"), descriptors].concat()
     };
     let count = bytes / descriptor(0).len();
-    let is_taken = |count: usize| crate::xds::is_within_memory(&of(count));
+    let is_taken = |count: usize| weir_xds::is_within_memory(&of(count));
     let (mut least, mut most) = (0, count + 1);
     while most - least > 1 {
         let middle = usize::midpoint(least, most);
@@ -142,7 +142,7 @@ fn fitting(bytes: usize, descriptor: &dyn Fn(usize) -> Vec<u8>) -> Vec<u8> {
 }
 
 fn policies(bytes: &[u8]) {
-    let _ = policy_file::parse(&[("policies.yaml", text(bytes))]);
+    let _ = weir_policies::parse(&[("policies.yaml", text(bytes))]);
 }
 
 /// The smallest values of YAML, and of the keys of these files.
@@ -293,7 +293,7 @@ fn size(text: &str) -> usize {
 
 #[test]
 fn no_decoder_takes_more_than_the_page_says() {
-    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/bounds.md")).unwrap();
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/bounds.md")).unwrap();
     let mut problems = Vec::new();
     for Decoder { name, decode, inputs } in decoders() {
         for (number, input) in inputs.iter().enumerate() {

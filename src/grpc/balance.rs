@@ -77,7 +77,7 @@ impl Balance {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::grpc::connection::Counted;
+    use crate::connection::Counted;
 
     /// Runtimes with connections, and the requests that these make in a second.
     struct Bench {

@@ -273,8 +273,8 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
-    use crate::grpc::frames::IDLE_FRAMES_MAX;
-    use crate::grpc::held;
+    use crate::frames::IDLE_FRAMES_MAX;
+    use crate::held;
 
     #[tokio::test]
     async fn what_opens_a_connection_is_read_again() {

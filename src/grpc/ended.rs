@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-
-use crate::telemetry::complaint::Complaint;
+use weir_telemetry::complaint::Complaint;
 
 /// How often one reason is logged.
 const LOG_EVERY: Duration = Duration::from_secs(10);

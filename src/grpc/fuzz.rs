@@ -10,14 +10,14 @@ use http_body::Frame;
 use prost::Message as _;
 use tonic::codegen::{Body, Bytes};
 use tonic::{Code, Status};
+use weir_protobuf::FIELDS_MAX;
+use weir_rls::proto::RateLimitRequest;
+use weir_rls::request::Request;
+use weir_rls::{lenient, spelling};
 
 use super::frames::Meter;
 use super::held::{Bounds, Core, Hold, Peer, STREAM_BYTES};
 use super::unary;
-use crate::protobuf::FIELDS_MAX;
-use crate::rls::proto::RateLimitRequest;
-use crate::rls::request::Request;
-use crate::rls::{lenient, spelling};
 
 const MESSAGE_BYTES_MAX: usize = 1_024;
 

@@ -12,9 +12,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
-
-use crate::lifecycle::give_way;
-use crate::tls::server::HandshakeFailure;
+use weir_lifecycle::give_way;
+use weir_tls::server::HandshakeFailure;
 
 /// Handshakes that have begun and are not finished, over all runtimes.
 const HANDSHAKES_MAX: usize = 1_024;
@@ -281,7 +280,7 @@ mod tests {
     /// Beside 4,000 half-open handshakes a second, the 99th percentile of new connections was 4 times as long.
     #[tokio::test]
     async fn handshakes_that_begin_let_other_threads_run() {
-        use crate::lifecycle::give_way::{GAVE_WAY, GIVE_WAY_AFTER};
+        use weir_lifecycle::give_way::{GAVE_WAY, GIVE_WAY_AFTER};
 
         let handshakes = Handshakes::new(1);
         let begins = tokio::spawn(handshakes.clone().begin());

@@ -6,9 +6,9 @@ use tokio::sync::watch;
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
+use weir_lifecycle::{Life, Phase};
 
 use super::service::SERVICE_NAME;
-use crate::lifecycle::{Life, Phase};
 
 /// What can be asked about: the server as a whole, its one service, and the name that envoyproxy/ratelimit has.
 const NAMES: [&str; 3] = ["", SERVICE_NAME, "ratelimit"];

@@ -203,7 +203,6 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    #[cfg(any(test, fuzzing))]
     pub(super) fn new(core: &Arc<Core>) -> Arc<Self> {
         Self::at(core, None)
     }
@@ -494,25 +493,25 @@ pub(super) mod tests {
 
     use super::*;
 
-    pub(in crate::grpc) fn bounds(connection_bytes: usize, total_bytes: usize) -> Bounds {
+    pub(crate) fn bounds(connection_bytes: usize, total_bytes: usize) -> Bounds {
         Bounds { streams: 8, receive_timeout: Duration::from_secs(60), connection_bytes, total_bytes }
     }
 
     /// A connection that may hold anything.
-    pub(in crate::grpc) fn peer() -> Arc<Peer> {
+    pub(crate) fn peer() -> Arc<Peer> {
         Peer::new(&Core::new(bounds(usize::MAX / 4, usize::MAX / 4), Arc::default()))
     }
 
     impl Peer {
         /// Another connection of the same runtime.
-        pub(in crate::grpc) fn sibling(&self) -> Arc<Self> {
+        pub(crate) fn sibling(&self) -> Arc<Self> {
             Self::new(&self.core)
         }
     }
 
     impl Hold {
         /// Its connection.
-        pub(in crate::grpc) fn peer(&self) -> &Arc<Peer> {
+        pub(crate) fn peer(&self) -> &Arc<Peer> {
             &self.peer
         }
     }

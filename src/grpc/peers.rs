@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
+use weir_lifecycle::ThreadMemory;
 
 use super::ended::CloseReason;
 use super::held::{Core, Peer};
-use crate::lifecycle::ThreadMemory;
 
 /// How often connections are checked: the length of a tick.
 pub(super) const TICK: Duration = Duration::from_secs(1);

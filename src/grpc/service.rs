@@ -15,18 +15,18 @@ use tonic::codegen::{BoxFuture, Service, http};
 use tonic::{Code, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
+use weir_limiter::{Answer, Limiter, Query, Undecided};
+use weir_rls::convert::{self, Bounds, Extras};
+use weir_rls::lenient;
+use weir_rls::proto::RateLimitResponse;
+use weir_rls::request::Request;
+use weir_telemetry::traces::{Trace, Tracer, Way};
 
 use super::connection::Load;
 use super::held::{Hold, Peer, STREAM_BYTES};
 use super::other::{self, Kind, Stream};
 use super::status::{RequestError, status};
 use super::unary::{self, Sent};
-use crate::limiter::{self, Answer, Limiter, Query, Undecided};
-use crate::rls::convert::{self, Bounds, Extras};
-use crate::rls::lenient;
-use crate::rls::proto::RateLimitResponse;
-use crate::rls::request::Request;
-use crate::telemetry::traces::{Trace, Tracer, Way};
 
 /// The service's full name.
 pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
@@ -155,7 +155,7 @@ fn end(trace: Option<Box<Trace>>, decided: &Result<RateLimitResponse, Status>) {
 }
 
 /// The trace as the limiter takes it.
-fn as_told<'a>(trace: Option<&'a Trace>, query: &Query<'_>) -> Option<&'a dyn limiter::Trace> {
+fn as_told<'a>(trace: Option<&'a Trace>, query: &Query<'_>) -> Option<&'a dyn weir_engine::observer::Trace> {
     let trace = trace?;
     trace.domain(query.domain);
     Some(trace)

@@ -6,9 +6,9 @@
 use std::fmt;
 
 use tonic::Status;
-
-use crate::limiter::{StoreError, Undecided};
-use crate::rls::convert::Invalid;
+use weir_limiter::Undecided;
+use weir_rls::convert::Invalid;
+use weir_store::StoreError;
 
 /// Why a request got no decision.
 #[derive(Clone, Debug)]
@@ -44,9 +44,10 @@ pub fn status(error: &RequestError) -> Status {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::limiter::Failure;
     use tonic::Code;
+    use weir_store::Failure;
+
+    use super::*;
 
     #[test]
     fn only_what_was_certainly_not_charged_is_unavailable() {

@@ -14,8 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::task::Context;
 
 use tokio::sync::{Notify, Semaphore};
-
-use crate::protobuf::field;
+use weir_protobuf::field;
 
 /// A connection that has read so many bytes at one turn of its task reads on at the next. That is about thirty requests; most
 /// callers send fewer at once.
@@ -139,10 +138,10 @@ fn has_many_fields(mut message: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use prost::Message as _;
+    use weir_rls::proto::rate_limit_descriptor::Entry;
+    use weir_rls::proto::{RateLimitDescriptor, RateLimitRequest};
 
     use super::*;
-    use crate::rls::proto::rate_limit_descriptor::Entry;
-    use crate::rls::proto::{RateLimitDescriptor, RateLimitRequest};
 
     fn message(descriptors: usize, key: &str) -> Vec<u8> {
         let entry = Entry { key: key.to_owned(), value: String::new() };

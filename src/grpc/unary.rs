@@ -15,11 +15,11 @@ use prost::bytes::Buf as _;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Body as HttpBody, Bytes, http};
+use weir_lifecycle::give_way;
 
 use super::held::{Hold, Piece};
 use super::other::Stream;
 use super::turns;
-use crate::lifecycle::give_way;
 
 /// What is before each message: whether it is compressed, and its length in four bytes.
 const HEAD_BYTES: usize = 5;
@@ -292,10 +292,10 @@ mod tests {
     use std::collections::VecDeque;
 
     use tonic::Code;
+    use weir_rls::proto::RateLimitRequest;
 
     use super::super::held;
     use super::*;
-    use crate::rls::proto::RateLimitRequest;
 
     /// A body of these parts.
     struct Given {
@@ -359,7 +359,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_message_that_comes_in_parts_lets_other_threads_run_and_a_whole_one_does_not() {
-        use crate::lifecycle::give_way::{GAVE_WAY, GIVE_WAY_AFTER};
+        use weir_lifecycle::give_way::{GAVE_WAY, GIVE_WAY_AFTER};
 
         let whole = framed("shop");
         for cut in [None, Some(6)] {

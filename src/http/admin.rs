@@ -18,15 +18,24 @@ use axum::routing::get;
 use axum::{Extension, Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use weir_engine::Entry;
+use weir_engine::Limit;
+use weir_engine::Mode;
+use weir_engine::OnError;
+use weir_engine::Parameter;
+use weir_engine::ParameterValue;
+use weir_engine::PolicySet;
+use weir_engine::Rule;
+use weir_engine::Term;
+use weir_engine::descriptor::parse_entries;
+use weir_engine::descriptor::spell_entries;
+use weir_engine::policy::Domain;
 
 use super::streamed::{PIECE_BYTES, pieces};
 use super::token::PeerAddress;
 use super::{
     ServiceState, Site, json_error, limited, metrics, not_found, origin, overrides, page, readyz, source, states, tap,
     token, wrong_method,
-};
-use crate::limiter::{
-    Domain, Entry, Limit, Mode, OnError, Parameter, ParameterValue, PolicySet, Rule, Term, parse_entries, spell_entries,
 };
 
 /// Every path, for the response to an unknown one.

@@ -8,8 +8,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::routing::get;
-
-use crate::rls::rlconfig;
+use weir_rls::rlconfig;
 
 use super::{Site, metrics, not_found, wrong_method};
 

@@ -13,10 +13,10 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use weir_telemetry::limited::{KeyReport, LimitReport, MINUTES_MAX, Report, STEP_MS, Values};
+use weir_telemetry::metrics::{BUSIEST_MAX, Busiest, LOOK_AGE, Metrics};
 
 use super::{Site, json_error};
-use crate::telemetry::limited::{KeyReport, LimitReport, MINUTES_MAX, Report, STEP_MS, Values};
-use crate::telemetry::metrics::{BUSIEST_MAX, Busiest, LOOK_AGE, Metrics};
 
 /// The most limits of an answer.
 const LIMITS_MAX: usize = 64;

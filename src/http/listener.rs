@@ -25,10 +25,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, Sleep};
 use tonic::codegen::Service as _;
+use weir_lifecycle::{Life, Phase, ThreadMemory, give_way};
+use weir_telemetry::shed::{ShedCounts, ShedReason};
 
 use super::token::PeerAddress;
-use crate::lifecycle::{Life, Phase, ThreadMemory, give_way};
-use crate::telemetry::shed::{ShedCounts, ShedReason};
 
 /// The most connections of one listener at a time.
 pub const CONNECTIONS_MAX: usize = 1_024;
@@ -471,9 +471,9 @@ impl Drop for Answer {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use weir_lifecycle::give_way::{GAVE_WAY, GIVE_WAY_AFTER};
 
     use super::*;
-    use crate::lifecycle::give_way::{GAVE_WAY, GIVE_WAY_AFTER};
 
     fn at(seconds: u64) -> Instant {
         static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();

@@ -14,15 +14,22 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use weir_engine::PolicySet;
+use weir_engine::Window;
+use weir_engine::descriptor::parse_entries;
+use weir_engine::descriptor::spell_entries;
+use weir_engine::overrides::Entries;
+use weir_engine::overrides::Misfit;
+use weir_engine::overrides::Numbers;
+use weir_engine::overrides::Override;
+use weir_engine::overrides::fit;
+use weir_engine::overrides::shared_with;
+use weir_limiter::overrides::{OverrideTable, Refused, SetOverride};
+use weir_text::{instant_text, parse_instant};
 
 use super::streamed::{PIECE_BYTES, pieces};
 use super::token::PeerAddress;
 use super::{Site, json_error, token};
-use crate::config::instant::{instant_text, parse_instant};
-use crate::limiter::overrides::{
-    Entries, Misfit, Numbers, Override, OverrideTable, Refused, SetOverride, fit, shared_with,
-};
-use crate::limiter::{PolicySet, Window, parse_entries, spell_entries};
 
 /// The largest body that sets an override, in bytes.
 const BODY_BYTES_MAX: usize = 16 * 1_024;
@@ -289,8 +296,9 @@ fn refusal(refused: &Refused) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use weir_engine::Entry;
+
     use super::*;
-    use crate::limiter::Entry;
 
     #[test]
     fn a_descriptor_is_written_as_it_is_read() {

@@ -12,11 +12,11 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tokio_stream::StreamExt as _;
+use weir_limiter::Detail;
+use weir_rls::{client_headers, convert, detail, json};
+use weir_telemetry::traces::{Trace, Way};
 
 use super::{Site, metrics, not_found, origin, public_readyz, wrong_method};
-use crate::limiter::{self, Detail};
-use crate::rls::{client_headers, convert, detail, json};
-use crate::telemetry::traces::{Trace, Way};
 
 /// Every path, for the response to an unknown one.
 const PATHS: [&str; 5] = ["POST /json", "GET /healthcheck", "GET /healthz", "GET /metrics", "GET /readyz"];
@@ -222,7 +222,7 @@ async fn answer(
     };
     let trace = trace.map(|trace| {
         trace.domain(query.domain);
-        trace as &dyn limiter::Trace
+        trace as &dyn weir_engine::observer::Trace
     });
     let answer = match site.limiter.decide(&query, started, None, trace).await {
         Ok(answer) => answer,

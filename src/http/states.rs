@@ -10,11 +10,12 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use weir_limiter::states::{NoStates, StoredState};
+use weir_store::ScanPosition;
+use weir_telemetry::limited::Values;
 
 use super::limited::fresh;
 use super::{Site, json_error};
-use crate::limiter::states::{NoStates, ScanPosition, StoredState};
-use crate::telemetry::limited::Values;
 
 /// The most states that are asked for in one page. The last step may bring some more.
 const STATES_MAX: usize = 256;

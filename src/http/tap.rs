@@ -15,17 +15,19 @@ use axum::response::{IntoResponse as _, Response};
 use futures_util::stream;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, sleep_until};
+use weir_engine::PolicySet;
+use weir_engine::descriptor::parse_entries;
+use weir_engine::descriptor::spell_pairs;
+use weir_lifecycle::Phase;
+use weir_telemetry::tap::{
+    Filter, Listener, Named, SAMPLE_MAX, TAPS_MAX, TooManyTaps, VERDICTS, header as record_header,
+};
+use weir_text::nearest;
 
 use super::listener::ReadUntil;
 use super::streamed::PIECE_BYTES;
 use super::token::PeerAddress;
 use super::{Site, json_error, token};
-use crate::config::nearest;
-use crate::lifecycle::Phase;
-use crate::limiter::{PolicySet, parse_entries, spell_pairs};
-use crate::telemetry::tap::{
-    Filter, Listener, Named, SAMPLE_MAX, TAPS_MAX, TooManyTaps, VERDICTS, header as record_header,
-};
 
 /// How long records gather before they are sent.
 const GATHER: Duration = Duration::from_millis(50);

@@ -14,9 +14,9 @@ use axum::Extension;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use parking_lot::Mutex;
+use weir_telemetry::complaint::Complaint;
 
 use super::json_error;
-use crate::telemetry::complaint::Complaint;
 
 /// The shortest and the longest token, in bytes.
 const TOKEN_BYTES_MIN: usize = 16;

@@ -6,10 +6,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// How long a thread works for callers that bring no whole request before other threads of the machine may run.
-pub(crate) const GIVE_WAY_AFTER: Duration = Duration::from_micros(25);
+pub const GIVE_WAY_AFTER: Duration = Duration::from_micros(25);
 
 thread_local! {
-    pub(crate) static GAVE_WAY: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// When this thread gave way last.
+    pub static GAVE_WAY: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
 /// Lets other threads run. Call it for work that a peer causes without a whole request: connections that open and close, and

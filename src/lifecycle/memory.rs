@@ -33,8 +33,8 @@ impl ThreadMemory {
     }
 
     /// Whether memory is given back in the next tick.
-    #[cfg(test)]
-    pub(crate) fn gives_back(&self) -> bool {
+    #[must_use]
+    pub fn gives_back(&self) -> bool {
         self.ticks > 0
     }
 }

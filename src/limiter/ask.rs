@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use weir_engine::observer::StoreCall;
+use weir_engine::{Charge, Decision, Micros};
+use weir_store::{Reply, Store, StoreError};
+
 use super::Limiter;
 use super::decide::Request;
 use super::deny_cache::{DenyCache, ForgetOnDrop};
-use crate::engine::observer::StoreCall;
-use crate::engine::{Charge, Decision, Micros};
-use crate::store::{Reply, Store, StoreError};
 
 /// What the cache of denials has to know from before the store was asked.
 struct Learning<'a> {

@@ -7,8 +7,7 @@ use jiff::civil::Date;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use jiff::{Span, Timestamp};
 use parking_lot::Mutex;
-
-use crate::engine::{Bounds, CalendarUnit, Limit, Micros};
+use weir_engine::{Bounds, CalendarUnit, Limit, Micros};
 
 /// How many kinds of boundaries are kept: one for each unit and zone in use. Past that all are computed anew.
 const KEPT_MAX: usize = 256;
@@ -90,8 +89,9 @@ fn start_of(date: Date, zone: &TimeZone) -> Option<Micros> {
 
 #[cfg(test)]
 mod tests {
+    use weir_engine::{Algorithm, Anchor};
+
     use super::*;
-    use crate::engine::{Algorithm, Anchor};
 
     fn at(text: &str) -> Micros {
         let timestamp: Timestamp = text.parse().expect("a timestamp");
@@ -183,10 +183,10 @@ mod tests {
     fn boundaries_are_kept_while_now_is_between_them() {
         let calendar = Calendar::default();
         let algorithm = Algorithm::FixedWindow { anchor: Anchor::Calendar(CalendarUnit::Day) };
-        let limit = Limit::new(1, crate::engine::Unit::Day.window(), algorithm).expect("a limit").in_zone("Asia/Tokyo");
+        let limit = Limit::new(1, weir_engine::Unit::Day.window(), algorithm).expect("a limit").in_zone("Asia/Tokyo");
         let morning = calendar.bounds(&limit, at("2025-05-05T00:00:00Z"));
         assert_eq!(calendar.bounds(&limit, at("2025-05-05T14:59:59Z")), morning);
         assert_ne!(calendar.bounds(&limit, at("2025-05-05T15:00:00Z")), morning);
-        assert_eq!(calendar.bounds(&Limit::per_unit(1, crate::engine::Unit::Day), 0), None);
+        assert_eq!(calendar.bounds(&Limit::per_unit(1, weir_engine::Unit::Day), 0), None);
     }
 }

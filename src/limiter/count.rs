@@ -3,15 +3,15 @@
 use std::time::Instant;
 
 use smallvec::SmallVec;
+use weir_engine::Rise;
+use weir_engine::decision::key_indices;
+use weir_engine::observer::{AnsweredBy, Charged, Crossed, DecisionResult, Trace};
 
 use super::decide::Request;
 use super::plan::Decided;
 use super::policies::InForce;
 use super::told::{Told, tell};
 use super::{Limiter, Query, Undecided};
-use crate::engine::Rise;
-use crate::engine::decision::key_indices;
-use crate::engine::observer::{AnsweredBy, Charged, Crossed, DecisionResult, Trace};
 
 impl Limiter {
     /// Counts a decision, and reports it to the trace. None if no store gave one.

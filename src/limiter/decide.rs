@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use smallvec::SmallVec;
+use weir_engine::observer::Trace;
+use weir_engine::weight::{self, TOO_HEAVY, WEIGHT_MAX};
+use weir_engine::words::counted;
+use weir_engine::{Charge, Limit, Mode, Unit};
+use weir_store::{Failure, Store, StoreError};
 
 use super::deny_cache::Known;
 use super::plan::{Decided, Plan, Planned, Selected};
 use super::policies::InForce;
 use super::{Answer, Limiter, Query, Status, Undecided};
-use crate::engine::observer::Trace;
-use crate::engine::weight::{self, TOO_HEAVY, WEIGHT_MAX};
-use crate::engine::words::counted;
-use crate::engine::{Charge, Limit, Mode, Unit};
-use crate::store::{Failure, Store, StoreError};
 
 /// One request, as far as it does not change while stores are asked.
 #[derive(Clone, Copy)]

@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 use hashbrown::DefaultHashBuilder;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
-
-use crate::engine::{Algorithm, Charge, Hits, Limit, Micros, Mode, Observed, Outcome, Role, Take, Verdict, Window};
+use weir_engine::{Algorithm, Charge, Hits, Limit, Micros, Mode, Observed, Outcome, Role, Take, Verdict, Window};
 
 /// How many keys a set holds at most. [dn-6]
 const SET_KEYS_MAX: usize = 8;

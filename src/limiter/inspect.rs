@@ -2,10 +2,11 @@
 
 use std::time::Instant;
 
+use weir_engine::{Entry, Hits, Limit, Micros, State, key};
+use weir_store::StoreError;
+
 use super::Limiter;
 use super::policies::InForce;
-use crate::engine::{Entry, Hits, Limit, Micros, State, key};
-use crate::store::StoreError;
 
 /// What is stored for one limit of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]

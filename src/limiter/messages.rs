@@ -5,9 +5,8 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-
-use crate::engine::metadata;
-use crate::engine::{Entry, Hits, Limit, Micros, Take, Unit};
+use weir_engine::metadata;
+use weir_engine::{Entry, Hits, Limit, Micros, Take, Unit};
 
 /// One request, borrowed from its message; already within the bounds on input.
 #[derive(Clone, Debug)]

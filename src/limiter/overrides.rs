@@ -11,16 +11,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use weir_engine::descriptor::spell_entries;
+use weir_engine::overrides::{Misfit, OVERRIDES_MAX, Override, fit};
+use weir_engine::words::counted;
+use weir_engine::{Micros, PolicySet};
+use weir_store::{Clock, OVERRIDES_BYTES_MAX, Store, StoreError, StoredOverrides};
 
 use self::history::{Part, Relation, Side};
-#[cfg(any(test, fuzzing))]
 pub use self::text::fuzz;
 use super::Policies;
-use crate::engine::descriptor::spell_entries;
-pub use crate::engine::overrides::{Entries, Misfit, Numbers, OVERRIDES_MAX, Override, fit, shared_with};
-use crate::engine::words::counted;
-use crate::engine::{Micros, PolicySet};
-use crate::store::{Clock, OVERRIDES_BYTES_MAX, Store, StoreError, StoredOverrides};
 
 /// The most bytes of a reason.
 pub const REASON_BYTES_MAX: usize = 256;
@@ -395,11 +394,13 @@ mod lost;
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+    use weir_engine::observer::Silent;
+    use weir_engine::overrides::{Entries, Numbers};
+    use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
+    use weir_engine::{Entry, Limit, Unit};
+    use weir_store::memory::Memory;
+
     use super::*;
-    use crate::engine::observer::Silent;
-    use crate::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-    use crate::engine::{Entry, Limit, Unit};
-    use crate::store::memory::Memory;
 
     pub(super) const HOUR: Micros = 3_600_000_000;
     pub(super) const START: Micros = 1_700_000_000_000_000;

@@ -6,15 +6,13 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use smallvec::{Array, SmallVec};
+use weir_engine::observer::{LimitOf, Trace};
+use weir_engine::policy::{Domain, Match};
+use weir_engine::{Charge, Decision, Hits, Limit, Micros, OnError, Outcome, Overrides, Role, Rule, Take, Verdict, key};
+use weir_store::Clock;
 
 use super::policies::InForce;
 use super::{Answer, Detail, LimitInfo, ListedLimit, Modes, Query, Status};
-use crate::engine::observer::{LimitOf, Trace};
-use crate::engine::policy::{Domain, Match};
-use crate::engine::{
-    Charge, Decision, Hits, Limit, Micros, OnError, Outcome, Overrides, Role, Rule, Take, Verdict, key,
-};
-use crate::store::Clock;
 
 /// Keys are written into one text; room for a decision of a few charges, so that it seldom grows.
 const KEYS_BYTES: usize = 256;

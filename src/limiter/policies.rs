@@ -7,9 +7,8 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-
-use crate::engine::observer::{Observer, Tally};
-use crate::engine::{Override, Overrides, PolicySet};
+use weir_engine::observer::{Observer, Tally};
+use weir_engine::{Override, Overrides, PolicySet};
 
 /// The policies in force, replaced whole and shared by all runtimes.
 pub struct Policies {
@@ -119,9 +118,11 @@ fn fitted(policies: &PolicySet, given: &[Override]) -> Option<Arc<Overrides>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::engine::observer::Tally;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use weir_engine::observer::Tally;
+
+    use super::*;
 
     /// Counts the sets that were freed.
     #[derive(Default)]

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use futures_util::future::{join, join_all};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
+use weir_engine::observer::Observer;
+use weir_engine::{Bounds, Charge, Limit, Outcome, Receipt, Rise};
+use weir_store::{Store, StoreError, Undo};
 
 use super::deny_cache::DenyCache;
 use super::unanswered::Unanswered;
 use super::{Options, calendar};
-use crate::engine::observer::Observer;
-use crate::engine::{Bounds, Charge, Limit, Outcome, Receipt, Rise};
-use crate::store::{Store, StoreError, Undo};
 
 /// Charges that stand until the whole request is known to pass. Dropped before that (its caller is gone, for example), they are
 /// taken back all the same.

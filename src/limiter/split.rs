@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use weir_engine::{Charge, Decision, Mode, OnError, Outcome, Rise, Role, Take, Verdict};
+use weir_store::{Failure, Store, StoreError};
 
 use super::Limiter;
 use super::decide::Request;
 use super::plan::{Decided, Plan};
 use super::reserved::Reserved;
-use crate::engine::{Charge, Decision, Mode, OnError, Outcome, Rise, Role, Take, Verdict};
-use crate::store::{Failure, Store, StoreError};
 
 /// The part of a request's time that is kept for taking back what must not stand: a quarter.
 const UNDO_SHARE: u32 = 4;

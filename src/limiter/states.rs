@@ -5,11 +5,12 @@
 
 use std::time::Instant;
 
+use weir_engine::{Entry, Hits, Limit, Matcher, Micros, Rule, key};
+use weir_store::ScanPosition;
+use weir_store::{Scanned, StoreError};
+
 use super::Limiter;
 use super::policies::InForce;
-use crate::engine::{Entry, Hits, Limit, Matcher, Micros, Rule, key};
-pub use crate::store::ScanPosition;
-use crate::store::{Scanned, StoreError};
 
 /// The most steps for one page.
 const STEPS_MAX: usize = 64;
@@ -94,7 +95,7 @@ impl Limiter {
         &self,
         keys: &[(&str, &Limit)],
         to: &mut Vec<StoredState>,
-        store: &dyn crate::store::Store,
+        store: &dyn weir_store::Store,
     ) -> Result<(), StoreError> {
         let peeked = store.peek(keys, Instant::now() + self.options.budget).get().await?;
         for ((key, limit), state) in keys.iter().zip(peeked.states) {

@@ -4,10 +4,11 @@
 
 use std::cell::OnceCell;
 
+use weir_engine::observer::{AnsweredDescriptor, AnsweredRequest, DecisionResult, DescriptorVerdict, Tap};
+use weir_engine::{Entry, Hits, Rule};
+
 use super::plan::{Decided, Plan};
 use super::{Answer, Query};
-use crate::engine::observer::{AnsweredDescriptor, AnsweredRequest, DecisionResult, DescriptorVerdict, Tap};
-use crate::engine::{Entry, Hits, Rule};
 
 /// Not on the path of requests without a tap.
 #[cold]

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use crate::engine::Charge;
+use weir_engine::Charge;
 
 /// The most keys. Past it a key takes the place of another.
 pub const UNANSWERED_MAX: usize = 4_096;
@@ -102,8 +102,9 @@ impl Drop for Asked<'_> {
 mod tests {
     use std::time::Duration;
 
+    use weir_engine::{Limit, Shares, Take, Unit};
+
     use super::*;
-    use crate::engine::{Limit, Shares, Take, Unit};
 
     fn later() -> Instant {
         Instant::now() + Duration::from_secs(1)

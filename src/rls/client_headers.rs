@@ -7,9 +7,10 @@
 
 use std::fmt::Write as _;
 
+use weir_engine::Micros;
+use weir_limiter::{Answer, ListedLimit};
+
 use super::proto::HeaderValue;
-use crate::engine::Micros;
-use crate::limiter::{Answer, ListedLimit};
 
 /// The longest value of `RateLimit`, and of `RateLimit-Policy`. Many clients and proxies take 4 KiB or 8 KiB of headers.
 pub const FIELD_BYTES_MAX: usize = 1_024;

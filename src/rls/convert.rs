@@ -8,14 +8,14 @@ use std::fmt;
 
 use pbjson_types::Duration;
 use smallvec::SmallVec;
+use weir_engine::{Entry, Micros, Take, Unit};
+use weir_limiter::{Answer, DescriptorRequest, LimitInfo, Query, Status};
 
 use super::proto::rate_limit_response::rate_limit::Unit as WireUnit;
 use super::proto::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use super::proto::{HeaderValue, RateLimitResponse, RateLimitUnit};
 use super::request::{Descriptor, Request};
 use super::{client_headers, detail, limit_metadata};
-use crate::engine::{Entry, Micros, Take, Unit};
-use crate::limiter::{Answer, DescriptorRequest, LimitInfo, Query, Status};
 
 /// The most that one request may hold. Each is the largest that is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -311,10 +311,11 @@ fn whole_seconds(us: Micros) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use weir_engine::Hits;
+
     use super::*;
-    use crate::engine::Hits;
-    use crate::rls::proto::rate_limit_descriptor::{Entry as WireEntry, RateLimitOverride};
-    use crate::rls::proto::{RateLimitDescriptor, RateLimitRequest};
+    use crate::proto::rate_limit_descriptor::{Entry as WireEntry, RateLimitOverride};
+    use crate::proto::{RateLimitDescriptor, RateLimitRequest};
 
     const EDGE: Bounds =
         Bounds { descriptors: 2, entries: 1, domain_bytes: 4, key_bytes: 4, value_bytes: 3, hits: u32::MAX };

@@ -6,8 +6,7 @@
 use pbjson_types::Struct;
 use pbjson_types::value::Kind;
 use serde_json::{Map, Value, json};
-
-use crate::limiter::{Answer, Detail};
+use weir_limiter::{Answer, Detail};
 
 /// The field of a status, and the key of the metadata's list of statuses.
 const DETAIL: &str = "detail";
@@ -67,8 +66,9 @@ fn kind(value: &Value) -> Kind {
 
 #[cfg(test)]
 mod tests {
+    use weir_limiter::Status;
+
     use super::*;
-    use crate::limiter::Status;
 
     const DETAILS: [Option<Detail>; 3] = [
         Some(Detail {

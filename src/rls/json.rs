@@ -10,14 +10,14 @@ use std::marker::PhantomData;
 
 use serde::Deserialize;
 use serde::de::{self, DeserializeSeed, Deserializer, IntoDeserializer as _, MapAccess, Unexpected, Visitor};
+use weir_engine::Entry;
+use weir_engine::words::printable;
 
 use super::bounded::{List, QUOTED_BYTES_MAX, beginning, quoted};
 use super::proto::rate_limit_descriptor::RateLimitOverride;
 use super::proto::{RateLimitResponse, RateLimitUnit};
 use super::request::{DESCRIPTORS_KEPT_MAX, Descriptor, ENTRIES_KEPT_MAX, Request};
 use super::spelling::respelt;
-use crate::engine::Entry;
-use crate::engine::words::printable;
 
 /// The longest text of a [`JsonError`] in bytes, without its place. What is cut out is the middle.
 pub const ERROR_BYTES_MAX: usize = QUOTED_BYTES_MAX;
@@ -33,18 +33,18 @@ const WHOLE_FLOAT_MAX: f64 = 9_007_199_254_740_992.0;
 /// as such or as strings, enum values by name or number, and `null` for a field that is not set.
 ///
 /// ```
-/// let request = weir::rls::json::parse_request(
+/// let request = weir_rls::json::parse_request(
 ///     br#"{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}"#,
 /// )?;
 /// assert_eq!(request.view().descriptors[0].entries[0].value, "ann");
 ///
-/// let error = weir::rls::json::parse_request(br#"{"domain": "shop", "hits": 2}"#).unwrap_err();
+/// let error = weir_rls::json::parse_request(br#"{"domain": "shop", "hits": 2}"#).unwrap_err();
 /// assert_eq!(
 ///     error.to_string(),
 ///     "unknown field `hits`, expected one of `domain`, `descriptors`, `hitsAddend`, `hits_addend` \
 ///      at line 1 column 25",
 /// );
-/// # Ok::<(), weir::rls::json::JsonError>(())
+/// # Ok::<(), weir_rls::json::JsonError>(())
 /// ```
 ///
 /// # Errors
@@ -436,11 +436,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::rls::proto::rate_limit_descriptor::Entry;
-    use crate::rls::proto::rate_limit_response::quota::ExpirationSpecifier;
-    use crate::rls::proto::rate_limit_response::rate_limit::Unit as LimitUnit;
-    use crate::rls::proto::rate_limit_response::{Code, DescriptorStatus, Quota, RateLimit};
-    use crate::rls::proto::{HeaderValue, RateLimitDescriptor, RateLimitRequest};
+    use crate::proto::rate_limit_descriptor::Entry;
+    use crate::proto::rate_limit_response::quota::ExpirationSpecifier;
+    use crate::proto::rate_limit_response::rate_limit::Unit as LimitUnit;
+    use crate::proto::rate_limit_response::{Code, DescriptorStatus, Quota, RateLimit};
+    use crate::proto::{HeaderValue, RateLimitDescriptor, RateLimitRequest};
 
     #[track_caller]
     fn parsed(body: &str) -> RateLimitRequest {

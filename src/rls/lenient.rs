@@ -6,10 +6,10 @@
 //! Not here: what else can be wrong with a request (convert.rs).
 
 use prost::encode_length_delimiter;
+use weir_protobuf::{Content, FIELDS_MAX, field};
 
 use super::request::{DESCRIPTORS_KEPT_MAX, ENTRIES_KEPT_MAX, Request};
 use super::spelling::{Length, Out, spell};
-use crate::protobuf::{Content, FIELDS_MAX, field};
 
 /// By so many bytes the texts of a request may grow together when their bytes that are no UTF-8 become characters.
 pub const GROWTH_BYTES_MAX: usize = 1 << 20;

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use pbjson_types::value::Kind;
 use pbjson_types::{ListValue, Struct, Value};
+use weir_engine::metadata::{self, Fields};
 
 use super::proto::RateLimitUnit;
 use super::request::{Descriptor, Request};
-use crate::limiter::metadata::{self, Fields};
 
 /// The fields for a request that passed limits with this metadata, in the order of its descriptors. Of a field that
 /// several limits have, the first is kept; mappings are merged.

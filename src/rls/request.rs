@@ -6,14 +6,13 @@
 
 use prost::Message as _;
 use smallvec::SmallVec;
+use weir_engine::Entry;
+use weir_protobuf::{Content, FIELDS_MAX, field};
 
-#[cfg(any(test, fuzzing))]
 use super::proto::rate_limit_descriptor;
 use super::proto::rate_limit_descriptor::RateLimitOverride;
 use super::proto::{RateLimitDescriptor, RateLimitRequest};
 use super::spelling::{may_need_spelling, plain};
-use crate::engine::Entry;
-use crate::protobuf::{Content, FIELDS_MAX, field};
 
 /// The most descriptors of a request that are kept: the largest `limits.descriptors`.
 pub const DESCRIPTORS_KEPT_MAX: usize = 64;
@@ -104,7 +103,6 @@ impl<'a> Request<'a> {
     }
 
     /// The message that this is a view of, without what is left out.
-    #[cfg(any(test, fuzzing))]
     #[must_use]
     pub fn message(&self) -> RateLimitRequest {
         let entry =

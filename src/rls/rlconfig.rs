@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use crate::engine::{Limit, PolicySet, Role, Rule};
+use weir_engine::{Limit, PolicySet, Role, Rule};
 
 /// One line for each limit, in the order of the rules; a rule without limits has one line too.
 ///

@@ -11,12 +11,12 @@ use std::time::Instant;
 
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use smallvec::SmallVec;
+use weir_engine::algorithm::{Change, Effect, anchored_window};
+use weir_engine::decision;
+use weir_engine::{Bounds, Charge, Decision, Hits, Limit, Micros, Mode, Observer, State};
 
 use super::sync::{Mutex, MutexGuard};
 use super::{Clock, Peeked, Reply, ScanPosition, Scanned, Store, StoreError, StoredOverrides, Undo};
-use crate::engine::algorithm::{Change, Effect, anchored_window};
-use crate::engine::decision;
-use crate::engine::{Bounds, Charge, Decision, Hits, Limit, Micros, Mode, Observer, State};
 
 /// The most shards. More than the cores of any pod, so that two decisions seldom meet in one.
 const SHARDS_MAX: usize = 64;
@@ -606,10 +606,10 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use shuttle::thread;
+    use weir_engine::{Take, Unit};
 
     use super::*;
-    use crate::engine::{Take, Unit};
-    use crate::store::sync::explore;
+    use crate::sync::explore;
 
     const LIMIT: u32 = 2;
 
@@ -622,7 +622,7 @@ mod tests {
     }
 
     fn store() -> Memory {
-        Memory::new(2 * SHARD_KEYS_MIN, Arc::new(Standing), Arc::new(crate::engine::observer::Silent))
+        Memory::new(2 * SHARD_KEYS_MIN, Arc::new(Standing), Arc::new(weir_engine::observer::Silent))
     }
 
     /// A key in this shard.

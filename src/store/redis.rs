@@ -20,19 +20,19 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 use redis::Value;
+use weir_engine::algorithm::UndoScript;
+use weir_engine::{Charge, Decision, Limit, Micros, Mode, State, decision};
 
 pub use self::base::error_class as refusal;
 pub use self::base::error_class;
 pub use self::base::observer::{DialError, Observer};
 use self::checks::{commands, eviction};
 pub use self::dial::endpoint::{Endpoint, EndpointError, PASSWORD_FILE_BYTES_MAX};
-#[cfg(any(test, fuzzing))]
 pub use self::dial::fuzz::replies;
 pub use self::dial::sentinel::Sentinels;
 pub use self::dial::target::Target;
 pub use self::failure::KINDS;
 use self::failure::{foreign_state, malformed_reply, several_slots, store_error};
-#[cfg(any(test, fuzzing))]
 pub use self::routing::cluster::fuzz::map;
 use self::routing::cluster::{Cluster, slot};
 use self::routing::node::Node;
@@ -46,10 +46,6 @@ pub use self::transport::options::MERGE_MAX;
 use self::transport::options::Options;
 pub use self::transport::{pipeline, pool, turns};
 use super::{Peeked, Reply, ScanPosition, Scanned, Store, StoreError, StoredOverrides, Undo};
-use crate::engine::algorithm::UndoScript;
-use crate::engine::{Charge, Decision, Limit, Micros, Mode, State, decision};
-pub use crate::tls::files::FileError;
-pub use crate::tls::{Identity, TLS_FILE_BYTES_MAX, TlsFiles};
 
 /// States in one Redis, or in the nodes of one Redis Cluster: one of these for each runtime that decides.
 pub struct Redis {

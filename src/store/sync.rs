@@ -21,7 +21,7 @@ mod scheduled {
     const SCHEDULES: usize = 1_000;
 
     /// Runs a test under random schedules. A schedule that fails is printed.
-    pub(in crate::store) fn explore(test: impl Fn() + Send + Sync + 'static) {
+    pub(crate) fn explore(test: impl Fn() + Send + Sync + 'static) {
         EXPLORING.set(true);
         shuttle::check_random(test, SCHEDULES);
         EXPLORING.set(false);
@@ -34,14 +34,14 @@ mod scheduled {
     }
 
     #[derive(Debug)]
-    pub(in crate::store) struct Mutex<T>(parking_lot::Mutex<T>);
+    pub(crate) struct Mutex<T>(parking_lot::Mutex<T>);
 
     impl<T> Mutex<T> {
-        pub(in crate::store) const fn new(value: T) -> Self {
+        pub(crate) const fn new(value: T) -> Self {
             Self(parking_lot::Mutex::new(value))
         }
 
-        pub(in crate::store) fn lock(&self) -> MutexGuard<'_, T> {
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
             let_others_run();
             let guard = if EXPLORING.get() {
                 // A thread that waited in the mutex would keep shuttle from running the one that holds it.
@@ -58,7 +58,7 @@ mod scheduled {
         }
     }
 
-    pub(in crate::store) struct MutexGuard<'a, T>(Option<parking_lot::MutexGuard<'a, T>>);
+    pub(crate) struct MutexGuard<'a, T>(Option<parking_lot::MutexGuard<'a, T>>);
 
     impl<T> Deref for MutexGuard<'_, T> {
         type Target = T;

@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
+use weir_engine::observer::{Crossed, LimitOf};
 
 use self::alert::Alert;
 use self::webhook::Outbox;
 use super::limited::Values;
-use crate::engine::observer::{Crossed, LimitOf};
 
 /// The most alerts that wait to be logged.
 pub const ALERTS_WAITING_MAX: usize = 1_024;
@@ -116,10 +116,11 @@ pub async fn follow(
 
 #[cfg(test)]
 mod tests {
+    use weir_engine::algorithm::CountedWindow;
+    use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
+    use weir_engine::{Charge, Limit, PolicySet, Role, Take, Unit};
+
     use super::*;
-    use crate::engine::algorithm::CountedWindow;
-    use crate::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-    use crate::engine::{Charge, Limit, PolicySet, Role, Take, Unit};
 
     const WINDOW: CountedWindow = CountedWindow { start: 1_999_998_000_000_000, end: 2_000_001_600_000_000, count: 8 };
 

@@ -4,9 +4,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::engine::arith::Fraction;
-use crate::engine::observer::{AnsweredBy, Charged, LimitOf};
-use crate::engine::{Mode, Role, Take};
+use weir_engine::arith::Fraction;
+use weir_engine::observer::{AnsweredBy, Charged, LimitOf};
+use weir_engine::{Mode, Role, Take};
 
 /// The counters of one limit, in hits. On a cache line of its own, so that busy limits do not slow each other.
 #[derive(Debug, Default)]
@@ -183,8 +183,9 @@ fn near_threshold(limit: u32, near_limit: Fraction) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use weir_engine::{Algorithm, Charge, Limit, State, Unit, decision};
+
     use super::*;
-    use crate::engine::{Algorithm, Charge, Limit, State, Unit, decision};
 
     const NOW: u64 = 2_000_000_000_000_000;
 

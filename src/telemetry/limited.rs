@@ -15,6 +15,8 @@ use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
+use weir_engine::Take;
+use weir_engine::observer::Charged;
 
 pub use self::recorder::{LIMITS_MAX, MINUTES_MAX, STEP_MS, STEPS};
 use self::recorder::{Recorder, names};
@@ -22,8 +24,6 @@ use self::report::Maker;
 pub use self::report::{KeyReport, LimitReport, REPORTED_KEYS_MAX, REPORTED_LIMITS_MAX, Report};
 pub use self::sketch::KEYS_MAX;
 pub use self::values::{ShownDescriptor, Values};
-use crate::engine::Take;
-use crate::engine::observer::Charged;
 
 /// More cores than this share what they remember.
 pub const LANES_MAX: usize = 16;
@@ -115,11 +115,12 @@ fn now_ms() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use weir_engine::decision::{self, Outcome};
+    use weir_engine::observer::{AnsweredBy, LimitOf};
+    use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
+    use weir_engine::{Charge, Entry, Limit, Mode, PolicySet, Unit, key};
+
     use super::*;
-    use crate::engine::decision::{self, Outcome};
-    use crate::engine::observer::{AnsweredBy, LimitOf};
-    use crate::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-    use crate::engine::{Charge, Entry, Limit, Mode, PolicySet, Unit, key};
 
     /// The begin of a minute.
     const START_MS: u64 = 1_800_000_000_000;

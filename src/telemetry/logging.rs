@@ -90,7 +90,7 @@ pub enum InitError {
 /// Sets up the log of the process. Lines of the `log` crate's users arrive in it too.
 ///
 /// `level` is a list of directives: a level alone is that of weir, and lowers that of its dependencies below `error` only;
-/// `target=level` is for one target, such as `info,weir::store=debug,h2=warn`. Without `file` the log goes to standard
+/// `target=level` is for one target, such as `info,weir_store=debug,h2=warn`. Without `file` the log goes to standard
 /// error.
 ///
 /// # Errors
@@ -252,8 +252,9 @@ where
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use parking_lot::Mutex;
+
+    use super::*;
 
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -305,7 +306,7 @@ mod tests {
     fn text_is_one_line_an_event_without_colour_codes() {
         let text = logged("info", Format::Text, Colour::None);
         assert_eq!(text.lines().count(), 2, "{text}");
-        assert!(text.contains(" INFO weir::telemetry::logging::tests: policies loaded files=3"));
+        assert!(text.contains(" INFO weir_telemetry::logging::tests: policies loaded files=3"));
         assert!(!text.contains('\u{1b}'), "{text:?}");
     }
 
@@ -342,7 +343,7 @@ mod tests {
             let line: serde_json::Value = serde_json::from_str(&text).unwrap();
             assert_eq!(line["value"], value);
             assert!(text.contains('\u{e9}') && text.contains('\u{1f600}'), "{text:?}");
-            let strange = text.trim_end_matches('\n').chars().find(|c| !crate::engine::words::is_plain(*c));
+            let strange = text.trim_end_matches('\n').chars().find(|c| !weir_engine::words::is_plain(*c));
             assert_eq!(strange, None, "{text:?}");
         }
     }

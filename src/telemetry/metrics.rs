@@ -29,15 +29,22 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 use tokio::time::MissedTickBehavior;
+use weir_engine::arith::Fraction;
+use weir_engine::observer::{self, Charged, DecisionResult, Observer, Tally, TraceIds};
+use weir_engine::weight::TOO_HEAVY;
+use weir_engine::{Hits, OnError, PolicySet};
 
 use self::alerts::AlertsOfLimits;
+pub use self::busiest::{BUSIEST_MAX, Busiest, BusyLimit, LOOK_AGE};
 use self::domains::{Domains, RequestsOfDomains, Unknown};
 use self::families::{FamilyKind, Gathered, ReadNumber, Single, Source, Value, Visitor};
 pub(super) use self::latency::TimesSeen;
+pub use self::latency::{BUCKETS_US, Door};
 use self::latency::{Latencies, Recorder};
 pub(super) use self::mapped::RESPONSE_TIME;
 use self::mapped::{MappedFamilies, MappedStatistics, ReadMapped};
 use self::process::Process;
+pub use self::redis::RedisMetrics;
 use self::rules::{HitsOfLimits, Rules};
 use self::table::{DECISION_DURATION, STORE_DURATION, row, row_of};
 use self::text::{Format, TextWriter};
@@ -47,14 +54,6 @@ use super::mapper::Mapper;
 use super::statistics::{Kind, Statistics};
 use super::tap::{self, Taps};
 use super::trouble::{self, Outages, Trouble};
-use crate::engine::arith::Fraction;
-use crate::engine::observer::{self, Charged, DecisionResult, Observer, Tally, TraceIds};
-use crate::engine::weight::TOO_HEAVY;
-use crate::engine::{Hits, OnError, PolicySet};
-
-pub use self::busiest::{BUSIEST_MAX, Busiest, BusyLimit, LOOK_AGE};
-pub use self::latency::{BUCKETS_US, Door};
-pub use self::redis::RedisMetrics;
 
 /// Which metrics there are, and who sees them.
 #[derive(Debug)]
@@ -268,7 +267,7 @@ impl Metrics {
     }
 
     /// The number of outages of stores that have ended, which grows.
-    pub(crate) fn outages_ended(&self) -> Arc<AtomicU64> {
+    pub fn outages_ended(&self) -> Arc<AtomicU64> {
         self.trouble.ended()
     }
 
@@ -524,11 +523,12 @@ impl Observer for PerRuntime {
 
 #[cfg(test)]
 mod tests {
+    use weir_engine::decision;
+    use weir_engine::observer::{AnsweredBy, LimitOf};
+    use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
+    use weir_engine::{Charge, Entry, Limit, Mode, Role, Take, Unit};
+
     use super::*;
-    use crate::engine::decision;
-    use crate::engine::observer::{AnsweredBy, LimitOf};
-    use crate::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-    use crate::engine::{Charge, Entry, Limit, Mode, Role, Take, Unit};
 
     const NOW: u64 = 2_000_000_000_000_000;
 

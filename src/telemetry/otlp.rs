@@ -30,9 +30,8 @@ use tonic::codec::CompressionEncoding;
 use tonic::codegen::http::{HeaderName, HeaderValue, Uri, header};
 use tonic::metadata::{MetadataKey, MetadataMap};
 use tonic::transport::{Channel, Endpoint};
-
-use crate::tls::dial::{CONNECT_MAX, Dial, Trouble, USER_AGENT};
-use crate::tls::{GRPC_PROTOCOLS, Tls};
+use weir_tls::dial::{CONNECT_MAX, Dial, Trouble, USER_AGENT};
+use weir_tls::{GRPC_PROTOCOLS, Tls};
 
 /// The most bytes that a collector may send after a request. It has little to answer.
 const ANSWER_BYTES_MAX: usize = 1 << 20;

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
+use weir_engine::{Entry, Rule};
 
 use self::dynamic::{Dynamic, Room};
 use self::names::{Buffer, Naming};
 use super::counts::{Counts, Number, Part, Values};
-use crate::engine::{Entry, Rule};
 
 /// What stands before the name of a limit, and of a domain that no policy has.
 const RATE_LIMIT: &str = "ratelimit.service.rate_limit.";
@@ -315,9 +315,10 @@ impl fmt::Debug for Statistics {
 
 #[cfg(test)]
 mod tests {
+    use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
+    use weir_engine::{Limit, PolicySet, Unit};
+
     use super::*;
-    use crate::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-    use crate::engine::{Limit, PolicySet, Unit};
 
     fn hits(count: u64) -> Part {
         Part { hits: count, ..Part::default() }

@@ -21,12 +21,12 @@ use std::time::Instant;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use weir_engine::observer::{self, AnsweredRequest};
 
 use self::budget::Budget;
 pub use self::filter::{Filter, VERDICTS};
 pub use self::record::{Record, header};
 pub use self::values::{Named, TapValues};
-use crate::engine::observer::{self, AnsweredRequest};
 
 /// The most taps at a time.
 pub const TAPS_MAX: usize = 4;
@@ -293,10 +293,11 @@ fn is_drawn(sample: u32) -> bool {
 mod tests {
     use std::cell::RefCell;
 
+    use weir_engine::observer::{AnsweredDescriptor, DecisionResult, DescriptorVerdict, Tap as _};
+    use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
+    use weir_engine::{Entry, Limit, PolicySet, Rule, Take, Unit};
+
     use super::*;
-    use crate::engine::observer::{AnsweredDescriptor, DecisionResult, DescriptorVerdict, Tap as _};
-    use crate::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-    use crate::engine::{Entry, Limit, PolicySet, Rule, Take, Unit};
 
     /// A request that notes what it is asked.
     struct Asked<'a> {

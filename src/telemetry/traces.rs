@@ -19,14 +19,14 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{IdGenerator as _, RandomIdGenerator};
 use parking_lot::Mutex;
 use tonic::codegen::http::HeaderMap;
+use weir_engine::arith::Fraction;
+use weir_engine::observer::{self, Charged, DecisionResult, StoreCall, TraceIds};
+use weir_engine::{Entry, OnError, Rule};
 
 use self::context::{Caller, tracestate};
 pub use self::queue::{Batches, Dropped, Exporting, Spans};
 pub use self::sampler::Sampler;
 use self::span::DecisionRecord;
-use crate::engine::arith::Fraction;
-use crate::engine::observer::{self, Charged, DecisionResult, StoreCall, TraceIds};
-use crate::engine::{Entry, OnError, Rule};
 
 /// Which headers the caller's context comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,8 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqC
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
-
-use crate::engine::OnError;
+use weir_engine::OnError;
 
 /// How often to call [`Trouble::tick`].
 pub(super) const TICK: Duration = Duration::from_millis(100);

@@ -25,20 +25,22 @@ use super::files::FileError;
 use super::validity::ClientStream;
 
 /// How long opening a connection may take, TLS included, where a whole request may take longer.
-pub(crate) const CONNECT_MAX: Duration = Duration::from_secs(5);
+pub const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// What weir calls itself.
-pub(crate) const USER_AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
+pub const USER_AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
 
 /// Why there was no connection, the last time there was none.
-pub(crate) type Trouble = Arc<Mutex<Option<String>>>;
+pub type Trouble = Arc<Mutex<Option<String>>>;
 
 /// Opens connections: name, TCP, TLS.
 #[derive(Clone, Debug)]
-pub(crate) struct Dial {
-    pub(crate) tls: Option<Arc<Tls>>,
-    pub(crate) trouble: Trouble,
+pub struct Dial {
+    /// By what TLS is spoken; none for a connection without it.
+    pub tls: Option<Arc<Tls>>,
+    /// Where the last failure is written.
+    pub trouble: Trouble,
     /// The bytes that a server may send after the last byte that was sent to it: for an answer, with all heads of 100 Continue.
-    pub(crate) answer_bytes_max: usize,
+    pub answer_bytes_max: usize,
 }
 
 impl Service<Uri> for Dial {
@@ -68,7 +70,7 @@ impl Dial {
     ///
     /// # Errors
     /// When the name is not known, nothing listens there, or TLS fails.
-    pub(crate) async fn open(self, uri: &Uri) -> io::Result<Bounded<Stream>> {
+    pub async fn open(self, uri: &Uri) -> io::Result<Bounded<Stream>> {
         let bytes_max = Arc::new(AtomicUsize::new(self.answer_bytes_max));
         Ok(Bounded::new(self.connect(uri).await?, bytes_max))
     }
@@ -86,14 +88,16 @@ impl Dial {
 }
 
 /// One connection.
-pub(crate) enum Stream {
+pub enum Stream {
+    /// Without TLS.
     Plain(TcpStream),
+    /// With it.
     Tls(Box<ClientStream<TcpStream>>),
 }
 
 /// A connection whose server may send only so much at a time. Without that, a server that sends 100 Continue without end keeps a
 /// client of HTTP busy for as long as a request may take.
-pub(crate) struct Bounded<S> {
+pub struct Bounded<S> {
     stream: S,
     bytes_max: Arc<AtomicUsize>,
     /// Since the last write.
@@ -102,7 +106,7 @@ pub(crate) struct Bounded<S> {
 
 impl<S> Bounded<S> {
     /// `bytes_max` may come after the last byte that was written; the caller may change it.
-    pub(crate) const fn new(stream: S, bytes_max: Arc<AtomicUsize>) -> Self {
+    pub const fn new(stream: S, bytes_max: Arc<AtomicUsize>) -> Self {
         Self { stream, bytes_max, read: 0 }
     }
 }

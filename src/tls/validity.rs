@@ -182,7 +182,7 @@ impl<S> ClientStream<S> {
 
     /// How long to use the connection before the next one shows whether the server has a new certificate. None if its
     /// certificate is valid for long, or has expired: then a new connection would fail and this one works.
-    pub(crate) fn renew_after(&self) -> Option<Duration> {
+    pub fn renew_after(&self) -> Option<Duration> {
         renew_after(self.peer.as_ref()?.not_after, now())
     }
 }

@@ -7,12 +7,12 @@ use prost::Message as _;
 use prost::bytes::{Buf as _, Bytes};
 use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use weir_protobuf::{Content, field};
 
 use super::proto::DiscoveryRequest;
-use crate::protobuf::{Content, field};
 
 /// The most resources of one response: as many domains as policy files.
-pub const RESOURCES_MAX: usize = crate::config::files::FILES_MAX;
+pub const RESOURCES_MAX: usize = weir_policies::files::FILES_MAX;
 /// The longest version and the longest nonce, in bytes: both are kept, and sent back.
 pub const VERSION_BYTES_MAX: usize = 64 * 1_024;
 
@@ -130,7 +130,6 @@ impl Resource {
 ///
 /// # Panics
 /// When it is read otherwise than by the generated decoder.
-#[cfg(any(test, fuzzing))]
 pub fn discovery(data: &[u8]) {
     use super::proto::DiscoveryResponse;
 

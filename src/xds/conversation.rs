@@ -16,13 +16,13 @@ use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::{AsciiMetadataKey, BinaryMetadataKey, BinaryMetadataValue, MetadataMap};
 use tonic::{Code, Request};
+use weir_engine::words::counted;
 
 use super::codec::{DiscoveryCodec, Response};
 use super::dial::{Dialled, in_full};
 use super::pause::doubled;
 use super::proto::{DiscoveryRequest, Node, Status};
 use super::{Ended, Got, Options, Resource, Sink, TYPE_URL, Watch, shown};
-use crate::engine::words::counted;
 
 /// The stream of requests and responses.
 const STREAM: PathAndQuery =

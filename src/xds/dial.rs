@@ -18,10 +18,10 @@ use tokio::net::TcpStream;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
+use weir_tls::files::FileError;
+use weir_tls::in_words;
 
 use super::Options;
-use crate::tls::files::FileError;
-use crate::tls::in_words;
 
 /// The most addresses of a name that are tried.
 const ADDRESSES_MAX: usize = 8;

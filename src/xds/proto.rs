@@ -1,6 +1,6 @@
 //! The messages of xDS that weir reads and writes.
 //!
-//! The types are generated from the files in proto/ (tests/engine/generated.rs); tests/service/xds/wire.rs holds them against an independent
+//! The types are generated from the files in proto/ (tests/repository/generated.rs); tests/service/xds/wire.rs holds them against an independent
 //! definition of the same API.
 
 // Generated code is not ours to lint; what it lacks in docs is said in proto/.

@@ -9,12 +9,12 @@
 use prost::Message as _;
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
+use weir_engine::words::printable;
+use weir_policies::{Loaded, Problems, Reading, Tree, read_trees};
 
 use super::proto::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RateLimitUnit};
 use super::status::shown;
 use super::{Resource, TYPE_URL, scan};
-use crate::config::policy_file::{Loaded, Problems, Reading, Tree, read_trees};
-use crate::engine::words::printable;
 
 /// The key of a descriptor's metadata that holds more keys of its rate limit.
 pub const OWN_METADATA: &str = "weir";
@@ -189,9 +189,9 @@ fn of_value(value: Value) -> Tree<'static> {
 #[cfg(test)]
 mod tests {
     use prost::bytes::Bytes;
+    use weir_engine::{Algorithm, Role, Unit};
 
     use super::*;
-    use crate::engine::{Algorithm, Role, Unit};
 
     fn limited(key: &str, requests_per_unit: u32) -> RateLimitDescriptor {
         let unit = RateLimitUnit::Hour.into();

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::protobuf::{Content, field};
+use weir_protobuf::{Content, field};
 
 /// So many bytes of memory the resources of a response may take for each of their own, and [`MEMORY_MIN`] more.
 pub const MEMORY_PER_BYTE: u64 = 128;

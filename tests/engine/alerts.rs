@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use weir::engine::decision::{decide, key_indices};
-use weir::engine::{
+use weir_engine::decision::{decide, key_indices};
+use weir_engine::{
     Algorithm, Anchor, Bounds, CalendarUnit, Charge, Limit, Micros, Mode, Rise, Role, Shares, State, Take, Unit,
 };
 

@@ -5,11 +5,12 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use crate::support::algorithms::every_algorithm;
-use weir::engine::{
+use weir_engine::{
     Algorithm, Anchor, Bounds, CalendarUnit, Charge, Limit, Micros, Mode, Outcome, Precision, Receipt, Refill, Role,
     State, Take, Verdict, Window, decision,
 };
+
+use crate::support::algorithms::every_algorithm;
 
 const SECOND: u64 = 1_000_000;
 const MINUTE: u64 = 60 * SECOND;
@@ -99,7 +100,7 @@ fn limit(requests: u32, period: u64, algorithm: Algorithm) -> Limit {
 
 #[test]
 fn the_tables_of_ids_and_of_bounds_have_every_algorithm() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/semantics.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/semantics.md");
     let page = fs::read_to_string(path).unwrap();
     let part = |from: &str| page[page.find(from).unwrap()..].split("Example:").next().unwrap();
     let (ids, bounds) = (part("**[ky-4]"), part("**[ex-1]"));
@@ -146,7 +147,7 @@ fn the_diagrams_are_what_the_engine_admits() {
         }
         writeln!(bursts, "{all:>4}").unwrap();
     }
-    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/semantics.md")).unwrap();
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/semantics.md")).unwrap();
     assert!(page.contains(&steady), "not on the page:\n{steady}");
     assert!(page.contains(&bursts), "not on the page:\n{bursts}");
 }

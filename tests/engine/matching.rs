@@ -4,19 +4,19 @@
 
 use std::collections::HashSet;
 use std::net::IpAddr;
-use std::path::Path;
 
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy};
 use proptest::sample::select;
 use proptest::{prop_assert_eq, prop_oneof, proptest};
-use weir::config::policy_file::load_dir;
-use weir::engine::automaton::{PATTERNS_MAX, Regex};
-use weir::engine::key::{self, parse, write_key};
-use weir::engine::matcher::Matcher;
-use weir::engine::network::Network;
-use weir::engine::policy::{DomainSpec, NodeSpec, PolicyError, RuleKind, RuleSpec};
-use weir::engine::{Entry, Limit, PolicySet, Unit};
+use weir_engine::automaton::{PATTERNS_MAX, Regex};
+use weir_engine::key::{parse, write_key};
+use weir_engine::matcher::Matcher;
+use weir_engine::network::Network;
+use weir_engine::policy::{DomainSpec, NodeSpec, PolicyError, RuleKind, RuleSpec};
+use weir_engine::{Entry, Limit, PolicySet, Unit};
+
+use crate::support::wildcards::{bits, stars};
 
 /// The values of one descriptor, as a policy has them.
 #[derive(Clone, Debug)]
@@ -57,32 +57,6 @@ impl Form {
             }
             _ => None,
         }
-    }
-}
-
-/// Whether a wildcard matches, by trying every length for each star.
-pub(super) fn stars(pattern: &[u8], value: &[u8]) -> bool {
-    match pattern.split_first() {
-        None => value.is_empty(),
-        Some((b'*', rest)) => (0..=value.len()).any(|taken| stars(rest, &value[taken..])),
-        Some((first, rest)) => value.split_first().is_some_and(|(byte, value)| byte == first && stars(rest, value)),
-    }
-}
-
-/// A letter for the kind of address, and the bits that an address or a network fixes.
-pub(super) fn bits(text: &str) -> Option<String> {
-    let (address, length) = text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
-    let address: IpAddr = address.parse().ok()?;
-    let (kind, bits) = match address {
-        IpAddr::V4(address) => ('4', format!("{:032b}", address.to_bits())),
-        IpAddr::V6(address) => ('6', format!("{:0128b}", address.to_bits())),
-    };
-    let length = length.map_or(Some(bits.len()), |length| length.parse().ok())?;
-    let fixed = &bits[..length];
-    let of_v4 = format!("{}{}", "0".repeat(80), "1".repeat(16));
-    match fixed.strip_prefix(&of_v4) {
-        Some(v4) if kind == '6' => Some(format!("4{v4}")),
-        _ => Some(format!("{kind}{fixed}")),
     }
 }
 
@@ -278,31 +252,4 @@ fn an_automaton_has_a_bound() {
     forms.push(Form::Regex("a+".into()));
     let error = compile(&forms, false).unwrap_err();
     assert_eq!(error, PolicyError::TooLarge("d|k=~a+".into()));
-}
-
-#[test]
-fn the_example_limits_by_lists_networks_and_regular_expressions() {
-    let loaded = load_dir(&Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/matches")).unwrap();
-    assert_eq!(loaded.warnings.count(), 0, "{}", loaded.warnings);
-    let domain = loaded.policies.domain("matches").unwrap();
-    for (key, value, path, key_of_state) in [
-        ("client", "10.1.2.3", "client=10.1.0.0/16", "w1:{matches|client=10.1.2.3}f1s"),
-        ("client", "10.2.2.3", "client=10.0.0.0/8,...", "w1:{matches|client=10.2.2.3}f1s"),
-        ("client", "::ffff:192.168.0.1", "client=10.0.0.0/8,...", "w1:{matches|client=::ffff:192.168.0.1}f1s"),
-        ("client", "2001:db8::7", "client=2001:db8::/32", "w1:{matches|client==2001:db8::/32}f1s"),
-        ("client", "10.1.2.9", "client=10.1.2.9", "w1:{matches|client=10.1.2.9}f1s"),
-        ("client", "203.0.113.9", "client", "w1:{matches|client=203.0.113.9}f1s"),
-        ("plan", "gold", "plan=gold,...", "w1:{matches|plan=gold}f60s"),
-        ("plan", "silver", "plan=gold,...", "w1:{matches|plan=silver}f60s"),
-        ("path", "/v2/orders/17", "path=~/v[0-9]+/orders/[0-9]+", "w1:{matches|path=/v2/orders/17}f1s"),
-        ("path", "/v2/orders/all", "path=/v2/*", "w1:{matches|path=/v2/orders/all}f1s"),
-    ] {
-        let entries = [Entry { key, value }];
-        let found = loaded.policies.find(domain, &entries);
-        let rule = found.rule.unwrap_or_else(|| panic!("{key}={value} meets nothing"));
-        assert_eq!(&*rule.path, path, "{key}={value}");
-        let mut written = String::new();
-        key::write_key(&mut written, "matches", entries.iter().copied(), &found.shared, &rule.limits[0]);
-        assert_eq!(written, key_of_state, "{key}={value}");
-    }
 }

@@ -1,21 +1,22 @@
 //! What must be true of every decision, tried on random ones; and the engine against a second opinion (support/oracle.rs).
 //! `WEIR_PROPTEST_CASES` sets the number of cases for each property. Not in here: the stores (store/differential.rs).
 
-use crate::support::algorithms::burst;
-use crate::support::arbitrary::{
-    bounds, config, fitting, hits, leaky, limit, limits, mode, role, step, step_on, take, with_terms,
-};
-use crate::support::manual::START_US;
-use crate::support::oracle::{Expected, Oracle};
 use proptest::collection::vec;
 use proptest::prelude::{Strategy, any};
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq, proptest};
-use weir::engine::algorithm::{Effect, Next};
-use weir::engine::{
+use weir_engine::algorithm::{Effect, Next};
+use weir_engine::{
     Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Observed, Outcome, Receipt, Refill, Role, State, Take,
     Verdict, decision,
 };
+
+use crate::support::algorithms::burst;
+use crate::support::arbitrary::START_US;
+use crate::support::arbitrary::{
+    bounds, config, fitting, hits, leaky, limit, limits, mode, role, step, step_on, take, with_terms,
+};
+use crate::support::oracle::{Expected, Oracle};
 
 /// A clock that goes on by more than this lets what has expired go, as every store does: after 2^20 windows a window's
 /// stored number would mean another window.

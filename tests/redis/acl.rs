@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use weir_engine::{Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Role, Take, Unit};
+use weir_store::redis::pipeline::Options;
+use weir_store::redis::{Endpoint, Redis};
+use weir_store::{Store, StoreError, StoredOverrides, Undo};
+
 use crate::support::redis::RedisServer;
 use crate::support::vectors::{self, Action, Vector, VectorCharge};
-use weir::engine::{Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Role, Take, Unit};
-use weir::store::redis::pipeline::Options;
-use weir::store::redis::{Endpoint, Redis};
-use weir::store::{Store, StoreError, StoredOverrides, Undo};
 
 /// Longer than any healthy call takes.
 const PATIENCE: Duration = Duration::from_secs(20);

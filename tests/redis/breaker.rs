@@ -6,13 +6,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use redis::{Cmd, Value, cmd};
+use weir_store::redis::breaker::{Circuit, TRIALS};
+use weir_store::redis::node::Node;
+use weir_store::redis::pipeline::{Call, CallError, Options, Reason};
+use weir_store::redis::{Endpoint, Observer};
+
 use crate::support::redis::RedisServer;
 use crate::support::wait::{PATIENCE, eventually};
-use redis::{Cmd, Value, cmd};
-use weir::store::redis::breaker::{Circuit, TRIALS};
-use weir::store::redis::node::Node;
-use weir::store::redis::pipeline::{Call, CallError, Options, Reason};
-use weir::store::redis::{Endpoint, Observer};
 
 /// What calls usually have.
 const TIMEOUT: Duration = Duration::from_millis(100);

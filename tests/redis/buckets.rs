@@ -3,15 +3,16 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::manual::charge;
-use crate::support::redis::RedisServer;
 use redis::Connection;
 use tokio::runtime::Runtime;
-use weir::engine::algorithm::sliding_window::BUCKETS_MAX;
-use weir::engine::{Algorithm, Charge, Decision, Limit, Mode, Outcome, Precision, Receipt, Take, Verdict, Window};
-use weir::store::redis::pipeline::Options;
-use weir::store::redis::{Endpoint, Redis};
-use weir::store::{Store, StoreError, Undo};
+use weir_engine::algorithm::sliding_window::BUCKETS_MAX;
+use weir_engine::{Algorithm, Charge, Decision, Limit, Mode, Outcome, Precision, Receipt, Take, Verdict, Window};
+use weir_store::redis::pipeline::Options;
+use weir_store::redis::{Endpoint, Redis};
+use weir_store::{Store, StoreError, Undo};
+
+use crate::support::manual::charge;
+use crate::support::redis::RedisServer;
 
 /// Longer than any answer takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -102,7 +103,7 @@ impl Rig {
 #[test]
 fn strings_that_weir_has_not_written_fail_the_decision_and_stay() {
     let mut rig = Rig::start();
-    let (limit, good) = (limit(9, 60), Limit::per_unit(9, weir::engine::Unit::Hour));
+    let (limit, good) = (limit(9, 60), Limit::per_unit(9, weir_engine::Unit::Hour));
     for bad in malformed(HERE) {
         let what = format!("{} bytes, {:?}", bad.len(), &bad[..bad.len().min(40)]);
         redis::cmd("SET").arg("k").arg(&bad).exec(&mut rig.raw).unwrap();
@@ -132,7 +133,7 @@ fn strings_that_weir_has_not_written_fail_the_decision_and_stay() {
 #[test]
 fn a_key_of_another_type_is_not_overwritten() {
     let rig = Rig::start();
-    let (limit, good) = (limit(9, 60), Limit::per_unit(9, weir::engine::Unit::Hour));
+    let (limit, good) = (limit(9, 60), Limit::per_unit(9, weir_engine::Unit::Hour));
     rig.server.command(&["HSET", "k", &HERE.to_string(), "1"]).unwrap();
     let lists = [
         &[charge("k", &limit, Take::Consume(1))][..],

@@ -12,22 +12,24 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::support::arbitrary::{bounds, config, fitting, limit, mode, role, take};
-use crate::support::cluster::{Plan, RedisCluster, SLOTS};
-use crate::support::clustered::{Load, SHORT, daily, daily_log, hit, key_in, not_sent, open, store, used};
-use crate::support::manual::{ManualClock, START_US, charge};
-use crate::support::wait::{PATIENCE, eventually};
 use proptest::collection::vec;
 use proptest::test_runner::TestRunner;
 use redis::ServerError;
 use tokio::task::LocalSet;
-use weir::engine::observer::Silent;
-use weir::engine::{Charge, Limit, Mode, Receipt, Take};
-use weir::store::memory::Memory;
-use weir::store::redis::error_class::{self, RedisErrorClass};
-use weir::store::redis::pipeline::{self, Options};
-use weir::store::redis::{Endpoint, Observer, Redis};
-use weir::store::{Store, Undo};
+use weir_engine::observer::Silent;
+use weir_engine::{Charge, Limit, Mode, Receipt, Take};
+use weir_store::memory::Memory;
+use weir_store::redis::error_class::{self, RedisErrorClass};
+use weir_store::redis::pipeline::{self, Options};
+use weir_store::redis::{Endpoint, Observer, Redis};
+use weir_store::{Store, Undo};
+
+use crate::support::arbitrary::START_US;
+use crate::support::arbitrary::{bounds, config, fitting, limit, mode, role, take};
+use crate::support::cluster::{Plan, RedisCluster, SLOTS};
+use crate::support::clustered::{Load, SHORT, daily, daily_log, hit, key_in, not_sent, open, store, used};
+use crate::support::manual::{ManualClock, charge};
+use crate::support::wait::{PATIENCE, eventually};
 
 /// An operator sees every key on the node that `CLUSTER KEYSLOT` names.
 #[tokio::test]

@@ -14,19 +14,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use redis::ServerError;
+use weir_engine::algorithm::Format;
+use weir_engine::{Algorithm, Anchor, Limit, Mode, Take, Window};
+use weir_store::redis::breaker::{Circuit, TRIALS};
+use weir_store::redis::error_class::{After, Blame, ERROR_CLASSES, Proof, RedisErrorClass};
+use weir_store::redis::pipeline::Options;
+use weir_store::redis::{Endpoint, KINDS, Observer, Redis};
+use weir_store::{Failure, Store, StoreError, Undo};
+
 use crate::support::algorithms::without_calendars;
 use crate::support::fake_node::FakeNode;
 use crate::support::manual::charge;
 use crate::support::redis::RedisServer;
 use crate::support::wait::{PATIENCE, eventually, until};
-use redis::ServerError;
-use weir::engine::algorithm::Format;
-use weir::engine::{Algorithm, Anchor, Limit, Mode, Take, Window};
-use weir::store::redis::breaker::{Circuit, TRIALS};
-use weir::store::redis::error_class::{After, Blame, ERROR_CLASSES, Proof, RedisErrorClass};
-use weir::store::redis::pipeline::Options;
-use weir::store::redis::{Endpoint, KINDS, Observer, Redis};
-use weir::store::{Failure, Store, StoreError, Undo};
 
 /// A deadline that Redis' errors arrive well before, and that a dial which is refused again and again reaches.
 const SHORT: Duration = Duration::from_millis(200);

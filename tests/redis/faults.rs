@@ -9,6 +9,8 @@ mod state;
 
 use std::time::{Duration, Instant};
 
+use tonic::Code;
+
 use crate::support::http;
 use crate::support::load::{Said, Sample, between, permille};
 use crate::support::redis::RedisServer;
@@ -17,7 +19,6 @@ use crate::support::shop::{
     LIMIT, PATIENT, PER_SECOND, Shop, assert_as_configured, assert_charged_once, count, is_as_configured, is_by_redis,
 };
 use crate::support::wait::{PATIENCE, until};
-use tonic::Code;
 
 /// For how many seconds Redis is stopped where `WEIR_FREEZE_SECONDS` does not say.
 const FREEZE_SECONDS: usize = 4;
@@ -139,7 +140,7 @@ fn usual_p99(samples: &[Sample]) -> Duration {
 #[test]
 fn a_master_that_becomes_a_replica_charges_nothing_and_is_used_again_as_a_master() {
     let redis = RedisServer::start();
-    let shop = Shop::open(&redis.url(), &[PATIENT, "log.level=info,weir::app=debug"]);
+    let shop = Shop::open(&redis.url(), &[PATIENT, "log.level=info,weir_app=debug"]);
     let load = shop.load();
     load.pass(150);
     // A replica of nobody in particular: port 1 refuses.

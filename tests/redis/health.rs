@@ -8,13 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::support::http;
 use crate::support::process::{LogLine, PolicyDirectory, Process, Weir, serve};
 use crate::support::redis::RedisServer;
 use crate::support::rls::{Client, request};
 use crate::support::served::metric;
 use crate::support::wait::{PATIENCE, until};
-use serde_json::Value;
 
 const POLICY: &str = "\
 domain: shop

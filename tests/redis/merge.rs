@@ -4,20 +4,21 @@
 
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
+use tokio::runtime::Runtime;
+use weir_engine::{
+    Algorithm, Anchor, CalendarUnit, Charge, Decision, Limit, Mode, Precision, Refill, Role, State, Take, Term, Unit,
+    Verdict,
+};
+use weir_store::redis::MERGE_MAX;
+use weir_store::redis::pipeline::Options;
+use weir_store::redis::{Endpoint, Redis};
+use weir_store::{Store, StoreError};
+
 use crate::buckets;
 use crate::support::algorithms::without_calendars;
 use crate::support::manual::charge;
 use crate::support::redis::RedisServer;
-use futures_util::future::join_all;
-use tokio::runtime::Runtime;
-use weir::engine::{
-    Algorithm, Anchor, CalendarUnit, Charge, Decision, Limit, Mode, Precision, Refill, Role, State, Take, Term, Unit,
-    Verdict,
-};
-use weir::store::redis::MERGE_MAX;
-use weir::store::redis::pipeline::Options;
-use weir::store::redis::{Endpoint, Redis};
-use weir::store::{Store, StoreError};
 
 /// Longer than any answer takes.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -7,17 +7,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use redis::{Cmd, Value, cmd};
+use weir_engine::{Algorithm, Charge, Limit, Mode, Role, Take, Window};
+use weir_store::redis::pipeline::{
+    Call, CallError, Load, Options, Pipeline, Reason, SILENCE_MAX, SILENCE_TIMEOUTS, Script,
+};
+use weir_store::redis::pool::REPLIES_BYTES_MAX;
+use weir_store::redis::{DialError, Endpoint, Observer, Redis};
+use weir_store::{Store, StoreError, Undo};
+
 use crate::support::proxy::Proxy;
 use crate::support::redis::RedisServer;
 use crate::support::wait::{PATIENCE, eventually};
-use redis::{Cmd, Value, cmd};
-use weir::engine::{Algorithm, Charge, Limit, Mode, Role, Take, Window};
-use weir::store::redis::pipeline::{
-    Call, CallError, Load, Options, Pipeline, Reason, SILENCE_MAX, SILENCE_TIMEOUTS, Script,
-};
-use weir::store::redis::pool::REPLIES_BYTES_MAX;
-use weir::store::redis::{DialError, Endpoint, Observer, Redis};
-use weir::store::{Store, StoreError, Undo};
 
 /// A deadline that a healthy Redis is never near, and that a sick one is to reach.
 const SHORT: Duration = Duration::from_millis(200);

@@ -8,6 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use redis::{Cmd, Value, cmd};
+use weir_store::redis::pipeline::{Call, CallError, Options, Pipeline, Reason};
+use weir_store::redis::{Endpoint, Sentinels, Target};
+
 use crate::support::http;
 use crate::support::process::{PolicyDirectory, Weir};
 use crate::support::redis::RedisServer;
@@ -15,9 +19,6 @@ use crate::support::rls::{self, Client};
 use crate::support::sentinel::{FAILOVER_PATIENCE, FakeSentinel, MASTER, SentinelSet};
 use crate::support::served::Served;
 use crate::support::wait::{PATIENCE, until};
-use redis::{Cmd, Value, cmd};
-use weir::store::redis::pipeline::{Call, CallError, Options, Pipeline, Reason};
-use weir::store::redis::{Endpoint, Sentinels, Target};
 
 /// A deadline that a healthy Redis is never near, and that a sick one is to reach.
 const SHORT: Duration = Duration::from_millis(300);

@@ -7,6 +7,14 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use redis::{Cmd, Value, cmd};
+use tempfile::TempDir;
+use weir_store::redis::pipeline::{Call, CallError, Options, Pipeline, Reason};
+use weir_store::redis::{Endpoint, Observer};
+use weir_tls::Identity;
+use weir_tls::TlsFiles;
+use weir_tls::files::FileError;
+
 use crate::support::authority::{Authority, Issued};
 use crate::support::http;
 use crate::support::process::{PolicyDirectory, Process, Weir};
@@ -15,10 +23,6 @@ use crate::support::redis::RedisServer;
 use crate::support::rls::{self, Client};
 use crate::support::served;
 use crate::support::wait::PATIENCE;
-use redis::{Cmd, Value, cmd};
-use tempfile::TempDir;
-use weir::store::redis::pipeline::{Call, CallError, Options, Pipeline, Reason};
-use weir::store::redis::{Endpoint, FileError, Identity, Observer, TlsFiles};
 
 /// A deadline that a healthy Redis is never near, and that a sick one is to reach.
 const SHORT: Duration = Duration::from_millis(300);

@@ -4,13 +4,14 @@
 
 use std::fmt::Write as _;
 
+use envoy_types::pb::google::protobuf::UInt64Value;
+use serde_json::{Value, json};
+use weir_engine::Algorithm;
+
 use crate::support::http;
 use crate::support::process::{PolicyDirectory, Weir};
 use crate::support::redis::RedisServer;
 use crate::support::rls::{self, Client};
-use envoy_types::pb::google::protobuf::UInt64Value;
-use serde_json::{Value, json};
-use weir::engine::Algorithm;
 
 /// What every rule admits at once.
 const LIMIT: u32 = 3;

@@ -7,13 +7,14 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use crate::support::process::{PolicyDirectory, Weir, end};
 use crate::support::redis::RedisServer;
 use crate::support::served::metric;
 use crate::support::tools::{self, is_missing, prepared, repository, succeed};
 use crate::support::wait::within;
 use crate::support::{http, python};
-use serde_json::{Value, json};
 
 /// What each program prints where weir answers; `N` stands for seconds.
 const ANSWERED: [&str; 10] = [

@@ -5,12 +5,13 @@ mod rolling_restart;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
+
 use crate::support::envoy::Envoy;
 use crate::support::http::{self, Answer};
 use crate::support::process::{PolicyDirectory, Weir};
 use crate::support::redis::RedisServer;
 use crate::support::wait::{PATIENCE, until};
-use serde_json::{Value, json};
 
 /// Three an hour for each user; the configuration of Envoy sends the header `x-user`.
 const POLICY: &str = "\

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use crate::support::rls::{self, Client};
-use crate::support::served::Served;
-use crate::support::wait::{PATIENCE, until};
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response;
+use envoy_types::pb::google::protobuf::UInt64Value;
 use tokio::task::JoinSet;
 use tokio_stream::StreamExt as _;
 use tonic::Code;
@@ -21,9 +21,9 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response;
-use envoy_types::pb::google::protobuf::UInt64Value;
+use crate::support::rls::{self, Client};
+use crate::support::served::Served;
+use crate::support::wait::{PATIENCE, until};
 
 const POLICY: &str = "\
 domain: shop

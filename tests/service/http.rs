@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 
+use serde_json::{Value, json};
+use weir_telemetry::metrics::table::PARTS;
+
 use crate::support::authority::Authority;
 use crate::support::http::{self, Answer};
 use crate::support::redis::RedisServer;
 use crate::support::rls::{self, Client};
 use crate::support::served::Served;
 use crate::support::wait::{PATIENCE, until};
-use serde_json::{Value, json};
-use weir::telemetry::metrics::table::PARTS;
 
 const POLICY: &str = "\
 domain: shop

@@ -4,15 +4,15 @@ use std::io::Write as _;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
 
-use crate::support::http;
-use crate::support::process::{PolicyDirectory, Weir};
-use crate::support::rls::{self, Client, RateLimitRequest, RateLimitResponse};
-use crate::support::served::Served;
+use envoy_types::pb::google::protobuf::UInt64Value;
 use prost::Message;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::{Code, Status};
 
-use envoy_types::pb::google::protobuf::UInt64Value;
+use crate::support::http;
+use crate::support::process::{PolicyDirectory, Weir};
+use crate::support::rls::{self, Client, RateLimitRequest, RateLimitResponse};
+use crate::support::served::Served;
 
 const POLICY: &str = "\
 domain: shop

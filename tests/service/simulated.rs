@@ -9,19 +9,19 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
-use weir::app::decisions;
-use weir::config::policy_file::load_dir;
-use weir::engine::observer::Silent;
-use weir::grpc::health::Health;
-use weir::grpc::{self, HeldBounds, Listener};
-use weir::lifecycle::{Phase, Phases, Supervisor};
-use weir::limiter::{Limiter, Options, Policies};
-use weir::rls::convert::{self, Extras};
-use weir::rls::proto::rate_limit_service_client::RateLimitServiceClient;
-use weir::rls::proto::{RateLimitRequest, RateLimitResponse};
-use weir::simulation::Simulated;
-use weir::simulation::traffic::Traffic;
-use weir::store::memory::Memory;
+use weir_engine::observer::Silent;
+use weir_grpc::health::Health;
+use weir_grpc::{HeldBounds, Listener};
+use weir_lab::simulation::Simulated;
+use weir_lab::simulation::traffic::Traffic;
+use weir_lifecycle::{Phase, Phases, Supervisor};
+use weir_limiter::{Limiter, Options, Policies};
+use weir_policies::load_dir;
+use weir_rls::configured;
+use weir_rls::convert::{self, Extras};
+use weir_rls::proto::rate_limit_service_client::RateLimitServiceClient;
+use weir_rls::proto::{RateLimitRequest, RateLimitResponse};
+use weir_store::memory::Memory;
 
 use crate::support::manual::ManualClock;
 use crate::support::rls::channel;
@@ -97,17 +97,17 @@ impl Live {
                 let options = Options {
                     mode: settings.charging,
                     on_error: settings.on_error,
-                    modes: decisions::modes(&settings),
+                    modes: configured::modes(&settings),
                     clock: clock.clone(),
                     ..Options::new(store.clone())
                 };
                 Arc::new(Limiter::new(policies.clone(), options, Arc::new(Silent)))
             }
         };
-        let options = grpc::Options {
+        let options = weir_grpc::Options {
             cores: NonZeroUsize::MIN,
             request_bytes: settings.limits.request_bytes,
-            bounds: decisions::bounds(&settings.limits),
+            bounds: configured::bounds(&settings.limits),
             extras,
             held: HeldBounds {
                 streams: settings.grpc.max_streams,
@@ -127,7 +127,7 @@ impl Live {
             let address: SocketAddr = listener.local_addr().unwrap();
             let supervisor = Supervisor::new(life.clone());
             let health = Health::starting().await;
-            grpc::start(&supervisor, &life, Listener::Tcp(listener), &options, &health, limiter).unwrap();
+            weir_grpc::start(&supervisor, &life, Listener::Tcp(listener), &options, &health, limiter).unwrap();
             phases.begin(Phase::Serving);
             RateLimitServiceClient::new(channel(address).await)
         });
@@ -162,7 +162,7 @@ fn a_simulation_gives_the_answers_of_a_live_server() {
     let extras = Extras { dynamic_metadata: true, delay_header: true, ietf_headers: true, ..Extras::default() };
     let simulated = Simulated::load(directory.path(), &settings).unwrap_or_else(|problems| panic!("{problems}"));
     let mut live = Live::start(directory.path(), &traffic, extras.clone());
-    let bounds = decisions::bounds(&settings.limits);
+    let bounds = configured::bounds(&settings.limits);
     let (mut asked, mut denied, mut delayed) = (0, 0, 0);
     while let Some(request) = traffic.next().unwrap() {
         let view = request.view();

@@ -3,6 +3,10 @@
 
 use std::time::{Duration, Instant};
 
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use serde_json::{Value, json};
+use tonic::metadata::MetadataMap;
+
 use crate::support::authority::Authority;
 use crate::support::http;
 use crate::support::otlp::{By, Collector, Does, ReceivedSpan};
@@ -12,9 +16,6 @@ use crate::support::rls::{self, RateLimitRequest, RateLimitResponse};
 use crate::support::served::Served;
 use crate::support::wait::{PATIENCE, until};
 use crate::support::{ads, served};
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
-use serde_json::{Value, json};
-use tonic::metadata::MetadataMap;
 
 const POLICY: &str = "
 domain: shop

@@ -9,18 +9,19 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use envoy_types::pb::envoy::service::discovery::v3::DiscoveryResponse;
+use envoy_types::pb::google::protobuf::value::Kind;
+use envoy_types::pb::google::protobuf::{Any, Struct, Value};
+use envoy_types::pb::ratelimit::config::ratelimit::v3::RateLimitPolicy;
+use serde_json::Value as Json;
+use weir_telemetry::metrics::table::PARTS;
+
 use crate::support::ads::{self, Ads, TYPE_URL, limited, shop};
 use crate::support::http;
 use crate::support::process::{LogLine, POLICIES_REFUSED, Process, Weir};
 use crate::support::proxy::Proxy;
 use crate::support::rls::{self, Client};
 use crate::support::wait::{PATIENCE, until};
-use envoy_types::pb::envoy::service::discovery::v3::DiscoveryResponse;
-use envoy_types::pb::google::protobuf::value::Kind;
-use envoy_types::pb::google::protobuf::{Any, Struct, Value};
-use envoy_types::pb::ratelimit::config::ratelimit::v3::RateLimitPolicy;
-use serde_json::Value as Json;
-use weir::telemetry::metrics::table::PARTS;
 
 /// The text of a decision while there are no policies.
 const NO_POLICIES: &str = "no rate limit configuration loaded";
@@ -504,12 +505,12 @@ fn accepts_and_says_nothing() -> (TcpListener, SocketAddr) {
 }
 
 mod tls {
-    use crate::support::authority::{Authority, Issued};
     use rcgen::KeyPair;
     use tokio_rustls::rustls::pki_types::CertificateDer;
     use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 
     use super::*;
+    use crate::support::authority::{Authority, Issued};
 
     fn certificate(issued: &Issued) -> Vec<u8> {
         CertificateDer::from_pem_file(&issued.certificate).expect("PEM").to_vec()

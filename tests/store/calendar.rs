@@ -5,17 +5,17 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use weir_engine::observer::Silent;
+use weir_engine::{Algorithm, Anchor, Bounds, CalendarUnit, Charge, Decision, Entry, Limit, Micros, Mode, Take, Unit};
+use weir_limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query, Undecided};
+use weir_store::memory::Memory;
+use weir_store::redis::pipeline;
+use weir_store::redis::{Endpoint, Redis};
+use weir_store::{Peeked, Reply, Store, StoreError, Undo};
+
 use crate::support::algorithms::without_calendars;
 use crate::support::manual::{ManualClock, charge, far};
 use crate::support::redis::RedisServer;
-use weir::config::policy_file;
-use weir::engine::observer::Silent;
-use weir::engine::{Algorithm, Anchor, Bounds, CalendarUnit, Charge, Decision, Entry, Limit, Micros, Mode, Take, Unit};
-use weir::limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query, Undecided};
-use weir::store::memory::Memory;
-use weir::store::redis::pipeline;
-use weir::store::redis::{Endpoint, Redis};
-use weir::store::{Peeked, Reply, Store, StoreError, Undo};
 
 /// Two a day in Berlin: alone, and behind a pacing limit that has room for more.
 const POLICY: &str = "\
@@ -108,7 +108,7 @@ impl Machine {
 }
 
 fn limiter(store: Arc<dyn Store>) -> Limiter {
-    let policies = policy_file::parse(&[("shop.yaml", POLICY)]).expect("good policies").policies;
+    let policies = weir_policies::parse(&[("shop.yaml", POLICY)]).expect("good policies").policies;
     let policies = Arc::new(Policies::new(policies, Arc::new(Silent)));
     Limiter::new(policies, Options { budget: BUDGET, ..Options::new(store) }, Arc::new(Silent))
 }

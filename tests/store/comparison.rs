@@ -6,10 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use weir::cli::diff::{Diff, FailOn, Format, NoDiff, Outcome as Compared, run};
-use weir::comparison::{Comparison, Fate, compare};
-use weir::config::policy_file::{Loaded, Reading, parse_with, test_file};
-use weir::testing::{Outcome, Runner, Strictness};
+use weir_cli::diff::{Diff, FailOn, Format, NoDiff, Outcome as Compared, run};
+use weir_lab::comparison::{Comparison, Fate, compare};
+use weir_lab::testing::{Outcome, Runner, Strictness};
+use weir_policies::{Loaded, Reading, parse_with, test_file};
 
 use crate::members::{members, members_of_form};
 
@@ -231,9 +231,9 @@ fn assert_passes(steps: &Value, old: &str, about: &str) {
 
 /// The remaining hits of the limit that answers, by what the comparison says of the states that the descriptor had and has.
 fn remaining_as_said(case: &Case, old: &Loaded, new: &Loaded) -> Option<u32> {
-    let entries = |ask: &'static str| -> Vec<weir::engine::Entry<'static>> {
+    let entries = |ask: &'static str| -> Vec<weir_engine::Entry<'static>> {
         let pairs = ask.split(',').map(|pair| pair.split_once('=').expect("an entry"));
-        pairs.map(|(key, value)| weir::engine::Entry { key, value }).collect()
+        pairs.map(|(key, value)| weir_engine::Entry { key, value }).collect()
     };
     let met = |loaded: &'_ Loaded, ask| {
         let domain = loaded.policies.domain("shop").expect("the domain");
@@ -241,12 +241,12 @@ fn remaining_as_said(case: &Case, old: &Loaded, new: &Loaded) -> Option<u32> {
     };
     let (before, now) = (met(old, case.ask), met(new, case.ask_new.unwrap_or(case.ask))?);
     let comparison = compare(&old.policies, &new.policies);
-    let is_it = |change: &&weir::comparison::RuleChange<'_>| {
+    let is_it = |change: &&weir_lab::comparison::RuleChange<'_>| {
         change.new.map(|rule| rule.id) == Some(now) && change.old.map(|rule| rule.id) == before
     };
     let change = comparison.rules.iter().find(is_it);
     let limits = &new.policies.rules()[now as usize].limits;
-    let kept = |limit: &weir::engine::Limit| match change {
+    let kept = |limit: &weir_engine::Limit| match change {
         // The comparison says nothing of rules that stay as they are.
         None => before == Some(now),
         Some(change) => change

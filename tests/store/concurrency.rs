@@ -6,11 +6,12 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use weir_engine::observer::Silent;
+use weir_engine::{Algorithm, Decision, Limit, Mode, State, Take, Unit};
+use weir_store::memory::Memory;
+use weir_store::{Store, Undo};
+
 use crate::support::manual::{ManualClock, answer, charge, far};
-use weir::engine::observer::Silent;
-use weir::engine::{Algorithm, Decision, Limit, Mode, State, Take, Unit};
-use weir::store::memory::Memory;
-use weir::store::{Store, Undo};
 
 const THREADS: u32 = 8;
 /// Enough for the store to have all its shards.

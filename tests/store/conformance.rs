@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use weir_engine::decision::StaleBounds;
+use weir_engine::{Algorithm, Charge, Decision, Limit, Micros};
+use weir_store::Undo;
+
 use crate::support::redis::RedisServer;
 use crate::support::stores::{NAMES, Stores};
 use crate::support::vectors::{self, Action, Answer, Vector};
-use weir::engine::decision::StaleBounds;
-use weir::engine::{Algorithm, Charge, Decision, Limit, Micros};
-use weir::store::Undo;
 
 /// How many vectors each file must have at least.
 const VECTORS_MIN: usize = 25;

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use weir_engine::{Algorithm, Charge, Limit, Mode, Outcome, Role, Take, Unit, Verdict};
+use weir_limiter::deny_cache::{DenyCache, Known};
+
+use crate::support::arbitrary::START_US;
 use crate::support::cached::{AGES, KEY, KEYS_MAX, MS, SECOND, Scene, every_limit, is_summed_up, per_hour, plain};
-use crate::support::manual::START_US;
-use weir::engine::{Algorithm, Charge, Limit, Mode, Outcome, Role, Take, Unit, Verdict};
-use weir::limiter::deny_cache::{DenyCache, Known};
 
 #[test]
 fn what_was_denied_is_denied_again_and_told_the_rest_of_its_wait() {

@@ -5,19 +5,20 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use crate::support::arbitrary::{DAY_US, bounds, config, fitting, limits, mode, role, step, take, with_terms};
-use crate::support::manual::START_US;
-use crate::support::redis::RedisServer;
-use crate::support::stores::{NAMES, Stores};
-use crate::support::vectors::{Action, Answer, Step, Vector, VectorCharge};
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any};
 use proptest::prop_oneof;
 use proptest::sample::Index;
 use proptest::test_runner::{TestCaseError, TestError, TestRunner};
-use weir::engine::decision::StaleBounds;
-use weir::engine::{Anchor, Charge, Decision, Limit, Micros, Mode, Receipt, Role, Take, Verdict};
-use weir::store::Undo;
+use weir_engine::decision::StaleBounds;
+use weir_engine::{Anchor, Charge, Decision, Limit, Micros, Mode, Receipt, Role, Take, Verdict};
+use weir_store::Undo;
+
+use crate::support::arbitrary::START_US;
+use crate::support::arbitrary::{DAY_US, bounds, config, fitting, limits, mode, role, step, take, with_terms};
+use crate::support::redis::RedisServer;
+use crate::support::stores::{NAMES, Stores};
+use crate::support::vectors::{Action, Answer, Step, Vector, VectorCharge};
 
 /// The keys of a sequence. Each is charged under two limits that share its state, `<key>0` and `<key>1`.
 const KEYS: [&str; 3] = ["x", "y", "z"];

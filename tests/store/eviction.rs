@@ -5,12 +5,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use crate::support::manual::{ManualClock, START_US, answer, charge, far};
-use weir::engine::observer::Silent;
-use weir::engine::{Algorithm, Charge, Hits, Limit, Mode, Observer, PolicySet, Take, Unit, Verdict};
-use weir::limiter::Tally;
-use weir::store::Store;
-use weir::store::memory::Memory;
+use weir_engine::observer::Silent;
+use weir_engine::observer::Tally;
+use weir_engine::{Algorithm, Charge, Hits, Limit, Mode, Observer, PolicySet, Take, Unit, Verdict};
+use weir_store::Store;
+use weir_store::memory::Memory;
+
+use crate::support::arbitrary::START_US;
+use crate::support::manual::{ManualClock, answer, charge, far};
 
 /// Bounds of one shard that is seen whole, of one that is sampled, and of several shards.
 const BOUNDS: [usize; 4] = [2, 10, 200, 1_000];

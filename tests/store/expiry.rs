@@ -3,13 +3,14 @@
 
 use std::time::{Duration, Instant};
 
+use weir_engine::{Charge, Limit, Micros, Mode, Precision, Receipt, Role, Take, Unit};
+use weir_store::redis::pipeline::Options;
+use weir_store::redis::{Endpoint, Redis};
+use weir_store::{Clock, Store, SystemClock, Undo};
+
 use crate::support::algorithms::every_algorithm;
 use crate::support::arbitrary::bounds;
 use crate::support::redis::RedisServer;
-use weir::engine::{Charge, Limit, Micros, Mode, Precision, Receipt, Role, Take, Unit};
-use weir::store::redis::pipeline::Options;
-use weir::store::redis::{Endpoint, Redis};
-use weir::store::{Clock, Store, SystemClock, Undo};
 
 /// How much longer than it can matter a state may live.
 const SLACK_US: u64 = 1_000_000;

@@ -5,13 +5,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use weir_engine::observer::Silent;
+use weir_store::memory::Memory;
+use weir_store::redis::pipeline::Options;
+use weir_store::redis::{Endpoint, Redis};
+use weir_store::{OVERRIDES_BYTES_MAX, Store, StoredOverrides, SystemClock};
+
 use crate::support::redis::RedisServer;
 use crate::support::wait::PATIENCE;
-use weir::engine::observer::Silent;
-use weir::store::memory::Memory;
-use weir::store::redis::pipeline::Options;
-use weir::store::redis::{Endpoint, Redis};
-use weir::store::{OVERRIDES_BYTES_MAX, Store, StoredOverrides, SystemClock};
 
 fn stored(version: &str, text: &str) -> StoredOverrides {
     StoredOverrides { version: version.to_owned(), text: Some(text.to_owned()) }

@@ -11,11 +11,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
-use weir::cli::test::{Format, NoTests, Tests, Verdict, run};
-use weir::config::files::is_traffic;
-use weir::config::policy_file::test_file;
-use weir::config::settings::Secret;
-use weir::testing::Strictness;
+use weir_cli::test::{Format, NoTests, Tests, Verdict, run};
+use weir_lab::testing::Strictness;
+use weir_policies::files::is_traffic;
+use weir_policies::test_file;
+use weir_settings::Secret;
 
 use crate::support::redis::RedisServer;
 
@@ -201,8 +201,8 @@ cases:
 fn check_validates_a_file_of_tests() {
     let checked = |path: &Path| {
         let mut out = Vec::new();
-        let strict = weir::cli::check::Strictness::Lenient;
-        let result = weir::cli::check::run(path, Default::default(), strict, &mut out);
+        let strict = weir_cli::check::Strictness::Lenient;
+        let result = weir_cli::check::run(path, Default::default(), strict, &mut out);
         result.map(|()| String::from_utf8(out).expect("text")).map_err(|error| error.to_string())
     };
     let path = at_root("examples/on_error/shop.test.yaml");

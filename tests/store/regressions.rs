@@ -1,13 +1,15 @@
 //! Bugs that others reported against rate limiters, each shown not to be here, on every algorithm that it could be in.
 //! Named after the reports. Not in here: bugs of weir's own, which become vectors.
 
-use crate::support::algorithms::without_calendars;
-use crate::support::manual::{START_US, charge};
-use crate::support::redis::RedisServer;
-use crate::support::stores::Stores;
-use weir::engine::{
+use weir_engine::{
     Algorithm, Anchor, Charge, Decision, Limit, Micros, Mode, Outcome, Precision, Take, Verdict, Window,
 };
+
+use crate::support::algorithms::without_calendars;
+use crate::support::arbitrary::START_US;
+use crate::support::manual::charge;
+use crate::support::redis::RedisServer;
+use crate::support::stores::Stores;
 
 const SECOND_US: Micros = 1_000_000;
 const HOUR_US: Micros = 3_600 * SECOND_US;

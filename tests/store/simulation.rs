@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use tempfile::TempDir;
-use weir::cli::simulate::{SimulateArguments, SimulateError, run};
-use weir::simulation::traffic::{Request, Traffic, TrafficError};
+use weir_cli::simulate::{SimulateArguments, SimulateError, run};
+use weir_lab::simulation::traffic::{Request, Traffic, TrafficError};
 
 const SHOP: &str =
     "domain: shop\ndescriptors:\n  - {key: user, rate_limit: 3/min}\n  - {key: path, value: /a*, rate_limit: 1/s}\n";
@@ -108,7 +108,7 @@ fn all(path: &Path) -> Result<Vec<Request>, TrafficError> {
 
 /// The descriptors of a request, each as people type it.
 fn short(request: &Request) -> Vec<String> {
-    let entry = |entry: &weir::rls::proto::rate_limit_descriptor::Entry| format!("{}={}", entry.key, entry.value);
+    let entry = |entry: &weir_rls::proto::rate_limit_descriptor::Entry| format!("{}={}", entry.key, entry.value);
     let descriptors = request.message.descriptors.iter();
     descriptors.map(|descriptor| descriptor.entries.iter().map(entry).collect::<Vec<_>>().join(",")).collect()
 }

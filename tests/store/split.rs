@@ -13,14 +13,16 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use crate::support::manual::{ManualClock, START_US};
 use parking_lot::Mutex;
-use weir::config::policy_file;
-use weir::engine::observer::{Silent, Tally};
-use weir::engine::{Charge, Decision, Limit, Micros, Mode, Observer, OnError, PolicySet, Take, Unit};
-use weir::limiter::{Answer, DescriptorRequest, Entry, Limiter, Options, Policies, Query, Status, Undecided};
-use weir::store::memory::Memory;
-use weir::store::{Failure, Peeked, Reply, Store, StoreError, Undo};
+use weir_engine::Entry;
+use weir_engine::observer::{Silent, Tally};
+use weir_engine::{Charge, Decision, Limit, Micros, Mode, Observer, OnError, PolicySet, Take, Unit};
+use weir_limiter::{Answer, DescriptorRequest, Limiter, Options, Policies, Query, Status, Undecided};
+use weir_store::memory::Memory;
+use weir_store::{Failure, Peeked, Reply, Store, StoreError, Undo};
+
+use crate::support::arbitrary::START_US;
+use crate::support::manual::ManualClock;
 
 /// Slots of the store under test.
 const SLOTS: u16 = 4;
@@ -303,7 +305,7 @@ impl Bench {
 }
 
 fn limiter(policy: &str, options: Options, observer: Arc<dyn Observer>) -> Limiter {
-    let policies = policy_file::parse(&[("shop.yaml", policy)]).expect("good policies").policies;
+    let policies = weir_policies::parse(&[("shop.yaml", policy)]).expect("good policies").policies;
     let policies = Arc::new(Policies::new(policies, observer.clone()));
     Limiter::new(policies, options, observer)
 }

@@ -5,11 +5,11 @@ use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy};
 use proptest::prop_oneof;
 use proptest::sample::subsequence;
-use weir::config::instant_text;
-use weir::engine::{Micros, Mode, Take};
-use weir::limiter::Answer;
+use weir_engine::{Micros, Mode, Take};
+use weir_limiter::Answer;
+use weir_text::instant_text;
 
-use crate::support::manual::START_US;
+use crate::support::arbitrary::START_US;
 use crate::support::worlds::{Worlds, on_both_stores};
 
 /// Limits of different shapes: no two of a list share a state.

@@ -5,7 +5,7 @@ use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any};
 use proptest::prop_oneof;
 use proptest::sample::subsequence;
-use weir::engine::{Micros, Mode, Take};
+use weir_engine::{Micros, Mode, Take};
 
 use crate::support::worlds::{World, Worlds, on_both_stores};
 

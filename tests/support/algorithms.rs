@@ -1,7 +1,7 @@
 //! Every algorithm, for tests of what holds for all of them. A list that a test wrote out would miss the next one.
 
-use weir::engine::algorithm::parameters::Parameters;
-use weir::engine::{Algorithm, Anchor, CalendarUnit, ParameterValue, Precision, Refill};
+use weir_engine::algorithm::parameters::Parameters;
+use weir_engine::{Algorithm, Anchor, CalendarUnit, ParameterValue, Precision, Refill};
 
 /// Every algorithm, and every variant of one, with this precision and this burst.
 pub fn every_algorithm(precision: Precision, burst: u32) -> Vec<Algorithm> {

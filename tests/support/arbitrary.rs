@@ -4,11 +4,13 @@ use proptest::prelude::{Just, Strategy, any};
 use proptest::prop_oneof;
 use proptest::sample::select;
 use proptest::test_runner::Config;
-use weir::engine::algorithm::sliding_window_log::REQUESTS_MAX;
-use weir::engine::{Algorithm, Anchor, Bounds, Limit, Micros, Mode, Precision, Role, Take, Term, Window};
+use weir_engine::algorithm::sliding_window_log::REQUESTS_MAX;
+use weir_engine::{Algorithm, Anchor, Bounds, Limit, Micros, Mode, Precision, Role, Take, Term, Window};
 
 use super::algorithms::every_algorithm;
-use super::manual::START_US;
+
+/// 2041-01-03T00:00:00Z, where windows of every unit up to a week start.
+pub const START_US: Micros = 2_240_784_000 * 1_000_000;
 
 /// The cases of one property where `WEIR_PROPTEST_CASES` does not say.
 const CASES: u32 = 400;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weir::engine::algorithm::Effect;
-use weir::engine::observer::Silent;
-use weir::engine::{Charge, Decision, Limit, Micros, Mode, Outcome, Precision, Role, Take, Unit, decision};
-use weir::limiter::deny_cache::DenyCache;
-use weir::store::memory::Memory;
-use weir::store::{Clock as _, Store as _};
+use weir_engine::algorithm::Effect;
+use weir_engine::observer::Silent;
+use weir_engine::{Charge, Decision, Limit, Micros, Mode, Outcome, Precision, Role, Take, Unit, decision};
+use weir_limiter::deny_cache::DenyCache;
+use weir_store::memory::Memory;
+use weir_store::{Clock as _, Store as _};
 
 use super::algorithms::every_algorithm;
 use super::arbitrary::{bounds, fitting};

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use redis::{Cmd, Connection, Value, cmd};
-use weir::store::redis::Endpoint;
+use weir_store::redis::Endpoint;
 
 use super::proxy::Proxy;
 use super::redis::RedisServer;

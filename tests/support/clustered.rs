@@ -7,10 +7,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
-use weir::engine::{Algorithm, Anchor, Limit, Mode, Take, Verdict, Window};
-use weir::store::redis::pipeline::Options;
-use weir::store::redis::{Endpoint, Redis};
-use weir::store::{Store, StoreError};
+use weir_engine::{Algorithm, Anchor, Limit, Mode, Take, Verdict, Window};
+use weir_store::redis::pipeline::Options;
+use weir_store::redis::{Endpoint, Redis};
+use weir_store::{Store, StoreError};
 
 use super::cluster::RedisCluster;
 use super::manual::charge;

@@ -3,11 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use weir::engine::{Charge, Limit, Micros, Role, Take};
-use weir::store::{Clock, Reply};
+use weir_engine::{Charge, Limit, Micros, Role, Take};
+use weir_store::{Clock, Reply};
 
-/// 2041-01-03T00:00:00Z, where windows of every unit up to a week start.
-pub const START_US: Micros = 2_240_784_000 * 1_000_000;
+use super::arbitrary::START_US;
 
 /// A clock that stands where the test put it.
 #[derive(Debug, Default)]

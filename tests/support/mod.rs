@@ -37,4 +37,5 @@ pub mod tools;
 pub mod vectors;
 pub mod wait;
 pub mod webhook;
+pub mod wildcards;
 pub mod worlds;

@@ -3,7 +3,7 @@
 //! `us + f / L` microseconds and one of `hits` hits are both plain products; waits and resets not by formula but by
 //! bisection, asking when it would be so. One key, one charge a decision.
 
-use weir::engine::{Algorithm, Anchor, Bounds, Limit, Micros, Mode, Receipt, Refill, Take, Term, Verdict};
+use weir_engine::{Algorithm, Anchor, Bounds, Limit, Micros, Mode, Receipt, Refill, Take, Term, Verdict};
 
 /// How far ahead of the clock a state may lie, beyond what its limit explains.
 const AHEAD_US: i128 = 60_000_000;

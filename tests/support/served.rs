@@ -6,8 +6,9 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use tempfile::TempDir;
-use weir::app::{self, AppError, Listeners, Stop};
-use weir::config::settings::{Layer, Settings};
+use weir_app::{AppError, Listeners};
+use weir_lifecycle::Stop;
+use weir_settings::{Layer, Settings};
 
 use super::http;
 use super::wait::{PATIENCE, until};
@@ -61,7 +62,7 @@ impl Served {
         }
         let settings = Settings::load(&[layer, asked]).unwrap_or_else(|problems| panic!("{problems}"));
 
-        let (stop, shutdown) = app::shutdown();
+        let (stop, shutdown) = weir_lifecycle::shutdown();
         let (sender, bound) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -70,7 +71,7 @@ impl Served {
                 let at = listeners.addresses();
                 let grpc = at.grpc.tcp().expect("an address");
                 sender.send(At { grpc, http: at.http, admin: at.admin }).expect("the test waits");
-                app::serve(listeners, settings, shutdown).await
+                weir_app::serve(listeners, settings, shutdown).await
             })
         });
         let at = bound.recv_timeout(PATIENCE).expect("the listeners are bound");

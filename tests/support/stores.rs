@@ -5,16 +5,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use weir::engine::algorithm::anchored_window::window_at;
-use weir::engine::algorithm::fixed_window::{Counter, WINDOW_NUMBERS};
-use weir::engine::algorithm::{Effect, Next};
-use weir::engine::decision::{self, StaleBounds};
-use weir::engine::observer::Silent;
-use weir::engine::{Algorithm, Bounds, Charge, Decision, Limit, Micros, Mode, State};
-use weir::store::memory::Memory;
-use weir::store::redis::pipeline::Options;
-use weir::store::redis::{Endpoint, Redis};
-use weir::store::{Clock as _, Peeked, Reply, Store, StoreError, Undo};
+use weir_engine::algorithm::anchored_window::window_at;
+use weir_engine::algorithm::fixed_window::{Counter, WINDOW_NUMBERS};
+use weir_engine::algorithm::{Effect, Next};
+use weir_engine::decision::{self, StaleBounds};
+use weir_engine::observer::Silent;
+use weir_engine::{Algorithm, Bounds, Charge, Decision, Limit, Micros, Mode, State};
+use weir_store::memory::Memory;
+use weir_store::redis::pipeline::Options;
+use weir_store::redis::{Endpoint, Redis};
+use weir_store::{Clock as _, Peeked, Reply, Store, StoreError, Undo};
 
 use super::manual::ManualClock;
 use super::redis::RedisServer;

@@ -42,13 +42,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use self::states::{mark, mark_of, seen, state};
-use weir::engine::algorithm::Summary;
-use weir::engine::algorithm::parameters::Parameters;
-use weir::engine::{
+use weir_engine::algorithm::Summary;
+use weir_engine::algorithm::parameters::Parameters;
+use weir_engine::{
     Algorithm, Anchor, Bounds, CalendarUnit, Decision, Limit, Micros, Mode, Observed, Outcome, Precision, Receipt,
     Refill, Role, State, Take, Term, Verdict, Window,
 };
+
+use self::states::{mark, mark_of, seen, state};
 
 /// 2041-01-01T00:00:00Z.
 const IN_2041_US: Micros = 2_240_611_200 * 1_000_000;

@@ -9,17 +9,18 @@ use parking_lot::Mutex;
 use proptest::strategy::Strategy;
 use proptest::test_runner::TestRunner;
 use tokio::runtime::Runtime;
-use weir::config::policy_file;
-use weir::engine::observer::{Charged, Observer, Silent, Tally};
-use weir::engine::{Micros, Mode, PolicySet, Take};
-use weir::limiter::{Answer, DescriptorRequest, Entry, Limiter, Modes, Options, Peek, Policies, Query};
-use weir::store::memory::Memory;
-use weir::store::redis::pipeline;
-use weir::store::redis::{Endpoint, Redis};
-use weir::store::{Clock as _, Store};
+use weir_engine::Entry;
+use weir_engine::observer::{Charged, Observer, Silent, Tally};
+use weir_engine::{Micros, Mode, PolicySet, Take};
+use weir_limiter::{Answer, DescriptorRequest, Limiter, Modes, Options, Peek, Policies, Query};
+use weir_store::memory::Memory;
+use weir_store::redis::pipeline;
+use weir_store::redis::{Endpoint, Redis};
+use weir_store::{Clock as _, Store};
 
+use super::arbitrary::START_US;
 use super::arbitrary::config;
-use super::manual::{ManualClock, START_US};
+use super::manual::ManualClock;
 use super::redis::RedisServer;
 
 /// Longer than any healthy call takes.
@@ -107,7 +108,7 @@ impl<'s> Worlds<'s> {
 }
 
 fn parsed(policy: &str) -> PolicySet {
-    policy_file::parse(&[("shop.yaml", policy)]).unwrap_or_else(|problems| panic!("{problems}\n{policy}")).policies
+    weir_policies::parse(&[("shop.yaml", policy)]).unwrap_or_else(|problems| panic!("{problems}\n{policy}")).policies
 }
 
 impl World<'_> {

@@ -4,14 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
+use weir_engine::Micros;
+use weir_policies::parse_rate;
+use weir_text::parse_instant;
 
 use super::Descriptor;
-use crate::cli::admin::AdminServer;
-use crate::cli::numbers::number;
-use crate::config::parse_instant;
-use crate::config::policy_file::parse_rate;
-use crate::config::settings;
-use crate::engine::Micros;
+use crate::admin::AdminServer;
+use crate::numbers::number;
 
 /// What the user typed after `weir override`.
 #[derive(Args, Debug)]
@@ -53,7 +52,7 @@ pub struct SetArguments {
     #[arg(long, value_name = "TIME", group = "end", value_parser = parse_instant)]
     pub until: Option<Micros>,
     /// How long it lasts, such as 2h
-    #[arg(long = "for", id = "lasts", value_name = "DURATION", value_parser = settings::duration, group = "end")]
+    #[arg(long = "for", id = "lasts", value_name = "DURATION", value_parser = weir_text::duration, group = "end")]
     pub lasts: Option<Duration>,
     /// Why, for the log and the list
     #[arg(long, value_name = "TEXT")]

@@ -1,13 +1,13 @@
 //! The report as one JSON document.
 
 use serde_json::{Value, json};
+use weir_engine::{Limit, Rule};
+use weir_lab::comparison::answers::{Answers, Changed, MayMeet, Unknown};
+use weir_lab::comparison::{CouldNotTell, DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Tend, What};
 
 use super::rows::{place, rule_in_words};
 use super::{Report, Side};
-use crate::cli::check::limit_in_words;
-use crate::comparison::answers::{Answers, Changed, MayMeet, Unknown};
-use crate::comparison::{CouldNotTell, DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Tend, What};
-use crate::engine::{Limit, Rule};
+use crate::check::limit_in_words;
 
 /// How many descriptors are told.
 const KEYS_MAX: usize = 1_000;

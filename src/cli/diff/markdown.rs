@@ -2,10 +2,11 @@
 
 use std::io::{self, Write};
 
+use weir_engine::words::{counted, printable};
+use weir_lab::comparison::DomainChange;
+
 use super::Report;
 use super::rows::{AnswerRow, CouldNotTellRow, Line, Row, UnknownRow, of_domain};
-use crate::comparison::DomainChange;
-use crate::engine::words::{counted, printable};
 
 /// How many rules are in the table.
 const ROWS_MAX: usize = 100;

@@ -1,12 +1,13 @@
 //! A comparison as words: what the formats for people share.
 
+use weir_engine::words::counted;
+use weir_engine::{Limit, Rule};
+use weir_lab::comparison::answers::{Changed, MayMeet, Met};
+use weir_lab::comparison::{CouldNotTell, DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Tend, What};
+use weir_policies::Location;
+
 use super::{Report, Side};
-use crate::cli::check::{amount, limit_in_words};
-use crate::comparison::answers::{Changed, MayMeet, Met};
-use crate::comparison::{CouldNotTell, DomainChange, Effect, Fate, Kind, RuleChange, StateChange, Tend, What};
-use crate::config::policy_file::Location;
-use crate::engine::words::counted;
-use crate::engine::{Limit, Rule};
+use crate::check::{amount, limit_in_words};
 
 /// A rule that changes.
 pub(super) struct Row {

@@ -2,9 +2,10 @@
 
 use std::io::{self, Write};
 
+use weir_engine::words::printable;
+
 use super::Report;
 use super::rows::{AnswerRow, CouldNotTellRow, Line, UnknownRow, of_domain};
-use crate::engine::words::printable;
 
 pub(super) fn write(report: &Report<'_>, out: &mut dyn Write) -> io::Result<()> {
     for change in &report.comparison.domains {

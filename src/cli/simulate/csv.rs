@@ -3,9 +3,9 @@
 //! Texts are in quotes, without control characters. One that a spreadsheet would take for a formula begins with an apostrophe, since keys come from
 //! callers.
 
-use crate::config::instant_text;
-use crate::engine::words::printable;
-use crate::simulation::report::{Count, OverTime, PolicyReport, Report};
+use weir_engine::words::printable;
+use weir_lab::simulation::report::{Count, OverTime, PolicyReport, Report};
+use weir_text::instant_text;
 
 /// The columns.
 const COLUMNS: &str = "record,policies,time,domain,rule,limit,key,requests,passed,denied,delayed,hits,hits_denied";

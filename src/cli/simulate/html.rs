@@ -2,11 +2,12 @@
 //!
 //! Texts that come from files or callers are escaped wherever they stand.
 
+use weir_engine::Micros;
+use weir_engine::words::{counted, printable};
+use weir_lab::simulation::report::{LimitReport, Report};
+use weir_text::instant_text;
+
 use super::text::{amount, columns_of, counts, grouped, length, names, slots_of_column, totals_of};
-use crate::config::instant_text;
-use crate::engine::Micros;
-use crate::engine::words::{counted, printable};
-use crate::simulation::report::{LimitReport, Report};
 
 /// The most limits that have a row for each set of policies.
 const LIMITS_MAX: usize = 200;

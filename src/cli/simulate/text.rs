@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::config::settings::spell;
-use crate::engine::words::{counted, percent, printable};
-use crate::simulation::report::{Count, LimitReport, PolicyReport, Report};
+use weir_engine::words::{counted, percent, printable};
+use weir_lab::simulation::report::{Count, LimitReport, PolicyReport, Report};
+use weir_text::spell;
 
 /// Bars of one to eight eighths.
 const BARS: [char; 8] =

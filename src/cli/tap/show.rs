@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
+use weir_engine::descriptor::spell_pairs;
+use weir_engine::words::{counted, printable};
+
 use super::record::{Descriptor, Record};
-use crate::engine::descriptor::spell_pairs;
-use crate::engine::words::{counted, printable};
 
 /// A column grows up to so many characters.
 const WIDTH_MAX: usize = 40;

@@ -7,10 +7,10 @@ use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table as Widget};
+use weir_engine::words::counted;
 
 use super::report::{Name, Report};
 use super::view::{Table, View};
-use crate::engine::words::counted;
 
 /// The lines above the tables.
 const HEAD_ROWS: u16 = 3;

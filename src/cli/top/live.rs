@@ -14,13 +14,13 @@ use rustix::process::{Signal, getpid, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
+use weir_text::spell;
 
 use super::draw::draw;
 use super::report::{self, Report};
 use super::view::{Action, View};
 use super::{Question, TopError};
-use crate::cli::admin::NoAnswer;
-use crate::config::settings::spell;
+use crate::admin::NoAnswer;
 
 /// Events that wait to be answered; more wait in the terminal.
 const EVENTS_MAX: usize = 64;

@@ -7,10 +7,10 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::Deserialize;
+use weir_engine::Role;
+use weir_engine::words::printable;
 
-use crate::cli::admin::{AdminServer, Bounds, Expected, NoAnswer, encoded};
-use crate::engine::Role;
-use crate::engine::words::printable;
+use crate::admin::{AdminServer, Bounds, Expected, NoAnswer, encoded};
 
 /// `/top` answers with less than 2 MiB, and `/readyz` with 100 problems at most.
 const BOUNDS: Bounds = Bounds { bytes_max: 8 << 20, timeout: Duration::from_secs(5) };
@@ -277,8 +277,9 @@ fn cell(text: &str) -> String {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     /// A report as a server would answer, with texts of this value in it.
     pub(in super::super) fn sample(value: &str, interval_ms: u64) -> Report {

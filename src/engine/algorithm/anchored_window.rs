@@ -5,8 +5,8 @@
 //! calendar itself is not here: its boundaries come with the charge.
 
 use super::counting::{Counting, Effect, Format, Receipt, Written, is_believed, small};
-use crate::engine::descriptor::Hits;
-use crate::engine::time::{self, Bounds, CalendarUnit, Micros};
+use crate::descriptor::Hits;
+use crate::time::{self, Bounds, CalendarUnit, Micros};
 
 /// A window as stored. [aw-5]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

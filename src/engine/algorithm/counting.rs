@@ -6,15 +6,15 @@ use std::fmt::Debug;
 
 use smallvec::SmallVec;
 
-use crate::engine::descriptor::Hits;
-use crate::engine::time::{Bounds, Micros};
+use crate::descriptor::Hits;
+use crate::time::{Bounds, Micros};
 
 /// How far a windowed state may lie ahead of a clock that stepped back and still be believed, in microseconds, if its
 /// window is shorter. [tm-2]
 pub const AHEAD_US_MIN: u64 = 60_000_000;
 /// The longest time that a full burst may take to drain: 2^48 us, 8.9 years. [lm-2]
 pub const DEBT_US_MAX: u64 = 1 << 48;
-/// The weight of a charge on a state of a few numbers. See [`crate::engine::weight`].
+/// The weight of a charge on a state of a few numbers. See [`crate::weight`].
 pub const WEIGHT_OF_SHORT_STATE: u32 = 2;
 
 /// Whether a state that lies `ahead_us` ahead of the clock is believed: the clock has stepped back a little. [tm-2]

@@ -4,8 +4,8 @@
 //! as long as one window. Its Lua twin is lua/algorithms/fixed_window.lua. Windows that begin elsewhere: anchored_window.rs.
 
 use super::counting::{CountedWindow, Counting, Effect, Format, Receipt, Written, is_believed};
-use crate::engine::descriptor::Hits;
-use crate::engine::time::{Bounds, Micros, Window};
+use crate::descriptor::Hits;
+use crate::time::{Bounds, Micros, Window};
 
 /// Window numbers are stored modulo this, so that number and count fit 53 bits together. [fw-2]
 pub const WINDOW_NUMBERS: u64 = 1 << 21;

@@ -6,9 +6,9 @@
 //! `L`, so that a rate such as 7 per second loses nothing over time. [ex-1] Its Lua twin is lua/algorithms/gcra.lua.
 
 use super::counting::{AHEAD_US_MIN, Counting, DEBT_US_MAX, Effect, Format, Receipt, Written, small};
-use crate::engine::arith::mul_div;
-use crate::engine::descriptor::Hits;
-use crate::engine::time::{Bounds, Micros, Window};
+use crate::arith::mul_div;
+use crate::descriptor::Hits;
+use crate::time::{Bounds, Micros, Window};
 
 /// Debts above this many hits are taken as the largest debt when the limit changes. [pc-6]
 const CONVERTED_HITS_MAX: u64 = (1 << 49) - 1;

@@ -1,6 +1,6 @@
 //! The parameters that tell the variants of an algorithm apart.
 
-use crate::engine::time::CalendarUnit;
+use crate::time::CalendarUnit;
 
 /// Where a fixed window begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 /// Calls a macro with all rows. A row is a variant, the type that implements `Counting`, the name, which is that of the
 /// fragment in lua/algorithms too, and the number by which scripts tell the kind from the others. Scripts test for the kinds
 /// in the order of the rows.
+#[macro_export]
 macro_rules! kind_rows {
     ($make:ident) => {
         $make! {
@@ -26,5 +27,3 @@ macro_rules! kind_rows {
         }
     };
 }
-
-pub(crate) use kind_rows;

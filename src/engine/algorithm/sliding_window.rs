@@ -11,8 +11,8 @@ use std::borrow::Borrow;
 pub use self::buckets::Buckets;
 use super::counting::{Counting, Effect, Format, Receipt, Summary, Written, is_believed, small};
 use super::parameters::Precision;
-use crate::engine::descriptor::Hits;
-use crate::engine::time::{Bounds, Duration, Micros, Window};
+use crate::descriptor::Hits;
+use crate::time::{Bounds, Duration, Micros, Window};
 
 /// The most sub-buckets of a window. [sw-1]
 pub const BUCKETS_MAX: u64 = 256;

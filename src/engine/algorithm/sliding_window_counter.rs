@@ -5,9 +5,9 @@
 //! is lua/algorithms/sliding_window_counter.lua.
 
 use super::counting::{Counting, Effect, Format, Receipt, Written, is_believed, small};
-use crate::engine::arith::mul_div;
-use crate::engine::descriptor::Hits;
-use crate::engine::time::{Bounds, Micros, Window};
+use crate::arith::mul_div;
+use crate::descriptor::Hits;
+use crate::time::{Bounds, Micros, Window};
 
 /// The hits of the window that holds now, and of the one before; stored as it is. [sc-6]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

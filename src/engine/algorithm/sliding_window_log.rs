@@ -8,8 +8,8 @@ use std::borrow::Borrow;
 use std::collections::VecDeque;
 
 use super::counting::{Counting, Effect, Format, Receipt, Summary, UndoScript, Written, is_believed};
-use crate::engine::descriptor::Hits;
-use crate::engine::time::{Bounds, Micros, Window};
+use crate::descriptor::Hits;
+use crate::time::{Bounds, Micros, Window};
 
 /// The largest limit of a log, and so the most entries of one: each is at least one hit. [sl-1]
 pub const REQUESTS_MAX: u32 = 10_000;

@@ -4,8 +4,8 @@
 //! or burst keeps it. A bucket that is refilled continuously is a debt: gcra.rs. Its Lua twin is lua/algorithms/token_bucket.lua.
 
 use super::counting::{Counting, DEBT_US_MAX, Effect, Format, Receipt, Written, is_believed, small};
-use crate::engine::descriptor::Hits;
-use crate::engine::time::{Bounds, Micros, Window};
+use crate::descriptor::Hits;
+use crate::time::{Bounds, Micros, Window};
 
 /// What has been used of a bucket. [tb-5]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 
 use hashbrown::HashMap;
 
-use crate::engine::network::Network;
+use crate::network::Network;
 
 /// Networks, and which of them is the smallest around each.
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::addresses::{Lattice, Spelled, Spelling};
 use super::texts::{BEGIN, Beginning, Cut, Texts, Utf8};
-use crate::engine::automaton::{Automaton, Reading};
+use crate::automaton::{Automaton, Reading};
 
 /// The most states of one walk.
 pub const STATES_MAX: usize = 50_000;

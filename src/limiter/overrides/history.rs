@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::hash::{BuildHasher as _, RandomState};
 
+use weir_engine::Micros;
+
 use super::SetOverride;
-use crate::engine::Micros;
 
 /// The most numbers of a version: its own, and those that it follows from.
 const NUMBERS_MAX: usize = 4;

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use tokio::sync::Semaphore;
+use weir_engine::observer::Silent;
+use weir_engine::{Charge, Decision, Limit, Mode};
+use weir_store::memory::Memory;
+use weir_store::{Peeked, Reply, Undo};
 
 use super::tests::{HOUR, Hand, START, one, policies, requests};
 use super::*;
-use crate::engine::observer::Silent;
-use crate::engine::{Charge, Decision, Limit, Mode};
-use crate::store::memory::Memory;
-use crate::store::{Peeked, Reply, Undo};
 
 /// The way of one process to the store that all share. Its writes wait for their turn.
 struct Way {

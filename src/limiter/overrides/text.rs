@@ -3,11 +3,11 @@
 //! What is read may come from anybody who can write to the store: a line that is not exactly what weir writes is skipped.
 
 use serde::{Deserialize, Serialize};
+use weir_engine::overrides::{Numbers, OVERRIDES_MAX, Override};
+use weir_engine::policy::LIMITS_PER_RULE_MAX;
+use weir_engine::{Micros, Window};
 
 use super::{BY_BYTES_MAX, REASON_BYTES_MAX, SetOverride};
-use crate::engine::overrides::{Numbers, OVERRIDES_MAX, Override};
-use crate::engine::policy::LIMITS_PER_RULE_MAX;
-use crate::engine::{Micros, Window};
 
 /// The most bytes of one line.
 const LINE_BYTES_MAX: usize = 8 * 1_024;
@@ -147,7 +147,6 @@ fn line(one: &SetOverride) -> String {
 ///
 /// # Panics
 /// When a line is neither read nor skipped, or when what was read is not written so that it is read again.
-#[cfg(any(test, fuzzing))]
 pub fn fuzz(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let first = read(&text);
@@ -158,8 +157,9 @@ pub fn fuzz(data: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use weir_engine::Unit;
+
     use super::*;
-    use crate::engine::Unit;
 
     fn one(value: &str) -> SetOverride {
         let numbers = Numbers { name: Some("n".into()), requests: 5, window: Unit::Hour.window(), burst: Some(7) };

@@ -6,8 +6,7 @@
 pub(super) mod connection;
 pub(super) mod credentials;
 pub(super) mod endpoint;
-#[cfg(any(test, fuzzing))]
-pub(in crate::store::redis) mod fuzz;
+pub(in crate::redis) mod fuzz;
 mod generation;
 pub(super) mod handshake;
 pub(super) mod host_port;

@@ -2,10 +2,11 @@
 //!
 //! Not here: what a caller gets in place of a decision (the limiter).
 
-use crate::engine::weight::TOO_HEAVY;
-use crate::store::redis::base::error_class::RedisErrorClass;
-use crate::store::redis::transport::error::{CallError, Reason};
-use crate::store::{Failure, StoreError};
+use weir_engine::weight::TOO_HEAVY;
+
+use crate::redis::base::error_class::RedisErrorClass;
+use crate::redis::transport::error::{CallError, Reason};
+use crate::{Failure, StoreError};
 
 /// What a failed call means for a charge: whether it can have been made.
 pub(super) fn store_error(error: CallError) -> StoreError {
@@ -52,7 +53,7 @@ pub(super) fn several_slots(charges: usize) -> StoreError {
     StoreError::NotSent(Failure { kind: "crossslot", message })
 }
 
-/// The kinds of failure that are no answers of Redis: with those of [`ERROR_CLASSES`](crate::store::redis::error_class::ERROR_CLASSES) all that a decision
+/// The kinds of failure that are no answers of Redis: with those of [`ERROR_CLASSES`](crate::redis::error_class::ERROR_CLASSES) all that a decision
 /// can end with.
 pub const KINDS: [&str; 9] = [
     "no_connection",
@@ -79,8 +80,8 @@ pub(super) fn foreign_state(key: &str) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::base::error_class::ERROR_CLASSES;
-    use crate::store::redis::base::observer::{DialError, NO_CONNECTION};
+    use crate::redis::base::error_class::ERROR_CLASSES;
+    use crate::redis::base::observer::{DialError, NO_CONNECTION};
 
     #[test]
     fn every_reason_has_a_kind_that_is_shown_before_it_happens() {

@@ -5,10 +5,10 @@
 use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
+use weir_engine::observer::Crossed;
+use weir_engine::{Hits, Micros, Rule};
 
-use crate::engine::observer::Crossed;
-use crate::engine::{Hits, Micros, Rule};
-use crate::telemetry::limited::Values;
+use crate::limited::Values;
 
 /// The whole of a limit, in percent.
 const WHOLE: u8 = 100;

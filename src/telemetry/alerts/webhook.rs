@@ -24,13 +24,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tonic::codegen::http::Uri;
+use weir_tls::Tls;
+use weir_tls::dial::{Dial, USER_AGENT as WEIR};
 
 use super::alert::Alert;
 use super::message;
 use super::signature::Secret;
-use crate::telemetry::complaint::Complaint;
-use crate::tls::Tls;
-use crate::tls::dial::{Dial, USER_AGENT as WEIR};
+use crate::complaint::Complaint;
 
 /// How many alerts are sent at a time.
 pub const DELIVERIES_MAX: usize = 4;

@@ -1,13 +1,14 @@
 //! What one core remembers of denials: of each of the last minutes, the limits that were over and the keys that were over them
 //! most. Not here: putting cores and minutes together (report.rs).
 
-use hashbrown::DefaultHashBuilder;
 use std::hash::BuildHasher as _;
 
+use hashbrown::DefaultHashBuilder;
+use weir_engine::key;
+use weir_engine::observer::{Charged, LimitOf};
+use weir_engine::{Limit, Role};
+
 use super::sketch::Sketch;
-use crate::engine::key;
-use crate::engine::observer::{Charged, LimitOf};
-use crate::engine::{Limit, Role};
 
 /// The minutes that are remembered, the current one among them.
 pub const MINUTES_MAX: usize = 5;

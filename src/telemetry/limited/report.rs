@@ -5,9 +5,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use weir_engine::Role;
+
 use super::recorder::{Denials, MINUTES_MAX, STEP_MS, STEPS, Whose};
 use super::sketch::Sketch;
-use crate::engine::Role;
 
 /// The most keys of one limit in a report.
 pub const REPORTED_KEYS_MAX: usize = 128;
@@ -49,7 +50,7 @@ pub struct LimitReport {
 /// The denials of one key by one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyReport {
-    /// The tag of the key, see [`crate::engine::key`].
+    /// The tag of the key, see [`weir_engine::key`].
     pub key: String,
     /// Denials that it had for certain.
     pub at_least: u64,

@@ -3,9 +3,8 @@
 use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
-
-use crate::engine::descriptor::spell_pairs;
-use crate::engine::key::{self, ParsedValue};
+use weir_engine::descriptor::spell_pairs;
+use weir_engine::key::{self, ParsedValue};
 
 /// Bytes of SHA-256 that stand for a value.
 const HASH_BYTES: usize = 8;
@@ -85,13 +84,14 @@ impl ShownDescriptor {
 
 #[cfg(test)]
 mod tests {
+    use weir_engine::Entry;
+
     use super::*;
-    use crate::engine::Entry;
 
     fn key_of(entries: &[(&str, &str)]) -> String {
         let mut key = String::new();
         let entries = entries.iter().map(|&(key, value)| Entry { key, value });
-        crate::engine::key::write_tag(&mut key, "shop", entries, &[]);
+        weir_engine::key::write_tag(&mut key, "shop", entries, &[]);
         key
     }
 
@@ -109,7 +109,7 @@ mod tests {
     fn what_is_shown_is_what_the_admin_listener_reads() {
         let entries = [("user", "ann,bob=\\x"), ("path", "")];
         let text = Values::Shown.descriptor(&key_of(&entries)).text();
-        let read = crate::engine::descriptor::parse_entries(&text).unwrap();
+        let read = weir_engine::descriptor::parse_entries(&text).unwrap();
         assert_eq!(read, entries.map(|(key, value)| (key.to_owned(), value.to_owned())));
     }
 

@@ -6,8 +6,7 @@ use tracing::field::Field;
 use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
-
-use crate::engine::words::printable;
+use weir_engine::words::printable;
 
 /// The message and then each field, as one line: no value can end it or steer a terminal.
 pub(super) fn fields() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static {

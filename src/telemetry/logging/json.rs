@@ -7,8 +7,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use tracing_subscriber::fmt::MakeWriter;
-
-use crate::engine::words::is_plain;
+use weir_engine::words::is_plain;
 
 /// The names as the formatter writes them, in their order, and those of envoyproxy/ratelimit. No quote inside a text is
 /// written without a backslash before it, so each is found where it is a name.

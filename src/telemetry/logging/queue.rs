@@ -274,8 +274,9 @@ impl Write for Queue {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::io::{BufRead as _, BufReader, Read as _};
+
+    use super::*;
 
     /// Generous: a busy machine is no failure.
     const TIMEOUT: Duration = Duration::from_secs(20);

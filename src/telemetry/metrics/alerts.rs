@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use weir_engine::Shares;
+
 use super::families::{Source, Value, Visitor};
 use super::labels::Labels;
 use super::listed::{Cursor, Listed};
 use super::table::{ALERTS, row};
-use crate::engine::Shares;
 
 /// How many counters are shown at a time.
 const BATCH: usize = 64;

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::domains::Domains;
 use super::labels::Labels;
 use super::rules::{Labelled, Rules};
-use crate::telemetry::counts::Values;
+use crate::counts::Values;
 
 /// A look is repeated to callers until it is this old.
 pub const LOOK_AGE: Duration = Duration::from_secs(1);

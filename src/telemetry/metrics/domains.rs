@@ -6,11 +6,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use weir_engine::PolicySet;
+use weir_engine::observer::DecisionResult;
+
 use super::families::{Source, Value, Visitor};
 use super::listed::{Cursor, Listed};
 use super::table::{REQUESTS_TOTAL, UNMATCHED, row};
-use crate::engine::PolicySet;
-use crate::engine::observer::DecisionResult;
 
 /// What stands in the label `domain` for domains that no policy has, and for requests that cannot be read.
 pub(super) const UNKNOWN: &str = "(unknown)";

@@ -8,10 +8,10 @@ use std::time::SystemTime;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Counter, Gauge, Metric, MetricFamily, MetricType};
 use smallvec::SmallVec;
+use weir_engine::observer::TraceIds;
 
 pub use super::table::FamilyKind;
 use super::table::Row;
-use crate::engine::observer::TraceIds;
 
 /// What stands above the series of a family.
 #[derive(Clone, Copy, Debug)]

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
+use weir_engine::observer::{DecisionResult, TraceIds};
 
 use super::families::{Bucket, Exemplar, Histogram};
-use crate::engine::observer::{DecisionResult, TraceIds};
 
 /// The upper bounds of the latency histograms, in microseconds. The last bucket has none.
 pub const BUCKETS_US: [u64; 15] =
@@ -65,7 +65,7 @@ struct Times {
 
 /// How far a reader of [`Latencies::times_since`] has come, for each runtime.
 #[derive(Debug, Default)]
-pub(in crate::telemetry) struct TimesSeen(Vec<u64>);
+pub(crate) struct TimesSeen(Vec<u64>);
 
 /// Times of several runtimes together.
 #[derive(Clone, Debug)]

@@ -12,11 +12,11 @@ use smallvec::SmallVec;
 use super::families::{Bucket, Family, FamilyKind, Histogram, Source, Summary, Value, Visitor};
 use super::latency::{Distribution, Door, Latencies};
 use super::table::row;
-use crate::telemetry::mapper::{Mapped, Mapper, MetricType, ObserverKind};
-use crate::telemetry::statistics::{Kind, Statistics};
+use crate::mapper::{Mapped, Mapper, MetricType, ObserverKind};
+use crate::statistics::{Kind, Statistics};
 
 /// The one statistic that is times.
-pub(in crate::telemetry) const RESPONSE_TIME: &str = "ratelimit_server.ShouldRateLimit.response_time";
+pub(crate) const RESPONSE_TIME: &str = "ratelimit_server.ShouldRateLimit.response_time";
 /// How many names are remembered with what they become.
 const REMEMBERED_MAX: usize = 100_000;
 /// The time that a summary covers has this many parts. The oldest part goes when a new one begins.
@@ -279,7 +279,7 @@ fn add_up(sum: &mut f64, value: u64, scale: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::metrics::text::{Format, TextWriter};
+    use crate::metrics::text::{Format, TextWriter};
 
     struct Scene {
         statistics: Arc<Statistics>,

@@ -6,19 +6,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use weir_engine::arith::Fraction;
+use weir_engine::observer::{Charged, Crossed, DecisionResult, LimitOf, Tally};
+use weir_engine::policy::Domain;
+use weir_engine::{PolicySet, Rule, Shares};
+
 use super::alerts::{self, AlertCounts, AlertLoad, LimitAlerts};
 use super::domains::DomainCounts;
 use super::families::{Source, Value, Visitor};
 use super::labels::Labels;
 use super::listed::{Cursor, Listed};
 use super::table::row;
-use crate::engine::arith::Fraction;
-use crate::engine::observer::{Charged, Crossed, DecisionResult, LimitOf, Tally};
-use crate::engine::policy::Domain;
-use crate::engine::{PolicySet, Rule, Shares};
-use crate::telemetry::alerts::Alerts;
-use crate::telemetry::counts::{Counts, Number, Values, split};
-use crate::telemetry::statistics::{LimitName, RequestName, Statistics};
+use crate::alerts::Alerts;
+use crate::counts::{Counts, Number, Values, split};
+use crate::statistics::{LimitName, RequestName, Statistics};
 
 /// What stands in the labels `rule` and `limit` for limits that came with a request.
 const OVERRIDE: &str = "(request)";

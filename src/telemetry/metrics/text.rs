@@ -6,8 +6,9 @@
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
 
+use weir_engine::observer::TraceIds;
+
 use super::families::{Exemplar, Family, FamilyKind, Value, Visitor};
-use crate::engine::observer::TraceIds;
 
 /// How metrics are written out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,7 +229,7 @@ fn push_escaped(text: &mut String, raw: &str, quotes: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::metrics::families::{Bucket, Histogram, Summary};
+    use crate::metrics::families::{Bucket, Histogram, Summary};
 
     fn written(format: Format) -> String {
         let exemplar = Exemplar {

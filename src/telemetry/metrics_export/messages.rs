@@ -14,9 +14,9 @@ use opentelemetry_proto::tonic::metrics::v1::{
 };
 use opentelemetry_proto::tonic::resource::v1::Resource;
 
-use crate::telemetry::metrics::families::{self, Family, FamilyKind, Value, Visitor};
+use crate::metrics::families::{self, Family, FamilyKind, Value, Visitor};
 
-/// How many series make a request full. The step of a [`Reading`](crate::telemetry::metrics::Reading) that fills it may
+/// How many series make a request full. The step of a [`Reading`](crate::metrics::Reading) that fills it may
 /// add some hundred more.
 const SERIES_MAX: usize = 2_000;
 /// How many bytes of labels make a request full: gRPC servers take 4 MiB unless their settings differ.

@@ -3,8 +3,7 @@
 //! Not here: what is counted, and the prefix and suffix around a name (statistics.rs).
 
 use smallvec::SmallVec;
-
-use crate::engine::{Entry, Rule};
+use weir_engine::{Entry, Rule};
 
 /// The longest name that a request may bring, in bytes. A longer one is counted as one too many.
 pub(super) const NAME_BYTES_MAX: usize = 1024;
@@ -148,9 +147,10 @@ fn address_at(text: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
+    use weir_engine::{Limit, PolicySet, Unit};
+
     use super::*;
-    use crate::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-    use crate::engine::{Limit, PolicySet, Unit};
 
     #[test]
     fn separators_addresses_and_control_characters_are_replaced() {

@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 
 use regex::Regex;
 
-use crate::telemetry::metrics::{Metrics, RESPONSE_TIME, TimesSeen};
-use crate::telemetry::statistics::Kind;
+use crate::metrics::{Metrics, RESPONSE_TIME, TimesSeen};
+use crate::statistics::Kind;
 
 /// Which lines a server reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,9 +173,10 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     use std::time::Duration;
 
+    use weir_engine::observer::DecisionResult;
+
     use super::*;
-    use crate::engine::observer::DecisionResult;
-    use crate::telemetry::metrics::Options;
+    use crate::metrics::Options;
 
     fn metrics() -> Arc<Metrics> {
         Arc::new(Metrics::new(Options { statsd: true, ..Options::default() }).unwrap())

@@ -1,6 +1,6 @@
 //! Which requests a tap is about.
 
-use crate::engine::observer::{AnsweredRequest, DecisionResult, DescriptorVerdict};
+use weir_engine::observer::{AnsweredRequest, DecisionResult, DescriptorVerdict};
 
 /// The words for a verdict in a filter, and in records.
 pub const VERDICTS: [&str; 4] = ["ok", "over", "shadow", "error"];

@@ -6,11 +6,11 @@ use std::borrow::Cow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
+use weir_engine::observer::{AnsweredDescriptor, AnsweredRequest, DescriptorVerdict};
+use weir_engine::{Hits, Micros, Take, Unit};
 
 use super::filter::word;
 use super::values::{Named, TapValues};
-use crate::engine::observer::{AnsweredDescriptor, AnsweredRequest, DescriptorVerdict};
-use crate::engine::{Hits, Micros, Take, Unit};
 
 /// The version of the format, which the header has.
 const VERSION: u32 = 1;

@@ -8,9 +8,8 @@ use std::sync::Arc;
 
 use ring::hmac;
 use ring::rand::SystemRandom;
-
-use crate::engine::policy::Level;
-use crate::engine::{Matcher, PolicySet};
+use weir_engine::policy::Level;
+use weir_engine::{Matcher, PolicySet};
 
 /// Bytes of the hash that stand for a hidden value.
 const HASH_BYTES: usize = 6;

@@ -4,9 +4,9 @@
 
 use opentelemetry::trace::TraceState;
 use tonic::codegen::http::HeaderMap;
+use weir_engine::observer::TraceIds;
 
 use super::Propagators;
-use crate::engine::observer::TraceIds;
 
 /// The most bytes of `tracestate` that are kept; a longer one is left out, as the specification allows.
 const TRACESTATE_BYTES_MAX: usize = 512;

@@ -14,7 +14,7 @@ use opentelemetry_sdk::trace::{SpanData, SpanExporter};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::telemetry::complaint::Complaint;
+use crate::complaint::Complaint;
 
 /// How long the rest of the queue may take when weir ends.
 const FLUSH_MAX: Duration = Duration::from_secs(2);

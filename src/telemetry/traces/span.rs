@@ -8,10 +8,10 @@ use std::time::SystemTime;
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags};
 use opentelemetry::{Array, KeyValue, StringValue, Value};
 use opentelemetry_sdk::trace::{IdGenerator as _, SpanData, SpanEvents, SpanLinks};
+use weir_engine::observer::{AnsweredBy, Charged, DecisionResult, LimitOf, StoreCall};
+use weir_engine::{Entry, OnError, Rule};
 
 use super::{Ended, Trace, Way};
-use crate::engine::observer::{AnsweredBy, Charged, DecisionResult, LimitOf, StoreCall};
-use crate::engine::{Entry, OnError, Rule};
 
 /// The longest text of an attribute that comes from a caller or a policy, in bytes.
 const TEXT_BYTES_MAX: usize = 256;

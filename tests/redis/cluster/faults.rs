@@ -4,12 +4,13 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use redis::cmd;
+use tokio::task::{JoinSet, LocalSet};
+use weir_store::{Store, StoreError};
+
 use crate::support::cluster::{FAILOVER, Plan, RedisCluster};
 use crate::support::clustered::{Load, SHORT, daily, hit, key_in, not_sent, open, plenty, store, used, used_soon};
 use crate::support::wait::{PATIENCE, eventually, until};
-use redis::cmd;
-use tokio::task::{JoinSet, LocalSet};
-use weir::store::{Store, StoreError};
 
 /// How long nodes try to carry out an order to fail over before they give it up.
 const ORDER_LASTS: Duration = Duration::from_secs(6);

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use weir_engine::{Algorithm, Anchor, Charge, Limit, Mode, Role, Take, Window};
+use weir_store::redis::pipeline::Options;
+use weir_store::redis::{Endpoint, Observer, Redis};
+use weir_store::{Store, StoreError};
+
 use crate::support::fake_node::{FakeNode, all_slots, bulk};
 use crate::support::wait::PATIENCE;
-use weir::engine::{Algorithm, Anchor, Charge, Limit, Mode, Role, Take, Window};
-use weir::store::redis::pipeline::Options;
-use weir::store::redis::{Endpoint, Observer, Redis};
-use weir::store::{Store, StoreError};
 
 /// How often one call is sent at most: once, and six times again.
 const SENT_MAX: usize = 7;

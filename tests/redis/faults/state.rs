@@ -5,6 +5,9 @@
 
 use std::time::{Duration, Instant};
 
+use envoy_types::pb::google::protobuf::UInt64Value;
+use tonic::Code;
+
 use crate::support::http;
 use crate::support::load::{Load, Said, Sample, summary};
 use crate::support::process::POLICIES_LOADED;
@@ -17,8 +20,6 @@ use crate::support::shop::{
     is_as_configured, is_by_redis,
 };
 use crate::support::wait::{PATIENCE, until};
-use envoy_types::pb::google::protobuf::UInt64Value;
-use tonic::Code;
 
 /// How often scripts are flushed under load.
 const FLUSHES: usize = 20;

@@ -6,13 +6,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::time::Duration;
 
-use weir::cli::ratelimit;
-use weir::config::envoy_ratelimit::{self, Effect, Machine, Note, Type, VARIABLES};
-use weir::config::otel::{self, TurnsOn};
-use weir::config::settings::{
+use weir_cli::ratelimit;
+use weir_engine::Mode;
+use weir_settings::envoy_ratelimit::{self, Effect, Machine, Note, Type, VARIABLES};
+use weir_settings::otel::{self, TurnsOn};
+use weir_settings::{
     Endpoints, Layer, LogFormat, PolicySource, Problems, Secret, Setting, Settings, StoreKind, Topology,
 };
-use weir::engine::Mode;
 
 fn variables(given: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
     given.iter().map(|(name, text)| (OsString::from(name), OsString::from(text))).collect()

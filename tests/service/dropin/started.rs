@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use weir::config::envoy_ratelimit::VARIABLES;
+use weir_settings::envoy_ratelimit::VARIABLES;
 
 use crate::support::http;
 use crate::support::process::{LogLine, Process, binary, point};

@@ -20,9 +20,9 @@ use proptest::prelude::{Strategy, any, prop_assert_eq, prop_compose, proptest};
 use prost::Message;
 use tonic::codegen::{Service, http};
 use tonic::{Request, Response, Status};
-use weir::rls::proto as ours;
-use weir::rls::proto::rate_limit_service_client::RateLimitServiceClient;
-use weir::rls::proto::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
+use weir_rls::proto as ours;
+use weir_rls::proto::rate_limit_service_client::RateLimitServiceClient;
+use weir_rls::proto::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
 
 /// The request path that Envoy calls. Nobody's generated code is asked for it.
 const METHOD_PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";

@@ -223,7 +223,7 @@ fn what_one_call_site_drops_is_counted_and_reported() {
     let reported = "lines of log dropped: too many of one kind";
     let found = weir.wait_for_log(0, 2 * PATIENCE, |line| {
         line.message() == Some(reported)
-            && line.field("call_site").is_some_and(|site| site.to_string().contains("weir::http::admin"))
+            && line.field("call_site").is_some_and(|site| site.to_string().contains("weir_http::admin"))
     });
     assert!(found, "{}", weir.written());
 }
@@ -286,15 +286,15 @@ const PANICS: &str = "WEIR_TEST_PANICS";
 #[test]
 fn a_panic_is_a_line_of_the_log() {
     if let Some(log) = std::env::var_os(PANICS) {
-        let log = weir::config::settings::Log {
+        let log = weir_settings::Log {
             level: "info".to_owned(),
-            format: weir::config::settings::LogFormat::Json,
+            format: weir_settings::LogFormat::Json,
             file: Some(log.into()),
         };
-        weir::app::set_up_log(&log).expect("a log");
+        weir_app::set_up_log(&log).expect("a log");
         let thread = std::thread::Builder::new().name("unlucky".to_owned()).spawn(|| panic!("index 7 of 3"));
         assert!(thread.expect("a thread").join().is_err());
-        weir::app::flush_log();
+        weir_app::flush_log();
         return;
     }
     let directory = TempDir::new().expect("a temporary directory");

@@ -21,7 +21,7 @@ use crate::support::wait::{PATIENCE, until, within};
 const FILE: &str = "shop.yaml";
 const LOADS: &str = "weir_config_loads_total";
 /// How long a file that is written in place rests until it is loaded.
-const REST: Duration = weir::config::watch::REST;
+const REST: Duration = weir_policies::watch::REST;
 
 /// Rules for so many keys; a prefix of its lines is valid too.
 fn rules(count: usize, requests: u32) -> String {

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use redis::{Value, cmd};
 use tonic::Code;
-use weir::engine::weight::{WEIGHT_MAX, WEIGHT_SHARED_MAX};
-use weir::store::redis::breaker::Circuit;
-use weir::store::redis::node::Node;
-use weir::store::redis::pipeline::{Call, CallError, Options, Reason};
-use weir::store::redis::{Endpoint, Observer};
+use weir_engine::weight::{WEIGHT_MAX, WEIGHT_SHARED_MAX};
+use weir_store::redis::breaker::Circuit;
+use weir_store::redis::node::Node;
+use weir_store::redis::pipeline::{Call, CallError, Options, Reason};
+use weir_store::redis::{Endpoint, Observer};
 
 use crate::support::fake_node::FakeNode;
 use crate::support::redis::RedisServer;

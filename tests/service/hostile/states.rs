@@ -4,12 +4,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use weir::engine::observer::Silent;
-use weir::engine::{Algorithm, Anchor, CalendarUnit, Charge, Limit, Mode, Receipt, State, Take, Unit};
-use weir::store::memory::Memory;
-use weir::store::{Store, Undo};
+use weir_engine::observer::Silent;
+use weir_engine::{Algorithm, Anchor, CalendarUnit, Charge, Limit, Mode, Receipt, State, Take, Unit};
+use weir_store::memory::Memory;
+use weir_store::{Store, Undo};
 
-use crate::support::manual::{ManualClock, START_US, answer, charge, far};
+use crate::support::arbitrary::START_US;
+use crate::support::manual::{ManualClock, answer, charge, far};
 
 const DAY_US: u64 = 86_400 * 1_000_000;
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use weir::telemetry::metrics::table;
+use weir_telemetry::metrics::table;
 
 fn path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md")

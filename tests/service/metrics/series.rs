@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use smallvec::smallvec;
-use weir::engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
-use weir::engine::{Entry, Limit, PolicySet, Take, Unit};
-use weir::limiter::{DescriptorRequest, Limiter, Options, Policies, Query};
-use weir::store::SystemClock;
-use weir::store::memory::Memory;
-use weir::telemetry::mapper::Mapper;
-use weir::telemetry::metrics::{self, Metrics};
+use weir_engine::policy::{DomainSpec, NodeSpec, RuleKind, RuleSpec};
+use weir_engine::{Entry, Limit, PolicySet, Take, Unit};
+use weir_limiter::{DescriptorRequest, Limiter, Options, Policies, Query};
+use weir_store::SystemClock;
+use weir_store::memory::Memory;
+use weir_telemetry::mapper::Mapper;
+use weir_telemetry::metrics::{self, Metrics};
 
 /// How many requests are sent, each with a domain and a value of its own.
 const REQUESTS: usize = 100_000;

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde_json::{Value, json};
+
 use crate::support::ads::secured;
 use crate::support::authority::Authority;
 use crate::support::process::{LogLine, PolicyDirectory, Weir};
@@ -11,7 +13,6 @@ use crate::support::rls::{self, Client};
 use crate::support::served::Served;
 use crate::support::wait::{PATIENCE, until};
 use crate::support::webhook::{Does, Webhook};
-use serde_json::{Value, json};
 
 /// Windows from the first hit do not turn while a test runs.
 const POLICY: &str = "\

@@ -1,11 +1,12 @@
 //! Who is limited, at the admin listener and in the log: `/top`, `/limited`, how values are shown, and the token.
 
+use serde_json::Value;
+
 use crate::support::http;
 use crate::support::process::{LogLine, PolicyDirectory, Weir};
 use crate::support::rls::{self, Client};
 use crate::support::served::{self, Served};
 use crate::support::wait::{PATIENCE, until};
-use serde_json::Value;
 
 const POLICY: &str = "\
 domain: shop

@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use crate::support::http::{self, Answer};
 use crate::support::process::{PolicyDirectory, Weir, binary};
 use crate::support::redis::RedisServer;
 use crate::support::rls::{self, Client};
 use crate::support::served::Served;
 use crate::support::wait::{PATIENCE, until};
-use serde_json::{Value, json};
 
 const POLICY: &str = "\
 domain: shop

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
 use crate::support::http;
 use crate::support::redis::RedisServer;
 use crate::support::rls::{self, Client};
 use crate::support::served::Served;
-use serde_json::Value;
 
 const POLICY: &str = "\
 domain: shop

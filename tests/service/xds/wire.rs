@@ -5,15 +5,14 @@
 
 use std::fmt::Debug;
 
-use prost::Message;
-use prost_types::value::Kind;
-use weir::xds::proto as ours;
-
 use envoy_types::pb::envoy::config::core::v3 as their_core;
 use envoy_types::pb::envoy::service::discovery::v3 as their_discovery;
 use envoy_types::pb::google::protobuf as their_google;
 use envoy_types::pb::google::rpc as their_rpc;
 use envoy_types::pb::ratelimit::config::ratelimit::v3 as theirs;
+use prost::Message;
+use prost_types::value::Kind;
+use weir_xds::proto as ours;
 
 /// Reads as one type what was written as another, and back.
 fn same<A, B>(one: &A, other: &B)

@@ -3,18 +3,19 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::algorithms::burst;
-use crate::support::arbitrary::{bounds, config, hits, limit, limits, mode, role, step, step_on, take};
-use crate::support::cached::{AGES, KEY, KEYS_MAX, MS, SECOND, Scene, is_summed_up, plain};
-use crate::support::manual::{answer, far};
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any};
 use proptest::sample::Index;
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq, prop_oneof, proptest};
-use weir::engine::algorithm::Effect;
-use weir::engine::{Charge, Decision, Limit, Micros, Mode, Observed, Role, Take, Verdict};
-use weir::store::{Clock as _, Store as _, Undo};
+use weir_engine::algorithm::Effect;
+use weir_engine::{Charge, Decision, Limit, Micros, Mode, Observed, Role, Take, Verdict};
+use weir_store::{Clock as _, Store as _, Undo};
+
+use crate::support::algorithms::burst;
+use crate::support::arbitrary::{bounds, config, hits, limit, limits, mode, role, step, step_on, take};
+use crate::support::cached::{AGES, KEY, KEYS_MAX, MS, SECOND, Scene, is_summed_up, plain};
+use crate::support::manual::{answer, far};
 
 /// After 2^20 windows a fixed window's number means another one; every store has dropped it long before.
 const LEAP_US: i64 = 600 * 1_000_000;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use weir::config::policy_file::test_file::{ASKS_MAX, CALLERS_MAX, CASES_MAX, FILE_BYTES_MAX, STEPS_MAX, parse};
+use weir_policies::test_file::{ASKS_MAX, CALLERS_MAX, CASES_MAX, FILE_BYTES_MAX, STEPS_MAX, parse};
 
 use super::{Written, refused};
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use weir::config::policy_file::test_file::parse;
+use weir_policies::test_file::parse;
 
 /// What is wrong with the steps of a case, without the name of the file.
 fn of_steps(steps: &str) -> String {

@@ -3,11 +3,9 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use weir::cli::test::{Format, Tests, Verdict, run};
-use weir::config::policy_file::test_file::{
-    ASKS_MAX, CALLERS_MAX, CASES_MAX, FILE_BYTES_MAX, KINDS, SETTING_NAMES, STEPS_MAX,
-};
-use weir::testing::FAILURES_MAX;
+use weir_cli::test::{Format, Tests, Verdict, run};
+use weir_lab::testing::FAILURES_MAX;
+use weir_policies::test_file::{ASKS_MAX, CALLERS_MAX, CASES_MAX, FILE_BYTES_MAX, KINDS, SETTING_NAMES, STEPS_MAX};
 
 use super::{Written, at_root, ran};
 use crate::members::{members, members_of_form};

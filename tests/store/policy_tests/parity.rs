@@ -8,8 +8,8 @@ use std::fs;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use weir::cli::test::Verdict;
-use weir::config::policy_file::{Reading, parse_with};
+use weir_cli::test::Verdict;
+use weir_policies::{Reading, parse_with};
 
 use super::{at_root, ran, tests};
 

@@ -3,10 +3,10 @@
 use std::fs;
 use std::io::{self, Write};
 
-use weir::cli::pipe::UntilClosed;
-use weir::cli::test::{Format, Tests, Verdict, run};
-use weir::config::settings::Secret;
-use weir::testing::{FAILURES_MAX, Strictness};
+use weir_cli::pipe::UntilClosed;
+use weir_cli::test::{Format, Tests, Verdict, run};
+use weir_lab::testing::{FAILURES_MAX, Strictness};
+use weir_settings::Secret;
 
 use super::{SHOP, Written, at_root, ran, refused, tests};
 

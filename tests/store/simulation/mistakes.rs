@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use weir::config::policy_file::traffic_file::{KEYS_MAX, PHASES_MAX, SOURCES_MAX, parse};
+use weir_policies::traffic_file::{KEYS_MAX, PHASES_MAX, SOURCES_MAX, parse};
 
 /// What is wrong with a text, without the name of the file.
 fn of(text: &str) -> String {

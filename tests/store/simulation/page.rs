@@ -4,10 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
-use weir::cli::simulate::{POLICIES_MAX, SimulateArguments};
-use weir::config::policy_file::traffic_file::{FILE_BYTES_MAX, KEYS_MAX, KINDS, PHASES_MAX, SOURCES_MAX, parse};
-use weir::simulation::traffic::{LINE_BYTES_MAX, WAITING_BYTES_MAX, WAITING_MAX};
-use weir::simulation::{KEYS_MAX as COUNTED_KEYS_MAX, REQUESTS_MAX, SLOTS_MAX};
+use weir_cli::simulate::{POLICIES_MAX, SimulateArguments};
+use weir_lab::simulation::traffic::{LINE_BYTES_MAX, WAITING_BYTES_MAX, WAITING_MAX};
+use weir_lab::simulation::{KEYS_MAX as COUNTED_KEYS_MAX, REQUESTS_MAX, SLOTS_MAX};
+use weir_policies::traffic_file::{FILE_BYTES_MAX, KEYS_MAX, KINDS, PHASES_MAX, SOURCES_MAX, parse};
 
 use super::Written;
 use crate::members::{members, members_of_form};

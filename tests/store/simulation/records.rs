@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use serde_json::json;
-use weir::engine::Micros;
-use weir::simulation::traffic::{LINE_BYTES_MAX, Verdict, WAITING_MAX};
+use weir_engine::Micros;
+use weir_lab::simulation::traffic::{LINE_BYTES_MAX, Verdict, WAITING_MAX};
 
 use super::{Written, all, short};
 

@@ -4,8 +4,8 @@ use std::fs;
 use std::io;
 
 use serde_json::Value;
-use weir::cli::simulate::{SimulateArguments, SimulateError, run};
-use weir::simulation::KEYS_MAX;
+use weir_cli::simulate::{SimulateArguments, SimulateError, run};
+use weir_lab::simulation::KEYS_MAX;
 
 use super::{Written, all, short};
 

@@ -1,8 +1,9 @@
 //! Crossed shares where charges are taken back or their answers are lost: each is reported at least once, and no more often than that
 //! has to be. [al-1] [al-4]
 
+use weir_engine::observer::Crossed;
+
 use super::*;
-use weir::engine::observer::Crossed;
 
 const WATCHED: &str = "\
 domain: shop

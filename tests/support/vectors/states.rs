@@ -1,15 +1,15 @@
 //! How vectors write states, and what a state shows: worked out apart from the engine. Not in here: everything else that
 //! a vector says (vectors.rs).
 
-use weir::engine::algorithm::Summary;
-use weir::engine::algorithm::anchored_window::{self, ObservedWindow};
-use weir::engine::algorithm::fixed_window::{Counter, WINDOW_NUMBERS};
-use weir::engine::algorithm::gcra::Debt;
-use weir::engine::algorithm::sliding_window::Buckets;
-use weir::engine::algorithm::sliding_window_counter::Counts;
-use weir::engine::algorithm::sliding_window_log::{Entry, Log};
-use weir::engine::algorithm::token_bucket::Bucket;
-use weir::engine::{Algorithm, Anchor, Limit, Micros, Observed, Refill, State};
+use weir_engine::algorithm::Summary;
+use weir_engine::algorithm::anchored_window::{self, ObservedWindow};
+use weir_engine::algorithm::fixed_window::{Counter, WINDOW_NUMBERS};
+use weir_engine::algorithm::gcra::Debt;
+use weir_engine::algorithm::sliding_window::Buckets;
+use weir_engine::algorithm::sliding_window_counter::Counts;
+use weir_engine::algorithm::sliding_window_log::{Entry, Log};
+use weir_engine::algorithm::token_bucket::Bucket;
+use weir_engine::{Algorithm, Anchor, Limit, Micros, Observed, Refill, State};
 
 use super::{Vector, number};
 

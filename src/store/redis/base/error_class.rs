@@ -179,8 +179,9 @@ fn wraps(text: &str, code: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use redis::Value;
+
+    use super::*;
 
     fn error(answer: &str) -> ServerError {
         match redis::parse_redis_value(format!("-{answer}\r\n").as_bytes()).unwrap() {

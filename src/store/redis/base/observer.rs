@@ -8,10 +8,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use redis::ServerError;
+use weir_tls::files::FileError;
 
 use super::circuit::Circuit;
 use super::error_class::RedisErrorClass;
-use crate::tls::files::FileError;
 
 /// Gets the reports of the Redis store. Every method is called on the runtime that serves requests: it must return at
 /// once.

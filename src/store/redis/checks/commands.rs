@@ -4,9 +4,9 @@
 
 use redis::{Cmd, Value};
 
-use crate::store::redis::base::error_class::RedisErrorClass;
-use crate::store::redis::transport::call::Call;
-use crate::store::redis::transport::error::{CallError, Reason};
+use crate::redis::base::error_class::RedisErrorClass;
+use crate::redis::transport::call::Call;
+use crate::redis::transport::error::{CallError, Reason};
 
 /// A script that does nothing, and its SHA-1.
 const SCRIPT: &str = "return 1";

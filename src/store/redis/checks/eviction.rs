@@ -2,7 +2,7 @@
 //!
 //! Not here: when a server is asked (app), and what follows from a lost limit (docs/semantics.md).
 
-use crate::store::redis::transport::call::Call;
+use crate::redis::transport::call::Call;
 
 /// The policies under which a full Redis evicts nothing, or what ends soonest.
 const HARMLESS: [&str; 2] = ["noeviction", "volatile-ttl"];

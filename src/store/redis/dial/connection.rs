@@ -26,7 +26,6 @@ use super::generation::Generation;
 use super::meter::Meter;
 use super::replies::Replies;
 use super::unusable::Unusable;
-use crate::tls;
 
 /// The most bytes that the answers to one batch may take. The largest honest answer (every call of a batch with the most
 /// charges) stays below it. No Redis sends more to weir.
@@ -64,7 +63,7 @@ impl Broken {
 
 impl From<io::Error> for Broken {
     fn from(error: io::Error) -> Broken {
-        Broken::new(tls::in_words(&error))
+        Broken::new(weir_tls::in_words(&error))
     }
 }
 

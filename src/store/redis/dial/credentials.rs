@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use redis::RedisConnectionInfo;
+use weir_tls::files::{self, FileError, OneAtATime, Reread};
 
-use crate::store::redis::base::observer::Observer;
-use crate::tls::files::{self, FileError, OneAtATime, Reread};
+use crate::redis::base::observer::Observer;
 
 /// The largest file of a password, in bytes, its line end included.
 pub const PASSWORD_FILE_BYTES_MAX: u64 = 4096;

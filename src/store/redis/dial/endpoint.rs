@@ -3,7 +3,7 @@
 //!
 //! Not here: which address of a name is taken (tcp.rs), the login (credentials.rs), what is said on a connection
 //! (connection.rs), which server is the master of several (sentinel.rs), and how certificates and keys are read
-//! (src/tls.rs).
+//! (src/tls/lib.rs).
 
 use std::fmt;
 use std::path::Path;
@@ -12,6 +12,8 @@ use std::time::Instant;
 
 use redis::{ConnectionAddr, IntoConnectionInfo};
 use tokio::net::UnixStream;
+use weir_tls::files::FileError;
+use weir_tls::{Tls, TlsFiles};
 
 use super::connection::Connection;
 use super::credentials::Credentials;
@@ -20,9 +22,7 @@ use super::handshake::greet;
 use super::meter::{Meter, Metered};
 use super::tcp;
 use super::unusable::Unusable;
-use crate::store::redis::base::observer::Observer;
-use crate::tls::files::FileError;
-use crate::tls::{Tls, TlsFiles};
+use crate::redis::base::observer::Observer;
 
 /// An address that can be dialled, and the login and TLS to use there. `Display` and `Debug` leave out user and password.
 /// Cheap to clone: clones share what they read from files.

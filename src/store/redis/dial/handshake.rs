@@ -107,10 +107,10 @@ mod tests {
     use tokio_rustls::TlsAcceptor;
     use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
     use tokio_rustls::rustls::{ServerConfig, crypto};
+    use weir_tls::{Tls, TlsFiles};
 
     use super::*;
-    use crate::store::redis::dial::meter::Metered;
-    use crate::tls::{Tls, TlsFiles};
+    use crate::redis::dial::meter::Metered;
 
     /// A pipe whose writing end can be stopped up: what is written then waits for ever.
     struct Stopped {

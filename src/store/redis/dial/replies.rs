@@ -89,7 +89,7 @@ impl Replies {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::dial::resp::REPLIES_VALUES_MAX;
+    use crate::redis::dial::resp::REPLIES_VALUES_MAX;
 
     fn all(replies: &mut Replies) -> Vec<Value> {
         std::iter::from_fn(|| replies.next().unwrap()).collect()

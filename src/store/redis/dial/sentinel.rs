@@ -24,7 +24,7 @@ use super::endpoint::Endpoint;
 use super::generation::{Generation, Generations};
 use super::host_port::HostPort;
 use super::unusable::Unusable;
-use crate::store::redis::base::observer::Observer;
+use crate::redis::base::observer::Observer;
 
 /// How often a sentinel is asked whether the master is still the same, by all runtimes together.
 const ASK_EVERY: Duration = Duration::from_secs(1);

@@ -10,7 +10,7 @@ use super::connection::Connection;
 use super::endpoint::Endpoint;
 use super::sentinel::Sentinels;
 use super::unusable::Unusable;
-use crate::store::redis::base::observer::Observer;
+use crate::redis::base::observer::Observer;
 
 /// What a pool dials: a fixed address, or the address that sentinels name at that moment.
 #[derive(Clone, Debug)]

@@ -4,8 +4,8 @@ use std::{fmt, io};
 
 use redis::ServerError;
 
-use crate::store::redis::base::error_class::{OTHER, RedisErrorClass, for_log};
-use crate::store::redis::base::observer::NO_CONNECTION;
+use crate::redis::base::error_class::{OTHER, RedisErrorClass, for_log};
+use crate::redis::base::observer::NO_CONNECTION;
 
 /// Why a server cannot be used.
 #[derive(Clone, Debug)]

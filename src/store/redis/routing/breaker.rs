@@ -13,7 +13,7 @@
 
 use std::time::{Duration, Instant};
 
-pub use crate::store::redis::base::circuit::{BreakerSettings, Circuit};
+pub use crate::redis::base::circuit::{BreakerSettings, Circuit};
 
 /// Calls that try out a Redis which has answered a probe: all must succeed before the others follow.
 pub const TRIALS: u32 = 5;
@@ -223,8 +223,9 @@ impl Breaker {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use Outcome::{Down, Failure, Neutral, Success};
+
+    use super::*;
 
     const MS: Duration = Duration::from_millis(1);
 

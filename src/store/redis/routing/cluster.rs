@@ -11,9 +11,7 @@
 //! 3. Only the calls before the first map wait for a map.
 //! 4. One task learns the map anew: when a call was redirected or a node gave no answer, with pauses that grow while
 //!    that goes on, and from time to time.
-
-#[cfg(any(test, fuzzing))]
-pub(in crate::store::redis) mod fuzz;
+pub(in crate::redis) mod fuzz;
 mod learn;
 mod map;
 mod members;
@@ -30,12 +28,12 @@ use tokio::task::JoinSet;
 
 use self::learn::keep_learning;
 use self::members::{Members, NOT_ASSIGNED, no_node};
-use crate::store::redis::base::backoff::{doubled, jittered};
-use crate::store::redis::dial::endpoint::Endpoint;
-use crate::store::redis::dial::host_port::HostPort;
-use crate::store::redis::transport::call::Call;
-use crate::store::redis::transport::error::{CallError, Reason};
-use crate::store::redis::transport::options::Options;
+use crate::redis::base::backoff::{doubled, jittered};
+use crate::redis::dial::endpoint::Endpoint;
+use crate::redis::dial::host_port::HostPort;
+use crate::redis::transport::call::Call;
+use crate::redis::transport::error::{CallError, Reason};
+use crate::redis::transport::options::Options;
 
 /// How often one call is sent again at most. A move of a slot needs two; the rest is for a map that is out of date.
 const RESENDS_MAX: u32 = 6;

@@ -14,14 +14,14 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::breaker::{Breaker, BreakerSettings, Change, Circuit, Outcome, Pass, TRIALS};
-use crate::store::redis::base::backoff::jittered;
-use crate::store::redis::base::error_class::{Blame, RedisErrorClass};
-use crate::store::redis::base::observer::Observer;
-use crate::store::redis::transport::call::Call;
-use crate::store::redis::transport::error::{CallError, Reason};
-use crate::store::redis::transport::heavy::Lane;
-use crate::store::redis::transport::options::Options;
-use crate::store::redis::transport::pipeline::Pipeline;
+use crate::redis::base::backoff::jittered;
+use crate::redis::base::error_class::{Blame, RedisErrorClass};
+use crate::redis::base::observer::Observer;
+use crate::redis::transport::call::Call;
+use crate::redis::transport::error::{CallError, Reason};
+use crate::redis::transport::heavy::Lane;
+use crate::redis::transport::options::Options;
+use crate::redis::transport::pipeline::Pipeline;
 
 /// PINGs in a window at the least, after a call has failed.
 const WATCH_PINGS: u32 = 8;

@@ -5,12 +5,12 @@
 
 use redis::Value;
 use smallvec::SmallVec;
+use weir_engine::algorithm::sliding_window::BUCKETS_MAX;
+use weir_engine::algorithm::{Format, Numbers};
+use weir_engine::decision::Found;
+use weir_engine::{Charge, Limit, Micros, State};
 
-use crate::engine::algorithm::sliding_window::BUCKETS_MAX;
-use crate::engine::algorithm::{Format, Numbers};
-use crate::engine::decision::Found;
-use crate::engine::{Charge, Limit, Micros, State};
-use crate::store::Undo;
+use crate::Undo;
 
 /// The most counts of a state: the window can begin and end in the middle of a bucket.
 const COUNTS_MAX: u64 = BUCKETS_MAX + 1;

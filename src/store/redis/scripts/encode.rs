@@ -5,12 +5,12 @@
 
 use redis::Cmd;
 use smallvec::SmallVec;
+use weir_engine::algorithm::{Format, UndoScript};
+use weir_engine::{Bounds, Charge, Limit, Micros, Mode, Role, StateKind, Take, Term, weight};
 
 use super::{ALONE, TERM, TERM_NUMBERS, library, merge};
-use crate::engine::algorithm::{Format, UndoScript};
-use crate::engine::{Bounds, Charge, Limit, Micros, Mode, Role, StateKind, Take, Term, weight};
-use crate::store::Undo;
-use crate::store::redis::transport::call::{Call, Script};
+use crate::Undo;
+use crate::redis::transport::call::{Call, Script};
 
 /// More numbers than that need an allocation: those of more than four charges.
 const BLOB_NUMBERS: usize = 32;
@@ -232,10 +232,10 @@ pub(crate) fn peek_command(limit: &Limit, key: &str) -> Cmd {
 #[cfg(test)]
 mod tests {
     use redis::Arg;
+    use weir_engine::Unit;
 
     use super::*;
-    use crate::engine::Unit;
-    use crate::store::redis::transport::options::MERGE_MAX;
+    use crate::redis::transport::options::MERGE_MAX;
 
     #[test]
     fn a_run_that_costs_no_more_than_it_may_has_the_keys_of_its_calls_alone() {

@@ -4,9 +4,10 @@
 
 use std::sync::LazyLock;
 
-use crate::engine::StateKind;
-use crate::engine::algorithm::kind_rows;
-use crate::store::redis::transport::call::Script;
+use weir_engine::StateKind;
+use weir_engine::kind_rows;
+
+use crate::redis::transport::call::Script;
 
 /// Declares a script. Redis knows it by its hash once it was sent there.
 macro_rules! script {
@@ -18,7 +19,6 @@ macro_rules! script {
 /// Declares a script of one charge for each kind of state.
 macro_rules! scripts_of_kinds {
     ($($(#[$doc:meta])* $Kind:ident($Counting:ty, $name:literal, $number:literal),)*) => {
-        #[expect(non_upper_case_globals, reason = "they have the names of the kinds")]
         mod kinds {
             use super::{LazyLock, Script};
 
@@ -78,8 +78,9 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
+    use weir_engine::algorithm::{Counting, ScriptNumbers as _};
+
     use super::*;
-    use crate::engine::algorithm::{Counting, ScriptNumbers as _};
 
     /// The text of a line `--- NAME TEXT`.
     fn text_of<'a>(fragment: &'a str, name: &str) -> Option<&'a str> {
@@ -99,7 +100,7 @@ mod tests {
     macro_rules! list {
         ($($(#[$doc:meta])* $Kind:ident($file:ident :: $Counting:ident, $name:literal, $number:literal),)*) => {
             [$({
-                use crate::engine::algorithm::$file::$Counting as Own;
+                use weir_engine::algorithm::$file::$Counting as Own;
                 ($name, $number, <Own as Counting>::Numbers::COUNT, <Own as Counting>::REPLY)
             }),*]
         };
@@ -107,7 +108,7 @@ mod tests {
 
     #[test]
     fn fragments_have_as_many_numbers_as_the_engine_and_a_row_in_the_readme() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lua");
         let readme = fs::read_to_string(folder.join("README.md")).expect("a readme");
         for (name, number, numbers, replies) in kind_rows!(list) {
             let fragment = fs::read_to_string(folder.join(format!("algorithms/{name}.lua"))).expect("a fragment");

@@ -9,11 +9,11 @@
 use hashbrown::HashMap;
 use redis::{Arg, Cmd, Value};
 use smallvec::SmallVec;
+use weir_engine::{Charge, StateKind};
 
 use super::{ALONE, TERM, TERM_NUMBERS, library};
-use crate::engine::{Charge, StateKind};
-use crate::store::redis::transport::call::{Call, Mergeable, Merger, Script};
-use crate::store::redis::transport::options::MERGE_MAX;
+use crate::redis::transport::call::{Call, Mergeable, Merger, Script};
+use crate::redis::transport::options::MERGE_MAX;
 
 /// Calls with fewer charges than that together are sent as they are: they cost Redis no less in one run.
 const CHARGES_MIN: u16 = 4;

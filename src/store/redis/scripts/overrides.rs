@@ -3,8 +3,8 @@
 use redis::Value;
 
 use super::{decode, library};
-use crate::store::redis::transport::call::Call;
-use crate::store::{OVERRIDES_BYTES_MAX, StoredOverrides};
+use crate::redis::transport::call::Call;
+use crate::{OVERRIDES_BYTES_MAX, StoredOverrides};
 
 /// The key that says where they lie in a cluster; the other key lies there too.
 pub(crate) const VERSION_KEY: &str = "w1:{weir}overrides-version";

@@ -3,7 +3,7 @@
 use redis::Value;
 
 use super::decode;
-use crate::store::redis::transport::call::Call;
+use crate::redis::transport::call::Call;
 
 /// How many keys of all Redis looks at in one step, about.
 const STEP: u32 = 100;

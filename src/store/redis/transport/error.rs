@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use redis::ServerError;
 
-use crate::store::redis::base::error_class::RedisErrorClass;
-use crate::store::redis::base::observer::DialError;
+use crate::redis::base::error_class::RedisErrorClass;
+use crate::redis::base::observer::DialError;
 
 /// Why a call has no answer that can be used.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use redis::Value;
+use weir_engine::weight::WEIGHT_SHARED_MAX;
 
 use super::call::Call;
 use super::error::{CallError, Reason};
 use super::options::Options;
 use super::pipeline::Pipeline;
 use super::turns::{HEAVY_WAITING_MAX, NoTurn, Turn};
-use crate::engine::weight::WEIGHT_SHARED_MAX;
 
 /// One runtime's lane to one server.
 #[derive(Debug)]

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::turns::Turns;
-use crate::store::redis::base::circuit::BreakerSettings;
-use crate::store::redis::base::observer::Observer;
-use crate::store::redis::dial::target::Target;
+use crate::redis::base::circuit::BreakerSettings;
+use crate::redis::base::observer::Observer;
+use crate::redis::dial::target::Target;
 
 /// Calls that may wait in one pipeline by default. With answers in 10 ms this is 100,000 calls a second
 /// on one core: more cannot be served in time, so they are refused at once.

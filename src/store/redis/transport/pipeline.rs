@@ -32,8 +32,8 @@ use super::pool::Pool;
 use super::queue::{Queue, Waiting, expire};
 use super::worker::Worker;
 pub use super::worker::{SILENCE_MAX, SILENCE_TIMEOUTS};
-pub use crate::store::redis::base::observer::Load;
-use crate::store::redis::base::observer::{Announced, Backlog};
+pub use crate::redis::base::observer::Load;
+use crate::redis::base::observer::{Announced, Backlog};
 
 /// Sends calls to one Redis, in batches. One for each runtime: its tasks live on the runtime that
 /// started it and end when it is dropped.

@@ -20,11 +20,11 @@ use bb8_redis::bb8;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::store::redis::base::backoff::Pace;
-use crate::store::redis::base::observer::{DialError, NO_CONNECTION, Observer};
-pub use crate::store::redis::dial::connection::{Connection, REPLIES_BYTES_MAX};
-use crate::store::redis::dial::target::Target;
-use crate::store::redis::dial::unusable::Unusable;
+use crate::redis::base::backoff::Pace;
+use crate::redis::base::observer::{DialError, NO_CONNECTION, Observer};
+pub use crate::redis::dial::connection::{Connection, REPLIES_BYTES_MAX};
+use crate::redis::dial::target::Target;
+use crate::redis::dial::unusable::Unusable;
 
 /// Dials for each connection of a pool that are not held back: more than a worker makes while Redis restarts.
 const DIALS_AT_ONCE: u32 = 8;
@@ -243,10 +243,10 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
     use super::*;
-    use crate::store::redis::dial::credentials::Login;
-    use crate::store::redis::dial::endpoint::Endpoint;
-    use crate::store::redis::dial::handshake::greet;
-    use crate::store::redis::dial::meter::Meter;
+    use crate::redis::dial::credentials::Login;
+    use crate::redis::dial::endpoint::Endpoint;
+    use crate::redis::dial::handshake::greet;
+    use crate::redis::dial::meter::Meter;
 
     /// Answers the next call, of any kind.
     async fn answer(server: &mut DuplexStream, answer: &[u8]) {

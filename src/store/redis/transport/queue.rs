@@ -11,8 +11,8 @@ use tokio::sync::{Notify, oneshot};
 
 use super::call::Call;
 use super::error::{CallError, Reason};
-use crate::store::redis::base::observer::{Backlog, DialError};
-use crate::store::sync::Mutex;
+use crate::redis::base::observer::{Backlog, DialError};
+use crate::sync::Mutex;
 
 pub(crate) type Answer = Result<Value, CallError>;
 
@@ -267,7 +267,7 @@ mod tests {
     use shuttle::{future, thread};
 
     use super::*;
-    use crate::store::sync::explore;
+    use crate::sync::explore;
 
     fn waiting(deadline: Instant) -> (Waiting, oneshot::Receiver<Answer>) {
         Waiting::new(Call::command(redis::cmd("PING")), deadline)

@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 use redis::{ServerError, ServerErrorKind, Value};
 use smallvec::SmallVec;
 use tokio::time::Sleep;
+use weir_engine::words::counted;
 
 use super::call::{Call, Script};
 use super::error::{CallError, Reason};
 use super::options::{BATCH_MAX, Options};
 use super::pool::{Connection, Pool, SUPERSEDED};
 use super::queue::{Queue, Waiting};
-use crate::engine::words::counted;
-use crate::store::redis::base::backoff::{doubled, jittered};
-use crate::store::redis::base::error_class::{After, RedisErrorClass};
-use crate::store::redis::base::observer::Observer;
+use crate::redis::base::backoff::{doubled, jittered};
+use crate::redis::base::error_class::{After, RedisErrorClass};
+use crate::redis::base::observer::Observer;
 
 /// The pause of a worker before its second dial in a row. It doubles with each further one; each pause
 /// is cut by up to half at random, so that workers and replicas do not dial in step.

@@ -6,7 +6,7 @@ use redis::Parser;
 
 use super::map::{Map, NODES_MAX, View, address};
 use super::slot::SLOTS;
-use crate::store::redis::dial::host_port::HostPort;
+use crate::redis::dial::host_port::HostPort;
 
 /// An answer to CLUSTER SLOTS and, after a line that is empty, addresses that calls are redirected to.
 ///

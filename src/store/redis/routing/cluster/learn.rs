@@ -11,19 +11,19 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
 use tokio::task::JoinSet;
+use weir_tls::files::FileError;
 
 use super::map::View;
 use super::members::{Member, Members, Problem};
-use crate::store::redis::base::backoff::{jittered, random};
-use crate::store::redis::base::error_class::RedisErrorClass;
-use crate::store::redis::base::observer::{DialError, Observer};
-use crate::store::redis::dial::endpoint::Endpoint;
-use crate::store::redis::dial::host_port::HostPort;
-use crate::store::redis::routing::node::Node;
-use crate::store::redis::transport::call::Call;
-use crate::store::redis::transport::error::CallError;
-use crate::store::redis::transport::options::Options;
-use crate::tls::files::FileError;
+use crate::redis::base::backoff::{jittered, random};
+use crate::redis::base::error_class::RedisErrorClass;
+use crate::redis::base::observer::{DialError, Observer};
+use crate::redis::dial::endpoint::Endpoint;
+use crate::redis::dial::host_port::HostPort;
+use crate::redis::routing::node::Node;
+use crate::redis::transport::call::Call;
+use crate::redis::transport::error::CallError;
+use crate::redis::transport::options::Options;
 
 /// The pause between two rounds of questions while something is wrong. It doubles while that goes on.
 const PAUSE_MIN: Duration = Duration::from_millis(50);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use redis::Value;
 
 use super::slot::SLOTS;
-use crate::store::redis::dial::host_port::HostPort;
+use crate::redis::dial::host_port::HostPort;
 
 /// The nodes that are remembered at most: Redis' own recommended bound for a cluster.
 pub(super) const NODES_MAX: usize = 1_000;

@@ -10,11 +10,11 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 
 use super::map::Map;
-use crate::store::redis::dial::endpoint::Endpoint;
-use crate::store::redis::dial::host_port::HostPort;
-use crate::store::redis::routing::node::Node;
-use crate::store::redis::transport::error::{CallError, Reason};
-use crate::store::redis::transport::options::Options;
+use crate::redis::dial::endpoint::Endpoint;
+use crate::redis::dial::host_port::HostPort;
+use crate::redis::routing::node::Node;
+use crate::redis::transport::error::{CallError, Reason};
+use crate::redis::transport::options::Options;
 
 /// Why a slot that the cluster does not mention has no node.
 pub(super) const NOT_ASSIGNED: &str = "the cluster has assigned it to no node";

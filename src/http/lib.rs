@@ -1,0 +1,513 @@
+//! The HTTP listeners: `/json`, health and metrics for all callers; states and policies for the operator.
+//!
+//! Both are served by the control runtime, not by one that serves gRPC. Not here: what is asked and answered (rls),
+//! deciding, and when to start and to stop (app).
+
+mod admin;
+mod debug;
+mod limited;
+mod listener;
+mod origin;
+mod overrides;
+mod page;
+mod public;
+mod source;
+mod states;
+mod streamed;
+mod tap;
+mod token;
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use weir_engine::OnError;
+use weir_engine::PolicySet;
+use weir_lifecycle::{Life, Phase};
+use weir_limiter::Limiter;
+use weir_limiter::overrides::OverrideTable;
+use weir_rls::convert::{Bounds, Extras};
+use weir_telemetry::metrics::text::{Format, TextWriter};
+use weir_telemetry::metrics::{Metrics, Prepared, Reading};
+use weir_telemetry::shed::ShedCounts;
+use weir_telemetry::traces::Tracer;
+use weir_text::nearest;
+
+pub use self::admin::RuleOrders;
+pub use self::limited::Looks;
+pub use self::listener::CONNECTIONS_MAX;
+pub use self::public::Bodies;
+use self::streamed::{PIECE_BYTES, Rendering, Renderings, TooManyReaders, pieces};
+pub use self::tap::NamedValues;
+pub use self::token::TokenFile;
+
+/// The most problems of one load at `/readyz` that have a text.
+const PROBLEMS_SHOWN_MAX: usize = 100;
+/// With how many names an unknown one is compared: the comparison of each takes about a microsecond.
+const NAMES_COMPARED_MAX: usize = 1_000;
+
+/// The data that the handlers of both listeners use.
+pub struct Site {
+    /// Decides what comes by `/json`, and shows states.
+    pub limiter: Arc<Limiter>,
+    /// What happens to a request whose store does not answer, unless its rule or domain sets that.
+    pub on_error: OnError,
+    /// What is shown at `/metrics`.
+    pub metrics: Arc<Metrics>,
+    /// The current phase of the process.
+    pub life: Life,
+    /// The state of policies and store, for health and admin pages.
+    pub report: Arc<ServiceState>,
+    /// What a request may hold.
+    pub bounds: Bounds,
+    /// What responses have beyond the statuses.
+    pub extras: Extras,
+    /// The largest body in bytes.
+    pub request_bytes: usize,
+    /// Bytes of bodies that are held for callers of `/json`.
+    pub bodies: Bodies,
+    /// The scrapes of `/metrics` that callers share.
+    pub scrapes: Scrapes,
+    /// The policies as callers read them.
+    pub rule_orders: RuleOrders,
+    /// Names by which the admin listener may be addressed, beside loopback names and IPs; in lower case.
+    pub admin_hosts: Vec<String>,
+    /// Sites whose pages may send requests to `/json` and changes to the admin listener; origins in lower case.
+    pub allowed_origins: Vec<String>,
+    /// The most connections of one address to one listener; 0 for no bound.
+    pub connections_per_peer: usize,
+    /// Connections that the listeners closed to stay within their bounds.
+    pub shed: Arc<ShedCounts>,
+    /// What the admin listener serves.
+    pub endpoints: Endpoints,
+    /// Begins the traces of decisions, where they are traced.
+    pub tracer: Option<Arc<Tracer>>,
+    /// Which replica this is, as the page and `/top` show it.
+    pub instance: Instance,
+    /// What callers share who look at who is limited.
+    pub looks: Looks,
+    /// Held while a page of states is looked for.
+    pub pages: tokio::sync::Mutex<()>,
+    /// The file of the tokens, one of which changes by the admin listener need.
+    pub token_file: Option<Arc<TokenFile>>,
+    /// What operators have set for single descriptors.
+    pub overrides: Arc<OverrideTable>,
+    /// How long a tap lasts at most.
+    pub tap_max: Duration,
+    /// The values that policies name, which taps share.
+    pub named_values: NamedValues,
+}
+
+/// The name of this replica, where it has one, and its version.
+#[derive(Clone, Debug)]
+pub struct Instance {
+    /// `tracing.service_instance_id`, or the name of the host: in Kubernetes that of the pod.
+    pub name: Option<String>,
+    /// The version of weir.
+    pub version: &'static str,
+}
+
+/// What the admin listener serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Endpoints {
+    /// The operator's paths, by which states can be reset.
+    Operator,
+    /// Those of envoyproxy/ratelimit's debug port, by which nothing changes.
+    Debug,
+}
+
+/// What weir's health depends on, besides its phase.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Whether the store answered the last question.
+    pub store: bool,
+    /// The policies have a domain.
+    pub policies: bool,
+}
+
+/// The scrapes of `/metrics` that callers share.
+#[derive(Default)]
+pub struct Scrapes(Renderings<Prepared>);
+
+/// The state of weir's parts, as the health and admin endpoints show it.
+#[derive(Default)]
+pub struct ServiceState {
+    needs: Needs,
+    fit: watch::Sender<bool>,
+    store_answered: AtomicBool,
+    circuit: OnceLock<Box<dyn Fn() -> &'static str + Send + Sync>>,
+    queue: OnceLock<Box<dyn Fn() -> u64 + Send + Sync>>,
+    source: OnceLock<Box<dyn Fn() -> Value + Send + Sync>>,
+    policies: Mutex<Shown>,
+}
+
+/// A summary of the policies and the store, for operators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// Domains in force.
+    pub domains: usize,
+    /// Rules in force.
+    pub rules: usize,
+    /// The number of problems that keep changed policies from being in force.
+    pub problems: usize,
+    /// Whether the store answered the last question.
+    pub store_answered: bool,
+}
+
+/// The policies as they are shown.
+#[derive(Debug, Default)]
+struct Shown {
+    policies: Arc<PolicySet>,
+    /// Where each rule is written, by its id.
+    places: Arc<[String]>,
+    /// What they were read from, as JSON in gzip.
+    source: Option<Arc<[u8]>>,
+    /// The problems of the newest policies, if they were refused.
+    problems: PolicyProblems,
+}
+
+/// Why changed policies are not in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyProblems {
+    /// What each is, with its place. It may quote a file.
+    pub texts: Vec<String>,
+    /// How many there are, those without a text included.
+    pub count: usize,
+    /// Of which kinds they are.
+    pub kinds: BTreeSet<&'static str>,
+}
+
+impl PolicyProblems {
+    /// One more.
+    pub fn push(&mut self, kind: &'static str, text: String) {
+        self.texts.push(text);
+        self.count += 1;
+        self.kinds.insert(kind);
+    }
+
+    /// The texts, and one more for the problems that have none.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = self.texts.clone();
+        match self.count.saturating_sub(lines.len()) {
+            0 => {}
+            1 => lines.push("and 1 more problem".to_owned()),
+            more => lines.push(format!("and {more} more problems")),
+        }
+        lines
+    }
+}
+
+impl ServiceState {
+    /// The state of a weir whose health depends on `needs`.
+    #[must_use]
+    pub fn new(needs: Needs) -> Self {
+        Self { needs, fit: watch::Sender::new(needs == Needs::default()), ..Self::default() }
+    }
+
+    /// Whether weir is healthy, and every change of that.
+    #[must_use]
+    pub fn fit(&self) -> watch::Receiver<bool> {
+        self.fit.subscribe()
+    }
+
+    fn look(&self) {
+        let has_domains = self.policies.lock().policies.domains().len() > 0;
+        let fit = (self.store_answered.load(Relaxed) || !self.needs.store) && (has_domains || !self.needs.policies);
+        self.fit.send_if_modified(|before| std::mem::replace(before, fit) != fit);
+    }
+
+    /// Sets whether the store answered the last question.
+    pub fn store_answered(&self, answered: bool) {
+        self.store_answered.store(answered, Relaxed);
+        self.look();
+    }
+
+    /// Sets the function that returns the name of the worst circuit state. To be called once. Without it the circuits count as
+    /// closed.
+    pub fn circuit_is(&self, circuit: impl Fn() -> &'static str + Send + Sync + 'static) {
+        // A second call would be a mistake of app's, and changes nothing.
+        let _ = self.circuit.set(Box::new(circuit));
+    }
+
+    /// Sets the function that returns the number of calls that wait for the store. To be called once; 0 without it.
+    pub fn queue_is(&self, queue: impl Fn() -> u64 + Send + Sync + 'static) {
+        // As with the circuit.
+        let _ = self.queue.set(Box::new(queue));
+    }
+
+    /// Sets the function that returns the state of the control plane, if policies come from one. To be called once.
+    pub fn source_is(&self, source: impl Fn() -> Value + Send + Sync + 'static) {
+        // As with the circuit.
+        let _ = self.source.set(Box::new(source));
+    }
+
+    /// These policies are in force. `places` says where each rule is written, by its id; `source` is what they were read from, as
+    /// JSON in gzip, where that is kept.
+    pub fn loaded(&self, policies: Arc<PolicySet>, places: Vec<String>, source: Option<Arc<[u8]>>) {
+        let shown = Shown { policies, places: places.into(), source, problems: PolicyProblems::default() };
+        // Freed after the lock is released: many rules take a while.
+        let before = std::mem::replace(&mut *self.policies.lock(), shown);
+        drop(before);
+        self.look();
+    }
+
+    /// A summary of the policies and the store, for operators.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        let shown = self.policies.lock();
+        Summary {
+            domains: shown.policies.domains().len(),
+            rules: shown.policies.rules().len(),
+            problems: shown.problems.count,
+            store_answered: self.store_answered.load(Relaxed),
+        }
+    }
+
+    /// Whether the policies in force have a rule of this path, in this domain or in any.
+    ///
+    /// # Errors
+    /// With the path that was probably meant, if they have not.
+    fn has_rule(&self, domain: Option<&str>, path: &str) -> Result<(), Option<String>> {
+        let policies = self.policies.lock().policies.clone();
+        let of_domain = policies.rules().iter().filter(|rule| domain.is_none_or(|domain| *rule.domain == *domain));
+        let paths = of_domain.map(|rule| &*rule.path);
+        if paths.clone().any(|known| known == path) {
+            return Ok(());
+        }
+        Err(nearest(path, paths.take(NAMES_COMPARED_MAX)).map(str::to_owned))
+    }
+
+    /// Whether the policies in force have this domain.
+    ///
+    /// # Errors
+    /// With the domain that was probably meant, if they have not.
+    fn has_domain(&self, name: &str) -> Result<(), Option<String>> {
+        let policies = self.policies.lock().policies.clone();
+        if policies.domain(name).is_some() {
+            return Ok(());
+        }
+        let known = policies.domains().take(NAMES_COMPARED_MAX).map(|domain| &*domain.name);
+        Err(nearest(name, known).map(str::to_owned))
+    }
+
+    /// The policies have changed, and these problems keep the change from being in force. Returns the problems before.
+    pub fn refused(&self, mut problems: PolicyProblems) -> PolicyProblems {
+        problems.texts.truncate(PROBLEMS_SHOWN_MAX);
+        std::mem::replace(&mut self.policies.lock().problems, problems)
+    }
+
+    /// Replaces these problems, which have ended, by the problems before them. Keeps newer ones.
+    pub fn mended(&self, problems: &PolicyProblems, before: PolicyProblems) {
+        let mut shown = self.policies.lock();
+        if shown.problems == *problems {
+            shown.problems = before;
+        }
+    }
+
+    /// Whether problems keep changed policies from being in force.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.policies.lock().problems.count > 0
+    }
+}
+
+/// Serves `/json`, health and metrics until [`Phase::Ending`], and then finishes what is on its way.
+///
+/// # Errors
+/// When serving ends by itself.
+pub fn serve_public(listener: TcpListener, site: &Arc<Site>) -> impl Future<Output = Result<(), String>> + use<> {
+    let bodies = site.clone();
+    serve(listener, public::router(site), site, move || bodies.bodies.bytes())
+}
+
+/// Serves the operator's paths in the same way.
+///
+/// # Errors
+/// When serving ends by itself.
+pub fn serve_admin(listener: TcpListener, site: &Arc<Site>) -> impl Future<Output = Result<(), String>> + use<> {
+    let router = match site.endpoints {
+        Endpoints::Operator => admin::router(site),
+        Endpoints::Debug => debug::router(site),
+    };
+    serve(listener, router, site, || 0)
+}
+
+/// Serves the metrics alone, at this path, in the same way.
+///
+/// # Errors
+/// When serving ends by itself.
+pub fn serve_metrics(
+    listener: TcpListener,
+    path: &str,
+    site: &Arc<Site>,
+) -> impl Future<Output = Result<(), String>> + use<> {
+    let shown = format!("GET {path}");
+    let router = Router::new()
+        .route(path, get(metrics))
+        .fallback(async move |uri: Uri| not_found(&uri, &[&shown]))
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(site.clone());
+    serve(listener, router, site, || 0)
+}
+
+/// `held` returns the bytes that are held for callers of the listener.
+fn serve<H: Fn() -> usize>(
+    listener: TcpListener,
+    router: Router,
+    site: &Site,
+    held: H,
+) -> impl Future<Output = Result<(), String>> + use<H> {
+    let bounds = listener::Bounds { per_peer: site.connections_per_peer, shed: site.shed.clone() };
+    listener::serve(listener, router, bounds, held, site.life.clone())
+}
+
+impl Site {
+    /// Whether to send requests here.
+    fn is_healthy(&self) -> bool {
+        self.life.phase() == Phase::Serving && *self.report.fit.borrow()
+    }
+
+    /// The state of the store.
+    fn store_as_json(&self) -> Value {
+        json!({
+            "name": self.limiter.store().name(),
+            "answered": self.report.store_answered.load(Relaxed),
+            "circuit": self.report.circuit.get().map_or("closed", |circuit| circuit()),
+        })
+    }
+
+    /// How many overrides there are, whether the store has been read for them, and what is wrong with that now.
+    fn overrides_as_json(&self) -> Value {
+        let (in_force, unused) = self.overrides.counts();
+        let is_read = self.overrides.known().read.is_some();
+        json!({ "in_force": in_force, "unused": unused, "read": is_read, "problem": self.overrides.problem() })
+    }
+
+    /// The calls that wait for the store.
+    fn store_queue(&self) -> u64 {
+        self.report.queue.get().map_or(0, |queue| queue())
+    }
+}
+
+/// The metrics, made piece by piece while the caller takes them.
+async fn metrics(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
+    let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let format = Format::accepted(&accept.collect::<Vec<_>>().join(","));
+    let metrics = site.metrics.clone();
+    let (reading, shared) = if metrics.is_copied() {
+        let of = metrics.clone();
+        match site.scrapes.0.get(move || of.prepare()).await {
+            Ok(shared) => (metrics.read(&shared.made), Some(shared)),
+            Err(TooManyReaders) => {
+                let text = "too many callers read the metrics slowly\n";
+                return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
+            }
+        }
+    } else {
+        (metrics.read(&Prepared::default()), None)
+    };
+    let kind = HeaderValue::from_static(format.content_type());
+    ([(header::CONTENT_TYPE, kind)], scrape(reading, shared, format)).into_response()
+}
+
+/// A scrape as a body. What is shared counts as being read until the end.
+fn scrape(mut reading: Reading, shared: Option<Arc<Rendering<Prepared>>>, format: Format) -> Body {
+    let mut writer = TextWriter::new(format);
+    let mut has_ended = false;
+    pieces(move || {
+        let _shared = &shared;
+        while !has_ended && writer.len() < PIECE_BYTES {
+            has_ended = !reading.advance(&mut writer);
+            if has_ended {
+                writer.end();
+            }
+        }
+        (!writer.is_empty()).then(|| writer.take().into())
+    })
+}
+
+/// Whether to send requests here. Anyone may ask the public listener: it has no text that quotes a file or another program.
+async fn public_readyz(State(site): State<Arc<Site>>) -> Response {
+    let (status, mut detail) = readiness(&site);
+    let mut remove = |parent: &str, key: &str| {
+        if let Some(Value::Object(members)) = detail.pointer_mut(parent) {
+            members.remove(key);
+        }
+    };
+    remove("/policies", "problems");
+    remove("/policies/server", "trouble");
+    remove("/policies/server/last_refused", "reason");
+    (status, Json(detail)).into_response()
+}
+
+/// The same with all texts.
+async fn readyz(State(site): State<Arc<Site>>) -> Response {
+    let (status, detail) = readiness(&site);
+    (status, Json(detail)).into_response()
+}
+
+/// A store that is down is shown but does not count: else all replicas would leave at once.
+fn readiness(site: &Site) -> (StatusCode, Value) {
+    let phase = site.life.phase();
+    let ready = site.is_healthy();
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let shown = site.report.policies.lock();
+    let mut detail = json!({
+        "ready": ready,
+        "phase": phase_name(phase),
+        "store": site.store_as_json(),
+        "policies": {
+            "domains": shown.policies.domains().len(),
+            "rules": shown.policies.rules().len(),
+            "problem_count": shown.problems.count,
+            "problem_kinds": shown.problems.kinds,
+            "problems": shown.problems.lines(),
+        },
+        "overrides": site.overrides_as_json(),
+    });
+    if let Some(source) = site.report.source.get() {
+        detail["policies"]["server"] = source();
+    }
+    (status, detail)
+}
+
+const fn phase_name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Starting => "starting",
+        Phase::Serving => "serving",
+        Phase::Leaving => "leaving",
+        Phase::Draining => "draining",
+        Phase::Ending => "ending",
+    }
+}
+
+/// The response for an unknown path: it lists the known ones.
+fn not_found(uri: &Uri, paths: &[&str]) -> Response {
+    let text = format!("no {}, only {}\n", uri.path(), paths.join(", "));
+    (StatusCode::NOT_FOUND, text).into_response()
+}
+
+/// The response for a method that the path does not have.
+async fn wrong_method(method: axum::http::Method, uri: Uri) -> Response {
+    let text = format!("no {method} on {}\n", uri.path());
+    (StatusCode::METHOD_NOT_ALLOWED, text).into_response()
+}
+
+/// An error in the format of the admin paths.
+fn json_error(status: StatusCode, error: impl std::fmt::Display) -> Response {
+    let body: Value = json!({ "error": error.to_string() });
+    (status, Json(body)).into_response()
+}

@@ -1,0 +1,331 @@
+//! Whose answers change: the same traffic through the policies before and through those now, each with an empty store.
+//!
+//! Not here: traffic and the limiter under its clock (simulation).
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use weir_engine::descriptor::spell_entries;
+use weir_engine::observer::Silent;
+use weir_engine::words::counted;
+use weir_engine::{Entry, PolicySet};
+use weir_limiter::{Answer, DescriptorRequest, Query, Undecided};
+use weir_rls::configured;
+
+use super::hidden::{Hidden, Resolved, Rules, by_rule, entry_by_rule};
+pub use super::hidden::{MayMeet, NAMED_MAX};
+use crate::simulation::traffic::{self, Traffic, TrafficError};
+use crate::simulation::world::World;
+
+/// The most requests of one comparison.
+pub const REQUESTS_MAX: u64 = 100_000_000;
+/// The most descriptors that are counted one by one; those that come later are counted together.
+pub const KEYS_MAX: usize = 100_000;
+/// The longest descriptor that is counted by its text, in bytes.
+const KEY_BYTES_MAX: usize = 1_024;
+/// The most kinds of descriptors with several rules that are counted one by one.
+pub const UNKNOWN_MAX: usize = 1_000;
+/// How many domains that neither side has are named.
+const STRANGERS_MAX: usize = 8;
+
+/// Why traffic has no answers.
+#[derive(Debug, thiserror::Error)]
+pub enum AnswersError {
+    /// It cannot be read.
+    #[error("{0}")]
+    Traffic(#[from] TrafficError),
+    /// There is too much of it.
+    #[error("the traffic has more than {REQUESTS_MAX} requests")]
+    TooMany,
+    /// Values are hidden only from some line on.
+    #[error("a record with hidden values comes behind one with shown values: compare each by itself")]
+    Mixed,
+}
+
+/// Requests whose answer changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// They passed before, and are denied now.
+    pub now_denied: u64,
+    /// They were denied before, and pass now.
+    pub now_passed: u64,
+    /// They get an error on one side only, such as for a request whose limits are too heavy.
+    pub errors: u64,
+}
+
+impl Changed {
+    /// How many.
+    #[must_use]
+    pub const fn all(self) -> u64 {
+        self.now_denied + self.now_passed + self.errors
+    }
+
+    fn add(&mut self, flip: Flip) {
+        match flip {
+            Flip::NowDenied => self.now_denied += 1,
+            Flip::NowPassed => self.now_passed += 1,
+            Flip::Error => self.errors += 1,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Flip {
+    NowDenied,
+    NowPassed,
+    Error,
+}
+
+/// What a descriptor met before and meets now, by the paths of the rules.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Met {
+    /// The domain.
+    pub domain: String,
+    /// The rule before.
+    pub old: Option<String>,
+    /// The rule now.
+    pub new: Option<String>,
+}
+
+/// The answers of one traffic.
+#[derive(Debug, Default)]
+pub struct Answers {
+    /// The name of the traffic.
+    pub traffic: String,
+    /// How many requests there were.
+    pub requests: u64,
+    /// How many of them a server refuses, as they have no domain or no descriptor.
+    pub refused: u64,
+    /// Those whose answer changed.
+    pub changed: Changed,
+    /// The same by what the descriptors meet that are over a limit on one side only, most changes first.
+    pub rules: Vec<(Met, Changed)>,
+    /// The same by domain and descriptor, most changes first.
+    pub keys: Vec<(String, String, Changed)>,
+    /// The changes of descriptors that came after so many others.
+    pub other_keys: Changed,
+    /// Requests that were sent to neither side, since hidden values can meet several rules.
+    pub unknown: Unknown,
+    /// What a reader must know of the traffic.
+    pub notes: Vec<String>,
+}
+
+/// Requests whose answers may or may not change: it cannot be told.
+#[derive(Debug, Default)]
+pub struct Unknown {
+    /// How many.
+    pub requests: u64,
+    /// By the first of their descriptors with several rules, most requests first.
+    pub rules: Vec<(MayMeet, u64)>,
+    /// The requests of those that came after so many others.
+    pub other: u64,
+}
+
+/// Sends traffic through both.
+///
+/// # Errors
+/// When the traffic cannot be read on, or is too much.
+pub fn answers(old: &Arc<PolicySet>, new: &Arc<PolicySet>, traffic: &mut Traffic) -> Result<Answers, AnswersError> {
+    let settings = traffic.settings().clone();
+    let bounds = configured::bounds(&settings.limits);
+    let world = |policies: Arc<PolicySet>| World::new(policies, &settings, Arc::new(Silent));
+    // Hidden values match nothing: their descriptors are sent by the rules that they meet.
+    let mut hidden = traffic.hides_values().then(|| Hidden::new(old, new));
+    let (before, now) = match hidden {
+        Some(_) => (world(Arc::new(by_rule(old))), world(Arc::new(by_rule(new)))),
+        None => (world(old.clone()), world(new.clone())),
+    };
+    let mut counts = Counts {
+        old,
+        new,
+        answers: Answers::default(),
+        rules: HashMap::new(),
+        keys: HashMap::new(),
+        unknown: HashMap::new(),
+        strangers: BTreeSet::new(),
+        of_strangers: 0,
+    };
+    loop {
+        let hides_values = traffic.hides_values();
+        let Some(request) = traffic.next()? else { break };
+        if hides_values && hidden.is_none() {
+            return Err(AnswersError::Mixed);
+        }
+        counts.answers.requests += 1;
+        if counts.answers.requests > REQUESTS_MAX {
+            return Err(AnswersError::TooMany);
+        }
+        let view = request.view();
+        let Ok(query) = traffic::query(&view, &bounds) else {
+            counts.answers.refused += 1;
+            continue;
+        };
+        counts.note_stranger(query.domain);
+        before.set_now(request.time);
+        now.set_now(request.time);
+        let Some(hidden) = &mut hidden else {
+            counts.compare(&query, &before.decide_now(&query), &now.decide_now(&query), None);
+            continue;
+        };
+        match resolved(hidden, &query, &request.rules) {
+            Ok(rules) => {
+                let old_side = sent_by_rule(old, &query, rules.iter().map(|rules| rules.old));
+                let new_side = sent_by_rule(new, &query, rules.iter().map(|rules| rules.new));
+                let before = decide(&before, &query, &old_side);
+                let now = decide(&now, &query, &new_side);
+                counts.compare(&query, &before, &now, Some(&rules));
+            }
+            Err(may_meet) => counts.note_unknown(may_meet),
+        }
+    }
+    let mut answers = counts.finish();
+    answers.traffic = traffic.name().to_owned();
+    answers.notes.extend(traffic.notes());
+    Ok(answers)
+}
+
+/// The rules of all descriptors, or of the first that can meet several what it may meet.
+fn resolved(hidden: &mut Hidden<'_>, query: &Query<'_>, recorded: &[Option<String>]) -> Result<Vec<Rules>, MayMeet> {
+    let descriptors = query.descriptors.iter().enumerate();
+    let of_one = |(number, descriptor): (usize, &DescriptorRequest<'_>)| {
+        if descriptor.limit.is_some() {
+            // It stands in place of the rules.
+            return Ok(Rules::default());
+        }
+        let recorded = recorded.get(number).and_then(Option::as_deref);
+        match hidden.resolve(query.domain, descriptor.entries, recorded) {
+            Resolved::Known(rules) => Ok(rules),
+            Resolved::Unknown(may_meet) => Err(may_meet),
+        }
+    };
+    descriptors.map(of_one).collect()
+}
+
+/// The entry by which each descriptor is sent; none for one that brings its own limit.
+fn sent_by_rule(
+    set: &PolicySet,
+    query: &Query<'_>,
+    rules: impl Iterator<Item = Option<u32>>,
+) -> Vec<Option<(String, String)>> {
+    let of_one = |(descriptor, rule): (&DescriptorRequest<'_>, Option<u32>)| {
+        descriptor.limit.is_none().then(|| entry_by_rule(set, rule, descriptor.entries))
+    };
+    query.descriptors.iter().zip(rules).map(of_one).collect()
+}
+
+/// Decides a request whose descriptors are sent by other entries.
+fn decide(world: &World, query: &Query<'_>, sent: &[Option<(String, String)>]) -> Result<Answer, Undecided> {
+    let entries: Vec<Option<[Entry<'_>; 1]>> =
+        sent.iter().map(|sent| sent.as_ref().map(|(key, value)| [Entry { key, value }])).collect();
+    let mut by_rule = Query { domain: query.domain, descriptors: Default::default() };
+    for (descriptor, own) in query.descriptors.iter().zip(&entries) {
+        let entries = own.as_ref().map_or(descriptor.entries, |own| own.as_slice());
+        by_rule.descriptors.push(DescriptorRequest { entries, take: descriptor.take, limit: descriptor.limit });
+    }
+    world.decide_now(&by_rule)
+}
+
+struct Counts<'c> {
+    old: &'c PolicySet,
+    new: &'c PolicySet,
+    unknown: HashMap<MayMeet, u64>,
+    answers: Answers,
+    rules: HashMap<Met, Changed>,
+    keys: HashMap<(String, String), Changed>,
+    /// Some domains that neither side has, and how many requests all such domains have.
+    strangers: BTreeSet<String>,
+    of_strangers: u64,
+}
+
+impl Counts<'_> {
+    /// A domain that neither side has is probably misspelled: its requests pass on both.
+    fn note_stranger(&mut self, domain: &str) {
+        if self.old.domain(domain).is_some() || self.new.domain(domain).is_some() {
+            return;
+        }
+        self.of_strangers += 1;
+        // One more than are named, so that there is a sign of more.
+        if self.strangers.len() <= STRANGERS_MAX && !self.strangers.contains(domain) {
+            self.strangers.insert(domain.to_owned());
+        }
+    }
+
+    fn note_unknown(&mut self, may_meet: MayMeet) {
+        let unknown = &mut self.answers.unknown;
+        unknown.requests += 1;
+        if self.unknown.len() < UNKNOWN_MAX || self.unknown.contains_key(&may_meet) {
+            *self.unknown.entry(may_meet).or_default() += 1;
+        } else {
+            unknown.other += 1;
+        }
+    }
+
+    /// Counts a request. `rules` are those of its descriptors, where the values of these do not say them.
+    fn compare(
+        &mut self,
+        query: &Query<'_>,
+        before: &Result<Answer, Undecided>,
+        now: &Result<Answer, Undecided>,
+        rules: Option<&[Rules]>,
+    ) {
+        let flip = match (before, now) {
+            (Ok(before), Ok(now)) if before.denied == now.denied => return,
+            (Ok(_), Ok(now)) if now.denied => Flip::NowDenied,
+            (Ok(_), Ok(_)) => Flip::NowPassed,
+            (Err(_), Err(_)) => return,
+            _ => Flip::Error,
+        };
+        self.answers.changed.add(flip);
+        let is_over = |answer: &Result<Answer, Undecided>, number: usize| {
+            answer.as_ref().is_ok_and(|answer| answer.statuses.get(number).is_some_and(|status| status.over))
+        };
+        for (number, descriptor) in query.descriptors.iter().enumerate() {
+            if is_over(before, number) != is_over(now, number) {
+                let rules = match rules {
+                    Some(rules) => rules[number],
+                    None => self.met(query.domain, descriptor.entries),
+                };
+                self.count(query.domain, descriptor.entries, rules, flip);
+            }
+        }
+    }
+
+    fn met(&self, domain: &str, entries: &[Entry<'_>]) -> Rules {
+        let met = |set: &PolicySet| Some(set.find(set.domain(domain)?, entries).rule?.id);
+        Rules { old: met(self.old), new: met(self.new) }
+    }
+
+    fn count(&mut self, domain: &str, entries: &[Entry<'_>], rules: Rules, flip: Flip) {
+        let path = |set: &PolicySet, rule: Option<u32>| Some(set.rules()[rule? as usize].path.to_string());
+        let (old, new) = (path(self.old, rules.old), path(self.new, rules.new));
+        let met = Met { domain: domain.to_owned(), old, new };
+        // As many as there are pairs of rules at most.
+        self.rules.entry(met).or_default().add(flip);
+        let key = (domain.to_owned(), spell_entries(entries.iter().copied()));
+        let has_room = self.keys.len() < KEYS_MAX && key.1.len() <= KEY_BYTES_MAX;
+        match self.keys.get_mut(&key) {
+            Some(changed) => changed.add(flip),
+            None if has_room => self.keys.entry(key).or_default().add(flip),
+            None => self.answers.other_keys.add(flip),
+        }
+    }
+
+    fn finish(self) -> Answers {
+        let mut answers = self.answers;
+        if self.of_strangers > 0 {
+            let mut names: Vec<&str> = self.strangers.iter().take(STRANGERS_MAX).map(String::as_str).collect();
+            if self.strangers.len() > STRANGERS_MAX {
+                names.push("and more");
+            }
+            let requests = counted(self.of_strangers, "request");
+            answers.notes.push(format!("{requests} of domains that neither side has: {}", names.join(", ")));
+        }
+        answers.unknown.rules = self.unknown.into_iter().collect();
+        answers.unknown.rules.sort_by(|one, other| (other.1, &one.0).cmp(&(one.1, &other.0)));
+        answers.rules = self.rules.into_iter().collect();
+        answers.rules.sort_by(|one, other| (other.1.all(), &one.0).cmp(&(one.1.all(), &other.0)));
+        answers.keys = self.keys.into_iter().map(|((domain, key), changed)| (domain, key, changed)).collect();
+        answers.keys.sort_by(|one, other| (other.2.all(), &one.0, &one.1).cmp(&(one.2.all(), &other.0, &other.1)));
+        answers
+    }
+}

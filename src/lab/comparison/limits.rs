@@ -1,0 +1,257 @@
+//! Which of two rules lets more pass, and by which of its limits.
+
+use std::cmp::Ordering;
+
+use weir_engine::policy::Level;
+use weir_engine::{Algorithm, Limit, Role, Rule, Term};
+
+use super::{Effect, Tend, What};
+
+/// Whether other descriptors of a request can have quotas, before and now.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct OtherQuotas {
+    pub(super) before: bool,
+    pub(super) now: bool,
+}
+
+/// How a rule works on the answer of a request. [dc-3]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// Not at all.
+    None,
+    /// Its limits deny.
+    Enforced,
+    /// Its limits deny together with all other quotas.
+    Quota,
+    /// It keeps quotas from denying.
+    OpenQuota,
+}
+
+impl Part {
+    fn of(rule: Option<&Rule>) -> Self {
+        let is_charged = charged(rule).iter().any(|limit| !limit.shadow);
+        match rule {
+            Some(rule) if is_charged => match rule.role {
+                Role::Enforced => Self::Enforced,
+                Role::Quota => Self::Quota,
+                Role::Shadow if rule.is_quota => Self::OpenQuota,
+                Role::Shadow => Self::None,
+            },
+            _ => Self::None,
+        }
+    }
+}
+
+/// What is otherwise for a descriptor that met the one rule and meets the other, alone in a request.
+pub(super) fn effects<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>) -> Vec<Effect<'p>> {
+    effects_beside(old, new, OtherQuotas::default())
+}
+
+/// The same in requests that can have other quotas.
+pub(super) fn effects_beside<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>, others: OtherQuotas) -> Vec<Effect<'p>> {
+    let mut effects = Vec::new();
+    // A limit that denies nothing, before and after, lets everything pass with any numbers.
+    let is_felt = is_felt(old) || is_felt(new);
+    let parts = (Part::of(old), Part::of(new));
+    for (before, after) in paired(&charged(old), &charged(new)) {
+        let Some(tend) = of_limits(before, after) else { continue };
+        let tend = match (is_felt, parts) {
+            (false, _) => Tend::Neither,
+            (true, (Part::Quota, Part::Quota)) => of_quotas(before, after, tend),
+            (true, _) => tend,
+        };
+        effects.push(Effect { tend, what: What::Limit(before, after) });
+    }
+    add_roles(old, new, &mut effects);
+    let tend = match parts {
+        (Part::Enforced, Part::Quota) => Tend::Looser,
+        (Part::Quota, Part::Enforced) => Tend::Stricter,
+        (Part::None, Part::Quota | Part::OpenQuota) if others.before => Tend::Looser,
+        (Part::Quota | Part::OpenQuota, Part::None) if others.now => Tend::Stricter,
+        _ => Tend::Neither,
+    };
+    let is_quota = |rule: Option<&Rule>| rule.is_some_and(|rule| rule.is_quota);
+    let is_both = old.is_some() && new.is_some();
+    if tend != Tend::Neither || is_both && is_quota(old) != is_quota(new) {
+        let said = |rule: Option<&Rule>| rule.map_or_else(|| "no rule".to_owned(), |rule| rule.is_quota.to_string());
+        effects.push(Effect { tend, what: What::Key("quota_mode", said(old), said(new)) });
+    }
+    effects
+}
+
+/// The limits of a rule that are ever charged: it can replace its own. [mt-5]
+pub(super) fn charged(rule: Option<&Rule>) -> Vec<&Limit> {
+    let Some(rule) = rule else { return Vec::new() };
+    let is_replaced = |limit: &&Limit| limit.name.as_ref().is_some_and(|name| rule.replaces.contains(name));
+    rule.limits.iter().filter(|limit| !is_replaced(limit)).collect()
+}
+
+/// Whether a rule can deny.
+pub(super) fn is_felt(rule: Option<&Rule>) -> bool {
+    rule.is_some_and(|rule| rule.role != Role::Shadow && !rule.unlimited)
+}
+
+/// Where the change of a limit goes beside other quotas of one rule: they deny only together.
+fn of_quotas(before: Option<&Limit>, after: Option<&Limit>, tend: Tend) -> Tend {
+    let (before, after) = (before.filter(|limit| !limit.shadow), after.filter(|limit| !limit.shadow));
+    match (before, after) {
+        (None, Some(_)) => Tend::Looser,
+        (Some(_), None) => Tend::Stricter,
+        // Outside of its term a limit is no quota.
+        (Some(before), Some(after)) if of_terms(before, after) != Tend::Neither => Tend::Both,
+        _ => tend,
+    }
+}
+
+/// What is otherwise in a rule besides its limits and its values. None of it changes how much passes.
+pub(super) fn add_marks<'p>(old: &'p Rule, new: &'p Rule, effects: &mut Vec<Effect<'p>>) {
+    let mut key = |name, before: String, after: String| {
+        if before != after {
+            effects.push(Effect { tend: Tend::Neither, what: What::Key(name, before, after) });
+        }
+    };
+    let named = |rule: &Rule| rule.unlimited_name.as_deref().unwrap_or("none").to_owned();
+    key("name", named(old), named(new));
+    key("replaces", listed(&old.replaces), listed(&new.replaces));
+    let on_error = |rule: &Rule| rule.on_error.map_or("the domain's", |on_error| on_error.name()).to_owned();
+    key("on_error", on_error(old), on_error(new));
+    let metadata =
+        |rule: &Rule| rule.metadata.as_ref().map_or_else(|| "none".to_owned(), |fields| format!("{fields:?}"));
+    if metadata(old) != metadata(new) {
+        let there = |rule: &Rule| if rule.metadata.is_some() { "some" } else { "none" }.to_owned();
+        let (before, after) = (there(old), there(new));
+        let after = if before == after { "other".to_owned() } else { after };
+        key("metadata", before, after);
+    }
+    for (before, after) in old.levels.iter().zip(&new.levels) {
+        key("key", before.key.to_string(), after.key.to_string());
+        key("detailed_metric", before.detailed_metric.to_string(), after.detailed_metric.to_string());
+        key("value_to_metric", before.value_to_metric.to_string(), after.value_to_metric.to_string());
+    }
+}
+
+fn listed(names: &[Box<str>]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+/// What the marks of two rules make of what passes.
+fn add_roles(old: Option<&Rule>, new: Option<&Rule>, effects: &mut Vec<Effect<'_>>) {
+    let unlimited = |rule: Option<&Rule>| rule.is_some_and(|rule| rule.unlimited);
+    if unlimited(old) != unlimited(new) {
+        // The limits that come or go in its place tell how much passes.
+        let is_unlimited = |rule| unlimited(rule).to_string();
+        effects
+            .push(Effect { tend: Tend::Neither, what: What::Key("unlimited", is_unlimited(old), is_unlimited(new)) });
+    }
+    let (Some(old), Some(new)) = (old, new) else { return };
+    if old.unlimited || new.unlimited {
+        return;
+    }
+    let shadow = |rule: &Rule| rule.role == Role::Shadow;
+    if shadow(old) != shadow(new) {
+        let tend = if shadow(new) { Tend::Looser } else { Tend::Stricter };
+        // Nothing denies in shadow mode, so that the numbers do not matter beside it.
+        effects.iter_mut().for_each(|effect| effect.tend = Tend::Neither);
+        effects.push(Effect { tend, what: What::Key("shadow_mode", shadow(old).to_string(), shadow(new).to_string()) });
+    }
+    for (before, after) in old.levels.iter().zip(&new.levels) {
+        let (before, after) = (shared_by(before), shared_by(after));
+        if before == after {
+            continue;
+        }
+        let tend = match (shadow(old) && shadow(new), &before, &after) {
+            (true, ..) => Tend::Neither,
+            (_, None, _) => Tend::Stricter,
+            (_, _, None) => Tend::Looser,
+            // With other values than before: fewer or more of them use what is left.
+            _ => Tend::Both,
+        };
+        // The name matters only where values share on both sides.
+        let told = |name: &Option<String>, other: &Option<String>| match (name, other) {
+            (Some(name), Some(_)) => name.clone(),
+            (name, _) => name.is_some().to_string(),
+        };
+        let what = What::Key("share_threshold", told(&before, &after), told(&after, &before));
+        effects.push(Effect { tend, what });
+    }
+}
+
+/// What stands for the values of a level that share one state.
+fn shared_by(level: &Level) -> Option<String> {
+    let is_key_pattern = level.key.contains('*') && level.value.as_ref().is_none_or(|value| value.exact().is_some());
+    let matcher = level.value.as_ref().filter(|matcher| matcher.is_of_many());
+    let name =
+        matcher.map(|matcher| matcher.name().into_owned()).or_else(|| is_key_pattern.then(|| level.key.to_string()));
+    name.filter(|_| level.share_threshold)
+}
+
+/// The limits of two lists, each with the one that stands in its place: first by their shape, then by algorithm and window, then by
+/// either of the two, then by their order.
+pub(super) fn paired<'p>(old: &[&'p Limit], new: &[&'p Limit]) -> Vec<(Option<&'p Limit>, Option<&'p Limit>)> {
+    let kind = |one: &Limit, other: &Limit| one.algorithm().name() == other.algorithm().name();
+    let window = |one: &Limit, other: &Limit| one.window() == other.window();
+    let steps: [fn(bool, bool, bool) -> bool; 4] = [
+        |same_shape, _, _| same_shape,
+        |_, same_kind, same_window| same_kind && same_window,
+        |_, same_kind, same_window| same_kind || same_window,
+        |_, _, _| true,
+    ];
+    let mut left: Vec<&'p Limit> = new.to_vec();
+    let mut partners: Vec<Option<&'p Limit>> = vec![None; old.len()];
+    for step in steps {
+        for (&limit, partner) in old.iter().zip(&mut partners).filter(|(_, partner)| partner.is_none()) {
+            *partner = left
+                .iter()
+                .position(|other| step(limit.id() == other.id(), kind(limit, other), window(limit, other)))
+                .map(|at| left.remove(at));
+        }
+    }
+    let old = old.iter().zip(partners).map(|(limit, partner)| (Some(*limit), partner));
+    old.chain(left.into_iter().map(|limit| (None, Some(limit)))).collect()
+}
+
+/// Where the change of a limit goes; none if nothing is otherwise.
+fn of_limits(old: Option<&Limit>, new: Option<&Limit>) -> Option<Tend> {
+    if old == new {
+        return None;
+    }
+    // A limit on trial denies nothing, as if it were not there.
+    let (old, new) = (old.filter(|limit| !limit.shadow), new.filter(|limit| !limit.shadow));
+    let (old, new) = match (old, new) {
+        (Some(old), Some(new)) => (old, new),
+        (None, Some(_)) => return Some(Tend::Stricter),
+        (Some(_), None) => return Some(Tend::Looser),
+        (None, None) => return Some(Tend::Neither),
+    };
+    let of_terms = of_terms(old, new);
+    if old.requests() == 0 || new.requests() == 0 {
+        return Some(Tend::of(new.requests().min(1).cmp(&old.requests().min(1))).and(of_terms));
+    }
+    // How much passes over a long time, and at one instant.
+    let mut tend = Tend::of(rate(new, old)).and(Tend::of(new.capacity().cmp(&old.capacity())));
+    if old.drain != new.drain {
+        tend = tend.and(if new.drain { Tend::Stricter } else { Tend::Looser });
+    }
+    Some(tend.and(of_terms))
+}
+
+/// Where it goes that a limit begins or ends at another time. Outside of its term it is not there.
+fn of_terms(old: &Limit, new: &Limit) -> Tend {
+    let span = |limit: &Limit| limit.term.as_ref().map_or((0, Term::NO_END), |term| (term.from(), term.until()));
+    let ((old_from, old_until), (new_from, new_until)) = (span(old), span(new));
+    Tend::of(new_from.cmp(&old_from)).and(Tend::of(old_until.cmp(&new_until)))
+}
+
+/// Compares how many hits pass per time.
+fn rate(one: &Limit, other: &Limit) -> Ordering {
+    let over = |limit: &Limit, window: &Limit| u128::from(limit.requests()) * u128::from(window.window().us());
+    match (of_calendar(one), of_calendar(other)) {
+        // Windows of one calendar have one length.
+        (true, true) if one.window() == other.window() => one.requests().cmp(&other.requests()),
+        _ => over(one, other).cmp(&over(other, one)),
+    }
+}
+
+fn of_calendar(limit: &Limit) -> bool {
+    matches!(limit.algorithm(), Algorithm::FixedWindow { .. }) && limit.calendar().is_some()
+}

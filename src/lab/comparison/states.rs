@@ -1,0 +1,182 @@
+//! What becomes of states: which of those of the old limits the new ones find, and what they make of them.
+//!
+//! A state belongs to a domain, a descriptor and the shape of a limit [ky-1], so that a new limit finds the state of an old one
+//! exactly where these three are the same, whichever rules the limits are of.
+
+use weir_engine::pattern::Pattern;
+use weir_engine::policy::Level;
+use weir_engine::{Limit, Matcher, ParameterValue, Rule, StateKind};
+
+use super::limits::paired;
+
+/// What becomes of the states of a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// What was used counts under the new limit.
+    Kept,
+    /// What was used counts under the new limit, and passes from its count at the new rate.
+    Rescaled,
+    /// No limit finds them any more. They end by themselves; until then a change back finds them.
+    Forgotten(Vec<Cause>),
+    /// The limit is new, or its states have another key: it begins empty.
+    Empty,
+}
+
+impl Fate {
+    /// The word for it.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Kept => "kept",
+            Self::Rescaled => "rescaled",
+            Self::Forgotten(_) => "forgotten",
+            Self::Empty => "empty",
+        }
+    }
+}
+
+/// A part of the key of a state that is another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The domain has another name.
+    Domain,
+    /// An entry has another key.
+    Key,
+    /// Values share a state that did not, or the reverse, or something else stands for them.
+    Shared,
+    /// No rule, or an unlimited one, is for the descriptor.
+    NoRule,
+    /// The limit is gone.
+    NoLimit,
+    /// Another algorithm.
+    Algorithm,
+    /// Another window or period.
+    Window,
+    /// Another parameter of the algorithm: `precision`, `anchor`, `calendar` or `refill`.
+    Parameter,
+    /// Another time zone.
+    TimeZone,
+    /// Another name, by which a list tells limits of one shape apart.
+    Name,
+}
+
+impl Cause {
+    /// What is otherwise.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Domain => "domain",
+            Self::Key => "key",
+            Self::Shared => "share_threshold",
+            Self::NoRule => "no rule",
+            Self::NoLimit => "no such limit",
+            Self::Algorithm => "algorithm",
+            Self::Window => "window",
+            Self::Parameter => "parameter",
+            Self::TimeZone => "timezone",
+            Self::Name => "name",
+        }
+    }
+}
+
+/// What becomes of the states of one limit.
+#[derive(Debug)]
+pub struct StateChange<'p> {
+    /// The old limit whose states they are, or a new one that begins empty.
+    pub limit: &'p Limit,
+    /// What becomes of them.
+    pub fate: Fate,
+}
+
+/// What becomes of the states of descriptors that met the one rule and meet the other. A limit of 0 has no states.
+pub(super) fn changes<'p>(old: Option<&'p Rule>, new: Option<&'p Rule>) -> Vec<StateChange<'p>> {
+    let limits = |rule: Option<&'p Rule>| rule.map_or_else(Vec::new, |rule| rule.limits.iter().collect());
+    let tag = match (old, new) {
+        (Some(old), Some(new)) => tag_causes(old, new),
+        _ => Vec::new(),
+    };
+    let mut changes = Vec::new();
+    for (before, after) in paired(&limits(old), &limits(new)) {
+        if let Some(limit) = before.filter(|limit| limit.requests() > 0) {
+            let fate = match after {
+                Some(after) => fate(limit, after, &tag),
+                None if limits(new).is_empty() => Fate::Forgotten(vec![Cause::NoRule]),
+                None => Fate::Forgotten(vec![Cause::NoLimit]),
+            };
+            changes.push(StateChange { limit, fate });
+        }
+        let finds =
+            |before: &Limit, after: &Limit| before.requests() > 0 && before.id() == after.id() && tag.is_empty();
+        if let Some(limit) =
+            after.filter(|after| after.requests() > 0 && !before.is_some_and(|before| finds(before, after)))
+        {
+            changes.push(StateChange { limit, fate: Fate::Empty });
+        }
+    }
+    changes
+}
+
+fn fate(old: &Limit, new: &Limit, tag: &[Cause]) -> Fate {
+    if tag.is_empty() && old.id() == new.id() {
+        let is_paced = matches!(new.kind(), StateKind::Pacing(_));
+        return if is_paced && old.requests() != new.requests() { Fate::Rescaled } else { Fate::Kept };
+    }
+    let mut causes = tag.to_vec();
+    causes.extend(id_causes(old, new));
+    Fate::Forgotten(causes)
+}
+
+/// Which parts of the id of a limit are others. [ky-4]
+fn id_causes(old: &Limit, new: &Limit) -> Vec<Cause> {
+    let is_other_algorithm = old.algorithm().name() != new.algorithm().name();
+    // The burst is no part of a key.
+    let shaping = |limit: &Limit| -> Vec<ParameterValue> {
+        let parameters = limit.algorithm().parameters();
+        parameters.iter().filter(|parameter| parameter.name != "burst").map(|parameter| parameter.value).collect()
+    };
+    let causes = [
+        (Cause::Algorithm, is_other_algorithm),
+        (Cause::Window, old.window() != new.window()),
+        (Cause::Parameter, !is_other_algorithm && shaping(old) != shaping(new)),
+        (Cause::TimeZone, old.zone() != new.zone()),
+    ];
+    let mut found: Vec<Cause> = causes.into_iter().filter(|(_, is_other)| *is_other).map(|(cause, _)| cause).collect();
+    if found.is_empty() && old.id() != new.id() {
+        found.push(Cause::Name);
+    }
+    found
+}
+
+/// Which parts of the tag of a descriptor's keys are others. [ky-1] [ky-2]
+fn tag_causes(old: &Rule, new: &Rule) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    if old.domain != new.domain {
+        causes.push(Cause::Domain);
+    }
+    let levels = || old.levels.iter().zip(&new.levels);
+    let is_pattern = |level: &Level| level.key.contains('*');
+    // To envoyproxy/ratelimit a key with a star is a pattern, and the tag has the key of the request.
+    if levels().any(|(old, new)| old.key != new.key && !is_pattern(old) && !is_pattern(new)) {
+        causes.push(Cause::Key);
+    }
+    if levels().any(|(old, new)| shared_by(old) != shared_by(new)) {
+        causes.push(Cause::Shared);
+    }
+    causes
+}
+
+/// What stands for the values of a level in a key, where they share a state, and whether it is a wildcard.
+fn shared_by(level: &Level) -> Option<(String, bool)> {
+    if !level.share_threshold {
+        return None;
+    }
+    let matcher = level.value.as_ref();
+    if level.key.contains('*') && matcher.is_none_or(|matcher| matches!(matcher, Matcher::Text(_))) {
+        let value = matcher.map(|matcher| format!("_{}", matcher.name())).unwrap_or_default();
+        return Some((format!("{}{value}", level.key), true));
+    }
+    let matcher = matcher.filter(|matcher| matcher.is_of_many())?;
+    let name = matcher.name().into_owned();
+    let is_wildcard = matches!(matcher, Matcher::Text(_)) && Pattern::new(&name).is_some();
+    Some((name, is_wildcard))
+}

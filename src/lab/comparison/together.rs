@@ -1,0 +1,92 @@
+//! What descriptors do to each other in one request: limits that one replaces for another one.
+//!
+//! Which limits are left out follows from the names that all rules of a request replace together, so that a request of two descriptors
+//! shows each change that a larger one has. Quotas are decided in limits.rs: only whether there are others is asked there.
+
+use std::collections::BTreeMap;
+
+use weir_engine::{Limit, Role, Rule};
+
+use super::limits::{charged, is_felt, paired};
+use super::walk::Transition;
+use super::{Effect, Tend, What};
+
+/// How many pairs of descriptors are looked at.
+pub(super) const PAIRS_MAX: usize = 5_000_000;
+
+/// More than [`PAIRS_MAX`] pairs.
+pub(super) struct TooMany;
+
+/// What changes for pairs of descriptors and for none of the two alone, by the number of the transition that it comes from.
+pub(super) fn effects<'p>(transitions: &[Transition<'p>]) -> Result<BTreeMap<usize, Vec<Effect<'p>>>, TooMany> {
+    let mut effects: BTreeMap<usize, Vec<Effect<'p>>> = BTreeMap::new();
+    let mut pairs = 0;
+    for by in replacing(transitions) {
+        let [before, now] = replaced(&transitions[by]);
+        let domain = domain(&transitions[by]);
+        for (number, of) in transitions.iter().enumerate() {
+            pairs += 1;
+            if pairs > PAIRS_MAX {
+                return Err(TooMany);
+            }
+            if self::domain(of) != domain || number == by {
+                continue;
+            }
+            for (old, new) in paired(&charged(of.old), &charged(of.new)) {
+                let has = |names: &[Box<str>], limit: Option<&Limit>| {
+                    limit.is_some_and(|limit| limit.name.as_ref().is_some_and(|name| names.contains(name)))
+                };
+                let (was, is) = (has(before, old), has(now, new));
+                // Where the limit itself is new or gone, the change of its rule has it.
+                let (limit, is_replaced_now) = match (was, is, old, new) {
+                    (true, false, _, Some(limit)) => (limit, false),
+                    (false, true, Some(limit), _) => (limit, true),
+                    _ => continue,
+                };
+                let rule = if is_replaced_now { of.old } else { of.new };
+                let tend = tend(rule, limit, is_replaced_now);
+                let example = format!("{} and {}", transitions[by].example, of.example);
+                // The change of the rule that is different.
+                let place = if before == now { number } else { by };
+                let what = What::Together { example, limit, is_replaced_now };
+                effects.entry(place).or_default().push(Effect { tend, what });
+            }
+        }
+    }
+    Ok(effects)
+}
+
+/// The transitions of rules that replace limits, one of each kind.
+fn replacing(transitions: &[Transition<'_>]) -> Vec<usize> {
+    let mut kinds = BTreeMap::new();
+    for (number, transition) in transitions.iter().enumerate() {
+        let [before, now] = replaced(transition);
+        if before.is_empty() && now.is_empty() {
+            continue;
+        }
+        // Those that say something else are rows of their own in the report.
+        let own = if before == now { None } else { Some(number) };
+        kinds.entry((domain(transition), before, now, own)).or_insert(number);
+    }
+    kinds.into_values().collect()
+}
+
+fn replaced<'p>(transition: &Transition<'p>) -> [&'p [Box<str>]; 2] {
+    [transition.old, transition.new].map(|rule| rule.map_or(&[][..], |rule| &rule.replaces))
+}
+
+fn domain<'p>(transition: &Transition<'p>) -> Option<&'p str> {
+    transition.new.or(transition.old).map(|rule| &*rule.domain)
+}
+
+fn tend(rule: Option<&Rule>, limit: &Limit, is_replaced_now: bool) -> Tend {
+    let Some(rule) = rule.filter(|rule| !limit.shadow && (is_felt(Some(rule)) || rule.is_quota)) else {
+        return Tend::Neither;
+    };
+    match (rule.role, is_replaced_now) {
+        // Without it, other quotas deny alone.
+        (Role::Quota, _) => Tend::Both,
+        (Role::Shadow, true) | (Role::Enforced, false) => Tend::Stricter,
+        (Role::Shadow, false) | (Role::Enforced, true) => Tend::Looser,
+    }
+}

@@ -1,0 +1,57 @@
+//! Which values a rule is for that it was not for before, and the reverse.
+
+use std::collections::HashSet;
+
+use weir_engine::policy::Level;
+use weir_engine::{Matcher, Rule};
+
+use super::{Effect, Tend, What};
+
+/// The most values of a list in a report; it counts the rest.
+const VALUES_MAX: usize = 20;
+
+/// Whether both rules are for the same values, as they are written.
+pub(super) fn are_same(before: &Rule, after: &Rule) -> bool {
+    let values = |rule: &Rule| rule.levels.iter().map(|level| level.value.clone()).collect::<Vec<_>>();
+    before.levels.len() == after.levels.len() && values(before) == values(after)
+}
+
+/// Adds the values that only one of the rules is written for. Where it goes follows from what each of them meets.
+pub(super) fn add_values<'p>(before: &'p Rule, after: &'p Rule, effects: &mut Vec<Effect<'p>>) {
+    let levels = before.levels.iter().zip(&after.levels);
+    let changed = levels.filter_map(|(before, after)| changed(before, after));
+    effects.extend(changed.map(|what| Effect { tend: Tend::Neither, what }));
+}
+
+/// None if there are no such values: the order of a list means nothing but for its name.
+fn changed(before: &Level, after: &Level) -> Option<What<'static>> {
+    if before.value == after.value {
+        return None;
+    }
+    let (before, after) = (values(before), values(after));
+    let only = |values: &[String], others: &[String]| {
+        let others: HashSet<&String> = others.iter().collect();
+        values.iter().filter(|value| !others.contains(value)).cloned().collect::<Vec<_>>()
+    };
+    let (added, gone) = (only(&after, &before), only(&before, &after));
+    (!added.is_empty() || !gone.is_empty()).then(|| What::Values(first(added), first(gone)))
+}
+
+fn first(mut values: Vec<String>) -> Vec<String> {
+    let more = values.len().saturating_sub(VALUES_MAX);
+    if more > 0 {
+        values.truncate(VALUES_MAX);
+        values.push(format!("and {more} more"));
+    }
+    values
+}
+
+/// In the order of the policy.
+fn values(level: &Level) -> Vec<String> {
+    match &level.value {
+        None => vec!["any".to_owned()],
+        Some(Matcher::List(values)) => values.iter().map(ToString::to_string).collect(),
+        Some(Matcher::Networks(networks)) => networks.iter().map(ToString::to_string).collect(),
+        Some(other) => vec![other.name().into_owned()],
+    }
+}

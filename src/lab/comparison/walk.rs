@@ -1,0 +1,306 @@
+//! What descriptors meet before and now: both trees of each domain, walked together, class by class.
+//!
+//! Each pair of rules that some descriptor goes from and to is found once, with such a descriptor. Parts that are the same on both sides are
+//! left out. What a budget does not suffice for is reported, and never taken for the same. Not here: what the difference of two rules is
+//! (limits.rs), and what descriptors do to each other in one request (together.rs).
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use weir_engine::classes::{Budget, Class, GivenUp, classes, classes_of_other_keys, keys};
+use weir_engine::descriptor::spell_pairs;
+use weir_engine::policy::{Lead, Level, Place};
+use weir_engine::{Domain, Entry, PolicySet, Rule};
+
+use super::CouldNotTell;
+use super::limits;
+
+/// Descriptors that met one rule and meet another one.
+#[derive(Debug)]
+pub(super) struct Transition<'p> {
+    /// The rule before.
+    pub(super) old: Option<&'p Rule>,
+    /// The rule now.
+    pub(super) new: Option<&'p Rule>,
+    /// One such descriptor.
+    pub(super) example: String,
+}
+
+/// All that was found.
+#[derive(Debug, Default)]
+pub(super) struct Observed<'p> {
+    /// Each pair of rules once. Rules that are the same are among them only in domains where a rule works on others.
+    pub(super) transitions: Vec<Transition<'p>>,
+    /// What could not be told.
+    pub(super) unknown: Vec<CouldNotTell<'p>>,
+}
+
+type Places<'p> = [Option<Place<'p>>; 2];
+
+/// Walks all domains.
+pub(super) fn observe<'p>(old: &'p PolicySet, new: &'p PolicySet) -> Observed<'p> {
+    let works_on_others = |rule: &&Rule| rule.is_quota || !rule.replaces.is_empty();
+    let whole: HashSet<&str> =
+        old.rules().iter().chain(new.rules()).filter(works_on_others).map(|rule| &*rule.domain).collect();
+    let mut names: Vec<&'p str> = old.domains().chain(new.domains()).map(|domain| &*domain.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    let mut budget = Budget::default();
+    let mut observed = Observed::default();
+    for name in names {
+        let mut walk = Walk {
+            sides: [old, new],
+            domain: name,
+            whole: whole.contains(name),
+            budget: &mut budget,
+            same: HashMap::new(),
+            same_levels: HashMap::new(),
+            walked: HashSet::new(),
+            known: HashSet::new(),
+            perhaps: Vec::new(),
+            entries: Vec::new(),
+            is_over: false,
+            observed: &mut observed,
+        };
+        walk.pair([old.domain(name).map(Domain::top), new.domain(name).map(Domain::top)]);
+        walk.note_unknown();
+    }
+    observed
+}
+
+struct Walk<'w, 'p> {
+    sides: [&'p PolicySet; 2],
+    domain: &'p str,
+    /// Rules that are the same are of interest too.
+    whole: bool,
+    budget: &'w mut Budget,
+    /// Pairs of places of which it is known whether all below them is the same.
+    same: HashMap<(usize, usize), bool>,
+    /// The same of levels, by their addresses.
+    same_levels: HashMap<(usize, usize), bool>,
+    /// Pairs of places that were walked.
+    walked: HashSet<[Option<usize>; 2]>,
+    /// Pairs of rules that were found.
+    known: HashSet<[Option<u32>; 2]>,
+    /// Pairs of places to which perhaps no value leads, and what leads there if one does.
+    perhaps: Vec<(Places<'p>, String)>,
+    /// The descriptor that leads to where the walk is.
+    entries: Vec<(String, String)>,
+    /// The steps are used up, and the rest of the domain is not walked.
+    is_over: bool,
+    observed: &'w mut Observed<'p>,
+}
+
+impl<'p> Walk<'_, 'p> {
+    fn pair(&mut self, places: Places<'p>) {
+        if self.is_over || !self.walked.insert(addresses(&places)) {
+            return;
+        }
+        let is_same = match places {
+            [Some(old), Some(new)] => self.is_same(old, new),
+            _ => false,
+        };
+        // In a domain that is the same as a whole, rules work on others as they did.
+        if is_same && (!self.whole || self.entries.is_empty()) {
+            return;
+        }
+        self.note(&places);
+        for key in keys(&places) {
+            let is_same = is_same || matches!(places, [Some(old), Some(new)] if self.is_same_key(old, new, key));
+            if is_same && !self.whole && !has_key_patterns(&places) {
+                continue;
+            }
+            let found = self.classes(&places, key, is_same);
+            self.descend(&places, found, Some(key));
+        }
+        let found = classes_of_other_keys(&places, self.budget);
+        self.descend(&places, found, None);
+    }
+
+    /// The classes of a key. Where both sides say the same about it, those of one side are those of the other.
+    fn classes(&mut self, places: &Places<'p>, key: &str, is_same: bool) -> Result<Vec<Class<'p, 2>>, GivenUp> {
+        let &[Some(old), Some(new)] = places else { return classes(places, key, self.budget) };
+        if !is_same || has_key_patterns(places) {
+            return classes(places, key, self.budget);
+        }
+        let both = |class: Class<'p, 1>| {
+            let Class { key, witness, kind, met: [met] } = class;
+            let now = new.child(Entry { key: &key, value: witness.as_deref()? });
+            Some(Class { key, witness, kind, met: [met, now] })
+        };
+        Ok(classes(&[Some(old)], key, self.budget)?.into_iter().filter_map(both).collect())
+    }
+
+    fn descend(&mut self, places: &Places<'p>, found: Result<Vec<Class<'p, 2>>, GivenUp>, key: Option<&'p str>) {
+        let found = match found {
+            Ok(found) => found,
+            Err(given_up) => return self.give_up(places, key, given_up),
+        };
+        for Class { key, witness, met, .. } in found {
+            let Some(witness) = witness else {
+                let why = format!(
+                    "whether a value of {key:?} that is written as an address meets these rules cannot be told from \
+                     networks beside patterns"
+                );
+                self.perhaps.push((met, why));
+                continue;
+            };
+            self.entries.push((key, witness));
+            self.pair(met);
+            self.entries.pop();
+        }
+    }
+
+    /// Notes what the descriptor meets that ends here.
+    fn note(&mut self, places: &Places<'p>) {
+        let rules = places.map(|place| place.and_then(Place::rule));
+        if rules == [None, None] || !self.known.insert(rules) {
+            return;
+        }
+        let entries: Vec<Entry<'_>> = self.entries.iter().map(|(key, value)| Entry { key, value }).collect();
+        let met = self.sides.map(|set| Some(set.find(set.domain(self.domain)?, &entries).rule?.id));
+        let [old, new] = self.rules(rules);
+        let example = spell_pairs(&self.entries);
+        if met == rules {
+            self.observed.transitions.push(Transition { old, new, example });
+        } else {
+            let why = format!("the walk through both policies and the engine differ for {example}");
+            self.observed.unknown.push(CouldNotTell { domain: self.domain, old, new, why });
+        }
+    }
+
+    fn rules(&self, ids: [Option<u32>; 2]) -> [Option<&'p Rule>; 2] {
+        let [old, new] = self.sides;
+        [ids[0].map(|id| &old.rules()[id as usize]), ids[1].map(|id| &new.rules()[id as usize])]
+    }
+
+    fn give_up(&mut self, places: &Places<'p>, key: Option<&str>, given_up: GivenUp) {
+        if self.is_over {
+            return;
+        }
+        self.is_over = given_up == GivenUp::Steps;
+        let first = |place: &Option<Place<'p>>| {
+            let all = place.iter().flat_map(|place| place.keys().map(|key| (*place, key)));
+            all.filter(|(_, own)| key.is_none_or(|key| key == *own))
+                .flat_map(|(place, own)| place.written(own))
+                .filter_map(|(_, place)| first_rule(place))
+                .min()
+        };
+        let [old, new] = self.rules([first(&places[0]), first(&places[1])]);
+        let mut at = spell_pairs(&self.entries);
+        if !at.is_empty() {
+            at.push_str(": ");
+        }
+        let key = key.map_or_else(|| "keys that are patterns".to_owned(), |key| format!("key {key:?}"));
+        let why = format!("{at}{key}: {given_up}");
+        self.observed.unknown.push(CouldNotTell { domain: self.domain, old, new, why });
+    }
+
+    /// Notes the pairs of places that were not reached by any value that is known.
+    fn note_unknown(&mut self) {
+        for (places, why) in std::mem::take(&mut self.perhaps) {
+            if !self.may_differ(places) || !self.walked.insert(addresses(&places)) {
+                continue;
+            }
+            let rules = places.map(|place| place.and_then(first_rule));
+            let [old, new] = self.rules(rules);
+            self.observed.unknown.push(CouldNotTell { domain: self.domain, old, new, why });
+        }
+    }
+
+    /// Whether descriptors that go from one place to the other can get another answer.
+    fn may_differ(&mut self, places: Places<'p>) -> bool {
+        let is_same = matches!(places, [Some(old), Some(new)] if self.is_same(old, new));
+        let is_leaf = places.iter().flatten().all(|place| place.keys().next().is_none());
+        let rules = places.map(|place| place.and_then(Place::rule));
+        let [old, new] = self.rules(rules);
+        let is_known = self.known.contains(&rules) || (!self.whole && limits::effects(old, new).is_empty());
+        !(is_same || is_leaf && is_known)
+    }
+
+    /// Whether two places say the same, with all below them.
+    fn is_same(&mut self, old: Place<'p>, new: Place<'p>) -> bool {
+        let pair = (old.address(), new.address());
+        if let Some(known) = self.same.get(&pair) {
+            return *known;
+        }
+        let [before, now] = self.rules([old.rule(), new.rule()]);
+        let is_same = match (before, now) {
+            (Some(before), Some(now)) => is_same_rule(before, now) && self.are_same_levels(before, now),
+            (None, None) => true,
+            _ => false,
+        };
+        // Keys that are patterns have a place among those of other keys, so that such levels are walked.
+        let both = |place: Place<'p>| place.keys().collect::<BTreeSet<&str>>();
+        let is_same = is_same && !has_key_patterns(&[Some(old), Some(new)]) && {
+            let keys = both(old);
+            keys == both(new) && keys.into_iter().all(|key| self.is_same_key(old, new, key))
+        };
+        self.same.insert(pair, is_same);
+        is_same
+    }
+
+    /// Whether two rules are for the same descriptors, as they are written.
+    fn are_same_levels(&mut self, old: &'p Rule, new: &'p Rule) -> bool {
+        let mut is_same = |(old, new): (&'p Arc<Level>, &'p Arc<Level>)| {
+            // Lists can be long, and many rules can be below one.
+            let pair = (Arc::as_ptr(old).addr(), Arc::as_ptr(new).addr());
+            *self.same_levels.entry(pair).or_insert_with(|| old == new)
+        };
+        old.levels.len() == new.levels.len() && old.levels.iter().zip(&new.levels).all(&mut is_same)
+    }
+
+    /// The same of one key.
+    fn is_same_key(&mut self, old: Place<'p>, new: Place<'p>, key: &str) -> bool {
+        let (before, now) = (old.written(key), new.written(key));
+        // Only the order of patterns is of any consequence.
+        let is_pattern = |(lead, _): &(Lead<'p>, Place<'p>)| matches!(lead, Lead::Pattern(_));
+        let (patterns, others): (Vec<_>, Vec<_>) = before.into_iter().partition(is_pattern);
+        let (patterns_now, others_now): (Vec<_>, Vec<_>) = now.into_iter().partition(is_pattern);
+        if patterns.len() != patterns_now.len() || others.len() != others_now.len() {
+            return false;
+        }
+        let others_now: HashMap<String, Place<'p>> =
+            others_now.iter().map(|(lead, place)| (unordered(lead), *place)).collect();
+        patterns.iter().zip(&patterns_now).all(|(one, other)| one.0 == other.0 && self.is_same(one.1, other.1))
+            && others
+                .iter()
+                .all(|(lead, old)| others_now.get(&unordered(lead)).is_some_and(|new| self.is_same(*old, *new)))
+    }
+}
+
+/// What stands for a lead whose place among others means nothing.
+fn unordered(lead: &Lead<'_>) -> String {
+    match lead {
+        Lead::Text(text) => format!("={text}"),
+        Lead::Network(network) => format!("/{network}"),
+        Lead::Pattern(matcher) => format!("~{}", matcher.name()),
+        Lead::KeyAlone => String::new(),
+    }
+}
+
+fn is_same_rule(old: &Rule, new: &Rule) -> bool {
+    old.path == new.path
+        && old.limits == new.limits
+        && old.unlimited == new.unlimited
+        && old.unlimited_name == new.unlimited_name
+        && old.role == new.role
+        && old.is_quota == new.is_quota
+        && old.replaces == new.replaces
+        && old.on_error == new.on_error
+        && old.metadata == new.metadata
+}
+
+fn addresses(places: &Places<'_>) -> [Option<usize>; 2] {
+    places.map(|place| place.map(Place::address))
+}
+
+fn has_key_patterns(places: &Places<'_>) -> bool {
+    places.iter().flatten().any(|place| !place.key_patterns().is_empty())
+}
+
+/// The first rule of a place and of those below it.
+fn first_rule(place: Place<'_>) -> Option<u32> {
+    let below = place.keys().flat_map(|key| place.written(key)).filter_map(|(_, child)| first_rule(child));
+    place.rule().into_iter().chain(below).min()
+}

@@ -1,0 +1,223 @@
+//! Simulations: the same traffic through one or several sets of policies, under a clock of its own.
+//!
+//! Requests take the way of requests from the network, from the message to the answer, and are decided in memory: what a
+//! server with the memory store would answer at these times. In simulation/: requests and their times (traffic.rs), the limiter and
+//! its clock (world.rs), what is counted (counts.rs), and reports (report.rs). Not here: arguments, files of results and exit codes
+//! (cli).
+
+mod counts;
+mod keys;
+pub mod message;
+pub mod report;
+mod spread;
+mod timeline;
+pub mod traffic;
+pub mod world;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use weir_engine::words::counted;
+use weir_engine::{Matcher, Micros, PolicySet};
+use weir_limiter::{Answer, Query, Undecided};
+use weir_policies::Reading;
+use weir_policies::{Loaded, Location, Problems, load_dir_with};
+use weir_rls::configured;
+use weir_settings::Settings;
+
+use self::counts::{Counted, Counts};
+pub use self::keys::KEYS_MAX;
+use self::report::{PolicyReport, TrafficReport};
+pub use self::timeline::SLOTS_MAX;
+use self::traffic::{Traffic, TrafficError};
+use self::world::World;
+
+/// The most requests of one simulation, unless it says otherwise.
+pub const REQUESTS_MAX: u64 = 100_000_000;
+/// How many requests are decided between two looks at whether to stop.
+const STEP: u64 = 1_024;
+
+/// Why a simulation has no results.
+#[derive(Debug, thiserror::Error)]
+pub enum SimulationError {
+    /// The traffic cannot be read.
+    #[error("{0}")]
+    Traffic(#[from] TrafficError),
+    /// The traffic has more requests than a simulation may have.
+    #[error("the traffic has {}: at most {max}, see --max-requests", about(*.known))]
+    TooMany {
+        /// How many, where that is known.
+        known: Option<u64>,
+        /// How many there may be.
+        max: u64,
+    },
+    /// It was stopped.
+    #[error("stopped")]
+    Stopped,
+}
+
+fn about(known: Option<u64>) -> String {
+    known.map_or_else(|| "more requests".to_owned(), |known| format!("about {}", counted(known, "request")))
+}
+
+/// How far a simulation has come, for another thread, which can stop it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    requests: AtomicU64,
+    /// How much is done, and of how much: requests, or bytes of a file.
+    done: AtomicU64,
+    of: AtomicU64,
+    is_stopped: AtomicBool,
+}
+
+impl Progress {
+    /// Requests so far.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Relaxed)
+    }
+
+    /// How much of a thousand is done; none where that is not known.
+    pub fn per_mille(&self) -> Option<u64> {
+        let (done, of) = (self.done.load(Relaxed), self.of.load(Relaxed));
+        done.saturating_mul(1_000).checked_div(of).map(|per_mille| per_mille.min(1_000))
+    }
+
+    /// Ends the simulation soon.
+    pub fn stop(&self) {
+        self.is_stopped.store(true, Relaxed);
+    }
+
+    fn note(&self, requests: u64, traffic: &Traffic) -> Result<(), SimulationError> {
+        let (done, of) = traffic.bytes().unwrap_or((requests, traffic.expected().unwrap_or(0)));
+        self.requests.store(requests, Relaxed);
+        self.done.store(done, Relaxed);
+        self.of.store(of, Relaxed);
+        if self.is_stopped.load(Relaxed) { Err(SimulationError::Stopped) } else { Ok(()) }
+    }
+}
+
+/// A set of policies with its states, through which traffic goes.
+pub struct Simulated {
+    name: String,
+    policies: Arc<PolicySet>,
+    files: Vec<PathBuf>,
+    places: Vec<Location>,
+    counts: Counts,
+    world: World,
+}
+
+impl Simulated {
+    /// Loads the policies of a directory or a file, as the settings of the traffic say.
+    ///
+    /// # Errors
+    /// Every problem of the policies.
+    pub fn load(path: &Path, settings: &Arc<Settings>) -> Result<Self, Problems> {
+        let loaded = load_dir_with(path, Reading::of(&settings.policies))?;
+        Ok(Self::new(path.display().to_string(), loaded, settings))
+    }
+
+    /// Policies that are at hand, and an empty store.
+    #[must_use]
+    pub fn new(name: String, loaded: Loaded, settings: &Arc<Settings>) -> Self {
+        let policies = Arc::new(loaded.policies);
+        let counts = Counts::new(&policies);
+        let world = World::new(policies.clone(), settings, Arc::new(counts.clone()));
+        Self { name, policies, files: loaded.paths, places: loaded.places, counts, world }
+    }
+
+    /// Its policies.
+    #[must_use]
+    pub fn policies(&self) -> &PolicySet {
+        &self.policies
+    }
+
+    /// The files that its policies were read from.
+    #[must_use]
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    /// Decides a request at a time, which is not before that of the last one, and counts it.
+    ///
+    /// # Errors
+    /// Where a server gives no answer either, such as for a request whose limits are too heavy together.
+    pub fn decide(&self, time: Micros, query: &Query<'_>) -> Result<Answer, Undecided> {
+        self.world.set_now(time);
+        self.counts.begin(time);
+        let answer = self.world.decide_now(query);
+        self.counts.answered(answer.as_ref().ok());
+        answer
+    }
+
+    /// The same without the answer, which is large and would be moved. It counts requests that were not decided.
+    fn count(&self, time: Micros, query: &Query<'_>) {
+        self.world.set_now(time);
+        self.counts.begin(time);
+        self.counts.answered(self.world.decide_now(query).as_ref().ok());
+    }
+
+    /// What came of the traffic, with so many of the keys that were denied most.
+    #[must_use]
+    pub fn report(&self, keys: usize) -> PolicyReport {
+        let counted: Counted = self.counts.counted(keys);
+        PolicyReport::new(&self.name, &self.policies, &self.places, &counted)
+    }
+}
+
+/// Sends traffic through policies. Each set of policies gets the same requests.
+///
+/// # Errors
+/// When the traffic cannot be read on, has more than `requests_max` requests, or the simulation is stopped.
+pub fn simulate(
+    traffic: &mut Traffic,
+    simulated: &[Simulated],
+    requests_max: u64,
+    progress: &Progress,
+) -> Result<TrafficReport, SimulationError> {
+    let bounds = configured::bounds(&traffic.settings().limits);
+    if let Some(known) = traffic.expected().filter(|known| *known > requests_max) {
+        return Err(SimulationError::TooMany { known: Some(known), max: requests_max });
+    }
+    let mut report = TrafficReport::new(traffic);
+    for one in simulated {
+        one.counts.start(traffic.start());
+    }
+    let mut last = None;
+    while let Some(request) = traffic.next()? {
+        report.add(request);
+        last = Some(request.time);
+        match &traffic::query(&request.view(), &bounds) {
+            Ok(query) => simulated.iter().for_each(|one| one.count(request.time, query)),
+            Err(invalid) => report.refuse(invalid),
+        }
+        if report.requests > requests_max {
+            return Err(SimulationError::TooMany { known: None, max: requests_max });
+        }
+        if report.requests.is_multiple_of(STEP) {
+            progress.note(report.requests, traffic)?;
+        }
+    }
+    report.end_at(last);
+    report.notes.extend(traffic.notes());
+    Ok(report)
+}
+
+/// What to warn of where the values of traffic are hidden and policies match more than exact values.
+#[must_use]
+pub fn hidden_values(traffic: &Traffic, policies: &PolicySet) -> Option<String> {
+    let is_inexact = |value: &Matcher| value.exact().is_none() && !matches!(value, Matcher::List(_));
+    let rule = policies
+        .rules()
+        .iter()
+        .find(|rule| rule.levels.iter().any(|level| level.value.as_ref().is_some_and(is_inexact)))?;
+    traffic.hides_values().then(|| {
+        format!(
+            "{} has hidden values, which match no wildcard, network or regular expression, such as that of {} in {:?}: \
+             record with values shown",
+            traffic.name(),
+            rule.path,
+            rule.domain
+        )
+    })
+}

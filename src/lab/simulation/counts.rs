@@ -1,0 +1,226 @@
+//! What came of traffic under one set of policies, counted as decisions are made.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+use weir_engine::observer::{Charged, DecisionResult, LimitOf, Observer, Tally};
+use weir_engine::policy::Domain;
+use weir_engine::{Hits, Micros, PolicySet, Take};
+use weir_limiter::Answer;
+
+use super::keys::{Count, Keys};
+use super::spread::{Spread, Times};
+use super::timeline::{Timeline, joined, slot_of};
+
+/// Over time, so many limits are counted by themselves: those that are met first.
+const SERIES_MAX: usize = 64;
+
+/// What is counted, shared with the limiter that reports it.
+#[derive(Clone)]
+pub(super) struct Counts(Arc<Shared>);
+
+struct Shared {
+    /// When the request at hand comes.
+    now: AtomicU64,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    /// Where the limits of each rule begin.
+    firsts: Vec<usize>,
+    /// Of all rules, and last those that requests bring along.
+    limits: Vec<Limit>,
+    series: usize,
+    keys: Keys,
+    timeline: Timeline,
+    /// Requests that passed, of which were delayed, and that were denied.
+    slots: Vec<[u64; 3]>,
+    totals: Totals,
+    retry_after: Spread,
+    delay: Spread,
+}
+
+#[derive(Clone, Default)]
+struct Limit {
+    count: Count,
+    /// Requests that it had room for, and those that it had not.
+    slots: Option<Vec<[u64; 2]>>,
+}
+
+/// Requests, by what came of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Totals {
+    pub(super) passed: u64,
+    /// Of those that passed.
+    pub(super) delayed: u64,
+    pub(super) denied: u64,
+    /// Of those that were denied, the ones that no wait helps.
+    pub(super) never: u64,
+    /// Requests that got an error.
+    pub(super) failed: u64,
+    pub(super) unknown_domain: u64,
+    /// Descriptors that met no rule.
+    pub(super) unmatched: u64,
+    /// States that the memory store had no room for.
+    pub(super) evicted: u64,
+}
+
+/// All that was counted.
+pub(super) struct Counted {
+    pub(super) totals: Totals,
+    pub(super) retry_after: Times,
+    pub(super) delay: Times,
+    pub(super) start: Micros,
+    pub(super) width: Micros,
+    pub(super) slots: Vec<[u64; 3]>,
+    /// By the position of the limit among all limits; the last is of those that requests bring along.
+    pub(super) limits: Vec<(Count, Option<Vec<[u64; 2]>>)>,
+    /// Keys of states, with the position of their limit.
+    pub(super) keys: Vec<(String, usize, Count)>,
+    pub(super) keys_known: usize,
+    pub(super) other_keys: Count,
+}
+
+impl Counts {
+    pub(super) fn new(policies: &PolicySet) -> Self {
+        let mut firsts = Vec::with_capacity(policies.rules().len());
+        let mut limits = 0;
+        for rule in policies.rules() {
+            firsts.push(limits);
+            limits += rule.limits.len();
+        }
+        let inner = Inner {
+            firsts,
+            limits: vec![Limit::default(); limits + 1],
+            series: 0,
+            keys: Keys::default(),
+            timeline: Timeline::default(),
+            slots: Vec::new(),
+            totals: Totals::default(),
+            retry_after: Spread::default(),
+            delay: Spread::default(),
+        };
+        Self(Arc::new(Shared { now: AtomicU64::new(0), inner: Mutex::new(inner) }))
+    }
+
+    /// Slots begin here; else with the first request.
+    pub(super) fn start(&self, start: Option<Micros>) {
+        self.0.inner.lock().timeline.start_at(start);
+    }
+
+    /// A request comes.
+    pub(super) fn begin(&self, now: Micros) {
+        self.0.now.store(now, Relaxed);
+    }
+
+    /// The request that came was answered, or got an error.
+    pub(super) fn answered(&self, answer: Option<&Answer>) {
+        let inner = &mut *self.0.inner.lock();
+        inner.advance(self.0.now.load(Relaxed));
+        let slot = slot_of(&mut inner.slots, inner.timeline.slot());
+        match answer {
+            None => inner.totals.failed += 1,
+            Some(answer) if answer.denied => {
+                slot[2] += 1;
+                inner.totals.denied += 1;
+                match answer.retry_after {
+                    Some(wait) => inner.retry_after.add(wait),
+                    None => inner.totals.never += 1,
+                }
+            }
+            Some(answer) => {
+                slot[0] += 1;
+                inner.totals.passed += 1;
+                if answer.wait > 0 {
+                    slot[1] += 1;
+                    inner.totals.delayed += 1;
+                    inner.delay.add(answer.wait);
+                }
+            }
+        }
+    }
+
+    /// All of it, with so many keys.
+    pub(super) fn counted(&self, keys: usize) -> Counted {
+        let inner = self.0.inner.lock();
+        let top = inner.keys.top(keys).into_iter();
+        Counted {
+            totals: inner.totals,
+            retry_after: inner.retry_after.times(),
+            delay: inner.delay.times(),
+            start: inner.timeline.start(),
+            width: inner.timeline.width(),
+            slots: inner.slots.clone(),
+            limits: inner.limits.iter().map(|limit| (limit.count, limit.slots.clone())).collect(),
+            keys: top.map(|(key, limit, count)| (key.to_owned(), limit as usize, count)).collect(),
+            keys_known: inner.keys.len(),
+            other_keys: inner.keys.others(),
+        }
+    }
+}
+
+impl Inner {
+    /// Goes on to the slot of an instant.
+    fn advance(&mut self, now: Micros) {
+        let Self { timeline, slots, limits, .. } = self;
+        timeline.advance(now, |count| {
+            *slots = joined(slots, count);
+            for slots in limits.iter_mut().filter_map(|limit| limit.slots.as_mut()) {
+                *slots = joined(slots, count);
+            }
+        });
+    }
+
+    fn charged(&mut self, charged: &Charged<'_>) {
+        let at = match charged.limit {
+            LimitOf::Rule(rule, limit) => self.firsts[rule.id as usize] + limit,
+            LimitOf::Override { .. } => self.limits.len() - 1,
+        };
+        let hits = match charged.charge.take {
+            Take::Consume(hits) | Take::Force(hits) => u64::from(hits),
+            Take::Peek | Take::Refund(_) => 0,
+        };
+        let is_over = charged.outcome.verdict.is_over();
+        let limit = &mut self.limits[at];
+        if limit.count.requests == 0 && self.series < SERIES_MAX {
+            self.series += 1;
+            limit.slots = Some(Vec::new());
+        }
+        limit.count.add(hits, is_over);
+        if let Some(slots) = &mut limit.slots {
+            slot_of(slots, self.timeline.slot())[usize::from(is_over)] += 1;
+        }
+        self.keys.add(charged.charge.key, u32::try_from(at).unwrap_or(u32::MAX), hits, is_over);
+    }
+}
+
+impl Observer for Counts {
+    fn loaded(&self, _: &PolicySet) -> Arc<dyn Tally> {
+        Arc::new(self.clone())
+    }
+
+    fn unknown_domain(&self, _: &str, descriptors: usize) {
+        let inner = &mut *self.0.inner.lock();
+        inner.totals.unknown_domain += 1;
+        inner.totals.unmatched += descriptors as u64;
+    }
+
+    fn evicted(&self, _: Hits) {
+        self.0.inner.lock().totals.evicted += 1;
+    }
+}
+
+impl Tally for Counts {
+    fn charged(&self, charged: &Charged<'_>) {
+        let inner = &mut *self.0.inner.lock();
+        inner.advance(self.0.now.load(Relaxed));
+        inner.charged(charged);
+    }
+
+    fn decided(&self, _: &Domain, _: usize, _: DecisionResult, unmatched: u32) {
+        if unmatched > 0 {
+            self.0.inner.lock().totals.unmatched += u64::from(unmatched);
+        }
+    }
+}

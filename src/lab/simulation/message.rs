@@ -1,0 +1,33 @@
+//! The messages that callers send, from descriptors as files write them.
+
+use weir_policies::test_file::Descriptor;
+use weir_rls::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{self, RateLimitOverride};
+use weir_rls::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
+
+/// The message of a request.
+#[must_use]
+pub fn message(domain: &str, descriptors: &[Descriptor], hits: Option<u32>) -> RateLimitRequest {
+    RateLimitRequest {
+        domain: domain.to_owned(),
+        descriptors: descriptors.iter().map(of_descriptor).collect(),
+        hits_addend: hits.unwrap_or(0),
+    }
+}
+
+fn of_descriptor(descriptor: &Descriptor) -> RateLimitDescriptor {
+    let entry =
+        |(key, value): &(String, String)| rate_limit_descriptor::Entry { key: key.clone(), value: value.clone() };
+    RateLimitDescriptor {
+        entries: descriptor.entries.iter().map(entry).collect(),
+        hits_addend: descriptor.hits.map(|hits| u64::from(hits).into()),
+        is_negative_hits: descriptor.refund,
+        limit: descriptor.limit.map(|(requests, unit)| limit(requests, unit.name())),
+    }
+}
+
+/// A limit that a request brings along. A unit that the wire does not have becomes none, which is refused as on the wire.
+#[must_use]
+pub fn limit(requests_per_unit: u32, unit: &str) -> RateLimitOverride {
+    let unit = RateLimitUnit::from_str_name(&unit.to_uppercase()).unwrap_or_default();
+    RateLimitOverride { requests_per_unit, unit: unit.into() }
+}

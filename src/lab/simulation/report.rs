@@ -1,0 +1,337 @@
+//! The results of a simulation, as data: the JSON form is that of these types, in this order. docs/simulation.md has their meaning.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use weir_engine::descriptor::spell_entries;
+use weir_engine::key::{self, ParsedValue};
+use weir_engine::{Entry, Limit, Micros, PolicySet, Role, Rule};
+use weir_policies::Location;
+use weir_rls::convert::Invalid;
+use weir_text::instant_text;
+use weir_text::spell;
+
+use super::counts::Counted;
+pub use super::keys::Count;
+pub use super::spread::Times;
+use super::traffic::{Request, Traffic};
+
+/// The version of the JSON form.
+const VERSION: u32 = 1;
+/// The rule of limits that requests bring along.
+const OF_REQUESTS: &str = "(request)";
+
+/// All results.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The version of this form, 1.
+    pub weir_simulation: u32,
+    /// What was sent.
+    pub traffic: TrafficReport,
+    /// What came of it, one for each set of policies.
+    pub policies: Vec<PolicyReport>,
+}
+
+/// What was sent.
+#[derive(Clone, Debug, Serialize)]
+pub struct TrafficReport {
+    /// The file.
+    pub file: String,
+    /// What its random numbers follow from.
+    pub seed: Option<u64>,
+    /// When it begins; none where there is no request.
+    pub start: Option<String>,
+    /// The time of the last request.
+    pub end: Option<String>,
+    /// How many requests.
+    pub requests: u64,
+    /// How many of them every server refuses, because they are past a bound on input.
+    pub refused: u64,
+    /// Recorded requests by their recorded answers: passed, over a limit, error.
+    pub recorded: Option<[u64; 3]>,
+    /// What to know of it, a sentence each.
+    pub notes: Vec<String>,
+}
+
+/// What came of the traffic under one set of policies.
+#[derive(Clone, Debug, Serialize)]
+pub struct PolicyReport {
+    /// The policies as they were named.
+    pub name: String,
+    /// Requests that passed.
+    pub passed: u64,
+    /// Those of them that have to wait for their turn (`leaky_bucket`).
+    pub delayed: u64,
+    /// Requests that were denied.
+    pub denied: u64,
+    /// Those of them that no wait helps.
+    pub denied_for_ever: u64,
+    /// Requests that got an error.
+    pub failed: u64,
+    /// Requests for a domain that the policies do not have. They passed.
+    pub unknown_domain: u64,
+    /// Descriptors that met no rule.
+    pub unmatched_descriptors: u64,
+    /// States that the memory store had no room for, although they still mattered.
+    pub evicted: u64,
+    /// When denied requests would have passed.
+    pub retry_after: Times,
+    /// How long delayed requests wait.
+    pub delay: Times,
+    /// Requests over time.
+    pub over_time: OverTime,
+    /// The limits that were asked, in the order of the policies.
+    pub limits: Vec<LimitReport>,
+    /// How many limits no request asked.
+    pub limits_unasked: usize,
+    /// Keys of limits: those denied most first.
+    pub keys: Vec<KeyReport>,
+    /// How many keys were counted one by one.
+    pub keys_counted: usize,
+    /// What was asked of keys that came after as many as are counted one by one.
+    pub other_keys: Count,
+}
+
+/// Requests over time, in slots of equal length.
+#[derive(Clone, Debug, Serialize)]
+pub struct OverTime {
+    /// When the first slot begins.
+    pub start: String,
+    /// The same, in microseconds since 1970.
+    pub start_us: Micros,
+    /// The length of a slot, in microseconds.
+    pub slot_us: Micros,
+    /// Requests that passed, for each slot.
+    pub passed: Vec<u64>,
+    /// Those of them that were delayed.
+    pub delayed: Vec<u64>,
+    /// Requests that were denied.
+    pub denied: Vec<u64>,
+}
+
+/// What was asked of one limit.
+#[derive(Clone, Debug, Serialize)]
+pub struct LimitReport {
+    /// The domain; none for limits that requests bring along.
+    pub domain: Option<String>,
+    /// The path of the rule; `(request)` for limits that requests bring along.
+    pub rule: String,
+    /// The limit: `10 per minute`.
+    pub limit: Option<String>,
+    /// Its name.
+    pub name: Option<String>,
+    /// Its algorithm.
+    pub algorithm: Option<&'static str>,
+    /// What it does when it is over: `enforced`, `shadow` or `quota`.
+    pub role: &'static str,
+    /// Where its rule is written.
+    pub place: Option<String>,
+    /// What was asked.
+    #[serde(flatten)]
+    pub count: Count,
+    /// Requests over time, in the slots of all requests; none beyond the 64 limits that were asked first.
+    pub over_time: Option<LimitOverTime>,
+}
+
+/// Requests of one limit over time.
+#[derive(Clone, Debug, Serialize)]
+pub struct LimitOverTime {
+    /// Those that it had room for.
+    pub within: Vec<u64>,
+    /// Those that it had no room for.
+    pub over: Vec<u64>,
+}
+
+/// What was asked of one key of one limit.
+#[derive(Clone, Debug, Serialize)]
+pub struct KeyReport {
+    /// The descriptor, in the short form of `weir explain`. A wildcard or a name stands for values that share a state.
+    pub key: String,
+    /// The domain.
+    pub domain: Option<String>,
+    /// The path of the rule.
+    pub rule: String,
+    /// The limit.
+    pub limit: Option<String>,
+    /// What was asked.
+    #[serde(flatten)]
+    pub count: Count,
+}
+
+impl Report {
+    /// All results of a simulation.
+    #[must_use]
+    pub fn new(traffic: TrafficReport, policies: Vec<PolicyReport>) -> Self {
+        Self { weir_simulation: VERSION, traffic, policies }
+    }
+}
+
+impl TrafficReport {
+    pub(super) fn new(traffic: &Traffic) -> Self {
+        Self {
+            file: traffic.name().to_owned(),
+            seed: traffic.seed(),
+            start: traffic.start().map(instant_text),
+            end: None,
+            requests: 0,
+            refused: 0,
+            recorded: None,
+            notes: Vec::new(),
+        }
+    }
+
+    pub(super) fn add(&mut self, request: &Request) {
+        self.requests += 1;
+        if self.start.is_none() {
+            self.start = Some(instant_text(request.time));
+        }
+        if let Some(verdict) = request.verdict {
+            self.recorded.get_or_insert_default()[verdict as usize] += 1;
+        }
+    }
+
+    pub(super) fn refuse(&mut self, invalid: &Invalid) {
+        self.refused += 1;
+        if self.refused == 1 {
+            self.notes.push(format!("every server refuses some of the requests, the first because of {invalid}"));
+        }
+    }
+
+    pub(super) fn end_at(&mut self, last: Option<Micros>) {
+        self.end = last.map(instant_text);
+    }
+}
+
+impl PolicyReport {
+    pub(super) fn new(name: &str, policies: &PolicySet, places: &[Location], counted: &Counted) -> Self {
+        let named = Named::all(policies, places);
+        let totals = counted.totals;
+        let of_slots = |i: usize| counted.slots.iter().map(|slot| slot[i]).collect::<Vec<_>>();
+        let length = counted.slots.len();
+        let limits = named.iter().zip(&counted.limits).filter(|(_, (count, _))| count.requests > 0);
+        Self {
+            name: name.to_owned(),
+            passed: totals.passed,
+            delayed: totals.delayed,
+            denied: totals.denied,
+            denied_for_ever: totals.never,
+            failed: totals.failed,
+            unknown_domain: totals.unknown_domain,
+            unmatched_descriptors: totals.unmatched,
+            evicted: totals.evicted,
+            retry_after: counted.retry_after,
+            delay: counted.delay,
+            over_time: OverTime {
+                start: instant_text(counted.start),
+                start_us: counted.start,
+                slot_us: counted.width,
+                passed: of_slots(0),
+                delayed: of_slots(1),
+                denied: of_slots(2),
+            },
+            limits: limits.map(|(named, (count, slots))| named.report(*count, slots.as_deref(), length)).collect(),
+            // The last is not of the policies.
+            limits_unasked: counted.limits.iter().rev().skip(1).filter(|(count, _)| count.requests == 0).count(),
+            keys: counted.keys.iter().map(|(key, limit, count)| named[*limit].key(key, *count)).collect(),
+            keys_counted: counted.keys_known,
+            other_keys: counted.other_keys,
+        }
+    }
+
+    /// Requests that were decided or got an error.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.passed + self.denied + self.failed
+    }
+}
+
+/// A limit by its names.
+struct Named {
+    domain: Option<String>,
+    rule: String,
+    limit: Option<String>,
+    name: Option<String>,
+    algorithm: Option<&'static str>,
+    role: &'static str,
+    place: Option<String>,
+}
+
+impl Named {
+    /// All limits in the order in which they are counted.
+    fn all(policies: &PolicySet, places: &[Location]) -> Vec<Self> {
+        let mut all = Vec::new();
+        for (rule, place) in policies.rules().iter().zip(places) {
+            all.extend(rule.limits.iter().map(|limit| Self::of(rule, limit, place)));
+        }
+        all.push(Self {
+            domain: None,
+            rule: OF_REQUESTS.into(),
+            limit: None,
+            name: None,
+            algorithm: None,
+            role: "enforced",
+            place: None,
+        });
+        all
+    }
+
+    fn of(rule: &Rule, limit: &Limit, place: &Location) -> Self {
+        Self {
+            domain: Some(rule.domain.to_string()),
+            rule: rule.path.to_string(),
+            limit: Some(amount(limit)),
+            name: limit.name.as_deref().map(str::to_owned),
+            algorithm: Some(limit.algorithm().name()),
+            role: if limit.shadow { Role::Shadow.name() } else { rule.role.name() },
+            place: Some(place.to_string()),
+        }
+    }
+
+    fn report(&self, count: Count, slots: Option<&[[u64; 2]]>, length: usize) -> LimitReport {
+        let column = |slots: &[[u64; 2]], i: usize| {
+            let mut column: Vec<u64> = slots.iter().map(|slot| slot[i]).collect();
+            column.resize(length, 0);
+            column
+        };
+        LimitReport {
+            domain: self.domain.clone(),
+            rule: self.rule.clone(),
+            limit: self.limit.clone(),
+            name: self.name.clone(),
+            algorithm: self.algorithm,
+            role: self.role,
+            place: self.place.clone(),
+            count,
+            over_time: slots.map(|slots| LimitOverTime { within: column(slots, 0), over: column(slots, 1) }),
+        }
+    }
+
+    fn key(&self, key: &str, count: Count) -> KeyReport {
+        KeyReport {
+            key: shown(key),
+            domain: self.domain.clone(),
+            rule: self.rule.clone(),
+            limit: self.limit.clone(),
+            count,
+        }
+    }
+}
+
+/// How many per how long: `3 per hour`, `3 per 1m30s`.
+fn amount(limit: &Limit) -> String {
+    let window = limit.window();
+    let length = || spell(Duration::from_micros(window.us()));
+    format!("{} per {}", limit.requests(), window.unit().map_or_else(length, |unit| unit.name().to_owned()))
+}
+
+/// The descriptor of a key, as people type it. One that was cut ends in an ellipsis.
+fn shown(text: &str) -> String {
+    let Some(read) = key::parse(text) else { return text.to_owned() };
+    let mut shown = spell_entries(read.entries.iter().map(|(key, value)| match value {
+        ParsedValue::Text(value) | ParsedValue::Name(value) => Entry { key, value },
+    }));
+    if read.is_hashed {
+        shown.push('\u{2026}');
+    }
+    shown
+}

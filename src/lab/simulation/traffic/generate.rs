@@ -1,0 +1,146 @@
+//! Requests of sources, in the order of their times.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+
+use weir_engine::Micros;
+use weir_policies::test_file::CALLER;
+use weir_policies::traffic_file::{Source, Sources};
+
+use super::Request;
+use super::arrivals::Times;
+use super::random::{Random, Zipf};
+use crate::simulation::message::message;
+
+const NANOS: u64 = 1_000;
+
+/// All requests of some sources.
+pub(super) struct Generator {
+    start: Micros,
+    sources: Vec<Sending>,
+    /// When which source sends next, in nanoseconds after the start.
+    next: BinaryHeap<Reverse<(u64, usize)>>,
+    expected: u64,
+}
+
+/// A source that sends.
+struct Sending {
+    times: Times,
+    random: Random,
+    keys: u32,
+    zipf: Option<Zipf>,
+    request: Request,
+    places: Vec<Place>,
+}
+
+/// A key or a value that has the number of the key in it.
+struct Place {
+    descriptor: usize,
+    entry: usize,
+    part: Part,
+    /// What stands around the numbers.
+    pieces: Vec<String>,
+}
+
+#[derive(Clone, Copy)]
+enum Part {
+    Key,
+    Value,
+}
+
+impl Generator {
+    pub(super) fn new(traffic: &Sources) -> Self {
+        let mut sources = Vec::with_capacity(traffic.sources.len());
+        let mut next = BinaryHeap::with_capacity(traffic.sources.len());
+        for (source, number) in traffic.sources.iter().zip(0_u64..) {
+            // Two streams, so that the times of a source do not depend on how its keys are drawn.
+            let mut times = Times::new(source, traffic.start, Random::new(traffic.seed, 2 * number));
+            if let Some(first) = times.next() {
+                next.push(Reverse((first, sources.len())));
+            }
+            sources.push(Sending::new(source, times, Random::new(traffic.seed, 2 * number + 1)));
+        }
+        let expected = traffic.sources.iter().map(expected).fold(0, u64::saturating_add);
+        Self { start: traffic.start, sources, next, expected }
+    }
+
+    pub(super) fn start(&self) -> Micros {
+        self.start
+    }
+
+    /// About how many requests there are: without pauses and curves, at most.
+    pub(super) fn expected(&self) -> u64 {
+        self.expected
+    }
+
+    pub(super) fn next(&mut self) -> Option<&Request> {
+        let mut head = self.next.peek_mut()?;
+        let Reverse((time, number)) = *head;
+        let source = &mut self.sources[number];
+        match source.times.next() {
+            Some(next) => *head = Reverse((next, number)),
+            None => drop(PeekMut::pop(head)),
+        }
+        source.fill();
+        source.request.time = self.start + time / NANOS;
+        Some(&source.request)
+    }
+}
+
+/// About how many requests a source sends, if it is always on.
+fn expected(source: &Source) -> u64 {
+    let all = u128::from(source.until - source.from) * u128::from(source.requests) / u128::from(source.period);
+    let all = match source.phases {
+        Some((on, off)) => all * u128::from(on) / u128::from(on + off),
+        None => all,
+    };
+    u64::try_from(all).unwrap_or(u64::MAX)
+}
+
+impl Sending {
+    fn new(source: &Source, times: Times, random: Random) -> Self {
+        let mut places = Vec::new();
+        for (descriptor, asked) in source.descriptors.iter().enumerate() {
+            for (entry, (key, value)) in asked.entries.iter().enumerate() {
+                for (part, text) in [(Part::Key, key), (Part::Value, value)] {
+                    if text.contains(CALLER) {
+                        let pieces = text.split(CALLER).map(str::to_owned).collect();
+                        places.push(Place { descriptor, entry, part, pieces });
+                    }
+                }
+            }
+        }
+        let message = message(&source.domain, &source.descriptors, source.hits);
+        let zipf = source.zipf.map(|exponent| Zipf::new(source.keys, exponent));
+        Self { times, random, keys: source.keys, zipf, request: Request::of(message), places }
+    }
+
+    /// Writes the number of a key into the request.
+    fn fill(&mut self) {
+        if self.places.is_empty() {
+            return;
+        }
+        let number = 1 + match &self.zipf {
+            Some(zipf) => zipf.pick(&mut self.random),
+            None if self.keys == 1 => 0,
+            None => self.random.below(self.keys),
+        };
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(number);
+        for place in &self.places {
+            let entry = &mut self.request.message.descriptors[place.descriptor].entries[place.entry];
+            let text = match place.part {
+                Part::Key => &mut entry.key,
+                Part::Value => &mut entry.value,
+            };
+            text.clear();
+            for (i, piece) in place.pieces.iter().enumerate() {
+                if i > 0 {
+                    text.push_str(digits);
+                }
+                text.push_str(piece);
+            }
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Records of `weir tap`: JSON lines, of which the first is a header. docs/simulation.md has the format.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde::de::{self, Deserializer, Visitor};
+use weir_engine::Micros;
+use weir_engine::words::counted;
+use weir_rls::bounded::List;
+use weir_rls::proto::{RateLimitDescriptor, RateLimitRequest, rate_limit_descriptor};
+use weir_rls::request::{DESCRIPTORS_KEPT_MAX, ENTRIES_KEPT_MAX};
+
+use super::recorded::Format;
+use super::{Request, Verdict};
+use crate::simulation::message::limit;
+
+/// The version of the format.
+const VERSION: u64 = 1;
+/// What is wrong with a file that is no record.
+const NO_HEADER: &str = "no header: the first line of a record is {\"weir_record\":1,...}; for another log write a file of \
+                         traffic (*.traffic.yaml) with access_log";
+/// What comes before the message of a problem that has a member.
+const WHOLE: &str = ".";
+
+/// A record that is read.
+#[derive(Default)]
+pub(super) struct Tap {
+    /// Lines up to here; the header is the first.
+    lines: u64,
+    sample: u64,
+    is_hidden: bool,
+    /// How many headers there are: one for each record that was put behind another.
+    headers: u64,
+    lost: u64,
+}
+
+/// A header or a request.
+#[derive(Deserialize)]
+struct Line<'a> {
+    weir_record: Option<u64>,
+    sample: Option<u64>,
+    #[serde(borrow)]
+    values: Option<Text<'a>>,
+    #[serde(default, deserialize_with = "instant")]
+    time: Option<Micros>,
+    #[serde(borrow)]
+    domain: Option<Text<'a>>,
+    hits: Option<u32>,
+    #[serde(borrow)]
+    descriptors: Option<List<Descriptor<'a>, DESCRIPTORS_KEPT_MAX>>,
+    verdict: Option<RecordedVerdict>,
+    lost: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Descriptor<'a> {
+    #[serde(borrow)]
+    entries: List<(Text<'a>, Text<'a>), ENTRIES_KEPT_MAX>,
+    hits: Option<u32>,
+    limit: Option<Limit>,
+    #[serde(default)]
+    refund: bool,
+    #[serde(default)]
+    look: bool,
+    #[serde(borrow)]
+    rule: Option<Text<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Limit {
+    requests: u32,
+    unit: Unit,
+}
+
+/// The units of limits in requests.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Unit {
+    Second,
+    Minute,
+    Hour,
+    Day,
+    Month,
+    Year,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum RecordedVerdict {
+    Ok,
+    Over,
+    Error,
+}
+
+/// A text, borrowed where it has no escapes.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl Format for Tap {
+    fn read(&mut self, line: &[u8]) -> Result<Option<Request>, (usize, String)> {
+        self.lines += 1;
+        let read: Line<'_> = serde_json::from_slice(line).map_err(|error| {
+            let (column, message) = explained(line, &error);
+            // The first line is a header, or the file is something else.
+            (column, if self.lines == 1 { format!("{NO_HEADER} ({message})") } else { message })
+        })?;
+        if let Some(version) = read.weir_record {
+            return self.header(version, &read).map(|()| None).map_err(|message| (1, message));
+        }
+        if self.lines == 1 {
+            return Err((1, NO_HEADER.to_owned()));
+        }
+        let missing = |name: &str| (1, format!("{name}: a request has it"));
+        self.lost = self.lost.saturating_add(read.lost.unwrap_or(0));
+        let descriptors = read.descriptors.ok_or_else(|| missing("descriptors"))?;
+        let mut descriptors = descriptors.whole("descriptors").map_err(|message| (1, message))?;
+        let rule = |descriptor: &mut Descriptor<'_>| descriptor.rule.take().map(|rule| rule.0.into_owned());
+        let rules = descriptors.iter_mut().map(rule).collect();
+        let descriptors = descriptors.into_iter().map(Descriptor::message).collect::<Result<_, _>>();
+        Ok(Some(Request {
+            rules,
+            time: read.time.ok_or_else(|| missing("time"))?,
+            message: RateLimitRequest {
+                domain: read.domain.ok_or_else(|| missing("domain"))?.0.into_owned(),
+                descriptors: descriptors.map_err(|message| (1, message))?,
+                hits_addend: read.hits.unwrap_or(0),
+            },
+            verdict: read.verdict.map(Verdict::from),
+            lost: read.lost.unwrap_or(0),
+        }))
+    }
+
+    fn hides_values(&self) -> bool {
+        self.is_hidden
+    }
+
+    fn empty(&self) -> Option<&'static str> {
+        Some("empty: a record begins with a header, as weir tap --record writes it")
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.sample > 1 {
+            notes.push(format!("the record has one of {} requests: limits are used less than they were", self.sample));
+        }
+        if self.headers > 1 && self.is_hidden {
+            let records = counted(self.headers, "record");
+            notes.push(format!(
+                "{records} with hidden values: one value has another hash in the record of each process"
+            ));
+        }
+        if self.lost > 0 {
+            notes.push(format!("the record lacks {}, lost as it was made", counted(self.lost, "request")));
+        }
+        notes
+    }
+}
+
+impl Tap {
+    fn header(&mut self, version: u64, line: &Line<'_>) -> Result<(), String> {
+        if version != VERSION {
+            return Err(format!("weir_record: a record of version {version}, this weir reads version {VERSION}"));
+        }
+        self.headers += 1;
+        self.sample = self.sample.max(line.sample.unwrap_or(1));
+        self.is_hidden |= match line.values.as_ref().map(|values| &*values.0) {
+            Some("hidden") => true,
+            Some("shown") | None => false,
+            Some(other) => return Err(format!("values: {other:?} is neither hidden nor shown")),
+        };
+        Ok(())
+    }
+}
+
+impl Descriptor<'_> {
+    /// # Errors
+    /// With the text of the error, if a request cannot have so many entries.
+    fn message(self) -> Result<RateLimitDescriptor, String> {
+        let entry = |(key, value): (Text<'_>, Text<'_>)| rate_limit_descriptor::Entry {
+            key: key.0.into_owned(),
+            value: value.0.into_owned(),
+        };
+        Ok(RateLimitDescriptor {
+            entries: self.entries.whole("entries")?.into_iter().map(entry).collect(),
+            hits_addend: if self.look { Some(0.into()) } else { self.hits.map(|hits| u64::from(hits).into()) },
+            is_negative_hits: self.refund,
+            limit: self.limit.map(|of| limit(of.requests, of.unit.name())),
+        })
+    }
+}
+
+impl Unit {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Second => "second",
+            Self::Minute => "minute",
+            Self::Hour => "hour",
+            Self::Day => "day",
+            Self::Month => "month",
+            Self::Year => "year",
+        }
+    }
+}
+
+impl From<RecordedVerdict> for Verdict {
+    fn from(verdict: RecordedVerdict) -> Self {
+        match verdict {
+            RecordedVerdict::Ok => Self::Ok,
+            RecordedVerdict::Over => Self::Over,
+            RecordedVerdict::Error => Self::Error,
+        }
+    }
+}
+
+/// An instant as RFC 3339 has it. Read here, so that an error has its column.
+fn instant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Micros>, D::Error> {
+    struct Instant;
+    impl Visitor<'_> for Instant {
+        type Value = Option<Micros>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a time such as \"2026-12-01T10:00:00.123456Z\"")
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            let timestamp: Timestamp = text.parse().map_err(|_| E::invalid_value(de::Unexpected::Str(text), &self))?;
+            let micros = u64::try_from(timestamp.as_microsecond());
+            micros.map(Some).map_err(|_| E::custom("a time before 1970"))
+        }
+    }
+    deserializer.deserialize_str(Instant)
+}
+
+/// Where a line is wrong, and its member: found by reading it once more.
+fn explained(line: &[u8], error: &serde_json::Error) -> (usize, String) {
+    let mut deserializer = serde_json::Deserializer::from_slice(line);
+    let member = match serde_path_to_error::deserialize::<_, Line<'_>>(&mut deserializer) {
+        Err(again) if again.path().to_string() != WHOLE => format!("{}: ", again.path()),
+        _ => String::new(),
+    };
+    let text = error.to_string();
+    // The line that serde_json counts is always the first.
+    let message = text.rsplit_once(" at line ").map_or(&*text, |(message, _)| message);
+    (error.column(), format!("{member}{message}"))
+}

@@ -1,0 +1,259 @@
+//! One case, step by step.
+
+use std::rc::Rc;
+
+use tokio::runtime::Runtime;
+use weir_engine::descriptor::spell_entries;
+use weir_engine::words::counted;
+use weir_engine::{Entry, Micros};
+use weir_limiter::{Answer, Undecided};
+use weir_policies::Reading;
+use weir_policies::test_file::{Action, Ask, CALLER, Case, Policies, StateOnSwap, Step, TestFile, Verdict};
+use weir_policies::{Position, Problems};
+use weir_rls::configured;
+use weir_rls::convert::{self, Bounds, Extras};
+use weir_rls::proto::RateLimitRequest;
+use weir_rls::request::Request;
+use weir_store::StoreError;
+use weir_store::redis::Endpoint;
+use weir_text::instant_text;
+
+use super::compare::{Got, compare, count};
+use super::coverage::{Load, Loads};
+use super::unmet::Unmet;
+use super::world::World;
+use super::{Difference, FAILURES_MAX, Failure, name_of};
+use crate::simulation::message::message;
+
+/// How a case ended.
+pub(super) enum Ended {
+    Passed,
+    Failed {
+        failures: Vec<Failure>,
+        more: usize,
+    },
+    /// It could not be run, and why, with the place in the file of tests.
+    Broken(String),
+    /// The store failed, and how.
+    StoreFailed(StoreError),
+}
+
+/// Runs a case in a store of its own.
+pub(super) fn run(
+    runtime: &Runtime,
+    redis: Option<&Endpoint>,
+    number: u64,
+    file: &TestFile,
+    case: &Case,
+    loads: &mut Loads,
+    unmet: &mut Unmet,
+) -> Ended {
+    let reading = Reading::of(&case.settings.policies);
+    let load = match loads.get(&case.policies, reading) {
+        Ok(load) => load,
+        Err(problems) => return Ended::Broken(not_valid(file, case.position, &case.policies, &problems)),
+    };
+    let world = match World::new(runtime, redis, number, load, &case.settings) {
+        Ok(world) => world,
+        Err(error) => return Ended::StoreFailed(error),
+    };
+    let bounds = configured::bounds(&case.settings.limits);
+    let extras = configured::extras(&case.settings.response);
+    let mut running = Running { file, case, world, bounds, extras, failures: Vec::new(), more: 0, unmet };
+    let ended = running.steps(loads);
+    // Also after a failure: nothing stays in Redis.
+    let cleaned = if redis.is_some() { running.world.forget().map_err(Trouble::Store) } else { Ok(()) };
+    match ended.and(cleaned) {
+        Err(Trouble::Policies(reason)) => Ended::Broken(reason),
+        Err(Trouble::Store(error)) => Ended::StoreFailed(error),
+        Ok(()) if running.failures.is_empty() => Ended::Passed,
+        Ok(()) => Ended::Failed { failures: running.failures, more: running.more },
+    }
+}
+
+/// Why a case cannot go on.
+enum Trouble {
+    /// Its next policies are not valid; the text has the place.
+    Policies(String),
+    Store(StoreError),
+}
+
+struct Running<'a> {
+    file: &'a TestFile,
+    case: &'a Case,
+    world: World<'a>,
+    bounds: Bounds,
+    extras: Extras,
+    failures: Vec<Failure>,
+    more: usize,
+    unmet: &'a mut Unmet,
+}
+
+impl Running<'_> {
+    fn steps(&mut self, loads: &mut Loads) -> Result<(), Trouble> {
+        let case = self.case;
+        for step in &case.steps {
+            self.world.set_now(step.now);
+            match &step.action {
+                Action::Wait => {}
+                Action::Ask(ask) => self.ask(step, ask)?,
+                Action::Swap { policies, state, refused } => {
+                    self.swap(step, policies, *refused, loads)?;
+                    if *state == StateOnSwap::Forgotten {
+                        self.world.forget().map_err(Trouble::Store)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        if self.failures.len() < FAILURES_MAX {
+            self.failures.push(failure);
+        } else {
+            self.more += 1;
+        }
+    }
+
+    fn swap(&mut self, step: &Step, policies: &Policies, refused: bool, loads: &mut Loads) -> Result<(), Trouble> {
+        match (loads.get(policies, Reading::of(&self.case.settings.policies)), refused) {
+            (Ok(load), false) => {
+                self.world.swap(load);
+                return Ok(());
+            }
+            (Err(_), true) => return Ok(()),
+            (Err(problems), false) => {
+                return Err(Trouble::Policies(not_valid(self.file, step.position, policies, &problems)));
+            }
+            (Ok(_), true) => {}
+        }
+        self.fail(Failure {
+            position: step.position,
+            step: format!("swap to {}, at {}", name_of(policies, self.file), instant_text(step.now)),
+            differences: vec![difference(step.position, "swap", "refused", "in force".to_owned())],
+            more: 0,
+        });
+        Ok(())
+    }
+
+    /// Sends the requests of a step. Of those whose answers differ, the first is reported.
+    fn ask(&mut self, step: &Step, ask: &Ask) -> Result<(), Trouble> {
+        let mut failure: Option<Failure> = None;
+        let (mut passed, mut denied) = (0_u64, 0_u64);
+        let first = request(ask, 1);
+        let mut sent = 0_u64;
+        let mut may_be_unmet = ask.expect.holds_without_rule();
+        for round in 0..ask.rounds {
+            let now = step.now + round * ask.every;
+            self.world.set_now(now);
+            for caller in 1..=ask.callers {
+                let own = (ask.callers > 1).then(|| request(ask, caller));
+                let request = own.as_ref().unwrap_or(&first);
+                for _ in 0..ask.times {
+                    sent += 1;
+                    let got = self.send(request)?;
+                    may_be_unmet &= got.meets_no_rule(ask);
+                    match got.verdict() {
+                        Some(Verdict::Ok) => passed += 1,
+                        Some(Verdict::Over) => denied += 1,
+                        None => {}
+                    }
+                    let differences = compare(&ask.expect, &got, step.position);
+                    if differences.is_empty() {
+                        continue;
+                    }
+                    match &mut failure {
+                        Some(failure) => failure.more += 1,
+                        None => {
+                            let step_text = described(ask, request, sent, now);
+                            failure = Some(Failure { position: step.position, step: step_text, differences, more: 0 });
+                        }
+                    }
+                }
+            }
+        }
+        failure.into_iter().for_each(|failure| self.fail(failure));
+        if may_be_unmet && sent > 0 {
+            let first = if ask.callers > 1 { request(ask, 1) } else { first };
+            let step_text = described(ask, &first, 1, step.now);
+            self.unmet.add(step.position, step_text, &first, &self.world.load);
+        }
+        let differences = count(&ask.expect, passed, denied);
+        if !differences.is_empty() {
+            let text = format!("{} from {}", counted(ask.requests(), "request"), instant_text(step.now));
+            self.fail(Failure { position: step.position, step: text, differences, more: 0 });
+        }
+        Ok(())
+    }
+
+    /// Sends one request, on the way of a request from the network.
+    fn send(&self, request: &RateLimitRequest) -> Result<Got, Trouble> {
+        let request = Request::of(request);
+        let query = match convert::query(&request, &self.bounds) {
+            Ok(query) => query,
+            Err(invalid) => return Ok(Got::Error(invalid.to_string())),
+        };
+        let (answer, trial): (Answer, _) = match self.world.decide(&query) {
+            Ok(decided) => decided,
+            Err(Undecided::Store(error)) => return Err(Trouble::Store(error)),
+            Err(error @ Undecided::NoPolicies) => return Ok(Got::Error(error.to_string())),
+        };
+        let rules = query.descriptors.iter().map(|descriptor| {
+            // A limit in the request stands in place of the rules.
+            let has_rule = descriptor.limit.is_none();
+            if has_rule { rule_of(&self.world.load, query.domain, descriptor.entries) } else { None }
+        });
+        let rules: Vec<Option<u32>> = rules.collect();
+        for rule in rules.iter().flatten() {
+            self.world.load.met(*rule);
+        }
+        let response = convert::response(&request, answer.clone(), &self.extras);
+        Ok(Got::Answer {
+            answer: Box::new(answer),
+            response: Box::new(response),
+            rules,
+            load: Rc::clone(&self.world.load),
+            trial,
+        })
+    }
+}
+
+fn rule_of(load: &Load, domain: &str, entries: &[Entry<'_>]) -> Option<u32> {
+    let domain = load.policies.domain(domain)?;
+    load.policies.find(domain, entries).rule.map(|rule| rule.id)
+}
+
+/// The message that a caller sends.
+fn request(ask: &Ask, caller: u32) -> RateLimitRequest {
+    let mut message = message(&ask.domain, &ask.descriptors, ask.hits);
+    let number = caller.to_string();
+    for entry in message.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.entries) {
+        entry.key = entry.key.replace(CALLER, &number);
+        entry.value = entry.value.replace(CALLER, &number);
+    }
+    message
+}
+
+/// A request for people: what was asked, which one of the step it was, and when.
+fn described(ask: &Ask, request: &RateLimitRequest, sent: u64, now: Micros) -> String {
+    let descriptors = request.descriptors.iter().map(|descriptor| {
+        spell_entries(descriptor.entries.iter().map(|entry| Entry { key: &entry.key, value: &entry.value }))
+    });
+    let named = |text: String| if text.is_empty() { "(no entries)".to_owned() } else { text };
+    let descriptors: Vec<String> = descriptors.map(named).collect();
+    let asked = if descriptors.is_empty() { "no descriptor".to_owned() } else { descriptors.join(" ") };
+    let all = ask.requests();
+    let which = if all > 1 { format!(", request {sent} of {all}") } else { String::new() };
+    format!("ask {asked} in {:?}{which}, at {}", request.domain, instant_text(now))
+}
+
+pub(super) fn difference(position: Position, what: &str, expected: &str, got: String) -> Difference {
+    Difference { position, what: what.to_owned(), expected: expected.to_owned(), got }
+}
+
+/// Why a case cannot be run whose policies are wrong, with the place that names them.
+fn not_valid(file: &TestFile, at: Position, policies: &Policies, problems: &Problems) -> String {
+    let (name, Position { line, column }) = (name_of(policies, file), at);
+    format!("{}:{line}:{column}: the policies at {name} are not valid:\n{problems}", file.name)
+}

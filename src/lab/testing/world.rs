@@ -1,0 +1,161 @@
+//! What a case runs in: a limiter with its store, policies and clock.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use tokio::runtime::Runtime;
+use weir_engine::observer::{Charged, Observer, Tally};
+use weir_engine::{Micros, PolicySet};
+use weir_limiter::{Answer, Query, Undecided};
+use weir_policies::test_file::Verdict;
+use weir_settings::Settings;
+use weir_store::redis::{Endpoint, Redis, pipeline};
+use weir_store::{Clock as _, ScanPosition, Store, StoreError, SystemClock};
+
+use super::compare::verdict;
+use super::coverage::Load;
+use crate::simulation::world::{self, TIMEOUT};
+
+/// How every key of a test in Redis begins.
+const PREFIX: &str = "weir-test";
+
+/// What the limits on trial said about the last request, which its answer does not tell.
+#[derive(Clone, Default)]
+struct Trials(Arc<Trial>);
+
+#[derive(Default)]
+struct Trial {
+    is_met: AtomicBool,
+    is_over: AtomicBool,
+}
+
+impl Trials {
+    /// What was heard since it was last asked; none where no limit was on trial.
+    fn take(&self) -> Option<Verdict> {
+        let is_over = self.0.is_over.swap(false, Ordering::Relaxed);
+        self.0.is_met.swap(false, Ordering::Relaxed).then(|| verdict(is_over))
+    }
+}
+
+impl Observer for Trials {
+    fn loaded(&self, _: &PolicySet) -> Arc<dyn Tally> {
+        self.0.clone()
+    }
+}
+
+impl Tally for Trial {
+    fn charged(&self, charged: &Charged<'_>) {
+        if charged.charge.limit.shadow {
+            self.is_met.store(true, Ordering::Relaxed);
+            self.is_over.fetch_or(charged.outcome.verdict.is_over(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// A limiter, and what belongs to it.
+pub(super) struct World<'r> {
+    runtime: &'r Runtime,
+    redis: Option<Arc<Redis>>,
+    pub(super) load: Rc<Load>,
+    trials: Trials,
+    world: world::World,
+}
+
+impl<'r> World<'r> {
+    /// An empty store under these policies. `number` is that of the case in this run: each has keys of its own in Redis.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub(super) fn new(
+        runtime: &'r Runtime,
+        redis: Option<&Endpoint>,
+        number: u64,
+        load: Rc<Load>,
+        settings: &Arc<Settings>,
+    ) -> Result<Self, StoreError> {
+        let redis = match redis {
+            None => None,
+            Some(endpoint) => Some(connected(runtime, endpoint, number)?),
+        };
+        let trials = Trials::default();
+        let (policies, observer) = (load.policies.clone(), Arc::new(trials.clone()));
+        let world = match &redis {
+            Some(redis) => world::World::in_store(policies, settings, observer, redis.clone()),
+            None => world::World::new(policies, settings, observer),
+        };
+        Ok(Self { runtime, redis, load, trials, world })
+    }
+
+    /// Moves the clock.
+    pub(super) fn set_now(&self, now: Micros) {
+        self.world.set_now(now);
+        if let Some(redis) = &self.redis {
+            redis.set_now(now);
+        }
+    }
+
+    /// Decides one request. Also answers what the limits on trial say; none where the request meets none.
+    pub(super) fn decide(&self, query: &Query<'_>) -> Result<(Answer, Option<Verdict>), Undecided> {
+        let answer = match self.redis {
+            None => self.world.decide_now(query),
+            Some(_) => self.runtime.block_on(self.world.limiter().decide(query, Instant::now(), None, None)),
+        };
+        let trial = self.trials.take();
+        answer.map(|answer| (answer, trial))
+    }
+
+    /// Puts other policies in force; states stay.
+    pub(super) fn swap(&mut self, load: Rc<Load>) {
+        self.world.swap(load.policies.clone());
+        self.load = load;
+    }
+
+    /// Forgets all states.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub(super) fn forget(&mut self) -> Result<(), StoreError> {
+        match &self.redis {
+            Some(redis) => self.runtime.block_on(delete_all(&**redis)),
+            None => {
+                self.world.forget();
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A Redis that answers. `number` is that of the case.
+///
+/// # Errors
+/// When it does not answer.
+pub(super) fn connected(runtime: &Runtime, endpoint: &Endpoint, number: u64) -> Result<Arc<Redis>, StoreError> {
+    // Starting spawns tasks.
+    let _entered = runtime.enter();
+    let mut options = pipeline::Options::new(endpoint.clone());
+    options.connections = 1;
+    options.connect_timeout = TIMEOUT;
+    // Of another run at the same time too.
+    let run = format!("{}-{}", std::process::id(), SystemClock.now());
+    let redis = Arc::new(Redis::start(options, &format!("{PREFIX}:{run}:{number}:")));
+    runtime.block_on(redis.prepare(deadline()).get())?;
+    Ok(redis)
+}
+
+/// Deletes all keys of the store, which has a prefix of its own.
+async fn delete_all(store: &dyn Store) -> Result<(), StoreError> {
+    let mut next = Some(ScanPosition::default());
+    while let Some(from) = next {
+        let scanned = store.scan("", from, deadline()).get().await?;
+        let keys: Vec<&str> = scanned.keys.iter().map(String::as_str).collect();
+        store.reset(&keys, deadline()).get().await?;
+        next = scanned.next;
+    }
+    Ok(())
+}
+
+fn deadline() -> Instant {
+    Instant::now() + TIMEOUT
+}

@@ -1,0 +1,558 @@
+//! The life of the process: signals, the phases of a drain, tasks whose death ends the process, memory that threads give back,
+//! and the service manager's protocol.
+//!
+//! Not here: what each listener does in a phase (grpc, http) and in which order they follow (app).
+
+pub mod give_way;
+mod memory;
+mod pulse;
+mod service_manager;
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::task::Poll;
+
+use parking_lot::Mutex;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot, watch};
+
+pub use self::give_way::give_way;
+pub use self::memory::ThreadMemory;
+pub use self::pulse::{Heart, Pulse, pulse};
+pub use self::service_manager::{AddressError, Notice, ServiceManager};
+
+/// What weir does for its callers. Phases follow each other in this order and never go back; some may be skipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Serves, and reports that it is not ready.
+    Starting,
+    /// Serves.
+    Serving,
+    /// Serves, and reports that it is about to end.
+    Leaving,
+    /// Takes no more gRPC connections and finishes the requests in flight.
+    Draining,
+    /// gRPC has ended; HTTP, which reported the drain until now, finishes too.
+    Ending,
+}
+
+/// Announces phases.
+#[derive(Debug)]
+pub struct Phases(watch::Sender<Phase>);
+
+impl Phases {
+    /// The first phase.
+    #[must_use]
+    pub fn starting() -> Self {
+        Self(watch::Sender::new(Phase::Starting))
+    }
+
+    /// Announces a phase, unless a later one has begun.
+    pub fn begin(&self, phase: Phase) {
+        self.0.send_if_modified(|current| {
+            let later = phase > *current;
+            if later {
+                *current = phase;
+            }
+            later
+        });
+    }
+
+    /// A view of the phase.
+    #[must_use]
+    pub fn watch(&self) -> Life {
+        Life(self.0.subscribe())
+    }
+}
+
+/// A view of the phase.
+#[derive(Clone, Debug)]
+pub struct Life(watch::Receiver<Phase>);
+
+impl Life {
+    /// The phase now.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        *self.0.borrow()
+    }
+
+    /// Waits until this phase, or a later one, has begun. Also ends when the announcing side is gone.
+    pub async fn reached(&self, phase: Phase) {
+        let mut receiver = self.0.clone();
+        let _ = receiver.wait_for(|current| *current >= phase).await;
+    }
+}
+
+/// Makes a write beyond the limit of file sizes (`ulimit -f`, systemd's `LimitFSIZE`) fail. The system ends the process for it
+/// otherwise. To be called within a runtime; it holds as long as the process.
+///
+/// # Errors
+/// When the system refuses to deliver signals.
+pub fn fail_writes_past_the_file_size_limit() -> io::Result<()> {
+    signal(SignalKind::from_raw(libc::SIGXFSZ)).map(drop)
+}
+
+/// Orders a server to stop or to reload. Dropping it is an order to stop.
+#[derive(Debug)]
+pub struct Stop {
+    stops: watch::Sender<u32>,
+    /// The number of the last order to reload.
+    reloads: watch::Sender<u64>,
+}
+
+/// Receives the orders to stop and to reload.
+#[derive(Clone, Debug)]
+pub struct Shutdown {
+    stops: watch::Receiver<u32>,
+    reloads: watch::Receiver<u64>,
+    parts: Arc<Parts>,
+}
+
+/// Receives the orders to read files again. Each part that keeps data of files has one.
+#[derive(Debug)]
+pub struct Reloads {
+    orders: watch::Receiver<u64>,
+    /// The last order that the part has received.
+    heard: u64,
+    /// The last order that the part has carried out.
+    done: Arc<AtomicU64>,
+    parts: Arc<Parts>,
+}
+
+impl Reloads {
+    /// Waits for the next order to reload. Several orders since the last call are one. Waits for ever once no order can
+    /// come any more. A part that calls this again has carried out the order that it heard last.
+    pub async fn next(&mut self) {
+        if self.done.swap(self.heard, Relaxed) != self.heard {
+            self.parts.changed.send_replace(());
+        }
+        if self.orders.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        self.heard = *self.orders.borrow_and_update();
+    }
+}
+
+impl Drop for Reloads {
+    fn drop(&mut self) {
+        self.done.store(u64::MAX, Relaxed);
+        self.parts.changed.send_replace(());
+    }
+}
+
+/// The progress of each part with the orders to reload.
+#[derive(Debug)]
+struct Parts {
+    /// The last order that each part has carried out.
+    done: Mutex<Vec<Weak<AtomicU64>>>,
+    /// Changes whenever a part has carried out an order, or has ended.
+    changed: watch::Sender<()>,
+}
+
+/// Follows the orders to reload until all parts have carried them out.
+#[derive(Debug)]
+pub struct Orders {
+    orders: watch::Receiver<u64>,
+    parts: Arc<Parts>,
+}
+
+impl Orders {
+    /// Waits for the next order to reload. Several since the last call are one. Waits for ever once no order can come any
+    /// more.
+    pub async fn next(&mut self) {
+        if self.orders.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        self.orders.borrow_and_update();
+    }
+
+    /// Waits until each part has carried out the last order that [`Orders::next`] returned for, or has ended.
+    pub async fn carried_out(&self) {
+        let order = *self.orders.borrow();
+        let mut changed = self.parts.changed.subscribe();
+        // The sender is held here, so there is an end only with the last part.
+        let _ = changed.wait_for(|()| self.parts.all_past(order)).await;
+    }
+}
+
+impl Parts {
+    fn all_past(&self, order: u64) -> bool {
+        let mut parts = self.done.lock();
+        parts.retain(|part| part.strong_count() > 0);
+        parts.iter().filter_map(Weak::upgrade).all(|done| done.load(Relaxed) >= order)
+    }
+}
+
+/// What SIGHUP does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnHangup {
+    /// Reads policies, certificates and the log file again.
+    Reload,
+    /// The same as SIGTERM.
+    Stop,
+}
+
+/// A pair of those.
+#[must_use]
+pub fn shutdown() -> (Stop, Shutdown) {
+    let (stops, stopped) = watch::channel(0);
+    let (reloads, reloaded) = watch::channel(0);
+    let parts = Arc::new(Parts { done: Mutex::default(), changed: watch::Sender::new(()) });
+    (Stop { stops, reloads }, Shutdown { stops: stopped, reloads: reloaded, parts })
+}
+
+impl Stop {
+    /// Orders it to stop; each further order ends the current wait of the drain.
+    pub fn order(&self) {
+        self.stops.send_modify(|times| *times = times.saturating_add(1));
+    }
+
+    /// Orders it to reload.
+    pub fn reload(&self) {
+        self.reloads.send_modify(|number| *number += 1);
+    }
+}
+
+impl Shutdown {
+    /// A server that SIGTERM and SIGINT stop, and that SIGHUP reloads or stops. Must be called within a runtime, which
+    /// listens to the signals.
+    ///
+    /// # Errors
+    /// When the system refuses to deliver signals.
+    pub fn on_signals(on_hangup: OnHangup) -> io::Result<Self> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hangup = signal(SignalKind::hangup())?;
+        let (stop, shutdown) = shutdown();
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => tracing::info!(signal = "SIGTERM", "stop signal received"),
+                    _ = interrupt.recv() => tracing::info!(signal = "SIGINT", "stop signal received"),
+                    _ = hangup.recv() => match on_hangup {
+                        OnHangup::Stop => tracing::info!(signal = "SIGHUP", "stop signal received"),
+                        OnHangup::Reload => {
+                            tracing::info!(signal = "SIGHUP", "reloading policies, certificates and the log file");
+                            stop.reload();
+                            continue;
+                        }
+                    },
+                }
+                stop.order();
+            }
+        });
+        Ok(shutdown)
+    }
+
+    /// The orders to reload, for one more part.
+    #[must_use]
+    pub fn reloads(&self) -> Reloads {
+        let done = Arc::new(AtomicU64::new(0));
+        self.parts.done.lock().push(Arc::downgrade(&done));
+        Reloads { orders: self.reloads.clone(), heard: 0, done, parts: self.parts.clone() }
+    }
+
+    /// The orders to reload, and whether all parts have carried them out.
+    #[must_use]
+    pub fn orders(&self) -> Orders {
+        Orders { orders: self.reloads.clone(), parts: self.parts.clone() }
+    }
+
+    /// Waits for the order to stop.
+    pub async fn ordered(&self) {
+        self.ordered_more_than(0).await;
+    }
+
+    /// Waits for one more order to stop than there have been so far.
+    pub async fn ordered_again(&self) {
+        let times = *self.stops.borrow();
+        if self.stops.has_changed().is_err() {
+            // The sender is gone: no second order can come.
+            std::future::pending::<()>().await;
+        }
+        self.ordered_more_than(times).await;
+    }
+
+    async fn ordered_more_than(&self, times: u32) {
+        let mut receiver = self.stops.clone();
+        let _ = receiver.wait_for(|orders| *orders > times).await;
+    }
+}
+
+/// A task that ended before the shutdown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Death {
+    /// The task.
+    pub task: String,
+    /// Why it ended.
+    pub reason: String,
+}
+
+impl fmt::Display for Death {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ended: {}", self.task, self.reason)
+    }
+}
+
+/// Watches over tasks and threads that live as long as the server.
+#[derive(Debug)]
+pub struct Supervisor {
+    life: Life,
+    deaths: mpsc::UnboundedSender<Death>,
+    // Unbounded, and yet never longer than the number of tasks: each dies once.
+    heard: mpsc::UnboundedReceiver<Death>,
+}
+
+/// Ends when the task it belongs to has ended.
+#[derive(Debug)]
+pub struct Done(Option<oneshot::Receiver<()>>);
+
+impl Done {
+    /// Waits for the end of the task. May be called again, also if the last call was dropped.
+    pub async fn wait(&mut self) {
+        if let Some(ended) = &mut self.0 {
+            let _ = ended.await;
+            self.0 = None;
+        }
+    }
+}
+
+/// Reports the end of one task.
+struct TaskExit {
+    task: String,
+    life: Life,
+    deaths: mpsc::UnboundedSender<Death>,
+    done: oneshot::Sender<()>,
+}
+
+impl TaskExit {
+    fn end(self, result: Result<Result<(), String>, Box<dyn Any + Send>>) {
+        let reason = match result {
+            Ok(Ok(())) if self.life.phase() >= Phase::Draining => None,
+            Ok(Ok(())) => Some("it ended before shutdown".to_owned()),
+            Ok(Err(reason)) => Some(reason),
+            Err(panic) => Some(format!("panic: {}", panic_text(&*panic))),
+        };
+        if let Some(reason) = reason {
+            let _ = self.deaths.send(Death { task: self.task, reason });
+        }
+        let _ = self.done.send(());
+    }
+}
+
+/// The message of a panic.
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    if let Some(text) = panic.downcast_ref::<String>() {
+        text
+    } else if let Some(text) = panic.downcast_ref::<&str>() {
+        text
+    } else {
+        "no message"
+    }
+}
+
+impl Supervisor {
+    /// A supervisor of tasks that may end from [`Phase::Draining`] on, and not before.
+    #[must_use]
+    pub fn new(life: Life) -> Self {
+        let (deaths, heard) = mpsc::unbounded_channel();
+        Self { life, deaths, heard }
+    }
+
+    fn exit_of(&self, task: &str) -> (TaskExit, Done) {
+        let (done, ended) = oneshot::channel();
+        let exit = TaskExit { task: task.to_owned(), life: self.life.clone(), deaths: self.deaths.clone(), done };
+        (exit, Done(Some(ended)))
+    }
+
+    /// Runs a task on this runtime.
+    pub fn task(&self, name: &str, task: impl Future<Output = Result<(), String>> + Send + 'static) -> Done {
+        let (exit, done) = self.exit_of(name);
+        tokio::spawn(async move {
+            let mut task = pin!(task);
+            let ended =
+                std::future::poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(context))) {
+                    Ok(Poll::Pending) => Poll::Pending,
+                    Ok(Poll::Ready(result)) => Poll::Ready(Ok(result)),
+                    Err(panic) => Poll::Ready(Err(panic)),
+                });
+            exit.end(ended.await);
+        });
+        done
+    }
+
+    /// Runs something on a thread of its own.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn thread(&self, name: &str, body: impl FnOnce() -> Result<(), String> + Send + 'static) -> io::Result<Done> {
+        let (exit, done) = self.exit_of(name);
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || exit.end(catch_unwind(AssertUnwindSafe(body))))?;
+        Ok(done)
+    }
+
+    /// Waits for the first task that dies.
+    pub async fn death(&mut self) -> Death {
+        match self.heard.recv().await {
+            Some(death) => death,
+            None => unreachable!("the supervisor holds a sender itself"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn death_of(task: impl Future<Output = Result<(), String>> + Send + 'static) -> Death {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let phases = Phases::starting();
+            let mut supervisor = Supervisor::new(phases.watch());
+            let mut done = supervisor.task("work", task);
+            let death = supervisor.death().await;
+            done.wait().await;
+            death
+        })
+    }
+
+    #[test]
+    fn a_task_that_ends_is_named_with_its_reason() {
+        let texts = [
+            death_of(async { Err("disk on fire".to_owned()) }).to_string(),
+            death_of(async { Ok(()) }).to_string(),
+            death_of(async { panic!("index {} of 3", 7) }).to_string(),
+            death_of(async { panic!("plain") }).to_string(),
+        ];
+        assert_eq!(
+            texts,
+            [
+                "work ended: disk on fire",
+                "work ended: it ended before shutdown",
+                "work ended: panic: index 7 of 3",
+                "work ended: panic: plain",
+            ]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_thread_that_panics_is_named() {
+        let phases = Phases::starting();
+        let mut supervisor = Supervisor::new(phases.watch());
+        let thread = supervisor.thread("core 0", || panic!("boom"));
+        thread.unwrap().wait().await;
+        assert_eq!(supervisor.death().await.to_string(), "core 0 ended: panic: boom");
+    }
+
+    #[tokio::test]
+    async fn a_task_that_ends_when_told_is_no_death() {
+        let phases = Phases::starting();
+        let mut supervisor = Supervisor::new(phases.watch());
+        let life = phases.watch();
+        let mut done = supervisor.task("work", async move {
+            life.reached(Phase::Draining).await;
+            Ok(())
+        });
+        phases.begin(Phase::Draining);
+        done.wait().await;
+        assert!(supervisor.heard.try_recv().is_err());
+    }
+
+    #[test]
+    fn phases_never_go_back() {
+        let phases = Phases::starting();
+        phases.begin(Phase::Leaving);
+        phases.begin(Phase::Serving);
+        assert_eq!(phases.watch().phase(), Phase::Leaving);
+    }
+
+    #[tokio::test]
+    async fn each_order_to_stop_counts() {
+        let (stop, shutdown) = shutdown();
+        stop.order();
+        shutdown.ordered().await;
+        let mut again = pin!(shutdown.ordered_again());
+        tokio::select! {
+            biased;
+            () = &mut again => panic!("there was one order"),
+            () = std::future::ready(()) => {}
+        }
+        stop.order();
+        again.await;
+    }
+
+    #[tokio::test]
+    async fn each_part_hears_of_a_reload_once() {
+        let (stop, shutdown) = shutdown();
+        let (mut one, mut other) = (shutdown.reloads(), shutdown.reloads());
+        stop.reload();
+        stop.reload();
+        one.next().await;
+        other.next().await;
+        let mut again = pin!(one.next());
+        tokio::select! {
+            biased;
+            () = &mut again => panic!("it was told already"),
+            () = std::future::ready(()) => {}
+        }
+        stop.reload();
+        again.await;
+        assert_eq!(*shutdown.stops.borrow(), 0, "a reload is no stop");
+    }
+
+    #[tokio::test]
+    async fn an_order_is_carried_out_when_each_part_asks_for_the_next_one() {
+        let (stop, shutdown) = shutdown();
+        let (mut one, mut other, ended) = (shutdown.reloads(), shutdown.reloads(), shutdown.reloads());
+        let mut orders = shutdown.orders();
+        stop.reload();
+        orders.next().await;
+        drop(ended);
+        one.next().await;
+        other.next().await;
+        let mut carried_out = pin!(orders.carried_out());
+        assert!(now(&mut carried_out).await.is_none(), "both parts still work");
+        assert!(now(one.next()).await.is_none());
+        assert!(now(&mut carried_out).await.is_none(), "one part still works");
+        assert!(now(other.next()).await.is_none());
+        assert!(now(&mut carried_out).await.is_some());
+    }
+
+    #[tokio::test]
+    async fn a_part_that_begins_later_owes_the_orders_before_it() {
+        let (stop, shutdown) = shutdown();
+        let mut orders = shutdown.orders();
+        stop.reload();
+        orders.next().await;
+        assert!(now(orders.carried_out()).await.is_some(), "there is no part");
+        let mut part = shutdown.reloads();
+        assert!(now(orders.carried_out()).await.is_none());
+        part.next().await;
+        assert!(now(part.next()).await.is_none());
+        assert!(now(orders.carried_out()).await.is_some());
+    }
+
+    /// The output of a future that is ready at once.
+    async fn now<T>(future: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            output = future => Some(output),
+            () = std::future::ready(()) => None,
+        }
+    }
+
+    #[tokio::test]
+    async fn who_drops_the_handle_stops_the_server() {
+        let (stop, shutdown) = shutdown();
+        drop(stop);
+        shutdown.ordered().await;
+    }
+}

@@ -1,0 +1,193 @@
+//! The use case: policies and a store make a decision about one request.
+//!
+//! The path of a request is in decide.rs, from its policies to its answer. Each stage has a file: what is charged
+//! (plan.rs), denials that need no store (deny_cache.rs), one call to a store (ask.rs), several calls or a store that does
+//! not answer (split.rs), taking charges back (reserved.rs), counting (count.rs), telling taps (told.rs). Beside the path:
+//! the policies in force (policies.rs), overrides (overrides.rs), calendar windows (calendar.rs), looking at states and
+//! forgetting them (inspect.rs).
+//! Not here: the wire (rls) and what a decision is (engine).
+
+mod ask;
+mod calendar;
+mod count;
+mod decide;
+pub mod deny_cache;
+mod inspect;
+mod messages;
+pub mod overrides;
+mod plan;
+mod policies;
+mod reserved;
+mod split;
+pub mod states;
+mod told;
+pub mod unanswered;
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use weir_engine::observer::{Observer, Trace};
+use weir_engine::{Mode, OnError};
+use weir_store::{Clock, Store, StoreError, SystemClock};
+
+use self::calendar::Calendar;
+use self::deny_cache::DenyCache;
+pub use self::inspect::Peek;
+pub use self::messages::{Answer, DescriptorRequest, Detail, LimitInfo, ListedLimit, Query, Status};
+pub use self::policies::Policies;
+use self::unanswered::Unanswered;
+
+/// The most time that a store gets for one decision, by default.
+const BUDGET: Duration = Duration::from_millis(10);
+
+/// Why a request got no decision.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Undecided {
+    /// No policies were loaded yet. The text is that of envoyproxy/ratelimit.
+    #[error("no rate limit configuration loaded")]
+    NoPolicies,
+    /// A store gave no decision in time.
+    #[error("{0}")]
+    Store(#[from] StoreError),
+}
+
+/// What the settings change about every rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Modes {
+    /// No limit denies. Statuses have their own codes, and everything is counted.
+    pub shadow: bool,
+    /// Every limit that denies is a quota, and a descriptor without a limit is a quota that passes. [dc-3]
+    pub quota: bool,
+    /// Answers carry the metadata of the rules whose limits passed.
+    pub metadata: bool,
+    /// Answers list every limit that could deny the request.
+    pub limits: bool,
+}
+
+/// The stores of a limiter, and what its decisions depend on besides the policies.
+#[derive(Clone)]
+pub struct Options {
+    /// The store of all states.
+    pub store: Arc<dyn Store>,
+    /// The store of single limits per second, if they have another. [st-3]
+    pub per_second: Option<Arc<dyn Store>>,
+    /// The store for `on_error: local`, used if a store does not answer: one that is immediate. Without one, that is
+    /// an error. [st-4]
+    pub local: Option<Arc<dyn Store>>,
+    /// Denials that need no store, shared by all limiters of the process.
+    pub deny_cache: Option<Arc<DenyCache>>,
+    /// Keys with alerts whose last charge has no known outcome, shared by all limiters of the process.
+    pub unanswered: Arc<Unanswered>,
+    /// How requests are charged if their domain does not say.
+    pub mode: Mode,
+    /// What happens to a request whose store does not answer, if neither rule nor domain says.
+    pub on_error: OnError,
+    /// What the settings change about every rule.
+    pub modes: Modes,
+    /// The most time that a store gets for one decision.
+    pub budget: Duration,
+    /// What calendar windows are computed by at first; a store whose clock lies in another window has the last word. [cl-3]
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Options {
+    /// One store, and the defaults.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self {
+            store,
+            per_second: None,
+            local: None,
+            deny_cache: None,
+            unanswered: Arc::default(),
+            mode: Mode::Atomic,
+            on_error: OnError::Error,
+            modes: Modes::default(),
+            budget: BUDGET,
+            clock: Arc::new(SystemClock),
+        }
+    }
+}
+
+/// Makes decisions for the requests of one runtime.
+pub struct Limiter {
+    policies: Arc<Policies>,
+    options: Options,
+    calendar: Calendar,
+    observer: Arc<dyn Observer>,
+    /// The observer's lane.
+    lane: usize,
+}
+
+impl Limiter {
+    /// A limiter of these policies.
+    #[must_use]
+    pub fn new(policies: Arc<Policies>, options: Options, observer: Arc<dyn Observer>) -> Self {
+        let lane = observer.lane();
+        Self { policies, options, calendar: Calendar::default(), observer, lane }
+    }
+
+    /// Decides one request, which began at `started` and has until `deadline` if its caller set one. `trace` gets how the
+    /// decision is made.
+    ///
+    /// # Errors
+    /// When no policies were loaded yet, or when a store gave no decision in time and the policies say that this is an
+    /// error.
+    pub async fn decide(
+        &self,
+        query: &Query<'_>,
+        started: Instant,
+        deadline: Option<Instant>,
+        trace: Option<&dyn Trace>,
+    ) -> Result<Answer, Undecided> {
+        let in_force = self.policies.current.load_full();
+        self.decide_under(&in_force, query, started, deadline, trace).await
+    }
+
+    /// Whether [`Limiter::decide_now`] may be called: no decision waits for a store.
+    #[must_use]
+    pub fn is_immediate(&self) -> bool {
+        self.options.store.is_immediate() && self.options.per_second.is_none() && self.options.local.is_none()
+    }
+
+    /// The same decision without a future, so that the caller's own future stays small.
+    ///
+    /// # Errors
+    /// As [`Limiter::decide`].
+    ///
+    /// # Panics
+    /// When the limiter is not immediate.
+    pub fn decide_now(
+        &self,
+        query: &Query<'_>,
+        started: Instant,
+        trace: Option<&dyn Trace>,
+    ) -> Result<Answer, Undecided> {
+        // A guard and not a count that all cores would share: it does not outlive this call.
+        let in_force = self.policies.current.load();
+        let decision = pin!(self.decide_under(&in_force, query, started, None, trace));
+        match decision.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(decided) => decided,
+            Poll::Pending => unreachable!("the store {} is not immediate", self.options.store.name()),
+        }
+    }
+
+    /// The store, for its health; decisions go through [`Limiter::decide`].
+    #[must_use]
+    pub fn store(&self) -> &dyn Store {
+        &*self.options.store
+    }
+
+    /// Ends, with the reason, when a store can give no more answers.
+    pub async fn died(&self) -> String {
+        match &self.options.per_second {
+            None => self.options.store.died().await,
+            Some(per_second) => tokio::select! {
+                reason = self.options.store.died() => reason,
+                reason = per_second.died() => reason,
+            },
+        }
+    }
+}

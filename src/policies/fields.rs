@@ -1,0 +1,251 @@
+//! The values of a mapping by its keys, each read as the type that it has to have.
+//!
+//! Not here: which keys there are (keys.rs) and what their values mean (reader.rs, limit.rs).
+
+use weir_text::{boolean, nearest};
+
+use super::keys::{Kind, REFERENCE_KEYS};
+use super::scalar::{self, IsOdd, Plain, whole_number};
+use super::state::{FileReader, Reported};
+use super::warning::Code;
+use super::yaml::{NodeId, Value};
+use super::{NAME_BYTES_MAX, Position, instead, shown};
+
+/// A value that may be absent, or wrong.
+pub(super) type Read<T> = Result<Option<T>, Reported>;
+
+/// The values of a mapping by the keys of its kind.
+pub(super) struct Fields {
+    pub(super) at: Position,
+    kind: &'static Kind,
+    /// Where the key stands and its value, in the order of the kind's keys.
+    found: Vec<Option<(Position, NodeId)>>,
+    /// Keys that a misspelled one was probably meant to be.
+    meant: Vec<&'static str>,
+}
+
+impl Fields {
+    pub(super) fn get(&self, key: &str) -> Option<(Position, NodeId)> {
+        self.found[self.kind.position(key)?]
+    }
+
+    /// Where the key stands, if it is there.
+    pub(super) fn key_at(&self, key: &str) -> Option<Position> {
+        self.get(key).map(|(at, _)| at)
+    }
+
+    /// The values, but for that of one key.
+    pub(super) fn values_but(&self, key: &str) -> impl Iterator<Item = NodeId> {
+        let left_out = self.kind.position(key);
+        let others = self.found.iter().enumerate().filter(move |(index, _)| Some(*index) != left_out);
+        others.filter_map(|(_, found)| found.map(|(_, value)| value))
+    }
+
+    /// Whether the mapping has neither the key nor a misspelling of it.
+    pub(super) fn lacks(&self, key: &str) -> bool {
+        self.get(key).is_none() && !self.meant.contains(&key)
+    }
+}
+
+impl FileReader<'_> {
+    /// The keys and values of a whole file. One that is no mapping, or has none of the keys, is probably another kind of file and
+    /// may be a secret: nothing of it is quoted.
+    pub(super) fn fields_of_file(&mut self, root: NodeId, kind: &'static Kind) -> Result<Fields, Reported> {
+        let document = self.document;
+        let node = document.node(root);
+        let has_key = match &node.value {
+            Value::Mapping(entries) if entries.is_empty() => true,
+            Value::Mapping(entries) => entries.iter().any(|&(key, _)| match &document.node(key).value {
+                Value::Scalar { text, .. } => kind.knows(text) || nearest(text, kind.names()).is_some(),
+                _ => false,
+            }),
+            _ => false,
+        };
+        if has_key {
+            return self.fields(root, kind);
+        }
+        let known: Vec<_> = kind.names().collect();
+        let message =
+            format!("{} must be a mapping with the keys {}: it has none of them", kind.name, known.join(", "));
+        Err(self.report(node.position, message))
+    }
+
+    /// The keys and values of a mapping. Reports keys that it cannot have.
+    pub(super) fn fields(&mut self, id: NodeId, kind: &'static Kind) -> Result<Fields, Reported> {
+        let document = self.document;
+        let node = document.node(id);
+        let Value::Mapping(entries) = &node.value else {
+            let message = format!("{} must be a mapping of keys and values, not {}", kind.name, node.describe());
+            return Err(self.report(node.position, message));
+        };
+        let found = vec![None; kind.keys.len()];
+        let mut fields = Fields { at: node.position, kind, found, meant: Vec::new() };
+        for &(key, value) in entries {
+            let at = document.node(key).position;
+            let Value::Scalar { text: key, .. } = &document.node(key).value else {
+                continue;
+            };
+            let Some(index) = kind.position(key) else {
+                if kind.ignored.contains(&&**key) || self.is_compatible() && REFERENCE_KEYS.contains(&&**key) {
+                    self.warn(at, Code::IgnoredKey, format!("{key} means nothing in {}", kind.name));
+                    continue;
+                }
+                let message = unknown_key(key, kind, self.kinds, &mut fields.meant);
+                self.report(at, message);
+                continue;
+            };
+            match fields.found[index] {
+                None => fields.found[index] = Some((at, value)),
+                Some((first, _)) => {
+                    self.report(at, format!("{key} is here twice, first at line {}", first.line));
+                }
+            }
+        }
+        Ok(fields)
+    }
+
+    /// A text; nothing and an empty text are none. Numbers and booleans are texts as written.
+    pub(super) fn text(&mut self, fields: &Fields, key: &str, bytes_max: usize) -> Read<String> {
+        let Some((at, id)) = fields.get(key) else {
+            return Ok(None);
+        };
+        let document = self.document;
+        let node = document.node(id);
+        if node.is_null() {
+            return Ok(None);
+        }
+        let Value::Scalar { text, .. } = &node.value else {
+            return Err(
+                self.report(self.value_position(at, id), format!("{key} must be text, not {}", node.describe()))
+            );
+        };
+        if text.len() > bytes_max {
+            let message = format!("{key} has {} bytes: at most {bytes_max}", text.len());
+            return Err(self.report(self.value_position(at, id), message));
+        }
+        Ok(Some(text.to_string()).filter(|text| !text.is_empty()))
+    }
+
+    /// One of a few words; absent and nothing are none.
+    pub(super) fn choice(&mut self, fields: &Fields, key: &str, words: &[&'static str]) -> Read<&'static str> {
+        let Some(word) = self.text(fields, key, NAME_BYTES_MAX)? else {
+            return Ok(None);
+        };
+        match words.iter().find(|known| **known == word) {
+            Some(word) => Ok(Some(word)),
+            None => Err(self.report_value(fields, key, format!("no {key} {}{}", shown(&word), instead(&word, words)))),
+        }
+    }
+
+    /// True or false, in any of the words that YAML 1.1 has for it; absent and nothing are false.
+    pub(super) fn flag(&mut self, fields: &Fields, key: &str) -> Result<bool, Reported> {
+        let Some((at, id)) = fields.get(key) else {
+            return Ok(false);
+        };
+        let document = self.document;
+        let node = document.node(id);
+        if node.is_null() {
+            return Ok(false);
+        }
+        if let Some(truth) = self.flag_given(fields, key) {
+            return Ok(truth);
+        }
+        let message = format!("{key} must be true or false, not {}", node.describe());
+        Err(self.report(self.value_position(at, id), message))
+    }
+
+    /// A flag that is there and is true or false.
+    pub(super) fn flag_given(&self, fields: &Fields, key: &str) -> Option<bool> {
+        match &self.document.node(fields.get(key)?.1).value {
+            Value::Scalar { text, plain: true } => boolean(text),
+            _ => None,
+        }
+    }
+
+    /// A whole number of 32 bits: in decimal digits, perhaps with `_` between them, or, in a compatible reading, as YAML
+    /// 1.1 has them.
+    pub(super) fn number(&mut self, fields: &Fields, key: &str) -> Read<u32> {
+        let Some((at, id)) = fields.get(key) else {
+            return Ok(None);
+        };
+        let document = self.document;
+        let node = document.node(id);
+        let reason = match &node.value {
+            Value::Scalar { text, plain: true } if self.is_compatible() => match compatible_number(text) {
+                Some((number, odd)) => {
+                    if odd == IsOdd::Yes {
+                        let at = self.value_position(at, id);
+                        self.warn(at, Code::OddNumber, format!("{key} {} is {number}", shown(text)));
+                    }
+                    return Ok(Some(number));
+                }
+                None => "",
+            },
+            Value::Scalar { text, plain: true } => match whole_number(text) {
+                Ok(number) => return Ok(Some(number)),
+                Err(reason) => reason,
+            },
+            _ => "",
+        };
+        let message = format!("{key} must be a whole number from 0 to {}, not {}{reason}", u32::MAX, node.describe());
+        Err(self.report(self.value_position(at, id), message))
+    }
+
+    /// The items of a list; nothing is none.
+    pub(super) fn list(&mut self, fields: &Fields, key: &str) -> Read<Vec<NodeId>> {
+        let Some((at, id)) = fields.get(key) else {
+            return Ok(None);
+        };
+        let document = self.document;
+        let node = document.node(id);
+        if node.is_null() {
+            return Ok(None);
+        }
+        match &node.value {
+            Value::List(items) => Ok(Some(items.clone())),
+            _ => {
+                let message = format!("{key} must be a list, not {}", node.describe());
+                Err(self.report(self.value_position(at, id), message))
+            }
+        }
+    }
+
+    /// Where a key stands that has a value: nothing is the same as leaving it out.
+    pub(super) fn given(&self, fields: &Fields, key: &str) -> Option<Position> {
+        fields.get(key).filter(|(_, value)| !self.document.node(*value).is_null()).map(|(at, _)| at)
+    }
+
+    /// Reports a problem of a key's value, with the position of the value.
+    pub(super) fn report_value(&mut self, fields: &Fields, key: &str, message: String) -> Reported {
+        let at = fields.get(key).map_or(fields.at, |(key, node)| self.value_position(key, node));
+        self.report(at, message)
+    }
+
+    /// Where a value stands; the place of an alias is that of its key.
+    pub(super) fn value_position(&self, key: Position, id: NodeId) -> Position {
+        let value = self.document.node(id).position;
+        if value > key { value } else { key }
+    }
+}
+
+/// A number as envoyproxy/ratelimit reads it: in any base that YAML 1.1 has.
+fn compatible_number(text: &str) -> Option<(u32, IsOdd)> {
+    match scalar::plain(text) {
+        Plain::Whole(number, odd) => Some((u32::try_from(number).ok()?, odd)),
+        _ => None,
+    }
+}
+
+/// Says what is wrong with a key that a kind of mapping does not have, and notes what it was meant to be.
+fn unknown_key(key: &str, kind: &Kind, kinds: &[&Kind], meant: &mut Vec<&'static str>) -> String {
+    let text = shown(key);
+    let homes: Vec<_> = kinds.iter().filter(|other| other.knows(key)).map(|other| other.name).collect();
+    if !homes.is_empty() {
+        return format!("{key} belongs in {}, not in {}", homes.join(" or "), kind.name);
+    }
+    if let Some(near) = nearest(key, kind.names()) {
+        meant.push(near);
+        return format!("unknown key {text} in {}, did you mean {near:?}?", kind.name);
+    }
+    format!("unknown key {text} in {}: it has {}", kind.name, kind.names().collect::<Vec<_>>().join(", "))
+}

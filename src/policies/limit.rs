@@ -1,0 +1,359 @@
+//! Reads one limit: its numbers, its algorithm with its parameters, and what it replaces.
+//!
+//! A parameter that its algorithm does not have is refused, because it would have no effect. Not
+//! here: where a limit hangs (reader.rs) and what it decides (the engine).
+
+use weir_engine::algorithm::parameters::Parameters;
+use weir_engine::{Algorithm, Anchor, CalendarUnit, Limit, LimitError, Precision, Refill, Shares, Unit};
+use weir_text::duration;
+use weir_text::zone;
+
+use super::fields::{Fields, Read};
+use super::keys::{LIMIT, REPLACED};
+use super::rate::{self, Period};
+use super::scalar::whole_number;
+use super::state::{FileReader, Reported};
+use super::warning::Code;
+use super::yaml::{NodeId, Value};
+use super::{NAME_BYTES_MAX, Position, instead, shown};
+
+/// The keys that a rate limit can have although it limits nothing: envoyproxy/ratelimit reads a number there and ignores it.
+const WITH_UNLIMITED: [&str; 4] = ["unlimited", "name", "replaces", "requests_per_unit"];
+
+/// One limit as read, with what it says about its rule.
+pub(super) struct ReadLimit {
+    pub(super) at: Position,
+    /// None if the rule is unlimited.
+    pub(super) limit: Option<Limit>,
+    pub(super) name: Option<Box<str>>,
+    pub(super) replaces: Vec<(Position, String)>,
+}
+
+/// How many per how long, and which key says it, for messages.
+struct Amount {
+    requests: u32,
+    period: Period,
+    requests_key: &'static str,
+}
+
+impl FileReader<'_> {
+    /// One limit, under `rate_limit` or in the list of `rate_limits`: a mapping, or a text such as `10/s`.
+    pub(super) fn limit(&mut self, at: Position, id: NodeId) -> Result<ReadLimit, Reported> {
+        let document = self.document;
+        let node = document.node(id);
+        if node.is_null() {
+            return Err(self.report(at, "an empty rate limit: give it unit and requests_per_unit, or leave it out"));
+        }
+        let names_max = self.bounds().name_bytes;
+        if let Value::Scalar { text, .. } = &node.value {
+            let at = self.value_position(at, id);
+            let limit = rate::parse(text).and_then(|(requests, period)| {
+                Limit::new(requests, period.window, Algorithm::FIXED_WINDOW).map_err(|error| error.to_string())
+            });
+            return match limit {
+                Ok(limit) => Ok(ReadLimit { at, limit: Some(limit), name: None, replaces: Vec::new() }),
+                Err(message) => Err(self.report(at, message)),
+            };
+        }
+        if matches!(node.value, Value::List(_)) {
+            let message = "a rate limit must be a mapping of keys and values, not a list: the key for a list is called rate_limits";
+            return Err(self.report(node.position, message));
+        }
+        let fields = self.fields(id, &LIMIT)?;
+        let name = self.text(&fields, "name", names_max);
+        let replaces = self.replaces(&fields);
+        let unlimited = self.flag(&fields, "unlimited");
+        let limit = match unlimited {
+            Ok(true) => self.nothing_but_unlimited(&fields).map(|()| None),
+            Ok(false) => self.counted(&fields).map(Some),
+            Err(told) => Err(told),
+        };
+        let (mut limit, name, replaces) = (limit?, name?.map(String::into_boxed_str), replaces?);
+        if let Some(limit) = &mut limit {
+            limit.name.clone_from(&name);
+            if let Some((at, _)) = replaces.first().filter(|_| limit.shadow) {
+                let message = "replaces with shadow: true: a limit on trial takes no other limit's place";
+                return Err(self.report(*at, message));
+            }
+        }
+        Ok(ReadLimit { at, limit, name, replaces })
+    }
+
+    fn nothing_but_unlimited(&mut self, fields: &Fields) -> Result<(), Reported> {
+        let mut result = Ok(());
+        for key in LIMIT.names().filter(|key| !WITH_UNLIMITED.contains(key)) {
+            if let Some(at) = fields.key_at(key) {
+                if key == "unit" && self.is_compatible() && !self.is_unit(fields) {
+                    self.warn(at, Code::IgnoredKey, "unit with unlimited: true means nothing");
+                    continue;
+                }
+                result = Err(self.report(at, format!("{key} with unlimited: true, which has no limit to speak of")));
+            }
+        }
+        result
+    }
+
+    /// Whether `unit` is one of the units.
+    fn is_unit(&self, fields: &Fields) -> bool {
+        let value = fields.get("unit").map(|(_, id)| &self.document.node(id).value);
+        matches!(value, Some(Value::Scalar { text, .. }) if Unit::from_name(text).is_some())
+    }
+
+    /// A limit that counts.
+    fn counted(&mut self, fields: &Fields) -> Result<Limit, Reported> {
+        let amount = self.amount(fields);
+        let shadow = self.flag(fields, "shadow");
+        let term = self.term(fields);
+        let drain = self.flag(fields, "drain");
+        let post_paid = self.flag(fields, "post_paid");
+        let burst = self.number(fields, "burst");
+        let precision = self.precision(fields);
+        let refill = self.choice(fields, "refill", &["continuous", "interval"]);
+        let calendar = self.flag(fields, "calendar");
+        let anchor = self.choice(fields, "anchor", &["clock", "first_hit"]);
+        let zone = self.zone(fields);
+        let alert_at = self.shares(fields);
+        let algorithm = self.choice(fields, "algorithm", &Algorithm::NAMES)?.unwrap_or(Algorithm::FIXED_WINDOW.name());
+
+        // A flag that is off asks for nothing, nor does an empty list.
+        let off = [
+            ("calendar", matches!(calendar, Ok(false))),
+            ("post_paid", matches!(post_paid, Ok(false))),
+            ("alert_at", matches!(&alert_at, Ok(shares) if shares.is_empty())),
+        ];
+        self.refuse_misfits(fields, algorithm, &off)?;
+        let (calendar, anchor) = (calendar?, anchor?);
+        let anchor = match &amount {
+            Ok(amount) => self.anchor(fields, calendar, anchor, &amount.period)?,
+            // What calendar goes with is not known, but what timezone does.
+            Err(Reported) => self.anchor(fields, calendar, anchor, &Unit::Day.into())?,
+        };
+        let (amount, burst, precision, refill, zone) = (amount?, burst?, precision?, refill?, zone?);
+
+        let window = amount.period.window;
+        // A limit of 0 admits nothing, with any burst.
+        let burst = burst.unwrap_or(amount.requests.max(1));
+        let precision = precision.unwrap_or_else(|| Algorithm::default_precision(window));
+        let refill = if refill == Some("interval") { Refill::Interval } else { Refill::Continuous };
+        let all = Algorithm::all(&Parameters { anchor, precision, burst, refill });
+        let Some(algorithm) = all.into_iter().find(|known| known.name() == algorithm) else {
+            unreachable!("{algorithm} is one of their names");
+        };
+        let mut limit = match Limit::new(amount.requests, window, algorithm) {
+            Ok(limit) => limit,
+            Err(error) => {
+                let key = match error {
+                    LimitError::BurstZero | LimitError::BurstTooLong { .. } => "burst",
+                    LimitError::Precision { .. } => "precision",
+                    LimitError::LogTooLong { .. } => amount.requests_key,
+                };
+                return Err(self.report_value(fields, key, error.to_string()));
+            }
+        };
+        if let Some(zone) = zone {
+            limit = limit.in_zone(&zone);
+        }
+        limit.shadow = shadow?;
+        limit.term = term?.map(Box::new);
+        limit.drain = drain?;
+        limit.alert_at = alert_at?;
+        limit.set_post_paid(post_paid?);
+        Ok(limit)
+    }
+
+    /// The shares at which the use of a limit is reported: whole numbers of percent.
+    fn shares(&mut self, fields: &Fields) -> Result<Shares, Reported> {
+        const EXAMPLE: &str = "such as alert_at: [80, 100]";
+        let document = self.document;
+        let mut shares = Vec::new();
+        for id in self.list(fields, "alert_at")?.unwrap_or_default() {
+            let node = document.node(id);
+            let share = match &node.value {
+                Value::Scalar { text, plain: true } => whole_number(text).ok(),
+                _ => None,
+            };
+            let Some(share) = share else {
+                let message =
+                    format!("a share is a whole number of percent from 1 to 100, not {}, {EXAMPLE}", node.describe());
+                return Err(self.report(node.position, message));
+            };
+            shares.push(share);
+        }
+        Shares::new(&shares).map_err(|error| self.report_value(fields, "alert_at", format!("{error}, {EXAMPLE}")))
+    }
+
+    /// Refuses what the algorithm has no use for, with what has.
+    fn refuse_misfits(&mut self, fields: &Fields, algorithm: &str, off: &[(&str, bool)]) -> Result<(), Reported> {
+        let mut result = Ok(());
+        for key in LIMIT.keys {
+            let Some(only) = key.only.as_ref().filter(|only| !only.algorithms().any(|name| name == algorithm)) else {
+                continue;
+            };
+            let Some(at) = self.given(fields, key.name).filter(|_| !off.contains(&(key.name, true))) else {
+                continue;
+            };
+            let default = if fields.get("algorithm").is_none() { ", the default" } else { "" };
+            result = Err(self.report(at, format!("{} on {algorithm}{default}: {}", key.name, only.reason)));
+        }
+        result
+    }
+
+    /// How many per how long, by `rate` or by the keys that it takes the place of.
+    fn amount(&mut self, fields: &Fields) -> Result<Amount, Reported> {
+        if fields.get("rate").is_some() {
+            return self.rate(fields);
+        }
+        if !fields.lacks("rate") {
+            return Err(Reported);
+        }
+        let requests = match self.given(fields, "requests_per_unit") {
+            Some(_) => self.number(fields, "requests_per_unit").map(Option::unwrap_or_default),
+            None if fields.key_at("requests_per_unit").is_some() || fields.lacks("requests_per_unit") => {
+                self.warn(fields.at, Code::NoRequests, "no requests_per_unit, which is 0: everything is denied");
+                Ok(0)
+            }
+            None => Err(Reported),
+        };
+        let period = self.period(fields);
+        Ok(Amount { requests: requests?, period: period?, requests_key: "requests_per_unit" })
+    }
+
+    fn rate(&mut self, fields: &Fields) -> Result<Amount, Reported> {
+        let mut result = Ok(());
+        for key in ["unit", "window", "requests_per_unit"] {
+            if let Some(at) = fields.key_at(key) {
+                result = Err(self.report(at, format!("{key} with rate, which says how many and per how long")));
+            }
+        }
+        let text = self.text(fields, "rate", NAME_BYTES_MAX)?.unwrap_or_default();
+        match rate::parse(&text) {
+            Ok((requests, period)) => result.map(|()| Amount { requests, period, requests_key: "rate" }),
+            Err(message) => Err(self.report_value(fields, "rate", message)),
+        }
+    }
+
+    /// Per how long, of a unit or as a length.
+    fn period(&mut self, fields: &Fields) -> Result<Period, Reported> {
+        match (fields.get("unit"), fields.get("window")) {
+            (Some((unit, _)), Some((window, _))) => {
+                Err(self.report(unit.max(window), "unit and window together: window takes the place of unit"))
+            }
+            (None, None) if fields.lacks("unit") && fields.lacks("window") => {
+                Err(self.report(fields.at, "a rate limit without unit: give one, or a window such as 90s"))
+            }
+            (None, None) => Err(Reported),
+            (Some((at, _)), None) => {
+                let names = Unit::ALL.map(Unit::name);
+                let Some(name) = self.text(fields, "unit", NAME_BYTES_MAX)? else {
+                    return Err(self.report(at, format!("unit is empty: {}", names.join(", "))));
+                };
+                match Unit::from_name(&name) {
+                    Some(unit) => Ok(unit.into()),
+                    None => {
+                        let message = format!("no unit {}{}", shown(&name), instead(&name, &names));
+                        Err(self.report_value(fields, "unit", message))
+                    }
+                }
+            }
+            (None, Some((at, _))) => {
+                let Some(text) = self.text(fields, "window", NAME_BYTES_MAX)? else {
+                    return Err(self.report(at, "window is empty: write a length such as 90s"));
+                };
+                Period::of_length(&text)
+                    .map_err(|reason| self.report_value(fields, "window", format!("window {}: {reason}", shown(&text))))
+            }
+        }
+    }
+
+    /// The length of a sliding window's sub-buckets.
+    fn precision(&mut self, fields: &Fields) -> Read<Precision> {
+        let Some(text) = self.text(fields, "precision", NAME_BYTES_MAX)? else {
+            return Ok(None);
+        };
+        let length = duration(&text).map(|length| u64::try_from(length.as_micros()).unwrap_or(u64::MAX));
+        let message = match length.map(Precision::new) {
+            Ok(Some(precision)) => return Ok(Some(precision)),
+            Ok(None) => format!("precision {}: a sub-bucket of no length", shown(&text)),
+            Err(reason) => format!("precision {}: {reason}", shown(&text)),
+        };
+        Err(self.report_value(fields, "precision", message))
+    }
+
+    /// Where the windows begin. Reports contradictions.
+    fn anchor(
+        &mut self,
+        fields: &Fields,
+        calendar: bool,
+        anchor: Option<&str>,
+        period: &Period,
+    ) -> Result<Anchor, Reported> {
+        let Some(at) = self.given(fields, "calendar").filter(|_| calendar) else {
+            if let Some(at) = self.given(fields, "timezone") {
+                return Err(self.report(at, "timezone without calendar: true: other windows are the same everywhere"));
+            }
+            return Ok(if anchor == Some("first_hit") { Anchor::FirstHit } else { Anchor::Clock });
+        };
+        if anchor.is_some() {
+            let at = fields.key_at("anchor").unwrap_or(at);
+            return Err(self.report(at, "anchor with calendar: true, whose windows begin when the calendar says"));
+        }
+        let unit = match period.unit {
+            Some(Unit::Day) => CalendarUnit::Day,
+            Some(Unit::Week) => CalendarUnit::Week,
+            Some(Unit::Month) => CalendarUnit::Month,
+            Some(Unit::Year) => CalendarUnit::Year,
+            Some(unit) => {
+                let name = unit.name();
+                let message = format!("calendar with unit {name}: only day, week, month and year follow a calendar");
+                return Err(self.report(at, message));
+            }
+            None => {
+                let message = "calendar with a window: give it the unit day, week, month or year";
+                return Err(self.report(at, message));
+            }
+        };
+        Ok(Anchor::Calendar(unit))
+    }
+
+    /// The time zone of a calendar as the database spells it; none for UTC, which is what a calendar has without one.
+    fn zone(&mut self, fields: &Fields) -> Read<String> {
+        let Some(name) = self.text(fields, "timezone", NAME_BYTES_MAX)? else {
+            return Ok(None);
+        };
+        let found = zone::zone(&name);
+        if let Some(known) = found.as_ref().and_then(|zone| zone.iana_name()) {
+            return Ok(Some(known.to_owned()).filter(|known| known != "UTC"));
+        }
+        // The comparison with all zones is not made for problems that are not shown.
+        let hint = if self.is_full() { zone::HOW.to_owned() } else { zone::hint(&name) };
+        Err(self.report_value(fields, "timezone", format!("no time zone {}{hint}", shown(&name))))
+    }
+
+    fn replaces(&mut self, fields: &Fields) -> Result<Vec<(Position, String)>, Reported> {
+        let Some(items) = self.list(fields, "replaces")? else {
+            return Ok(Vec::new());
+        };
+        let most = self.bounds().replaces;
+        if items.len() > most {
+            let message = format!("replaces has {} names: at most {most}", items.len());
+            return Err(self.report_value(fields, "replaces", message));
+        }
+        let mut names = Vec::new();
+        let mut result = Ok(());
+        for item in items {
+            let Ok(entry) = self.fields(item, &REPLACED) else {
+                result = Err(Reported);
+                continue;
+            };
+            match self.text(&entry, "name", self.bounds().name_bytes) {
+                Ok(Some(name)) => names.push((entry.at, name)),
+                Ok(None) if entry.lacks("name") || entry.get("name").is_some() => {
+                    result =
+                        Err(self.report(entry.at, "replaces without a name: write the name of another rate limit"));
+                }
+                Ok(None) | Err(Reported) => result = Err(Reported),
+            }
+        }
+        result.map(|()| names)
+    }
+}

@@ -1,0 +1,349 @@
+//! Finds what loads, means what it says, and is probably not what its author wants. For `weir check`, not for loads.
+//!
+//! Comparing grows with the square of what is compared, so all of it together has a bound. Not here: warnings about how a file is
+//! written, which the reading gives (reader.rs), and about weights (heavy.rs).
+
+mod alike;
+mod below;
+mod denies;
+mod hidden;
+mod terms;
+mod texts;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use alike::{Words, alike};
+use weir_engine::classes::{self, Budget, Taken};
+use weir_engine::policy::Place;
+use weir_engine::{Matcher, Mode, PolicySet, Role, Rule};
+use weir_text::nearest;
+
+use super::allowed::Allowed;
+use super::{Code, Loaded, Location, Outline, WARNINGS_MAX, Warning};
+
+/// The most comparisons of descriptors, and of keys and domains, in all policies together.
+const COMPARISONS_MAX: usize = 4_000_000;
+/// The most steps of walks through patterns, in all policies together, and for one question about them. See [`classes`].
+const STEPS_MAX: u64 = 10_000_000;
+const STEPS_OF_ONE_MAX: u64 = 2_000_000;
+/// With how many names of limits one that is missing is compared, and for how many of them.
+const NAMES_MAX: usize = 1_000;
+
+/// Adds warnings about what the policies say.
+pub fn lint(loaded: &mut Loaded) {
+    let mut found = Found {
+        policies: &loaded.policies,
+        is_compatible: loaded.reading.compatible,
+        allowed: &mut loaded.allowed,
+        warnings: Vec::new(),
+        more: 0,
+        comparisons_left: COMPARISONS_MAX,
+        steps_left: STEPS_MAX,
+        is_whole: true,
+    };
+    let mut names: BTreeMap<&str, &Location> = BTreeMap::new();
+    // A domain can be spread over several files.
+    let mut by_name: BTreeMap<&str, Vec<&Outline>> = BTreeMap::new();
+    for domain in &loaded.domains {
+        if texts::has_outer_blank(&domain.name) {
+            found.outer_blank(&domain.place, "domain", &domain.name);
+        }
+        names.entry(&domain.name).or_insert(&domain.place);
+        by_name.entry(&domain.name).or_default().extend(&domain.descriptors);
+    }
+    for (name, descriptors) in by_name {
+        found.domain(name, &descriptors);
+    }
+    found.alike_domains(&names);
+    found.allows_nothing();
+    let Found { mut warnings, more, .. } = found;
+    warnings.sort_by(|one, other| (&one.file, one.position).cmp(&(&other.file, other.position)));
+    for warning in warnings {
+        loaded.warnings.push(warning);
+    }
+    loaded.warnings.count_more(more);
+}
+
+struct Found<'l> {
+    policies: &'l PolicySet,
+    is_compatible: bool,
+    allowed: &'l mut Allowed,
+    warnings: Vec<Warning>,
+    /// How many more there are than may be kept.
+    more: usize,
+    comparisons_left: usize,
+    steps_left: u64,
+    /// Whether no search has ended at a bound.
+    is_whole: bool,
+}
+
+impl<'l> Found<'l> {
+    /// Adds a warning, unless the policies allow it: what is so, then what to do.
+    fn add(&mut self, place: &Location, code: Code, what: impl FnOnce() -> String) {
+        if self.allowed.has(place, code) {
+            return;
+        }
+        if self.warnings.len() < WARNINGS_MAX {
+            let message = format!("{}: {}", what(), code.advice());
+            self.warnings.push(Warning::at(place, code, message));
+        } else {
+            self.more += 1;
+        }
+    }
+
+    fn rule(&self, outline: &Outline) -> Option<&'l Rule> {
+        outline.rule.and_then(|id| self.policies.rules().get(id as usize))
+    }
+
+    /// Answers a question about patterns within the steps that it may take; none past them.
+    fn within<T>(&mut self, ask: impl FnOnce(&mut Budget) -> Result<T, classes::GivenUp>) -> Option<T> {
+        let most = STEPS_OF_ONE_MAX.min(self.steps_left);
+        let mut budget = Budget::of(most);
+        let answer = ask(&mut budget).ok();
+        self.steps_left -= most - budget.left();
+        self.is_whole &= answer.is_some();
+        answer
+    }
+
+    /// What the values of one of several matchers meet; none past the budget.
+    fn taken(&mut self, matchers: &[&Matcher], which: usize) -> Option<Taken> {
+        self.within(|budget| classes::taken(matchers, which, budget))
+    }
+
+    /// Takes comparisons from those that are left; false where there are fewer.
+    fn compare(&mut self, count: usize) -> bool {
+        let left = self.comparisons_left.checked_sub(count);
+        self.comparisons_left = left.unwrap_or(0);
+        self.is_whole &= left.is_some();
+        left.is_some()
+    }
+
+    fn allows_nothing(&mut self) {
+        // A search that ended at a bound says nothing of what it would have found.
+        let was_sought = |code: Code| {
+            let of_searches =
+                [Code::NeverMet, Code::MatchesNothing, Code::HidesBelow, Code::AlikeKey, Code::AlikeDomain];
+            self.is_whole || !of_searches.contains(&code)
+        };
+        let unmet: Vec<_> = self.allowed.unmet().into_iter().filter(|(code, _)| was_sought(*code)).collect();
+        for (code, place) in unmet {
+            self.add(&place, Code::AllowsNothing, || format!("there is no warning {} here", code.name()));
+        }
+    }
+
+    fn domain(&mut self, name: &str, descriptors: &[&Outline]) {
+        let mut all = Vec::new();
+        descriptors.iter().for_each(|outline| collect(outline, &mut all));
+        let replaced = self.names_replaced(&all);
+        self.alike_keys(&all);
+        let domain = self.policies.domain(name);
+        let mode = domain.and_then(|domain| domain.mode);
+        for outline in &all {
+            self.key_as_text(outline);
+            self.values_as_text(outline);
+            if let Some(rule) = self.rule(outline) {
+                self.reason(outline, rule);
+                self.term_gap(outline, rule);
+                // What one limit denies, the others do not count.
+                if mode != Some(Mode::Independent) && rule.role == Role::Enforced {
+                    self.never_denies(outline, rule, &replaced);
+                }
+            }
+        }
+        if let Some(domain) = domain {
+            self.level(descriptors, domain.top());
+        }
+    }
+
+    /// What is found by comparing the descriptors of a level, and of the levels below.
+    fn level(&mut self, descriptors: &[&Outline], place: Place<'l>) {
+        self.never_met(descriptors, place);
+        self.hides_below(descriptors, place);
+        for outline in descriptors {
+            if has_limit(outline) {
+                if let Some(place) = place.descriptor(&outline.key, outline.value.as_ref()) {
+                    self.level(&outline.descriptors.iter().collect::<Vec<_>>(), place);
+                }
+            } else if !outline.has_empty_limit {
+                self.add(&outline.place(), Code::NoLimit, || {
+                    "no limit here and below, so this limits nothing".to_owned()
+                });
+            }
+        }
+    }
+
+    /// Finds names in `replaces` that no limit has. Returns all names that are there.
+    fn names_replaced(&mut self, all: &[&Outline]) -> HashSet<&'l str> {
+        let mut names = HashSet::new();
+        let mut replaced = HashSet::new();
+        for rule in all.iter().filter_map(|outline| self.rule(outline)) {
+            names.extend(rule.limits.iter().filter_map(|limit| limit.name.as_deref()));
+            replaced.extend(rule.replaces.iter().map(|name| &**name));
+        }
+        if replaced.is_subset(&names) {
+            return replaced;
+        }
+        let mut known: Vec<&str> = names.iter().copied().collect();
+        known.sort_unstable();
+        known.truncate(NAMES_MAX);
+        let mut hints_left = NAMES_MAX;
+        for outline in all {
+            let replaces = self.rule(outline).map_or(&[][..], |rule| &rule.replaces);
+            for name in replaces.iter().filter(|name| !names.contains(&***name)) {
+                hints_left = hints_left.saturating_sub(1);
+                let near = if hints_left > 0 { nearest(name, known.iter().copied()) } else { None };
+                let hint = near.map_or_else(String::new, |near| format!(", did you mean {near:?}?"));
+                self.add(&outline.place(), Code::ReplacesNothing, || {
+                    format!("replaces {name:?}, and no limit of the domain has that name{hint}")
+                });
+            }
+        }
+        replaced
+    }
+
+    fn outer_blank(&mut self, place: &Location, what: &str, text: &str) {
+        self.add(place, Code::OuterBlank, || format!("the {what} {text:?} begins or ends with a blank"));
+    }
+
+    fn key_as_text(&mut self, outline: &Outline) {
+        let key = &*outline.key;
+        if texts::has_outer_blank(key) {
+            self.outer_blank(&outline.place(), "key", key);
+        }
+        if let Some((name, value)) = key.split_once('=').filter(|(name, value)| !name.is_empty() && !value.is_empty()) {
+            self.add(&outline.place(), Code::KeyWithValue, || {
+                format!("the whole text {key:?} is the key, and not {name:?} with the value {value:?}")
+            });
+        }
+        if key.contains('*') && !self.is_compatible {
+            self.add(&outline.place(), Code::StarInKey, || {
+                format!("the * in the key {key:?} is compared as it is, and is a pattern to envoyproxy/ratelimit only")
+            });
+        }
+    }
+
+    fn values_as_text(&mut self, outline: &Outline) {
+        if let Some(Matcher::Regex(regex)) = &outline.value {
+            if texts::has_outer_blank(regex.as_str()) {
+                self.outer_blank(&outline.place(), "regular expression", regex.as_str());
+            }
+            let own = outline.value.as_ref().filter(|_| texts::looks_like_prefix(regex.as_str()));
+            let example = own.and_then(|matcher| self.taken(&[matcher], 0)?.own);
+            let longer = example.as_ref().map(|example| texts::longer(example));
+            if let (Some(example), Some(longer)) = (example, longer.filter(|longer| !regex.matches(longer))) {
+                self.add(&outline.place(), Code::LooksLikePrefix, || {
+                    format!("the whole value must match, so that {example:?} is met and {longer:?} is not")
+                });
+            }
+        }
+        let texts = match &outline.value {
+            Some(Matcher::Text(text)) => std::slice::from_ref(text),
+            Some(Matcher::List(values)) => values,
+            _ => return,
+        };
+        if let Some(text) = texts.iter().find(|text| texts::has_outer_blank(text)) {
+            self.outer_blank(&outline.place(), "value", text);
+        }
+        let network = texts.iter().find(|text| texts::looks_like_network(text));
+        if let Some(text) = network.filter(|_| *outline.key != *texts::MASKED_ADDRESS) {
+            self.add(&outline.place(), Code::LooksLikeNetwork, || {
+                format!("{text:?} is compared as text, which no address equals")
+            });
+        }
+        if let Some(text) = texts.iter().find(|text| texts::looks_like_regex(text)) {
+            self.add(&outline.place(), Code::LooksLikeRegex, || {
+                format!("{text:?} is compared as text, in which a * alone stands for any text")
+            });
+        }
+    }
+
+    fn reason(&mut self, outline: &Outline, rule: &Rule) {
+        if outline.has_comment {
+            return;
+        }
+        let mut warn = |what: String| {
+            self.add(&outline.place(), Code::NoReason, || format!("{what}, and no comment says why"));
+        };
+        if rule.unlimited {
+            warn("unlimited".to_owned());
+        } else if rule.role == Role::Shadow {
+            warn("in shadow mode".to_owned());
+        } else {
+            for (number, limit) in (1..).zip(&rule.limits).filter(|(_, limit)| limit.shadow) {
+                let number = limit.name.as_ref().map_or_else(|| number.to_string(), |name| format!("{name:?}"));
+                warn(format!("limit {number} is on trial"));
+            }
+        }
+    }
+
+    fn never_denies(&mut self, outline: &Outline, rule: &Rule, replaced: &HashSet<&str>) {
+        for (number, limit) in (1..).zip(&rule.limits) {
+            let mut others = (1..).zip(&rule.limits).filter(|(other, _)| *other != number);
+            // A limit that others replace is not in each request.
+            let is_always = |name: Option<&str>| name.is_none_or(|name| !replaced.contains(name));
+            let by = others.find(|(_, other)| is_always(other.name.as_deref()) && denies::denies_before(other, limit));
+            if let Some((by, _)) = by {
+                self.add(&outline.place(), Code::NeverDenies, || {
+                    format!(
+                        "limit {number} never denies, since limit {by} beside it admits no more than that in its time"
+                    )
+                });
+            }
+        }
+    }
+
+    fn alike_keys(&mut self, all: &[&Outline]) {
+        // In the order of their first use.
+        let mut numbers: HashMap<&str, usize> = HashMap::new();
+        let mut uses: Vec<(&Outline, usize)> = Vec::new();
+        for outline in all.iter().filter(|outline| !outline.key.contains('*')) {
+            let number = *numbers.entry(&outline.key).or_insert(uses.len());
+            if number == uses.len() {
+                uses.push((outline, 0));
+            }
+            uses[number].1 += 1;
+        }
+        let words = Words::new(uses.iter().map(|(outline, _)| &*outline.key));
+        for (earlier, later) in alike(&words, &mut self.comparisons_left) {
+            // The one that is used less is probably the mistake.
+            let (odd, other) = if uses[earlier].1 < uses[later].1 { (earlier, later) } else { (later, earlier) };
+            let (odd, other) = (uses[odd].0, uses[other].0);
+            self.add(&odd.place(), Code::AlikeKey, || {
+                format!("the key {:?} is spelled almost as {:?}, at {}", odd.key, other.key, other.place())
+            });
+        }
+    }
+
+    fn alike_domains(&mut self, names: &BTreeMap<&str, &Location>) {
+        let all: Vec<(&str, &Location)> = names.iter().map(|(name, place)| (*name, *place)).collect();
+        let words = Words::new(all.iter().map(|(name, _)| *name));
+        for (earlier, later) in alike(&words, &mut self.comparisons_left) {
+            let ((other, place), (odd, at)) = (all[earlier], all[later]);
+            self.add(at, Code::AlikeDomain, || {
+                format!("the domain {odd:?} is spelled almost as {other:?}, at {place}")
+            });
+        }
+    }
+}
+
+fn collect<'o>(outline: &'o Outline, all: &mut Vec<&'o Outline>) {
+    all.push(outline);
+    outline.descriptors.iter().for_each(|below| collect(below, all));
+}
+
+fn has_limit(outline: &Outline) -> bool {
+    outline.rule.is_some() || outline.descriptors.iter().any(has_limit)
+}
+
+/// What a descriptor is for, in a word.
+fn kind(outline: &Outline) -> &'static str {
+    match &outline.value {
+        _ if outline.key.contains('*') => "key with a *",
+        None => "key alone",
+        Some(Matcher::Text(text)) if text.contains('*') => "wildcard",
+        Some(Matcher::Text(_)) => "value",
+        Some(Matcher::List(_)) => "list",
+        Some(Matcher::Networks(_)) => "networks",
+        Some(Matcher::Regex(_)) => "regular expression",
+    }
+}

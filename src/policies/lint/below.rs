@@ -1,0 +1,136 @@
+//! Descriptors that take values from a wider one, and lack a limit that stands below the wider one.
+//!
+//! weir never goes back to another branch [mt-1], so a new `plan=gold` takes (plan=gold, op=x) from `plan` and then `op`. Each warning has an
+//! example that was followed through the policies.
+
+use std::collections::BTreeMap;
+
+use weir_engine::Matcher;
+use weir_engine::descriptor::Entry;
+use weir_engine::policy::Place;
+
+use super::super::{Code, Outline};
+use super::{Found, has_limit, kind};
+use crate::shown;
+
+/// A limit below the wider descriptor, and the entries that lead to it there.
+struct Missing<'o> {
+    limit: &'o Outline,
+    entries: Vec<(&'o str, String)>,
+}
+
+impl<'l> Found<'l> {
+    pub(super) fn hides_below(&mut self, level: &[&Outline], place: Place<'l>) {
+        let mut by_key: BTreeMap<&str, Vec<&Outline>> = BTreeMap::new();
+        for outline in level {
+            by_key.entry(&outline.key).or_default().push(outline);
+        }
+        for of_key in by_key.values().filter(|of_key| of_key.len() > 1) {
+            let mut is_told = vec![false; of_key.len()];
+            for wide in of_key.iter().filter(|outline| outline.descriptors.iter().any(has_limit)) {
+                for (narrow, value) in self.takers(wide, of_key, place) {
+                    if !is_told[narrow] {
+                        is_told[narrow] = self.hides_of(wide, of_key[narrow], &value, place);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The descriptors that take values from one, each by its number and with such a value.
+    fn takers(&mut self, wide: &Outline, of_key: &[&Outline], place: Place<'l>) -> Vec<(usize, String)> {
+        let mut takers = Vec::new();
+        if !self.compare(of_key.len()) {
+            return takers;
+        }
+        let has = |value: &str| wide.value.as_ref().is_none_or(|matcher| matcher.matches(value));
+        for (number, narrow) in of_key.iter().enumerate().filter(|(_, narrow)| !std::ptr::eq(**narrow, wide)) {
+            if narrow.value.is_some() && has_limit(narrow) {
+                takers.extend(self.value_of(narrow, place).filter(|value| has(value)).map(|value| (number, value)));
+            }
+        }
+        if matches!(&wide.value, Some(Matcher::Regex(_)))
+            || matches!(&wide.value, Some(Matcher::Text(text)) if text.contains('*'))
+        {
+            let valued: Vec<(usize, &Matcher)> =
+                of_key.iter().enumerate().filter_map(|(number, it)| Some((number, it.value.as_ref()?))).collect();
+            let matchers: Vec<&Matcher> = valued.iter().map(|(_, matcher)| *matcher).collect();
+            let which = valued.iter().position(|(number, _)| std::ptr::eq(of_key[*number], wide));
+            let taken = which.and_then(|which| self.taken(&matchers, which));
+            let by = taken.into_iter().flat_map(|taken| taken.by);
+            // The text of a wildcard is no value that requests have.
+            takers.extend(by.filter(|(_, value)| !value.contains('*')).map(|(at, value)| (valued[at].0, value)));
+        }
+        takers
+    }
+
+    /// Warns where a value of both has no limit below one of them that it has below the other.
+    fn hides_of(&mut self, wide: &Outline, narrow: &Outline, value: &str, place: Place<'l>) -> bool {
+        let entry = Entry { key: &narrow.key, value };
+        let (Some(of_wide), Some(met)) = (place.descriptor(&wide.key, wide.value.as_ref()), place.child(entry)) else {
+            return false;
+        };
+        let is_narrow = place.descriptor(&narrow.key, narrow.value.as_ref()).map(Place::address) == Some(met.address());
+        if !is_narrow || !has_limit(narrow) || self.rule(narrow).is_some_and(|rule| rule.unlimited) {
+            return false;
+        }
+        let Some(Missing { limit, entries }) = self.missing(&wide.descriptors, of_wide, Some(met)) else {
+            return false;
+        };
+        let below: String = entries.iter().map(|(key, value)| format!(", {}={}", bare(key), bare(value))).collect();
+        self.add(&narrow.place(), Code::HidesBelow, || {
+            format!(
+                "({}={}{below}) has no limit here, since the limit at {} is below the {} at {}",
+                bare(&narrow.key),
+                bare(value),
+                limit.place(),
+                kind(wide),
+                wide.place()
+            )
+        });
+        true
+    }
+
+    /// The first limit below one place that another one lacks.
+    fn missing<'o>(&mut self, below: &'o [Outline], wide: Place<'l>, narrow: Option<Place<'l>>) -> Option<Missing<'o>> {
+        for outline in below.iter().filter(|outline| has_limit(outline)) {
+            if !self.compare(1) {
+                return None;
+            }
+            let Some(value) = self.value_of(outline, wide) else { continue };
+            let entry = Entry { key: &outline.key, value: &value };
+            let (Some(wide), narrow) = (wide.child(entry), narrow.and_then(|narrow| narrow.child(entry))) else {
+                continue;
+            };
+            let limits = self.rule(outline).is_some_and(|rule| !rule.unlimited);
+            if limits && narrow.and_then(Place::rule).is_none() {
+                return Some(Missing { limit: outline, entries: vec![(&outline.key, value)] });
+            }
+            if let Some(mut missing) = self.missing(&outline.descriptors, wide, narrow) {
+                missing.entries.insert(0, (&outline.key, value));
+                return Some(missing);
+            }
+        }
+        None
+    }
+
+    /// A value that meets a descriptor; none where none was found.
+    fn value_of(&mut self, outline: &Outline, place: Place<'l>) -> Option<String> {
+        let own = place.descriptor(&outline.key, outline.value.as_ref())?.address();
+        let tried = match &outline.value {
+            None => vec!["x".to_owned(), "other".to_owned(), "1".to_owned()],
+            Some(Matcher::Text(text)) => vec![text.replace('*', "x"), text.replace('*', "")],
+            Some(Matcher::List(values)) => values.iter().take(1).map(ToString::to_string).collect(),
+            Some(Matcher::Networks(networks)) => networks.iter().take(1).map(ToString::to_string).collect(),
+            Some(regex @ Matcher::Regex(_)) => self.taken(&[regex], 0)?.own.into_iter().collect(),
+        };
+        let is_met =
+            |value: &String| place.child(Entry { key: &outline.key, value }).is_some_and(|met| met.address() == own);
+        tried.into_iter().find(is_met)
+    }
+}
+
+/// A text cut and escaped, without the quotes.
+fn bare(text: &str) -> String {
+    shown(text).replace('"', "")
+}

@@ -1,0 +1,220 @@
+//! Which values a descriptor is for: `value`, `values`, `cidr` and `regex`, and that no two descriptors are for the same.
+//!
+//! Not here: how values are matched (engine/branch.rs).
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+use weir_engine::automaton::{PATTERNS_MAX, Regex};
+use weir_engine::matcher::Matcher;
+use weir_engine::network::{Network, NetworkError};
+
+use super::fields::{Fields, Read};
+use super::state::{FileReader, Reported};
+use super::yaml::{NodeId, Value};
+use super::{Outline, Position, REGEXES_MAX, VALUES_MAX, shown};
+
+/// The keys of which a descriptor has one at most.
+pub const FORMS: [&str; 4] = ["value", "values", "cidr", "regex"];
+
+/// Something that one descriptor only can be for, among those of one key at one level.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Taken {
+    Alone,
+    /// A value, a wildcard, or the name of a list or of a regular expression.
+    Text(Box<str>),
+    Network(Network),
+}
+
+impl fmt::Display for Taken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Alone => f.write_str("without a value"),
+            Self::Text(text) => write!(f, "with value {}", shown(text)),
+            Self::Network(network) => write!(f, "with network {network}"),
+        }
+    }
+}
+
+/// What a descriptor takes.
+pub(super) fn taken(value: Option<&Matcher>) -> Vec<Taken> {
+    let mut all = Vec::new();
+    match value {
+        None => return vec![Taken::Alone],
+        Some(Matcher::List(values)) => all.extend(values.iter().cloned().map(Taken::Text)),
+        Some(Matcher::Networks(networks)) => all.extend(networks.iter().copied().map(Taken::Network)),
+        Some(Matcher::Text(_) | Matcher::Regex(_)) => {}
+    }
+    let name = value.map(|value| Taken::Text((*value.name()).into()));
+    all.extend(name.filter(|name| !all.contains(&name.clone())));
+    all
+}
+
+impl FileReader<'_> {
+    /// The values that a descriptor is for; none for the key alone.
+    pub(super) fn matcher(&mut self, fields: &Fields) -> Read<Matcher> {
+        let mut given = FORMS.into_iter().filter(|form| self.given(fields, form).is_some());
+        if let (Some(one), Some(other)) = (given.next(), given.next()) {
+            let at = self.given(fields, one).max(self.given(fields, other)).unwrap_or(fields.at);
+            let message = format!("{one} and {other} together: a descriptor has one of {}", FORMS.join(", "));
+            return Err(self.report(at, message));
+        }
+        if let Some((at, id)) = fields.get("value")
+            && let Value::List(_) = self.document.node(id).value
+        {
+            let at = self.value_position(at, id);
+            return Err(self.report(at, "value must be text, not a list: the key for a list is called values"));
+        }
+        if let Some(text) = self.text(fields, "value", self.bounds().value_bytes)? {
+            return Ok(Some(text.into()));
+        }
+        if let Some(values) = self.values(fields)? {
+            return Ok(Some(Matcher::List(values.into())));
+        }
+        if let Some(networks) = self.networks(fields)? {
+            return Ok(Some(Matcher::Networks(networks.into())));
+        }
+        let Some(at) = self.given(fields, "regex") else { return Ok(None) };
+        let Some(text) = self.text(fields, "regex", self.bounds().value_bytes)? else {
+            return Err(self.report(at, "regex is empty: it would match the empty value only"));
+        };
+        self.all.regexes += 1;
+        if self.all.regexes > REGEXES_MAX {
+            let message = format!("more than {REGEXES_MAX} regular expressions in all files");
+            // Once is enough for all that follow.
+            return Err(if self.all.regexes > REGEXES_MAX + 1 { Reported } else { self.report(at, message) });
+        }
+        match Regex::new(&text) {
+            Ok(regex) => Ok(Some(Matcher::Regex(regex.into()))),
+            Err(error) => {
+                let message = format!("regex {}: {error}", shown(&text));
+                Err(self.report_value(fields, "regex", message))
+            }
+        }
+    }
+
+    fn values(&mut self, fields: &Fields) -> Read<Vec<Box<str>>> {
+        let Some((at, id)) = fields.get("values") else { return Ok(None) };
+        let document = self.document;
+        if let Value::Scalar { text, .. } = &document.node(id).value
+            && !document.node(id).is_null()
+        {
+            let message = format!("values must be a list, not {}: write value for one", shown(text));
+            return Err(self.report(self.value_position(at, id), message));
+        }
+        let items = self.list(fields, "values")?;
+        let bytes_max = self.bounds().value_bytes;
+        let read = |text: &str| match text {
+            "" => Err("an empty value".to_owned()),
+            _ if text.len() > bytes_max => Err(format!("a value has {} bytes: at most {bytes_max}", text.len())),
+            _ if text.contains('*') => {
+                let text = shown(text);
+                Err(format!(
+                    "{text} has a *, and values are compared as they are: write value for it, in a descriptor of its own"
+                ))
+            }
+            _ => Ok(text.into()),
+        };
+        self.items("values", at, items, read)
+    }
+
+    fn networks(&mut self, fields: &Fields) -> Read<Vec<Network>> {
+        let Some((at, id)) = fields.get("cidr") else { return Ok(None) };
+        let items = match &self.document.node(id).value {
+            Value::Scalar { .. } => self.given(fields, "cidr").map(|_| vec![id]),
+            _ => self.list(fields, "cidr")?,
+        };
+        let read = |text: &str| {
+            Network::parse(text).map_err(|error| {
+                let hint = match error {
+                    NetworkError::NoAddress if text.contains('*') => ", a * goes under value",
+                    _ => "",
+                };
+                format!("{} is no network: {error}{hint}", shown(text))
+            })
+        };
+        self.items("cidr", at, items, read)
+    }
+
+    /// The items of a list of texts, each of which is there once.
+    fn items<T: Clone + Eq + std::hash::Hash>(
+        &mut self,
+        key: &str,
+        at: Position,
+        items: Option<Vec<NodeId>>,
+        read: impl Fn(&str) -> Result<T, String>,
+    ) -> Read<Vec<T>> {
+        let Some(items) = items else { return Ok(None) };
+        if items.is_empty() {
+            return Err(
+                self.report(at, format!("{key} is empty: without it, a descriptor is for all values of its key"))
+            );
+        }
+        let before = self.all.values;
+        self.all.values += items.len();
+        if self.all.values > VALUES_MAX {
+            let message = format!("more than {VALUES_MAX} values and networks in all files");
+            // Once is enough for all lists that follow.
+            return Err(if before > VALUES_MAX { Reported } else { self.report(at, message) });
+        }
+        let document = self.document;
+        let mut known = HashSet::with_capacity(items.len());
+        let mut all = Vec::with_capacity(items.len());
+        let mut wrong = None;
+        for id in items {
+            let node = document.node(id);
+            let place = self.value_position(at, id);
+            let told = match &node.value {
+                Value::Scalar { text, .. } if !node.is_null() => match read(text) {
+                    Ok(item) if known.insert(item.clone()) => {
+                        all.push(item);
+                        continue;
+                    }
+                    Ok(_) => self.report(place, format!("{key} has {} twice", shown(text))),
+                    Err(message) => self.report(place, message),
+                },
+                _ => self.report(place, format!("{key} has {}: it is a list of texts", node.describe())),
+            };
+            wrong = Some(told);
+        }
+        wrong.map_or(Ok(Some(all)), Err)
+    }
+
+    /// Reports descriptors that are for the same values as an earlier one.
+    pub(super) fn check_twins(&mut self, outlines: &[Outline]) {
+        let mut first: HashMap<(&str, Taken), Position> = HashMap::with_capacity(outlines.len());
+        for outline in outlines {
+            for taken in taken(outline.value.as_ref()) {
+                let what = taken.to_string();
+                if let Some(first) = first.insert((&outline.key, taken), outline.position) {
+                    let (key, first) = (shown(&outline.key), self.spelled(first));
+                    self.report(outline.position, format!("key {key} {what} is here twice, first at {first}"));
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Reports more wildcards and regular expressions of a key than one automaton can have. In a compatible reading wildcards
+    /// alone have no such bound, as in envoyproxy/ratelimit.
+    pub(super) fn check_patterns<'o>(&mut self, level: impl Iterator<Item = &'o Outline>) {
+        let mut counts: HashMap<&str, (usize, bool)> = HashMap::new();
+        for outline in level {
+            let is_regex = matches!(outline.value, Some(Matcher::Regex(_)));
+            let is_pattern = is_regex || matches!(&outline.value, Some(Matcher::Text(text)) if text.contains('*'));
+            if !is_pattern {
+                continue;
+            }
+            let (count, has_regex) = counts.entry(&outline.key).or_default();
+            *count += 1;
+            *has_regex |= is_regex;
+            if *count == PATTERNS_MAX + 1 && (*has_regex || !self.is_compatible()) {
+                let key = shown(&outline.key);
+                self.report(
+                    outline.position,
+                    format!("more than {PATTERNS_MAX} wildcards and regular expressions of the key {key} at one level"),
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The values under `metadata`, which weir carries and does not interpret.
+//!
+//! Unquoted scalars mean what they mean to envoyproxy/ratelimit: `y` is true and `010` is 8. Not here: where they go
+//! (the engine's metadata.rs).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use weir_engine::metadata;
+
+use super::fields::{Fields, Read};
+use super::scalar::{self, IsOdd, Plain};
+use super::state::{FileReader, Reported};
+use super::warning::Code;
+use super::yaml::{NodeId, Value};
+use super::{METADATA_BYTES_MAX, METADATA_VALUES_MAX, shown};
+
+/// How much of the metadata has been read.
+#[derive(Default)]
+struct Size {
+    values: usize,
+    bytes: usize,
+}
+
+impl FileReader<'_> {
+    /// What stands under `metadata`; absent and nothing are none.
+    pub(super) fn metadata(&mut self, fields: &Fields) -> Read<Arc<metadata::Fields>> {
+        let Some((at, id)) = fields.get("metadata") else {
+            return Ok(None);
+        };
+        let node = self.document.node(id);
+        if node.is_null() {
+            return Ok(None);
+        }
+        if !matches!(node.value, Value::Mapping(_)) {
+            let message = format!("metadata must be a mapping of keys and values, not {}", node.describe());
+            return Err(self.report(self.value_position(at, id), message));
+        }
+        let mut size = Size::default();
+        match self.metadata_value(id, &mut size)? {
+            metadata::Value::Map(fields) if !fields.is_empty() => Ok(Some(Arc::new(fields))),
+            _ => Ok(None),
+        }
+    }
+
+    fn metadata_value(&mut self, id: NodeId, size: &mut Size) -> Result<metadata::Value, Reported> {
+        let document = self.document;
+        let node = document.node(id);
+        size.values += 1;
+        if size.values > METADATA_VALUES_MAX {
+            return Err(self.report(node.position, format!("metadata has more than {METADATA_VALUES_MAX} values")));
+        }
+        match &node.value {
+            Value::Scalar { text, plain } => {
+                self.add_bytes(id, text, size)?;
+                Ok(if *plain { self.plain_value(id, text) } else { metadata::Value::Text((**text).into()) })
+            }
+            Value::List(items) => {
+                let items: Result<Vec<_>, Reported> =
+                    items.iter().map(|&item| self.metadata_value(item, size)).collect();
+                Ok(metadata::Value::List(items?.into()))
+            }
+            Value::Mapping(entries) => {
+                let mut map = BTreeMap::new();
+                for &(key, value) in entries {
+                    let Value::Scalar { text, .. } = &document.node(key).value else {
+                        continue;
+                    };
+                    self.add_bytes(key, text, size)?;
+                    let value = self.metadata_value(value, size)?;
+                    if map.insert((**text).into(), value).is_some() {
+                        return Err(self.report(document.node(key).position, format!("{} is here twice", shown(text))));
+                    }
+                }
+                Ok(metadata::Value::Map(map))
+            }
+        }
+    }
+
+    fn add_bytes(&mut self, id: NodeId, text: &str, size: &mut Size) -> Result<(), Reported> {
+        size.bytes += text.len();
+        if size.bytes > METADATA_BYTES_MAX {
+            let at = self.document.node(id).position;
+            return Err(self.report(at, format!("metadata has more than {METADATA_BYTES_MAX} bytes")));
+        }
+        Ok(())
+    }
+
+    fn plain_value(&mut self, id: NodeId, text: &str) -> metadata::Value {
+        let at = self.document.node(id).position;
+        match scalar::plain(text) {
+            Plain::Null => metadata::Value::Null,
+            Plain::Bool(truth) => {
+                if !text.eq_ignore_ascii_case("true") && !text.eq_ignore_ascii_case("false") {
+                    self.warn(at, Code::BareBoolean, format!("{text} means {truth}: quote it where the text is meant"));
+                }
+                metadata::Value::Bool(truth)
+            }
+            Plain::Whole(number, odd) => {
+                if odd == IsOdd::Yes {
+                    let message = format!("{} is the number {number}: quote it where the text is meant", shown(text));
+                    self.warn(at, Code::OddNumber, message);
+                }
+                metadata::Value::Number(number.to_string().into())
+            }
+            Plain::Float(number) => metadata::Value::Number(number.to_string().into()),
+            Plain::Text => metadata::Value::Text(text.into()),
+        }
+    }
+}

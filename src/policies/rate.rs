@@ -1,0 +1,112 @@
+//! The short form of a limit: `10/s`, `240/h`, `5/90s`.
+//!
+//! Not here: what else a limit can say (limit.rs).
+
+use weir_engine::{Unit, Window};
+use weir_text::duration;
+use weir_text::nearest;
+
+use super::scalar::whole_number;
+use super::{instead, shown};
+
+/// A longer text is no rate, in bytes.
+const RATE_BYTES_MAX: usize = 64;
+/// Words for units that only the short form knows, beside the units' names.
+pub const SHORT_UNITS: [(&str, Unit); 8] = [
+    ("s", Unit::Second),
+    ("sec", Unit::Second),
+    ("m", Unit::Minute),
+    ("min", Unit::Minute),
+    ("h", Unit::Hour),
+    ("d", Unit::Day),
+    ("w", Unit::Week),
+    ("y", Unit::Year),
+];
+
+/// Per how long a limit counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Period {
+    pub(super) window: Window,
+    /// The unit, where it was written as one: `1d` is as long as a day and does not begin with one.
+    pub(super) unit: Option<Unit>,
+}
+
+impl From<Unit> for Period {
+    fn from(unit: Unit) -> Self {
+        Self { window: unit.window(), unit: Some(unit) }
+    }
+}
+
+impl Period {
+    /// The period of a length such as `1m30s`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn of_length(text: &str) -> Result<Self, String> {
+        let length = duration(text)?;
+        let us = u64::try_from(length.as_micros()).unwrap_or(u64::MAX);
+        let window = Window::from_micros(us).map_err(|error| error.to_string())?;
+        Ok(Self { window, unit: None })
+    }
+}
+
+/// Reads how many hits per how long, such as `10/s`.
+///
+/// # Errors
+/// What is wrong with the text, which the message quotes.
+pub fn parse_rate(text: &str) -> Result<(u32, Window), String> {
+    parse(text).map(|(requests, period)| (requests, period.window))
+}
+
+/// The same with the period as it was written.
+///
+/// # Errors
+/// What is wrong with the text, which the message quotes.
+pub(super) fn parse(text: &str) -> Result<(u32, Period), String> {
+    read(text).map_err(|reason| format!("rate {}: {reason}", shown(text)))
+}
+
+/// The same.
+///
+/// # Errors
+/// What is wrong with the text, which the message does not quote.
+pub(super) fn read(text: &str) -> Result<(u32, Period), String> {
+    if text == "unlimited" {
+        return Err("write unlimited: true below rate_limit".to_owned());
+    }
+    let Some((number, period)) = text.split_once('/').filter(|_| text.len() <= RATE_BYTES_MAX) else {
+        return Err(match whole_number(text) {
+            Ok(number) => format!("no rate: write {number}/s or {number}/min"),
+            Err(_) => "no rate: write how many per how long, such as 10/s".to_owned(),
+        });
+    };
+    if text.contains(char::is_whitespace) {
+        return Err("write it without spaces, such as 10/s".to_owned());
+    }
+    let requests = whole_number(number).map_err(|reason| {
+        let is_fraction = number.contains('.') && number.parse::<f64>().is_ok();
+        let hint = if is_fraction { ": write less often, such as 30/min" } else { reason };
+        format!("{number:?} is not a whole number from 0 to {}{hint}", u32::MAX)
+    })?;
+    let period = if period.starts_with(|c: char| c.is_ascii_digit()) {
+        Period::of_length(period)?
+    } else {
+        unit(period).ok_or_else(|| no_unit(period))?.into()
+    };
+    Ok((requests, period))
+}
+
+/// The unit of a word: a short one as it is written here, a name in any case.
+fn unit(word: &str) -> Option<Unit> {
+    let short = SHORT_UNITS.iter().find(|(short, _)| *short == word);
+    short.map_or_else(|| Unit::from_name(word), |(_, unit)| Some(*unit))
+}
+
+fn no_unit(word: &str) -> String {
+    let names = Unit::ALL.map(Unit::name);
+    // A short word is near to every other short word, which says nothing.
+    match nearest(word, names) {
+        Some(_) => format!("no unit {word:?}{}", instead(word, &names)),
+        None => format!("no unit {word:?}: it is one of s, m, h, d, w, month, y, or a length such as 90s"),
+    }
+}

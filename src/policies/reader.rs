@@ -1,0 +1,544 @@
+//! What the keys of a policy file and of its descriptors mean: trees in, rules and problems out.
+//!
+//! Not here: what one limit says (limit.rs), and what keys there are (keys.rs).
+//!
+//! A problem never stops the reading, so that all are reported at once. A wrong value is reported with its position and
+//! then ignored, so that one mistake does not cause others.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use weir_engine::policy::{DomainSpec, LIMITS_PER_RULE_MAX, NodeSpec, RuleKind, RuleSpec, path_below};
+use weir_engine::{Matcher, Mode, OnError, PolicySet, Role};
+
+use super::fields::{Fields, Read};
+use super::heavy;
+use super::keys::{DESCRIPTOR, FILE, KINDS};
+use super::limit::ReadLimit;
+use super::matches::{FORMS, Taken, taken};
+use super::state::{FileReader, Reader, Reported, place};
+use super::tree::{Paths, Planted};
+use super::warning::{Code, Warning};
+use super::yaml::{Document, Fault, NodeId, Value};
+use super::{
+    DESCRIPTORS_MAX, DomainOutline, FILE_BYTES_MAX, Loaded, Location, Outline, Position, Problem, ProblemKind,
+    Problems, instead, shown, too_large,
+};
+
+impl Reader {
+    /// Takes note of a file that cannot be read.
+    pub(super) fn refused(&mut self, problem: Problem) {
+        self.files += 1;
+        self.problems.push(problem);
+    }
+
+    /// Reads one file.
+    pub(super) fn file(&mut self, file: Arc<str>, text: &str) {
+        if text.len() > FILE_BYTES_MAX {
+            self.refused(Problem { kind: ProblemKind::Unreadable, file, position: None, message: too_large() });
+            return;
+        }
+        self.files += 1;
+        let document = match Document::parse(text, self.reading.compatible) {
+            Ok(document) => document,
+            Err(fault) => {
+                let Fault { position, message } = fault;
+                self.problems.push(Problem { kind: ProblemKind::Yaml, file, position: Some(position), message });
+                return;
+            }
+        };
+        for (at, message) in self.document(&file, &document, None) {
+            self.problems.push(Problem::in_policies(file.clone(), Some(at), message));
+        }
+    }
+
+    /// Reads policies that did not come as text.
+    pub(super) fn tree(&mut self, name: &Arc<str>, planted: &Planted<'_>) {
+        self.files += 1;
+        for (at, message) in self.document(name, &planted.document, Some(&planted.paths)) {
+            let path = planted.paths.path(at);
+            let message = if path.is_empty() { message } else { format!("{path}: {message}") };
+            self.problems.push(Problem::in_policies(name.clone(), None, message));
+        }
+    }
+
+    /// Reads a whole document, keeps its warnings, and returns its problems in the order of their places.
+    fn document(&mut self, file: &Arc<str>, document: &Document<'_>, paths: Option<&Paths>) -> Vec<(Position, String)> {
+        let notes = document.notes.clone();
+        let mut of_file =
+            FileReader { file, document, paths, kinds: &KINDS, all: self, problems: Vec::new(), warnings: notes };
+        of_file.root();
+        let FileReader { mut problems, mut warnings, .. } = of_file;
+        problems.sort_by_key(|(at, _)| *at);
+        warnings.sort_by_key(|(at, ..)| *at);
+        for (position, code, message) in warnings {
+            let place = place(file, paths, position);
+            self.warnings.push(Warning::at(&place, code, message));
+        }
+        problems
+    }
+
+    /// The policies, where nothing was wrong.
+    pub(super) fn finish(mut self) -> Result<Loaded, Problems> {
+        if self.problems.count() > 0 {
+            return Err(self.problems);
+        }
+        let compile = if self.reading.merge_domains { PolicySet::compile_joined } else { PolicySet::compile };
+        match compile(self.specs) {
+            Ok(policies) => {
+                heavy::warn(&policies, &self.outlines, &mut self.allowed, &mut self.warnings);
+                Ok(Loaded {
+                    kept: None,
+                    policies,
+                    places: self.places,
+                    domains: self.outlines,
+                    files: self.files,
+                    paths: Vec::new(),
+                    warnings: self.warnings,
+                    allowed: self.allowed,
+                    reading: self.reading,
+                })
+            }
+            Err(error) => {
+                // Most of what the engine refuses was looked for above.
+                let place = error.regex_path().and_then(|path| place_of(&self.outlines, path));
+                let (file, position) = match place {
+                    Some(place) => (place.file, Some(place.position)),
+                    None => ("policies".into(), None),
+                };
+                self.problems.push(Problem::in_policies(file, position, error.to_string()));
+                Err(self.problems)
+            }
+        }
+    }
+}
+
+impl FileReader<'_> {
+    fn root(&mut self) {
+        let start = Position { line: 1, column: 1 };
+        let Some(root) = self.document.root.filter(|&root| !self.document.node(root).is_null()) else {
+            self.report(start, "empty: a policy file has a domain and descriptors");
+            return;
+        };
+        let Ok(fields) = self.fields_of_file(root, &FILE) else {
+            return;
+        };
+        let domain = self.domain(&fields);
+        let mode = match self.choice(&fields, "charging", &Mode::NAMES) {
+            Ok(charging) => charging.and_then(Mode::named),
+            Err(Reported) => None,
+        };
+        let on_error = self.on_error(&fields).unwrap_or_default();
+        if let Ok((at, _)) = &domain {
+            let place = self.place(*at);
+            self.allow_warnings(&fields, &place, 0);
+        }
+        let (specs, outlines) = self.descriptors(&fields, 1);
+        let Ok((at, name)) = domain else {
+            return;
+        };
+        if let Some(&first) = self.all.domains.get(&name) {
+            self.join(first, &fields, &outlines);
+            self.all.outlines[first].descriptors.extend(outlines);
+        } else {
+            let place = self.place(at);
+            self.all.domains.insert(name.clone(), self.all.outlines.len());
+            self.all.outlines.push(DomainOutline { name: name.clone(), place, descriptors: outlines });
+        }
+        self.all.specs.push(DomainSpec { name, mode, on_error, descriptors: specs });
+    }
+
+    /// Reports contradictions between files of one domain.
+    fn join(&mut self, first: usize, fields: &Fields, outlines: &[Outline]) {
+        for key in ["charging", "on_error"] {
+            if let Some(at) = self.given(fields, key) {
+                let place = self.all.outlines[first].place.clone();
+                self.report(at, format!("{key} belongs in the first file of the domain, which is at {place}"));
+            }
+        }
+        let mut known: HashMap<(&str, Taken), Location> = HashMap::new();
+        let before = std::mem::take(&mut self.all.outlines[first].descriptors);
+        for outline in &before {
+            for taken in taken(outline.value.as_ref()) {
+                known.insert((&outline.key, taken), outline.place());
+            }
+        }
+        for outline in outlines {
+            let twin = taken(outline.value.as_ref()).into_iter().map(|taken| (&*outline.key, taken));
+            let found = twin.into_iter().find_map(|twin| Some((known.get(&twin)?, twin)));
+            if let Some((place, (key, taken))) = found {
+                let message = format!("key {} {taken} is here twice, first at {place}", shown(key));
+                self.report(outline.position, message);
+            }
+        }
+        self.check_patterns(before.iter().chain(outlines));
+        drop(known);
+        self.all.outlines[first].descriptors = before;
+    }
+
+    fn domain(&mut self, fields: &Fields) -> Result<(Position, String), Reported> {
+        let Some(name) = self.text(fields, "domain", self.bounds().domain_bytes)? else {
+            let missing = fields.lacks("domain");
+            return Err(match fields.get("domain") {
+                Some((at, _)) => self.report(at, "domain is empty: give it the name that requests use"),
+                None if missing => self.report(fields.at, "no domain: give the name that requests use"),
+                None => Reported,
+            });
+        };
+        let at = fields.get("domain").map_or(fields.at, |(key, node)| self.value_position(key, node));
+        if let Some(&first) = self.all.domains.get(&name).filter(|_| !self.all.reading.merge_domains) {
+            let first = &self.all.outlines[first].place;
+            let message = format!("domain {} is defined already, at {first}", shown(&name));
+            return Err(self.report(at, message));
+        }
+        Ok((at, name))
+    }
+
+    /// The list under `descriptors`, which may be absent or empty, without the entries that were reported as wrong.
+    fn descriptors(&mut self, fields: &Fields, level: usize) -> (Vec<NodeSpec>, Vec<Outline>) {
+        let mut specs = Vec::new();
+        let mut outlines = Vec::new();
+        let Ok(Some(items)) = self.list(fields, "descriptors") else {
+            return (specs, outlines);
+        };
+        let levels_max = self.bounds().levels;
+        if level > levels_max {
+            let message = format!("more than {levels_max} levels of descriptors: no request has so many entries");
+            self.report_value(fields, "descriptors", message);
+            return (specs, outlines);
+        }
+        for item in items {
+            self.all.descriptors += 1;
+            if self.all.descriptors > DESCRIPTORS_MAX {
+                if self.all.descriptors == DESCRIPTORS_MAX + 1 {
+                    let at = self.document.node(item).position;
+                    self.report(at, format!("more than {DESCRIPTORS_MAX} descriptors in all files"));
+                }
+                break;
+            }
+            let Ok((spec, outline)) = self.descriptor(item, level) else {
+                continue;
+            };
+            specs.push(spec);
+            outlines.push(outline);
+        }
+        self.check_twins(&outlines);
+        self.check_patterns(outlines.iter());
+        (specs, outlines)
+    }
+
+    fn descriptor(&mut self, id: NodeId, level: usize) -> Result<(NodeSpec, Outline), Reported> {
+        let first_warning = self.warnings.len();
+        let fields = self.fields(id, &DESCRIPTOR)?;
+        let key = match self.text(&fields, "key", self.bounds().key_bytes) {
+            Ok(Some(key)) => Ok(key),
+            Ok(None) => Err(match fields.get("key") {
+                Some((at, _)) => self.report(at, "key is empty"),
+                None if fields.lacks("key") => self.report(fields.at, "a descriptor without a key"),
+                None => Reported,
+            }),
+            Err(told) => Err(told),
+        };
+        let value = self.matcher(&fields);
+        let share_threshold = self.flag(&fields, "share_threshold");
+        let shadow_mode = self.flag(&fields, "shadow_mode");
+        let quota_mode = self.flag(&fields, "quota_mode");
+        let detailed_metric = self.flag(&fields, "detailed_metric");
+        let value_to_metric = self.flag(&fields, "value_to_metric");
+        let metadata = self.metadata(&fields);
+        let on_error = self.on_error(&fields);
+        if let (Ok(value), Ok(true)) = (&value, &share_threshold)
+            && !value.as_ref().is_some_and(Matcher::is_of_many)
+            && !(self.is_compatible() && matches!(&key, Ok(key) if key.contains('*')))
+            && (fields.get("value").is_some() || FORMS.iter().all(|form| fields.lacks(form)))
+        {
+            let at = fields.get("share_threshold").map_or(fields.at, |(at, _)| at);
+            self.report(
+                at,
+                "share_threshold needs a value with * in it, or values, cidr or regex: values that match share one count",
+            );
+        }
+        let is_key_pattern = self.is_compatible() && matches!(&key, Ok(key) if key.contains('*'));
+        if is_key_pattern && matches!(&value, Ok(Some(matcher)) if !matches!(matcher, Matcher::Text(_))) {
+            self.report(fields.at, "a key with a * can have a value only, and no values, cidr or regex");
+        }
+        let place = self.place(fields.at);
+        let file = place.file.clone();
+        let rule = self.rule(&fields);
+        self.check_on_error(&fields, &rule);
+        self.check_effect(&fields, &rule);
+        self.allow_warnings(&fields, &place, first_warning);
+        let rule_id = match &rule {
+            Ok(Some(_)) => {
+                // At most as many as descriptors, so the number fits.
+                let id = u32::try_from(self.all.places.len()).unwrap_or(u32::MAX);
+                self.all.places.push(place);
+                Some(id)
+            }
+            _ => None,
+        };
+        let (specs, outlines) = self.descriptors(&fields, level + 1);
+
+        let (key, value, share_threshold) = (key?, value?, share_threshold?);
+        let is_quota = quota_mode.unwrap_or(false);
+        let role = Role::of(shadow_mode.unwrap_or(false), is_quota);
+        let (detailed_metric, value_to_metric) = (detailed_metric.unwrap_or(false), value_to_metric.unwrap_or(false));
+        // A wrong rule is reported and left out. The descriptor stays, so that its twin is reported in the same run.
+        let rule = rule.unwrap_or_default();
+        let outline = Outline {
+            key: key.as_str().into(),
+            value: value.clone(),
+            share_threshold,
+            position: fields.at,
+            file,
+            rule: rule_id,
+            has_empty_limit: fields.get("rate_limit").is_some() && self.given(&fields, "rate_limit").is_none(),
+            has_comment: self.has_comment(&fields),
+            descriptors: outlines,
+        };
+        let on_error = on_error.unwrap_or_default();
+        let metadata = metadata.unwrap_or_default();
+        let rule = rule.map(|(kind, replaces)| RuleSpec { kind, role, is_quota, replaces, on_error, metadata });
+        let spec = NodeSpec {
+            key_pattern: is_key_pattern,
+            key,
+            value,
+            share_threshold,
+            detailed_metric,
+            value_to_metric,
+            rule,
+            descriptors: specs,
+        };
+        Ok((spec, outline))
+    }
+
+    /// Reads the warnings that a mapping allows, and leaves out those of `self.warnings` from `first` on.
+    pub(super) fn allow_warnings(&mut self, fields: &Fields, place: &Location, first: usize) {
+        let allowed = self.allowed_in(fields);
+        self.all.allowed.add(place, allowed);
+        let (found, all) = (self.warnings.split_off(first), &mut self.all.allowed);
+        self.warnings.extend(found.into_iter().filter(|(_, code, _)| !all.has(place, *code)));
+    }
+
+    fn allowed_in(&mut self, fields: &Fields) -> Vec<(Code, Location)> {
+        let mut allowed: Vec<(Code, Location)> = Vec::new();
+        let Some((at, id)) = fields.get("allow_warnings") else { return allowed };
+        let document = self.document;
+        let node = document.node(id);
+        if node.is_null() {
+            return allowed;
+        }
+        let Value::Mapping(entries) = &node.value else {
+            let message = format!("allow_warnings must be a mapping of warnings and reasons, not {}", node.describe());
+            self.report(self.value_position(at, id), message);
+            return allowed;
+        };
+        for &(key, value) in entries {
+            let at = document.node(key).position;
+            let Value::Scalar { text: name, .. } = &document.node(key).value else { continue };
+            let Some(code) = Code::allowable().find(|code| code.name() == &**name) else {
+                let names: Vec<_> = Code::allowable().map(Code::name).collect();
+                self.report(at, format!("no warning {} in allow_warnings{}", shown(name), instead(name, &names)));
+                continue;
+            };
+            let has_reason =
+                matches!(&document.node(value).value, Value::Scalar { text, .. } if !text.trim().is_empty());
+            if !has_reason || document.node(value).is_null() {
+                let message = format!("{} in allow_warnings has no reason: write why it is no mistake", code.name());
+                self.report(at, message);
+            } else if allowed.iter().any(|(known, _)| *known == code) {
+                self.report(at, format!("{} in allow_warnings is here twice", code.name()));
+            } else {
+                allowed.push((code, self.place(at)));
+            }
+        }
+        allowed
+    }
+
+    /// Whether a comment stands beside what the descriptor itself says, or above it.
+    fn has_comment(&self, fields: &Fields) -> bool {
+        let first = fields.at.line;
+        let last = fields.values_but("descriptors").map(|value| self.document.last_line(value)).max();
+        self.paths.is_some() || self.document.comments.is_beside(first, last.unwrap_or(first))
+    }
+
+    /// What happens to a charge that no store answers; none if the domain or the server decides that.
+    fn on_error(&mut self, fields: &Fields) -> Read<OnError> {
+        Ok(self.choice(fields, "on_error", &OnError::NAMES)?.and_then(OnError::named))
+    }
+
+    /// Reports an `on_error` beside which nothing is charged, because it would have no effect.
+    fn check_on_error(&mut self, fields: &Fields, rule: &Read<(RuleKind, Vec<String>)>) {
+        let Some(at) = self.given(fields, "on_error") else {
+            return;
+        };
+        match rule {
+            Ok(None) if fields.lacks("rate_limit") && fields.lacks("rate_limits") => {
+                self.report(at, "on_error without a rate limit beside it: descriptors further down do not inherit it");
+            }
+            Ok(Some((RuleKind::Unlimited { .. }, _))) => {
+                self.report(at, "on_error with unlimited: true, which passes without asking a store");
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes the keys that are for a rate limit where none is beside them.
+    fn check_effect(&mut self, fields: &Fields, rule: &Read<(RuleKind, Vec<String>)>) {
+        let Ok(None) = rule else {
+            return;
+        };
+        if !fields.lacks("rate_limits") || !(fields.key_at("rate_limit").is_some() || fields.lacks("rate_limit")) {
+            return;
+        }
+        for key in ["shadow_mode", "quota_mode", "detailed_metric", "metadata"] {
+            if let Some(at) = self.given(fields, key)
+                && !matches!(self.flag_given(fields, key), Some(false))
+            {
+                self.warn(at, Code::NoEffect, format!("{key} changes nothing without a rate limit beside it"));
+            }
+        }
+    }
+
+    /// Reads `rate_limit` or `rate_limits`.
+    fn rule(&mut self, fields: &Fields) -> Read<(RuleKind, Vec<String>)> {
+        let mut one = fields.get("rate_limit");
+        if let Some((at, _)) = one.filter(|(_, id)| self.document.node(*id).is_null()) {
+            self.warn(at, Code::EmptyRateLimit, "rate_limit is empty: nothing is limited here");
+            one = None;
+        }
+        match (one, fields.get("rate_limits")) {
+            (None, None) => Ok(None),
+            (Some((one, _)), Some((many, _))) => {
+                let at = one.max(many);
+                Err(self.report(at, "rate_limit and rate_limits together: write all of them under rate_limits"))
+            }
+            (Some((at, id)), None) => {
+                let limit = self.limit(at, id)?;
+                self.check_replaces(&limit.replaces, &[limit.name.as_deref()])?;
+                let kind = match limit.limit {
+                    Some(limit) => RuleKind::Limits(vec![limit]),
+                    None => RuleKind::Unlimited { name: limit.name },
+                };
+                Ok(Some((kind, limit.replaces.into_iter().map(|(_, name)| name).collect())))
+            }
+            (None, Some((at, id))) => self.limits(at, id).map(Some),
+        }
+    }
+
+    /// The list under `rate_limits`.
+    fn limits(&mut self, at: Position, id: NodeId) -> Result<(RuleKind, Vec<String>), Reported> {
+        let document = self.document;
+        let node = document.node(id);
+        let Value::List(items) = &node.value else {
+            let what = node.describe();
+            let message =
+                format!("rate_limits must be a list of rate limits, not {what}: the key for one is called rate_limit");
+            return Err(self.report(at, message));
+        };
+        if !(1..=LIMITS_PER_RULE_MAX).contains(&items.len()) {
+            let message = format!("rate_limits has {} rate limits: 1 to {LIMITS_PER_RULE_MAX}", items.len());
+            return Err(self.report(at, message));
+        }
+        let mut all = Vec::new();
+        let mut is_wrong = false;
+        for &item in items {
+            let of_item = document.node(item);
+            if matches!(of_item.value, Value::List(_)) {
+                self.report(of_item.position, "a list within rate_limits: its items are limits");
+                is_wrong = true;
+                continue;
+            }
+            match self.limit(of_item.position, item) {
+                Ok(ReadLimit { limit: None, at, .. }) => {
+                    self.report(
+                        at,
+                        "unlimited in a list: the other limits would still apply, write rate_limit instead",
+                    );
+                    is_wrong = true;
+                }
+                Ok(limit) => all.push(limit),
+                Err(Reported) => is_wrong = true,
+            }
+        }
+        let names: Vec<_> = all.iter().map(|limit| limit.name.as_deref()).collect();
+        for limit in &all {
+            is_wrong |= self.check_replaces(&limit.replaces, &names).is_err();
+        }
+        let twins = self.twins(&all)?;
+        if is_wrong {
+            return Err(Reported);
+        }
+        let mut limits = Vec::new();
+        let mut replaces = Vec::new();
+        for (read, has_twin) in all.into_iter().zip(twins) {
+            limits.extend(read.limit.map(|limit| if has_twin { limit.keyed_by_name() } else { limit }));
+            replaces.extend(read.replaces.into_iter().map(|(_, name)| name));
+        }
+        Ok((RuleKind::Limits(limits), replaces))
+    }
+
+    /// Which limits of a list have the shape of another one and differ from it by their names. One on trial gives way: the keys of
+    /// the others are as they are without it. [tr-2]
+    fn twins(&mut self, all: &[ReadLimit]) -> Result<Vec<bool>, Reported> {
+        let mut twins = vec![false; all.len()];
+        let mut told = Ok(());
+        for (i, limit) in all.iter().enumerate() {
+            let shape = |read: &ReadLimit| read.limit.as_ref().map(|limit| limit.id().to_owned());
+            for (j, other) in all[..i].iter().enumerate() {
+                if shape(limit) != shape(other) {
+                    continue;
+                }
+                let is_on_trial = |read: &ReadLimit| read.limit.as_ref().is_some_and(|limit| limit.shadow);
+                let (here, there) = (is_on_trial(limit), is_on_trial(other));
+                twins[i] |= here || !there;
+                twins[j] |= there || !here;
+                let has_name = |read: &ReadLimit, is_keyed: bool| !is_keyed || read.name.is_some();
+                if has_name(limit, twins[i]) && has_name(other, twins[j]) && limit.name != other.name {
+                    continue;
+                }
+                let line = other.at.line;
+                let what_to_do = match (&limit.name, &other.name) {
+                    _ if here != there => "give the one with shadow: true a name of its own".to_owned(),
+                    // Perhaps the end of a trial: the one without a name has the state that counted all admitted hits. [tr-2]
+                    (Some(name), None) | (None, Some(name)) if !here => format!(
+                        "to enforce {} after its trial, replace the other; to keep both, give each a name of its own",
+                        shown(name)
+                    ),
+                    _ => "give each a name of its own".to_owned(),
+                };
+                let message = format!(
+                    "the same algorithm and window as the rate limit at line {line}: {what_to_do}, so that they count apart"
+                );
+                told = Err(self.report(limit.at, message));
+                break;
+            }
+        }
+        told.map(|()| twins)
+    }
+
+    /// A rule that replaced itself would never apply.
+    fn check_replaces(&mut self, replaces: &[(Position, String)], own: &[Option<&str>]) -> Result<(), Reported> {
+        let mut result = Ok(());
+        for (at, name) in replaces {
+            if own.contains(&Some(name)) {
+                result = Err(self.report(*at, format!("replaces {}, which is a name of its own", shown(name))));
+            }
+        }
+        result
+    }
+}
+
+/// Where the descriptor of that path is, which begins with its domain.
+fn place_of(domains: &[DomainOutline], path: &str) -> Option<Location> {
+    fn below(outlines: &[Outline], above: &str, path: &str) -> Option<Location> {
+        outlines.iter().find_map(|outline| {
+            let here = path_below(above, &outline.key, outline.value.as_ref());
+            if here == path { Some(outline.place()) } else { below(&outline.descriptors, &here, path) }
+        })
+    }
+    domains.iter().find_map(|domain| {
+        let path = path.strip_prefix(&domain.name)?.strip_prefix('|')?;
+        below(&domain.descriptors, "", path)
+    })
+}

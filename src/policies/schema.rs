@@ -1,0 +1,86 @@
+//! JSON Schemas (2020-12) of what operators write, so that editors complete and check it.
+//!
+//! They are made of the tables that the reading goes by: a key of a table that a schema does not know is an error. A schema
+//! accepts all that weir accepts; weir finds more mistakes. Not here: the reading.
+
+mod fragments;
+mod policies;
+mod settings;
+mod test_files;
+mod traffic;
+
+use fragments::property;
+use serde_json::{Map, Value, json};
+
+use crate::Kind;
+
+/// What has a schema.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Schema {
+    /// Policy files.
+    Policies,
+    /// Settings files.
+    Settings,
+    /// Files of tests.
+    Tests,
+    /// Files of traffic.
+    Traffic,
+}
+
+impl Schema {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Policies, Self::Settings, Self::Tests, Self::Traffic];
+
+    /// What its file is called, without the extension.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Policies => "policies",
+            Self::Settings => "settings",
+            Self::Tests => "tests",
+            Self::Traffic => "traffic",
+        }
+    }
+
+    /// The schema itself.
+    #[must_use]
+    pub fn document(self) -> Value {
+        match self {
+            Self::Policies => policies::schema(),
+            Self::Settings => settings::schema(),
+            Self::Tests => test_files::schema(),
+            Self::Traffic => traffic::schema(),
+        }
+    }
+}
+
+const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
+
+/// A whole schema: of what stands at the top, and what that refers to by name.
+fn document(title: &str, root: &Value, definitions: Map<String, Value>) -> Value {
+    let mut document = root.clone();
+    document["$schema"] = DIALECT.into();
+    document["title"] = title.into();
+    document["$defs"] = Value::Object(definitions);
+    document
+}
+
+/// A mapping with the keys of a kind, each with its schema and its description. Nothing is the same as leaving a key out.
+///
+/// # Panics
+/// Where `of_key` does not know a key.
+fn mapping(kind: &Kind, of_key: impl Fn(&str) -> Option<(Value, &'static str)>) -> Value {
+    let mut properties = Map::new();
+    for key in kind.keys {
+        let Some((schema, about)) = of_key(key.name) else { panic!("the schema has no {} of {}", key.name, kind.name) };
+        let about = match &key.only {
+            None => about.to_owned(),
+            Some(only) => format!("{about}. For {}", only.algorithms().collect::<Vec<_>>().join(", ")),
+        };
+        properties.insert(key.name.to_owned(), property(schema, &about));
+    }
+    for ignored in kind.ignored {
+        properties.insert((*ignored).to_owned(), json!({ "description": "read and ignored", "deprecated": true }));
+    }
+    json!({ "type": "object", "properties": properties, "additionalProperties": false })
+}

@@ -1,0 +1,67 @@
+//! A file that is read alone, such as a file of tests: its text, and its problems in the order of their places.
+//!
+//! Not here: what such a file has (test_file.rs, traffic_file.rs).
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::keys::Kind;
+use super::state::{FileReader, Reader, Reported};
+use super::yaml::Document;
+use super::{Position, Problem, ProblemKind, Problems, Reading, decode};
+use crate::files;
+
+/// The largest file of tests or of traffic, in bytes.
+pub const FILE_BYTES_MAX: usize = 4 << 20;
+
+/// The name and the text of a file.
+pub(super) fn read(path: &Path) -> Result<(Arc<str>, String), Problems> {
+    let name: Arc<str> = files::shown(path).into();
+    let alone = |position, message| {
+        let mut problems = Problems::default();
+        problems.push(Problem { kind: ProblemKind::Unreadable, file: name.clone(), position, message });
+        problems
+    };
+    let bytes = files::read(path, FILE_BYTES_MAX).map_err(|error| alone(None, error.to_string()))?;
+    if bytes.len() > FILE_BYTES_MAX {
+        return Err(alone(None, format!("larger than {} MiB", FILE_BYTES_MAX >> 20)));
+    }
+    let text = decode(bytes, false).map_err(|(position, message)| alone(position, message))?;
+    Ok((name, text))
+}
+
+/// What `content` makes of a text whose mappings are of these kinds.
+pub(super) fn parse<T>(
+    name: &Arc<str>,
+    text: &str,
+    kinds: &'static [&'static Kind],
+    content: impl FnOnce(&mut FileReader<'_>) -> Result<T, Reported>,
+) -> Result<T, Problems> {
+    let mut all = Reader::new(Reading::default());
+    let push = |all: &mut Reader, kind, position: Position, message| {
+        all.problems.push(Problem { kind, file: name.clone(), position: Some(position), message });
+    };
+    let document = match Document::parse(text, false) {
+        Ok(document) => document,
+        Err(fault) => {
+            push(&mut all, ProblemKind::Yaml, fault.position, fault.message);
+            return Err(all.problems);
+        }
+    };
+    let mut reader = FileReader {
+        file: name,
+        document: &document,
+        paths: None,
+        kinds,
+        all: &mut all,
+        problems: Vec::new(),
+        warnings: Vec::new(),
+    };
+    let content = content(&mut reader);
+    let mut problems = reader.problems;
+    problems.sort_by_key(|(at, _)| *at);
+    for (position, message) in problems {
+        push(&mut all, ProblemKind::Policy, position, message);
+    }
+    content.ok().filter(|_| all.problems.count() == 0).ok_or(all.problems)
+}

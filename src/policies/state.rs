@@ -1,0 +1,112 @@
+//! What has been read so far, and the file that is read now: problems, warnings and places.
+//!
+//! Not here: what the keys of a file mean (reader.rs, limit.rs), and the values by their keys (fields.rs).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use weir_engine::policy::DomainSpec;
+
+use super::allowed::Allowed;
+use super::keys::Kind;
+use super::tree::Paths;
+use super::warning::{Code, WARNINGS_MAX, Warnings};
+use super::yaml::Document;
+use super::{Bounds, DomainOutline, Location, PROBLEMS_MAX, Position, Problems, Reading};
+
+/// The problem of the current value has been reported.
+pub(super) struct Reported;
+
+/// Reads files one after the other into one policy set.
+#[derive(Default)]
+pub(super) struct Reader {
+    pub(super) reading: Reading,
+    pub(super) problems: Problems,
+    pub(super) warnings: Warnings,
+    pub(super) allowed: Allowed,
+    pub(super) specs: Vec<DomainSpec>,
+    pub(super) outlines: Vec<DomainOutline>,
+    pub(super) places: Vec<Location>,
+    /// The index in `outlines` of each domain.
+    pub(super) domains: HashMap<String, usize>,
+    pub(super) descriptors: usize,
+    /// The items of all `values` and `cidr`.
+    pub(super) values: usize,
+    pub(super) regexes: usize,
+    pub(super) files: usize,
+}
+
+impl Reader {
+    /// A reader that has read nothing yet.
+    pub(super) fn new(reading: Reading) -> Self {
+        Self { reading, ..Self::default() }
+    }
+}
+
+/// A place as messages and outlines have it: without a text, its path stands with the name of the file.
+pub(super) fn place(file: &Arc<str>, paths: Option<&Paths>, position: Position) -> Location {
+    let file = match paths.map(|paths| paths.path(position)) {
+        Some(path) if !path.is_empty() => format!("{file}: {path}").into(),
+        _ => file.clone(),
+    };
+    Location { file, position }
+}
+
+/// Reads one file. `all` holds what the files share.
+pub(super) struct FileReader<'r> {
+    pub(super) file: &'r Arc<str>,
+    pub(super) document: &'r Document<'r>,
+    /// The path to each place, where the document was no text.
+    pub(super) paths: Option<&'r Paths>,
+    /// Every kind of mapping that files of this sort have.
+    pub(super) kinds: &'static [&'static Kind],
+    pub(super) all: &'r mut Reader,
+    pub(super) problems: Vec<(Position, String)>,
+    pub(super) warnings: Vec<(Position, Code, String)>,
+}
+
+impl FileReader<'_> {
+    /// Whether the file is read as envoyproxy/ratelimit reads it.
+    pub(super) fn is_compatible(&self) -> bool {
+        self.all.reading.compatible
+    }
+
+    /// How much of each thing there may be.
+    pub(super) fn bounds(&self) -> &'static Bounds {
+        if self.is_compatible() { &Bounds::COMPATIBLE } else { &Bounds::OURS }
+    }
+
+    /// Adds a warning about a probable mistake.
+    pub(super) fn warn(&mut self, at: Position, code: Code, message: impl Into<String>) {
+        // What is past the bound is counted where the warnings of all files are kept.
+        let message = if self.warnings.len() < WARNINGS_MAX { message.into() } else { String::new() };
+        self.warnings.push((at, code, message));
+    }
+
+    /// Notes a problem.
+    pub(super) fn report(&mut self, at: Position, message: impl Into<String>) -> Reported {
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push((at, message.into()));
+        } else {
+            self.all.problems.more += 1;
+        }
+        Reported
+    }
+
+    /// Whether further problems of this file are only counted.
+    pub(super) fn is_full(&self) -> bool {
+        self.problems.len() >= PROBLEMS_MAX
+    }
+
+    pub(super) fn place(&self, position: Position) -> Location {
+        place(self.file, self.paths, position)
+    }
+
+    /// A place of this document, in a message about another one.
+    pub(super) fn spelled(&self, position: Position) -> String {
+        match self.paths {
+            None => format!("line {}", position.line),
+            Some(paths) => paths.path(position),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! When a limit applies: `from` and `until`.
+//!
+//! Not here: what a decision makes of it (the engine).
+
+use jiff::Timestamp;
+use weir_engine::{Micros, Term};
+use weir_text::{instant_text, parse_instant};
+
+use super::fields::{Fields, Read};
+use super::state::{FileReader, Reported};
+use super::warning::Code;
+use super::{NAME_BYTES_MAX, shown};
+
+impl FileReader<'_> {
+    /// The term of a limit; none where it always applies.
+    pub(super) fn term(&mut self, fields: &Fields) -> Read<Term> {
+        let (from, until) = (self.instant(fields, "from"), self.instant(fields, "until"));
+        let (from, until) = (from?, until?);
+        if from.is_none() && until.is_none() {
+            return Ok(None);
+        }
+        if let Some(until) = until.filter(|until| *until <= now()) {
+            let message = format!("the limit has ended at {}: it applies to no request", instant_text(until));
+            let at = fields.key_at("until").unwrap_or(fields.at);
+            self.warn(at, Code::Ended, message);
+        }
+        match Term::new(from.unwrap_or(0), until.unwrap_or(Term::NO_END)) {
+            Some(term) => Ok(Some(term)),
+            None => {
+                let from = instant_text(from.unwrap_or(0));
+                Err(self.report_value(fields, "until", format!("until must be later than from, which is {from}")))
+            }
+        }
+    }
+
+    /// An instant under a key.
+    pub(super) fn instant(&mut self, fields: &Fields, key: &str) -> Read<Micros> {
+        let Some(text) = self.text(fields, key, NAME_BYTES_MAX)? else { return Ok(None) };
+        match parse_instant(&text) {
+            Ok(instant) => Ok(Some(instant)),
+            Err(reason) => {
+                Err::<_, Reported>(self.report_value(fields, key, format!("{key} {}: {reason}", shown(&text))))
+            }
+        }
+    }
+}
+
+/// The clock of this machine.
+pub(super) fn now() -> Micros {
+    u64::try_from(Timestamp::now().as_microsecond()).unwrap_or_default()
+}

@@ -1,0 +1,185 @@
+//! The cases of a file of tests.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use super::keys::{CASE, FILE};
+use super::settings::Given;
+use super::step::Clock;
+use super::{ASKS_MAX, CASES_MAX, Case, Policies, Position, STEPS_MAX};
+use crate::fields::Fields;
+use crate::state::{FileReader, Reported};
+use crate::yaml::{NodeId, Value};
+use crate::{NAME_BYTES_MAX, VALUE_BYTES_MAX, shown};
+
+/// What a case has unless it says otherwise.
+pub(super) struct Defaults<'a> {
+    /// What paths are below.
+    directory: &'a Path,
+    policies: Policies,
+    domain: Option<String>,
+    settings: Given,
+}
+
+impl FileReader<'_> {
+    /// All cases; reports what is wrong with them.
+    pub(super) fn cases(&mut self, directory: &Path) -> Vec<Case> {
+        let start = Position { line: 1, column: 1 };
+        let Some(root) = self.document.root.filter(|&root| !self.document.node(root).is_null()) else {
+            self.report(start, "empty: a file of tests has cases");
+            return Vec::new();
+        };
+        let Ok(fields) = self.fields_of_file(root, &FILE) else { return Vec::new() };
+        let policies = self.policies_of(&fields, "policies", directory).ok().flatten();
+        let defaults = Defaults {
+            directory,
+            policies: policies.unwrap_or_else(|| Policies::At(below(directory, ""))),
+            domain: self.default_domain(&fields),
+            settings: self.settings_of(&fields, &Vec::new()).unwrap_or_default(),
+        };
+        let Ok(items) = self.list(&fields, "cases") else { return Vec::new() };
+        let items = items.unwrap_or_default();
+        if items.is_empty() && (fields.lacks("cases") || fields.get("cases").is_some()) {
+            self.report_value(&fields, "cases", "no cases: a file of tests has at least one".to_owned());
+        }
+        if items.len() > CASES_MAX {
+            self.report_value(&fields, "cases", format!("{} cases: at most {CASES_MAX} in one file", items.len()));
+            return Vec::new();
+        }
+        let mut cases: Vec<Case> = Vec::new();
+        let mut names: HashMap<String, Position> = HashMap::new();
+        let mut asks = 0_u64;
+        for item in items {
+            let Ok(case) = self.case(item, &defaults) else { continue };
+            if let Some(first) = names.insert(case.name.clone(), case.position) {
+                let message = format!("a case {} is here twice, first at line {}", shown(&case.name), first.line);
+                self.report(case.position, message);
+            }
+            let before = asks;
+            asks = asks.saturating_add(case.asks);
+            if asks > ASKS_MAX && before <= ASKS_MAX {
+                let message = format!("the cases up to here send {asks} requests: at most {ASKS_MAX} in one file");
+                self.report(case.position, message);
+            }
+            cases.push(case);
+        }
+        cases
+    }
+
+    fn case(&mut self, id: NodeId, defaults: &Defaults<'_>) -> Result<Case, Reported> {
+        let fields = self.fields(id, &CASE)?;
+        let name = match self.text(&fields, "name", NAME_BYTES_MAX) {
+            Ok(Some(name)) if name.chars().any(char::is_control) => {
+                Err(self.report_value(&fields, "name", "name has a control character".to_owned()))
+            }
+            Ok(None) => Err(self.report(fields.at, "a case has no name")),
+            Ok(Some(name)) => Ok(name),
+            Err(reported) => Err(reported),
+        };
+        let policies = self.policies_of(&fields, "policies", defaults.directory);
+        let domain = self.default_domain(&fields);
+        let given = self.settings_of(&fields, &defaults.settings);
+        let settings = match given {
+            Ok(given) => self.loaded(fields.key_at("settings").unwrap_or(fields.at), &given),
+            Err(reported) => Err(reported),
+        };
+        let clock = self.clock_of(&fields);
+        let items = self.list(&fields, "steps")?.unwrap_or_default();
+        if items.len() > STEPS_MAX {
+            let message = format!("{} steps: at most {STEPS_MAX} in one case", items.len());
+            return Err(self.report_value(&fields, "steps", message));
+        }
+        let mut clock = clock?;
+        let domain = domain.or_else(|| defaults.domain.clone());
+        let mut steps = Vec::with_capacity(items.len());
+        let mut failed = false;
+        for item in items {
+            match self.step(item, defaults.directory, domain.as_deref(), &mut clock) {
+                Ok(step) => steps.push(step),
+                Err(Reported) => failed = true,
+            }
+        }
+        let asks = clock.asks;
+        let has_steps = fields.get("steps").is_some() || fields.lacks("steps");
+        // Steps that are misspelled are reported already.
+        if asks == 0 && !failed && !has_steps {
+            return Err(Reported);
+        }
+        if asks == 0 && !failed {
+            return Err(self.report(fields.at, "the case sends no request: it tests nothing"));
+        }
+        Ok(Case {
+            name: name?,
+            position: fields.at,
+            policies: policies?.unwrap_or_else(|| defaults.policies.clone()),
+            settings: settings?,
+            steps,
+            asks,
+        })
+    }
+
+    fn clock_of(&mut self, fields: &Fields) -> Result<Clock, Reported> {
+        let start = self.instant(fields, "at")?;
+        Ok(Clock { now: start.unwrap_or(super::START_US), asks: 0 })
+    }
+
+    /// A domain; unlike other texts it may be empty, so that the error for it can be tested.
+    pub(crate) fn domain_of(&mut self, fields: &Fields) -> Result<Option<String>, Reported> {
+        let is_empty_text = fields.get("domain").is_some_and(
+            |(_, id)| matches!(&self.document.node(id).value, Value::Scalar { text, plain: false } if text.is_empty()),
+        );
+        if is_empty_text { Ok(Some(String::new())) } else { self.text(fields, "domain", VALUE_BYTES_MAX) }
+    }
+
+    /// The domain of requests that have none of their own. One that is wrong or misspelled is reported, and requests do not lack it.
+    pub(crate) fn default_domain(&mut self, fields: &Fields) -> Option<String> {
+        match self.domain_of(fields) {
+            Ok(None) if fields.lacks("domain") => None,
+            domain => Some(domain.ok().flatten().unwrap_or_default()),
+        }
+    }
+
+    /// The path of policies, or their texts by names of files.
+    pub(super) fn policies_of(
+        &mut self,
+        fields: &Fields,
+        key: &str,
+        directory: &Path,
+    ) -> Result<Option<Policies>, Reported> {
+        let Some((at, id)) = fields.get(key) else { return Ok(None) };
+        let document = self.document;
+        let node = document.node(id);
+        let Value::Mapping(entries) = &node.value else {
+            if matches!(node.value, Value::List(_)) {
+                let message = format!("{key} must be a path, or texts by names of files, not a list");
+                return Err(self.report(self.value_position(at, id), message));
+            }
+            let path = self.text(fields, key, VALUE_BYTES_MAX)?;
+            return Ok(path.map(|path| Policies::At(below(directory, &path))));
+        };
+        let mut texts: Vec<(String, String)> = Vec::new();
+        for &(name, text) in entries {
+            let at = document.node(name).position;
+            let (Value::Scalar { text: name, .. }, Value::Scalar { text, .. }) =
+                (&document.node(name).value, &document.node(text).value)
+            else {
+                return Err(
+                    self.report(at, format!("{key} must be texts by names of files: write the policy after a |"))
+                );
+            };
+            if texts.iter().any(|(other, _)| **other == **name) {
+                return Err(self.report(at, format!("the file {} is here twice", shown(name))));
+            }
+            texts.push((name.to_string(), text.to_string()));
+        }
+        // The order in which a directory is read.
+        texts.sort();
+        Ok(Some(Policies::Texts(texts)))
+    }
+}
+
+/// A path as a test writes it: below the directory of the test.
+fn below(directory: &Path, path: &str) -> PathBuf {
+    let joined = if path.is_empty() || path == "." { directory.to_owned() } else { directory.join(path) };
+    if joined.as_os_str().is_empty() { PathBuf::from(".") } else { joined }
+}

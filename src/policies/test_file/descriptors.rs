@@ -1,0 +1,142 @@
+//! The descriptors of a request in a test: the short form of `weir explain`, or in full.
+
+use weir_engine::Unit;
+use weir_engine::descriptor::parse_entries;
+
+use super::Descriptor;
+use super::keys::{DESCRIPTOR, ENTRY};
+use crate::fields::Fields;
+use crate::rate;
+use crate::state::{FileReader, Reported};
+use crate::yaml::{NodeId, Value};
+use crate::{FILE_BYTES_MAX, NAME_BYTES_MAX, Position, shown};
+
+impl FileReader<'_> {
+    /// What is asked: the descriptors, and the hits of the request. A descriptor has what the request says, unless it says
+    /// that itself.
+    pub(crate) fn asked(&mut self, fields: &Fields) -> Result<(Vec<Descriptor>, Option<u32>), Reported> {
+        let hits = self.hits_of(fields, 1);
+        self.asked_for(fields, hits)
+    }
+
+    /// The same, for hits that were read.
+    pub(crate) fn asked_for(
+        &mut self,
+        fields: &Fields,
+        hits: Result<Option<u32>, Reported>,
+    ) -> Result<(Vec<Descriptor>, Option<u32>), Reported> {
+        let descriptors = self.descriptors_of(fields);
+        let refund = self.flag(fields, "refund");
+        let limit = self.override_of(fields);
+        let (descriptors, hits, refund, limit) = (descriptors?, hits?, refund?, limit?);
+        let descriptors = descriptors.into_iter().map(|own| Descriptor {
+            // On the wire, 0 hits of a request mean 1: a look is one of each descriptor.
+            hits: own.hits.or(hits.filter(|hits| *hits == 0)),
+            refund: own.refund || refund,
+            limit: own.limit.or(limit),
+            entries: own.entries,
+        });
+        Ok((descriptors.collect(), hits.filter(|hits| *hits > 0)))
+    }
+
+    /// The descriptors below `ask`: one short form, or a list of them, each short or in full.
+    fn descriptors_of(&mut self, fields: &Fields) -> Result<Vec<Descriptor>, Reported> {
+        let Some((at, id)) = fields.get("ask") else { return Ok(Vec::new()) };
+        let document = self.document;
+        let node = document.node(id);
+        match &node.value {
+            Value::List(items) => {
+                let mut descriptors = Vec::with_capacity(items.len());
+                let mut result = Ok(());
+                for &item in items {
+                    match self.descriptor_of(document.node(item).position, item) {
+                        Ok(descriptor) => descriptors.push(descriptor),
+                        Err(reported) => result = Err(reported),
+                    }
+                }
+                result.map(|()| descriptors)
+            }
+            _ => Ok(vec![self.descriptor_of(self.value_position(at, id), id)?]),
+        }
+    }
+
+    fn descriptor_of(&mut self, at: Position, id: NodeId) -> Result<Descriptor, Reported> {
+        let node = self.document.node(id);
+        match &node.value {
+            Value::Scalar { text, .. } => {
+                let entries = self.short(at, text)?;
+                Ok(Descriptor { entries, hits: None, refund: false, limit: None })
+            }
+            Value::Mapping(_) => self.full(id),
+            Value::List(_) => Err(self.report(at, "a descriptor must be a text such as user=ann, or a mapping")),
+        }
+    }
+
+    fn short(&mut self, at: Position, text: &str) -> Result<Vec<(String, String)>, Reported> {
+        parse_entries(text).map_err(|reason| self.report(at, format!("descriptor {}: {reason}", shown(text))))
+    }
+
+    fn full(&mut self, id: NodeId) -> Result<Descriptor, Reported> {
+        let fields = self.fields(id, &DESCRIPTOR)?;
+        let entries = match (fields.get("descriptor"), fields.get("entries")) {
+            (Some(_), Some((at, _))) => Err(self.report(at, "descriptor and entries: give one of them")),
+            (None, None) => Err(self.report(fields.at, "a descriptor has neither descriptor nor entries")),
+            (Some((at, id)), None) => match self.text(&fields, "descriptor", FILE_BYTES_MAX)? {
+                Some(text) => self.short(self.value_position(at, id), &text),
+                None => Err(self.report(at, "descriptor is empty: write entries: [] for one without entries")),
+            },
+            (None, Some(_)) => self.entries_of(&fields),
+        };
+        let hits = self.hits_of(&fields, 0);
+        let refund = self.flag(&fields, "refund")?;
+        let limit = self.override_of(&fields)?;
+        Ok(Descriptor { entries: entries?, hits: hits?, refund, limit })
+    }
+
+    fn entries_of(&mut self, fields: &Fields) -> Result<Vec<(String, String)>, Reported> {
+        let items = self.list(fields, "entries")?.unwrap_or_default();
+        let mut entries = Vec::with_capacity(items.len());
+        for item in items {
+            let entry = self.fields(item, &ENTRY)?;
+            let key = self.text(&entry, "key", FILE_BYTES_MAX)?;
+            let value = self.text(&entry, "value", FILE_BYTES_MAX)?;
+            entries.push((key.unwrap_or_default(), value.unwrap_or_default()));
+        }
+        Ok(entries)
+    }
+
+    /// What it costs; `look` is 0. `least` is the smallest number of hits that has a meaning.
+    pub(crate) fn hits_of(&mut self, fields: &Fields, least: u32) -> Result<Option<u32>, Reported> {
+        let hits = self.number(fields, "hits")?;
+        let look = self.flag(fields, "look")?;
+        let refund = self.flag(fields, "refund")?;
+        if look && (hits.is_some() || refund) {
+            return Err(self.report_value(fields, "look", "a look has no hits, and gives none back".to_owned()));
+        }
+        match hits {
+            _ if look => Ok(Some(0)),
+            Some(hits) if hits < least => Err(self.report_value(
+                fields,
+                "hits",
+                "0 hits: write look: true for a request that costs nothing".to_owned(),
+            )),
+            hits => Ok(hits),
+        }
+    }
+
+    /// The limit that a request brings along, in a unit that requests have.
+    fn override_of(&mut self, fields: &Fields) -> Result<Option<(u32, Unit)>, Reported> {
+        let Some(text) = self.text(fields, "limit", NAME_BYTES_MAX)? else { return Ok(None) };
+        let (requests, period) = match rate::parse(&text) {
+            Ok(rate) => rate,
+            Err(reason) => return Err(self.report_value(fields, "limit", reason)),
+        };
+        match period.unit {
+            Some(Unit::Week) | None => {
+                let message = "the limit of a request is per second, minute, hour, day, month or year".to_owned();
+                Err(self.report_value(fields, "limit", message))
+            }
+            Some(unit) => Ok(Some((requests, unit))),
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The steps of a case, each with the time at which it happens.
+
+use std::path::Path;
+
+use weir_engine::Micros;
+use weir_text::INSTANT_US_MAX;
+
+use super::keys::{OF_ASK, STEP};
+use super::values::micros;
+use super::{ASKS_MAX, Action, Ask, CALLERS_MAX, Expect, StateOnSwap, Step};
+use crate::fields::{Fields, Read};
+use crate::state::{FileReader, Reported};
+use crate::yaml::{NodeId, Value};
+use crate::{NAME_BYTES_MAX, Position, shown};
+
+/// What stands for the number of the caller in keys and values.
+pub const CALLER: &str = "<n>";
+/// What a step does, of which it has one.
+const ACTIONS: [&str; 4] = ["ask", "wait", "at", "swap"];
+
+/// How far a case has come.
+pub(super) struct Clock {
+    pub(super) now: Micros,
+    /// Requests so far.
+    pub(super) asks: u64,
+}
+
+impl FileReader<'_> {
+    pub(super) fn step(
+        &mut self,
+        id: NodeId,
+        directory: &Path,
+        domain: Option<&str>,
+        clock: &mut Clock,
+    ) -> Result<Step, Reported> {
+        let fields = self.fields(id, &STEP)?;
+        let named: Vec<&str> = ACTIONS.into_iter().filter(|key| fields.get(key).is_some()).collect();
+        let action = match named[..] {
+            [action] => action,
+            // A misspelled one is reported already.
+            [] if ACTIONS.iter().any(|key| !fields.lacks(key)) => return Err(Reported),
+            [] => return Err(self.report(fields.at, format!("a step has one of {}", ACTIONS.join(", ")))),
+            _ => return Err(self.report(fields.at, format!("{} are steps of their own", named.join(" and ")))),
+        };
+        self.refuse_others(&fields, action)?;
+        let now = clock.now;
+        let action = match action {
+            "ask" => Action::Ask(Box::new(self.ask(&fields, domain, clock)?)),
+            "swap" => self.swap(&fields, directory)?,
+            wait_or_at => {
+                self.advance(&fields, wait_or_at, clock)?;
+                Action::Wait
+            }
+        };
+        Ok(Step { position: fields.at, now, action })
+    }
+
+    /// Reports keys that another kind of step has.
+    fn refuse_others(&mut self, fields: &Fields, action: &str) -> Result<(), Reported> {
+        let is_wrong = |key: &str| match key {
+            "expect" => action != "ask" && action != "swap",
+            "state" => action != "swap",
+            _ => action != "ask",
+        };
+        let mut result = Ok(());
+        for key in OF_ASK.into_iter().chain(["expect", "state"]).filter(|key| is_wrong(key)) {
+            if let Some(at) = fields.key_at(key) {
+                result = Err(self.report(at, format!("{key} means nothing in a step with {action}")));
+            }
+        }
+        result
+    }
+
+    fn ask(&mut self, fields: &Fields, domain: Option<&str>, clock: &mut Clock) -> Result<Ask, Reported> {
+        let asked = self.asked(fields);
+        let own_domain = self.default_domain(fields);
+        let callers = self.count(fields, "callers", CALLERS_MAX);
+        let times = self.count(fields, "times", u32::try_from(ASKS_MAX).unwrap_or(u32::MAX));
+        let rounds = self.rounds(fields);
+        let (descriptors, hits) = asked?;
+        let expect = self.expect(fields, descriptors.len());
+        let Some(domain) = own_domain.or_else(|| domain.map(str::to_owned)) else {
+            let message = "no domain: give it here, in the case or at the top of the file";
+            return Err(self.report(fields.at, message));
+        };
+        let (rounds, every) = rounds?;
+        let ask = Ask { domain, descriptors, hits, callers: callers?, times: times?, rounds, every, expect: expect? };
+        clock.asks = clock.asks.saturating_add(ask.requests());
+        self.move_to(fields.at, clock, clock.now.saturating_add(every.saturating_mul(rounds)))?;
+        Ok(ask)
+    }
+
+    /// How often it happens: a number from 1.
+    fn count(&mut self, fields: &Fields, key: &str, most: u32) -> Result<u32, Reported> {
+        match self.number(fields, key)? {
+            Some(number) if number == 0 || number > most => {
+                Err(self.report_value(fields, key, format!("{key} must be from 1 to {most}, not {number}")))
+            }
+            number => Ok(number.unwrap_or(1)),
+        }
+    }
+
+    /// How many rounds `every` and `for` make, and how far apart they are.
+    fn rounds(&mut self, fields: &Fields) -> Result<(u64, Micros), Reported> {
+        let every = self.length(fields, "every")?;
+        let length = self.length(fields, "for")?;
+        match (every, length) {
+            (None, None) => Ok((1, 0)),
+            (Some(every), Some(length)) if every == 0 || every > length => Err(self.report_value(
+                fields,
+                "every",
+                "every must be longer than 0, and at most as long as for".to_owned(),
+            )),
+            // The rounds that begin within the time: the last one may end with it.
+            (Some(every), Some(length)) if length.is_multiple_of(every) => Ok((length / every, every)),
+            (Some(_), Some(_)) => {
+                Err(self.report_value(fields, "for", "for must be a whole number of times every".to_owned()))
+            }
+            _ => Err(self.report(fields.at, "every and for belong together: every: 1s, for: 10m")),
+        }
+    }
+
+    fn advance(&mut self, fields: &Fields, key: &str, clock: &mut Clock) -> Result<(), Reported> {
+        let at = fields.key_at(key).unwrap_or(fields.at);
+        let to = if key == "wait" {
+            self.length(fields, key)?.map(|length| clock.now.saturating_add(length))
+        } else {
+            self.instant(fields, key)?
+        };
+        let Some(to) = to else { return Err(self.report(at, format!("{key} has no value"))) };
+        if to < clock.now {
+            let message = "this instant is past: the clock of a case only goes on".to_owned();
+            return Err(self.report_value(fields, key, message));
+        }
+        self.move_to(at, clock, to)
+    }
+
+    fn move_to(&mut self, at: Position, clock: &mut Clock, to: Micros) -> Result<(), Reported> {
+        if to > INSTANT_US_MAX {
+            return Err(self.report(at, "the case goes on past the year 2100"));
+        }
+        clock.now = to;
+        Ok(())
+    }
+
+    fn swap(&mut self, fields: &Fields, directory: &Path) -> Result<Action, Reported> {
+        let Some(policies) = self.policies_of(fields, "swap", directory)? else {
+            return Err(self.report(fields.at, "swap needs a path, or texts by names of files"));
+        };
+        let state = match self.choice(fields, "state", &["kept", "forgotten"])? {
+            Some("forgotten") => StateOnSwap::Forgotten,
+            _ => StateOnSwap::Kept,
+        };
+        let refused = match fields.get("expect") {
+            None => false,
+            Some((_, id)) => match &self.document.node(id).value {
+                Value::Scalar { text, .. } if &**text == "refused" => true,
+                _ => {
+                    let message = "expect of a swap can be refused, and nothing else".to_owned();
+                    return Err(self.report_value(fields, "expect", message));
+                }
+            },
+        };
+        Ok(Action::Swap { policies, state, refused })
+    }
+
+    /// What is expected: a word, or a mapping.
+    fn expect(&mut self, fields: &Fields, descriptors: usize) -> Result<Expect, Reported> {
+        match fields.get("expect") {
+            None => Ok(Expect::default()),
+            Some((at, id)) => self.expectation(self.value_position(at, id), id, descriptors),
+        }
+    }
+
+    pub(crate) fn length(&mut self, fields: &Fields, key: &str) -> Read<Micros> {
+        self.parsed(fields, key, micros)
+    }
+
+    /// A text that `parse` reads.
+    pub(crate) fn parsed<T>(
+        &mut self,
+        fields: &Fields,
+        key: &str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Read<T> {
+        let Some(text) = self.text(fields, key, NAME_BYTES_MAX)? else { return Ok(None) };
+        match parse(&text) {
+            Ok(value) => Ok(Some(value)),
+            Err(reason) => Err(self.report_value(fields, key, format!("{key} {}: {reason}", shown(&text)))),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Values of tests: ranges, lengths of time and instants.
+
+use std::fmt;
+
+use weir_engine::Micros;
+use weir_text::{duration, spell};
+
+/// A number that is expected, or the bounds of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// The smallest.
+    pub min: u64,
+    /// The largest.
+    pub max: u64,
+}
+
+impl Range {
+    /// Whether the number is one of those.
+    #[must_use]
+    pub const fn has(&self, number: u64) -> bool {
+        self.min <= number && number <= self.max
+    }
+
+    /// It as it is written in a test, with its numbers as `spelled`.
+    #[must_use]
+    pub fn written(&self, spelled: impl Fn(u64) -> String) -> String {
+        match (self.min, self.max) {
+            (min, max) if min == max => spelled(min),
+            (0, max) => format!("<= {}", spelled(max)),
+            (min, u64::MAX) => format!(">= {}", spelled(min)),
+            (min, max) => format!("{}..{}", spelled(min), spelled(max)),
+        }
+    }
+
+    /// Reads `3`, `<= 3`, `>= 3` or `1..3`.
+    fn parse(text: &str, number: impl Fn(&str) -> Result<u64, String>) -> Result<Self, String> {
+        if let Some(max) = text.strip_prefix("<=") {
+            return Ok(Self { min: 0, max: number(max.trim())? });
+        }
+        if let Some(min) = text.strip_prefix(">=") {
+            return Ok(Self { min: number(min.trim())?, max: u64::MAX });
+        }
+        if let Some((min, max)) = text.split_once("..") {
+            let range = Self { min: number(min.trim())?, max: number(max.trim())? };
+            return if range.min <= range.max {
+                Ok(range)
+            } else {
+                Err("its first number is the larger one".to_owned())
+            };
+        }
+        let exact = number(text)?;
+        Ok(Self { min: exact, max: exact })
+    }
+
+    /// Numbers.
+    pub(super) fn of_numbers(text: &str) -> Result<Self, String> {
+        Self::parse(text, |number| {
+            let digits: String = number.split('_').collect();
+            let is_whole = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+            let parsed = digits.parse().ok().filter(|_| is_whole);
+            parsed.ok_or_else(|| "write 3, <= 3, >= 3 or 1..3".to_owned())
+        })
+    }
+
+    /// Lengths of time, in microseconds.
+    pub(super) fn of_lengths(text: &str) -> Result<Self, String> {
+        Self::parse(text, |length| micros(length).map_err(|reason| format!("{reason}; or <= 10s, >= 10s, 5s..10s")))
+    }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.written(|number| number.to_string()))
+    }
+}
+
+/// A length of time, in microseconds.
+pub(super) fn micros(text: &str) -> Result<Micros, String> {
+    let length = duration(text)?;
+    u64::try_from(length.as_micros()).map_err(|_| format!("{} is too long", spell(length)))
+}

@@ -1,0 +1,263 @@
+//! Traffic for simulations, `*.traffic.yaml`: sources of requests, or an access log and what its fields mean.
+//!
+//! docs/simulation.md is the reference of the format. It is read as strictly as policies are. Not here: making the requests
+//! (simulation).
+
+mod access_log;
+mod keys;
+mod source;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use keys::KINDS;
+use weir_engine::Micros;
+use weir_settings::Settings;
+use weir_text::INSTANT_US_MAX;
+
+use self::keys::FILE;
+use super::fields::Fields;
+pub use super::single::FILE_BYTES_MAX;
+use super::state::{FileReader, Reported};
+use super::test_file::{Descriptor, START_US};
+use super::{Position, Problems, single};
+
+/// The most sources of one file.
+pub const SOURCES_MAX: usize = 100;
+/// The most keys of all sources of one file together.
+pub const KEYS_MAX: u32 = 5_000_000;
+/// The largest exponent of `zipf`.
+pub const ZIPF_MAX: f64 = 10.0;
+/// The longest time that sources send, in microseconds: 366 days.
+pub const DURATION_US_MAX: Micros = 366 * 86_400 * 1_000_000;
+/// The most times that a source starts and pauses.
+pub const PHASES_MAX: u64 = 10_000_000;
+/// The most of a rate that a point of a daily curve has, in percent.
+pub const SHARE_MAX: u32 = 100;
+/// The points of a daily curve, one for each hour.
+pub const HOURS: usize = 24;
+
+/// One file of traffic.
+#[derive(Debug)]
+pub struct TrafficFile {
+    /// Its name in messages.
+    pub name: Arc<str>,
+    /// What decisions depend on beside the policies.
+    pub settings: Arc<Settings>,
+    /// Where requests come from.
+    pub origin: Origin,
+}
+
+/// Where requests come from.
+#[derive(Debug)]
+pub enum Origin {
+    /// They are made.
+    Sources(Sources),
+    /// They were logged.
+    AccessLog(AccessLog),
+}
+
+/// Sources of requests that send at the same time.
+#[derive(Debug)]
+pub struct Sources {
+    /// When they begin.
+    pub start: Micros,
+    /// How long they send, in microseconds.
+    pub duration: Micros,
+    /// What all random numbers follow from.
+    pub seed: u64,
+    /// At least one.
+    pub sources: Vec<Source>,
+}
+
+/// One source of requests.
+#[derive(Debug)]
+pub struct Source {
+    /// Where it stands.
+    pub position: Position,
+    /// The domain of its requests; empty where the file writes it so.
+    pub domain: String,
+    /// The descriptors. `<n>` in keys and values is the number of the key, from 1.
+    pub descriptors: Vec<Descriptor>,
+    /// What each descriptor costs that does not say; none where the request does not.
+    pub hits: Option<u32>,
+    /// So many requests; 1 or more.
+    pub requests: u32,
+    /// In so much time, in microseconds.
+    pub period: Micros,
+    /// How requests follow each other.
+    pub arrivals: Arrivals,
+    /// The lengths of time in which it sends and in which it pauses, in turn; none where it always sends.
+    pub phases: Option<(Micros, Micros)>,
+    /// When it begins, from the start on.
+    pub from: Micros,
+    /// When it ends, from the start on.
+    pub until: Micros,
+    /// How many keys it has; 1 or more.
+    pub keys: u32,
+    /// The exponent of Zipf's law, by which the first keys are the most frequent; none where all are equally frequent.
+    pub zipf: Option<f64>,
+    /// The share of its rate at the beginning of each hour in UTC, in percent, with straight lines between; none where
+    /// it is always all of it.
+    pub daily: Option<[u32; HOURS]>,
+}
+
+/// How requests follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrivals {
+    /// At equal distances.
+    Constant,
+    /// Independently of each other.
+    Poisson,
+    /// So many at once, at equal distances.
+    Bursts(u32),
+}
+
+impl Arrivals {
+    /// Their names in files.
+    pub const NAMES: [&'static str; 3] = ["constant", "poisson", "bursts"];
+}
+
+/// A log of JSON lines, and what its fields mean. `<field>` in texts is the value of that field.
+#[derive(Debug)]
+pub struct AccessLog {
+    /// The log.
+    pub path: PathBuf,
+    /// The field of the time.
+    pub time: String,
+    /// How the time is written.
+    pub format: TimeFormat,
+    /// The domain.
+    pub domain: String,
+    /// The descriptors. One whose field a line does not have is left out of its request.
+    pub descriptors: Vec<Descriptor>,
+    /// What each descriptor costs that does not say.
+    pub hits: LoggedHits,
+}
+
+/// The hits of a request in a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LoggedHits {
+    /// The same for each line; none where the request does not say.
+    Same(Option<u32>),
+    /// What this field has, such as the tokens that an answer took.
+    Field(String),
+}
+
+/// How a log writes times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeFormat {
+    /// `2026-12-01T10:00:00.123Z`.
+    Rfc3339,
+    /// Seconds since 1970, perhaps with a fraction.
+    Seconds,
+    /// Milliseconds since 1970.
+    Millis,
+    /// Microseconds since 1970.
+    Micros,
+}
+
+impl TimeFormat {
+    /// Their names in files.
+    pub const NAMES: [&'static str; 4] = ["rfc3339", "unix_s", "unix_ms", "unix_us"];
+
+    fn named(name: &str) -> Self {
+        match name {
+            "unix_s" => Self::Seconds,
+            "unix_ms" => Self::Millis,
+            "unix_us" => Self::Micros,
+            _ => Self::Rfc3339,
+        }
+    }
+}
+
+/// Reads a file of traffic.
+///
+/// # Errors
+/// Every problem of the file, each with its place.
+pub fn read(path: &Path) -> Result<TrafficFile, Problems> {
+    let (name, text) = single::read(path)?;
+    parse(&name, &text, path.parent().unwrap_or(Path::new("")))
+}
+
+/// Reads traffic that is at hand. The path of a log is below `directory`.
+///
+/// ```
+/// use std::path::Path;
+/// use weir_policies::traffic_file::parse;
+///
+/// let text = "duration: 1m\ndomain: shop\nsources: [{ask: user=ann, rate: 10/s, arivals: poisson}]";
+/// assert_eq!(
+///     parse(&"shop.traffic.yaml".into(), text, Path::new("")).unwrap_err().to_string(),
+///     "shop.traffic.yaml:3:39: unknown key \"arivals\" in a source, did you mean \"arrivals\"?"
+/// );
+/// ```
+///
+/// # Errors
+/// Every problem of the text, each with its place.
+pub fn parse(name: &Arc<str>, text: &str, directory: &Path) -> Result<TrafficFile, Problems> {
+    let (settings, origin) = single::parse(name, text, &KINDS, |reader| reader.traffic(directory))?;
+    Ok(TrafficFile { name: name.clone(), settings, origin })
+}
+
+impl FileReader<'_> {
+    fn traffic(&mut self, directory: &Path) -> Result<(Arc<Settings>, Origin), Reported> {
+        let start = Position { line: 1, column: 1 };
+        let Some(root) = self.document.root.filter(|&root| !self.document.node(root).is_null()) else {
+            return Err(self.report(start, "empty: a file of traffic has sources or an access_log"));
+        };
+        let fields = self.fields_of_file(root, &FILE)?;
+        let given = self.settings_of(&fields, &Vec::new());
+        let settings = match given {
+            Ok(given) => self.loaded(fields.key_at("settings").unwrap_or(fields.at), &given),
+            Err(reported) => Err(reported),
+        };
+        let origin = match (self.given(&fields, "sources"), self.given(&fields, "access_log")) {
+            (Some(_), Some(at)) => Err(self.report(at, "sources and access_log: give one of them")),
+            (None, Some(_)) => self.access_log(&fields, directory).map(Origin::AccessLog),
+            (Some(_), None) => self.sources(&fields).map(Origin::Sources),
+            // A misspelled one is reported already.
+            (None, None) if !fields.lacks("sources") || !fields.lacks("access_log") => {
+                Err(self.report(fields.at, "no sources: a file of traffic has at least one, or an access_log"))
+            }
+            (None, None) => Err(self.report(fields.at, "a file of traffic has sources or an access_log")),
+        };
+        Ok((settings?, origin?))
+    }
+
+    fn sources(&mut self, fields: &Fields) -> Result<Sources, Reported> {
+        let start = self.instant(fields, "start");
+        let seed = self.number(fields, "seed");
+        let domain = self.default_domain(fields);
+        let duration = match self.length(fields, "duration")? {
+            None => return Err(self.report(fields.at, "no duration: write how long the sources send, such as 10m")),
+            Some(length) if !(1..=DURATION_US_MAX).contains(&length) => {
+                let message = "duration must be longer than 0 and at most 366 days".to_owned();
+                return Err(self.report_value(fields, "duration", message));
+            }
+            Some(length) => length,
+        };
+        let start = start?.unwrap_or(START_US);
+        if start.saturating_add(duration) > INSTANT_US_MAX {
+            return Err(self.report_value(fields, "duration", "the traffic goes on past the year 2100".to_owned()));
+        }
+        let items = self.list(fields, "sources")?.unwrap_or_default();
+        if items.is_empty() || items.len() > SOURCES_MAX {
+            let message = format!("{} sources: a file of traffic has 1 to {SOURCES_MAX}", items.len());
+            return Err(self.report_value(fields, "sources", message));
+        }
+        let mut sources = Vec::with_capacity(items.len());
+        let mut keys = 0_u64;
+        for item in items {
+            let Ok(source) = self.source(item, duration, domain.as_deref()) else { continue };
+            let before = keys;
+            keys += u64::from(source.keys);
+            if keys > u64::from(KEYS_MAX) && before <= u64::from(KEYS_MAX) {
+                let message = format!("the sources up to here have {keys} keys: at most {KEYS_MAX} in one file");
+                self.report(source.position, message);
+            }
+            sources.push(source);
+        }
+        Ok(Sources { start, duration, seed: u64::from(seed?.unwrap_or(0)), sources })
+    }
+}

@@ -1,0 +1,67 @@
+//! An access log, and what its fields mean.
+
+use std::path::Path;
+
+use super::keys::ACCESS_LOG;
+use super::{AccessLog, LoggedHits, TimeFormat};
+use crate::fields::{Fields, Read};
+use crate::state::{FileReader, Reported};
+use crate::{NAME_BYTES_MAX, VALUE_BYTES_MAX};
+
+/// What only sources have, at the top of a file.
+const OF_SOURCES: [&str; 3] = ["duration", "start", "seed"];
+
+impl FileReader<'_> {
+    pub(super) fn access_log(&mut self, top: &Fields, directory: &Path) -> Result<AccessLog, Reported> {
+        let mut refused = Ok(());
+        for key in OF_SOURCES {
+            if let Some(at) = self.given(top, key) {
+                refused =
+                    Err(self.report(at, format!("{key} means nothing beside access_log: the log has its own times")));
+            }
+        }
+        let Some((_, id)) = top.get("access_log") else { return Err(Reported) };
+        let fields = self.fields(id, &ACCESS_LOG)?;
+        let default = self.default_domain(top);
+        let own = self.default_domain(&fields);
+        let path = self.text(&fields, "file", VALUE_BYTES_MAX);
+        let time = self.text(&fields, "time", NAME_BYTES_MAX);
+        let format = self.choice(&fields, "time_format", &TimeFormat::NAMES);
+        let hits_field = self.hits_field(&fields);
+        let asked = match hits_field {
+            Ok(None) => self.asked(&fields),
+            Ok(Some(_)) => self.asked_for(&fields, Ok(None)),
+            Err(Reported) => self.asked_for(&fields, Err(Reported)),
+        };
+        let Some(path) = path? else {
+            return Err(self.report(fields.at, "no file: write the path of the log, below the directory of this file"));
+        };
+        let Some(time) = time? else {
+            return Err(self.report(fields.at, "no time: write the field of the log that has it, such as start_time"));
+        };
+        let (descriptors, hits) = asked?;
+        if descriptors.is_empty() {
+            return Err(self.report(fields.at, "no descriptors: write ask, such as user=<x-user>"));
+        }
+        let Some(domain) = own.or(default) else {
+            return Err(self.report(fields.at, "no domain: give it here or at the top of the file"));
+        };
+        refused?;
+        let hits = hits_field?.map_or(LoggedHits::Same(hits), LoggedHits::Field);
+        let format = format?.map_or(TimeFormat::Rfc3339, TimeFormat::named);
+        Ok(AccessLog { path: directory.join(path), time, format, domain, descriptors, hits })
+    }
+
+    /// The field that has the hits; none where `hits` is a number.
+    fn hits_field(&mut self, fields: &Fields) -> Read<String> {
+        // A text that begins as a number is one, or a mistake in one.
+        let is_number = |text: &str| text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.'));
+        let Some(field) = self.text(fields, "hits", NAME_BYTES_MAX)?.filter(|text| !is_number(text)) else {
+            return Ok(None);
+        };
+        if self.flag(fields, "look")? {
+            return Err(self.report_value(fields, "look", "a look has no hits: leave hits out".to_owned()));
+        }
+        Ok(Some(field))
+    }
+}

@@ -1,0 +1,258 @@
+//! What loads and is probably a mistake.
+//!
+//! Not here: what is refused (the problems of policy_file.rs).
+
+use std::fmt;
+use std::sync::Arc;
+
+use weir_engine::words::counted;
+
+use super::{Location, Position};
+
+/// The most warnings that are kept; those past it are counted.
+pub const WARNINGS_MAX: usize = 1_000;
+
+/// The kind of a warning: those that a load finds, then those that `weir check` finds besides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// `rate_limit` has no value, so nothing is limited there.
+    EmptyRateLimit,
+    /// `requests_per_unit` is missing, so everything is denied.
+    NoRequests,
+    /// A key that has no meaning in its place.
+    IgnoredKey,
+    /// A key of one mapping twice: later values win.
+    KeyTwice,
+    /// What follows the first YAML document is not read.
+    SecondDocument,
+    /// A number that others read as another number: octal, hexadecimal or binary.
+    OddNumber,
+    /// A bare word such as `y` that means true or false.
+    BareBoolean,
+    /// A key that changes nothing without a rate limit beside it.
+    NoEffect,
+    /// A rule whose decisions cost the store much.
+    Heavy,
+    /// A limit whose time is over.
+    Ended,
+    /// `replaces` of a name that no limit of the domain has.
+    ReplacesNothing,
+    /// A descriptor all of whose values others take.
+    NeverMet,
+    /// A regular expression that no value matches.
+    MatchesNothing,
+    /// A descriptor that takes values from another one, and has no limit for what is limited below that one.
+    HidesBelow,
+    /// A descriptor without a limit, there and below.
+    NoLimit,
+    /// A value that is compared as text and looks like a regular expression.
+    LooksLikeRegex,
+    /// A value that is compared as text and looks like a network.
+    LooksLikeNetwork,
+    /// A regular expression that seems to be meant for all values that begin so.
+    LooksLikePrefix,
+    /// A key, value or domain that begins or ends with a blank.
+    OuterBlank,
+    /// A key with an equal sign, as if it had the value too.
+    KeyWithValue,
+    /// A key with a star, which is no pattern in this reading.
+    StarInKey,
+    /// A time between two terms in which no limit of the rule applies.
+    TermGap,
+    /// A limit beside one that always denies before it.
+    NeverDenies,
+    /// A rule that never denies, and no comment that says why.
+    NoReason,
+    /// A key that is spelled almost as another one of the domain.
+    AlikeKey,
+    /// A domain that is spelled almost as another one.
+    AlikeDomain,
+    /// A warning that `allow_warnings` names and that is not there.
+    AllowsNothing,
+}
+
+impl Code {
+    /// All of them.
+    pub const ALL: [Self; 27] = [
+        Self::EmptyRateLimit,
+        Self::NoRequests,
+        Self::IgnoredKey,
+        Self::KeyTwice,
+        Self::SecondDocument,
+        Self::OddNumber,
+        Self::BareBoolean,
+        Self::NoEffect,
+        Self::Heavy,
+        Self::Ended,
+        Self::ReplacesNothing,
+        Self::NeverMet,
+        Self::MatchesNothing,
+        Self::HidesBelow,
+        Self::NoLimit,
+        Self::LooksLikeRegex,
+        Self::LooksLikeNetwork,
+        Self::LooksLikePrefix,
+        Self::OuterBlank,
+        Self::KeyWithValue,
+        Self::StarInKey,
+        Self::TermGap,
+        Self::NeverDenies,
+        Self::NoReason,
+        Self::AlikeKey,
+        Self::AlikeDomain,
+        Self::AllowsNothing,
+    ];
+
+    /// Those that `allow_warnings` can name.
+    pub fn allowable() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|code| *code != Self::AllowsNothing)
+    }
+
+    /// The word for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::EmptyRateLimit => "empty_rate_limit",
+            Self::NoRequests => "no_requests",
+            Self::IgnoredKey => "ignored_key",
+            Self::KeyTwice => "key_twice",
+            Self::SecondDocument => "second_document",
+            Self::OddNumber => "odd_number",
+            Self::BareBoolean => "bare_boolean",
+            Self::NoEffect => "no_effect",
+            Self::Heavy => "heavy",
+            Self::Ended => "ended",
+            Self::ReplacesNothing => "replaces_nothing",
+            Self::NeverMet => "never_met",
+            Self::MatchesNothing => "matches_nothing",
+            Self::HidesBelow => "hides_below",
+            Self::NoLimit => "no_limit",
+            Self::LooksLikeRegex => "looks_like_regex",
+            Self::LooksLikeNetwork => "looks_like_network",
+            Self::LooksLikePrefix => "looks_like_prefix",
+            Self::OuterBlank => "outer_blank",
+            Self::KeyWithValue => "key_with_value",
+            Self::StarInKey => "star_in_key",
+            Self::TermGap => "term_gap",
+            Self::NeverDenies => "never_denies",
+            Self::NoReason => "no_reason",
+            Self::AlikeKey => "alike_key",
+            Self::AlikeDomain => "alike_domain",
+            Self::AllowsNothing => "allows_nothing",
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub const fn advice(self) -> &'static str {
+        match self {
+            Self::EmptyRateLimit => "write the limit below rate_limit, or leave rate_limit out",
+            Self::NoRequests => "write requests_per_unit, 0 if everything is to be denied",
+            Self::IgnoredKey => "remove the key, or move it to where it has a meaning",
+            Self::KeyTwice => "keep one of the two",
+            Self::SecondDocument => "give each document a file of its own",
+            Self::OddNumber => "write the decimal number",
+            Self::BareBoolean => "quote the word if it is a text, else write true or false",
+            Self::NoEffect => "add a rate limit beside the key, or remove the key",
+            Self::Heavy => "use a coarser precision, fewer limits, or another algorithm",
+            Self::Ended => "remove the limit, or correct until",
+            Self::ReplacesNothing => "correct the name, or remove replaces",
+            Self::NeverMet => "remove one of the two, or, where both have values, move the descriptor before the other",
+            Self::MatchesNothing => "correct the regular expression, or remove the descriptor",
+            Self::HidesBelow => {
+                "write the limits of the other descriptor below this one too, or unlimited: true if none is meant"
+            }
+            Self::NoLimit => {
+                "write rate_limit: {unlimited: true} if requests are to pass here, else remove the descriptor"
+            }
+            Self::LooksLikeRegex => "write regex in place of value",
+            Self::LooksLikeNetwork => "write cidr in place of value",
+            Self::LooksLikePrefix => "end it with .* for all values that begin so, or write value for this one",
+            Self::OuterBlank => "remove the blank, unless requests have it too",
+            Self::KeyWithValue => "write key and value",
+            Self::StarInKey => "write the whole key, or load the files with policies.compatible",
+            Self::TermGap => "begin the later limit when the earlier one ends, or add a limit without a term",
+            Self::NeverDenies => "remove the limit that never denies, or correct the numbers",
+            Self::NoReason => "say why in a comment, in a line of the descriptor or above it",
+            Self::AlikeKey | Self::AlikeDomain => "use one spelling, or names that differ by more than a letter",
+            Self::AllowsNothing => "remove the entry of allow_warnings",
+        }
+    }
+}
+
+/// One thing that is probably a mistake; displayed as `file:line:column: warning: message [code]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// The file as it was named to the loader.
+    pub file: Arc<str>,
+    /// Where in it.
+    pub position: Position,
+    /// The mistake, and what the text means now.
+    pub message: String,
+    /// Its kind.
+    pub code: Code,
+}
+
+impl Warning {
+    /// A warning about a place, such as that of a rule.
+    #[must_use]
+    pub fn at(place: &Location, code: Code, message: impl Into<String>) -> Self {
+        Self { file: place.file.clone(), position: place.position, message: message.into(), code }
+    }
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = Location { file: self.file.clone(), position: self.position };
+        write!(f, "{place}: warning: {} [{}]", self.message, self.code.name())
+    }
+}
+
+/// All warnings of a load, in file order; displayed one per line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Warnings {
+    list: Vec<Warning>,
+    /// How many more there were than are kept.
+    more: usize,
+}
+
+impl Warnings {
+    /// The warnings, at most [`WARNINGS_MAX`].
+    #[must_use]
+    pub fn list(&self) -> &[Warning] {
+        &self.list
+    }
+
+    /// How many warnings there are, those past [`WARNINGS_MAX`] included.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.list.len() + self.more
+    }
+
+    /// Adds one.
+    pub fn push(&mut self, warning: Warning) {
+        if self.list.len() < WARNINGS_MAX {
+            self.list.push(warning);
+        } else {
+            self.more += 1;
+        }
+    }
+
+    /// Counts more of them than are kept.
+    pub(super) fn count_more(&mut self, more: usize) {
+        self.more += more;
+    }
+}
+
+impl fmt::Display for Warnings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, warning) in self.list.iter().enumerate() {
+            let end = if i > 0 { "\n" } else { "" };
+            write!(f, "{end}{warning}")?;
+        }
+        if self.more > 0 {
+            write!(f, "\nand {}", counted(self.more, "more warning"))?;
+        }
+        Ok(())
+    }
+}

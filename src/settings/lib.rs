@@ -1,0 +1,614 @@
+//! Settings: one tree from four layers, defaults < file < environment < command line.
+//!
+//! [`Settings::load`] merges the layers with the `config` crate. It returns typed values, or every problem at once: a
+//! layer checks each of its values, also one that a later layer replaces.
+//!
+//! A setting is declared once, in its group: here, or in the group's own file. `group.rs` shows the form, `row.rs` the
+//! kinds, `value.rs` how a text is read, `layer.rs` the sources. Nothing is bound, connected or created: other packages
+//! build the log and the stores from these settings.
+//!
+//! The `config` crate's own deserialising is not used: it ends at the first error and knows no line.
+
+#[macro_use]
+mod group;
+
+mod alerts;
+mod contradictions;
+pub mod envoy_ratelimit;
+mod kind;
+mod layer;
+mod listen;
+mod metrics_export;
+pub mod otel;
+mod redis;
+mod row;
+mod statsd;
+mod table;
+mod tap;
+mod traces;
+mod value;
+mod xds;
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use alerts::Alerts;
+use config::Config;
+use contradictions::ProblemList;
+use group::Group as _;
+pub use layer::{FILE_BYTES_MAX, Layer};
+pub use listen::{CLIENT_NAMES_MAX, Endpoint, Listen, ListenTls, SOCKET_PATH_BYTES_MAX};
+pub use metrics_export::MetricsExport;
+pub use redis::{RedisServer, RedisTls, Sentinel, Topology};
+use row::Preset::{Is, Required, Unset};
+pub use row::{ENV_PREFIX, HOST_NAMES_MAX, KEY_PREFIX_BYTES_MAX, Kind, Preset, Setting, URL_PATH_BYTES_MAX};
+use row::{ORIGINS_MAX, ms, secs};
+pub use statsd::{Mogrifier, Statsd};
+pub use table::{SETTINGS, listing, nearest};
+pub use tap::Tap;
+pub use traces::{Otlp, PropagatorFormats, Sampler, Tracing};
+use value::FromText;
+pub use value::{HIDDEN, HOSTS_MAX, Headers, NAME_BYTES_MAX, PAIRS_MAX, RedisUrl, Secret, VALUE_BYTES_MAX};
+use weir_engine::arith::Fraction;
+use weir_engine::words::printable;
+use weir_engine::{Mode, OnError};
+pub use xds::{Xds, XdsTls};
+
+/// What a gRPC connection holds for a request beside its message, in bytes.
+const GRPC_REQUEST_EXTRA_BYTES: usize = 4 * 1_024;
+
+settings! {
+    /// Everything that can be set. `Debug` shows no secret.
+    ///
+    /// Each setting's bounds and default stand beside its field, and in docs/configuration.md.
+    pub struct Settings {
+        /// Where weir listens.
+        listen: Listen;
+        /// what listen.admin serves: weir, the admin endpoints; ratelimit, the read-only debug port of
+        /// envoyproxy/ratelimit
+        admin_endpoints: Endpoints = "admin.endpoints", Endpoints::KIND, Is("weir");
+        /// the file of bearer tokens, lines NAME TOKEN, for requests that change something at listen.admin; none: no
+        /// token
+        admin_token_file: Option<PathBuf> = "admin.token_file", Kind::File, Unset;
+        /// how values of descriptors look at listen.admin and in the log: as they are, as a hash, or as *
+        admin_values: ShownValues = "admin.values", ShownValues::KIND, Is("shown");
+        /// What the health of weir depends on.
+        health: Health;
+        /// What gRPC callers may make weir hold.
+        grpc: Grpc;
+        /// Bounds of the HTTP listeners.
+        http: Http;
+        /// Where the policies are.
+        policies: Policies;
+        /// where the states of limits are: in this process, or in a Redis that replicas share
+        store: StoreKind = "store", StoreKind::KIND, Is("memory");
+        /// atomic: a denied request is charged nowhere; independent: each limit charges for itself
+        charging: Mode = "charging", Kind::Choice(&Mode::NAMES), Is("atomic");
+        /// what happens to a request whose store does not answer, unless its rule or domain sets that
+        on_error: OnError = "on_error", Kind::Choice(&OnError::NAMES), Is("error");
+        /// no limit denies: statuses and metrics show what would be denied, and every request passes
+        shadow_mode: bool = "shadow_mode", Kind::Switch, Is("off");
+        /// every limit that denies is a quota: a request is denied when all of its limits are over
+        quota_mode: bool = "quota_mode", Kind::Switch, Is("off");
+        /// What responses have beyond the statuses.
+        response: Response;
+        /// the part of a limit above which hits are counted as near it
+        near_limit_ratio: Fraction = "near_limit_ratio", Kind::Fraction, Is("0.8");
+        /// The memory store.
+        memory: Memory;
+        /// Denials that are repeated without asking Redis again.
+        deny_cache: DenyCache;
+        /// The Redis store.
+        redis: Redis;
+        /// Threads.
+        runtime: Runtime;
+        /// How weir ends.
+        shutdown: Shutdown;
+        /// What is logged, and how.
+        log: Log;
+        /// Where statistics are sent.
+        statsd: Statsd;
+        /// Bounds on what a caller may send.
+        limits: Limits;
+        /// Which decisions are traced, and where the spans go.
+        tracing: Tracing;
+        /// What is counted under which names.
+        metrics: Metrics;
+        /// Where alerts about the use of limits are sent.
+        alerts: Alerts;
+        /// What taps on live requests show, and for how long.
+        tap: Tap;
+    }
+}
+
+choice! {
+    /// The values of `admin.endpoints`.
+    pub enum Endpoints {
+        /// Policies and states, which can be reset.
+        Weir = "weir",
+        /// What envoyproxy/ratelimit shows at its debug port, and nothing that changes anything.
+        Ratelimit = "ratelimit",
+    }
+}
+
+choice! {
+    /// The values of `admin.values`.
+    pub enum ShownValues {
+        /// As they are.
+        Shown = "shown",
+        /// By a hash.
+        Hashed = "hashed",
+        /// Not at all.
+        Hidden = "hidden",
+    }
+}
+
+settings! {
+    /// What the health of weir depends on, besides its own phase.
+    #[derive(Copy)]
+    pub struct Health {
+        /// whether weir is unhealthy while Redis does not answer
+        redis: bool = "health.redis", Kind::Switch, Is("off");
+        /// whether weir is unhealthy while the policies have no domain
+        policies: bool = "health.policies", Kind::Switch, Is("off");
+    }
+}
+
+settings! {
+    /// What gRPC callers may make weir hold.
+    pub struct Grpc {
+        /// how many requests one gRPC connection may have in flight; Envoy opens another connection for more
+        max_streams: u32 = "grpc.max_streams", Kind::integer(1, 65_536, "requests"), Is("256");
+        /// how long the message of a gRPC request may take to arrive after its headers
+        receive_timeout: Duration = "grpc.receive_timeout", Kind::duration(ms(1), secs(300)), Is("5s");
+        /// how many bytes of requests and responses weir holds for one gRPC connection
+        connection_held_bytes: usize = "grpc.connection_held_bytes",
+            Kind::integer(65_536, 1 << 32, "bytes"), Is("8388608");
+        /// how many bytes of requests and responses weir holds for all gRPC connections
+        held_bytes: usize = "grpc.held_bytes", Kind::integer(65_536, 1 << 40, "bytes"), Is("33554432");
+    }
+}
+
+settings! {
+    /// Bounds of the HTTP listeners. Names and origins are in lower case.
+    pub struct Http {
+        /// how many connections one IP address may have to an HTTP listener; 0 for no bound
+        connections_per_peer: usize = "http.connections_per_peer", Kind::integer(0, 1024, "connections"), Is("0");
+        /// hosts that a request to the admin listener may name, by commas; loopback names and IPs are always allowed
+        admin_hosts: Vec<String> = "http.admin_hosts",
+            Kind::HostNames { most: HOST_NAMES_MAX }, Is(""), value::host_names;
+        /// sites whose web pages may send requests to /json, and changes to the admin listener, by commas
+        allowed_origins: Vec<String> = "http.allowed_origins",
+            Kind::Origins { most: ORIGINS_MAX }, Is(""), listen::origins;
+    }
+}
+
+settings! {
+    /// Where the policies come from.
+    pub struct Policies {
+        /// where policies come from: files of a directory, or a control plane that is asked by xDS
+        source: PolicySource = "policies.source", PolicySource::KIND, Is("directory");
+        /// the directory of YAML policy files, watched for changes; not needed with policies.source = xds
+        directory: PathBuf = "policies.directory", Kind::Directory, Required, |text| Ok(text.into());
+        /// The server that is asked by xDS.
+        xds: Xds;
+        /// which files of the directory are policies: *.yaml and *.yml, or all
+        all_files: bool = "policies.files", Kind::Choice(&["yaml", "all"]), Is("yaml"), |text| Ok(text == "all");
+        /// whether names that begin with one dot are read; names that begin with two never are
+        dot_files: bool = "policies.dot_files", Kind::Switch, Is("off");
+        /// whether files beside the directory that have its name, a dot and an ending are policies too
+        beside: bool = "policies.beside", Kind::Switch, Is("off");
+        /// whether a directory without policies, or none at all, is legal: every request passes then
+        allow_empty: bool = "policies.allow_empty", Kind::Switch, Is("off");
+        /// policy files are read as envoyproxy/ratelimit reads them, with a warning where weir would refuse
+        compatible: bool = "policies.compatible", Kind::Switch, Is("off");
+        /// files that name the same domain are joined; off, the second one is an error
+        merge_domains: bool = "policies.merge_domains", Kind::Switch, Is("off");
+    }
+}
+
+choice! {
+    /// The values of `policies.source`.
+    pub enum PolicySource {
+        /// Files.
+        Directory = "directory",
+        /// A control plane.
+        Xds = "xds",
+    }
+}
+
+choice! {
+    /// The values of `store`.
+    pub enum StoreKind {
+        /// In this process.
+        Memory = "memory",
+        /// In Redis.
+        Redis = "redis",
+    }
+}
+
+settings! {
+    /// What responses have beyond the statuses.
+    pub struct Response {
+        /// exact waits of each status in the response's dynamic metadata, under the key weir
+        dynamic_metadata: bool = "response.dynamic_metadata", Kind::Switch, Is("off");
+        /// leaky_bucket's wait as the request header by which Envoy's fault filter delays
+        delay_header: bool = "response.delay_header", Kind::Switch, Is("off");
+        /// the request and the metadata of the limits that it passed, in the response's dynamic metadata
+        limit_metadata: bool = "response.limit_metadata", Kind::Switch, Is("off");
+        /// Retry-After on denials, and RateLimit and RateLimit-Policy, as headers for the client
+        ietf_headers: bool = "response.ietf_headers", Kind::Switch, Is("off");
+        /// on denials by limits, a body for the client that names them: application/problem+json
+        problem_body: bool = "response.problem_body", Kind::Switch, Is("off");
+        /// three headers for the client: the limit nearest to its end, what is left of it, when it is reset
+        limit_headers: bool = "response.limit_headers", Kind::Switch, Is("off");
+        /// the name of the header with the requests per unit
+        limit_header: String = "response.limit_header", Kind::HeaderName, Is("RateLimit-Limit");
+        /// the name of the header with what is left
+        remaining_header: String = "response.remaining_header", Kind::HeaderName, Is("RateLimit-Remaining");
+        /// the name of the header with the seconds until the limit is reset
+        reset_header: String = "response.reset_header", Kind::HeaderName, Is("RateLimit-Reset");
+    }
+}
+
+/// The names of the headers of `response.ietf_headers`.
+const IETF_HEADERS: [&str; 3] = ["Retry-After", "RateLimit", "RateLimit-Policy"];
+
+impl Response {
+    /// The setting that gives a header of `limit_headers` the name of one of `ietf_headers`, where both are on.
+    fn taken_header(&self) -> Option<(&'static str, &str)> {
+        let named = [
+            ("response.limit_header", &self.limit_header),
+            ("response.remaining_header", &self.remaining_header),
+            ("response.reset_header", &self.reset_header),
+        ];
+        let is_taken = |header: &str| IETF_HEADERS.iter().any(|taken| taken.eq_ignore_ascii_case(header));
+        let mut taken = named.into_iter().filter(|(_, header)| is_taken(header));
+        taken.next().filter(|_| self.limit_headers && self.ietf_headers).map(|(name, header)| (name, header.as_str()))
+    }
+}
+
+settings! {
+    /// The memory store.
+    pub struct Memory {
+        /// how many states the memory store keeps before it evicts
+        max_keys: usize = "memory.max_keys", Kind::integer(64, 1_000_000_000, "keys"), Is("1000000");
+    }
+}
+
+settings! {
+    /// Denials that are repeated without asking Redis again.
+    pub struct DenyCache {
+        /// how long a denial by Redis may be repeated without asking it again; 0s turns that off
+        max_age: Duration = "deny_cache.max_age", Kind::duration(Duration::ZERO, secs(60)), Is("1s");
+        /// how many keys can have a denial in the cache
+        max_keys: usize = "deny_cache.max_keys", Kind::integer(1, 10_000_000, "keys"), Is("65536");
+        /// keeps a denial until the window of its limit ends, in place of deny_cache.max_age, and counts lookups
+        until_window_end: bool = "deny_cache.until_window_end", Kind::Switch, Is("off");
+    }
+}
+
+settings! {
+    /// The Redis store. The settings below `per_second` apply to both servers.
+    pub struct Redis {
+        /// Where it is.
+        server: RedisServer;
+        /// TLS, where a URL asks for it.
+        tls: RedisTls;
+        /// Where limits per second are, if they have a Redis of their own.
+        per_second: Option<RedisServer>;
+        /// how long a decision may wait for Redis, queueing included; keep it below the caller's own timeout
+        timeout: Duration = "redis.timeout", Kind::duration(ms(1), secs(60)), Is("10ms");
+        /// how long opening one connection may take, authentication included
+        connect_timeout: Duration = "redis.connect_timeout", Kind::duration(ms(1), secs(60)), Is("1s");
+        /// how many connections a core has to Redis; each has one round trip under way at a time
+        pool_size: u32 = "redis.pool_size", Kind::integer(1, 64, "connections per core"), Is("2");
+        /// how many decisions may wait for a pipeline; one more is refused at once
+        queue: usize = "redis.queue", Kind::integer(1, 65_536, "decisions per core"), Is("1024");
+        /// how many waiting decisions share one round trip at most
+        batch_max: usize = "redis.batch_max", Kind::integer(1, 1024, "decisions per pipeline"), Is("64");
+        /// the most of them that share one script call, in which Redis serves no other client; 0: none share
+        merge_max: usize = "redis.merge_max", Kind::integer(0, 64, "decisions per script call"), Is("16");
+        /// put before every key; replicas that share limits share the prefix
+        key_prefix: String = "redis.key_prefix", Kind::KeyPrefix { bytes_max: KEY_PREFIX_BYTES_MAX }, Is("");
+        /// When weir stops asking a server.
+        breaker: Breaker;
+        /// how long weir waits at the start for a first answer of Redis before it is ready without one
+        ready_after: Duration = "redis.ready_after", Kind::duration(Duration::ZERO, secs(300)), Is("5s");
+        /// weir ends if Redis has not answered within this time after the start; 0s waits for ever
+        start_within: Duration = "redis.start_within", Kind::duration(Duration::ZERO, secs(86_400)), Is("0s");
+    }
+}
+
+settings! {
+    /// When weir stops asking a Redis, and when it probes it: for each core and server by itself.
+    pub struct Breaker {
+        /// the share of failed calls at which weir stops asking a Redis until it answers a probe; 0 turns that off
+        error_percent: u32 = "redis.breaker.error_percent", Kind::integer(0, 100, "percent"), Is("50");
+        /// how many calls must have ended within the window before their errors count, per core and Redis
+        calls: u32 = "redis.breaker.calls", Kind::integer(1, 1_000_000, "calls"), Is("20");
+        /// how far back calls are counted
+        window: Duration = "redis.breaker.window", Kind::duration(ms(10), secs(300)), Is("1s");
+        /// the first time until an open circuit is probed; up to eight times as long later
+        probe: Duration = "redis.breaker.probe", Kind::duration(ms(10), secs(60)), Is("250ms");
+    }
+}
+
+settings! {
+    /// Threads. See [`Runtime::cores`].
+    pub struct Runtime {
+        /// how many cores serve gRPC; 0 takes what the cgroup and the CPU affinity allow
+        cores: usize = "runtime.cores", Kind::integer(0, 256, "cores"), Is("0");
+    }
+}
+
+impl Runtime {
+    /// The number of cores to serve gRPC on: as set, or what the cgroup's quota and the CPU affinity
+    /// of this process allow (a quota of 2.5 CPUs is 2), at least one.
+    #[must_use]
+    pub fn cores(&self) -> NonZeroUsize {
+        NonZeroUsize::new(self.cores).or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
+    }
+}
+
+settings! {
+    /// How weir ends after SIGTERM.
+    pub struct Shutdown {
+        /// how long weir still accepts connections after SIGTERM, while its health is NOT_SERVING
+        pause: Duration = "shutdown.pause", Kind::duration(Duration::ZERO, secs(300)), Is("2s");
+        /// how long requests in flight may take to end after the pause
+        grace: Duration = "shutdown.grace", Kind::duration(Duration::ZERO, secs(3600)), Is("10s");
+    }
+}
+
+settings! {
+    /// What is logged, and how.
+    pub struct Log {
+        /// weir's level: off, error, warn, info, debug or trace; libraries log at error, or by target: info,h2=warn
+        level: String = "log.level", Kind::LogLevel, Is("info");
+        /// text for people, json for machines: one object a line; json_at is json with @timestamp and @message
+        format: LogFormat = "log.format", LogFormat::KIND, Is("text");
+        /// a file for the log in place of standard error; SIGHUP opens it again
+        file: Option<PathBuf> = "log.file", Kind::File, Unset;
+    }
+}
+
+choice! {
+    /// The values of `log.format`.
+    pub enum LogFormat {
+        /// For people.
+        Text = "text",
+        /// One object a line.
+        Json = "json",
+        /// The same with `@timestamp` and `@message`.
+        JsonAt = "json_at",
+    }
+}
+
+settings! {
+    /// How metrics are served, and what is counted under which names.
+    pub struct Metrics {
+        /// the path of the metrics at listen.metrics
+        path: String = "metrics.path", Kind::UrlPath { bytes_max: URL_PATH_BYTES_MAX }, Is("/metrics");
+        /// shows weir's own metrics at /metrics
+        weir_names: bool = "metrics.weir_names", Kind::Switch, Is("on");
+        /// shows the series of each limit among weir's own metrics
+        per_rule: bool = "metrics.per_rule", Kind::Switch, Is("on");
+        /// shows the metrics of envoyproxy/ratelimit at /metrics, under the names that they have there
+        ratelimit_names: bool = "metrics.ratelimit_names", Kind::Switch, Is("off");
+        /// a mapping file of statsd_exporter for those names, in place of the built-in mappings
+        mapper: Option<PathBuf> = "metrics.mapper", Kind::File, Unset;
+        /// the built-in mapping shows response times in milliseconds, in place of seconds
+        response_time_milliseconds: bool = "metrics.response_time_milliseconds", Kind::Switch, Is("off");
+        /// how many names of statistics can hold values of requests; more are counted under the name of the rule
+        dynamic_series: usize = "metrics.dynamic_series", Kind::integer(0, 1_000_000, "names"), Is("10000");
+        /// Whether they are sent to a collector of OpenTelemetry too.
+        export: MetricsExport;
+    }
+}
+
+settings! {
+    /// Bounds on what a caller may send, each the largest that is accepted.
+    pub struct Limits {
+        /// the most descriptors in one request
+        descriptors: usize = "limits.descriptors", Kind::integer(1, 64, "descriptors"), Is("64");
+        /// the most entries in one descriptor
+        entries: usize = "limits.entries", Kind::integer(1, 64, "entries"), Is("16");
+        /// the longest domain
+        domain_bytes: usize = "limits.domain_bytes", Kind::integer(1, 4096, "bytes"), Is("256");
+        /// the longest key of an entry
+        key_bytes: usize = "limits.key_bytes", Kind::integer(1, 65_536, "bytes"), Is("4096");
+        /// the longest value of an entry
+        value_bytes: usize = "limits.value_bytes", Kind::integer(1, 1_048_576, "bytes"), Is("65536");
+        /// the largest request as it arrives, by gRPC or as JSON
+        request_bytes: usize = "limits.request_bytes", Kind::integer(1024, 16_777_216, "bytes"), Is("4194304");
+        /// the most hits that one descriptor may ask for
+        hits: u32 = "limits.hits", Kind::integer(1, u32::MAX as u64, "hits"), Is("4294967295");
+    }
+}
+
+impl Settings {
+    /// Merges the layers over the defaults; each wins over those before it.
+    ///
+    /// ```
+    /// use weir_settings::{Layer, Settings};
+    ///
+    /// let file = Layer::yaml("weir.yaml", "policies: {directory: policies}\nredis: {timeout: 5ms}");
+    /// let mut flags = Layer::default();
+    /// flags.set("redis.timeout=20ms");
+    /// let settings = Settings::load(&[file, flags]).unwrap();
+    /// assert_eq!(settings.redis.timeout.as_millis(), 20);
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Every problem of every layer, in the order of the layers, then those of the whole.
+    pub fn load(layers: &[Layer]) -> Result<Self, Problems> {
+        let defaults = Layer::defaults();
+        let all = || std::iter::once(&defaults).chain(layers);
+        let mut problems: Vec<Problem> = all().flat_map(Layer::problems).cloned().collect();
+        for setting in SETTINGS {
+            let given = layers.iter().any(|layer| layer.origin(setting.name).is_some());
+            let elsewhere = setting.name == "policies.directory" && is_xds(layers);
+            if setting.default == Preset::Required && !given && !elsewhere {
+                problems.push(Problem {
+                    origin: "settings".to_owned(),
+                    name: Some(setting.name.to_owned()),
+                    value: None,
+                    reason: how_to_give(setting),
+                });
+            }
+        }
+        if !problems.is_empty() {
+            return Err(Problems(problems));
+        }
+        let builder = all().fold(Config::builder(), |builder, layer| builder.add_source(layer.clone()));
+        let merged = match builder.build() {
+            Ok(config) => Merged { config },
+            Err(error) => return Err(Problems(vec![Problem::internal("settings", &error)])),
+        };
+        let settings = Self::read(&merged).map_err(|problem| Problems(vec![problem]))?;
+        let mut contradictions = ProblemList::new(layers);
+        settings.contradictions(&mut contradictions);
+        let problems = contradictions.problems;
+        if problems.is_empty() { Ok(settings) } else { Err(Problems(problems)) }
+    }
+
+    /// Reports settings that are valid alone and contradict each other. The place named is that of the later setting.
+    fn contradictions(&self, problems: &mut ProblemList<'_>) {
+        self.listen.contradictions(problems);
+        // A connection must be able to hold its largest request.
+        let largest = self.limits.request_bytes + GRPC_REQUEST_EXTRA_BYTES;
+        if self.grpc.connection_held_bytes < largest || self.grpc.held_bytes < self.grpc.connection_held_bytes {
+            let (name, value, least) = if self.grpc.connection_held_bytes < largest {
+                let reason = format!("limits.request_bytes = {} needs at least {largest}", self.limits.request_bytes);
+                ("grpc.connection_held_bytes", self.grpc.connection_held_bytes, reason)
+            } else {
+                let reason = format!("less than grpc.connection_held_bytes = {}", self.grpc.connection_held_bytes);
+                ("grpc.held_bytes", self.grpc.held_bytes, reason)
+            };
+            problems.add_with_value(name, Some(value.to_string()), least);
+        }
+        if let Some((name, value)) = self.response.taken_header() {
+            let reason = "response.ietf_headers = on sets a header of this name".to_owned();
+            problems.add_with_value(name, Some(value.to_owned()), reason);
+        }
+        self.policies.xds.contradictions(self.policies.source, problems);
+        self.redis.contradictions(problems);
+        self.tracing.contradictions(problems);
+        self.metrics.export.contradictions(&self.tracing, problems);
+        self.alerts.contradictions(problems);
+    }
+}
+
+/// The layers as one, as text: a later layer wins.
+struct Merged {
+    config: Config,
+}
+
+impl Merged {
+    /// The value of a setting. One that no layer gives is an error, unless the type has a value for that.
+    fn read<T: FromText>(&self, name: &str) -> Result<T, Problem> {
+        let value = self.text(name).map_or_else(T::unset, |text| T::from_text(&text));
+        value.map_err(|reason| Problem::internal(name, &reason))
+    }
+
+    /// The value as `read` reads it, or the type's default if no layer gives one.
+    fn read_with<T: Default>(&self, name: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<T, Problem> {
+        let value = self.text(name).map_or_else(|| Ok(T::default()), |text| read(&text));
+        value.map_err(|reason| Problem::internal(name, &reason))
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        self.config.get_string(name).ok()
+    }
+}
+
+/// One thing that is wrong with the settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where it was given: `weir.yaml:3:5`, an environment variable, a flag.
+    pub origin: String,
+    /// The setting, as it was written.
+    pub name: Option<String>,
+    /// The value, where it may be shown.
+    pub value: Option<String>,
+    /// What is wrong.
+    pub reason: String,
+}
+
+impl Problem {
+    /// The kind and the type of a setting disagree.
+    fn internal(name: &str, reason: &dyn fmt::Display) -> Self {
+        Self {
+            origin: "settings".to_owned(),
+            name: Some(name.to_owned()),
+            value: None,
+            reason: format!("cannot be read: {reason}"),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.origin)?;
+        if let Some(name) = &self.name {
+            f.write_str(&printable(name))?;
+            if let Some(value) = &self.value {
+                write!(f, " = {value:?}")?;
+            }
+            f.write_str(": ")?;
+        }
+        f.write_str(&self.reason)
+    }
+}
+
+/// Everything that is wrong with the settings; one line each when displayed. Never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problems(Vec<Problem>);
+
+impl Problems {
+    /// The problems, in the order of the layers.
+    pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
+        self.0.iter()
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}
+
+/// Whether policies come by xDS, so that no directory is needed.
+fn is_xds(layers: &[Layer]) -> bool {
+    layers.iter().rev().find_map(|layer| layer.text("policies.source")) == Some("xds")
+}
+
+fn how_to_give(setting: &Setting) -> String {
+    match setting.flag() {
+        Some(flag) => format!("required: give {flag} or {}", setting.env_name()),
+        None => format!("required: give {}", setting.env_name()),
+    }
+}
+
+#[cfg(test)]
+impl Settings {
+    /// Loads assignments beside a directory of policies, for tests.
+    fn of_test(assignments: &[&str]) -> Result<Self, String> {
+        let mut layer = Layer::default();
+        layer.set("policies.directory=policies");
+        assignments.iter().for_each(|assignment| layer.set(assignment));
+        Self::load(&[layer]).map_err(|problems| problems.to_string())
+    }
+}

@@ -1,0 +1,590 @@
+//! The standard environment variables of OpenTelemetry, `OTEL_*`, as settings of weir.
+//!
+//! [`read`] makes a layer of settings that stands below weir's own file, environment and command line. `OTEL_SDK_DISABLED`
+//! alone wins over those. An empty variable counts as unset. A value that weir cannot use is a problem of the layer, named by
+//! its variable, except for the propagators that weir does not have: those are a note for the log.
+//! Not here: what the settings mean (settings/traces.rs, settings/metrics_export.rs).
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use super::envoy_ratelimit::Note;
+use crate::Layer;
+
+/// What the environment says.
+pub struct Reading {
+    /// What the variables say. It stands below weir's own settings.
+    pub settings: Layer,
+    /// What stands above all other layers.
+    pub last: Layer,
+    /// What an operator should know.
+    pub notes: Vec<Note>,
+}
+
+/// Whether the variables of OpenTelemetry alone can turn traces, and the export of metrics, on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TurnsOn {
+    /// `OTEL_TRACES_EXPORTER`, or the endpoint of a collector, does; for metrics `OTEL_METRICS_EXPORTER`.
+    Yes,
+    /// Something else decides: for weir as `ratelimit` it is `TRACING_ENABLED`.
+    No,
+}
+
+const PREFIX: &str = "OTEL_";
+/// Propagators that weir accepts and ignores. No decision uses baggage, and weir has no server to pass it on to.
+const PROPAGATORS_WITHOUT_EFFECT: [&str; 4] = ["baggage", "jaeger", "ottrace", "xray"];
+/// The endpoint of all signals.
+const ALL_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+/// Variables of metrics that weir accepts and ignores: traces and metrics share the settings of the collector.
+const METRICS_WITHOUT_EFFECT: [&str; 7] = [
+    "OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE",
+    "OTEL_EXPORTER_OTLP_METRICS_CLIENT_CERTIFICATE",
+    "OTEL_EXPORTER_OTLP_METRICS_CLIENT_KEY",
+    "OTEL_EXPORTER_OTLP_METRICS_COMPRESSION",
+    "OTEL_EXPORTER_OTLP_METRICS_HEADERS",
+    "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL",
+    "OTEL_EXPORTER_OTLP_METRICS_TIMEOUT",
+];
+/// The attributes that are settings by themselves.
+const OWN_ATTRIBUTES: [(&str, &str); 3] = [
+    ("service.name", "tracing.service_name"),
+    ("service.namespace", "tracing.service_namespace"),
+    ("service.instance.id", "tracing.service_instance_id"),
+];
+
+/// Reads the environment of a process, [`std::env::vars_os`]. Variables of other names are ignored.
+#[must_use]
+pub fn read(environment: impl IntoIterator<Item = (OsString, OsString)>, turns_on: TurnsOn) -> Reading {
+    let mut mapping = Mapping {
+        given: BTreeMap::new(),
+        reading: Reading { settings: Layer::default(), last: Layer::default(), notes: Vec::new() },
+    };
+    for (name, text) in environment {
+        let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
+        match text.into_string() {
+            Ok(text) if text.trim().is_empty() => {}
+            Ok(text) => drop(mapping.given.insert(name.to_owned(), text.trim().to_owned())),
+            Err(_) => mapping.reading.settings.refuse(name, "not UTF-8"),
+        }
+    }
+    if mapping.text("OTEL_SDK_DISABLED").is_some_and(|text| text.eq_ignore_ascii_case("true")) {
+        let mut last = Layer::default();
+        last.flag("tracing.exporter", "none", "OTEL_SDK_DISABLED");
+        last.flag("metrics.exporter", "none", "OTEL_SDK_DISABLED");
+        return Reading { settings: Layer::default(), last, notes: Vec::new() };
+    }
+    if turns_on == TurnsOn::Yes {
+        mapping.exporter();
+        mapping.metrics_exporter();
+    }
+    mapping.collector();
+    mapping.metrics();
+    mapping.resource();
+    mapping.sampler();
+    mapping.batches();
+    mapping.propagators();
+    mapping.reading
+}
+
+/// The variables on their way to settings.
+struct Mapping {
+    given: BTreeMap<String, String>,
+    reading: Reading,
+}
+
+impl Mapping {
+    fn text(&self, name: &str) -> Option<&str> {
+        self.given.get(name).map(String::as_str)
+    }
+
+    /// The variable for traces, or the one for all signals: its name and its text.
+    fn of_signal(&self, last: &str) -> Option<(&'static str, String)> {
+        let names = SIGNAL_VARIABLES.iter().find(|names| names[1].ends_with(last))?;
+        names.iter().find_map(|name| Some((*name, self.text(name)?.to_owned())))
+    }
+
+    fn put(&mut self, variable: &str, setting: &str, text: &str) {
+        self.reading.settings.flag(setting, text, variable);
+    }
+
+    fn exporter(&mut self) {
+        const EXPORTER: &str = "OTEL_TRACES_EXPORTER";
+        if let Some(text) = self.text(EXPORTER).map(str::to_owned) {
+            return self.put(EXPORTER, "tracing.exporter", &text);
+        }
+        if let Some((variable, _)) = self.of_signal("OTLP_ENDPOINT") {
+            self.put(variable, "tracing.exporter", "otlp");
+        }
+    }
+
+    fn collector(&mut self) {
+        self.endpoint();
+        for (last, setting) in [
+            ("OTLP_PROTOCOL", "tracing.otlp.protocol"),
+            ("OTLP_COMPRESSION", "tracing.otlp.compression"),
+            ("OTLP_CERTIFICATE", "tracing.otlp.tls.ca_file"),
+            ("OTLP_CLIENT_CERTIFICATE", "tracing.otlp.tls.cert_file"),
+            ("OTLP_CLIENT_KEY", "tracing.otlp.tls.key_file"),
+        ] {
+            if let Some((variable, text)) = self.of_signal(last) {
+                self.put(variable, setting, &text);
+            }
+        }
+        if let Some((variable, text)) = self.of_signal("OTLP_TIMEOUT") {
+            self.milliseconds(variable, "tracing.otlp.timeout", &text);
+        }
+        if let Some((variable, text)) = self.of_signal("OTLP_HEADERS") {
+            self.headers(variable, &text);
+        }
+    }
+
+    fn endpoint(&mut self) {
+        let Some((variable, text)) = self.of_signal("OTLP_ENDPOINT") else { return };
+        let insecure = self.of_signal("OTLP_INSECURE");
+        let url = endpoint(variable, &text, insecure.map(|(_, text)| text).as_deref(), "/v1/traces");
+        self.put(variable, "tracing.otlp.endpoint", &url);
+    }
+
+    /// `prometheus` needs no exporter: /metrics is there in any case.
+    fn metrics_exporter(&mut self) {
+        const EXPORTER: &str = "OTEL_METRICS_EXPORTER";
+        let Some(text) = self.text(EXPORTER).map(str::to_owned) else { return };
+        let mut others = text.split(',').map(str::trim).filter(|word| !word.is_empty() && *word != "prometheus");
+        match (others.next(), others.next()) {
+            (None, _) => self.put(EXPORTER, "metrics.exporter", "none"),
+            (Some(exporter), None) => self.put(EXPORTER, "metrics.exporter", exporter),
+            (Some(_), Some(_)) => self.put(EXPORTER, "metrics.exporter", &text),
+        }
+    }
+
+    fn metrics(&mut self) {
+        const INTERVAL: &str = "OTEL_METRIC_EXPORT_INTERVAL";
+        if let Some(text) = self.text(INTERVAL).map(str::to_owned) {
+            self.milliseconds(INTERVAL, "metrics.export_interval", &text);
+        }
+        // The endpoint of all signals alone is that of traces already, from which that of metrics follows.
+        let base = self.text(SIGNAL_VARIABLES[0][0]).map(|_| ALL_ENDPOINT);
+        let given = [Some("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"), base].into_iter().flatten();
+        let given = given.map(|name| (name, self.text(name))).find_map(|(name, text)| Some((name, text?)));
+        if let Some((variable, text)) = given {
+            let insecure =
+                self.text("OTEL_EXPORTER_OTLP_METRICS_INSECURE").or(self.text("OTEL_EXPORTER_OTLP_INSECURE"));
+            let url = endpoint(variable, text, insecure, "/v1/metrics");
+            self.put(variable, "metrics.otlp.endpoint", &url);
+        }
+        for variable in METRICS_WITHOUT_EFFECT {
+            if self.given.contains_key(variable) {
+                let text = "has no effect: metrics are sent as tracing.otlp is set".to_owned();
+                self.reading.notes.push(Note { variable, text });
+            }
+        }
+    }
+
+    fn headers(&mut self, variable: &'static str, text: &str) {
+        let mut headers: Vec<(String, String)> = Vec::new();
+        for (key, value) in pairs(text) {
+            if value.contains(',') {
+                // Named without its value, which may be a secret.
+                return self.reading.settings.refuse(variable, &format!("the value of {key:?} holds a comma"));
+            }
+            set(&mut headers, key, value);
+        }
+        let headers: Vec<String> = headers.iter().map(|(key, value)| format!("{key}:{value}")).collect();
+        self.put(variable, "tracing.otlp.headers", &headers.join(","));
+    }
+
+    fn resource(&mut self) {
+        const ATTRIBUTES: &str = "OTEL_RESOURCE_ATTRIBUTES";
+        const NAME: &str = "OTEL_SERVICE_NAME";
+        let name = self.text(NAME).map(str::to_owned);
+        if let Some(name) = &name {
+            self.put(NAME, "tracing.service_name", name);
+        }
+        let Some(text) = self.text(ATTRIBUTES).map(str::to_owned) else { return };
+        let mut attributes: Vec<(String, String)> = Vec::new();
+        for (key, value) in pairs(&text) {
+            if value.contains(',') {
+                let text = format!("leaves {key:?} out: its value holds a comma");
+                self.reading.notes.push(Note { variable: ATTRIBUTES, text });
+            } else {
+                set(&mut attributes, key, value);
+            }
+        }
+        for (attribute, setting) in OWN_ATTRIBUTES {
+            let Some(at) = attributes.iter().position(|(key, _)| key == attribute) else { continue };
+            let (_, value) = attributes.remove(at);
+            if attribute != "service.name" || name.is_none() {
+                self.put(ATTRIBUTES, setting, &value);
+            }
+        }
+        if !attributes.is_empty() {
+            let attributes: Vec<String> = attributes.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            self.put(ATTRIBUTES, "tracing.resource_attributes", &attributes.join(","));
+        }
+    }
+
+    fn sampler(&mut self) {
+        const SAMPLER: &str = "OTEL_TRACES_SAMPLER";
+        const ARGUMENT: &str = "OTEL_TRACES_SAMPLER_ARG";
+        let Some(sampler) = self.text(SAMPLER).map(str::to_owned) else { return };
+        self.put(SAMPLER, "tracing.sampler", &sampler);
+        if sampler.ends_with("traceidratio")
+            && let Some(ratio) = self.text(ARGUMENT).map(str::to_owned)
+        {
+            self.put(ARGUMENT, "tracing.sample_ratio", &ratio);
+        }
+    }
+
+    fn batches(&mut self) {
+        for (variable, setting) in
+            [("OTEL_BSP_SCHEDULE_DELAY", "tracing.delay"), ("OTEL_BSP_EXPORT_TIMEOUT", "tracing.export_timeout")]
+        {
+            if let Some(text) = self.text(variable).map(str::to_owned) {
+                self.milliseconds(variable, setting, &text);
+            }
+        }
+        for (variable, setting) in
+            [("OTEL_BSP_MAX_QUEUE_SIZE", "tracing.queue"), ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "tracing.batch_max")]
+        {
+            if let Some(text) = self.text(variable).map(str::to_owned) {
+                self.put(variable, setting, &text);
+            }
+        }
+    }
+
+    fn milliseconds(&mut self, variable: &'static str, setting: &str, text: &str) {
+        if text.bytes().all(|byte| byte.is_ascii_digit()) {
+            self.put(variable, setting, &format!("{text}ms"));
+        } else {
+            self.reading.settings.refuse(variable, &format!("{text:?}: not a whole number of milliseconds"));
+        }
+    }
+
+    fn propagators(&mut self) {
+        const PROPAGATORS: &str = "OTEL_PROPAGATORS";
+        let Some(text) = self.text(PROPAGATORS).map(str::to_owned) else { return };
+        let mut used: Vec<&str> = Vec::new();
+        for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            // Either name of B3 reads both of its forms.
+            let word = if word == "b3multi" { "b3" } else { word };
+            if PROPAGATORS_WITHOUT_EFFECT.contains(&word) {
+                let text = format!("names {word}, which weir does not read");
+                self.reading.notes.push(Note { variable: PROPAGATORS, text });
+            } else if !used.contains(&word) {
+                used.push(word);
+            }
+        }
+        let words = if used.is_empty() { "none".to_owned() } else { used.join(",") };
+        self.put(PROPAGATORS, "tracing.propagators", &words);
+    }
+}
+
+/// The variables of one signal, each with that of all signals, which it wins over.
+const SIGNAL_VARIABLES: [[&str; 2]; 9] = [
+    ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", ALL_ENDPOINT],
+    ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"],
+    ["OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"],
+    ["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"],
+    ["OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "OTEL_EXPORTER_OTLP_COMPRESSION"],
+    ["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"],
+    ["OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"],
+    ["OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "OTEL_EXPORTER_OTLP_CLIENT_KEY"],
+    ["OTEL_EXPORTER_OTLP_TRACES_INSECURE", "OTEL_EXPORTER_OTLP_INSECURE"],
+];
+
+/// The URL of a signal: the endpoint of all signals has the signal's path added, one of its own is taken as it is. An endpoint
+/// without a scheme, which gRPC allows, is TLS unless a variable makes it insecure.
+fn endpoint(variable: &str, text: &str, insecure: Option<&str>, path: &str) -> String {
+    let is_insecure = insecure.is_some_and(|text| text.eq_ignore_ascii_case("true"));
+    let scheme = match (text.contains("://"), is_insecure) {
+        (true, _) => "",
+        (false, true) => "http://",
+        (false, false) => "https://",
+    };
+    let url = format!("{scheme}{text}");
+    if variable == ALL_ENDPOINT {
+        return format!("{}{path}", url.trim_end_matches('/'));
+    }
+    let authority = url.find("://").map_or(0, |at| at + 3);
+    if url[authority..].contains('/') { url } else { format!("{url}/") }
+}
+
+/// `key=value` by commas, values percent-encoded as in W3C Baggage. A part without a key is left out.
+fn pairs(text: &str) -> impl Iterator<Item = (String, String)> {
+    text.split(',').filter_map(|pair| {
+        let (key, value) = pair.split_once('=')?;
+        let key = key.trim();
+        (!key.is_empty()).then(|| (key.to_owned(), decoded(value.trim())))
+    })
+}
+
+/// Puts the value of a key in, in place of an earlier one.
+fn set(pairs: &mut Vec<(String, String)>, key: String, value: String) {
+    match pairs.iter_mut().find(|(other, _)| *other == key) {
+        Some(pair) => pair.1 = value,
+        None => pairs.push((key, value)),
+    }
+}
+
+/// A text without its percent-encoding. What is no such encoding stays.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        let hex = |at: usize| tail.get(at).and_then(|digit| char::from(*digit).to_digit(16));
+        match (first, hex(0).zip(hex(1))) {
+            (b'%', Some((high, low))) => {
+                bytes.push(u8::try_from(high << 4 | low).unwrap_or_default());
+                rest = &tail[2..];
+            }
+            _ => {
+                bytes.push(first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_engine::arith::Fraction;
+
+    use super::*;
+    use crate::{Sampler, Settings, Tracing};
+
+    fn environment(variables: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+        variables.iter().map(|(name, text)| (OsString::from(name), OsString::from(text))).collect()
+    }
+
+    fn loaded(variables: &[(&str, &str)], own: &[&str]) -> Result<(Tracing, Vec<String>), String> {
+        let reading = read(environment(variables), TurnsOn::Yes);
+        let mut layer = Layer::default();
+        layer.set("policies.directory=policies");
+        own.iter().for_each(|assignment| layer.set(assignment));
+        let settings =
+            Settings::load(&[reading.settings, layer, reading.last]).map_err(|problems| problems.to_string())?;
+        let notes = reading.notes.iter().map(|note| format!("{} {}", note.variable, note.text)).collect();
+        Ok((settings.tracing, notes))
+    }
+
+    fn tracing(variables: &[(&str, &str)]) -> Tracing {
+        loaded(variables, &[]).unwrap().0
+    }
+
+    #[test]
+    fn an_endpoint_or_the_exporter_turns_traces_on() {
+        assert!(!tracing(&[]).enabled);
+        assert!(!tracing(&[("OTEL_SERVICE_NAME", "limits")]).enabled);
+        assert!(tracing(&[("OTEL_TRACES_EXPORTER", "otlp")]).enabled);
+        assert!(tracing(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318")]).enabled);
+        assert!(tracing(&[("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://c:4318")]).enabled);
+        assert!(!tracing(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c"), ("OTEL_TRACES_EXPORTER", "none")]).enabled);
+        assert!(!tracing(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "")]).enabled, "empty is unset");
+        let reading = read(environment(&[("OTEL_TRACES_EXPORTER", "otlp")]), TurnsOn::No);
+        assert_eq!(format!("{:?}", reading.settings), "{}");
+    }
+
+    #[test]
+    fn the_switch_that_disables_wins_over_everything() {
+        let variables =
+            [("OTEL_SDK_DISABLED", "TRUE"), ("OTEL_TRACES_EXPORTER", "what"), ("OTEL_BSP_MAX_QUEUE_SIZE", "x")];
+        let (tracing, _) = loaded(&variables, &["tracing.exporter=otlp"]).unwrap();
+        assert!(!tracing.enabled);
+        let (tracing, _) = loaded(&[("OTEL_SDK_DISABLED", "no")], &["tracing.exporter=otlp"]).unwrap();
+        assert!(tracing.enabled);
+    }
+
+    #[test]
+    fn endpoints_become_urls_of_traces() {
+        for (variable, text, url) in [
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318", "http://c:4318/v1/traces"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318/", "http://c:4318/v1/traces"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://c/otlp/", "https://c/otlp/v1/traces"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "c:4317", "https://c:4317/v1/traces"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://c:4318", "http://c:4318/"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://c:4318/other", "http://c:4318/other"),
+        ] {
+            assert_eq!(tracing(&[(variable, text)]).otlp.endpoint.as_deref(), Some(url), "{variable}={text}");
+        }
+        let insecure = [("OTEL_EXPORTER_OTLP_ENDPOINT", "c:4317"), ("OTEL_EXPORTER_OTLP_INSECURE", "true")];
+        assert_eq!(tracing(&insecure).otlp.endpoint.as_deref(), Some("http://c:4317/v1/traces"));
+    }
+
+    #[test]
+    fn every_variable_has_its_setting_and_that_of_traces_wins() {
+        let tracing = tracing(&[
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://all:4318"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://traces:4318/v1/traces"),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
+            ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc"),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "a=1"),
+            ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "Authorization=Basic%20eDp5, x-scope =7"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "2500"),
+            ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", "ca.pem"),
+            ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "cert.pem"),
+            ("OTEL_EXPORTER_OTLP_CLIENT_KEY", "key.pem"),
+            ("OTEL_RESOURCE_ATTRIBUTES", "service.name=no,service.namespace=edge,service.instance.id=i,k=a%20b,k2=c"),
+            ("OTEL_SERVICE_NAME", "limits"),
+            ("OTEL_TRACES_SAMPLER", "traceidratio"),
+            ("OTEL_TRACES_SAMPLER_ARG", "0.25"),
+            ("OTEL_BSP_SCHEDULE_DELAY", "1000"),
+            ("OTEL_BSP_EXPORT_TIMEOUT", "2000"),
+            ("OTEL_BSP_MAX_QUEUE_SIZE", "4096"),
+            ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "64"),
+            ("OTEL_PROPAGATORS", "b3multi"),
+        ]);
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let otlp = &tracing.otlp;
+        assert_eq!(otlp.endpoint.as_deref(), Some("http://traces:4318/v1/traces"));
+        assert!(otlp.is_grpc && otlp.gzip);
+        assert_eq!(otlp.headers.0, [pair("authorization", "Basic eDp5"), pair("x-scope", "7")]);
+        assert_eq!(otlp.timeout.as_millis(), 2_500);
+        let files = [&otlp.ca_file, &otlp.cert_file, &otlp.key_file];
+        assert_eq!(files.map(|file| file.as_deref().unwrap().to_str().unwrap()), ["ca.pem", "cert.pem", "key.pem"]);
+        assert_eq!(tracing.service_name, "limits");
+        assert_eq!(tracing.service_namespace.as_deref(), Some("edge"));
+        assert_eq!(tracing.service_instance_id.as_deref(), Some("i"));
+        assert_eq!(tracing.attributes, [pair("k", "a b"), pair("k2", "c")]);
+        assert_eq!(tracing.sampler, Sampler { is_parent_based: false, ratio: Fraction::percent(25) });
+        assert_eq!((tracing.delay.as_millis(), tracing.export_timeout.as_millis()), (1_000, 2_000));
+        assert_eq!((tracing.queue, tracing.batch_max), (4_096, 64));
+        assert_eq!((tracing.propagators.w3c, tracing.propagators.b3), (false, true));
+    }
+
+    #[test]
+    fn an_argument_counts_only_for_a_ratio() {
+        let sampler = |variables: &[(&str, &str)]| tracing(variables).sampler;
+        let whole = Sampler { is_parent_based: true, ratio: Fraction::percent(100) };
+        assert_eq!(sampler(&[("OTEL_TRACES_SAMPLER_ARG", "0.1")]), whole);
+        assert_eq!(
+            sampler(&[("OTEL_TRACES_SAMPLER", "parentbased_always_on"), ("OTEL_TRACES_SAMPLER_ARG", "0.1")]),
+            whole
+        );
+        assert_eq!(sampler(&[("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")]), whole);
+        let never = Sampler { is_parent_based: true, ratio: Fraction::percent(0) };
+        assert_eq!(sampler(&[("OTEL_TRACES_SAMPLER", "parentbased_always_off")]), never);
+    }
+
+    #[test]
+    fn weirs_own_settings_win() {
+        let variables = [("OTEL_SERVICE_NAME", "theirs"), ("OTEL_BSP_MAX_QUEUE_SIZE", "4096")];
+        let (tracing, _) = loaded(&variables, &["tracing.service_name=ours"]).unwrap();
+        assert_eq!((tracing.service_name.as_str(), tracing.queue), ("ours", 4_096));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named_by_its_variable() {
+        for (variable, text, expected) in [
+            (
+                "OTEL_EXPORTER_OTLP_PROTOCOL",
+                "http/json",
+                "OTEL_EXPORTER_OTLP_PROTOCOL: tracing.otlp.protocol = \"http/json\": must be grpc or http/protobuf",
+            ),
+            (
+                "OTEL_EXPORTER_OTLP_TIMEOUT",
+                "10s",
+                "OTEL_EXPORTER_OTLP_TIMEOUT: \"10s\": not a whole number of milliseconds",
+            ),
+            (
+                "OTEL_TRACES_EXPORTER",
+                "zipkin",
+                "OTEL_TRACES_EXPORTER: tracing.exporter = \"zipkin\": must be none or otlp",
+            ),
+            (
+                "OTEL_EXPORTER_OTLP_HEADERS",
+                "authorization=secret%2Csecret",
+                "OTEL_EXPORTER_OTLP_HEADERS: the value of \"authorization\" holds a comma",
+            ),
+            (
+                "OTEL_EXPORTER_OTLP_ENDPOINT",
+                "ftp://c",
+                "OTEL_EXPORTER_OTLP_ENDPOINT: tracing.otlp.endpoint = \"ftp://c/v1/traces\": not a URL such as \
+                 http://collector:4318",
+            ),
+            (
+                "OTEL_BSP_MAX_QUEUE_SIZE",
+                "0",
+                "OTEL_BSP_MAX_QUEUE_SIZE: tracing.queue = \"0\": must be from 1 to 1000000 spans",
+            ),
+            (
+                "OTEL_PROPAGATORS",
+                "tracecontext,b4",
+                "OTEL_PROPAGATORS: tracing.propagators = \"tracecontext,b4\": \"b4\" is none of tracecontext, b3, none",
+            ),
+        ] {
+            assert_eq!(loaded(&[(variable, text)], &[]).unwrap_err(), expected);
+        }
+    }
+
+    #[test]
+    fn propagators_and_attributes_that_weir_cannot_use_are_noted() {
+        let (tracing, notes) = loaded(
+            &[("OTEL_PROPAGATORS", "tracecontext,baggage,xray"), ("OTEL_RESOURCE_ATTRIBUTES", "a=1%2C2,b=3")],
+            &[],
+        )
+        .unwrap();
+        assert_eq!((tracing.propagators.w3c, tracing.propagators.b3), (true, false));
+        assert_eq!(tracing.attributes, [("b".to_owned(), "3".to_owned())]);
+        assert_eq!(
+            notes,
+            [
+                "OTEL_RESOURCE_ATTRIBUTES leaves \"a\" out: its value holds a comma",
+                "OTEL_PROPAGATORS names baggage, which weir does not read",
+                "OTEL_PROPAGATORS names xray, which weir does not read",
+            ]
+        );
+    }
+
+    fn metrics(variables: &[(&str, &str)]) -> (bool, Option<String>) {
+        let reading = read(environment(variables), TurnsOn::Yes);
+        let mut layer = Layer::default();
+        layer.set("policies.directory=policies");
+        let settings = Settings::load(&[reading.settings, layer, reading.last]).unwrap();
+        (settings.metrics.export.enabled, settings.metrics.export.endpoint(&settings.tracing.otlp).unwrap())
+    }
+
+    #[test]
+    fn the_exporter_of_metrics_turns_their_export_on() {
+        const ON: (&str, &str) = ("OTEL_METRICS_EXPORTER", "otlp");
+        let all = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318/otlp");
+        let traces = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://t:4318");
+        let own = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "m:4318");
+        for (variables, enabled, endpoint) in [
+            (vec![], false, None),
+            (vec![all], false, Some("http://c:4318/otlp/v1/metrics")),
+            (vec![ON], true, None),
+            (vec![("OTEL_METRICS_EXPORTER", "prometheus")], false, None),
+            (vec![("OTEL_METRICS_EXPORTER", "prometheus,otlp")], true, None),
+            (vec![ON, ("OTEL_SDK_DISABLED", "true")], false, None),
+            (vec![ON, all], true, Some("http://c:4318/otlp/v1/metrics")),
+            (vec![ON, all, traces], true, Some("http://c:4318/otlp/v1/metrics")),
+            (vec![ON, traces], true, Some("http://t:4318/v1/metrics")),
+            (vec![ON, all, traces, own], true, Some("https://m:4318/")),
+            (vec![ON, own, ("OTEL_EXPORTER_OTLP_INSECURE", "true")], true, Some("http://m:4318/")),
+        ] {
+            assert_eq!(metrics(&variables), (enabled, endpoint.map(str::to_owned)), "{variables:?}");
+        }
+        let console = loaded(&[("OTEL_METRICS_EXPORTER", "console")], &[]).unwrap_err();
+        assert_eq!(console, "OTEL_METRICS_EXPORTER: metrics.exporter = \"console\": must be none or otlp");
+        let (_, notes) = loaded(&[("OTEL_EXPORTER_OTLP_METRICS_HEADERS", "a=b")], &[]).unwrap();
+        assert_eq!(
+            notes,
+            ["OTEL_EXPORTER_OTLP_METRICS_HEADERS has no effect: metrics are sent as tracing.otlp is set"]
+        );
+        let reading = read(environment(&[ON]), TurnsOn::No);
+        let mut layer = Layer::default();
+        layer.set("policies.directory=policies");
+        assert!(!Settings::load(&[reading.settings, layer]).unwrap().metrics.export.enabled);
+    }
+
+    #[test]
+    fn the_interval_of_metrics_is_in_milliseconds() {
+        let reading = read(environment(&[("OTEL_METRIC_EXPORT_INTERVAL", "1500")]), TurnsOn::Yes);
+        let mut layer = Layer::default();
+        layer.set("policies.directory=policies");
+        let settings = Settings::load(&[reading.settings, layer]).unwrap();
+        assert_eq!(settings.metrics.export.interval, std::time::Duration::from_millis(1_500));
+    }
+}

@@ -1,0 +1,271 @@
+//! What a row of the table of settings is: its kind with its bounds, its default, and how both are written.
+//!
+//! The rows are declared in their groups (group.rs). How a kind reads its text is in value.rs.
+
+use std::time::Duration;
+
+use weir_engine::arith::Fraction;
+
+use super::listen::CLIENT_NAMES_MAX;
+use super::value::PAIRS_MAX;
+
+/// What the environment's names of settings start with.
+pub const ENV_PREFIX: &str = "WEIR__";
+
+/// The longest age of a connection: a year.
+pub(super) const CONNECTION_AGE_MAX: Duration = secs(365 * 24 * 60 * 60);
+/// The longest `redis.key_prefix`, in bytes: it is paid for with every key in Redis.
+pub const KEY_PREFIX_BYTES_MAX: usize = 64;
+/// The longest path of a URL, in bytes.
+pub const URL_PATH_BYTES_MAX: usize = 255;
+/// The most names of hosts in one setting.
+pub const HOST_NAMES_MAX: usize = 16;
+/// The most origins in one setting.
+pub(super) const ORIGINS_MAX: usize = 16;
+
+/// The values of `redis.tls.system_store` and `policies.xds.tls.system_store`.
+pub(super) const SYSTEM_STORE: &[&str] = &["fallback", "always"];
+
+/// The words for a switch that weir prints; it reads those of YAML for true and false too.
+const SWITCH: &[&str] = &["off", "on"];
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// The name, groups separated by dots: `redis.timeout`.
+    pub name: &'static str,
+    /// How its text is read and which values are allowed.
+    pub kind: Kind,
+    /// The value if no layer sets it.
+    pub default: Preset,
+    /// What it does, in a line.
+    pub about: &'static str,
+}
+
+/// What a setting is when no layer gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preset {
+    /// This text, read as if it had been written in the file.
+    Is(&'static str),
+    /// Nothing: the setting is optional.
+    Unset,
+    /// An error: there is no sensible value.
+    Required,
+}
+
+/// How the text of a setting is read. Bounds are inclusive.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// IP and port to listen on; port 0 lets the system choose.
+    Address,
+    /// The same, or the path of a Unix socket after `unix:`.
+    Endpoint,
+    /// Permissions of a file, in octal digits.
+    Permissions,
+    /// Names that a client's certificate may have, by commas.
+    ClientNames,
+    /// A path, relative to the working directory; not looked at before it is used.
+    Directory,
+    /// The path of a file, relative to the working directory; not looked at before it is used.
+    File,
+    /// A DNS name, or an IP, that a certificate may have.
+    ServerName,
+    /// The name or IP of a server, and its port.
+    HostPort,
+    /// Keys with values, by commas.
+    Pairs {
+        /// What stands between a key and its value.
+        between: char,
+    },
+    /// Names of HTTP/2 headers with values, by commas; never printed.
+    Headers,
+    /// One word of printable characters.
+    Name {
+        /// The longest allowed value.
+        bytes_max: usize,
+    },
+    /// The name of an HTTP header.
+    HeaderName,
+    /// `on` or `off`, or another word of YAML for true or false.
+    Switch,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// A whole number in `unit`.
+    Integer {
+        /// The smallest allowed value.
+        min: u64,
+        /// The largest allowed value.
+        max: u64,
+        /// What is counted.
+        unit: &'static str,
+    },
+    /// A decimal number from 0 to 1.
+    Fraction,
+    /// A number with its unit, such as `10ms` or `1m30s`.
+    Duration {
+        /// The shortest allowed value.
+        min: Duration,
+        /// The longest allowed value.
+        max: Duration,
+    },
+    /// Pairs of texts, `key:value,key:value`.
+    Tags,
+    /// A list of patterns, names and tags, in JSON.
+    Mogrifiers,
+    /// Printable characters that may open a Redis key.
+    KeyPrefix {
+        /// The longest allowed value.
+        bytes_max: usize,
+    },
+    /// The path of a URL, from its slash on.
+    UrlPath {
+        /// The longest allowed value.
+        bytes_max: usize,
+    },
+    /// The URL of a collector, `http` or `https`.
+    Url,
+    /// The URL of a webhook, `http` or `https`; never printed.
+    SecretUrl,
+    /// Some of these words, by commas.
+    Words(&'static [&'static str]),
+    /// DNS names by commas, or nothing.
+    HostNames {
+        /// How many names there may be.
+        most: usize,
+    },
+    /// Origins of web pages by commas, or nothing.
+    Origins {
+        /// How many origins there may be.
+        most: usize,
+    },
+    /// A text that is never printed.
+    Secret,
+    /// The address of a Redis, printed without its credentials.
+    RedisUrl,
+    /// Directives of tracing-subscriber's `EnvFilter`.
+    LogLevel,
+}
+
+impl Kind {
+    /// A whole number from `min` to `max`.
+    pub(super) const fn integer(min: u64, max: u64, unit: &'static str) -> Self {
+        Self::Integer { min, max, unit }
+    }
+
+    /// A length of time from `min` to `max`.
+    pub(super) const fn duration(min: Duration, max: Duration) -> Self {
+        Self::Duration { min, max }
+    }
+}
+
+/// So many milliseconds.
+pub(super) const fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+/// So many seconds.
+pub(super) const fn secs(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// The settings with a flag of their own in `weir serve`, besides `--set`.
+const FLAGS: [(&str, &str); 7] = [
+    ("listen.grpc", "--grpc"),
+    ("listen.http", "--http"),
+    ("listen.admin", "--admin"),
+    ("policies.directory", "--policies"),
+    ("store", "--store"),
+    ("charging", "--charging"),
+    ("redis.url", "--redis-url"),
+];
+
+impl Setting {
+    /// The flag of `weir serve` that sets it, besides `--set`.
+    #[must_use]
+    pub fn flag(&self) -> Option<&'static str> {
+        FLAGS.iter().find(|(name, _)| *name == self.name).map(|(_, flag)| *flag)
+    }
+
+    /// The environment variable that sets it: `redis.timeout` is `WEIR__REDIS__TIMEOUT`.
+    #[must_use]
+    pub fn env_name(&self) -> String {
+        env_name(self.name)
+    }
+
+    /// The default as the documentation writes it.
+    #[must_use]
+    pub fn default_text(&self) -> String {
+        match self.default {
+            Preset::Is("") => "empty".to_owned(),
+            Preset::Is(text) => text.to_owned(),
+            Preset::Unset => "none".to_owned(),
+            Preset::Required => "required".to_owned(),
+        }
+    }
+
+    /// What it does and what it is by default, as the help of its flag says it.
+    #[must_use]
+    pub fn help(&self) -> String {
+        format!("{} [{}]", self.about, self.default_note())
+    }
+
+    pub(super) fn default_note(&self) -> String {
+        match self.default {
+            Preset::Is(_) | Preset::Unset => format!("default: {}", self.default_text()),
+            Preset::Required => self.default_text(),
+        }
+    }
+
+    /// The allowed values as the documentation writes them, with their unit.
+    #[must_use]
+    pub fn bounds(&self) -> String {
+        match self.kind {
+            Kind::Address => "IP:PORT, port 0 for any".to_owned(),
+            Kind::Endpoint => "IP:PORT, port 0 for any, or unix:/PATH".to_owned(),
+            Kind::Permissions => "octal digits, 0000 to 0777".to_owned(),
+            Kind::ClientNames => format!("at most {CLIENT_NAMES_MAX} names"),
+            Kind::Directory | Kind::File => "a path".to_owned(),
+            Kind::ServerName => "a DNS name or an IP".to_owned(),
+            Kind::HostPort => "HOST:PORT".to_owned(),
+            Kind::Pairs { between } => format!("KEY{between}VALUE by commas, at most {PAIRS_MAX}"),
+            Kind::Headers => format!("NAME:VALUE by commas, at most {PAIRS_MAX}, never printed"),
+            Kind::Name { bytes_max } => format!("at most {bytes_max} printable ASCII bytes, no blanks"),
+            Kind::HeaderName => "the name of an HTTP header".to_owned(),
+            Kind::Switch => alternatives(SWITCH),
+            Kind::Choice(words) => alternatives(words),
+            Kind::Integer { min, max, unit } => format!("{min} to {max} {unit}"),
+            Kind::Duration { min, max } => {
+                format!("{} to {}", weir_text::spell(min), weir_text::spell(max))
+            }
+            Kind::KeyPrefix { bytes_max } => {
+                format!("at most {bytes_max} printable ASCII bytes, no braces or blanks")
+            }
+            Kind::UrlPath { bytes_max } => format!("a path of at most {bytes_max} bytes, from its slash on"),
+            Kind::Url => "http://HOST:PORT or https://HOST:PORT, with a path".to_owned(),
+            Kind::SecretUrl => "http://HOST:PORT or https://HOST:PORT, with a path; never printed".to_owned(),
+            Kind::Words(words) => format!("by commas: {}", alternatives(words)),
+            Kind::HostNames { most } => format!("at most {most} DNS names, by commas"),
+            Kind::Origins { most } => format!("at most {most} origins such as https://console.example, by commas"),
+            Kind::Fraction => format!("0 to 1, at most {} decimals", Fraction::DECIMALS_MAX),
+            Kind::Tags => "key:value,key:value".to_owned(),
+            Kind::Mogrifiers => "a list in JSON".to_owned(),
+            Kind::Secret => "a text, never printed".to_owned(),
+            Kind::RedisUrl => "a URL, printed without credentials".to_owned(),
+            Kind::LogLevel => "levels by target".to_owned(),
+        }
+    }
+}
+
+/// Words to choose from, as a sentence has them: `error, allow, deny or local`.
+pub(super) fn alternatives(words: &[&str]) -> String {
+    match words.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
+    }
+}
+
+/// The environment variable of a setting.
+pub(super) fn env_name(name: &str) -> String {
+    format!("{ENV_PREFIX}{}", name.replace('.', "__").to_ascii_uppercase())
+}

@@ -1,0 +1,88 @@
+//! The table of all settings, made of the groups.
+//!
+//! Defaults, the search for unknown names, the listing in `weir serve --help`, the schema and the check of
+//! docs/configuration.md all come from it. A new setting is an entry of its group (group.rs).
+
+use super::Settings;
+use super::group::{Group, count, flat};
+use super::row::Setting;
+
+/// Every setting, grouped as in the documentation.
+pub const SETTINGS: &[Setting] = &flat::<{ count(Settings::ENTRIES) }>(Settings::ENTRIES);
+
+impl Setting {
+    /// The row of a name, if there is one.
+    #[must_use]
+    pub fn find(name: &str) -> Option<&'static Self> {
+        SETTINGS.iter().find(|setting| setting.name == name)
+    }
+}
+
+/// Whether some settings stand below this name, as they do below `redis`.
+pub(super) fn is_group(name: &str) -> bool {
+    SETTINGS.iter().any(|setting| setting.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
+}
+
+/// The name that a misspelled one most likely meant, if any is near.
+///
+/// A name without its group is recognised too: `key_prefix` is near `redis.key_prefix`.
+#[must_use]
+pub fn nearest(unknown: &str) -> Option<&'static str> {
+    let last_part = |setting: &'static Setting| setting.name.rsplit('.').next();
+    weir_text::nearest(unknown, SETTINGS.iter().map(|setting| setting.name)).or_else(|| {
+        let last = weir_text::nearest(unknown, SETTINGS.iter().filter_map(last_part))?;
+        SETTINGS.iter().find(|setting| last_part(setting) == Some(last)).map(|setting| setting.name)
+    })
+}
+
+/// Every setting with its default and explanation, for `weir serve --help`.
+#[must_use]
+pub fn listing() -> String {
+    let mut text = String::new();
+    for setting in SETTINGS {
+        text.push_str(&format!(
+            "  {}\n      {}\n      [{}; {}]\n",
+            setting.name,
+            setting.about,
+            setting.default_note(),
+            setting.bounds()
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::row::Preset;
+    use super::*;
+
+    #[test]
+    fn every_default_is_a_legal_value() {
+        for setting in SETTINGS {
+            if let Preset::Is(text) = setting.default {
+                assert_eq!(setting.kind.check(text), Ok(()), "{}", setting.name);
+            }
+        }
+    }
+
+    #[test]
+    fn no_name_is_given_twice_or_is_a_group_itself() {
+        for (index, setting) in SETTINGS.iter().enumerate() {
+            for other in &SETTINGS[..index] {
+                assert_ne!(setting.name, other.name);
+                assert_ne!(setting.env_name(), other.env_name());
+            }
+            assert!(!is_group(setting.name), "{}", setting.name);
+        }
+    }
+
+    #[test]
+    fn nearest_knows_typos_and_missing_groups_and_does_not_guess() {
+        assert_eq!(nearest("redis.timout"), Some("redis.timeout"));
+        assert_eq!(nearest("redis.pool-size"), Some("redis.pool_size"));
+        assert_eq!(nearest("key_prefix"), Some("redis.key_prefix"));
+        assert_eq!(nearest("stroe"), Some("store"));
+        assert_eq!(nearest("colour"), None);
+        assert_eq!(nearest(""), None);
+    }
+}

@@ -1,0 +1,691 @@
+//! How the text of one setting becomes a value, and the two types whose `Debug` hides secrets.
+//!
+//! Each reader says what is wrong and what to write instead; where the text came from is added by
+//! the caller. Secrets never reach an error text. Nothing here touches the network.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use serde::{Serialize, Serializer};
+use tokio_rustls::rustls::pki_types::ServerName;
+use tonic::codegen::http::{HeaderName, Uri};
+use tracing_subscriber::EnvFilter;
+use weir_engine::arith::Fraction;
+use weir_engine::{Mode, OnError};
+use weir_text::{boolean, duration};
+
+/// No value of any setting is longer, in bytes.
+pub const VALUE_BYTES_MAX: usize = 4096;
+/// The longest name of a master at its sentinels, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+/// What every output shows in place of a secret.
+pub const HIDDEN: &str = "***";
+
+/// The most keys with values in one setting.
+pub const PAIRS_MAX: usize = 32;
+
+/// How much of a bad value an error shows, in characters.
+const SHOWN_CHARS_MAX: usize = 100;
+
+/// A text that no output shows: `Debug`, `Display` and `Serialize` all give `***`.
+///
+/// ```
+/// use weir_settings::Secret;
+///
+/// let password = Secret::from("hunter2");
+/// assert_eq!(format!("{password} {password:?}"), "*** ***");
+/// assert_eq!(password.expose(), "hunter2");
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// The text itself, for the one who needs it to log in.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Secret {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
+    }
+}
+
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(HIDDEN)
+    }
+}
+
+/// Headers of requests to another server, names in lower case. `Debug` shows their names only: values can be secrets.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Headers(pub Vec<(String, String)>);
+
+impl fmt::Debug for Headers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(name, _)| (name, HIDDEN))).finish()
+    }
+}
+
+/// The address of a Redis: one or more hosts, or a Unix socket. Every output leaves the credentials out.
+///
+/// ```
+/// use weir_settings::RedisUrl;
+///
+/// let url: RedisUrl = "redis://:hunter2@cache:6379/3".parse().unwrap();
+/// assert_eq!(url.to_string(), "redis://***@cache:6379/3");
+/// let url: RedisUrl = "rediss://:hunter2@one:7000,two/3".parse().unwrap();
+/// assert_eq!(url.to_string(), "rediss://***@one:7000,two/3");
+/// assert_eq!(url.places(26379), [("one".to_owned(), 7000), ("two".to_owned(), 26379)]);
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct RedisUrl {
+    text: String,
+    /// The same with the first host alone.
+    first: String,
+    /// Host and the port that is written, at most [`HOSTS_MAX`]. None for a socket.
+    hosts: Vec<(String, Option<u16>)>,
+    tls: bool,
+    database: i64,
+    has_password: bool,
+}
+
+/// The most hosts in one [`RedisUrl`]: seeds and sentinels, of which a few are enough.
+pub const HOSTS_MAX: usize = 32;
+
+const NO_URL: &str = "not a Redis URL: write redis://HOST:PORT, rediss://HOST:PORT for TLS, or redis+unix:///PATH";
+
+impl RedisUrl {
+    /// The URL with its credentials and, of several hosts, the first.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.first
+    }
+
+    /// Every host with its port, `port` where none is written. Empty for a Unix socket.
+    #[must_use]
+    pub fn places(&self, port: u16) -> Vec<(String, u16)> {
+        self.hosts.iter().map(|(host, written)| (host.clone(), written.unwrap_or(port))).collect()
+    }
+
+    /// Whether connections go through TLS.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        self.tls
+    }
+
+    /// The number of the database.
+    #[must_use]
+    pub fn database(&self) -> i64 {
+        self.database
+    }
+
+    /// Whether the URL itself carries a password.
+    #[must_use]
+    pub fn has_password(&self) -> bool {
+        self.has_password
+    }
+}
+
+impl FromStr for RedisUrl {
+    type Err = String;
+
+    /// Reads with the parser that will connect later, host by host, so that what passes here cannot fail
+    /// there; what that parser would silently drop is refused.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (scheme, rest) = text.split_once("://").ok_or(NO_URL)?;
+        if rest.contains('#') {
+            return Err("an unencoded # in it: write %23".to_owned());
+        }
+        let (tls, scheme) = match scheme {
+            "rediss" => (true, "redis"),
+            "valkeys" => (true, "valkey"),
+            scheme => (false, scheme),
+        };
+        if scheme.ends_with("unix") {
+            let info = read_one(text)?;
+            let settings = info.redis_settings();
+            return Ok(Self {
+                text: text.to_owned(),
+                first: text.to_owned(),
+                hosts: Vec::new(),
+                tls,
+                database: settings.db(),
+                has_password: settings.password().is_some(),
+            });
+        }
+        let (authority, tail) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+        let (login, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
+        let mut info = None;
+        let mut found = Vec::new();
+        for host in hosts.split(',') {
+            let one = format!("{scheme}://{login}{host}{tail}");
+            let this = read_one(&one)?;
+            let ConnectionAddr::Tcp(name, port) = this.addr() else {
+                return Err(NO_URL.to_owned());
+            };
+            let written = redis::parse_redis_url(&one).is_some_and(|url| url.port().is_some());
+            found.push((name.clone(), written.then_some(*port)));
+            info.get_or_insert(this);
+        }
+        if found.len() > HOSTS_MAX {
+            return Err(format!("{} hosts: at most {HOSTS_MAX}", found.len()));
+        }
+        let info = info.ok_or(NO_URL)?;
+        let settings = info.redis_settings();
+        let host = hosts.split(',').next().unwrap_or(hosts);
+        Ok(Self {
+            text: text.to_owned(),
+            first: format!("{scheme}{}://{login}{host}{tail}", if tls { "s" } else { "" }),
+            hosts: found,
+            tls,
+            database: settings.db(),
+            has_password: settings.password().is_some(),
+        })
+    }
+}
+
+/// Reads a URL of one host, or of a socket.
+fn read_one(text: &str) -> Result<ConnectionInfo, String> {
+    let Some(url) = redis::parse_redis_url(text) else {
+        return Err(NO_URL.to_owned());
+    };
+    let on_socket = url.scheme().ends_with("unix");
+    let parameters: &[&str] = if on_socket { &["db", "user", "pass", "protocol"] } else { &["protocol"] };
+    for (parameter, _) in url.query_pairs() {
+        if !parameters.contains(&parameter.as_ref()) {
+            // Not named: after a password with a question mark it would be the password's end.
+            return Err(format!(
+                "an unknown parameter after the question mark: {} may stand there",
+                parameters.join(", ")
+            ));
+        }
+    }
+    let info = match text.into_connection_info() {
+        Ok(info) => info,
+        Err(error) => {
+            // The category and the fixed text only: the detail may quote the URL.
+            let reason = error.to_string();
+            return Err(lower_first(reason.split(" - ").next().unwrap_or(&reason)));
+        }
+    };
+    if info.redis_settings().db() < 0 {
+        return Err("the database number is below 0".to_owned());
+    }
+    Ok(info)
+}
+
+impl fmt::Debug for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&redact(&self.text))
+    }
+}
+
+impl fmt::Display for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&redact(&self.text))
+    }
+}
+
+impl Serialize for RedisUrl {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&redact(&self.text))
+    }
+}
+
+/// The type of a setting's value.
+pub(super) trait FromText: Sized {
+    /// Reads the text that a layer gives.
+    fn from_text(text: &str) -> Result<Self, String>;
+
+    /// The value if no layer gives a text.
+    fn unset() -> Result<Self, String> {
+        Err("no value".to_owned())
+    }
+}
+
+impl<T: FromText> FromText for Option<T> {
+    fn from_text(text: &str) -> Result<Self, String> {
+        T::from_text(text).map(Some)
+    }
+
+    fn unset() -> Result<Self, String> {
+        Ok(None)
+    }
+}
+
+impl FromText for Headers {
+    fn from_text(text: &str) -> Result<Self, String> {
+        headers(text).map(Self)
+    }
+
+    fn unset() -> Result<Self, String> {
+        Ok(Self::default())
+    }
+}
+
+/// Types with one way to read them: the type, and the function.
+macro_rules! from_text {
+    ($($Type:ty: $read:expr;)+) => {
+        $(impl FromText for $Type {
+            fn from_text(text: &str) -> Result<Self, String> {
+                $read(text)
+            }
+        })+
+    };
+}
+
+from_text! {
+    bool: switch;
+    u32: integer;
+    usize: integer;
+    Duration: duration;
+    Fraction: str::parse;
+    SocketAddr: address;
+    (String, u16): host_port;
+    RedisUrl: str::parse;
+    String: |text: &str| Ok(text.to_owned());
+    PathBuf: |text| Ok(PathBuf::from(text));
+    Secret: |text| Ok(Secret::from(text));
+    Mode: |text| Mode::named(text).ok_or_else(|| "no such charging".to_owned());
+    OnError: |text| OnError::named(text).ok_or_else(|| "no such way to go on".to_owned());
+}
+
+/// Reads the URL of a collector. A login in it is refused: a header does that, and is not printed.
+pub(super) fn url(text: &str) -> Result<Uri, String> {
+    const FORM: &str = "not a URL such as http://collector:4318";
+    let url: Uri = text.parse().map_err(|_| FORM.to_owned())?;
+    if !matches!(url.scheme_str(), Some("http" | "https")) || url.host().is_none_or(str::is_empty) {
+        return Err(FORM.to_owned());
+    }
+    if url.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        return Err("has a login: send a header in its place".to_owned());
+    }
+    Ok(url)
+}
+
+/// Checks the URL of a webhook. A login in it is refused, because it would not be sent.
+pub(super) fn secret_url(text: &str) -> Result<(), String> {
+    const FORM: &str = "not a URL such as https://alerts.example/weir";
+    let url: Uri = text.parse().map_err(|_| FORM.to_owned())?;
+    if !matches!(url.scheme_str(), Some("http" | "https")) || url.host().is_none_or(str::is_empty) {
+        return Err(FORM.to_owned());
+    }
+    if url.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        return Err("has a login, which weir does not send".to_owned());
+    }
+    Ok(())
+}
+
+/// Reads some of the known words, by commas.
+pub(super) fn words(text: &str, known: &[&'static str]) -> Result<Vec<&'static str>, String> {
+    let mut found = Vec::new();
+    for word in text.split(',').map(str::trim) {
+        let Some(known) = known.iter().find(|known| **known == word) else {
+            return Err(format!("{:?} is none of {}", shorten(word), known.join(", ")));
+        };
+        if found.contains(known) {
+            return Err(format!("{known} is there twice"));
+        }
+        found.push(*known);
+    }
+    Ok(found)
+}
+
+/// Reads DNS names by commas. They are compared in lower case.
+pub(super) fn host_names(text: &str) -> Result<Vec<String>, String> {
+    let names = text.split(',').map(str::trim).filter(|_| !text.is_empty());
+    names
+        .map(|name| match ServerName::try_from(name) {
+            Ok(ServerName::DnsName(_)) => Ok(name.to_ascii_lowercase()),
+            _ => Err(format!("{name:?} is not a DNS name")),
+        })
+        .collect()
+}
+
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        let port = text.strip_prefix(':').unwrap_or("8081");
+        if port.parse::<u16>().is_ok() && text.starts_with(':') {
+            format!("has no IP: write 0.0.0.0:{port} for every interface")
+        } else {
+            "not IP:PORT, such as 0.0.0.0:8081 or [::1]:8081".to_owned()
+        }
+    })
+}
+
+/// A name or an IP, which in version 6 stands in brackets, and a port. `dns:///` before it is what gRPC calls the same.
+pub(super) fn host_port(text: &str) -> Result<(String, u16), String> {
+    const FORM: &str = "not HOST:PORT, such as xds.internal:18000";
+    let place = text.strip_prefix("dns:///").unwrap_or(text);
+    if place.contains("://") {
+        return Err(format!("{FORM}: a URL is not read"));
+    }
+    let (host, port) = place.rsplit_once(':').ok_or(FORM)?;
+    let port = match integer::<u16>(port) {
+        Ok(port) if port > 0 => port,
+        _ => return Err(format!("{FORM}: the port is a number from 1 to 65535")),
+    };
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    match (bare, ServerName::try_from(bare.unwrap_or(host))) {
+        (None, Ok(_)) if host.contains(':') => Err(format!("{FORM}: an IP of version 6 needs brackets, [::1]:18000")),
+        (_, Ok(_)) => Ok((bare.unwrap_or(host).to_owned(), port)),
+        (_, Err(_)) => Err(format!("{FORM}: the host is neither a DNS name nor an IP")),
+    }
+}
+
+/// Keys with values, by commas. No error shows a value.
+pub(super) fn pairs(text: &str, between: char) -> Result<Vec<(String, String)>, String> {
+    let mut pairs: Vec<(String, String)> = Vec::new();
+    for pair in text.split(',') {
+        let form = format!("not KEY{between}VALUE by commas");
+        let (key, value) = pair.split_once(between).ok_or(form.as_str())?;
+        if key.is_empty() {
+            return Err(format!("{form}: a key is empty"));
+        }
+        if pairs.iter().any(|(other, _)| other == key) {
+            return Err(format!("the key {:?} is there twice", shorten(key)));
+        }
+        pairs.push((key.to_owned(), value.to_owned()));
+    }
+    if pairs.len() > PAIRS_MAX {
+        return Err(format!("{} keys: at most {PAIRS_MAX}", pairs.len()));
+    }
+    Ok(pairs)
+}
+
+/// Headers by commas, their names in lower case.
+pub(super) fn headers(text: &str) -> Result<Vec<(String, String)>, String> {
+    let mut headers = pairs(text, ':')?;
+    for (name, value) in &mut headers {
+        *name = name.trim().to_ascii_lowercase();
+        *value = value.trim().to_owned();
+        let shown = shorten(name);
+        if name.starts_with("grpc-") || HeaderName::from_bytes(name.as_bytes()).is_err() {
+            return Err(format!("{shown:?} is no name of a header that can be set"));
+        }
+        if !value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
+            return Err(format!("the value of {shown:?} must be printable ASCII"));
+        }
+    }
+    Ok(headers)
+}
+
+/// `on` or `off`, or another word of YAML for true or false.
+pub(super) fn switch(text: &str) -> Result<bool, String> {
+    boolean(text).ok_or_else(|| "must be off or on".to_owned())
+}
+
+/// Digits only: `FromStr` of the number types alone would let a plus sign pass.
+pub(super) fn integer<T: FromStr>(text: &str) -> Result<T, String> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err("not a whole number".to_owned());
+    }
+    text.parse().map_err(|_| "is too large".to_owned())
+}
+
+/// Letters, digits and what needs no encoding in a path. Braces and colons would mean parameters to the router.
+pub(super) fn url_path(text: &str, bytes_max: usize) -> Result<(), String> {
+    if !text.starts_with('/') {
+        return Err("does not begin with a slash".to_owned());
+    }
+    if text.len() > bytes_max {
+        return Err(format!("{} bytes: at most {bytes_max}", text.len()));
+    }
+    match text.chars().find(|c| !(c.is_ascii_alphanumeric() || "/-._~".contains(*c))) {
+        Some(c) => Err(format!("{c:?} cannot stand in it: letters, digits and / - . _ ~ can")),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn header_name(text: &str) -> Result<(), String> {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if text.is_empty() || text.len() > NAME_BYTES_MAX || !text.bytes().all(is_allowed) {
+        return Err(format!("no name of a header: 1 to {NAME_BYTES_MAX} letters, digits and dashes"));
+    }
+    Ok(())
+}
+
+pub(super) fn name(text: &str, bytes_max: usize) -> Result<(), String> {
+    if text.is_empty() {
+        return Err("empty: leave it out instead".to_owned());
+    }
+    if text.len() > bytes_max {
+        return Err(format!("{} bytes: at most {bytes_max}", text.len()));
+    }
+    match text.chars().find(|c| !c.is_ascii_graphic()) {
+        Some(bad) => Err(format!("must not hold {bad:?}")),
+        None => Ok(()),
+    }
+}
+
+/// A brace would become Redis Cluster's hash tag and put every key on one node.
+pub(super) fn key_prefix(text: &str, bytes_max: usize) -> Result<(), String> {
+    if text.len() > bytes_max {
+        return Err(format!("{} bytes: at most {bytes_max}", text.len()));
+    }
+    let bad = text.chars().find(|c| !c.is_ascii_graphic() || matches!(c, '{' | '}'));
+    match bad {
+        Some(bad) => Err(format!("must not hold {bad:?}")),
+        None => Ok(()),
+    }
+}
+
+/// `EnvFilter` reads a bare word that is no level as a target with everything on, so that `inof`
+/// would log all of a target that does not exist and nothing else: such words are refused. So are
+/// targets that no crate can have, such as the `info weir` of `info weir=debug`.
+pub(super) fn log_level(text: &str) -> Result<(), String> {
+    const LEVELS: &[&str] = &["off", "error", "warn", "info", "debug", "trace"];
+    if text.is_empty() {
+        return Err(format!("empty: write {}", LEVELS.join(", ")));
+    }
+    for directive in text.split(',') {
+        let level = LEVELS.iter().any(|level| level.eq_ignore_ascii_case(directive));
+        let target = directive.split(['[', '=']).next().unwrap_or(directive);
+        let target_ok = target.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-' | '.'));
+        let legal = level || (target_ok && directive.contains('=') && EnvFilter::builder().parse(directive).is_ok());
+        if !legal {
+            return Err(format!(
+                "{:?} is neither a level ({}) nor target=level",
+                shorten(directive),
+                LEVELS.join(", ")
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The URL without what could be a credential. Works on texts that are no URL too, since a
+/// misspelled one appears in an error; where the text is ambiguous everything goes.
+pub(super) fn redact(url: &str) -> String {
+    let (scheme, rest) = match url.split_once("://") {
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        None => (String::new(), url),
+    };
+    let (place, query) = match rest.split_once('?') {
+        Some((place, query)) => (place, Some(query)),
+        None => (rest, None),
+    };
+    if scheme.contains('@') || query.is_some_and(|query| query.contains('@')) {
+        return HIDDEN.to_owned();
+    }
+    let authority = place.split('/').next().unwrap_or(place);
+    for host in authority.split(',') {
+        let port = match host.rsplit_once(':') {
+            Some((_, port)) if !host.ends_with(']') => port,
+            _ => "",
+        };
+        let looks_like_password = host.starts_with(':') || port.contains(|c: char| !c.is_ascii_digit());
+        if !place.contains('@') && looks_like_password {
+            return HIDDEN.to_owned();
+        }
+    }
+    let mut shown = scheme;
+    match place.rsplit_once('@') {
+        Some((_, host)) => {
+            shown.push_str(HIDDEN);
+            shown.push('@');
+            shown.push_str(host);
+        }
+        None => shown.push_str(place),
+    }
+    if let Some(query) = query {
+        // All or nothing: an unescaped & inside a password would begin a new parameter.
+        let harmless = query.split('&').all(|parameter| {
+            matches!(parameter.split_once('='), Some(("db" | "protocol", value))
+                if value.len() <= 5 && value.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+        });
+        shown.push('?');
+        shown.push_str(if harmless { query } else { HIDDEN });
+    }
+    shown
+}
+
+/// At most [`SHOWN_CHARS_MAX`] characters of a text that somebody else wrote.
+pub(super) fn shorten(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_CHARS_MAX) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+fn lower_first(text: &str) -> String {
+    let mut chars = text.chars();
+    match chars.next() {
+        Some(first) => first.to_lowercase().chain(chars).collect(),
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn no_text_makes_a_reader_panic(text in "\\PC*") {
+            let _ = text.parse::<RedisUrl>();
+            let _ = log_level(&text);
+            let _ = address(&text);
+        }
+
+        #[test]
+        fn a_password_is_never_shown(password in "[A-Za-z0-9/?#:@&=%]{6,20}") {
+            for url in [
+                format!("redis://user:{password}@cache:6379/3"),
+                format!("redis://:{password}@cache"),
+                format!("redis+unix:///s?db=1&pass={password}"),
+                format!(":{password}@cache"),
+            ] {
+                let shown = redact(&url);
+                prop_assert!(!shown.contains(&password), "{} shows {}", url, shown);
+            }
+        }
+    }
+
+    #[test]
+    fn urls_as_they_are_shown() {
+        let cases = [
+            ("redis://127.0.0.1:6379", "redis://127.0.0.1:6379"),
+            ("redis://me:pw@h:1/2", "redis://***@h:1/2"),
+            ("redis://h/1?protocol=resp3", "redis://h/1?protocol=resp3"),
+            ("redis+unix:///run/r.sock?db=2&user=me&pass=pw", "redis+unix:///run/r.sock?***"),
+            ("unix:///s?db=2", "unix:///s?db=2"),
+            ("unix:///s?pass=a&Bcdef=g", "unix:///s?***"),
+            ("unix:///s?pass=a@b", "***"),
+            ("redis://:p?w@h", "***"),
+            ("me:pw@h:6379", "***@h:6379"),
+            ("127.0.0.1:6379", "127.0.0.1:6379"),
+            ("redis://[::1]/1", "redis://[::1]/1"),
+            ("redis://:1234", "***"),
+            ("rediss://me:p,w@one:1,two,[::1]:2/3", "rediss://***@one:1,two,[::1]:2/3"),
+            ("redis://one:1,two,[::1]:2/3", "redis://one:1,two,[::1]:2/3"),
+            ("redis://me:pw,two:1", "***"),
+            ("redis://two:1,me:pw", "***"),
+            ("redis://me:pw", "***"),
+        ];
+        for (url, shown) in cases {
+            assert_eq!(redact(url), shown);
+        }
+    }
+
+    #[test]
+    fn urls_that_redis_would_misread_are_refused() {
+        let cases = [
+            ("127.0.0.1:6379", "not a Redis URL"),
+            ("http://h", "not a Redis URL"),
+            ("redis://h?db=3", "an unknown parameter"),
+            ("redis://h/x", "invalid database number"),
+            ("redis://h/-1", "below 0"),
+            ("redis+unix://tmp/s.sock", "missing path"),
+            ("redis://", "missing hostname"),
+            ("redis://a,,b", "missing hostname"),
+            ("redis://a,b:x", "not a Redis URL"),
+            ("redis://a,0.0.0.0", "wildcard"),
+            ("rediss://h/#insecure", "an unencoded #"),
+            ("redis://a,b/x", "invalid database number"),
+        ];
+        for (url, why) in cases {
+            let error = url.parse::<RedisUrl>().unwrap_err();
+            assert!(error.contains(why), "{url}: {error}");
+        }
+        for url in ["redis://h", "unix:///s?db=1&pass=p", "redis://[::1]:1/0", "rediss://h"] {
+            assert!(url.parse::<RedisUrl>().is_ok(), "{url}");
+        }
+        let many = |count: usize| format!("redis://{}", vec!["h"; count].join(","));
+        assert!(many(HOSTS_MAX).parse::<RedisUrl>().is_ok());
+        assert_eq!(many(HOSTS_MAX + 1).parse::<RedisUrl>().unwrap_err(), "33 hosts: at most 32");
+    }
+
+    #[test]
+    fn several_hosts_share_what_stands_around_them() {
+        let url: RedisUrl = "rediss://me:p%40,w@one:1,two,[::1]:2/3".parse().unwrap();
+        let expected = [("one".to_owned(), 1), ("two".to_owned(), 9), ("::1".to_owned(), 2)];
+        assert_eq!(url.places(9), expected);
+        assert_eq!(url.expose(), "rediss://me:p%40,w@one:1/3");
+        assert!(url.is_tls() && url.has_password());
+        assert_eq!(url.database(), 3);
+        let url: RedisUrl = "redis+unix:///run/r.sock?db=2".parse().unwrap();
+        assert_eq!((url.places(9), url.database(), url.is_tls()), (vec![], 2, false));
+    }
+
+    #[test]
+    fn log_levels_that_would_silence_the_log_are_refused() {
+        for good in ["info", "WARN", "off", "weir=debug,tonic=warn", "info,weir_store=trace"] {
+            assert_eq!(log_level(good), Ok(()), "{good}");
+        }
+        for bad in ["inof", "", "info,", "weir", "weir=debg", "info weir=debug"] {
+            assert!(log_level(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn secrets_stay_secret_when_serialized() {
+        let text = serde_json::to_string(&Secret::from("hunter2")).unwrap();
+        assert_eq!(text, "\"***\"");
+        let url: RedisUrl = "redis://:hunter2@h".parse().unwrap();
+        assert_eq!(serde_json::to_string(&url).unwrap(), "\"redis://***@h\"");
+        assert_eq!(format!("{url:?}"), "redis://***@h");
+        assert!(url.has_password());
+    }
+}

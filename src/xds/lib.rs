@@ -1,0 +1,156 @@
+//! Policies by xDS: a client of a control plane's aggregated discovery service, state of the world.
+//!
+//! ```text
+//! dial -> stream -> request with no version and no nonce
+//!                   response -> resources to policies -> sink -> ACK, or NACK with the reason
+//!                   ...
+//! stream ends -> pause -> dial
+//! ```
+//!
+//! Each response holds all resources there are. The sink puts all of them in force, or none. What is in force stays there
+//! while there is no connection.
+//!
+//! Not here: what policies mean (config/policy_file), how they come in force, and what operators see of it
+//! (app).
+
+mod codec;
+mod conversation;
+mod dial;
+mod pause;
+pub mod proto;
+pub mod resource;
+mod scan;
+mod status;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use weir_tls::Tls;
+
+pub use self::codec::discovery;
+pub use self::codec::{RESOURCES_MAX, Resource, VERSION_BYTES_MAX};
+pub use self::pause::Pauses;
+pub use self::scan::{MEMORY_MIN, MEMORY_PER_BYTE, MEMORY_PER_BYTE_MAX};
+pub use self::status::{Nack, Status, Watch, shown};
+
+/// The type of the resources.
+pub const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
+
+/// The shortest time between two warnings in the log about the same problem of the server.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
+
+/// Which server, and how it is asked.
+pub struct Options {
+    /// The server's name or IP.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// TLS, where the connection has it.
+    pub tls: Option<Arc<Tls>>,
+    /// The name by which the control plane knows this client.
+    pub node_id: String,
+    /// Keys and values by which the control plane may choose a configuration.
+    pub node_metadata: Vec<(String, String)>,
+    /// Headers of the stream: names and values. May hold secrets.
+    pub headers: Vec<(String, String)>,
+    /// How long opening a connection may take, TLS included.
+    pub connect_timeout: Duration,
+    /// How long to wait before the next attempt.
+    pub pauses: Pauses,
+    /// The largest response, in bytes.
+    pub message_bytes_max: usize,
+    /// How long a connection may be idle before it is tested by an HTTP/2 PING.
+    pub keepalive_interval: Duration,
+    /// How long the answer to that PING may take.
+    pub keepalive_timeout: Duration,
+}
+
+/// Takes all resources of a response. Puts them in force, or returns every problem and keeps what is in force.
+/// Called on a thread for blocking work, never twice at once.
+pub type Sink = Arc<dyn Fn(&[Resource]) -> Result<(), Vec<String>> + Send + Sync>;
+
+/// Whether a resource is decoded, and not refused because of what is in it.
+#[must_use]
+pub fn is_within_memory(config: &[u8]) -> bool {
+    scan::check([config], 32 << 20).is_ok()
+}
+
+/// The subscription to a server's policies.
+pub struct Subscription {
+    options: Options,
+    sink: Sink,
+    watch: Arc<Watch>,
+}
+
+/// Why a stream is over.
+#[derive(Debug)]
+struct Ended {
+    /// In words.
+    reason: String,
+    /// How far it had come.
+    got: Got,
+}
+
+/// How far an attempt came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Got {
+    /// There was no connection.
+    Nothing,
+    /// There was a connection and no response on it.
+    Connection,
+    /// There was a response.
+    Response,
+}
+
+impl Subscription {
+    /// A subscription that reports its state to `watch`. Nothing is dialled yet.
+    #[must_use]
+    pub fn new(options: Options, sink: Sink, watch: Arc<Watch>) -> Self {
+        Self { options, sink, watch }
+    }
+
+    /// Follows the server, through all failures. Never ends; drop it to close the connection.
+    pub async fn follow(self) -> Infallible {
+        let server = format!("{}:{}", self.options.host, self.options.port);
+        let mut failures: u32 = 0;
+        let mut complained: Option<(String, Instant)> = None;
+        loop {
+            let ended = self.attempt(&server).await;
+            let paused_after = if ended.got == Got::Response { 0 } else { failures };
+            let pause = match ended.got {
+                Got::Nothing => self.options.pauses.after_dial(paused_after),
+                Got::Connection | Got::Response => self.options.pauses.after_stream(paused_after),
+            };
+            failures = paused_after.saturating_add(1);
+            self.watch.lost(&ended.reason);
+
+            let is_news = complained.as_ref().is_none_or(|(reason, at)| {
+                ended.got == Got::Response || *reason != ended.reason || at.elapsed() >= COMPLAIN_EVERY
+            });
+            if is_news {
+                let reason = &ended.reason;
+                if self.watch.read(|status| status.version.is_some()) {
+                    tracing::warn!(server, reason, retry_in = ?pause, "no stream of policies: those in force stay");
+                } else {
+                    tracing::warn!(server, reason, retry_in = ?pause, "no stream of policies: none are in force yet");
+                }
+                complained = Some((ended.reason, Instant::now()));
+            } else {
+                tracing::debug!(server, reason = ended.reason, retry_in = ?pause, "no stream of policies");
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// One connection from its beginning to its end.
+    async fn attempt(&self, server: &str) -> Ended {
+        let dialled = match dial::dial(&self.options).await {
+            Ok(dialled) => dialled,
+            Err(reason) => return Ended { reason, got: Got::Nothing },
+        };
+        self.watch.connected();
+        tracing::info!(server, "connected to the server of policies");
+        conversation::hold(dialled, &self.options, &self.sink, &self.watch).await
+    }
+}

@@ -1,0 +1,548 @@
+//! What `weir check` warns of besides what a load finds, and what it leaves alone. Below it the same against a matcher of the tests' own
+//! (hidden.rs).
+
+mod hidden;
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use weir_cli::check::{self, Failed, Strictness};
+use weir_policies::{Code, Loaded, Reading, lint, load_dir, parse, parse_with};
+
+fn at_root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// The warnings of a domain with these descriptors.
+fn warnings(descriptors: &str) -> Vec<String> {
+    of_text(&format!("domain: shop\ndescriptors:\n{descriptors}"))
+}
+
+fn of_text(text: &str) -> Vec<String> {
+    let mut loaded = parse(&[("p", text)]).unwrap_or_else(|problems| panic!("{problems}\n{text}"));
+    assert_eq!(loaded.warnings.count(), 0, "a load does not look for them: {}", loaded.warnings);
+    lint(&mut loaded);
+    shown(&loaded)
+}
+
+fn shown(loaded: &Loaded) -> Vec<String> {
+    loaded.warnings.list().iter().map(|warning| warning.to_string().replacen(": warning: ", " ", 1)).collect()
+}
+
+/// Each code with a policy that has it, where it is, and what is told besides the advice.
+const FOUND: &[(Code, &str, &str, &str)] = &[
+    (
+        Code::ReplacesNothing,
+        "  - {key: a, rate_limit: {rate: 1/s, name: basic}}\n  - {key: b, rate_limit: {rate: 2/s, replaces: [{name: basik}]}}\n",
+        "4:5",
+        "replaces \"basik\", and no limit of the domain has that name, did you mean \"basic\"?",
+    ),
+    (
+        Code::ReplacesNothing,
+        "  - {key: a, rate_limit: {rate: 1/s, replaces: [{name: basic}]}}\n",
+        "3:5",
+        "replaces \"basic\", and no limit of the domain has that name",
+    ),
+    (
+        Code::ReplacesNothing,
+        "  - {key: a, rate_limit: {unlimited: true, name: free}} # a name of this leaves nothing out\n  \
+           - {key: b, rate_limit: {rate: 1/s, replaces: [{name: free}]}}\n",
+        "4:5",
+        "replaces \"free\", and no limit of the domain has that name",
+    ),
+    (
+        Code::NeverMet,
+        "  - {key: a, value: /x/*, rate_limit: 1/s}\n  - {key: a, value: /x/*/y, rate_limit: 2/s}\n",
+        "4:5",
+        "never met, since the wildcard at p:3:5 stands before it and takes all of its values",
+    ),
+    (
+        Code::NeverMet,
+        "  - {key: a, value: '*', rate_limit: 1/s}\n  - {key: a, regex: x+, rate_limit: 2/s}\n",
+        "4:5",
+        "never met, since the wildcard at p:3:5 stands before it and takes all of its values",
+    ),
+    (
+        Code::NeverMet,
+        "  - {key: a, rate_limit: 1/s}\n  - {key: a, value: '**', rate_limit: 2/s}\n",
+        "3:5",
+        "never met, since the wildcard at p:4:5 takes all values before the key alone",
+    ),
+    (
+        Code::NeverMet,
+        "  - key: top\n    descriptors:\n      - {key: a, value: a*, rate_limit: 1/s}\n      - {key: a, value: ab*, rate_limit: 2/s}\n",
+        "6:9",
+        "never met, since the wildcard at p:5:9 stands before it and takes all of its values",
+    ),
+    (
+        Code::NeverMet,
+        "  - {key: a, regex: /v1/.*, rate_limit: 1/s}\n  - {key: a, value: /v1/pay*, rate_limit: 2/s}\n",
+        "4:5",
+        "met by no value without control characters, since the regular expression at p:3:5 stands before it and takes all of its values",
+    ),
+    (
+        Code::NeverMet,
+        "  - {key: a, regex: '/v[0-9]', rate_limit: 1/s}\n  - {key: a, regex: '/v(1|2)', rate_limit: 2/s}\n",
+        "4:5",
+        "never met, since the regular expression at p:3:5 stands before it and takes all of its values",
+    ),
+    (
+        Code::NeverMet,
+        "  - {key: a, value: /v1*, rate_limit: 1/s}\n  - {key: a, value: /v2*, rate_limit: 1/s}\n  - {key: a, regex: '/v[12]', rate_limit: 2/s}\n",
+        "5:5",
+        "never met, since the wildcard at p:3:5 and the wildcard at p:4:5 take all of its values",
+    ),
+    (
+        Code::NeverMet,
+        "  - {key: a, regex: 'gold|silver', rate_limit: 1/s}\n  - {key: a, values: [gold, silver], rate_limit: 2/s}\n",
+        "3:5",
+        "never met, since the list at p:4:5 takes all of its values",
+    ),
+    (
+        Code::NeverMet,
+        "  - {key: a, regex: '10\\.0\\.0\\.1[0-9]', rate_limit: 1/s}\n  - {key: a, cidr: 10.0.0.0/8, rate_limit: 2/s}\n",
+        "3:5",
+        "never met, since the networks at p:4:5 take all of its values",
+    ),
+    (
+        Code::MatchesNothing,
+        "  - {key: a, regex: '[^\\s\\S]x', rate_limit: 1/s}\n",
+        "3:5",
+        "no value matches the regular expression",
+    ),
+    (
+        Code::HidesBelow,
+        "  - key: plan\n    descriptors: [{key: op, rate_limit: 10/min}]\n  - {key: plan, value: gold, rate_limit: 1000/h}\n",
+        "5:5",
+        "(plan=gold, op=x) has no limit here, since the limit at p:4:19 is below the key alone at p:3:5",
+    ),
+    (
+        Code::HidesBelow,
+        "  - {key: path, value: /v*, rate_limit: 1/s}\n  - key: path\n    value: '*/pay'\n    descriptors: [{key: op, value: buy, descriptors: [{key: user, rate_limit: 1/s}]}]\n",
+        "3:5",
+        "(path=/v/pay, op=buy, user=x) has no limit here, since the limit at p:6:55 is below the wildcard at p:4:5",
+    ),
+    (
+        Code::LooksLikePrefix,
+        "  - {key: path, regex: /v1/, rate_limit: 1/s}\n",
+        "3:5",
+        "the whole value must match, so that \"/v1/\" is met and \"/v1/x\" is not",
+    ),
+    (
+        Code::LooksLikePrefix,
+        "  - {key: path, regex: ^/v1, rate_limit: 1/s}\n",
+        "3:5",
+        "the whole value must match, so that \"/v1\" is met and \"/v1/x\" is not",
+    ),
+    (Code::OuterBlank, "  - {key: 'user ', rate_limit: 1/s}\n", "3:5", "the key \"user \" begins or ends with a blank"),
+    (
+        Code::OuterBlank,
+        "  - {key: plan, values: [gold, ' silver'], rate_limit: 1/s}\n",
+        "3:5",
+        "the value \" silver\" begins or ends with a blank",
+    ),
+    (
+        Code::KeyWithValue,
+        "  - {key: user=bob, rate_limit: 1/s}\n",
+        "3:5",
+        "the whole text \"user=bob\" is the key, and not \"user\" with the value \"bob\"",
+    ),
+    (
+        Code::StarInKey,
+        "  - {key: pa*, rate_limit: 1/s}\n",
+        "3:5",
+        "the * in the key \"pa*\" is compared as it is, and is a pattern to envoyproxy/ratelimit only",
+    ),
+    (
+        Code::TermGap,
+        "  - key: a\n    rate_limits:\n      - {rate: 1/s, name: a, until: 2099-01-01}\n      - {rate: 2/s, name: b, from: 2099-02-01}\n",
+        "3:5",
+        "no limit applies from 2099-01-01T00:00:00Z until 2099-02-01T00:00:00Z",
+    ),
+    (
+        Code::AllowsNothing,
+        "  - key: a\n    rate_limit: 1/s\n    allow_warnings:\n      no_reason: staff needs it\n",
+        "6:7",
+        "there is no warning no_reason here",
+    ),
+    (
+        Code::NoLimit,
+        "  - {key: a, rate_limit: 1/s}\n  - {key: a, value: x, descriptors: [{key: b}]}\n",
+        "4:5",
+        "no limit here and below, so this limits nothing",
+    ),
+    (
+        Code::NoLimit,
+        "  - key: a\n    rate_limit: 1/s\n    descriptors:\n      - {key: b}\n",
+        "6:9",
+        "no limit here and below, so this limits nothing",
+    ),
+    (
+        Code::LooksLikeRegex,
+        "  - {key: path, value: '/v[0-9]+/pay', rate_limit: 1/s}\n",
+        "3:5",
+        "\"/v[0-9]+/pay\" is compared as text, in which a * alone stands for any text",
+    ),
+    (
+        Code::LooksLikeRegex,
+        "  - {key: path, values: [/pay, ^/buy], rate_limit: 1/s}\n",
+        "3:5",
+        "\"^/buy\" is compared as text, in which a * alone stands for any text",
+    ),
+    (
+        Code::LooksLikeNetwork,
+        "  - {key: client, values: [a, 10.0.0.0/8], rate_limit: 1/s}\n",
+        "3:5",
+        "\"10.0.0.0/8\" is compared as text, which no address equals",
+    ),
+    (
+        Code::NeverDenies,
+        "  - {key: a, rate_limits: [10/s, 100_000/h]}\n",
+        "3:5",
+        "limit 2 never denies, since limit 1 beside it admits no more than that in its time",
+    ),
+    (Code::NoReason, "  - {key: a, rate_limit: {unlimited: true}}\n", "3:5", "unlimited, and no comment says why"),
+    (
+        Code::NoReason,
+        "  # another descriptor\n  - {key: a, rate_limit: 1/s}\n  - key: b\n    shadow_mode: true\n    rate_limit: {rate: 1/s, name: b}\n",
+        "5:5",
+        "in shadow mode, and no comment says why",
+    ),
+    (
+        Code::NoReason,
+        "  - key: a\n    rate_limits: [10/s, {rate: 5/s, name: tight, shadow: true}]\n",
+        "3:5",
+        "limit \"tight\" is on trial, and no comment says why",
+    ),
+    (
+        Code::NoReason,
+        "  - {key: a, rate_limit: {rate: 5/s, shadow: true}}\n",
+        "3:5",
+        "limit 1 is on trial, and no comment says why",
+    ),
+    (
+        Code::AlikeKey,
+        "  - {key: tenant, value: a, rate_limit: 1/s}\n  - {key: tennant, value: b, rate_limit: 1/s}\n",
+        "4:5",
+        "the key \"tennant\" is spelled almost as \"tenant\", at p:3:5",
+    ),
+    (
+        Code::AlikeKey,
+        "  - {key: user-id, rate_limit: 1/s}\n  - key: a\n    descriptors: [{key: user_id, rate_limit: 1/s}]\n  \
+           - {key: user_id, rate_limit: 1/s}\n",
+        "3:5",
+        "the key \"user-id\" is spelled almost as \"user_id\", at p:5:19",
+    ),
+];
+
+#[test]
+fn each_probable_mistake_is_found_at_its_place() {
+    for (code, descriptors, place, what) in FOUND {
+        let expected = format!("p:{place} {what}: {} [{}]", code.advice(), code.name());
+        assert_eq!(warnings(descriptors), [expected], "{descriptors}");
+    }
+}
+
+#[test]
+fn a_domain_that_is_spelled_as_another_is_found() {
+    let domain = |name: &str| format!("domain: {name}\ndescriptors: [{{key: a, rate_limit: 1/s}}]");
+    let (one, other, third) = (domain("checkout"), domain("chekout"), domain("shop"));
+    let mut loaded = parse(&[("a", &one), ("b", &other), ("c", &third)]).unwrap();
+    lint(&mut loaded);
+    let advice = Code::AlikeDomain.advice();
+    let expected =
+        format!("b:1:9 the domain \"chekout\" is spelled almost as \"checkout\", at a:1:9: {advice} [alike_domain]");
+    assert_eq!(shown(&loaded), [expected]);
+}
+
+#[test]
+fn each_code_of_the_lint_has_a_case_here() {
+    let of_a_load = 10;
+    for code in &Code::ALL[of_a_load..] {
+        let is_here = *code == Code::AlikeDomain || FOUND.iter().any(|(found, ..)| found == code);
+        assert!(is_here, "{}", code.name());
+    }
+}
+
+/// Each kind of warning can be allowed where it stands, and the policies are then without one.
+#[test]
+fn a_warning_that_is_allowed_where_it_stands_is_silent_and_one_that_is_gone_is_a_warning() {
+    let allow = |code: Code| format!("allow_warnings: {{{}: it is meant so}}", code.name());
+    let mut allowed = BTreeSet::new();
+    for (code, descriptors, place, _) in FOUND.iter().filter(|(code, ..)| *code != Code::AllowsNothing) {
+        // In the line and column of the warning, a descriptor begins.
+        let (line, column) = place.split_once(':').unwrap();
+        let (line, column): (usize, usize) = (line.parse().unwrap(), column.parse().unwrap());
+        let mut lines: Vec<String> = descriptors.lines().map(str::to_owned).collect();
+        let line = &mut lines[line - 3];
+        let rest = line.split_off(column - 1);
+        match rest.strip_prefix('{') {
+            Some(rest) => line.push_str(&format!("{{{}, {rest}", allow(*code))),
+            None => line.push_str(&format!("{}\n{}{rest}", allow(*code), " ".repeat(column - 1))),
+        }
+        assert_eq!(warnings(&format!("{}\n", lines.join("\n"))), Vec::<String>::new(), "{lines:?}");
+        allowed.insert(code.name());
+    }
+    // Those of a domain, and those that a load finds.
+    for text in [
+        "domain: ' d'\nallow_warnings: {outer_blank: the caller sends it}\ndescriptors: [{key: a, rate_limit: 1/s}]",
+        "domain: d\ndescriptors: [{key: a, rate_limit: , allow_warnings: {empty_rate_limit: later}}]",
+        "domain: d\ndescriptors: [{key: a, shadow_mode: true, allow_warnings: {no_effect: later}, descriptors: [{key: b, rate_limit: 1/s}]}]",
+        "domain: d\ndescriptors:\n- key: a\n  descriptors: [{key: b, rate_limit: 1/s}]\n  \
+         rate_limit: {rate: 1/s, until: 2020-01-01}\n  allow_warnings: {ended: kept for the report}",
+    ] {
+        assert_eq!(of_text(text), Vec::<String>::new(), "{text}");
+    }
+    assert!(allowed.len() >= 15, "{allowed:?}");
+}
+
+#[test]
+fn a_warning_is_allowed_in_its_place_only() {
+    let found = warnings(
+        "  - key: a\n    allow_warnings: {no_limit: of the parent}\n    rate_limit: 1/s\n    descriptors: [{key: b}]\n",
+    );
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(
+        found[0].starts_with("p:4:22 there is no warning no_limit here") && found[1].starts_with("p:6:19 no limit")
+    );
+}
+
+#[test]
+fn a_reason_is_demanded_and_unknown_warnings_are_refused_with_a_suggestion() {
+    for (allow, expected) in [
+        ("{no_limt: x}", "no warning \"no_limt\" in allow_warnings, did you mean \"no_limit\"?"),
+        ("{no_limit: }", "no_limit in allow_warnings has no reason: write why it is no mistake"),
+        ("{no_limit: ' '}", "no_limit in allow_warnings has no reason: write why it is no mistake"),
+        ("{no_limit: [a]}", "no_limit in allow_warnings has no reason: write why it is no mistake"),
+        ("[no_limit]", "allow_warnings must be a mapping of warnings and reasons, not a list"),
+        ("{allows_nothing: x}", "no warning \"allows_nothing\" in allow_warnings"),
+    ] {
+        for text in [
+            format!("domain: d\ndescriptors: [{{key: a, allow_warnings: {allow}}}]"),
+            format!("domain: d\nallow_warnings: {allow}\ndescriptors: []"),
+        ] {
+            let problems = parse(&[("p", &text)]).unwrap_err().to_string();
+            assert!(problems.contains(expected), "{problems}");
+        }
+    }
+}
+
+#[test]
+fn policies_as_envoyproxy_ratelimit_reads_them_have_keys_that_are_patterns() {
+    let of = |descriptors: &str| {
+        let text = format!("domain: d\ndescriptors:\n{descriptors}");
+        let mut loaded = parse_with(&[("p", &text)], Reading { compatible: true, merge_domains: false }).unwrap();
+        lint(&mut loaded);
+        shown(&loaded)
+    };
+    let never = Code::NeverMet.advice();
+    assert_eq!(of("  - {key: pa*, rate_limit: 1/s}\n"), Vec::<String>::new());
+    assert_eq!(
+        of("  - {key: pa*, rate_limit: 1/s}\n  - {key: path*, rate_limit: 1/s}\n  - {key: user, rate_limit: 1/s}\n"),
+        [format!(
+            "p:4:5 never met, since the key with a * at p:3:5 stands before it and takes all of its values: {never} [never_met]"
+        )]
+    );
+    assert_eq!(
+        of(
+            "  - {key: us*, rate_limit: 1/s}\n  - {key: user, rate_limit: 1/s}\n  - {key: user, value: x, rate_limit: 1/s}\n"
+        ),
+        [format!(
+            "p:4:5 never met, since the value at p:5:5 and the key with a * at p:3:5 take all values before the key alone: {never} [never_met]"
+        )]
+    );
+}
+
+#[test]
+fn what_is_meant_so_is_left_alone() {
+    for descriptors in [
+        // The longer wildcard first, wildcards of different keys, and exact values after a wildcard.
+        "  - {key: a, value: /x/y/*, rate_limit: 1/s}\n  - {key: a, value: /x/*, rate_limit: 1/s}\n  - {key: a, value: /x/1, rate_limit: 1/s}\n",
+        "  - {key: a, value: '*', rate_limit: 1/s}\n  - {key: b, value: x*, rate_limit: 1/s}\n  - {key: b, rate_limit: 1/s}\n",
+        "  - {key: a, value: '*', rate_limit: 1/s}\n  - {key: a, cidr: 10.0.0.0/8, rate_limit: 1/s}\n  - {key: a, values: [x, y], rate_limit: 1/s}\n",
+        "  - {key: a, value: '*x', rate_limit: 1/s}\n  - {key: a, regex: x+y?, rate_limit: 1/s}\n  - {key: a, rate_limit: 1/s}\n",
+        // A level on the way to a limit.
+        "  - {key: a, descriptors: [{key: b, rate_limit: 1/s}]}\n",
+        "  - {key: masked_remote_address, value: 10.0.0.0/8, rate_limit: 1/s}\n",
+        "  - {key: path, value: '/files/*/download', rate_limit: 1/s}\n  - {key: host, value: '*.example.com', rate_limit: 1/s}\n",
+        // A peak and a volume.
+        "  - {key: a, rate_limits: [50/s, 100_000/day]}\n",
+        "  - {key: a, rate_limits: [{rate: 50/s, algorithm: gcra, burst: 100}, 200_000/day]}\n",
+        // Comments in every place.
+        "  # closed on Sundays\n  - {key: a, rate_limit: {unlimited: true}}\n",
+        "  - {key: a, rate_limit: {unlimited: true}} # staff\n",
+        "  - key: a\n    rate_limit:\n      unlimited: true # staff\n",
+        "  - key: a\n    shadow_mode: true # until March\n    rate_limit: 1/s\n    descriptors: [{key: b, rate_limit: 1/s}]\n",
+        // Names that differ by what they mean.
+        "  - {key: user, rate_limit: 1/s}\n  - {key: users, rate_limit: 1/s}\n  - {key: path1, rate_limit: 1/s}\n  - {key: path2, rate_limit: 1/s}\n",
+        "  - {key: a, rate_limit: {rate: 1/s, name: x}}\n  - {key: b, rate_limit: {rate: 1/s, replaces: [{name: x}]}}\n",
+        // A value that a wildcard before it would take too.
+        "  - {key: a, value: '*', rate_limit: 1/s}\n  - {key: a, value: x, rate_limit: 1/s}\n",
+        // Patterns that cross, an IPv6 address that a network may have, and values that are plainly whole.
+        "  - {key: a, value: /api/*, rate_limit: 1/s}\n  - {key: a, regex: '.*/export', rate_limit: 1/s}\n  - {key: a, rate_limit: 1/s}\n",
+        "  - {key: a, cidr: '2001:db8::/32', rate_limit: 1/s}\n  - {key: a, value: '2001:db8:*', rate_limit: 1/s}\n",
+        "  - {key: a, regex: '^/v1$', rate_limit: 1/s}\n  - {key: a, regex: '/v[0-9]+/pay', rate_limit: 1/s}\n",
+        // The same limits below both, and one that is unlimited on purpose.
+        "  - key: plan\n    descriptors: [{key: op, rate_limit: 1/s}]\n  - key: plan\n    value: gold\n    descriptors: [{key: op, rate_limit: 2/s}]\n",
+        "  - key: plan\n    descriptors: [{key: op, rate_limit: 1/s}]\n  - {key: plan, value: gold, rate_limit: {unlimited: true}} # staff\n",
+        // Terms that meet, and a limit that always applies beside those that do not.
+        "  - {key: a, rate_limits: [{rate: 1/s, name: a, until: 2099-01-01}, {rate: 2/s, name: b, from: 2099-01-01}]}\n",
+        "  - {key: a, rate_limits: [{rate: 1/s, name: a, until: 2099-01-01}, {rate: 2/s, name: b, from: 2099-02-01}, 60/h]}\n",
+    ] {
+        assert_eq!(warnings(descriptors), Vec::<String>::new(), "{descriptors}");
+    }
+}
+
+/// Which of two limits never denies, by limits of which the first is always the stricter one where there is one.
+#[test]
+fn limits_that_never_deny_are_told_from_those_that_can() {
+    let never = "limit 2 never denies, since limit 1 beside it";
+    for (first, second, is_never) in [
+        ("10/s", "600/min", true),
+        ("10/s", "599/min", false),
+        ("0/s", "1/h", true),
+        ("0/s", "0/h", false),
+        // Windows that do not fill each other meet one more.
+        ("{rate: 10/s, anchor: first_hit}", "610/min", true),
+        ("{rate: 10/s, anchor: first_hit}", "609/min", false),
+        ("10/7s", "100/min", true),
+        ("10/7s", "99/min", false),
+        ("{rate: 10/min, algorithm: sliding_window_counter}", "20/min", true),
+        ("{rate: 10/min, algorithm: sliding_window_log}", "19/min", false),
+        // A hit counts for up to a sub-bucket longer.
+        (
+            "{rate: 10/s, algorithm: sliding_window_log}",
+            "{rate: 620/min, algorithm: sliding_window, precision: 1s}",
+            true,
+        ),
+        (
+            "{rate: 10/s, algorithm: sliding_window_log}",
+            "{rate: 619/min, algorithm: sliding_window, precision: 1s}",
+            false,
+        ),
+        ("{rate: 10/s, algorithm: sliding_window_log}", "{rate: 1210/min, algorithm: sliding_window_counter}", true),
+        ("{rate: 10/s, algorithm: sliding_window_log}", "{rate: 1209/min, algorithm: sliding_window_counter}", false),
+        ("{rate: 10/s, algorithm: gcra, burst: 5}", "605/min", true),
+        ("{rate: 10/s, algorithm: gcra, burst: 5}", "604/min", false),
+        ("{rate: 10/min, algorithm: token_bucket, burst: 5, refill: interval}", "25/min", true),
+        ("{rate: 10/min, algorithm: token_bucket, burst: 5, refill: interval}", "24/min", false),
+        // Without a bound on what is charged, or on the time.
+        ("{rate: 10/s, post_paid: true}", "1000000/min", false),
+        ("{rate: 10/s, shadow: true}", "1000000/min", false),
+        ("{rate: 10/s, until: 2040-12-01}", "1000000/min", false),
+        ("10/s", "{rate: 1000000/min, until: 2040-12-01}", true),
+        ("10/s", "{rate: 1000000/min, drain: true}", false),
+        ("10/s", "{rate: 1000000000/month, calendar: true}", false),
+        ("10/s", "{rate: 1000000/s, algorithm: gcra}", false),
+        ("{rate: 10/s, name: a}", "{rate: 10/s, name: b}", false),
+        ("{rate: 10/s, name: a}", "{rate: 11/s, name: b}", true),
+    ] {
+        let found = warnings(&format!("  # on purpose\n  - {{key: a, rate_limits: [{first}, {second}]}}\n"));
+        assert_eq!(found.iter().any(|text| text.contains(never)), is_never, "{first} {second}: {found:?}");
+        assert_eq!(found.len(), usize::from(is_never), "{first} {second}: {found:?}");
+    }
+}
+
+#[test]
+fn a_stricter_limit_that_is_not_in_each_request_does_not_count() {
+    let limits = "rate_limits: [{rate: 10/s, name: peak}, 100_000/h]";
+    assert_eq!(warnings(&format!("  - {{key: a, {limits}}}\n")).len(), 1);
+    let replaced =
+        format!("  - {{key: a, {limits}}}\n  - {{key: b, rate_limit: {{rate: 1/s, replaces: [{{name: peak}}]}}}}\n");
+    assert_eq!(warnings(&replaced), Vec::<String>::new());
+    for mark in ["shadow_mode: true", "quota_mode: true"] {
+        let marked = format!("  - {{key: a, {mark}, {limits}}} # on trial\n");
+        assert_eq!(warnings(&marked), Vec::<String>::new(), "{mark}");
+    }
+    let independent = format!("domain: d\ncharging: independent\ndescriptors: [{{key: a, {limits}}}]");
+    assert_eq!(of_text(&independent), Vec::<String>::new());
+}
+
+#[test]
+fn every_example_is_without_a_warning() {
+    let mut open = vec![at_root("examples")];
+    let mut checked = 0;
+    while let Some(directory) = open.pop() {
+        let below = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
+        open.extend(below.filter(|path| path.is_dir()));
+        let Ok(mut loaded) = load_dir(&directory) else { continue };
+        lint(&mut loaded);
+        assert_eq!(shown(&loaded), Vec::<String>::new(), "{}", directory.display());
+        checked += 1;
+    }
+    assert!(checked >= 15, "only {checked} directories");
+}
+
+/// What envoyproxy/ratelimit was recorded with has no comments. All else that is found there is what a case is about.
+#[test]
+fn the_recorded_policies_have_the_mistakes_that_they_show() {
+    let (mut checked, mut odd) = (0, Vec::new());
+    for group in ["core.json", "charging.json", "modes.json", "policies.json", "stats.json"] {
+        let path = at_root("tests/data/parity").join(group);
+        let cases: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        for case in cases["cases"].as_array().unwrap() {
+            let policies = case["policies"].as_object().unwrap();
+            let files: Vec<_> = policies.iter().map(|(name, text)| (name.as_str(), text.as_str().unwrap())).collect();
+            let merge_domains = case["env"].get("MERGE_DOMAIN_CONFIG").is_some();
+            let mut loaded = parse_with(&files, Reading { compatible: true, merge_domains }).unwrap();
+            let before = loaded.warnings.count();
+            lint(&mut loaded);
+            let added = loaded.warnings.list()[before..].iter().filter(|warning| warning.code != Code::NoReason);
+            odd.extend(added.map(|warning| format!("{}: {}", case["name"].as_str().unwrap(), warning.code.name())));
+            checked += 1;
+        }
+    }
+    assert!(checked > 30, "only {checked} cases");
+    let meant = [
+        "depth_must_equal: hides_below",
+        "depth_must_equal: hides_below",
+        "no_backtrack: hides_below",
+        "no_backtrack: hides_below",
+        "wildcards: never_met",
+        "replaces: replaces_nothing",
+        "rlconfig: hides_below",
+        "rlconfig: hides_below",
+        "accepted_oddities: no_limit",
+        "accepted_oddities: no_limit",
+    ];
+    assert_eq!(odd, meant);
+}
+
+#[test]
+fn strictness_makes_warnings_errors() {
+    let directory = tempfile::TempDir::new().unwrap();
+    let file = directory.path().join("shop.yaml");
+    fs::write(&file, "domain: shop\ndescriptors: [{key: a}]\n").unwrap();
+    for path in [directory.path(), &file] {
+        let mut out = Vec::new();
+        check::run(path, Reading::default(), Strictness::Lenient, &mut out).unwrap();
+        let out = String::from_utf8(out).unwrap();
+        let place = format!("{}:2:15: warning: no limit here and below", file.display());
+        assert!(out.contains(&place) && out.contains(Code::NoLimit.advice()) && out.contains("[no_limit]"), "{out}");
+        let strict = check::run(path, Reading::default(), Strictness::Strict, &mut Vec::new());
+        assert!(matches!(strict, Err(Failed::Warnings(1))), "{strict:?}");
+    }
+}
+
+#[test]
+fn warnings_past_the_bound_are_counted() {
+    let mut text = String::from("domain: d\ndescriptors:\n");
+    for i in 0..3_000 {
+        writeln!(text, "- {{key: a, value: v{i}}}").unwrap();
+    }
+    let mut loaded = parse(&[("p", &text)]).unwrap();
+    lint(&mut loaded);
+    assert_eq!((loaded.warnings.list().len(), loaded.warnings.count()), (1_000, 3_000));
+}
+
+#[test]
+fn the_page_has_every_code_with_its_advice() {
+    let page = fs::read_to_string(at_root("docs/policies.md")).unwrap();
+    for code in Code::ALL {
+        let (start, end) = (format!("| `{}` | ", code.name()), format!(" | {} |", code.advice()));
+        let rows = page.lines().filter(|line| line.starts_with(&start) && line.ends_with(&end)).count();
+        assert_eq!(rows, 1, "docs/policies.md has no row that begins with {start:?} and ends with {end:?}");
+    }
+}

@@ -1,0 +1,15 @@
+//! Policies as texts: what is read and refused, warnings, schemas, what a change of policies changes, and modes of the limiter.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic, its helpers too")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod comparison;
+mod differences;
+mod lint;
+mod matches;
+mod modes;
+mod policies;
+mod schemas;
+mod trials;

@@ -1,0 +1,642 @@
+//! Policy files as an operator writes them: what is refused and how it is told, and what is accepted; below it the
+//! texts of `weir check` and `weir explain` (shown.rs), and the page and
+//! the examples about them (page.rs).
+//!
+//! tests/data/policies/bad holds one file for each kind of mistake, with the problems expected of it beside it; with
+//! UPDATE_EXPECTED=1 those are written anew, to be read before they are committed.
+
+mod dialect;
+mod page;
+mod shown;
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use weir_engine::algorithm::parameters::Parameters;
+use weir_engine::automaton::PATTERNS_MAX;
+use weir_engine::policy::SaidBy;
+use weir_engine::{Algorithm, Anchor, CalendarUnit, Entry, Limit, Mode, OnError, Precision, Refill, Role, Rule, Unit};
+use weir_policies::{
+    DESCRIPTORS_MAX, DOMAIN_BYTES_MAX, FILE_BYTES_MAX, KEY_BYTES_MAX, KINDS, LEVELS_MAX, Loaded, Needs, PROBLEMS_MAX,
+    REGEXES_MAX, Reading, SHORT_UNITS, VALUE_BYTES_MAX, VALUES_MAX, lint, load_dir, parse, parse_with,
+};
+use weir_text::nearest;
+
+fn data(folder: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/policies").join(folder)
+}
+
+/// The files of a folder with one ending, sorted.
+fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(data(folder)).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == ending) {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    assert!(!paths.is_empty(), "no *.{ending} in {folder}");
+    paths
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap().to_str().unwrap().to_owned()
+}
+
+fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        fs::write(dir.path().join(name), text).unwrap();
+    }
+    dir
+}
+
+fn problems(text: &str) -> String {
+    parse(&[("p.yaml", text)]).unwrap_err().to_string()
+}
+
+fn good(name: &str) -> Loaded {
+    let text = fs::read_to_string(data("good").join(name)).unwrap();
+    parse(&[(name, &text)]).unwrap()
+}
+
+fn rule<'l>(loaded: &'l Loaded, domain: &str, entries: &[(&str, &str)]) -> Option<&'l Rule> {
+    let entries: Vec<_> = entries.iter().map(|&(key, value)| Entry { key, value }).collect();
+    let domain = loaded.policies.domain(domain).expect("the domain is there");
+    loaded.policies.find(domain, &entries).rule
+}
+
+#[test]
+fn each_mistake_is_told_as_expected() {
+    let update = std::env::var_os("UPDATE_EXPECTED").is_some();
+    let mut differing = String::new();
+    for path in files("bad", "yaml") {
+        let name = name_of(&path);
+        let text = fs::read_to_string(&path).unwrap();
+        let told = match parse(&[(&name, &text)]) {
+            Ok(_) => panic!("{name} is accepted"),
+            Err(problems) => format!("{problems}\n"),
+        };
+        let expected = path.with_extension("expected");
+        if update {
+            fs::write(&expected, &told).unwrap();
+        }
+        if fs::read_to_string(&expected).unwrap_or_default() != told {
+            write!(differing, "\n{name}:\n{told}").unwrap();
+        }
+    }
+    assert!(differing.is_empty(), "{differing}");
+    for path in files("bad", "expected") {
+        assert!(path.with_extension("yaml").exists(), "{} belongs to no policy", path.display());
+    }
+}
+
+#[test]
+fn all_good_files_load() {
+    for path in files("good", "yaml") {
+        let text = fs::read_to_string(&path).unwrap();
+        if let Err(problems) = parse(&[(&name_of(&path), &text)]) {
+            panic!("{problems}");
+        }
+    }
+}
+
+/// What envoyproxy/ratelimit served with in the recorded cases.
+#[test]
+fn all_recorded_policies_load() {
+    let mut loaded = 0;
+    for group in ["core.json", "charging.json", "modes.json", "policies.json", "stats.json"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/parity").join(group);
+        let cases: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        for case in cases["cases"].as_array().unwrap() {
+            let policies = case["policies"].as_object().unwrap();
+            let files: Vec<_> = policies.iter().map(|(name, text)| (name.as_str(), text.as_str().unwrap())).collect();
+            let merge_domains = case["env"].get("MERGE_DOMAIN_CONFIG").is_some();
+            if let Err(problems) = parse_with(&files, Reading { compatible: false, merge_domains }) {
+                panic!("{}: {problems}", case["name"]);
+            }
+            loaded += 1;
+        }
+    }
+    assert!(loaded > 30, "only {loaded} cases");
+}
+
+#[test]
+fn values_are_texts_as_written() {
+    let loaded = good("odd_values.yaml");
+    let path = |entries: &[(&str, &str)]| rule(&loaded, "shop", entries).map(|rule| rule.path.to_string());
+    assert_eq!(path(&[("port", "8080")]).as_deref(), Some("port=8080"));
+    assert_eq!(path(&[("version", "1.10")]).as_deref(), Some("version=1.10"));
+    assert_eq!(path(&[("version", "1.1")]), None);
+    assert_eq!(path(&[("flag", "true")]).as_deref(), Some("flag=true"));
+    assert_eq!(path(&[("nothing", "~")]), None);
+    let last = rule(&loaded, "shop", &[("no", "010")]).unwrap();
+    assert_eq!(last.role, Role::Shadow);
+    assert_eq!((last.limits[0].requests(), last.limits[0].name.as_deref()), (u32::MAX, None));
+    assert_eq!(rule(&loaded, "shop", &[("version", "1.10")]).unwrap().limits[0].requests(), 1_000);
+    assert_eq!(rule(&loaded, "shop", &[("flag", "true")]).unwrap().limits[0].requests(), 0);
+}
+
+#[test]
+fn aliases_and_merges_stand_for_what_they_name() {
+    let loaded = good("aliases_and_merges.yaml");
+    let requests = |entries: &[(&str, &str)]| rule(&loaded, "shop", entries).map(|rule| rule.limits[0].requests());
+    assert_eq!(requests(&[("user", "a")]), Some(3));
+    assert_eq!(requests(&[("tenant", "a"), ("path", "/")]), Some(3));
+    // The mapping's own key wins over the merged one.
+    assert_eq!(requests(&[("client", "a")]), Some(9));
+}
+
+#[test]
+fn limits_of_every_kind_are_as_written() {
+    let loaded = good("limits_of_every_kind.yaml");
+    let limits = |key: &str| &*rule(&loaded, "shop", &[(key, "x")]).unwrap().limits;
+    // The burst is the rate unless it is given.
+    assert_eq!(limits("steady")[0].algorithm(), Algorithm::Gcra { burst: 7 });
+    assert_eq!(limits("purse")[0].algorithm(), Algorithm::Gcra { burst: 25 });
+    assert_eq!(limits("purse")[0].window().us(), 90_000_000);
+    assert_eq!(limits("closed")[0].capacity(), 0);
+    assert!(limits("tokens")[0].post_paid() && limits("tokens")[0].drain);
+    // Only those that have a twin are told apart by name.
+    let ids: Vec<_> = limits("several").iter().map(weir_engine::Limit::id).collect();
+    assert_eq!(ids, ["f3600s:soft", "f3600s:hard", "f86400s"]);
+    let several = rule(&loaded, "shop", &[("several", "x")]).unwrap();
+    assert_eq!(several.role, Role::Shadow);
+    assert_eq!(several.replaces.len(), 1);
+    let free = rule(&loaded, "shop", &[("free", "x")]).unwrap();
+    assert!(free.unlimited && free.unlimited_name.as_deref() == Some("basic"));
+}
+
+#[test]
+fn each_algorithm_has_its_parameters_and_defaults() {
+    let loaded = good("all_algorithms.yaml");
+    let limit = |key: &str| &rule(&loaded, "shop", &[(key, "x")]).unwrap().limits[0];
+    let seconds = |seconds: u64| Precision::new(seconds * 1_000_000).unwrap();
+    let calendar = |unit| Algorithm::FixedWindow { anchor: Anchor::Calendar(unit) };
+    for (key, algorithm) in [
+        ("fixed_window", Algorithm::FIXED_WINDOW),
+        ("fixed_window of the clock", Algorithm::FIXED_WINDOW),
+        ("fixed_window of the first hit", Algorithm::FixedWindow { anchor: Anchor::FirstHit }),
+        ("fixed_window of the calendar", calendar(CalendarUnit::Month)),
+        ("fixed_window of a calendar", calendar(CalendarUnit::Week)),
+        ("sliding_window_counter", Algorithm::SlidingWindowCounter),
+        ("sliding_window", Algorithm::SlidingWindow { precision: seconds(60) }),
+        ("sliding_window of its own precision", Algorithm::SlidingWindow { precision: seconds(1) }),
+        ("sliding_window_log", Algorithm::SlidingWindowLog),
+        ("token_bucket", Algorithm::TokenBucket { burst: 10, refill: Refill::Continuous }),
+        ("token_bucket with a purse", Algorithm::TokenBucket { burst: 50, refill: Refill::Continuous }),
+        ("token_bucket by interval", Algorithm::TokenBucket { burst: 5, refill: Refill::Interval }),
+        ("leaky_bucket", Algorithm::LeakyBucket { burst: 10 }),
+        ("leaky_bucket with a queue", Algorithm::LeakyBucket { burst: 50 }),
+        ("gcra", Algorithm::Gcra { burst: 10 }),
+        ("gcra with a burst", Algorithm::Gcra { burst: 8 }),
+    ] {
+        assert_eq!(limit(key).algorithm(), algorithm, "{key}");
+    }
+    assert_eq!(limit("fixed_window of a calendar").zone(), "Europe/Berlin");
+    // UTC by name is no other calendar than UTC by default: they share their states.
+    let by_default = limit("fixed_window of the calendar");
+    assert_eq!(by_default.id(), limit("fixed_window of the calendar by name").id());
+    assert_eq!(by_default.zone(), "");
+    assert_eq!(loaded.policies.domain("shop").unwrap().mode, Some(Mode::Independent));
+}
+
+#[test]
+fn what_becomes_of_a_failed_charge_is_said_by_rule_or_domain() {
+    let loaded = good("on_error.yaml");
+    let domain = loaded.policies.domain("shop").unwrap();
+    let said = |entries: &[(&str, &str)]| domain.on_error_of(rule(&loaded, "shop", entries));
+    assert_eq!(said(&[("user", "ann")]), Some((OnError::Local, SaidBy::Rule)));
+    assert_eq!(said(&[("user", "ann"), ("path", "/")]), Some((OnError::Deny, SaidBy::Domain)), "not inherited");
+    assert_eq!(said(&[("client", "x")]), Some((OnError::Allow, SaidBy::Rule)));
+    assert_eq!(said(&[("partner", "x")]), Some((OnError::Error, SaidBy::Rule)));
+    assert_eq!(said(&[("nothing", "x")]), Some((OnError::Deny, SaidBy::Domain)));
+    let silent = good("short_forms.yaml");
+    let domain = silent.policies.domain("shop").unwrap();
+    assert_eq!(domain.on_error_of(rule(&silent, "shop", &[("list", "x")])), None);
+}
+
+#[test]
+fn short_forms_stand_for_unit_and_number() {
+    let loaded = good("short_forms.yaml");
+    let limits = |key: &str| &*rule(&loaded, "shop", &[(key, "x")]).unwrap().limits;
+    let mut per_ten = Vec::new();
+    for unit in Unit::ALL {
+        per_ten.push((unit.name(), unit));
+    }
+    per_ten.extend(SHORT_UNITS);
+    for (word, unit) in per_ten {
+        assert_eq!(limits(word), [Limit::per_unit(10, unit)], "{word}");
+    }
+    let shape = |key: &str| (limits(key)[0].requests(), limits(key)[0].window().us());
+    assert_eq!(shape("length"), (5, 90_000_000));
+    assert_eq!(shape("none"), (0, 1_000_000));
+    assert_eq!(shape("most"), (u32::MAX, 1_000_000));
+    let ids = |key: &str| limits(key).iter().map(|limit| limit.id().to_owned()).collect::<Vec<_>>();
+    assert_eq!(ids("list"), ["f1s", "f60s", "g3600s"]);
+    assert_eq!(ids("twins"), ["f1s:soft", "f1s:hard"]);
+    assert_eq!(limits("bucket")[0].algorithm(), Algorithm::LeakyBucket { burst: 10 });
+    assert_eq!(loaded.policies.domain("shop").unwrap().mode, Some(Mode::Atomic));
+}
+
+/// What is refused and what is taken, for every key and algorithm, is what the table of keys says.
+#[test]
+fn a_parameter_is_taken_by_the_algorithms_of_its_table_and_by_no_other() {
+    let value = |key: &str| match key {
+        "burst" => "5",
+        "refill" => "interval",
+        "precision" => "12h",
+        "anchor" => "first_hit",
+        "calendar" | "post_paid" => "true",
+        "timezone" => "Europe/Berlin, calendar: true",
+        "alert_at" => "[80]",
+        other => panic!("no value for {other}"),
+    };
+    let mut parameters = BTreeSet::new();
+    for key in KINDS.iter().flat_map(|kind| kind.keys) {
+        let Some(only) = &key.only else { continue };
+        if let Needs::Parameter(name) = only.needs {
+            parameters.insert(name);
+        }
+        for algorithm in Algorithm::NAMES {
+            let (name, value) = (key.name, value(key.name));
+            let text = format!(
+                "domain: d\ndescriptors: [{{key: a, rate_limit: {{rate: 9/day, algorithm: {algorithm}, {name}: {value}}}}}]"
+            );
+            let told = parse(&[("p.yaml", &text)]).err().map(|problems| problems.to_string());
+            let refused = told.as_ref().is_some_and(|told| told.contains(&format!("{name} on {algorithm}: ")));
+            assert_eq!(refused, !only.algorithms().any(|taker| taker == algorithm), "{text}: {told:?}");
+            assert_eq!(told.is_some(), refused, "{text}: {told:?}");
+        }
+    }
+    let all = Algorithm::all(&Parameters::LEAST);
+    let named: BTreeSet<_> = all.iter().flat_map(|algorithm| algorithm.parameter_names()).copied().collect();
+    assert_eq!(parameters, named, "each parameter of an algorithm has a key");
+}
+
+#[test]
+fn every_rule_knows_its_place() {
+    let loaded = good("limits_of_every_kind.yaml");
+    assert_eq!(loaded.places.len(), loaded.policies.rules().len());
+    let text = fs::read_to_string(data("good/limits_of_every_kind.yaml")).unwrap();
+    for rule in loaded.policies.rules() {
+        let place = &loaded.places[rule.id as usize];
+        let line = text.lines().nth(place.position.line as usize - 1).unwrap();
+        let key = rule.path.rsplit('|').next().unwrap().split('=').next().unwrap();
+        assert_eq!(line.trim_start(), format!("- key: {key}"), "{}", rule.path);
+        assert_eq!(place.position.column as usize, line.find("key").unwrap() + 1);
+    }
+}
+
+#[test]
+fn problems_of_all_files_come_at_once_in_file_order() {
+    let files = [
+        ("b.yaml", "domain: shop\ndescriptors: [{key: ''}]\n"),
+        ("a.yaml", "domain: [\n"),
+        ("c.yaml", "domain: shop\ndescriptors: [{key: x, colour: red}]\n"),
+        ("d.yaml", "domain: fine\n"),
+        ("e.yaml", "domain: fine\n"),
+    ];
+    insta::assert_snapshot!(parse(&files).unwrap_err(), @r#"
+    b.yaml:2:16: key is empty
+    a.yaml:2:1: not valid YAML: while parsing a node, did not find expected node content
+    c.yaml:1:9: domain "shop" is defined already, at b.yaml:1:9
+    c.yaml:2:24: unknown key "colour" in a descriptor: it has key, value, values, cidr, regex, rate_limit, rate_limits, shadow_mode, quota_mode, on_error, share_threshold, detailed_metric, value_to_metric, metadata, allow_warnings, descriptors
+    e.yaml:1:9: domain "fine" is defined already, at d.yaml:1:9
+    "#);
+    let dir = directory(&files);
+    let told = load_dir(dir.path()).unwrap_err();
+    let names: Vec<_> = told.list().iter().map(|problem| name_of(Path::new(&*problem.file))).collect();
+    assert_eq!(names, ["a.yaml", "b.yaml", "c.yaml", "c.yaml", "e.yaml"]);
+    assert_eq!(told.count(), 5);
+}
+
+#[test]
+fn lengths_are_accepted_to_their_bound() {
+    let text = |domain: usize, key: usize, value: usize| {
+        format!(
+            "domain: {}\ndescriptors: [{{key: {}, value: {}}}]\n",
+            "d".repeat(domain),
+            "k".repeat(key),
+            "v".repeat(value)
+        )
+    };
+    let bounds = (DOMAIN_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX);
+    assert!(parse(&[("p.yaml", &text(bounds.0, bounds.1, bounds.2))]).is_ok());
+    assert_eq!(
+        problems(&text(bounds.0 + 1, bounds.1 + 1, bounds.2 + 1)),
+        "p.yaml:1:9: domain has 257 bytes: at most 256\n\
+         p.yaml:2:21: key has 4097 bytes: at most 4096\n\
+         p.yaml:2:4127: value has 4097 bytes: at most 4096"
+    );
+    let nested = |levels: usize| {
+        let open: String = (1..levels).map(|level| format!("[{{key: k{level}, descriptors: ")).collect();
+        format!("domain: d\ndescriptors: {open}[{{key: last}}]{}", "}]".repeat(levels - 1))
+    };
+    assert!(parse(&[("p.yaml", &nested(LEVELS_MAX))]).is_ok());
+    assert!(problems(&nested(LEVELS_MAX + 1)).contains("more than 16 levels"));
+}
+
+#[test]
+fn a_directory_without_policies_is_told() {
+    let dir = directory(&[("notes.txt", "domain: shop")]);
+    let name = dir.path().display();
+    let told = |dir: &Path| load_dir(dir).unwrap_err().to_string();
+    assert_eq!(told(dir.path()), format!("{name}: no policy files: none here is named *.yaml or *.yml"));
+    std::fs::write(dir.path().join("shop.test.yaml"), "").unwrap();
+    let besides = "no policy files: none here is named *.yaml or *.yml, besides tests and traffic";
+    assert_eq!(told(dir.path()), format!("{name}: {besides}"));
+    std::fs::remove_file(dir.path().join("shop.test.yaml")).unwrap();
+    let missing = dir.path().join("missing");
+    assert_eq!(told(&missing), format!("{name}/missing: No such file or directory (os error 2)"));
+}
+
+#[test]
+fn files_that_are_no_text_are_told() {
+    let dir = directory(&[("fine.yml", "domain: fine\n")]);
+    let write = |name: &str, bytes: &[u8]| fs::write(dir.path().join(name), bytes).unwrap();
+    write("latin1.yaml", b"domain: shop\ndescriptors: [{key: caf\xe9}]\n");
+    write("utf16.yaml", b"\xff\xfed\0o\0m\0");
+    write("nul.yaml", b"domain: shop\0\n");
+    std::os::unix::fs::symlink("nowhere", dir.path().join("lost.yaml")).unwrap();
+    let told = load_dir(dir.path()).unwrap_err().to_string();
+    let told = told.replace(&format!("{}/", dir.path().display()), "");
+    insta::assert_snapshot!(told, @"
+    latin1.yaml:2:24: not UTF-8: the byte 0xe9
+    lost.yaml: No such file or directory (os error 2)
+    nul.yaml:1:13: not valid YAML: found unprintable character
+    utf16.yaml: UTF-16 by its byte order mark: save it as UTF-8
+    ");
+}
+
+#[test]
+fn a_huge_file_is_refused_unread() {
+    let dir = tempfile::tempdir().unwrap();
+    // A sparse file: large, and nothing on the disk.
+    let file = fs::File::create(dir.path().join("huge.yaml")).unwrap();
+    file.set_len(1 << 40).unwrap();
+    let told = load_dir(dir.path()).unwrap_err().to_string();
+    assert!(told.ends_with("huge.yaml: larger than 32 MiB: split it by domain"), "{told}");
+    let text = " ".repeat(FILE_BYTES_MAX + 1);
+    assert_eq!(problems(&text), "p.yaml: larger than 32 MiB: split it by domain");
+}
+
+#[test]
+fn hostile_texts_are_refused_within_bounds() {
+    for deep in ["[".repeat(1_000_000), "- ".repeat(100_000), "{a: ".repeat(100_000), "? ".repeat(100_000)] {
+        let told = problems(&deep);
+        let reasons = [
+            "nested deeper than 64",
+            "a key must be text",
+            "recursion limit exceeded",
+            "1000000 of the characters , [ ] { }",
+        ];
+        assert!(reasons.iter().any(|reason| told.contains(reason)), "{told}");
+    }
+
+    // Ten aliases of ten aliases of ...: ten to the ninth values in a few hundred bytes.
+    let mut bomb = String::from("l0: &l0 [x, x, x, x, x, x, x, x, x, x]\n");
+    for level in 1..9 {
+        let aliases = vec![format!("*l{}", level - 1); 10].join(", ");
+        writeln!(bomb, "l{level}: &l{level} [{aliases}]").unwrap();
+    }
+    assert!(problems(&bomb).contains("more than 4000000 values in one file"), "{}", problems(&bomb));
+
+    // The same with descriptors, of which each level is legal.
+    let mut bomb = String::from("domain: d\nx: &l0 [{key: a}]\n");
+    for level in 1..9 {
+        let items = (0..10).map(|i| format!("{{key: k{i}, descriptors: *l{}}}", level - 1));
+        writeln!(bomb, "x{level}: &l{level} [{}]", items.collect::<Vec<_>>().join(", ")).unwrap();
+    }
+    assert!(problems(&bomb).contains("more than 4000000 values in one file"), "{}", problems(&bomb));
+
+    let long_line = format!("domain: {}\n", "x".repeat(8 << 20));
+    assert_eq!(problems(&long_line), "p.yaml:1:9: domain has 8388608 bytes: at most 256");
+    let long_key = format!("{}: x\n", "x".repeat(1_000));
+    assert!(problems(&long_key).len() < 300);
+    let nul = "domain: a\0b\n";
+    assert!(problems(nul).starts_with("p.yaml:1:"), "{}", problems(nul));
+}
+
+#[test]
+fn problems_past_the_bound_are_counted() {
+    let many = PROBLEMS_MAX + 5;
+    let text = format!("domain: d\ndescriptors:\n{}", "  - key: ''\n".repeat(many));
+    let told = parse(&[("p.yaml", &text), ("q.yaml", "")]).unwrap_err();
+    assert_eq!((told.list().len(), told.count()), (PROBLEMS_MAX, many + 1));
+    assert!(told.to_string().ends_with("\nand 6 more problems"));
+}
+
+#[test]
+fn too_many_descriptors_are_told_once() {
+    let half = DESCRIPTORS_MAX / 2 + 1;
+    let text = |domain: &str| {
+        let mut text = format!("domain: {domain}\ndescriptors:\n");
+        for i in 0..half {
+            writeln!(text, "- key: {i}").unwrap();
+        }
+        text
+    };
+    let told = parse(&[("a.yaml", &text("a")), ("b.yaml", &text("b"))]).unwrap_err();
+    let line = half + 1;
+    assert_eq!(told.to_string(), format!("b.yaml:{line}:3: more than 1000000 descriptors in all files"));
+}
+
+#[test]
+fn too_many_values_and_regular_expressions_are_told_once() {
+    let half = VALUES_MAX / 2 + 1;
+    let list = |domain: &str| {
+        let mut text = format!("domain: {domain}\ndescriptors:\n- key: a\n  values:\n");
+        for i in 0..half {
+            writeln!(text, "  - {i}").unwrap();
+        }
+        text
+    };
+    let told = parse(&[("a.yaml", &list("a")), ("b.yaml", &list("b")), ("c.yaml", &list("c"))]).unwrap_err();
+    assert_eq!(told.to_string(), "b.yaml:4:3: more than 1000000 values and networks in all files");
+
+    let mut text = String::from("domain: d\ndescriptors:\n");
+    for i in 0..REGEXES_MAX + 2 {
+        writeln!(text, "- {{key: k{i}, regex: a}}").unwrap();
+    }
+    let told = parse(&[("p.yaml", &text)]).unwrap_err();
+    let line = REGEXES_MAX + 3;
+    assert_eq!(told.list()[0].position.unwrap().line as usize, line);
+    assert_eq!((told.count(), &*told.list()[0].message), (1, "more than 10000 regular expressions in all files"));
+}
+
+#[test]
+fn a_key_has_so_many_wildcards_and_regular_expressions() {
+    let patterns = |count: usize| {
+        let mut text = String::from("domain: d\ndescriptors:\n- {key: a, value: v}\n");
+        for i in 0..count {
+            writeln!(text, "- {{key: a, value: p{i}*}}").unwrap();
+        }
+        text
+    };
+    let full = patterns(PATTERNS_MAX);
+    parse(&[("p.yaml", &full)]).expect("as many as there may be");
+    let told = |text: &str, reading| parse_with(&[("p.yaml", text)], reading).unwrap_err().to_string();
+    let line = PATTERNS_MAX + 4;
+    let expected =
+        format!("p.yaml:{line}:3: more than 1024 wildcards and regular expressions of the key \"a\" at one level");
+    assert_eq!(told(&patterns(PATTERNS_MAX + 1), Reading::default()), expected);
+    assert_eq!(told(&format!("{full}- {{key: a, regex: x}}\n"), Reading::default()), expected);
+    // A compatible reading has the bound where a regular expression is among them.
+    let compatible = Reading { compatible: true, merge_domains: false };
+    parse_with(&[("p.yaml", &patterns(PATTERNS_MAX + 1))], compatible).expect("wildcards only");
+    assert_eq!(told(&format!("{full}- {{key: a, regex: x}}\n"), compatible), expected);
+}
+
+/// Ten times the rules may take ten times as long; comparing all to all would take a hundred times.
+#[test]
+fn a_hundred_thousand_rules_load_without_comparing_all_to_all() {
+    let took = |rules: usize| {
+        let mut text = String::from("domain: d\ndescriptors:\n");
+        for i in 0..rules / 2 {
+            writeln!(text, "- {{key: a, value: v{i}, rate_limit: {{unit: hour, requests_per_unit: 5}}}}").unwrap();
+            writeln!(text, "- {{key: a, value: p{i}*, rate_limit: {{unit: hour, requests_per_unit: 5}}}}").unwrap();
+        }
+        let started = std::time::Instant::now();
+        // Only a compatible reading takes so many wildcards of one key.
+        let compatible = Reading { compatible: true, merge_domains: false };
+        let mut loaded = parse_with(&[("p.yaml", &text)], compatible).unwrap();
+        assert_eq!(loaded.policies.rules().len(), rules);
+        lint(&mut loaded);
+        started.elapsed()
+    };
+    // A busy machine can only make a run look slower, so the best of a few counts.
+    let few = (0..3).map(|_| took(10_000)).min().unwrap();
+    let many = (0..3).map(|_| took(100_000)).find(|&many| many < few * 40);
+    assert!(many.is_some(), "10,000 rules took {few:?}, ten times as many over 40 times that");
+}
+
+#[test]
+fn the_nearest_word_is_near() {
+    let known = ["unit", "requests_per_unit", "minute", "second"];
+    assert_eq!(nearest("request_per_unit", known), Some("requests_per_unit"));
+    assert_eq!(nearest("requests_per_minute", known), Some("requests_per_unit"));
+    assert_eq!(nearest("Unit", known), Some("unit"));
+    assert_eq!(nearest("min", known), Some("minute"));
+    assert_eq!(nearest("colour", known), None);
+    assert_eq!(nearest("b", ["a"]), None);
+    assert_eq!(nearest(&"x".repeat(100_000), known), None);
+}
+
+/// Texts made of a policy's own words reach further than random ones.
+fn policy_like() -> impl Strategy<Value = String> {
+    let words = prop::sample::select(vec![
+        "domain",
+        "descriptors",
+        "key",
+        "value",
+        "rate_limit",
+        "rate_limits",
+        "unit",
+        "requests_per_unit",
+        "unlimited",
+        "name",
+        "replaces",
+        "algorithm",
+        "gcra",
+        "sliding_window",
+        "token_bucket",
+        "precision",
+        "refill",
+        "interval",
+        "anchor",
+        "first_hit",
+        "calendar",
+        "timezone",
+        "Europe/Berlin",
+        "charging",
+        "on_error",
+        "local",
+        "rate",
+        "10/s",
+        "5/",
+        "burst",
+        "window",
+        "90s",
+        "hour",
+        "shadow_mode",
+        "share_threshold",
+        "true",
+        "*",
+        "a*",
+        "&a ",
+        "*a ",
+        "<<",
+        "0",
+        "-1",
+        "7",
+        "- ",
+        ": ",
+        ":\n",
+        "\n",
+        "\n  ",
+        "\n    - ",
+        "{",
+        "}",
+        "[",
+        "]",
+        ", ",
+        "'",
+        "\"",
+        "|",
+        ">",
+        "? ",
+        "#",
+        "---\n",
+        "!!str ",
+        "~",
+        "%",
+        "\t",
+        "\u{feff}",
+        "\0",
+        "é",
+    ]);
+    prop::collection::vec(words, 0..60).prop_map(|words| format!("domain: d\n{}", words.concat()))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_bytes_make_the_loader_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = parse(&[("p.yaml", &String::from_utf8_lossy(&bytes))]);
+    }
+
+    #[test]
+    fn no_text_makes_the_loader_panic(text in "\\PC{0,200}") {
+        let _ = parse(&[("p.yaml", &text)]);
+    }
+
+    #[test]
+    fn no_almost_policy_makes_the_loader_panic(text in policy_like()) {
+        if let Err(problems) = parse(&[("p.yaml", &text)]) {
+            prop_assert!(problems.count() > 0);
+            for problem in problems.list() {
+                prop_assert!(!problem.message.is_empty() && problem.message.len() < 1_000);
+            }
+        }
+    }
+
+    /// What loads and is damaged by one byte either loads or is told, with a place.
+    #[test]
+    fn a_damaged_policy_is_told(at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+        let mut bytes = fs::read(data("good/limits_of_every_kind.yaml")).unwrap();
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        let Ok(text) = String::from_utf8(bytes) else { return Ok(()) };
+        if let Err(problems) = parse(&[("p.yaml", &text)]) {
+            for problem in problems.list() {
+                prop_assert!(problem.position.is_some(), "{problem}");
+            }
+        }
+    }
+}
