@@ -77,7 +77,7 @@ pub(super) fn statsd(settings: &Settings) -> Result<Option<statsd::Options>, App
     });
     Ok(Some(statsd::Options {
         address,
-        transport: if settings.is_udp { Transport::Udp } else { Transport::Tcp },
+        transport: if settings.is_udp || settings.is_dogstatsd { Transport::Udp } else { Transport::Tcp },
         format: if settings.is_dogstatsd { Format::DogStatsd } else { Format::Statsd },
         interval: settings.interval,
         tags: settings.tags.clone(),

@@ -42,7 +42,7 @@ pub(super) async fn open(settings: &Otlp, url: Uri) -> Result<Collector, AppErro
 }
 
 fn collector(settings: &Otlp, url: Uri) -> Collector {
-    let headers = settings.headers.iter().filter_map(|(name, value)| {
+    let headers = settings.headers.0.iter().filter_map(|(name, value)| {
         Some((HeaderName::from_bytes(name.as_bytes()).ok()?, HeaderValue::from_str(value).ok()?))
     });
     let tls = (url.scheme_str() == Some("https")).then(|| {

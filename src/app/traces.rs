@@ -43,7 +43,7 @@ pub(super) async fn open(
     let (spans, exporting) = Spans::new(batches, exporter);
     count(&spans, metrics)?;
     let options = Options {
-        propagators: Propagators { w3c: settings.w3c, b3: settings.b3 },
+        propagators: Propagators { w3c: settings.propagators.w3c, b3: settings.propagators.b3 },
         sampler: Sampler::ratio(settings.sampler.ratio, settings.sampler.is_parent_based),
         descriptor_values: settings.descriptor_values,
     };

@@ -106,7 +106,7 @@ fn options(settings: &weir_settings::Xds) -> Result<Options, AppError> {
         tls: tls.map(Arc::new),
         node_id: settings.node_id.clone(),
         node_metadata: settings.node_metadata.clone(),
-        headers: settings.headers.clone(),
+        headers: settings.headers.0.clone(),
         connect_timeout: settings.connect_timeout,
         pauses: Pauses {
             dial_max: settings.connect_retry,

@@ -5,46 +5,40 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use weir_text::duration;
-
-use super::alerts_rows::{CA_FILE, OTHERS, SECRET_FILE, URL};
 use super::contradictions::ProblemList;
-use super::value::{Secret, integer};
-use super::{Merged, Problem};
+use super::row::Preset::{Is, Unset};
+use super::row::{Kind, ms, secs};
+use super::value::Secret;
 
-/// Where alerts are sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Alerts {
-    /// The URL of the webhook. It may hold a secret.
-    pub webhook_url: Option<Secret>,
-    /// The file of the secret that signs messages.
-    pub webhook_secret_file: Option<PathBuf>,
-    /// The authorities to trust, in place of those of the system.
-    pub webhook_ca_file: Option<PathBuf>,
-    /// How long one attempt may take.
-    pub webhook_timeout: Duration,
-    /// How often one alert is sent at most.
-    pub webhook_attempts: u32,
-    /// How long after its first attempt an alert is sent again.
-    pub webhook_retry_for: Duration,
-    /// How many alerts can wait.
-    pub webhook_queue: usize,
+const URL: &str = "alerts.webhook_url";
+const SECRET_FILE: &str = "alerts.webhook_secret_file";
+const CA_FILE: &str = "alerts.webhook_ca_file";
+/// The others, which mean nothing without a webhook.
+const OTHERS: [&str; 4] =
+    ["alerts.webhook_timeout", "alerts.webhook_attempts", "alerts.webhook_retry_for", "alerts.webhook_queue"];
+
+settings! {
+    /// Where alerts are sent.
+    pub struct Alerts {
+        /// where alerts of limits with alert_at are sent, by POST; none: they are logged and counted only
+        webhook_url: Option<Secret> = "alerts.webhook_url", Kind::SecretUrl, Unset;
+        /// the file of the secret that signs them, whsec_ and Base64 of 24 to 64 bytes; read for each attempt
+        webhook_secret_file: Option<PathBuf> = "alerts.webhook_secret_file", Kind::File, Unset;
+        /// the authorities that the webhook's certificate is checked against, in PEM; none: those of the system
+        webhook_ca_file: Option<PathBuf> = "alerts.webhook_ca_file", Kind::File, Unset;
+        /// how long one attempt to deliver an alert may take
+        webhook_timeout: Duration = "alerts.webhook_timeout", Kind::duration(ms(100), secs(60)), Is("5s");
+        /// how often one alert is sent until the webhook takes it
+        webhook_attempts: u32 = "alerts.webhook_attempts", Kind::integer(1, 100, "attempts"), Is("20");
+        /// how long after its first attempt an alert is sent again
+        webhook_retry_for: Duration = "alerts.webhook_retry_for",
+            Kind::duration(Duration::ZERO, secs(86_400)), Is("15m");
+        /// how many alerts can wait for the webhook; more are dropped and counted
+        webhook_queue: usize = "alerts.webhook_queue", Kind::integer(1, 65_536, "alerts"), Is("1024");
+    }
 }
 
 impl Alerts {
-    pub(super) fn read(from: &Merged) -> Result<Self, Problem> {
-        let [timeout, attempts, retry_for, queue] = OTHERS;
-        Ok(Self {
-            webhook_url: from.optional(URL).as_deref().map(Secret::from),
-            webhook_secret_file: from.path(SECRET_FILE),
-            webhook_ca_file: from.path(CA_FILE),
-            webhook_timeout: from.value(timeout, duration)?,
-            webhook_attempts: from.value(attempts, integer)?,
-            webhook_retry_for: from.value(retry_for, duration)?,
-            webhook_queue: from.value(queue, integer)?,
-        })
-    }
-
     /// Reports settings that are valid alone and contradict each other.
     pub(super) fn contradictions(&self, problems: &mut ProblemList<'_>) {
         let Some(url) = &self.webhook_url else {

@@ -1,33 +1,33 @@
 //! Settings: one tree from four layers, defaults < file < environment < command line.
 //!
-//! [`Settings::load`] merges the layers with the `config` crate and returns typed values, or every problem at once: a layer checks each value it
-//! is given, also one that a later layer replaces.
-//! The rows are in `table.rs`, what a row is in `row.rs`, reading a text in `value.rs`, sources in `layer.rs`. Nothing is bound,
-//! connected or created; logging and stores are built elsewhere from what stands here.
+//! [`Settings::load`] merges the layers with the `config` crate. It returns typed values, or every problem at once: a
+//! layer checks each of its values, also one that a later layer replaces.
+//!
+//! A setting is declared once, in its group: here, or in the group's own file. `group.rs` shows the form, `row.rs` the
+//! kinds, `value.rs` how a text is read, `layer.rs` the sources. Nothing is bound, connected or created: other packages
+//! build the log and the stores from these settings.
 //!
 //! The `config` crate's own deserialising is not used: it ends at the first error and knows no line.
 
+#[macro_use]
+mod group;
+
 mod alerts;
-mod alerts_rows;
 mod contradictions;
 pub mod envoy_ratelimit;
 mod kind;
 mod layer;
 mod listen;
 mod metrics_export;
-mod metrics_export_rows;
 pub mod otel;
 mod redis;
 mod row;
 mod statsd;
 mod table;
 mod tap;
-mod tap_rows;
 mod traces;
-mod traces_rows;
 mod value;
 mod xds;
-mod xds_rows;
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -37,204 +37,220 @@ use std::time::Duration;
 pub use alerts::Alerts;
 use config::Config;
 use contradictions::ProblemList;
+use group::Group as _;
 pub use layer::{FILE_BYTES_MAX, Layer};
 pub use listen::{CLIENT_NAMES_MAX, Endpoint, Listen, ListenTls, SOCKET_PATH_BYTES_MAX};
 pub use metrics_export::MetricsExport;
 pub use redis::{RedisServer, RedisTls, Sentinel, Topology};
-pub use row::{ENV_PREFIX, Kind, Preset, Setting};
+use row::Preset::{Is, Required, Unset};
+pub use row::{ENV_PREFIX, HOST_NAMES_MAX, KEY_PREFIX_BYTES_MAX, Kind, Preset, Setting, URL_PATH_BYTES_MAX};
+use row::{ORIGINS_MAX, ms, secs};
 pub use statsd::{Mogrifier, Statsd};
-pub use table::{
-    HOST_NAMES_MAX, KEY_PREFIX_BYTES_MAX, NAME_BYTES_MAX, SETTINGS, URL_PATH_BYTES_MAX, VALUE_BYTES_MAX, listing,
-    nearest,
-};
+pub use table::{SETTINGS, listing, nearest};
 pub use tap::Tap;
-pub use traces::{Otlp, Sampler, Tracing};
-pub use value::{HIDDEN, HOSTS_MAX, PAIRS_MAX, RedisUrl, Secret};
+pub use traces::{Otlp, PropagatorFormats, Sampler, Tracing};
+use value::FromText;
+pub use value::{HIDDEN, HOSTS_MAX, Headers, NAME_BYTES_MAX, PAIRS_MAX, RedisUrl, Secret, VALUE_BYTES_MAX};
 use weir_engine::arith::Fraction;
 use weir_engine::words::printable;
 use weir_engine::{Mode, OnError};
-use weir_text::duration;
 pub use xds::{Xds, XdsTls};
 
 /// What a gRPC connection holds for a request beside its message, in bytes.
 const GRPC_REQUEST_EXTRA_BYTES: usize = 4 * 1_024;
 
-/// Everything that can be set. `Debug` shows no secret.
-///
-/// Bounds and defaults are in [`SETTINGS`] and in docs/configuration.md.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Where weir listens.
-    pub listen: Listen,
-    /// What the admin listener serves.
-    pub admin_endpoints: Endpoints,
-    /// The file of the token that changes by the admin listener need.
-    pub admin_token_file: Option<PathBuf>,
-    /// How values of descriptors are shown to operators.
-    pub admin_values: ShownValues,
-    /// Where alerts about the use of limits are sent.
-    pub alerts: Alerts,
-    /// What the health of weir depends on.
-    pub health: Health,
+settings! {
+    /// Everything that can be set. `Debug` shows no secret.
+    ///
+    /// Each setting's bounds and default stand beside its field, and in docs/configuration.md.
+    pub struct Settings {
+        /// Where weir listens.
+        listen: Listen;
+        /// what listen.admin serves: weir, the admin endpoints; ratelimit, the read-only debug port of
+        /// envoyproxy/ratelimit
+        admin_endpoints: Endpoints = "admin.endpoints", Endpoints::KIND, Is("weir");
+        /// the file of bearer tokens, lines NAME TOKEN, for requests that change something at listen.admin; none: no
+        /// token
+        admin_token_file: Option<PathBuf> = "admin.token_file", Kind::File, Unset;
+        /// how values of descriptors look at listen.admin and in the log: as they are, as a hash, or as *
+        admin_values: ShownValues = "admin.values", ShownValues::KIND, Is("shown");
+        /// What the health of weir depends on.
+        health: Health;
+        /// What gRPC callers may make weir hold.
+        grpc: Grpc;
+        /// Bounds of the HTTP listeners.
+        http: Http;
+        /// Where the policies are.
+        policies: Policies;
+        /// where the states of limits are: in this process, or in a Redis that replicas share
+        store: StoreKind = "store", StoreKind::KIND, Is("memory");
+        /// atomic: a denied request is charged nowhere; independent: each limit charges for itself
+        charging: Mode = "charging", Kind::Choice(&Mode::NAMES), Is("atomic");
+        /// what happens to a request whose store does not answer, unless its rule or domain sets that
+        on_error: OnError = "on_error", Kind::Choice(&OnError::NAMES), Is("error");
+        /// no limit denies: statuses and metrics show what would be denied, and every request passes
+        shadow_mode: bool = "shadow_mode", Kind::Switch, Is("off");
+        /// every limit that denies is a quota: a request is denied when all of its limits are over
+        quota_mode: bool = "quota_mode", Kind::Switch, Is("off");
+        /// What responses have beyond the statuses.
+        response: Response;
+        /// the part of a limit above which hits are counted as near it
+        near_limit_ratio: Fraction = "near_limit_ratio", Kind::Fraction, Is("0.8");
+        /// The memory store.
+        memory: Memory;
+        /// Denials that are repeated without asking Redis again.
+        deny_cache: DenyCache;
+        /// The Redis store.
+        redis: Redis;
+        /// Threads.
+        runtime: Runtime;
+        /// How weir ends.
+        shutdown: Shutdown;
+        /// What is logged, and how.
+        log: Log;
+        /// Where statistics are sent.
+        statsd: Statsd;
+        /// Bounds on what a caller may send.
+        limits: Limits;
+        /// Which decisions are traced, and where the spans go.
+        tracing: Tracing;
+        /// What is counted under which names.
+        metrics: Metrics;
+        /// Where alerts about the use of limits are sent.
+        alerts: Alerts;
+        /// What taps on live requests show, and for how long.
+        tap: Tap;
+    }
+}
+
+choice! {
+    /// The values of `admin.endpoints`.
+    pub enum Endpoints {
+        /// Policies and states, which can be reset.
+        Weir = "weir",
+        /// What envoyproxy/ratelimit shows at its debug port, and nothing that changes anything.
+        Ratelimit = "ratelimit",
+    }
+}
+
+choice! {
+    /// The values of `admin.values`.
+    pub enum ShownValues {
+        /// As they are.
+        Shown = "shown",
+        /// By a hash.
+        Hashed = "hashed",
+        /// Not at all.
+        Hidden = "hidden",
+    }
+}
+
+settings! {
+    /// What the health of weir depends on, besides its own phase.
+    #[derive(Copy)]
+    pub struct Health {
+        /// whether weir is unhealthy while Redis does not answer
+        redis: bool = "health.redis", Kind::Switch, Is("off");
+        /// whether weir is unhealthy while the policies have no domain
+        policies: bool = "health.policies", Kind::Switch, Is("off");
+    }
+}
+
+settings! {
     /// What gRPC callers may make weir hold.
-    pub grpc: Grpc,
-    /// Bounds of the HTTP listeners.
-    pub http: Http,
-    /// Where the policies are.
-    pub policies: Policies,
-    /// Which store holds the state of limits.
-    pub store: StoreKind,
-    /// How a decision over several limits is charged.
-    pub charging: Mode,
-    /// What happens to a request whose store does not answer, unless its rule or domain sets that.
-    pub on_error: OnError,
-    /// No limit denies; statuses and metrics are as if it did.
-    pub shadow_mode: bool,
-    /// Every limit that denies is a quota: a request is denied when all of its limits are over.
-    pub quota_mode: bool,
-    /// The part of a limit above which hits count as near it.
-    pub near_limit_ratio: Fraction,
+    pub struct Grpc {
+        /// how many requests one gRPC connection may have in flight; Envoy opens another connection for more
+        max_streams: u32 = "grpc.max_streams", Kind::integer(1, 65_536, "requests"), Is("256");
+        /// how long the message of a gRPC request may take to arrive after its headers
+        receive_timeout: Duration = "grpc.receive_timeout", Kind::duration(ms(1), secs(300)), Is("5s");
+        /// how many bytes of requests and responses weir holds for one gRPC connection
+        connection_held_bytes: usize = "grpc.connection_held_bytes",
+            Kind::integer(65_536, 1 << 32, "bytes"), Is("8388608");
+        /// how many bytes of requests and responses weir holds for all gRPC connections
+        held_bytes: usize = "grpc.held_bytes", Kind::integer(65_536, 1 << 40, "bytes"), Is("33554432");
+    }
+}
+
+settings! {
+    /// Bounds of the HTTP listeners. Names and origins are in lower case.
+    pub struct Http {
+        /// how many connections one IP address may have to an HTTP listener; 0 for no bound
+        connections_per_peer: usize = "http.connections_per_peer", Kind::integer(0, 1024, "connections"), Is("0");
+        /// hosts that a request to the admin listener may name, by commas; loopback names and IPs are always allowed
+        admin_hosts: Vec<String> = "http.admin_hosts",
+            Kind::HostNames { most: HOST_NAMES_MAX }, Is(""), value::host_names;
+        /// sites whose web pages may send requests to /json, and changes to the admin listener, by commas
+        allowed_origins: Vec<String> = "http.allowed_origins",
+            Kind::Origins { most: ORIGINS_MAX }, Is(""), listen::origins;
+    }
+}
+
+settings! {
+    /// Where the policies come from.
+    pub struct Policies {
+        /// where policies come from: files of a directory, or a control plane that is asked by xDS
+        source: PolicySource = "policies.source", PolicySource::KIND, Is("directory");
+        /// the directory of YAML policy files, watched for changes; not needed with policies.source = xds
+        directory: PathBuf = "policies.directory", Kind::Directory, Required, |text| Ok(text.into());
+        /// The server that is asked by xDS.
+        xds: Xds;
+        /// which files of the directory are policies: *.yaml and *.yml, or all
+        all_files: bool = "policies.files", Kind::Choice(&["yaml", "all"]), Is("yaml"), |text| Ok(text == "all");
+        /// whether names that begin with one dot are read; names that begin with two never are
+        dot_files: bool = "policies.dot_files", Kind::Switch, Is("off");
+        /// whether files beside the directory that have its name, a dot and an ending are policies too
+        beside: bool = "policies.beside", Kind::Switch, Is("off");
+        /// whether a directory without policies, or none at all, is legal: every request passes then
+        allow_empty: bool = "policies.allow_empty", Kind::Switch, Is("off");
+        /// policy files are read as envoyproxy/ratelimit reads them, with a warning where weir would refuse
+        compatible: bool = "policies.compatible", Kind::Switch, Is("off");
+        /// files that name the same domain are joined; off, the second one is an error
+        merge_domains: bool = "policies.merge_domains", Kind::Switch, Is("off");
+    }
+}
+
+choice! {
+    /// The values of `policies.source`.
+    pub enum PolicySource {
+        /// Files.
+        Directory = "directory",
+        /// A control plane.
+        Xds = "xds",
+    }
+}
+
+choice! {
+    /// The values of `store`.
+    pub enum StoreKind {
+        /// In this process.
+        Memory = "memory",
+        /// In Redis.
+        Redis = "redis",
+    }
+}
+
+settings! {
     /// What responses have beyond the statuses.
-    pub response: Response,
-    /// The memory store.
-    pub memory: Memory,
-    /// Denials that are repeated without asking Redis again.
-    pub deny_cache: DenyCache,
-    /// The Redis store.
-    pub redis: Redis,
-    /// Threads.
-    pub runtime: Runtime,
-    /// How weir ends.
-    pub shutdown: Shutdown,
-    /// What is logged, and how.
-    pub log: Log,
-    /// What is counted under which names.
-    pub metrics: Metrics,
-    /// Where statistics are sent.
-    pub statsd: Statsd,
-    /// Which decisions are traced, and where the spans go.
-    pub tracing: Tracing,
-    /// What taps on live requests show, and for how long.
-    pub tap: Tap,
-    /// Bounds on what a caller may send.
-    pub limits: Limits,
-}
-
-/// The values of `admin.endpoints`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Endpoints {
-    /// Policies and states, which can be reset.
-    Weir,
-    /// What envoyproxy/ratelimit shows at its debug port, and nothing that changes anything.
-    Ratelimit,
-}
-
-/// The values of `admin.values`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ShownValues {
-    /// As they are.
-    Shown,
-    /// By a hash.
-    Hashed,
-    /// Not at all.
-    Hidden,
-}
-
-/// What the health of weir depends on, besides its own phase.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Health {
-    /// Whether Redis answers.
-    pub redis: bool,
-    /// Whether the policies have a domain.
-    pub policies: bool,
-}
-
-/// What gRPC callers may make weir hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grpc {
-    /// Requests in flight on one connection.
-    pub max_streams: u32,
-    /// How long the message of a request may take to arrive after its headers.
-    pub receive_timeout: Duration,
-    /// Bytes of requests and responses for one connection.
-    pub connection_held_bytes: usize,
-    /// The same for all connections.
-    pub held_bytes: usize,
-}
-
-/// Bounds of the HTTP listeners.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Http {
-    /// Connections of one IP address to one listener; 0 for no bound.
-    pub connections_per_peer: usize,
-    /// Names by which the admin listener may be addressed, in lower case, beside loopback names and IPs.
-    pub admin_hosts: Vec<String>,
-    /// Origins of web pages that may send requests, in lower case.
-    pub allowed_origins: Vec<String>,
-}
-
-/// Where the policies come from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policies {
-    /// Which of the two below.
-    pub source: PolicySource,
-    /// The directory of policy files; not checked to exist. May be empty if the source is another.
-    pub directory: PathBuf,
-    /// Whether every file is a policy, and not only `*.yaml` and `*.yml`.
-    pub all_files: bool,
-    /// Whether names that begin with one dot are read.
-    pub dot_files: bool,
-    /// Whether files beside the directory that have its name, a dot and an ending are policies too.
-    pub beside: bool,
-    /// Whether there may be no policy at all.
-    pub allow_empty: bool,
-    /// Files are read as envoyproxy/ratelimit reads them.
-    pub compatible: bool,
-    /// Files of one domain are joined instead of refused.
-    pub merge_domains: bool,
-    /// The server that is asked by xDS.
-    pub xds: Xds,
-}
-
-/// The values of `policies.source`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PolicySource {
-    /// Files.
-    Directory,
-    /// A control plane.
-    Xds,
-}
-
-/// The values of `store`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreKind {
-    /// In this process.
-    Memory,
-    /// In Redis.
-    Redis,
-}
-
-/// What responses have beyond the statuses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Response {
-    /// Exact waits in the dynamic metadata.
-    pub dynamic_metadata: bool,
-    /// `leaky_bucket`'s wait as a request header for Envoy's fault filter.
-    pub delay_header: bool,
-    /// The request and the metadata of the limits that it passed in the dynamic metadata.
-    pub limit_metadata: bool,
-    /// `Retry-After`, `RateLimit` and `RateLimit-Policy` for the caller's client.
-    pub ietf_headers: bool,
-    /// A body for the client of a denied request, which names the limits.
-    pub problem_body: bool,
-    /// Three headers that show a limit to the caller's client.
-    pub limit_headers: bool,
-    /// The name of the header with the hits per window.
-    pub limit_header: String,
-    /// The name of the header for the remaining hits.
-    pub remaining_header: String,
-    /// The name of the header with the seconds until the limit is reset.
-    pub reset_header: String,
+    pub struct Response {
+        /// exact waits of each status in the response's dynamic metadata, under the key weir
+        dynamic_metadata: bool = "response.dynamic_metadata", Kind::Switch, Is("off");
+        /// leaky_bucket's wait as the request header by which Envoy's fault filter delays
+        delay_header: bool = "response.delay_header", Kind::Switch, Is("off");
+        /// the request and the metadata of the limits that it passed, in the response's dynamic metadata
+        limit_metadata: bool = "response.limit_metadata", Kind::Switch, Is("off");
+        /// Retry-After on denials, and RateLimit and RateLimit-Policy, as headers for the client
+        ietf_headers: bool = "response.ietf_headers", Kind::Switch, Is("off");
+        /// on denials by limits, a body for the client that names them: application/problem+json
+        problem_body: bool = "response.problem_body", Kind::Switch, Is("off");
+        /// three headers for the client: the limit nearest to its end, what is left of it, when it is reset
+        limit_headers: bool = "response.limit_headers", Kind::Switch, Is("off");
+        /// the name of the header with the requests per unit
+        limit_header: String = "response.limit_header", Kind::HeaderName, Is("RateLimit-Limit");
+        /// the name of the header with what is left
+        remaining_header: String = "response.remaining_header", Kind::HeaderName, Is("RateLimit-Remaining");
+        /// the name of the header with the seconds until the limit is reset
+        reset_header: String = "response.reset_header", Kind::HeaderName, Is("RateLimit-Reset");
+    }
 }
 
 /// The names of the headers of `response.ietf_headers`.
@@ -254,73 +270,78 @@ impl Response {
     }
 }
 
-/// The memory store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Memory {
-    /// How many states are kept at most.
-    pub max_keys: usize,
+settings! {
+    /// The memory store.
+    pub struct Memory {
+        /// how many states the memory store keeps before it evicts
+        max_keys: usize = "memory.max_keys", Kind::integer(64, 1_000_000_000, "keys"), Is("1000000");
+    }
 }
 
-/// Denials that are repeated without asking Redis again.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DenyCache {
-    /// How long after it was asked for a denial may be repeated; zero for not at all.
-    pub max_age: Duration,
-    /// How many keys have a denial kept at once.
-    pub max_keys: usize,
-    /// Whether a denial may be repeated until the window of its limit ends, in place of `max_age`.
-    pub until_window_end: bool,
+settings! {
+    /// Denials that are repeated without asking Redis again.
+    pub struct DenyCache {
+        /// how long a denial by Redis may be repeated without asking it again; 0s turns that off
+        max_age: Duration = "deny_cache.max_age", Kind::duration(Duration::ZERO, secs(60)), Is("1s");
+        /// how many keys can have a denial in the cache
+        max_keys: usize = "deny_cache.max_keys", Kind::integer(1, 10_000_000, "keys"), Is("65536");
+        /// keeps a denial until the window of its limit ends, in place of deny_cache.max_age, and counts lookups
+        until_window_end: bool = "deny_cache.until_window_end", Kind::Switch, Is("off");
+    }
 }
 
-/// The Redis store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Redis {
-    /// Where it is.
-    pub server: RedisServer,
-    /// Where limits per second are, if they have a Redis of their own. The fields below apply to both.
-    pub per_second: Option<RedisServer>,
-    /// TLS, where a URL asks for it.
-    pub tls: RedisTls,
-    /// The budget of one decision, queueing included.
-    pub timeout: Duration,
-    /// The budget of opening one connection.
-    pub connect_timeout: Duration,
-    /// Connections per core.
-    pub pool_size: u32,
-    /// Decisions that may wait, per core.
-    pub queue: usize,
-    /// Decisions in one pipeline at most.
-    pub batch_max: usize,
-    /// Decisions in one script call at most; below 4 each has its own.
-    pub merge_max: usize,
-    /// What every key starts with.
-    pub key_prefix: String,
-    /// When weir stops asking a server.
-    pub breaker: Breaker,
-    /// How long to wait at the start for a first answer before being ready without.
-    pub ready_after: Duration,
-    /// How long after the start weir ends without a first answer; zero for never.
-    pub start_within: Duration,
+settings! {
+    /// The Redis store. The settings below `per_second` apply to both servers.
+    pub struct Redis {
+        /// Where it is.
+        server: RedisServer;
+        /// TLS, where a URL asks for it.
+        tls: RedisTls;
+        /// Where limits per second are, if they have a Redis of their own.
+        per_second: Option<RedisServer>;
+        /// how long a decision may wait for Redis, queueing included; keep it below the caller's own timeout
+        timeout: Duration = "redis.timeout", Kind::duration(ms(1), secs(60)), Is("10ms");
+        /// how long opening one connection may take, authentication included
+        connect_timeout: Duration = "redis.connect_timeout", Kind::duration(ms(1), secs(60)), Is("1s");
+        /// how many connections a core has to Redis; each has one round trip under way at a time
+        pool_size: u32 = "redis.pool_size", Kind::integer(1, 64, "connections per core"), Is("2");
+        /// how many decisions may wait for a pipeline; one more is refused at once
+        queue: usize = "redis.queue", Kind::integer(1, 65_536, "decisions per core"), Is("1024");
+        /// how many waiting decisions share one round trip at most
+        batch_max: usize = "redis.batch_max", Kind::integer(1, 1024, "decisions per pipeline"), Is("64");
+        /// the most of them that share one script call, in which Redis serves no other client; 0: none share
+        merge_max: usize = "redis.merge_max", Kind::integer(0, 64, "decisions per script call"), Is("16");
+        /// put before every key; replicas that share limits share the prefix
+        key_prefix: String = "redis.key_prefix", Kind::KeyPrefix { bytes_max: KEY_PREFIX_BYTES_MAX }, Is("");
+        /// When weir stops asking a server.
+        breaker: Breaker;
+        /// how long weir waits at the start for a first answer of Redis before it is ready without one
+        ready_after: Duration = "redis.ready_after", Kind::duration(Duration::ZERO, secs(300)), Is("5s");
+        /// weir ends if Redis has not answered within this time after the start; 0s waits for ever
+        start_within: Duration = "redis.start_within", Kind::duration(Duration::ZERO, secs(86_400)), Is("0s");
+    }
 }
 
-/// When weir stops asking a Redis, and when it probes it: for each core and server by itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Breaker {
-    /// So many of the calls that ended within the window must have failed, in percent; 0 for never.
-    pub error_percent: u32,
-    /// So many calls must have ended within the window.
-    pub calls: u32,
-    /// How far back calls are counted.
-    pub window: Duration,
-    /// How long until the first probe.
-    pub probe: Duration,
+settings! {
+    /// When weir stops asking a Redis, and when it probes it: for each core and server by itself.
+    pub struct Breaker {
+        /// the share of failed calls at which weir stops asking a Redis until it answers a probe; 0 turns that off
+        error_percent: u32 = "redis.breaker.error_percent", Kind::integer(0, 100, "percent"), Is("50");
+        /// how many calls must have ended within the window before their errors count, per core and Redis
+        calls: u32 = "redis.breaker.calls", Kind::integer(1, 1_000_000, "calls"), Is("20");
+        /// how far back calls are counted
+        window: Duration = "redis.breaker.window", Kind::duration(ms(10), secs(300)), Is("1s");
+        /// the first time until an open circuit is probed; up to eight times as long later
+        probe: Duration = "redis.breaker.probe", Kind::duration(ms(10), secs(60)), Is("250ms");
+    }
 }
 
-/// Threads.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Runtime {
-    /// Cores that serve gRPC as it was set; 0 for as many as there are. See [`Runtime::cores`].
-    pub cores: usize,
+settings! {
+    /// Threads. See [`Runtime::cores`].
+    pub struct Runtime {
+        /// how many cores serve gRPC; 0 takes what the cgroup and the CPU affinity allow
+        cores: usize = "runtime.cores", Kind::integer(0, 256, "cores"), Is("0");
+    }
 }
 
 impl Runtime {
@@ -332,75 +353,80 @@ impl Runtime {
     }
 }
 
-/// How weir ends after SIGTERM.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shutdown {
-    /// How long connections are still accepted.
-    pub pause: Duration,
-    /// How long requests in flight may take after that.
-    pub grace: Duration,
+settings! {
+    /// How weir ends after SIGTERM.
+    pub struct Shutdown {
+        /// how long weir still accepts connections after SIGTERM, while its health is NOT_SERVING
+        pause: Duration = "shutdown.pause", Kind::duration(Duration::ZERO, secs(300)), Is("2s");
+        /// how long requests in flight may take to end after the pause
+        grace: Duration = "shutdown.grace", Kind::duration(Duration::ZERO, secs(3600)), Is("10s");
+    }
 }
 
-/// What is logged, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Log {
-    /// Directives of `EnvFilter`, already checked.
-    pub level: String,
-    /// Text or JSON.
-    pub format: LogFormat,
-    /// Where it goes; none for standard error.
-    pub file: Option<PathBuf>,
+settings! {
+    /// What is logged, and how.
+    pub struct Log {
+        /// weir's level: off, error, warn, info, debug or trace; libraries log at error, or by target: info,h2=warn
+        level: String = "log.level", Kind::LogLevel, Is("info");
+        /// text for people, json for machines: one object a line; json_at is json with @timestamp and @message
+        format: LogFormat = "log.format", LogFormat::KIND, Is("text");
+        /// a file for the log in place of standard error; SIGHUP opens it again
+        file: Option<PathBuf> = "log.file", Kind::File, Unset;
+    }
 }
 
-/// The values of `log.format`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// One object a line.
-    Json,
-    /// The same with `@timestamp` and `@message`.
-    JsonAt,
+choice! {
+    /// The values of `log.format`.
+    pub enum LogFormat {
+        /// For people.
+        Text = "text",
+        /// One object a line.
+        Json = "json",
+        /// The same with `@timestamp` and `@message`.
+        JsonAt = "json_at",
+    }
 }
 
-/// How metrics are served, and what is counted under which names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Metrics {
-    /// Their path at their own listener.
-    pub path: String,
-    /// Whether weir's own metrics are shown.
-    pub weir_names: bool,
-    /// Whether those of single limits are among them.
-    pub per_rule: bool,
-    /// Whether those of envoyproxy/ratelimit are.
-    pub ratelimit_names: bool,
-    /// A mapping file for them, in place of the built-in mappings.
-    pub mapper: Option<PathBuf>,
-    /// Whether the built-in mappings leave response times in milliseconds.
-    pub response_time_milliseconds: bool,
-    /// How many names can hold values of requests.
-    pub dynamic_series: usize,
-    /// Whether they are sent to a collector of OpenTelemetry too.
-    pub export: MetricsExport,
+settings! {
+    /// How metrics are served, and what is counted under which names.
+    pub struct Metrics {
+        /// the path of the metrics at listen.metrics
+        path: String = "metrics.path", Kind::UrlPath { bytes_max: URL_PATH_BYTES_MAX }, Is("/metrics");
+        /// shows weir's own metrics at /metrics
+        weir_names: bool = "metrics.weir_names", Kind::Switch, Is("on");
+        /// shows the series of each limit among weir's own metrics
+        per_rule: bool = "metrics.per_rule", Kind::Switch, Is("on");
+        /// shows the metrics of envoyproxy/ratelimit at /metrics, under the names that they have there
+        ratelimit_names: bool = "metrics.ratelimit_names", Kind::Switch, Is("off");
+        /// a mapping file of statsd_exporter for those names, in place of the built-in mappings
+        mapper: Option<PathBuf> = "metrics.mapper", Kind::File, Unset;
+        /// the built-in mapping shows response times in milliseconds, in place of seconds
+        response_time_milliseconds: bool = "metrics.response_time_milliseconds", Kind::Switch, Is("off");
+        /// how many names of statistics can hold values of requests; more are counted under the name of the rule
+        dynamic_series: usize = "metrics.dynamic_series", Kind::integer(0, 1_000_000, "names"), Is("10000");
+        /// Whether they are sent to a collector of OpenTelemetry too.
+        export: MetricsExport;
+    }
 }
 
-/// Bounds on what a caller may send, each the largest that is accepted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Descriptors in a request.
-    pub descriptors: usize,
-    /// Entries in a descriptor.
-    pub entries: usize,
-    /// Bytes of a domain.
-    pub domain_bytes: usize,
-    /// Bytes of an entry's key.
-    pub key_bytes: usize,
-    /// Bytes of an entry's value.
-    pub value_bytes: usize,
-    /// Bytes of a request as it arrives.
-    pub request_bytes: usize,
-    /// Hits that one descriptor asks for.
-    pub hits: u32,
+settings! {
+    /// Bounds on what a caller may send, each the largest that is accepted.
+    pub struct Limits {
+        /// the most descriptors in one request
+        descriptors: usize = "limits.descriptors", Kind::integer(1, 64, "descriptors"), Is("64");
+        /// the most entries in one descriptor
+        entries: usize = "limits.entries", Kind::integer(1, 64, "entries"), Is("16");
+        /// the longest domain
+        domain_bytes: usize = "limits.domain_bytes", Kind::integer(1, 4096, "bytes"), Is("256");
+        /// the longest key of an entry
+        key_bytes: usize = "limits.key_bytes", Kind::integer(1, 65_536, "bytes"), Is("4096");
+        /// the longest value of an entry
+        value_bytes: usize = "limits.value_bytes", Kind::integer(1, 1_048_576, "bytes"), Is("65536");
+        /// the largest request as it arrives, by gRPC or as JSON
+        request_bytes: usize = "limits.request_bytes", Kind::integer(1024, 16_777_216, "bytes"), Is("4194304");
+        /// the most hits that one descriptor may ask for
+        hits: u32 = "limits.hits", Kind::integer(1, u32::MAX as u64, "hits"), Is("4294967295");
+    }
 }
 
 impl Settings {
@@ -450,142 +476,6 @@ impl Settings {
         if problems.is_empty() { Ok(settings) } else { Err(Problems(problems)) }
     }
 
-    /// Every text was checked by its layer: an error here is a row and a field that disagree, which
-    /// the first load with defaults shows.
-    fn read(from: &Merged) -> Result<Self, Problem> {
-        Ok(Self {
-            listen: Listen::read(from)?,
-            admin_endpoints: from.value("admin.endpoints", |text| match text {
-                "weir" => Ok(Endpoints::Weir),
-                "ratelimit" => Ok(Endpoints::Ratelimit),
-                _ => Err("no such endpoints".to_owned()),
-            })?,
-            admin_token_file: from.path("admin.token_file"),
-            admin_values: from.value("admin.values", |text| match text {
-                "shown" => Ok(ShownValues::Shown),
-                "hashed" => Ok(ShownValues::Hashed),
-                "hidden" => Ok(ShownValues::Hidden),
-                _ => Err("no such way to show values".to_owned()),
-            })?,
-            alerts: Alerts::read(from)?,
-            health: Health {
-                redis: from.value("health.redis", value::switch)?,
-                policies: from.value("health.policies", value::switch)?,
-            },
-            policies: Policies {
-                source: from.value("policies.source", |text| match text {
-                    "directory" => Ok(PolicySource::Directory),
-                    "xds" => Ok(PolicySource::Xds),
-                    _ => Err("no such source".to_owned()),
-                })?,
-                directory: from.path("policies.directory").unwrap_or_default(),
-                all_files: from.value("policies.files", |text| Ok(text == "all"))?,
-                dot_files: from.value("policies.dot_files", value::switch)?,
-                beside: from.value("policies.beside", value::switch)?,
-                allow_empty: from.value("policies.allow_empty", value::switch)?,
-                compatible: from.value("policies.compatible", value::switch)?,
-                merge_domains: from.value("policies.merge_domains", value::switch)?,
-                xds: Xds::read(from)?,
-            },
-            grpc: Grpc {
-                max_streams: from.value("grpc.max_streams", value::integer)?,
-                receive_timeout: from.value("grpc.receive_timeout", duration)?,
-                connection_held_bytes: from.value("grpc.connection_held_bytes", value::integer)?,
-                held_bytes: from.value("grpc.held_bytes", value::integer)?,
-            },
-            http: Http {
-                connections_per_peer: from.value("http.connections_per_peer", value::integer)?,
-                admin_hosts: from.value("http.admin_hosts", value::host_names)?,
-                allowed_origins: from.value("http.allowed_origins", listen::origins)?,
-            },
-            store: from.value("store", |text| match text {
-                "memory" => Ok(StoreKind::Memory),
-                "redis" => Ok(StoreKind::Redis),
-                _ => Err("no such store".to_owned()),
-            })?,
-            charging: from.value("charging", |text| Mode::named(text).ok_or_else(|| "no such charging".to_owned()))?,
-            on_error: from
-                .value("on_error", |text| OnError::named(text).ok_or_else(|| "no such way to go on".to_owned()))?,
-            shadow_mode: from.value("shadow_mode", value::switch)?,
-            quota_mode: from.value("quota_mode", value::switch)?,
-            near_limit_ratio: from.value("near_limit_ratio", str::parse)?,
-            response: Response {
-                dynamic_metadata: from.value("response.dynamic_metadata", value::switch)?,
-                delay_header: from.value("response.delay_header", value::switch)?,
-                limit_metadata: from.value("response.limit_metadata", value::switch)?,
-                ietf_headers: from.value("response.ietf_headers", value::switch)?,
-                problem_body: from.value("response.problem_body", value::switch)?,
-                limit_headers: from.value("response.limit_headers", value::switch)?,
-                limit_header: from.value("response.limit_header", |text| Ok(text.to_owned()))?,
-                remaining_header: from.value("response.remaining_header", |text| Ok(text.to_owned()))?,
-                reset_header: from.value("response.reset_header", |text| Ok(text.to_owned()))?,
-            },
-            memory: Memory { max_keys: from.value("memory.max_keys", value::integer)? },
-            deny_cache: DenyCache {
-                max_age: from.value("deny_cache.max_age", duration)?,
-                max_keys: from.value("deny_cache.max_keys", value::integer)?,
-                until_window_end: from.value("deny_cache.until_window_end", value::switch)?,
-            },
-            redis: Redis {
-                server: RedisServer::read(from)?,
-                per_second: RedisServer::read_per_second(from)?,
-                tls: RedisTls::read(from)?,
-                timeout: from.value("redis.timeout", duration)?,
-                connect_timeout: from.value("redis.connect_timeout", duration)?,
-                pool_size: from.value("redis.pool_size", value::integer)?,
-                queue: from.value("redis.queue", value::integer)?,
-                batch_max: from.value("redis.batch_max", value::integer)?,
-                merge_max: from.value("redis.merge_max", value::integer)?,
-                key_prefix: from.value("redis.key_prefix", |text| Ok(text.to_owned()))?,
-                breaker: Breaker {
-                    error_percent: from.value("redis.breaker.error_percent", value::integer)?,
-                    calls: from.value("redis.breaker.calls", value::integer)?,
-                    window: from.value("redis.breaker.window", duration)?,
-                    probe: from.value("redis.breaker.probe", duration)?,
-                },
-                ready_after: from.value("redis.ready_after", duration)?,
-                start_within: from.value("redis.start_within", duration)?,
-            },
-            runtime: Runtime { cores: from.value("runtime.cores", value::integer)? },
-            shutdown: Shutdown {
-                pause: from.value("shutdown.pause", duration)?,
-                grace: from.value("shutdown.grace", duration)?,
-            },
-            log: Log {
-                level: from.value("log.level", |text| Ok(text.to_owned()))?,
-                format: from.value("log.format", |text| match text {
-                    "text" => Ok(LogFormat::Text),
-                    "json" => Ok(LogFormat::Json),
-                    "json_at" => Ok(LogFormat::JsonAt),
-                    _ => Err("no such format".to_owned()),
-                })?,
-                file: from.path("log.file"),
-            },
-            metrics: Metrics {
-                path: from.value("metrics.path", |text| Ok(text.to_owned()))?,
-                weir_names: from.value("metrics.weir_names", value::switch)?,
-                per_rule: from.value("metrics.per_rule", value::switch)?,
-                ratelimit_names: from.value("metrics.ratelimit_names", value::switch)?,
-                mapper: from.path("metrics.mapper"),
-                response_time_milliseconds: from.value("metrics.response_time_milliseconds", value::switch)?,
-                dynamic_series: from.value("metrics.dynamic_series", value::integer)?,
-                export: MetricsExport::read(from)?,
-            },
-            statsd: Statsd::read(from)?,
-            tracing: Tracing::read(from)?,
-            tap: Tap::read(from)?,
-            limits: Limits {
-                descriptors: from.value("limits.descriptors", value::integer)?,
-                entries: from.value("limits.entries", value::integer)?,
-                domain_bytes: from.value("limits.domain_bytes", value::integer)?,
-                key_bytes: from.value("limits.key_bytes", value::integer)?,
-                value_bytes: from.value("limits.value_bytes", value::integer)?,
-                request_bytes: from.value("limits.request_bytes", value::integer)?,
-                hits: from.value("limits.hits", value::integer)?,
-            },
-        })
-    }
-
     /// Reports settings that are valid alone and contradict each other. The place named is that of the later setting.
     fn contradictions(&self, problems: &mut ProblemList<'_>) {
         self.listen.contradictions(problems);
@@ -619,22 +509,16 @@ struct Merged {
 }
 
 impl Merged {
-    fn value<T>(&self, name: &'static str, read: impl Fn(&str) -> Result<T, String>) -> Result<T, Problem> {
-        let text = self.text(name).ok_or_else(|| Problem::internal(name, &"no value"))?;
-        read(&text).map_err(|reason| Problem::internal(name, &reason))
+    /// The value of a setting. One that no layer gives is an error, unless the type has a value for that.
+    fn read<T: FromText>(&self, name: &str) -> Result<T, Problem> {
+        let value = self.text(name).map_or_else(T::unset, |text| T::from_text(&text));
+        value.map_err(|reason| Problem::internal(name, &reason))
     }
 
-    fn optional(&self, name: &str) -> Option<String> {
-        self.text(name)
-    }
-
-    fn path(&self, name: &str) -> Option<PathBuf> {
-        self.text(name).map(PathBuf::from)
-    }
-
-    /// A setting that may be left out.
-    fn given<T>(&self, name: &'static str, read: impl Fn(&str) -> Result<T, String>) -> Result<Option<T>, Problem> {
-        self.text(name).map(|_| self.value(name, read)).transpose()
+    /// The value as `read` reads it, or the type's default if no layer gives one.
+    fn read_with<T: Default>(&self, name: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<T, Problem> {
+        let value = self.text(name).map_or_else(|| Ok(T::default()), |text| read(&text));
+        value.map_err(|reason| Problem::internal(name, &reason))
     }
 
     fn text(&self, name: &str) -> Option<String> {
@@ -656,7 +540,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A row of the table and its typed field disagree.
+    /// The kind and the type of a setting disagree.
     fn internal(name: &str, reason: &dyn fmt::Display) -> Self {
         Self {
             origin: "settings".to_owned(),

@@ -5,11 +5,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use weir_text::duration;
-use weir_tls::server::ClientName;
-
 use super::contradictions::ProblemList;
+use super::group::{Entry, Group};
+use super::row::Preset::{Is, Unset};
+use super::row::{CONNECTION_AGE_MAX, Kind, ms};
+use super::value::FromText;
 use super::{Merged, Problem, value};
+use weir_tls::server::ClientName;
 
 /// The longest path of a Unix socket, in bytes: the system's address has 108 with the byte that ends it.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -19,25 +21,28 @@ pub const CLIENT_NAMES_MAX: usize = 64;
 /// The settings that mean nothing without a certificate of the listener.
 const TLS_CLIENTS: [&str; 2] = ["listen.tls.client_ca_file", "listen.tls.client_names"];
 
-/// The addresses to listen on; port 0 lets the system choose.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listen {
-    /// gRPC: decisions, health, reflection.
-    pub grpc: Endpoint,
-    /// HTTP: `/json`, health, `/metrics`.
-    pub http: SocketAddr,
-    /// The admin endpoints.
-    pub admin: SocketAddr,
-    /// The permissions of a Unix socket.
-    pub socket_mode: u32,
-    /// TLS of the gRPC listener; cleartext if there is none.
-    pub tls: Option<ListenTls>,
-    /// How old a gRPC connection may become before weir asks its client for a new one; zero for any age.
-    pub max_connection_age: Duration,
-    /// How long requests of such a connection may take after that.
-    pub max_connection_age_grace: Duration,
-    /// Metrics only, if this address is set.
-    pub metrics: Option<SocketAddr>,
+settings! {
+    /// The addresses to listen on; port 0 lets the system choose.
+    pub struct Listen {
+        /// where gRPC is served: decisions, health, reflection; an address, or unix:/path
+        grpc: Endpoint = "listen.grpc", Kind::Endpoint, Is("0.0.0.0:8081");
+        /// the permissions of the Unix socket of listen.grpc
+        socket_mode: u32 = "listen.socket_mode", Kind::Permissions, Is("0660"), mode;
+        /// TLS of the gRPC listener; cleartext if there is none.
+        tls: Option<ListenTls>;
+        /// the age at which weir asks the client of a gRPC connection for a new one, plus or minus 10 %; 0s: never
+        max_connection_age: Duration = "listen.max_connection_age",
+            Kind::duration(Duration::ZERO, CONNECTION_AGE_MAX), Is("0s");
+        /// how long requests of such a connection may take after that; then weir closes it
+        max_connection_age_grace: Duration = "listen.max_connection_age_grace",
+            Kind::duration(ms(1), CONNECTION_AGE_MAX), Is("10s");
+        /// where HTTP is served: /json, health, /metrics
+        http: SocketAddr = "listen.http", Kind::Address, Is("0.0.0.0:8080");
+        /// where the admin endpoints are served: they can reset limits, so keep this private
+        admin: SocketAddr = "listen.admin", Kind::Address, Is("127.0.0.1:6070");
+        /// where the metrics are served by themselves, besides the other listeners
+        metrics: Option<SocketAddr> = "listen.metrics", Kind::Address, Unset;
+    }
 }
 
 /// Where a listener is: an IP and a port, or a Unix socket.
@@ -69,44 +74,37 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// TLS of the gRPC listener.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListenTls {
-    /// The listener's certificate, followed by its intermediates, in PEM.
-    pub cert_file: PathBuf,
-    /// Its key, in PEM.
-    pub key_file: PathBuf,
-    /// The authorities of clients. Without them no client is asked for a certificate.
-    pub client_ca_file: Option<PathBuf>,
-    /// The names of which a client's certificate must have one; empty for any name.
-    pub client_names: Vec<ClientName>,
+impl FromText for Endpoint {
+    fn from_text(text: &str) -> Result<Self, String> {
+        endpoint(text)
+    }
+}
+
+settings! {
+    /// TLS of the gRPC listener.
+    pub struct ListenTls {
+        /// the certificate of the gRPC listener, in PEM, with its intermediates; needs the key
+        cert_file: PathBuf = "listen.tls.cert_file", Kind::File, Unset;
+        /// the key of that certificate, in PEM
+        key_file: PathBuf = "listen.tls.key_file", Kind::File, Unset;
+        /// the authorities that must have signed a client's certificate, in PEM; none: clients need no certificate
+        client_ca_file: Option<PathBuf> = "listen.tls.client_ca_file", Kind::File, Unset;
+        /// names of clients: a certificate must have one of them; DNS names, IPs, URIs, by commas; none: any name
+        client_names: Vec<ClientName> = "listen.tls.client_names", Kind::ClientNames, Unset, client_names;
+    }
+}
+
+impl Group for Option<ListenTls> {
+    const ENTRIES: &'static [Entry] = ListenTls::ENTRIES;
+
+    fn read(from: &Merged) -> Result<Self, Problem> {
+        // One without the other is among the contradictions.
+        let has_both = from.text("listen.tls.cert_file").is_some() && from.text("listen.tls.key_file").is_some();
+        has_both.then(|| ListenTls::read(from)).transpose()
+    }
 }
 
 impl Listen {
-    pub(super) fn read(from: &Merged) -> Result<Self, Problem> {
-        let client_names = from.given("listen.tls.client_names", client_names)?.unwrap_or_default();
-        let tls = match (from.path("listen.tls.cert_file"), from.path("listen.tls.key_file")) {
-            (Some(cert_file), Some(key_file)) => Some(ListenTls {
-                cert_file,
-                key_file,
-                client_ca_file: from.path("listen.tls.client_ca_file"),
-                client_names,
-            }),
-            // One without the other is reported below.
-            _ => None,
-        };
-        Ok(Self {
-            grpc: from.value("listen.grpc", endpoint)?,
-            http: from.value("listen.http", value::address)?,
-            admin: from.value("listen.admin", value::address)?,
-            socket_mode: from.value("listen.socket_mode", mode)?,
-            tls,
-            max_connection_age: from.value("listen.max_connection_age", duration)?,
-            max_connection_age_grace: from.value("listen.max_connection_age_grace", duration)?,
-            metrics: from.given("listen.metrics", value::address)?,
-        })
-    }
-
     /// Reports settings that are valid alone and contradict each other.
     pub(super) fn contradictions(&self, problems: &mut ProblemList<'_>) {
         let mut listeners = vec![("listen.http", self.http), ("listen.admin", self.admin)];

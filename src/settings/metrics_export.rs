@@ -5,38 +5,30 @@
 
 use std::time::Duration;
 
-use weir_text::duration;
-
 use super::contradictions::ProblemList;
-use super::metrics_export_rows::ENDPOINT;
-use super::traces::{Otlp, Tracing};
-use super::traces_rows::ENDPOINT as TRACES_ENDPOINT;
-use super::{Merged, Problem};
+use super::row::Preset::{Is, Unset};
+use super::row::{Kind, ms, secs};
+use super::traces::{ENDPOINT as TRACES_ENDPOINT, Otlp, Tracing};
 
 /// The end of a URL for spans, and that of one for metrics.
 const TRACES_PATH: &str = "/v1/traces";
 const METRICS_PATH: &str = "/v1/metrics";
 
-/// Whether metrics are sent to a collector, where and how often.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MetricsExport {
-    /// Whether they are.
-    pub enabled: bool,
-    /// Its own URL, as written.
-    pub own_endpoint: Option<String>,
-    /// The time between exports.
-    pub interval: Duration,
+const ENDPOINT: &str = "metrics.otlp.endpoint";
+
+settings! {
+    /// Whether metrics are sent to a collector, where and how often.
+    pub struct MetricsExport {
+        /// where metrics go beside /metrics: nowhere, or to the collector of tracing.otlp by OTLP
+        enabled: bool = "metrics.exporter", Kind::Choice(&["none", "otlp"]), Is("none"), |text| Ok(text == "otlp");
+        /// the collector of metrics; none: that of tracing.otlp.endpoint, with the path /v1/metrics
+        own_endpoint: Option<String> = "metrics.otlp.endpoint", Kind::Url, Unset;
+        /// how often metrics are sent to the collector
+        interval: Duration = "metrics.export_interval", Kind::duration(ms(100), secs(3_600)), Is("60s");
+    }
 }
 
 impl MetricsExport {
-    pub(super) fn read(from: &Merged) -> Result<Self, Problem> {
-        Ok(Self {
-            enabled: from.value("metrics.exporter", |text| Ok(text == "otlp"))?,
-            own_endpoint: from.optional(ENDPOINT),
-            interval: from.value("metrics.export_interval", duration)?,
-        })
-    }
-
     /// The URL of the collector: its own, or that of traces with the path of metrics. None if neither is set.
     ///
     /// # Errors

@@ -439,7 +439,7 @@ mod tests {
         let otlp = &tracing.otlp;
         assert_eq!(otlp.endpoint.as_deref(), Some("http://traces:4318/v1/traces"));
         assert!(otlp.is_grpc && otlp.gzip);
-        assert_eq!(otlp.headers, [pair("authorization", "Basic eDp5"), pair("x-scope", "7")]);
+        assert_eq!(otlp.headers.0, [pair("authorization", "Basic eDp5"), pair("x-scope", "7")]);
         assert_eq!(otlp.timeout.as_millis(), 2_500);
         let files = [&otlp.ca_file, &otlp.cert_file, &otlp.key_file];
         assert_eq!(files.map(|file| file.as_deref().unwrap().to_str().unwrap()), ["ca.pem", "cert.pem", "key.pem"]);
@@ -450,7 +450,7 @@ mod tests {
         assert_eq!(tracing.sampler, Sampler { is_parent_based: false, ratio: Fraction::percent(25) });
         assert_eq!((tracing.delay.as_millis(), tracing.export_timeout.as_millis()), (1_000, 2_000));
         assert_eq!((tracing.queue, tracing.batch_max), (4_096, 64));
-        assert_eq!((tracing.w3c, tracing.b3), (false, true));
+        assert_eq!((tracing.propagators.w3c, tracing.propagators.b3), (false, true));
     }
 
     #[test]
@@ -525,7 +525,7 @@ mod tests {
             &[],
         )
         .unwrap();
-        assert_eq!((tracing.w3c, tracing.b3), (true, false));
+        assert_eq!((tracing.propagators.w3c, tracing.propagators.b3), (true, false));
         assert_eq!(tracing.attributes, [("b".to_owned(), "3".to_owned())]);
         assert_eq!(
             notes,

@@ -6,7 +6,10 @@
 use std::path::PathBuf;
 
 use super::contradictions::ProblemList;
-use super::value::{RedisUrl, Secret};
+use super::group::{Entry, Group};
+use super::row::Preset::{Is, Unset};
+use super::row::{Kind, SYSTEM_STORE};
+use super::value::{NAME_BYTES_MAX, RedisUrl, Secret};
 use super::{Merged, Problem, Redis};
 
 /// The address and the login of one Redis.
@@ -26,24 +29,15 @@ pub struct RedisServer {
     pub sentinel: Option<Sentinel>,
 }
 
-/// The values of `redis.topology`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Topology {
-    /// One server.
-    Single,
-    /// The master that sentinels name.
-    Sentinel,
-    /// A Redis Cluster.
-    Cluster,
-}
-
-impl Topology {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Single => "single",
-            Self::Sentinel => "sentinel",
-            Self::Cluster => "cluster",
-        }
+choice! {
+    /// The values of `redis.topology`.
+    pub enum Topology {
+        /// One server.
+        Single = "single",
+        /// The master that sentinels name.
+        Sentinel = "sentinel",
+        /// A Redis Cluster.
+        Cluster = "cluster",
     }
 }
 
@@ -60,21 +54,24 @@ pub struct Sentinel {
     pub password_file: Option<PathBuf>,
 }
 
-/// TLS to Redis, for the URLs that ask for it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RedisTls {
-    /// The authorities to trust, in place of the public ones.
-    pub ca_file: Option<PathBuf>,
-    /// Our certificate. Not without the key.
-    pub cert_file: Option<PathBuf>,
-    /// Its key. Not without the certificate.
-    pub key_file: Option<PathBuf>,
-    /// The name to find in the server's certificate, in place of the host.
-    pub server_name: Option<String>,
-    /// Whether the system's authorities are trusted beside those of `ca_file`. They always are without one.
-    pub system_store_always: bool,
-    /// Whether the server's certificate may have any name.
-    pub skip_hostname_verification: bool,
+settings! {
+    /// TLS to Redis, for the URLs that ask for it. The system's authorities are always trusted without a `ca_file`.
+    #[derive(Default)]
+    pub struct RedisTls {
+        /// the authorities to trust, in PEM, in place of those of the system
+        ca_file: Option<PathBuf> = "redis.tls.ca_file", Kind::File, Unset;
+        /// the certificate to show to Redis, in PEM, with its intermediates; needs the key
+        cert_file: Option<PathBuf> = "redis.tls.cert_file", Kind::File, Unset;
+        /// the key of that certificate, in PEM
+        key_file: Option<PathBuf> = "redis.tls.key_file", Kind::File, Unset;
+        /// the name that the certificate of Redis must have, in place of the host
+        server_name: Option<String> = "redis.tls.server_name", Kind::ServerName, Unset;
+        /// when the system's authorities are trusted: without redis.tls.ca_file, or always
+        system_store_always: bool = "redis.tls.system_store",
+            Kind::Choice(SYSTEM_STORE), Is("fallback"), |text| Ok(text == "always");
+        /// whether the certificate of Redis may have any name
+        skip_hostname_verification: bool = "redis.tls.skip_hostname_verification", Kind::Switch, Is("off");
+    }
 }
 
 /// What the settings of one Redis are called.
@@ -119,7 +116,7 @@ const PER_SECOND: Names = names!("redis.per_second");
 
 const TLS: [&str; 4] = ["redis.tls.ca_file", "redis.tls.cert_file", "redis.tls.key_file", "redis.tls.server_name"];
 /// The settings of TLS with a default.
-const SYSTEM_STORE: &str = "redis.tls.system_store";
+const TRUST: &str = "redis.tls.system_store";
 const SKIP_HOSTNAME: &str = "redis.tls.skip_hostname_verification";
 
 impl Names {
@@ -135,40 +132,82 @@ impl Names {
     }
 }
 
+/// The Redis for everything.
+impl Group for RedisServer {
+    const ENTRIES: &'static [Entry] = rows! {
+        /// the Redis to use: redis://host:port/db, rediss:// for TLS, redis+unix:///path; several hosts by commas
+        "redis.url", Kind::RedisUrl, Is("redis://127.0.0.1:6379");
+        /// what the hosts of redis.url are: the server, its sentinels, or nodes of a cluster to begin with
+        "redis.topology", Topology::KIND, Is("single");
+        /// the ACL user, in place of one in the URL; needs a password
+        "redis.username", Kind::Secret, Unset;
+        /// the password, in place of one in the URL
+        "redis.password", Kind::Secret, Unset;
+        /// a file that holds the password, read again for every new connection
+        "redis.password_file", Kind::File, Unset;
+        /// the name by which the sentinels know the master
+        "redis.sentinel.master", Kind::Name { bytes_max: NAME_BYTES_MAX }, Unset;
+        /// the ACL user at the sentinels; needs a password
+        "redis.sentinel.username", Kind::Secret, Unset;
+        /// the password at the sentinels, which do not get that of Redis
+        "redis.sentinel.password", Kind::Secret, Unset;
+        /// a file that holds it, read again for every new connection
+        "redis.sentinel.password_file", Kind::File, Unset;
+    };
+
+    fn read(from: &Merged) -> Result<Self, Problem> {
+        Self::named(from, &SERVER, from.read(SERVER.url)?)
+    }
+}
+
+/// The Redis for limits per second, if there is one.
+impl Group for Option<RedisServer> {
+    const ENTRIES: &'static [Entry] = rows! {
+        /// a second Redis, for limits per second; all of them stay on the first without it
+        "redis.per_second.url", Kind::RedisUrl, Unset;
+        /// what the hosts of its URL are
+        "redis.per_second.topology", Topology::KIND, Is("single");
+        /// the ACL user there
+        "redis.per_second.username", Kind::Secret, Unset;
+        /// the password there
+        "redis.per_second.password", Kind::Secret, Unset;
+        /// a file that holds it, read again for every new connection
+        "redis.per_second.password_file", Kind::File, Unset;
+        /// the name by which its sentinels know the master
+        "redis.per_second.sentinel.master", Kind::Name { bytes_max: NAME_BYTES_MAX }, Unset;
+        /// the ACL user at its sentinels
+        "redis.per_second.sentinel.username", Kind::Secret, Unset;
+        /// the password at its sentinels
+        "redis.per_second.sentinel.password", Kind::Secret, Unset;
+        /// a file that holds it, read again for every new connection
+        "redis.per_second.sentinel.password_file", Kind::File, Unset;
+    };
+
+    fn read(from: &Merged) -> Result<Self, Problem> {
+        let url: Option<RedisUrl> = from.read(PER_SECOND.url)?;
+        url.map(|url| RedisServer::named(from, &PER_SECOND, url)).transpose()
+    }
+}
+
 impl RedisServer {
-    /// The Redis for everything.
-    pub(super) fn read(from: &Merged) -> Result<Self, Problem> {
-        Self::named(from, &SERVER, from.value(SERVER.url, str::parse)?)
-    }
-
-    /// The Redis for limits per second, if there is one.
-    pub(super) fn read_per_second(from: &Merged) -> Result<Option<Self>, Problem> {
-        from.given(PER_SECOND.url, str::parse)?.map(|url| Self::named(from, &PER_SECOND, url)).transpose()
-    }
-
     fn named(from: &Merged, names: &Names, url: RedisUrl) -> Result<Self, Problem> {
-        let topology = from.value(names.topology, |text| match text {
-            "single" => Ok(Topology::Single),
-            "sentinel" => Ok(Topology::Sentinel),
-            "cluster" => Ok(Topology::Cluster),
-            _ => Err("no such topology".to_owned()),
-        })?;
+        let topology = from.read(names.topology)?;
         let sentinel = match topology {
             Topology::Sentinel => Some(Sentinel {
                 // Where it is not given, that is among the contradictions.
-                master: from.optional(names.master).unwrap_or_default(),
-                username: secret(from, names.sentinel.username),
-                password: secret(from, names.sentinel.password),
-                password_file: from.path(names.sentinel.password_file),
+                master: from.read::<Option<_>>(names.master)?.unwrap_or_default(),
+                username: from.read(names.sentinel.username)?,
+                password: from.read(names.sentinel.password)?,
+                password_file: from.read(names.sentinel.password_file)?,
             }),
             Topology::Single | Topology::Cluster => None,
         };
         Ok(Self {
             url,
             topology,
-            username: secret(from, names.login.username),
-            password: secret(from, names.login.password),
-            password_file: from.path(names.login.password_file),
+            username: from.read(names.login.username)?,
+            password: from.read(names.login.password)?,
+            password_file: from.read(names.login.password_file)?,
             sentinel,
         })
     }
@@ -209,20 +248,6 @@ impl RedisServer {
     }
 }
 
-impl RedisTls {
-    pub(super) fn read(from: &Merged) -> Result<Self, Problem> {
-        let [ca_file, cert_file, key_file, server_name] = TLS;
-        Ok(Self {
-            ca_file: from.path(ca_file),
-            cert_file: from.path(cert_file),
-            key_file: from.path(key_file),
-            server_name: from.optional(server_name),
-            system_store_always: from.value(SYSTEM_STORE, |text| Ok(text == "always"))?,
-            skip_hostname_verification: from.value(SKIP_HOSTNAME, super::value::switch)?,
-        })
-    }
-}
-
 impl Redis {
     /// Reports settings that are valid alone and contradict each other.
     pub(super) fn contradictions(&self, problems: &mut ProblemList<'_>) {
@@ -242,7 +267,7 @@ impl Redis {
             problems.add(SKIP_HOSTNAME, reason);
         }
         if !tls {
-            let names = TLS.into_iter().chain([SYSTEM_STORE, SKIP_HOSTNAME]);
+            let names = TLS.into_iter().chain([TRUST, SKIP_HOSTNAME]);
             problems.add_given(names, "means nothing without a URL that begins with rediss://");
         }
     }
@@ -257,8 +282,4 @@ fn login(problems: &mut ProblemList<'_>, names: &LoginNames, has_username: bool,
     if problems.is_given(password) && problems.is_given(password_file) {
         problems.add(password_file, format!("{password} is set too: one of them has to go"));
     }
-}
-
-fn secret(from: &Merged, name: &str) -> Option<Secret> {
-    from.text(name).as_deref().map(Secret::from)
 }

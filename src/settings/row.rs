@@ -1,6 +1,6 @@
 //! What a row of the table of settings is: its kind with its bounds, its default, and how both are written.
 //!
-//! The rows are in table.rs. How a kind reads its text is in value.rs.
+//! The rows are declared in their groups (group.rs). How a kind reads its text is in value.rs.
 
 use std::time::Duration;
 
@@ -11,6 +11,17 @@ use super::value::PAIRS_MAX;
 
 /// What the environment's names of settings start with.
 pub const ENV_PREFIX: &str = "WEIR__";
+
+/// The longest age of a connection: a year.
+pub(super) const CONNECTION_AGE_MAX: Duration = secs(365 * 24 * 60 * 60);
+/// The longest `redis.key_prefix`, in bytes: it is paid for with every key in Redis.
+pub const KEY_PREFIX_BYTES_MAX: usize = 64;
+/// The longest path of a URL, in bytes.
+pub const URL_PATH_BYTES_MAX: usize = 255;
+/// The most names of hosts in one setting.
+pub const HOST_NAMES_MAX: usize = 16;
+/// The most origins in one setting.
+pub(super) const ORIGINS_MAX: usize = 16;
 
 /// The values of `redis.tls.system_store` and `policies.xds.tls.system_store`.
 pub(super) const SYSTEM_STORE: &[&str] = &["fallback", "always"];
@@ -133,6 +144,28 @@ pub enum Kind {
     RedisUrl,
     /// Directives of tracing-subscriber's `EnvFilter`.
     LogLevel,
+}
+
+impl Kind {
+    /// A whole number from `min` to `max`.
+    pub(super) const fn integer(min: u64, max: u64, unit: &'static str) -> Self {
+        Self::Integer { min, max, unit }
+    }
+
+    /// A length of time from `min` to `max`.
+    pub(super) const fn duration(min: Duration, max: Duration) -> Self {
+        Self::Duration { min, max }
+    }
+}
+
+/// So many milliseconds.
+pub(super) const fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+/// So many seconds.
+pub(super) const fn secs(count: u64) -> Duration {
+    Duration::from_secs(count)
 }
 
 /// The settings with a flag of their own in `weir serve`, besides `--set`.

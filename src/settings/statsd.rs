@@ -6,31 +6,33 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
-use weir_text::duration;
 
+use super::row::Preset::{Is, Unset};
+use super::row::{Kind, ms, secs};
 use super::value::host_port;
-use super::{Merged, Problem};
 
 /// The most mogrifiers.
 const MOGRIFIERS_MAX: usize = 64;
 /// What one pattern may take once it is compiled, in bytes.
 const PATTERN_BYTES_MAX: usize = 1 << 20;
 
-/// Where statistics are sent, and how.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Statsd {
-    /// The server, `HOST:PORT`; nothing is sent without one.
-    pub address: Option<String>,
-    /// By UDP, in place of TCP.
-    pub is_udp: bool,
-    /// In the format of DogStatsD.
-    pub is_dogstatsd: bool,
-    /// How often.
-    pub interval: Duration,
-    /// What every statistic is tagged with.
-    pub tags: Vec<(String, String)>,
-    /// What other names become, by the first pattern that matches.
-    pub mogrifiers: Vec<Mogrifier>,
+settings! {
+    /// Where statistics are sent, and how. DogStatsD always goes by UDP.
+    pub struct Statsd {
+        /// the StatsD server that gets the statistics of envoyproxy/ratelimit; none are sent without it
+        address: Option<String> = "statsd.address", Kind::HostPort, Unset, |text| Ok(Some(server(text)));
+        /// how the StatsD server is reached; dogstatsd always goes by udp
+        is_udp: bool = "statsd.protocol", Kind::Choice(&["tcp", "udp"]), Is("tcp"), |text| Ok(text == "udp");
+        /// statsd writes tags into the names, as .__key=value; dogstatsd behind the values, as |#key:value
+        is_dogstatsd: bool = "statsd.format",
+            Kind::Choice(&["statsd", "dogstatsd"]), Is("statsd"), |text| Ok(text == "dogstatsd");
+        /// how often statistics are sent
+        interval: Duration = "statsd.interval", Kind::duration(ms(5), secs(3600)), Is("10s");
+        /// tags of every statistic that is sent: key:value,key:value
+        tags: Vec<(String, String)> = "statsd.tags", Kind::Tags, Is(""), tags;
+        /// names and tags that dogstatsd makes of other names: [{"pattern": ..., "name": ..., "tags": {...}}]
+        mogrifiers: Vec<Mogrifier> = "statsd.mogrifiers", Kind::Mogrifiers, Is("[]"), mogrifiers;
+    }
 }
 
 /// Makes another name and tags of the name of a statistic.
@@ -44,20 +46,6 @@ pub struct Mogrifier {
     /// Tags and their values.
     #[serde(default)]
     pub tags: BTreeMap<String, String>,
-}
-
-impl Statsd {
-    pub(super) fn read(from: &Merged) -> Result<Self, Problem> {
-        let is_dogstatsd = from.value("statsd.format", |text| Ok(text == "dogstatsd"))?;
-        Ok(Self {
-            address: from.optional("statsd.address").map(|text| server(&text)),
-            is_udp: is_dogstatsd || from.value("statsd.protocol", |text| Ok(text == "udp"))?,
-            is_dogstatsd,
-            interval: from.value("statsd.interval", duration)?,
-            tags: from.value("statsd.tags", tags)?,
-            mogrifiers: from.value("statsd.mogrifiers", mogrifiers)?,
-        })
-    }
 }
 
 /// The server as it is dialled; its text was checked before.

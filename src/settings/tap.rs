@@ -4,28 +4,18 @@
 
 use std::time::Duration;
 
-use weir_text::duration;
+use super::row::Preset::Is;
+use super::row::{Kind, secs};
 
-use super::value::integer;
-use super::{Merged, Problem};
-
-/// What taps on live requests show, and for how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tap {
-    /// Whether values that no policy names are shown as they are.
-    pub shows_values: bool,
-    /// How many records all taps together get in a second.
-    pub records_per_second: u32,
-    /// How long one lasts at most.
-    pub max_duration: Duration,
-}
-
-impl Tap {
-    pub(super) fn read(from: &Merged) -> Result<Self, Problem> {
-        Ok(Self {
-            shows_values: from.value("tap.values", |text| Ok(text == "shown"))?,
-            records_per_second: from.value("tap.records_per_second", integer)?,
-            max_duration: from.value("tap.max_duration", duration)?,
-        })
+settings! {
+    /// What taps on live requests show, and for how long.
+    #[derive(Copy)]
+    pub struct Tap {
+        /// how weir tap shows values that no policy names: as a hash that changes when weir restarts, or as they are
+        shows_values: bool = "tap.values", Kind::Choice(&["hidden", "shown"]), Is("hidden"), |text| Ok(text == "shown");
+        /// how many requests a second all taps together get; more are counted as lost
+        records_per_second: u32 = "tap.records_per_second", Kind::integer(1, 1_000_000, "records"), Is("1000");
+        /// how long one tap lasts at most
+        max_duration: Duration = "tap.max_duration", Kind::duration(secs(1), secs(86_400)), Is("1h");
     }
 }

@@ -2,70 +2,95 @@
 //!
 //! Not here: the variables of OpenTelemetry (config/otel.rs), and what a span holds (telemetry/traces.rs).
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use weir_engine::arith::Fraction;
-use weir_text::duration;
-
 use super::contradictions::ProblemList;
-use super::traces_rows::{ATTRIBUTES, ENDPOINT, OWN_ATTRIBUTES, PROPAGATORS, TLS_FILES};
-use super::value::{self};
-use super::{HIDDEN, Merged, Problem};
+use super::group::{Entry, Group};
+use super::row::Preset::{Is, Unset};
+use super::row::{Kind, ms, secs};
+use super::value::{self, FromText, Headers, NAME_BYTES_MAX};
+use super::{Merged, Problem};
+use weir_engine::arith::Fraction;
 
-/// Which decisions are traced, and where the spans go.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tracing {
-    /// Whether any are.
-    pub enabled: bool,
-    /// The collector.
-    pub otlp: Otlp,
-    /// `service.name`.
-    pub service_name: String,
-    /// `service.namespace`.
-    pub service_namespace: Option<String>,
-    /// `service.instance.id`; random if there is none.
-    pub service_instance_id: Option<String>,
-    /// All other attributes of the resource.
-    pub attributes: Vec<(String, String)>,
-    /// Which decisions are sampled.
-    pub sampler: Sampler,
-    /// `traceparent` is read.
-    pub w3c: bool,
-    /// `b3` and `x-b3-*` are read.
-    pub b3: bool,
-    /// Spans hold the values of descriptors.
-    pub descriptor_values: bool,
-    /// The most spans that wait for the collector.
-    pub queue: usize,
-    /// The most spans of one batch.
-    pub batch_max: usize,
-    /// How long spans wait for more.
-    pub delay: Duration,
-    /// How long one batch may take.
-    pub export_timeout: Duration,
+/// The values of `tracing.sampler`, by the names that OpenTelemetry gives them.
+const SAMPLERS: &[&str] = &[
+    "always_on",
+    "always_off",
+    "traceidratio",
+    "parentbased_always_on",
+    "parentbased_always_off",
+    "parentbased_traceidratio",
+];
+/// The values of `tracing.propagators`.
+const PROPAGATORS: &[&str] = &["tracecontext", "b3", "none"];
+
+pub(super) const ENDPOINT: &str = "tracing.otlp.endpoint";
+const TLS_FILES: [&str; 3] = ["tracing.otlp.tls.ca_file", "tracing.otlp.tls.cert_file", "tracing.otlp.tls.key_file"];
+const ATTRIBUTES: &str = "tracing.resource_attributes";
+/// Attributes that are settings by themselves.
+const OWN_ATTRIBUTES: [(&str, &str); 3] = [
+    ("service.name", "tracing.service_name"),
+    ("service.namespace", "tracing.service_namespace"),
+    ("service.instance.id", "tracing.service_instance_id"),
+];
+
+settings! {
+    /// Which decisions are traced, and where the spans go.
+    pub struct Tracing {
+        /// where the spans of decisions go: nowhere, or to a collector by OTLP
+        enabled: bool = "tracing.exporter", Kind::Choice(&["none", "otlp"]), Is("none"), |text| Ok(text == "otlp");
+        /// The collector.
+        otlp: Otlp;
+        /// service.name of all spans
+        service_name: String = "tracing.service_name", Kind::Name { bytes_max: NAME_BYTES_MAX }, Is("weir");
+        /// service.namespace of all spans
+        service_namespace: Option<String> = "tracing.service_namespace",
+            Kind::Name { bytes_max: NAME_BYTES_MAX }, Unset;
+        /// service.instance.id of all spans; none: a random UUID for each start
+        service_instance_id: Option<String> = "tracing.service_instance_id",
+            Kind::Name { bytes_max: NAME_BYTES_MAX }, Unset;
+        /// other attributes of the resource: key=value by commas
+        attributes: Vec<(String, String)> = "tracing.resource_attributes",
+            Kind::Pairs { between: '=' }, Unset, |text| value::pairs(text, '=');
+        /// Which decisions are sampled.
+        sampler: Sampler;
+        /// the headers that the caller's context comes from
+        propagators: PropagatorFormats = "tracing.propagators", Kind::Words(PROPAGATORS), Is("tracecontext,b3");
+        /// whether spans hold the values of descriptors beside their keys
+        descriptor_values: bool = "tracing.descriptor_values", Kind::Switch, Is("off");
+        /// spans that may wait for the collector; more are dropped and counted
+        queue: usize = "tracing.queue", Kind::integer(1, 1_000_000, "spans"), Is("2048");
+        /// spans in one request to the collector at most
+        batch_max: usize = "tracing.batch_max", Kind::integer(1, 65_536, "spans"), Is("512");
+        /// how long spans wait for a full batch
+        delay: Duration = "tracing.delay", Kind::duration(ms(1), secs(600)), Is("5s");
+        /// how long one batch may take until it is dropped
+        export_timeout: Duration = "tracing.export_timeout", Kind::duration(ms(10), secs(600)), Is("30s");
+    }
 }
 
-/// A collector that takes OTLP.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Otlp {
-    /// Its URL, as written.
-    pub endpoint: Option<String>,
-    /// By gRPC, in place of HTTP.
-    pub is_grpc: bool,
-    /// Headers of each request, names in lower case. May hold secrets.
-    pub headers: Vec<(String, String)>,
-    /// How long one request may take.
-    pub timeout: Duration,
-    /// Whether requests are compressed by gzip.
-    pub gzip: bool,
-    /// The authorities to trust, in place of those of the system.
-    pub ca_file: Option<PathBuf>,
-    /// The client's certificate. Not without the key.
-    pub cert_file: Option<PathBuf>,
-    /// Its key. Not without the certificate.
-    pub key_file: Option<PathBuf>,
+settings! {
+    /// A collector that takes OTLP. Its URL is as it was written.
+    pub struct Otlp {
+        /// the collector; none: port 4317 of localhost with grpc, 4318 with http/protobuf; without a path /v1/traces
+        endpoint: Option<String> = "tracing.otlp.endpoint", Kind::Url, Unset;
+        /// how spans are sent
+        is_grpc: bool = "tracing.otlp.protocol",
+            Kind::Choice(&["grpc", "http/protobuf"]), Is("http/protobuf"), |text| Ok(text == "grpc");
+        /// headers of each request to the collector, such as a token: name:value by commas
+        headers: Headers = "tracing.otlp.headers", Kind::Headers, Unset;
+        /// how long one request to the collector may take, attempts included
+        timeout: Duration = "tracing.otlp.timeout", Kind::duration(ms(10), secs(300)), Is("10s");
+        /// how requests to the collector are compressed
+        gzip: bool = "tracing.otlp.compression", Kind::Choice(&["none", "gzip"]), Is("none"), |text| Ok(text == "gzip");
+        /// the authorities to trust, in PEM, in place of those of the system
+        ca_file: Option<PathBuf> = "tracing.otlp.tls.ca_file", Kind::File, Unset;
+        /// the certificate to show to the collector, in PEM, with its intermediates; needs the key
+        cert_file: Option<PathBuf> = "tracing.otlp.tls.cert_file", Kind::File, Unset;
+        /// the key of that certificate, in PEM
+        key_file: Option<PathBuf> = "tracing.otlp.tls.key_file", Kind::File, Unset;
+    }
 }
 
 /// Which decisions are sampled.
@@ -77,10 +102,18 @@ pub struct Sampler {
     pub ratio: Fraction,
 }
 
-impl Tracing {
-    pub(super) fn read(from: &Merged) -> Result<Self, Problem> {
-        let sampler = from.value("tracing.sampler", |text| Ok(text.to_owned()))?;
-        let ratio: Fraction = from.value("tracing.sample_ratio", str::parse)?;
+/// Two settings make one sampler.
+impl Group for Sampler {
+    const ENTRIES: &'static [Entry] = rows! {
+        /// which decisions are traced; parentbased: the caller's decision stands where it made one
+        "tracing.sampler", Kind::Choice(SAMPLERS), Is("parentbased_traceidratio");
+        /// the part of decisions that traceidratio traces
+        "tracing.sample_ratio", Kind::Fraction, Is("1");
+    };
+
+    fn read(from: &Merged) -> Result<Self, Problem> {
+        let sampler: String = from.read("tracing.sampler")?;
+        let ratio = from.read("tracing.sample_ratio")?;
         let (is_parent_based, root) = match sampler.strip_prefix("parentbased_") {
             Some(root) => (true, root),
             None => (false, sampler.as_str()),
@@ -90,25 +123,27 @@ impl Tracing {
             "always_off" => Fraction::percent(0),
             _ => ratio,
         };
-        let propagators = from.value("tracing.propagators", |text| value::words(text, PROPAGATORS))?;
-        Ok(Self {
-            enabled: from.value("tracing.exporter", |text| Ok(text == "otlp"))?,
-            otlp: Otlp::read(from)?,
-            service_name: from.value("tracing.service_name", |text| Ok(text.to_owned()))?,
-            service_namespace: from.optional("tracing.service_namespace"),
-            service_instance_id: from.optional("tracing.service_instance_id"),
-            attributes: from.given(ATTRIBUTES, |text| value::pairs(text, '='))?.unwrap_or_default(),
-            sampler: Sampler { is_parent_based, ratio },
-            w3c: propagators.contains(&"tracecontext"),
-            b3: propagators.contains(&"b3"),
-            descriptor_values: from.value("tracing.descriptor_values", value::switch)?,
-            queue: from.value("tracing.queue", value::integer)?,
-            batch_max: from.value("tracing.batch_max", value::integer)?,
-            delay: from.value("tracing.delay", duration)?,
-            export_timeout: from.value("tracing.export_timeout", duration)?,
-        })
+        Ok(Self { is_parent_based, ratio })
     }
+}
 
+/// The headers that the caller's context is read from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PropagatorFormats {
+    /// `traceparent` is read.
+    pub w3c: bool,
+    /// `b3` and `x-b3-*` are read.
+    pub b3: bool,
+}
+
+impl FromText for PropagatorFormats {
+    fn from_text(text: &str) -> Result<Self, String> {
+        let words = value::words(text, PROPAGATORS)?;
+        Ok(Self { w3c: words.contains(&"tracecontext"), b3: words.contains(&"b3") })
+    }
+}
+
+impl Tracing {
     /// Reports settings that are valid alone and contradict each other.
     pub(super) fn contradictions(&self, problems: &mut ProblemList<'_>) {
         if self.batch_max > self.queue {
@@ -122,38 +157,5 @@ impl Tracing {
                 problems.add(ATTRIBUTES, format!("{attribute} is a setting by itself: {setting}"));
             }
         }
-    }
-}
-
-impl Otlp {
-    fn read(from: &Merged) -> Result<Self, Problem> {
-        let [ca_file, cert_file, key_file] = TLS_FILES;
-        Ok(Self {
-            endpoint: from.optional(ENDPOINT),
-            is_grpc: from.value("tracing.otlp.protocol", |text| Ok(text == "grpc"))?,
-            headers: from.given("tracing.otlp.headers", value::headers)?.unwrap_or_default(),
-            timeout: from.value("tracing.otlp.timeout", duration)?,
-            gzip: from.value("tracing.otlp.compression", |text| Ok(text == "gzip"))?,
-            ca_file: from.path(ca_file),
-            cert_file: from.path(cert_file),
-            key_file: from.path(key_file),
-        })
-    }
-}
-
-/// Without the values of headers.
-impl fmt::Debug for Otlp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let headers: Vec<(&str, &str)> = self.headers.iter().map(|(name, _)| (name.as_str(), HIDDEN)).collect();
-        f.debug_struct("Otlp")
-            .field("endpoint", &self.endpoint)
-            .field("is_grpc", &self.is_grpc)
-            .field("headers", &headers)
-            .field("timeout", &self.timeout)
-            .field("gzip", &self.gzip)
-            .field("ca_file", &self.ca_file)
-            .field("cert_file", &self.cert_file)
-            .field("key_file", &self.key_file)
-            .finish()
     }
 }

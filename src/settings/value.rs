@@ -5,14 +5,18 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use serde::{Serialize, Serializer};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::codegen::http::{HeaderName, Uri};
 use tracing_subscriber::EnvFilter;
-use weir_text::boolean;
+use weir_engine::arith::Fraction;
+use weir_engine::{Mode, OnError};
+use weir_text::{boolean, duration};
 
 /// No value of any setting is longer, in bytes.
 pub const VALUE_BYTES_MAX: usize = 4096;
@@ -68,6 +72,16 @@ impl fmt::Display for Secret {
 impl Serialize for Secret {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(HIDDEN)
+    }
+}
+
+/// Headers of requests to another server, names in lower case. `Debug` shows their names only: values can be secrets.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Headers(pub Vec<(String, String)>);
+
+impl fmt::Debug for Headers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(name, _)| (name, HIDDEN))).finish()
     }
 }
 
@@ -235,6 +249,64 @@ impl Serialize for RedisUrl {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&redact(&self.text))
     }
+}
+
+/// The type of a setting's value.
+pub(super) trait FromText: Sized {
+    /// Reads the text that a layer gives.
+    fn from_text(text: &str) -> Result<Self, String>;
+
+    /// The value if no layer gives a text.
+    fn unset() -> Result<Self, String> {
+        Err("no value".to_owned())
+    }
+}
+
+impl<T: FromText> FromText for Option<T> {
+    fn from_text(text: &str) -> Result<Self, String> {
+        T::from_text(text).map(Some)
+    }
+
+    fn unset() -> Result<Self, String> {
+        Ok(None)
+    }
+}
+
+impl FromText for Headers {
+    fn from_text(text: &str) -> Result<Self, String> {
+        headers(text).map(Self)
+    }
+
+    fn unset() -> Result<Self, String> {
+        Ok(Self::default())
+    }
+}
+
+/// Types with one way to read them: the type, and the function.
+macro_rules! from_text {
+    ($($Type:ty: $read:expr;)+) => {
+        $(impl FromText for $Type {
+            fn from_text(text: &str) -> Result<Self, String> {
+                $read(text)
+            }
+        })+
+    };
+}
+
+from_text! {
+    bool: switch;
+    u32: integer;
+    usize: integer;
+    Duration: duration;
+    Fraction: str::parse;
+    SocketAddr: address;
+    (String, u16): host_port;
+    RedisUrl: str::parse;
+    String: |text: &str| Ok(text.to_owned());
+    PathBuf: |text| Ok(PathBuf::from(text));
+    Secret: |text| Ok(Secret::from(text));
+    Mode: |text| Mode::named(text).ok_or_else(|| "no such charging".to_owned());
+    OnError: |text| OnError::named(text).ok_or_else(|| "no such way to go on".to_owned());
 }
 
 /// Reads the URL of a collector. A login in it is refused: a header does that, and is not printed.

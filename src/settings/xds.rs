@@ -1,98 +1,85 @@
 //! Which control plane policies come from, how it is reached, and contradictions between these settings.
 //!
-//! Not in here: what xDS is (src/xds/lib.rs).
+//! Not in here: what xDS is (src/xds.rs).
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use weir_text::duration;
-
+use super::PolicySource;
 use super::contradictions::ProblemList;
-use super::value::{self};
-use super::xds_rows::{SERVER, TLS_FILES, TRUST};
-use super::{HIDDEN, Merged, PolicySource, Problem};
+use super::row::Preset::{Is, Unset};
+use super::row::{Kind, SYSTEM_STORE, ms, secs};
+use super::value::{self, Headers, NAME_BYTES_MAX};
 
-/// The server of policies.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Xds {
-    /// Its name or IP, and its port. Given if the source is xDS.
-    pub server: Option<(String, u16)>,
-    /// The name of this replica there.
-    pub node_id: String,
-    /// Keys and values by which it may choose policies.
-    pub node_metadata: Vec<(String, String)>,
-    /// Headers of the stream, names in lower case. May hold secrets.
-    pub headers: Vec<(String, String)>,
-    /// Whether listeners open before there are policies.
-    pub start_without_config: bool,
-    /// TLS, where the connection has it.
-    pub tls: XdsTls,
-    /// The bound for opening a connection.
-    pub connect_timeout: Duration,
-    /// The longest pause after a connection that could not be made.
-    pub connect_retry: Duration,
-    /// The pause after a stream that ended.
-    pub backoff_initial: Duration,
-    /// The longest pause after streams without a response.
-    pub backoff_max: Duration,
-    /// By how much pauses differ at random, in percent.
-    pub random_percent: u32,
-    /// The largest response in bytes.
-    pub max_message_bytes: usize,
-    /// How long a connection is idle before it is tested.
-    pub keepalive_interval: Duration,
-    /// How long the answer to the test may take.
-    pub keepalive_timeout: Duration,
+const SERVER: &str = "policies.xds.server";
+/// The one of TLS that has a default.
+const TRUST: &str = "policies.xds.tls.system_store";
+const TLS_FILES: [&str; 4] = [
+    "policies.xds.tls.ca_file",
+    "policies.xds.tls.cert_file",
+    "policies.xds.tls.key_file",
+    "policies.xds.tls.server_name",
+];
+
+settings! {
+    /// The server of policies.
+    pub struct Xds {
+        /// the control plane's discovery service; needed with policies.source = xds
+        server: Option<(String, u16)> = "policies.xds.server", Kind::HostPort, Unset;
+        /// the name by which the control plane knows this replica
+        node_id: String = "policies.xds.node_id", Kind::Name { bytes_max: NAME_BYTES_MAX }, Is("weir");
+        /// metadata by which the control plane can choose policies: key=value by commas
+        node_metadata: Vec<(String, String)> = "policies.xds.node_metadata",
+            Kind::Pairs { between: '=' }, Unset, |text| value::pairs(text, '=');
+        /// headers of the stream, such as a token: name:value by commas
+        headers: Headers = "policies.xds.headers", Kind::Headers, Unset;
+        /// on: listeners open at once, and decisions are UNAVAILABLE until there are policies
+        start_without_config: bool = "policies.xds.start_without_config", Kind::Switch, Is("off");
+        /// TLS, where the connection has it.
+        tls: XdsTls;
+        /// how long opening the connection may take, TLS included
+        connect_timeout: Duration = "policies.xds.connect_timeout", Kind::duration(ms(10), secs(60)), Is("5s");
+        /// the longest pause after a connection that could not be made; the first is 250ms
+        connect_retry: Duration = "policies.xds.connect_retry", Kind::duration(ms(10), secs(3600)), Is("3s");
+        /// the pause after a stream that ended
+        backoff_initial: Duration = "policies.xds.backoff.initial", Kind::duration(ms(10), secs(3600)), Is("1s");
+        /// the longest pause, where streams end again and again without a response
+        backoff_max: Duration = "policies.xds.backoff.max", Kind::duration(ms(10), secs(3600)), Is("30s");
+        /// by how much a pause is longer or shorter at random, so that replicas do not move in step
+        random_percent: u32 = "policies.xds.backoff.random_percent", Kind::integer(0, 100, "percent"), Is("50");
+        /// the largest response of the control plane
+        max_message_bytes: usize = "policies.xds.max_message_bytes",
+            Kind::integer(1024, 268_435_456, "bytes"), Is("33554432");
+        /// how long a connection is idle before an HTTP/2 PING; many servers end one that sends more often than every
+        /// 5m
+        keepalive_interval: Duration = "policies.xds.keepalive.interval",
+            Kind::duration(secs(1), secs(86_400)), Is("6m");
+        /// how long the answer to that PING may take
+        keepalive_timeout: Duration = "policies.xds.keepalive.timeout", Kind::duration(ms(10), secs(300)), Is("20s");
+    }
 }
 
-/// TLS to the server of policies.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct XdsTls {
-    /// Whether there is any.
-    pub enabled: bool,
-    /// The authorities to trust, in place of those of the system.
-    pub ca_file: Option<PathBuf>,
-    /// Whether the system's authorities are trusted beside those of `ca_file`. They always are without one.
-    pub system_store_always: bool,
-    /// The client's certificate. Not without the key.
-    pub cert_file: Option<PathBuf>,
-    /// Its key. Not without the certificate.
-    pub key_file: Option<PathBuf>,
-    /// The name to find in the server's certificate, in place of the host.
-    pub server_name: Option<String>,
+settings! {
+    /// TLS to the server of policies. The system's authorities are always trusted without a `ca_file`.
+    #[derive(Default)]
+    pub struct XdsTls {
+        /// whether the connection has TLS
+        enabled: bool = "policies.xds.tls.enabled", Kind::Switch, Is("off");
+        /// the authorities to trust, in PEM, in place of those of the system
+        ca_file: Option<PathBuf> = "policies.xds.tls.ca_file", Kind::File, Unset;
+        /// when the system's authorities are trusted: without policies.xds.tls.ca_file, or always
+        system_store_always: bool = "policies.xds.tls.system_store",
+            Kind::Choice(SYSTEM_STORE), Is("fallback"), |text| Ok(text == "always");
+        /// the certificate to show to the control plane, in PEM, with its intermediates; needs the key
+        cert_file: Option<PathBuf> = "policies.xds.tls.cert_file", Kind::File, Unset;
+        /// the key of that certificate, in PEM
+        key_file: Option<PathBuf> = "policies.xds.tls.key_file", Kind::File, Unset;
+        /// the name that the control plane's certificate must have, in place of the host
+        server_name: Option<String> = "policies.xds.tls.server_name", Kind::ServerName, Unset;
+    }
 }
 
 impl Xds {
-    pub(super) fn read(from: &Merged) -> Result<Self, Problem> {
-        let [ca_file, cert_file, key_file, server_name] = TLS_FILES;
-        Ok(Self {
-            server: from.given(SERVER, value::host_port)?,
-            node_id: from.value("policies.xds.node_id", |text| Ok(text.to_owned()))?,
-            node_metadata: from
-                .given("policies.xds.node_metadata", |text| value::pairs(text, '='))?
-                .unwrap_or_default(),
-            headers: from.given("policies.xds.headers", value::headers)?.unwrap_or_default(),
-            start_without_config: from.value("policies.xds.start_without_config", value::switch)?,
-            tls: XdsTls {
-                enabled: from.value("policies.xds.tls.enabled", value::switch)?,
-                ca_file: from.path(ca_file),
-                system_store_always: from.value(TRUST, |text| Ok(text == "always"))?,
-                cert_file: from.path(cert_file),
-                key_file: from.path(key_file),
-                server_name: from.optional(server_name),
-            },
-            connect_timeout: from.value("policies.xds.connect_timeout", duration)?,
-            connect_retry: from.value("policies.xds.connect_retry", duration)?,
-            backoff_initial: from.value("policies.xds.backoff.initial", duration)?,
-            backoff_max: from.value("policies.xds.backoff.max", duration)?,
-            random_percent: from.value("policies.xds.backoff.random_percent", value::integer)?,
-            max_message_bytes: from.value("policies.xds.max_message_bytes", value::integer)?,
-            keepalive_interval: from.value("policies.xds.keepalive.interval", duration)?,
-            keepalive_timeout: from.value("policies.xds.keepalive.timeout", duration)?,
-        })
-    }
-
     /// Reports settings that are valid alone and contradict each other.
     pub(super) fn contradictions(&self, source: PolicySource, problems: &mut ProblemList<'_>) {
         if source == PolicySource::Xds && self.server.is_none() {
@@ -107,28 +94,5 @@ impl Xds {
         if self.backoff_max < self.backoff_initial {
             problems.add("policies.xds.backoff.max", "less than policies.xds.backoff.initial".to_owned());
         }
-    }
-}
-
-/// Without the values of headers.
-impl fmt::Debug for Xds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let headers: Vec<(&str, &str)> = self.headers.iter().map(|(name, _)| (name.as_str(), HIDDEN)).collect();
-        f.debug_struct("Xds")
-            .field("server", &self.server)
-            .field("node_id", &self.node_id)
-            .field("node_metadata", &self.node_metadata)
-            .field("headers", &headers)
-            .field("start_without_config", &self.start_without_config)
-            .field("tls", &self.tls)
-            .field("connect_timeout", &self.connect_timeout)
-            .field("connect_retry", &self.connect_retry)
-            .field("backoff_initial", &self.backoff_initial)
-            .field("backoff_max", &self.backoff_max)
-            .field("random_percent", &self.random_percent)
-            .field("max_message_bytes", &self.max_message_bytes)
-            .field("keepalive_interval", &self.keepalive_interval)
-            .field("keepalive_timeout", &self.keepalive_timeout)
-            .finish()
     }
 }

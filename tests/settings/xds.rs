@@ -42,7 +42,7 @@ fn headers_for_a_control_plane_are_never_printed() {
     ]);
     let settings = Settings::load(&[token]).expect("good settings");
     let header = ("authorization".to_owned(), "Bearer hunter2".to_owned());
-    assert_eq!(settings.policies.xds.headers, [header]);
+    assert_eq!(settings.policies.xds.headers.0, [header]);
     let shown = format!("{settings:?}");
     assert!(shown.contains("authorization") && !shown.contains("hunter2"), "{shown}");
     let refused = problems(&[policies(), flags(&["policies.xds.headers=grpc-hunter2:hunter3"])]);
