@@ -19,6 +19,7 @@ use weir_rls::proto::rate_limit_response::rate_limit::Unit;
 use weir_rls::proto::rate_limit_response::{Code, DescriptorStatus};
 use weir_rls::proto::rate_limit_service_client::RateLimitServiceClient;
 use weir_rls::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use weir_tls::causes::innermost;
 use weir_tls::dial::{Dial, Trouble};
 use weir_tls::{GRPC_PROTOCOLS, Identity, Tls, TlsFiles};
 
@@ -219,14 +220,6 @@ async fn ask(question: &Question) -> Result<RateLimitResponse, AskError> {
             Err(AskError::NoGrpc(question.address.clone(), reason))
         }
         Err(status) => Err(AskError::Refused(format!("{:?}: {}", status.code(), status.message()))),
-    }
-}
-
-/// The reason below all others, which is the one that helps.
-fn innermost(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => innermost(source),
-        None => error.to_string(),
     }
 }
 

@@ -30,6 +30,7 @@ use tonic::codec::CompressionEncoding;
 use tonic::codegen::http::{HeaderName, HeaderValue, Uri, header};
 use tonic::metadata::{MetadataKey, MetadataMap};
 use tonic::transport::{Channel, Endpoint};
+use weir_tls::causes::in_full;
 use weir_tls::dial::{CONNECT_MAX, Dial, Trouble, USER_AGENT};
 use weir_tls::{GRPC_PROTOCOLS, Tls};
 
@@ -209,7 +210,7 @@ impl MetricsClient {
                     request = request.header(header::CONTENT_ENCODING, "gzip");
                 }
                 let request = request.body(Bytes::from(body)).map_err(|error| error.to_string())?;
-                let response = client.send_bytes(request).await.map_err(|error| error.to_string())?;
+                let response = client.send_bytes(request).await.map_err(|error| in_full(&*error))?;
                 if !response.status().is_success() {
                     return Err(format!("HTTP {}", response.status()));
                 }

@@ -7,6 +7,8 @@
 //! connection. A session is resumed for an hour at most, because the server shows its certificate only in a full handshake. A file that cannot be used, or a certificate and a key that do not belong together because
 //! only one of them was replaced so far, leave the last good ones in force.
 
+pub mod backoff;
+pub mod causes;
 pub mod dial;
 pub mod files;
 pub mod server;

@@ -17,10 +17,11 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::{AsciiMetadataKey, BinaryMetadataKey, BinaryMetadataValue, MetadataMap};
 use tonic::{Code, Request};
 use weir_engine::words::counted;
+use weir_tls::backoff::doubled;
+use weir_tls::causes::in_full;
 
 use super::codec::{DiscoveryCodec, Response};
-use super::dial::{Dialled, in_full};
-use super::pause::doubled;
+use super::dial::Dialled;
 use super::proto::{DiscoveryRequest, Node, Status};
 use super::{Ended, Got, Options, Resource, Sink, TYPE_URL, Watch, shown};
 

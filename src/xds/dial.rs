@@ -18,6 +18,7 @@ use tokio::net::TcpStream;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
+use weir_tls::causes::in_full;
 use weir_tls::files::FileError;
 use weir_tls::in_words;
 
@@ -108,29 +109,6 @@ async fn connect_later(after: Duration, address: SocketAddr) -> (SocketAddr, io:
     (address, connecting.await)
 }
 
-/// An error and the chain of its causes, as one sentence.
-pub(super) fn in_full(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = own_text(error);
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = own_text(error);
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
-}
-
-/// An error without its causes. The `Display` of a `tonic::Status` has its cause in `Debug` form.
-fn own_text(error: &(dyn std::error::Error + 'static)) -> String {
-    match error.downcast_ref::<tonic::Status>() {
-        Some(status) if status.message().is_empty() => status.code().to_string(),
-        Some(status) => format!("{}: {}", status.code(), status.message()),
-        None => error.to_string(),
-    }
-}
-
 /// Bytes in both directions.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
@@ -194,20 +172,5 @@ impl Service<Uri> for Once {
     fn call(&mut self, _: Uri) -> Self::Future {
         let stream = self.0.take().map(TokioIo::new);
         ready(stream.ok_or_else(|| io::Error::new(io::ErrorKind::NotConnected, "the connection is gone")))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// It was `code: 'Unknown error', message: "...", source: hyper::Error(Body, Error { kind: Io(Custom { ...`.
-    #[test]
-    fn a_failed_stream_is_told_without_debug_forms() {
-        let broken = io::Error::new(io::ErrorKind::BrokenPipe, "the pipe is broken");
-        let status = tonic::Status::from_error(Box::new(io::Error::other(broken)));
-        let text = in_full(&status);
-        assert!(text.contains("the pipe is broken"), "{text}");
-        assert!(["code:", "Custom", "{", "\""].iter().all(|form| !text.contains(form)), "{text}");
     }
 }

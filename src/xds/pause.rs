@@ -5,6 +5,8 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
+use weir_tls::backoff::doubled;
+
 /// The first pause after a dial that failed. A server that is about to start is found soon.
 const DIAL_FIRST: Duration = Duration::from_millis(250);
 
@@ -44,12 +46,6 @@ impl Pauses {
         let drawn = RandomState::new().hash_one(reach_us) % (2 * reach_us + 1);
         pause.saturating_sub(reach).saturating_add(Duration::from_micros(drawn))
     }
-}
-
-/// The `first` pause doubled so often, up to `most`.
-pub(super) fn doubled(first: Duration, times: u32, most: Duration) -> Duration {
-    let factor = 1_u32.checked_shl(times).unwrap_or(u32::MAX);
-    first.saturating_mul(factor).min(most)
 }
 
 #[cfg(test)]

@@ -2,8 +2,6 @@
 //! whether a circuit is open, and how long to wait before another try.
 //!
 //! Not here: connections, calls, scripts.
-
-pub(super) mod backoff;
 pub(super) mod circuit;
 pub mod error_class;
 pub(super) mod observer;

@@ -6,7 +6,6 @@
 //! Not here: what the message says (message.rs), and its signature (signature.rs).
 
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher as _, RandomState};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
@@ -25,6 +24,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tonic::codegen::http::Uri;
 use weir_tls::Tls;
+use weir_tls::backoff::{doubled, jittered};
+use weir_tls::causes::innermost;
 use weir_tls::dial::{Dial, USER_AGENT as WEIR};
 
 use super::alert::Alert;
@@ -397,17 +398,9 @@ impl Sender {
     }
 }
 
-/// The last of an error's causes.
-fn innermost(error: &dyn std::error::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), innermost)
-}
-
 /// The pause after so many failures of one alert. Up to half of it is left out at random, so that replicas are not in step.
 fn pause(failures: u32) -> Duration {
-    let factor = 1_u32.checked_shl(failures - 1).unwrap_or(u32::MAX);
-    let whole = PAUSE_FIRST.saturating_mul(factor).min(PAUSE_MAX);
-    let half_us = u64::try_from((whole / 2).as_micros()).unwrap_or(u64::MAX);
-    whole - Duration::from_micros(RandomState::new().hash_one(failures) % (half_us + 1))
+    jittered(doubled(PAUSE_FIRST, failures - 1, PAUSE_MAX))
 }
 
 #[cfg(test)]

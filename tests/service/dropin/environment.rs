@@ -257,7 +257,7 @@ fn policies_come_from_an_xds_server() {
     assert_eq!(node.node_id, "envoy-ratelimit");
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     assert_eq!(node.node_metadata, [pair("zone", "us"), pair("a", "b=c")]);
-    assert_eq!(node.headers, [pair("authorization", "Basic a:b")]);
+    assert_eq!(node.headers.0, [pair("authorization", "Basic a:b")]);
     assert!(node.start_without_config);
     let told = notes(&by_xds(&[("CONFIG_GRPC_XDS_NODE_METADATA", "flag")]));
     assert!(told.contains("CONFIG_GRPC_XDS_NODE_METADATA has 1 of its parts without a key"), "{told}");

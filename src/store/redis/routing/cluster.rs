@@ -28,12 +28,12 @@ use tokio::task::JoinSet;
 
 use self::learn::keep_learning;
 use self::members::{Members, NOT_ASSIGNED, no_node};
-use crate::redis::base::backoff::{doubled, jittered};
 use crate::redis::dial::endpoint::Endpoint;
 use crate::redis::dial::host_port::HostPort;
 use crate::redis::transport::call::Call;
 use crate::redis::transport::error::{CallError, Reason};
 use crate::redis::transport::options::Options;
+use weir_tls::backoff::{doubled, jittered};
 
 /// How often one call is sent again at most. A move of a slot needs two; the rest is for a map that is out of date.
 const RESENDS_MAX: u32 = 6;

@@ -14,7 +14,6 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::breaker::{Breaker, BreakerSettings, Change, Circuit, Outcome, Pass, TRIALS};
-use crate::redis::base::backoff::jittered;
 use crate::redis::base::error_class::{Blame, RedisErrorClass};
 use crate::redis::base::observer::Observer;
 use crate::redis::transport::call::Call;
@@ -22,6 +21,7 @@ use crate::redis::transport::error::{CallError, Reason};
 use crate::redis::transport::heavy::Lane;
 use crate::redis::transport::options::Options;
 use crate::redis::transport::pipeline::Pipeline;
+use weir_tls::backoff::jittered;
 
 /// PINGs in a window at the least, after a call has failed.
 const WATCH_PINGS: u32 = 8;

@@ -18,9 +18,9 @@ use super::error::{CallError, Reason};
 use super::options::{BATCH_MAX, Options};
 use super::pool::{Connection, Pool, SUPERSEDED};
 use super::queue::{Queue, Waiting};
-use crate::redis::base::backoff::{doubled, jittered};
 use crate::redis::base::error_class::{After, RedisErrorClass};
 use crate::redis::base::observer::Observer;
+use weir_tls::backoff::{doubled, jittered};
 
 /// The pause of a worker before its second dial in a row. It doubles with each further one; each pause
 /// is cut by up to half at random, so that workers and replicas do not dial in step.

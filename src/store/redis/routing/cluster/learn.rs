@@ -15,7 +15,6 @@ use weir_tls::files::FileError;
 
 use super::map::View;
 use super::members::{Member, Members, Problem};
-use crate::redis::base::backoff::{jittered, random};
 use crate::redis::base::error_class::RedisErrorClass;
 use crate::redis::base::observer::{DialError, Observer};
 use crate::redis::dial::endpoint::Endpoint;
@@ -24,6 +23,7 @@ use crate::redis::routing::node::Node;
 use crate::redis::transport::call::Call;
 use crate::redis::transport::error::CallError;
 use crate::redis::transport::options::Options;
+use weir_tls::backoff::{jittered, random};
 
 /// The pause between two rounds of questions while something is wrong. It doubles while that goes on.
 const PAUSE_MIN: Duration = Duration::from_millis(50);

@@ -1,6 +1,7 @@
-//! Pauses with jitter, so that runtimes and replicas that wait for one server do not move in step.
+//! Pauses before the next attempt: they double, and have jitter, so that runtimes and replicas that wait for one server do not
+//! move in step.
 //!
-//! Not here: what is waited for, and the shortest and longest pause (transport/worker.rs, routing).
+//! Not here: what counts as a failure, and the shortest and longest pause.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};
@@ -8,21 +9,23 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 /// A pause of which up to half is left out at random.
-pub(crate) fn jittered(pause: Duration) -> Duration {
+#[must_use]
+pub fn jittered(pause: Duration) -> Duration {
     let half = pause / 2;
     let micros = usize::try_from(half.as_micros()).unwrap_or(usize::MAX).max(1);
     half + Duration::from_micros(random(micros) as u64)
 }
 
 /// The `first` pause doubled so often, up to `most`.
-pub(crate) fn doubled(first: Duration, times: u32, most: Duration) -> Duration {
+#[must_use]
+pub fn doubled(first: Duration, times: u32, most: Duration) -> Duration {
     let factor = 1_u32.checked_shl(times).unwrap_or(u32::MAX);
     first.saturating_mul(factor).min(most)
 }
 
 /// Bounds how often something is done: so many times at once, and then once in each `every`.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub struct Pace {
     every: Duration,
     burst: Duration,
     /// When all that was done so far is paid for.
@@ -30,12 +33,14 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    pub(crate) fn new(every: Duration, burst: u32) -> Self {
+    /// A pace of `burst` at once.
+    #[must_use]
+    pub const fn new(every: Duration, burst: u32) -> Self {
         Self { every, burst: every.saturating_mul(burst), paid: Mutex::new(None) }
     }
 
     /// How long to wait at `now` before it is done once more. It counts as done.
-    pub(crate) fn wait(&self, now: Instant) -> Duration {
+    pub fn wait(&self, now: Instant) -> Duration {
         let mut paid = self.paid.lock();
         let next = paid.map_or(now, |paid| paid.max(now)) + self.every;
         *paid = Some(next);
@@ -44,7 +49,8 @@ impl Pace {
 }
 
 /// A number below `bound`, which is more than zero. Good enough to spread things out.
-pub(crate) fn random(bound: usize) -> usize {
+#[must_use]
+pub fn random(bound: usize) -> usize {
     let bits = RandomState::new().hash_one(bound);
     usize::try_from(bits % (bound as u64)).unwrap_or(0)
 }
