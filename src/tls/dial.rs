@@ -1,7 +1,7 @@
 //! Connections that weir opens by a URL: name, TCP, TLS.
 //!
 //! Not here: what is spoken over them (telemetry/otlp.rs, telemetry/alerts/webhook.rs, cli/ask.rs), and connections to Redis
-//! and to a control plane, which are dialled in other ways (store/redis/dial, xds/dial.rs).
+//! and to a control plane, which have no URL of HTTP (store/redis/dial, xds/dial.rs).
 
 use std::future::Future;
 use std::io;
@@ -22,6 +22,7 @@ use tonic::codegen::http::Uri;
 
 use super::Tls;
 use super::files::FileError;
+use super::tcp;
 use super::validity::ClientStream;
 
 /// How long opening a connection may take, TLS included, where a whole request may take longer.
@@ -78,8 +79,7 @@ impl Dial {
     async fn connect(self, uri: &Uri) -> io::Result<Stream> {
         let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
         let port = uri.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
-        let stream = TcpStream::connect((host, port)).await?;
-        stream.set_nodelay(true)?;
+        let stream = tcp::connect(host, port).await?;
         let Some(tls) = self.tls else { return Ok(Stream::Plain(stream)) };
         let refused = |error: &FileError| tracing::warn!("{error}; its last good content stays in force");
         let stream = tls.handshake(host, stream, refused).await.map_err(io::Error::other)?;

@@ -1,6 +1,6 @@
 //! TLS to a server: the trusted authorities and weir's own certificate, from files that may be replaced at any time.
 //!
-//! Not in here: the sockets below, but for those of dial.rs, and the protocol above (store/redis, xds).
+//! Not in here: the protocol above (store/redis, xds). `tcp` opens sockets, `dial` connections by a URL.
 //!
 //! The files are read at every dial, and the handshake's configuration is made anew only when a byte of
 //! them has changed: so sessions are resumed, and a certificate that was rotated is in force at the next
@@ -12,6 +12,7 @@ pub mod causes;
 pub mod dial;
 pub mod files;
 pub mod server;
+pub mod tcp;
 pub mod validity;
 mod verify;
 

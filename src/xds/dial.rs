@@ -4,32 +4,21 @@
 
 use std::future::{Ready, ready};
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
-use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use hyper_util::rt::TokioIo;
-use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
 use weir_tls::causes::in_full;
 use weir_tls::files::FileError;
-use weir_tls::in_words;
+use weir_tls::{in_words, tcp};
 
 use super::Options;
 
-/// The most addresses of a name that are tried.
-const ADDRESSES_MAX: usize = 8;
-/// How much later each further address is tried, where those before it have neither answered nor failed.
-const ADDRESS_EVERY: Duration = Duration::from_millis(250);
-/// When TCP first tests an idle connection, and how often it does again. Costs no server a policy on HTTP/2 PINGs.
-const TCP_KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
 /// The most bytes of headers that a server may send.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
 
@@ -56,7 +45,8 @@ pub(super) async fn dial(options: &Options) -> Result<Dialled, String> {
 }
 
 async fn open(options: &Options) -> Result<Dialled, String> {
-    let stream = connect(&options.host, options.port).await?;
+    let (host, port) = (options.host.as_str(), options.port);
+    let stream = tcp::connect(host, port).await.map_err(|error| format!("{host}:{port}: {error}"))?;
     let trouble = Trouble::default();
     let (scheme, stream): (_, Box<dyn Stream>) = match &options.tls {
         None => ("http", Box::new(stream)),
@@ -77,36 +67,6 @@ async fn open(options: &Options) -> Result<Dialled, String> {
     let channel = endpoint.connect_with_connector(once).await;
     let channel = channel.map_err(|error| trouble.get().cloned().unwrap_or_else(|| in_full(&error)))?;
     Ok(Dialled { channel, trouble })
-}
-
-/// Connects to the first address that answers. Each gets a head start before the next.
-async fn connect(host: &str, port: u16) -> Result<TcpStream, String> {
-    let found = tokio::net::lookup_host((host, port)).await;
-    let found = found.map_err(|error| format!("{host} has no address: {error}"))?;
-    let mut attempts: FuturesUnordered<_> = (0..)
-        .zip(found.take(ADDRESSES_MAX))
-        .map(|(place, address)| connect_later(ADDRESS_EVERY * place, address))
-        .collect();
-    let mut reasons = Vec::new();
-    while let Some((address, attempt)) = attempts.next().await {
-        match attempt {
-            Ok(stream) => return Ok(stream),
-            Err(error) => reasons.push(format!("{address}: {error}")),
-        }
-    }
-    if reasons.is_empty() { Err(format!("{host} has no address")) } else { Err(reasons.join("; ")) }
-}
-
-async fn connect_later(after: Duration, address: SocketAddr) -> (SocketAddr, io::Result<TcpStream>) {
-    tokio::time::sleep(after).await;
-    let connecting = async {
-        let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
-        let keepalive = TcpKeepalive::new().with_time(TCP_KEEPALIVE.0).with_interval(TCP_KEEPALIVE.1);
-        SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
-        Ok(stream)
-    };
-    (address, connecting.await)
 }
 
 /// Bytes in both directions.

@@ -15,5 +15,4 @@ mod replies;
 mod resp;
 pub(super) mod sentinel;
 pub(super) mod target;
-mod tcp;
 pub(super) mod unusable;

@@ -20,7 +20,6 @@ use super::credentials::Credentials;
 pub use super::credentials::PASSWORD_FILE_BYTES_MAX;
 use super::handshake::greet;
 use super::meter::{Meter, Metered};
-use super::tcp;
 use super::unusable::Unusable;
 use crate::redis::base::observer::Observer;
 
@@ -165,7 +164,7 @@ impl Endpoint {
                 return greet(Metered::new(stream, &meter), meter, &login).await;
             }
         };
-        let stream = tcp::connect(host, port).await?;
+        let stream = weir_tls::tcp::connect(host, port).await?;
         let Some(tls) = &self.access.tls else {
             return greet(Metered::new(stream, &meter), meter, &login).await;
         };

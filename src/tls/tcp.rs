@@ -3,15 +3,14 @@
 //! A name can have several addresses of which some drop every packet: the dead pod of a headless service, or IPv6 where
 //! none is routed. One attempt after the other, the first of them would use up the time of every dial. So each attempt
 //! gets a head start and the next one joins it (RFC 8305, "happy eyeballs", in the order of the resolver). Not here: what
-//! is said on the connection, and how long all of this may take (endpoint.rs, pool.rs).
+//! is said on the connection, and how long all of this may take.
 
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
-use smallvec::SmallVec;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
 /// The head start of one attempt before the next. More than a connection within a data centre takes, and short enough
@@ -33,9 +32,8 @@ const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// The name has no address, or none accepts; then that of the last attempt that ended.
-pub(crate) async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
-    let addresses: SmallVec<[SocketAddr; 4]> =
-        tokio::net::lookup_host((host, port)).await?.take(ADDRESSES_MAX).collect();
+pub async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+    let addresses: Vec<SocketAddr> = tokio::net::lookup_host((host, port)).await?.take(ADDRESSES_MAX).collect();
     let stream = first_of(&addresses).await?;
     stream.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
@@ -68,7 +66,7 @@ async fn first_of(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
 mod tests {
     use std::net::TcpListener;
 
-    use redis::io::tcp::socket2::{Domain, Socket, Type};
+    use socket2::{Domain, Socket, Type};
 
     use super::*;
 
