@@ -39,7 +39,7 @@ use config::Config;
 use contradictions::ProblemList;
 use group::Group as _;
 pub use layer::{FILE_BYTES_MAX, Layer};
-pub use listen::{CLIENT_NAMES_MAX, Endpoint, Listen, ListenTls, SOCKET_PATH_BYTES_MAX};
+pub use listen::{Endpoint, Listen, ListenTls, SOCKET_PATH_BYTES_MAX};
 pub use metrics_export::MetricsExport;
 pub use redis::{RedisServer, RedisTls, Sentinel, Topology};
 use row::Preset::{Is, Required, Unset};
@@ -50,7 +50,9 @@ pub use table::{SETTINGS, listing, nearest};
 pub use tap::Tap;
 pub use traces::{Otlp, PropagatorFormats, Sampler, Tracing};
 use value::FromText;
-pub use value::{HIDDEN, HOSTS_MAX, Headers, NAME_BYTES_MAX, PAIRS_MAX, RedisUrl, Secret, VALUE_BYTES_MAX};
+pub use value::{
+    CLIENT_NAMES_MAX, HIDDEN, HOSTS_MAX, Headers, NAME_BYTES_MAX, PAIRS_MAX, RedisUrl, Secret, VALUE_BYTES_MAX,
+};
 use weir_engine::arith::Fraction;
 use weir_engine::words::printable;
 use weir_engine::{Mode, OnError};

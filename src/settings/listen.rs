@@ -9,14 +9,13 @@ use super::contradictions::ProblemList;
 use super::group::{Entry, Group};
 use super::row::Preset::{Is, Unset};
 use super::row::{CONNECTION_AGE_MAX, Kind, ms};
+use super::value::CLIENT_NAMES_MAX;
 use super::value::FromText;
 use super::{Merged, Problem, value};
 use weir_tls::server::ClientName;
 
 /// The longest path of a Unix socket, in bytes: the system's address has 108 with the byte that ends it.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
-/// The most names in `listen.tls.client_names`.
-pub const CLIENT_NAMES_MAX: usize = 64;
 
 /// The settings that mean nothing without a certificate of the listener.
 const TLS_CLIENTS: [&str; 2] = ["listen.tls.client_ca_file", "listen.tls.client_names"];

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use weir_engine::arith::Fraction;
 
-use super::listen::CLIENT_NAMES_MAX;
+use super::value::CLIENT_NAMES_MAX;
 use super::value::PAIRS_MAX;
 
 /// What the environment's names of settings start with.

@@ -22,6 +22,8 @@ use weir_text::{boolean, duration};
 pub const VALUE_BYTES_MAX: usize = 4096;
 /// The longest name of a master at its sentinels, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
+/// The most names in `listen.tls.client_names`.
+pub const CLIENT_NAMES_MAX: usize = 64;
 /// What every output shows in place of a secret.
 pub const HIDDEN: &str = "***";
 

@@ -4,4 +4,5 @@
 
 mod all;
 mod groups;
+mod page;
 mod xds;
