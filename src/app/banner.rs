@@ -12,11 +12,8 @@ use super::Addresses;
 
 /// The version of this build.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The commit of this build.
-pub(super) const COMMIT: &str = match option_env!("WEIR_COMMIT") {
-    Some(commit) => commit,
-    None => "unknown",
-};
+/// The commit that this was built from; `unknown` where the build could not tell. build.rs sets it.
+pub const COMMIT: &str = env!("WEIR_COMMIT");
 
 /// Which replica this is. In Kubernetes the name of the host is that of the pod.
 pub(super) fn instance(settings: &Settings) -> Instance {

@@ -41,6 +41,7 @@ use weir_telemetry::shed::ShedReason;
 use weir_telemetry::statsd;
 use weir_tls::files::FileError;
 
+pub use self::banner::COMMIT;
 use self::certificates::Certificates;
 pub use self::listeners::{Addresses, Listeners};
 pub use self::log::{flush_log, set_up_log};

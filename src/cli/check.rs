@@ -1,6 +1,6 @@
 //! `weir check`: is a policy directory valid, and what does it hold.
 //!
-//! Not here: parsing of arguments (args.rs) and what is valid (config/policy_file.rs).
+//! Not here: parsing of arguments (args.rs) and what is valid (package policies).
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

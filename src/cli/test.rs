@@ -1,6 +1,6 @@
 //! `weir test`: runs the tests of policies below paths, and reports how they ended.
 //!
-//! Not here: parsing of arguments (args.rs), reading tests (config) and running them (testing).
+//! Not here: parsing of arguments (args.rs), reading tests (policies) and running them (testing).
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

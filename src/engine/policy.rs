@@ -1,7 +1,7 @@
 //! Policies: which rule a descriptor meets. [mt-1]
 //!
 //! Matching costs the depth of the descriptor (and the patterns written for the keys on its way), not the number of
-//! rules. Not here: reading YAML (config/policy_file.rs) and what a limit decides.
+//! rules. Not here: reading YAML (package policies) and what a limit decides.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,6 +1,6 @@
 //! `/policies/source`: the files that the policies in force were read from, so that another program can read them again.
 //!
-//! The texts are kept in gzip, and unpacked piece by piece as the caller takes them. Not here: what is kept (config).
+//! The texts are kept in gzip, and unpacked piece by piece as the caller takes them. Not here: what is kept (policies).
 
 use std::io::{self, Cursor, Read as _};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! What a change of policies changes, and for whom: rules, limits, and the states in the store.
 //!
 //! Both trees are walked together, class by class of values (engine/classes.rs), and each pair of rules that some descriptor meets before
-//! and now is compared. What cannot be told within a budget is reported as such. Not here: reading policies (config), and how the result
+//! and now is compared. What cannot be told within a budget is reported as such. Not here: reading policies (policies), and how the result
 //! is written (cli).
 
 pub mod answers;

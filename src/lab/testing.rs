@@ -1,7 +1,7 @@
 //! Tests of policies, run: each case on a limiter of its own, under a clock that goes on as the case says.
 //!
 //! Requests take the way of requests from the network, from the message to the response. Not here: reading files of tests
-//! (config), and arguments and exit codes (cli).
+//! (policies), and arguments and exit codes (cli).
 
 mod case;
 mod compare;

@@ -1,7 +1,7 @@
 //! Which files are policies, and reading one.
 //!
 //! Only regular files are read: a pipe or a device could block for ever. Everything has a bound, so a directory that was
-//! given by mistake costs little. Not here: when to read (watch.rs) and what files hold (policy_file.rs).
+//! given by mistake costs little. Not here: when to read (watch.rs) and what files hold (lib.rs).
 
 use std::fs::{self, Metadata, OpenOptions};
 use std::io::{self, Read as _};

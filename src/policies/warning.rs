@@ -1,6 +1,6 @@
 //! What loads and is probably a mistake.
 //!
-//! Not here: what is refused (the problems of policy_file.rs).
+//! Not here: what is refused (the problems of lib.rs).
 
 use std::fmt;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //!
 //! [`read`] makes two layers of settings: the defaults of weir as `ratelimit`, and the settings of the variables. `WEIR__*`
 //! wins over both. The variables are in `table.rs`, their syntax in `go.rs`, the places of Redis in
-//! `redis.rs`, the server of policies in `xds.rs`. Not here: the variables of OpenTelemetry (config/otel.rs), and when these variables count, which only the program's name decides (cli).
+//! `redis.rs`, the server of policies in `xds.rs`. Not here: the variables of OpenTelemetry (otel.rs), and when these variables count, which only the program's name decides (cli).
 //!
 //! What cannot be read is a problem of the layer, named by its variable. What can be read and has no effect is a
 //! [`Note`], for the log.
@@ -423,7 +423,7 @@ impl<'a> Mapping<'a> {
         }
     }
 
-    /// The collector itself is in the variables of OpenTelemetry (config/otel.rs).
+    /// The collector itself is in the variables of OpenTelemetry (otel.rs).
     fn tracing(&mut self) {
         let exporter = if self.bool("TRACING_ENABLED") { "otlp" } else { "none" };
         self.put(&["TRACING_ENABLED"], "tracing.exporter", exporter);

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use weir_tls::server::ClientName;
+
 use super::contradictions::ProblemList;
 use super::group::{Entry, Group};
 use super::row::Preset::{Is, Unset};
@@ -12,7 +14,6 @@ use super::row::{CONNECTION_AGE_MAX, Kind, ms};
 use super::value::CLIENT_NAMES_MAX;
 use super::value::FromText;
 use super::{Merged, Problem, value};
-use weir_tls::server::ClientName;
 
 /// The longest path of a Unix socket, in bytes: the system's address has 108 with the byte that ends it.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;

@@ -1,7 +1,7 @@
 //! Whether, where and how often metrics go to a collector of OpenTelemetry, and contradictions between these settings.
 //!
 //! The collector is that of traces, with its protocol, headers and TLS. Not here: the variables of OpenTelemetry
-//! (config/otel.rs).
+//! (otel.rs).
 
 use std::time::Duration;
 

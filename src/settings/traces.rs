@@ -1,9 +1,11 @@
 //! Which decisions are traced, where the spans go, and contradictions between these settings.
 //!
-//! Not here: the variables of OpenTelemetry (config/otel.rs), and what a span holds (telemetry/traces.rs).
+//! Not here: the variables of OpenTelemetry (otel.rs), and what a span holds (telemetry/traces.rs).
 
 use std::path::PathBuf;
 use std::time::Duration;
+
+use weir_engine::arith::Fraction;
 
 use super::contradictions::ProblemList;
 use super::group::{Entry, Group};
@@ -11,7 +13,6 @@ use super::row::Preset::{Is, Unset};
 use super::row::{Kind, ms, secs};
 use super::value::{self, FromText, Headers, NAME_BYTES_MAX};
 use super::{Merged, Problem};
-use weir_engine::arith::Fraction;
 
 /// The values of `tracing.sampler`, by the names that OpenTelemetry gives them.
 const SAMPLERS: &[&str] = &[

@@ -10,7 +10,7 @@
 //! Each response holds all resources there are. The sink puts all of them in force, or none. What is in force stays there
 //! while there is no connection.
 //!
-//! Not here: what policies mean (config/policy_file), how they come in force, and what operators see of it
+//! Not here: what policies mean (package policies), how they come in force, and what operators see of it
 //! (app).
 
 mod codec;

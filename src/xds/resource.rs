@@ -4,7 +4,7 @@
 //! `requests_per_unit: 0`, which denies everything. What the messages have no field for comes in the metadata of a
 //! descriptor under [`OWN_METADATA`]: the keys of a rate limit, as policy files have them.
 //!
-//! Not here: what the keys mean (config/policy_file).
+//! Not here: what the keys mean (package policies).
 
 use prost::Message as _;
 use prost_types::value::Kind;

@@ -5,3 +5,4 @@
 mod generated;
 mod runbook;
 mod tidy;
+mod version;

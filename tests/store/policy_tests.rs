@@ -1,10 +1,9 @@
-//! `weir test`: that examples and recorded answers pass in both stores, that every kind of expectation can fail, and what a
+//! `weir test`: that examples pass in both stores, that every kind of expectation can fail, and what a
 //! file of tests cannot have.
 
 mod bounds;
 mod mistakes;
 mod page;
-mod parity;
 mod reports;
 
 use std::fs;
@@ -106,7 +105,7 @@ fn the_same_files_pass_on_redis_and_leave_nothing_there() {
     let server = RedisServer::start();
     let redis_url = Some(Secret::from(&*server.url()));
     let directory = at_root("examples");
-    let (verdict, report) = ran(&Tests { redis_url, ..tests(&[directory, at_root("tests/data/parity")]) });
+    let (verdict, report) = ran(&Tests { redis_url, ..tests(&[directory]) });
     assert_eq!(verdict, Verdict::Passed, "{report}");
     assert!(!report.contains("skipped:"), "{report}");
     assert_eq!(server.command(&["DBSIZE"]).as_deref(), Some("0\n"));

@@ -1,7 +1,7 @@
 //! Steps that test nothing: their requests meet no rule, and they expect that these pass.
 //!
 //! Such a step passes with any policies; mostly a key or a domain is misspelled. Not here: which expectations every such
-//! request has (config).
+//! request has (policies).
 
 use weir_engine::PolicySet;
 use weir_policies::Position;

@@ -1,6 +1,6 @@
 //! A time between two limits of a rule in which none applies.
 //!
-//! Not here: limits whose time is over (policy_file/term.rs).
+//! Not here: limits whose time is over (term.rs).
 
 use weir_engine::{Micros, Rule, Term};
 use weir_text::instant_text;

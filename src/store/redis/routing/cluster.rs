@@ -25,6 +25,7 @@ use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use redis::{ServerError, ServerErrorKind, Value};
 use tokio::task::JoinSet;
+use weir_tls::backoff::{doubled, jittered};
 
 use self::learn::keep_learning;
 use self::members::{Members, NOT_ASSIGNED, no_node};
@@ -33,7 +34,6 @@ use crate::redis::dial::host_port::HostPort;
 use crate::redis::transport::call::Call;
 use crate::redis::transport::error::{CallError, Reason};
 use crate::redis::transport::options::Options;
-use weir_tls::backoff::{doubled, jittered};
 
 /// How often one call is sent again at most. A move of a slot needs two; the rest is for a map that is out of date.
 const RESENDS_MAX: u32 = 6;

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use redis::Value;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use weir_tls::backoff::jittered;
 
 use super::breaker::{Breaker, BreakerSettings, Change, Circuit, Outcome, Pass, TRIALS};
 use crate::redis::base::error_class::{Blame, RedisErrorClass};
@@ -21,7 +22,6 @@ use crate::redis::transport::error::{CallError, Reason};
 use crate::redis::transport::heavy::Lane;
 use crate::redis::transport::options::Options;
 use crate::redis::transport::pipeline::Pipeline;
-use weir_tls::backoff::jittered;
 
 /// PINGs in a window at the least, after a call has failed.
 const WATCH_PINGS: u32 = 8;

@@ -1,6 +1,6 @@
 //! How a pipeline to one server is built: its bounds, and the defaults.
 //!
-//! Not here: the settings that an operator writes (src/config/settings), and how they become these (app).
+//! Not here: the settings that an operator writes (package settings), and how they become these (app).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -19,12 +19,12 @@ use std::time::{Duration, Instant};
 use bb8_redis::bb8;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use weir_tls::backoff::Pace;
 
 use crate::redis::base::observer::{DialError, NO_CONNECTION, Observer};
 pub use crate::redis::dial::connection::{Connection, REPLIES_BYTES_MAX};
 use crate::redis::dial::target::Target;
 use crate::redis::dial::unusable::Unusable;
-use weir_tls::backoff::Pace;
 
 /// Dials for each connection of a pool that are not held back: more than a worker makes while Redis restarts.
 const DIALS_AT_ONCE: u32 = 8;

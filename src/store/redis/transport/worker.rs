@@ -12,6 +12,7 @@ use redis::{ServerError, ServerErrorKind, Value};
 use smallvec::SmallVec;
 use tokio::time::Sleep;
 use weir_engine::words::counted;
+use weir_tls::backoff::{doubled, jittered};
 
 use super::call::{Call, Script};
 use super::error::{CallError, Reason};
@@ -20,7 +21,6 @@ use super::pool::{Connection, Pool, SUPERSEDED};
 use super::queue::{Queue, Waiting};
 use crate::redis::base::error_class::{After, RedisErrorClass};
 use crate::redis::base::observer::Observer;
-use weir_tls::backoff::{doubled, jittered};
 
 /// The pause of a worker before its second dial in a row. It doubles with each further one; each pause
 /// is cut by up to half at random, so that workers and replicas do not dial in step.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
 use tokio::task::JoinSet;
+use weir_tls::backoff::{jittered, random};
 use weir_tls::files::FileError;
 
 use super::map::View;
@@ -23,7 +24,6 @@ use crate::redis::routing::node::Node;
 use crate::redis::transport::call::Call;
 use crate::redis::transport::error::CallError;
 use crate::redis::transport::options::Options;
-use weir_tls::backoff::{jittered, random};
 
 /// The pause between two rounds of questions while something is wrong. It doubles while that goes on.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
