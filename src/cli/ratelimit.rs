@@ -1,6 +1,6 @@
 //! `ratelimit`, and `weir ratelimit`: the server in the place of envoyproxy/ratelimit, set by its environment variables.
 //!
-//! Not here: what each variable means (config/envoy_ratelimit.rs), and serving (serve.rs).
+//! Not here: what each variable means (settings/envoy_ratelimit.rs), and serving (serve.rs).
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, ToSocketAddrs as _};

@@ -1,6 +1,6 @@
 //! `weir schema`: prints a JSON Schema of what operators write.
 //!
-//! Not here: what the schemas say (config/schema.rs).
+//! Not here: what the schemas say (policies/schema.rs).
 
 use std::io::{self, Write};
 
