@@ -93,7 +93,7 @@ impl Limits {
     }
 }
 
-/// /// 5 to 20 ms, so that callers that failed together do not retry together.
+/// 5 to 20 ms, so that callers that failed together do not retry together.
 fn short_pause() -> Duration {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Duration::from_millis(5 + u64::from(now.subsec_micros() % 16))
