@@ -17,8 +17,8 @@ pub struct Entry<'a> {
 /// The key ends at the first `=`, so a value may hold more of them; a value may be empty, a key may not. `\,` is a
 /// comma and `\\` a backslash.
 ///
+/// # Errors
 /// With the reason, if the text does not have that form.
-/// With the reason, when it is not of that form.
 pub fn parse_entries(text: &str) -> Result<Vec<(String, String)>, String> {
     let mut entries = Vec::new();
     for entry in split_at_commas(text)? {
