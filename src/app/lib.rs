@@ -274,7 +274,7 @@ async fn serve_on(
         request_bytes,
         bounds,
         extras,
-        held: held(&settings.grpc),
+        memory: memory(&settings.grpc),
         tls: tls.clone(),
         max_age: max_age(&settings.listen),
         tracer,
@@ -382,8 +382,8 @@ pub fn source(policies: &weir_settings::Policies) -> Source {
     }
 }
 
-fn held(grpc: &weir_settings::Grpc) -> weir_grpc::HeldBounds {
-    weir_grpc::HeldBounds {
+fn memory(grpc: &weir_settings::Grpc) -> weir_grpc::MemoryBounds {
+    weir_grpc::MemoryBounds {
         streams: grpc.max_streams,
         receive_timeout: grpc.receive_timeout,
         connection_bytes: grpc.connection_held_bytes,

@@ -113,7 +113,7 @@ pub(super) async fn export(
     Ok(Some(exporter))
 }
 
-/// Metrics that are read only at a scrape. The store is weak: it holds the metrics, which would hold it.
+/// Metrics that are read only at a scrape. The store is weak: it refers to the metrics, which would refer to it.
 pub(super) fn add_gauges(
     metrics: &Metrics,
     grpc: &weir_grpc::Serving,
@@ -127,17 +127,17 @@ pub(super) fn add_gauges(
         let load = load.clone();
         metrics.gauge("weir_connections", &[("runtime", &core.to_string())], move || load.connections() as u64)?;
     }
-    let held = grpc.held.clone();
-    metrics.gauge("weir_grpc_held_bytes", &[], move || held.bytes())?;
-    let held = grpc.held.clone();
-    metrics.counter("weir_grpc_refused_total", &[], move || held.refused())?;
+    let memory = grpc.memory.clone();
+    metrics.gauge("weir_grpc_held_bytes", &[], move || memory.bytes())?;
+    let memory = grpc.memory.clone();
+    metrics.counter("weir_grpc_refused_total", &[], move || memory.refused())?;
     for reason in CloseReason::ALL {
-        let held = grpc.held.clone();
-        metrics.counter("weir_grpc_closed_total", &[("reason", reason.name())], move || held.closed(reason))?;
+        let memory = grpc.memory.clone();
+        metrics.counter("weir_grpc_closed_total", &[("reason", reason.name())], move || memory.closed(reason))?;
     }
     for (number, code) in CODES.into_iter().enumerate() {
-        let held = grpc.held.clone();
-        metrics.counter("weir_grpc_reset_requests_total", &[("code", code)], move || held.reset(number))?;
+        let memory = grpc.memory.clone();
+        metrics.counter("weir_grpc_reset_requests_total", &[("code", code)], move || memory.reset(number))?;
     }
     let keys = move || embedded.upgrade().and_then(|store| store.keys());
     if keys().is_some() {

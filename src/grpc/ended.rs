@@ -1,5 +1,5 @@
-//! What weir ends by itself: connections, and requests that HTTP/2 resets before they are decided. Each is counted by its reason,
-//! and logged now and then.
+//! Connections that weir closes, and requests that HTTP/2 resets before they are decided. Each is counted by its reason, and
+//! logged at most every 10 s.
 //!
 //! Not here: when a connection is closed (peers.rs, frames.rs), and how resets are seen (written.rs).
 
@@ -24,8 +24,8 @@ pub enum CloseReason {
     Headers,
     /// A response was not taken in time.
     Unread,
-    /// It held too much and made no progress.
-    Held,
+    /// Too much memory was reserved for it, and it made no progress.
+    Memory,
     /// It was idle, and the listener was full.
     Idle,
     /// It had completed no request, and too many others had not either.
@@ -41,7 +41,7 @@ impl CloseReason {
         Self::Handshake,
         Self::Headers,
         Self::Unread,
-        Self::Held,
+        Self::Memory,
         Self::Idle,
         Self::Unused,
         Self::Protocol,
@@ -55,7 +55,7 @@ impl CloseReason {
             Self::Handshake => "handshake",
             Self::Headers => "headers",
             Self::Unread => "unread",
-            Self::Held => "held",
+            Self::Memory => "held",
             Self::Idle => "idle",
             Self::Unused => "unused",
             Self::Protocol => "protocol",
@@ -81,7 +81,7 @@ pub const CODES: [&str; 15] = [
     "http_1_1_required",
     "other",
 ];
-/// The codes that are no fault: the rest of a request is not needed, or its caller has given up.
+/// The codes that show no mistake: the rest of a request is not needed, or its caller has given up.
 const HARMLESS: [usize; 2] = [0, 8];
 
 /// The counts of all runtimes.
@@ -89,7 +89,7 @@ const HARMLESS: [usize; 2] = [0, 8];
 pub(super) struct Ended {
     closed: [AtomicU64; CloseReason::ALL.len()],
     reset: [AtomicU64; CODES.len()],
-    /// Of each reason, and at last of resets.
+    /// One for each reason, and the last for resets.
     complaints: Mutex<[Complaint; CloseReason::ALL.len() + 1]>,
 }
 

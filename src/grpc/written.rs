@@ -1,9 +1,9 @@
 //! Reads the frames that HTTP/2 writes: which requests are answered, and what it ends by itself.
 //!
-//! h2 does not report a request that it resets. Not here: the counts (ended.rs, held.rs).
+//! h2 does not report a request that it resets. Not here: the counts (ended.rs, memory.rs).
 
 use super::ended::CloseReason;
-use super::held::Peer;
+use super::memory::Peer;
 
 const HEAD_BYTES: usize = 9;
 const HEADERS: u8 = 1;
@@ -114,7 +114,7 @@ fn ends_response(kind: u8, flags: u8) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::super::ended::CODES;
-    use super::super::held::tests::peer;
+    use super::super::memory::tests::peer;
     use super::*;
 
     fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
