@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use strum::VariantArray as _;
 use tokio::time::MissedTickBehavior;
 use weir_lifecycle::{Life, Phase, Reloads};
 use weir_settings::LogFormat;
@@ -33,12 +34,11 @@ pub fn flush_log() {
 }
 
 /// Adds what the log loses to the metrics.
-pub(super) fn count(metrics: &Metrics) -> Result<(), prometheus::Error> {
-    for by in LostBy::ALL {
-        let labels = [("reason", by.name())];
-        metrics.counter("weir_log_lines_lost_total", &labels, move || logging::lost(by))?;
+pub(super) fn count(metrics: &Metrics) {
+    for &by in LostBy::VARIANTS {
+        let labels = [("reason", by.into())];
+        metrics.counter("weir_log_lines_lost_total", &labels, move || logging::lost(by));
     }
-    Ok(())
 }
 
 /// Logs outages of stores and lines that were lost, and opens the log's file again after each order to reload.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use opentelemetry_sdk::Resource;
 use tonic::codegen::http::{HeaderName, HeaderValue, Uri};
+use weir_lifecycle::on_own_thread;
 use weir_settings::{Otlp, Tracing};
 use weir_telemetry::otlp::{self, Collector};
 use weir_telemetry::traces::Service;
@@ -35,8 +36,7 @@ pub(super) fn resource(settings: &Tracing) -> Resource {
 pub(super) async fn open(settings: &Otlp, url: Uri) -> Result<Collector, AppError> {
     let collector = collector(settings, url);
     if let Some(tls) = collector.tls.clone() {
-        let read = tokio::task::spawn_blocking(move || tls.config(|_| {}).map(drop)).await;
-        read.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
+        on_own_thread(move || tls.config(|_| {}).map(drop)).await?;
     }
     Ok(collector)
 }

@@ -67,15 +67,12 @@ fn log(store: &str, overrides: &OverrideTable, seen: &Seen) {
     }
 }
 
-/// What is shown of overrides.
-///
-/// # Errors
-/// When the metrics are not in the table.
-pub(super) fn add_gauges(metrics: &Metrics, overrides: &Arc<OverrideTable>) -> Result<(), prometheus::Error> {
+/// Shows how many overrides there are, and whether they cannot be read.
+pub(super) fn add_gauges(metrics: &Metrics, overrides: &Arc<OverrideTable>) {
     let of = overrides.clone();
-    metrics.gauge("weir_overrides", &[("state", "in_force")], move || of.counts().0 as u64)?;
+    metrics.gauge("weir_overrides", &[("state", "in_force")], move || of.counts().0 as u64);
     let of = overrides.clone();
-    metrics.gauge("weir_overrides", &[("state", "unused")], move || of.counts().1 as u64)?;
+    metrics.gauge("weir_overrides", &[("state", "unused")], move || of.counts().1 as u64);
     let of = overrides.clone();
-    metrics.gauge("weir_input_refused", &[("input", "overrides")], move || u64::from(of.problem().is_some()))
+    metrics.gauge("weir_input_refused", &[("input", "overrides")], move || u64::from(of.problem().is_some()));
 }

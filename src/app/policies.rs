@@ -10,7 +10,7 @@ use tokio::time::MissedTickBehavior;
 use weir_engine::PolicySet;
 use weir_engine::words::printable;
 use weir_http::{PolicyProblems, ServiceState};
-use weir_lifecycle::{Life, Phase, Reloads};
+use weir_lifecycle::{Life, Phase, Reloads, on_own_thread};
 use weir_limiter::Policies;
 use weir_policies::watch::{Change, POLL_EVERY, Source, Watch};
 use weir_policies::{Dialect, Kept, ProblemKind, Problems, Restless, Warnings};
@@ -153,9 +153,9 @@ impl Target {
     }
 
     /// Shows in metrics whether the files of the directory are refused.
-    pub(super) fn add_gauge(&self) -> Result<(), prometheus::Error> {
+    pub(super) fn add_gauge(&self) {
         let report = self.report.clone();
-        self.metrics.gauge("weir_input_refused", &[("input", "policies")], move || u64::from(report.is_refused()))
+        self.metrics.gauge("weir_input_refused", &[("input", "policies")], move || u64::from(report.is_refused()));
     }
 }
 
@@ -302,7 +302,6 @@ pub(super) async fn free_unused(policies: Arc<Policies>, life: Life) -> Result<(
             _ = ticks.tick() => {}
         }
         let policies = policies.clone();
-        let freed = tokio::task::spawn_blocking(move || policies.free_unused()).await;
-        freed.map_err(|error| error.to_string())?;
+        on_own_thread(move || policies.free_unused()).await;
     }
 }

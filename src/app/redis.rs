@@ -80,7 +80,7 @@ fn deployment(server: &RedisServer, tls: &RedisTls, used_for: &str, metrics: &Me
         endpoint = endpoint.with_password_file(path);
     }
     if let Some(tls) = endpoint.tls() {
-        certificates::show(used_for, tls.validity(), metrics)?;
+        certificates::show(used_for, tls.validity(), metrics);
     }
     endpoint.check()?;
     match (server.topology, &server.sentinel) {

@@ -96,9 +96,9 @@ struct Batches {
 }
 
 impl RedisHealth {
-    pub(super) fn new(metrics: &Metrics) -> Result<Arc<Self>, prometheus::Error> {
+    pub(super) fn new(metrics: &Metrics) -> Arc<Self> {
         let health = Arc::new(Self {
-            metrics: metrics.redis(KINDS.into_iter().chain(ERROR_CLASSES.iter().map(|row| row.kind)))?,
+            metrics: metrics.redis(KINDS.into_iter().chain(ERROR_CLASSES.iter().map(|row| row.kind))),
             circuits: Mutex::default(),
             complaints: Mutex::default(),
             outages_ended: metrics.outages_ended(),
@@ -108,18 +108,18 @@ impl RedisHealth {
             servers: Mutex::default(),
         });
         let of = health.clone();
-        metrics.gauge("weir_redis_connections", &[], move || of.sum(&Pool::ALL, Load::connections))?;
+        metrics.gauge("weir_redis_connections", &[], move || of.sum(&Pool::ALL, Load::connections));
         let of = health.clone();
-        metrics.gauge("weir_redis_queue", &[], move || of.waiting())?;
+        metrics.gauge("weir_redis_queue", &[], move || of.waiting());
         let of = health.clone();
         metrics.counter("weir_redis_batches_total", &[], move || {
             of.batches.lock().iter().map(|tally| tally.batches.load(Relaxed)).sum()
-        })?;
+        });
         let of = health.clone();
         metrics.counter("weir_redis_batched_calls_total", &[], move || {
             of.batches.lock().iter().map(|tally| tally.calls.load(Relaxed)).sum()
-        })?;
-        Ok(health)
+        });
+        health
     }
 
     /// Adds the statistics that envoyproxy/ratelimit has of connections to one Redis.
@@ -345,8 +345,8 @@ mod tests {
     use super::*;
 
     fn health() -> (Arc<Metrics>, Arc<RedisHealth>) {
-        let metrics = Arc::new(Metrics::new(Options::default()).unwrap());
-        let health = RedisHealth::new(&metrics).unwrap();
+        let metrics = Arc::new(Metrics::new(Options::default()));
+        let health = RedisHealth::new(&metrics);
         (metrics, health)
     }
 

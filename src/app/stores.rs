@@ -58,7 +58,7 @@ impl Stores {
             StoreKind::Memory => Ok(Self::Shared(memory(settings, metrics))),
             StoreKind::Redis => {
                 let (first, per_second) = redis::deployments(&settings.redis, metrics)?;
-                let health = RedisHealth::new(metrics)?;
+                let health = RedisHealth::new(metrics);
                 health.add_statistics(metrics, Pool::First);
                 if per_second.is_some() {
                     health.add_statistics(metrics, Pool::PerSecond);

@@ -16,7 +16,7 @@ use weir_rls::request::Request;
 use weir_rls::{lenient, spelling};
 
 use super::frames::Meter;
-use super::memory::{Bounds, Core, Reservation, Peer, STREAM_BYTES};
+use super::memory::{Bounds, Core, Peer, Reservation, STREAM_BYTES};
 use super::unary;
 
 const MESSAGE_BYTES_MAX: usize = 1_024;

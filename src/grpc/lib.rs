@@ -12,9 +12,9 @@ mod frames;
 pub mod fuzz;
 mod handshakes;
 pub mod health;
-mod memory;
 mod lifetime;
 mod listener;
+mod memory;
 mod other;
 mod peers;
 mod service;
@@ -60,12 +60,12 @@ use self::connection::{Accepted, Connection, Counted, Socket};
 use self::ended::CloseReason;
 use self::handshakes::{Handshakes, PeerNetwork};
 use self::health::Health;
-pub use self::memory::{Bounds as MemoryBounds, Memory};
-use self::memory::{Core, Peer};
 pub use self::lifetime::MaxAge;
 use self::lifetime::{Lifetime, Lifetimes};
 use self::listener::Incoming;
 pub use self::listener::{Listener, SocketFile};
+pub use self::memory::{Bounds as MemoryBounds, Memory};
+use self::memory::{Core, Peer};
 use self::peers::{Peers, TICK};
 use self::service::{Connected, Other, RateLimits, Services};
 pub use self::service::{SERVICE_NAME, SHOULD_RATE_LIMIT};
@@ -346,7 +346,7 @@ impl Secured {
             }
             Err(too_many) => {
                 peer.count_closed(CloseReason::Handshake);
-                tracing::debug!(listener = "grpc", reason = too_many.name(), "TLS handshake given up");
+                tracing::debug!(listener = "grpc", reason = <&str>::from(too_many), "TLS handshake given up");
                 too_many
             }
         };

@@ -584,7 +584,8 @@ pub(super) mod tests {
     fn the_total_follows_all_runtimes() {
         let total = Arc::new(Total::default());
         let cores = [(); 3].map(|()| Core::new(bounds(1 << 30, 1 << 30), total.clone()));
-        let reservations: Vec<Reservation> = cores.iter().map(|core| Reservation::new(&Peer::new(core), 1 << 20).unwrap()).collect();
+        let reservations: Vec<Reservation> =
+            cores.iter().map(|core| Reservation::new(&Peer::new(core), 1 << 20).unwrap()).collect();
         assert_eq!(Memory(total.clone()).bytes(), 3 << 20);
         drop(reservations);
         assert_eq!(Memory(total.clone()).bytes(), 0);

@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep};
 use tonic::Status;
 use tonic::codegen::{Body as HttpBody, Bytes};
 
-use super::memory::{Reservation, Peer, STREAM_BYTES};
+use super::memory::{Peer, Reservation, STREAM_BYTES};
 
 /// A service whose streams can stay open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

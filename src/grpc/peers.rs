@@ -131,7 +131,7 @@ impl Peers {
 #[cfg(test)]
 mod tests {
     use super::super::memory::tests::bounds;
-    use super::super::memory::{Reservation, Piece, RESPONSE_TICKS_MAX};
+    use super::super::memory::{Piece, RESPONSE_TICKS_MAX, Reservation};
     use super::*;
 
     /// One runtime with connections that do nothing by themselves.

@@ -22,7 +22,7 @@ use weir_rls::request::Request;
 use weir_telemetry::traces::{Trace, Tracer, Way};
 
 use super::connection::Load;
-use super::memory::{Reservation, Peer, STREAM_BYTES};
+use super::memory::{Peer, Reservation, STREAM_BYTES};
 use super::other::{self, Kind, Stream};
 use super::status::{RequestError, status};
 use super::unary::{self, Sent};

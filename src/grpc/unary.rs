@@ -17,7 +17,7 @@ use tonic::body::Body;
 use tonic::codegen::{Body as HttpBody, Bytes, http};
 use weir_lifecycle::give_way;
 
-use super::memory::{Reservation, Piece};
+use super::memory::{Piece, Reservation};
 use super::other::Stream;
 use super::turns;
 

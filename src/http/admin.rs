@@ -30,6 +30,7 @@ use weir_engine::Term;
 use weir_engine::descriptor::parse_entries;
 use weir_engine::descriptor::spell_entries;
 use weir_engine::policy::Domain;
+use weir_lifecycle::on_own_thread;
 
 use super::streamed::{PIECE_BYTES, pieces};
 use super::token::PeerAddress;
@@ -83,7 +84,7 @@ async fn only_own_hosts(State(site): State<Arc<Site>>, request: Request, next: N
     let named = request.headers().get_all(header::HOST).iter().map(HeaderValue::as_bytes);
     let named = named.chain(request.uri().authority().map(|authority| authority.as_str().as_bytes()));
     for host in named {
-        if !is_own_host(host, &site.admin_hosts) {
+        if !is_own_host(host, &site.admin.hosts) {
             let text = format!(
                 "the host {:?} is not allowed here: use an IP address or localhost, or name it in http.admin_hosts",
                 String::from_utf8_lossy(host)
@@ -115,15 +116,15 @@ fn is_own_host(host: &[u8], names: &[String]) -> bool {
 
 /// The policies in force, rules in the order of their files, written piece by piece, since they may be many.
 async fn policies(State(site): State<Arc<Site>>) -> Response {
-    let order = site.rule_orders.current(&site.report).await;
-    let overrides = overrides::OfRules::of(&site.overrides, &order.policies).await;
-    let body = Listing { order, overrides, on_error: site.on_error, domain: 0, rule: 0, has_ended: false }.body();
+    let order = site.shared.rule_orders.current(&site.report).await;
+    let overrides = overrides::OfRules::of(&site.admin.overrides, &order.policies).await;
+    let body = Listing { order, overrides, on_error: site.admin.on_error, domain: 0, rule: 0, has_ended: false }.body();
     ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
 }
 
 /// The order in which `/policies` lists rules. Callers who read the same policies share one.
 #[derive(Debug, Default)]
-pub struct RuleOrders {
+pub(super) struct RuleOrders {
     last: tokio::sync::Mutex<Weak<RuleOrder>>,
 }
 
@@ -139,14 +140,9 @@ impl RuleOrders {
         if let Some(order) = shared.filter(|order| Arc::ptr_eq(&order.places, &places)) {
             return order;
         }
-        match tokio::task::spawn_blocking(move || RuleOrder::new(policies, places)).await {
-            Ok(order) => {
-                let order = Arc::new(order);
-                *last = Arc::downgrade(&order);
-                order
-            }
-            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-        }
+        let order = Arc::new(on_own_thread(move || RuleOrder::new(policies, places)).await);
+        *last = Arc::downgrade(&order);
+        order
     }
 }
 
@@ -354,7 +350,7 @@ async fn reset(
     headers: HeaderMap,
     query: Result<Query<StateQuery>, QueryRejection>,
 ) -> Response {
-    let by = match token::check(site.token_file.as_ref(), &headers, peer).await {
+    let by = match token::check(site.admin.tokens.as_ref(), &headers, peer).await {
         Ok(by) => by,
         Err(refusal) => return refusal,
     };

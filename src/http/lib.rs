@@ -41,16 +41,15 @@ use weir_limiter::overrides::OverrideTable;
 use weir_rls::convert::{Bounds, Extras};
 use weir_telemetry::metrics::text::{Format, TextWriter};
 use weir_telemetry::metrics::{Cursor, Metrics, Prepared};
-use weir_telemetry::shed::ShedCounts;
 use weir_telemetry::traces::Tracer;
 use weir_text::nearest;
 
-pub use self::admin::RuleOrders;
-pub use self::limited::Looks;
-pub use self::listener::CONNECTIONS_MAX;
-pub use self::public::Bodies;
+use self::admin::RuleOrders;
+use self::limited::Looks;
+pub use self::listener::{CONNECTIONS_MAX, ConnectionBounds};
+use self::public::Bodies;
 use self::streamed::{PIECE_BYTES, Rendering, Renderings, TooManyReaders, pieces};
-pub use self::tap::NamedValues;
+use self::tap::NamedValues;
 pub use self::token::TokenFile;
 
 /// The most problems of one load at `/readyz` that have a text.
@@ -58,56 +57,68 @@ const PROBLEMS_SHOWN_MAX: usize = 100;
 /// With how many names an unknown one is compared: the comparison of each takes about a microsecond.
 const NAMES_COMPARED_MAX: usize = 1_000;
 
-/// The data that the handlers of both listeners use.
+/// The data that the handlers of all listeners use.
 pub struct Site {
-    /// Decides what comes by `/json`, and shows states.
+    /// Decides requests of `/json`, and shows states.
     pub limiter: Arc<Limiter>,
-    /// What happens to a request whose store does not answer, unless its rule or domain sets that.
-    pub on_error: OnError,
-    /// What is shown at `/metrics`.
+    /// The metrics of `/metrics`, and what `/top`, `/limited` and `/tap` show.
     pub metrics: Arc<Metrics>,
     /// The current phase of the process.
     pub life: Life,
     /// The state of policies and store, for health and admin pages.
     pub report: Arc<ServiceState>,
-    /// What a request may hold.
+    /// Sites whose pages may send requests to `/json` and changes to the admin listener; origins in lower case.
+    pub allowed_origins: Vec<String>,
+    /// Bounds on the connections of each listener.
+    pub connections: ConnectionBounds,
+    /// For `/json`.
+    pub json: JsonOptions,
+    /// For the admin listener.
+    pub admin: AdminOptions,
+    /// What callers share.
+    pub shared: Shared,
+}
+
+/// How `/json` is served.
+pub struct JsonOptions {
+    /// Bounds on a request.
     pub bounds: Bounds,
     /// What responses have beyond the statuses.
     pub extras: Extras,
     /// The largest body in bytes.
     pub request_bytes: usize,
-    /// Bytes of bodies that are held for callers of `/json`.
-    pub bodies: Bodies,
-    /// The scrapes of `/metrics` that callers share.
-    pub scrapes: Scrapes,
-    /// The policies as callers read them.
-    pub rule_orders: RuleOrders,
-    /// Names by which the admin listener may be addressed, beside loopback names and IPs; in lower case.
-    pub admin_hosts: Vec<String>,
-    /// Sites whose pages may send requests to `/json` and changes to the admin listener; origins in lower case.
-    pub allowed_origins: Vec<String>,
-    /// The most connections of one address to one listener; 0 for no bound.
-    pub connections_per_peer: usize,
-    /// Connections that the listeners closed to stay within their bounds.
-    pub shed: Arc<ShedCounts>,
-    /// What the admin listener serves.
-    pub endpoints: Endpoints,
-    /// Begins the traces of decisions, where they are traced.
+    /// Begins the traces of decisions, if they are traced.
     pub tracer: Option<Arc<Tracer>>,
+}
+
+/// How the operator's paths are served.
+pub struct AdminOptions {
+    /// What the listener serves.
+    pub endpoints: Endpoints,
+    /// Names by which it may be addressed, beside loopback names and IP addresses; in lower case.
+    pub hosts: Vec<String>,
+    /// The file of tokens, one of which each change needs.
+    pub tokens: Option<Arc<TokenFile>>,
     /// Which replica this is, as the page and `/top` show it.
     pub instance: Instance,
-    /// What callers share who look at who is limited.
-    pub looks: Looks,
-    /// Held while a page of states is looked for.
-    pub pages: tokio::sync::Mutex<()>,
-    /// The file of the tokens, one of which changes by the admin listener need.
-    pub token_file: Option<Arc<TokenFile>>,
-    /// What operators have set for single descriptors.
+    /// What happens to a request whose store does not answer, unless its rule or domain sets that.
+    pub on_error: OnError,
+    /// The numbers that operators have set for single descriptors.
     pub overrides: Arc<OverrideTable>,
     /// How long a tap lasts at most.
     pub tap_max: Duration,
-    /// The values that policies name, which taps share.
-    pub named_values: NamedValues,
+}
+
+/// What callers share, so that many of them cost as much as one.
+#[derive(Default)]
+pub struct Shared {
+    bodies: Bodies,
+    scrapes: Renderings<Prepared>,
+    rule_orders: RuleOrders,
+    looks: Looks,
+    /// Locked while a page of states is made.
+    pages: tokio::sync::Mutex<()>,
+    named_values: NamedValues,
 }
 
 /// The name of this replica, where it has one, and its version.
@@ -136,10 +147,6 @@ pub struct Needs {
     /// The policies have a domain.
     pub policies: bool,
 }
-
-/// The scrapes of `/metrics` that callers share.
-#[derive(Default)]
-pub struct Scrapes(Renderings<Prepared>);
 
 /// The state of weir's parts, as the health and admin endpoints show it.
 #[derive(Default)]
@@ -329,8 +336,8 @@ impl ServiceState {
 /// # Errors
 /// When serving ends by itself.
 pub fn serve_public(listener: TcpListener, site: &Arc<Site>) -> impl Future<Output = Result<(), String>> + use<> {
-    let bodies = site.clone();
-    serve(listener, public::router(site), site, move || bodies.bodies.bytes())
+    let shared = site.clone();
+    serve(listener, public::router(site), site, move || shared.shared.bodies.bytes())
 }
 
 /// Serves the operator's paths in the same way.
@@ -338,7 +345,7 @@ pub fn serve_public(listener: TcpListener, site: &Arc<Site>) -> impl Future<Outp
 /// # Errors
 /// When serving ends by itself.
 pub fn serve_admin(listener: TcpListener, site: &Arc<Site>) -> impl Future<Output = Result<(), String>> + use<> {
-    let router = match site.endpoints {
+    let router = match site.admin.endpoints {
         Endpoints::Operator => admin::router(site),
         Endpoints::Debug => debug::router(site),
     };
@@ -363,15 +370,14 @@ pub fn serve_metrics(
     serve(listener, router, site, || 0)
 }
 
-/// `held` returns the bytes that are held for callers of the listener.
-fn serve<H: Fn() -> usize>(
+/// `reserved` returns the bytes of memory that are reserved for callers of the listener.
+fn serve<R: Fn() -> usize>(
     listener: TcpListener,
     router: Router,
     site: &Site,
-    held: H,
-) -> impl Future<Output = Result<(), String>> + use<H> {
-    let bounds = listener::Bounds { per_peer: site.connections_per_peer, shed: site.shed.clone() };
-    listener::serve(listener, router, bounds, held, site.life.clone())
+    reserved: R,
+) -> impl Future<Output = Result<(), String>> + use<R> {
+    listener::serve(listener, router, site.connections.clone(), reserved, site.life.clone())
 }
 
 impl Site {
@@ -391,9 +397,10 @@ impl Site {
 
     /// How many overrides there are, whether the store has been read for them, and what is wrong with that now.
     fn overrides_as_json(&self) -> Value {
-        let (in_force, unused) = self.overrides.counts();
-        let is_read = self.overrides.known().read.is_some();
-        json!({ "in_force": in_force, "unused": unused, "read": is_read, "problem": self.overrides.problem() })
+        let overrides = &self.admin.overrides;
+        let (in_force, unused) = overrides.counts();
+        let is_read = overrides.known().read.is_some();
+        json!({ "in_force": in_force, "unused": unused, "read": is_read, "problem": overrides.problem() })
     }
 
     /// The calls that wait for the store.
@@ -409,7 +416,7 @@ async fn metrics(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response 
     let metrics = site.metrics.clone();
     let (reading, shared) = if metrics.is_copied() {
         let of = metrics.clone();
-        match site.scrapes.0.get(move || of.prepare()).await {
+        match site.shared.scrapes.get(move || of.prepare()).await {
             Ok(shared) => (metrics.read(&shared.made), Some(shared)),
             Err(TooManyReaders) => {
                 let text = "too many callers read the metrics slowly\n";

@@ -13,6 +13,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use weir_lifecycle::on_own_thread;
 use weir_telemetry::limited::{KeyReport, LimitReport, MINUTES_MAX, Report, STEP_MS, Values};
 use weir_telemetry::metrics::{BUSIEST_MAX, Busiest, LOOK_AGE, Metrics};
 
@@ -27,7 +28,7 @@ const FILTER_BYTES_MAX: usize = 256;
 
 /// The reports that callers share, by their minutes.
 #[derive(Default)]
-pub struct Looks(tokio::sync::Mutex<[Option<Look>; MINUTES_MAX]>);
+pub(super) struct Looks(tokio::sync::Mutex<[Option<Look>; MINUTES_MAX]>);
 
 /// A report, and when it was made.
 type Look = (Instant, Arc<Report>);
@@ -44,13 +45,6 @@ impl Looks {
         let report = Arc::new(on_own_thread(move || metrics.limited().report(minutes)).await);
         *last = Some((Instant::now(), report.clone()));
         report
-    }
-}
-
-async fn on_own_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(panic) => std::panic::resume_unwind(panic.into_panic()),
     }
 }
 
@@ -107,7 +101,7 @@ pub(super) async fn top(State(site): State<Arc<Site>>, query: Result<Query<Most>
     if most.filter.len() > FILTER_BYTES_MAX {
         return json_error(StatusCode::BAD_REQUEST, format!("filter: more than {FILTER_BYTES_MAX} bytes"));
     }
-    let report = site.looks.report(&site.metrics, most.minutes).await;
+    let report = site.shared.looks.report(&site.metrics, most.minutes).await;
     let metrics = site.metrics.clone();
     let busiest = on_own_thread(move || metrics.busiest()).await;
     let values = site.metrics.limited().values();
@@ -115,7 +109,7 @@ pub(super) async fn top(State(site): State<Arc<Site>>, query: Result<Query<Most>
     let (shown, left_out) = most.of(&report.limits, values);
     answer["limits"] = shown.into();
     answer["limits_left_out"] = json!(left_out);
-    answer["instance"] = json!({ "name": site.instance.name, "version": site.instance.version });
+    answer["instance"] = json!({ "name": site.admin.instance.name, "version": site.admin.instance.version });
     answer["busiest"] = busiest_as_json(&busiest, most.limits.min(BUSIEST_MAX));
     answer["store"] = site.store_as_json();
     answer["store"]["queue"] = json!(site.store_queue());
@@ -153,7 +147,7 @@ pub(super) async fn limited(State(site): State<Arc<Site>>, query: Result<Query<O
     if let Err(reason) = in_bounds("minutes", of.minutes, MINUTES_MAX) {
         return json_error(StatusCode::BAD_REQUEST, reason);
     }
-    let report = site.looks.report(&site.metrics, of.minutes).await;
+    let report = site.shared.looks.report(&site.metrics, of.minutes).await;
     let values = site.metrics.limited().values();
     let is_asked = |limit: &&LimitReport| limit.domain == of.domain && limit.rule == of.rule;
     let shown: Vec<Value> =

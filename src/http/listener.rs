@@ -56,23 +56,25 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How often a listener looks at what its callers have let go: the length of a tick.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What bounds the connections of a listener, beside [`CONNECTIONS_MAX`].
-pub(super) struct Bounds {
-    /// Connections of one address; 0 for no bound.
-    pub(super) per_peer: usize,
-    /// Those that were closed because of a bound.
-    pub(super) shed: Arc<ShedCounts>,
+/// Bounds on the connections of a listener, beside [`CONNECTIONS_MAX`].
+#[derive(Clone, Debug)]
+pub struct ConnectionBounds {
+    /// The most connections of one address; 0 for no bound.
+    pub per_peer: usize,
+    /// Counts the connections that were closed because of a bound.
+    pub shed: Arc<ShedCounts>,
 }
 
-/// Serves until [`Phase::Ending`], and then finishes what is on its way. `held` returns the bytes that are held for callers now.
+/// Serves until [`Phase::Ending`], and then finishes what is on its way. `reserved` returns the bytes of memory that
+/// are reserved for callers now.
 ///
 /// # Errors
 /// None; the type is that of a supervised task.
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
-    bounds: Bounds,
-    held: impl Fn() -> usize,
+    bounds: ConnectionBounds,
+    reserved: impl Fn() -> usize,
     life: Life,
 ) -> Result<(), String> {
     let mut http1 = http1::Builder::new();
@@ -88,7 +90,7 @@ pub(super) async fn serve(
         let accepted = tokio::select! {
             () = &mut ending => break,
             _ = ticks.tick() => {
-                memory.look(callers.take_ended(), held());
+                memory.look(callers.take_ended(), reserved());
                 continue;
             }
             accepted = listener.accept() => accepted,
@@ -135,7 +137,7 @@ struct Callers {
     open: Vec<Open>,
     /// How many were removed from `open` since the last tick.
     ended: usize,
-    bounds: Bounds,
+    bounds: ConnectionBounds,
 }
 
 struct Open {
@@ -145,7 +147,7 @@ struct Open {
 }
 
 impl Callers {
-    const fn new(bounds: Bounds) -> Self {
+    const fn new(bounds: ConnectionBounds) -> Self {
         Self { open: Vec::new(), ended: 0, bounds }
     }
 
@@ -507,7 +509,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_full_listener_closes_who_has_waited_longest_for_a_request() {
-        let mut callers = Callers::new(Bounds { per_peer: 0, shed: Arc::default() });
+        let mut callers = Callers::new(ConnectionBounds { per_peer: 0, shed: Arc::default() });
         let stalled = Instant::now() - STALL_BEFORE_CLOSE;
         for (doing, stalled) in [
             (Doing::Waiting(at(0)), None),
@@ -570,7 +572,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_address_has_as_many_connections_as_it_may() {
-        let mut callers = Callers::new(Bounds { per_peer: 2, shed: Arc::default() });
+        let mut callers = Callers::new(ConnectionBounds { per_peer: 2, shed: Arc::default() });
         let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
         for _ in 0..2 {
             assert!(!callers.has_too_many(one));

@@ -24,6 +24,7 @@ use weir_engine::overrides::Numbers;
 use weir_engine::overrides::Override;
 use weir_engine::overrides::fit;
 use weir_engine::overrides::shared_with;
+use weir_lifecycle::on_own_thread;
 use weir_limiter::overrides::{OverrideTable, Refused, SetOverride};
 use weir_text::{instant_text, parse_instant};
 
@@ -70,11 +71,12 @@ pub(super) struct Which {
 
 /// The overrides that have not ended, in the order of domain and descriptor, written piece by piece.
 pub(super) async fn list(State(site): State<Arc<Site>>) -> Response {
-    let (known, policies, now) = (site.overrides.known(), site.overrides.policies(), site.overrides.now());
+    let (known, policies, now) =
+        (site.admin.overrides.known(), site.admin.overrides.policies(), site.admin.overrides.now());
     let read_ms = known.read.map(|read| u64::try_from(read.elapsed().as_millis()).unwrap_or(u64::MAX));
     let head = json!({
         "now": instant_text(now),
-        "store": site.overrides.store().name(),
+        "store": site.admin.overrides.store().name(),
         "read_ms_ago": read_ms,
     });
     // The list is written behind the rest.
@@ -113,18 +115,18 @@ pub(super) async fn set(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let by = match token::check(site.token_file.as_ref(), &headers, peer).await {
+    let by = match token::check(site.admin.tokens.as_ref(), &headers, peer).await {
         Ok(by) => by,
         Err(refusal) => return refusal,
     };
-    let new = match read(body).await.and_then(|body| wanted(&body, &by, &site.overrides)) {
+    let new = match read(body).await.and_then(|body| wanted(&body, &by, &site.admin.overrides)) {
         Ok(new) => new,
         Err((status, reason)) => return json_error(status, reason),
     };
-    match site.overrides.set(&new).await {
+    match site.admin.overrides.set(&new).await {
         Ok(kept) => {
             audit(&by, &kept, "override set");
-            changed(&kept, &site.overrides)
+            changed(&kept, &site.admin.overrides)
         }
         Err(refused) => refusal(&refused),
     }
@@ -137,7 +139,7 @@ pub(super) async fn delete(
     headers: HeaderMap,
     query: Result<Query<Which>, QueryRejection>,
 ) -> Response {
-    let by = match token::check(site.token_file.as_ref(), &headers, peer).await {
+    let by = match token::check(site.admin.tokens.as_ref(), &headers, peer).await {
         Ok(by) => by,
         Err(refusal) => return refusal,
     };
@@ -149,10 +151,10 @@ pub(super) async fn delete(
         Ok(entries) => entries,
         Err(reason) => return json_error(StatusCode::BAD_REQUEST, reason),
     };
-    match site.overrides.delete(&which.domain, &entries).await {
+    match site.admin.overrides.delete(&which.domain, &entries).await {
         Ok(deleted) => {
             audit(&by, &deleted, "override deleted");
-            changed(&deleted, &site.overrides)
+            changed(&deleted, &site.admin.overrides)
         }
         Err(refused) => refusal(&refused),
     }
@@ -187,7 +189,7 @@ impl OfRules {
         if known.is_empty() {
             return Self::default();
         }
-        let sorting = tokio::task::spawn_blocking(move || {
+        on_own_thread(move || {
             let mut places: HashMap<u32, Vec<usize>> = HashMap::new();
             for (at, one) in known.iter().enumerate().filter(|(_, one)| now < one.set.until) {
                 if let Ok((rule, ..)) = fit(&policies, &one.set) {
@@ -195,11 +197,8 @@ impl OfRules {
                 }
             }
             Self { known, places }
-        });
-        match sorting.await {
-            Ok(sorted) => sorted,
-            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-        }
+        })
+        .await
     }
 
     /// Those of one rule as JSON; none where it has none.

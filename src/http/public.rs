@@ -30,10 +30,10 @@ const BODIES_BYTES_MAX: usize = 24 << 20;
 
 /// Bytes of memory for the bodies of callers of `/json`.
 #[derive(Debug, Default)]
-pub struct Bodies(AtomicUsize);
+pub(super) struct Bodies(AtomicUsize);
 
 impl Bodies {
-    /// The bytes that are held now.
+    /// The bytes that are reserved now.
     pub(super) fn bytes(&self) -> usize {
         self.0.load(Relaxed)
     }
@@ -95,11 +95,11 @@ async fn discard(parts: &mut BodyDataStream) {
 async fn read<'a>(site: &'a Site, body: Body) -> Result<Incomplete<'a>, Response> {
     let too_large = || {
         site.limiter.unreadable(Instant::now());
-        refusal(StatusCode::PAYLOAD_TOO_LARGE, &format!("body: more than {} bytes", site.request_bytes))
+        refusal(StatusCode::PAYLOAD_TOO_LARGE, &format!("body: more than {} bytes", site.json.request_bytes))
     };
-    let is_too_large = body.size_hint().lower() > site.request_bytes as u64;
+    let is_too_large = body.size_hint().lower() > site.json.request_bytes as u64;
     let reading = async {
-        let mut read = Incomplete::new(&site.bodies);
+        let mut read = Incomplete::new(&site.shared.bodies);
         let mut parts = body.into_data_stream();
         if is_too_large {
             discard(&mut parts).await;
@@ -107,13 +107,15 @@ async fn read<'a>(site: &'a Site, body: Body) -> Result<Incomplete<'a>, Response
         }
         while let Some(part) = parts.next().await {
             let part = part.map_err(|error| refusal(StatusCode::BAD_REQUEST, &format!("body: {error}")))?;
-            if read.bytes.len() + part.len() > site.request_bytes {
+            if read.bytes.len() + part.len() > site.json.request_bytes {
                 drop(read);
                 discard(&mut parts).await;
                 return Err(too_large());
             }
-            if !read.push(&part, site.request_bytes) {
-                let text = format!("body: {BODIES_BYTES_MAX} bytes are held for callers, and no more fit");
+            if !read.push(&part, site.json.request_bytes) {
+                let text = format!(
+                    "body: no room, {BODIES_BYTES_MAX} bytes of memory at most are reserved for the bodies of all callers"
+                );
                 return Err(refusal(StatusCode::SERVICE_UNAVAILABLE, &text));
             }
         }
@@ -174,7 +176,7 @@ async fn decide(
     asked: Result<Query<Vec<(String, String)>>, QueryRejection>,
     request: Request,
 ) -> Response {
-    let trace = site.tracer.as_ref().and_then(|tracer| tracer.begin(Way::Http, request.headers()));
+    let trace = site.json.tracer.as_ref().and_then(|tracer| tracer.begin(Way::Http, request.headers()));
     let response = answer(&site, asked, request, trace.as_deref()).await;
     if let Some(trace) = trace {
         trace.end_http(response.status().as_u16());
@@ -216,7 +218,7 @@ async fn answer(
         }
     };
     let request = request.view();
-    let query = match convert::query(&request, &site.bounds) {
+    let query = match convert::query(&request, &site.json.bounds) {
         Ok(query) => query,
         Err(invalid) => return refused(&invalid),
     };
@@ -231,7 +233,7 @@ async fn answer(
     let status = if answer.denied { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
     let retry_after = client_headers::retry_after(&answer);
     let details: Vec<Option<Detail>> = answer.statuses.iter().map(|status| status.detail).collect();
-    let mut response = convert::response(&request, answer, &site.extras);
+    let mut response = convert::response(&request, answer, &site.json.extras);
     if wants_problem && !response.raw_body.is_empty() {
         let kind = HeaderValue::from_static(client_headers::PROBLEM_TYPE);
         let body = std::mem::take(&mut response.raw_body);

@@ -24,7 +24,7 @@ pub(super) async fn source(State(site): State<Arc<Site>>) -> Response {
         let reason = "the source of the policies in force is not kept: there are none yet, or they are too large";
         return json_error(StatusCode::SERVICE_UNAVAILABLE, reason);
     };
-    let head = json!({ "on_error": site.on_error.name(), "problems": problems.lines() }).to_string();
+    let head = json!({ "on_error": site.admin.on_error.name(), "problems": problems.lines() }).to_string();
     // The last brace comes after the files.
     let head = format!("{},\"policies\":", head.trim_end_matches('}'));
     let mut parts = Cursor::new(head).chain(GzDecoder::new(Cursor::new(packed))).chain(&b"}"[..]);

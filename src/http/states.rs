@@ -49,7 +49,7 @@ pub(super) async fn states(State(site): State<Arc<Site>>, query: Result<Query<Pa
         return json_error(StatusCode::BAD_REQUEST, "from: must be the \"next\" of an answer");
     };
     // One page at a time, so that many callers do not slow decisions down together.
-    let _turn = site.pages.lock().await;
+    let _turn = site.shared.pages.lock().await;
     let found = match site.limiter.states(&page.domain, &page.rule, from, page.max).await {
         Ok(found) => found,
         Err(NoStates::NoRule) => {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use axum::body::{Body, Bytes, HttpBody};
 use http_body::Frame;
 use parking_lot::Mutex;
+use weir_lifecycle::on_own_thread;
 
 /// About how many bytes one piece has.
 pub(super) const PIECE_BYTES: usize = 32 * 1_024;
@@ -89,11 +90,7 @@ impl<T: Send + 'static> Renderings<T> {
             return newest.filter(|newest| newest.at.elapsed() <= RENDERING_AGE_MAX).ok_or(TooManyReaders);
         }
         drop(read);
-        let made = match tokio::task::spawn_blocking(make).await {
-            Ok(made) => made,
-            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-        };
-        let rendering = Arc::new(Rendering { made, at: Instant::now() });
+        let rendering = Arc::new(Rendering { made: on_own_thread(make).await, at: Instant::now() });
         self.read.lock().push(Arc::downgrade(&rendering));
         Ok(rendering)
     }

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use weir_engine::PolicySet;
 use weir_engine::descriptor::parse_entries;
 use weir_engine::descriptor::spell_pairs;
-use weir_lifecycle::Phase;
+use weir_lifecycle::{Phase, on_own_thread};
 use weir_telemetry::tap::{
     Filter, Listener, Named, SAMPLE_MAX, TAPS_MAX, TooManyTaps, VERDICTS, header as record_header,
 };
@@ -112,7 +112,7 @@ pub(super) async fn tap(
     headers: HeaderMap,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
 ) -> Response {
-    let caller = match token::caller(site.token_file.as_ref(), &headers, peer).await {
+    let caller = match token::caller(site.admin.tokens.as_ref(), &headers, peer).await {
         Ok(caller) => caller,
         Err(refusal) => return refusal,
     };
@@ -136,9 +136,10 @@ pub(super) async fn tap(
         return json_error(StatusCode::NOT_FOUND, reason);
     }
     let unknown_domain = wanted.filter.domain.as_deref().and_then(|domain| site.report.has_domain(domain).err());
-    let seconds = wanted.seconds.map_or(site.tap_max, Duration::from_secs);
-    if seconds > site.tap_max {
-        let reason = format!("seconds = {}: at most {} (tap.max_duration)", seconds.as_secs(), site.tap_max.as_secs());
+    let seconds = wanted.seconds.map_or(site.admin.tap_max, Duration::from_secs);
+    if seconds > site.admin.tap_max {
+        let reason =
+            format!("seconds = {}: at most {} (tap.max_duration)", seconds.as_secs(), site.admin.tap_max.as_secs());
         return json_error(StatusCode::BAD_REQUEST, reason);
     }
     let filter = wanted.filter.clone();
@@ -252,7 +253,7 @@ impl Sending {
     /// Lines of records that wait, or nothing.
     async fn records(&mut self) -> Vec<u8> {
         if !self.listener.values().is_shown() {
-            self.known = Some(self.site.named_values.current(&self.site, self.known.take()).await);
+            self.known = Some(self.site.shared.named_values.current(&self.site, self.known.take()).await);
         }
         self.listener.lines(PIECE_BYTES, self.known.as_ref().map(|known| &known.named))
     }
@@ -273,7 +274,7 @@ fn note_line(note: &Value) -> Vec<u8> {
 
 /// The values that the policies in force name. Taps share them.
 #[derive(Default)]
-pub struct NamedValues(tokio::sync::Mutex<Weak<Known>>);
+pub(super) struct NamedValues(tokio::sync::Mutex<Weak<Known>>);
 
 struct Known {
     policies: Arc<PolicySet>,
@@ -292,8 +293,7 @@ impl NamedValues {
         if let Some(known) = shared.upgrade().filter(is_current) {
             return known;
         }
-        let made = tokio::task::spawn_blocking(move || Known { named: Named::of(&policies), policies }).await;
-        let made = Arc::new(made.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())));
+        let made = Arc::new(on_own_thread(move || Known { named: Named::of(&policies), policies }).await);
         *shared = Arc::downgrade(&made);
         made
     }

@@ -14,6 +14,7 @@ use axum::Extension;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use parking_lot::Mutex;
+use weir_lifecycle::on_own_thread;
 use weir_telemetry::complaint::Complaint;
 
 use super::json_error;
@@ -141,8 +142,7 @@ pub(super) async fn caller(
 ) -> Result<Caller, Response> {
     let Some(file) = file else { return Ok(Caller { name: ANYONE.to_owned(), may_see_values: false }) };
     let reading = file.clone();
-    let read = tokio::task::spawn_blocking(move || reading.tokens()).await;
-    let Ok(tokens) = read.unwrap_or_else(|error| Err(error.to_string())) else {
+    let Ok(tokens) = on_own_thread(move || reading.tokens()).await else {
         return Err(json_error(StatusCode::SERVICE_UNAVAILABLE, "the server cannot read its admin.token_file"));
     };
     let given = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));

@@ -3,6 +3,7 @@
 //!
 //! Not here: what each listener does in a phase (grpc, http) and in which order they follow (app).
 
+mod blocking;
 pub mod give_way;
 mod memory;
 mod pulse;
@@ -22,6 +23,7 @@ use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 
+pub use self::blocking::on_own_thread;
 pub use self::give_way::give_way;
 pub use self::memory::ThreadMemory;
 pub use self::pulse::{Heart, Pulse, pulse};

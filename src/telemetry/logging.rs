@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use strum::{IntoStaticStr, VariantArray};
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
@@ -146,29 +147,17 @@ pub fn log_panics() {
 }
 
 /// Why a line did not reach the target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum LostBy {
     /// The queue was full: the target is slower than the log, or stuck.
+    #[strum(serialize = "queue_full")]
     Full,
     /// The target refused it: a closed pipe, a full disk.
+    #[strum(serialize = "write_failed")]
     Failed,
     /// Its call site had logged too often.
     CallSite,
-}
-
-impl LostBy {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Full, Self::Failed, Self::CallSite];
-
-    /// Its value in the label of the metric.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Full => "queue_full",
-            Self::Failed => "write_failed",
-            Self::CallSite => "call_site",
-        }
-    }
 }
 
 /// How many lines were lost since the start of the process.

@@ -17,6 +17,7 @@ mod listed;
 mod mapped;
 mod process;
 mod redis;
+mod registry;
 mod rules;
 pub mod table;
 pub mod text;
@@ -27,17 +28,16 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 use tokio::time::MissedTickBehavior;
 use weir_engine::arith::Fraction;
 use weir_engine::observer::{self, Charged, DecisionResult, Observer, Tally, TraceIds};
 use weir_engine::weight::TOO_HEAVY;
 use weir_engine::{Hits, OnError, PolicySet};
 
-use self::alerts::AlertsOfLimits;
+use self::alerts::alerts_of_limits;
 pub use self::busiest::{BUSIEST_MAX, Busiest, BusyLimit, LOOK_AGE};
-use self::domains::{Domains, RequestsOfDomains, Unknown};
-use self::families::{FamilyKind, Gathered, ReadNumber, Single, Source, Value, Visitor};
+use self::domains::{Domains, Unknown, requests_of_domains, unmatched_of_domains};
+use self::families::{FamilyKind, Single, Source, Value, Visitor};
 pub(super) use self::latency::TimesSeen;
 pub use self::latency::{BUCKETS_US, Door};
 use self::latency::{Latencies, Recorder};
@@ -45,8 +45,9 @@ pub(super) use self::mapped::RESPONSE_TIME;
 use self::mapped::{MappedFamilies, MappedStatistics, ReadMapped};
 use self::process::Process;
 pub use self::redis::RedisMetrics;
-use self::rules::{HitsOfLimits, Rules};
-use self::table::{DECISION_DURATION, STORE_DURATION, row, row_of};
+use self::registry::{Number, Numbers, Registered, Registry};
+use self::rules::{Rules, hits_of_limits};
+use self::table::{DECISION_DURATION, STORE_DURATION, row};
 use self::text::{Format, TextWriter};
 use super::alerts::Alerts;
 use super::limited::{Limited, Values};
@@ -96,7 +97,7 @@ impl Default for Options {
 
 /// Everything that is counted. One for the process, shared by all runtimes.
 pub struct Metrics {
-    registry: Registry,
+    registry: Arc<Registry>,
     rules: Arc<Rules>,
     domains: Arc<Domains>,
     /// Held while policies are loaded.
@@ -107,22 +108,22 @@ pub struct Metrics {
     lanes: AtomicUsize,
     requests: Arc<Latencies>,
     stores: Arc<Latencies>,
-    store_errors: IntCounterVec,
-    fallbacks: [IntCounter; OnError::ALL.len()],
-    undone: [IntCounter; 2],
+    store_errors: Numbers,
+    fallbacks: [Number; OnError::ALL.len()],
+    undone: [Number; 2],
     trouble: Trouble,
-    evictions: IntCounter,
-    evicted_hits: IntCounter,
-    loads: IntCounter,
-    load_errors: IntCounter,
-    last_load: IntGauge,
+    evictions: Number,
+    evicted_hits: Number,
+    loads: Number,
+    load_errors: Number,
+    last_load: Number,
     near_limit: Fraction,
     statistics: Arc<Statistics>,
     global_shadows: Arc<AtomicU64>,
     mapped: Option<MappedStatistics>,
     weir_names: bool,
     per_rule: bool,
-    statsd_dropped: IntCounter,
+    statsd_dropped: Number,
     limited: Limited,
     alerts: Arc<Alerts>,
     looks: busiest::Looks,
@@ -132,109 +133,86 @@ pub struct Metrics {
 impl Metrics {
     /// Nothing counted yet.
     ///
-    /// # Errors
-    /// Two metrics have one name, which only a mistake in this file can cause.
-    pub fn new(options: Options) -> Result<Self, prometheus::Error> {
-        let registry = Registry::new();
-        let counter = |name: &str| {
-            let row = row_of(name, FamilyKind::Counter)?;
-            let counter = IntCounter::new(row.name, row.help)?;
-            registry.register(Box::new(counter.clone()))?;
-            Ok::<_, prometheus::Error>(counter)
-        };
-        let evictions = counter("weir_evictions_total")?;
-        let evicted_hits = counter("weir_evicted_hits_total")?;
-        let loads = counter("weir_config_loads_total")?;
-        let load_errors = counter("weir_config_load_errors_total")?;
-        let last_load = row_of("weir_config_last_load_success_timestamp_seconds", FamilyKind::Gauge)?;
-        let last_load = IntGauge::new(last_load.name, last_load.help)?;
-        registry.register(Box::new(last_load.clone()))?;
-        let statsd_dropped = counter("weir_statsd_dropped_lines_total")?;
-        let store_errors = counters(&registry, "weir_store_errors_total")?;
+    /// # Panics
+    /// When the table has no metric that is counted here: that is a mistake in weir.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        let registry = Arc::<Registry>::default();
+        let counter = |name: &str| registry.number(FamilyKind::Counter, name, &[]);
+        let counters = |name, label| Numbers::new(&registry, FamilyKind::Counter, name, label);
+        let (loads, load_errors) = (counter("weir_config_loads_total"), counter("weir_config_load_errors_total"));
+        let store_errors = counters("weir_store_errors_total", "kind");
         // The one failure that every store has.
-        store_errors.with_label_values(&[TOO_HEAVY]);
-        let fallbacks = counters(&registry, "weir_on_error_total")?;
-        let undone = counters(&registry, "weir_undone_total")?;
+        store_errors.of(TOO_HEAVY);
+        let fallbacks = counters("weir_on_error_total", "action");
+        let undone = counters("weir_undone_total", "result");
 
         let statistics = Arc::new(Statistics::new(options.dynamic_series, options.mapper.is_some() || options.statsd));
         let alerts = Arc::new(Alerts::new(options.values));
         let rules = Arc::new(Rules::new(statistics.clone(), alerts.clone()));
         let bounds = options.mapper.as_ref().map(mapped::response_time_bounds).unwrap_or_default();
         let requests = Arc::new(Latencies::new(&bounds, options.statsd));
-        let stores = Arc::new(Latencies::new(&[], false));
         let global_shadows = Arc::<AtomicU64>::default();
         add_service(&statistics, &requests, [&loads, &load_errors], &global_shadows);
         let mapped = options.mapper.map(|mapper| MappedStatistics::new(mapper, statistics.clone(), requests.clone()));
         let metrics = Self {
-            registry,
             rules,
             domains: Arc::new(Domains::new(options.runtimes)),
             loading: Mutex::default(),
             unknown_descriptors: AtomicU64::new(0),
             lanes: AtomicUsize::new(0),
             requests,
-            stores,
+            stores: Arc::new(Latencies::new(&[], false)),
             store_errors,
-            fallbacks: OnError::NAMES.map(|action| fallbacks.with_label_values(&[action])),
-            undone: ["unconfirmed", "confirmed"].map(|result| undone.with_label_values(&[result])),
+            fallbacks: OnError::NAMES.map(|action| fallbacks.of(action)),
+            undone: ["unconfirmed", "confirmed"].map(|result| undone.of(result)),
             trouble: Trouble::default(),
-            evictions,
-            evicted_hits,
+            evictions: counter("weir_evictions_total"),
+            evicted_hits: counter("weir_evicted_hits_total"),
             loads,
             load_errors,
-            last_load,
+            last_load: registry.number(FamilyKind::Gauge, "weir_config_last_load_success_timestamp_seconds", &[]),
             near_limit: options.near_limit,
             statistics,
             global_shadows,
             mapped,
             weir_names: options.weir_names,
             per_rule: options.per_rule,
-            statsd_dropped,
+            statsd_dropped: counter("weir_statsd_dropped_lines_total"),
             limited: Limited::new(options.runtimes, options.values),
             alerts: alerts.clone(),
             looks: busiest::Looks::default(),
             taps: Arc::new(Taps::new(options.tap)),
+            registry,
         };
         let taps = metrics.taps.clone();
-        metrics.gauge("weir_taps", &[], move || taps.open())?;
+        metrics.gauge("weir_taps", &[], move || taps.open());
         let taps = metrics.taps.clone();
-        metrics.counter("weir_tap_records_total", &[], move || taps.recorded())?;
+        metrics.counter("weir_tap_records_total", &[], move || taps.recorded());
         let taps = metrics.taps.clone();
-        metrics.counter("weir_tap_lost_records_total", &[], move || taps.lost())?;
+        metrics.counter("weir_tap_lost_records_total", &[], move || taps.lost());
         let statistics = metrics.statistics.clone();
-        metrics.gauge("weir_dynamic_series", &[], move || statistics.dynamic_names() as u64)?;
+        metrics.gauge("weir_dynamic_series", &[], move || statistics.dynamic_names() as u64);
         let statistics = metrics.statistics.clone();
-        metrics.counter("weir_dynamic_series_refused_total", &[], move || statistics.refused())?;
-        metrics.counter("weir_alerts_dropped_total", &[], move || alerts.dropped())?;
-        Ok(metrics)
+        metrics.counter("weir_dynamic_series_refused_total", &[], move || statistics.refused());
+        metrics.counter("weir_alerts_dropped_total", &[], move || alerts.dropped());
+        metrics
     }
 
-    /// Adds a number that is read when the metrics are. Its help is that of the table.
+    /// Adds a number that goes up and down, and that is read when the metrics are.
     ///
-    /// # Errors
-    /// The table has no such gauge, or it has other labels; name and labels are taken.
-    pub fn gauge(
-        &self,
-        name: &str,
-        labels: &[(&str, &str)],
-        read: impl Fn() -> u64 + Send + Sync + 'static,
-    ) -> Result<(), prometheus::Error> {
-        let row = row_of(name, FamilyKind::Gauge)?;
-        self.registry.register(Box::new(ReadNumber::new(row, labels, Box::new(read))?))
+    /// # Panics
+    /// The table has no such gauge, or it has other labels. The series is there already.
+    pub fn gauge(&self, name: &str, labels: &[(&str, &str)], read: impl Fn() -> u64 + Send + Sync + 'static) {
+        self.registry.add(FamilyKind::Gauge, name, labels, Box::new(read));
     }
 
-    /// Adds a number that only grows and is read when the metrics are. Its help is that of the table.
+    /// Adds a number that only grows, and that is read when the metrics are.
     ///
-    /// # Errors
-    /// The table has no such counter, or it has other labels; name and labels are taken.
-    pub fn counter(
-        &self,
-        name: &str,
-        labels: &[(&str, &str)],
-        read: impl Fn() -> u64 + Send + Sync + 'static,
-    ) -> Result<(), prometheus::Error> {
-        let row = row_of(name, FamilyKind::Counter)?;
-        self.registry.register(Box::new(ReadNumber::new(row, labels, Box::new(read))?))
+    /// # Panics
+    /// As with [`Metrics::gauge`].
+    pub fn counter(&self, name: &str, labels: &[(&str, &str)], read: impl Fn() -> u64 + Send + Sync + 'static) {
+        self.registry.add(FamilyKind::Counter, name, labels, Box::new(read));
     }
 
     /// An observer for one runtime that serves gRPC, which shares what it writes most often with no other.
@@ -310,19 +288,19 @@ impl Metrics {
 
     /// Lines that did not reach the StatsD server.
     pub(super) fn statsd_dropped(&self, lines: u64) {
-        self.statsd_dropped.inc_by(lines);
+        self.statsd_dropped.add(lines);
     }
 
     /// Policies were put in force.
     pub fn policies_loaded(&self) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.loads.inc();
-        self.last_load.set(i64::try_from(since.as_secs()).unwrap_or(i64::MAX));
+        self.loads.add(1);
+        self.last_load.set(since.as_secs());
     }
 
     /// Policies were refused.
     pub fn policies_refused(&self) {
-        self.load_errors.inc();
+        self.load_errors.add(1);
     }
 
     /// Whether [`Metrics::prepare`] copies many series.
@@ -344,7 +322,7 @@ impl Metrics {
     pub fn read(&self, prepared: &Prepared) -> Cursor {
         let mut sources: VecDeque<Box<dyn Source>> = VecDeque::new();
         if self.weir_names {
-            sources.push_back(Box::new(Gathered(self.registry.gather().into_iter())));
+            sources.push_back(Box::new(Registered::new(&self.registry)));
             for (name, latencies) in [(DECISION_DURATION, &self.requests), (STORE_DURATION, &self.stores)] {
                 let Some(row) = row(name) else { continue };
                 let histogram = latencies.histogram();
@@ -360,12 +338,13 @@ impl Metrics {
                 unknown_domain: failures(DecisionResult::UnknownDomain),
                 descriptors: self.unknown_descriptors.load(Relaxed),
             };
-            sources.push_back(Box::new(RequestsOfDomains::new(self.domains.clone(), unknown)));
+            sources.push_back(Box::new(requests_of_domains(&self.domains, unknown)));
+            sources.push_back(Box::new(unmatched_of_domains(&self.domains, unknown)));
         }
         sources.push_back(Box::new(Process::default()));
         if self.weir_names && self.per_rule {
-            sources.push_back(Box::new(HitsOfLimits::new(self.rules.clone())));
-            sources.push_back(Box::new(AlertsOfLimits::new(self.rules.alert_counts())));
+            sources.extend(hits_of_limits(&self.rules));
+            sources.push_back(Box::new(alerts_of_limits(self.rules.alert_counts())));
         }
         sources.push_back(Box::new(ReadMapped::new(prepared.0.clone())));
         Cursor { sources }
@@ -403,19 +382,11 @@ impl Cursor {
     }
 }
 
-/// Registers counters by one label.
-fn counters(registry: &Registry, name: &str) -> Result<IntCounterVec, prometheus::Error> {
-    let row = row_of(name, FamilyKind::Counter)?;
-    let counters = IntCounterVec::new(Opts::new(row.name, row.help), row.labels)?;
-    registry.register(Box::new(counters.clone()))?;
-    Ok(counters)
-}
-
 /// Adds the statistics that are not about limits.
 fn add_service(
     statistics: &Statistics,
     requests: &Arc<Latencies>,
-    [loads, load_errors]: [&IntCounter; 2],
+    [loads, load_errors]: [&Number; 2],
     global_shadows: &Arc<AtomicU64>,
 ) {
     let (loads, load_errors, global_shadows) = (loads.clone(), load_errors.clone(), global_shadows.clone());
@@ -490,7 +461,7 @@ impl Observer for PerRuntime {
         }
         match error {
             Some(kind) => {
-                self.metrics.store_errors.with_label_values(&[kind]).inc();
+                self.metrics.store_errors.of(kind).add(1);
                 if kind == TOO_HEAVY {
                     tracing::warn!(kind, "request too heavy: on_error applied (see weir check)");
                 }
@@ -500,7 +471,7 @@ impl Observer for PerRuntime {
     }
 
     fn fell_back(&self, action: OnError, kind: &'static str) {
-        self.metrics.fallbacks[action as usize].inc();
+        self.metrics.fallbacks[action as usize].add(1);
         // No store was asked, so none is in trouble.
         if kind != TOO_HEAVY {
             self.metrics.trouble.fell_back(action, kind, Instant::now);
@@ -512,12 +483,12 @@ impl Observer for PerRuntime {
     }
 
     fn undone(&self, confirmed: bool) {
-        self.metrics.undone[usize::from(confirmed)].inc();
+        self.metrics.undone[usize::from(confirmed)].add(1);
     }
 
     fn evicted(&self, hits_lost: Hits) {
-        self.metrics.evictions.inc();
-        self.metrics.evicted_hits.inc_by(u64::from(hits_lost));
+        self.metrics.evictions.add(1);
+        self.metrics.evicted_hits.add(u64::from(hits_lost));
     }
 }
 
@@ -533,7 +504,7 @@ mod tests {
     const NOW: u64 = 2_000_000_000_000_000;
 
     fn metrics() -> Arc<Metrics> {
-        Arc::new(Metrics::new(Options::default()).unwrap())
+        Arc::new(Metrics::new(Options::default()))
     }
 
     fn per_hour(requests: u32) -> Limit {
@@ -694,26 +665,31 @@ mod tests {
 
     #[test]
     fn series_of_single_limits_can_be_left_out() {
-        let metrics = Arc::new(Metrics::new(Options { per_rule: false, ..Options::default() }).unwrap());
+        let metrics = Arc::new(Metrics::new(Options { per_rule: false, ..Options::default() }));
         let _tally = metrics.observer().loaded(&policies(&["user"]));
         let text = metrics.text();
         assert!(!text.contains("rule=") && text.contains("domain=\"shop\""), "{text}");
     }
 
     #[test]
-    fn a_metric_that_is_not_in_the_table_or_has_other_labels_is_refused() {
-        let metrics = metrics();
-        assert!(metrics.gauge("weir_nonsense", &[], || 0).is_err());
-        assert!(metrics.counter("weir_keys", &[], || 0).is_err(), "it is a gauge");
-        assert!(metrics.gauge("weir_keys", &[("kind", "x")], || 0).is_err());
-        assert!(metrics.gauge("weir_keys", &[], || 0).is_ok());
+    fn a_metric_that_is_not_in_the_table_or_has_other_labels_is_a_mistake() {
+        let panics = |add: &dyn Fn(&Metrics)| {
+            let metrics = metrics();
+            metrics.gauge("weir_keys", &[], || 0);
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| add(&metrics))).is_err()
+        };
+        assert!(panics(&|metrics| metrics.gauge("weir_nonsense", &[], || 0)));
+        assert!(panics(&|metrics| metrics.counter("weir_connections", &[("runtime", "0")], || 0)), "it is a gauge");
+        assert!(panics(&|metrics| metrics.gauge("weir_connections", &[("kind", "x")], || 0)));
+        assert!(panics(&|metrics| metrics.gauge("weir_keys", &[], || 0)), "it is there already");
+        assert!(!panics(&|metrics| metrics.gauge("weir_connections", &[("runtime", "0")], || 0)));
     }
 
     #[test]
     fn the_names_of_envoyproxy_ratelimit_stand_beside_those_of_weir_or_alone() {
         let text = |weir_names: bool| {
             let mapper = Some(Mapper::built_in(false));
-            let metrics = Arc::new(Metrics::new(Options { mapper, weir_names, ..Options::default() }).unwrap());
+            let metrics = Arc::new(Metrics::new(Options { mapper, weir_names, ..Options::default() }));
             let policies = policies(&["user"]);
             let tally = metrics.observer().loaded(&policies);
             charge_first_rule(&policies, &*tally, 11);

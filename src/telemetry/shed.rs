@@ -4,8 +4,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use strum::{IntoStaticStr, VariantArray};
+
 /// Why a connection was closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum ShedReason {
     /// The listener had as many connections as it may.
     Full,
@@ -15,21 +18,9 @@ pub enum ShedReason {
     Handover,
 }
 
-impl ShedReason {
-    /// The word for it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Full => "full",
-            Self::Peer => "peer",
-            Self::Handover => "handover",
-        }
-    }
-}
-
 /// The counts of one kind of listener.
 #[derive(Debug, Default)]
-pub struct ShedCounts([AtomicU64; 3]);
+pub struct ShedCounts([AtomicU64; ShedReason::VARIANTS.len()]);
 
 impl ShedCounts {
     /// Counts one.

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_util::either::Either;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 
@@ -80,20 +81,15 @@ impl Dial {
         let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
         let port = uri.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
         let stream = tcp::connect(host, port).await?;
-        let Some(tls) = self.tls else { return Ok(Stream::Plain(stream)) };
+        let Some(tls) = self.tls else { return Ok(Either::Left(stream)) };
         let refused = |error: &FileError| tracing::warn!("{error}; its last good content stays in force");
         let stream = tls.handshake(host, stream, refused).await.map_err(io::Error::other)?;
-        Ok(Stream::Tls(Box::new(stream)))
+        Ok(Either::Right(Box::new(stream)))
     }
 }
 
-/// One connection.
-pub enum Stream {
-    /// Without TLS.
-    Plain(TcpStream),
-    /// With it.
-    Tls(Box<ClientStream<TcpStream>>),
-}
+/// One connection, without TLS or with it.
+pub type Stream = Either<TcpStream, Box<ClientStream<TcpStream>>>;
 
 /// A connection whose server may send only so much at a time. Without that, a server that sends 100 Continue without end keeps a
 /// client of HTTP busy for as long as a request may take.
@@ -148,37 +144,5 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
 impl Connection for Bounded<Stream> {
     fn connected(&self) -> Connected {
         Connected::new()
-    }
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
-        }
     }
 }

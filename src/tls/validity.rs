@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{fmt, io};
 
 use parking_lot::Mutex;
+use strum::{IntoStaticStr, VariantArray};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::CertificateDer;
@@ -27,7 +28,8 @@ const RENEWED_BEFORE: Duration = Duration::from_secs(21 * 24 * 3_600);
 const RENEWED_EVERY: Duration = Duration::from_secs(3_600);
 
 /// Whose certificate it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Holder {
     /// Weir's own, with its intermediates.
     Own,
@@ -35,21 +37,6 @@ pub enum Holder {
     Authority,
     /// The servers that weir has open connections to.
     Peer,
-}
-
-impl Holder {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Own, Self::Authority, Self::Peer];
-
-    /// The word for it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Own => "own",
-            Self::Authority => "authority",
-            Self::Peer => "peer",
-        }
-    }
 }
 
 /// When the certificates of one use expire.
@@ -249,14 +236,18 @@ mod tests {
         (certificate.der().clone(), expected.try_into().unwrap())
     }
 
+    fn ends(validity: &Validity) -> Vec<u64> {
+        Holder::VARIANTS.iter().map(|holder| validity.not_after(*holder)).collect()
+    }
+
     #[test]
     fn the_first_of_a_chain_counts_and_the_last_of_the_authorities() {
         let validity = Validity::default();
-        assert_eq!(Holder::ALL.map(|holder| validity.not_after(holder)), [0; 3]);
+        assert_eq!(ends(&validity), [0; 3]);
         let ((early, first), (late, last)) = (until(2031), until(2066));
         validity.put_own(Path::new("chain"), &[late.clone(), early.clone()]);
         validity.put_authorities(Path::new("ca"), &[early, late]);
-        assert_eq!(Holder::ALL.map(|holder| validity.not_after(holder)), [first, last, 0]);
+        assert_eq!(ends(&validity), [first, last, 0]);
         validity.put_own(Path::new("chain"), &[CertificateDer::from(vec![0; 9])]);
         assert_eq!(validity.not_after(Holder::Own), 0, "of a certificate that cannot be read nothing is known");
     }

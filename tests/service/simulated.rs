@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use weir_engine::observer::Silent;
 use weir_grpc::health::Health;
-use weir_grpc::{MemoryBounds, Listener};
+use weir_grpc::{Listener, MemoryBounds};
 use weir_lab::simulation::Simulated;
 use weir_lab::simulation::traffic::Traffic;
 use weir_lifecycle::{Phase, Phases, Supervisor};

@@ -20,9 +20,9 @@ use hyper::header::{CONTENT_TYPE, HOST, USER_AGENT};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tonic::codegen::http::Uri;
+use weir_lifecycle::on_own_thread;
 use weir_tls::Tls;
 use weir_tls::backoff::{doubled, jittered};
 use weir_tls::causes::innermost;
@@ -372,8 +372,7 @@ impl Sender {
     /// The secret of the file, or the last one that it had.
     async fn secret(&self, options: &Options) -> Secret {
         let path = options.secret_file.clone();
-        let read = spawn_blocking(move || Secret::read(&path)).await;
-        match read.unwrap_or_else(|error| Err(error.to_string())) {
+        match on_own_thread(move || Secret::read(&path)).await {
             Ok(secret) => *self.secret.lock() = secret,
             Err(reason) => {
                 let file = options.secret_file.display();

@@ -10,15 +10,13 @@ use weir_engine::PolicySet;
 use weir_engine::observer::DecisionResult;
 
 use super::families::{Source, Value, Visitor};
-use super::listed::{Cursor, Listed};
-use super::table::{REQUESTS_TOTAL, UNMATCHED, row};
+use super::listed::{Listed, ListedFamily};
+use super::table::{REQUESTS_TOTAL, UNMATCHED};
 
 /// What stands in the label `domain` for domains that no policy has, and for requests that cannot be read.
 pub(super) const UNKNOWN: &str = "(unknown)";
 /// More runtimes than this share lanes: a domain takes 64 bytes for each.
 const LANES_MAX: usize = 16;
-/// How many domains are shown at a time.
-const BATCH: usize = 64;
 
 /// What one runtime counts of one domain.
 #[derive(Debug, Default)]
@@ -71,14 +69,14 @@ impl DomainCounts {
 /// The counters of all domains of the policies in force, by their names.
 #[derive(Debug)]
 pub(super) struct Domains {
-    named: Listed<Arc<str>, Arc<DomainCounts>>,
+    named: Arc<Listed<Arc<str>, Arc<DomainCounts>>>,
     lanes: usize,
 }
 
 impl Domains {
     /// None yet, for so many runtimes.
     pub(super) fn new(runtimes: usize) -> Self {
-        Self { named: Listed::default(), lanes: runtimes.clamp(1, LANES_MAX) }
+        Self { named: Arc::default(), lanes: runtimes.clamp(1, LANES_MAX) }
     }
 
     /// Looks up the counters of all these domains, by their ids, and forgets those of domains that are gone. One load at a time.
@@ -97,9 +95,7 @@ impl Domains {
         self.named.replace(named.into());
         counts
     }
-}
 
-impl Domains {
     /// The requests for all domains, by result in the order of [`RESULTS`].
     pub(super) fn totals(&self) -> [u64; RESULTS.len()] {
         let entries = self.named.entries();
@@ -117,74 +113,40 @@ pub(super) struct Unknown {
     pub(super) descriptors: u64,
 }
 
-/// Shows the requests of all domains, and then the descriptors that met no rule.
-pub(super) struct RequestsOfDomains {
-    domains: Arc<Domains>,
-    unknown: Unknown,
-    family: Shown,
-    /// Whether the head of the family was shown.
-    has_begun: bool,
-    cursor: Cursor<Arc<str>>,
-    /// A policy has the name that stands for unknown domains.
-    is_taken: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Shown {
-    Requests,
-    Unmatched,
-    Nothing,
-}
-
-impl RequestsOfDomains {
-    pub(super) fn new(domains: Arc<Domains>, unknown: Unknown) -> Self {
-        let (family, cursor) = (Shown::Requests, Cursor::default());
-        Self { domains, unknown, family, has_begun: false, cursor, is_taken: false }
-    }
-}
-
-impl Source for RequestsOfDomains {
-    fn advance(&mut self, to: &mut dyn Visitor) -> bool {
-        let (name, next) = match self.family {
-            Shown::Requests => (REQUESTS_TOTAL, Shown::Unmatched),
-            Shown::Unmatched => (UNMATCHED, Shown::Nothing),
-            Shown::Nothing => return false,
-        };
-        if let Some(row) = row(name).filter(|_| !self.has_begun) {
-            to.family(row.into());
-        }
-        self.has_begun = true;
-        let (family, unknown, is_taken) = (self.family, &self.unknown, &mut self.is_taken);
-        let is_more = self.domains.named.next(&mut self.cursor, BATCH, |domain, counts| match family {
-            Shown::Requests => {
-                for (result, count) in RESULTS {
-                    to.series(&[("domain", domain), ("result", result)], Value::Count(counts.sum(count)));
-                }
+/// Shows the requests of all domains by result.
+pub(super) fn requests_of_domains(domains: &Domains, unknown: Unknown) -> impl Source + use<> {
+    let Unknown { invalid, no_policies, unknown_domain, .. } = unknown;
+    let unknown = [("invalid", invalid), ("no_policies", no_policies), ("unknown_domain", unknown_domain)];
+    let show = move |entry: Option<(&Arc<str>, &Arc<DomainCounts>)>, to: &mut dyn Visitor| match entry {
+        Some((domain, counts)) => {
+            for (result, count) in RESULTS {
+                to.series(&[("domain", domain), ("result", result)], Value::Count(counts.sum(count)));
             }
-            _ => {
-                let mut unmatched = counts.sum(|lane| &lane.unmatched);
-                if **domain == *UNKNOWN {
-                    // A series is shown once.
-                    *is_taken = true;
-                    unmatched += unknown.descriptors;
-                }
-                to.series(&[("domain", domain)], Value::Count(unmatched));
-            }
-        });
-        if is_more {
-            return true;
         }
-        if family == Shown::Requests {
-            let Unknown { invalid, no_policies, unknown_domain, .. } = *unknown;
-            for (result, count) in
-                [("invalid", invalid), ("no_policies", no_policies), ("unknown_domain", unknown_domain)]
-            {
+        None => {
+            for (result, count) in unknown {
                 to.series(&[("domain", UNKNOWN), ("result", result)], Value::Count(count));
             }
-        } else if !*is_taken {
-            to.series(&[("domain", UNKNOWN)], Value::Count(unknown.descriptors));
         }
-        (self.family, self.has_begun, self.cursor) = (next, false, Cursor::default());
-        true
-    }
+    };
+    ListedFamily::new(REQUESTS_TOTAL, domains.named.clone(), show)
+}
+
+/// Shows the descriptors that met no rule.
+pub(super) fn unmatched_of_domains(domains: &Domains, unknown: Unknown) -> impl Source + use<> {
+    // A policy may have the name that stands for unknown domains. Each series is shown once.
+    let mut is_taken = false;
+    let show = move |entry: Option<(&Arc<str>, &Arc<DomainCounts>)>, to: &mut dyn Visitor| match entry {
+        Some((domain, counts)) => {
+            let mut unmatched = counts.sum(|lane| &lane.unmatched);
+            if **domain == *UNKNOWN {
+                is_taken = true;
+                unmatched += unknown.descriptors;
+            }
+            to.series(&[("domain", domain)], Value::Count(unmatched));
+        }
+        None if is_taken => {}
+        None => to.series(&[("domain", UNKNOWN)], Value::Count(unknown.descriptors)),
+    };
+    ListedFamily::new(UNMATCHED, domains.named.clone(), show)
 }

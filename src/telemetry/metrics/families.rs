@@ -5,9 +5,6 @@
 
 use std::time::SystemTime;
 
-use prometheus::core::{Collector, Desc};
-use prometheus::proto::{Counter, Gauge, Metric, MetricFamily, MetricType};
-use smallvec::SmallVec;
 use weir_engine::observer::TraceIds;
 
 pub use super::table::FamilyKind;
@@ -101,85 +98,11 @@ pub(super) trait Source: Send {
     fn advance(&mut self, to: &mut dyn Visitor) -> bool;
 }
 
-/// Families that the registry gathered: few, with few series each.
-pub(super) struct Gathered(pub(super) std::vec::IntoIter<MetricFamily>);
-
-impl Source for Gathered {
-    fn advance(&mut self, to: &mut dyn Visitor) -> bool {
-        let Some(family) = self.0.next() else { return false };
-        let is_counter = family.get_field_type() == MetricType::COUNTER;
-        let kind = if is_counter { FamilyKind::Counter } else { FamilyKind::Gauge };
-        to.family(Family { name: family.name(), help: family.help(), kind });
-        for metric in family.get_metric() {
-            let labels: SmallVec<[(&str, &str); 4]> =
-                metric.get_label().iter().map(|label| (label.name(), label.value())).collect();
-            let value = if is_counter { metric.get_counter().get_value() } else { metric.get_gauge().get_value() };
-            to.series(&labels, Value::Number(value));
-        }
-        true
-    }
-}
-
 /// A family of one series, made once.
 pub(super) struct Single<F>(pub(super) Option<F>);
 
 impl<F: FnOnce(&mut dyn Visitor) + Send> Source for Single<F> {
     fn advance(&mut self, to: &mut dyn Visitor) -> bool {
         self.0.take().map(|show| show(to)).is_some()
-    }
-}
-
-/// A number that is kept elsewhere, as the registry takes it.
-pub(super) struct ReadNumber {
-    desc: Desc,
-    kind: FamilyKind,
-    read: Box<dyn Fn() -> u64 + Send + Sync>,
-}
-
-impl ReadNumber {
-    /// The number of a row, with the values of its labels.
-    ///
-    /// # Errors
-    /// The row has other labels.
-    pub(super) fn new(
-        row: &'static Row,
-        labels: &[(&str, &str)],
-        read: Box<dyn Fn() -> u64 + Send + Sync>,
-    ) -> Result<Self, prometheus::Error> {
-        if !labels.iter().map(|(label, _)| label).eq(row.labels) {
-            let text = format!("{} has the labels {:?}, not {labels:?}", row.name, row.labels);
-            return Err(prometheus::Error::Msg(text));
-        }
-        let labels = labels.iter().map(|(label, value)| ((*label).to_owned(), (*value).to_owned())).collect();
-        let desc = Desc::new(row.name.to_owned(), row.help.to_owned(), Vec::new(), labels)?;
-        Ok(Self { desc, kind: row.kind, read })
-    }
-}
-
-impl Collector for ReadNumber {
-    fn desc(&self) -> Vec<&Desc> {
-        vec![&self.desc]
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        let value = (self.read)() as f64;
-        let mut metric = Metric::from_label(self.desc.const_label_pairs.clone());
-        let kind = if self.kind == FamilyKind::Counter {
-            let mut counter = Counter::default();
-            counter.set_value(value);
-            metric.set_counter(counter);
-            MetricType::COUNTER
-        } else {
-            let mut gauge = Gauge::default();
-            gauge.set_value(value);
-            metric.set_gauge(gauge);
-            MetricType::GAUGE
-        };
-        let mut family = MetricFamily::default();
-        family.set_name(self.desc.fq_name.clone());
-        family.set_help(self.desc.help.clone());
-        family.set_field_type(kind);
-        family.set_metric(vec![metric]);
-        vec![family]
     }
 }

@@ -1,10 +1,16 @@
 //! Entries in order, which are replaced whole and read little by little.
 //!
-//! A reader holds its place and no copy: a caller that takes a scrape slowly does not keep entries that were replaced.
+//! A reader keeps its position and no copy: a slow scrape does not keep entries that were replaced.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+
+use super::families::{Source, Visitor};
+use super::table::row;
+
+/// How many entries are shown at a time.
+const BATCH: usize = 64;
 
 /// Entries in the order of their keys.
 #[derive(Debug)]
@@ -74,6 +80,46 @@ impl<K: Ord + Clone, V> Listed<K, V> {
         }
         cursor.at = end;
         end < entries.len()
+    }
+}
+
+/// Shows one metric of all entries.
+pub(super) struct ListedFamily<K, V, S> {
+    name: &'static str,
+    list: Arc<Listed<K, V>>,
+    cursor: Cursor<K>,
+    /// Shows the series of an entry, and at the end, without an entry, what comes after all entries.
+    show: S,
+    has_begun: bool,
+    has_ended: bool,
+}
+
+impl<K, V, S: FnMut(Option<(&K, &V)>, &mut dyn Visitor)> ListedFamily<K, V, S> {
+    pub(super) fn new(name: &'static str, list: Arc<Listed<K, V>>, show: S) -> Self {
+        Self { name, list, cursor: Cursor::default(), show, has_begun: false, has_ended: false }
+    }
+}
+
+impl<K, V, S> Source for ListedFamily<K, V, S>
+where
+    K: Ord + Clone + Send + Sync,
+    V: Send + Sync,
+    S: FnMut(Option<(&K, &V)>, &mut dyn Visitor) + Send,
+{
+    fn advance(&mut self, to: &mut dyn Visitor) -> bool {
+        if self.has_ended {
+            return false;
+        }
+        if let Some(row) = row(self.name).filter(|_| !self.has_begun) {
+            to.family(row.into());
+        }
+        self.has_begun = true;
+        let show = &mut self.show;
+        if !self.list.next(&mut self.cursor, BATCH, |key, value| show(Some((key, value)), to)) {
+            show(None, to);
+            self.has_ended = true;
+        }
+        true
     }
 }
 

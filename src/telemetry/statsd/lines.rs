@@ -179,7 +179,7 @@ mod tests {
     use crate::metrics::Options;
 
     fn metrics() -> Arc<Metrics> {
-        Arc::new(Metrics::new(Options { statsd: true, ..Options::default() }).unwrap())
+        Arc::new(Metrics::new(Options { statsd: true, ..Options::default() }))
     }
 
     fn text(packets: &[Packet]) -> String {

@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use opentelemetry_sdk::trace::{SpanData, SpanExporter};
+use strum::{IntoStaticStr, VariantArray};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -22,7 +23,8 @@ const FLUSH_MAX: Duration = Duration::from_secs(2);
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
 /// Why spans were dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Dropped {
     /// The queue was full.
     QueueFull,
@@ -30,21 +32,6 @@ pub enum Dropped {
     ExportFailed,
     /// weir ended before their turn.
     Shutdown,
-}
-
-impl Dropped {
-    /// All reasons.
-    pub const ALL: [Self; 3] = [Self::QueueFull, Self::ExportFailed, Self::Shutdown];
-
-    /// The word for it in metrics.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::QueueFull => "queue_full",
-            Self::ExportFailed => "export_failed",
-            Self::Shutdown => "shutdown",
-        }
-    }
 }
 
 /// How spans are sent.
@@ -70,7 +57,7 @@ pub struct Spans {
     /// Notified when a whole batch waits.
     full_batch: Notify,
     exported: AtomicU64,
-    dropped: [AtomicU64; Dropped::ALL.len()],
+    dropped: [AtomicU64; Dropped::VARIANTS.len()],
 }
 
 /// The other end of the queue.
@@ -280,7 +267,8 @@ mod tests {
     }
 
     fn counts(spans: &Spans) -> (u64, [u64; 3]) {
-        (spans.exported(), Dropped::ALL.map(|why| spans.dropped(why)))
+        let dropped = [Dropped::QueueFull, Dropped::ExportFailed, Dropped::Shutdown];
+        (spans.exported(), dropped.map(|why| spans.dropped(why)))
     }
 
     #[tokio::test]
