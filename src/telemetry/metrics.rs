@@ -1,11 +1,11 @@
 //! The metrics: counting and reading them.
 //!
-//! The request path adds to plain atomics: what it adds to was looked up when the policies were loaded. Names, labels
-//! and floats come into it only when metrics are read, little by little ([`Cursor`]). Labels of weir's own metrics come from
-//! policies, never from callers. In metrics/: every metric with its name (table.rs), requests by domain (domains.rs), the counters of
-//! limits (rules.rs), times (latency.rs), Redis (redis.rs), the process (process.rs), the metrics of envoyproxy/ratelimit
-//! (mapped.rs), and the text formats (text.rs).
-//! Not here: what is worth counting, which engine, store and limiter report to their observer.
+//! The request path adds to plain atomics, which are looked up when policies load. Names, labels and floats are used only when
+//! metrics are read, little by little ([`Cursor`]). Labels of weir's own metrics come from policies, never from callers. In
+//! metrics/: every metric with its name (table.rs), numbers without a limit or a domain (registry.rs), requests by domain
+//! (domains.rs), the counters of limits (rules.rs), times (latency.rs), Redis (redis.rs), the process (process.rs), the metrics
+//! of envoyproxy/ratelimit (mapped.rs), and the text formats (text.rs).
+//! Not here: what happens in a decision, which engine, store and limiter report to their observer.
 
 mod alerts;
 mod busiest;
@@ -59,17 +59,17 @@ use super::trouble::{self, Outages, Trouble};
 /// Which metrics there are, and who sees them.
 #[derive(Debug)]
 pub struct Options {
-    /// The part of a limit above which hits are near it.
+    /// Hits above this part of a limit are near it.
     pub near_limit: Fraction,
-    /// How many names of statistics requests may give.
+    /// The most names of statistics that have values of requests.
     pub dynamic_series: usize,
     /// Whether weir's own metrics are shown.
     pub weir_names: bool,
-    /// Whether those of single limits are among them.
+    /// Whether weir's own metrics include those of single limits.
     pub per_rule: bool,
-    /// How many runtimes count. More are possible, and then some share what they write.
+    /// How many runtimes count. If there are more, some share counters.
     pub runtimes: usize,
-    /// What makes metrics of the statistics of envoyproxy/ratelimit; none if they are not shown.
+    /// Maps the statistics of envoyproxy/ratelimit to metrics; none if they are not shown.
     pub mapper: Option<Mapper>,
     /// Whether the statistics go to a StatsD server.
     pub statsd: bool,
@@ -100,9 +100,9 @@ pub struct Metrics {
     registry: Arc<Registry>,
     rules: Arc<Rules>,
     domains: Arc<Domains>,
-    /// Held while policies are loaded.
+    /// Locked while policies load.
     loading: Mutex<()>,
-    /// Descriptors of domains that no policy has.
+    /// Descriptors of unknown domains.
     unknown_descriptors: AtomicU64,
     /// How many observers there are.
     lanes: AtomicUsize,
@@ -215,13 +215,13 @@ impl Metrics {
         self.registry.add(FamilyKind::Counter, name, labels, Box::new(read));
     }
 
-    /// An observer for one runtime that serves gRPC, which shares what it writes most often with no other.
+    /// An observer for one runtime that serves gRPC. The counters that it writes most often are its own.
     #[must_use]
     pub fn observer(self: &Arc<Self>) -> Arc<dyn Observer> {
         self.observer_of(Door::Grpc)
     }
 
-    /// The same for a runtime whose requests come by this door.
+    /// An observer for one runtime whose requests come by this door.
     #[must_use]
     pub fn observer_of(self: &Arc<Self>, door: Door) -> Arc<dyn Observer> {
         Arc::new(PerRuntime {
@@ -233,7 +233,7 @@ impl Metrics {
         })
     }
 
-    /// Logs the outages of stores that began or ended, for as long as it is polled.
+    /// Logs outages of stores as they begin and end. Never ends.
     pub async fn log_outages(&self) {
         let mut outages = Outages::default();
         let mut ticks = tokio::time::interval(trouble::TICK);
@@ -244,7 +244,7 @@ impl Metrics {
         }
     }
 
-    /// The number of outages of stores that have ended, which grows.
+    /// How many outages of stores have ended.
     pub fn outages_ended(&self) -> Arc<AtomicU64> {
         self.trouble.ended()
     }
@@ -267,38 +267,37 @@ impl Metrics {
         &self.alerts
     }
 
-    /// Those who listen to whole requests.
+    /// The taps, which receive whole requests.
     #[must_use]
     pub const fn taps(&self) -> &Arc<Taps> {
         &self.taps
     }
 
-    /// What happened since the last look, of any caller. It reads the counters of every limit, so call it on a thread that
+    /// The busiest limits since the last call, of any caller. It reads the counters of every limit, so call it on a thread that
     /// decides nothing.
     #[must_use]
     pub fn busiest(&self) -> Arc<Busiest> {
         self.looks.look(&self.rules, &self.domains, Instant::now())
     }
 
-    /// Shows the times in microseconds of gRPC requests since the last look, the last ones of each runtime. Answers how
-    /// many there were.
+    /// Passes the latest times of gRPC requests since the last call to `see`, in microseconds. Returns how many there were.
     pub(super) fn times_since(&self, seen: &mut TimesSeen, see: impl FnMut(u32)) -> u64 {
         self.requests.times_since(seen, see)
     }
 
-    /// Lines that did not reach the StatsD server.
+    /// Counts lines that did not reach the StatsD server.
     pub(super) fn statsd_dropped(&self, lines: u64) {
         self.statsd_dropped.add(lines);
     }
 
-    /// Policies were put in force.
+    /// Counts policies that were put in force.
     pub fn policies_loaded(&self) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.loads.add(1);
         self.last_load.set(since.as_secs());
     }
 
-    /// Policies were refused.
+    /// Counts policies that were refused.
     pub fn policies_refused(&self) {
         self.load_errors.add(1);
     }
@@ -309,8 +308,8 @@ impl Metrics {
         self.mapped.is_some()
     }
 
-    /// Makes what readers can share of a scrape: the metrics of envoyproxy/ratelimit, where they are shown. It takes
-    /// milliseconds for each thousand series of them, so call it on a thread that decides nothing.
+    /// Makes the part of a scrape that readers can share: the metrics of envoyproxy/ratelimit, if they are shown. It takes
+    /// milliseconds for each thousand series, so call it on a thread that decides nothing.
     #[must_use]
     pub fn prepare(&self) -> Prepared {
         let families = self.mapped.as_ref().map(|mapped| mapped.families(Instant::now(), self.weir_names));
@@ -360,17 +359,17 @@ impl Metrics {
     }
 }
 
-/// What the readers of one scrape can share.
+/// The part of a scrape that several readers can share.
 #[derive(Debug, Default)]
 pub struct Prepared(Arc<MappedFamilies>);
 
-/// Reads all metrics little by little. It holds its place, and no copy of what there is for each rule.
+/// Reads all metrics little by little. It keeps its position, and no copy of the counters of rules.
 pub struct Cursor {
     sources: VecDeque<Box<dyn Source>>,
 }
 
 impl Cursor {
-    /// Shows a little more: at most some hundred series. False when there is no more.
+    /// Shows at most some hundred further series. Returns false at the end.
     pub fn advance(&mut self, to: &mut dyn Visitor) -> bool {
         while let Some(source) = self.sources.front_mut() {
             if source.advance(to) {
@@ -395,7 +394,7 @@ fn add_service(
     statistics.add("ratelimit.service.global_shadow_mode", Kind::Counter, move || global_shadows.load(Relaxed));
     let of = requests.clone();
     statistics.add("ratelimit.service.call.should_rate_limit.service_error", Kind::Counter, move || {
-        // What cannot be read never reaches the service.
+        // A request that cannot be read never reaches the service.
         let invalid = of.failures(DecisionResult::Invalid).saturating_sub(of.unreadable());
         invalid + of.failures(DecisionResult::NoPolicies)
     });
@@ -426,7 +425,7 @@ impl Observer for PerRuntime {
     }
 
     fn tap(&self) -> Option<&dyn observer::Tap> {
-        self.taps.heard_by()
+        self.taps.receiver()
     }
 
     fn lane(&self) -> usize {

@@ -1,7 +1,7 @@
 //! Metrics to a collector of OpenTelemetry, at intervals.
 //!
-//! Each export reads all metrics as a scrape does, request by request, so it never holds a copy of all of them. One export runs
-//! at a time. Numbers are cumulative: an export that fails is not repeated, since the next one has the same counts and more.
+//! Each export reads all metrics as a scrape does, request by request, and never has a copy of all of them. One export runs at a
+//! time. Numbers are cumulative: an export that fails is not repeated, because the next one has the same counts and more.
 //! Not here: families as messages (messages.rs), the connection (otlp.rs), and what is counted (metrics.rs).
 
 mod messages;
@@ -25,7 +25,7 @@ use super::otlp::MetricsSender;
 
 /// How long the last export may take when weir ends.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
-/// How often, at most, a collector that takes nothing is logged.
+/// The shortest time between two log lines about a collector that takes nothing.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 
 /// The numbers of exports by result.
@@ -47,7 +47,7 @@ pub struct MetricsExporter {
 }
 
 impl MetricsExporter {
-    /// An exporter of these metrics, which have counted nothing yet. It adds its own counters to them.
+    /// An exporter of these metrics. It adds its own counters to them.
     ///
     /// # Panics
     /// The metrics have an exporter already.
@@ -75,7 +75,7 @@ impl MetricsExporter {
         }
     }
 
-    /// Exports at once and then at intervals until `stop` ends, and once more then, for at most two seconds.
+    /// Exports at once, at intervals until `stop` ends, and then once more, for at most two seconds.
     ///
     /// # Errors
     /// None; the type is that of a supervised task.
@@ -89,18 +89,18 @@ impl MetricsExporter {
                 _ = ticks.tick() => {}
             }
             let result = tokio::select! {
-                // The last export has all that this one had.
+                // The last export below has the same numbers.
                 () = &mut stop => break,
                 result = self.export() => result,
             };
             self.count(result);
         }
         let last = timeout(FLUSH_MAX, self.export()).await;
-        self.count(last.unwrap_or_else(|_| Err(format!("weir ends, and there was no answer within {FLUSH_MAX:?}"))));
+        self.count(last.unwrap_or_else(|_| Err(format!("no answer to the last export within {FLUSH_MAX:?}"))));
         Ok(())
     }
 
-    /// Sends all metrics once. The requests after one that failed are left out.
+    /// Sends all metrics once. Stops at the first request that fails.
     async fn export(&self) -> Result<(), String> {
         let (metrics, resource, started) = (self.metrics.clone(), self.resource.clone(), self.started);
         // Reading many series takes milliseconds.

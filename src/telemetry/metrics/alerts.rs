@@ -44,7 +44,7 @@ impl AlertLoad {
         self.counts.entry(share).or_insert_with(|| known.unwrap_or_default()).clone()
     }
 
-    /// Forgets the counters of shares that are gone.
+    /// Puts the counters in place, and forgets those of other shares.
     pub(super) fn end(self, counts: &AlertCounts) {
         counts.replace(self.counts.into_iter().collect());
     }

@@ -1,7 +1,7 @@
 //! Requests by the domains of the policies in force, and descriptors that met no rule.
 //!
-//! Each runtime adds to a lane of its own, so that cores which serve one domain do not slow each other. Not here: requests whose
-//! domain no policy has (latency.rs counts them by result).
+//! Each runtime adds to a lane of its own, so that cores that serve the same domain do not slow each other. Not here: requests of
+//! unknown domains (latency.rs counts them by result).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,12 +13,12 @@ use super::families::{Source, Value, Visitor};
 use super::listed::{Listed, ListedFamily};
 use super::table::{REQUESTS_TOTAL, UNMATCHED};
 
-/// What stands in the label `domain` for domains that no policy has, and for requests that cannot be read.
+/// The label `domain` of unknown domains, and of requests that cannot be read.
 pub(super) const UNKNOWN: &str = "(unknown)";
-/// More runtimes than this share lanes: a domain takes 64 bytes for each.
+/// If there are more runtimes, some share lanes. A domain takes 64 bytes for each lane.
 const LANES_MAX: usize = 16;
 
-/// What one runtime counts of one domain.
+/// The counters of one domain that one runtime writes.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Lane {
@@ -28,13 +28,13 @@ struct Lane {
     unmatched: AtomicU64,
 }
 
-/// What is counted of one domain.
+/// The counters of one domain.
 #[derive(Debug)]
 pub(super) struct DomainCounts {
     lanes: Box<[Lane]>,
 }
 
-/// A result by name, and where a lane counts it.
+/// The name of a result, and its counter in a lane.
 type Counted = (&'static str, fn(&Lane) -> &AtomicU64);
 
 /// The results that a request for a known domain can have.
@@ -74,12 +74,12 @@ pub(super) struct Domains {
 }
 
 impl Domains {
-    /// None yet, for so many runtimes.
+    /// No domain yet, for so many runtimes.
     pub(super) fn new(runtimes: usize) -> Self {
         Self { named: Arc::default(), lanes: runtimes.clamp(1, LANES_MAX) }
     }
 
-    /// Looks up the counters of all these domains, by their ids, and forgets those of domains that are gone. One load at a time.
+    /// Returns the counters of all these domains, by id, and forgets those of other domains. One load at a time.
     pub(super) fn load(&self, policies: &PolicySet) -> Box<[Arc<DomainCounts>]> {
         let before = self.named.entries();
         let mut domains: Vec<_> = policies.domains().collect();
@@ -103,13 +103,13 @@ impl Domains {
     }
 }
 
-/// What is counted of requests that have no domain of the policies.
+/// The counts of requests without a known domain.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Unknown {
     pub(super) invalid: u64,
     pub(super) no_policies: u64,
     pub(super) unknown_domain: u64,
-    /// The descriptors of those that name a domain.
+    /// The descriptors of requests that name an unknown domain.
     pub(super) descriptors: u64,
 }
 

@@ -1,6 +1,6 @@
-//! Metric families as readers see them, one series after the other: readers of the text formats and of OTLP alike.
+//! Metric families as the writers of the text formats and of OTLP receive them: one series after the other.
 //!
-//! A `Source` makes its families little by little, so that a scrape of many series never holds a copy of all of them.
+//! A `Source` makes its families little by little, so that a scrape of many series never has a copy of all of them.
 //! Not here: what is counted (the other files), and how families are written out (text.rs).
 
 use std::time::SystemTime;
@@ -10,10 +10,10 @@ use weir_engine::observer::TraceIds;
 pub use super::table::FamilyKind;
 use super::table::Row;
 
-/// What stands above the series of a family.
+/// The head of a family, which comes before its series.
 #[derive(Clone, Copy, Debug)]
 pub struct Family<'a> {
-    /// The name, that of a counter with its `_total`.
+    /// The name. A counter's ends with `_total`.
     pub name: &'a str,
     /// What it counts.
     pub help: &'a str,
@@ -27,7 +27,7 @@ impl From<&'static Row> for Family<'static> {
     }
 }
 
-/// What one series shows.
+/// The value of one series.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
     /// A whole number.
@@ -56,9 +56,9 @@ pub struct Histogram {
 pub struct Bucket {
     /// The largest observation that is counted here: infinite for the last bucket.
     pub bound: f64,
-    /// How many observations were at most so large.
+    /// How many observations were at most `bound`.
     pub cumulative: u64,
-    /// The last observation between the bound before and this one that is part of a recorded trace.
+    /// The latest observation of this bucket that is part of a recorded trace.
     pub exemplar: Option<Exemplar>,
 }
 
@@ -84,7 +84,7 @@ pub struct Summary {
     pub sum: f64,
 }
 
-/// Gets all families, each followed by its series.
+/// Receives all families, each followed by its series.
 pub trait Visitor {
     /// A family begins.
     fn family(&mut self, family: Family<'_>);
@@ -94,7 +94,7 @@ pub trait Visitor {
 
 /// Makes families little by little.
 pub(super) trait Source: Send {
-    /// Shows a bounded number of further series. False if none is left.
+    /// Shows a bounded number of further series. Returns false if none is left.
     fn advance(&mut self, to: &mut dyn Visitor) -> bool;
 }
 

@@ -51,7 +51,7 @@ impl<K: Ord + Clone, V> Listed<K, V> {
         self.current.lock().entries.clone()
     }
 
-    /// Puts other entries in the place of all. They are in the order of their keys, and no key is there twice.
+    /// Replaces all entries. The new ones are in the order of their keys, without duplicates.
     pub(super) fn replace(&self, entries: Arc<[(K, V)]>) {
         let mut current = self.current.lock();
         current.generation += 1;
@@ -61,8 +61,8 @@ impl<K: Ord + Clone, V> Listed<K, V> {
         drop(before);
     }
 
-    /// Shows at most `max` entries after this cursor, and moves it. False when none is left after those. Where entries were
-    /// replaced, the reader goes on behind the key that it saw last.
+    /// Shows at most `max` entries after this cursor, and moves it. Returns false when none is left. If entries were replaced,
+    /// the reader goes on after the key that it saw last.
     pub(super) fn next(&self, cursor: &mut Cursor<K>, max: usize, mut see: impl FnMut(&K, &V)) -> bool {
         let current = self.current.lock();
         let (generation, entries) = (current.generation, current.entries.clone());
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_replaced_is_freed_while_a_reader_is_under_way() {
+    fn replaced_entries_are_freed_while_a_reader_is_under_way() {
         let (listed, value) = (Listed::default(), Arc::new(()));
         listed.replace([(1, value.clone()), (2, value.clone())].into());
         let mut cursor = Cursor::default();

@@ -1,7 +1,7 @@
 //! The counters of all limits of the policies in force, by domain, rule and limit.
 //!
-//! What a charge adds to was looked up when the policies were loaded. Not here: what a charge adds (counts.rs), and the
-//! names of envoyproxy/ratelimit (statistics.rs), whose counters these are too where a name is fixed.
+//! The counters that a charge adds to are looked up when policies load. Not here: what a charge adds (counts.rs), and the names of
+//! envoyproxy/ratelimit (statistics.rs), which share these counters if the name is fixed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::alerts::Alerts;
 use crate::counts::{Counts, Number, Values, split};
 use crate::statistics::{LimitName, RequestName, Statistics};
 
-/// What stands in the labels `rule` and `limit` for limits that came with a request.
+/// The labels `rule` and `limit` of limits that came with a request.
 const OVERRIDE: &str = "(request)";
 
 /// The metrics of a limit, and which number each is.
@@ -32,8 +32,8 @@ const RULE_METRICS: [(&str, Number); 5] = [
     ("weir_shadow_hits_total", |values| values.shadow),
 ];
 
-/// The counters of one limit, and the fixed name that they have among the statistics. A limit whose name changes gets
-/// new counters: what the old ones hold stays with the old name.
+/// The counters of one limit, and the fixed name that they have among the statistics. A limit whose name changes gets new
+/// counters: the old counts stay with the old name.
 #[derive(Clone)]
 pub(super) struct Labelled {
     counts: Arc<Counts>,
@@ -69,7 +69,7 @@ impl Rules {
         self.counts.entries()
     }
 
-    /// Looks up the counters of all these rules, and forgets those of rules that are gone. One load at a time.
+    /// Returns the counters of all these rules, and forgets those of other rules. One load at a time.
     pub(super) fn load(
         &self,
         policies: &PolicySet,
@@ -138,14 +138,14 @@ impl Rules {
 struct LimitTally {
     counts: Arc<Counts>,
     alerts: LimitAlerts,
-    /// Set where requests give the name of the statistics, which then has counters of its own.
+    /// Set if requests give the name of the statistics, which then has its own counters.
     by_request: Option<RequestName>,
 }
 
 /// The counters of the limits that come with requests for one domain.
 struct Override {
     counts: Arc<Counts>,
-    /// Those for which there was no room for a name.
+    /// The counters for requests whose name found no room.
     rest: Arc<Counts>,
 }
 
